@@ -1,0 +1,858 @@
+"""Tests of bpe_numba. First the oracle: BPE as it is defined, in the plainest Python, without the module's help."""
+
+import gzip
+import itertools
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import regex
+import tiktoken
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bpe_numba as bpe
+
+settings.register_profile("no deadline", deadline=None)  # the first example compiles kernels
+settings.load_profile("no deadline")
+
+# ─── The oracle ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def merged(word, pair):
+    """Join every occurrence of a pair of symbols, from left to right. A symbol is its bytes."""
+    out, i = [], 0
+    while i < len(word):
+        size = 2 if tuple(word[i : i + 2]) == pair else 1
+        out.append(b"".join(word[i : i + size]))
+        i += size
+    return out
+
+
+def naive_learn(counts, n_symbols, tie_break="bytes", min_frequency=1):
+    """Merge the most frequent pair, again and again. Returns merges, their counts, and the tokens left after each."""
+    words = [([bytes([b]) for b in word], count) for word, count in counts.items() if count]
+    order = {bytes([b]): i for i, b in enumerate(sorted(range(256), key=hugging_face_char))}
+    merges, merge_counts = [], []
+    tokens = [sum(len(word) * count for word, count in words)]
+    while len(order) < n_symbols:
+        pairs = Counter()
+        for word, count in words:
+            for pair in itertools.pairwise(word):
+                pairs[pair] += count
+        if not pairs or max(pairs.values()) < min_frequency:
+            break
+        if tie_break == "bytes":
+            best = max(pairs, key=lambda pair: (pairs[pair], pair))
+        else:
+            best = min(pairs, key=lambda pair: (-pairs[pair], order[pair[0]], order[pair[1]]))
+        words = [(merged(word, best), count) for word, count in words]
+        merges.append(best)
+        merge_counts.append(pairs[best])
+        tokens.append(sum(len(word) * count for word, count in words))
+        assert best[0] + best[1] not in order, "a merge gave the bytes of an older symbol"
+        order[best[0] + best[1]] = len(order)
+    return merges, merge_counts, tokens
+
+
+def naive_encode(word, merges):
+    """Merge the pair of lowest rank, again and again."""
+    symbols = [bytes([b]) for b in word]
+    rank = {pair: i for i, pair in reversed(list(enumerate(merges)))}
+    while known := rank.keys() & set(itertools.pairwise(symbols)):
+        symbols = merged(symbols, min(known, key=rank.__getitem__))
+    return symbols
+
+
+def hugging_face_char(b):
+    """The character that stands for a byte in GPT-2's files."""
+    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    return chr(b) if b in seen else chr(256 + [c for c in range(256) if c not in seen].index(b))
+
+
+CHARS = [hugging_face_char(b) for b in range(256)]
+
+
+def in_chars(token):
+    return "".join(CHARS[b] for b in token)
+
+
+# ─── Data ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+END = "<|endoftext|>"
+
+few_letters = st.sampled_from([b"a", b"ab", b"abc", b"\x00\xff", bytes(range(97, 107))])
+small_words = few_letters.flatmap(
+    lambda letters: st.binary(max_size=40).map(lambda w: bytes(letters[b % len(letters)] for b in w))
+)
+word_counts = st.dictionaries(small_words, st.integers(0, 5), max_size=12).filter(
+    lambda d: any(k and v for k, v in d.items())
+)
+texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("ab '\n\r\t  sſ　é١中🙂<|>"), max_size=60)
+
+
+@pytest.fixture(scope="session")
+def library():
+    """The standard library's sources that are UTF-8, as paths: real text on every machine."""
+
+    def is_utf8(path):
+        try:
+            path.read_bytes().decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    return [path for path in bpe.standard_library() if is_utf8(path)]
+
+
+@pytest.fixture(scope="session")
+def trained(library):
+    """A model of 2,000 tokens, by the rule of ids, from a part of the standard library."""
+    return bpe.train(library[:200], 2000, [END], tie_break="ids", workers=1)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(trained):
+    return trained.tokenizer
+
+
+def run(*arguments, stdin=b"", **options):
+    """Run the command line as a user does."""
+    command = [sys.executable, str(Path(bpe.__file__)), *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=300, **options)
+
+
+def assert_refused(result, *parts):
+    """Exit status 2, one line on standard error that says these things, no traceback."""
+    message = result.stderr.decode()
+    assert result.returncode == 2, message
+    lines = [line for line in message.replace("\r", "\n").splitlines() if line.startswith("bpe_numba:")]
+    assert len(lines) == 1 and "Traceback" not in message, message
+    assert all(part in lines[0] for part in parts), lines[0]
+
+
+# ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", bpe.PATTERNS)
+@given(text=texts)
+def test_pretokens_are_those_of_findall(name, text):
+    assert bpe.Pattern(name).pretokens(text) == regex.findall(bpe.PATTERNS[name], text)
+
+
+@given(text=texts, pattern=st.sampled_from([r"[a-z]+", r"(a)|(b)", r"\p{L}{2}", r" ?\d", r"x"]))
+def test_pretokens_keep_what_the_pattern_leaves_out(text, pattern):
+    pretokens = bpe.Pattern(pattern).pretokens(text)
+    assert "".join(pretokens) == text and "" not in pretokens
+    matches = [match[0] for match in regex.finditer(pattern, text)]
+    assert [word for word in pretokens if regex.fullmatch(pattern, word)] == matches
+
+
+@pytest.mark.parametrize("name", ["cl100k", "o200k"])
+@given(text=texts)
+def test_patterns_are_those_of_tiktoken(name, text):
+    from tiktoken_ext import openai_public
+
+    source = Path(openai_public.__file__).read_text()
+    theirs = {
+        "cl100k": next(line for line in source.splitlines() if "[\\r\\n]*+|\\s++$" in line).split('"""')[1],
+        "o200k": "|".join(part for part in source.split("def o200k_base")[1].split("]\n    )")[0].split('"""')[1::2]),
+    }[name]
+    assert bpe.Pattern(name).pretokens(text) == regex.findall(theirs, text)
+
+
+@pytest.mark.parametrize("name", bpe.PATTERNS)
+@given(text=texts | st.text("a '\n\r!/1é", max_size=30), data=st.data())
+def test_cuts_change_no_pretoken(name, text, data):
+    pattern = bpe.Pattern(name)
+    start = data.draw(st.integers(0, len(text)))
+    cut = pattern.last_cut(text, start, data.draw(st.integers(start, len(text))))
+    assert pattern.pretokens(text[:cut]) + pattern.pretokens(text[cut:]) == pattern.pretokens(text)
+
+
+def test_named_patterns_can_be_cut_in_ordinary_text():
+    text = "It was a dark night.\nSo it was."
+    assert bpe.Pattern("gpt2").last_cut(text, 0, len(text)) == text.index(" was.")
+    assert bpe.Pattern("gpt2").last_cut(text, 0, 23) == text.index("So")
+    assert bpe.Pattern(r"\w+").last_cut(text, 0, len(text)) == 0
+
+
+@pytest.mark.parametrize(
+    "bad, part", [("(", "position 1"), ("[a", "does not compile"), ("a*", "empty string"), ("", "empty")]
+)
+def test_bad_patterns_are_refused(bad, part):
+    with pytest.raises(ValueError, match=part):
+        bpe.Pattern(bad)
+
+
+# ─── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def split_all(chunks, pattern, special):
+    splitter = bpe.Splitter(pattern, special)
+    pieces = [piece for chunk in chunks for piece in splitter.feed(chunk)] + splitter.close()
+    return pieces, splitter.documents
+
+
+@given(
+    text=st.lists(texts | st.sampled_from(["<|a|>", "<|a|>b", "|>", "<|", "aa", "aaa", "x y z\nw "]), max_size=12).map(
+        "".join
+    ),
+    cuts=st.lists(st.integers(0, 100), max_size=8),
+    special=st.sampled_from([[], ["<|a|>"], ["<|a|>", "<|a|>b"], ["aa", "aaa"], ["\nw", " y z"]]),
+    name=st.sampled_from([*bpe.PATTERNS, r"\w+"]),
+)
+def test_splitter_does_not_depend_on_chunks(text, cuts, special, name):
+    pattern = bpe.Pattern(name)
+    ends = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
+    chunks = [text[a:b] for a, b in itertools.pairwise(ends)]
+    longest_first = "|".join(map(regex.escape, sorted(special, key=len, reverse=True)))
+    whole = regex.split(f"({longest_first})", text) if special else [text]
+    expected = [
+        (word, i % 2 == 1) for i, part in enumerate(whole) for word in ([part] if i % 2 else pattern.pretokens(part))
+    ]
+    pieces, documents = split_all(chunks, pattern, special)
+    found = [(w, s) for text, s in pieces for w in ([text] if s else pattern.pretokens(text))]
+    assert found == expected
+    assert documents == sum(1 for part in whole[::2] if part)
+
+
+def test_splitter_hands_out_long_text_before_its_end():
+    splitter = bpe.Splitter(bpe.Pattern("gpt2"), [END])
+    pieces = [piece for _ in range(1000) for piece in splitter.feed("one two three ")]
+    assert sum(len(piece.text) for piece in pieces) > 13_000
+
+
+def test_splitter_is_linear_without_cuts():
+    splitter = bpe.Splitter(bpe.Pattern(r"\S+|\s+"), [END])
+    looked_through = 0
+    cut = splitter._cut
+
+    def counting(final):
+        nonlocal looked_through
+        looked_through += splitter._size
+        return cut(final)
+
+    splitter._cut = counting
+    for _ in range(1000):
+        assert splitter.feed("中文") == []
+    assert splitter.close() == [bpe.Piece("中文" * 1000)]
+    assert looked_through < 4 * 2000
+
+
+def test_inputs_of_every_kind_are_the_same_text(tmp_path):
+    documents = ["Hello world", "naïve\ncafé", "中文 text"]
+    whole = END.join(documents).encode()
+    lines = "\n".join(json.dumps({"text": d, "id": 1}) for d in documents).encode() + b"\n\n"
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "a.txt").write_bytes(whole)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(whole))
+    (tmp_path / "c.jsonl").write_bytes(lines)
+    (tmp_path / "deep" / "er" / "d.jsonl.gz").write_bytes(gzip.compress(lines))
+    (tmp_path / "deep" / "ignored.bin").write_bytes(b"\x00")
+
+    def counted(*inputs):
+        return bpe.count_pretokens(bpe.find_files(inputs), bpe.Pattern("gpt2"), [END])
+
+    one = counted(tmp_path / "a.txt")
+    assert one.n_documents == 3 and one.n_bytes == len(whole) - 2 * len(END)
+    for name in ("b.txt.gz", "c.jsonl", "deep", "deep/**/*.gz"):
+        assert counted(tmp_path / name) == one
+    four = counted(tmp_path)
+    assert four.counts == {word: 4 * count for word, count in one.counts.items()} and four.n_documents == 12
+
+
+def test_bytes_that_are_not_utf8_are_kept(tmp_path):
+    data = bytes(range(256)) * 3 + b"\xf0\x9f\x99" + b"ok \xed\xa0\x80\xc0\xaf"
+    (tmp_path / "raw.txt").write_bytes(data)
+    counted = bpe.count_pretokens([tmp_path / "raw.txt"], bpe.Pattern("gpt2"))
+    assert Counter(b for word, count in counted.counts.items() for b in word * count) == Counter(data)
+
+
+@pytest.mark.parametrize(
+    "line, part",
+    [
+        (b"{", "not JSON"),
+        (b"[1]", "no text"),
+        (b'{"t": "x"}', "'text'"),
+        (b'{"text": 5}', "no text"),
+        (b"\xff", "not JSON"),
+        (b"[" * 100000, "not JSON"),
+        (b'{"text": "\\ud800"}', "U\\+D800"),
+    ],
+)
+def test_bad_json_names_file_and_line(tmp_path, line, part):
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(b'{"text": "fine"}\n' + line + b"\n")
+    with pytest.raises(ValueError, match=f"bad.jsonl, line 2: .*{part}"):
+        bpe.count_pretokens([path], bpe.Pattern("gpt2"))
+
+
+@pytest.mark.parametrize("damage", [lambda z: z[:-9], lambda z: z[:20] + b"\x00\x01" + z[22:], lambda z: b"not gzip"])
+def test_bad_gzip_is_refused(tmp_path, damage):
+    (tmp_path / "x.txt.gz").write_bytes(damage(gzip.compress(random.Random(0).randbytes(500))))
+    with pytest.raises(ValueError, match=r"x\.txt\.gz: not a whole gzip file"):
+        bpe.count_pretokens([tmp_path / "x.txt.gz"], bpe.Pattern("gpt2"))
+
+
+# ─── Counting ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_words_are_the_counts():
+    words = bpe.words_from_counts({b"ab": 2, b"": 5, b"c": 0, b"\xff": 2**33})
+    assert words.symbols.tolist() == [97, 98, 255] and words.symbols.dtype == np.int32
+    assert words.offsets.tolist() == [0, 2, 3] and words.counts.tolist() == [2, 2**33]
+
+
+@pytest.mark.parametrize(
+    "counts, part", [({b"a": -1}, "-1"), ({b"a": 1.5}, "1.5"), ({"a": 1}, "bytes"), ({b"ab": 2**62}, "63")]
+)
+def test_bad_counts_are_refused(counts, part):
+    with pytest.raises(ValueError, match=part):
+        bpe.words_from_counts(counts)
+
+
+def test_counts_do_not_depend_on_the_number_of_workers(library, tmp_path, monkeypatch):
+    monkeypatch.setattr(bpe, "BLOCK", 1 << 16)
+    one, two, five = (bpe.count_pretokens(library[:120], bpe.Pattern("gpt2"), [END], workers=n) for n in (1, 2, 5))
+    assert one == two == five
+    expected = Counter(
+        word.encode()
+        for path in library[:120]
+        for word in regex.findall(bpe.PATTERNS["gpt2"], path.read_bytes().decode())
+    )
+    assert one.counts == expected and one.n_documents == sum(1 for path in library[:120] if path.stat().st_size)
+
+
+def _die(item):
+    os._exit(1)
+
+
+def test_a_worker_that_dies_is_an_error():
+    with pytest.raises(ValueError, match="worker process died"):
+        list(bpe._map_in_order(_die, range(4), 2))
+
+
+# ─── Learning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def as_bytes(merges):
+    return bpe.build_vocabulary(merges)[1]
+
+
+def assert_learns(counts, n_symbols, tie_break="bytes", min_frequency=1, number=np.int32):
+    merges = bpe._learn(bpe.words_from_counts(counts), n_symbols, tie_break, min_frequency, False, number)
+    assert (as_bytes(merges), merges.counts.tolist(), merges.tokens.tolist()) == naive_learn(
+        counts, n_symbols, tie_break, min_frequency
+    )
+
+
+@settings(max_examples=300)
+@given(
+    counts=word_counts, extra=st.integers(0, 40), tie_break=st.sampled_from(["bytes", "ids"]), least=st.integers(0, 4)
+)
+def test_merges_are_those_of_the_oracle(counts, extra, tie_break, least):
+    assert_learns(counts, 256 + extra, tie_break, least)
+
+
+@pytest.mark.parametrize("number", [np.int32, np.int64])
+@pytest.mark.parametrize("tie_break", ["bytes", "ids"])
+def test_merges_of_long_words_are_those_of_the_oracle(tie_break, number):
+    source = random.Random(1)
+    counts = {
+        bytes(source.choices(letters, k=k)): n
+        for n, (letters, k) in enumerate([(b"ab", 999), (b"abcd", 700), (b"a", 500)], 1)
+    }
+    assert_learns(counts, 400, tie_break, number=number)
+
+
+def test_ties_go_by_all_bytes_of_long_tokens():
+    word = b"abcdefghijkl"
+    assert_learns({word + b"x": 1, word + b"y": 1, word + b"\x00": 1, word: 1, word[:-1]: 3}, 290)
+
+
+def test_counts_past_32_bits_are_right():
+    counts = {b"ab": 2**31, b"abc": 2**33, b"xy": 2**40, b"z" * 9: 1}
+    assert_learns(counts, 262)
+    assert bpe.learn(bpe.words_from_counts(counts), 257).counts.tolist() == [2**40]
+
+
+def test_arrays_grow():
+    source = random.Random(2)
+    words = [source.randbytes(200) for _ in range(15)] + [b"a" * 20_000]
+    counts = dict.fromkeys(words, 1)
+    state = bpe._new_state(bpe.words_from_counts(counts), 700, "bytes", np.int32)
+    merges = bpe.learn(bpe.words_from_counts(counts), 700)
+    assert sum(map(len, map(b"".join, as_bytes(merges)))) + 256 > len(state.symbols.token)
+    assert (as_bytes(merges), merges.counts.tolist(), merges.tokens.tolist()) == naive_learn(counts, 700)
+
+
+def test_learning_leaves_the_words_alone():
+    words = bpe.words_from_counts({b"banana": 3, b"bandana": 2})
+    before = [array.copy() for array in words]
+    first, second = bpe.learn(words, 262), bpe.learn(words, 262)
+    assert all(map(np.array_equal, words, before)) and all(map(np.array_equal, first, second))
+
+
+def test_the_order_of_words_does_not_matter():
+    counts = {bytes([97 + i % 3, 97 + i % 5, 97 + i % 2]) * (i % 4 + 1): i % 7 + 1 for i in range(50)}
+    back = dict(reversed(counts.items()))
+    assert all(
+        map(np.array_equal, bpe.learn(bpe.words_from_counts(counts), 290), bpe.learn(bpe.words_from_counts(back), 290))
+    )
+
+
+@pytest.mark.parametrize("options, part", [({"tie_break": "none"}, "tie_break"), ({}, "no words")])
+def test_learning_refuses(options, part):
+    with pytest.raises(ValueError, match=part):
+        bpe.learn(bpe.words_from_counts({b"ab": 1} if options else {}), 300, **options)
+
+
+def hugging_face_trained(documents, vocab_size, special_tokens):
+    model = tokenizers.Tokenizer(tokenizers.models.BPE())
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=special_tokens,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    model.train_from_iterator(documents, trainer)
+    return json.loads(model.to_str())["model"]
+
+
+def test_merges_and_ids_are_those_of_hugging_face(library):
+    special = [END, "<|im_start|>"]
+    theirs = hugging_face_trained((path.read_bytes().decode() for path in library), 8000, special)
+    vocab, merges = bpe.train_bpe(library, 8000, special, tie_break="ids")
+    assert [[in_chars(left), in_chars(right)] for left, right in merges] == theirs["merges"]
+    assert {token.decode() if i < 2 else in_chars(token): i for i, token in vocab.items()} == theirs["vocab"]
+
+
+# ─── Vocabulary ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_vocabulary_has_special_tokens_first_then_bytes_then_merges():
+    vocab, merges = bpe.train_bpe_from_counts({b"aab": 2, b"ab": 1}, 260, ["<s>", "</s>"])
+    assert list(vocab) == list(range(260)) and vocab[0] == b"<s>" and vocab[1] == b"</s>"
+    assert [in_chars(vocab[i]) for i in range(2, 258)] == sorted(CHARS)
+    assert merges == [(b"a", b"b"), (b"a", b"ab")] and [vocab[258], vocab[259]] == [b"ab", b"aab"]
+
+
+def test_a_vocabulary_of_bytes_alone_has_no_merges():
+    vocab, merges = bpe.train_bpe_from_counts({b"hello": 1}, 256)
+    assert len(vocab) == 256 and merges == []
+
+
+def test_a_text_that_is_too_small_is_said():
+    with pytest.warns(UserWarning, match="258 tokens, not 1000"):
+        vocab, _ = bpe.train_bpe_from_counts({b"abc": 1}, 1000)
+    assert len(vocab) == 258
+
+
+@pytest.mark.parametrize(
+    "vocab_size, special, part",
+    [
+        (255, [], "256"),
+        (257, ["<a>", "<b>"], "258"),
+        (2**31, [], "too large"),
+        (300, ["<a>", "<a>"], "twice"),
+        (300, [""], "not empty"),
+        (300, ["x"], "single byte"),
+        (300, "<a>", "list"),
+        (300, ["ell"], "b'hello'"),
+        (300, [5], "5"),
+    ],
+)
+def test_impossible_vocabularies_are_refused(vocab_size, special, part):
+    with pytest.raises(ValueError, match=part):
+        bpe.train_bpe_from_counts({b"hello": 1}, vocab_size, special)
+
+
+# ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(text=texts | st.text("astndh e<|>of", max_size=40) | st.just(f"a{END}b{END}"), data=st.data())
+def test_encode_is_the_oracle_and_hugging_face(tokenizer, hugging_face, text, data):
+    ids = tokenizer.encode(text)
+    assert ids == hugging_face.encode(text).ids
+    expected = []
+    for i, part in enumerate(text.split(END)):
+        expected += [END.encode()] * (i > 0)
+        for word in regex.findall(bpe.PATTERNS["gpt2"], part):
+            expected += naive_encode(word.encode(), tokenizer.merges)
+    assert [tokenizer.id_to_token(id) for id in ids] == expected
+    assert tokenizer.decode(ids) == text
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    chunks = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert list(tokenizer.encode_iterable(chunks)) == ids
+    assert list(tokenizer.encode_iterable(bytes([b]) for b in text.encode())) == ids
+
+
+@pytest.fixture(scope="session")
+def hugging_face(tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer.save(folder)
+    return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+@settings(max_examples=200)
+@given(word=st.binary(max_size=60) | st.text("aetinos", max_size=60).map(str.encode), seed=st.integers(0, 20))
+def test_merging_is_the_oracle_for_any_list_of_merges(word, seed):
+    source = random.Random(seed)
+    tokens, merges = [bytes([b]) for b in b"aetinos"], []
+    for _ in range(60):
+        pair = (source.choice(tokens), source.choice(tokens))
+        merges.append(pair)
+        if b"".join(pair) not in tokens:
+            tokens.append(b"".join(pair))
+    vocab = dict(enumerate(dict.fromkeys([*(bytes([b]) for b in range(256)), *tokens])))
+    tokenizer = bpe.Tokenizer(vocab, merges, pattern=r"[\s\S]+")
+    assert [vocab[id] for id in tokenizer.encode(word)] == naive_encode(word, merges)
+
+
+@given(data=st.binary(max_size=80))
+def test_any_bytes_survive(tokenizer, data):
+    ids = tokenizer.encode(data)
+    assert tokenizer.decode_bytes(ids) == data
+    assert tokenizer.decode(np.array(ids, np.uint16)) == data.decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("name", bpe.PATTERNS)
+def test_models_of_every_pattern_are_the_same_in_hugging_face(name, library, tmp_path):
+    tokenizer = bpe.train(library[:40], 700, [END], pattern=name, workers=1).tokenizer
+    tokenizer.save(tmp_path)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for path in library[40:80]:
+        text = path.read_bytes().decode()
+        assert tokenizer.encode(text) == theirs.encode(text).ids
+    for text in ("I'M it'S we'll  \n\n  x \n", "end  \n ", "12345 a/b\n/c\r\n", "中文 нет É١２ e\u0301 ", " \t\n"):
+        assert tokenizer.encode(text) == theirs.encode(text).ids
+
+
+def test_encode_is_tiktoken_for_a_trained_model(tokenizer, library):
+    special = {END: tokenizer.token_to_id(END)}
+    ranks = {token: id for id, token in tokenizer.vocab.items() if id not in special.values()}
+    theirs = tiktoken.Encoding("ours", pat_str=bpe.PATTERNS["gpt2"], mergeable_ranks=ranks, special_tokens=special)
+    for path in library[200:300]:
+        text = path.read_bytes().decode() + END
+        assert tokenizer.encode(text) == theirs.encode(text, allowed_special="all")
+
+
+def test_special_tokens_are_honoured_only_where_allowed():
+    vocab = {b: bytes([b]) for b in range(256)} | {256: b"<a>", 257: b"<a><b>"}
+    tokenizer = bpe.Tokenizer(vocab, [], ["<a>", "<a><b>", "<new>"])
+    assert tokenizer.special_tokens == {"<a>": 256, "<a><b>": 257, "<new>": 258} and len(tokenizer) == 259
+    text = "<a><a><b><new>"
+    assert tokenizer.encode(text) == [256, 257, 258]
+    assert tokenizer.encode(text, {"<a>"}) == [256, 256, *b"<b><new>"]
+    assert tokenizer.encode_ordinary(text) == tokenizer.encode(text, "none") == list(text.encode())
+    with pytest.raises(ValueError, match="'<c>' is not a special token"):
+        tokenizer.encode(text, ["<c>"])
+
+
+def test_long_words_do_not_take_the_square(tokenizer):
+    assert tokenizer.decode(tokenizer.encode("a" * 200_000)) == "a" * 200_000
+
+
+def test_a_small_cache_changes_nothing(trained, tokenizer, library, monkeypatch):
+    text = library[0].read_bytes().decode()
+    monkeypatch.setattr(bpe, "CACHED_WORDS", 3)
+    assert pickle.loads(pickle.dumps(tokenizer)).encode(text) == tokenizer.encode(text)
+
+
+def test_lone_surrogates_are_refused(tokenizer):
+    with pytest.raises(ValueError, match=r"U\+D83D at index 2"):
+        tokenizer.encode("ab\ud83d")
+
+
+def test_unknown_ids_are_named(tokenizer):
+    for bad in (len(tokenizer), -1, "a", 1.5):
+        with pytest.raises(ValueError, match=regex.escape(repr(bad))):
+            tokenizer.decode([1, bad])
+
+
+@pytest.mark.parametrize(
+    "vocab, merges, part",
+    [
+        ({0: b"a", 1: b"a"}, [], "0 and 1"),
+        ({-1: b"a"}, [], "-1"),
+        ({0: "a"}, [], "bytes"),
+        ({0: b""}, [], "at least one"),
+        ({0: b"a"}, [(b"a", b"b")], "merge 0.*b'b'"),
+        ({0: b"a", 1: b"b"}, [(b"a", b"b")], "b'ab'"),
+        ({2**40: b"a"}, [], "1099"),
+    ],
+)
+def test_vocabularies_that_cannot_be_are_refused(vocab, merges, part):
+    with pytest.raises(ValueError, match=part):
+        bpe.Tokenizer(vocab, merges)
+
+
+def test_a_byte_that_is_not_in_the_vocabulary_is_named():
+    with pytest.raises(ValueError, match="0x62"):
+        bpe.Tokenizer({0: b"a"}, []).encode("ab")
+
+
+# ─── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_saved_models_load_again(tokenizer, tmp_path, library):
+    tokenizer.save(tmp_path / "new" / "model")
+    folder = tmp_path / "new" / "model"
+    assert sorted(path.name for path in folder.iterdir()) == ["merges.txt", "tokenizer.json", "vocab.json"]
+    loaded = bpe.Tokenizer.load(folder)
+    from_two = bpe.Tokenizer.from_files(folder / "vocab.json", folder / "merges.txt", [END])
+    for other in (loaded, from_two, bpe.Tokenizer.load(folder / "tokenizer.json"), pickle.loads(pickle.dumps(loaded))):
+        assert (other.vocab, other.merges, other.special_tokens) == (
+            tokenizer.vocab,
+            tokenizer.merges,
+            tokenizer.special_tokens,
+        )
+    loaded.save(tmp_path / "again")
+    for name in ("tokenizer.json", "vocab.json", "merges.txt"):
+        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("pattern", [*bpe.PATTERNS, r"\p{L}+|\s"])
+def test_patterns_survive_saving(pattern, tmp_path):
+    vocab, merges = bpe.train_bpe_from_counts({b"ab": 1}, 257)
+    bpe.Tokenizer(vocab, merges, pattern=pattern).save(tmp_path)
+    assert bpe.Tokenizer.load(tmp_path).pattern.text == bpe.Pattern(pattern).text
+
+
+def edited(folder, **changes):
+    """A tokenizer.json with some keys changed; those of the model are written model__key."""
+    data = json.loads((folder / "tokenizer.json").read_text())
+    for key, value in changes.items():
+        *above, last = key.split("__")
+        (data[above[0]] if above else data)[last] = value
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    "changes, part",
+    [
+        ({"model": 5}, "no model"),
+        ({"model__type": "Unigram"}, "not a BPE"),
+        ({"model__byte_fallback": True}, "byte_fallback"),
+        ({"normalizer": {"type": "NFC"}}, "normalizer"),
+        ({"pre_tokenizer": {"type": "Metaspace"}}, "Metaspace"),
+        ({"model__vocab": {"é": -5}}, "-5"),
+        ({"model__vocab": {"a": 0, "b": 0}}, "the id 0"),
+        ({"model__vocab": 3}, "vocabulary"),
+        ({"model__merges": [["a"]]}, "merge 0"),
+        ({"model__merges": ["a b c"]}, "merge 0"),
+        ({"model__merges": [["a", "日"]]}, "日"),
+        ({"added_tokens": [{"content": END, "id": 7}]}, "the ids 0 and 7"),
+        ({"added_tokens": 1}, "added_tokens"),
+        ({"added_tokens": [{"content": "<x>"}]}, "None"),
+        ({"model__vocab": {"a": [1]}}, "id"),
+    ],
+)
+def test_models_that_would_not_mean_the_same_are_refused(tokenizer, tmp_path, changes, part):
+    tokenizer.save(tmp_path)
+    edited(tmp_path, **changes)
+    with pytest.raises(ValueError, match=part):
+        bpe.Tokenizer.load(tmp_path)
+
+
+def test_a_special_token_that_looks_like_another_is_refused(tmp_path):
+    vocab = {b: bytes([b]) for b in range(256)} | {256: b" the"}
+    with pytest.raises(ValueError, match="written as 'Ġthe'"):
+        bpe.Tokenizer(vocab, [], ["Ġthe"]).save(tmp_path)
+
+
+def test_a_failed_save_leaves_nothing(tokenizer, tmp_path, monkeypatch):
+    tokenizer.save(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    monkeypatch.setattr(bpe, "_dump", lambda data, indent=None: "x" if indent else 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        tokenizer.save(tmp_path)
+    with pytest.raises(OSError), bpe._replacing(tmp_path / "vocab.json") as file:
+        file.write(b"half")
+        raise OSError("disk full")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+# ─── Training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_training_does_not_depend_on_workers_or_blocks(library, monkeypatch):
+    monkeypatch.setattr(bpe, "BLOCK", 1 << 15)
+    files = [str(path) for path in library[:60]]
+    one, two, five = (bpe.train_bpe(files, 1500, [END], workers=n) for n in (1, 2, 5))
+    back = bpe.train_bpe(files[::-1], 1500, [END], workers=1)
+    assert one == two == five == back
+
+
+def test_curve_of_tokens_is_the_length_of_the_encoded_text(trained, library):
+    encoded = sum(len(trained.tokenizer.encode(path.read_bytes())) for path in library[:200])
+    assert trained.merges.tokens[-1] == encoded and trained.merges.tokens[0] == trained.counted.n_bytes
+
+
+@pytest.mark.parametrize("data", [b"", END.encode() * 3])
+def test_no_text_is_refused(tmp_path, data):
+    (tmp_path / "empty.txt").write_bytes(data)
+    with pytest.raises(ValueError, match=r"no text to learn from in .*empty\.txt"):
+        bpe.train_bpe(tmp_path / "empty.txt", 300, [END])
+
+
+# ─── Stages ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_only_the_named_stage_is_profiled(monkeypatch):
+    calls = []
+
+    class Profiler:
+        start = staticmethod(lambda: calls.append("start"))
+        stop = staticmethod(lambda: calls.append("stop"))
+
+    monkeypatch.setattr(bpe, "_scalene", lambda: Profiler)
+    monkeypatch.setenv(bpe.PROFILE, "learn")
+    seconds = {}
+    for name in ("scan", "learn", "save"):
+        with bpe.stage(name, seconds):
+            calls.append(name)
+    assert calls == ["scan", "start", "learn", "stop", "save"] and set(seconds) == {"scan", "learn", "save"}
+
+
+# ─── Command line ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    """A model trained by the command line, and what that printed."""
+    folder = tmp_path_factory.mktemp("cli")
+    text = (f"The cat sat on the mat.{END}Der Hund saß.\n" * 50).encode()
+    (folder / "text.txt").write_bytes(text)
+    result = run("train", folder / "text.txt", "--vocab-size", 270, "--special-token", END, "--out", folder / "model")
+    assert result.returncode == 0, result.stderr
+    return folder, result
+
+
+def test_train_tells_what_it_did(model):
+    _folder, result = model
+    shown = result.stdout.decode()
+    for part in (
+        "1,900 bytes in 51 documents",
+        "270 tokens, 1 of them special",
+        "bytes per token",
+        "peak memory",
+        "encode",
+    ):
+        assert part in shown
+    assert "scan:" in result.stderr.decode() and "learn:" in result.stderr.decode()
+    next_command = shown.splitlines()[-1].replace("python bpe_numba.py", f"{sys.executable} {bpe.__file__}")
+    assert subprocess.run(next_command, shell=True, capture_output=True, check=True).stdout.split()
+
+
+def test_encode_and_decode_are_inverse(model):
+    folder, _ = model
+    ids = run("encode", folder / "model", folder / "text.txt", "--quiet").stdout
+    assert run("decode", folder / "model", "-", stdin=ids).stdout == (folder / "text.txt").read_bytes()
+    shown = run("encode", folder / "model", folder / "text.txt", "--out", folder / "ids.npy")
+    array = np.load(folder / "ids.npy", mmap_mode="r")
+    assert array.dtype == np.uint16 and array.tolist() == list(map(int, ids.split()))
+    assert f"{len(array):,} tokens" in shown.stdout.decode()
+    assert run("decode", folder / "model", folder / "ids.npy", "--out", folder / "back.txt").returncode == 0
+    assert (folder / "back.txt").read_bytes() == (folder / "text.txt").read_bytes()
+
+
+def test_standard_input_is_read(model, tmp_path):
+    folder, _ = model
+    text = (folder / "text.txt").read_bytes()
+    lines = "".join(json.dumps({"body": d}) + "\n" for d in text.decode().split(END)).encode()
+    options = ("--vocab-size", 270, "--special-token", END, "--quiet")
+    assert run("train", "-", "--out", tmp_path / "a", *options, stdin=text).stderr == b""
+    assert run("train", "-", "--out", tmp_path / "b", "--text-field", "body", *options, stdin=lines).returncode == 0
+    for name in ("a", "b"):
+        assert (tmp_path / name / "tokenizer.json").read_bytes() == (folder / "model" / "tokenizer.json").read_bytes()
+
+
+def test_special_tokens_can_be_ordinary_text(model):
+    folder, _ = model
+    honoured = run("encode", folder / "model", "-", stdin=END.encode()).stdout.split()
+    ordinary = run("encode", folder / "model", "-", "--no-special", stdin=END.encode()).stdout.split()
+    assert honoured == [b"0"] and len(ordinary) > 1 and b"0" not in ordinary
+
+
+@pytest.mark.parametrize(
+    "arguments, parts",
+    [
+        (("train", "nowhere.txt"), ["nowhere.txt", "no such file"]),
+        (("train", "empty.txt"), ["empty.txt", "no text"]),
+        (("train", "folder"), ["folder", ".jsonl"]),
+        (("train", "bad.jsonl"), ["bad.jsonl, line 1", "not JSON"]),
+        (("train", "text.txt", "--vocab-size", "10"), ["10", "256"]),
+        (("train", "text.txt", "--special-token", "<a>", "--special-token", "<a>"), ["'<a>'", "twice"]),
+        (("train", "text.txt", "--special-token", ""), ["empty"]),
+        (("train", "text.txt", "--pattern", "(["), ["does not compile", "gpt2"]),
+        (("train", "text.txt", "--workers", "0"), ["0 workers"]),
+        (("train", "text.txt", "--out", "text.txt"), ["text.txt"]),
+        (("train", "text.txt", "--out", "text.txt/model"), ["text.txt"]),
+        (("encode", "folder", "text.txt"), ["folder", "no tokenizer.json"]),
+        (("encode", "bad.jsonl", "text.txt"), ["bad.jsonl", "not JSON"]),
+        (("encode", "model", "text.txt", "--out", "folder"), ["folder"]),
+        (("decode", "model", "text.txt"), ["text.txt, line 1", "ids"]),
+        (("decode", "model", "bad.npy"), ["bad.npy", "NumPy"]),
+        (("decode", "model", "floats.npy"), ["floats.npy", "float64"]),
+        (("decode", "model", "large.npy"), ["id 100000"]),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments, parts, model, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "text.txt").write_text("some text\n")
+    (tmp_path / "bad.jsonl").write_text("{nonsense\n")
+    (tmp_path / "bad.npy").write_text("nonsense\n")
+    np.save(tmp_path / "floats.npy", np.zeros(3))
+    np.save(tmp_path / "large.npy", np.array([1, 100_000]))
+    (tmp_path / "model").symlink_to(model[0] / "model")
+    before = sorted(tmp_path.rglob("*"))
+    assert_refused(run(*arguments, cwd=tmp_path), *parts)
+    made = set(tmp_path.rglob("*")) - set(before)
+    assert all(path.is_dir() and not list(path.iterdir()) for path in made)
+
+
+def test_a_closed_pipe_is_no_error(model):
+    folder, _ = model
+    command = f"{sys.executable} {bpe.__file__} encode {folder}/model {folder}/text.txt --quiet | head -c 10"
+    result = subprocess.run(command, shell=True, capture_output=True)
+    assert len(result.stdout) == 10 and result.stderr == b""
+
+
+def test_readme_examples_run(tmp_path):
+    readme = Path(bpe.__file__).with_name("README.md").read_text()
+    blocks = regex.findall(r"```python\n(.*?)```", readme, regex.DOTALL)
+    assert blocks
+    for block in blocks:
+        subprocess.run(
+            [sys.executable, "-c", block],
+            cwd=tmp_path,
+            check=True,
+            timeout=300,
+            env={**os.environ, "PYTHONPATH": str(Path(bpe.__file__).parent)},
+        )
+
+
+# ─── Safety ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_kernels_stay_inside_their_arrays(tmp_path):
+    """The tests of learning again, with every index checked: a fresh cache, or the compiled kernels would be used."""
+    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    if os.environ.get("NUMBA_BOUNDSCHECK") == "1":
+        pytest.skip("this is that run")
+    tests = "merges_are_those_of_the_oracle or long_words_are or ties_go or arrays_grow or past_32"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", tests]
+    result = subprocess.run(command, capture_output=True, env=environment, timeout=600, cwd=Path(__file__).parent)
+    assert result.returncode == 0, result.stdout.decode()
