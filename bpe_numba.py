@@ -992,7 +992,7 @@ def learn(
 
 
 def compile_kernels(progress: bool = False) -> None:
-    """Compile the kernels of learning now, or load them from the cache, so that the first real call finds them ready."""
+    """Compile the kernels of learning now, or load them from the cache, so that the first call finds them ready."""
     with _progress_bar("compile", 1, " set of kernels", progress) as bar:
         learn(words_from_counts({b"ab": 1}), 257)
         bar.update()
