@@ -987,6 +987,7 @@ def learn(
         raise BadInput(f"tie_break is 'bytes' or 'ids', not {tie_break!r}")
     if not len(words.symbols):
         raise BadInput("there are no words to learn from")
+    n_symbols = min(n_symbols, 256 + len(words.symbols))  # a merge takes a symbol away, at least
     number = np.int32 if len(words.symbols) < 2**29 else np.int64
     return _learn(words, n_symbols, tie_break, min_frequency, progress, number)
 
