@@ -25,9 +25,11 @@ and the letters in shapes: W words, N symbols in all words, M merges, V symbols 
 
 The way of the data, which is the order of the sections
 
-    Patterns     a name or a regular expression -> where pretokens end, and where a text may be cut
-    Reading      files, folders, globs, standard input -> blocks of whole pretokens
-    Counting     blocks -> pretokens and their counts, in worker processes -> Words
+    Patterns     a name, or a regular expression -> its parts
+    Compiling    its parts -> a machine over bytes that says where pretokens end
+    Scanning     text -> where pretokens end, and where the text may be cut
+    Reading      files, folders, globs, standard input -> blocks that can be scanned on their own
+    Counting     blocks -> Words, in worker processes
     Learning     Words -> Merges, the one serial part
     Vocabulary   Merges -> the vocabulary: ids and bytes
     Encoding     Tokenizer: text -> ids -> text
@@ -49,6 +51,7 @@ import heapq
 import itertools
 import json
 import os
+import re
 import shlex
 import signal
 import sys
@@ -62,7 +65,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numba
 import numpy as np
@@ -94,39 +97,892 @@ def prefetch(typing_context, array, index):
     return numba.void(array, numba.intp), emit
 
 
+@intrinsic
+def load8(typing_context, array, index):
+    """The 8 bytes at array[index :] as a little-endian uint64. They must be inside the array, of uint8."""
+
+    def emit(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        word = ir.IntType(64)
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), word.as_pointer())
+        return builder.load(address, align=1)
+
+    return numba.uint64(array, numba.intp), emit
+
+
 class BadInput(ValueError):
     """What was asked for cannot be: the message says what, where, and what to do."""
 
 
 # ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# In a form that Python's `regex` and Oniguruma (Hugging Face's engine) read alike. tiktoken's own text of cl100k has
-# possessive quantifiers, which change no match, and `$` for "at the end of the text", here (?![\s\S]).
+# The texts are those of the tools' own sources, but for cl100k: tiktoken's possessive quantifiers, which change no
+# match, are plain here, and `$`, there the end of the text, is (?![\s\S]): so Hugging Face's engine reads it alike.
 PATTERNS = {
     "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s+(?![\s\S])|\s*[\r\n]|\s+(?!\S)|\s",
     "o200k": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+",
     "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "nanochat": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*"
+    r"|\s*[\r\n]|\s+(?!\S)|\s+",
+    "none": r"[\s\S]+",
 }
 
-# Under each named pattern a pretoken must end, whatever stands further left or right, between a letter and a space with
-# a letter behind it, and behind a newline that stands alone before a letter or a number.
-_CUT = regex.compile(r"(?r)(?<=\p{L})(?= \p{L})|(?<=\S\n)(?=[\p{L}\p{N}])")
+# Parts of a pattern, as tuples: ("one", text) any one character that the text matches, ("ahead", text, wanted) the next
+# character is, or is not, such a one; ("end",) the text ends; ("all", parts), ("any", parts); and
+# ("repeat", part, least, most, lazy, possessive), with None for no limit.
+Part = tuple
+
+_GROUP = regex.compile(r"\((?:\?(?P<look>[=!])|\?(?P<fold>i?):|(?!\?))")
+_ESCAPE = regex.compile(
+    r"\\(?:[pP](?:\{\^?[\w\s=:&.-]+\}|[A-Z])|[sSdDwW]|x[\dA-Fa-f]{2}|u[\dA-Fa-f]{4}|[nrtfva]|[^\w])"
+)
+_SET = regex.compile(r"\[\^?\]?(?:\\[pPx]\{[^}]*\}|\\.|[^\]\\\[])*\]")
+_QUANTIFIER = regex.compile(r"(?:[*+?]|\{(?P<least>\d+)(?:,(?P<most>\d*))?\})(?P<kind>[?+]?)")
+
+
+class Unsupported(ValueError):
+    """The pattern cannot be compiled here, and is left to the `regex` package."""
+
+
+class _Parser:
+    """Reads the regular expressions that `regex` has accepted; raises Unsupported for what is not regular, or rare."""
+
+    def __init__(self, text: str):
+        self.text, self.at, self.fold = text, 0, False
+
+    def parse(self) -> Part:
+        part = self.alternatives()
+        if self.at < len(self.text):
+            self.refuse("a )")
+        return part
+
+    def refuse(self, what: str):
+        raise Unsupported(f"{what} at position {self.at}")
+
+    def take(self, expected: str | regex.Pattern):
+        """What stands at this place, if it is as expected; else nothing."""
+        if isinstance(expected, str):
+            found = self.text.startswith(expected, self.at)
+            self.at += len(expected) if found else 0
+            return found
+        found = expected.match(self.text, self.at)
+        self.at = found.end() if found else self.at
+        return found
+
+    def alternatives(self) -> Part:
+        parts = [self.sequence()]
+        while self.take("|"):
+            parts.append(self.sequence())
+        return ("any", parts) if len(parts) > 1 else parts[0]
+
+    def sequence(self) -> Part:
+        parts: list[Part] = []
+        while self.at < len(self.text) and self.text[self.at] not in "|)":
+            part = self.item()
+            if part == ("end",) and not (parts and _takes_newlines(parts[-1])):
+                self.refuse("a $ that may stand before a last newline")
+            while quantifier := self.take(_QUANTIFIER):
+                part = self.repeated(part, quantifier)
+            parts.append(part)
+        return ("all", parts) if len(parts) != 1 else parts[0]
+
+    def repeated(self, part: Part, quantifier: regex.Match) -> Part:
+        if part[0] in ("ahead", "end") or _may_be_empty(part):
+            self.refuse("a quantifier on what may be empty,")
+        least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(quantifier[0][0], (None, None))
+        if least is None:
+            least = int(quantifier["least"])
+            most = (
+                {None: least, "": None}.get(quantifier["most"]) if not quantifier["most"] else int(quantifier["most"])
+            )
+        if max(least, most or 0) > 100:
+            self.refuse("a count over 100")
+        if most is not None and most < least:
+            self.refuse("a count that goes down")
+        if quantifier["kind"] == "+" and part[0] != "one":
+            self.refuse("a possessive quantifier on more than one character")
+        return (
+            "repeat",
+            part,
+            least,
+            most,
+            quantifier["kind"] == "?",
+            quantifier["kind"] == "+",
+        )
+
+    def item(self) -> Part:
+        if group := self.take(_GROUP):
+            fold = self.fold
+            self.fold = fold or bool(group["fold"])
+            part = self.alternatives()
+            self.fold = fold
+            if not self.take(")"):
+                self.refuse("an open group")
+            if not group["look"]:
+                return part
+            if part[0] != "one":
+                self.refuse("a lookahead at more than one character")
+            return ("ahead", part[1], group["look"] == "=")
+        if self.take("$") or self.take(r"\Z"):
+            return ("end",)
+        found = self.take(_SET) or self.take(_ESCAPE)
+        if found:
+            source = found[0]
+        elif (char := self.text[self.at]) in r"\[(^*+?{":
+            self.refuse(f"{self.text[self.at : self.at + 3]!r}")
+        else:
+            source = "." if char == "." else regex.escape(char)
+            self.at += 1
+        return ("one", f"(?i:{source})" if self.fold else source)
+
+
+def _takes_newlines(part: Part) -> bool:
+    return part[0] == "repeat" and part[3] is None and part[1][0] == "one" and bool(regex.fullmatch(part[1][1], "\n"))
+
+
+def _may_be_empty(part: Part) -> bool:
+    match part:
+        case ("one", *_):
+            return False
+        case ("all", parts):
+            return all(map(_may_be_empty, parts))
+        case ("any", parts):
+            return any(map(_may_be_empty, parts))
+        case ("repeat", inner, least, *_):
+            return least == 0 or _may_be_empty(inner)
+    return True
+
+
+# ─── Compiling ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# A program for a machine with ordered threads (Pike's, as Cox describes it in "Regular Expression Matching: the Virtual
+# Machine Approach"): ("one", atom) takes a character; ("ahead", atom, wanted) looks at the next, where None is the end
+# of the text; ("split", first, second) goes on at both, preferring the first; ("match",).
+Step = tuple
+
+
+class _Program(NamedTuple):
+    steps: list[Step]
+    atoms: dict[str, int]  # what the one-character parts match, as regular expressions -> their numbers
+    possessive: list[tuple[int, int]]  # (atom, the step behind it) of possessive quantifiers
+
+
+def _translate(part: Part) -> _Program:
+    program = _Program([], {}, [])
+    _append(part, program)
+    program.steps.append(("match",))
+    return program
+
+
+def _append(part: Part, program: _Program) -> None:
+    steps, atoms, possessive = program
+    if len(steps) > 2000:
+        raise Unsupported("a pattern of more than 2,000 steps")
+    match part:
+        case ("one", source):
+            steps.append(("one", atoms.setdefault(source, len(atoms))))
+        case ("ahead", source, wanted):
+            steps.append(("ahead", atoms.setdefault(source, len(atoms)), wanted))
+        case ("end",):
+            steps.append(("ahead", None, True))
+        case ("all", parts):
+            for inner in parts:
+                _append(inner, program)
+        case ("any", parts):
+            ends = []
+            for inner in parts[:-1]:
+                fork = len(steps)
+                steps.append(())
+                _append(inner, program)
+                ends.append(len(steps))
+                steps.append(())
+                steps[fork] = ("split", fork + 1, len(steps))
+            _append(parts[-1], program)
+            for end in ends:
+                steps[end] = ("split", len(steps), len(steps))
+        case ("repeat", inner, least, most, lazy, is_possessive):
+            for _ in range(least):
+                _append(inner, program)
+            forks = []
+            for _ in range(1 if most is None else most - least):
+                forks.append(len(steps))
+                steps.append(())
+                _append(inner, program)
+            if most is None:
+                steps.append(("split", forks[0], forks[0]))
+            for fork in forks:
+                steps[fork] = ("split", len(steps), fork + 1) if lazy else ("split", fork + 1, len(steps))
+            if is_possessive:
+                possessive.append((atoms[inner[1]], len(steps)))
+
+
+CODE_POINTS = 0x110000
+NOT_UTF8 = 0xDC80  # bytes that are not UTF-8 are matched as the lone surrogates that Python makes of them
+
+
+@functools.lru_cache(maxsize=256)
+def _matching(source: str) -> np.ndarray:
+    """Which code points a one-character expression matches, bool[0x110000]. We ask `regex`: its Unicode is ours."""
+    found = np.zeros(CODE_POINTS, bool)
+    for match in regex.finditer(f"(?:{source})+", _all_characters()):
+        found[match.start() : match.end()] = True
+    return found
+
+
+@functools.lru_cache(maxsize=1)
+def _all_characters() -> str:
+    return "".join(map(chr, range(CODE_POINTS)))
+
+
+class _Machine:
+    """The deterministic machine of a pattern over classes of code points.
+
+    A state is what is left of the pattern: the threads of the program in their order, those below a match cut off. So
+    the last match seen before the state is empty is the one that Perl's leftmost-first rule chooses. A match is seen
+    when the class of the next character is known, or the end of the text (class C): lookaheads are decided by then.
+    """
+
+    def __init__(self, program: _Program):
+        self.steps = program.steps
+        bits = np.zeros(CODE_POINTS, np.uint64)
+        for source in program.atoms:
+            bits = bits * np.uint64(2) + _matching(source)
+        if len(program.atoms) > 60:
+            raise Unsupported("more than 60 kinds of characters")
+        bits[0xD800:0xE000] = bits[NOT_UTF8]  # of surrogates, none is in a text but those that stand for bytes
+        starts = np.flatnonzero(np.append(True, bits[1:] != bits[:-1]))  # runs of equal code points are few
+        _, run_of_class, class_of_run = np.unique(bits[starts], return_index=True, return_inverse=True)
+        self.n_classes = len(run_of_class)
+        if self.n_classes > 250:
+            raise Unsupported("more than 250 classes of characters")
+        self.class_of = np.repeat(class_of_run.astype(np.uint8), np.diff(np.append(starts, CODE_POINTS)))
+        example = starts[run_of_class]
+        self.takes = np.array([_matching(source)[example] for source in program.atoms]).reshape(-1, self.n_classes)
+        self.ids: dict[tuple, int] = {(0,): 0}
+        self.next = functools.lru_cache(maxsize=None)(self._next)
+        for atom, behind in program.possessive:
+            self._check_possessive(atom, behind)
+
+    def _next(self, state: tuple[int, ...], char_class: int) -> tuple[bool, tuple[int, ...]]:
+        """Whether a match ends before a character of this class, and the state behind it."""
+        seen: set[int] = set()
+        after: dict[int, None] = {}
+        waiting = list(reversed(state))
+        is_end = char_class == self.n_classes
+        while waiting:
+            at = waiting.pop()
+            if at in seen:
+                continue
+            seen.add(at)
+            match self.steps[at]:
+                case ("match",):
+                    return True, tuple(after)
+                case ("one", atom):
+                    if not is_end and self.takes[atom, char_class]:
+                        after[at + 1] = None
+                case ("ahead", atom, wanted):
+                    holds = is_end if atom is None else (not is_end and bool(self.takes[atom, char_class])) == wanted
+                    if holds:
+                        waiting.append(at + 1)
+                case ("split", first, second):
+                    waiting += (second, first)
+        return False, tuple(after)
+
+    def _check_possessive(self, atom: int, behind: int) -> None:
+        """A possessive quantifier is the same as a greedy one if what follows can never use a character given back."""
+        goes_on = any(self.next((behind,), c) != (False, ()) for c in np.flatnonzero(self.takes[atom]).tolist())
+        if goes_on and not self._always_matches(behind):
+            raise Unsupported("a possessive quantifier that changes the result")
+
+    def _always_matches(self, at: int) -> bool:
+        """The pattern may end here, whatever follows."""
+        match self.steps[at]:
+            case ("match",):
+                return True
+            case ("split", first, second):
+                return any(self._always_matches(step) for step in (first, second) if step > at)
+        return False
+
+    def tables(self) -> tuple[np.ndarray, np.ndarray]:
+        """`after` and `matches` of a Scanner, for all states, which get numbers; 0 is the first."""
+        after, matches = [], []
+        states = [(0,)]
+        for state in states:
+            row = [self.next(state, c) for c in range(self.n_classes + 1)]
+            for _, then in row:
+                if then and then not in self.ids:
+                    self.ids[then] = len(states)
+                    states.append(then)
+            if len(states) > 5000:
+                raise Unsupported("a pattern of more than 5,000 states")
+            after.append([self.ids.get(then, -1) for _, then in row])
+            matches.append([matched for matched, _ in row])
+        return np.array(after, np.int16), np.array(matches, np.bool_)
+
+
+class Scanner(NamedTuple):
+    """A pattern, compiled. D states, C classes of characters (class C is the end of the text), R rows of the table.
+
+    The table is a machine over bytes. Its state is a row; entry row * 256 + byte has the next row in the bits of ROW,
+    and in those of END how many bytes back, counted from behind this byte, a pretoken ends, if one does. So it runs
+    over the text without ever going back. The bits of LOOK are for what is rare: how many bytes back a second pretoken
+    ends; ASK, a pretoken has ended where the table cannot say, but the other arrays can; NOT_TEXT, this is not UTF-8.
+    """
+
+    table: np.ndarray  # uint32[R * 256]
+    n_states: int  # the first rows; in those behind them a character is not complete
+    class_of: np.ndarray  # uint8[0x110000]      code point -> class
+    after: np.ndarray  # int16[D, C + 1]         state, class -> state, or -1
+    matches: np.ndarray  # bool[D, C + 1]        state, class -> the pattern has matched before this character
+    safe: np.ndarray  # bool[C, C]               between such characters a text may be cut, whatever else there is
+
+
+ROW, ENDS, END = 0xFFFFFF00, 0xFF, 0x1F
+LOOK = 0xE0
+ASK, NOT_TEXT = 7 << 5, 6 << 5
+FARTHEST, NEAR = 31, 5
+LONGEST_RUN = 17  # bytes that a state remembers: lines of code that are indented by up to 16 spaces need no ASK
+PADDING = 16  # bytes behind a text that kernels may read, though not use
+REPLACED = 0xFF  # a byte that is never in UTF-8 stands for each byte that is not; the table knows it as a character
+
+
+def _compile(text: str) -> Scanner:
+    """Compile a pattern; raises Unsupported where that cannot be done exactly."""
+    machine = _Machine(_translate(_Parser(text).parse()))
+    after, matches = machine.tables()
+    if matches[0].any():
+        raise Unsupported("it matches the empty string before some characters")
+    code_points = np.arange(CODE_POINTS)
+    sizes = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000)
+    is_text = (code_points < 0xD800) | (code_points >= 0xE000)
+    kinds = np.flatnonzero(np.bincount(machine.class_of[is_text] * np.int64(8) + sizes[is_text]))
+    unknown = int(machine.class_of[NOT_UTF8])
+    letters = sorted({*((int(kind) >> 3, int(kind) & 7) for kind in kinds), (unknown, 1)})
+    entries = _fuse(after, matches, letters)
+    table = _byte_table(entries, letters, machine.class_of, unknown)
+    return Scanner(table, len(entries), machine.class_of, after, matches, _safe_pairs(after, matches))
+
+
+def _safe_pairs(after: np.ndarray, matches: np.ndarray) -> np.ndarray:
+    """Classes x, y such that every state behind an x has matched before a y, or at the end, and takes no y."""
+    n = after.shape[1] - 1
+    safe = np.zeros((n, n), np.bool_)
+    for x in range(n):
+        behind = np.unique(after[:, x])
+        behind = behind[behind >= 0]
+        if after[0, x] >= 0:
+            safe[x] = (matches[behind, :n] & (after[behind, :n] < 0) & matches[behind, n:]).all(axis=0)
+    return safe
+
+
+def _fuse(after: np.ndarray, matches: np.ndarray, letters: list[tuple[int, int]]) -> np.ndarray:
+    """A machine that goes on behind the end of a pretoken; entries as in Scanner's table, int64[states, letters].
+
+    A letter is a class with a size in bytes. A state here is: a state of the pattern's machine; the letters read since
+    the last match or, before a match, since the start, if they are all the same, or MANY; and whether it has matched,
+    or not, or not and there are characters before it that the pattern leaves out.
+    """
+    MANY = ((-1, 0),)
+    NEW, MATCHED, LEFT_OUT = range(3)
+
+    def n_bytes(letters):
+        return sum(size for _, size in letters)
+
+    def feed(state, letter):
+        """The state behind a letter, and how many bytes before its end pretokens end; None if that is not known."""
+        at, pending, status = state
+        then, matched = int(after[at, letter[0]]), bool(matches[at, letter[0]])
+        if then >= 0 and not matched:
+            pending = (*pending, letter)
+            return (
+                then,
+                pending if len(set(pending)) == 1 and n_bytes(pending) < LONGEST_RUN else MANY,
+                status,
+            ), []
+        if matched and (status != LEFT_OUT or pending != MANY):
+            ends = [n_bytes(pending) + letter[1]] if status == LEFT_OUT else []
+            return ((then, (letter,), MATCHED), ends) if then >= 0 else feed_all(NEW, (letter,), [*ends, letter[1]])
+        if pending == MANY:
+            return None
+        if status == MATCHED:
+            return feed_all(NEW, (*pending, letter), [n_bytes(pending) + letter[1]])
+        return feed_all(LEFT_OUT, (*pending[1:], letter), []) if pending else ((0, (), LEFT_OUT), [])
+
+    def feed_all(status, letters, ends):
+        """Start afresh with these letters; add the ends of their pretokens to `ends`."""
+        state = (0, (), status)
+        for k, letter in enumerate(letters):
+            result = feed(state, letter)
+            if result is None:
+                return None
+            state, more = result
+            ends += [end + n_bytes(letters[k + 1 :]) for end in more]
+        return state, ends
+
+    numbers = {(0, (), NEW): 0}
+    states = list(numbers)
+    entries = []
+    for state in states:
+        row = []
+        for letter in letters:
+            result = feed(state, letter)
+            ends = [0] if result is None or not result[1] else result[1]
+            if result is None or len(ends) > 2 or ends[0] > FARTHEST or (len(ends) == 2 and ends[1] > NEAR):
+                row.append(ASK)
+                continue
+            if result[0] not in numbers:
+                numbers[result[0]] = len(states)
+                states.append(result[0])
+            row.append(numbers[result[0]] << 8 | (ends[1] << 5 if len(ends) == 2 else 0) | ends[0])
+        entries.append(row)
+        if len(states) > 20_000:
+            raise Unsupported("a pattern of more than 20,000 states")
+    return _minimized(np.array(entries, np.int64).reshape(len(states), len(letters)))
+
+
+def _minimized(entries: np.ndarray) -> np.ndarray:
+    """The machine with equal states made one (Moore's refinement); state 0 stays the first."""
+    then, ends = entries >> 8, entries & 0xFF
+    _, group = np.unique(ends, axis=0, return_inverse=True)
+    group, n_groups = group.reshape(-1), 0
+    while group.max() + 1 > n_groups:
+        n_groups = group.max() + 1
+        _, group = np.unique(np.column_stack([group, group[then]]), axis=0, return_inverse=True)
+        group = group.reshape(-1)
+    _, first = np.unique(group, return_index=True)
+    rank = np.empty(n_groups, np.int64)
+    rank[np.argsort(first)] = np.arange(n_groups)
+    return rank[group[then[np.sort(first)]]] << 8 | ends[np.sort(first)]
+
+
+def _byte_table(
+    entries: np.ndarray,
+    letters: list[tuple[int, int]],
+    class_of: np.ndarray,
+    unknown: int,
+) -> np.ndarray:
+    """Spell the letters as UTF-8: a row for each state, and rows for what may follow a first, second and third byte."""
+    column = np.zeros((5, int(class_of.max()) + 1), np.int64)  # by size and class
+    for k, (char_class, size) in enumerate(letters):
+        column[size, char_class] = k
+    blocks, block_of = np.unique(class_of.reshape(-1, 64), axis=0, return_inverse=True)  # what a last byte decides
+    block_of = block_of.reshape(-1)
+    n = len(entries)
+    rows = [np.full(256, NOT_TEXT, np.uint32) for _ in range(n)]
+    known: dict[bytes, int] = {}
+
+    def row_of(continued: np.ndarray) -> int:
+        """An entry that leads to the row with these entries, uint32[64], for the bytes 0x80 to 0xBF."""
+        number = known.setdefault(continued.tobytes(), len(rows))
+        if number == len(rows):
+            rows.append(np.full(256, NOT_TEXT, np.uint32))
+            rows[number][0x80:0xC0] = continued
+        return number << 8
+
+    ranges = {2: slice(0x2, 0x20), 3: slice(0x20, 0x400), 4: slice(0x400, 0x4400)}  # of blocks, by size of characters
+    used = {size: np.unique(block_of[blocks_of], return_inverse=True) for size, blocks_of in ranges.items()}
+
+    def spell(of_letter: np.ndarray, size: int) -> np.ndarray:
+        """Entries for all blocks of 64 characters that have so many bytes."""
+        different, which = used[size]
+        return np.array([row_of(of_letter[column[size, blocks[b]]]) for b in different], np.uint32)[which]
+
+    for row, of_letter in zip(rows[:n], entries.astype(np.uint32), strict=True):
+        row[:0x80] = of_letter[column[1, class_of[:0x80]]]
+        row[REPLACED] = of_letter[column[1, unknown]]
+        row[0xC2:0xE0] = spell(of_letter, 2)
+        three = np.full(0x400, NOT_TEXT, np.uint32)
+        three[ranges[3]] = spell(of_letter, 3)
+        three[0x360:0x380] = NOT_TEXT  # surrogates
+        row[0xE0:0xF0] = [row_of(three[k : k + 64]) for k in range(0, 0x400, 64)]
+        four = np.full(0x5000, NOT_TEXT, np.uint32)
+        four[ranges[4]] = spell(of_letter, 4)
+        for lead in range(5):
+            thirds = four[0x1000 * lead : 0x1000 * (lead + 1)].reshape(64, 64)
+            row[0xF0 + lead] = row_of(
+                np.array([row_of(third) if third[0] != NOT_TEXT else NOT_TEXT for third in thirds], np.uint32)
+            )
+    if len(rows) >= 1 << 24:
+        raise Unsupported("a table of more than 16 million rows")
+    return np.concatenate(rows)
+
+
+# ─── Scanning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@kernel
+def _char_size(text, at, stop):
+    """How many bytes the character at this place has; text is UTF-8, or has REPLACED where it is not."""
+    lead = text[at]
+    return min(stop - at, 1 + (lead >= 0xC0) + (lead >= 0xE0) + (lead >= 0xF0)) if lead != REPLACED else 1
+
+
+@kernel
+def _char_class(text, at, size, class_of):
+    if size == 1:
+        return class_of[text[at]] if text[at] < 0x80 else class_of[NOT_UTF8]
+    code_point = np.int64(text[at]) & (0x7F >> size)
+    for k in range(1, size):
+        code_point = code_point << 6 | (np.int64(text[at + k]) & 0x3F)
+    return class_of[min(code_point, CODE_POINTS - 1)]
+
+
+@kernel
+def _match(text, start, stop, class_of, after, matches):
+    """Where the match that begins at `start` ends; `start` if there is none. The definition, a character at a time."""
+    at, state, end = start, np.int64(0), start
+    while at < stop:
+        if text[at] < 0x80:
+            size, char_class = 1, np.int64(class_of[text[at]])
+        else:
+            size = _char_size(text, at, stop)
+            char_class = np.int64(_char_class(text, at, size, class_of))
+        if matches[state, char_class]:
+            end = at
+        state = np.int64(after[state, char_class])
+        if state < 0:
+            return end
+        at += size
+    return at if matches[state, after.shape[1] - 1] else end
+
+
+@kernel
+def _pretoken_end(text, start, stop, class_of, after, matches):
+    """Where the pretoken that begins at `start` ends: a match, or what lies before the next one."""
+    end = _match(text, start, stop, class_of, after, matches)
+    at = start
+    while end == at < stop:
+        at += _char_size(text, at, stop)
+        if at < stop and _match(text, at, stop, class_of, after, matches) > at:
+            return at
+        end = at
+    return end
+
+
+LANE = 1 << 13  # bytes that each of four cursors scans in one go: the ends stay in the second cache
+ENOUGH = 4 * LANE  # ends that a cursor finds before it waits for them to be taken
+LANES = 4  # one cursor waits for its load most of the time, and makes 530 MB/s; four in one loop 1,150
+
+
+class _Cursors(NamedTuple):
+    """K cursors. Cursor k has read up to at[k], and found that pretokens end at ends[k, : filled[k]]."""
+
+    begin: np.ndarray  # int64[K]      where its first pretoken begins
+    at: np.ndarray  # int64[K]
+    entry: np.ndarray  # uint32[K]     the entry of the table that led here
+    filled: np.ndarray  # int64[K]
+    ends: np.ndarray  # int64[K, …]
+
+
+def _new_cursors(n_bytes: int = 1 << 30) -> _Cursors:
+    """Cursors for a text of so many bytes."""
+    begin, at, filled = np.zeros((3, LANES), np.int64)
+    ends = np.zeros((LANES, min(n_bytes + 64, 2 * ENOUGH)), np.int64)
+    return _Cursors(begin, at, np.zeros(LANES, np.uint32), filled, ends)
+
+
+@kernel
+def _settle(k, text, stop, scanner, cursors):
+    """The table asks at text[at - 1]: find the ends before `at` by the definition, and catch up with the table.
+
+    If the pretoken there goes on behind `at`, as what the pattern leaves out can do, cursor k is moved to its end.
+    """
+    table, _, class_of, after, matches, _ = scanner
+    ends, n, at = cursors.ends[k], cursors.filled[k], cursors.at[k]
+    start = ends[n - 1] if n else cursors.begin[k]
+    entry, p = np.uint32(ASK), start
+    while n < ENOUGH:
+        if entry & np.uint32(LOOK) == np.uint32(ASK):
+            start = p = _pretoken_end(text, start, stop, class_of, after, matches)
+            ends[n] = start
+            n += 1
+            entry = np.uint32(0)
+        elif entry & np.uint32(ENDS):
+            start = p - np.int64(entry & np.uint32(END))
+            ends[n] = start
+            n += 1
+            second = np.int64(entry & np.uint32(LOOK)) >> 5
+            if second:
+                start = p - second
+                ends[n] = start
+                n += 1
+        if p >= at:
+            break
+        entry = table[np.uint64(entry & np.uint32(ROW)) | np.uint64(text[p])]
+        p += 1
+    if entry & np.uint32(LOOK) == np.uint32(ASK):  # there are ENOUGH
+        entry, p = np.uint32(0), start
+    cursors.at[k], cursors.entry[k], cursors.filled[k] = p, entry & np.uint32(ROW), n
+
+
+@kernel
+def _handle(k, text, stop, scanner, cursors):
+    """Do for cursor k what the upper bits of its entry say; returns False if the text is not UTF-8 before it."""
+    entry = cursors.entry[k]
+    high = entry & np.uint32(LOOK)
+    if high == np.uint32(ASK):
+        _settle(k, text, stop, scanner, cursors)
+    elif high == np.uint32(NOT_TEXT):
+        return False
+    elif high:
+        cursors.ends[k, cursors.filled[k]] = cursors.at[k] - np.int64(entry & np.uint32(END))
+        cursors.filled[k] += 1
+        cursors.entry[k] = (entry & np.uint32(ROW)) | (high >> np.uint32(5))
+    return True
+
+
+@kernel
+def _advance(k, text, until, stop, scanner, cursors):
+    """Move cursor k to `until`, or beyond, or until it has ENOUGH ends; returns False if the text is not UTF-8."""
+    table, ends = scanner.table, cursors.ends[k]
+    while cursors.at[k] < until and cursors.filled[k] < ENOUGH:
+        at, entry, n = (
+            np.uint64(cursors.at[k]),
+            cursors.entry[k],
+            np.uint64(cursors.filled[k]),
+        )
+        for _ in range(min(until - cursors.at[k], ENOUGH)):
+            entry = table[np.uint64(entry & np.uint32(ROW)) | np.uint64(text[at])]
+            at += np.uint64(1)
+            if entry & np.uint32(LOOK):
+                break
+            back = np.uint64(entry & np.uint32(END))
+            ends[n] = at - back
+            n += np.uint64(back != 0)
+        cursors.at[k], cursors.entry[k], cursors.filled[k] = at, entry, n
+        if entry & np.uint32(LOOK):
+            if not _handle(k, text, stop, scanner, cursors):
+                return False
+            back = np.int64(cursors.entry[k] & np.uint32(END))
+            if back:
+                ends[cursors.filled[k]] = cursors.at[k] - back
+                cursors.filled[k] += 1
+    return True
+
+
+@kernel
+def _run_lanes(text, count, table, cursors):
+    """Move all cursors over `count` bytes each, all in one loop, or up to where `_handle` has to look.
+
+    Returns how many bytes are left. Every cursor writes an end at every byte, and keeps it if the table says so: no
+    branch is taken but where two pretokens end.
+    """
+    at, entry, filled, room = (
+        cursors.at,
+        cursors.entry,
+        cursors.filled,
+        cursors.ends.shape[1],
+    )
+    ends = cursors.ends.reshape(-1)  # one array and one index spare registers
+    p0, p1, p2, p3 = (
+        np.uint64(at[0]),
+        np.uint64(at[1]),
+        np.uint64(at[2]),
+        np.uint64(at[3]),
+    )
+    n0, n1 = np.uint64(filled[0]), np.uint64(filled[1] + room)
+    n2, n3 = np.uint64(filled[2] + 2 * room), np.uint64(filled[3] + 3 * room)
+    e0, e1, e2, e3 = entry[0], entry[1], entry[2], entry[3]
+    row, low, high, zero = np.uint32(ROW), np.uint32(END), np.uint32(LOOK), np.uint32(0)
+    one, five = np.uint64(1), np.uint32(5)
+    i, stop = np.uint64(0), np.uint64(count)
+    while i < stop:
+        e0 = table[np.uint64(e0 & row) | np.uint64(text[p0 + i])]
+        e1 = table[np.uint64(e1 & row) | np.uint64(text[p1 + i])]
+        e2 = table[np.uint64(e2 & row) | np.uint64(text[p2 + i])]
+        e3 = table[np.uint64(e3 & row) | np.uint64(text[p3 + i])]
+        i += np.uint64(1)
+        if (e0 | e1 | e2 | e3) & high:
+            if (e0 | e1 | e2 | e3) & high >= np.uint32(NOT_TEXT):
+                break
+            if e0 & high:
+                ends[n0], n0, e0 = (
+                    p0 + i - np.uint64(e0 & low),
+                    n0 + one,
+                    (e0 & row) | (e0 & high) >> five,
+                )
+            if e1 & high:
+                ends[n1], n1, e1 = (
+                    p1 + i - np.uint64(e1 & low),
+                    n1 + one,
+                    (e1 & row) | (e1 & high) >> five,
+                )
+            if e2 & high:
+                ends[n2], n2, e2 = (
+                    p2 + i - np.uint64(e2 & low),
+                    n2 + one,
+                    (e2 & row) | (e2 & high) >> five,
+                )
+            if e3 & high:
+                ends[n3], n3, e3 = (
+                    p3 + i - np.uint64(e3 & low),
+                    n3 + one,
+                    (e3 & row) | (e3 & high) >> five,
+                )
+        ends[n0] = p0 + i - np.uint64(e0 & low)
+        ends[n1] = p1 + i - np.uint64(e1 & low)
+        ends[n2] = p2 + i - np.uint64(e2 & low)
+        ends[n3] = p3 + i - np.uint64(e3 & low)
+        n0, n1 = n0 + np.uint64(e0 & low != zero), n1 + np.uint64(e1 & low != zero)
+        n2, n3 = n2 + np.uint64(e2 & low != zero), n3 + np.uint64(e3 & low != zero)
+    at[0], at[1], at[2], at[3] = p0 + i, p1 + i, p2 + i, p3 + i
+    entry[0], entry[1], entry[2], entry[3] = e0, e1, e2, e3
+    filled[0], filled[1] = n0, n1 - np.uint64(room)
+    filled[2], filled[3] = n2 - np.uint64(2 * room), n3 - np.uint64(3 * room)
+    return count - np.int64(i)
+
+
+@kernel
+def _scan_lanes(text, stop, scanner, cursors):
+    """Move all cursors over LANE bytes each, or fewer; returns False if the text is not UTF-8."""
+    at, entry, filled = cursors.at, cursors.entry, cursors.filled
+    left, moved = LANE, False
+    while left > 0 and not moved:
+        left = _run_lanes(text, left, scanner.table, cursors)
+        if (entry[0] | entry[1] | entry[2] | entry[3]) & np.uint32(LOOK):
+            for k in range(LANES):
+                if entry[k] & np.uint32(LOOK):
+                    before = at[k]
+                    if not _handle(k, text, stop, scanner, cursors):
+                        return False
+                    moved = moved or at[k] != before
+                back = np.int64(entry[k] & np.uint32(END))
+                if back:
+                    cursors.ends[k, filled[k]] = at[k] - back
+                    filled[k] += 1
+    return True
+
+
+@kernel
+def _place_lanes(text, cursors):
+    """Put the other cursors LANE bytes apart behind cursor 0, as if a pretoken began there."""
+    for k in range(1, LANES):
+        at = cursors.at[0] + k * LANE
+        while text[at] & 0xC0 == 0x80 and at < cursors.at[0] + k * LANE + 3:
+            at += 1
+        cursors.begin[k] = cursors.at[k] = at
+        cursors.entry[k] = cursors.filled[k] = 0
+
+
+@kernel
+def _take_lane(k, text, stop, scanner, cursors):
+    """Take over the ends of cursor k from where they agree with those of cursor 0, which moves on until they do.
+
+    Where both say that a pretoken ends, they agree from there on: what follows depends on the text behind it alone.
+    So cursors may start anywhere, with any pattern; most agree after a word or two.
+    """
+    ends, at, filled, theirs = (
+        cursors.ends[0],
+        cursors.at,
+        cursors.filled,
+        cursors.ends[k],
+    )
+    mine, i, burst = filled[0] - 1, 0, 32
+    while True:
+        while mine < filled[0]:
+            end = ends[mine] if mine >= 0 else cursors.begin[0]
+            while i < filled[k] and theirs[i] < end:
+                i += 1
+            agreed = i < filled[k] and theirs[i] == end
+            if agreed or end == cursors.begin[k]:
+                mine += 1
+                i += agreed
+                for j in range(filled[k] - i):
+                    ends[mine + j] = theirs[i + j]
+                at[0], cursors.entry[0], filled[0] = (
+                    at[k],
+                    cursors.entry[k],
+                    mine + filled[k] - i,
+                )
+                return True
+            mine += 1
+        if at[0] >= at[k] or filled[0] >= ENOUGH:
+            return True
+        if not _advance(0, text, min(at[0] + burst, at[k]), stop, scanner, cursors):
+            return False
+        burst *= 2
+
+
+@kernel
+def _scan_some(text, stop, scanner, cursors):
+    """Go on with the text, some LANES * LANE bytes, or to its end. The new ends are those of cursor 0.
+
+    Returns whether there is more to do: 1, 0, or -1 if the text is not UTF-8.
+    """
+    if cursors.filled[0]:
+        cursors.begin[0] = cursors.ends[0, cursors.filled[0] - 1]
+        cursors.filled[0] = 0
+    if stop - cursors.at[0] >= LANES * LANE + 8:
+        _place_lanes(text, cursors)
+        if not _scan_lanes(text, stop, scanner, cursors):
+            return -1
+        for k in range(1, LANES):
+            if (
+                cursors.filled[0] < ENOUGH
+                and cursors.at[k] > cursors.at[0]
+                and not _take_lane(k, text, stop, scanner, cursors)
+            ):
+                return -1
+        return 1
+    if not _advance(0, text, stop, stop, scanner, cursors):
+        return -1
+    if cursors.at[0] < stop:
+        return 1
+    if np.int64(cursors.entry[0] >> np.uint32(8)) >= scanner.n_states:
+        return -1
+    n = cursors.filled[0]
+    last = cursors.ends[0, n - 1] if n else cursors.begin[0]
+    while last < stop and n < ENOUGH:
+        last = _pretoken_end(text, last, stop, scanner.class_of, scanner.after, scanner.matches)
+        cursors.ends[0, n] = last
+        n += 1
+    cursors.filled[0] = n
+    return 1 if last < stop else 0
+
+
+@kernel
+def _begin_scan(start, cursors):
+    cursors.begin[0] = cursors.at[0] = start
+    cursors.entry[0] = cursors.filled[0] = 0
+
+
+@kernel
+def _scan(text, start, stop, scanner, cursors, ends):
+    """Write where the pretokens of text[start : stop] end; returns their number, or -1 if the text is not UTF-8."""
+    _begin_scan(start, cursors)
+    n = 0
+    while True:
+        more = _scan_some(text, stop, scanner, cursors)
+        if more < 0:
+            return -1
+        for k in range(cursors.filled[0]):
+            ends[n + k] = cursors.ends[0, k]
+        n += cursors.filled[0]
+        if more == 0:
+            return n
+
+
+def _replace_errors(error: UnicodeEncodeError) -> tuple[bytes, int]:
+    return bytes([REPLACED]) * (error.end - error.start), error.end
+
+
+codecs.register_error("bpe_numba.replaced", _replace_errors)
 
 
 class Pattern:
-    """A pretokenizing pattern.
+    """A pretokenizing pattern, compiled if it can be.
 
-    >>> list(Pattern("gpt2").pretokens("Hello  world!"))
-    ['Hello', ' ', ' world', '!']
-    >>> Pattern(r"[a-z]+").pretokens("ab12cd")  # what the pattern leaves out is kept
-    ['ab', '12', 'cd']
+    >>> Pattern("gpt2").split(b"Hello  world!")
+    [b'Hello', b' ', b' world', b'!']
+    >>> Pattern(r"[a-z]+").split(b"ab12cd")  # what the pattern leaves out is kept
+    [b'ab', b'12', b'cd']
     """
 
     def __init__(self, name_or_regex: str = "gpt2"):
@@ -142,25 +998,96 @@ class Pattern:
             ) from None
         if self.regex.fullmatch(""):
             raise BadInput(f"the pattern {self.text!r} matches the empty string; a pretoken has at least one character")
+        self.scanner, self.remark = _compiled(self.text)
 
     def __reduce__(self):
         return Pattern, (self.text,)
 
-    def pretokens(self, text: str) -> list[str]:
-        """Cut a text into pretokens; joined, they are the text."""
-        found = self.regex.findall(text) if not self.regex.groups else []
-        if sum(map(len, found)) == len(text):
-            return found
+    def split(self, data: bytes) -> list[bytes]:
+        """Cut bytes into pretokens; joined, they are the bytes. What is not UTF-8 is matched as lone surrogates."""
+        if self.scanner is None:
+            return self._split_by_regex(data)
+        ends = self.ends(data).tolist()
+        return [data[start:end] for start, end in itertools.pairwise([0, *ends])]
+
+    def ends(self, data: bytes) -> np.ndarray:
+        """Where the pretokens of a text end; int64. The pattern must have been compiled."""
+        ends = np.empty(len(data) + 1, np.int64)
+        cursors = _new_cursors(len(data))
+        n = _scan(_padded(data), 0, len(data), self.scanner, cursors, ends)
+        if n < 0:
+            n = _scan(_padded(_as_utf8(data)), 0, len(data), self.scanner, cursors, ends)
+        return ends[:n]
+
+    def _split_by_regex(self, data: bytes) -> list[bytes]:
+        text = data.decode("utf-8", "surrogateescape")
         found, end = [], 0
         for match in self.regex.finditer(text):
             found += filter(None, (text[end : match.start()], match[0]))
             end = match.end()
-        return [*found, text[end:]] if end < len(text) else found
+        return [word.encode("utf-8", "surrogateescape") for word in (*found, text[end:]) if word]
+
+    def cuts(self, text: str) -> np.ndarray:
+        """Where a text may be cut without changing a pretoken, as far as the pattern alone can tell; int64."""
+        if self.scanner is None:
+            return np.zeros(0, np.int64)
+        code_points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+        classes = self.scanner.class_of[code_points]
+        return np.flatnonzero(self.scanner.safe[classes[:-1], classes[1:]]) + 1
 
     def last_cut(self, text: str, start: int, stop: int) -> int:
-        """The last index between two where a text may be cut without changing a pretoken; 0 if none is known."""
-        match = _CUT.search(text, start + 1, stop) if self.name else None
-        return match.start() if match else 0
+        """The last of `cuts` between two indices, or 0; looked for near the end first."""
+        reach = 1 << 10
+        while stop > start:
+            window = max(start, stop - reach)
+            cuts = self.cuts(text[window:stop])
+            if len(cuts) or window == start:
+                return window + int(cuts[-1]) if len(cuts) else 0
+            reach *= 4
+        return 0
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(text: str) -> tuple[Scanner | None, str]:
+    """The scanner of a pattern, or None; and what its user should know."""
+    try:
+        scanner = _compile(text)
+    except Unsupported as error:
+        return None, f"the pattern is left to the `regex` package, which is some 50 times slower: {error}"
+    char_class = _costs_the_square(scanner)
+    if char_class is None:
+        return scanner, ""
+    example = chr(int(np.flatnonzero(scanner.class_of == char_class)[0])) * 3
+    return scanner, f"the pattern reads text like {example + '…'!r} again and again: n bytes of it can take n² steps"
+
+
+def _costs_the_square(scanner: Scanner) -> int | None:
+    """A class of characters of which a run goes on and on without a match: it is given back, and read again."""
+    for c in range(scanner.after.shape[1] - 1):
+        run, state = [], 0
+        while state >= 0 and state not in run:
+            run.append(state)
+            state = int(scanner.after[state, c])
+        if state >= 0 and not scanner.matches[run[run.index(state) :], c].any():
+            return c
+    return None
+
+
+def _as_utf8(data: bytes) -> bytes:
+    """The text with REPLACED for each byte that is not UTF-8."""
+    return data.decode("utf-8", "surrogateescape").encode("utf-8", "bpe_numba.replaced")
+
+
+def _padded(data: bytes | np.ndarray) -> np.ndarray:
+    """A copy as uint8 with PADDING behind."""
+    text = np.zeros(len(data) + PADDING, np.uint8)
+    text[: len(data)] = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
+    return text
+
+
+def _special_bytes(special_tokens: Iterable[str]) -> regex.Pattern | None:
+    longest_first = sorted((token.encode() for token in special_tokens), key=len, reverse=True)
+    return re.compile(b"|".join(map(re.escape, longest_first))) if longest_first else None
 
 
 def _special_regex(special_tokens: Iterable[str]) -> regex.Pattern | None:
@@ -186,7 +1113,7 @@ def _checked_specials(special_tokens: Iterable[str]) -> list[str]:
 # ─── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 SUFFIXES = (".txt", ".jsonl", ".txt.gz", ".jsonl.gz")  # what is taken from a folder
-BLOCK = 1 << 22  # bytes of text in one piece of work
+BLOCK = 1 << 23  # bytes of text in one piece of work
 STDIN = Path("-")
 
 
@@ -260,7 +1187,10 @@ def _opened(path: Path):
         return
     with open(path, "rb") as raw:
         try:
-            yield (gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw), raw
+            yield (
+                (gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw),
+                raw,
+            )
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise BadInput(f"{path}: not a whole gzip file ({error})") from None
 
@@ -276,9 +1206,9 @@ def _read(path: Path, by_line: bool, advance: Callable[[int], object]) -> Iterat
             yield part
 
 
-def _json_texts(path: Path, text_field: str, advance: Callable[[int], object]) -> Iterator[bytes]:
-    """The texts in a .jsonl file: one string in each line's object."""
-    for number, line in enumerate(_read(path, True, advance), 1):
+def _json_texts(path: Path, lines: Iterable[bytes], text_field: str, first_line: int = 1) -> Iterator[bytes]:
+    """The texts in some lines of a .jsonl file: one string in each line's object."""
+    for number, line in enumerate(lines, first_line):
         if not line.strip():
             continue
         try:
@@ -294,16 +1224,20 @@ def _json_texts(path: Path, text_field: str, advance: Callable[[int], object]) -
             raise BadInput(f"{path}, line {number}: {_surrogate(error)}") from None
 
 
-def read_texts(
-    files: Iterable[Path], text_field: str | None = None, advance: Callable[[int], object] = lambda n: None
-) -> Iterator[Iterable[bytes]]:
-    """The texts in the files, each as its chunks: a line of a .jsonl file, or the whole of any other file.
+def _is_json(path: Path, text_field: str | None) -> bool:
+    """Whether a file has a text in each line; standard input has if a text field is named."""
+    return path.name.endswith((".jsonl", ".jsonl.gz")) or (path == STDIN and text_field is not None)
 
-    Standard input is read as .jsonl if a text field is named.
-    """
+
+def read_texts(
+    files: Iterable[Path],
+    text_field: str | None = None,
+    advance: Callable[[int], object] = lambda n: None,
+) -> Iterator[Iterable[bytes]]:
+    """The texts in the files, each as its chunks: a line of a .jsonl file, or the whole of any other file."""
     for path in files:
-        if path.name.endswith((".jsonl", ".jsonl.gz")) or (path == STDIN and text_field):
-            yield from ([text] for text in _json_texts(path, text_field or "text", advance))
+        if _is_json(path, text_field):
+            yield from ([text] for text in _json_texts(path, _read(path, True, advance), text_field or "text"))
         else:
             yield _read(path, False, advance)
 
@@ -375,17 +1309,109 @@ class Splitter:
         return [Piece(text)]
 
 
-def _blocks(pieces: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Gather pieces into lists of at least `size` characters, but for the last."""
-    block, waiting = [], 0
-    for piece in pieces:
-        block.append(piece)
-        waiting += len(piece)
-        if waiting >= size:
-            yield block
-            block, waiting = [], 0
-    if block:
-        yield block
+class Block(NamedTuple):
+    """Texts that can be scanned on their own: a part of a file, from one byte to another, or texts that were read."""
+
+    path: Path
+    start: int
+    stop: int
+    texts: list[bytes] | None = None
+    n_documents: int | None = None  # in these texts, if it is known
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes on the disk."""
+        return self.stop - self.start
+
+
+def read_blocks(
+    files: Iterable[Path],
+    pattern: Pattern,
+    special_tokens: Sequence[str] = (),
+    text_field: str | None = None,
+) -> Iterator[Block]:
+    """All texts in the files, in blocks that can be worked at in any order, of BLOCK bytes where that can be had."""
+    for path in files:
+        if path.is_file() and not path.name.endswith(".gz"):
+            yield from _file_blocks(path, pattern, special_tokens)
+        else:
+            yield from _stream_blocks(path, pattern, special_tokens, text_field)
+
+
+def _file_blocks(path: Path, pattern: Pattern, special_tokens: Sequence[str]) -> Iterator[Block]:
+    """A file in parts: workers read their own."""
+    start, size = 0, path.stat().st_size
+    while start < size:
+        stop = size
+        if size - start > BLOCK + BLOCK // 2:
+            with open(path, "rb") as file:
+                file.seek(start + BLOCK)
+                stop = _find_line(file) if _is_json(path, None) else _find_cut(file, pattern, special_tokens)
+        yield Block(path, start, stop)
+        start = stop
+
+
+def _find_line(file: IO[bytes]) -> int:
+    file.readline()
+    return file.tell()
+
+
+def _find_cut(file: IO[bytes], pattern: Pattern, special_tokens: Sequence[str]) -> int:
+    """The next place in a file where the pattern lets it be cut, away from special tokens; or the end."""
+    margin = max(map(len, special_tokens), default=0) + 4
+    while data := file.read(1 << 16):
+        text = _to_text(data)
+        for cut in pattern.cuts(text):
+            near = text[max(0, cut - margin) : cut + margin]
+            if margin < cut < len(text) - margin and not any(token in near for token in special_tokens):
+                return file.tell() - len(data) + len(_to_bytes(text[:cut]))
+        if len(data) < 1 << 16 or pattern.scanner is None:
+            break
+        file.seek(-8 * margin, os.SEEK_CUR)
+    return file.seek(0, os.SEEK_END)
+
+
+def _stream_blocks(
+    path: Path, pattern: Pattern, special_tokens: Sequence[str], text_field: str | None
+) -> Iterator[Block]:
+    """A file that can only be read from its beginning: here, and workers get the text."""
+    position = taken = size = 0
+    texts: list[bytes] = []
+
+    def advance(n: int) -> None:
+        nonlocal position
+        position += n
+
+    if _is_json(path, text_field):
+        for text in _json_texts(path, _read(path, True, advance), text_field or "text"):
+            texts.append(text)
+            size += len(text)
+            if size >= BLOCK:
+                yield Block(path, taken, position, texts)
+                texts, taken, size = [], position, 0
+        yield Block(path, taken, position, texts)
+        return
+    splitter = Splitter(pattern, special_tokens)
+    for text in itertools.chain(_decoded(_read(path, False, advance)), [None]):
+        before = splitter.documents
+        pieces = splitter.close() if text is None else splitter.feed(text)
+        texts = [_to_bytes(piece.text) for piece in pieces if not piece.is_special]
+        yield Block(path, taken, position, texts, splitter.documents - before)
+        taken = position
+
+
+def _gathered(blocks: Iterable[Block]) -> Iterator[list[Block]]:
+    """Blocks in lists of BLOCK bytes or somewhat more, so that small files are not each a piece of work."""
+    gathered: list[Block] = []
+    size = 0
+    for block in blocks:
+        gathered.append(block)
+        size += max(block.n_bytes, sum(map(len, block.texts or ())))
+        if size >= BLOCK:
+            yield gathered
+            gathered, size = [], 0
+    if gathered:
+        yield gathered
 
 
 def _size(files: Iterable[Path]) -> int | None:
@@ -401,6 +1427,9 @@ def _progress_bar(name: str, total: int | None, unit: str, shown: bool) -> tqdm:
 
 # ─── Counting ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+ALL_ONES = np.uint64(2**64 - 1)
+SHORT = 15  # bytes that fit two uint64, with their number in the last byte: words of a text are rarely longer
+
 
 class Words(NamedTuple):
     """Words as a CSR array: word w is symbols[offsets[w] : offsets[w + 1]] and was seen counts[w] times."""
@@ -413,10 +1442,277 @@ class Words(NamedTuple):
 class Counted(NamedTuple):
     """What was read, and how often each pretoken stood there."""
 
-    counts: dict[bytes, int]
-    n_bytes: int
+    words: Words
     n_documents: int
-    n_pretokens: int
+
+    @property
+    def n_pretokens(self) -> int:
+        return int(self.words.counts.sum())
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of text, without special tokens."""
+        return int(np.dot(np.diff(self.words.offsets), self.words.counts))
+
+
+class _Tally(NamedTuple):
+    """Two hash tables with open addressing, half full at most: short words by their bytes, others by their place."""
+
+    short: np.ndarray  # uint64[H, 4]   bytes 0 to 7; bytes 8 to 14 and the number of bytes; count; unused
+    long: np.ndarray  # int64[J, 4]     where the word begins in `text`; how many bytes it has; count; hash
+    text: np.ndarray  # uint8[…]        the long words, end to end, and PADDING
+    used: np.ndarray  # int64[3]        entries of `short`, of `long`, bytes of `text`
+
+
+def _new_tally() -> _Tally:
+    return _Tally(
+        np.zeros((1 << 16, 4), np.uint64),
+        np.zeros((1 << 12, 4), np.int64),
+        np.zeros(1 << 16, np.uint8),
+        np.zeros(3, np.int64),
+    )
+
+
+@kernel
+def _mixed(low, high):
+    """A hash of two words of 64 bits, good in its upper bits."""
+    x = (low ^ (high * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
+    return (x ^ (x >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+
+
+@kernel
+def _slot(hashed, size):
+    return np.int64(hashed >> np.uint64(32)) & (size - 1)
+
+
+@kernel
+def _hash_bytes(text, start, size):
+    hashed = np.uint64(size)
+    for k in range(0, size - 7, 8):
+        hashed = _mixed(hashed, load8(text, start + k))
+    return _mixed(hashed, load8(text, start + size - 8))
+
+
+@kernel
+def _with_room_for_short(tally, n):
+    """The tally with room for n more short words."""
+    size = len(tally.short)
+    if 2 * (tally.used[0] + n) <= size:
+        return tally
+    while 2 * (tally.used[0] + n) > size:
+        size *= 2
+    short = np.zeros((size, 4), np.uint64)
+    for k in range(len(tally.short)):
+        low, high, count = tally.short[k, 0], tally.short[k, 1], tally.short[k, 2]
+        if high:
+            slot = _slot(_mixed(low, high), size)
+            while short[slot, 1]:
+                slot = (slot + 1) & (size - 1)
+            short[slot, 0], short[slot, 1], short[slot, 2] = low, high, count
+    return _Tally(short, tally.long, tally.text, tally.used)
+
+
+@kernel
+def _with_room_for_long(tally, n, n_bytes):
+    """The tally with room for n more long words of so many bytes."""
+    long, text, used = tally.long, tally.text, tally.used
+    size = len(long)
+    while 2 * (used[1] + n) > size:
+        size *= 2
+    if size > len(long):
+        long = np.zeros((size, 4), np.int64)
+        for k in range(len(tally.long)):
+            if tally.long[k, 1]:
+                slot = _slot(np.uint64(tally.long[k, 3]), size)
+                while long[slot, 1]:
+                    slot = (slot + 1) & (size - 1)
+                long[slot] = tally.long[k]
+    if used[2] + n_bytes + PADDING > len(text):
+        text = np.zeros(2 * (used[2] + n_bytes + PADDING), np.uint8)
+        text[: used[2]] = tally.text[: used[2]]
+    return _Tally(tally.short, long, text, used)
+
+
+@kernel
+def _count_long(text, start, ends, n, weights, tally, is_short):
+    """Count the words of more than SHORT bytes among n words."""
+    long, known, used = tally.long, tally.text, tally.used
+    mask, one = len(long) - 1, len(weights) == 1
+    for k in range(n):
+        if is_short[k]:
+            continue
+        begin = ends[k - 1] if k else start
+        size = ends[k] - begin
+        hashed = np.int64(_hash_bytes(text, begin, size))
+        slot = _slot(np.uint64(hashed), len(long))
+        while long[slot, 1] and not (
+            long[slot, 3] == hashed and long[slot, 1] == size and _same(text, begin, known, long[slot, 0], size)
+        ):
+            slot = (slot + 1) & mask
+        if long[slot, 1] == 0:
+            for i in range(size):
+                known[used[2] + i] = text[begin + i]
+            long[slot, 0], long[slot, 1], long[slot, 3] = used[2], size, hashed
+            used[1] += 1
+            used[2] += size
+        long[slot, 2] += weights[0 if one else k]
+
+
+@kernel
+def _same(text, start, other, other_start, size):
+    for k in range(0, size - 7, 8):
+        if load8(text, start + k) != load8(other, other_start + k):
+            return False
+    return load8(text, start + size - 8) == load8(other, other_start + size - 8)
+
+
+@kernel
+def _make_keys(text, start, ends, n, mask, keys):
+    """Write two words of bytes and a slot for each of n words; returns how many words are too long for that."""
+    n_long = 0
+    for k in range(n):
+        size = np.uint64(ends[k] - start)
+        low_bits = min(size, np.uint64(8)) * np.uint64(8)
+        high_bits = min(size - min(size, np.uint64(8)), np.uint64(7)) * np.uint64(8)
+        low = load8(text, start) & (ALL_ONES >> (np.uint64(64) - low_bits))
+        high = load8(text, start + 8) & ((np.uint64(1) << high_bits) - np.uint64(1)) | size << np.uint64(56)
+        is_long = size > np.uint64(SHORT)
+        keys[0, k] = low
+        keys[1, k] = np.uint64(0) if is_long else high
+        keys[2, k] = _mixed(low, high) >> np.uint64(32) & mask
+        n_long += is_long
+        start = ends[k]
+    return n_long
+
+
+@kernel
+def _count_short(n, weights, short, used, keys):
+    """Count the words of up to SHORT bytes among n words."""
+    lows, highs, slots = keys[0], keys[1], keys[2]
+    mask = np.uint64(len(short) - 1)
+    one = len(weights) == 1
+    for k in range(n):
+        prefetch(short, np.uint64(4) * slots[k + 12])
+        low, high, slot = lows[k], highs[k], slots[k]
+        if not high:
+            continue
+        while short[slot, 1] and (short[slot, 0] != low or short[slot, 1] != high):
+            slot = (slot + np.uint64(1)) & mask
+        if not short[slot, 1]:
+            short[slot, 0], short[slot, 1] = low, high
+            used[0] += 1
+        short[slot, 2] += np.uint64(weights[0 if one else k])
+
+
+@kernel
+def _count_words(text, start, ends, n, weights, tally, keys):
+    """Count n words that lie end to end in a text, each once or, with as many weights, as often as those say."""
+    tally = _with_room_for_short(tally, n)
+    n_long = _make_keys(text, start, ends, n, np.uint64(len(tally.short) - 1), keys)
+    _count_short(n, weights, tally.short, tally.used, keys)
+    if n_long:
+        n_bytes = 0
+        for k in range(n):
+            if keys[1, k] == 0:
+                n_bytes += ends[k] - (ends[k - 1] if k else start)
+        tally = _with_room_for_long(tally, n_long, n_bytes)
+        _count_long(text, start, ends, n, weights, tally, keys[1])
+    return tally
+
+
+@kernel
+def _count_pieces(text, shown, pieces, scanner, cursors, tally, keys):
+    """Scan and count pieces, int64[P, 2]: where each begins and ends. `shown` is the text as the scanner shall see it.
+
+    Ends early where it is not UTF-8. The pieces are shortened by what was counted: all are empty when all is done.
+    """
+    once = np.ones(1, np.int64)
+    for k in range(len(pieces)):
+        stop = pieces[k, 1]
+        _begin_scan(pieces[k, 0], cursors)
+        more = 1 if pieces[k, 0] < stop else 0
+        while more == 1:
+            more = _scan_some(shown, stop, scanner, cursors)
+            if more < 0:
+                return tally
+            n = cursors.filled[0]
+            if n:
+                tally = _count_words(text, cursors.begin[0], cursors.ends[0], n, once, tally, keys)
+                pieces[k, 0] = cursors.ends[0, n - 1]
+    return tally
+
+
+@kernel
+def _collect(tally, symbols, offsets, counts):
+    """Write out the words of a tally, in the order of its tables."""
+    w = end = 0
+    for k in range(len(tally.short)):
+        size = np.int64(tally.short[k, 1] >> np.uint64(56))
+        if size:
+            for i in range(size):
+                symbols[end + i] = (tally.short[k, i >> 3] >> np.uint64(8 * (i & 7))) & np.uint64(0xFF)
+            end += size
+            counts[w] = tally.short[k, 2]
+            w += 1
+            offsets[w] = end
+    for k in range(len(tally.long)):
+        size = tally.long[k, 1]
+        if size:
+            for i in range(size):
+                symbols[end + i] = tally.text[tally.long[k, 0] + i]
+            end += size
+            counts[w] = tally.long[k, 2]
+            w += 1
+            offsets[w] = end
+
+
+class WordCounter:
+    """Counts words; what several have counted adds up.
+
+    >>> counter = WordCounter()
+    >>> counter.add_text(b"to be or not to be", Pattern("gpt2"))
+    >>> counter.add_words(words_from_counts({b"to": 2, b" be": 1}))
+    >>> counts_of(counter.words())[b"to"], counts_of(counter.words())[b" be"]
+    (3, 3)
+    """
+
+    def __init__(self):
+        self._tally = _new_tally()
+        self._cursors = _new_cursors()
+        self._keys = np.zeros((3, 2 * ENOUGH + 16), np.uint64)
+
+    def add_text(self, data: bytes, pattern: Pattern, pieces: np.ndarray | None = None) -> None:
+        """Count the pretokens of a text, or of its pieces: int64[P, 2], where each begins and ends."""
+        pieces = np.array([[0, len(data)]]) if pieces is None else pieces
+        if pattern.scanner is None:
+            self.add_words(words_from_counts(Counter(w for a, b in pieces for w in pattern.split(data[a:b]))))
+            return
+        text = _padded(data)
+        self._count(text, text, pieces, pattern)
+        if (pieces[:, 0] < pieces[:, 1]).any():
+            self._count(text, _padded(_as_utf8(data)), pieces, pattern)
+
+    def _count(self, text: np.ndarray, shown: np.ndarray, pieces: np.ndarray, pattern: Pattern) -> None:
+        self._tally = _count_pieces(text, shown, pieces, pattern.scanner, self._cursors, self._tally, self._keys)
+
+    def add_words(self, words: Words) -> None:
+        """Add words that were counted elsewhere."""
+        text = _padded(words.symbols.astype(np.uint8))
+        for k in range(0, len(words.counts), ENOUGH):
+            ends, counts = (
+                words.offsets[k + 1 : k + 1 + ENOUGH],
+                words.counts[k : k + ENOUGH],
+            )
+            self._tally = _count_words(text, words.offsets[k], ends, len(ends), counts, self._tally, self._keys)
+
+    def words(self) -> Words:
+        """The words so far, in no particular order."""
+        used, short, long = self._tally.used, self._tally.short, self._tally.long
+        w = int(used[0] + used[1])
+        n = int((short[:, 1] >> np.uint64(56)).sum()) + int(long[:, 1].sum())
+        words = Words(np.empty(n, np.int32), np.zeros(w + 1, np.int64), np.empty(w, np.int64))
+        _collect(self._tally, *words)
+        return words
 
 
 def words_from_counts(counts: Mapping[bytes, int]) -> Words:
@@ -439,13 +1735,10 @@ def words_from_counts(counts: Mapping[bytes, int]) -> Words:
     return Words(symbols, offsets, np.fromiter(kept.values(), np.int64, len(kept)))
 
 
-def _count_block(pattern: Pattern, block: list[str]) -> dict[bytes, int]:
-    """Count the pretokens of some pieces."""
-    counts: Counter[str] = Counter()
-    for text in block:
-        pretokens = pattern.pretokens(text)
-        counts.update(pretokens)
-    return {_to_bytes(word): count for word, count in counts.items()}
+def counts_of(words: Words) -> dict[bytes, int]:
+    """The inverse of words_from_counts."""
+    text, offsets = words.symbols.astype(np.uint8).tobytes(), words.offsets.tolist()
+    return {text[a:b]: count for a, b, count in zip(offsets[:-1], offsets[1:], words.counts.tolist(), strict=True)}
 
 
 def _ignore_interrupts() -> None:
@@ -476,6 +1769,51 @@ def _map_in_order(function: Callable, items: Iterable, workers: int) -> Iterator
             pool.shutdown(cancel_futures=True)
 
 
+def _texts_of(block: Block, text_field: str | None) -> list[bytes]:
+    """The texts of a block, read from its file if need be."""
+    if block.texts is not None:
+        return block.texts
+    with open(block.path, "rb") as file:
+        file.seek(block.start)
+        data = file.read(block.n_bytes)
+        if not _is_json(block.path, None):
+            return [data]
+        file.seek(0)
+        first_line = 1 + sum(
+            part.count(b"\n") for part in iter(lambda: file.read(min(BLOCK, block.start - file.tell())), b"")
+        )
+    lines = data.split(b"\n")
+    return list(_json_texts(block.path, lines, text_field or "text", first_line))
+
+
+def _count_blocks(
+    pattern: Pattern,
+    special_tokens: Sequence[str],
+    text_field: str | None,
+    blocks: list[Block],
+) -> tuple[Words, int, int]:
+    """Count the pretokens of some blocks; returns the words, the documents, and the bytes on the disk."""
+    counter = WordCounter()
+    special = _special_bytes(special_tokens)
+    n_documents = 0
+    for block in blocks:
+        texts = _texts_of(block, text_field)
+        data = b"".join(texts)
+        pieces, start = [], 0
+        for text in texts:
+            end = start + len(text)
+            for match in special.finditer(data, start, end) if special else ():
+                pieces.append((start, match.start()))
+                start = match.end()
+            pieces.append((start, end))
+            start = end
+        pieces = np.array([(a, b) for a, b in pieces if a < b], np.int64).reshape(-1, 2)
+        goes_on = block.texts is None and block.start > 0 and not _is_json(block.path, None)
+        n_documents += len(pieces) - goes_on if block.n_documents is None else block.n_documents
+        counter.add_text(data, pattern, pieces)
+    return counter.words(), n_documents, sum(block.n_bytes for block in blocks)
+
+
 def count_pretokens(
     files: Sequence[Path],
     pattern: Pattern,
@@ -486,21 +1824,15 @@ def count_pretokens(
     progress: bool = False,
 ) -> Counted:
     """Count the pretokens of files in worker processes. The result is the same for any number of them."""
-    splitter = Splitter(pattern, special_tokens)
-
-    def stretches(advance: Callable[[int], object]) -> Iterator[str]:
-        for chunks in read_texts(files, text_field, advance):
-            for text in _decoded(chunks):
-                yield from (piece.text for piece in splitter.feed(text) if not piece.is_special)
-            yield from (piece.text for piece in splitter.close() if not piece.is_special)
-
-    total: Counter[bytes] = Counter()
+    total, n_documents = WordCounter(), 0
+    work = functools.partial(_count_blocks, pattern, special_tokens, text_field)
     with _progress_bar("scan", _size(files), "B", progress) as bar:
-        blocks = _blocks(stretches(bar.update), BLOCK)
-        for counts in _map_in_order(functools.partial(_count_block, pattern), blocks, workers):
-            total.update(counts)
-    n_bytes = sum(len(word) * count for word, count in total.items())
-    return Counted(total, n_bytes, splitter.documents, total.total())
+        blocks = _gathered(read_blocks(files, pattern, special_tokens, text_field))
+        for words, documents, n_bytes in _map_in_order(work, blocks, workers):
+            total.add_words(words)
+            n_documents += documents
+            bar.update(n_bytes)
+    return Counted(total.words(), n_documents)
 
 
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -512,7 +1844,10 @@ BYTE_ORDER = [*_SEEN, *sorted({*range(256)} - {*_SEEN})]
 _CHAR_OF = dict(zip(BYTE_ORDER, [*_SEEN, *range(0x100, 0x144)], strict=True))
 _BYTE_OF = {chr(char): b for b, char in _CHAR_OF.items()}
 
-BORDER, BURIED = -1, -2  # in the text: between two words; inside a symbol, at neither end
+BORDER, BURIED = (
+    -1,
+    -2,
+)  # in the text: between two words; inside a symbol, at neither end
 LEFT, RIGHT = 0, 1
 DONE, PAUSED, FULL = 0, 1, 2  # why _merge_pairs came back
 
@@ -762,14 +2097,29 @@ def _survey(side, c, where, text, width, scratch):
 @kernel
 def _bear(side, c, where, s):
     """Make the pairs of c, which stands at the places `where`, with its neighbours on one side."""
-    pairs, places, scratch, width, at = s.pairs, s.places, s.scratch, s.symbols.width, s.at[0]
-    seen, total, cursor, neighbour = scratch.seen, scratch.total, scratch.cursor, scratch.neighbour
+    pairs, places, scratch, width, at = (
+        s.pairs,
+        s.places,
+        s.scratch,
+        s.symbols.width,
+        s.at[0],
+    )
+    seen, total, cursor, neighbour = (
+        scratch.seen,
+        scratch.total,
+        scratch.cursor,
+        scratch.neighbour,
+    )
     born = at.pairs
     for t in range(_survey(side, c, where, s.text, width, scratch)):
         x = scratch.touched[t]
         pair = at.pairs
         pairs.half[side, pair], pairs.half[1 - side, pair] = x, c
-        pairs.first[pair], pairs.size[pair], pairs.count[pair] = at.places, seen[x], total[x]
+        pairs.first[pair], pairs.size[pair], pairs.count[pair] = (
+            at.places,
+            seen[x],
+            total[x],
+        )
         cursor[x] = at.places
         at.places += seen[x]
         at.pairs += 1
@@ -822,7 +2172,11 @@ def _merge(pair, s, merges):
     a, b = pairs.half[LEFT, pair], pairs.half[RIGHT, pair]
     c = _mint(a, b, symbols, at)
     m = c - 256
-    merges.pairs[m, LEFT], merges.pairs[m, RIGHT], merges.counts[m] = a, b, pairs.count[pair]
+    merges.pairs[m, LEFT], merges.pairs[m, RIGHT], merges.counts[m] = (
+        a,
+        b,
+        pairs.count[pair],
+    )
     pairs.count[pair] = 0
     _join(pair, c, s.text, symbols.width, pairs, s.places, at)
     merges.tokens[m + 1] = at.tokens
@@ -935,7 +2289,11 @@ def _new_state(words: Words, n_symbols: int, tie_break: str, number: type) -> _S
         heap_pair=np.empty(p, number),
     )
     at = np.zeros(1, [(name, np.int64) for name in _SCALARS])
-    at["symbols"], at["floor"], at["by_ids"] = 256, np.iinfo(np.int64).max, tie_break == "ids"
+    at["symbols"], at["floor"], at["by_ids"] = (
+        256,
+        np.iinfo(np.int64).max,
+        tie_break == "ids",
+    )
     at["tokens"] = np.dot(np.diff(words.offsets), words.counts)
     places = np.empty(3 * n, number)  # enough: a merge adds two for each symbol that it takes away
     state = _State(text, symbols, pairs, places, scratch, at)
@@ -992,14 +2350,14 @@ def learn(
     return _learn(words, n_symbols, tie_break, min_frequency, progress, number)
 
 
-def compile_kernels(progress: bool = False) -> None:
-    """Compile the kernels of learning now, or load them from the cache, so that the first call finds them ready."""
-    with _progress_bar("compile", 1, " set of kernels", progress) as bar:
-        learn(words_from_counts({b"ab": 1}), 257)
-        bar.update()
-
-
-def _learn(words: Words, n_symbols: int, rule: str, min_frequency: int, progress: bool, number: type) -> Merges:
+def _learn(
+    words: Words,
+    n_symbols: int,
+    rule: str,
+    min_frequency: int,
+    progress: bool,
+    number: type,
+) -> Merges:
     """`learn`, with a type for slots and pairs: 32 bits are faster, but not enough for 2**29 symbols."""
     state = _new_state(words, n_symbols, rule, number)
     m = n_symbols - 256
@@ -1031,7 +2389,11 @@ def build_vocabulary(
     for left, right in merges.pairs.tolist():
         listed.append((tokens[left], tokens[right]))
         tokens.append(tokens[left] + tokens[right])
-    in_order = [*(token.encode() for token in special_tokens), *(tokens[b] for b in BYTE_ORDER), *tokens[256:]]
+    in_order = [
+        *(token.encode() for token in special_tokens),
+        *(tokens[b] for b in BYTE_ORDER),
+        *tokens[256:],
+    ]
     return dict(enumerate(in_order)), listed
 
 
@@ -1045,7 +2407,10 @@ def _check_size(vocab_size: int, special_tokens: Sequence[str]) -> None:
 
 def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
     if len(vocab) < vocab_size:
-        warnings.warn(f"the text gives {len(vocab)} tokens, not {vocab_size}: no pair is left to merge", stacklevel=3)
+        warnings.warn(
+            f"the text gives {len(vocab)} tokens, not {vocab_size}: no pair is left to merge",
+            stacklevel=3,
+        )
 
 
 def train_bpe_from_counts(
@@ -1071,7 +2436,10 @@ def train_bpe_from_counts(
                     f"the word {word!r} holds the special token {token!r}: cut texts at special tokens first"
                 )
     merges = learn(
-        words_from_counts(counts), vocab_size - len(special_tokens), tie_break=tie_break, min_frequency=min_frequency
+        words_from_counts(counts),
+        vocab_size - len(special_tokens),
+        tie_break=tie_break,
+        min_frequency=min_frequency,
     )
     vocab, listed = build_vocabulary(merges, special_tokens)
     _warn_if_short(vocab, vocab_size)
@@ -1119,7 +2487,7 @@ class Tokenizer:
             self.special_tokens[token] = id
         self._byte_ids = [self._id_of.get(bytes([b])) for b in range(256)]
         self._ranks, self._merged = _rank_table(self.merges, self._id_of)
-        self._cache: dict[str, list[int]] = {}
+        self._cache: dict[bytes, list[int]] = {}
 
     def __len__(self) -> int:
         """The number of tokens, special tokens included."""
@@ -1129,7 +2497,12 @@ class Tokenizer:
         return f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special, pattern {self.pattern}>"
 
     def __reduce__(self):
-        return Tokenizer, (self.vocab, self.merges, list(self.special_tokens), self.pattern.text)
+        return Tokenizer, (
+            self.vocab,
+            self.merges,
+            list(self.special_tokens),
+            self.pattern.text,
+        )
 
     @classmethod
     def from_files(
@@ -1190,7 +2563,9 @@ class Tokenizer:
         return self.encode(text, "none")
 
     def encode_iterable(
-        self, chunks: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all"
+        self,
+        chunks: Iterable[str | bytes],
+        allowed_special: str | Iterable[str] = "all",
     ) -> Iterator[int]:
         """The ids of a text that comes in chunks, a file say: the same as of the whole text, in bounded memory.
 
@@ -1219,11 +2594,11 @@ class Tokenizer:
             if piece.is_special:
                 ids.append(self.special_tokens[piece.text])
                 continue
-            pretokens = self.pattern.pretokens(piece.text)
+            pretokens = self.pattern.split(_to_bytes(piece.text))
             for pretoken in pretokens:
                 found = self._cache.get(pretoken)
                 if found is None:
-                    found = self._merge(_to_bytes(pretoken))
+                    found = self._merge(pretoken)
                     if len(self._cache) >= CACHED_WORDS:
                         self._cache.clear()
                     self._cache[pretoken] = found
@@ -1331,7 +2706,13 @@ def _vocab_from_json(names: object, special_tokens: Iterable[str], where: str) -
     for name, id in names.items():
         if not isinstance(id, int):
             raise BadInput(f"{where}: {name!r} has the id {id!r}, which is not a whole number")
-        if vocab.setdefault(id, token := name.encode() if name in special else _from_chars(name, where)) is not token:
+        if (
+            vocab.setdefault(
+                id,
+                token := name.encode() if name in special else _from_chars(name, where),
+            )
+            is not token
+        ):
             raise BadInput(f"{where}: {name!r} has the id {id!r}, which is that of {vocab[id]!r}")
     return vocab
 
@@ -1369,12 +2750,25 @@ def _json_file(path: Path) -> object:
 
 def _to_huggingface(tokenizer: Tokenizer, names: dict[str, int], pairs: list[tuple[str, str]]) -> dict:
     """A tokenizer.json, as the `tokenizers` package writes it."""
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     pre_tokenizer: dict = byte_level
     if tokenizer.pattern.name != "gpt2":
-        split = {"type": "Split", "pattern": {"Regex": tokenizer.pattern.text}, "behavior": "Isolated", "invert": False}
-        pre_tokenizer = {"type": "Sequence", "pretokenizers": [split, byte_level | {"use_regex": False}]}
+        split = {
+            "type": "Split",
+            "pattern": {"Regex": tokenizer.pattern.text},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+        pre_tokenizer = {
+            "type": "Sequence",
+            "pretokenizers": [split, byte_level | {"use_regex": False}],
+        }
     return {
         "version": "1.0",
         "truncation": None,
@@ -1409,9 +2803,15 @@ def _from_huggingface(data: object, where: str) -> Tokenizer:
         if not unless:
             raise BadInput(f"{where}: {what}")
 
-    refuse(isinstance(data, dict) and isinstance(data.get("model"), dict), "not a tokenizer.json: it has no model")
+    refuse(
+        isinstance(data, dict) and isinstance(data.get("model"), dict),
+        "not a tokenizer.json: it has no model",
+    )
     model = data["model"]
-    refuse(model.get("type", "BPE") == "BPE" and isinstance(model.get("merges"), list), "its model is not a BPE")
+    refuse(
+        model.get("type", "BPE") == "BPE" and isinstance(model.get("merges"), list),
+        "its model is not a BPE",
+    )
     for key in (
         "dropout",
         "unk_token",
@@ -1429,18 +2829,32 @@ def _from_huggingface(data: object, where: str) -> Tokenizer:
     )
     for token in added:
         for key in ("single_word", "lstrip", "rstrip"):
-            refuse(not token.get(key), f"the added token {token['content']!r} is {key}, which is not supported")
+            refuse(
+                not token.get(key),
+                f"the added token {token['content']!r} is {key}, which is not supported",
+            )
     special = {token["content"]: token.get("id") for token in added}
     names = model.get("vocab")
     refuse(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
     for content, id in special.items():
-        refuse(names.get(content, id) == id, f"the added token {content!r} has the ids {names.get(content)} and {id}")
+        refuse(
+            names.get(content, id) == id,
+            f"the added token {content!r} has the ids {names.get(content)} and {id}",
+        )
     vocab = _vocab_from_json(names | special, special, where)
     merges = [
-        _merge_from_names(merge.split(" ") if isinstance(merge, str) else merge, f"{where}, merge {rank}")
+        _merge_from_names(
+            merge.split(" ") if isinstance(merge, str) else merge,
+            f"{where}, merge {rank}",
+        )
         for rank, merge in enumerate(model["merges"])
     ]
-    return Tokenizer(vocab, merges, list(special), _pattern_from_huggingface(data.get("pre_tokenizer"), where))
+    return Tokenizer(
+        vocab,
+        merges,
+        list(special),
+        _pattern_from_huggingface(data.get("pre_tokenizer"), where),
+    )
 
 
 def _pattern_from_huggingface(pre_tokenizer: object, where: str) -> str:
@@ -1451,7 +2865,12 @@ def _pattern_from_huggingface(pre_tokenizer: object, where: str) -> str:
         case {
             "type": "Sequence",
             "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": str(text)}, "behavior": "Isolated", "invert": False},
+                {
+                    "type": "Split",
+                    "pattern": {"Regex": str(text)},
+                    "behavior": "Isolated",
+                    "invert": False,
+                },
                 {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
             ],
         }:
@@ -1497,6 +2916,17 @@ class Trained(NamedTuple):
     seconds: dict[str, float]  # by stage
 
 
+def compile_kernels(pattern: Pattern | None = None) -> None:
+    """Compile the kernels of training, or load them from the cache, so that the first call finds them ready.
+
+    Processes that are forked later have them, too.
+    """
+    counter = WordCounter()
+    counter.add_text(b"one two", pattern or Pattern())
+    counter.add_words(counter.words())
+    learn(counter.words(), 257)
+
+
 def train(
     inputs: str | os.PathLike | Iterable[str | os.PathLike],
     vocab_size: int,
@@ -1524,9 +2954,14 @@ def train(
     _check_size(vocab_size, special_tokens)
     if workers is not None and workers < 1:
         raise BadInput(f"{workers} workers: at least one must do the work")
-    compiled = Pattern(pattern)
     files = find_files([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
     seconds: dict[str, float] = {}
+    with stage("compile", seconds), _progress_bar("compile", 1, " set of kernels", progress) as bar:
+        compiled = Pattern(pattern)
+        if compiled.remark:
+            warnings.warn(compiled.remark, stacklevel=2)
+        compile_kernels(compiled)
+        bar.update()
     with stage("scan", seconds):
         counted = count_pretokens(
             files,
@@ -1536,15 +2971,11 @@ def train(
             text_field=text_field,
             progress=progress,
         )
-    if not counted.counts:
+    if not len(counted.words.counts):
         raise BadInput(f"no text to learn from in {', '.join(map(str, files[:3]))}{' …' if len(files) > 3 else ''}")
-    with stage("compile", seconds):
-        compile_kernels(progress)
-    with stage("words", seconds):
-        words = words_from_counts(counted.counts)
     with stage("learn", seconds):
         merges = learn(
-            words,
+            counted.words,
             vocab_size - len(special_tokens),
             tie_break=tie_break,
             min_frequency=min_frequency,
@@ -1639,24 +3070,50 @@ def _summary(trained: Trained, inputs: str, out: Path, vocab_size: int) -> str:
     longest = sorted(ordinary, key=lambda token: (-len(token), token))[:8]
     peak = peak_memory()
     rows = [
-        ("read", f"{n_bytes:,} bytes in {counted.n_documents:,} documents, from {inputs}"),
-        ("pretokens", f"{counted.n_pretokens:,}, of which {len(counted.counts):,} differ"),
+        (
+            "read",
+            f"{n_bytes:,} bytes in {counted.n_documents:,} documents, from {inputs}",
+        ),
+        (
+            "pretokens",
+            f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ",
+        ),
         (
             "merges",
             f"{len(merges.counts):,}; the last pair stood {merges.counts[-1]:,} times" if len(merges.counts) else "0",
         ),
         ("vocabulary", f"{len(tokenizer):,} tokens, {len(special)} of them special"),
         ("compression", _compression(merges, n_bytes)),
-        ("longest", " ".join(repr(_shortened(token.decode("utf-8", "replace"))) for token in longest)),
-        ("seconds", ", ".join(f"{name} {spent:.2f}" for name, spent in trained.seconds.items())),
-        ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
+        (
+            "longest",
+            " ".join(repr(_shortened(token.decode("utf-8", "replace"))) for token in longest),
+        ),
+        (
+            "seconds",
+            ", ".join(f"{name} {spent:.2f}" for name, spent in trained.seconds.items()),
+        ),
+        (
+            "peak memory",
+            f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown",
+        ),
         ("written", f"{out / 'tokenizer.json'}, vocab.json, merges.txt"),
     ]
     if len(tokenizer) < vocab_size:
-        rows.insert(4, ("", f"fewer than the {vocab_size:,} asked for: no pair is left that may be merged"))
+        rows.insert(
+            4,
+            (
+                "",
+                f"fewer than the {vocab_size:,} asked for: no pair is left that may be merged",
+            ),
+        )
     lines = [f"{name:12s} {text}" for name, text in rows]
     return "\n".join(
-        [*lines, "", "Next:", f"  echo 'Hello, world!' | python bpe_numba.py encode {shlex.quote(str(out))} -"]
+        [
+            *lines,
+            "",
+            "Next:",
+            f"  echo 'Hello, world!' | python bpe_numba.py encode {shlex.quote(str(out))} -",
+        ]
     )
 
 
@@ -1704,7 +3161,10 @@ def _encode_command(options: argparse.Namespace) -> None:
     allowed = "none" if options.no_special else "all"
     files = find_files(options.inputs)
     seconds: dict[str, float] = {}
-    with _progress_bar("encode", _size(files), "B", not options.quiet) as bar, stage("encode", seconds):
+    with (
+        _progress_bar("encode", _size(files), "B", not options.quiet) as bar,
+        stage("encode", seconds),
+    ):
         texts = read_texts(files, options.text_field, bar.update)
         encoded = (tokenizer.encode_iterable(chunks, allowed) for chunks in texts)
         if options.out:
@@ -1768,45 +3228,108 @@ def _parser() -> argparse.ArgumentParser:
 
     train = commands.add_parser("train", help="learn a vocabulary from text")
     train.set_defaults(run=_train_command)
-    train.add_argument("inputs", nargs="*", metavar="INPUT", help=f"{reads} (default: Python's standard library)")
     train.add_argument(
-        "--vocab-size", type=int, default=8192, metavar="N", help="tokens, all told (default: %(default)s)"
+        "inputs",
+        nargs="*",
+        metavar="INPUT",
+        help=f"{reads} (default: Python's standard library)",
     )
     train.add_argument(
-        "--special-token", action="append", default=[], metavar="T", help="ends documents; may be repeated"
+        "--vocab-size",
+        type=int,
+        default=8192,
+        metavar="N",
+        help="tokens, all told (default: %(default)s)",
     )
     train.add_argument(
-        "--pattern", default="gpt2", metavar="P", help=f"{', '.join(PATTERNS)}, or a regular expression (default: gpt2)"
+        "--special-token",
+        action="append",
+        default=[],
+        metavar="T",
+        help="ends documents; may be repeated",
     )
     train.add_argument(
-        "--tie-break", choices=("bytes", "ids"), default="bytes", help="ids is Hugging Face's (default: bytes)"
+        "--pattern",
+        default="gpt2",
+        metavar="P",
+        help=f"{', '.join(PATTERNS)}, or a regular expression (default: gpt2)",
     )
-    train.add_argument("--min-frequency", type=int, default=1, metavar="N", help="merge no rarer pair (default: 1)")
-    train.add_argument("--workers", type=int, metavar="N", help="processes that scan (default: one a core)")
     train.add_argument(
-        "--out", type=Path, default=Path("model"), metavar="DIR", help="folder to write (default: model)"
+        "--tie-break",
+        choices=("bytes", "ids"),
+        default="bytes",
+        help="ids is Hugging Face's (default: bytes)",
+    )
+    train.add_argument(
+        "--min-frequency",
+        type=int,
+        default=1,
+        metavar="N",
+        help="merge no rarer pair (default: 1)",
+    )
+    train.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes that scan (default: one a core)",
+    )
+    train.add_argument(
+        "--out",
+        type=Path,
+        default=Path("model"),
+        metavar="DIR",
+        help="folder to write (default: model)",
     )
 
     encode = commands.add_parser("encode", help="turn text into token ids")
     encode.set_defaults(run=_encode_command)
-    encode.add_argument("model", type=Path, metavar="MODEL", help="a folder written by train, or a tokenizer.json")
+    encode.add_argument(
+        "model",
+        type=Path,
+        metavar="MODEL",
+        help="a folder written by train, or a tokenizer.json",
+    )
     encode.add_argument("inputs", nargs="+", metavar="INPUT", help=reads)
     encode.add_argument(
-        "--out", type=Path, metavar="FILE", help="a .npy file (default: print ids, a line for each text)"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="a .npy file (default: print ids, a line for each text)",
     )
-    encode.add_argument("--no-special", action="store_true", help="take special tokens in the text for ordinary text")
+    encode.add_argument(
+        "--no-special",
+        action="store_true",
+        help="take special tokens in the text for ordinary text",
+    )
 
     for command in (train, encode):
-        command.add_argument("--text-field", metavar="NAME", help="where a .jsonl line has its text (default: text)")
+        command.add_argument(
+            "--text-field",
+            metavar="NAME",
+            help="where a .jsonl line has its text (default: text)",
+        )
         command.add_argument("--quiet", action="store_true", help="no progress bars, no summary")
 
     decode = commands.add_parser("decode", help="turn token ids into text")
     decode.set_defaults(run=_decode_command)
-    decode.add_argument("model", type=Path, metavar="MODEL", help="a folder written by train, or a tokenizer.json")
     decode.add_argument(
-        "tokens", type=Path, metavar="TOKENS", help="a .npy file, a text with ids, or - for standard input"
+        "model",
+        type=Path,
+        metavar="MODEL",
+        help="a folder written by train, or a tokenizer.json",
     )
-    decode.add_argument("--out", type=Path, metavar="FILE", help="where the text goes (default: standard output)")
+    decode.add_argument(
+        "tokens",
+        type=Path,
+        metavar="TOKENS",
+        help="a .npy file, a text with ids, or - for standard input",
+    )
+    decode.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where the text goes (default: standard output)",
+    )
     return parser
 
 
@@ -1814,7 +3337,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status: 0, 2 for bad input, 130 when interrupted."""
     options = _parser().parse_args(arguments)
     try:
-        options.run(options)
+        with warnings.catch_warnings(record=False):
+            warnings.showwarning = lambda message, *_: print(f"bpe_numba: note: {message}", file=sys.stderr)
+            options.run(options)
         sys.stdout.flush()
     except BadInput as error:
         message = str(error)

@@ -142,18 +142,108 @@ def assert_refused(result, *parts):
 # ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def naive_split(pattern, data):
+    """The pretokens by the `regex` package: the matches, and what lies between them."""
+    text, words, end = data.decode("utf-8", "surrogateescape"), [], 0
+    for match in regex.finditer(pattern, text):
+        words += [text[end : match.start()], match[0]]
+        end = match.end()
+    return [word.encode("utf-8", "surrogateescape") for word in [*words, text[end:]] if word]
+
+
+CUSTOM_PATTERNS = [
+    r"[a-z]+",
+    r"\w+",
+    r"(a)|(b)",
+    r"abc",
+    r"a+b|a",
+    r"aa|a{3,5}b",
+    r"a(?=b)|b+?c|.",
+    r"x{2,}y|x",
+    r"\S+?(?=\s)|\s+",
+    r" ?\p{L}+\s*$|\p{L}",
+    r"\s++$|\s|\S+",
+    r"[^\W\d]+|\p{Han}",
+    r"(?i:it|is)|\p{L}{2,3}|\d+(?!\d)",
+]
+invalid = [b"\xff", b"\xc0\xaf", b"\xe4\xb8", b"\xf5", b"\xed\xa0\x80", b"\xf0\x9f\x99\x82", b"a", b" ", b"\n"]
+hostile_bytes = st.binary(max_size=60) | st.lists(st.sampled_from(invalid)).map(b"".join)
+alphabets = st.sampled_from(["ab c'sStTlLvVeErRdmM \n\r\t 12中é\u3000\u0301ſK/.!", "ab", "abc xy", "a1 \n", " \n"])
+pattern_texts = texts | alphabets.flatmap(lambda letters: st.text(letters, max_size=80))
+
+
+@pytest.mark.parametrize("pattern", [*bpe.PATTERNS, *CUSTOM_PATTERNS])
+@given(data=pattern_texts.map(str.encode) | hostile_bytes)
+def test_pretokens_are_those_of_regex(pattern, data):
+    compiled = bpe.Pattern(pattern)
+    assert compiled.scanner is not None
+    assert compiled.split(data) == compiled._split_by_regex(data) == naive_split(compiled.text, data)
+
+
+@pytest.mark.parametrize("pattern", [*bpe.PATTERNS, *CUSTOM_PATTERNS])
+def test_long_texts_are_scanned_by_all_cursors(pattern):
+    compiled, source = bpe.Pattern(pattern), random.Random(3)
+    for letters in ("ab c'sl \n\r\t 12中é\u3000\u0301ſK/.!", "the cat   sat\n        ", "x1\n"):
+        data = "".join(source.choices(letters, k=3 * bpe.LANE)).encode() + bytes(source.choices(range(256), k=9))
+        assert compiled.split(data * 2) == naive_split(compiled.text, data * 2)
+
+
 @pytest.mark.parametrize("name", bpe.PATTERNS)
-@given(text=texts)
-def test_pretokens_are_those_of_findall(name, text):
-    assert bpe.Pattern(name).pretokens(text) == regex.findall(bpe.PATTERNS[name], text)
+def test_every_character_is_scanned_as_regex_does(name):
+    compiled = bpe.Pattern(name)
+    characters = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    for before, after in (("", ""), ("a", "b"), (" ", "1"), ("\n", "'")):
+        text = "".join(f"{before}{char}{after}" for char in characters)
+        assert compiled.split(text.encode()) == [word.encode() for word in regex.findall(compiled.text, text)]
 
 
-@given(text=texts, pattern=st.sampled_from([r"[a-z]+", r"(a)|(b)", r"\p{L}{2}", r" ?\d", r"x"]))
-def test_pretokens_keep_what_the_pattern_leaves_out(text, pattern):
-    pretokens = bpe.Pattern(pattern).pretokens(text)
-    assert "".join(pretokens) == text and "" not in pretokens
-    matches = [match[0] for match in regex.finditer(pattern, text)]
-    assert [word for word in pretokens if regex.fullmatch(pattern, word)] == matches
+atoms = st.sampled_from([r"a", r"b", r"[ab]", r"[^a]", r"\s", r"\S", r"\w", r"\p{L}", r".", r"\d", "é", r"(?i:A)"])
+quantifiers = st.sampled_from(["", "", "?", "*", "+", "{2}", "{1,3}", "{2,}", "??", "+?", "*?", "++", "?+", "*+"])
+lookaheads = st.sampled_from(["", "", "", "(?!a)", r"(?=\s)", r"(?!\S)", "$", r"\Z"])
+regexes = st.recursive(
+    st.tuples(atoms, quantifiers).map("".join),
+    lambda inner: (
+        st.lists(inner, min_size=1, max_size=3).map("".join)
+        | st.lists(inner, min_size=2, max_size=3).map(lambda parts: f"(?:{'|'.join(parts)})")
+        | st.tuples(inner, st.sampled_from(["?", "+", "{2}", "*?"])).map(lambda part: f"(?:{part[0]}){part[1]}")
+        | st.tuples(inner, lookaheads).map("".join)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=400)
+@given(pattern=regexes, inputs=st.lists(st.text("aAb é1 \n", max_size=20), min_size=1, max_size=5))
+def test_random_patterns_are_exact_or_left_to_regex(pattern, inputs):
+    if regex.fullmatch(pattern, ""):
+        return
+    compiled = bpe.Pattern(pattern)
+    for text in inputs:
+        assert compiled.split(text.encode()) == naive_split(pattern, text.encode())
+
+
+@pytest.mark.parametrize(
+    "pattern, why",
+    [
+        (r"(?<=a)b", r"'\(\?<'"),
+        (r"(a)\1", r"'\\\\1'"),
+        (r"\bword", r"'\\\\bw'"),
+        (r"a++a|b", "possessive"),
+        (r"(?=ab)a", "lookahead"),
+        (r"^a", r"'\^a'"),
+        (r"a$", "newline"),
+        (r"(?:a?)+b", "empty"),
+    ],
+)
+def test_what_is_not_compiled_is_said_and_works(pattern, why):
+    compiled = bpe.Pattern(pattern)
+    assert compiled.scanner is None and regex.search(why, compiled.remark)
+    assert compiled.split(b"ab aa word \xff") == naive_split(pattern, b"ab aa word \xff")
+
+
+def test_patterns_that_cost_the_square_are_named():
+    assert "'aaa…'" in bpe.Pattern("a+b|a").remark
+    assert all(bpe.Pattern(name).remark == "" for name in bpe.PATTERNS)
 
 
 @pytest.mark.parametrize("name", ["cl100k", "o200k"])
@@ -166,7 +256,7 @@ def test_patterns_are_those_of_tiktoken(name, text):
         "cl100k": next(line for line in source.splitlines() if "[\\r\\n]*+|\\s++$" in line).split('"""')[1],
         "o200k": "|".join(part for part in source.split("def o200k_base")[1].split("]\n    )")[0].split('"""')[1::2]),
     }[name]
-    assert bpe.Pattern(name).pretokens(text) == regex.findall(theirs, text)
+    assert bpe.Pattern(name).split(text.encode()) == [word.encode() for word in regex.findall(theirs, text)]
 
 
 @pytest.mark.parametrize("name", bpe.PATTERNS)
@@ -175,14 +265,15 @@ def test_cuts_change_no_pretoken(name, text, data):
     pattern = bpe.Pattern(name)
     start = data.draw(st.integers(0, len(text)))
     cut = pattern.last_cut(text, start, data.draw(st.integers(start, len(text))))
-    assert pattern.pretokens(text[:cut]) + pattern.pretokens(text[cut:]) == pattern.pretokens(text)
+    whole, left, right = (part.encode() for part in (text, text[:cut], text[cut:]))
+    assert pattern.split(left) + pattern.split(right) == pattern.split(whole)
 
 
 def test_named_patterns_can_be_cut_in_ordinary_text():
-    text = "It was a dark night.\nSo it was."
-    assert bpe.Pattern("gpt2").last_cut(text, 0, len(text)) == text.index(" was.")
-    assert bpe.Pattern("gpt2").last_cut(text, 0, 23) == text.index("So")
-    assert bpe.Pattern(r"\w+").last_cut(text, 0, len(text)) == 0
+    text, pattern = "It was a dark night.\nSo it was.", bpe.Pattern("gpt2")
+    assert {text.index(" dark"), text.index("."), text.index(" was")} <= set(pattern.cuts(text).tolist())
+    assert pattern.last_cut(text, 0, len(text)) == text.rindex(".")
+    assert bpe.Pattern("none").last_cut(text, 0, len(text)) == 0
 
 
 @pytest.mark.parametrize(
@@ -217,10 +308,12 @@ def test_splitter_does_not_depend_on_chunks(text, cuts, special, name):
     longest_first = "|".join(map(regex.escape, sorted(special, key=len, reverse=True)))
     whole = regex.split(f"({longest_first})", text) if special else [text]
     expected = [
-        (word, i % 2 == 1) for i, part in enumerate(whole) for word in ([part] if i % 2 else pattern.pretokens(part))
+        (word, i % 2 == 1)
+        for i, part in enumerate(map(str.encode, whole))
+        for word in ([part] if i % 2 else naive_split(pattern.text, part))
     ]
     pieces, documents = split_all(chunks, pattern, special)
-    found = [(w, s) for text, s in pieces for w in ([text] if s else pattern.pretokens(text))]
+    found = [(w, s) for text, s in pieces for w in ([text.encode()] if s else pattern.split(text.encode()))]
     assert found == expected
     assert documents == sum(1 for part in whole[::2] if part)
 
@@ -260,21 +353,22 @@ def test_inputs_of_every_kind_are_the_same_text(tmp_path):
     (tmp_path / "deep" / "ignored.bin").write_bytes(b"\x00")
 
     def counted(*inputs):
-        return bpe.count_pretokens(bpe.find_files(inputs), bpe.Pattern("gpt2"), [END])
+        counted = bpe.count_pretokens(bpe.find_files(inputs), bpe.Pattern("gpt2"), [END])
+        return bpe.counts_of(counted.words), counted.n_documents, counted.n_bytes
 
     one = counted(tmp_path / "a.txt")
-    assert one.n_documents == 3 and one.n_bytes == len(whole) - 2 * len(END)
+    counts, n_documents, n_bytes = one
+    assert n_documents == 3 and n_bytes == len(whole) - 2 * len(END)
     for name in ("b.txt.gz", "c.jsonl", "deep", "deep/**/*.gz"):
         assert counted(tmp_path / name) == one
-    four = counted(tmp_path)
-    assert four.counts == {word: 4 * count for word, count in one.counts.items()} and four.n_documents == 12
+    assert counted(tmp_path) == ({word: 4 * count for word, count in counts.items()}, 12, 4 * n_bytes)
 
 
 def test_bytes_that_are_not_utf8_are_kept(tmp_path):
     data = bytes(range(256)) * 3 + b"\xf0\x9f\x99" + b"ok \xed\xa0\x80\xc0\xaf"
     (tmp_path / "raw.txt").write_bytes(data)
     counted = bpe.count_pretokens([tmp_path / "raw.txt"], bpe.Pattern("gpt2"))
-    assert Counter(b for word, count in counted.counts.items() for b in word * count) == Counter(data)
+    assert Counter(b for word, count in bpe.counts_of(counted.words).items() for b in word * count) == Counter(data)
 
 
 @pytest.mark.parametrize(
@@ -320,16 +414,66 @@ def test_bad_counts_are_refused(counts, part):
         bpe.words_from_counts(counts)
 
 
-def test_counts_do_not_depend_on_the_number_of_workers(library, tmp_path, monkeypatch):
-    monkeypatch.setattr(bpe, "BLOCK", 1 << 16)
-    one, two, five = (bpe.count_pretokens(library[:120], bpe.Pattern("gpt2"), [END], workers=n) for n in (1, 2, 5))
-    assert one == two == five
-    expected = Counter(
-        word.encode()
-        for path in library[:120]
-        for word in regex.findall(bpe.PATTERNS["gpt2"], path.read_bytes().decode())
+@given(
+    parts=st.lists(
+        st.binary(max_size=40) | st.sampled_from([b"the cat ", b"a" * 15, b"a" * 16, b"longer than sixteen bytes"])
     )
-    assert one.counts == expected and one.n_documents == sum(1 for path in library[:120] if path.stat().st_size)
+)
+def test_counting_is_counting(parts):
+    counter, expected = bpe.WordCounter(), Counter()
+    for part in parts:
+        counter.add_text(part, bpe.Pattern("gpt2"))
+        expected.update(naive_split(bpe.PATTERNS["gpt2"], part))
+    assert bpe.counts_of(counter.words()) == expected
+    counter.add_words(counter.words())
+    assert bpe.counts_of(counter.words()) == {word: 2 * count for word, count in expected.items()}
+
+
+def test_tables_grow():
+    source = random.Random(4)
+    words = [source.randbytes(source.choice([3, 7, 8, 9, 15, 16, 17, 40])) for _ in range(150_000)]
+    counter = bpe.WordCounter()
+    counts = {word: k for k, word in enumerate(dict.fromkeys(words), 2**33)}
+    counter.add_words(bpe.words_from_counts(counts))
+    assert bpe.counts_of(counter.words()) == counts
+
+
+def counted(paths, special=(END,), pattern="gpt2", **options):
+    result = bpe.count_pretokens(paths, bpe.Pattern(pattern), special, **options)
+    return bpe.counts_of(result.words), result.n_documents
+
+
+def test_counts_do_not_depend_on_the_number_of_workers(library, monkeypatch):
+    monkeypatch.setattr(bpe, "BLOCK", 1 << 16)
+    files = library[:120]
+    one, two, five = (counted(files, workers=n) for n in (1, 2, 5))
+    assert one == two == five
+    texts = [path.read_bytes() for path in files]
+    expected = Counter(word for text in texts for word in naive_split(bpe.PATTERNS["gpt2"], text))
+    assert one == (expected, sum(map(bool, texts)))
+
+
+@pytest.mark.parametrize("pattern", ["gpt2", "cl100k", "o200k", "none", r"(?<!x)\w+"])
+@pytest.mark.parametrize("block", [1 << 10, 5000, 1 << 16])
+def test_counts_do_not_depend_on_blocks(pattern, block, tmp_path, monkeypatch, library):
+    source = random.Random(5)
+    text = b"".join(path.read_bytes() for path in library[:12])
+    text = END.encode().join(text[k : k + source.randrange(20_000)] for k in range(0, len(text), 20_000))
+    text = "中文，没有空格。\nЭто русский текст.\n".encode() * 200 + text + source.randbytes(200) + text[:40_000]
+    (tmp_path / "a.txt").write_bytes(text)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text))
+    whole = [part for part in text.split(END.encode()) if part]
+    expected = Counter(word for part in whole for word in naive_split(bpe.Pattern(pattern).text, part)), len(whole)
+    monkeypatch.setattr(bpe, "BLOCK", block)
+    assert counted([tmp_path / "a.txt"], pattern=pattern) == expected
+    assert counted([tmp_path / "b.txt.gz"], pattern=pattern) == expected
+
+
+def test_lines_are_numbered_in_every_block(tmp_path, monkeypatch):
+    monkeypatch.setattr(bpe, "BLOCK", 100)
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "some text"}\n' * 50 + b"oops\n" + b'{"text": "more"}\n' * 50)
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 51: not JSON"):
+        counted([tmp_path / "a.jsonl"], workers=2)
 
 
 def _die(item):
@@ -848,11 +992,11 @@ def test_readme_examples_run(tmp_path):
 
 
 def test_kernels_stay_inside_their_arrays(tmp_path):
-    """The tests of learning again, with every index checked: a fresh cache, or the compiled kernels would be used."""
+    """The tests of the kernels again, with every index checked, and a fresh cache, since a warm one ignores that."""
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
     if os.environ.get("NUMBA_BOUNDSCHECK") == "1":
         pytest.skip("this is that run")
-    tests = "merges_are_those_of_the_oracle or long_words_are or ties_go or arrays_grow or past_32"
+    tests = "oracle or ties_go or grow or past_32 or are_those_of_regex or all_cursors or counting"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", tests]
     result = subprocess.run(command, capture_output=True, env=environment, timeout=600, cwd=Path(__file__).parent)
     assert result.returncode == 0, result.stdout.decode()
