@@ -1113,7 +1113,7 @@ def _checked_specials(special_tokens: Iterable[str]) -> list[str]:
 # ─── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 SUFFIXES = (".txt", ".jsonl", ".txt.gz", ".jsonl.gz")  # what is taken from a folder
-BLOCK = 1 << 23  # bytes of text in one piece of work
+BLOCK = 1 << 22  # bytes of text in one piece of work
 STDIN = Path("-")
 
 
@@ -1315,6 +1315,7 @@ class Block(NamedTuple):
     path: Path
     start: int
     stop: int
+    goes_on: bool = False  # with a document that began in the block before
     texts: list[bytes] | None = None
     n_documents: int | None = None  # in these texts, if it is known
 
@@ -1340,35 +1341,48 @@ def read_blocks(
 
 def _file_blocks(path: Path, pattern: Pattern, special_tokens: Sequence[str]) -> Iterator[Block]:
     """A file in parts: workers read their own."""
-    start, size = 0, path.stat().st_size
+    start, size, goes_on = 0, path.stat().st_size, False
     while start < size:
-        stop = size
+        stop, next_goes_on = size, False
         if size - start > BLOCK + BLOCK // 2:
             with open(path, "rb") as file:
                 file.seek(start + BLOCK)
-                stop = _find_line(file) if _is_json(path, None) else _find_cut(file, pattern, special_tokens)
-        yield Block(path, start, stop)
-        start = stop
+                if _is_json(path, None):
+                    file.readline()
+                    stop = file.tell()
+                else:
+                    stop, next_goes_on = _find_cut(file, pattern, special_tokens)
+        yield Block(path, start, stop, goes_on)
+        start, goes_on = stop, next_goes_on
 
 
-def _find_line(file: IO[bytes]) -> int:
-    file.readline()
-    return file.tell()
+def _find_cut(file: IO[bytes], pattern: Pattern, special_tokens: Sequence[str]) -> tuple[int, bool]:
+    """The next place in a file where it can be cut: behind a special token, or where the pattern allows it; or the end.
 
-
-def _find_cut(file: IO[bytes], pattern: Pattern, special_tokens: Sequence[str]) -> int:
-    """The next place in a file where the pattern lets it be cut, away from special tokens; or the end."""
-    margin = max(map(len, special_tokens), default=0) + 4
-    while data := file.read(1 << 16):
+    Also returns whether a document goes on there. Where special tokens can overlap, what looks like one may be none.
+    """
+    longest = max(map(len, special_tokens), default=0)
+    special = None if _can_overlap(special_tokens) else _special_regex(special_tokens)
+    while (special or pattern.scanner) and (data := file.read(1 << 16)):
         text = _to_text(data)
+        start = file.tell() - len(data)
+        if special and (match := special.search(text)):
+            return start + len(_to_bytes(text[: match.end()])), False
         for cut in pattern.cuts(text):
-            near = text[max(0, cut - margin) : cut + margin]
-            if margin < cut < len(text) - margin and not any(token in near for token in special_tokens):
-                return file.tell() - len(data) + len(_to_bytes(text[:cut]))
-        if len(data) < 1 << 16 or pattern.scanner is None:
+            near = text[max(0, cut - longest) : cut + longest]
+            if longest + 4 < cut < len(text) - longest - 4 and not any(token in near for token in special_tokens):
+                return start + len(_to_bytes(text[:cut])), True
+        if len(data) < 1 << 16:
             break
-        file.seek(-8 * margin, os.SEEK_CUR)
-    return file.seek(0, os.SEEK_END)
+        file.seek(-8 * (longest + 4), os.SEEK_CUR)
+    return file.seek(0, os.SEEK_END), False
+
+
+def _can_overlap(tokens: Sequence[str]) -> bool:
+    """A token stands in another, or ends with what another, or itself, begins with."""
+    return any(
+        (a != b and a in b) or any(b.startswith(a[-n:]) for n in range(1, len(a))) for a in tokens for b in tokens
+    )
 
 
 def _stream_blocks(
@@ -1387,16 +1401,16 @@ def _stream_blocks(
             texts.append(text)
             size += len(text)
             if size >= BLOCK:
-                yield Block(path, taken, position, texts)
+                yield Block(path, taken, position, texts=texts)
                 texts, taken, size = [], position, 0
-        yield Block(path, taken, position, texts)
+        yield Block(path, taken, position, texts=texts)
         return
     splitter = Splitter(pattern, special_tokens)
     for text in itertools.chain(_decoded(_read(path, False, advance)), [None]):
         before = splitter.documents
         pieces = splitter.close() if text is None else splitter.feed(text)
         texts = [_to_bytes(piece.text) for piece in pieces if not piece.is_special]
-        yield Block(path, taken, position, texts, splitter.documents - before)
+        yield Block(path, taken, position, texts=texts, n_documents=splitter.documents - before)
         taken = position
 
 
@@ -1697,7 +1711,7 @@ class WordCounter:
 
     def add_words(self, words: Words) -> None:
         """Add words that were counted elsewhere."""
-        text = _padded(words.symbols.astype(np.uint8))
+        text = _padded(words.symbols.astype(np.uint8, copy=False))
         for k in range(0, len(words.counts), ENOUGH):
             ends, counts = (
                 words.offsets[k + 1 : k + 1 + ENOUGH],
@@ -1778,12 +1792,15 @@ def _texts_of(block: Block, text_field: str | None) -> list[bytes]:
         data = file.read(block.n_bytes)
         if not _is_json(block.path, None):
             return [data]
-        file.seek(0)
-        first_line = 1 + sum(
-            part.count(b"\n") for part in iter(lambda: file.read(min(BLOCK, block.start - file.tell())), b"")
-        )
-    lines = data.split(b"\n")
-    return list(_json_texts(block.path, lines, text_field or "text", first_line))
+        lines = data.split(b"\n")
+        try:
+            return list(_json_texts(block.path, lines, text_field or "text"))
+        except BadInput:  # say the number of the line in the file
+            file.seek(0)
+            before = iter(lambda: file.read(min(BLOCK, block.start - file.tell())), b"")
+            return list(
+                _json_texts(block.path, lines, text_field or "text", 1 + sum(part.count(b"\n") for part in before))
+            )
 
 
 def _count_blocks(
@@ -1808,10 +1825,11 @@ def _count_blocks(
             pieces.append((start, end))
             start = end
         pieces = np.array([(a, b) for a, b in pieces if a < b], np.int64).reshape(-1, 2)
-        goes_on = block.texts is None and block.start > 0 and not _is_json(block.path, None)
-        n_documents += len(pieces) - goes_on if block.n_documents is None else block.n_documents
+        n_documents += len(pieces) - block.goes_on if block.n_documents is None else block.n_documents
         counter.add_text(data, pattern, pieces)
-    return counter.words(), n_documents, sum(block.n_bytes for block in blocks)
+    words = counter.words()
+    words = words._replace(symbols=words.symbols.astype(np.uint8))  # a quarter of the way through the pipe
+    return words, n_documents, sum(block.n_bytes for block in blocks)
 
 
 def count_pretokens(
@@ -2157,15 +2175,6 @@ def _mint(a, b, symbols, at):
 
 
 @kernel
-def _begin(byte_end, where, s):
-    """Make the pairs of the bytes; byte b stands at the places where[byte_end[b - 1] : byte_end[b]]."""
-    start = 0
-    for b in range(256):
-        _bear(RIGHT, b, where[start : byte_end[b]], s)
-        start = byte_end[b]
-
-
-@kernel
 def _merge(pair, s, merges):
     """Merge a pair, whose count is up to date, everywhere."""
     symbols, pairs, at = s.symbols, s.pairs, s.at[0]
@@ -2230,19 +2239,38 @@ def _write_words(words, order, ends, slots):
 
 
 @kernel
-def _sort_slots(slots, byte_end, where):
-    """List the slots by the byte that stands there. `byte_end`, all 0 before, says where each byte's list ends."""
-    for symbol in slots:
-        if symbol != BORDER:
-            byte_end[symbol] += 1
-    start = 0
-    for b in range(256):
-        start, byte_end[b] = start + byte_end[b], start
-    for slot in range(len(slots)):
-        symbol = slots[slot]
-        if symbol != BORDER:
-            where[byte_end[symbol]] = slot
-            byte_end[symbol] += 1
+def _count_pairs(text, seen, total):
+    """How many places the pairs of bytes have, and the sum of their counts; int64[256 * 256], 0 before."""
+    slots, _, group_end, group_count = text
+    group = 0
+    for slot in range(len(slots) - 1):
+        if slot >= group_end[group]:
+            group += 1
+        a, b = slots[slot], slots[slot + 1]
+        if a != BORDER and b != BORDER:
+            seen[256 * a + b] += 1
+            total[256 * a + b] += group_count[group]
+
+
+@kernel
+def _list_pairs(seen, total, s):
+    """Make the pairs of bytes, with their places: what `_bear` does for other symbols, in one go over the text."""
+    slots, pairs, places, at = s.text.slots, s.pairs, s.places, s.at[0]
+    cursor = np.empty(len(seen), np.int64)
+    for ab in range(len(seen)):
+        cursor[ab] = at.places
+        if seen[ab]:
+            pair = at.pairs
+            pairs.half[LEFT, pair], pairs.half[RIGHT, pair] = ab >> 8, ab & 0xFF
+            pairs.first[pair], pairs.size[pair], pairs.count[pair] = at.places, seen[ab], total[ab]
+            at.pairs += 1
+            at.places += seen[ab]
+    for slot in range(len(slots) - 1):
+        a, b = slots[slot], slots[slot + 1]
+        if a != BORDER and b != BORDER:
+            ab = 256 * a + b
+            places[cursor[ab]] = slot
+            cursor[ab] += 1
 
 
 def _lay_out(words: Words, number: type) -> _Text:
@@ -2270,14 +2298,14 @@ def _new_state(words: Words, n_symbols: int, tie_break: str, number: type) -> _S
         symbols.key[BYTE_ORDER] = range(256)
     else:
         symbols.key[:256] = ~(np.arange(256, dtype=np.uint64) << np.uint64(56))
-    byte_end, where = np.zeros(256, np.int64), np.empty(n, number)
-    _sort_slots(text.slots, byte_end, where)
+    seen, total = np.zeros((2, 256 * 256), np.int64)
+    _count_pairs(text, seen, total)
     scratch = _Scratch(
         seen=np.zeros(n_symbols, number),
         total=np.zeros(n_symbols, np.int64),
         cursor=np.empty(n_symbols, np.int64),
         touched=np.empty(n_symbols, np.int32),
-        neighbour=np.empty(np.diff(byte_end, prepend=0).max(), np.int32),
+        neighbour=np.empty(seen.max(), np.int32),
     )
     p = min(n, 1 << 16) + n // 8 + 256  # the pairs of bytes, and room for as many more as are born in most texts
     pairs = _Pairs(
@@ -2297,7 +2325,7 @@ def _new_state(words: Words, n_symbols: int, tie_break: str, number: type) -> _S
     at["tokens"] = np.dot(np.diff(words.offsets), words.counts)
     places = np.empty(3 * n, number)  # enough: a merge adds two for each symbol that it takes away
     state = _State(text, symbols, pairs, places, scratch, at)
-    _begin(byte_end, where, state)
+    _list_pairs(seen, total, state)
     return state
 
 

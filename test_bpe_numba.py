@@ -469,6 +469,23 @@ def test_counts_do_not_depend_on_blocks(pattern, block, tmp_path, monkeypatch, l
     assert counted([tmp_path / "b.txt.gz"], pattern=pattern) == expected
 
 
+@pytest.mark.parametrize("special", [[END], ["aa"], ["aa", "ab"], ["<a>", "<a>b"], ["\n", "\n\n"][1:]])
+@pytest.mark.parametrize("pattern", ["gpt2", "none"])
+def test_counts_do_not_depend_on_where_special_tokens_are(special, pattern, tmp_path, monkeypatch):
+    source = random.Random(6)
+    text = "".join(source.choices(["a", "b", "aa ", " b", "<a>", "\n\n", END, "cde f", "中"], k=40_000))
+    (tmp_path / "a.txt").write_text(text)
+    whole = [
+        part for part in regex.split("|".join(sorted(map(regex.escape, special), key=len, reverse=True)), text) if part
+    ]
+    expected = (
+        Counter(word for part in whole for word in naive_split(bpe.Pattern(pattern).text, part.encode())),
+        len(whole),
+    )
+    monkeypatch.setattr(bpe, "BLOCK", 3000)
+    assert counted([tmp_path / "a.txt"], special, pattern) == expected
+
+
 def test_lines_are_numbered_in_every_block(tmp_path, monkeypatch):
     monkeypatch.setattr(bpe, "BLOCK", 100)
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "some text"}\n' * 50 + b"oops\n" + b'{"text": "more"}\n' * 50)
