@@ -208,14 +208,7 @@ class _Parser:
             self.refuse("a count that goes down")
         if quantifier["kind"] == "+" and part[0] != "one":
             self.refuse("a possessive quantifier on more than one character")
-        return (
-            "repeat",
-            part,
-            least,
-            most,
-            quantifier["kind"] == "?",
-            quantifier["kind"] == "+",
-        )
+        return ("repeat", part, least, most, quantifier["kind"] == "?", quantifier["kind"] == "+")
 
     def item(self) -> Part:
         if group := self.take(_GROUP):
@@ -501,11 +494,7 @@ def _fuse(after: np.ndarray, matches: np.ndarray, letters: list[tuple[int, int]]
         then, matched = int(after[at, letter[0]]), bool(matches[at, letter[0]])
         if then >= 0 and not matched:
             pending = (*pending, letter)
-            return (
-                then,
-                pending if len(set(pending)) == 1 and n_bytes(pending) < LONGEST_RUN else MANY,
-                status,
-            ), []
+            return (then, pending if len(set(pending)) == 1 and n_bytes(pending) < LONGEST_RUN else MANY, status), []
         if matched and (status != LEFT_OUT or pending != MANY):
             ends = [n_bytes(pending) + letter[1]] if status == LEFT_OUT else []
             return ((then, (letter,), MATCHED), ends) if then >= 0 else feed_all(NEW, (letter,), [*ends, letter[1]])
@@ -562,12 +551,7 @@ def _minimized(entries: np.ndarray) -> np.ndarray:
     return rank[group[then[np.sort(first)]]] << 8 | ends[np.sort(first)]
 
 
-def _byte_table(
-    entries: np.ndarray,
-    letters: list[tuple[int, int]],
-    class_of: np.ndarray,
-    unknown: int,
-) -> np.ndarray:
+def _byte_table(entries: np.ndarray, letters: list[tuple[int, int]], class_of: np.ndarray, unknown: int) -> np.ndarray:
     """Spell the letters as UTF-8: a row for each state, and rows for what may follow a first, second and third byte."""
     column = np.zeros((5, int(class_of.max()) + 1), np.int64)  # by size and class
     for k, (char_class, size) in enumerate(letters):
@@ -666,9 +650,9 @@ def _pretoken_end(text, start, stop, class_of, after, matches):
     return end
 
 
-LANE = 1 << 13  # bytes that each of four cursors scans in one go: the ends stay in the second cache
-ENOUGH = 4 * LANE  # ends that a cursor finds before it waits for them to be taken
-LANES = 4  # one cursor waits for its load most of the time, and makes 530 MB/s; four in one loop 1,150
+LANES = 4  # cursors; one alone waits for its load most of the time, and makes 530 MB/s; four in one loop 1,150
+LANE = 1 << 13  # bytes that each of them scans in one go: the ends stay in the second cache
+ENOUGH = LANES * LANE  # ends that a cursor finds before it waits for them to be taken
 
 
 class _Cursors(NamedTuple):
@@ -743,11 +727,7 @@ def _advance(k, text, until, stop, scanner, cursors):
     """Move cursor k to `until`, or beyond, or until it has ENOUGH ends; returns False if the text is not UTF-8."""
     table, ends = scanner.table, cursors.ends[k]
     while cursors.at[k] < until and cursors.filled[k] < ENOUGH:
-        at, entry, n = (
-            np.uint64(cursors.at[k]),
-            cursors.entry[k],
-            np.uint64(cursors.filled[k]),
-        )
+        at, entry, n = (np.uint64(cursors.at[k]), cursors.entry[k], np.uint64(cursors.filled[k]))
         for _ in range(min(until - cursors.at[k], ENOUGH)):
             entry = table[np.uint64(entry & np.uint32(ROW)) | np.uint64(text[at])]
             at += np.uint64(1)
@@ -774,19 +754,9 @@ def _run_lanes(text, count, table, cursors):
     Returns how many bytes are left. Every cursor writes an end at every byte, and keeps it if the table says so: no
     branch is taken but where two pretokens end.
     """
-    at, entry, filled, room = (
-        cursors.at,
-        cursors.entry,
-        cursors.filled,
-        cursors.ends.shape[1],
-    )
+    at, entry, filled, room = (cursors.at, cursors.entry, cursors.filled, cursors.ends.shape[1])
     ends = cursors.ends.reshape(-1)  # one array and one index spare registers
-    p0, p1, p2, p3 = (
-        np.uint64(at[0]),
-        np.uint64(at[1]),
-        np.uint64(at[2]),
-        np.uint64(at[3]),
-    )
+    p0, p1, p2, p3 = (np.uint64(at[0]), np.uint64(at[1]), np.uint64(at[2]), np.uint64(at[3]))
     n0, n1 = np.uint64(filled[0]), np.uint64(filled[1] + room)
     n2, n3 = np.uint64(filled[2] + 2 * room), np.uint64(filled[3] + 3 * room)
     e0, e1, e2, e3 = entry[0], entry[1], entry[2], entry[3]
@@ -803,29 +773,13 @@ def _run_lanes(text, count, table, cursors):
             if (e0 | e1 | e2 | e3) & high >= np.uint32(NOT_TEXT):
                 break
             if e0 & high:
-                ends[n0], n0, e0 = (
-                    p0 + i - np.uint64(e0 & low),
-                    n0 + one,
-                    (e0 & row) | (e0 & high) >> five,
-                )
+                ends[n0], n0, e0 = (p0 + i - np.uint64(e0 & low), n0 + one, (e0 & row) | (e0 & high) >> five)
             if e1 & high:
-                ends[n1], n1, e1 = (
-                    p1 + i - np.uint64(e1 & low),
-                    n1 + one,
-                    (e1 & row) | (e1 & high) >> five,
-                )
+                ends[n1], n1, e1 = (p1 + i - np.uint64(e1 & low), n1 + one, (e1 & row) | (e1 & high) >> five)
             if e2 & high:
-                ends[n2], n2, e2 = (
-                    p2 + i - np.uint64(e2 & low),
-                    n2 + one,
-                    (e2 & row) | (e2 & high) >> five,
-                )
+                ends[n2], n2, e2 = (p2 + i - np.uint64(e2 & low), n2 + one, (e2 & row) | (e2 & high) >> five)
             if e3 & high:
-                ends[n3], n3, e3 = (
-                    p3 + i - np.uint64(e3 & low),
-                    n3 + one,
-                    (e3 & row) | (e3 & high) >> five,
-                )
+                ends[n3], n3, e3 = (p3 + i - np.uint64(e3 & low), n3 + one, (e3 & row) | (e3 & high) >> five)
         ends[n0] = p0 + i - np.uint64(e0 & low)
         ends[n1] = p1 + i - np.uint64(e1 & low)
         ends[n2] = p2 + i - np.uint64(e2 & low)
@@ -878,12 +832,7 @@ def _take_lane(k, text, stop, scanner, cursors):
     Where both say that a pretoken ends, they agree from there on: what follows depends on the text behind it alone.
     So cursors may start anywhere, with any pattern; most agree after a word or two.
     """
-    ends, at, filled, theirs = (
-        cursors.ends[0],
-        cursors.at,
-        cursors.filled,
-        cursors.ends[k],
-    )
+    ends, at, filled, theirs = (cursors.ends[0], cursors.at, cursors.filled, cursors.ends[k])
     mine, i, burst = filled[0] - 1, 0, 32
     while True:
         while mine < filled[0]:
@@ -896,11 +845,7 @@ def _take_lane(k, text, stop, scanner, cursors):
                 i += agreed
                 for j in range(filled[k] - i):
                     ends[mine + j] = theirs[i + j]
-                at[0], cursors.entry[0], filled[0] = (
-                    at[k],
-                    cursors.entry[k],
-                    mine + filled[k] - i,
-                )
+                at[0], cursors.entry[0], filled[0] = (at[k], cursors.entry[k], mine + filled[k] - i)
                 return True
             mine += 1
         if at[0] >= at[k] or filled[0] >= ENOUGH:
@@ -977,7 +922,9 @@ codecs.register_error("bpe_numba.replaced", _replace_errors)
 
 
 class Pattern:
-    """A pretokenizing pattern, compiled if it can be.
+    """A pretokenizing pattern: a name in PATTERNS, or a regular expression, compiled if it can be.
+
+    `scanner` is None where it cannot be, and the `regex` package is used; `remark` says why, or warns of slow patterns.
 
     >>> Pattern("gpt2").split(b"Hello  world!")
     [b'Hello', b' ', b' world', b'!']
@@ -989,16 +936,20 @@ class Pattern:
         """Raises ValueError if the regular expression does not compile or matches the empty string."""
         self.text = PATTERNS.get(name_or_regex, name_or_regex)
         self.name = next((name for name, text in PATTERNS.items() if text == self.text), None)
+        if regex.fullmatch(r"[A-Za-z][\w-]+", self.text):
+            raise BadInput(
+                f"no pattern is named {self.text!r}; there are {', '.join(PATTERNS)}, or a regular expression"
+            )
         try:
             self.regex = regex.compile(self.text)
         except regex.error as error:
             where = "" if error.pos is None else f" at position {error.pos}"
-            raise BadInput(
-                f"the pattern {self.text!r} does not compile: {error.msg}{where} (known by name: {', '.join(PATTERNS)})"
-            ) from None
+            raise BadInput(f"the pattern {self.text!r} does not compile: {error.msg}{where}") from None
         if self.regex.fullmatch(""):
             raise BadInput(f"the pattern {self.text!r} matches the empty string; a pretoken has at least one character")
         self.scanner, self.remark = _compiled(self.text)
+        if self.scanner and not self.scanner.matches.any():
+            raise BadInput(f"the pattern {self.text!r} matches nothing")
 
     def __reduce__(self):
         return Pattern, (self.text,)
@@ -1187,10 +1138,7 @@ def _opened(path: Path):
         return
     with open(path, "rb") as raw:
         try:
-            yield (
-                (gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw),
-                raw,
-            )
+            yield ((gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw), raw)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise BadInput(f"{path}: not a whole gzip file ({error})") from None
 
@@ -1230,9 +1178,7 @@ def _is_json(path: Path, text_field: str | None) -> bool:
 
 
 def read_texts(
-    files: Iterable[Path],
-    text_field: str | None = None,
-    advance: Callable[[int], object] = lambda n: None,
+    files: Iterable[Path], text_field: str | None = None, advance: Callable[[int], object] = lambda n: None
 ) -> Iterator[Iterable[bytes]]:
     """The texts in the files, each as its chunks: a line of a .jsonl file, or the whole of any other file."""
     for path in files:
@@ -1326,10 +1272,7 @@ class Block(NamedTuple):
 
 
 def read_blocks(
-    files: Iterable[Path],
-    pattern: Pattern,
-    special_tokens: Sequence[str] = (),
-    text_field: str | None = None,
+    files: Iterable[Path], pattern: Pattern, special_tokens: Sequence[str] = (), text_field: str | None = None
 ) -> Iterator[Block]:
     """All texts in the files, in blocks that can be worked at in any order, of BLOCK bytes where that can be had."""
     for path in files:
@@ -1713,10 +1656,7 @@ class WordCounter:
         """Add words that were counted elsewhere."""
         text = _padded(words.symbols.astype(np.uint8, copy=False))
         for k in range(0, len(words.counts), ENOUGH):
-            ends, counts = (
-                words.offsets[k + 1 : k + 1 + ENOUGH],
-                words.counts[k : k + ENOUGH],
-            )
+            ends, counts = (words.offsets[k + 1 : k + 1 + ENOUGH], words.counts[k : k + ENOUGH])
             self._tally = _count_words(text, words.offsets[k], ends, len(ends), counts, self._tally, self._keys)
 
     def words(self) -> Words:
@@ -1804,10 +1744,7 @@ def _texts_of(block: Block, text_field: str | None) -> list[bytes]:
 
 
 def _count_blocks(
-    pattern: Pattern,
-    special_tokens: Sequence[str],
-    text_field: str | None,
-    blocks: list[Block],
+    pattern: Pattern, special_tokens: Sequence[str], text_field: str | None, blocks: list[Block]
 ) -> tuple[Words, int, int]:
     """Count the pretokens of some blocks; returns the words, the documents, and the bytes on the disk."""
     counter = WordCounter()
@@ -1862,10 +1799,7 @@ BYTE_ORDER = [*_SEEN, *sorted({*range(256)} - {*_SEEN})]
 _CHAR_OF = dict(zip(BYTE_ORDER, [*_SEEN, *range(0x100, 0x144)], strict=True))
 _BYTE_OF = {chr(char): b for b, char in _CHAR_OF.items()}
 
-BORDER, BURIED = (
-    -1,
-    -2,
-)  # in the text: between two words; inside a symbol, at neither end
+BORDER, BURIED = (-1, -2)  # in the text: between two words; inside a symbol, at neither end
 LEFT, RIGHT = 0, 1
 DONE, PAUSED, FULL = 0, 1, 2  # why _merge_pairs came back
 
@@ -1927,7 +1861,7 @@ class _Scratch(NamedTuple):
     total: np.ndarray  # int64[V]          the sum of their counts; 0 between merges
     cursor: np.ndarray  # int64[V]         where its next place goes
     touched: np.ndarray  # int32[V]        the neighbours, each once
-    neighbour: np.ndarray  # int32[…]      the neighbour at each place
+    neighbour: np.ndarray  # int32[2, …]   the LEFT and RIGHT neighbour at each place of the new symbol
 
 
 class _State(NamedTuple):
@@ -2061,51 +1995,53 @@ def _recount(pair, text, width, pairs, places):
 
 
 @kernel
-def _join(pair, c, text, width, pairs, places, at):
-    """Write symbol c over a pair, from left to right, and list its places instead of the pair's."""
+def _join(pair, c, text, width, pairs, places, neighbour):
+    """Write symbol c over a pair, from left to right; list its places instead of the pair's, and note its neighbours.
+
+    Returns how many tokens of the corpus this has taken away. Where c stands next to c, the two are one pair: it is
+    noted at the first, as its right neighbour.
+    """
     slots, group_of, group_end, group_count = text
     a, b = pairs.half[LEFT, pair], pairs.half[RIGHT, pair]
-    width_a, width_b = width[a], width[b]
-    first = kept = pairs.first[pair]
-    total = count = end = 0
-    for k in range(first, first + pairs.size[pair]):
+    width_a, width_c = width[a], width[c]
+    first, stop = pairs.first[pair], pairs.first[pair] + pairs.size[pair]
+    n = total = count = end = behind = 0
+    for k in range(first, stop):
+        if k + 16 < stop:
+            prefetch(slots, places[k + 16])
         place = places[k]
         middle = place + width_a
         if slots[place] == a and slots[middle] == b:  # "aaa" is two pairs, and room for one merge
+            neighbour[LEFT, n], neighbour[RIGHT, n] = slots[place - 1], slots[place + width_c]
+            if n and place == behind:
+                neighbour[LEFT, n], neighbour[RIGHT, n - 1] = BORDER, c
+            behind = place + width_c
             slots[middle - 1] = slots[middle] = BURIED
-            slots[place] = slots[middle + width_b - 1] = c
+            slots[place] = slots[behind - 1] = c
             if place >= end:
                 group = _group(place, group_of, group_end)
                 end, count = group_end[group], group_count[group]
             total += count
-            places[kept] = place
-            kept += 1
-    pairs.size[pair] = kept - first
-    at.tokens -= total
+            places[first + n] = place
+            n += 1
+    pairs.size[pair] = n
+    return total
 
 
 @kernel
-def _survey(side, c, where, text, width, scratch):
-    """Look at the neighbour of c on one side of all places `where`; returns how many are different.
-
-    Where c stands next to c, both new, this is one pair: the left neighbour of the second is passed over.
-    """
-    slots, group_of, group_end, group_count = text
-    seen, total, neighbour = scratch.seen, scratch.total, scratch.neighbour
-    width_c = width[c]
+def _survey(neighbour, where, text, scratch):
+    """Sum up the places and counts of each neighbour in `seen` and `total`; returns how many are different."""
+    _, group_of, group_end, group_count = text
+    seen, total, touched = scratch.seen, scratch.total, scratch.touched
     different = count = end = 0
     for k in range(len(where)):
-        place = where[k]
-        x = slots[place + width_c] if side == RIGHT else slots[place - 1]
-        if x == c and side == LEFT and k > 0 and where[k - 1] == place - width_c:
-            x = BORDER
-        neighbour[k] = x
+        x = neighbour[k]
         if x != BORDER:
-            if place >= end:
-                group = _group(place, group_of, group_end)
+            if where[k] >= end:
+                group = _group(where[k], group_of, group_end)
                 end, count = group_end[group], group_count[group]
             if seen[x] == 0:
-                scratch.touched[different] = x
+                touched[different] = x
                 different += 1
             seen[x] += 1
             total[x] += count
@@ -2115,29 +2051,14 @@ def _survey(side, c, where, text, width, scratch):
 @kernel
 def _bear(side, c, where, s):
     """Make the pairs of c, which stands at the places `where`, with its neighbours on one side."""
-    pairs, places, scratch, width, at = (
-        s.pairs,
-        s.places,
-        s.scratch,
-        s.symbols.width,
-        s.at[0],
-    )
-    seen, total, cursor, neighbour = (
-        scratch.seen,
-        scratch.total,
-        scratch.cursor,
-        scratch.neighbour,
-    )
+    pairs, places, scratch, width, at = s.pairs, s.places, s.scratch, s.symbols.width, s.at[0]
+    seen, total, cursor, neighbour = scratch.seen, scratch.total, scratch.cursor, scratch.neighbour[side]
     born = at.pairs
-    for t in range(_survey(side, c, where, s.text, width, scratch)):
+    for t in range(_survey(neighbour, where, s.text, scratch)):
         x = scratch.touched[t]
         pair = at.pairs
         pairs.half[side, pair], pairs.half[1 - side, pair] = x, c
-        pairs.first[pair], pairs.size[pair], pairs.count[pair] = (
-            at.places,
-            seen[x],
-            total[x],
-        )
+        pairs.first[pair], pairs.size[pair], pairs.count[pair] = at.places, seen[x], total[x]
         cursor[x] = at.places
         at.places += seen[x]
         at.pairs += 1
@@ -2181,13 +2102,9 @@ def _merge(pair, s, merges):
     a, b = pairs.half[LEFT, pair], pairs.half[RIGHT, pair]
     c = _mint(a, b, symbols, at)
     m = c - 256
-    merges.pairs[m, LEFT], merges.pairs[m, RIGHT], merges.counts[m] = (
-        a,
-        b,
-        pairs.count[pair],
-    )
+    merges.pairs[m, LEFT], merges.pairs[m, RIGHT], merges.counts[m] = (a, b, pairs.count[pair])
     pairs.count[pair] = 0
-    _join(pair, c, s.text, symbols.width, pairs, s.places, at)
+    at.tokens -= _join(pair, c, s.text, symbols.width, pairs, s.places, s.scratch.neighbour)
     merges.tokens[m + 1] = at.tokens
     where = s.places[pairs.first[pair] : pairs.first[pair] + pairs.size[pair]]
     for side in range(2):
@@ -2305,7 +2222,7 @@ def _new_state(words: Words, n_symbols: int, tie_break: str, number: type) -> _S
         total=np.zeros(n_symbols, np.int64),
         cursor=np.empty(n_symbols, np.int64),
         touched=np.empty(n_symbols, np.int32),
-        neighbour=np.empty(seen.max(), np.int32),
+        neighbour=np.empty((2, seen.max()), np.int32),
     )
     p = min(n, 1 << 16) + n // 8 + 256  # the pairs of bytes, and room for as many more as are born in most texts
     pairs = _Pairs(
@@ -2317,11 +2234,7 @@ def _new_state(words: Words, n_symbols: int, tie_break: str, number: type) -> _S
         heap_pair=np.empty(p, number),
     )
     at = np.zeros(1, [(name, np.int64) for name in _SCALARS])
-    at["symbols"], at["floor"], at["by_ids"] = (
-        256,
-        np.iinfo(np.int64).max,
-        tie_break == "ids",
-    )
+    at["symbols"], at["floor"], at["by_ids"] = (256, np.iinfo(np.int64).max, tie_break == "ids")
     at["tokens"] = np.dot(np.diff(words.offsets), words.counts)
     places = np.empty(3 * n, number)  # enough: a merge adds two for each symbol that it takes away
     state = _State(text, symbols, pairs, places, scratch, at)
@@ -2348,12 +2261,7 @@ def _with_room(state: _State) -> _State:
 
 
 def learn(
-    words: Words,
-    n_symbols: int,
-    *,
-    tie_break: str = "bytes",
-    min_frequency: int = 1,
-    progress: bool = False,
+    words: Words, n_symbols: int, *, tie_break: str = "bytes", min_frequency: int = 1, progress: bool = False
 ) -> Merges:
     """Merge the most frequent pair again and again, until there are `n_symbols` symbols (the 256 bytes among them).
 
@@ -2378,14 +2286,7 @@ def learn(
     return _learn(words, n_symbols, tie_break, min_frequency, progress, number)
 
 
-def _learn(
-    words: Words,
-    n_symbols: int,
-    rule: str,
-    min_frequency: int,
-    progress: bool,
-    number: type,
-) -> Merges:
+def _learn(words: Words, n_symbols: int, rule: str, min_frequency: int, progress: bool, number: type) -> Merges:
     """`learn`, with a type for slots and pairs: 32 bits are faster, but not enough for 2**29 symbols."""
     state = _new_state(words, n_symbols, rule, number)
     m = n_symbols - 256
@@ -2417,11 +2318,7 @@ def build_vocabulary(
     for left, right in merges.pairs.tolist():
         listed.append((tokens[left], tokens[right]))
         tokens.append(tokens[left] + tokens[right])
-    in_order = [
-        *(token.encode() for token in special_tokens),
-        *(tokens[b] for b in BYTE_ORDER),
-        *tokens[256:],
-    ]
+    in_order = [*(token.encode() for token in special_tokens), *(tokens[b] for b in BYTE_ORDER), *tokens[256:]]
     return dict(enumerate(in_order)), listed
 
 
@@ -2435,10 +2332,7 @@ def _check_size(vocab_size: int, special_tokens: Sequence[str]) -> None:
 
 def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
     if len(vocab) < vocab_size:
-        warnings.warn(
-            f"the text gives {len(vocab)} tokens, not {vocab_size}: no pair is left to merge",
-            stacklevel=3,
-        )
+        warnings.warn(f"the text gives {len(vocab)} tokens, not {vocab_size}: no pair is left to merge", stacklevel=3)
 
 
 def train_bpe_from_counts(
@@ -2464,10 +2358,7 @@ def train_bpe_from_counts(
                     f"the word {word!r} holds the special token {token!r}: cut texts at special tokens first"
                 )
     merges = learn(
-        words_from_counts(counts),
-        vocab_size - len(special_tokens),
-        tie_break=tie_break,
-        min_frequency=min_frequency,
+        words_from_counts(counts), vocab_size - len(special_tokens), tie_break=tie_break, min_frequency=min_frequency
     )
     vocab, listed = build_vocabulary(merges, special_tokens)
     _warn_if_short(vocab, vocab_size)
@@ -2522,15 +2413,11 @@ class Tokenizer:
         return len(self.vocab)
 
     def __repr__(self) -> str:
-        return f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special, pattern {self.pattern}>"
+        pattern = self.pattern.name or self.pattern.text
+        return f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special, pattern {pattern}>"
 
     def __reduce__(self):
-        return Tokenizer, (
-            self.vocab,
-            self.merges,
-            list(self.special_tokens),
-            self.pattern.text,
-        )
+        return Tokenizer, (self.vocab, self.merges, list(self.special_tokens), self.pattern.text)
 
     @classmethod
     def from_files(
@@ -2591,9 +2478,7 @@ class Tokenizer:
         return self.encode(text, "none")
 
     def encode_iterable(
-        self,
-        chunks: Iterable[str | bytes],
-        allowed_special: str | Iterable[str] = "all",
+        self, chunks: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all"
     ) -> Iterator[int]:
         """The ids of a text that comes in chunks, a file say: the same as of the whole text, in bounded memory.
 
@@ -2734,13 +2619,7 @@ def _vocab_from_json(names: object, special_tokens: Iterable[str], where: str) -
     for name, id in names.items():
         if not isinstance(id, int):
             raise BadInput(f"{where}: {name!r} has the id {id!r}, which is not a whole number")
-        if (
-            vocab.setdefault(
-                id,
-                token := name.encode() if name in special else _from_chars(name, where),
-            )
-            is not token
-        ):
+        if vocab.setdefault(id, token := name.encode() if name in special else _from_chars(name, where)) is not token:
             raise BadInput(f"{where}: {name!r} has the id {id!r}, which is that of {vocab[id]!r}")
     return vocab
 
@@ -2778,25 +2657,12 @@ def _json_file(path: Path) -> object:
 
 def _to_huggingface(tokenizer: Tokenizer, names: dict[str, int], pairs: list[tuple[str, str]]) -> dict:
     """A tokenizer.json, as the `tokenizers` package writes it."""
-    byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": True,
-    }
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     pre_tokenizer: dict = byte_level
     if tokenizer.pattern.name != "gpt2":
-        split = {
-            "type": "Split",
-            "pattern": {"Regex": tokenizer.pattern.text},
-            "behavior": "Isolated",
-            "invert": False,
-        }
-        pre_tokenizer = {
-            "type": "Sequence",
-            "pretokenizers": [split, byte_level | {"use_regex": False}],
-        }
+        split = {"type": "Split", "pattern": {"Regex": tokenizer.pattern.text}, "behavior": "Isolated", "invert": False}
+        pre_tokenizer = {"type": "Sequence", "pretokenizers": [split, byte_level | {"use_regex": False}]}
     return {
         "version": "1.0",
         "truncation": None,
@@ -2831,15 +2697,9 @@ def _from_huggingface(data: object, where: str) -> Tokenizer:
         if not unless:
             raise BadInput(f"{where}: {what}")
 
-    refuse(
-        isinstance(data, dict) and isinstance(data.get("model"), dict),
-        "not a tokenizer.json: it has no model",
-    )
+    refuse(isinstance(data, dict) and isinstance(data.get("model"), dict), "not a tokenizer.json: it has no model")
     model = data["model"]
-    refuse(
-        model.get("type", "BPE") == "BPE" and isinstance(model.get("merges"), list),
-        "its model is not a BPE",
-    )
+    refuse(model.get("type", "BPE") == "BPE" and isinstance(model.get("merges"), list), "its model is not a BPE")
     for key in (
         "dropout",
         "unk_token",
@@ -2857,32 +2717,18 @@ def _from_huggingface(data: object, where: str) -> Tokenizer:
     )
     for token in added:
         for key in ("single_word", "lstrip", "rstrip"):
-            refuse(
-                not token.get(key),
-                f"the added token {token['content']!r} is {key}, which is not supported",
-            )
+            refuse(not token.get(key), f"the added token {token['content']!r} is {key}, which is not supported")
     special = {token["content"]: token.get("id") for token in added}
     names = model.get("vocab")
     refuse(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
     for content, id in special.items():
-        refuse(
-            names.get(content, id) == id,
-            f"the added token {content!r} has the ids {names.get(content)} and {id}",
-        )
+        refuse(names.get(content, id) == id, f"the added token {content!r} has the ids {names.get(content)} and {id}")
     vocab = _vocab_from_json(names | special, special, where)
     merges = [
-        _merge_from_names(
-            merge.split(" ") if isinstance(merge, str) else merge,
-            f"{where}, merge {rank}",
-        )
+        _merge_from_names(merge.split(" ") if isinstance(merge, str) else merge, f"{where}, merge {rank}")
         for rank, merge in enumerate(model["merges"])
     ]
-    return Tokenizer(
-        vocab,
-        merges,
-        list(special),
-        _pattern_from_huggingface(data.get("pre_tokenizer"), where),
-    )
+    return Tokenizer(vocab, merges, list(special), _pattern_from_huggingface(data.get("pre_tokenizer"), where))
 
 
 def _pattern_from_huggingface(pre_tokenizer: object, where: str) -> str:
@@ -2893,12 +2739,7 @@ def _pattern_from_huggingface(pre_tokenizer: object, where: str) -> str:
         case {
             "type": "Sequence",
             "pretokenizers": [
-                {
-                    "type": "Split",
-                    "pattern": {"Regex": str(text)},
-                    "behavior": "Isolated",
-                    "invert": False,
-                },
+                {"type": "Split", "pattern": {"Regex": str(text)}, "behavior": "Isolated", "invert": False},
                 {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
             ],
         }:
@@ -2984,12 +2825,13 @@ def train(
         raise BadInput(f"{workers} workers: at least one must do the work")
     files = find_files([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
     seconds: dict[str, float] = {}
-    with stage("compile", seconds), _progress_bar("compile", 1, " set of kernels", progress) as bar:
+    with stage("compile", seconds):
         compiled = Pattern(pattern)
         if compiled.remark:
             warnings.warn(compiled.remark, stacklevel=2)
-        compile_kernels(compiled)
-        bar.update()
+        with _progress_bar("compile", 1, " set of kernels", progress) as bar:
+            compile_kernels(compiled)
+            bar.update()
     with stage("scan", seconds):
         counted = count_pretokens(
             files,
@@ -3098,50 +2940,24 @@ def _summary(trained: Trained, inputs: str, out: Path, vocab_size: int) -> str:
     longest = sorted(ordinary, key=lambda token: (-len(token), token))[:8]
     peak = peak_memory()
     rows = [
-        (
-            "read",
-            f"{n_bytes:,} bytes in {counted.n_documents:,} documents, from {inputs}",
-        ),
-        (
-            "pretokens",
-            f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ",
-        ),
+        ("read", f"{n_bytes:,} bytes in {counted.n_documents:,} documents, from {inputs}"),
+        ("pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"),
         (
             "merges",
             f"{len(merges.counts):,}; the last pair stood {merges.counts[-1]:,} times" if len(merges.counts) else "0",
         ),
         ("vocabulary", f"{len(tokenizer):,} tokens, {len(special)} of them special"),
         ("compression", _compression(merges, n_bytes)),
-        (
-            "longest",
-            " ".join(repr(_shortened(token.decode("utf-8", "replace"))) for token in longest),
-        ),
-        (
-            "seconds",
-            ", ".join(f"{name} {spent:.2f}" for name, spent in trained.seconds.items()),
-        ),
-        (
-            "peak memory",
-            f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown",
-        ),
+        ("longest", " ".join(repr(_shortened(token.decode("utf-8", "replace"))) for token in longest)),
+        ("seconds", ", ".join(f"{name} {spent:.2f}" for name, spent in trained.seconds.items())),
+        ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
         ("written", f"{out / 'tokenizer.json'}, vocab.json, merges.txt"),
     ]
     if len(tokenizer) < vocab_size:
-        rows.insert(
-            4,
-            (
-                "",
-                f"fewer than the {vocab_size:,} asked for: no pair is left that may be merged",
-            ),
-        )
+        rows.insert(4, ("", f"fewer than the {vocab_size:,} asked for: no pair is left that may be merged"))
     lines = [f"{name:12s} {text}" for name, text in rows]
     return "\n".join(
-        [
-            *lines,
-            "",
-            "Next:",
-            f"  echo 'Hello, world!' | python bpe_numba.py encode {shlex.quote(str(out))} -",
-        ]
+        [*lines, "", "Next:", f"  echo 'Hello, world!' | python bpe_numba.py encode {shlex.quote(str(out))} -"]
     )
 
 
@@ -3189,10 +3005,7 @@ def _encode_command(options: argparse.Namespace) -> None:
     allowed = "none" if options.no_special else "all"
     files = find_files(options.inputs)
     seconds: dict[str, float] = {}
-    with (
-        _progress_bar("encode", _size(files), "B", not options.quiet) as bar,
-        stage("encode", seconds),
-    ):
+    with _progress_bar("encode", _size(files), "B", not options.quiet) as bar, stage("encode", seconds):
         texts = read_texts(files, options.text_field, bar.update)
         encoded = (tokenizer.encode_iterable(chunks, allowed) for chunks in texts)
         if options.out:
@@ -3256,108 +3069,45 @@ def _parser() -> argparse.ArgumentParser:
 
     train = commands.add_parser("train", help="learn a vocabulary from text")
     train.set_defaults(run=_train_command)
+    train.add_argument("inputs", nargs="*", metavar="INPUT", help=f"{reads} (default: Python's standard library)")
     train.add_argument(
-        "inputs",
-        nargs="*",
-        metavar="INPUT",
-        help=f"{reads} (default: Python's standard library)",
+        "--vocab-size", type=int, default=8192, metavar="N", help="tokens, all told (default: %(default)s)"
     )
     train.add_argument(
-        "--vocab-size",
-        type=int,
-        default=8192,
-        metavar="N",
-        help="tokens, all told (default: %(default)s)",
+        "--special-token", action="append", default=[], metavar="T", help="ends documents; may be repeated"
     )
     train.add_argument(
-        "--special-token",
-        action="append",
-        default=[],
-        metavar="T",
-        help="ends documents; may be repeated",
+        "--pattern", default="gpt2", metavar="P", help=f"{', '.join(PATTERNS)}, or a regular expression (default: gpt2)"
     )
     train.add_argument(
-        "--pattern",
-        default="gpt2",
-        metavar="P",
-        help=f"{', '.join(PATTERNS)}, or a regular expression (default: gpt2)",
+        "--tie-break", choices=("bytes", "ids"), default="bytes", help="ids is Hugging Face's (default: bytes)"
     )
+    train.add_argument("--min-frequency", type=int, default=1, metavar="N", help="merge no rarer pair (default: 1)")
+    train.add_argument("--workers", type=int, metavar="N", help="processes that scan (default: one a core)")
     train.add_argument(
-        "--tie-break",
-        choices=("bytes", "ids"),
-        default="bytes",
-        help="ids is Hugging Face's (default: bytes)",
-    )
-    train.add_argument(
-        "--min-frequency",
-        type=int,
-        default=1,
-        metavar="N",
-        help="merge no rarer pair (default: 1)",
-    )
-    train.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="processes that scan (default: one a core)",
-    )
-    train.add_argument(
-        "--out",
-        type=Path,
-        default=Path("model"),
-        metavar="DIR",
-        help="folder to write (default: model)",
+        "--out", type=Path, default=Path("model"), metavar="DIR", help="folder to write (default: model)"
     )
 
     encode = commands.add_parser("encode", help="turn text into token ids")
     encode.set_defaults(run=_encode_command)
-    encode.add_argument(
-        "model",
-        type=Path,
-        metavar="MODEL",
-        help="a folder written by train, or a tokenizer.json",
-    )
+    encode.add_argument("model", type=Path, metavar="MODEL", help="a folder written by train, or a tokenizer.json")
     encode.add_argument("inputs", nargs="+", metavar="INPUT", help=reads)
     encode.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="a .npy file (default: print ids, a line for each text)",
+        "--out", type=Path, metavar="FILE", help="a .npy file (default: print ids, a line for each text)"
     )
-    encode.add_argument(
-        "--no-special",
-        action="store_true",
-        help="take special tokens in the text for ordinary text",
-    )
+    encode.add_argument("--no-special", action="store_true", help="take special tokens in the text for ordinary text")
 
     for command in (train, encode):
-        command.add_argument(
-            "--text-field",
-            metavar="NAME",
-            help="where a .jsonl line has its text (default: text)",
-        )
+        command.add_argument("--text-field", metavar="NAME", help="where a .jsonl line has its text (default: text)")
         command.add_argument("--quiet", action="store_true", help="no progress bars, no summary")
 
     decode = commands.add_parser("decode", help="turn token ids into text")
     decode.set_defaults(run=_decode_command)
+    decode.add_argument("model", type=Path, metavar="MODEL", help="a folder written by train, or a tokenizer.json")
     decode.add_argument(
-        "model",
-        type=Path,
-        metavar="MODEL",
-        help="a folder written by train, or a tokenizer.json",
+        "tokens", type=Path, metavar="TOKENS", help="a .npy file, a text with ids, or - for standard input"
     )
-    decode.add_argument(
-        "tokens",
-        type=Path,
-        metavar="TOKENS",
-        help="a .npy file, a text with ids, or - for standard input",
-    )
-    decode.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="where the text goes (default: standard output)",
-    )
+    decode.add_argument("--out", type=Path, metavar="FILE", help="where the text goes (default: standard output)")
     return parser
 
 

@@ -155,7 +155,7 @@ CUSTOM_PATTERNS = [
     r"[a-z]+",
     r"\w+",
     r"(a)|(b)",
-    r"abc",
+    r"(?:abc)",
     r"a+b|a",
     r"aa|a{3,5}b",
     r"a(?=b)|b+?c|.",
@@ -215,9 +215,11 @@ regexes = st.recursive(
 @settings(max_examples=400)
 @given(pattern=regexes, inputs=st.lists(st.text("aAb é1 \n", max_size=20), min_size=1, max_size=5))
 def test_random_patterns_are_exact_or_left_to_regex(pattern, inputs):
-    if regex.fullmatch(pattern, ""):
+    try:
+        compiled = bpe.Pattern(pattern)
+    except bpe.BadInput:
+        assert regex.fullmatch(pattern, "") or not any(regex.search(pattern, text) for text in inputs)
         return
-    compiled = bpe.Pattern(pattern)
     for text in inputs:
         assert compiled.split(text.encode()) == naive_split(pattern, text.encode())
 
@@ -277,7 +279,15 @@ def test_named_patterns_can_be_cut_in_ordinary_text():
 
 
 @pytest.mark.parametrize(
-    "bad, part", [("(", "position 1"), ("[a", "does not compile"), ("a*", "empty string"), ("", "empty")]
+    "bad, part",
+    [
+        ("(", "position 1"),
+        ("[a", "does not compile"),
+        ("a*", "empty string"),
+        ("", "empty"),
+        (r"(?!\s)\s", "nothing"),
+        ("gpt9", "no pattern is named 'gpt9'; there are gpt2, cl100k"),
+    ],
 )
 def test_bad_patterns_are_refused(bad, part):
     with pytest.raises(ValueError, match=part):
@@ -939,6 +949,14 @@ def test_standard_input_is_read(model, tmp_path):
         assert (tmp_path / name / "tokenizer.json").read_bytes() == (folder / "model" / "tokenizer.json").read_bytes()
 
 
+def test_a_pattern_that_is_not_compiled_is_said_once(model, tmp_path):
+    folder, _ = model
+    result = run("train", folder / "text.txt", "--pattern", r"(?<!x)\w+|\W", "--out", tmp_path, "--quiet")
+    notes = result.stderr.decode().splitlines()
+    assert result.returncode == 0 and any("left to the `regex` package" in note for note in notes)
+    assert sum("regex" in note for note in notes) == 1 and (tmp_path / "tokenizer.json").exists()
+
+
 def test_special_tokens_can_be_ordinary_text(model):
     folder, _ = model
     honoured = run("encode", folder / "model", "-", stdin=END.encode()).stdout.split()
@@ -956,7 +974,8 @@ def test_special_tokens_can_be_ordinary_text(model):
         (("train", "text.txt", "--vocab-size", "10"), ["10", "256"]),
         (("train", "text.txt", "--special-token", "<a>", "--special-token", "<a>"), ["'<a>'", "twice"]),
         (("train", "text.txt", "--special-token", ""), ["empty"]),
-        (("train", "text.txt", "--pattern", "(["), ["does not compile", "gpt2"]),
+        (("train", "text.txt", "--pattern", "(["), ["does not compile", "position"]),
+        (("train", "text.txt", "--pattern", "gpt5"), ["gpt5", "gpt2, cl100k, o200k"]),
         (("train", "text.txt", "--workers", "0"), ["0 workers"]),
         (("train", "text.txt", "--out", "text.txt"), ["text.txt"]),
         (("train", "text.txt", "--out", "text.txt/model"), ["text.txt"]),
