@@ -936,7 +936,7 @@ class Pattern:
         """Raises ValueError if the regular expression does not compile or matches the empty string."""
         self.text = PATTERNS.get(name_or_regex, name_or_regex)
         self.name = next((name for name, text in PATTERNS.items() if text == self.text), None)
-        if regex.fullmatch(r"[A-Za-z][\w-]+", self.text):
+        if regex.fullmatch(r"[A-Za-z][A-Za-z\d_-]+", self.text):
             raise BadInput(
                 f"no pattern is named {self.text!r}; there are {', '.join(PATTERNS)}, or a regular expression"
             )
