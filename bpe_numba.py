@@ -3005,6 +3005,8 @@ def _encode_command(options: argparse.Namespace) -> None:
     allowed = "none" if options.no_special else "all"
     files = find_files(options.inputs)
     seconds: dict[str, float] = {}
+    with stage("compile", seconds):
+        tokenizer.pattern.split(b"one two")
     with _progress_bar("encode", _size(files), "B", not options.quiet) as bar, stage("encode", seconds):
         texts = read_texts(files, options.text_field, bar.update)
         encoded = (tokenizer.encode_iterable(chunks, allowed) for chunks in texts)

@@ -13,6 +13,7 @@ export COLUMNS=${COLUMNS:-150}
 
 echo "Compiling the kernels ..."
 echo "some text" | python "$here/bpe_numba.py" train - --vocab-size 260 --out profile/warm --quiet
+echo "some text" | python "$here/bpe_numba.py" encode profile/warm - --quiet > /dev/null
 
 profile() { # STAGE, then the arguments of bpe_numba.py
   local stage=$1
