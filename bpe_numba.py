@@ -1198,8 +1198,8 @@ class Piece(NamedTuple):
 class Splitter:
     """Cuts a text that comes in chunks into pieces: special tokens, and the stretches between them.
 
-    A long stretch is cut where the pattern is known to allow it. The pretokens do not depend on the chunks. What waits
-    for its end is a block or so if the pattern has a name and the text has words or lines; if not, a whole document.
+    A long stretch is cut where the pattern allows it, The pretokens do not depend on the chunks.
+    What waits for its end is a chunk or two where such cuts are found; where there are none, a whole document.
 
     >>> splitter = Splitter(Pattern("gpt2"), ["<|end|>"])
     >>> [piece.text for chunk in ("one<|e", "nd|>two") for piece in splitter.feed(chunk)] + splitter.close()
@@ -2758,7 +2758,11 @@ def _replacing(path: Path):
         raise BadInput(f"{path}: is a folder; name a file to write")
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
-        with open(unfinished, "xb") as file:
+        file = open(unfinished, "xb")  # noqa: SIM115
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written ({error.strerror})") from None
+    try:
+        with file:
             yield file
         os.replace(unfinished, path)
     finally:
