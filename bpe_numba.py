@@ -1198,7 +1198,7 @@ class Piece(NamedTuple):
 class Splitter:
     """Cuts a text that comes in chunks into pieces: special tokens, and the stretches between them.
 
-    A long stretch is cut where the pattern allows it, The pretokens do not depend on the chunks.
+    A long stretch is cut where the pattern allows it. The pretokens do not depend on the chunks.
     What waits for its end is a chunk or two where such cuts are found; where there are none, a whole document.
 
     >>> splitter = Splitter(Pattern("gpt2"), ["<|end|>"])
