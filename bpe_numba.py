@@ -32,9 +32,11 @@ The way of the data, which is the order of the sections
     Counting     blocks -> Words, in worker processes
     Learning     Words -> Merges, the one serial part
     Vocabulary   Merges -> the vocabulary: ids and bytes
-    Encoding     Tokenizer: text -> ids -> text
+    Encoding     words -> ids, by kernels with a cache
+    Tokenizer    text -> ids -> text
     Files        tokenizer.json, vocab.json and merges.txt
-    Training     all of the above, in one call
+    Training     from files to a tokenizer, in one call
+    Corpora      from files to files of token ids, in worker processes
     Stages       seconds, memory and the Scalene profiler, stage by stage
     Command line
 """
@@ -47,10 +49,11 @@ import contextlib
 import functools
 import glob
 import gzip
-import heapq
+import hashlib
 import itertools
 import json
 import os
+import pickle
 import re
 import shlex
 import signal
@@ -60,10 +63,10 @@ import tempfile
 import time
 import warnings
 import zlib
+from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -79,6 +82,7 @@ __version__ = "0.1.0"
 
 # No signatures: they would compile at import. A cached kernel does not see a change in another file: hence one module.
 kernel = numba.njit(cache=True, nogil=True)
+inlined = numba.njit(cache=True, nogil=True, forceinline=True)  # for a kernel that is called once a word, or oftener
 
 
 @intrinsic
@@ -108,6 +112,39 @@ def load8(typing_context, array, index):
         return builder.load(address, align=1)
 
     return numba.uint64(array, numba.intp), emit
+
+
+@intrinsic
+def store8(typing_context, array, index, word):
+    """Write a uint64 as 8 bytes to array[index :], little-endian. They must be inside the array, of uint8."""
+
+    def emit(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())
+        builder.store(arguments[2], address, align=1)
+        return context.get_dummy_value()
+
+    return numba.void(array, numba.intp, numba.uint64), emit
+
+
+@intrinsic
+def lowest_bit(typing_context, word):
+    """The number of the lowest bit that is set in a uint64; 64 for 0."""
+
+    def emit(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.IntType(1)(0))
+
+    return numba.uint64(numba.uint64), emit
+
+
+@intrinsic
+def highest_bit(typing_context, word):
+    """The number of the highest bit that is set in a uint64, which must not be 0."""
+
+    def emit(context, builder, signature, arguments):
+        return builder.sub(ir.IntType(64)(63), builder.ctlz(arguments[0], ir.IntType(1)(0)))
+
+    return numba.uint64(numba.uint64), emit
 
 
 class BadInput(ValueError):
@@ -914,11 +951,25 @@ def _scan(text, start, stop, scanner, cursors, ends):
             return n
 
 
-def _replace_errors(error: UnicodeEncodeError) -> tuple[bytes, int]:
-    return bytes([REPLACED]) * (error.end - error.start), error.end
-
-
-codecs.register_error("bpe_numba.replaced", _replace_errors)
+@kernel
+def _replace_invalid(text, stop):
+    """Write REPLACED over each byte of text[: stop] that is not part of a character in UTF-8."""
+    at = 0
+    while at < stop:
+        lead = text[at]
+        size = 1 + (lead >= 0xC0) + (lead >= 0xE0) + (lead >= 0xF0)
+        valid = lead < 0x80 or (0xC2 <= lead <= 0xF4 and at + size <= stop)
+        if valid and size > 1:
+            # no longer than need be, no surrogate, no more than U+10FFFF: the second byte tells
+            least = 0xA0 if lead == 0xE0 else 0x90 if lead == 0xF0 else 0x80
+            most = 0x9F if lead == 0xED else 0x8F if lead == 0xF4 else 0xBF
+            valid = least <= text[at + 1] <= most
+            for k in range(2, size):
+                valid = valid and text[at + k] & 0xC0 == 0x80
+        if not valid:
+            text[at] = REPLACED
+            size = 1
+        at += size
 
 
 class Pattern:
@@ -965,9 +1016,10 @@ class Pattern:
         """Where the pretokens of a text end; int64. The pattern must have been compiled."""
         ends = np.empty(len(data) + 1, np.int64)
         cursors = _new_cursors(len(data))
-        n = _scan(_padded(data), 0, len(data), self.scanner, cursors, ends)
+        text = _padded(data)
+        n = _scan(text, 0, len(data), self.scanner, cursors, ends)
         if n < 0:
-            n = _scan(_padded(_as_utf8(data)), 0, len(data), self.scanner, cursors, ends)
+            n = _scan(_as_utf8(text), 0, len(data), self.scanner, cursors, ends)
         return ends[:n]
 
     def _split_by_regex(self, data: bytes) -> list[bytes]:
@@ -1024,9 +1076,11 @@ def _costs_the_square(scanner: Scanner) -> int | None:
     return None
 
 
-def _as_utf8(data: bytes) -> bytes:
-    """The text with REPLACED for each byte that is not UTF-8."""
-    return data.decode("utf-8", "surrogateescape").encode("utf-8", "bpe_numba.replaced")
+def _as_utf8(text: np.ndarray) -> np.ndarray:
+    """A copy of a text and its PADDING with REPLACED for each byte that is not UTF-8."""
+    shown = text.copy()
+    _replace_invalid(shown, len(shown) - PADDING)
+    return shown
 
 
 def _padded(data: bytes | np.ndarray) -> np.ndarray:
@@ -1210,11 +1264,10 @@ class Splitter:
         self.pattern = pattern
         self.special = _special_regex(special_tokens)
         self.longest = max(map(len, special_tokens), default=1)
-        self.documents = 0  # begun so far
         self._waiting: list[str] = []
         self._size = 0  # characters waiting
         self._enough = 1  # and how many are worth a look for a cut
-        self._in_document = False
+        self.in_document = False  # what comes next goes on with what came last
 
     def feed(self, chunk: str) -> list[Piece]:
         """Take a chunk; returns the pieces that are certain by now."""
@@ -1225,7 +1278,7 @@ class Splitter:
     def close(self) -> list[Piece]:
         """What was waiting. The text ends here, and the next chunk begins another."""
         pieces = self._cut(final=True)
-        self._in_document = False
+        self.in_document = False
         return pieces
 
     def _cut(self, final: bool) -> list[Piece]:
@@ -1237,7 +1290,7 @@ class Splitter:
                 break
             pieces += self._stretch(text[end : match.start()])
             pieces.append(Piece(match[0], is_special=True))
-            self._in_document = False
+            self.in_document = False
             end = match.end()
         cut = len(text) if final else self.pattern.last_cut(text, end, certain)
         if cut > end:
@@ -1250,8 +1303,7 @@ class Splitter:
     def _stretch(self, text: str) -> list[Piece]:
         if not text:
             return []
-        self.documents += not self._in_document
-        self._in_document = True
+        self.in_document = True
         return [Piece(text)]
 
 
@@ -1261,9 +1313,9 @@ class Block(NamedTuple):
     path: Path
     start: int
     stop: int
-    goes_on: bool = False  # with a document that began in the block before
+    goes_on: bool = False  # with what stood between special tokens at the end of the block before
+    ends: bool = True  # the text ends here; else it goes on in the next block
     texts: list[bytes] | None = None
-    n_documents: int | None = None  # in these texts, if it is known
 
     @property
     def n_bytes(self) -> int:
@@ -1295,7 +1347,7 @@ def _file_blocks(path: Path, pattern: Pattern, special_tokens: Sequence[str]) ->
                     stop = file.tell()
                 else:
                     stop, next_goes_on = _find_cut(file, pattern, special_tokens)
-        yield Block(path, start, stop, goes_on)
+        yield Block(path, start, stop, goes_on, stop == size or _is_json(path, None))
         start, goes_on = stop, next_goes_on
 
 
@@ -1349,12 +1401,17 @@ def _stream_blocks(
         yield Block(path, taken, position, texts=texts)
         return
     splitter = Splitter(pattern, special_tokens)
+    waiting = None  # for the next, to know whether it is the last
     for text in itertools.chain(_decoded(_read(path, False, advance)), [None]):
-        before = splitter.documents
+        goes_on = splitter.in_document
         pieces = splitter.close() if text is None else splitter.feed(text)
-        texts = [_to_bytes(piece.text) for piece in pieces if not piece.is_special]
-        yield Block(path, taken, position, texts=texts, n_documents=splitter.documents - before)
-        taken = position
+        if data := b"".join(_to_bytes(piece.text) for piece in pieces):
+            if waiting:
+                yield waiting
+            waiting = Block(path, taken, position, goes_on, ends=False, texts=[data])
+            taken = position
+    if waiting:
+        yield waiting._replace(stop=position, ends=True)
 
 
 def _gathered(blocks: Iterable[Block]) -> Iterator[list[Block]]:
@@ -1647,7 +1704,7 @@ class WordCounter:
         text = _padded(data)
         self._count(text, text, pieces, pattern)
         if (pieces[:, 0] < pieces[:, 1]).any():
-            self._count(text, _padded(_as_utf8(data)), pieces, pattern)
+            self._count(text, _as_utf8(text), pieces, pattern)
 
     def _count(self, text: np.ndarray, shown: np.ndarray, pieces: np.ndarray, pattern: Pattern) -> None:
         self._tally = _count_pieces(text, shown, pieces, pattern.scanner, self._cursors, self._tally, self._keys)
@@ -1700,26 +1757,29 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _map_in_order(function: Callable, items: Iterable, workers: int) -> Iterator:
-    """Like map(), in worker processes, a few items at a time. One item, or one worker, needs no process."""
+def _map_in_order(function: Callable, items: Iterable, workers: int, executor: Executor | None = None) -> Iterator:
+    """Like map(), in worker processes or in an executor, a few items at a time. One item needs no process."""
     items = iter(items)
     first = list(itertools.islice(items, 2))
     items = itertools.chain(first, items)
-    if workers == 1 or len(first) < 2:
+    if executor is None and (workers == 1 or len(first) < 2):
         yield from map(function, items)
         return
-    with ProcessPoolExecutor(workers, initializer=_ignore_interrupts) as pool:
-        running: deque[Future] = deque()
-        try:
-            for item in items:
-                running.append(pool.submit(function, item))
-                if len(running) > 2 * workers:
-                    yield running.popleft().result()
-            while running:
+    pool = executor or ProcessPoolExecutor(workers, initializer=_ignore_interrupts)
+    running: deque[Future] = deque()
+    try:
+        for item in items:
+            running.append(pool.submit(function, item))
+            if len(running) > 2 * workers:
                 yield running.popleft().result()
-        except BrokenProcessPool:
-            raise BadInput("a worker process died, perhaps for want of memory: try fewer (--workers)") from None
-        finally:
+        while running:
+            yield running.popleft().result()
+    except BrokenExecutor:
+        raise BadInput("a worker process died, perhaps for want of memory: try fewer (--workers)") from None
+    finally:
+        for future in running:
+            future.cancel()
+        if executor is None:
             pool.shutdown(cancel_futures=True)
 
 
@@ -1761,8 +1821,9 @@ def _count_blocks(
                 start = match.end()
             pieces.append((start, end))
             start = end
+        goes_on = block.goes_on and pieces[0][0] < pieces[0][1]
         pieces = np.array([(a, b) for a, b in pieces if a < b], np.int64).reshape(-1, 2)
-        n_documents += len(pieces) - block.goes_on if block.n_documents is None else block.n_documents
+        n_documents += len(pieces) - goes_on
         counter.add_text(data, pattern, pieces)
     words = counter.words()
     words = words._replace(symbols=words.symbols.astype(np.uint8))  # a quarter of the way through the pipe
@@ -2367,18 +2428,589 @@ def train_bpe_from_counts(
 
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-CACHED_WORDS = 1 << 18  # pretokens whose ids are remembered, some 50 MB
+MOST_IDS = 1 << 24  # ids are below: no vocabulary has a tenth of that, and tables grow with the largest id
+NONE = ALL_ONES  # no rank: the pair does not merge
+SCANNED = 64  # bytes of a word whose pairs are all looked at for the lowest rank; longer words have a heap
+CACHED = 1 << 20  # words that a cache has room for, and a third more than it takes
+POOLED = 1 << 24  # ids of words that have more than three, and bytes of long words, that a cache has room for
+
+
+class _Tokens(NamedTuple):
+    """The tokens by their ids, and a hash table of ids by bytes, half full at most."""
+
+    text: np.ndarray  # uint8[…]     the tokens, end to end, and PADDING
+    starts: np.ndarray  # int64[V]   where each begins
+    sizes: np.ndarray  # int64[V]    how many bytes it has; 0 for an id that there is not
+    slots: np.ndarray  # int32[H]    ids, or -1; empty if a word need not be looked for as a whole
+
+
+class _Ranks(NamedTuple):
+    """Which pairs merge. An entry has the rank in its upper half and the id they become in the lower; or is NONE."""
+
+    byte_ids: np.ndarray  # int32[256]       the id of each byte, or -1
+    byte_pairs: np.ndarray  # uint64[65536]  the entries of pairs of bytes
+    pairs: np.ndarray  # uint64[H, 2]        hash table: two ids in one word, and their entry; half full at most
+    filter: np.ndarray  # uint64[H / 8]      a bit for each hash that is in it: 3 of 4 pairs are not, and end here
+
+
+class _Specials(NamedTuple):
+    """Special tokens, sorted by their first bytes, then the longest first."""
+
+    text: np.ndarray  # uint8[…]       end to end, and PADDING
+    ends: np.ndarray  # int64[S + 1]   special token s is text[ends[s] : ends[s + 1]]
+    ids: np.ndarray  # int64[S]
+    first: np.ndarray  # int64[257]    those from first[b] to first[b + 1] begin with the byte b
+
+
+class _Cache(NamedTuple):
+    """Words and their ids, in a hash table with open addressing. When one of its arrays is full, all is forgotten."""
+
+    # uint64[C, 4]: the key of a short word, or of a long one its hash and size; then two ids, the third id and their
+    # number; or, with IN_POOL, where the ids stand in `pool`, where a long word stands in `text`, and the number.
+    entries: np.ndarray
+    pool: np.ndarray  # uint32[…]
+    text: np.ndarray  # uint8[…]
+    used: np.ndarray  # int64[3]   entries, ids, bytes
+
+
+class _Merging(NamedTuple):
+    """Where a short word is merged, by the place of its symbols' first bytes."""
+
+    symbols: np.ndarray  # uint32[SCANNED]
+    joined: np.ndarray  # uint32[SCANNED]  what this symbol and the next become
+    values: np.ndarray  # uint64[SCANNED]  the rank of that, and the place itself; or NONE
+
+
+HALF = np.uint64(32)
+LOW = np.uint64(2**32 - 1)
+IN_POOL = np.uint64(1 << 63)
+
+
+def _table_size(n: int) -> int:
+    """Slots for n entries, so that half of them at most are taken."""
+    return 1 << max(6, (2 * n - 1).bit_length())
+
+
+@kernel
+def _key(text, start, size):
+    """The two words of bytes of a short word, as `_make_keys` has them; the hash and the size of a long one."""
+    if size > SHORT:
+        return _hash_bytes(text, start, size), np.uint64(0xFF) << np.uint64(56) | np.uint64(size)
+    low = load8(text, start) & (ALL_ONES >> np.uint64(64 - 8 * min(size, 8)))
+    high = load8(text, start + 8) & ((np.uint64(1) << np.uint64(8 * max(size - 8, 0))) - np.uint64(1))
+    return low, high | np.uint64(size) << np.uint64(56)
+
+
+@kernel
+def _same_bytes(text, start, other, other_start, size):
+    if size >= 8:
+        return _same(text, start, other, other_start, size)
+    return (load8(text, start) ^ load8(other, other_start)) << np.uint64(64 - 8 * size) == 0
+
+
+@kernel
+def _find_token(text, start, size, tokens):
+    """The id of these bytes, or -1. The table of tokens must not be empty."""
+    slots = tokens.slots
+    low, high = _key(text, start, size)
+    slot = _slot(_mixed(low, high), len(slots))
+    while slots[slot] >= 0:
+        id = np.int64(slots[slot])
+        if tokens.sizes[id] == size and _same_bytes(text, start, tokens.text, tokens.starts[id], size):
+            return id
+        slot = (slot + 1) & (len(slots) - 1)
+    return np.int64(-1)
+
+
+@kernel
+def _index_tokens(ids, tokens):
+    """Enter ids into the table of tokens."""
+    slots = tokens.slots
+    for id in ids:
+        low, high = _key(tokens.text, tokens.starts[id], tokens.sizes[id])
+        slot = _slot(_mixed(low, high), len(slots))
+        while slots[slot] >= 0:
+            slot = (slot + 1) & (len(slots) - 1)
+        slots[slot] = id
+
+
+@kernel
+def _list_splits(ids, tokens, splits):
+    """All ways to make a token of two: write left, right and token while there is room; returns how many there are."""
+    n = 0
+    for id in ids:
+        start, size = tokens.starts[id], tokens.sizes[id]
+        for middle in range(1, size):
+            left = _find_token(tokens.text, start, middle, tokens)
+            right = _find_token(tokens.text, start + middle, size - middle, tokens) if left >= 0 else left
+            if right >= 0:
+                if n < len(splits):
+                    splits[n, 0], splits[n, 1], splits[n, 2] = left, right, id
+                n += 1
+    return n
+
+
+@inlined
+def _rank_of(left, right, pairs, filter):
+    """The entry of a pair of ids, or NONE."""
+    key = left << HALF | right
+    hashed = key * np.uint64(0x9E3779B97F4A7C15)
+    bit = hashed >> np.uint64(40) & np.uint64(64 * len(filter) - 1)
+    if not filter[bit >> np.uint64(6)] >> (bit & np.uint64(63)) & np.uint64(1):
+        return NONE
+    mask = np.uint64(len(pairs) - 1)
+    slot = hashed >> HALF & mask
+    while pairs[slot, 0] != key:
+        if pairs[slot, 0] == NONE:
+            return NONE
+        slot = (slot + np.uint64(1)) & mask
+    return pairs[slot, 1]
+
+
+@kernel
+def _fill_ranks(merges, by_id, ranks):
+    """Enter merges, int64[M, 3]: two ids and the id they become. Their rank is their number or, by_id, that id."""
+    byte_ids, byte_pairs, pairs, filter = ranks
+    mask = np.uint64(len(pairs) - 1)
+    for m in range(len(merges)):
+        left, right, id = np.uint64(merges[m, 0]), np.uint64(merges[m, 1]), np.uint64(merges[m, 2])
+        if _rank_of(left, right, pairs, filter) == NONE:
+            key = left << HALF | right
+            hashed = key * np.uint64(0x9E3779B97F4A7C15)
+            bit = hashed >> np.uint64(40) & np.uint64(64 * len(filter) - 1)
+            filter[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
+            slot = hashed >> HALF & mask
+            while pairs[slot, 0] != NONE:
+                slot = (slot + np.uint64(1)) & mask
+            pairs[slot, 0] = key
+            pairs[slot, 1] = (id if by_id else np.uint64(m)) << HALF | id
+    for a in range(256):
+        for b in range(256):
+            if byte_ids[a] >= 0 and byte_ids[b] >= 0:
+                byte_pairs[256 * a + b] = _rank_of(np.uint64(byte_ids[a]), np.uint64(byte_ids[b]), pairs, filter)
+
+
+@inlined
+def _merge_short(text, start, size, byte_ids, byte_pairs, pairs, filter, symbols, joined, values, out, at):
+    """Write the ids of a word of up to SCANNED bytes to out[at :]; returns their number, or -1 if a byte has no id.
+
+    The pair of lowest rank merges first, the leftmost of several: the least of `values`. Symbols keep their places; a
+    bit of `alive` tells which are left.
+    """
+    one = np.uint64(1)
+    padded = (size + 7) & -8  # whole vectors
+    for k in range(padded):
+        values[k] = NONE
+    for k in range(size):
+        if byte_ids[text[start + k]] < 0:
+            return -1
+        symbols[k] = byte_ids[text[start + k]]
+    for k in range(size - 1):
+        entry = byte_pairs[np.int64(text[start + k]) << 8 | np.int64(text[start + k + 1])]
+        joined[k] = entry & LOW
+        values[k] = entry & ~LOW | np.uint64(k) if entry != NONE else NONE
+    alive = ALL_ONES >> np.uint64(64 - size)
+    while True:
+        least = NONE
+        for k in range(padded):
+            least = min(least, values[k])
+        if least == NONE:
+            break
+        i = least & LOW
+        after = alive & ~((one << i) | ((one << i) - one))
+        values[lowest_bit(after)] = NONE
+        alive ^= after & (~after + one)
+        after &= after - one
+        before = alive & ((one << i) - one)
+        symbol = np.uint64(joined[i])
+        symbols[i] = symbol
+        entry = _rank_of(symbol, np.uint64(symbols[lowest_bit(after)]), pairs, filter) if after else NONE
+        joined[i] = entry & LOW
+        values[i] = entry & ~LOW | i if entry != NONE else NONE
+        if before:
+            h = highest_bit(before)
+            entry = _rank_of(np.uint64(symbols[h]), symbol, pairs, filter)
+            joined[h] = entry & LOW
+            values[h] = entry & ~LOW | h if entry != NONE else NONE
+    n = 0
+    while alive:
+        out[at + n] = symbols[lowest_bit(alive)]
+        alive &= alive - one
+        n += 1
+    return n
+
+
+@kernel
+def _heap_push(heap, size, item):
+    """Add an item to a heap of so many, the least on top."""
+    at = size
+    while at and heap[(at - 1) >> 1] > item:
+        heap[at] = heap[(at - 1) >> 1]
+        at = (at - 1) >> 1
+    heap[at] = item
+
+
+@kernel
+def _heap_pop(heap, size):
+    """Take the least of so many items away."""
+    least, item, at, child = heap[0], heap[size - 1], 0, 1
+    while child < size - 1:
+        child += child + 1 < size - 1 and heap[child + 1] < heap[child]
+        if heap[child] >= item:
+            break
+        heap[at] = heap[child]
+        at, child = child, 2 * child + 1
+    heap[at] = item
+    return least
+
+
+@kernel
+def _merge_long(text, start, size, ranks, out, at):
+    """What `_merge_short` does, for a word of any length in n log n steps: ranks and places wait in a heap."""
+    byte_ids, byte_pairs, pairs, filter = ranks
+    symbols, before, after = np.empty(size, np.uint32), np.empty(size, np.uint32), np.empty(size, np.uint32)
+    entries = np.full(size, NONE, np.uint64)
+    heap, waiting = np.empty(2 * size, np.uint64), 0  # a merge takes one away and adds two at most
+    for k in range(size):
+        if byte_ids[text[start + k]] < 0:
+            return -1
+        symbols[k], before[k], after[k] = byte_ids[text[start + k]], k - 1, k + 1
+    for k in range(size - 1):
+        entries[k] = byte_pairs[np.int64(text[start + k]) << 8 | np.int64(text[start + k + 1])]
+        if entries[k] != NONE:
+            _heap_push(heap, waiting, entries[k] & ~LOW | np.uint64(k))
+            waiting += 1
+    while waiting:
+        item = _heap_pop(heap, waiting)
+        waiting -= 1
+        i = np.int64(item & LOW)
+        if entries[i] == NONE or (entries[i] ^ item) >> HALF:  # one of the two was merged meanwhile
+            continue
+        j = np.int64(after[i])
+        k = np.int64(after[j])
+        symbols[i], after[i], entries[i], entries[j] = entries[i] & LOW, k, NONE, NONE
+        if k < size:
+            before[k] = i
+            entries[i] = _rank_of(np.uint64(symbols[i]), np.uint64(symbols[k]), pairs, filter)
+            if entries[i] != NONE:
+                _heap_push(heap, waiting, entries[i] & ~LOW | np.uint64(i))
+                waiting += 1
+        if i:
+            h = np.int64(before[i])
+            entries[h] = _rank_of(np.uint64(symbols[h]), np.uint64(symbols[i]), pairs, filter)
+            if entries[h] != NONE:
+                _heap_push(heap, waiting, entries[h] & ~LOW | np.uint64(h))
+                waiting += 1
+    n = k = 0
+    while k < size:
+        out[at + n] = symbols[k]
+        n += 1
+        k = np.int64(after[k])
+    return n
+
+
+@inlined
+def _recall_words(k, n, lows, highs, slots, entries, pool, out, at):
+    """Write the ids of the words from k on, up to the first that is long or not in the cache; its slot is updated.
+
+    Returns which that is, or n; and where the ids end. There must be room for two ids more.
+    """
+    mask, at = np.uint64(len(entries) - 1), np.uint64(at)
+    while k < n:
+        prefetch(entries, np.uint64(4) * slots[k + 12])
+        low, high, slot = lows[k], highs[k], slots[k]
+        while entries[slot, 1] and (entries[slot, 0] != low or entries[slot, 1] != high):
+            slot = (slot + np.uint64(1)) & mask
+        if not entries[slot, 1]:
+            slots[k] = slot
+            break
+        ids, more = entries[slot, 2], entries[slot, 3]
+        n_ids = (more & ~IN_POOL) >> HALF
+        if more & IN_POOL:
+            for i in range(n_ids):
+                out[at + i] = pool[(ids & LOW) + i]
+        else:
+            out[at], out[at + np.uint64(1)], out[at + np.uint64(2)] = ids & LOW, ids >> HALF, more & LOW
+        at += n_ids
+        k += 1
+    return k, np.int64(at)
+
+
+@inlined
+def _find_long(slot, low, high, text, start, size, entries, known):
+    """The entry of a long word, or the free one where it belongs."""
+    while entries[slot, 1]:
+        alike = entries[slot, 0] == low and entries[slot, 1] == high
+        if alike and _same(text, start, known, np.int64(entries[slot, 2] >> HALF), size):
+            break
+        slot = (slot + 1) & (len(entries) - 1)
+    return slot
+
+
+@inlined
+def _remember(slot, low, high, text, start, size, ids, at, n, entries, pool, known, used):
+    """Put a word with n ids, ids[at :], into a free entry."""
+    third, flag = np.uint64(0), np.uint64(0)
+    if n <= 3 and size <= SHORT:
+        value = np.uint64(ids[at])
+        if n > 1:
+            value |= np.uint64(ids[at + 1]) << HALF
+        if n > 2:
+            third = np.uint64(ids[at + 2])
+    else:
+        flag, value = IN_POOL, np.uint64(used[2]) << HALF | np.uint64(used[1])
+        for k in range(n):
+            pool[used[1] + k] = ids[at + k]
+        used[1] += n
+        if size > SHORT:
+            for k in range(size):
+                known[used[2] + k] = text[start + k]
+            used[2] += size
+    entries[slot, 0], entries[slot, 1], entries[slot, 2] = low, high, value
+    entries[slot, 3] = third | np.uint64(n) << HALF | flag
+    used[0] += 1
+
+
+@kernel
+def _encode_words(text, start, ends, n, keys, tokens, ranks, cache, merging, out, at):
+    """Write the ids of n words that lie end to end in a text; returns where they end, or -1 if a byte has no id.
+
+    There must be room for as many ids as the words have bytes, and two more.
+    """
+    byte_ids, byte_pairs, pairs, filter = ranks
+    entries, pool, known, used = cache
+    symbols, joined, values = merging
+    lows, highs, slots = keys[0], keys[1], keys[2]
+    mask, whole, k = len(entries) - 1, len(tokens.slots) > 0, 0
+    _make_keys(text, start, ends, n, np.uint64(mask), keys)
+    while True:
+        k, at = _recall_words(k, n, lows, highs, slots, entries, pool, out, at)
+        if k == n:
+            return at
+        begin = ends[k - 1] if k else start
+        size, low, high, slot = ends[k] - begin, lows[k], highs[k], np.int64(slots[k])
+        n_ids = 0
+        if size > SHORT:
+            low, high = _key(text, begin, size)
+            slot = _find_long(_slot(_mixed(low, high), len(entries)), low, high, text, begin, size, entries, known)
+            n_ids = np.int64((entries[slot, 3] & ~IN_POOL) >> HALF)
+            for i in range(n_ids):
+                out[at + i] = pool[np.int64(entries[slot, 2] & LOW) + i]
+        if n_ids == 0:
+            id = _find_token(text, begin, size, tokens) if whole else np.int64(-1)
+            if id >= 0:
+                out[at], n_ids = id, 1
+            elif size <= SCANNED:
+                n_ids = _merge_short(
+                    text, begin, size, byte_ids, byte_pairs, pairs, filter, symbols, joined, values, out, at
+                )
+            else:
+                n_ids = _merge_long(text, begin, size, ranks, out, at)
+            if n_ids < 0:
+                return -1
+            if size <= len(known) >> 12:  # longer ones are not worth their place
+                if (
+                    4 * used[0] >= 3 * len(entries)
+                    or used[1] + n_ids > len(pool)
+                    or used[2] + size + PADDING > len(known)
+                ):
+                    entries[:], used[:] = np.uint64(0), 0
+                    slot = _slot(_mixed(low, high), len(entries))
+                _remember(slot, low, high, text, begin, size, out, at, n_ids, entries, pool, known, used)
+        at += n_ids
+        k += 1
+
+
+@kernel
+def _cut_at_specials(text, start, stop, specials, pieces, n):
+    """Add the pieces of text[start : stop] to n pieces, uncut but at special tokens; returns their number.
+
+    It is more than there is room for if some were not written.
+    """
+    known, ends, ids, first = specials
+    begin = start
+    at = start if len(ids) else stop
+    while at < stop:
+        found = -1
+        for s in range(first[text[at]], first[text[at] + 1]):
+            size = ends[s + 1] - ends[s]
+            if at + size <= stop and _same_bytes(text, at, known, ends[s], size):
+                found = s
+                break
+        if found < 0:
+            at += 1
+            continue
+        if n + 2 < len(pieces):
+            if begin < at:
+                pieces[n, 0], pieces[n, 1], pieces[n, 2] = begin, at, -1
+            pieces[n + (begin < at), 0] = at
+            pieces[n + (begin < at), 1] = at + ends[found + 1] - ends[found]
+            pieces[n + (begin < at), 2] = ids[found]
+        n += 1 + (begin < at)
+        at += ends[found + 1] - ends[found]
+        begin = at
+    if begin < stop:
+        if n < len(pieces):
+            pieces[n, 0], pieces[n, 1], pieces[n, 2] = begin, stop, -1
+        n += 1
+    return n
+
+
+DONE, NO_ROOM, NOT_UTF8, NO_ID = range(4)
+
+
+@kernel
+def _encode_pieces(text, shown, pieces, scanner, tokens, ranks, desk, out, at):
+    """Write the ids of pieces, int64[P, 4]: where each begins and ends; its id if it is a special token, or -1; and,
+    written here, where its ids end. `shown` is the text as the scanner shall see it.
+
+    `at` has the piece to go on with, where its ids go, and how much room is wanted. If the answer is not DONE, call
+    again when what was missing is there.
+    """
+    cursors, keys, cache, merging = desk
+    o = at[1]
+    for p in range(at[0], len(pieces)):
+        at[0] = p
+        stop = pieces[p, 1]
+        if pieces[p, 2] >= 0:
+            at[2] = 1
+            if o == len(out):
+                return NO_ROOM
+            out[o] = pieces[p, 2]
+            o += 1
+        elif pieces[p, 0] < stop:
+            _begin_scan(pieces[p, 0], cursors)
+            more = 1
+            while more == 1:
+                at[1] = o
+                more = _scan_some(shown, stop, scanner, cursors)
+                if more < 0:
+                    return NOT_UTF8
+                n = cursors.filled[0]
+                if n:
+                    begin, end = cursors.begin[0], cursors.ends[0, n - 1]
+                    at[2] = end - begin + 2
+                    if o + at[2] > len(out):
+                        return NO_ROOM
+                    o = _encode_words(text, begin, cursors.ends[0], n, keys, tokens, ranks, cache, merging, out, o)
+                    if o < 0:
+                        return NO_ID
+                    pieces[p, 0] = end
+        pieces[p, 3] = at[1] = o
+    at[0] = len(pieces)
+    return DONE
+
+
+@kernel
+def _decoded_size(ids, sizes):
+    """How many bytes the tokens have; or -1 - k if ids[k] is not an id."""
+    total = np.int64(0)
+    for k in range(len(ids)):
+        id = np.int64(ids[k])
+        if id >= len(sizes) or sizes[id] == 0:
+            return -1 - k
+        total += sizes[id]
+    return total
+
+
+@kernel
+def _write_tokens(ids, tokens, out):
+    """Write the bytes of ids, end to end. There must be PADDING behind them."""
+    text, starts, sizes, _ = tokens
+    at = 0
+    for k in range(len(ids)):
+        start, size = starts[ids[k]], sizes[ids[k]]
+        store8(out, at, load8(text, start))
+        store8(out, at + 8, load8(text, start + 8))
+        for i in range(16, size):
+            out[at + i] = text[start + i]
+        at += size
+
+
+class _Desk(NamedTuple):
+    """What one thread encodes with."""
+
+    cursors: _Cursors
+    keys: np.ndarray  # uint64[3, …], see _make_keys
+    cache: _Cache
+    merging: _Merging
+
+
+def _new_desk() -> _Desk:
+    """The memory is taken as it is used: some 4 MB, and up to 120 MB of cache."""
+    return _Desk(
+        _new_cursors(),
+        np.zeros((3, 2 * ENOUGH + 16), np.uint64),
+        _Cache(
+            np.zeros((CACHED, 4), np.uint64),
+            np.zeros(POOLED, np.uint32),
+            np.zeros(POOLED, np.uint8),
+            np.zeros(3, np.int64),
+        ),
+        _Merging(np.zeros(SCANNED, np.uint32), np.zeros(SCANNED, np.uint32), np.zeros(SCANNED, np.uint64)),
+    )
+
+
+def _new_tokens(vocab: Mapping[int, bytes]) -> _Tokens:
+    """The tokens, without the table."""
+    ids = np.fromiter(vocab, np.int64, len(vocab))
+    lengths = np.fromiter(map(len, vocab.values()), np.int64, len(vocab))
+    starts, sizes = np.zeros((2, max(vocab, default=0) + 1), np.int64)
+    starts[ids], sizes[ids] = np.cumsum(lengths) - lengths, lengths
+    return _Tokens(_padded(b"".join(vocab.values())), starts, sizes, np.zeros(0, np.int32))
+
+
+def _indexed(tokens: _Tokens, ids: Sequence[int]) -> _Tokens:
+    """The tokens with a table of these ids."""
+    tokens = tokens._replace(slots=np.full(_table_size(len(ids)), -1, np.int32))
+    _index_tokens(np.array(ids, np.int64), tokens)
+    return tokens
+
+
+def _splits(tokens: _Tokens, ids: Sequence[int]) -> np.ndarray:
+    """All ways to make one of these tokens of two of the table: int64[…, 3], by the token, then the place."""
+    ids = np.array(ids, np.int64)
+    splits = np.empty((_list_splits(ids, tokens, np.empty((0, 3), np.int64)), 3), np.int64)
+    _list_splits(ids, tokens, splits)
+    return splits
+
+
+def _new_ranks(byte_ids: Sequence[int], merges: np.ndarray, by_id: bool) -> _Ranks:
+    size = _table_size(len(merges))
+    ranks = _Ranks(
+        np.array(byte_ids, np.int32),
+        np.full(1 << 16, NONE, np.uint64),
+        np.full((size, 2), NONE, np.uint64),
+        np.zeros(size >> 3, np.uint64),
+    )
+    _fill_ranks(merges, by_id, ranks)
+    return ranks
+
+
+def _new_specials(special_tokens: Mapping[str, int]) -> _Specials:
+    in_order = sorted((token.encode()[:1], -len(token.encode()), token) for token in special_tokens)
+    tokens = [token.encode() for *_, token in in_order]
+    return _Specials(
+        _padded(b"".join(tokens)),
+        np.cumsum([0, *map(len, tokens)]),
+        np.array([special_tokens[token] for *_, token in in_order], np.int64),
+        np.searchsorted([token[0] for token in tokens], np.arange(257)),
+    )
+
+
+# ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Tokenizer:
     """Text to token ids and back.
 
     vocab           id -> bytes; ids may have gaps
-    merges          pairs of bytes, the first to be merged first
-    special_tokens  strings; those that are not in the vocabulary get the ids behind the last
+    merges          pairs of bytes, the first to be merged first; or None, and any two neighbours whose bytes, joined,
+                    are a token may merge, the token of the lowest id first, as tiktoken does
+    special_tokens  strings, or strings and their ids; those that have no id get the ids behind the last
     pattern         the name of a pattern, or a regular expression
 
-    Raises ValueError for a vocabulary that cannot be.
+    Threads may share a tokenizer, and it can be pickled. Raises ValueError for a vocabulary that cannot be.
 
     >>> vocab = {0: b"<|end|>"} | {1 + b: bytes([b]) for b in range(256)} | {257: b"hi"}
     >>> tokenizer = Tokenizer(vocab, [(b"h", b"i")], ["<|end|>"])
@@ -2391,22 +3023,27 @@ class Tokenizer:
     def __init__(
         self,
         vocab: Mapping[int, bytes],
-        merges: Sequence[tuple[bytes, bytes]],
-        special_tokens: Iterable[str] | None = None,
+        merges: Sequence[tuple[bytes, bytes]] | None,
+        special_tokens: Iterable[str] | Mapping[str, int] | None = None,
         pattern: str = "gpt2",
     ):
         self.pattern = Pattern(pattern)
-        self.vocab = _checked_vocab(vocab)
-        self.merges = [(left, right) for left, right in merges]
+        self.vocab, self.special_tokens = _with_specials(_checked_vocab(vocab), special_tokens or ())
+        self.merges = None if merges is None else [(left, right) for left, right in merges]
         self._id_of = {token: id for id, token in self.vocab.items()}
-        self.special_tokens: dict[str, int] = {}
-        for token in _checked_specials(special_tokens or ()):
-            id = self._id_of.setdefault(token.encode(), max(self.vocab, default=-1) + 1)
-            self.vocab[id] = token.encode()
-            self.special_tokens[token] = id
-        self._byte_ids = [self._id_of.get(bytes([b])) for b in range(256)]
-        self._ranks, self._merged = _rank_table(self.merges, self._id_of)
-        self._cache: dict[bytes, list[int]] = {}
+        self._tokens = _new_tokens(self.vocab)
+        byte_ids = [self._id_of.get(bytes([b]), -1) for b in range(256)]
+        if self.merges is None:
+            special = set(self.special_tokens.values())
+            ordinary = sorted(id for id in self.vocab if id not in special)
+            self._tokens = _indexed(self._tokens, ordinary)
+            self._ranks = _new_ranks(byte_ids, _splits(self._tokens, ordinary), True)
+        else:
+            self._ranks = _new_ranks(byte_ids, _merged_ids(self.merges, self._id_of), False)
+        # What the pattern leaves to `regex` comes in pretokens, and is not cut any further.
+        self._scanner = self.pattern.scanner or Pattern("none").scanner
+        self._specials = {"all": _new_specials(self.special_tokens), "none": _new_specials({})}
+        self._desks: list[_Desk] = []  # those that no thread is using
 
     def __len__(self) -> int:
         """The number of tokens, special tokens included."""
@@ -2417,7 +3054,17 @@ class Tokenizer:
         return f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special, pattern {pattern}>"
 
     def __reduce__(self):
-        return Tokenizer, (self.vocab, self.merges, list(self.special_tokens), self.pattern.text)
+        return _unpickled, (self._pickled,)
+
+    @functools.cached_property
+    def _pickled(self) -> bytes:
+        return zlib.compress(pickle.dumps((self.vocab, self.merges, self.special_tokens, self.pattern.text)), 1)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A SHA-256 of all that decides about ids, in hexadecimal."""
+        model = sorted(self.vocab.items()), self.merges, sorted(self.special_tokens.items()), self.pattern.text
+        return hashlib.sha256(repr(model).encode()).hexdigest()
 
     @classmethod
     def from_files(
@@ -2471,11 +3118,56 @@ class Tokenizer:
         allowed_special says which special tokens in the text become their ids: "all", "none", or some of them. The
         others are text like any other: nobody can forge a control token that is not allowed.
         """
-        return list(self.encode_iterable([text], allowed_special))
+        return self.encode_to_numpy(text, allowed_special).tolist()
 
     def encode_ordinary(self, text: str | bytes) -> list[int]:
         """The ids of a text in which no special token is honoured."""
         return self.encode(text, "none")
+
+    def encode_to_numpy(self, text: str | bytes, allowed_special: str | Iterable[str] = "all") -> np.ndarray:
+        """What `encode` gives, as uint32[N].
+
+        >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
+        array([ 72, 105], dtype=uint32)
+        """
+        return self._encode_texts([_text_bytes(text)], allowed_special)[0]
+
+    def encode_batch(
+        self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
+    ) -> list[list[int]]:
+        """The ids of each text; large batches in several threads, one a core if not told otherwise.
+
+        >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch(["Hi", "", "!"])
+        [[72, 105], [], [33]]
+        """
+        ids, offsets = self.encode_batch_to_numpy(texts, allowed_special, threads=threads)
+        ids, offsets = ids.tolist(), offsets.tolist()
+        return [ids[start:stop] for start, stop in itertools.pairwise(offsets)]
+
+    def encode_batch_to_numpy(
+        self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of all texts, uint32[N], and where those of each begin and end, int64[T + 1].
+
+        >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch_to_numpy(["Hi", "", "!"])
+        (array([ 72, 105,  33], dtype=uint32), array([0, 2, 2, 3]))
+        """
+        if isinstance(texts, (str, bytes)):
+            raise BadInput("encode_batch takes a list of texts: encode takes one")
+        if threads is not None and threads < 1:
+            raise BadInput(f"{threads} threads: at least one must do the work")
+        batches = list(_batches(map(_text_bytes, texts)))
+        encode = functools.partial(self._encode_texts, allowed_special=allowed_special)
+        if len(batches) < 2 or threads == 1:
+            encoded = list(map(encode, batches))
+        else:
+            with ThreadPoolExecutor(threads or available_cores()) as pool:
+                encoded = list(pool.map(encode, batches))
+        lengths = [np.diff(offsets) for _, offsets in encoded]
+        return (
+            np.concatenate([ids for ids, _ in encoded] or [np.zeros(0, np.uint32)]),
+            np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])),
+        )
 
     def encode_iterable(
         self, chunks: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all"
@@ -2488,75 +3180,162 @@ class Tokenizer:
             chunks = [chunks]
         splitter = Splitter(self.pattern, self._allowed(allowed_special))
         for text in _decoded(chunks):
-            yield from self._encode_pieces(splitter.feed(text))
-        yield from self._encode_pieces(splitter.close())
+            yield from self._encode_stretch(splitter.feed(text))
+        yield from self._encode_stretch(splitter.close())
+
+    def _encode_stretch(self, found: Sequence[Piece]) -> list[int]:
+        texts = [_to_bytes(piece.text) for piece in found]
+        ends = np.cumsum([0, *map(len, texts)])
+        pieces = np.zeros((len(texts), 4), np.int64)
+        pieces[:, 0], pieces[:, 1] = ends[:-1], ends[1:]
+        pieces[:, 2] = [self.special_tokens[piece.text] if piece.is_special else -1 for piece in found]
+        return self._encode_pieces(_padded(b"".join(texts)), pieces)[0].tolist()
+
+    def _encode_texts(self, texts: Sequence[bytes], allowed_special: str | Iterable[str]) -> tuple[np.ndarray, ...]:
+        """The ids of all texts, end to end, and their offsets."""
+        specials = self._specials_of(allowed_special)
+        text = _padded(texts[0] if len(texts) == 1 else b"".join(texts))
+        pieces, last, start = np.zeros((64 + len(texts), 4), np.int64), [0], 0
+        for part in texts:
+            n = _cut_at_specials(text, start, start + len(part), specials, pieces, last[-1])
+            while n > len(pieces) - 2:
+                pieces = np.concatenate([pieces, np.zeros((n, 4), np.int64)])
+                n = _cut_at_specials(text, start, start + len(part), specials, pieces, last[-1])
+            last.append(n)
+            start += len(part)
+        if self.pattern.scanner is None:
+            pieces, last = self._cut_by_regex(text, pieces, last)
+        ids, pieces = self._encode_pieces(text, pieces[: last[-1]])
+        return ids, np.concatenate([[0], pieces[:, 3]])[last]
+
+    def _encode_pieces(self, text: np.ndarray, pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of pieces, see the kernel of this name, and the pieces with the ends of their ids."""
+        try:
+            desk = self._desks.pop()
+        except IndexError:
+            desk = _new_desk()
+        out, at, shown = np.empty(len(text) // 3 + 64, np.uint32), np.zeros(3, np.int64), text
+        while True:
+            status = _encode_pieces(text, shown, pieces, self._scanner, self._tokens, self._ranks, desk, out, at)
+            if status == DONE:
+                break
+            if status == NO_ROOM:
+                out.resize(max(len(out) * 3 // 2, at[1] + at[2]), refcheck=False)
+            elif status == NOT_UTF8:
+                shown = _as_utf8(text)
+            else:
+                self._refuse_byte(text, pieces[at[0]])
+        self._desks.append(desk)
+        out.resize(at[1], refcheck=False)
+        return out, pieces
+
+    def _refuse_byte(self, text: np.ndarray, piece: np.ndarray):
+        known = self._ranks.byte_ids[text[piece[0] : piece[1]]] >= 0
+        byte = text[piece[0] + int(np.argmin(known))]
+        raise BadInput(f"the byte 0x{byte:02X} is not in the vocabulary")
+
+    def _cut_by_regex(self, text: np.ndarray, pieces: np.ndarray, last: Sequence[int]) -> tuple[np.ndarray, list[int]]:
+        """Pieces that are pretokens, and how many there are at the end of each text."""
+        data, cut, reached = text.tobytes(), [], [0]
+        for start, stop, id, _ in pieces[: last[-1]].tolist():
+            ends = [stop]
+            if id < 0:
+                ends = np.cumsum([start, *map(len, self.pattern.split(data[start:stop]))])[1:]
+            for end in ends:
+                cut.append((start, end, id, 0))
+                start = end
+            reached.append(len(cut))
+        return np.array(cut, np.int64).reshape(-1, 4), [reached[n] for n in last]
+
+    def _specials_of(self, allowed_special: str | Iterable[str]) -> _Specials:
+        if isinstance(allowed_special, str) and allowed_special in self._specials:
+            return self._specials[allowed_special]
+        return _new_specials({token: self.special_tokens[token] for token in self._allowed(allowed_special)})
 
     def _allowed(self, allowed_special: str | Iterable[str]) -> list[str]:
-        if allowed_special in ("all", "none"):
-            return list(self.special_tokens) if allowed_special == "all" else []
         if isinstance(allowed_special, str):
-            raise BadInput(f"allowed_special is 'all', 'none' or a set of tokens, not {allowed_special!r}")
+            if allowed_special not in ("all", "none"):
+                raise BadInput(f"allowed_special is 'all', 'none' or a set of tokens, not {allowed_special!r}")
+            return list(self.special_tokens) if allowed_special == "all" else []
         for token in (allowed := list(allowed_special)):
             if token not in self.special_tokens:
                 raise BadInput(f"{token!r} is not a special token of this tokenizer: {', '.join(self.special_tokens)}")
         return allowed
 
-    def _encode_pieces(self, pieces: Iterable[Piece]) -> list[int]:
-        ids: list[int] = []
-        for piece in pieces:
-            if piece.is_special:
-                ids.append(self.special_tokens[piece.text])
-                continue
-            pretokens = self.pattern.split(_to_bytes(piece.text))
-            for pretoken in pretokens:
-                found = self._cache.get(pretoken)
-                if found is None:
-                    found = self._merge(pretoken)
-                    if len(self._cache) >= CACHED_WORDS:
-                        self._cache.clear()
-                    self._cache[pretoken] = found
-                ids += found
-        return ids
-
-    def _merge(self, word: bytes) -> list[int]:
-        """The ids of a pretoken: the pair of lowest rank merges first, the leftmost of several. Takes n log n steps."""
-        ids = [self._byte_ids[b] for b in word]
-        if None in ids:
-            raise BadInput(f"the byte 0x{word[ids.index(None)]:02X} is not in the vocabulary")
-        n, ranks, merged = len(ids), self._ranks, self._merged
-        before, after = list(range(-1, n - 1)), list(range(1, n + 1))
-        heap = [(rank, i) for i in range(n - 1) if (rank := ranks.get((ids[i], ids[i + 1]))) is not None]
-        heapq.heapify(heap)
-        while heap:
-            rank, i = heapq.heappop(heap)
-            j = after[i]
-            if j == n or ranks.get((ids[i], ids[j])) != rank:  # one of the two was merged meanwhile
-                continue
-            ids[i], ids[j] = merged[rank], None
-            after[i] = k = after[j]
-            if k < n:
-                before[k] = i
-            for left, right in ((before[i], i), (i, k)):
-                if left >= 0 and right < n and (rank := ranks.get((ids[left], ids[right]))) is not None:
-                    heapq.heappush(heap, (rank, left))
-        return [id for id in ids if id is not None]
-
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes of some ids; raises ValueError for an id that is not in the vocabulary."""
-        ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
-        return b"".join(map(self.id_to_token, ids))
+        return self._decoded(ids).tobytes()
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids. What is not UTF-8 becomes U+FFFD."""
-        return self.decode_bytes(ids).decode("utf-8", "replace")
+        return str(self._decoded(ids).data, "utf-8", "replace")
+
+    def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
+        """The texts of several lists of ids."""
+        return [self.decode(ids) for ids in batch]
+
+    def _decoded(self, ids: Iterable[int]) -> np.ndarray:
+        ids = _id_array(ids)
+        size = _decoded_size(ids, self._tokens.sizes)
+        if size < 0:
+            self.id_to_token(int(ids[-1 - size]))
+        text = np.empty(size + PADDING, np.uint8)
+        _write_tokens(ids, self._tokens, text)
+        return text[:size]
+
+
+@functools.lru_cache(maxsize=4)
+def _unpickled(pickled: bytes) -> Tokenizer:
+    """A tokenizer is sent with each piece of work, and made once in a process."""
+    return Tokenizer(*pickle.loads(zlib.decompress(pickled)))
+
+
+def _text_bytes(text: str | bytes) -> bytes:
+    if isinstance(text, bytes):
+        return text
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(_surrogate(error)) from None
+    except AttributeError:
+        raise BadInput(f"a text is str or bytes, not {type(text).__name__}") from None
+
+
+def _batches(texts: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Texts in lists of BLOCK bytes, or somewhat more."""
+    batch, size = [], 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= BLOCK:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _id_array(ids: Iterable[int]) -> np.ndarray:
+    """Ids as uint32; raises ValueError for what cannot be an id."""
+    if isinstance(ids, np.ndarray):
+        if ids.dtype.kind not in "iu" or ids.ndim != 1:
+            raise BadInput(f"ids are whole numbers in a row, not {ids.dtype} of shape {ids.shape}")
+        if ids.dtype != np.uint32 and ids.size and not (ids.min() >= 0 and ids.max() < MOST_IDS):
+            raise BadInput(f"id {next(id for id in ids.tolist() if not 0 <= id < MOST_IDS)} is not in the vocabulary")
+        return np.require(ids, np.uint32, ["C", "W"])
+    ids = ids if isinstance(ids, (list, tuple)) else list(ids)
+    try:
+        return np.frombuffer(array("I", ids), np.uint32)
+    except (TypeError, OverflowError):
+        wrong = next(id for id in ids if not isinstance(id, (int, np.integer)) or not 0 <= id < MOST_IDS)
+        raise BadInput(f"id {wrong!r} is not in the vocabulary") from None
 
 
 def _checked_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
     """A copy, after a look at every entry."""
     seen: dict[bytes, int] = {}
     for id, token in vocab.items():
-        if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < 2**31:
-            raise BadInput(f"a token id is a whole number from 0 to 2**31 - 1, not {id!r} (token {token!r})")
+        if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < MOST_IDS:
+            raise BadInput(f"a token id is a whole number from 0 to {MOST_IDS - 1:,}, not {id!r} (token {token!r})")
         if not isinstance(token, bytes) or not token:
             raise BadInput(f"a token is bytes, at least one: id {id} has {token!r}")
         if token in seen:
@@ -2565,19 +3344,33 @@ def _checked_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
     return dict(vocab)
 
 
-def _rank_table(
-    merges: Sequence[tuple[bytes, bytes]], id_of: Mapping[bytes, int]
-) -> tuple[dict[tuple[int, int], int], list[int]]:
-    """Pair of ids -> rank, and rank -> the id that the pair becomes."""
-    ranks: dict[tuple[int, int], int] = {}
+def _with_specials(
+    vocab: dict[int, bytes], special_tokens: Iterable[str] | Mapping[str, int]
+) -> tuple[dict[int, bytes], dict[str, int]]:
+    """The vocabulary with the special tokens, and their ids: given, or found in the vocabulary, or behind its last."""
+    given = special_tokens if isinstance(special_tokens, Mapping) else {}
+    id_of = {token: id for id, token in vocab.items()}
+    ids = {}
+    for token in _checked_specials(special_tokens):
+        known = id_of.get(token.encode())
+        id = given.get(token, max(vocab, default=-1) + 1 if known is None else known)
+        if id != known and (known is not None or id in vocab):
+            raise BadInput(f"the special token {token!r} with the id {id} and {known or id} in the vocabulary differ")
+        ids[token] = id
+        vocab[id] = token.encode()
+        id_of[token.encode()] = id
+    return _checked_vocab(vocab), ids
+
+
+def _merged_ids(merges: Sequence[tuple[bytes, bytes]], id_of: Mapping[bytes, int]) -> np.ndarray:
+    """Merges as ids: left, right, and what they become; int64[M, 3]."""
     merged = []
     for rank, (left, right) in enumerate(merges):
         for token in (left, right, left + right):
             if token not in id_of:
                 raise BadInput(f"merge {rank}, of {left!r} and {right!r}: {token!r} is not in the vocabulary")
-        ranks.setdefault((id_of[left], id_of[right]), rank)
-        merged.append(id_of[left + right])
-    return ranks, merged
+        merged.append((id_of[left], id_of[right], id_of[left + right]))
+    return np.array(merged, np.int64).reshape(-1, 3)
 
 
 # ─── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -2881,6 +3674,200 @@ def train_bpe(
     return tokenizer.vocab, tokenizer.merges
 
 
+# ─── Corpora ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Encoded(NamedTuple):
+    """What a file of token ids holds; written beside it as JSON."""
+
+    tokens: int
+    documents: int
+    bytes: int  # of text
+    dtype: str
+    model: str  # Tokenizer.digest
+
+
+def encode_files(
+    tokenizer: Tokenizer,
+    inputs: str | os.PathLike | Iterable[str | os.PathLike],
+    out: str | os.PathLike,
+    *,
+    dtype: str = "auto",
+    append: str | None = None,
+    document_index: str | os.PathLike | None = None,
+    allowed_special: str | Iterable[str] = "all",
+    workers: int | None = None,
+    executor: Executor | None = None,
+    text_field: str | None = None,
+    progress: bool = False,
+) -> Encoded:
+    """Write the token ids of files, folders or globs to one file, in the order of the texts.
+
+    out             a .npy file, or a .bin file with the bare numbers; and, beside it, the same name with .json behind
+    dtype           "uint16", "uint32", or "auto": the smaller one that holds every id of the vocabulary
+    append          a special token: every document ends with it. Documents are files and lines of .jsonl files, and end
+                    at this token, if it stands in a text: it is not doubled
+    document_index  a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
+    workers         processes; None for one a core. The result is the same for any number
+    executor        a pool of concurrent.futures, or of its kind, to work in instead
+
+    Memory is bounded. Files take their names when they are whole. Raises ValueError for what cannot be.
+    """
+    files = find_files([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
+    if workers is not None and workers < 1:
+        raise BadInput(f"{workers} workers: at least one must do the work")
+    workers = workers or available_cores()
+    number = _id_type(dtype, tokenizer)
+    out = Path(out)
+    if document_index and Path(document_index) in (out, _about(out)):
+        raise BadInput(f"{document_index} is to be written twice: give the document index a name of its own")
+    with contextlib.ExitStack() as stack:
+        write = stack.enter_context(_numbers_file(out, number))
+        write_index = stack.enter_context(_numbers_file(Path(document_index), np.int64)) if document_index else None
+        about = stack.enter_context(_replacing(_about(out))) if out != STDIN else None
+        bar = stack.enter_context(_progress_bar("encode", _size(files), "B", progress))
+        n_tokens = n_documents = n_bytes = 0
+        if write_index:
+            write_index(np.zeros(1, np.int64))
+        for part in _encoded_blocks(tokenizer, files, append, allowed_special, text_field, workers, executor):
+            write(part.ids.astype(number, copy=False))
+            if write_index:
+                write_index(part.ends + n_tokens)
+            n_tokens, n_documents, n_bytes = (
+                n_tokens + len(part.ids),
+                n_documents + len(part.ends),
+                n_bytes + part.n_bytes,
+            )
+            bar.set_postfix_str(f"{_thousands(n_tokens / max(bar.format_dict['elapsed'], 1e-3))} tokens/s", False)
+            bar.update(part.n_read)
+        encoded = Encoded(n_tokens, n_documents, n_bytes, number.name, tokenizer.digest)
+        if about:
+            about.write((json.dumps(encoded._asdict(), indent=2) + "\n").encode())
+    return encoded
+
+
+class _Part(NamedTuple):
+    """What some blocks become."""
+
+    ids: np.ndarray  # uint16 or uint32[N]
+    ends: np.ndarray  # int64[D]   where documents end in them
+    n_bytes: int  # of text
+    n_read: int  # bytes from the disk
+
+
+def _encoded_blocks(
+    tokenizer: Tokenizer,
+    files: Sequence[Path],
+    append: str | None,
+    allowed_special: str | Iterable[str],
+    text_field: str | None,
+    workers: int,
+    executor: Executor | None = None,
+) -> Iterator[_Part]:
+    """Files as token ids, in order."""
+    allowed = tokenizer._allowed(allowed_special)
+    last = None if append is None else tokenizer.special_tokens.get(append)
+    if last is None and append is not None:
+        known = ", ".join(tokenizer.special_tokens) or "it has none"
+        raise BadInput(f"{append!r} is not a special token of this tokenizer: {known}")
+    tokenizer.encode_to_numpy(b"one two")  # compiles before processes are forked
+    work = functools.partial(_encode_blocks, tokenizer, last, allowed, text_field)
+    blocks = _gathered(read_blocks(files, tokenizer.pattern, allowed, text_field))
+    return _map_in_order(work, blocks, workers, executor)
+
+
+def _encode_blocks(
+    tokenizer: Tokenizer, last: int | None, allowed_special: Sequence[str], text_field: str | None, blocks: list[Block]
+) -> _Part:
+    """Encode some blocks. Documents end with the id `last`, if it is given, and else with their texts."""
+    parts, ends, n_tokens, n_bytes = [], [], 0, 0
+    for block in blocks:
+        texts = _texts_of(block, text_field)
+        if not texts:
+            continue
+        ids, offsets = tokenizer._encode_texts(texts, allowed_special)
+        n_bytes += sum(map(len, texts))
+        if last is None:
+            at = offsets[1:] if block.ends else offsets[:0]
+        else:
+            if block.ends:
+                starts, stops = offsets[:-1], offsets[1:]
+                whole = (starts < stops) & (ids[np.maximum(stops, 1) - 1] == last) if len(ids) else starts < stops
+                ids = np.insert(ids, stops[~whole], last)
+            at = np.flatnonzero(ids == last) + 1
+        parts.append(ids)
+        ends.append(at + n_tokens)
+        n_tokens += len(ids)
+    number = _id_type("auto", tokenizer)  # fewer bytes for the pipe
+    ids = np.concatenate([np.zeros(0, np.uint32), *parts]).astype(number)
+    return _Part(ids, np.concatenate([np.zeros(0, np.int64), *ends]), n_bytes, sum(block.n_bytes for block in blocks))
+
+
+def _id_type(name: str, tokenizer: Tokenizer) -> np.dtype:
+    largest = max(tokenizer.vocab, default=0)
+    if name == "auto":
+        return np.dtype(np.uint16 if largest < 1 << 16 else np.uint32)
+    if name not in ("uint16", "uint32"):
+        raise BadInput(f"the type of ids is auto, uint16 or uint32, not {name!r}")
+    if largest > np.iinfo(name).max:
+        raise BadInput(f"{name} does not hold the id {largest:,} of this vocabulary: use uint32")
+    return np.dtype(name)
+
+
+def _about(path: Path) -> Path:
+    """The JSON that tells about a file of ids."""
+    return path.with_name(path.name + ".json")
+
+
+@contextlib.contextmanager
+def _numbers_file(path: Path, dtype: np.dtype | type):
+    """Write a .npy or .bin file, or "-" (standard output) in pieces: yields a function that takes the next array."""
+    if path != STDIN and path.suffix not in (".npy", ".bin"):
+        raise BadInput(f"{path}: name a .npy file, or a .bin file for the bare numbers")
+    dtype, n = np.dtype(dtype), 0
+    header = {"descr": dtype.newbyteorder("<").str, "fortran_order": False}
+
+    def write(numbers: np.ndarray) -> None:
+        nonlocal n
+        file.write(np.ascontiguousarray(numbers, dtype.newbyteorder("<")).data)
+        n += len(numbers)
+
+    with _replacing(path) if path != STDIN else contextlib.nullcontext(sys.stdout.buffer) as file:
+        if path.suffix == ".npy":
+            np.lib.format.write_array_header_1_0(file, header | {"shape": (0,)})
+            start = file.tell()
+        yield write
+        if path.suffix == ".npy":
+            file.seek(0)
+            np.lib.format.write_array_header_1_0(file, header | {"shape": (n,)})  # NumPy pads it for growth
+            assert file.tell() == start
+
+
+def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
+    """The ids of a .npy or .bin file, as an array that stays on the disk; raises ValueError for what is none.
+
+    The type of a .bin file is told by the .json beside it, or else by `dtype`.
+    """
+    path = Path(path)
+    try:
+        if path.suffix == ".npy":
+            ids = np.load(path, mmap_mode="r", allow_pickle=False)
+        else:
+            if _about(path).is_file():
+                told = _json_file(_about(path))
+                dtype = told.get("dtype") if isinstance(told, dict) else None
+            if dtype not in ("uint16", "uint32"):
+                raise BadInput(f"{path}: are its numbers uint16 or uint32? Say it with --dtype")
+            ids = np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r") if path.stat().st_size else np.zeros(0, dtype)
+    except BadInput:
+        raise
+    except ValueError as error:
+        raise BadInput(f"{path}: not an array of ids ({error})") from None
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise BadInput(f"{path}: an array of {ids.dtype} and shape {ids.shape} does not hold token ids")
+    return ids
+
+
 # ─── Stages ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 PROFILE = "BPE_NUMBA_PROFILE"  # the environment variable that names the one stage Scalene is to record
@@ -3007,57 +3994,67 @@ def _make_folder(folder: Path) -> None:
 def _encode_command(options: argparse.Namespace) -> None:
     tokenizer = Tokenizer.load(options.model)
     allowed = "none" if options.no_special else "all"
-    files = find_files(options.inputs)
+    if tokenizer.pattern.remark:
+        warnings.warn(tokenizer.pattern.remark, stacklevel=2)
     seconds: dict[str, float] = {}
     with stage("compile", seconds):
-        tokenizer.pattern.split(b"one two")
-    with _progress_bar("encode", _size(files), "B", not options.quiet) as bar, stage("encode", seconds):
-        texts = read_texts(files, options.text_field, bar.update)
-        encoded = (tokenizer.encode_iterable(chunks, allowed) for chunks in texts)
-        if options.out:
-            n_tokens = _write_npy(options.out, encoded, max(tokenizer.vocab))
-        else:
-            for ids in encoded:
-                print(*ids)
-    if options.out and not options.quiet:
-        print(f"{n_tokens:,} tokens in {seconds['encode']:.2f} s, written to {options.out}")
+        tokenizer.encode("one two")
+    if not options.out:
+        if options.document_index:
+            raise BadInput("--document-index goes with --out")
+        _print_ids(tokenizer, options, allowed)
+        return
+    with stage("encode", seconds):
+        encoded = encode_files(
+            tokenizer,
+            options.inputs,
+            options.out,
+            dtype=options.dtype,
+            append=options.append,
+            document_index=options.document_index,
+            allowed_special=allowed,
+            workers=options.workers,
+            text_field=options.text_field,
+            progress=not options.quiet,
+        )
+    if not options.quiet:
+        spent, n_bytes = max(seconds["encode"], 1e-3), encoded.bytes
+        print(
+            f"{encoded.tokens:,} tokens ({encoded.dtype}) of {encoded.documents:,} documents and {n_bytes:,} bytes, "
+            f"{n_bytes / max(encoded.tokens, 1):.2f} bytes per token\n"
+            f"{spent:.2f} s: {n_bytes / spent / 1e6:,.1f} MB/s, {_thousands(encoded.tokens / spent)} tokens/s, "
+            f"written to {options.out}",
+            file=sys.stderr if options.out == STDIN else sys.stdout,
+        )
 
 
-def _write_npy(path: Path, encoded: Iterable[Iterable[int]], largest_id: int) -> int:
-    """Write ids as one array of the smallest type that holds the vocabulary; returns their number."""
-    dtype = np.dtype(np.uint16 if largest_id < 2**16 else np.uint32)
-    header = {"descr": dtype.str, "fortran_order": False}
-    n_tokens = 0
-    with _replacing(path) as file:
-        np.lib.format.write_array_header_1_0(file, header | {"shape": (0,)})
-        start = file.tell()
-        ids = itertools.chain.from_iterable(encoded)
-        while len(block := np.fromiter(itertools.islice(ids, BLOCK), dtype)):
-            file.write(block.data)
-            n_tokens += len(block)
-        file.seek(0)
-        np.lib.format.write_array_header_1_0(file, header | {"shape": (n_tokens,)})  # NumPy pads it for growth
-        assert file.tell() == start
-    return n_tokens
+def _print_ids(tokenizer: Tokenizer, options: argparse.Namespace, allowed: str) -> None:
+    """Ids as numbers in text, a line for each document."""
+    files, workers = find_files(options.inputs), options.workers or available_cores()
+    gap = ""
+    for part in _encoded_blocks(tokenizer, files, options.append, allowed, options.text_field, workers):
+        start = 0
+        for stop in part.ends.tolist():
+            print(gap + " ".join(map(str, part.ids[start:stop].tolist())))
+            start, gap = stop, ""
+        if start < len(part.ids):  # the document goes on
+            print(gap + " ".join(map(str, part.ids[start:].tolist())), end="")
+            gap = " "
 
 
 def _decode_command(options: argparse.Namespace) -> None:
     tokenizer = Tokenizer.load(options.model)
+    blocks = _read_ids(options.tokens, options.dtype)
     target = _replacing(options.out) if options.out else contextlib.nullcontext(sys.stdout.buffer)
     with target as file:
-        for ids in _read_ids(options.tokens):
+        for ids in blocks:
             file.write(tokenizer.decode_bytes(ids))
 
 
-def _read_ids(path: Path) -> Iterator[Iterable[int]]:
-    """Ids from a .npy file, or as numbers in a text, in blocks."""
-    if path != STDIN and path.name.endswith(".npy"):
-        try:
-            ids = np.load(path, mmap_mode="r", allow_pickle=False)
-        except ValueError as error:
-            raise BadInput(f"{path}: not a NumPy array ({error})") from None
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise BadInput(f"{path}: an array of {ids.dtype} and shape {ids.shape} does not hold token ids")
+def _read_ids(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
+    """Ids from a .npy or .bin file, or as numbers in a text, in blocks."""
+    if path != STDIN and path.suffix in (".npy", ".bin"):
+        ids = read_ids(path, dtype)
         yield from (ids[start : start + BLOCK] for start in range(0, len(ids), BLOCK))
         return
     for number, line in enumerate(_read(path, True, lambda n: None), 1):
@@ -3065,6 +4062,11 @@ def _read_ids(path: Path) -> Iterator[Iterable[int]]:
             yield list(map(int, line.split()))
         except ValueError:
             raise BadInput(f"{path}, line {number}: not token ids, which are whole numbers") from None
+
+
+def _thousands(n: float) -> str:
+    """A rate that can be read: 12.3M."""
+    return tqdm.format_sizeof(n)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -3099,8 +4101,16 @@ def _parser() -> argparse.ArgumentParser:
     encode.add_argument("model", type=Path, metavar="MODEL", help="a folder written by train, or a tokenizer.json")
     encode.add_argument("inputs", nargs="+", metavar="INPUT", help=reads)
     encode.add_argument(
-        "--out", type=Path, metavar="FILE", help="a .npy file (default: print ids, a line for each text)"
+        "--out", type=Path, metavar="FILE", help="a .npy file, or .bin for bare numbers (default: print ids)"
     )
+    encode.add_argument(
+        "--dtype", choices=("auto", "uint16", "uint32"), default="auto", help="of the ids (default: what holds them)"
+    )
+    encode.add_argument("--append", metavar="T", help="a special token: every document ends with it")
+    encode.add_argument(
+        "--document-index", type=Path, metavar="FILE", help="where documents begin and end: int64, .npy or .bin"
+    )
+    encode.add_argument("--workers", type=int, metavar="N", help="processes (default: one a core)")
     encode.add_argument("--no-special", action="store_true", help="take special tokens in the text for ordinary text")
 
     for command in (train, encode):
@@ -3111,8 +4121,9 @@ def _parser() -> argparse.ArgumentParser:
     decode.set_defaults(run=_decode_command)
     decode.add_argument("model", type=Path, metavar="MODEL", help="a folder written by train, or a tokenizer.json")
     decode.add_argument(
-        "tokens", type=Path, metavar="TOKENS", help="a .npy file, a text with ids, or - for standard input"
+        "tokens", type=Path, metavar="TOKENS", help="a .npy or .bin file, a text with ids, or - for standard input"
     )
+    decode.add_argument("--dtype", choices=("uint16", "uint32"), help="of a .bin file that has no .json beside it")
     decode.add_argument("--out", type=Path, metavar="FILE", help="where the text goes (default: standard output)")
     return parser
 

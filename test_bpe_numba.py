@@ -3,12 +3,15 @@
 import gzip
 import itertools
 import json
+import multiprocessing
 import os
 import pickle
 import random
+import resource
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +72,17 @@ def naive_encode(word, merges):
     rank = {pair: i for i, pair in reversed(list(enumerate(merges)))}
     while known := rank.keys() & set(itertools.pairwise(symbols)):
         symbols = merged(symbols, min(known, key=rank.__getitem__))
+    return symbols
+
+
+def naive_encode_by_id(word, id_of):
+    """Merge any two neighbours whose bytes are a token, the one of lowest id first, the leftmost of several."""
+    if word in id_of:
+        return [word]
+    symbols = [bytes([b]) for b in word]
+    while known := [(id_of[a + b], i) for i, (a, b) in enumerate(itertools.pairwise(symbols)) if a + b in id_of]:
+        _, i = min(known)
+        symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
     return symbols
 
 
@@ -299,8 +313,7 @@ def test_bad_patterns_are_refused(bad, part):
 
 def split_all(chunks, pattern, special):
     splitter = bpe.Splitter(pattern, special)
-    pieces = [piece for chunk in chunks for piece in splitter.feed(chunk)] + splitter.close()
-    return pieces, splitter.documents
+    return [piece for chunk in chunks for piece in splitter.feed(chunk)] + splitter.close()
 
 
 @given(
@@ -322,10 +335,9 @@ def test_splitter_does_not_depend_on_chunks(text, cuts, special, name):
         for i, part in enumerate(map(str.encode, whole))
         for word in ([part] if i % 2 else naive_split(pattern.text, part))
     ]
-    pieces, documents = split_all(chunks, pattern, special)
+    pieces = split_all(chunks, pattern, special)
     found = [(w, s) for text, s in pieces for w in ([text.encode()] if s else pattern.split(text.encode()))]
     assert found == expected
-    assert documents == sum(1 for part in whole[::2] if part)
 
 
 def test_splitter_hands_out_long_text_before_its_end():
@@ -675,26 +687,63 @@ def hugging_face(tokenizer, tmp_path_factory):
     return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
+def random_tokens(source, letters, n):
+    """Single bytes, and n tokens made of two others each; and the pairs they were made of."""
+    tokens, merges = [bytes([b]) for b in letters], []
+    for _ in range(n):
+        merges.append((source.choice(tokens), source.choice(tokens)))
+        if b"".join(merges[-1]) not in tokens:
+            tokens.append(b"".join(merges[-1]))
+    return list(dict.fromkeys([*(bytes([b]) for b in range(256)), *tokens])), merges
+
+
+words = st.binary(max_size=60) | st.text("aeti", max_size=300).map(str.encode) | st.just(b"a" * 200 + b"e")
+
+
 @settings(max_examples=200)
-@given(word=st.binary(max_size=60) | st.text("aetinos", max_size=60).map(str.encode), seed=st.integers(0, 20))
-def test_merging_is_the_oracle_for_any_list_of_merges(word, seed):
+@given(data=words, seed=st.integers(0, 20))
+def test_merging_is_the_oracle_for_any_list_of_merges(data, seed):
+    tokens, merges = random_tokens(random.Random(seed), b"aeti", 60)
+    tokenizer = bpe.Tokenizer(dict(enumerate(tokens)), merges, pattern="none")
+    expected = naive_encode(data, merges)
+    for _ in range(2):  # the second time from the cache
+        assert [tokens[id] for id in tokenizer.encode(data)] == expected
+
+
+@settings(max_examples=200)
+@given(data=words, seed=st.integers(0, 20))
+def test_merging_by_id_is_the_oracle_and_tiktoken(data, seed):
     source = random.Random(seed)
-    tokens, merges = [bytes([b]) for b in b"aetinos"], []
-    for _ in range(60):
-        pair = (source.choice(tokens), source.choice(tokens))
-        merges.append(pair)
-        if b"".join(pair) not in tokens:
-            tokens.append(b"".join(pair))
-    vocab = dict(enumerate(dict.fromkeys([*(bytes([b]) for b in range(256)), *tokens])))
-    tokenizer = bpe.Tokenizer(vocab, merges, pattern=r"[\s\S]+")
-    assert [vocab[id] for id in tokenizer.encode(word)] == naive_encode(word, merges)
+    tokens, _ = random_tokens(source, b"aeti", 40)
+    tokens.append(b"tttiia")  # most likely out of reach of the merges
+    source.shuffle(tokens)
+    ranks = {token: id for id, token in enumerate(tokens)}
+    tokenizer = bpe.Tokenizer(dict(enumerate(tokens)), None, {END: 1000}, pattern="none")
+    theirs = tiktoken.Encoding("t", pat_str=r"[\s\S]+", mergeable_ranks=ranks, special_tokens={END: 1000})
+    for text in (data, data.decode("utf-8", "ignore").encode() or b"a"):
+        ids = tokenizer.encode(text)
+        assert [tokens[id] for id in ids] == naive_encode_by_id(text, ranks)
+        assert tokenizer.encode(text) == ids
+    assert ids == theirs.encode_ordinary(text.decode())
+    assert tokenizer.encode(END) == [1000] and tokenizer.decode([1000]) == END
+
+
+@given(data=hostile_bytes | st.binary(max_size=40))
+def test_bytes_that_are_not_utf8_are_replaced_as_python_finds_them(data):
+    escaped = data.decode("utf-8", "surrogateescape")
+    expected = b"".join(b"\xff" if 0xDC80 <= ord(char) <= 0xDCFF else char.encode() for char in escaped)
+    assert bpe._as_utf8(bpe._padded(data))[: len(data)].tobytes() == expected
+
+
+# ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @given(data=st.binary(max_size=80))
 def test_any_bytes_survive(tokenizer, data):
     ids = tokenizer.encode(data)
     assert tokenizer.decode_bytes(ids) == data
-    assert tokenizer.decode(np.array(ids, np.uint16)) == data.decode("utf-8", "replace")
+    for ids_again in (np.array(ids, np.uint16), np.array(ids, np.int64)[::1], tuple(ids), iter(ids)):
+        assert tokenizer.decode(ids_again) == data.decode("utf-8", "replace")
 
 
 @pytest.mark.parametrize("name", bpe.PATTERNS)
@@ -734,10 +783,74 @@ def test_long_words_do_not_take_the_square(tokenizer):
     assert tokenizer.decode(tokenizer.encode("a" * 200_000)) == "a" * 200_000
 
 
-def test_a_small_cache_changes_nothing(trained, tokenizer, library, monkeypatch):
-    text = library[0].read_bytes().decode()
-    monkeypatch.setattr(bpe, "CACHED_WORDS", 3)
-    assert pickle.loads(pickle.dumps(tokenizer)).encode(text) == tokenizer.encode(text)
+@pytest.fixture(scope="session")
+def some_texts(library):
+    """Code, prose in several scripts, bytes that are not text, and words that are long, rare, or both."""
+    source = random.Random(1)
+    return [
+        *(path.read_bytes().decode() for path in library[:40]),
+        f"a{END}{END} b" + END,
+        "",
+        "中文没有空格" * 300 + "Это русский текст. " * 200,
+        " ".join("".join(source.choices("abcdefgh", k=source.randrange(1, 60))) for _ in range(20_000)),
+        source.randbytes(20_000),
+        b"a\xff" * 100,
+    ]
+
+
+@pytest.mark.parametrize("sizes", [(4, 1 << 17), (64, 1 << 14), (1 << 12, 1 << 18)])
+def test_a_small_cache_changes_nothing(tokenizer, some_texts, monkeypatch, sizes):
+    expected = tokenizer.encode_batch(some_texts)
+    monkeypatch.setattr(bpe, "CACHED", sizes[0])
+    monkeypatch.setattr(bpe, "POOLED", sizes[1])
+    small = bpe.Tokenizer(tokenizer.vocab, tokenizer.merges, tokenizer.special_tokens, tokenizer.pattern.text)
+    for _ in range(2):
+        assert small.encode_batch(some_texts, threads=1) == expected
+
+
+def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
+    expected = [tokenizer.encode(text) for text in some_texts]
+    assert [list(tokenizer.encode_iterable([text])) for text in some_texts] == expected
+    monkeypatch.setattr(bpe, "BLOCK", 5000)
+    for threads in (None, 1, 3):
+        assert tokenizer.encode_batch(some_texts, threads=threads) == expected
+    ids, offsets = tokenizer.encode_batch_to_numpy(some_texts, {END})
+    assert ids.dtype == np.uint32 and offsets.dtype == np.int64
+    assert [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)] == expected
+    ordinary = tokenizer.encode_batch(some_texts, "none")
+    assert ordinary == [tokenizer.encode_ordinary(text) for text in some_texts] != expected
+    texts = [text if isinstance(text, str) else text.decode("utf-8", "replace") for text in some_texts]
+    assert tokenizer.decode_batch(expected) == texts
+    assert tokenizer.encode_batch([]) == [] and tokenizer.encode_batch_to_numpy([])[1].tolist() == [0]
+    with pytest.raises(ValueError, match="list of texts"):
+        tokenizer.encode_batch("one text")
+
+
+def test_a_text_of_special_tokens_alone_is_encoded(tokenizer):
+    assert tokenizer.encode(END * 1000) == [tokenizer.token_to_id(END)] * 1000
+
+
+def test_threads_share_a_tokenizer(tokenizer, some_texts):
+    expected = [tokenizer.encode(text) for text in some_texts]
+    shared = bpe.Tokenizer(tokenizer.vocab, tokenizer.merges, tokenizer.special_tokens)
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(3):
+            assert list(pool.map(shared.encode, some_texts)) == expected
+    assert 1 <= len(shared._desks) <= 8
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_processes_use_a_tokenizer(tokenizer, some_texts, method):
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
+        found = list(pool.map(tokenizer.encode, some_texts[-6:]))
+    assert found == [tokenizer.encode(text) for text in some_texts[-6:]]
+
+
+def test_patterns_left_to_regex_encode_the_same(tokenizer, some_texts):
+    left = bpe.Tokenizer(tokenizer.vocab, tokenizer.merges, [END], pattern=f"(?<=)(?:{tokenizer.pattern.text})")
+    assert left.pattern.scanner is None
+    assert left.encode_batch(some_texts[-12:]) == tokenizer.encode_batch(some_texts[-12:])
+    assert list(left.encode_iterable(some_texts[-12:-8])) == tokenizer.encode("".join(some_texts[-12:-8]))
 
 
 def test_lone_surrogates_are_refused(tokenizer):
@@ -746,9 +859,16 @@ def test_lone_surrogates_are_refused(tokenizer):
 
 
 def test_unknown_ids_are_named(tokenizer):
-    for bad in (len(tokenizer), -1, "a", 1.5):
+    for bad in (len(tokenizer), -1, "a", 1.5, None, 2**32, 2**70):
         with pytest.raises(ValueError, match=regex.escape(repr(bad))):
             tokenizer.decode([1, bad])
+    for bad in (len(tokenizer), -1, 2**40):
+        with pytest.raises(ValueError, match=str(bad)):
+            tokenizer.decode(np.array([1, bad]))
+    with pytest.raises(ValueError, match="float64"):
+        tokenizer.decode(np.zeros(2))
+    with pytest.raises(ValueError, match="id 3 is not"):
+        bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode([2, 5, 3])
 
 
 @pytest.mark.parametrize(
@@ -761,6 +881,7 @@ def test_unknown_ids_are_named(tokenizer):
         ({0: b"a"}, [(b"a", b"b")], "merge 0.*b'b'"),
         ({0: b"a", 1: b"b"}, [(b"a", b"b")], "b'ab'"),
         ({2**40: b"a"}, [], "1099"),
+        ({2**24: b"a"}, [], "16777216"),
     ],
 )
 def test_vocabularies_that_cannot_be_are_refused(vocab, merges, part):
@@ -877,6 +998,88 @@ def test_no_text_is_refused(tmp_path, data):
         bpe.train_bpe(tmp_path / "empty.txt", 300, [END])
 
 
+# ─── Corpora ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def corpus(tmp_path, library):
+    """Files of every kind, with documents that end in special tokens, in lines, and in files."""
+    code = [path.read_bytes().decode() for path in library[:30]]
+    (tmp_path / "a.txt").write_text(END.join(code[:20]) + END)
+    (tmp_path / "b.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in [*code[20:], "", f"x{END}"])
+    )
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress((END.join(code[:5]) + "no end").encode()))
+    (tmp_path / "d.txt").touch()
+    (tmp_path / "e.txt").write_bytes(b"\xff bytes \xc3" * 500)
+    texts = [code[:20], *([text] for text in code[20:]), [""], ["x"], [*code[:4], code[4] + "no end"]]
+    return tmp_path, [*texts, [b"\xff bytes \xc3" * 500]]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("block", [1 << 10, 1 << 16])
+def test_token_files_hold_every_document_once(tokenizer, corpus, monkeypatch, workers, block):
+    monkeypatch.setattr(bpe, "BLOCK", block)
+    folder, texts = corpus
+    end = tokenizer.token_to_id(END)
+    documents = [[*tokenizer.encode(document), end] for text in texts for document in text]
+    found = bpe.encode_files(
+        tokenizer, folder, folder / "o.npy", append=END, document_index=folder / "i.npy", workers=workers
+    )
+    ids, index = np.load(folder / "o.npy", mmap_mode="r"), np.load(folder / "i.npy")
+    assert ids.dtype == np.uint16 and index.dtype == np.int64
+    assert [ids[a:b].tolist() for a, b in itertools.pairwise(index)] == documents
+    assert found == (len(ids), len(documents), found.bytes, "uint16", tokenizer.digest)
+    assert found.bytes == len(tokenizer.decode_bytes(ids)) - len(END) * (len(documents) - 20 - 1 - 4)
+    assert json.loads((folder / "o.npy.json").read_text()) == found._asdict()
+
+
+def test_without_an_end_documents_are_texts(tokenizer, corpus):
+    folder, texts = corpus
+    with ThreadPoolExecutor(2) as pool:
+        bpe.encode_files(
+            tokenizer, folder, folder / "o.bin", document_index=folder / "i.bin", dtype="uint32", executor=pool
+        )
+    ids, index = bpe.read_ids(folder / "o.bin"), np.fromfile(folder / "i.bin", np.int64)
+    assert ids.dtype == np.uint32 and len(index) == len(texts) + 1
+    parts = [tokenizer.decode_bytes(ids[a:b]) for a, b in itertools.pairwise(index)]
+    expected = [END.encode().join(d if isinstance(d, bytes) else d.encode() for d in text) for text in texts]
+    expected[0] += END.encode()
+    expected[-3] += END.encode()
+    assert parts == expected
+
+
+def test_a_larger_vocabulary_takes_larger_numbers(tmp_path):
+    vocab = {b: bytes([b]) for b in range(256)} | {70_000: b"the"}
+    tokenizer = bpe.Tokenizer(vocab, None)
+    (tmp_path / "a.txt").write_text("in the end")
+    assert bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "a.npy").dtype == "uint32"
+    assert np.load(tmp_path / "a.npy").tolist() == tokenizer.encode("in the end")
+    with pytest.raises(ValueError, match="uint16 does not hold the id 70,000"):
+        bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "b.npy", dtype="uint16")
+    assert not (tmp_path / "b.npy").exists()
+
+
+def _die_at_last(tokenizer, last, allowed, text_field, blocks):
+    if any(b"die" in text for block in blocks for text in bpe._texts_of(block, text_field)):
+        os._exit(1)
+    return _encode_blocks(tokenizer, last, allowed, text_field, blocks)
+
+
+_encode_blocks = bpe._encode_blocks
+
+
+def test_nothing_is_left_when_a_worker_dies(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(bpe, "BLOCK", 1000)
+    monkeypatch.setattr(bpe, "_encode_blocks", _die_at_last)
+    (tmp_path / "a.txt").write_text("some text\n" * 2000 + "die")
+    with pytest.raises(ValueError, match="worker process died"):
+        bpe.encode_files(
+            tokenizer, tmp_path / "a.txt", tmp_path / "o.npy", workers=2, document_index=tmp_path / "i.npy"
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
 # ─── Stages ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -938,6 +1141,41 @@ def test_encode_and_decode_are_inverse(model):
     assert (folder / "back.txt").read_bytes() == (folder / "text.txt").read_bytes()
 
 
+def test_raw_numbers_come_and_go_through_pipes(model, tmp_path):
+    folder, _ = model
+    text = (folder / "text.txt").read_bytes()
+    raw = run("encode", folder / "model", "-", "--out", "-", "--append", END, stdin=text)
+    (tmp_path / "ids.bin").write_bytes(raw.stdout)
+    assert raw.returncode == 0 and f"{len(raw.stdout) // 2:,} tokens" in raw.stderr.decode()
+    back = run("decode", folder / "model", tmp_path / "ids.bin", "--dtype", "uint16").stdout
+    assert back == text + END.encode() and not list(Path.cwd().glob("*-.json"))
+    assert_refused(run("decode", folder / "model", tmp_path / "ids.bin"), "ids.bin", "--dtype")
+
+
+def test_a_full_disk_leaves_nothing(model, tmp_path):
+    folder, _ = model
+    (tmp_path / "text.txt").write_text("some text, and more of it\n" * 20_000)
+
+    def small_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    result = run("encode", folder / "model", "text.txt", "--out", "o.npy", cwd=tmp_path, preexec_fn=small_files)
+    assert_refused(result, "File too large")
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_a_killed_run_leaves_nothing_that_looks_finished(model, tmp_path):
+    folder, _ = model
+    os.mkfifo(tmp_path / "pipe")
+    command = [sys.executable, bpe.__file__, "encode", folder / "model", tmp_path / "pipe", "--out", tmp_path / "o.npy"]
+    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL)
+    with open(tmp_path / "pipe", "wb") as pipe:
+        pipe.write(b"some text\n" * 100_000)
+        process.kill()
+    assert process.wait() < 0
+    assert not [path for path in tmp_path.iterdir() if path.suffix in (".npy", ".json")]
+
+
 def test_standard_input_is_read(model, tmp_path):
     folder, _ = model
     text = (folder / "text.txt").read_bytes()
@@ -983,7 +1221,14 @@ def test_special_tokens_can_be_ordinary_text(model):
         (("encode", "bad.jsonl", "text.txt"), ["bad.jsonl", "not JSON"]),
         (("encode", "model", "text.txt", "--out", "folder"), ["folder"]),
         (("decode", "model", "text.txt"), ["text.txt, line 1", "ids"]),
-        (("decode", "model", "bad.npy"), ["bad.npy", "NumPy"]),
+        (("encode", "model", "text.txt", "--out", "o.txt"), ["o.txt", ".npy", ".bin"]),
+        (("encode", "model", "text.txt", "--out", "o.npy", "--append", "<x>"), ["'<x>'", END]),
+        (("encode", "model", "text.txt", "--document-index", "i.npy"), ["--out"]),
+        (("encode", "model", "text.txt", "--out", "o.npy", "--document-index", "o.npy"), ["o.npy", "twice"]),
+        (("encode", "model", "text.txt", "--out", "o.npy", "--workers", "0"), ["0 workers"]),
+        (("encode", "model", "nowhere.txt", "--out", "o.npy"), ["nowhere.txt"]),
+        (("decode", "model", "bad.npy"), ["bad.npy", "array"]),
+        (("decode", "model", "odd.bin", "--dtype", "uint16"), ["odd.bin", "array"]),
         (("decode", "model", "floats.npy"), ["floats.npy", "float64"]),
         (("decode", "model", "large.npy"), ["id 100000"]),
     ],
@@ -994,6 +1239,7 @@ def test_bad_input_is_one_clear_line(arguments, parts, model, tmp_path):
     (tmp_path / "text.txt").write_text("some text\n")
     (tmp_path / "bad.jsonl").write_text("{nonsense\n")
     (tmp_path / "bad.npy").write_text("nonsense\n")
+    (tmp_path / "odd.bin").write_bytes(b"abc")
     np.save(tmp_path / "floats.npy", np.zeros(3))
     np.save(tmp_path / "large.npy", np.array([1, 100_000]))
     (tmp_path / "model").symlink_to(model[0] / "model")
@@ -1032,7 +1278,7 @@ def test_kernels_stay_inside_their_arrays(tmp_path):
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
     if os.environ.get("NUMBA_BOUNDSCHECK") == "1":
         pytest.skip("this is that run")
-    tests = "oracle or ties_go or grow or past_32 or are_those_of_regex or all_cursors or counting"
+    tests = "oracle or ties_go or grow or past_32 or of_regex or all_cursors or counting or small_cache or survive"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", tests]
     result = subprocess.run(command, capture_output=True, env=environment, timeout=600, cwd=Path(__file__).parent)
     assert result.returncode == 0, result.stdout.decode()
