@@ -128,6 +128,16 @@ def store8(typing_context, array, index, word):
 
 
 @intrinsic
+def pointer(typing_context, address):
+    """An address as a pointer, for numba.carray."""
+
+    def emit(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+
+    return numba.types.voidptr(numba.int64), emit
+
+
+@intrinsic
 def lowest_bit(typing_context, word):
     """The number of the lowest bit that is set in a uint64; 64 for 0."""
 
@@ -2432,6 +2442,7 @@ MOST_IDS = 1 << 24  # ids are below: no vocabulary has a tenth of that, and tabl
 NONE = ALL_ONES  # no rank: the pair does not merge
 SCANNED = 64  # bytes of a word whose pairs are all looked at for the lowest rank; longer words have a heap
 CACHED = 1 << 20  # words that a cache has room for, and a third more than it takes
+SHORT_TEXT = 1 << 12  # bytes of a text for which the time of the call itself counts
 POOLED = 1 << 24  # ids of words that have more than three, and bytes of long words, that a cache has room for
 
 
@@ -2856,6 +2867,18 @@ def _cut_at_specials(text, start, stop, specials, pieces, n):
     return n
 
 
+@inlined
+def _array(handles, k, dtype):
+    """The k-th array of `_handles`."""
+    return numba.carray(pointer(handles[k, 0]), (handles[k, 1],), dtype)
+
+
+@inlined
+def _table(handles, k, width, dtype):
+    """The k-th array of `_handles`, in rows."""
+    return numba.carray(pointer(handles[k, 0]), (handles[k, 1] // width, width), dtype)
+
+
 DONE, NO_ROOM, NOT_UTF8, NO_ID = range(4)
 
 
@@ -2936,8 +2959,51 @@ class _Desk(NamedTuple):
     merging: _Merging
 
 
+class _Slip(NamedTuple):
+    """Where a short text is encoded."""
+
+    text: np.ndarray  # uint8[SHORT_TEXT + PADDING]
+    pieces: np.ndarray  # int64[64, 4]
+    out: np.ndarray  # uint32[SHORT_TEXT + 64]
+    at: np.ndarray  # int64[3]
+
+
+@kernel
+def _encode_short(data, handles):
+    """Encode up to SHORT_TEXT bytes with the arrays of `_handles`; returns how many ids, or -1 if that does not do."""
+    h = handles
+    width, n_states = h[0, 0], h[0, 1]
+    classes, safe = _array(h, 2, np.uint8), _table(h, 5, width - 1, np.bool_)
+    after, matches = _table(h, 3, width, np.int16), _table(h, 4, width, np.bool_)
+    scanner = Scanner(_array(h, 1, np.uint32), n_states, classes, after, matches, safe)
+    tokens = _Tokens(_array(h, 6, np.uint8), _array(h, 7, np.int64), _array(h, 8, np.int64), _array(h, 9, np.int32))
+    pairs, filter = _table(h, 12, 2, np.uint64), _array(h, 13, np.uint64)
+    ranks = _Ranks(_array(h, 10, np.int32), _array(h, 11, np.uint64), pairs, filter)
+    known, ends = _array(h, 14, np.uint8), _array(h, 15, np.int64)
+    specials = _Specials(known, ends, _array(h, 16, np.int64), _array(h, 17, np.int64))
+    begin, at, entry = _array(h, 18, np.int64), _array(h, 19, np.int64), _array(h, 20, np.uint32)
+    cursors = _Cursors(begin, at, entry, _array(h, 21, np.int64), _table(h, 22, h[22, 1] // LANES, np.int64))
+    entries, pool, words = _table(h, 24, 4, np.uint64), _array(h, 25, np.uint32), _array(h, 26, np.uint8)
+    cache = _Cache(entries, pool, words, _array(h, 27, np.int64))
+    merging = _Merging(_array(h, 28, np.uint32), _array(h, 29, np.uint32), _array(h, 30, np.uint64))
+    desk = _Desk(cursors, _table(h, 23, h[23, 1] // 3, np.uint64), cache, merging)
+    text, pieces, out = _array(h, 31, np.uint8), _table(h, 32, 4, np.int64), _array(h, 33, np.uint32)
+    reached = _array(h, 34, np.int64)
+
+    size = len(data)
+    for k in range(size):
+        text[k] = data[k]
+    n = _cut_at_specials(text, 0, size, specials, pieces, 0)
+    if n > len(pieces) - 2:
+        return np.int64(-1)
+    reached[0] = reached[1] = 0
+    if _encode_pieces(text, text, pieces[:n], scanner, tokens, ranks, desk, out, reached) != DONE:
+        return np.int64(-1)
+    return reached[1]
+
+
 def _new_desk() -> _Desk:
-    """The memory is taken as it is used: some 4 MB, and up to 120 MB of cache."""
+    """The memory is taken as it is used: some 4 MB, and up to 112 MB of cache."""
     return _Desk(
         _new_cursors(),
         np.zeros((3, 2 * ENOUGH + 16), np.uint64),
@@ -2948,6 +3014,27 @@ def _new_desk() -> _Desk:
             np.zeros(3, np.int64),
         ),
         _Merging(np.zeros(SCANNED, np.uint32), np.zeros(SCANNED, np.uint32), np.zeros(SCANNED, np.uint64)),
+    )
+
+
+def _new_slip() -> _Slip:
+    return _Slip(
+        np.zeros(SHORT_TEXT + PADDING, np.uint8),
+        np.zeros((64, 4), np.int64),
+        np.zeros(SHORT_TEXT + 64, np.uint32),
+        np.zeros(3, np.int64),
+    )
+
+
+def _handles(scanner: Scanner, tokens: _Tokens, ranks: _Ranks, specials: _Specials, desk: _Desk, slip: _Slip):
+    """Where all these arrays stand, and their sizes: int64[35, 2]. They must outlive it.
+
+    As arguments they would cost 40 ns each, in named tuples 130: more than to encode a dozen bytes.
+    """
+    table, n_states, *others = scanner
+    arrays = [table, *others, *tokens, *ranks, *specials, *desk.cursors, desk.keys, *desk.cache, *desk.merging, *slip]
+    return np.array(
+        [(scanner.after.shape[1], n_states), *((array.ctypes.data, array.size) for array in arrays)], np.int64
     )
 
 
@@ -3043,7 +3130,7 @@ class Tokenizer:
         # What the pattern leaves to `regex` comes in pretokens, and is not cut any further.
         self._scanner = self.pattern.scanner or Pattern("none").scanner
         self._specials = {"all": _new_specials(self.special_tokens), "none": _new_specials({})}
-        self._desks: list[_Desk] = []  # those that no thread is using
+        self._desks: list[tuple[_Desk, _Slip, dict[str, np.ndarray]]] = []  # those that no thread is using
 
     def __len__(self) -> int:
         """The number of tokens, special tokens included."""
@@ -3118,7 +3205,7 @@ class Tokenizer:
         allowed_special says which special tokens in the text become their ids: "all", "none", or some of them. The
         others are text like any other: nobody can forge a control token that is not allowed.
         """
-        return self.encode_to_numpy(text, allowed_special).tolist()
+        return self._encode_text(text, allowed_special, np.ndarray.tolist)
 
     def encode_ordinary(self, text: str | bytes) -> list[int]:
         """The ids of a text in which no special token is honoured."""
@@ -3130,7 +3217,7 @@ class Tokenizer:
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
         array([ 72, 105], dtype=uint32)
         """
-        return self._encode_texts([_text_bytes(text)], allowed_special)[0]
+        return self._encode_text(text, allowed_special, np.ndarray.copy)
 
     def encode_batch(
         self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
@@ -3183,13 +3270,37 @@ class Tokenizer:
             yield from self._encode_stretch(splitter.feed(text))
         yield from self._encode_stretch(splitter.close())
 
+    def _encode_text(self, text: str | bytes, allowed_special: str | Iterable[str], taken: Callable):
+        """The ids of a text, as `taken` takes them from an array; a short one without ado."""
+        data = text.encode() if isinstance(text, str) and text.isascii() else _text_bytes(text)
+        if len(data) <= SHORT_TEXT and isinstance(allowed_special, str):
+            try:
+                place = self._desks.pop()
+            except IndexError:
+                place = self._new_place()
+            _, slip, handles = place
+            n = _encode_short(data, handles[allowed_special]) if allowed_special in handles else -1
+            ids = taken(slip.out[:n])
+            self._desks.append(place)
+            if n >= 0:
+                return ids
+        ids = self._encode_texts([data], allowed_special)[0]
+        return ids.tolist() if taken is np.ndarray.tolist else ids
+
+    def _new_place(self) -> tuple[_Desk, _Slip, dict[str, np.ndarray]]:
+        desk, slip = _new_desk(), _new_slip()
+        common = self._scanner, self._tokens, self._ranks
+        if self.pattern.scanner is None:
+            return desk, slip, {}
+        return desk, slip, {name: _handles(*common, which, desk, slip) for name, which in self._specials.items()}
+
     def _encode_stretch(self, found: Sequence[Piece]) -> list[int]:
         texts = [_to_bytes(piece.text) for piece in found]
         ends = np.cumsum([0, *map(len, texts)])
         pieces = np.zeros((len(texts), 4), np.int64)
         pieces[:, 0], pieces[:, 1] = ends[:-1], ends[1:]
         pieces[:, 2] = [self.special_tokens[piece.text] if piece.is_special else -1 for piece in found]
-        return self._encode_pieces(_padded(b"".join(texts)), pieces)[0].tolist()
+        return self._encode_pieces(_padded(b"".join(texts)), pieces, [len(pieces)])[0].tolist()
 
     def _encode_texts(self, texts: Sequence[bytes], allowed_special: str | Iterable[str]) -> tuple[np.ndarray, ...]:
         """The ids of all texts, end to end, and their offsets."""
@@ -3203,18 +3314,20 @@ class Tokenizer:
                 n = _cut_at_specials(text, start, start + len(part), specials, pieces, last[-1])
             last.append(n)
             start += len(part)
+        return self._encode_pieces(text, pieces, last)
+
+    def _encode_pieces(
+        self, text: np.ndarray, pieces: np.ndarray, last: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of pieces, see the kernel of this name, and where they are after so many pieces."""
+        pieces = pieces[: last[-1]]
         if self.pattern.scanner is None:
             pieces, last = self._cut_by_regex(text, pieces, last)
-        ids, pieces = self._encode_pieces(text, pieces[: last[-1]])
-        return ids, np.concatenate([[0], pieces[:, 3]])[last]
-
-    def _encode_pieces(self, text: np.ndarray, pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of pieces, see the kernel of this name, and the pieces with the ends of their ids."""
         try:
-            desk = self._desks.pop()
+            place = self._desks.pop()
         except IndexError:
-            desk = _new_desk()
-        out, at, shown = np.empty(len(text) // 3 + 64, np.uint32), np.zeros(3, np.int64), text
+            place = self._new_place()
+        desk, out, at, shown = place[0], np.empty(len(text) // 3 + 64, np.uint32), np.zeros(3, np.int64), text
         while True:
             status = _encode_pieces(text, shown, pieces, self._scanner, self._tokens, self._ranks, desk, out, at)
             if status == DONE:
@@ -3225,9 +3338,9 @@ class Tokenizer:
                 shown = _as_utf8(text)
             else:
                 self._refuse_byte(text, pieces[at[0]])
-        self._desks.append(desk)
+        self._desks.append(place)
         out.resize(at[1], refcheck=False)
-        return out, pieces
+        return out, np.concatenate([np.zeros(1, np.int64), pieces[:, 3]])[last]
 
     def _refuse_byte(self, text: np.ndarray, piece: np.ndarray):
         known = self._ranks.byte_ids[text[piece[0] : piece[1]]] >= 0
@@ -3237,7 +3350,7 @@ class Tokenizer:
     def _cut_by_regex(self, text: np.ndarray, pieces: np.ndarray, last: Sequence[int]) -> tuple[np.ndarray, list[int]]:
         """Pieces that are pretokens, and how many there are at the end of each text."""
         data, cut, reached = text.tobytes(), [], [0]
-        for start, stop, id, _ in pieces[: last[-1]].tolist():
+        for start, stop, id, _ in pieces.tolist():
             ends = [stop]
             if id < 0:
                 ends = np.cumsum([start, *map(len, self.pattern.split(data[start:stop]))])[1:]
@@ -3264,15 +3377,26 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes of some ids; raises ValueError for an id that is not in the vocabulary."""
-        return self._decoded(ids).tobytes()
+        few = self._decoded_few(ids)
+        return self._decoded(ids).tobytes() if few is None else few
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids. What is not UTF-8 becomes U+FFFD."""
-        return str(self._decoded(ids).data, "utf-8", "replace")
+        few = self._decoded_few(ids)
+        return str(self._decoded(ids).data, "utf-8", "replace") if few is None else few.decode("utf-8", "replace")
 
     def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
         """The texts of several lists of ids."""
         return [self.decode(ids) for ids in batch]
+
+    def _decoded_few(self, ids: Iterable[int]) -> bytes | None:
+        """A short list, without the 3 µs that it takes to call two kernels; None for all else."""
+        if not isinstance(ids, list) or len(ids) > 64:
+            return None
+        try:
+            return b"".join([self.vocab[id] for id in ids])
+        except (KeyError, TypeError):
+            return None  # to be told what is wrong
 
     def _decoded(self, ids: Iterable[int]) -> np.ndarray:
         ids = _id_array(ids)
