@@ -699,6 +699,7 @@ def _pretoken_end(text, start, stop, class_of, after, matches):
 
 LANES = 4  # cursors; one alone waits for its load most of the time, and makes 530 MB/s; four in one loop 1,150
 LANE = 1 << 13  # bytes that each of them scans in one go: the ends stay in the second cache
+SHORT_LANE = 256  # bytes for which it is worth while
 ENOUGH = LANES * LANE  # ends that a cursor finds before it waits for them to be taken
 
 
@@ -841,10 +842,10 @@ def _run_lanes(text, count, table, cursors):
 
 
 @kernel
-def _scan_lanes(text, stop, scanner, cursors):
-    """Move all cursors over LANE bytes each, or fewer; returns False if the text is not UTF-8."""
+def _scan_lanes(text, lane, stop, scanner, cursors):
+    """Move all cursors over so many bytes each, or fewer; returns False if the text is not UTF-8."""
     at, entry, filled = cursors.at, cursors.entry, cursors.filled
-    left, moved = LANE, False
+    left, moved = lane, False
     while left > 0 and not moved:
         left = _run_lanes(text, left, scanner.table, cursors)
         if (entry[0] | entry[1] | entry[2] | entry[3]) & np.uint32(LOOK):
@@ -862,11 +863,11 @@ def _scan_lanes(text, stop, scanner, cursors):
 
 
 @kernel
-def _place_lanes(text, cursors):
-    """Put the other cursors LANE bytes apart behind cursor 0, as if a pretoken began there."""
+def _place_lanes(text, lane, cursors):
+    """Put the other cursors so many bytes apart behind cursor 0, as if a pretoken began there."""
     for k in range(1, LANES):
-        at = cursors.at[0] + k * LANE
-        while text[at] & 0xC0 == 0x80 and at < cursors.at[0] + k * LANE + 3:
+        at = cursors.at[0] + k * lane
+        while text[at] & 0xC0 == 0x80 and at < cursors.at[0] + k * lane + 3:
             at += 1
         cursors.begin[k] = cursors.at[k] = at
         cursors.entry[k] = cursors.filled[k] = 0
@@ -911,9 +912,10 @@ def _scan_some(text, stop, scanner, cursors):
     if cursors.filled[0]:
         cursors.begin[0] = cursors.ends[0, cursors.filled[0] - 1]
         cursors.filled[0] = 0
-    if stop - cursors.at[0] >= LANES * LANE + 8:
-        _place_lanes(text, cursors)
-        if not _scan_lanes(text, stop, scanner, cursors):
+    lane = min(LANE, (stop - cursors.at[0] - 8) // LANES)
+    if lane >= SHORT_LANE:
+        _place_lanes(text, lane, cursors)
+        if not _scan_lanes(text, lane, stop, scanner, cursors):
             return -1
         for k in range(1, LANES):
             if (
@@ -2839,9 +2841,22 @@ def _cut_at_specials(text, start, stop, specials, pieces, n):
     It is more than there is room for if some were not written.
     """
     known, ends, ids, first = specials
+    ones, tops = ALL_ONES // np.uint64(255), ALL_ONES // np.uint64(255) << np.uint64(7)
     begin = start
     at = start if len(ids) else stop
+    common = len(ids) > 0 and first[known[0] + 1] - first[known[0]] == len(ids)
+    pattern = np.uint64(known[0]) * ones  # 8 times the first byte of all special tokens
     while at < stop:
+        if common:
+            while at + 8 <= stop:
+                different = load8(text, at) ^ pattern
+                if (different - ones) & ~different & tops:  # one of them is 0
+                    break
+                at += 8
+            while at < stop and text[at] != known[0]:
+                at += 1
+            if at == stop:
+                break
         found = -1
         for s in range(first[text[at]], first[text[at] + 1]):
             size = ends[s + 1] - ends[s]
@@ -2959,12 +2974,12 @@ class _Desk(NamedTuple):
     merging: _Merging
 
 
-class _Slip(NamedTuple):
-    """Where a short text is encoded."""
+class _Sheet(NamedTuple):
+    """Where a text is encoded that is not too long: fresh memory for each would take as long as its encoding."""
 
-    text: np.ndarray  # uint8[SHORT_TEXT + PADDING]
-    pieces: np.ndarray  # int64[64, 4]
-    out: np.ndarray  # uint32[SHORT_TEXT + 64]
+    text: np.ndarray  # uint8[2 * BLOCK + PADDING]
+    pieces: np.ndarray  # int64[…, 4], see _encode_pieces
+    out: np.ndarray  # uint32[BLOCK]
     at: np.ndarray  # int64[3]
 
 
@@ -3017,22 +3032,22 @@ def _new_desk() -> _Desk:
     )
 
 
-def _new_slip() -> _Slip:
-    return _Slip(
-        np.zeros(SHORT_TEXT + PADDING, np.uint8),
-        np.zeros((64, 4), np.int64),
-        np.zeros(SHORT_TEXT + 64, np.uint32),
+def _new_sheet() -> _Sheet:
+    return _Sheet(
+        np.zeros(2 * BLOCK + PADDING, np.uint8),
+        np.zeros((64 + BLOCK // 64, 4), np.int64),
+        np.zeros(max(BLOCK, 2 * SHORT_TEXT), np.uint32),
         np.zeros(3, np.int64),
     )
 
 
-def _handles(scanner: Scanner, tokens: _Tokens, ranks: _Ranks, specials: _Specials, desk: _Desk, slip: _Slip):
+def _handles(scanner: Scanner, tokens: _Tokens, ranks: _Ranks, specials: _Specials, desk: _Desk, sheet: _Sheet):
     """Where all these arrays stand, and their sizes: int64[35, 2]. They must outlive it.
 
     As arguments they would cost 40 ns each, in named tuples 130: more than to encode a dozen bytes.
     """
     table, n_states, *others = scanner
-    arrays = [table, *others, *tokens, *ranks, *specials, *desk.cursors, desk.keys, *desk.cache, *desk.merging, *slip]
+    arrays = [table, *others, *tokens, *ranks, *specials, *desk.cursors, desk.keys, *desk.cache, *desk.merging, *sheet]
     return np.array(
         [(scanner.after.shape[1], n_states), *((array.ctypes.data, array.size) for array in arrays)], np.int64
     )
@@ -3088,6 +3103,14 @@ def _new_specials(special_tokens: Mapping[str, int]) -> _Specials:
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class _Place(NamedTuple):
+    """All that one thread encodes with, and what `_encode_short` is told of it."""
+
+    desk: _Desk
+    sheet: _Sheet
+    handles: dict[str, np.ndarray]  # of texts in which all special tokens are honoured, or none
+
+
 class Tokenizer:
     """Text to token ids and back.
 
@@ -3130,7 +3153,7 @@ class Tokenizer:
         # What the pattern leaves to `regex` comes in pretokens, and is not cut any further.
         self._scanner = self.pattern.scanner or Pattern("none").scanner
         self._specials = {"all": _new_specials(self.special_tokens), "none": _new_specials({})}
-        self._desks: list[tuple[_Desk, _Slip, dict[str, np.ndarray]]] = []  # those that no thread is using
+        self._places: list[_Place] = []  # those that no thread is using
 
     def __len__(self) -> int:
         """The number of tokens, special tokens included."""
@@ -3275,24 +3298,32 @@ class Tokenizer:
         data = text.encode() if isinstance(text, str) and text.isascii() else _text_bytes(text)
         if len(data) <= SHORT_TEXT and isinstance(allowed_special, str):
             try:
-                place = self._desks.pop()
+                place = self._places.pop()
             except IndexError:
                 place = self._new_place()
-            _, slip, handles = place
-            n = _encode_short(data, handles[allowed_special]) if allowed_special in handles else -1
-            ids = taken(slip.out[:n])
-            self._desks.append(place)
+            handles = place.handles.get(allowed_special)
+            n = -1 if handles is None else _encode_short(data, handles)
+            ids = taken(place.sheet.out[:n])
+            self._places.append(place)
             if n >= 0:
                 return ids
         ids = self._encode_texts([data], allowed_special)[0]
         return ids.tolist() if taken is np.ndarray.tolist else ids
 
-    def _new_place(self) -> tuple[_Desk, _Slip, dict[str, np.ndarray]]:
-        desk, slip = _new_desk(), _new_slip()
+    def _new_place(self) -> _Place:
+        desk, sheet = _new_desk(), _new_sheet()
+        usual = self._specials if self.pattern.scanner else {}
         common = self._scanner, self._tokens, self._ranks
-        if self.pattern.scanner is None:
-            return desk, slip, {}
-        return desk, slip, {name: _handles(*common, which, desk, slip) for name, which in self._specials.items()}
+        return _Place(desk, sheet, {name: _handles(*common, which, desk, sheet) for name, which in usual.items()})
+
+    @contextlib.contextmanager
+    def _at_place(self) -> Iterator[_Place]:
+        try:
+            place = self._places.pop()
+        except IndexError:
+            place = self._new_place()
+        yield place
+        self._places.append(place)
 
     def _encode_stretch(self, found: Sequence[Piece]) -> list[int]:
         texts = [_to_bytes(piece.text) for piece in found]
@@ -3300,47 +3331,63 @@ class Tokenizer:
         pieces = np.zeros((len(texts), 4), np.int64)
         pieces[:, 0], pieces[:, 1] = ends[:-1], ends[1:]
         pieces[:, 2] = [self.special_tokens[piece.text] if piece.is_special else -1 for piece in found]
-        return self._encode_pieces(_padded(b"".join(texts)), pieces, [len(pieces)])[0].tolist()
+        with self._at_place() as place:
+            return self._encode_pieces(_padded(b"".join(texts)), pieces, [len(pieces)], place)[0].tolist()
 
-    def _encode_texts(self, texts: Sequence[bytes], allowed_special: str | Iterable[str]) -> tuple[np.ndarray, ...]:
+    def _encode_texts(
+        self, texts: Sequence[bytes], allowed_special: str | Iterable[str], number: np.dtype | type = np.uint32
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The ids of all texts, end to end, and their offsets."""
         specials = self._specials_of(allowed_special)
-        text = _padded(texts[0] if len(texts) == 1 else b"".join(texts))
-        pieces, last, start = np.zeros((64 + len(texts), 4), np.int64), [0], 0
-        for part in texts:
-            n = _cut_at_specials(text, start, start + len(part), specials, pieces, last[-1])
-            while n > len(pieces) - 2:
-                pieces = np.concatenate([pieces, np.zeros((n, 4), np.int64)])
+        size = sum(map(len, texts))
+        with self._at_place() as place:
+            sheet = place.sheet
+            fits = size + PADDING <= len(sheet.text)
+            text = sheet.text[: size + PADDING] if fits else np.empty(size + PADDING, np.uint8)
+            text[:size] = np.frombuffer(texts[0] if len(texts) == 1 else b"".join(texts), np.uint8)
+            text[size:] = 0
+            pieces, last, start = sheet.pieces, [0], 0
+            for part in texts:
                 n = _cut_at_specials(text, start, start + len(part), specials, pieces, last[-1])
-            last.append(n)
-            start += len(part)
-        return self._encode_pieces(text, pieces, last)
+                while n > len(pieces) - 2:
+                    pieces = np.concatenate([pieces, np.zeros((n, 4), np.int64)])
+                    n = _cut_at_specials(text, start, start + len(part), specials, pieces, last[-1])
+                last.append(n)
+                start += len(part)
+            return self._encode_pieces(text, pieces, last, place, number)
 
     def _encode_pieces(
-        self, text: np.ndarray, pieces: np.ndarray, last: Sequence[int]
+        self,
+        text: np.ndarray,
+        pieces: np.ndarray,
+        last: Sequence[int],
+        place: _Place,
+        number: np.dtype | type = np.uint32,
     ) -> tuple[np.ndarray, np.ndarray]:
         """The ids of pieces, see the kernel of this name, and where they are after so many pieces."""
         pieces = pieces[: last[-1]]
         if self.pattern.scanner is None:
             pieces, last = self._cut_by_regex(text, pieces, last)
-        try:
-            place = self._desks.pop()
-        except IndexError:
-            place = self._new_place()
-        desk, out, at, shown = place[0], np.empty(len(text) // 3 + 64, np.uint32), np.zeros(3, np.int64), text
+        out = place.sheet.out if len(text) <= len(place.sheet.text) else np.empty(len(text) // 3, np.uint32)
+        at, shown = np.zeros(3, np.int64), text
         while True:
-            status = _encode_pieces(text, shown, pieces, self._scanner, self._tokens, self._ranks, desk, out, at)
+            status = _encode_pieces(text, shown, pieces, self._scanner, self._tokens, self._ranks, place.desk, out, at)
             if status == DONE:
                 break
             if status == NO_ROOM:
-                out.resize(max(len(out) * 3 // 2, at[1] + at[2]), refcheck=False)
+                larger = np.empty(max(len(out) * 3 // 2, at[1] + at[2]), np.uint32)
+                larger[: at[1]] = out[: at[1]]
+                out = larger
             elif status == NOT_UTF8:
                 shown = _as_utf8(text)
             else:
                 self._refuse_byte(text, pieces[at[0]])
-        self._desks.append(place)
-        out.resize(at[1], refcheck=False)
-        return out, np.concatenate([np.zeros(1, np.int64), pieces[:, 3]])[last]
+        if out is not place.sheet.out and number == out.dtype:
+            out.resize(at[1], refcheck=False)
+            ids = out
+        else:
+            ids = out[: at[1]].astype(number)
+        return ids, np.concatenate([np.zeros(1, np.int64), pieces[:, 3]])[last]
 
     def _refuse_byte(self, text: np.ndarray, piece: np.ndarray):
         known = self._ranks.byte_ids[text[piece[0] : piece[1]]] >= 0
@@ -3408,10 +3455,22 @@ class Tokenizer:
         return text[:size]
 
 
-@functools.lru_cache(maxsize=4)
+_unpickled_before: dict[bytes, Tokenizer] = {}
+
+
 def _unpickled(pickled: bytes) -> Tokenizer:
-    """A tokenizer is sent with each piece of work, and made once in a process."""
-    return Tokenizer(*pickle.loads(zlib.decompress(pickled)))
+    """A tokenizer is sent with each piece of work, and made once in a process; the last few are kept."""
+    if pickled not in _unpickled_before:
+        tokenizer = Tokenizer(*pickle.loads(zlib.decompress(pickled)))
+        tokenizer._pickled = pickled
+        _keep(pickled, tokenizer)
+    return _unpickled_before[pickled]
+
+
+def _keep(pickled: bytes, tokenizer: Tokenizer) -> None:
+    while len(_unpickled_before) >= 4:
+        del _unpickled_before[next(iter(_unpickled_before))]
+    _unpickled_before[pickled] = tokenizer
 
 
 def _text_bytes(text: str | bytes) -> bytes:
@@ -3894,7 +3953,8 @@ def _encoded_blocks(
     if last is None and append is not None:
         known = ", ".join(tokenizer.special_tokens) or "it has none"
         raise BadInput(f"{append!r} is not a special token of this tokenizer: {known}")
-    tokenizer.encode_to_numpy(b"one two")  # compiles before processes are forked
+    tokenizer.encode_to_numpy(b"one two")  # compiled, and known, before processes are forked
+    _keep(tokenizer._pickled, tokenizer)
     work = functools.partial(_encode_blocks, tokenizer, last, allowed, text_field)
     blocks = _gathered(read_blocks(files, tokenizer.pattern, allowed, text_field))
     return _map_in_order(work, blocks, workers, executor)
@@ -3904,12 +3964,13 @@ def _encode_blocks(
     tokenizer: Tokenizer, last: int | None, allowed_special: Sequence[str], text_field: str | None, blocks: list[Block]
 ) -> _Part:
     """Encode some blocks. Documents end with the id `last`, if it is given, and else with their texts."""
+    number = _id_type("auto", tokenizer)  # fewer bytes for the pipe
     parts, ends, n_tokens, n_bytes = [], [], 0, 0
     for block in blocks:
         texts = _texts_of(block, text_field)
         if not texts:
             continue
-        ids, offsets = tokenizer._encode_texts(texts, allowed_special)
+        ids, offsets = tokenizer._encode_texts(texts, allowed_special, number)
         n_bytes += sum(map(len, texts))
         if last is None:
             at = offsets[1:] if block.ends else offsets[:0]
@@ -3922,8 +3983,7 @@ def _encode_blocks(
         parts.append(ids)
         ends.append(at + n_tokens)
         n_tokens += len(ids)
-    number = _id_type("auto", tokenizer)  # fewer bytes for the pipe
-    ids = np.concatenate([np.zeros(0, np.uint32), *parts]).astype(number)
+    ids = parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, number), *parts])
     return _Part(ids, np.concatenate([np.zeros(0, np.int64), *ends]), n_bytes, sum(block.n_bytes for block in blocks))
 
 

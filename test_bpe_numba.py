@@ -836,7 +836,7 @@ def test_threads_share_a_tokenizer(tokenizer, some_texts):
     with ThreadPoolExecutor(8) as pool:
         for _ in range(3):
             assert list(pool.map(shared.encode, some_texts)) == expected
-    assert 1 <= len(shared._desks) <= 8
+    assert 1 <= len(shared._places) <= 8
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
