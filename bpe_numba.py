@@ -34,7 +34,7 @@ The way of the data, which is the order of the sections
     Vocabulary   Merges -> the vocabulary: ids and bytes
     Encoding     words -> ids, by kernels with a cache
     Tokenizer    text -> ids -> text
-    Files        tokenizer.json, vocab.json and merges.txt
+    Files        the formats of Hugging Face, GPT-2, tiktoken and transformers
     Training     from files to a tokenizer, in one call
     Corpora      from files to files of token ids, in worker processes
     Stages       seconds, memory and the Scalene profiler, stage by stage
@@ -44,12 +44,14 @@ The way of the data, which is the order of the sections
 from __future__ import annotations
 
 import argparse
+import base64
 import codecs
 import contextlib
 import functools
 import glob
 import gzip
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -995,8 +997,17 @@ class Pattern:
     [b'ab', b'12', b'cd']
     """
 
-    def __init__(self, name_or_regex: str = "gpt2"):
-        """Raises ValueError if the regular expression does not compile or matches the empty string."""
+    def __init__(self, name_or_regex: str | Sequence[str] = "gpt2"):
+        """Raises ValueError if a regular expression does not compile or matches the empty string.
+
+        Of several, each cuts what those before it have left together.
+        """
+        self.chain: list[Pattern] = []
+        if not isinstance(name_or_regex, str):
+            self.chain = [Pattern(text) for text in name_or_regex]
+            self.text, self.name, self.scanner = tuple(pattern.text for pattern in self.chain), None, None
+            self.remark = "several patterns are applied one by one, which is some 50 times slower than one"
+            return
         self.text = PATTERNS.get(name_or_regex, name_or_regex)
         self.name = next((name for name, text in PATTERNS.items() if text == self.text), None)
         if regex.fullmatch(r"[A-Za-z][A-Za-z\d_-]+", self.text):
@@ -1019,6 +1030,11 @@ class Pattern:
 
     def split(self, data: bytes) -> list[bytes]:
         """Cut bytes into pretokens; joined, they are the bytes. What is not UTF-8 is matched as lone surrogates."""
+        if self.chain:
+            words = [data] if data else []
+            for pattern in self.chain:
+                words = [part for word in words for part in pattern.split(word)]
+            return words
         if self.scanner is None:
             return self._split_by_regex(data)
         ends = self.ends(data).tolist()
@@ -2379,19 +2395,27 @@ def _learn(words: Words, n_symbols: int, rule: str, min_frequency: int, progress
 # ─── Vocabulary ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def build_vocabulary(
-    merges: Merges, special_tokens: Sequence[str] = ()
-) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
-    """Number the tokens as Hugging Face does: special tokens, the bytes in BYTE_ORDER, then what was merged.
+SPECIAL_TOKENS_AT = ("first", "after-bytes", "last")
 
-    Returns the vocabulary, id -> bytes, and the merges as pairs of bytes.
+
+def build_vocabulary(
+    merges: Merges, special_tokens: Sequence[str] = (), special_tokens_at: str = "first"
+) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
+    """Number the tokens: the bytes in BYTE_ORDER, then what was merged; and the special tokens among them.
+
+    They are "first", as Hugging Face's trainer has them, "after-bytes", or "last", as in GPT-2. Returns the vocabulary,
+    id -> bytes, and the merges as pairs of bytes.
     """
+    if special_tokens_at not in SPECIAL_TOKENS_AT:
+        raise BadInput(f"special tokens are {', '.join(SPECIAL_TOKENS_AT)}, not {special_tokens_at!r}")
     tokens = [bytes([b]) for b in range(256)]
     listed = []
     for left, right in merges.pairs.tolist():
         listed.append((tokens[left], tokens[right]))
         tokens.append(tokens[left] + tokens[right])
-    in_order = [*(token.encode() for token in special_tokens), *(tokens[b] for b in BYTE_ORDER), *tokens[256:]]
+    in_order = [*(tokens[b] for b in BYTE_ORDER), *tokens[256:]]
+    at = {"first": 0, "after-bytes": 256, "last": len(in_order)}[special_tokens_at]
+    in_order[at:at] = [token.encode() for token in special_tokens]
     return dict(enumerate(in_order)), listed
 
 
@@ -2677,9 +2701,17 @@ def _heap_pop(heap, size):
     return least
 
 
+@inlined
+def _but(entry, without):
+    return NONE if entry & LOW == without else entry
+
+
 @kernel
-def _merge_long(text, start, size, ranks, out, at):
-    """What `_merge_short` does, for a word of any length in n log n steps: ranks and places wait in a heap."""
+def _merge_long(text, start, size, without, ranks, out, at):
+    """What `_merge_short` does, for a word of any length in n log n steps: ranks and places wait in a heap.
+
+    No pair becomes the token `without`, if there is such.
+    """
     byte_ids, byte_pairs, pairs, filter = ranks
     symbols, before, after = np.empty(size, np.uint32), np.empty(size, np.uint32), np.empty(size, np.uint32)
     entries = np.full(size, NONE, np.uint64)
@@ -2689,7 +2721,7 @@ def _merge_long(text, start, size, ranks, out, at):
             return -1
         symbols[k], before[k], after[k] = byte_ids[text[start + k]], k - 1, k + 1
     for k in range(size - 1):
-        entries[k] = byte_pairs[np.int64(text[start + k]) << 8 | np.int64(text[start + k + 1])]
+        entries[k] = _but(byte_pairs[np.int64(text[start + k]) << 8 | np.int64(text[start + k + 1])], without)
         if entries[k] != NONE:
             _heap_push(heap, waiting, entries[k] & ~LOW | np.uint64(k))
             waiting += 1
@@ -2704,13 +2736,13 @@ def _merge_long(text, start, size, ranks, out, at):
         symbols[i], after[i], entries[i], entries[j] = entries[i] & LOW, k, NONE, NONE
         if k < size:
             before[k] = i
-            entries[i] = _rank_of(np.uint64(symbols[i]), np.uint64(symbols[k]), pairs, filter)
+            entries[i] = _but(_rank_of(np.uint64(symbols[i]), np.uint64(symbols[k]), pairs, filter), without)
             if entries[i] != NONE:
                 _heap_push(heap, waiting, entries[i] & ~LOW | np.uint64(i))
                 waiting += 1
         if i:
             h = np.int64(before[i])
-            entries[h] = _rank_of(np.uint64(symbols[h]), np.uint64(symbols[i]), pairs, filter)
+            entries[h] = _but(_rank_of(np.uint64(symbols[h]), np.uint64(symbols[i]), pairs, filter), without)
             if entries[h] != NONE:
                 _heap_push(heap, waiting, entries[h] & ~LOW | np.uint64(h))
                 waiting += 1
@@ -2720,6 +2752,23 @@ def _merge_long(text, start, size, ranks, out, at):
         n += 1
         k = np.int64(after[k])
     return n
+
+
+@kernel
+def _last_pairs(ids, tokens, ranks, pairs, out):
+    """Write the two ids that become each of these tokens in the end, int64[…, 2]; -1 where the merges do not get there.
+
+    There is but one such pair. What happens to the bytes of a token, until it is one, is decided by them alone: each
+    merge that is made in them would have been made in them alone, in the same order.
+    """
+    for k in range(len(ids)):
+        pairs[k] = -1
+        start, size = tokens.starts[ids[k]], tokens.sizes[ids[k]]
+        n = _merge_long(tokens.text, start, size, np.uint64(ids[k]), ranks, out, 0)
+        if n == 2:
+            entry = _rank_of(np.uint64(out[0]), np.uint64(out[1]), ranks.pairs, ranks.filter)
+            if entry & LOW == np.uint64(ids[k]):
+                pairs[k, 0], pairs[k, 1] = out[0], out[1]
 
 
 @inlined
@@ -2818,7 +2867,7 @@ def _encode_words(text, start, ends, n, keys, tokens, ranks, cache, merging, out
                     text, begin, size, byte_ids, byte_pairs, pairs, filter, symbols, joined, values, out, at
                 )
             else:
-                n_ids = _merge_long(text, begin, size, ranks, out, at)
+                n_ids = _merge_long(text, begin, size, NONE, ranks, out, at)
             if n_ids < 0:
                 return -1
             if size <= len(known) >> 12:  # longer ones are not worth their place
@@ -3111,6 +3160,16 @@ class _Place(NamedTuple):
     handles: dict[str, np.ndarray]  # of texts in which all special tokens are honoured, or none
 
 
+class Flags(NamedTuple):
+    """How Hugging Face finds a special token in a text."""
+
+    single_word: bool = False  # only where no letter or digit stands beside it
+    lstrip: bool = False  # with the white space before it
+    rstrip: bool = False  # and behind it
+    normalized: bool = False  # after all that are not
+    special: bool = True  # left out by what is to leave special tokens out: nothing here does
+
+
 class Tokenizer:
     """Text to token ids and back.
 
@@ -3118,7 +3177,10 @@ class Tokenizer:
     merges          pairs of bytes, the first to be merged first; or None, and any two neighbours whose bytes, joined,
                     are a token may merge, the token of the lowest id first, as tiktoken does
     special_tokens  strings, or strings and their ids; those that have no id get the ids behind the last
-    pattern         the name of a pattern, or a regular expression
+    pattern         the name of a pattern, a regular expression, or several, each of which cuts what the last has left
+    ignore_merges   a pretoken that is a token is that token, even where the merges do not get there
+    add_prefix_space  text that does not begin with a space is encoded as if it did
+    flags           how special tokens are found, if not in the plain way
 
     Threads may share a tokenizer, and it can be pickled. Raises ValueError for a vocabulary that cannot be.
 
@@ -3135,24 +3197,35 @@ class Tokenizer:
         vocab: Mapping[int, bytes],
         merges: Sequence[tuple[bytes, bytes]] | None,
         special_tokens: Iterable[str] | Mapping[str, int] | None = None,
-        pattern: str = "gpt2",
+        pattern: str | Sequence[str] = "gpt2",
+        *,
+        ignore_merges: bool = False,
+        add_prefix_space: bool = False,
+        flags: Mapping[str, Flags] | None = None,
     ):
         self.pattern = Pattern(pattern)
-        self.vocab, self.special_tokens = _with_specials(_checked_vocab(vocab), special_tokens or ())
+        self.vocab, self.special_tokens = _with_specials(vocab, special_tokens or ())
         self.merges = None if merges is None else [(left, right) for left, right in merges]
+        self.ignore_merges = ignore_merges or merges is None
+        self.add_prefix_space = add_prefix_space
+        self.flags = {token: flag for token, flag in (flags or {}).items() if token in self.special_tokens}
+        self.config: dict = {}  # what tokenizer_config.json shall say
+        self.post_processor: dict | None = None  # what tokenizer.json says of it; used by others
         self._id_of = {token: id for id, token in self.vocab.items()}
         self._tokens = _new_tokens(self.vocab)
         byte_ids = [self._id_of.get(bytes([b]), -1) for b in range(256)]
-        if self.merges is None:
-            special = set(self.special_tokens.values())
-            ordinary = sorted(id for id in self.vocab if id not in special)
+        special = set(self.special_tokens.values()) - {self._id_of.get(a + b) for a, b in self.merges or ()}
+        ordinary = sorted(id for id in self.vocab if id not in special)
+        if self.ignore_merges:
             self._tokens = _indexed(self._tokens, ordinary)
+        if self.merges is None:
             self._ranks = _new_ranks(byte_ids, _splits(self._tokens, ordinary), True)
         else:
             self._ranks = _new_ranks(byte_ids, _merged_ids(self.merges, self._id_of), False)
         # What the pattern leaves to `regex` comes in pretokens, and is not cut any further.
         self._scanner = self.pattern.scanner or Pattern("none").scanner
         self._specials = {"all": _new_specials(self.special_tokens), "none": _new_specials({})}
+        self._is_plain = not add_prefix_space and not _need_care(self.special_tokens, self.flags)
         self._places: list[_Place] = []  # those that no thread is using
 
     def __len__(self) -> int:
@@ -3166,14 +3239,20 @@ class Tokenizer:
     def __reduce__(self):
         return _unpickled, (self._pickled,)
 
+    def _state(self) -> tuple[tuple, dict]:
+        """What to make the same tokenizer with."""
+        names = "ignore_merges", "add_prefix_space", "flags"
+        return (self.vocab, self.merges, self.special_tokens, self.pattern.text), {k: getattr(self, k) for k in names}
+
     @functools.cached_property
     def _pickled(self) -> bytes:
-        return zlib.compress(pickle.dumps((self.vocab, self.merges, self.special_tokens, self.pattern.text)), 1)
+        return zlib.compress(pickle.dumps((self._state(), self.config, self.post_processor)), 1)
 
     @functools.cached_property
     def digest(self) -> str:
         """A SHA-256 of all that decides about ids, in hexadecimal."""
-        model = sorted(self.vocab.items()), self.merges, sorted(self.special_tokens.items()), self.pattern.text
+        (vocab, merges, special_tokens, pattern), options = self._state()
+        model = sorted(vocab.items()), merges, sorted(special_tokens.items()), pattern, sorted(options.items())
         return hashlib.sha256(repr(model).encode()).hexdigest()
 
     @classmethod
@@ -3184,31 +3263,60 @@ class Tokenizer:
         special_tokens: Iterable[str] | None = None,
         pattern: str = "gpt2",
     ) -> Tokenizer:
-        """Load GPT-2's two files, vocab.json and merges.txt."""
-        special_tokens = _checked_specials(special_tokens or ())
-        vocab = _vocab_from_json(_json_file(Path(vocab_path)), special_tokens, str(vocab_path))
-        return cls(vocab, _merges_from_text(Path(merges_path)), special_tokens, pattern)
+        """Load GPT-2's two files, vocab.json and merges.txt.
+
+        If no special tokens are given, they are the tokens that no merge makes, the bytes apart.
+        """
+        return _from_gpt2(Path(vocab_path), Path(merges_path), special_tokens, pattern)
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> Tokenizer:
-        """Load a folder written by `save`, or a tokenizer.json of Hugging Face's with a byte-level BPE model."""
-        path = Path(path)
-        file = path / "tokenizer.json" if path.is_dir() else path
-        if not file.is_file():
-            raise BadInput(f"{path}: no tokenizer.json here")
-        return _from_huggingface(_json_file(file), str(file))
+    def load(
+        cls,
+        path: str | os.PathLike,
+        *,
+        encoding: str | None = None,
+        pattern: str | None = None,
+        special_tokens: Iterable[str] | Mapping[str, int] | None = None,
+    ) -> Tokenizer:
+        """Load a model from a file or a folder: what it is, its content tells.
 
-    def save(self, folder: str | os.PathLike) -> None:
-        """Write tokenizer.json (Hugging Face's format, the whole model), vocab.json and merges.txt (GPT-2's)."""
-        names = _token_names(self)
-        pairs = [(_to_chars(left), _to_chars(right)) for left, right in self.merges]
-        _write_files(
-            Path(folder),
-            {
-                "tokenizer.json": _dump(_to_huggingface(self, names, pairs), indent=2),
-                "vocab.json": _dump(names),
-                "merges.txt": "".join(["#version: 0.2\n", *(f"{left} {right}\n" for left, right in pairs)]),
-            },
+        That is a tokenizer.json of Hugging Face's with a byte-level BPE; GPT-2's vocab.json and merges.txt, whatever
+        they are called; or a rank file of tiktoken's. For a rank file, `encoding` is a name in ENCODINGS, or `pattern`
+        and `special_tokens` say what the file does not; neither is needed for a published one, or one that was saved
+        here. Raises ValueError for a file that is none of these, and for what would encode otherwise here than there.
+        """
+        return _load(Path(path), encoding, pattern, special_tokens)
+
+    def save(self, path: str | os.PathLike, format: str | None = None) -> None:
+        """Write a model folder.
+
+        "huggingface"   tokenizer.json, tokenizer_config.json, special_tokens_map.json
+        "gpt2"          vocab.json, merges.txt
+        "tiktoken"      tokenizer.tiktoken, and the pattern and the special tokens in tokenizer.tiktoken.json
+        None            the first, and the second if it can be
+
+        Raises ValueError for what the format cannot hold.
+        """
+        if format not in (None, *FORMATS):
+            raise BadInput(f"the formats are {', '.join(FORMATS)}, not {format!r}")
+        if format is None:
+            plain = self.merges is not None and not self.ignore_merges
+            texts = _huggingface_files(self) | (_gpt2_files(self) if plain else {})
+        else:
+            texts = FORMATS[format](self)
+        _write_files(Path(path), texts)
+
+    def to_huggingface(self):
+        """A `tokenizers.Tokenizer` with the same ids."""
+        tokenizers = _imported("tokenizers")
+        return tokenizers.Tokenizer.from_str(_huggingface_files(self)["tokenizer.json"])
+
+    def to_tiktoken(self, name: str = "bpe_numba"):
+        """A `tiktoken.Encoding` with the same ids; raises ValueError if there can be none."""
+        tiktoken = _imported("tiktoken")
+        ranks = _tiktoken_ranks(self)
+        return tiktoken.Encoding(
+            name, pat_str=self.pattern.text, mergeable_ranks=ranks, special_tokens=self.special_tokens
         )
 
     def token_to_id(self, token: bytes | str) -> int | None:
@@ -3288,6 +3396,9 @@ class Tokenizer:
         """
         if isinstance(chunks, (str, bytes)):
             chunks = [chunks]
+        if not self._is_plain:
+            yield from self.encode("".join(_decoded(chunks)).encode("utf-8", "surrogateescape"), allowed_special)
+            return
         splitter = Splitter(self.pattern, self._allowed(allowed_special))
         for text in _decoded(chunks):
             yield from self._encode_stretch(splitter.feed(text))
@@ -3312,7 +3423,7 @@ class Tokenizer:
 
     def _new_place(self) -> _Place:
         desk, sheet = _new_desk(), _new_sheet()
-        usual = self._specials if self.pattern.scanner else {}
+        usual = self._specials if self.pattern.scanner and self._is_plain else {}
         common = self._scanner, self._tokens, self._ranks
         return _Place(desk, sheet, {name: _handles(*common, which, desk, sheet) for name, which in usual.items()})
 
@@ -3338,6 +3449,8 @@ class Tokenizer:
         self, texts: Sequence[bytes], allowed_special: str | Iterable[str], number: np.dtype | type = np.uint32
     ) -> tuple[np.ndarray, np.ndarray]:
         """The ids of all texts, end to end, and their offsets."""
+        if not self._is_plain:
+            return self._encode_with_care(texts, allowed_special, number)
         specials = self._specials_of(allowed_special)
         size = sum(map(len, texts))
         with self._at_place() as place:
@@ -3355,6 +3468,23 @@ class Tokenizer:
                 last.append(n)
                 start += len(part)
             return self._encode_pieces(text, pieces, last, place, number)
+
+    def _encode_with_care(
+        self, texts: Sequence[bytes], allowed_special: str | Iterable[str], number: np.dtype | type
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`_encode_texts` where special tokens have flags, or text is to begin with a space."""
+        flags = {token: self.flags.get(token, Flags()) for token in self._allowed(allowed_special)}
+        found, last = [], [0]
+        for text in texts:
+            for part, token in _split_at_added(_to_text(text), flags):
+                prefix = " " if self.add_prefix_space and token is None and not part.startswith(" ") else ""
+                found.append((_to_bytes(prefix + part), -1 if token is None else self.special_tokens[token]))
+            last.append(len(found))
+        ends = np.cumsum([0, *(len(data) for data, _ in found)])
+        pieces = np.zeros((len(found), 4), np.int64)
+        pieces[:, 0], pieces[:, 1], pieces[:, 2] = ends[:-1], ends[1:], [id for _, id in found]
+        with self._at_place() as place:
+            return self._encode_pieces(_padded(b"".join(data for data, _ in found)), pieces, last, place, number)
 
     def _encode_pieces(
         self,
@@ -3461,8 +3591,9 @@ _unpickled_before: dict[bytes, Tokenizer] = {}
 def _unpickled(pickled: bytes) -> Tokenizer:
     """A tokenizer is sent with each piece of work, and made once in a process; the last few are kept."""
     if pickled not in _unpickled_before:
-        tokenizer = Tokenizer(*pickle.loads(zlib.decompress(pickled)))
-        tokenizer._pickled = pickled
+        (arguments, options), config, post_processor = pickle.loads(zlib.decompress(pickled))
+        tokenizer = Tokenizer(*arguments, **options)
+        tokenizer.config, tokenizer.post_processor, tokenizer._pickled = config, post_processor, pickled
         _keep(pickled, tokenizer)
     return _unpickled_before[pickled]
 
@@ -3471,6 +3602,48 @@ def _keep(pickled: bytes, tokenizer: Tokenizer) -> None:
     while len(_unpickled_before) >= 4:
         del _unpickled_before[next(iter(_unpickled_before))]
     _unpickled_before[pickled] = tokenizer
+
+
+def _need_care(special_tokens: Iterable[str], flags: Mapping[str, Flags]) -> bool:
+    """Whether to look for special tokens, the longest first, is not enough."""
+    plain = {Flags(normalized=n, special=s) for n in (False, True) for s in (False, True)}
+    mixed = len({flags.get(token, Flags()).normalized for token in special_tokens}) > 1
+    return not plain.issuperset(flags.values()) or (mixed and _can_overlap(list(special_tokens)))
+
+
+def _split_at_added(text: str, flags: Mapping[str, Flags]) -> Iterator[tuple[str, str | None]]:
+    """Cut a text at special tokens as Hugging Face does: those that are not `normalized` first."""
+    parts: list[tuple[str, str | None]] = [(text, None)]
+    for normalized in (False, True):
+        wanted = [token for token, flag in flags.items() if flag.normalized == normalized]
+        if wanted:
+            pattern = _special_regex(wanted)
+            cut = ([(part, token)] if token else _split_once(part, pattern, flags) for part, token in parts)
+            parts = list(itertools.chain.from_iterable(cut))
+    return ((part, token) for part, token in parts if part)
+
+
+def _split_once(text: str, pattern: regex.Pattern, flags: Mapping[str, Flags]) -> Iterator[tuple[str, str | None]]:
+    end = 0
+    for match in pattern.finditer(text):
+        flag, start, stop = flags[match[0]], match.start(), match.end()
+        if flag.single_word and (regex.search(r"\w\Z", text[:start]) or regex.match(r"\w", text[stop:])):
+            continue
+        if flag.lstrip:
+            start = max(end, len(text[:start].rstrip()))
+        if flag.rstrip:
+            stop += len(text[stop:]) - len(text[stop:].lstrip())
+        yield text[end:start], None
+        yield text[start:stop], match[0]
+        end = stop
+    yield text[end:], None
+
+
+def _imported(name: str):
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise BadInput(f"this needs the package {name}: pip install {name}") from None
 
 
 def _text_bytes(text: str | bytes) -> bytes:
@@ -3513,12 +3686,19 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
         raise BadInput(f"id {wrong!r} is not in the vocabulary") from None
 
 
+_IDS = f"an id is a whole number from 0 to {MOST_IDS - 1:,}"
+
+
+def _is_id(id: object) -> bool:
+    return isinstance(id, int) and not isinstance(id, bool) and 0 <= id < MOST_IDS
+
+
 def _checked_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
     """A copy, after a look at every entry."""
     seen: dict[bytes, int] = {}
     for id, token in vocab.items():
-        if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < MOST_IDS:
-            raise BadInput(f"a token id is a whole number from 0 to {MOST_IDS - 1:,}, not {id!r} (token {token!r})")
+        if not _is_id(id):
+            raise BadInput(f"the token {token!r} has the id {id!r}: {_IDS}")
         if not isinstance(token, bytes) or not token:
             raise BadInput(f"a token is bytes, at least one: id {id} has {token!r}")
         if token in seen:
@@ -3528,21 +3708,25 @@ def _checked_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
 
 
 def _with_specials(
-    vocab: dict[int, bytes], special_tokens: Iterable[str] | Mapping[str, int]
+    vocab: Mapping[int, bytes], special_tokens: Iterable[str] | Mapping[str, int]
 ) -> tuple[dict[int, bytes], dict[str, int]]:
     """The vocabulary with the special tokens, and their ids: given, or found in the vocabulary, or behind its last."""
+    vocab = _checked_vocab(vocab)
     given = special_tokens if isinstance(special_tokens, Mapping) else {}
     id_of = {token: id for id, token in vocab.items()}
-    ids = {}
+    ids, following = {}, max(vocab, default=-1) + 1
     for token in _checked_specials(special_tokens):
         known = id_of.get(token.encode())
-        id = given.get(token, max(vocab, default=-1) + 1 if known is None else known)
-        if id != known and (known is not None or id in vocab):
-            raise BadInput(f"the special token {token!r} with the id {id} and {known or id} in the vocabulary differ")
-        ids[token] = id
-        vocab[id] = token.encode()
-        id_of[token.encode()] = id
-    return _checked_vocab(vocab), ids
+        id = given.get(token, following if known is None else known)
+        if not _is_id(id):
+            raise BadInput(f"the special token {token!r} has the id {id!r}: {_IDS}")
+        if id != known and known is not None:
+            raise BadInput(f"the special token {token!r} has the ids {known} and {id}")
+        if vocab.setdefault(id, token.encode()) != token.encode():
+            raise BadInput(f"the special token {token!r} has the id {id}, which is that of {vocab[id]!r}")
+        ids[token] = id_of[token.encode()] = id
+        following = max(following, id + 1)
+    return vocab, ids
 
 
 def _merged_ids(merges: Sequence[tuple[bytes, bytes]], id_of: Mapping[bytes, int]) -> np.ndarray:
@@ -3557,6 +3741,58 @@ def _merged_ids(merges: Sequence[tuple[bytes, bytes]], id_of: Mapping[bytes, int
 
 
 # ─── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+LARGEST_FILE = 1 << 28  # bytes of a model file: o200k_base has 4 million, and the largest tokenizer.json some 40
+
+
+class Encoding(NamedTuple):
+    """A rank file that was published, and what it does not say."""
+
+    pattern: str
+    special_tokens: Mapping[str, int]
+    digest: str  # SHA-256 of the file
+
+
+def _numbered(names: Iterable[str], first: int) -> dict[str, int]:
+    return dict(zip(names, itertools.count(first), strict=False))
+
+
+_FIM = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
+_R50K = Encoding("gpt2", {"<|endoftext|>": 50256}, "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930")
+_O200K = Encoding(
+    "o200k",
+    {"<|endoftext|>": 199999, "<|endofprompt|>": 200018},
+    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+)
+_HARMONY = {200002: "return", 200003: "constrain", 200005: "channel", 200006: "start", 200007: "end", 200008: "message"}
+_HARMONY |= {200012: "call", 200018: "endofprompt"}
+_LLAMA3 = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id", 9: "eot_id"}
+_reserved = itertools.count()
+
+# Facts of tiktoken 0.14 and of Llama 3's own code.
+ENCODINGS = {
+    "gpt2": _R50K,
+    "r50k_base": _R50K,
+    "p50k_base": _R50K._replace(digest="94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"),
+    "cl100k_base": Encoding(
+        "cl100k",
+        _numbered(("<|endoftext|>", *_FIM), 100257) | {"<|endofprompt|>": 100276},
+        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+    ),
+    "o200k_base": _O200K,
+    "o200k_harmony": _O200K._replace(
+        special_tokens={"<|startoftext|>": 199998, "<|endoftext|>": 199999}
+        | {f"<|{_HARMONY.get(id, f'reserved_{id}')}|>": id for id in range(200000, 201088)}
+    ),
+    "llama3": Encoding(
+        "llama3",
+        {
+            f"<|{_LLAMA3[n] if n in _LLAMA3 else f'reserved_special_token_{next(_reserved)}'}|>": 128000 + n
+            for n in range(256)
+        },
+        "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55",
+    ),
+}
 
 
 def _to_chars(token: bytes) -> str:
@@ -3586,6 +3822,93 @@ def _token_names(tokenizer: Tokenizer) -> dict[str, int]:
     return names
 
 
+def _load(
+    path: Path, encoding: str | None, pattern: str | None, special_tokens: Iterable[str] | Mapping[str, int] | None
+) -> Tokenizer:
+    """See Tokenizer.load."""
+    file = _model_in(path) if path.is_dir() else path
+    if not file.is_file():
+        raise BadInput(f"{path}: no such file or folder")
+    data = _model_bytes(file)
+    if data.lstrip()[:1] == b"{":
+        content = _json(data, str(file))
+        if "model" in content:
+            tokenizer = _from_huggingface(content, str(file))
+        else:
+            merges = _partner(file, ("vocab", "merges"), ("encoder.json", "vocab.bpe"), "merges")
+            tokenizer = _from_gpt2(file, merges, special_tokens, pattern or "gpt2")
+    elif regex.match(rb"[A-Za-z0-9+/]+=* \d+\r?\n", data):
+        tokenizer = _from_ranks(data, file, encoding, pattern, special_tokens)
+    elif regex.match(rb"#version|\S+ \S+\r?\n", data):
+        vocab = _partner(file, ("merges", "vocab"), ("vocab.bpe", "encoder.json"), "vocabulary")
+        tokenizer = _from_gpt2(vocab, file, special_tokens, pattern or "gpt2")
+    elif data[:1] == b"\n":
+        raise BadInput(f"{file}: looks like a SentencePiece model, which is not supported")
+    else:
+        raise BadInput(f"{file}: neither a tokenizer.json, nor vocab.json or merges.txt, nor a rank file")
+    if (config := file.with_name("tokenizer_config.json")).is_file():
+        content = _json(_model_bytes(config), str(config))
+        tokenizer.config = {name: content[name] for name in _CONFIG if name in content}
+    return tokenizer
+
+
+def _model_in(folder: Path) -> Path:
+    """The file of a folder that is, or begins, a model."""
+    for name in ("tokenizer.json", "vocab.json", "encoder.json", "tokenizer.tiktoken", "tokenizer.model"):
+        if (folder / name).is_file():
+            return folder / name
+    found = sorted(folder.glob("*.tiktoken")) + sorted(folder.glob("*tokenizer.json"))
+    if len(found) != 1:
+        raise BadInput(f"{folder}: no tokenizer.json here, nor vocab.json and merges.txt, nor one .tiktoken file")
+    return found[0]
+
+
+def _partner(file: Path, names: tuple[str, str], published: tuple[str, str], what: str) -> Path:
+    """The other of GPT-2's two files."""
+    name = published[1] if file.name == published[0] else file.name.replace(*names)
+    for suffix in (file.suffix, ".txt", ".json", ".bpe"):
+        other = file.with_name(name).with_suffix(suffix)
+        if other.is_file() and other != file:
+            return other
+    raise BadInput(f"{file}: the {what} that belongs to it is missing: no {file.with_name(name).stem}.* beside it")
+
+
+def _model_bytes(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        data = file.read(LARGEST_FILE + 1)
+    if len(data) > LARGEST_FILE:
+        raise BadInput(f"{path}: has more than {LARGEST_FILE >> 20} MB, which is no tokenizer")
+    return data
+
+
+def _utf8(data: bytes, where: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{where}: not UTF-8 at byte {error.start}") from None
+
+
+def _json(data: bytes, where: str) -> dict:
+    """A JSON object; raises ValueError for what is none, or has a name twice."""
+
+    def once(pairs: list[tuple[str, object]]) -> dict:
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+            raise BadInput(f"{where}: {name!r} stands there twice")
+        return content
+
+    try:
+        content = json.loads(_utf8(data, where), object_pairs_hook=once)
+    except BadInput:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{where}: not JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise BadInput(f"{where}: not a JSON object")
+    return content
+
+
 def _vocab_from_json(names: object, special_tokens: Iterable[str], where: str) -> dict[int, bytes]:
     """The inverse of `_token_names`."""
     if not isinstance(names, dict):
@@ -3593,21 +3916,19 @@ def _vocab_from_json(names: object, special_tokens: Iterable[str], where: str) -
     special = set(special_tokens)
     vocab: dict[int, bytes] = {}
     for name, id in names.items():
-        if not isinstance(id, int):
-            raise BadInput(f"{where}: {name!r} has the id {id!r}, which is not a whole number")
+        if not _is_id(id):
+            raise BadInput(f"{where}: {name!r} has the id {id!r}: {_IDS}")
         if vocab.setdefault(id, token := name.encode() if name in special else _from_chars(name, where)) is not token:
             raise BadInput(f"{where}: {name!r} has the id {id!r}, which is that of {vocab[id]!r}")
     return vocab
 
 
-def _merges_from_text(path: Path) -> list[tuple[bytes, bytes]]:
+def _merges_from_text(text: str, where: str) -> list[tuple[bytes, bytes]]:
     """Read merges.txt: two tokens a line, below a line with the version, which may be missing."""
     merges = []
-    for number, line in enumerate(_utf8(path).split("\n"), 1):
-        if not line.strip() or (number == 1 and line.startswith("#version")):
-            continue
-        where = f"{path}, line {number}"
-        merges.append(_merge_from_names(line.rstrip("\r").split(" "), where))
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip() and not (number == 1 and line.startswith("#version")):
+            merges.append(_merge_from_names(line.rstrip("\r").split(" "), f"{where}, line {number}"))
     return merges
 
 
@@ -3617,39 +3938,166 @@ def _merge_from_names(names: object, where: str) -> tuple[bytes, bytes]:
     return _from_chars(names[0], where), _from_chars(names[1], where)
 
 
-def _utf8(path: Path) -> str:
-    try:
-        return path.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not UTF-8 at byte {error.start}") from None
+def _from_gpt2(
+    vocab_path: Path, merges_path: Path, special_tokens: Iterable[str] | Mapping[str, int] | None, pattern: str
+) -> Tokenizer:
+    names = _json(_model_bytes(vocab_path), str(vocab_path))
+    merges = _merges_from_text(_utf8(_model_bytes(merges_path), str(merges_path)), str(merges_path))
+    if special_tokens is None:
+        made = {_to_chars(left + right) for left, right in merges}
+        special_tokens = [name for name in names if name not in made and not (len(name) == 1 and name in _BYTE_OF)]
+    vocab = _vocab_from_json(names, special_tokens, str(vocab_path))
+    return Tokenizer(vocab, merges, special_tokens, pattern)
 
 
-def _json_file(path: Path) -> object:
-    try:
-        return json.loads(_utf8(path))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise BadInput(f"{path}: not JSON ({error})") from None
+def _gpt2_files(tokenizer: Tokenizer) -> dict[str, str]:
+    merges, unreached = _merges_of(tokenizer)
+    if unreached:
+        raise BadInput(f"GPT-2's files cannot say that {unreached[0]!r} is a token, which no merges make")
+    pairs = ((_to_chars(left), _to_chars(right)) for left, right in merges)
+    return {
+        "vocab.json": _dump(_token_names(tokenizer)),
+        "merges.txt": "".join(["#version: 0.2\n", *(f"{left} {right}\n" for left, right in pairs)]),
+    }
 
 
-def _to_huggingface(tokenizer: Tokenizer, names: dict[str, int], pairs: list[tuple[str, str]]) -> dict:
+def _merges_of(tokenizer: Tokenizer) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+    """The merges, listed even if the tokenizer has ranks; and the tokens that only a look at whole pretokens finds."""
+    if tokenizer.merges is not None and not tokenizer.ignore_merges:
+        return tokenizer.merges, []
+    special, vocab = set(tokenizer.special_tokens.values()), tokenizer.vocab
+    ids = np.array(sorted(id for id, token in vocab.items() if id not in special and len(token) > 1), np.int64)
+    pairs = _pairs_that_make(ids, tokenizer)
+    unreached = [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()]
+    if tokenizer.merges is not None:
+        return tokenizer.merges, unreached
+    return [(vocab[left], vocab[right]) for left, right in pairs[pairs[:, 0] >= 0].tolist()], unreached
+
+
+def _pairs_that_make(ids: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+    """See `_last_pairs`."""
+    pairs = np.empty((len(ids), 2), np.int64)
+    out = np.empty(max(map(len, tokenizer.vocab.values())), np.uint32)
+    _last_pairs(ids, tokenizer._tokens, tokenizer._ranks, pairs, out)
+    return pairs
+
+
+def _from_ranks(
+    data: bytes,
+    file: Path,
+    encoding: str | None,
+    pattern: str | None,
+    special_tokens: Iterable[str] | Mapping[str, int] | None,
+) -> Tokenizer:
+    """Read a rank file: a line for each token, its bytes in base64 and its id."""
+    vocab: dict[int, bytes] = {}
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            token, id = line.split()
+            token, id = base64.b64decode(token, validate=True), int(id)
+        except ValueError:
+            raise BadInput(f"{file}, line {number}: not a token in base64 and its id") from None
+        if not _is_id(id) or id in vocab:
+            raise BadInput(f"{file}, line {number}: the id {id} {'stands there twice' if id in vocab else ': ' + _IDS}")
+        vocab[id] = token
+    about = file.with_name(file.name + ".json")
+    canonical = "".join(f"{base64.b64encode(token).decode()} {id}\n" for id, token in sorted(vocab.items()))
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    if encoding is None and pattern is None:
+        if about.is_file():
+            content = _json(_model_bytes(about), str(about))
+            pattern, special_tokens = content.get("pattern"), content.get("special_tokens")
+            if not isinstance(pattern, str) or not isinstance(special_tokens, dict):
+                raise BadInput(f"{about}: says neither the pattern nor the special tokens")
+        else:
+            encoding = next((name for name, known in ENCODINGS.items() if known.digest == digest), None)
+    if encoding is not None:
+        if encoding not in ENCODINGS:
+            raise BadInput(f"no encoding is named {encoding!r}; there are {', '.join(ENCODINGS)}")
+        pattern = pattern or ENCODINGS[encoding].pattern
+        special_tokens = ENCODINGS[encoding].special_tokens if special_tokens is None else special_tokens
+    if pattern is None:
+        raise BadInput(
+            f"{file}: a rank file does not say its pattern: name it (pattern=…, --pattern), "
+            f"or the encoding (encoding=…, --encoding): {', '.join(ENCODINGS)}"
+        )
+    return Tokenizer(vocab, None, special_tokens, pattern)
+
+
+def _tiktoken_ranks(tokenizer: Tokenizer) -> dict[bytes, int]:
+    """The ids by which tiktoken merges as the tokenizer does; raises ValueError if there are none."""
+    special = set(tokenizer.special_tokens.values())
+    ranks = {token: id for id, token in tokenizer.vocab.items() if id not in special}
+
+    def refuse(unless: bool, why: str) -> None:
+        if not unless:
+            raise BadInput(f"tiktoken cannot do what this tokenizer does: {why}")
+
+    refuse(all(bytes([b]) in ranks for b in range(256)), "some byte is not a token")
+    refuse(tokenizer._is_plain, "its special tokens have flags, or text gets a space before it")
+    refuse(not tokenizer.pattern.chain, "it has several patterns")
+    if tokenizer.merges is not None:
+        ids = np.array(sorted(id for token, id in ranks.items() if len(token) > 1), np.int64)
+        by_id = Tokenizer({id: token for token, id in ranks.items()}, None, pattern="none")
+        ours, theirs = _pairs_that_make(ids, tokenizer), _pairs_that_make(ids, by_id)
+        for id, pair in zip(ids.tolist(), ours[:, 0].tolist(), strict=True):
+            refuse(pair >= 0 or tokenizer.ignore_merges, f"{tokenizer.vocab[id]!r} is a token that no merges make")
+        ranked = {pair: rank for rank, pair in reversed(list(enumerate(tokenizer.merges)))}
+        vocab = tokenizer.vocab
+        order = [ranked[vocab[left], vocab[right]] for left, right in ours[ours[:, 0] >= 0].tolist()]
+        refuse(order == sorted(order), "its ids are not in the order of its merges")
+        refuse((ours == theirs).all(), "ids alone would merge otherwise")
+    return ranks
+
+
+def _tiktoken_files(tokenizer: Tokenizer) -> dict[str, str]:
+    ranks = sorted(_tiktoken_ranks(tokenizer).items(), key=lambda item: item[1])
+    about = {"pattern": tokenizer.pattern.text, "special_tokens": tokenizer.special_tokens}
+    return {
+        "tokenizer.tiktoken": "".join(f"{base64.b64encode(token).decode()} {id}\n" for token, id in ranks),
+        "tokenizer.tiktoken.json": _dump(about, indent=2),
+    }
+
+
+def _huggingface_files(tokenizer: Tokenizer) -> dict[str, str]:
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False} | tokenizer.config
+    roles = {name: token for name, token in tokenizer.config.items() if name.endswith("_token")}
+    return {
+        "tokenizer.json": _dump(_to_huggingface(tokenizer), indent=2),
+        "tokenizer_config.json": _dump(config, indent=2),
+        "special_tokens_map.json": _dump(roles, indent=2),
+    }
+
+
+def _to_huggingface(tokenizer: Tokenizer) -> dict:
     """A tokenizer.json, as the `tokenizers` package writes it."""
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    merges, unreached = _merges_of(tokenizer)
+    prefix = tokenizer.add_prefix_space
+    byte_level = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": True}
     pre_tokenizer: dict = byte_level
-    if tokenizer.pattern.name != "gpt2":
-        split = {"type": "Split", "pattern": {"Regex": tokenizer.pattern.text}, "behavior": "Isolated", "invert": False}
-        pre_tokenizer = {"type": "Sequence", "pretokenizers": [split, byte_level | {"use_regex": False}]}
+    if tokenizer.pattern.name == "none":
+        pre_tokenizer = byte_level | {"use_regex": False}
+    elif tokenizer.pattern.name != "gpt2":
+        if prefix:
+            raise BadInput("a tokenizer.json adds a space before text with the patterns gpt2 and none only")
+        texts = tokenizer.pattern.text if tokenizer.pattern.chain else [tokenizer.pattern.text]
+        splits = [
+            {"type": "Split", "pattern": {"Regex": text}, "behavior": "Isolated", "invert": False} for text in texts
+        ]
+        pre_tokenizer = {"type": "Sequence", "pretokenizers": [*splits, byte_level | {"use_regex": False}]}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            {"id": id, "content": token, **flags, "special": True}
+            {"id": id, "content": token, **tokenizer.flags.get(token, Flags())._asdict()}
             for token, id in sorted(tokenizer.special_tokens.items(), key=lambda item: item[1])
         ],
         "normalizer": None,
         "pre_tokenizer": pre_tokenizer,
-        "post_processor": None,
+        "post_processor": tokenizer.post_processor,
         "decoder": byte_level | {"add_prefix_space": True},
         "model": {
             "type": "BPE",
@@ -3659,68 +4107,175 @@ def _to_huggingface(tokenizer: Tokenizer, names: dict[str, int], pairs: list[tup
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": names,
-            "merges": pairs,
+            "ignore_merges": bool(unreached) or (tokenizer.merges is not None and tokenizer.ignore_merges),
+            "vocab": _token_names(tokenizer),
+            "merges": [(_to_chars(left), _to_chars(right)) for left, right in merges],
         },
     }
 
 
-def _from_huggingface(data: object, where: str) -> Tokenizer:
+def _from_huggingface(data: dict, where: str) -> Tokenizer:
     """Read a tokenizer.json; raises ValueError for what would encode otherwise here than there."""
 
-    def refuse(unless: bool, what: str) -> None:
+    def refuse(unless: object, what: str) -> None:
         if not unless:
             raise BadInput(f"{where}: {what}")
 
-    refuse(isinstance(data, dict) and isinstance(data.get("model"), dict), "not a tokenizer.json: it has no model")
     model = data["model"]
-    refuse(model.get("type", "BPE") == "BPE" and isinstance(model.get("merges"), list), "its model is not a BPE")
-    for key in (
-        "dropout",
-        "unk_token",
-        "continuing_subword_prefix",
-        "end_of_word_suffix",
-        "byte_fallback",
-        "ignore_merges",
-    ):
+    refuse(isinstance(model, dict), "not a tokenizer.json: it has no model")
+    kind = model.get("type", "BPE")
+    refuse(kind == "BPE" and isinstance(model.get("merges"), list), f"its model is not a BPE but {kind!r}")
+    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
         refuse(not model.get(key), f"a model with {key} is not supported")
-    refuse(not data.get("normalizer"), "a normalizer is not supported")
+    normalizer = data.get("normalizer")
+    refuse(
+        not normalizer or normalizer == {"type": "Sequence", "normalizers": []},
+        f"a normalizer is not supported: {json.dumps(normalizer)[:100]}",
+    )
+    for key in ("truncation", "padding"):
+        refuse(not data.get(key), f"{key} is not supported: what it adds or takes away is not the text's")
+    decoder = data.get("decoder")
+    refuse(
+        not decoder or (isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"),
+        f"a decoder that is not ByteLevel is not supported: {json.dumps(decoder)[:100]}",
+    )
+    post_processor = data.get("post_processor")
+    refuse(post_processor is None or isinstance(post_processor, dict), "its post_processor is not an object")
     added = data.get("added_tokens") or []
     refuse(
         isinstance(added, list) and all(isinstance(t, dict) and isinstance(t.get("content"), str) for t in added),
         "added_tokens is not a list of tokens",
     )
+    special, flags = {token["content"]: token.get("id") for token in added}, {}
+    refuse(len(special) == len(added), "a token is added twice")
     for token in added:
-        for key in ("single_word", "lstrip", "rstrip"):
-            refuse(not token.get(key), f"the added token {token['content']!r} is {key}, which is not supported")
-    special = {token["content"]: token.get("id") for token in added}
+        values = {name: token.get(name, default) for name, default in Flags._field_defaults.items()}
+        refuse(all(isinstance(value, bool) for value in values.values()), f"the flags of {token['content']!r} are odd")
+        if (flag := Flags(**values)) != Flags():
+            flags[token["content"]] = flag
     names = model.get("vocab")
     refuse(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
+    following = len(names)  # what is not in the vocabulary is numbered there anew, whatever the file says
     for content, id in special.items():
-        refuse(names.get(content, id) == id, f"the added token {content!r} has the ids {names.get(content)} and {id}")
+        wanted = names.get(content, following)
+        refuse(_is_id(id) and wanted == id, f"the added token {content!r} has the ids {wanted} and {id!r}")
+        following = max(following, id + 1)
     vocab = _vocab_from_json(names | special, special, where)
     merges = [
         _merge_from_names(merge.split(" ") if isinstance(merge, str) else merge, f"{where}, merge {rank}")
         for rank, merge in enumerate(model["merges"])
     ]
-    return Tokenizer(vocab, merges, list(special), _pattern_from_huggingface(data.get("pre_tokenizer"), where))
+    refuse(len(set(merges)) == len(merges), "a merge stands there twice")
+    pattern, add_prefix_space = _pattern_from_huggingface(data.get("pre_tokenizer"), where)
+    tokenizer = Tokenizer(
+        vocab,
+        merges,
+        list(special),
+        pattern,
+        ignore_merges=bool(model.get("ignore_merges")),
+        add_prefix_space=add_prefix_space,
+        flags=flags,
+    )
+    refuse(
+        model.get("unk_token") is None or -1 not in tokenizer._ranks.byte_ids,
+        "an unk_token is not supported where bytes are missing in the vocabulary",
+    )
+    tokenizer.post_processor = post_processor
+    return tokenizer
 
 
-def _pattern_from_huggingface(pre_tokenizer: object, where: str) -> str:
-    """The pattern of ByteLevel, or of a Split by a regular expression with ByteLevel behind it."""
-    match pre_tokenizer:
-        case {"type": "ByteLevel", "add_prefix_space": False} if pre_tokenizer.get("use_regex", True):
-            return "gpt2"
-        case {
-            "type": "Sequence",
-            "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": str(text)}, "behavior": "Isolated", "invert": False},
-                {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
-            ],
-        }:
-            return text
+def _pattern_from_huggingface(pre_tokenizer: object, where: str) -> tuple[str | list[str], bool]:
+    """The patterns of Splits by regular expressions and of ByteLevel; and whether that puts a space before text."""
+    parts = pre_tokenizer
+    if isinstance(pre_tokenizer, dict):
+        parts = pre_tokenizer.get("pretokenizers") if pre_tokenizer.get("type") == "Sequence" else [pre_tokenizer]
+    patterns = []
+    if isinstance(parts, list) and parts:
+        for part in parts[:-1]:
+            match part:
+                case {"type": "Split", "pattern": {"Regex": str(text)}, "behavior": "Isolated", "invert": False}:
+                    patterns.append(text)
+                case {"type": "Split", "pattern": {"String": str(text)}, "behavior": "Isolated", "invert": False}:
+                    patterns.append(regex.escape(text))
+                case {"type": "Digits", "individual_digits": bool(single)}:
+                    patterns.append(r"\p{N}" if single else r"\p{N}+")
+                case _:
+                    break
+        last = parts[-1]
+        if len(patterns) == len(parts) - 1 and isinstance(last, dict) and last.get("type") == "ByteLevel":
+            prefix, by_regex = last.get("add_prefix_space", True), last.get("use_regex", True)
+            patterns += ["gpt2"] * bool(by_regex)
+            if patterns in ([], ["gpt2"]) or not prefix:
+                return (patterns if len(patterns) > 1 else patterns[0] if patterns else "none"), bool(prefix)
     raise BadInput(f"{where}: a pre_tokenizer that is not supported: {json.dumps(pre_tokenizer)[:200]}")
+
+
+FORMATS = {"huggingface": _huggingface_files, "gpt2": _gpt2_files, "tiktoken": _tiktoken_files}
+ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
+_CONFIG = (*ROLES, "model_max_length", "chat_template")  # what is kept of a tokenizer_config.json
+
+# Messages between <|im_start|> and <|im_end|>, tools as JSON, calls of tools between <tool_call> and </tool_call>.
+CHATML = r"""
+{%- macro opened(role) %}{{ '<|im_start|>' + role + '\n' }}{% endmacro %}
+{%- set first = messages[0].content if messages and messages[0].role == 'system' else none %}
+{%- if tools %}
+    {{- opened('system') }}
+    {%- if first is not none %}{{ first + '\n\n' }}{% endif %}
+    {{- 'Functions may be called, each call as {"name": …, "arguments": …} between <tool_call> and </tool_call>:' }}
+    {%- for tool in tools %}{{ '\n' }}{{ tool | tojson }}{% endfor %}
+    {{- '<|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role not in ('system', 'user', 'assistant', 'tool') %}
+        {{- raise_exception('a message is from system, user, assistant or tool, not from ' + message.role) }}
+    {%- endif %}
+    {%- if not (loop.first and tools and message.role == 'system') %}
+        {{- opened(message.role) + (message.content or '') }}
+        {%- for call in message.tool_calls or [] %}
+            {%- set call = call.function or call %}
+            {{- '\n' if message.content or not loop.first }}
+            {{- '<tool_call>\n{"name": ' }}{{ call.name | tojson }}{{ ', "arguments": ' }}
+            {{- call.arguments if call.arguments is string else call.arguments | tojson }}
+            {{- '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ opened('assistant') }}{% endif %}
+""".strip()
+
+
+def configure(
+    tokenizer: Tokenizer,
+    *,
+    bos_token: str | None = None,
+    eos_token: str | None = None,
+    pad_token: str | None = None,
+    unk_token: str | None = None,
+    model_max_length: int | None = None,
+    chat_template: str | os.PathLike | None = None,
+) -> None:
+    """Say what transformers shall know: it is saved in tokenizer_config.json. `None` leaves things as they are.
+
+    chat_template   "chatml", which needs the special tokens <|im_start|> and <|im_end|>, or a file in Jinja
+    """
+    roles = dict(zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True))
+    for role, token in roles.items():
+        if token is not None and token not in tokenizer.special_tokens:
+            known = ", ".join(tokenizer.special_tokens) or "it has none"
+            raise BadInput(f"the {role} {token!r} is not a special token of this tokenizer: {known}")
+    if model_max_length is not None and model_max_length < 1:
+        raise BadInput(f"a model of {model_max_length} tokens has no room for text")
+    template = None
+    if chat_template == "chatml":
+        template = CHATML
+        for token in ("<|im_start|>", "<|im_end|>"):
+            if token not in tokenizer.special_tokens:
+                raise BadInput(f"ChatML needs the special token {token!r}")
+    elif chat_template is not None:
+        template = _utf8(_model_bytes(Path(chat_template)), str(chat_template))
+    told = roles | {"model_max_length": model_max_length, "chat_template": template}
+    tokenizer.config |= {name: value for name, value in told.items() if value is not None}
 
 
 def _dump(data: object, indent: int | None = None) -> str:
@@ -3787,10 +4342,12 @@ def train(
     workers: int | None = None,
     text_field: str | None = None,
     progress: bool = False,
+    special_tokens_at: str = "first",
 ) -> Trained:
     """Train on files, folders or globs, and return the tokenizer with all that was measured.
 
-    special_tokens  end documents: they are not learnt from; they get the first ids
+    special_tokens  end documents: they are not learnt from
+    special_tokens_at  which ids they get; see build_vocabulary
     pattern         a name in PATTERNS, or a regular expression
     tie_break       "bytes" or "ids"; min_frequency: pairs that are rarer are not merged; see `learn`
     workers         processes that scan; None for one a core. The result is the same for any number
@@ -3832,7 +4389,7 @@ def train(
             progress=progress,
         )
     with stage("vocabulary", seconds):
-        vocab, listed = build_vocabulary(merges, special_tokens)
+        vocab, listed = build_vocabulary(merges, special_tokens, special_tokens_at)
         tokenizer = Tokenizer(vocab, listed, special_tokens, pattern)
     return Trained(tokenizer, counted, merges, seconds)
 
@@ -3956,7 +4513,8 @@ def _encoded_blocks(
     tokenizer.encode_to_numpy(b"one two")  # compiled, and known, before processes are forked
     _keep(tokenizer._pickled, tokenizer)
     work = functools.partial(_encode_blocks, tokenizer, last, allowed, text_field)
-    blocks = _gathered(read_blocks(files, tokenizer.pattern, allowed, text_field))
+    cut_by, cut_at = (tokenizer.pattern, allowed) if tokenizer._is_plain else (Pattern(()), ())
+    blocks = _gathered(read_blocks(files, cut_by, cut_at, text_field))
     return _map_in_order(work, blocks, workers, executor)
 
 
@@ -4038,8 +4596,7 @@ def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
             ids = np.load(path, mmap_mode="r", allow_pickle=False)
         else:
             if _about(path).is_file():
-                told = _json_file(_about(path))
-                dtype = told.get("dtype") if isinstance(told, dict) else None
+                dtype = _json(_model_bytes(_about(path)), str(_about(path))).get("dtype")
             if dtype not in ("uint16", "uint32"):
                 raise BadInput(f"{path}: are its numbers uint16 or uint32? Say it with --dtype")
             ids = np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r") if path.stat().st_size else np.zeros(0, dtype)
@@ -4160,8 +4717,10 @@ def _train_command(options: argparse.Namespace) -> None:
         workers=options.workers,
         text_field=options.text_field,
         progress=not options.quiet,
+        special_tokens_at=options.special_tokens_at,
     )
     with stage("save", trained.seconds):
+        _configure(trained.tokenizer, options)
         trained.tokenizer.save(options.out)
     if not options.quiet:
         named = " ".join(options.inputs) or f"the {len(inputs):,} sources of Python's standard library"
@@ -4173,6 +4732,19 @@ def _make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass
+
+
+def _configure(tokenizer: Tokenizer, options: argparse.Namespace) -> None:
+    names = (*ROLES, "model_max_length", "chat_template")
+    configure(tokenizer, **{name: getattr(options, name) for name in names})
+
+
+def _convert_command(options: argparse.Namespace) -> None:
+    tokenizer = Tokenizer.load(options.model, encoding=options.encoding, pattern=options.pattern)
+    _configure(tokenizer, options)
+    tokenizer.save(options.out, options.to)
+    if not options.quiet:
+        print(f"{tokenizer!r}, written to {options.out}: {', '.join(FORMATS[options.to](tokenizer))}")
 
 
 def _encode_command(options: argparse.Namespace) -> None:
@@ -4282,7 +4854,7 @@ def _parser() -> argparse.ArgumentParser:
 
     encode = commands.add_parser("encode", help="turn text into token ids")
     encode.set_defaults(run=_encode_command)
-    encode.add_argument("model", type=Path, metavar="MODEL", help="a folder written by train, or a tokenizer.json")
+    encode.add_argument("model", type=Path, metavar="MODEL", help="a file or a folder, of any format")
     encode.add_argument("inputs", nargs="+", metavar="INPUT", help=reads)
     encode.add_argument(
         "--out", type=Path, metavar="FILE", help="a .npy file, or .bin for bare numbers (default: print ids)"
@@ -4297,13 +4869,32 @@ def _parser() -> argparse.ArgumentParser:
     encode.add_argument("--workers", type=int, metavar="N", help="processes (default: one a core)")
     encode.add_argument("--no-special", action="store_true", help="take special tokens in the text for ordinary text")
 
+    convert = commands.add_parser("convert", help="write a model in another format")
+    convert.set_defaults(run=_convert_command)
+    convert.add_argument("model", type=Path, metavar="MODEL", help="a file or a folder, of any format")
+    convert.add_argument("--to", choices=FORMATS, required=True, help="the format")
+    convert.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
+    convert.add_argument("--encoding", metavar="NAME", help=f"what a rank file is: {', '.join(ENCODINGS)}")
+    convert.add_argument("--pattern", metavar="P", help="the pattern of a rank file, or of GPT-2's two files")
+    convert.add_argument("--quiet", action="store_true", help="no summary")
+
+    for command in (train, convert):
+        for role in ROLES:
+            name = role.replace("_", "-")
+            command.add_argument(f"--{name}", metavar="T", help=f"the special token that is transformers' {role}")
+        command.add_argument("--model-max-length", type=int, metavar="N", help="tokens that the model has room for")
+        command.add_argument("--chat-template", metavar="FILE", help="chatml, or a file in Jinja")
+    train.add_argument(
+        "--special-tokens-at", choices=SPECIAL_TOKENS_AT, default="first", help="which ids they get (default: first)"
+    )
+
     for command in (train, encode):
         command.add_argument("--text-field", metavar="NAME", help="where a .jsonl line has its text (default: text)")
         command.add_argument("--quiet", action="store_true", help="no progress bars, no summary")
 
     decode = commands.add_parser("decode", help="turn token ids into text")
     decode.set_defaults(run=_decode_command)
-    decode.add_argument("model", type=Path, metavar="MODEL", help="a folder written by train, or a tokenizer.json")
+    decode.add_argument("model", type=Path, metavar="MODEL", help="a file or a folder, of any format")
     decode.add_argument(
         "tokens", type=Path, metavar="TOKENS", help="a .npy or .bin file, a text with ids, or - for standard input"
     )

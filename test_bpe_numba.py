@@ -14,10 +14,12 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
+import jinja2.sandbox
 import numpy as np
 import pytest
 import regex
 import tiktoken
+import tiktoken.load
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -900,7 +902,8 @@ def test_a_byte_that_is_not_in_the_vocabulary_is_named():
 def test_saved_models_load_again(tokenizer, tmp_path, library):
     tokenizer.save(tmp_path / "new" / "model")
     folder = tmp_path / "new" / "model"
-    assert sorted(path.name for path in folder.iterdir()) == ["merges.txt", "tokenizer.json", "vocab.json"]
+    names = ["merges.txt", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.json"]
+    assert sorted(path.name for path in folder.iterdir()) == names
     loaded = bpe.Tokenizer.load(folder)
     from_two = bpe.Tokenizer.from_files(folder / "vocab.json", folder / "merges.txt", [END])
     for other in (loaded, from_two, bpe.Tokenizer.load(folder / "tokenizer.json"), pickle.loads(pickle.dumps(loaded))):
@@ -910,7 +913,7 @@ def test_saved_models_load_again(tokenizer, tmp_path, library):
             tokenizer.special_tokens,
         )
     loaded.save(tmp_path / "again")
-    for name in ("tokenizer.json", "vocab.json", "merges.txt"):
+    for name in names:
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
 
 
@@ -934,20 +937,32 @@ def edited(folder, **changes):
     "changes, part",
     [
         ({"model": 5}, "no model"),
-        ({"model__type": "Unigram"}, "not a BPE"),
+        ({"model__type": "Unigram"}, "not a BPE but 'Unigram'"),
+        ({"model__type": "WordPiece"}, "WordPiece"),
         ({"model__byte_fallback": True}, "byte_fallback"),
-        ({"normalizer": {"type": "NFC"}}, "normalizer"),
+        ({"model__dropout": 0.1}, "dropout"),
+        ({"normalizer": {"type": "NFC"}}, "normalizer.*NFC"),
         ({"pre_tokenizer": {"type": "Metaspace"}}, "Metaspace"),
+        ({"decoder": {"type": "Metaspace"}}, "decoder.*Metaspace"),
+        ({"truncation": {"max_length": 3}}, "truncation"),
         ({"model__vocab": {"é": -5}}, "-5"),
+        ({"model__vocab": {"a": 2**24}}, "16777216"),
         ({"model__vocab": {"a": 0, "b": 0}}, "the id 0"),
         ({"model__vocab": 3}, "vocabulary"),
         ({"model__merges": [["a"]]}, "merge 0"),
         ({"model__merges": ["a b c"]}, "merge 0"),
         ({"model__merges": [["a", "日"]]}, "日"),
+        ({"model__merges": [["a", "zzz"]]}, "b'zzz' is not in the vocabulary"),
+        ({"model__merges": [["!", "!"]]}, "b'!!' is not in the vocabulary"),
+        ({"model__merges": [["i", "n"], ["i", "n"]]}, "stands there twice"),
         ({"added_tokens": [{"content": END, "id": 7}]}, "the ids 0 and 7"),
+        ({"added_tokens": [{"content": END, "id": 0}] * 2}, "added twice"),
+        ({"added_tokens": [{"content": END, "id": 0, "lstrip": "yes"}]}, "odd"),
         ({"added_tokens": 1}, "added_tokens"),
         ({"added_tokens": [{"content": "<x>"}]}, "None"),
         ({"model__vocab": {"a": [1]}}, "id"),
+        ({"model__vocab": {"a": 1e300}}, "id"),
+        ({"model__vocab": {"a": True}}, "id"),
     ],
 )
 def test_models_that_would_not_mean_the_same_are_refused(tokenizer, tmp_path, changes, part):
@@ -955,6 +970,234 @@ def test_models_that_would_not_mean_the_same_are_refused(tokenizer, tmp_path, ch
     edited(tmp_path, **changes)
     with pytest.raises(ValueError, match=part):
         bpe.Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name, data, part",
+    [
+        ("tokenizer.json", b"[" * 100_000, "neither|not JSON"),
+        ("tokenizer.json", b'{"model": ' + b"[" * 100_000, "not JSON"),
+        ("tokenizer.json", b'{"model": {"vocab": {"a": ' + b"1" * 5000 + b"}}}", "not JSON"),
+        ("tokenizer.json", b'{"model": {}, "model": {}}', "'model' stands there twice"),
+        ("tokenizer.json", b'{"model": "\xff"}', "not UTF-8 at byte 11"),
+        ("tokenizer.json", b"\0" * 5000, "neither"),
+        ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15", "SentencePiece"),
+        ("tokenizer.model", b"IQ== 0\n", "does not say its pattern"),
+        ("a.tiktoken", b"IQ== 0\nIg== 0\n", "line 2.*twice"),
+        ("a.tiktoken", b"IQ== 0\nIQ== 1\n", "same bytes"),
+        ("a.tiktoken", b"IQ== 0\nI?== 1\n", "line 2: not a token"),
+        ("a.tiktoken", b"IQ== 0\nIg== -1\n", "line 2"),
+        ("a.tiktoken", b"IQ== 0\nIg== 99999999999\n", "line 2"),
+        ("vocab.json", b'{"a": 0}', "merges.* is missing"),
+        ("merges.txt", b"#version: 0.2\na b\n", "vocabulary.* is missing"),
+    ],
+)
+def test_files_from_strangers_are_refused(tmp_path, name, data, part):
+    (tmp_path / name).write_bytes(data)
+    pattern = "gpt2" if "twice" in part or "same" in part else None
+    with pytest.raises(ValueError, match=part):
+        bpe.Tokenizer.load(tmp_path / name, pattern=pattern)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(bpe, "LARGEST_FILE", 1 << 20)
+    with open(tmp_path / "tokenizer.json", "wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(ValueError, match="1 MB"):
+        bpe.Tokenizer.load(tmp_path)
+
+
+# What a tokenizer.json may say, and what it does to a text.
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+NO_REGEX = BYTE_LEVEL | {"use_regex": False}
+
+
+def split_by(text):
+    return {"type": "Split", "pattern": {"Regex": text}, "behavior": "Isolated", "invert": False}
+
+
+PRE_TOKENIZERS = [
+    BYTE_LEVEL,
+    BYTE_LEVEL | {"add_prefix_space": True},
+    NO_REGEX,
+    NO_REGEX | {"add_prefix_space": True},
+    {"type": "Sequence", "pretokenizers": [split_by(bpe.PATTERNS["o200k"]), NO_REGEX]},
+    {"type": "Sequence", "pretokenizers": [split_by(r"\p{N}{1,3}"), split_by(r"[一-龥]+|[a-e]+"), BYTE_LEVEL]},
+    {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, BYTE_LEVEL]},
+    {"type": "Sequence", "pretokenizers": [split_by(r"\s+") | {"pattern": {"String": "th."}}, BYTE_LEVEL]},
+]
+ADDED = [
+    {"content": "<mask>", "lstrip": True},
+    {"content": "<r>", "rstrip": True},
+    {"content": "<w>", "single_word": True},
+    {"content": "<mask", "normalized": True},
+    {"content": "th", "single_word": True, "normalized": True, "special": False},
+    {"content": "<b>", "lstrip": True, "rstrip": True, "single_word": True},
+]
+added_texts = st.lists(
+    st.sampled_from(
+        ["<mask>", "<r>", "<w>", "<mask", "th", "<b>", " ", "  ", "\n", "a", "é", "12345", "the end", END, "."]
+    )
+).map("".join)
+
+
+@pytest.mark.parametrize("pre_tokenizer", PRE_TOKENIZERS)
+@pytest.mark.parametrize("added, ignore_merges", [([], True), (ADDED, False)])
+def test_every_kind_of_tokenizer_json_means_what_it_means_there(
+    trained, tmp_path_factory, pre_tokenizer, added, ignore_merges
+):
+    folder = tmp_path_factory.mktemp("kind")
+    trained.tokenizer.save(folder)
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
+    data = json.loads((folder / "tokenizer.json").read_text())
+    known = data["model"]["vocab"]
+    known["th.th.th"] = len(known)  # no merge makes it
+    new = itertools.count(len(known))
+    data["added_tokens"] += [
+        {"id": known[content] if (content := token["content"]) in known else next(new), **flags, **token}
+        for token in added
+    ]
+    data["model"]["merges"] = [" ".join(pair) for pair in data["model"]["merges"]]
+    data["model"]["ignore_merges"] = ignore_merges
+    data["pre_tokenizer"] = pre_tokenizer
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    ours = bpe.Tokenizer.load(folder)
+    ours.save(folder / "again", "huggingface")
+    again = bpe.Tokenizer.load(folder / "again")
+    theirs = [tokenizers.Tokenizer.from_file(str(folder / name)) for name in ("tokenizer.json", "again/tokenizer.json")]
+
+    unpickled = pickle.loads(pickle.dumps(ours))
+
+    @settings(max_examples=30)
+    @given(text=added_texts | texts | st.just("th.th.th"))
+    def equal(text):
+        expected = theirs[0].encode(text).ids
+        assert ours.encode(text) == again.encode(text) == theirs[1].encode(text).ids == expected
+        assert list(ours.encode_iterable(text)) == expected
+        assert unpickled.encode(text) == expected
+
+    equal()
+    (folder / "a.txt").write_text("the <mask>  end <r>  th\n12" * 300)
+    bpe.encode_files(ours, folder / "a.txt", folder / "a.npy")
+    assert np.load(folder / "a.npy").tolist() == theirs[0].encode((folder / "a.txt").read_text()).ids
+
+
+def test_published_encodings_have_their_tokens():
+    ends = [encoding.special_tokens.get(END) for encoding in bpe.ENCODINGS.values()]
+    assert ends == [50256, 50256, 50256, 100257, 199999, 199999, None]
+    harmony, llama = bpe.ENCODINGS["o200k_harmony"].special_tokens, bpe.ENCODINGS["llama3"].special_tokens
+    assert len(harmony) == 1090 and harmony["<|call|>"] == 200012 and harmony["<|reserved_201087|>"] == 201087
+    assert len(llama) == 256 and llama["<|reserved_special_token_4|>"] == 128008 and llama["<|eot_id|>"] == 128009
+    assert llama["<|reserved_special_token_250|>"] == 128255
+
+
+def test_rank_files_are_those_of_tiktoken(tokenizer, tmp_path, some_texts):
+    strings = [text for text in some_texts if isinstance(text, str)]
+    expected = tokenizer.encode_batch(strings)
+    tokenizer.save(tmp_path, "tiktoken")
+    ranks = tiktoken.load.load_tiktoken_bpe(str(tmp_path / "tokenizer.tiktoken"))
+    theirs = tiktoken.Encoding("t", pat_str=tokenizer.pattern.text, mergeable_ranks=ranks, special_tokens={END: 0})
+    assert theirs.encode_batch(strings, allowed_special="all") == expected
+    assert tokenizer.to_tiktoken().encode_batch(strings, allowed_special="all") == expected
+    loaded = bpe.Tokenizer.load(tmp_path)
+    assert loaded.encode_batch(strings) == expected
+    loaded.save(tmp_path / "again", "tiktoken")
+    for name in ("tokenizer.tiktoken", "tokenizer.tiktoken.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / name).read_bytes()
+    loaded.save(tmp_path / "back")
+    assert bpe.Tokenizer.load(tmp_path / "back").merges is not None
+    for other in (loaded, bpe.Tokenizer.load(tmp_path / "back")):
+        assert [ids.ids for ids in other.to_huggingface().encode_batch(strings)] == expected
+    with pytest.raises(ValueError, match="no encoding is named 'gpt5'"):
+        bpe.Tokenizer.load(tmp_path / "tokenizer.tiktoken", encoding="gpt5")
+
+
+@settings(max_examples=100)
+@given(data=words, seed=st.integers(0, 30))
+def test_ranks_become_merges_that_mean_the_same(data, seed):
+    source = random.Random(seed)
+    tokens, _ = random_tokens(source, b"aeti", 40)
+    source.shuffle(tokens)
+    by_id = bpe.Tokenizer(dict(enumerate(tokens)), None, pattern="none")
+    merges, unreached = bpe._merges_of(by_id)
+    listed = bpe.Tokenizer(dict(enumerate(tokens)), merges, pattern="none", ignore_merges=bool(unreached))
+    assert listed.encode(data) == by_id.encode(data)
+
+
+@settings(max_examples=100)
+@given(data=words, seed=st.integers(0, 30))
+def test_merges_become_ranks_only_if_they_mean_the_same(data, seed):
+    tokens, merges = random_tokens(random.Random(seed), b"aeti", 6)
+    tokenizer = bpe.Tokenizer(dict(enumerate(tokens)), merges, pattern="none", ignore_merges=seed % 2 == 0)
+    try:
+        theirs = tokenizer.to_tiktoken()
+    except ValueError as error:
+        assert "tiktoken cannot" in str(error)
+    else:
+        text = data.decode("utf-8", "ignore")
+        assert theirs.encode_ordinary(text) == tokenizer.encode(text)
+
+
+def test_a_gpt2_folder_is_known_by_its_content(tokenizer, tmp_path):
+    tokenizer.save(tmp_path, "gpt2")
+    for vocab, merges in [("encoder.json", "vocab.bpe"), ("x.vocab.json", "x.merges.txt")]:
+        folder = tmp_path / vocab
+        folder.mkdir()
+        (folder / vocab).write_bytes((tmp_path / "vocab.json").read_bytes())
+        (folder / merges).write_text((tmp_path / "merges.txt").read_text().split("\n", 1)[1])
+        for path in (folder / vocab, folder / merges):
+            loaded = bpe.Tokenizer.load(path)
+            assert (loaded.vocab, loaded.merges) == (tokenizer.vocab, tokenizer.merges)
+            assert loaded.special_tokens == tokenizer.special_tokens
+
+
+@pytest.mark.parametrize("at, ids", [("first", [0, 1]), ("after-bytes", [256, 257]), ("last", [298, 299])])
+def test_special_tokens_stand_where_they_are_wanted(library, at, ids, tmp_path):
+    tokenizer = bpe.train(library[:3], 300, ["<a>", "<b>"], special_tokens_at=at, workers=1).tokenizer
+    assert list(tokenizer.special_tokens.values()) == ids
+    tokenizer.save(tmp_path)
+    text = library[0].read_bytes().decode() + "<a><b>"
+    assert tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(text).ids == tokenizer.encode(text)
+
+
+CONVERSATION = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What is 2 + 3?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 3}}}],
+    },
+    {"role": "tool", "content": "5"},
+]
+RENDERED = """<|im_start|>system
+Be brief.<|im_end|>
+<|im_start|>user
+What is 2 + 3?<|im_end|>
+<|im_start|>assistant
+<tool_call>
+{"name": "add", "arguments": {"a": 2, "b": 3}}
+</tool_call><|im_end|>
+<|im_start|>tool
+5<|im_end|>
+<|im_start|>assistant
+"""
+
+
+def test_chatml_is_what_it_is():
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+
+    def refuse(message):
+        raise ValueError(message)
+
+    environment.globals["raise_exception"] = refuse
+    template = environment.from_string(bpe.CHATML)
+    assert template.render(messages=CONVERSATION, add_generation_prompt=True) == RENDERED
+    tools = template.render(messages=CONVERSATION[:2], tools=[{"name": "add"}])
+    assert tools.startswith("<|im_start|>system\nBe brief.\n\nFunctions") and '{"name": "add"}<|im_end|>' in tools
+    assert tools.endswith("3?<|im_end|>\n") and tools.count("Be brief.") == 1
+    with pytest.raises(ValueError, match="not from narrator"):
+        template.render(messages=[{"role": "narrator", "content": ""}])
 
 
 def test_a_special_token_that_looks_like_another_is_refused(tmp_path):
@@ -966,7 +1209,7 @@ def test_a_special_token_that_looks_like_another_is_refused(tmp_path):
 def test_a_failed_save_leaves_nothing(tokenizer, tmp_path, monkeypatch):
     tokenizer.save(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    monkeypatch.setattr(bpe, "_dump", lambda data, indent=None: "x" if indent else 1 / 0)
+    monkeypatch.setattr(bpe, "_gpt2_files", lambda tokenizer: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         tokenizer.save(tmp_path)
     with pytest.raises(OSError), bpe._replacing(tmp_path / "vocab.json") as file:
@@ -1176,6 +1419,31 @@ def test_a_killed_run_leaves_nothing_that_looks_finished(model, tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.suffix in (".npy", ".json")]
 
 
+def test_a_recipe_is_one_command(tmp_path, library):
+    lines = [json.dumps({"text": path.read_bytes().decode()}) for path in library[:20]]
+    (tmp_path / "data.jsonl").write_text("\n".join(lines))
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    roles = ["--bos-token", tokens[1], "--eos-token", tokens[2], "--pad-token", tokens[0], "--unk-token", tokens[0]]
+    special = [word for token in tokens for word in ("--special-token", token)]
+    more = ["--vocab-size", 600, "--tie-break", "ids", "--model-max-length", 32768, "--chat-template", "chatml"]
+    result = run("train", "data.jsonl", *special, *roles, *more, "--out", "mini", "--quiet", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    theirs = hugging_face_trained([json.loads(line)["text"] for line in lines], 600, tokens)
+    ours = json.loads((tmp_path / "mini" / "tokenizer.json").read_text())
+    assert ours["model"]["vocab"] == theirs["vocab"]
+    config = json.loads((tmp_path / "mini" / "tokenizer_config.json").read_text())
+    assert config["eos_token"] == "<|im_end|>" and config["model_max_length"] == 32768
+    assert config["chat_template"] == bpe.CHATML
+    mapped = json.loads((tmp_path / "mini" / "special_tokens_map.json").read_text())
+    assert mapped == {name: config[name] for name in bpe.ROLES}
+    for to in bpe.FORMATS:
+        converted = run("convert", "mini", "--to", to, "--out", to, cwd=tmp_path)
+        assert converted.returncode == 0 and "600 tokens" in converted.stdout.decode(), converted.stderr
+        loaded = bpe.Tokenizer.load(tmp_path / to)
+        assert loaded.encode(lines[0] + tokens[1]) == bpe.Tokenizer.load(tmp_path / "mini").encode(lines[0] + tokens[1])
+    assert (tmp_path / "huggingface" / "tokenizer_config.json").read_text() == json.dumps(config, indent=2) + "\n"
+
+
 def test_standard_input_is_read(model, tmp_path):
     folder, _ = model
     text = (folder / "text.txt").read_bytes()
@@ -1217,6 +1485,11 @@ def test_special_tokens_can_be_ordinary_text(model):
         (("train", "text.txt", "--workers", "0"), ["0 workers"]),
         (("train", "text.txt", "--out", "text.txt"), ["text.txt"]),
         (("train", "text.txt", "--out", "text.txt/model"), ["text.txt"]),
+        (("train", "text.txt", "--eos-token", "<x>"), ["eos_token", "'<x>'"]),
+        (("train", "text.txt", "--chat-template", "chatml"), ["ChatML", "<|im_start|>"]),
+        (("train", "text.txt", "--chat-template", "nowhere.jinja"), ["nowhere.jinja"]),
+        (("convert", "model", "--to", "tiktoken", "--out", "text.txt"), ["text.txt"]),
+        (("convert", "a.tiktoken", "--to", "gpt2", "--out", "o"), ["a.tiktoken", "--pattern", "cl100k_base"]),
         (("encode", "folder", "text.txt"), ["folder", "no tokenizer.json"]),
         (("encode", "bad.jsonl", "text.txt"), ["bad.jsonl", "not JSON"]),
         (("encode", "model", "text.txt", "--out", "folder"), ["folder"]),
@@ -1240,6 +1513,7 @@ def test_bad_input_is_one_clear_line(arguments, parts, model, tmp_path):
     (tmp_path / "bad.jsonl").write_text("{nonsense\n")
     (tmp_path / "bad.npy").write_text("nonsense\n")
     (tmp_path / "odd.bin").write_bytes(b"abc")
+    (tmp_path / "a.tiktoken").write_bytes(b"IQ== 0\n")
     np.save(tmp_path / "floats.npy", np.zeros(3))
     np.save(tmp_path / "large.npy", np.array([1, 100_000]))
     (tmp_path / "model").symlink_to(model[0] / "model")
