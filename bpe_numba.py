@@ -2467,7 +2467,7 @@ def train_bpe_from_counts(
 MOST_IDS = 1 << 24  # ids are below: no vocabulary has a tenth of that, and tables grow with the largest id
 NONE = ALL_ONES  # no rank: the pair does not merge
 SCANNED = 64  # bytes of a word whose pairs are all looked at for the lowest rank; longer words have a heap
-CACHED = 1 << 20  # words that a cache has room for, and a third more than it takes
+FIRST, CACHED = 1 << 14, 1 << 20  # entries of a cache at first, and at most; it is half full, then three quarters
 SHORT_TEXT = 1 << 12  # bytes of a text for which the time of the call itself counts
 POOLED = 1 << 24  # ids of words that have more than three, and bytes of long words, that a cache has room for
 
@@ -2500,14 +2500,17 @@ class _Specials(NamedTuple):
 
 
 class _Cache(NamedTuple):
-    """Words and their ids, in a hash table with open addressing. When one of its arrays is full, all is forgotten."""
+    """Words and their ids, in a hash table with open addressing.
+
+    When `entries` are half full, they are to grow; when they may not, or the other arrays are full, all is forgotten.
+    """
 
     # uint64[C, 4]: the key of a short word, or of a long one its hash and size; then two ids, the third id and their
     # number; or, with IN_POOL, where the ids stand in `pool`, where a long word stands in `text`, and the number.
     entries: np.ndarray
     pool: np.ndarray  # uint32[…]
     text: np.ndarray  # uint8[…]
-    used: np.ndarray  # int64[3]   entries, ids, bytes
+    used: np.ndarray  # int64[4]   entries, ids, bytes; and the most entries there may be
 
 
 class _Merging(NamedTuple):
@@ -2835,9 +2838,10 @@ def _remember(slot, low, high, text, start, size, ids, at, n, entries, pool, kno
 
 @kernel
 def _encode_words(text, start, ends, n, keys, tokens, ranks, cache, merging, out, at):
-    """Write the ids of n words that lie end to end in a text; returns where they end, or -1 if a byte has no id.
+    """Write the ids of n words that lie end to end in a text, up to where the cache is to grow.
 
-    There must be room for as many ids as the words have bytes, and two more.
+    Returns how many words are done, and where their ids end; or -1 - k if a byte of word k has no id. There must be
+    room for as many ids as the words have bytes, and two more.
     """
     byte_ids, byte_pairs, pairs, filter = ranks
     entries, pool, known, used = cache
@@ -2847,8 +2851,8 @@ def _encode_words(text, start, ends, n, keys, tokens, ranks, cache, merging, out
     _make_keys(text, start, ends, n, np.uint64(mask), keys)
     while True:
         k, at = _recall_words(k, n, lows, highs, slots, entries, pool, out, at)
-        if k == n:
-            return at
+        if k == n or (2 * used[0] >= len(entries) and len(entries) < used[3]):
+            return k, at
         begin = ends[k - 1] if k else start
         size, low, high, slot = ends[k] - begin, lows[k], highs[k], np.int64(slots[k])
         n_ids = 0
@@ -2869,14 +2873,14 @@ def _encode_words(text, start, ends, n, keys, tokens, ranks, cache, merging, out
             else:
                 n_ids = _merge_long(text, begin, size, NONE, ranks, out, at)
             if n_ids < 0:
-                return -1
+                return -1 - k, at
             if size <= len(known) >> 12:  # longer ones are not worth their place
                 if (
                     4 * used[0] >= 3 * len(entries)
                     or used[1] + n_ids > len(pool)
                     or used[2] + size + PADDING > len(known)
                 ):
-                    entries[:], used[:] = np.uint64(0), 0
+                    entries[:], used[:3] = np.uint64(0), 0
                     slot = _slot(_mixed(low, high), len(entries))
                 _remember(slot, low, high, text, begin, size, out, at, n_ids, entries, pool, known, used)
         at += n_ids
@@ -2931,6 +2935,17 @@ def _cut_at_specials(text, start, stop, specials, pieces, n):
     return n
 
 
+@kernel
+def _rehash(entries, larger):
+    """Enter all words into a larger table, which is empty."""
+    for k in range(len(entries)):
+        if entries[k, 1]:
+            slot = _slot(_mixed(entries[k, 0], entries[k, 1]), len(larger))
+            while larger[slot, 1]:
+                slot = (slot + 1) & (len(larger) - 1)
+            larger[slot] = entries[k]
+
+
 @inlined
 def _array(handles, k, dtype):
     """The k-th array of `_handles`."""
@@ -2943,7 +2958,7 @@ def _table(handles, k, width, dtype):
     return numba.carray(pointer(handles[k, 0]), (handles[k, 1] // width, width), dtype)
 
 
-DONE, NO_ROOM, NOT_UTF8, NO_ID = range(4)
+DONE, NO_ROOM, NOT_UTF8, NO_ID, GROW = range(5)
 
 
 @kernel
@@ -2952,7 +2967,7 @@ def _encode_pieces(text, shown, pieces, scanner, tokens, ranks, desk, out, at):
     written here, where its ids end. `shown` is the text as the scanner shall see it.
 
     `at` has the piece to go on with, where its ids go, and how much room is wanted. If the answer is not DONE, call
-    again when what was missing is there.
+    again when what was missing is there: room, `shown` in UTF-8, or a larger cache.
     """
     cursors, keys, cache, merging = desk
     o = at[1]
@@ -2979,10 +2994,15 @@ def _encode_pieces(text, shown, pieces, scanner, tokens, ranks, desk, out, at):
                     at[2] = end - begin + 2
                     if o + at[2] > len(out):
                         return NO_ROOM
-                    o = _encode_words(text, begin, cursors.ends[0], n, keys, tokens, ranks, cache, merging, out, o)
-                    if o < 0:
+                    ends = cursors.ends[0]
+                    done, o = _encode_words(text, begin, ends, n, keys, tokens, ranks, cache, merging, out, o)
+                    if done < 0:
                         return NO_ID
-                    pieces[p, 0] = end
+                    if done:
+                        pieces[p, 0] = ends[done - 1]
+                    if done < n:
+                        at[1] = o
+                        return GROW
         pieces[p, 3] = at[1] = o
     at[0] = len(pieces)
     return DONE
@@ -3072,10 +3092,10 @@ def _new_desk() -> _Desk:
         _new_cursors(),
         np.zeros((3, 2 * ENOUGH + 16), np.uint64),
         _Cache(
-            np.zeros((CACHED, 4), np.uint64),
+            np.zeros((min(FIRST, CACHED), 4), np.uint64),
             np.zeros(POOLED, np.uint32),
             np.zeros(POOLED, np.uint8),
-            np.zeros(3, np.int64),
+            np.array([0, 0, 0, CACHED]),
         ),
         _Merging(np.zeros(SCANNED, np.uint32), np.zeros(SCANNED, np.uint32), np.zeros(SCANNED, np.uint64)),
     )
@@ -3152,12 +3172,24 @@ def _new_specials(special_tokens: Mapping[str, int]) -> _Specials:
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Place(NamedTuple):
+class _Place:
     """All that one thread encodes with, and what `_encode_short` is told of it."""
 
-    desk: _Desk
-    sheet: _Sheet
-    handles: dict[str, np.ndarray]  # of texts in which all special tokens are honoured, or none
+    def __init__(self, *common: NamedTuple, specials: Mapping[str, _Specials]):
+        self.common, self.specials = common, specials
+        self.sheet = _new_sheet()
+        self._settle(_new_desk())
+
+    def _settle(self, desk: _Desk) -> None:
+        self.desk = desk
+        self.handles = {name: _handles(*self.common, which, desk, self.sheet) for name, which in self.specials.items()}
+
+    def grow(self) -> None:
+        """Make the cache four times as large."""
+        cache = self.desk.cache
+        larger = np.zeros((min(4 * len(cache.entries), cache.used[3]), 4), np.uint64)
+        _rehash(cache.entries, larger)
+        self._settle(self.desk._replace(cache=cache._replace(entries=larger)))
 
 
 class Flags(NamedTuple):
@@ -3422,10 +3454,8 @@ class Tokenizer:
         return ids.tolist() if taken is np.ndarray.tolist else ids
 
     def _new_place(self) -> _Place:
-        desk, sheet = _new_desk(), _new_sheet()
         usual = self._specials if self.pattern.scanner and self._is_plain else {}
-        common = self._scanner, self._tokens, self._ranks
-        return _Place(desk, sheet, {name: _handles(*common, which, desk, sheet) for name, which in usual.items()})
+        return _Place(self._scanner, self._tokens, self._ranks, specials=usual)
 
     @contextlib.contextmanager
     def _at_place(self) -> Iterator[_Place]:
@@ -3510,6 +3540,8 @@ class Tokenizer:
                 out = larger
             elif status == NOT_UTF8:
                 shown = _as_utf8(text)
+            elif status == GROW:
+                place.grow()
             else:
                 self._refuse_byte(text, pieces[at[0]])
         if out is not place.sheet.out and number == out.dtype:
@@ -3832,7 +3864,7 @@ def _load(
     data = _model_bytes(file)
     if data.lstrip()[:1] == b"{":
         content = _json(data, str(file))
-        if "model" in content:
+        if not all(isinstance(value, int) for value in content.values()):
             tokenizer = _from_huggingface(content, str(file))
         else:
             merges = _partner(file, ("vocab", "merges"), ("encoder.json", "vocab.bpe"), "merges")
@@ -4121,7 +4153,7 @@ def _from_huggingface(data: dict, where: str) -> Tokenizer:
         if not unless:
             raise BadInput(f"{where}: {what}")
 
-    model = data["model"]
+    model = data.get("model")
     refuse(isinstance(model, dict), "not a tokenizer.json: it has no model")
     kind = model.get("type", "BPE")
     refuse(kind == "BPE" and isinstance(model.get("merges"), list), f"its model is not a BPE but {kind!r}")
@@ -4155,12 +4187,14 @@ def _from_huggingface(data: dict, where: str) -> Tokenizer:
             flags[token["content"]] = flag
     names = model.get("vocab")
     refuse(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
+    vocab = _vocab_from_json(names, special, where)
     following = len(names)  # what is not in the vocabulary is numbered there anew, whatever the file says
     for content, id in special.items():
         wanted = names.get(content, following)
         refuse(_is_id(id) and wanted == id, f"the added token {content!r} has the ids {wanted} and {id!r}")
+        refuse(content in names or id not in vocab, f"the added token {content!r} has the id of {vocab.get(id)!r}")
+        vocab[id] = content.encode()
         following = max(following, id + 1)
-    vocab = _vocab_from_json(names | special, special, where)
     merges = [
         _merge_from_names(merge.split(" ") if isinstance(merge, str) else merge, f"{where}, merge {rank}")
         for rank, merge in enumerate(model["merges"])
@@ -4358,8 +4392,7 @@ def train(
     """
     special_tokens = _checked_specials(special_tokens)
     _check_size(vocab_size, special_tokens)
-    if workers is not None and workers < 1:
-        raise BadInput(f"{workers} workers: at least one must do the work")
+    workers = _checked_workers(workers)
     files = find_files([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
     seconds: dict[str, float] = {}
     with stage("compile", seconds):
@@ -4371,12 +4404,7 @@ def train(
             bar.update()
     with stage("scan", seconds):
         counted = count_pretokens(
-            files,
-            compiled,
-            special_tokens,
-            workers=workers or available_cores(),
-            text_field=text_field,
-            progress=progress,
+            files, compiled, special_tokens, workers=workers, text_field=text_field, progress=progress
         )
     if not len(counted.words.counts):
         raise BadInput(f"no text to learn from in {', '.join(map(str, files[:3]))}{' …' if len(files) > 3 else ''}")
@@ -4454,9 +4482,6 @@ def encode_files(
     Memory is bounded. Files take their names when they are whole. Raises ValueError for what cannot be.
     """
     files = find_files([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
-    if workers is not None and workers < 1:
-        raise BadInput(f"{workers} workers: at least one must do the work")
-    workers = workers or available_cores()
     number = _id_type(dtype, tokenizer)
     out = Path(out)
     if document_index and Path(document_index) in (out, _about(out)):
@@ -4501,10 +4526,11 @@ def _encoded_blocks(
     append: str | None,
     allowed_special: str | Iterable[str],
     text_field: str | None,
-    workers: int,
+    workers: int | None,
     executor: Executor | None = None,
 ) -> Iterator[_Part]:
     """Files as token ids, in order."""
+    workers = _checked_workers(workers)
     allowed = tokenizer._allowed(allowed_special)
     last = None if append is None else tokenizer.special_tokens.get(append)
     if last is None and append is not None:
@@ -4655,6 +4681,13 @@ def peak_memory() -> int | None:
     return peak * (1 if sys.platform == "darwin" else 1024)
 
 
+def _checked_workers(workers: int | None) -> int:
+    """As many as were asked for, or one a core."""
+    if workers is not None and workers < 1:
+        raise BadInput(f"{workers} workers: at least one must do the work")
+    return workers or available_cores()
+
+
 def available_cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -4683,7 +4716,7 @@ def _summary(trained: Trained, inputs: str, out: Path, vocab_size: int) -> str:
         ("longest", " ".join(repr(_shortened(token.decode("utf-8", "replace"))) for token in longest)),
         ("seconds", ", ".join(f"{name} {spent:.2f}" for name, spent in trained.seconds.items())),
         ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
-        ("written", f"{out / 'tokenizer.json'}, vocab.json, merges.txt"),
+        ("written", f"{out}: tokenizer.json and what transformers wants, vocab.json and merges.txt"),
     ]
     if len(tokenizer) < vocab_size:
         rows.insert(4, ("", f"fewer than the {vocab_size:,} asked for: no pair is left that may be merged"))
@@ -4744,7 +4777,7 @@ def _convert_command(options: argparse.Namespace) -> None:
     _configure(tokenizer, options)
     tokenizer.save(options.out, options.to)
     if not options.quiet:
-        print(f"{tokenizer!r}, written to {options.out}: {', '.join(FORMATS[options.to](tokenizer))}")
+        print(f"{len(tokenizer):,} tokens, {len(tokenizer.special_tokens)} of them special, written to {options.out}")
 
 
 def _encode_command(options: argparse.Namespace) -> None:
@@ -4786,9 +4819,8 @@ def _encode_command(options: argparse.Namespace) -> None:
 
 def _print_ids(tokenizer: Tokenizer, options: argparse.Namespace, allowed: str) -> None:
     """Ids as numbers in text, a line for each document."""
-    files, workers = find_files(options.inputs), options.workers or available_cores()
-    gap = ""
-    for part in _encoded_blocks(tokenizer, files, options.append, allowed, options.text_field, workers):
+    files, gap = find_files(options.inputs), ""
+    for part in _encoded_blocks(tokenizer, files, options.append, allowed, options.text_field, options.workers):
         start = 0
         for stop in part.ends.tolist():
             print(gap + " ".join(map(str, part.ids[start:stop].tolist())))
