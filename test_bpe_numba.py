@@ -259,6 +259,23 @@ def test_what_is_not_compiled_is_said_and_works(pattern, why):
     assert compiled.split(b"ab aa word \xff") == naive_split(pattern, b"ab aa word \xff")
 
 
+def test_compiled_patterns_are_kept_on_the_disk(tmp_path, monkeypatch):
+    text = bpe.PATTERNS["none"]
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    (tmp_path / "pattern.none.outdated.npz").touch()
+    made = bpe._scanner_of(text)
+    (path,) = tmp_path.iterdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(bpe, "_compile", lambda text: 1 / 0)
+        known = bpe._scanner_of(text)
+    assert all(np.array_equal(a, b) and type(a) is type(b) for a, b in zip(made, known, strict=True))
+    for damage in (b"", path.read_bytes()[:5000], b"no zip"):
+        path.write_bytes(damage)
+        assert all(map(np.array_equal, made, bpe._scanner_of(text)))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/proc/nowhere")
+    assert all(map(np.array_equal, made, bpe._scanner_of(text)))
+
+
 def test_patterns_that_cost_the_square_are_named():
     assert "'aaa…'" in bpe.Pattern("a+b|a").remark
     assert all(bpe.Pattern(name).remark == "" for name in bpe.PATTERNS)
