@@ -2492,6 +2492,7 @@ MOST_IDS = 1 << 24  # ids are below: no vocabulary has a tenth of that, and tabl
 NONE = ALL_ONES  # no rank: the pair does not merge
 SCANNED = 64  # bytes of a word whose pairs are all looked at for the lowest rank; longer words have a heap
 FIRST, CACHED = 1 << 14, 1 << 20  # entries of a cache at first, and at most; it is half full, then three quarters
+LONGEST_TOKEN = 1 << 12  # bytes, where there are no merges and all ways to cut a token in two are looked at
 SHORT_TEXT = 1 << 12  # bytes of a text for which the time of the call itself counts
 POOLED = 1 << 24  # ids of words that have more than three, and bytes of long words, that a cache has room for
 
@@ -2515,7 +2516,7 @@ class _Ranks(NamedTuple):
 
 
 class _Specials(NamedTuple):
-    """Special tokens, sorted by their first bytes, then the longest first."""
+    """Special tokens, sorted by their first two bytes, then the longest first."""
 
     text: np.ndarray  # uint8[…]       end to end, and PADDING
     ends: np.ndarray  # int64[S + 1]   special token s is text[ends[s] : ends[s + 1]]
@@ -2912,6 +2913,28 @@ def _encode_words(text, start, ends, n, keys, tokens, ranks, cache, merging, out
 
 
 @kernel
+def _special_at(text, at, stop, specials):
+    """Which special token stands at this place, the longest of several; or -1."""
+    known, ends, _, first = specials
+    s, end = first[text[at]], first[text[at] + 1]
+    if s == end or at + 1 == stop:
+        return -1
+    above = end
+    while s < above:  # the first whose second byte is right: some models have a thousand that begin alike
+        middle = (s + above) >> 1
+        if known[ends[middle] + 1] < text[at + 1]:
+            s = middle + 1
+        else:
+            above = middle
+    while s < end and known[ends[s] + 1] == text[at + 1]:
+        size = ends[s + 1] - ends[s]
+        if at + size <= stop and _same_bytes(text, at, known, ends[s], size):
+            return s
+        s += 1
+    return -1
+
+
+@kernel
 def _cut_at_specials(text, start, stop, specials, pieces, n):
     """Add the pieces of text[start : stop] to n pieces, uncut but at special tokens; returns their number.
 
@@ -2934,12 +2957,7 @@ def _cut_at_specials(text, start, stop, specials, pieces, n):
                 at += 1
             if at == stop:
                 break
-        found = -1
-        for s in range(first[text[at]], first[text[at] + 1]):
-            size = ends[s + 1] - ends[s]
-            if at + size <= stop and _same_bytes(text, at, known, ends[s], size):
-                found = s
-                break
+        found = _special_at(text, at, stop, specials)
         if found < 0:
             at += 1
             continue
@@ -3070,9 +3088,9 @@ class _Desk(NamedTuple):
 class _Sheet(NamedTuple):
     """Where a text is encoded that is not too long: fresh memory for each would take as long as its encoding."""
 
-    text: np.ndarray  # uint8[2 * BLOCK + PADDING]
+    text: np.ndarray  # uint8[…]     for 2 * BLOCK bytes, or SHORT_TEXT, and PADDING
     pieces: np.ndarray  # int64[…, 4], see _encode_pieces
-    out: np.ndarray  # uint32[BLOCK]
+    out: np.ndarray  # uint32[…]
     at: np.ndarray  # int64[3]
 
 
@@ -3127,7 +3145,7 @@ def _new_desk() -> _Desk:
 
 def _new_sheet() -> _Sheet:
     return _Sheet(
-        np.zeros(2 * BLOCK + PADDING, np.uint8),
+        np.zeros(max(2 * BLOCK, SHORT_TEXT) + PADDING, np.uint8),
         np.zeros((64 + BLOCK // 64, 4), np.int64),
         np.zeros(max(BLOCK, 2 * SHORT_TEXT), np.uint32),
         np.zeros(3, np.int64),
@@ -3183,7 +3201,7 @@ def _new_ranks(byte_ids: Sequence[int], merges: np.ndarray, by_id: bool) -> _Ran
 
 
 def _new_specials(special_tokens: Mapping[str, int]) -> _Specials:
-    in_order = sorted((token.encode()[:1], -len(token.encode()), token) for token in special_tokens)
+    in_order = sorted((token.encode()[:2], -len(token.encode()), token) for token in special_tokens)
     tokens = [token.encode() for *_, token in in_order]
     return _Specials(
         _padded(b"".join(tokens)),
@@ -3275,6 +3293,9 @@ class Tokenizer:
         if self.ignore_merges:
             self._tokens = _indexed(self._tokens, ordinary)
         if self.merges is None:
+            for id in ordinary:
+                if len(self.vocab[id]) > LONGEST_TOKEN:
+                    raise BadInput(f"token {id} has {len(self.vocab[id]):,} bytes; without merges there may be 4,096")
             self._ranks = _new_ranks(byte_ids, _splits(self._tokens, ordinary), True)
         else:
             self._ranks = _new_ranks(byte_ids, _merged_ids(self.merges, self._id_of), False)
@@ -3430,6 +3451,8 @@ class Tokenizer:
             raise BadInput("encode_batch takes a list of texts: encode takes one")
         if threads is not None and threads < 1:
             raise BadInput(f"{threads} threads: at least one must do the work")
+        if not isinstance(allowed_special, str):
+            allowed_special = list(allowed_special)
         batches = list(_batches(map(_text_bytes, texts)))
         encode = functools.partial(self._encode_texts, allowed_special=allowed_special)
         if len(batches) < 2 or threads == 1:
@@ -3549,6 +3572,8 @@ class Tokenizer:
         number: np.dtype | type = np.uint32,
     ) -> tuple[np.ndarray, np.ndarray]:
         """The ids of pieces, see the kernel of this name, and where they are after so many pieces."""
+        if len(text) >= 1 << 32:
+            raise BadInput("more than 4 GB of text at once: encode_iterable takes it in chunks")
         pieces = pieces[: last[-1]]
         if self.pattern.scanner is None:
             pieces, last = self._cut_by_regex(text, pieces, last)
@@ -4796,8 +4821,12 @@ def _configure(tokenizer: Tokenizer, options: argparse.Namespace) -> None:
     configure(tokenizer, **{name: getattr(options, name) for name in names})
 
 
+def _loaded(options: argparse.Namespace) -> Tokenizer:
+    return Tokenizer.load(options.model, encoding=options.encoding, pattern=options.pattern)
+
+
 def _convert_command(options: argparse.Namespace) -> None:
-    tokenizer = Tokenizer.load(options.model, encoding=options.encoding, pattern=options.pattern)
+    tokenizer = _loaded(options)
     _configure(tokenizer, options)
     tokenizer.save(options.out, options.to)
     if not options.quiet:
@@ -4805,7 +4834,7 @@ def _convert_command(options: argparse.Namespace) -> None:
 
 
 def _encode_command(options: argparse.Namespace) -> None:
-    tokenizer = Tokenizer.load(options.model)
+    tokenizer = _loaded(options)
     allowed = "none" if options.no_special else "all"
     if tokenizer.pattern.remark:
         warnings.warn(tokenizer.pattern.remark, stacklevel=2)
@@ -4855,7 +4884,7 @@ def _print_ids(tokenizer: Tokenizer, options: argparse.Namespace, allowed: str) 
 
 
 def _decode_command(options: argparse.Namespace) -> None:
-    tokenizer = Tokenizer.load(options.model)
+    tokenizer = _loaded(options)
     blocks = _read_ids(options.tokens, options.dtype)
     target = _replacing(options.out) if options.out else contextlib.nullcontext(sys.stdout.buffer)
     with target as file:
@@ -4930,8 +4959,6 @@ def _parser() -> argparse.ArgumentParser:
     convert.add_argument("model", type=Path, metavar="MODEL", help="a file or a folder, of any format")
     convert.add_argument("--to", choices=FORMATS, required=True, help="the format")
     convert.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
-    convert.add_argument("--encoding", metavar="NAME", help=f"what a rank file is: {', '.join(ENCODINGS)}")
-    convert.add_argument("--pattern", metavar="P", help="the pattern of a rank file, or of GPT-2's two files")
     convert.add_argument("--quiet", action="store_true", help="no summary")
 
     for command in (train, convert):
@@ -4956,6 +4983,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     decode.add_argument("--dtype", choices=("uint16", "uint32"), help="of a .bin file that has no .json beside it")
     decode.add_argument("--out", type=Path, metavar="FILE", help="where the text goes (default: standard output)")
+
+    for command in (encode, decode, convert):
+        command.add_argument("--encoding", metavar="NAME", help=f"what a rank file is: {', '.join(ENCODINGS)}")
+        command.add_argument("--pattern", metavar="P", help="the pattern of a rank file, or of GPT-2's two files")
     return parser
 
 

@@ -1,5 +1,6 @@
 """Tests of bpe_numba. First the oracle: BPE as it is defined, in the plainest Python, without the module's help."""
 
+import base64
 import gzip
 import itertools
 import json
@@ -228,7 +229,7 @@ regexes = st.recursive(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(pattern=regexes.map("(?:{})".format), inputs=st.lists(st.text("aAb é1 \n", max_size=20), min_size=1, max_size=5))
 def test_random_patterns_are_exact_or_left_to_regex(pattern, inputs):
     try:
@@ -845,6 +846,20 @@ def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
         tokenizer.encode_batch("one text")
 
 
+@settings(max_examples=200)
+@given(special=st.sets(st.text("ab<é", min_size=2, max_size=12), max_size=12), text=st.text("ab<é", max_size=80))
+def test_special_tokens_are_found_as_regex_finds_them(special, text):
+    vocab = {b: bytes([b]) for b in range(256)}
+    tokenizer = bpe.Tokenizer(vocab, [], sorted(special))
+    longest_first = "|".join(map(regex.escape, sorted(special, key=len, reverse=True))) or "(?!)"
+    expected, end = [], 0
+    for match in regex.finditer(longest_first, text):
+        expected += [*text[end : match.start()].encode(), tokenizer.special_tokens[match[0]]]
+        end = match.end()
+    assert tokenizer.encode(text) == [*expected, *text[end:].encode()]
+    assert tokenizer.encode(text * 100, special) == tokenizer.encode(text * 100)
+
+
 def test_a_text_of_special_tokens_alone_is_encoded(tokenizer):
     assert tokenizer.encode(END * 1000) == [tokenizer.token_to_id(END)] * 1000
 
@@ -1004,6 +1019,7 @@ def test_models_that_would_not_mean_the_same_are_refused(tokenizer, tmp_path, ch
         ("a.tiktoken", b"IQ== 0\nIQ== 1\n", "same bytes"),
         ("a.tiktoken", b"IQ== 0\nI?== 1\n", "line 2: not a token"),
         ("a.tiktoken", b"IQ== 0\nIg== -1\n", "line 2"),
+        ("a.tiktoken", b"IQ== 0\n" + base64.b64encode(b"a" * 5000) + b" 1\n", "5,000 bytes"),
         ("a.tiktoken", b"IQ== 0\nIg== 99999999999\n", "line 2"),
         ("vocab.json", b'{"a": 0}', "merges.* is missing"),
         ("merges.txt", b"#version: 0.2\na b\n", "vocabulary.* is missing"),
@@ -1011,7 +1027,7 @@ def test_models_that_would_not_mean_the_same_are_refused(tokenizer, tmp_path, ch
 )
 def test_files_from_strangers_are_refused(tmp_path, name, data, part):
     (tmp_path / name).write_bytes(data)
-    pattern = "gpt2" if "twice" in part or "same" in part else None
+    pattern = "gpt2" if any(word in part for word in ("twice", "same", "5,000")) else None
     with pytest.raises(ValueError, match=part):
         bpe.Tokenizer.load(tmp_path / name, pattern=pattern)
 
@@ -1570,6 +1586,7 @@ def test_kernels_stay_inside_their_arrays(tmp_path):
     if os.environ.get("NUMBA_BOUNDSCHECK") == "1":
         pytest.skip("this is that run")
     tests = "oracle or ties_go or grow or past_32 or of_regex or all_cursors or counting or small_cache or survive"
+    tests += " or regex_finds"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", tests]
     result = subprocess.run(command, capture_output=True, env=environment, timeout=600, cwd=Path(__file__).parent)
     assert result.returncode == 0, result.stdout.decode()
