@@ -47,6 +47,7 @@ import argparse
 import base64
 import codecs
 import contextlib
+import errno
 import functools
 import glob
 import gzip
@@ -54,6 +55,7 @@ import hashlib
 import importlib
 import itertools
 import json
+import multiprocessing
 import os
 import pickle
 import re
@@ -62,6 +64,7 @@ import signal
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 import warnings
 import zipfile
@@ -1804,9 +1807,15 @@ def counts_of(words: Words) -> dict[bytes, int]:
     return {text[a:b]: count for a, b, count in zip(offsets[:-1], offsets[1:], words.counts.tolist(), strict=True)}
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches every process of a terminal; the parent's word is enough."""
+def _begin_worker() -> None:
+    """Ctrl-C reaches every process of a terminal; the parent's word is enough. When it dies, its workers end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=[multiprocessing.parent_process()], daemon=True).start()
+
+
+def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def _map_in_order(function: Callable, items: Iterable, workers: int, executor: Executor | None = None) -> Iterator:
@@ -1817,7 +1826,7 @@ def _map_in_order(function: Callable, items: Iterable, workers: int, executor: E
     if executor is None and (workers == 1 or len(first) < 2):
         yield from map(function, items)
         return
-    pool = executor or ProcessPoolExecutor(workers, initializer=_ignore_interrupts)
+    pool = executor or ProcessPoolExecutor(workers, initializer=_begin_worker)
     running: deque[Future] = deque()
     try:
         for item in items:
@@ -1896,10 +1905,11 @@ def count_pretokens(
     work = functools.partial(_count_blocks, pattern, special_tokens, text_field)
     with _progress_bar("scan", _size(files), "B", progress) as bar:
         blocks = _gathered(read_blocks(files, pattern, special_tokens, text_field))
-        for words, documents, n_bytes in _map_in_order(work, blocks, workers):
-            total.add_words(words)
-            n_documents += documents
-            bar.update(n_bytes)
+        with contextlib.closing(_map_in_order(work, blocks, workers)) as parts:
+            for words, documents, n_bytes in parts:
+                total.add_words(words)
+                n_documents += documents
+                bar.update(n_bytes)
     return Counted(total.words(), n_documents)
 
 
@@ -3923,6 +3933,8 @@ def _load(
     elif regex.match(rb"#version|\S+ \S+\r?\n", data):
         vocab = _partner(file, ("merges", "vocab"), ("vocab.bpe", "encoder.json"), "vocabulary")
         tokenizer = _from_gpt2(vocab, file, special_tokens, pattern or "gpt2")
+    elif b"\n##" in data:
+        raise BadInput(f"{file}: looks like a vocabulary of WordPiece (BERT's), which is not supported")
     elif data[:1] == b"\n":
         raise BadInput(f"{file}: looks like a SentencePiece model, which is not supported")
     else:
@@ -4379,6 +4391,10 @@ def _replacing(path: Path):
         with file:
             yield file
         os.replace(unfinished, path)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # from a write, which does not name its file
+            error.filename = str(path)
+        raise
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -4543,7 +4559,8 @@ def encode_files(
         n_tokens = n_documents = n_bytes = 0
         if write_index:
             write_index(np.zeros(1, np.int64))
-        for part in _encoded_blocks(tokenizer, files, append, allowed_special, text_field, workers, executor):
+        parts = _encoded_blocks(tokenizer, files, append, allowed_special, text_field, workers, executor)
+        for part in stack.enter_context(contextlib.closing(parts)):
             write(part.ids.astype(number, copy=False))
             if write_index:
                 write_index(part.ends + n_tokens)
@@ -4873,7 +4890,8 @@ def _encode_command(options: argparse.Namespace) -> None:
 def _print_ids(tokenizer: Tokenizer, options: argparse.Namespace, allowed: str) -> None:
     """Ids as numbers in text, a line for each document."""
     files, gap = find_files(options.inputs), ""
-    for part in _encoded_blocks(tokenizer, files, options.append, allowed, options.text_field, options.workers):
+    parts = _encoded_blocks(tokenizer, files, options.append, allowed, options.text_field, options.workers)
+    for part in parts:
         start = 0
         for stop in part.ends.tolist():
             print(gap + " ".join(map(str, part.ids[start:stop].tolist())))
@@ -4990,9 +5008,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _interrupt_once(*_: object) -> None:
+    """A second Ctrl-C must not stop the clearing up that the first began: worker processes would wait for ever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status: 0, 2 for bad input, 130 when interrupted."""
     options = _parser().parse_args(arguments)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, _interrupt_once)
     try:
         with warnings.catch_warnings(record=False):
             warnings.showwarning = lambda message, *_: print(f"bpe_numba: note: {message}", file=sys.stderr)

@@ -35,6 +35,6 @@ else
 fi
 profile scan train "$@" --workers 1 --out profile/model --quiet
 profile learn train "$@" --workers 1 --out profile/model --quiet
-profile encode encode profile/model "${text[@]}" --out profile/tokens.npy --quiet
+profile encode encode profile/model "${text[@]}" --workers 1 --out profile/tokens.npy --quiet
 echo
 echo "To look closer, open profile/scan.html, profile/learn.html or profile/encode.html."

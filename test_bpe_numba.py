@@ -9,8 +9,10 @@ import os
 import pickle
 import random
 import resource
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -1014,6 +1016,7 @@ def test_models_that_would_not_mean_the_same_are_refused(tokenizer, tmp_path, ch
         ("tokenizer.json", b'{"model": "\xff"}', "not UTF-8 at byte 11"),
         ("tokenizer.json", b"\0" * 5000, "neither"),
         ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15", "SentencePiece"),
+        ("vocab.txt", b"[PAD]\n[UNK]\n##s\n", "WordPiece"),
         ("tokenizer.model", b"IQ== 0\n", "does not say its pattern"),
         ("a.tiktoken", b"IQ== 0\nIg== 0\n", "line 2.*twice"),
         ("a.tiktoken", b"IQ== 0\nIQ== 1\n", "same bytes"),
@@ -1436,45 +1439,46 @@ def test_a_full_disk_leaves_nothing(model, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
     result = run("encode", folder / "model", "text.txt", "--out", "o.npy", cwd=tmp_path, preexec_fn=small_files)
-    assert_refused(result, "File too large")
+    assert_refused(result, "o.npy", "File too large")
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
 def test_a_killed_run_leaves_nothing_that_looks_finished(model, tmp_path):
     folder, _ = model
-    os.mkfifo(tmp_path / "pipe")
-    command = [sys.executable, bpe.__file__, "encode", folder / "model", tmp_path / "pipe", "--out", tmp_path / "o.npy"]
-    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL)
-    with open(tmp_path / "pipe", "wb") as pipe:
-        pipe.write(b"some text\n" * 100_000)
-        process.kill()
-    assert process.wait() < 0
+    (tmp_path / "0.txt").write_text("some text, and more of it\n" * 200_000)
+    for k in range(1, 40):
+        os.link(tmp_path / "0.txt", tmp_path / f"{k}.txt")
+    command = [sys.executable, bpe.__file__, "encode", folder / "model", tmp_path, "--out", tmp_path / "o.npy"]
+    process = subprocess.Popen([*map(str, command), "--workers", "2"], stderr=subprocess.PIPE)
+    seen = b""
+    while b"B/s" not in seen and process.poll() is None:
+        seen += os.read(process.stderr.fileno(), 1000)
+    process.kill()
+    process.communicate(timeout=60)  # until the workers, too, have closed their standard error
+    assert process.returncode < 0
     assert not [path for path in tmp_path.iterdir() if path.suffix in (".npy", ".json")]
 
 
-def test_a_recipe_is_one_command(tmp_path, library):
-    lines = [json.dumps({"text": path.read_bytes().decode()}) for path in library[:20]]
-    (tmp_path / "data.jsonl").write_text("\n".join(lines))
-    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    roles = ["--bos-token", tokens[1], "--eos-token", tokens[2], "--pad-token", tokens[0], "--unk-token", tokens[0]]
-    special = [word for token in tokens for word in ("--special-token", token)]
-    more = ["--vocab-size", 600, "--tie-break", "ids", "--model-max-length", 32768, "--chat-template", "chatml"]
-    result = run("train", "data.jsonl", *special, *roles, *more, "--out", "mini", "--quiet", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    theirs = hugging_face_trained([json.loads(line)["text"] for line in lines], 600, tokens)
-    ours = json.loads((tmp_path / "mini" / "tokenizer.json").read_text())
-    assert ours["model"]["vocab"] == theirs["vocab"]
-    config = json.loads((tmp_path / "mini" / "tokenizer_config.json").read_text())
-    assert config["eos_token"] == "<|im_end|>" and config["model_max_length"] == 32768
-    assert config["chat_template"] == bpe.CHATML
-    mapped = json.loads((tmp_path / "mini" / "special_tokens_map.json").read_text())
-    assert mapped == {name: config[name] for name in bpe.ROLES}
-    for to in bpe.FORMATS:
-        converted = run("convert", "mini", "--to", to, "--out", to, cwd=tmp_path)
-        assert converted.returncode == 0 and "600 tokens" in converted.stdout.decode(), converted.stderr
-        loaded = bpe.Tokenizer.load(tmp_path / to)
-        assert loaded.encode(lines[0] + tokens[1]) == bpe.Tokenizer.load(tmp_path / "mini").encode(lines[0] + tokens[1])
-    assert json.loads((tmp_path / "huggingface" / "tokenizer_config.json").read_text()) == config
+@pytest.mark.parametrize("command", ["train", "encode"])
+def test_two_interrupts_end_it_with_one_line(model, tmp_path, command):
+    folder, _ = model
+    (tmp_path / "0.txt").write_text("some text, and more of it\n" * 200_000)
+    for k in range(1, 40):
+        os.link(tmp_path / "0.txt", tmp_path / f"{k}.txt")
+    what = ["train", tmp_path] if command == "train" else ["encode", folder / "model", tmp_path]
+    out = ["--out", tmp_path / "o.npy", "--workers", 2]
+    process = subprocess.Popen(
+        list(map(str, [sys.executable, bpe.__file__, *what, *out])), stderr=subprocess.PIPE, start_new_session=True
+    )
+    seen = b""
+    while b"B/s" not in seen and process.poll() is None:  # until its work has begun
+        seen += os.read(process.stderr.fileno(), 1000)
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.01)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130 and rest.decode().splitlines()[-1].endswith("interrupted; nothing was written")
+    assert not [path for path in tmp_path.iterdir() if path.is_file() and path.suffix != ".txt"]
 
 
 def test_standard_input_is_read(model, tmp_path):
