@@ -4602,8 +4602,9 @@ def _encoded_blocks(
     if last is None and append is not None:
         known = ", ".join(tokenizer.special_tokens) or "it has none"
         raise BadInput(f"{append!r} is not a special token of this tokenizer: {known}")
-    tokenizer.encode_to_numpy(b"one two")  # compiled, and known, before processes are forked
-    _keep(tokenizer._pickled, tokenizer)
+    tokenizer.encode_batch(["one two"])  # compiled, and known, before processes are forked
+    if workers > 1:
+        _keep(tokenizer._pickled, tokenizer)
     work = functools.partial(_encode_blocks, tokenizer, last, allowed, text_field)
     cut_by, cut_at = (tokenizer.pattern, allowed) if tokenizer._is_plain else (Pattern(()), ())
     blocks = _gathered(read_blocks(files, cut_by, cut_at, text_field))
@@ -4857,7 +4858,7 @@ def _encode_command(options: argparse.Namespace) -> None:
         warnings.warn(tokenizer.pattern.remark, stacklevel=2)
     seconds: dict[str, float] = {}
     with stage("compile", seconds):
-        tokenizer.encode("one two")
+        tokenizer.encode_batch(["one two"])
     if not options.out:
         if options.document_index:
             raise BadInput("--document-index goes with --out")
