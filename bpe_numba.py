@@ -3523,6 +3523,11 @@ class Tokenizer:
         yield place
         self._places.append(place)
 
+    def compile_kernels(self) -> None:
+        """Compile the kernels of encoding, or load them from the cache; processes that are forked later have them."""
+        self.encode_batch([b"one two\xff"])
+        _rehash(np.zeros((2, 4), np.uint64), np.zeros((4, 4), np.uint64))
+
     def _encode_stretch(self, found: Sequence[Piece]) -> list[int]:
         texts = [_to_bytes(piece.text) for piece in found]
         ends = np.cumsum([0, *map(len, texts)])
@@ -4602,8 +4607,8 @@ def _encoded_blocks(
     if last is None and append is not None:
         known = ", ".join(tokenizer.special_tokens) or "it has none"
         raise BadInput(f"{append!r} is not a special token of this tokenizer: {known}")
-    tokenizer.encode_batch(["one two"])  # compiled, and known, before processes are forked
-    if workers > 1:
+    tokenizer.compile_kernels()
+    if workers > 1:  # known before processes are forked
         _keep(tokenizer._pickled, tokenizer)
     work = functools.partial(_encode_blocks, tokenizer, last, allowed, text_field)
     cut_by, cut_at = (tokenizer.pattern, allowed) if tokenizer._is_plain else (Pattern(()), ())
@@ -4858,7 +4863,7 @@ def _encode_command(options: argparse.Namespace) -> None:
         warnings.warn(tokenizer.pattern.remark, stacklevel=2)
     seconds: dict[str, float] = {}
     with stage("compile", seconds):
-        tokenizer.encode_batch(["one two"])
+        tokenizer.compile_kernels()
     if not options.out:
         if options.document_index:
             raise BadInput("--document-index goes with --out")
