@@ -1305,6 +1305,10 @@ def test_token_files_hold_every_document_once(tokenizer, corpus, monkeypatch, wo
     found = bpe.encode_files(
         tokenizer, folder, folder / "o.npy", append=END, document_index=folder / "i.npy", workers=workers
     )
+    # Without lines of JSON the work is done by threads.
+    bpe.encode_files(tokenizer, folder / "*.txt*", folder / "t.npy", append=END, workers=workers)
+    by_threads = [[*tokenizer.encode(d), end] for text in [texts[0], *texts[-2:]] for d in text]
+    assert np.load(folder / "t.npy").tolist() == list(itertools.chain.from_iterable(by_threads))
     ids, index = np.load(folder / "o.npy", mmap_mode="r"), np.load(folder / "i.npy")
     assert ids.dtype == np.uint16 and index.dtype == np.int64
     assert [ids[a:b].tolist() for a, b in itertools.pairwise(index)] == documents
@@ -1315,7 +1319,7 @@ def test_token_files_hold_every_document_once(tokenizer, corpus, monkeypatch, wo
 
 def test_without_an_end_documents_are_texts(tokenizer, corpus):
     folder, texts = corpus
-    with ThreadPoolExecutor(2) as pool:
+    with ProcessPoolExecutor(2) as pool:
         bpe.encode_files(
             tokenizer, folder, folder / "o.bin", document_index=folder / "i.bin", dtype="uint32", executor=pool
         )
@@ -1351,12 +1355,11 @@ _encode_blocks = bpe._encode_blocks
 def test_nothing_is_left_when_a_worker_dies(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(bpe, "BLOCK", 1000)
     monkeypatch.setattr(bpe, "_encode_blocks", _die_at_last)
-    (tmp_path / "a.txt").write_text("some text\n" * 2000 + "die")
+    (tmp_path / "a.jsonl").write_text('{"text": "some text"}\n' * 2000 + '{"text": "die"}\n')
+    out = {"out": tmp_path / "o.npy", "document_index": tmp_path / "i.npy"}
     with pytest.raises(ValueError, match="worker process died"):
-        bpe.encode_files(
-            tokenizer, tmp_path / "a.txt", tmp_path / "o.npy", workers=2, document_index=tmp_path / "i.npy"
-        )
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+        bpe.encode_files(tokenizer, tmp_path / "a.jsonl", **out, workers=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
 # ─── Stages ───────────────────────────────────────────────────────────────────────────────────────────────────────────
