@@ -3,6 +3,7 @@
     python bpe_numba.py train                                    # on the Python standard library's own sources
     python bpe_numba.py train corpus.txt --vocab-size 32000 --special-token "<|endoftext|>" --out model
     python bpe_numba.py encode model corpus.txt --out tokens.npy
+    python bpe_numba.py convert model --to tiktoken --out model.tiktoken
 
     >>> tokenizer = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2, b" newest": 6, b" widest": 3}, 262))
     >>> tokenizer.encode("lowest")
