@@ -2446,8 +2446,7 @@ def build_vocabulary(
     They are "first", as Hugging Face's trainer has them, "after-bytes", or "last", as in GPT-2. Returns the vocabulary,
     id -> bytes, and the merges as pairs of bytes.
     """
-    if special_tokens_at not in SPECIAL_TOKENS_AT:
-        raise BadInput(f"special tokens are {', '.join(SPECIAL_TOKENS_AT)}, not {special_tokens_at!r}")
+    _check_place(special_tokens_at)
     tokens = [bytes([b]) for b in range(256)]
     listed = []
     for left, right in merges.pairs.tolist():
@@ -2457,6 +2456,11 @@ def build_vocabulary(
     at = {"first": 0, "after-bytes": 256, "last": len(in_order)}[special_tokens_at]
     in_order[at:at] = [token.encode() for token in special_tokens]
     return dict(enumerate(in_order)), listed
+
+
+def _check_place(special_tokens_at: str) -> None:
+    if special_tokens_at not in SPECIAL_TOKENS_AT:
+        raise BadInput(f"special_tokens_at is {', '.join(SPECIAL_TOKENS_AT)}, not {special_tokens_at!r}")
 
 
 def _check_size(vocab_size: int, special_tokens: Sequence[str]) -> None:
@@ -4365,10 +4369,24 @@ def configure(
 
     chat_template   "chatml", which needs the special tokens <|im_start|> and <|im_end|>, or a file in Jinja
     """
+    roles = (bos_token, eos_token, pad_token, unk_token)
+    tokenizer.config |= _config(tokenizer.special_tokens, *roles, model_max_length, chat_template)
+
+
+def _config(
+    special_tokens: Iterable[str],
+    bos_token: str | None,
+    eos_token: str | None,
+    pad_token: str | None,
+    unk_token: str | None,
+    model_max_length: int | None,
+    chat_template: str | os.PathLike | None,
+) -> dict:
+    """See `configure`."""
     roles = dict(zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True))
     for role, token in roles.items():
-        if token is not None and token not in tokenizer.special_tokens:
-            known = ", ".join(tokenizer.special_tokens) or "it has none"
+        if token is not None and token not in special_tokens:
+            known = ", ".join(special_tokens) or "it has none"
             raise BadInput(f"the {role} {token!r} is not a special token of this tokenizer: {known}")
     if model_max_length is not None and model_max_length < 1:
         raise BadInput(f"a model of {model_max_length} tokens has no room for text")
@@ -4376,12 +4394,12 @@ def configure(
     if chat_template == "chatml":
         template = CHATML
         for token in ("<|im_start|>", "<|im_end|>"):
-            if token not in tokenizer.special_tokens:
+            if token not in special_tokens:
                 raise BadInput(f"ChatML needs the special token {token!r}")
     elif chat_template is not None:
         template = _utf8(_model_bytes(Path(chat_template)), str(chat_template))
     told = roles | {"model_max_length": model_max_length, "chat_template": template}
-    tokenizer.config |= {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def _dump(data: object, indent: int | None = None) -> str:
@@ -4467,6 +4485,7 @@ def train(
     Raises ValueError for input that cannot be, and OSError for what cannot be read.
     """
     special_tokens = _checked_specials(special_tokens)
+    _check_place(special_tokens_at)
     _check_size(vocab_size, special_tokens)
     workers = _checked_workers(workers)
     files = find_files([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
@@ -4821,6 +4840,7 @@ def _shortened(text: str) -> str:
 
 def _train_command(options: argparse.Namespace) -> None:
     _make_folder(options.out)
+    config = _told(options.special_token, options)  # a wrong name here must not cost the training
     inputs = options.inputs or standard_library()
     trained = train(
         inputs,
@@ -4835,7 +4855,7 @@ def _train_command(options: argparse.Namespace) -> None:
         special_tokens_at=options.special_tokens_at,
     )
     with stage("save", trained.seconds):
-        _configure(trained.tokenizer, options)
+        trained.tokenizer.config = config
         trained.tokenizer.save(options.out)
     if not options.quiet:
         named = " ".join(options.inputs) or f"the {len(inputs):,} sources of Python's standard library"
@@ -4849,9 +4869,8 @@ def _make_folder(folder: Path) -> None:
         pass
 
 
-def _configure(tokenizer: Tokenizer, options: argparse.Namespace) -> None:
-    names = (*ROLES, "model_max_length", "chat_template")
-    configure(tokenizer, **{name: getattr(options, name) for name in names})
+def _told(special_tokens: Iterable[str], options: argparse.Namespace) -> dict:
+    return _config(special_tokens, **{name: getattr(options, name) for name in _CONFIG})
 
 
 def _loaded(options: argparse.Namespace) -> Tokenizer:
@@ -4860,7 +4879,7 @@ def _loaded(options: argparse.Namespace) -> Tokenizer:
 
 def _convert_command(options: argparse.Namespace) -> None:
     tokenizer = _loaded(options)
-    _configure(tokenizer, options)
+    tokenizer.config |= _told(tokenizer.special_tokens, options)
     tokenizer.save(options.out, options.to)
     if not options.quiet:
         print(f"{len(tokenizer):,} tokens, {len(tokenizer.special_tokens)} of them special, written to {options.out}")

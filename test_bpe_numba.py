@@ -1484,6 +1484,40 @@ def test_two_interrupts_end_it_with_one_line(model, tmp_path, command):
     assert not [path for path in tmp_path.iterdir() if path.is_file() and path.suffix != ".txt"]
 
 
+def test_a_recipe_is_one_command(tmp_path, library):
+    lines = [json.dumps({"text": path.read_bytes().decode()}) for path in library[:20]]
+    (tmp_path / "data.jsonl").write_text("\n".join(lines))
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    roles = ["--bos-token", tokens[1], "--eos-token", tokens[2], "--pad-token", tokens[0], "--unk-token", tokens[0]]
+    special = [word for token in tokens for word in ("--special-token", token)]
+    more = ["--vocab-size", 600, "--tie-break", "ids", "--model-max-length", 32768, "--chat-template", "chatml"]
+    result = run("train", "data.jsonl", *special, *roles, *more, "--out", "mini", "--quiet", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    theirs = hugging_face_trained([json.loads(line)["text"] for line in lines], 600, tokens)
+    ours = json.loads((tmp_path / "mini" / "tokenizer.json").read_text())
+    assert ours["model"]["vocab"] == theirs["vocab"]
+    config = json.loads((tmp_path / "mini" / "tokenizer_config.json").read_text())
+    assert config["eos_token"] == "<|im_end|>" and config["model_max_length"] == 32768
+    assert config["chat_template"] == bpe.CHATML
+    mapped = json.loads((tmp_path / "mini" / "special_tokens_map.json").read_text())
+    assert mapped == {name: config[name] for name in bpe.ROLES}
+    for to in bpe.FORMATS:
+        converted = run("convert", "mini", "--to", to, "--out", to, cwd=tmp_path)
+        assert converted.returncode == 0 and "600 tokens" in converted.stdout.decode(), converted.stderr
+        loaded = bpe.Tokenizer.load(tmp_path / to)
+        assert loaded.encode(lines[0] + tokens[1]) == bpe.Tokenizer.load(tmp_path / "mini").encode(lines[0] + tokens[1])
+    assert json.loads((tmp_path / "huggingface" / "tokenizer_config.json").read_text()) == config
+
+
+@pytest.mark.parametrize("wrong", [["--eos-token", "<x>"], ["--chat-template", "chatml"], ["--model-max-length", "0"]])
+def test_what_cannot_be_told_is_refused_before_the_training(tmp_path, monkeypatch, capsys, wrong):
+    with pytest.raises(ValueError, match="special_tokens_at"):
+        bpe.train_bpe(tmp_path, 300, special_tokens_at="second")
+    monkeypatch.setattr(bpe, "train", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(bpe.signal, "signal", lambda *_: None)
+    assert bpe.main(["train", "--out", str(tmp_path), *wrong]) == 2 and capsys.readouterr().err.count("\n") == 1
+
+
 def test_standard_input_is_read(model, tmp_path):
     folder, _ = model
     text = (folder / "text.txt").read_bytes()
