@@ -13,32 +13,32 @@
 
 What the words mean here
 
-    document        a text on its own: a file, a line of a .jsonl, or what stands between two special tokens
+    document        a text on its own: a file, a line of a .jsonl, or what lies between two special tokens
     pretoken        a piece of a document that the pattern cuts out; no token reaches across its ends
     word            a pretoken as a sequence of symbols, with the count of its occurrences
     symbol          a number for a string of bytes while learning: 0 to 255 are the single bytes
     pair            two neighbouring symbols of a word
     merge           a pair that became one symbol; its rank is its number in the list of merges
     token, id       an entry of the vocabulary, as bytes, and its number
-    special token   a token that stands for itself in a text: never split, never merged, never learnt from
+    special token   a token that is found in a text as it is: never split, never merged, never learnt from
 
-and the letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs.
+and the letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs or spans, T texts.
 
 The way of the data, which is the order of the sections
 
-    Patterns     a name, or a regular expression -> its parts
-    Compiling    its parts -> a machine over bytes that says where pretokens end
-    Scanning     text -> where pretokens end, and where the text may be cut
-    Reading      files, folders, globs, standard input -> blocks that can be scanned on their own
-    Counting     blocks -> Words, in worker processes
-    Learning     Words -> Merges, the one serial part
-    Vocabulary   Merges -> the vocabulary: ids and bytes
-    Encoding     words -> ids, by kernels with a cache
-    Tokenizer    text -> ids -> text
-    Files        the formats of Hugging Face, GPT-2, tiktoken and transformers
-    Training     from files to a tokenizer, in one call
-    Corpora      from files to files of token ids, by many workers
-    Stages       seconds, memory and the Scalene profiler, stage by stage
+    Running         errors, files written whole, workers, progress, stages and the Scalene profiler
+    Patterns        a name, or a regular expression -> a table over bytes that finds where pretokens end
+    Scanning        text -> where pretokens end, and where the text may be cut
+    Special tokens  text -> spans: special tokens, and the text between them
+    Reading         files, folders, globs, standard input -> blocks that can be scanned on their own
+    Words           blocks -> Words, in worker processes, by a hash table of byte strings
+    Learning        Words -> merges, the one serial part
+    Models          a tokenizer as data: vocabulary, merges, special tokens, pattern, and their checks
+    Encoding        words -> ids, by kernels with a cache; ids -> bytes
+    Formats         a Model <-> the files of Hugging Face, GPT-2 and tiktoken
+    Tokenizer       text -> ids -> text
+    Token files     files of text -> files of token ids, by many workers, and back
+    Training        files -> a tokenizer, in one call
     Command line
 """
 
@@ -46,14 +46,16 @@ from __future__ import annotations
 
 import argparse
 import base64
-import codecs
 import contextlib
+import copy
+import dataclasses
 import errno
 import functools
 import glob
 import gzip
 import hashlib
 import importlib
+import inspect
 import itertools
 import json
 import multiprocessing
@@ -82,19 +84,72 @@ import numpy as np
 import regex
 from llvmlite import ir
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.experimental import structref
+from numba.extending import intrinsic, overload
 from tqdm import tqdm
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+__all__ = [
+    "ENCODINGS",
+    "PATTERNS",
+    "InputError",
+    "Model",
+    "Pattern",
+    "Source",
+    "Tokenizer",
+    "Words",
+    "count",
+    "encode_files",
+    "learn",
+    "read_ids",
+    "train",
+    "train_bpe",
+    "train_bpe_from_counts",
+]
 
-# No signatures: they would compile at import. A cached kernel does not see a change in another file: hence one module.
-kernel = numba.njit(cache=True, nogil=True)
-inlined = numba.njit(cache=True, nogil=True, forceinline=True)  # for a kernel that is called once a word, or oftener
+u8, u32, u64, i64 = np.uint8, np.uint32, np.uint64, np.int64
+ALL_ONES = u64(2**64 - 1)
+PADDING = 16  # bytes behind a text that kernels may read, though not use
+
+
+def _compiler(**options: bool) -> Callable:
+    """Make a decorator that compiles kernels when they are first called, and keeps them on the disk where it can.
+
+    There are no signatures: they would compile at import. A cached kernel does not see a change in another file: hence
+    one module. Where neither its folder nor a home can be written, each process compiles anew.
+    """
+
+    def compile_lazily(function: Callable) -> Callable:
+        try:
+            return numba.njit(cache=True, nogil=True, **options)(function)
+        except RuntimeError:  # no place for a cache
+            return numba.njit(nogil=True, **options)(function)
+
+    return compile_lazily
+
+
+kernel = _compiler()
+inline_kernel = _compiler(forceinline=True)  # for what is called once a word, or more often
+
+
+def struct(fields: type) -> type:
+    """Make a class of annotated fields one that kernels take by reference, and whose fields they may replace.
+
+    So an array that is too short is replaced by a longer one where that is found out, inside a kernel. As an argument
+    it costs 0.15 µs whatever its size, where a named tuple costs 0.13 µs for each array in it. Instances are made in
+    kernels; Python does not read their fields.
+    """
+    numba_type = type(f"{fields.__name__}Type", (numba.types.StructRef,), {"__module__": fields.__module__})
+    sys.modules[fields.__module__].__dict__[numba_type.__name__] = structref.register(numba_type)
+    names = {"__module__": fields.__module__, "__doc__": fields.__doc__, "__slots__": (), "numba_type": numba_type}
+    proxy = type(fields.__name__, (structref.StructRefProxy,), names)
+    structref.define_proxy(proxy, numba_type, list(fields.__annotations__))
+    return proxy
 
 
 @intrinsic
 def prefetch(typing_context, array, index):
-    """Ask for array[index] to be in the cache soon. The index must be inside the array."""
+    """Ask for array[index] to be in the cache soon. The index must be inside the array, which is taken as flat."""
 
     def emit(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -109,8 +164,8 @@ def prefetch(typing_context, array, index):
 
 
 @intrinsic
-def load8(typing_context, array, index):
-    """The 8 bytes at array[index :] as a little-endian uint64. They must be inside the array, of uint8."""
+def load_u64(typing_context, array, index):
+    """Load the 8 bytes at array[index :] as a little-endian uint64. They must be inside the array, of uint8."""
 
     def emit(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -122,7 +177,7 @@ def load8(typing_context, array, index):
 
 
 @intrinsic
-def store8(typing_context, array, index, word):
+def store_u64(typing_context, array, index, word):
     """Write a uint64 as 8 bytes to array[index :], little-endian. They must be inside the array, of uint8."""
 
     def emit(context, builder, signature, arguments):
@@ -134,44 +189,264 @@ def store8(typing_context, array, index, word):
     return numba.void(array, numba.intp, numba.uint64), emit
 
 
-@intrinsic
-def pointer(typing_context, address):
-    """An address as a pointer, for numba.carray."""
-
-    def emit(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
-
-    return numba.types.voidptr(numba.int64), emit
+_madvise = numba.types.ExternalFunction("madvise", numba.intc(numba.uintp, numba.uintp, numba.intc))
+HUGE_PAGES = 14 if sys.platform == "linux" else 0  # MADV_HUGEPAGE
 
 
-@intrinsic
-def lowest_bit(typing_context, word):
-    """The number of the lowest bit that is set in a uint64; 64 for 0."""
+@kernel
+def _on_huge_pages(array):
+    """Ask for huge pages for an array of 4 MB or more that has not been written to, as NumPy does for its own.
 
-    def emit(context, builder, signature, arguments):
-        return builder.cttz(arguments[0], ir.IntType(1)(0))
-
-    return numba.uint64(numba.uint64), emit
-
-
-@intrinsic
-def highest_bit(typing_context, word):
-    """The number of the highest bit that is set in a uint64, which must not be 0."""
-
-    def emit(context, builder, signature, arguments):
-        return builder.sub(ir.IntType(64)(63), builder.ctlz(arguments[0], ir.IntType(1)(0)))
-
-    return numba.uint64(numba.uint64), emit
+    The first touch of a page costs up to 2 µs; with pages of 4 KB, a first pass of encoding takes 1.15 times as long.
+    """
+    if HUGE_PAGES and array.nbytes >= 1 << 22:
+        _madvise((array.ctypes.data + 4095) & ~4095, array.nbytes - 4096, HUGE_PAGES)
+    return array
 
 
-class BadInput(ValueError):
-    """What was asked for cannot be: the message says what, where, and what to do."""
+# ─── Running ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+PROFILE_VARIABLE = "BPE_NUMBA_PROFILE"  # the environment variable that names the one stage Scalene is to record
+
+# Workers assumed of an executor that does not say how many it has (Dask's): too many only lengthen its queue, by work
+# items that are names and offsets for most files and 4 MB for a stream; too few starve it.
+UNKNOWN_POOL_WORKERS = 128
+
+
+class InputError(ValueError):
+    """Invalid input: the message names the file, line or option, and the remedy.
+
+    >>> Pattern([])
+    Traceback (most recent call last):
+    ...
+    bpe_numba.InputError: a pattern is a name or a regular expression, or several: none is given
+    """
+
+
+def require(condition: object, message: str) -> None:
+    """Raise InputError with this message unless the condition holds."""
+    if not condition:
+        raise InputError(message)
+
+
+def import_optional(name: str):
+    """Import a package that only some functions need; raise InputError that names the remedy if it is missing."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        package = name.partition(".")[0]
+        raise InputError(f"this needs the package {package}: pip install {package}") from None
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    """Make the error of a folder in which no file can be created."""
+    return InputError(f"{folder.absolute()}: not a folder that can be written ({error.strerror})")
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder if it is missing; raise InputError, before any work, if no file can be created in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+    """Open a binary file that takes the name `path` when the block ends well, and is removed when it does not.
+
+    The random name that it has until then is hidden, begins with that of `path` and ends in ".unfinished": a process
+    that was killed leaves no file that looks whole, and none that a later process could collide with.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with atomic_write(Path(folder, "a.txt")) as file:
+    ...         _ = file.write(b"whole")
+    ...     Path(folder, "a.txt").read_bytes(), os.listdir(folder)
+    (b'whole', ['a.txt'])
+    """
+    require(not path.is_dir(), f"{path}: is a folder; name a file to write")
+    if path.exists() and not path.is_file():  # a device or a pipe is written to: replacing /dev/null would remove it
+        with open(path, "wb") as file:
+            yield file
+        return
+    temporary = path.with_name(f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished")  # under 255 bytes in UTF-8
+    try:
+        file = open(temporary, "xb")  # noqa: SIM115  not mkstemp: its files have mode 600, whatever the umask says
+    except OSError as error:
+        raise _unwritable(path.parent, error) from None
+    try:
+        with file:
+            yield file
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.filename == str(temporary) or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            error.filename = str(path)  # a failed write does not name its file, and a failed rename names the wrong one
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def atomic_write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write files that belong together, {name: content}: none takes its name before all are written."""
+    make_folder(folder)
+    with contextlib.ExitStack() as stack:
+        for name, content in files.items():
+            file = stack.enter_context(atomic_write(folder / name))
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()  # a disk may be full only now
+
+
+def available_cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def peak_memory() -> int | None:
+    """Return the most bytes that this process, or one of its workers, has held; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return peak * (1 if sys.platform == "darwin" else 1024)
+
+
+@contextlib.contextmanager
+def stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
+    """Add the time that a block takes to seconds[name].
+
+    Under `scalene run --off` with BPE_NUMBA_PROFILE=name, Scalene records this stage and no other.
+
+    >>> seconds = {}
+    >>> with stage("sleep", seconds):
+    ...     time.sleep(0.01)
+    >>> seconds["sleep"] > 0.009
+    True
+    """
+    profiled = os.environ.get(PROFILE_VARIABLE) == name
+    profiler = import_optional("scalene.scalene_profiler") if profiled else None
+    if profiler:
+        profiler.start()
+        time.sleep(0.3)  # Scalene attributes its start-up, some 0.2 s, to the line that comes next: to this one
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
+        if profiler:
+            profiler.stop()
+
+
+def _init_worker() -> None:
+    """Ignore SIGINT, which reaches every process of a terminal, and exit when the parent does, even if it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def exit_with_parent() -> None:
+        """Wait for the parent's end."""
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=exit_with_parent, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _defer_interrupt() -> Iterator[None]:
+    """Hold a SIGINT back until the block ends.
+
+    While processes are forked, its exception may be raised in a callback of fork, where it is lost (1 of 90 interrupts
+    while workers began), or in the new process, which would show a traceback.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received = []
+    previous = signal.signal(signal.SIGINT, lambda *_: received.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if received:
+        signal.raise_signal(signal.SIGINT)
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """Run work: by how many workers, in which pool, with progress bars or without. The results never depend on it.
+
+    workers   processes or threads; one a core if None
+    executor  a pool of concurrent.futures, or of its kind (loky, Dask, MPI), to work in instead
+    progress  draw progress bars on standard error
+
+    Raises InputError for fewer workers than one.
+
+    >>> list(Engine(workers=1).map(abs, [-1, 2]))
+    [1, 2]
+    """
+
+    workers: int | None = None
+    executor: Executor | None = None
+    progress: bool = False
+
+    def __post_init__(self):
+        require(self.workers is None or self.workers >= 1, f"{self.workers} workers: at least one must do the work")
+
+    @property
+    def n_workers(self) -> int:
+        """Count the workers: those asked for, those of the executor, or one a core."""
+        if self.workers is not None:
+            return self.workers
+        if self.executor is not None:
+            return getattr(self.executor, "_max_workers", None) or UNKNOWN_POOL_WORKERS
+        return available_cores()
+
+    def map(self, function: Callable, items: Iterable, threads: bool = False) -> Iterator:
+        """Apply a function to items in worker processes, or threads, and yield the results in the order of the items.
+
+        Two items a worker are in flight, so that memory is bounded for any number of them. A single item, or the items
+        of a single worker, run in this thread. Close the iterator to stop the workers.
+        """
+        items = iter(items)
+        first = list(itertools.islice(items, 2))
+        items = itertools.chain(first, items)
+        if self.executor is None and (self.n_workers == 1 or len(first) < 2):
+            yield from map(function, items)
+            return
+        if self.executor is not None:
+            pool = self.executor
+        elif threads:
+            pool = ThreadPoolExecutor(self.n_workers)
+        else:
+            pool = ProcessPoolExecutor(self.n_workers, initializer=_init_worker)
+        running: deque[Future] = deque()
+        try:
+            for item in items:
+                with _defer_interrupt():
+                    running.append(pool.submit(function, item))
+                if len(running) > 2 * self.n_workers:
+                    yield running.popleft().result()
+            while running:
+                yield running.popleft().result()
+        except BrokenExecutor:
+            raise InputError("a worker process died, perhaps for want of memory: try fewer (--workers)") from None
+        finally:
+            for future in running:
+                future.cancel()
+            if self.executor is None:
+                pool.shutdown(cancel_futures=True)
+
+    def progress_bar(self, name: str, total: int | None, unit: str) -> tqdm:
+        """Open a bar on standard error; in a log file it is a line every ten seconds."""
+        interval = 0.1 if sys.stderr.isatty() else 10.0
+        return tqdm(total=total, desc=name, unit=unit, unit_scale=True, disable=not self.progress, mininterval=interval)
 
 
 # ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# The texts are those of the tools' own sources, but for cl100k: tiktoken's possessive quantifiers, which change no
-# match, are plain here, and `$`, there the end of the text, is (?![\s\S]): so Hugging Face's engine reads it alike.
+# The expressions are those of the tools' own sources, but for cl100k: tiktoken's possessive quantifiers are written as
+# greedy ones, which match the same, and its `$` as (?![\s\S]), since in Oniguruma `$` also matches before a newline.
 PATTERNS = {
     "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -188,465 +463,519 @@ PATTERNS = {
     "none": r"[\s\S]+",
 }
 
-# Parts of a pattern, as tuples: ("one", text) any one character that the text matches, ("ahead", text, wanted) the next
-# character is, or is not, such a one; ("end",) the text ends; ("all", parts), ("any", parts); and
-# ("repeat", part, least, most, lazy, possessive), with None for no limit.
-Part = tuple
+# Nodes of the syntax tree: ("class", source) one character that the source matches; ("lookahead", source, wanted) the
+# next character is, or is not, such a one; ("end",) the text ends; ("concat", nodes); ("alt", nodes); and
+# ("repeat", node, least, most, lazy, possessive), with None for no limit.
+Node = tuple
 
 _GROUP = regex.compile(r"\((?:\?(?P<look>[=!])|\?(?P<fold>i?):|(?!\?))")
 _ESCAPE = regex.compile(
-    r"\\(?:[pP](?:\{\^?[\w\s=:&.-]+\}|[A-Z])|[sSdDwW]|x[\dA-Fa-f]{2}|u[\dA-Fa-f]{4}|[nrtfva]|[^\w])"
+    r"\\(?:[pP](?:\{\^?[\w\s=:&.-]+\}|[LMNPSZC])|[sSdDwW]|x[\dA-Fa-f]{2}|u[\dA-Fa-f]{4}|[nrtfva]|[^\w])"
 )
 _SET = regex.compile(r"\[\^?\]?(?:\\[pPx]\{[^}]*\}|\\.|[^\]\\\[])*\]")
-_QUANTIFIER = regex.compile(r"(?:[*+?]|\{(?P<least>\d+)(?:,(?P<most>\d*))?\})(?P<kind>[?+]?)")
+_QUANTIFIER = regex.compile(r"(?:[*+?]|\{(?P<least>\d{1,3})(?:(?P<comma>,)(?P<most>\d{0,3}))?\})(?P<kind>[?+]?)")
+MAX_DEPTH = 50  # of groups in groups
 
 
 class Unsupported(ValueError):
     """The pattern cannot be compiled here, and is left to the `regex` package."""
 
 
-class _Parser:
-    """Reads the regular expressions that `regex` has accepted; raises Unsupported for what is not regular, or rare."""
+class _RegexParser:
+    """Parse regular expressions that `regex` has accepted; raises Unsupported for what is not regular, or rare."""
 
-    def __init__(self, text: str):
-        self.text, self.at, self.fold = text, 0, False
+    def __init__(self, source: str):
+        self.source, self.position, self.fold, self.depth = source, 0, False, 0
 
-    def parse(self) -> Part:
-        part = self.alternatives()
-        if self.at < len(self.text):
-            self.refuse("a )")
-        return part
+    def parse(self) -> Node:
+        node = self.alternatives()
+        if self.position < len(self.source):
+            self.unsupported("a )")
+        return node
 
-    def refuse(self, what: str):
-        raise Unsupported(f"{what} at position {self.at}")
+    def unsupported(self, what: str):
+        raise Unsupported(f"{what} at position {self.position}")
 
-    def take(self, expected: str | regex.Pattern):
-        """What stands at this place, if it is as expected; else nothing."""
+    def accept(self, expected: str | regex.Pattern):
+        """Consume `expected` here and return the match, or something false."""
         if isinstance(expected, str):
-            found = self.text.startswith(expected, self.at)
-            self.at += len(expected) if found else 0
+            found = self.source.startswith(expected, self.position)
+            self.position += len(expected) if found else 0
             return found
-        found = expected.match(self.text, self.at)
-        self.at = found.end() if found else self.at
+        found = expected.match(self.source, self.position)
+        self.position = found.end() if found else self.position
         return found
 
-    def alternatives(self) -> Part:
-        parts = [self.sequence()]
-        while self.take("|"):
-            parts.append(self.sequence())
-        return ("any", parts) if len(parts) > 1 else parts[0]
+    def alternatives(self) -> Node:
+        nodes = [self.sequence()]
+        while self.accept("|"):
+            nodes.append(self.sequence())
+        return ("alt", nodes) if len(nodes) > 1 else nodes[0]
 
-    def sequence(self) -> Part:
-        parts: list[Part] = []
-        while self.at < len(self.text) and self.text[self.at] not in "|)":
-            part = self.item()
-            if part == ("end",) and not (parts and _takes_newlines(parts[-1])):
-                self.refuse("a $ that may stand before a last newline")
-            while quantifier := self.take(_QUANTIFIER):
-                part = self.repeated(part, quantifier)
-            parts.append(part)
-        return ("all", parts) if len(parts) != 1 else parts[0]
+    def sequence(self) -> Node:
+        nodes: list[Node] = []
+        while self.position < len(self.source) and self.source[self.position] not in "|)":
+            node = self.item()
+            if node == ("end",) and not (nodes and _takes_all_newlines(nodes[-1])):
+                self.unsupported("a $ that may match before a last newline")
+            while quantifier := self.accept(_QUANTIFIER):
+                node = self.repeated(node, quantifier)
+            nodes.append(node)
+        return ("concat", nodes) if len(nodes) != 1 else nodes[0]
 
-    def repeated(self, part: Part, quantifier: regex.Match) -> Part:
-        if part[0] in ("ahead", "end") or _may_be_empty(part):
-            self.refuse("a quantifier on what may be empty,")
-        least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(quantifier[0][0], (None, None))
-        if least is None:
+    def repeated(self, node: Node, quantifier: regex.Match) -> Node:
+        if node[0] in ("lookahead", "end") or _may_be_empty(node):
+            self.unsupported("a quantifier on what may be empty,")
+        if quantifier["least"]:
             least = int(quantifier["least"])
-            most = (
-                {None: least, "": None}.get(quantifier["most"]) if not quantifier["most"] else int(quantifier["most"])
-            )
+            most = int(quantifier["most"]) if quantifier["most"] else None if quantifier["comma"] else least
+        else:
+            least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[quantifier[0][0]]
         if max(least, most or 0) > 100:
-            self.refuse("a count over 100")
+            self.unsupported("a count over 100")
         if most is not None and most < least:
-            self.refuse("a count that goes down")
-        if quantifier["kind"] == "+" and part[0] != "one":
-            self.refuse("a possessive quantifier on more than one character")
-        return ("repeat", part, least, most, quantifier["kind"] == "?", quantifier["kind"] == "+")
+            self.unsupported("a count that goes down")
+        if quantifier["kind"] == "+" and node[0] != "class":
+            self.unsupported("a possessive quantifier on more than one character")
+        return ("repeat", node, least, most, quantifier["kind"] == "?", quantifier["kind"] == "+")
 
-    def item(self) -> Part:
-        if group := self.take(_GROUP):
-            fold = self.fold
-            self.fold = fold or bool(group["fold"])
-            part = self.alternatives()
-            self.fold = fold
-            if not self.take(")"):
-                self.refuse("an open group")
-            if not group["look"]:
-                return part
-            if part[0] != "one":
-                self.refuse("a lookahead at more than one character")
-            return ("ahead", part[1], group["look"] == "=")
-        if self.take("$") or self.take(r"\Z"):
+    def item(self) -> Node:
+        if group := self.accept(_GROUP):
+            return self.group(group)
+        if self.accept("$") or self.accept(r"\Z"):
             return ("end",)
-        found = self.take(_SET) or self.take(_ESCAPE)
+        found = self.accept(_SET) or self.accept(_ESCAPE)
         if found:
             source = found[0]
-        elif (char := self.text[self.at]) in r"\[(^*+?{":
-            self.refuse(f"{self.text[self.at : self.at + 3]!r}")
+        elif (char := self.source[self.position]) in r"\[(^*+?{":
+            self.unsupported(f"{self.source[self.position : self.position + 3]!r}")
         else:
             source = "." if char == "." else regex.escape(char)
-            self.at += 1
-        return ("one", f"(?i:{source})" if self.fold else source)
+            self.position += 1
+        return ("class", f"(?i:{source})" if self.fold else source)
+
+    def group(self, opened: regex.Match) -> Node:
+        fold = self.fold
+        self.fold = fold or bool(opened["fold"])
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            self.unsupported(f"more than {MAX_DEPTH} groups in one another")
+        node = self.alternatives()
+        self.depth -= 1
+        self.fold = fold
+        if not self.accept(")"):
+            self.unsupported("an open group")
+        if not opened["look"]:
+            return node
+        if node[0] != "class":
+            self.unsupported("a lookahead at more than one character")
+        return ("lookahead", node[1], opened["look"] == "=")
 
 
-def _takes_newlines(part: Part) -> bool:
-    return part[0] == "repeat" and part[3] is None and part[1][0] == "one" and bool(regex.fullmatch(part[1][1], "\n"))
+def _takes_all_newlines(node: Node) -> bool:
+    """Check that a node matches newlines without limit and greedily, so that none is left behind it."""
+    match node:
+        case ("repeat", ("class", source), _, None, False, _):
+            return bool(regex.fullmatch(source, "\n"))
+    return False
 
 
-def _may_be_empty(part: Part) -> bool:
-    match part:
-        case ("one", *_):
+def _may_be_empty(node: Node) -> bool:
+    match node:
+        case ("class", *_):
             return False
-        case ("all", parts):
-            return all(map(_may_be_empty, parts))
-        case ("any", parts):
-            return any(map(_may_be_empty, parts))
+        case ("concat", nodes):
+            return all(map(_may_be_empty, nodes))
+        case ("alt", nodes):
+            return any(map(_may_be_empty, nodes))
         case ("repeat", inner, least, *_):
             return least == 0 or _may_be_empty(inner)
     return True
 
 
-# ─── Compiling ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 # A program for a machine with ordered threads (Pike's, as Cox describes it in "Regular Expression Matching: the Virtual
-# Machine Approach"): ("one", atom) takes a character; ("ahead", atom, wanted) looks at the next, where None is the end
-# of the text; ("split", first, second) goes on at both, preferring the first; ("match",).
-Step = tuple
+# Machine Approach"): ("class", test) takes a character; ("lookahead", test, wanted) looks at the next, where None is
+# the end of the text; ("split", first, second) goes on at both, preferring the first; ("match",).
+Instruction = tuple
 
 
-class _Program(NamedTuple):
-    steps: list[Step]
-    atoms: dict[str, int]  # what the one-character parts match, as regular expressions -> their numbers
-    possessive: list[tuple[int, int]]  # (atom, the step behind it) of possessive quantifiers
+class _Nfa(NamedTuple):
+    instructions: list[Instruction]
+    char_tests: dict[str, int]  # what the one-character nodes match, as regular expressions -> their numbers
+    possessive: list[tuple[int, int]]  # (test, the instruction behind it) of possessive quantifiers
 
 
-def _translate(part: Part) -> _Program:
-    program = _Program([], {}, [])
-    _append(part, program)
-    program.steps.append(("match",))
-    return program
+def _compile_nfa(node: Node) -> _Nfa:
+    nfa = _Nfa([], {}, [])
+    _emit(node, nfa)
+    nfa.instructions.append(("match",))
+    return nfa
 
 
-def _append(part: Part, program: _Program) -> None:
-    steps, atoms, possessive = program
-    if len(steps) > 2000:
-        raise Unsupported("a pattern of more than 2,000 steps")
-    match part:
-        case ("one", source):
-            steps.append(("one", atoms.setdefault(source, len(atoms))))
-        case ("ahead", source, wanted):
-            steps.append(("ahead", atoms.setdefault(source, len(atoms)), wanted))
+def _emit(node: Node, nfa: _Nfa) -> None:
+    """Append the instructions of a node."""
+    program, tests, _ = nfa
+    if len(program) > 2000:
+        raise Unsupported("a pattern of more than 2,000 instructions")
+    match node:
+        case ("class", source):
+            program.append(("class", tests.setdefault(source, len(tests))))
+        case ("lookahead", source, wanted):
+            program.append(("lookahead", tests.setdefault(source, len(tests)), wanted))
         case ("end",):
-            steps.append(("ahead", None, True))
-        case ("all", parts):
-            for inner in parts:
-                _append(inner, program)
-        case ("any", parts):
-            ends = []
-            for inner in parts[:-1]:
-                fork = len(steps)
-                steps.append(())
-                _append(inner, program)
-                ends.append(len(steps))
-                steps.append(())
-                steps[fork] = ("split", fork + 1, len(steps))
-            _append(parts[-1], program)
-            for end in ends:
-                steps[end] = ("split", len(steps), len(steps))
-        case ("repeat", inner, least, most, lazy, is_possessive):
-            for _ in range(least):
-                _append(inner, program)
-            forks = []
-            for _ in range(1 if most is None else most - least):
-                forks.append(len(steps))
-                steps.append(())
-                _append(inner, program)
-            if most is None:
-                steps.append(("split", forks[0], forks[0]))
-            for fork in forks:
-                steps[fork] = ("split", len(steps), fork + 1) if lazy else ("split", fork + 1, len(steps))
-            if is_possessive:
-                possessive.append((atoms[inner[1]], len(steps)))
+            program.append(("lookahead", None, True))
+        case ("concat", nodes):
+            for inner in nodes:
+                _emit(inner, nfa)
+        case ("alt", nodes):
+            exits = []
+            for inner in nodes[:-1]:
+                fork = len(program)
+                program.append(())
+                _emit(inner, nfa)
+                exits.append(len(program))
+                program.append(())
+                program[fork] = ("split", fork + 1, len(program))
+            _emit(nodes[-1], nfa)
+            for jump in exits:
+                program[jump] = ("split", len(program), len(program))
+        case ("repeat", *_):
+            _emit_repeat(node, nfa)
 
 
-CODE_POINTS = 0x110000
-NOT_UTF8 = 0xDC80  # bytes that are not UTF-8 are matched as the lone surrogates that Python makes of them
+def _emit_repeat(node: Node, nfa: _Nfa) -> None:
+    _, inner, least, most, lazy, possessive = node
+    program = nfa.instructions
+    for _ in range(least):
+        _emit(inner, nfa)
+    forks = []
+    for _ in range(1 if most is None else most - least):
+        forks.append(len(program))
+        program.append(())
+        _emit(inner, nfa)
+    if most is None:
+        program.append(("split", forks[0], forks[0]))
+    for fork in forks:
+        program[fork] = ("split", len(program), fork + 1) if lazy else ("split", fork + 1, len(program))
+    if possessive:
+        nfa.possessive.append((nfa.char_tests[inner[1]], len(program)))
+
+
+N_CODE_POINTS = 0x110000
+SURROGATE_ESCAPE = 0xDC80  # bytes that are not UTF-8 are matched as the lone surrogates that Python makes of them
 
 
 @functools.lru_cache(maxsize=256)
-def _matching(source: str) -> np.ndarray:
-    """Which code points a one-character expression matches, bool[0x110000]. We ask `regex`: its Unicode is ours."""
-    found = np.zeros(CODE_POINTS, bool)
-    for match in regex.finditer(f"(?:{source})+", _all_characters()):
+def _code_points_matching(source: str) -> np.ndarray:
+    """Find the code points that a one-character expression matches, bool[0x110000].
+
+    The `regex` package is asked, so that its Unicode is ours.
+    """
+    found = np.zeros(N_CODE_POINTS, bool)
+    for match in regex.finditer(f"(?:{source})+", _all_code_points()):
         found[match.start() : match.end()] = True
     return found
 
 
 @functools.lru_cache(maxsize=1)
-def _all_characters() -> str:
-    return "".join(map(chr, range(CODE_POINTS)))
+def _all_code_points() -> str:
+    return "".join(map(chr, range(N_CODE_POINTS)))
 
 
-class _Machine:
+class _Dfa:
     """The deterministic machine of a pattern over classes of code points.
 
-    A state is what is left of the pattern: the threads of the program in their order, those below a match cut off. So
-    the last match seen before the state is empty is the one that Perl's leftmost-first rule chooses. A match is seen
-    when the class of the next character is known, or the end of the text (class C): lookaheads are decided by then.
+    A state is the ordered tuple of the threads of Pike's machine; threads behind a `match` are dropped, so the last
+    match before the state is empty is the leftmost-first one, as in Perl. A match is seen when the class of the next
+    character is known, or the end of the text (class C): lookaheads are decided by then.
     """
 
-    def __init__(self, program: _Program):
-        self.steps = program.steps
-        bits = np.zeros(CODE_POINTS, np.uint64)
-        for source in program.atoms:
-            bits = bits * np.uint64(2) + _matching(source)
-        if len(program.atoms) > 60:
+    def __init__(self, nfa: _Nfa):
+        self.program = nfa.instructions
+        if len(nfa.char_tests) > 60:
             raise Unsupported("more than 60 kinds of characters")
-        bits[0xD800:0xE000] = bits[NOT_UTF8]  # of surrogates, none is in a text but those that stand for bytes
+        bits = np.zeros(N_CODE_POINTS, np.uint64)
+        for source, test in nfa.char_tests.items():
+            bits |= _code_points_matching(source).astype(np.uint64) << u64(test)
+        if (bits[0xDC80:0xDD00] != bits[SURROGATE_ESCAPE]).any():
+            raise Unsupported("a class that tells bytes that are not UTF-8 apart")
+        bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # no other surrogates are in a text
         starts = np.flatnonzero(np.append(True, bits[1:] != bits[:-1]))  # runs of equal code points are few
-        _, run_of_class, class_of_run = np.unique(bits[starts], return_index=True, return_inverse=True)
-        self.n_classes = len(run_of_class)
+        kinds, class_of_run = np.unique(bits[starts], return_inverse=True)
+        self.n_classes = len(kinds)
         if self.n_classes > 250:
             raise Unsupported("more than 250 classes of characters")
-        self.class_of = np.repeat(class_of_run.astype(np.uint8), np.diff(np.append(starts, CODE_POINTS)))
-        example = starts[run_of_class]
-        self.takes = np.array([_matching(source)[example] for source in program.atoms]).reshape(-1, self.n_classes)
+        self.class_of = np.repeat(class_of_run.astype(np.uint8), np.diff(np.append(starts, N_CODE_POINTS)))
+        tests = np.arange(len(nfa.char_tests), dtype=np.uint64)[:, None]
+        self.class_accepts = (kinds >> tests & u64(1)).astype(bool)  # bool[tests, classes]
         self.ids: dict[tuple, int] = {(0,): 0}
-        self.next = functools.lru_cache(maxsize=None)(self._next)
-        for atom, behind in program.possessive:
-            self._check_possessive(atom, behind)
+        self.step = functools.lru_cache(maxsize=None)(self._step)
+        for test, behind in nfa.possessive:
+            self._check_possessive(test, behind)
 
-    def _next(self, state: tuple[int, ...], char_class: int) -> tuple[bool, tuple[int, ...]]:
-        """Whether a match ends before a character of this class, and the state behind it."""
+    def _step(self, state: tuple[int, ...], char_class: int) -> tuple[bool, tuple[int, ...]]:
+        """Tell whether a match ends before a character of this class, and compute the state behind it."""
         seen: set[int] = set()
         after: dict[int, None] = {}
         waiting = list(reversed(state))
         is_end = char_class == self.n_classes
         while waiting:
-            at = waiting.pop()
-            if at in seen:
+            pc = waiting.pop()
+            if pc in seen:
                 continue
-            seen.add(at)
-            match self.steps[at]:
+            seen.add(pc)
+            match self.program[pc]:
                 case ("match",):
                     return True, tuple(after)
-                case ("one", atom):
-                    if not is_end and self.takes[atom, char_class]:
-                        after[at + 1] = None
-                case ("ahead", atom, wanted):
-                    holds = is_end if atom is None else (not is_end and bool(self.takes[atom, char_class])) == wanted
-                    if holds:
-                        waiting.append(at + 1)
+                case ("class", test):
+                    if not is_end and self.class_accepts[test, char_class]:
+                        after[pc + 1] = None
+                case ("lookahead", None, _):
+                    if is_end:
+                        waiting.append(pc + 1)
+                case ("lookahead", test, wanted):
+                    if (not is_end and bool(self.class_accepts[test, char_class])) == wanted:
+                        waiting.append(pc + 1)
                 case ("split", first, second):
                     waiting += (second, first)
         return False, tuple(after)
 
-    def _check_possessive(self, atom: int, behind: int) -> None:
+    def _check_possessive(self, test: int, behind: int) -> None:
         """A possessive quantifier is the same as a greedy one if what follows can never use a character given back."""
-        goes_on = any(self.next((behind,), c) != (False, ()) for c in np.flatnonzero(self.takes[atom]).tolist())
+        classes = np.flatnonzero(self.class_accepts[test]).tolist()
+        goes_on = any(self.step((behind,), c) != (False, ()) for c in classes)
         if goes_on and not self._always_matches(behind):
             raise Unsupported("a possessive quantifier that changes the result")
 
-    def _always_matches(self, at: int) -> bool:
-        """The pattern may end here, whatever follows."""
-        match self.steps[at]:
+    def _always_matches(self, pc: int) -> bool:
+        """Check that the pattern may end here, whatever follows."""
+        match self.program[pc]:
             case ("match",):
                 return True
             case ("split", first, second):
-                return any(self._always_matches(step) for step in (first, second) if step > at)
+                return any(self._always_matches(next_pc) for next_pc in (first, second) if next_pc > pc)
         return False
 
-    def tables(self) -> tuple[np.ndarray, np.ndarray]:
-        """`after` and `matches` of a Scanner, for all states, which get numbers; 0 is the first."""
-        after, matches = [], []
+    def build(self) -> tuple[np.ndarray, np.ndarray]:
+        """Number all states, 0 the first; returns `next_state` and `accepts` of a ScanTable."""
+        next_state, accepts = [], []
         states = [(0,)]
         for state in states:
-            row = [self.next(state, c) for c in range(self.n_classes + 1)]
-            for _, then in row:
-                if then and then not in self.ids:
-                    self.ids[then] = len(states)
-                    states.append(then)
+            row = [self.step(state, c) for c in range(self.n_classes + 1)]
+            for _, following in row:
+                if following and following not in self.ids:
+                    self.ids[following] = len(states)
+                    states.append(following)
             if len(states) > 5000:
                 raise Unsupported("a pattern of more than 5,000 states")
-            after.append([self.ids.get(then, -1) for _, then in row])
-            matches.append([matched for matched, _ in row])
-        return np.array(after, np.int16), np.array(matches, np.bool_)
+            next_state.append([self.ids.get(following, -1) for _, following in row])
+            accepts.append([matched for matched, _ in row])
+        return np.array(next_state, np.int16), np.array(accepts, np.bool_)
 
 
-class Scanner(NamedTuple):
-    """A pattern, compiled. D states, C classes of characters (class C is the end of the text), R rows of the table.
+class ScanTable(NamedTuple):
+    r"""A pattern, compiled. D states, C classes of characters (class C is the end of the text), R rows of the table.
 
-    The table is a machine over bytes. Its state is a row; entry row * 256 + byte has the next row in the bits of ROW,
-    and in those of END how many bytes back, counted from behind this byte, a pretoken ends, if one does. So it runs
-    over the text without ever going back. The bits of LOOK are for what is rare: how many bytes back a second pretoken
-    ends; ASK, a pretoken has ended where the table cannot say, but the other arrays can; NOT_TEXT, this is not UTF-8.
+    The table is a machine over bytes that never goes back: its state is a row, and the entry at row * 256 + byte is
+
+        31 … 8     next row, already times 256
+        7 … 5      rare: 0 nothing; 1 to 5 a second pretoken ends so many bytes back; INVALID_UTF8; UNRESOLVED
+        4 … 0      a pretoken ends so many bytes back, counted from behind this byte; 0 none does
+
+    With the pattern `\S+|\s+(?!\S)|\s`, on the text "ab  c", where a dot is a space:
+
+        byte       a    b    .    .    c   (end)
+        entry      0    0    1    0    2, 1            ends at 3 - 1 = 2;  5 - 2 = 3;  5 - 1 = 4;  and 5
+
+    At the first space "ab" has ended, one byte back. At `c` it is known that `\s+(?!\S)` had to give back a space: one
+    pretoken ended 2 bytes back, and the single space, by `\s`, 1 byte back. Behind the last byte, and where the entry
+    is UNRESOLVED, since more than MAX_PENDING_BYTES would have to be remembered, the other arrays are asked: they are
+    the pattern's machine over characters (see `_match_end`).
     """
 
     table: np.ndarray  # uint32[R * 256]
-    n_states: int  # the first rows; in those behind them a character is not complete
-    class_of: np.ndarray  # uint8[0x110000]      code point -> class
-    after: np.ndarray  # int16[D, C + 1]         state, class -> state, or -1
-    matches: np.ndarray  # bool[D, C + 1]        state, class -> the pattern has matched before this character
-    safe: np.ndarray  # bool[C, C]               between such characters a text may be cut, whatever else there is
+    n_complete: int  # the first rows; in those behind them a character is not complete
+    class_of: np.ndarray  # uint8[0x110000]       code point -> class
+    next_state: np.ndarray  # int16[D, C + 1]     state, class -> state, or -1
+    accepts: np.ndarray  # bool[D, C + 1]         state, class -> the pattern has matched before this character
+    must_split: np.ndarray  # bool[C, C]          between such characters a pretoken ends, whatever precedes them
 
 
-ROW, ENDS, END = 0xFFFFFF00, 0xFF, 0x1F
-LOOK = 0xE0
-ASK, NOT_TEXT = 7 << 5, 6 << 5
-FARTHEST, NEAR = 31, 5
-LONGEST_RUN = 17  # bytes that a state remembers: lines of code that are indented by up to 16 spaces need no ASK
-PADDING = 16  # bytes behind a text that kernels may read, though not use
-REPLACED = 0xFF  # a byte that is never in UTF-8 stands for each byte that is not; the table knows it as a character
+@struct
+class _ScanTables:
+    """A ScanTable for kernels."""
+
+    table: np.ndarray
+    n_complete: int
+    class_of: np.ndarray
+    next_state: np.ndarray
+    accepts: np.ndarray
+    must_split: np.ndarray
 
 
-def _compile(text: str) -> Scanner:
+@kernel
+def _new_scan_tables(table, n_complete, class_of, next_state, accepts, must_split):
+    return _ScanTables(table, n_complete, class_of, next_state, accepts, must_split)
+
+
+ROW_MASK, BACK_MASK, RARE_MASK = u32(0xFFFFFF00), u32(0x1F), u32(0xE0)
+UNRESOLVED, INVALID_UTF8 = u32(7 << 5), u32(6 << 5)
+MAX_BACK, MAX_BACK_2 = 31, 5
+MAX_PENDING_BYTES = 17  # that a state remembers: lines of code that are indented by up to 16 spaces are resolved
+INVALID_BYTE = 0xFF  # never in UTF-8; marks each byte that is not part of a character; the table has it as one
+
+
+def _compile_pattern(source: str) -> ScanTable:
     """Compile a pattern; raises Unsupported where that cannot be done exactly."""
-    machine = _Machine(_translate(_Parser(text).parse()))
-    after, matches = machine.tables()
-    if matches[0].any():
+    dfa = _Dfa(_compile_nfa(_RegexParser(source).parse()))
+    next_state, accepts = dfa.build()
+    if accepts[0].any():
         raise Unsupported("it matches the empty string before some characters")
-    code_points = np.arange(CODE_POINTS)
+    code_points = np.arange(N_CODE_POINTS)
     sizes = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000)
     is_text = (code_points < 0xD800) | (code_points >= 0xE000)
-    kinds = np.flatnonzero(np.bincount(machine.class_of[is_text] * np.int64(8) + sizes[is_text]))
-    unknown = int(machine.class_of[NOT_UTF8])
-    letters = sorted({*((int(kind) >> 3, int(kind) & 7) for kind in kinds), (unknown, 1)})
-    entries = _fuse(after, matches, letters)
-    table = _byte_table(entries, letters, machine.class_of, unknown)
-    return Scanner(table, len(entries), machine.class_of, after, matches, _safe_pairs(after, matches))
+    kinds = np.flatnonzero(np.bincount(dfa.class_of[is_text] * np.int64(8) + sizes[is_text]))
+    invalid = int(dfa.class_of[SURROGATE_ESCAPE])
+    alphabet = sorted({*((int(kind) >> 3, int(kind) & 7) for kind in kinds), (invalid, 1)})
+    entries = _streaming_transducer(next_state, accepts, alphabet)
+    table = _utf8_table(entries, alphabet, dfa.class_of, invalid)
+    return ScanTable(table, len(entries), dfa.class_of, next_state, accepts, _must_split_pairs(next_state, accepts))
 
 
-def _safe_pairs(after: np.ndarray, matches: np.ndarray) -> np.ndarray:
-    """Classes x, y such that every state behind an x has matched before a y, or at the end, and takes no y."""
-    n = after.shape[1] - 1
-    safe = np.zeros((n, n), np.bool_)
+def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray:
+    """Find the classes x, y such that each state behind an x has accepted before a y, or at the end, and takes no y."""
+    n = next_state.shape[1] - 1
+    must_split = np.zeros((n, n), np.bool_)
     for x in range(n):
-        behind = np.unique(after[:, x])
+        behind = np.unique(next_state[:, x])
         behind = behind[behind >= 0]
-        if after[0, x] >= 0:
-            safe[x] = (matches[behind, :n] & (after[behind, :n] < 0) & matches[behind, n:]).all(axis=0)
-    return safe
+        if next_state[0, x] >= 0:
+            must_split[x] = (accepts[behind, :n] & (next_state[behind, :n] < 0) & accepts[behind, n:]).all(axis=0)
+    return must_split
 
 
-def _fuse(after: np.ndarray, matches: np.ndarray, letters: list[tuple[int, int]]) -> np.ndarray:
-    """A machine that goes on behind the end of a pretoken; entries as in Scanner's table, int64[states, letters].
+def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, alphabet: list[tuple[int, int]]) -> np.ndarray:
+    """Compose a pattern's machine with its own restart; returns entries as in a ScanTable, int64[states, letters].
 
-    A letter is a class with a size in bytes. A state here is: a state of the pattern's machine; the letters read since
-    the last match or, before a match, since the start, if they are all the same, or MANY; and whether it has matched,
-    or not, or not and there are characters before it that the pattern leaves out.
+    The transducer emits the end of each pretoken and feeds itself again what it had looked at beyond it, so that
+    scanning never moves backwards. A letter is a class with a size in bytes. A state is: a state of the pattern's
+    machine; the letters read since the last match or, before a match, since the start, if they are all the same, or
+    MANY; and whether it has accepted, or not (fresh), or not and there are characters before it that the pattern leaves
+    out (gap).
     """
     MANY = ((-1, 0),)
-    NEW, MATCHED, LEFT_OUT = range(3)
+    FRESH, ACCEPTED, GAP = range(3)
 
     def n_bytes(letters):
         return sum(size for _, size in letters)
 
-    def feed(state, letter):
+    def advance(state, letter):
         """The state behind a letter, and how many bytes before its end pretokens end; None if that is not known."""
-        at, pending, status = state
-        then, matched = int(after[at, letter[0]]), bool(matches[at, letter[0]])
-        if then >= 0 and not matched:
+        inner, pending, status = state
+        following, accepted = int(next_state[inner, letter[0]]), bool(accepts[inner, letter[0]])
+        if following >= 0 and not accepted:
             pending = (*pending, letter)
-            return (then, pending if len(set(pending)) == 1 and n_bytes(pending) < LONGEST_RUN else MANY, status), []
-        if matched and (status != LEFT_OUT or pending != MANY):
-            ends = [n_bytes(pending) + letter[1]] if status == LEFT_OUT else []
-            return ((then, (letter,), MATCHED), ends) if then >= 0 else feed_all(NEW, (letter,), [*ends, letter[1]])
+            known = len(set(pending)) == 1 and n_bytes(pending) < MAX_PENDING_BYTES
+            return (following, pending if known else MANY, status), []
+        if accepted and (status != GAP or pending != MANY):
+            ends = [n_bytes(pending) + letter[1]] if status == GAP else []
+            if following >= 0:
+                return (following, (letter,), ACCEPTED), ends
+            return restart(FRESH, (letter,), [*ends, letter[1]])
         if pending == MANY:
             return None
-        if status == MATCHED:
-            return feed_all(NEW, (*pending, letter), [n_bytes(pending) + letter[1]])
-        return feed_all(LEFT_OUT, (*pending[1:], letter), []) if pending else ((0, (), LEFT_OUT), [])
+        if status == ACCEPTED:
+            return restart(FRESH, (*pending, letter), [n_bytes(pending) + letter[1]])
+        return restart(GAP, (*pending[1:], letter), []) if pending else ((0, (), GAP), [])
 
-    def feed_all(status, letters, ends):
-        """Start afresh with these letters; add the ends of their pretokens to `ends`."""
+    def restart(status, letters, ends):
+        """Begin anew with these letters; add the ends of their pretokens to `ends`."""
         state = (0, (), status)
         for k, letter in enumerate(letters):
-            result = feed(state, letter)
+            result = advance(state, letter)
             if result is None:
                 return None
             state, more = result
             ends += [end + n_bytes(letters[k + 1 :]) for end in more]
         return state, ends
 
-    numbers = {(0, (), NEW): 0}
+    def entry(result):
+        """The entry for what `advance` has found; a new state gets the next number."""
+        ends = result[1] if result else []
+        if result is None or len(ends) > 2 or (ends and ends[0] > MAX_BACK) or (ends[1:] and ends[1] > MAX_BACK_2):
+            return int(UNRESOLVED)
+        if result[0] not in numbers:
+            numbers[result[0]] = len(states)
+            states.append(result[0])
+        first, second = (*ends, 0, 0)[:2]
+        return numbers[result[0]] << 8 | second << 5 | first
+
+    numbers = {(0, (), FRESH): 0}
     states = list(numbers)
     entries = []
     for state in states:
-        row = []
-        for letter in letters:
-            result = feed(state, letter)
-            ends = [0] if result is None or not result[1] else result[1]
-            if result is None or len(ends) > 2 or ends[0] > FARTHEST or (len(ends) == 2 and ends[1] > NEAR):
-                row.append(ASK)
-                continue
-            if result[0] not in numbers:
-                numbers[result[0]] = len(states)
-                states.append(result[0])
-            row.append(numbers[result[0]] << 8 | (ends[1] << 5 if len(ends) == 2 else 0) | ends[0])
-        entries.append(row)
+        entries.append([entry(advance(state, letter)) for letter in alphabet])
         if len(states) > 20_000:
             raise Unsupported("a pattern of more than 20,000 states")
-    return _minimized(np.array(entries, np.int64).reshape(len(states), len(letters)))
+    return _minimize(np.array(entries, np.int64).reshape(len(states), len(alphabet)))
 
 
-def _minimized(entries: np.ndarray) -> np.ndarray:
-    """The machine with equal states made one (Moore's refinement); state 0 stays the first."""
-    then, ends = entries >> 8, entries & 0xFF
+def _minimize(entries: np.ndarray) -> np.ndarray:
+    """Merge equal states (Moore's refinement); state 0 stays the first."""
+    following, ends = entries >> 8, entries & 0xFF
     _, group = np.unique(ends, axis=0, return_inverse=True)
     group, n_groups = group.reshape(-1), 0
     while group.max() + 1 > n_groups:
         n_groups = group.max() + 1
-        _, group = np.unique(np.column_stack([group, group[then]]), axis=0, return_inverse=True)
+        _, group = np.unique(np.column_stack([group, group[following]]), axis=0, return_inverse=True)
         group = group.reshape(-1)
     _, first = np.unique(group, return_index=True)
     rank = np.empty(n_groups, np.int64)
     rank[np.argsort(first)] = np.arange(n_groups)
-    return rank[group[then[np.sort(first)]]] << 8 | ends[np.sort(first)]
+    return rank[group[following[np.sort(first)]]] << 8 | ends[np.sort(first)]
 
 
-def _byte_table(entries: np.ndarray, letters: list[tuple[int, int]], class_of: np.ndarray, unknown: int) -> np.ndarray:
-    """Spell the letters as UTF-8: a row for each state, and rows for what may follow a first, second and third byte."""
+def _utf8_table(entries: np.ndarray, alphabet: list[tuple[int, int]], class_of: np.ndarray, invalid: int) -> np.ndarray:
+    """Expand transitions on letters to bytes: a row for each state, and rows for the bytes that continue a character.
+
+    Rows of equal content are shared.
+    """
     column = np.zeros((5, int(class_of.max()) + 1), np.int64)  # by size and class
-    for k, (char_class, size) in enumerate(letters):
+    for k, (char_class, size) in enumerate(alphabet):
         column[size, char_class] = k
-    blocks, block_of = np.unique(class_of.reshape(-1, 64), axis=0, return_inverse=True)  # what a last byte decides
-    block_of = block_of.reshape(-1)
-    n = len(entries)
-    rows = [np.full(256, NOT_TEXT, np.uint32) for _ in range(n)]
-    known: dict[bytes, int] = {}
+    blocks, block_of = np.unique(class_of.view("V64"), return_inverse=True)  # what a last byte decides
+    blocks = blocks.view(np.uint8).reshape(-1, 64)
+    ranges = {2: slice(0x2, 0x20), 3: slice(0x20, 0x400), 4: slice(0x400, 0x4400)}  # of blocks, by size of characters
+    used = {size: np.unique(block_of[blocks_of], return_inverse=True) for size, blocks_of in ranges.items()}
+    rows = [np.full(256, INVALID_UTF8, np.uint32) for _ in range(len(entries))]
+    row_numbers: dict[bytes, int] = {}
 
-    def row_of(continued: np.ndarray) -> int:
+    def intern_row(continued: np.ndarray) -> int:
         """An entry that leads to the row with these entries, uint32[64], for the bytes 0x80 to 0xBF."""
-        number = known.setdefault(continued.tobytes(), len(rows))
+        number = row_numbers.setdefault(continued.tobytes(), len(rows))
         if number == len(rows):
-            rows.append(np.full(256, NOT_TEXT, np.uint32))
+            rows.append(np.full(256, INVALID_UTF8, np.uint32))
             rows[number][0x80:0xC0] = continued
         return number << 8
 
-    ranges = {2: slice(0x2, 0x20), 3: slice(0x20, 0x400), 4: slice(0x400, 0x4400)}  # of blocks, by size of characters
-    used = {size: np.unique(block_of[blocks_of], return_inverse=True) for size, blocks_of in ranges.items()}
-
-    def spell(of_letter: np.ndarray, size: int) -> np.ndarray:
+    def rows_for_size(of_letter: np.ndarray, size: int) -> np.ndarray:
         """Entries for all blocks of 64 characters that have so many bytes."""
         different, which = used[size]
-        return np.array([row_of(of_letter[column[size, blocks[b]]]) for b in different], np.uint32)[which]
+        return np.array([intern_row(of_letter[column[size, blocks[b]]]) for b in different], np.uint32)[which]
 
-    for row, of_letter in zip(rows[:n], entries.astype(np.uint32), strict=True):
+    for row, of_letter in zip(rows[: len(entries)], entries.astype(np.uint32), strict=True):
         row[:0x80] = of_letter[column[1, class_of[:0x80]]]
-        row[REPLACED] = of_letter[column[1, unknown]]
-        row[0xC2:0xE0] = spell(of_letter, 2)
-        three = np.full(0x400, NOT_TEXT, np.uint32)
-        three[ranges[3]] = spell(of_letter, 3)
-        three[0x360:0x380] = NOT_TEXT  # surrogates
-        row[0xE0:0xF0] = [row_of(three[k : k + 64]) for k in range(0, 0x400, 64)]
-        four = np.full(0x5000, NOT_TEXT, np.uint32)
-        four[ranges[4]] = spell(of_letter, 4)
-        for lead in range(5):
-            thirds = four[0x1000 * lead : 0x1000 * (lead + 1)].reshape(64, 64)
-            row[0xF0 + lead] = row_of(
-                np.array([row_of(third) if third[0] != NOT_TEXT else NOT_TEXT for third in thirds], np.uint32)
-            )
+        row[INVALID_BYTE] = of_letter[column[1, invalid]]
+        row[0xC2:0xE0] = rows_for_size(of_letter, 2)
+        three = np.full(0x400, INVALID_UTF8, np.uint32)
+        three[ranges[3]] = rows_for_size(of_letter, 3)
+        three[0x360:0x380] = INVALID_UTF8  # surrogates
+        row[0xE0:0xF0] = [intern_row(three[k : k + 64]) for k in range(0, 0x400, 64)]
+        four = np.full(0x5000, INVALID_UTF8, np.uint32)
+        four[ranges[4]] = rows_for_size(of_letter, 4)
+        for lead, thirds in enumerate(four.reshape(5, 64, 64)):
+            used_thirds = [intern_row(third) if third[0] != INVALID_UTF8 else INVALID_UTF8 for third in thirds]
+            row[0xF0 + lead] = intern_row(np.array(used_thirds, np.uint32))
     if len(rows) >= 1 << 24:
         raise Unsupported("a table of more than 16 million rows")
     return np.concatenate(rows)
@@ -656,722 +985,889 @@ def _byte_table(entries: np.ndarray, letters: list[tuple[int, int]], class_of: n
 
 
 @kernel
-def _char_size(text, at, stop):
-    """How many bytes the character at this place has; text is UTF-8, or has REPLACED where it is not."""
-    lead = text[at]
-    return min(stop - at, 1 + (lead >= 0xC0) + (lead >= 0xE0) + (lead >= 0xF0)) if lead != REPLACED else 1
+def _decode_character(text, position, stop):
+    """Decode the character at a position: code point << 3 | number of bytes; SURROGATE_ESCAPE and 1 if it is not UTF-8.
 
-
-@kernel
-def _char_class(text, at, size, class_of):
-    if size == 1:
-        return class_of[text[at]] if text[at] < 0x80 else class_of[NOT_UTF8]
-    code_point = np.int64(text[at]) & (0x7F >> size)
+    The byte INVALID_BYTE, which marks what is not UTF-8, is not UTF-8 itself: marked or not, a text has the same
+    characters.
+    """
+    escaped = i64(SURROGATE_ESCAPE << 3 | 1)
+    lead = i64(text[position])
+    if lead < 0x80:
+        return lead << 3 | 1
+    size = 2 + (lead >= 0xE0) + (lead >= 0xF0)
+    if lead < 0xC2 or lead > 0xF4 or position + size > stop:
+        return escaped
+    # no longer than need be, no surrogate, no more than U+10FFFF: the second byte decides
+    least = 0xA0 if lead == 0xE0 else 0x90 if lead == 0xF0 else 0x80
+    most = 0x9F if lead == 0xED else 0x8F if lead == 0xF4 else 0xBF
+    if not least <= text[position + 1] <= most:
+        return escaped
+    code_point = lead & (0x7F >> size)
     for k in range(1, size):
-        code_point = code_point << 6 | (np.int64(text[at + k]) & 0x3F)
-    return class_of[min(code_point, CODE_POINTS - 1)]
+        byte = i64(text[position + k])
+        if byte & 0xC0 != 0x80:
+            return escaped
+        code_point = code_point << 6 | (byte & 0x3F)
+    return code_point << 3 | size
 
 
 @kernel
-def _match(text, start, stop, class_of, after, matches):
-    """Where the match that begins at `start` ends; `start` if there is none. The definition, a character at a time."""
-    at, state, end = start, np.int64(0), start
-    while at < stop:
-        if text[at] < 0x80:
-            size, char_class = 1, np.int64(class_of[text[at]])
-        else:
-            size = _char_size(text, at, stop)
-            char_class = np.int64(_char_class(text, at, size, class_of))
-        if matches[state, char_class]:
-            end = at
-        state = np.int64(after[state, char_class])
+def _mark_invalid(text, start, stop):
+    """Write INVALID_BYTE over each byte of text[start : stop] that is not part of a character in UTF-8."""
+    position = start
+    while position < stop:
+        if position + 8 <= stop and not load_u64(text, position) & u64(0x8080808080808080):
+            position += 8
+            continue
+        character = _decode_character(text, position, stop)
+        if character >> 3 == SURROGATE_ESCAPE:
+            text[position] = INVALID_BYTE
+        position += character & 7
+
+
+@kernel
+def _match_end(text, start, stop, tables):
+    """Find where the match that begins at `start` ends; `start` if there is none. The definition, by characters."""
+    class_of, next_state, accepts = tables.class_of, tables.next_state, tables.accepts
+    position, state, end = start, i64(0), start
+    while position < stop:
+        character = _decode_character(text, position, stop)
+        char_class = class_of[character >> 3]
+        if accepts[state, char_class]:
+            end = position
+        state = i64(next_state[state, char_class])
         if state < 0:
             return end
-        at += size
-    return at if matches[state, after.shape[1] - 1] else end
+        position += character & 7
+    return position if accepts[state, accepts.shape[1] - 1] else end
 
 
 @kernel
-def _pretoken_end(text, start, stop, class_of, after, matches):
-    """Where the pretoken that begins at `start` ends: a match, or what lies before the next one."""
-    end = _match(text, start, stop, class_of, after, matches)
-    at = start
-    while end == at < stop:
-        at += _char_size(text, at, stop)
-        if at < stop and _match(text, at, stop, class_of, after, matches) > at:
-            return at
-        end = at
+def _pretoken_end(text, start, stop, tables):
+    """Find where the pretoken that begins at `start` ends: a match, or what lies before the next one."""
+    end = _match_end(text, start, stop, tables)
+    position = start
+    while end == position < stop:
+        position += _decode_character(text, position, stop) & 7
+        if position < stop and _match_end(text, position, stop, tables) > position:
+            return position
+        end = position
     return end
 
 
-LANES = 4  # cursors; one alone waits for its load most of the time, and makes 530 MB/s; four in one loop 1,150
-LANE = 1 << 13  # bytes that each of them scans in one go: the ends stay in the second cache
-SHORT_LANE = 256  # bytes for which it is worth while
-ENOUGH = LANES * LANE  # ends that a cursor finds before it waits for them to be taken
-
-
-class _Cursors(NamedTuple):
-    """K cursors. Cursor k has read up to at[k], and found that pretokens end at ends[k, : filled[k]]."""
-
-    begin: np.ndarray  # int64[K]      where its first pretoken begins
-    at: np.ndarray  # int64[K]
-    entry: np.ndarray  # uint32[K]     the entry of the table that led here
-    filled: np.ndarray  # int64[K]
-    ends: np.ndarray  # int64[K, …]
-
-
-def _new_cursors(n_bytes: int = 1 << 30) -> _Cursors:
-    """Cursors for a text of so many bytes."""
-    begin, at, filled = np.zeros((3, LANES), np.int64)
-    ends = np.zeros((LANES, min(n_bytes + 64, 2 * ENOUGH)), np.int64)
-    return _Cursors(begin, at, np.zeros(LANES, np.uint32), filled, ends)
-
-
 @kernel
-def _settle(k, text, stop, scanner, cursors):
-    """The table asks at text[at - 1]: find the ends before `at` by the definition, and catch up with the table.
+def _next_split(text, position, until, tables):
+    """Find the first place from a position on where a pretoken must end, whatever surrounds it; -1 if there is none.
 
-    If the pretoken there goes on behind `at`, as what the pattern leaves out can do, cursor k is moved to its end.
+    `until` is not the end of the text: characters may reach beyond it.
     """
-    table, _, class_of, after, matches, _ = scanner
-    ends, n, at = cursors.ends[k], cursors.filled[k], cursors.at[k]
-    start = ends[n - 1] if n else cursors.begin[k]
-    entry, p = np.uint32(ASK), start
-    while n < ENOUGH:
-        if entry & np.uint32(LOOK) == np.uint32(ASK):
-            start = p = _pretoken_end(text, start, stop, class_of, after, matches)
-            ends[n] = start
-            n += 1
-            entry = np.uint32(0)
-        elif entry & np.uint32(ENDS):
-            start = p - np.int64(entry & np.uint32(END))
-            ends[n] = start
-            n += 1
-            second = np.int64(entry & np.uint32(LOOK)) >> 5
-            if second:
-                start = p - second
-                ends[n] = start
-                n += 1
-        if p >= at:
-            break
-        entry = table[np.uint64(entry & np.uint32(ROW)) | np.uint64(text[p])]
-        p += 1
-    if entry & np.uint32(LOOK) == np.uint32(ASK):  # there are ENOUGH
-        entry, p = np.uint32(0), start
-    cursors.at[k], cursors.entry[k], cursors.filled[k] = p, entry & np.uint32(ROW), n
+    class_of, must_split, stop, before = tables.class_of, tables.must_split, len(text) - PADDING, -1
+    while position < until and text[position] & 0xC0 == 0x80:
+        position += 1
+    while position < until:
+        character = _decode_character(text, position, stop)
+        char_class = i64(class_of[character >> 3])
+        if before >= 0 and must_split[before, char_class]:
+            return position
+        before = char_class
+        position += character & 7
+    return -1
+
+
+LANES = 4  # read in one loop; one alone waits for its load most of the time, and makes 530 MB/s; four 1,150
+LANE_BYTES = 1 << 13  # that each lane scans in one batch: the ends stay in the second cache
+MIN_LANE_BYTES = 256  # for which four lanes pay
+MAX_ENDS = LANES * LANE_BYTES  # that are found in one batch, and somewhat more
+
+
+# What a lane knows is a row of `lanes`, int64[LANES, ENDS + 2 * MAX_ENDS]: where its first pretoken begins; how far it
+# has read; the entry of the table that led there; how many ends it has found; and, from column ENDS on, these. It is
+# one array, and a pattern's tables are one struct, since a kernel counts the references of each array that it is
+# handed: 13 of them cost 0.3 µs a call.
+FIRST, POSITION, ENTRY, N_ENDS, ENDS = range(5)
+
+
+@struct
+class _Scan:
+    """What scanning needs beside a text."""
+
+    lanes: np.ndarray
+    marked: np.ndarray  # uint8[…], the text with INVALID_BYTE where it is not UTF-8; empty until some is found
 
 
 @kernel
-def _handle(k, text, stop, scanner, cursors):
-    """Do for cursor k what the upper bits of its entry say; returns False if the text is not UTF-8 before it."""
-    entry = cursors.entry[k]
-    high = entry & np.uint32(LOOK)
-    if high == np.uint32(ASK):
-        _settle(k, text, stop, scanner, cursors)
-    elif high == np.uint32(NOT_TEXT):
-        return False
-    elif high:
-        cursors.ends[k, cursors.filled[k]] = cursors.at[k] - np.int64(entry & np.uint32(END))
-        cursors.filled[k] += 1
-        cursors.entry[k] = (entry & np.uint32(ROW)) | (high >> np.uint32(5))
-    return True
+def _new_scan():
+    return _Scan(np.empty((LANES, ENDS + 2 * MAX_ENDS), np.int64), np.zeros(0, np.uint8))
 
 
 @kernel
-def _advance(k, text, until, stop, scanner, cursors):
-    """Move cursor k to `until`, or beyond, or until it has ENOUGH ends; returns False if the text is not UTF-8."""
-    table, ends = scanner.table, cursors.ends[k]
-    while cursors.at[k] < until and cursors.filled[k] < ENOUGH:
-        at, entry, n = (np.uint64(cursors.at[k]), cursors.entry[k], np.uint64(cursors.filled[k]))
-        for _ in range(min(until - cursors.at[k], ENOUGH)):
-            entry = table[np.uint64(entry & np.uint32(ROW)) | np.uint64(text[at])]
-            at += np.uint64(1)
-            if entry & np.uint32(LOOK):
+def _rewind(position, lanes):
+    """Begin to scan at a position."""
+    lanes[0, FIRST] = lanes[0, POSITION] = position
+    lanes[0, ENTRY] = lanes[0, N_ENDS] = 0
+
+
+@inline_kernel
+def _add_end(k, end, lanes):
+    """Append an end to those of lane k."""
+    lanes[k, ENDS + lanes[k, N_ENDS]] = end
+    lanes[k, N_ENDS] += 1
+
+
+@inline_kernel
+def _last_end(k, lanes):
+    """Return where the last pretoken of lane k ended, or its first one begins."""
+    return lanes[k, ENDS + lanes[k, N_ENDS] - 1] if lanes[k, N_ENDS] else lanes[k, FIRST]
+
+
+@kernel
+def _on_rare_entry(k, text, stop, tables, lanes):
+    """Handle an entry with RARE_MASK bits, and add the end that it has; returns False if the text is not UTF-8.
+
+    If it is UNRESOLVED, the end of the pretoken that the lane is in is found by the definition, and the lane goes on
+    there, be it before or behind its position.
+    """
+    entry = u32(lanes[k, ENTRY])
+    rare = entry & RARE_MASK
+    if rare == UNRESOLVED:
+        end = _pretoken_end(text, _last_end(k, lanes), stop, tables)
+        _add_end(k, end, lanes)
+        lanes[k, POSITION], lanes[k, ENTRY] = end, 0
+    elif rare != INVALID_UTF8:
+        if rare:
+            _add_end(k, lanes[k, POSITION] - i64(entry & BACK_MASK), lanes)
+            entry = (entry & ROW_MASK) | (rare >> u32(5))
+            lanes[k, ENTRY] = entry
+        if entry & BACK_MASK:
+            _add_end(k, lanes[k, POSITION] - i64(entry & BACK_MASK), lanes)
+    return rare != INVALID_UTF8
+
+
+@kernel
+def _run_lane(k, text, until, stop, tables, lanes):
+    """Move lane k to `until`, or beyond, or until it has MAX_ENDS ends; returns False if the text is not UTF-8."""
+    table, ends, valid = tables.table, lanes[k, ENDS:], True
+    while valid and lanes[k, POSITION] < until and lanes[k, N_ENDS] < MAX_ENDS:
+        position, entry, n = u64(lanes[k, POSITION]), u32(lanes[k, ENTRY]), u64(lanes[k, N_ENDS])
+        for _ in range(min(until - lanes[k, POSITION], MAX_ENDS)):
+            entry = table[u64(entry & ROW_MASK) | u64(text[position])]
+            position += u64(1)
+            if entry & RARE_MASK:
                 break
-            back = np.uint64(entry & np.uint32(END))
-            ends[n] = at - back
-            n += np.uint64(back != 0)
-        cursors.at[k], cursors.entry[k], cursors.filled[k] = at, entry, n
-        if entry & np.uint32(LOOK):
-            if not _handle(k, text, stop, scanner, cursors):
-                return False
-            back = np.int64(cursors.entry[k] & np.uint32(END))
-            if back:
-                ends[cursors.filled[k]] = cursors.at[k] - back
-                cursors.filled[k] += 1
-    return True
+            back = u64(entry & BACK_MASK)
+            ends[n] = position - back
+            n += u64(back != 0)
+        lanes[k, POSITION], lanes[k, ENTRY], lanes[k, N_ENDS] = position, entry, n
+        if entry & RARE_MASK:
+            valid = _on_rare_entry(k, text, stop, tables, lanes)
+    return valid
 
 
 @kernel
-def _run_lanes(text, count, table, cursors):
-    """Move all cursors over `count` bytes each, all in one loop, or up to where `_handle` has to look.
+def _run_all_lanes(text, count, table, lanes):
+    """Move all lanes over `count` bytes each, all in one loop, or up to an entry that needs `_on_rare_entry`.
 
-    Returns how many bytes are left. Every cursor writes an end at every byte, and keeps it if the table says so: no
-    branch is taken but where two pretokens end.
+    Returns how many bytes are left. Every lane writes an end at every byte, and keeps it if the table says so: no
+    branch is taken but where two pretokens end. One flat array and one index for each lane spare registers.
     """
-    at, entry, filled, room = (cursors.at, cursors.entry, cursors.filled, cursors.ends.shape[1])
-    ends = cursors.ends.reshape(-1)  # one array and one index spare registers
-    p0, p1, p2, p3 = (np.uint64(at[0]), np.uint64(at[1]), np.uint64(at[2]), np.uint64(at[3]))
-    n0, n1 = np.uint64(filled[0]), np.uint64(filled[1] + room)
-    n2, n3 = np.uint64(filled[2] + 2 * room), np.uint64(filled[3] + 3 * room)
-    e0, e1, e2, e3 = entry[0], entry[1], entry[2], entry[3]
-    row, low, high, zero = np.uint32(ROW), np.uint32(END), np.uint32(LOOK), np.uint32(0)
-    one, five = np.uint64(1), np.uint32(5)
-    i, stop = np.uint64(0), np.uint64(count)
+    width, ends = u64(lanes.shape[1]), lanes.reshape(-1)
+    p0, p1, p2, p3 = u64(lanes[0, POSITION]), u64(lanes[1, POSITION]), u64(lanes[2, POSITION]), u64(lanes[3, POSITION])
+    e0, e1, e2, e3 = u32(lanes[0, ENTRY]), u32(lanes[1, ENTRY]), u32(lanes[2, ENTRY]), u32(lanes[3, ENTRY])
+    n0, n1 = u64(lanes[0, N_ENDS] + ENDS), u64(lanes[1, N_ENDS] + ENDS) + width
+    n2, n3 = u64(lanes[2, N_ENDS] + ENDS) + u64(2) * width, u64(lanes[3, N_ENDS] + ENDS) + u64(3) * width
+    one, five, zero = u64(1), u32(5), u32(0)
+    i, stop = u64(0), u64(count)
     while i < stop:
-        e0 = table[np.uint64(e0 & row) | np.uint64(text[p0 + i])]
-        e1 = table[np.uint64(e1 & row) | np.uint64(text[p1 + i])]
-        e2 = table[np.uint64(e2 & row) | np.uint64(text[p2 + i])]
-        e3 = table[np.uint64(e3 & row) | np.uint64(text[p3 + i])]
-        i += np.uint64(1)
-        if (e0 | e1 | e2 | e3) & high:
-            if (e0 | e1 | e2 | e3) & high >= np.uint32(NOT_TEXT):
+        e0 = table[u64(e0 & ROW_MASK) | u64(text[p0 + i])]
+        e1 = table[u64(e1 & ROW_MASK) | u64(text[p1 + i])]
+        e2 = table[u64(e2 & ROW_MASK) | u64(text[p2 + i])]
+        e3 = table[u64(e3 & ROW_MASK) | u64(text[p3 + i])]
+        i += one
+        if (e0 | e1 | e2 | e3) & RARE_MASK:
+            if (e0 | e1 | e2 | e3) & RARE_MASK >= INVALID_UTF8:
                 break
-            if e0 & high:
-                ends[n0], n0, e0 = (p0 + i - np.uint64(e0 & low), n0 + one, (e0 & row) | (e0 & high) >> five)
-            if e1 & high:
-                ends[n1], n1, e1 = (p1 + i - np.uint64(e1 & low), n1 + one, (e1 & row) | (e1 & high) >> five)
-            if e2 & high:
-                ends[n2], n2, e2 = (p2 + i - np.uint64(e2 & low), n2 + one, (e2 & row) | (e2 & high) >> five)
-            if e3 & high:
-                ends[n3], n3, e3 = (p3 + i - np.uint64(e3 & low), n3 + one, (e3 & row) | (e3 & high) >> five)
-        ends[n0] = p0 + i - np.uint64(e0 & low)
-        ends[n1] = p1 + i - np.uint64(e1 & low)
-        ends[n2] = p2 + i - np.uint64(e2 & low)
-        ends[n3] = p3 + i - np.uint64(e3 & low)
-        n0, n1 = n0 + np.uint64(e0 & low != zero), n1 + np.uint64(e1 & low != zero)
-        n2, n3 = n2 + np.uint64(e2 & low != zero), n3 + np.uint64(e3 & low != zero)
-    at[0], at[1], at[2], at[3] = p0 + i, p1 + i, p2 + i, p3 + i
-    entry[0], entry[1], entry[2], entry[3] = e0, e1, e2, e3
-    filled[0], filled[1] = n0, n1 - np.uint64(room)
-    filled[2], filled[3] = n2 - np.uint64(2 * room), n3 - np.uint64(3 * room)
-    return count - np.int64(i)
+            if e0 & RARE_MASK:
+                ends[n0], n0, e0 = p0 + i - u64(e0 & BACK_MASK), n0 + one, (e0 & ROW_MASK) | (e0 & RARE_MASK) >> five
+            if e1 & RARE_MASK:
+                ends[n1], n1, e1 = p1 + i - u64(e1 & BACK_MASK), n1 + one, (e1 & ROW_MASK) | (e1 & RARE_MASK) >> five
+            if e2 & RARE_MASK:
+                ends[n2], n2, e2 = p2 + i - u64(e2 & BACK_MASK), n2 + one, (e2 & ROW_MASK) | (e2 & RARE_MASK) >> five
+            if e3 & RARE_MASK:
+                ends[n3], n3, e3 = p3 + i - u64(e3 & BACK_MASK), n3 + one, (e3 & ROW_MASK) | (e3 & RARE_MASK) >> five
+        ends[n0] = p0 + i - u64(e0 & BACK_MASK)
+        ends[n1] = p1 + i - u64(e1 & BACK_MASK)
+        ends[n2] = p2 + i - u64(e2 & BACK_MASK)
+        ends[n3] = p3 + i - u64(e3 & BACK_MASK)
+        n0, n1 = n0 + u64(e0 & BACK_MASK != zero), n1 + u64(e1 & BACK_MASK != zero)
+        n2, n3 = n2 + u64(e2 & BACK_MASK != zero), n3 + u64(e3 & BACK_MASK != zero)
+    lanes[0, POSITION], lanes[1, POSITION], lanes[2, POSITION], lanes[3, POSITION] = p0 + i, p1 + i, p2 + i, p3 + i
+    lanes[0, ENTRY], lanes[1, ENTRY], lanes[2, ENTRY], lanes[3, ENTRY] = e0, e1, e2, e3
+    n1, n2, n3 = n1 - width, n2 - u64(2) * width, n3 - u64(3) * width
+    for k, n in enumerate((n0, n1, n2, n3)):
+        lanes[k, N_ENDS] = i64(n) - ENDS
+    return count - i64(i)
 
 
 @kernel
-def _scan_lanes(text, lane, stop, scanner, cursors):
-    """Move all cursors over so many bytes each, or fewer; returns False if the text is not UTF-8."""
-    at, entry, filled = cursors.at, cursors.entry, cursors.filled
-    left, moved = lane, False
-    while left > 0 and not moved:
-        left = _run_lanes(text, left, scanner.table, cursors)
-        if (entry[0] | entry[1] | entry[2] | entry[3]) & np.uint32(LOOK):
-            for k in range(LANES):
-                if entry[k] & np.uint32(LOOK):
-                    before = at[k]
-                    if not _handle(k, text, stop, scanner, cursors):
-                        return False
-                    moved = moved or at[k] != before
-                back = np.int64(entry[k] & np.uint32(END))
-                if back:
-                    cursors.ends[k, filled[k]] = at[k] - back
-                    filled[k] += 1
-    return True
+def _run_lanes_together(text, count, stop, tables, lanes):
+    """Move all lanes over `count` bytes each, or fewer; returns False if the text is not UTF-8."""
+    left, moved, valid = count, False, True
+    while valid and left > 0 and not moved:
+        left = _run_all_lanes(text, left, tables.table, lanes)
+        rare = False
+        for k in range(LANES):
+            rare = rare or u32(lanes[k, ENTRY]) & RARE_MASK != 0
+        for k in range(LANES if rare else 0):  # one lane's entry is rare, but all wait with their ends
+            position = lanes[k, POSITION]
+            valid = valid and _on_rare_entry(k, text, stop, tables, lanes)
+            if valid and lanes[k, POSITION] < position:
+                valid = _run_lane(k, text, position, stop, tables, lanes)
+            moved = moved or lanes[k, POSITION] != position
+    return valid
 
 
 @kernel
-def _place_lanes(text, lane, cursors):
-    """Put the other cursors so many bytes apart behind cursor 0, as if a pretoken began there."""
+def _start_lanes(text, lane_bytes, tables, lanes):
+    """Put the other lanes behind lane 0, some `lane_bytes` apart, where pretokens must end.
+
+    So each lane scans a text of its own. Returns how many bytes all can be moved at once; 0 if there are no such
+    places.
+    """
+    count = lane_bytes
     for k in range(1, LANES):
-        at = cursors.at[0] + k * lane
-        while text[at] & 0xC0 == 0x80 and at < cursors.at[0] + k * lane + 3:
-            at += 1
-        cursors.begin[k] = cursors.at[k] = at
-        cursors.entry[k] = cursors.filled[k] = 0
+        near = lanes[0, POSITION] + k * lane_bytes
+        start = _next_split(text, near, near + lane_bytes // 4, tables)
+        if start < 0:
+            return 0
+        lanes[k, FIRST] = lanes[k, POSITION] = start
+        lanes[k, ENTRY] = lanes[k, N_ENDS] = 0
+        count = min(count, start - lanes[k - 1, POSITION])
+    return count
 
 
 @kernel
-def _take_lane(k, text, stop, scanner, cursors):
-    """Take over the ends of cursor k from where they agree with those of cursor 0, which moves on until they do.
+def _finish_lane(k, text, stop, tables, lanes):
+    """Move lane k to `stop`, where its text ends; returns False if that is not UTF-8.
 
-    Where both say that a pretoken ends, they agree from there on: what follows depends on the text behind it alone.
-    So cursors may start anywhere, with any pattern; most agree after a word or two.
+    With MAX_ENDS ends it stops before.
     """
-    ends, at, filled, theirs = (cursors.ends[0], cursors.at, cursors.filled, cursors.ends[k])
-    mine, i, burst = filled[0] - 1, 0, 32
-    while True:
-        while mine < filled[0]:
-            end = ends[mine] if mine >= 0 else cursors.begin[0]
-            while i < filled[k] and theirs[i] < end:
-                i += 1
-            agreed = i < filled[k] and theirs[i] == end
-            if agreed or end == cursors.begin[k]:
-                mine += 1
-                i += agreed
-                for j in range(filled[k] - i):
-                    ends[mine + j] = theirs[i + j]
-                at[0], cursors.entry[0], filled[0] = (at[k], cursors.entry[k], mine + filled[k] - i)
-                return True
-            mine += 1
-        if at[0] >= at[k] or filled[0] >= ENOUGH:
-            return True
-        if not _advance(0, text, min(at[0] + burst, at[k]), stop, scanner, cursors):
-            return False
-        burst *= 2
+    valid = _run_lane(k, text, stop, stop, tables, lanes)
+    if valid and lanes[k, POSITION] >= stop:
+        valid = lanes[k, ENTRY] >> 8 < tables.n_complete
+        while valid and _last_end(k, lanes) < stop and lanes[k, N_ENDS] < MAX_ENDS:
+            _add_end(k, _pretoken_end(text, _last_end(k, lanes), stop, tables), lanes)
+    return valid
 
 
 @kernel
-def _scan_some(text, stop, scanner, cursors):
-    """Go on with the text, some LANES * LANE bytes, or to its end. The new ends are those of cursor 0.
+def _scan_lanes(text, stop, tables, lanes):
+    """Scan the next LANES * LANE_BYTES bytes, or to the end of the text. The new ends are those of lane 0.
 
-    Returns whether there is more to do: 1, 0, or -1 if the text is not UTF-8.
+    Returns False if the text is not UTF-8.
     """
-    if cursors.filled[0]:
-        cursors.begin[0] = cursors.ends[0, cursors.filled[0] - 1]
-        cursors.filled[0] = 0
-    lane = min(LANE, (stop - cursors.at[0] - 8) // LANES)
-    if lane >= SHORT_LANE:
-        _place_lanes(text, lane, cursors)
-        if not _scan_lanes(text, lane, stop, scanner, cursors):
-            return -1
+    lanes[0, FIRST] = _last_end(0, lanes)
+    lanes[0, N_ENDS] = 0
+    position = lanes[0, POSITION]
+    lane_bytes = min(LANE_BYTES, (stop - position - 8) // (LANES + 1))
+    count = _start_lanes(text, lane_bytes, tables, lanes) if lane_bytes >= MIN_LANE_BYTES else 0
+    if not count and position + MAX_ENDS >= stop:
+        valid = _finish_lane(0, text, stop, tables, lanes)
+    elif not count:
+        valid = _run_lane(0, text, position + MAX_ENDS, stop, tables, lanes)
+    else:
+        valid = _run_lanes_together(text, count, stop, tables, lanes)
+        for k in range(LANES - 1):
+            valid = valid and _finish_lane(k, text, lanes[k + 1, FIRST], tables, lanes)
         for k in range(1, LANES):
-            if (
-                cursors.filled[0] < ENOUGH
-                and cursors.at[k] > cursors.at[0]
-                and not _take_lane(k, text, stop, scanner, cursors)
-            ):
-                return -1
-        return 1
-    if not _advance(0, text, stop, stop, scanner, cursors):
-        return -1
-    if cursors.at[0] < stop:
-        return 1
-    if np.int64(cursors.entry[0] >> np.uint32(8)) >= scanner.n_states:
-        return -1
-    n = cursors.filled[0]
-    last = cursors.ends[0, n - 1] if n else cursors.begin[0]
-    while last < stop and n < ENOUGH:
-        last = _pretoken_end(text, last, stop, scanner.class_of, scanner.after, scanner.matches)
-        cursors.ends[0, n] = last
-        n += 1
-    cursors.filled[0] = n
-    return 1 if last < stop else 0
+            for i in range(lanes[k, N_ENDS]):
+                _add_end(0, lanes[k, ENDS + i], lanes)
+        lanes[0, POSITION], lanes[0, ENTRY] = lanes[LANES - 1, POSITION], lanes[LANES - 1, ENTRY]
+    return valid
 
 
 @kernel
-def _begin_scan(start, cursors):
-    cursors.begin[0] = cursors.at[0] = start
-    cursors.entry[0] = cursors.filled[0] = 0
+def _scan_batch(scan, text, stop, tables):
+    """Scan the next batch of text[: stop], valid UTF-8 or not: the ends are those of lane 0.
+
+    Returns whether there is more to do. Before the first batch of a text, `scan.marked` is emptied; before that of a
+    span, the lanes are rewound.
+    """
+    lanes = scan.lanes
+    if not _scan_lanes(scan.marked if len(scan.marked) else text, stop, tables, lanes):
+        if not len(scan.marked):
+            scan.marked = text.copy()
+        _mark_invalid(scan.marked, lanes[0, FIRST], stop)
+        _rewind(lanes[0, FIRST], lanes)
+        _scan_lanes(scan.marked, stop, tables, lanes)
+    return _last_end(0, lanes) < stop
+
+
+START, STOP, ID, TEXT = range(4)  # columns of spans, int64[P, 4]: the id of a special token or -1; the number of a text
 
 
 @kernel
-def _scan(text, start, stop, scanner, cursors, ends):
-    """Write where the pretokens of text[start : stop] end; returns their number, or -1 if the text is not UTF-8."""
-    _begin_scan(start, cursors)
-    n = 0
-    while True:
-        more = _scan_some(text, stop, scanner, cursors)
-        if more < 0:
-            return -1
-        for k in range(cursors.filled[0]):
-            ends[n + k] = cursors.ends[0, k]
-        n += cursors.filled[0]
-        if more == 0:
-            return n
+def _longer(array, size):
+    """Copy an array into one of at least so many rows, and half as many again as it had."""
+    longer = np.empty((max(size, len(array) * 3 // 2), *array.shape[1:]), array.dtype)
+    for k in range(len(array)):  # to assign slices takes seconds to compile
+        longer[k] = array[k]
+    return longer
+
+
+@inline_kernel
+def _append_span(spans, n, start, stop, id, number):
+    """Write a span behind n others; returns the array of spans, a longer one if it was full."""
+    if n == len(spans):
+        spans = _longer(spans, n + 1)
+    spans[n, START], spans[n, STOP], spans[n, ID], spans[n, TEXT] = start, stop, id, number
+    return spans
 
 
 @kernel
-def _replace_invalid(text, stop):
-    """Write REPLACED over each byte of text[: stop] that is not part of a character in UTF-8."""
-    at = 0
-    while at < stop:
-        if at + 8 <= stop and not load8(text, at) & np.uint64(0x8080808080808080):
-            at += 8
+def _refine(scan, text, spans, tables):
+    """Cut the spans that are no special tokens into pretokens; returns spans."""
+    refined, n, lanes = np.empty((len(spans) + 64, 4), np.int64), 0, scan.lanes
+    scan.marked = np.zeros(0, np.uint8)
+    for p in range(len(spans)):
+        start, stop = spans[p, START], spans[p, STOP]
+        if spans[p, ID] >= 0:
+            refined = _append_span(refined, n, start, stop, spans[p, ID], spans[p, TEXT])
+            n += 1
             continue
-        lead = text[at]
-        size = 1 + (lead >= 0xC0) + (lead >= 0xE0) + (lead >= 0xF0)
-        valid = lead < 0x80 or (0xC2 <= lead <= 0xF4 and at + size <= stop)
-        if valid and size > 1:
-            # no longer than need be, no surrogate, no more than U+10FFFF: the second byte tells
-            least = 0xA0 if lead == 0xE0 else 0x90 if lead == 0xF0 else 0x80
-            most = 0x9F if lead == 0xED else 0x8F if lead == 0xF4 else 0xBF
-            valid = least <= text[at + 1] <= most
-            for k in range(2, size):
-                valid = valid and text[at + k] & 0xC0 == 0x80
-        if not valid:
-            text[at] = REPLACED
-            size = 1
-        at += size
+        _rewind(start, lanes)
+        more = start < stop
+        while more:
+            more = _scan_batch(scan, text, stop, tables)
+            for k in range(lanes[0, N_ENDS]):
+                end = lanes[0, ENDS + k]
+                refined = _append_span(refined, n, start, end, -1, spans[p, TEXT])
+                start = end
+                n += 1
+    return refined[:n]
+
+
+class _Stage(NamedTuple):
+    """One regular expression of a Pattern."""
+
+    regex: regex.Pattern
+    arrays: ScanTable | None  # None where it is left to the `regex` package
+    tables: _ScanTables | None  # the same, for kernels
+    warning: str
+
+    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> np.ndarray:
+        """Cut the spans of a padded text that are no special tokens into pretokens."""
+        if self.tables:
+            return _refine(scan, text, spans, self.tables)
+        refined = []
+        for start, stop, id, number in spans.tolist():
+            for size in map(len, self.split(text[start:stop].tobytes())) if id < 0 else [stop - start]:
+                refined.append((start, start + size, id, number))
+                start += size
+        return np.array(refined, np.int64).reshape(-1, 4)
+
+    def split(self, data: bytes) -> Iterator[bytes]:
+        """Cut bytes by the `regex` package."""
+        text, end = data.decode("utf-8", "surrogateescape"), 0
+        for match in self.regex.finditer(text):
+            for part in (text[end : match.start()], match[0]):
+                if part:
+                    yield part.encode("utf-8", "surrogateescape")
+            end = match.end()
+        if end < len(text):
+            yield text[end:].encode("utf-8", "surrogateescape")
 
 
 class Pattern:
-    """A pretokenizing pattern: a name in PATTERNS, or a regular expression, compiled if it can be.
+    r"""A pretokenizing pattern: a name in PATTERNS, a regular expression, or several, each cutting what the last left.
 
-    `scanner` is None where it cannot be, and the `regex` package is used; `remark` says why, or warns of slow patterns.
+    source       the regular expression, or a tuple of them
+    name         its name in PATTERNS, or None
+    is_compiled  all of it was compiled; else the `regex` package does some of the work
+    warning      what a user should know, or ""
+
+    What is not UTF-8 is matched as the lone surrogates that Python makes of it. Raises ValueError for an expression
+    that does not compile, or that matches the empty string.
 
     >>> Pattern("gpt2").split(b"Hello  world!")
     [b'Hello', b' ', b' world', b'!']
     >>> Pattern(r"[a-z]+").split(b"ab12cd")  # what the pattern leaves out is kept
     [b'ab', b'12', b'cd']
+    >>> Pattern([r"\d", r"[a-z]+|\d+"]).split(b"ab12")
+    [b'ab', b'1', b'2']
     """
 
-    def __init__(self, name_or_regex: str | Sequence[str] = "gpt2"):
-        """Raises ValueError if a regular expression does not compile or matches the empty string.
-
-        Of several, each cuts what those before it have left together.
-        """
-        self.chain: list[Pattern] = []
-        if not isinstance(name_or_regex, str):
-            self.chain = [Pattern(text) for text in name_or_regex]
-            self.text, self.name, self.scanner = tuple(pattern.text for pattern in self.chain), None, None
-            self.remark = "several patterns are applied one by one, which is some 50 times slower than one"
-            return
-        self.text = PATTERNS.get(name_or_regex, name_or_regex)
-        self.name = next((name for name, text in PATTERNS.items() if text == self.text), None)
-        if regex.fullmatch(r"[A-Za-z][A-Za-z\d_-]+", self.text):
-            raise BadInput(
-                f"no pattern is named {self.text!r}; there are {', '.join(PATTERNS)}, or a regular expression"
-            )
-        try:
-            self.regex = regex.compile(self.text)
-        except regex.error as error:
-            where = "" if error.pos is None else f" at position {error.pos}"
-            raise BadInput(f"the pattern {self.text!r} does not compile: {error.msg}{where}") from None
-        if self.regex.fullmatch(""):
-            raise BadInput(f"the pattern {self.text!r} matches the empty string; a pretoken has at least one character")
-        self.scanner, self.remark = _compiled(self.text)
-        if self.scanner and not self.scanner.matches.any():
-            raise BadInput(f"the pattern {self.text!r} matches nothing")
+    def __init__(self, source: str | Sequence[str] = "gpt2"):
+        given = [source] if isinstance(source, str) else list(source)
+        require(given, "a pattern is a name or a regular expression, or several: none is given")
+        expressions = tuple(PATTERNS.get(expression, expression) for expression in given)
+        self.source = expressions[0] if len(expressions) == 1 else expressions
+        self.name = next((name for name, known in PATTERNS.items() if known == self.source), None)
+        self.stages = [_compile_stage(expression) for expression in expressions]
+        self.is_compiled = all(stage.tables for stage in self.stages)
+        self.warning = "; ".join(stage.warning for stage in self.stages if stage.warning)
 
     def __reduce__(self):
-        return Pattern, (self.text,)
+        return Pattern, (self.source,)
+
+    def __repr__(self) -> str:
+        return f"Pattern({self.name or self.source!r})"
+
+    @property
+    def cut_tables(self) -> _ScanTables:
+        """The tables that prove where text may be cut: where the first expression cuts, so do all."""
+        return self.stages[0].tables or _compile_stage(PATTERNS["none"]).tables
+
+    @property
+    def last_tables(self) -> _ScanTables:
+        """The tables that scan what all other expressions have cut."""
+        return self.stages[-1].tables or _compile_stage(PATTERNS["none"]).tables
+
+    @property
+    def covers(self) -> bool:
+        """Whether it is proved that every character of a text is in a match: each, alone, is one."""
+        if len(self.stages) > 1 or not self.is_compiled:
+            return False
+        arrays = self.stages[0].arrays
+        first = arrays.next_state[0, :-1]
+        return bool((first >= 0).all() and arrays.accepts[first].all())
+
+    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> np.ndarray:
+        """Cut the spans of a padded text by all expressions that must run before `last_tables` do."""
+        for stage in self.stages if self.stages[-1].tables is None else self.stages[:-1]:
+            spans = stage.refine(scan, text, spans)
+        return spans
 
     def split(self, data: bytes) -> list[bytes]:
-        """Cut bytes into pretokens; joined, they are the bytes. What is not UTF-8 is matched as lone surrogates."""
-        if self.chain:
-            words = [data] if data else []
-            for pattern in self.chain:
-                words = [part for word in words for part in pattern.split(word)]
-            return words
-        if self.scanner is None:
-            return self._split_by_regex(data)
-        ends = self.ends(data).tolist()
-        return [data[start:end] for start, end in itertools.pairwise([0, *ends])]
-
-    def ends(self, data: bytes) -> np.ndarray:
-        """Where the pretokens of a text end; int64. The pattern must have been compiled."""
-        ends = np.empty(len(data) + 1, np.int64)
-        cursors = _new_cursors(len(data))
-        text = _padded(data)
-        n = _scan(text, 0, len(data), self.scanner, cursors, ends)
-        if n < 0:
-            n = _scan(_as_utf8(text), 0, len(data), self.scanner, cursors, ends)
-        return ends[:n]
-
-    def _split_by_regex(self, data: bytes) -> list[bytes]:
-        text = data.decode("utf-8", "surrogateescape")
-        found, end = [], 0
-        for match in self.regex.finditer(text):
-            found += filter(None, (text[end : match.start()], match[0]))
-            end = match.end()
-        return [word.encode("utf-8", "surrogateescape") for word in (*found, text[end:]) if word]
-
-    def cuts(self, text: str) -> np.ndarray:
-        """Where a text may be cut without changing a pretoken, as far as the pattern alone can tell; int64."""
-        if self.scanner is None:
-            return np.zeros(0, np.int64)
-        code_points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-        classes = self.scanner.class_of[code_points]
-        return np.flatnonzero(self.scanner.safe[classes[:-1], classes[1:]]) + 1
-
-    def last_cut(self, text: str, start: int, stop: int) -> int:
-        """The last of `cuts` between two indices, or 0; looked for near the end first."""
-        reach = 1 << 10
-        while stop > start:
-            window = max(start, stop - reach)
-            cuts = self.cuts(text[window:stop])
-            if len(cuts) or window == start:
-                return window + int(cuts[-1]) if len(cuts) else 0
-            reach *= 4
-        return 0
+        """Cut bytes into pretokens; joined, they are the bytes."""
+        scan, text = _new_scan(), _with_padding(data)
+        spans = self.refine(scan, text, np.array([[0, len(data), -1, 0]]))
+        spans = _refine(scan, text, spans, self.last_tables)
+        return [data[start:stop] for start, stop, *_ in spans.tolist()]
 
 
-def _scanner_of(text: str) -> Scanner:
-    """What `_compile` gives; for a named pattern from a file beside Numba's cache, which spares some 0.5 s."""
-    name = next((name for name, known in PATTERNS.items() if known == text), None)
+@functools.lru_cache(maxsize=64)
+def _compile_stage(source: str) -> _Stage:
+    """Compile a regular expression by the `regex` package, which must accept it, and to a table if it can be."""
+    if regex.fullmatch(r"[A-Za-z][A-Za-z\d_-]+", source):
+        raise InputError(f"no pattern is named {source!r}; there are {', '.join(PATTERNS)}, or a regular expression")
+    try:
+        compiled = regex.compile(source)
+    except regex.error as error:
+        where = "" if error.pos is None else f" at position {error.pos}"
+        raise InputError(f"the pattern {source!r} does not compile: {error.msg}{where}") from None
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise InputError(f"the pattern {source[:100]!r} does not compile: {error}") from None
+    require(
+        not compiled.fullmatch(""),
+        f"the pattern {source!r} matches the empty string; a pretoken has at least one character",
+    )
+    try:
+        arrays = _cached_on_disk(source)
+    except Unsupported as error:
+        warning = f"the pattern is left to the `regex` package, which is some 50 times slower: {error}"
+        return _Stage(compiled, None, None, warning)
+    require(arrays.accepts.any(), f"the pattern {source!r} matches nothing")
+    char_class, warning = _quadratic_class(arrays), ""
+    if char_class is not None:
+        example = chr(int(np.flatnonzero(arrays.class_of == char_class)[0])) * 3
+        warning = f"the pattern reads text like {example + '…'!r} again and again: n bytes of it can take n² steps"
+    return _Stage(compiled, arrays, _new_scan_tables(*arrays), warning)
+
+
+def _cached_on_disk(source: str) -> ScanTable:
+    """Compile a pattern; a named one is read from a file beside Numba's cache, which spares some 0.5 s."""
+    name = next((name for name, known in PATTERNS.items() if known == source), None)
     if name is None:
-        return _compile(text)
-    source = Path(__file__)
-    told = repr((text, regex.__version__, np.__version__, sys.byteorder)).encode() + source.read_bytes()
-    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or source.with_name("__pycache__"))
-    path = folder / f"pattern.{name}.{hashlib.sha256(told).hexdigest()[:32]}.npz"
+        return _compile_pattern(source)
+    module = Path(__file__)
+    versions = repr((source, regex.__version__, np.__version__, sys.byteorder)).encode() + module.read_bytes()
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or module.with_name("__pycache__"))
+    path = folder / f"pattern.{name}.{hashlib.sha256(versions).hexdigest()[:32]}.npz"
     with contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), np.load(path) as known:
-        return Scanner(**{field: known[field] for field in Scanner._fields} | {"n_states": int(known["n_states"])})
-    scanner = _compile(text)
-    with contextlib.suppress(OSError, BadInput):
+        arrays = {field: known[field] for field in ScanTable._fields}
+        return ScanTable(**arrays | {"n_complete": int(known["n_complete"])})
+    table = _compile_pattern(source)
+    with contextlib.suppress(OSError, InputError):
         for outdated in folder.glob(f"pattern.{name}.*.npz"):
             outdated.unlink(missing_ok=True)
-        with _replacing(path) as file:
-            np.savez(file, **scanner._asdict())
-    return scanner
+        with atomic_write(path) as file:
+            np.savez(file, **table._asdict())
+    return table
 
 
-@functools.lru_cache(maxsize=16)
-def _compiled(text: str) -> tuple[Scanner | None, str]:
-    """The scanner of a pattern, or None; and what its user should know."""
-    try:
-        scanner = _scanner_of(text)
-    except Unsupported as error:
-        return None, f"the pattern is left to the `regex` package, which is some 50 times slower: {error}"
-    char_class = _costs_the_square(scanner)
-    if char_class is None:
-        return scanner, ""
-    example = chr(int(np.flatnonzero(scanner.class_of == char_class)[0])) * 3
-    return scanner, f"the pattern reads text like {example + '…'!r} again and again: n bytes of it can take n² steps"
-
-
-def _costs_the_square(scanner: Scanner) -> int | None:
-    """A class of characters of which a run goes on and on without a match: it is given back, and read again."""
-    for c in range(scanner.after.shape[1] - 1):
+def _quadratic_class(table: ScanTable) -> int | None:
+    """Find a class on which the machine can loop without accepting: a run of n of them is scanned in n² steps."""
+    for c in range(table.next_state.shape[1] - 1):
         run, state = [], 0
         while state >= 0 and state not in run:
             run.append(state)
-            state = int(scanner.after[state, c])
-        if state >= 0 and not scanner.matches[run[run.index(state) :], c].any():
+            state = int(table.next_state[state, c])
+        if state >= 0 and not table.accepts[run[run.index(state) :], c].any():
             return c
     return None
 
 
-def _as_utf8(text: np.ndarray) -> np.ndarray:
-    """A copy of a text and its PADDING with REPLACED for each byte that is not UTF-8."""
-    shown = text.copy()
-    _replace_invalid(shown, len(shown) - PADDING)
-    return shown
-
-
-def _padded(data: bytes | np.ndarray) -> np.ndarray:
-    """A copy as uint8 with PADDING behind."""
+def _with_padding(data: bytes) -> np.ndarray:
+    """Copy bytes into an array of uint8 with PADDING behind."""
     text = np.zeros(len(data) + PADDING, np.uint8)
-    text[: len(data)] = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
+    text[: len(data)] = np.frombuffer(data, np.uint8)
     return text
 
 
-def _special_bytes(special_tokens: Iterable[str]) -> regex.Pattern | None:
-    longest_first = sorted((token.encode() for token in special_tokens), key=len, reverse=True)
-    return re.compile(b"|".join(map(re.escape, longest_first))) if longest_first else None
+# ─── Special tokens ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _special_regex(special_tokens: Iterable[str]) -> regex.Pattern | None:
-    """A pattern that finds special tokens, the longest first where several begin; None where there are none."""
-    longest_first = sorted(special_tokens, key=len, reverse=True)
-    return regex.compile("|".join(map(regex.escape, longest_first))) if longest_first else None
+@struct
+class _SpecialTable:
+    """Special tokens, sorted by their first two bytes, then the longest first."""
+
+    bytes: np.ndarray  # uint8[…]      end to end, and PADDING
+    offsets: np.ndarray  # int64[S + 1]  special token s is bytes[offsets[s] : offsets[s + 1]]
+    ids: np.ndarray  # int64[S]
+    first: np.ndarray  # int64[257]    those from first[b] to first[b + 1] begin with the byte b
+    second: np.ndarray  # int16[S]     their second byte, or -1
+    flags: np.ndarray  # uint8[S]      SINGLE_WORD, LSTRIP, RSTRIP
+    char_kinds: np.ndarray  # uint8[0x110000], WORD or SPACE; empty if there are no flags
 
 
-def _checked_specials(special_tokens: Iterable[str]) -> list[str]:
-    if isinstance(special_tokens, str):
-        raise BadInput(f"special tokens are a list of strings, not the one string {special_tokens!r}")
-    special_tokens = list(special_tokens)
+@kernel
+def _new_special_table(tokens, offsets, ids, first, second, flags, char_kinds):
+    return _SpecialTable(tokens, offsets, ids, first, second, flags, char_kinds)
+
+
+SINGLE_WORD, LSTRIP, RSTRIP = 1, 2, 4
+WORD, SPACE = 1, 2
+
+
+class AddedToken(NamedTuple):
+    """How Hugging Face finds a token in a text.
+
+    >>> AddedToken(lstrip=True)
+    AddedToken(single_word=False, lstrip=True, rstrip=False, normalized=False, special=True)
+    """
+
+    single_word: bool = False  # only where no letter or digit is beside it
+    lstrip: bool = False  # with the white space before it
+    rstrip: bool = False  # and behind it
+    normalized: bool = False  # after all that are not
+    special: bool = True  # a control token, which text without special tokens never becomes
+
+
+def _special_tables(special_tokens: Mapping[str, int], flags: Mapping[str, AddedToken]) -> list[_SpecialTable]:
+    """Make the tables that are searched one after another: of the tokens that are not `normalized`, and of the rest."""
+    plain = AddedToken()
+    passes = [[], []]
     for token in special_tokens:
-        if not isinstance(token, str) or not token:
-            raise BadInput(f"a special token is a string that is not empty, not {token!r}")
-        if len(_to_bytes(token)) == 1:
-            raise BadInput(f"the special token {token!r} is a single byte, which every vocabulary has already")
-        if special_tokens.count(token) > 1:
-            raise BadInput(f"the special token {token!r} is given twice")
-    return special_tokens
+        passes[flags.get(token, plain).normalized].append(token)
+    return [_special_table(special_tokens, tokens, flags) for tokens in passes if tokens]
+
+
+def _special_table(
+    ids: Mapping[str, int], texts: Sequence[str] = (), flags: Mapping[str, AddedToken] | None = None
+) -> _SpecialTable:
+    """Make the table of some special tokens."""
+    in_order = sorted((text.encode()[:2], -len(text.encode()), text) for text in texts)  # b"a" is before b"a\0"
+    tokens = [text.encode() for *_, text in in_order]
+    bits = np.zeros(len(tokens), np.uint8)
+    for k, (*_, text) in enumerate(in_order):
+        flag = (flags or {}).get(text, AddedToken())
+        bits[k] = SINGLE_WORD * flag.single_word | LSTRIP * flag.lstrip | RSTRIP * flag.rstrip
+    return _new_special_table(
+        _with_padding(b"".join(tokens)),
+        np.cumsum([0, *map(len, tokens)]),
+        np.array([ids[text] for *_, text in in_order], np.int64),
+        np.searchsorted([token[0] for token in tokens], np.arange(257)),
+        np.array([token[1] if len(token) > 1 else -1 for token in tokens], np.int16),
+        bits,
+        _char_kinds() if bits.any() else np.zeros(0, np.uint8),
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _char_kinds() -> np.ndarray:
+    r"""Find the characters that are \w and \s to Hugging Face, whose engine here is that of Rust."""
+    words = _code_points_matching(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]")
+    return WORD * words.astype(np.uint8) + SPACE * _code_points_matching(r"\p{White_Space}").astype(np.uint8)
+
+
+@kernel
+def _equal(text, start, other, other_start, size):
+    """Compare `size` bytes of two texts, which have PADDING behind them."""
+    for k in range(0, size - 7, 8):
+        if load_u64(text, start + k) != load_u64(other, other_start + k):
+            return False
+    if size >= 8:
+        return load_u64(text, start + size - 8) == load_u64(other, other_start + size - 8)
+    return (load_u64(text, start) ^ load_u64(other, other_start)) << u64(64 - 8 * size) == 0
+
+
+@kernel
+def _special_at(text, position, stop, special):
+    """Find the special token at a position, the longest of several; returns its number, or -1."""
+    lead, offsets, second = i64(text[position]), special.offsets, special.second
+    s, end = special.first[lead], special.first[lead + 1]
+    if s == end:
+        return i64(-1)
+    shortest = s if second[s] < 0 else i64(-1)  # of one byte
+    if position + 1 == stop:
+        return shortest
+    above = end
+    while s < above:  # the first whose second byte is right: some models have a thousand that begin alike
+        middle = (s + above) >> 1
+        if second[middle] < text[position + 1]:
+            s = middle + 1
+        else:
+            above = middle
+    while s < end and second[s] == text[position + 1]:
+        size = offsets[s + 1] - offsets[s]
+        if position + size <= stop and _equal(text, position, special.bytes, offsets[s], size):
+            return s
+        s += 1
+    return shortest
+
+
+@kernel
+def _next_special(text, position, stop, special):
+    """Find the first place from a position on where a special token is; `stop` if there is none.
+
+    Where all begin with the same byte, 8 bytes are looked at together.
+    """
+    tokens, first = special.bytes, special.first
+    ones = ALL_ONES // u64(255)
+    tops = ones << u64(7)
+    common = first[i64(tokens[0]) + 1] - first[tokens[0]] == len(special.ids)
+    pattern = u64(tokens[0]) * ones
+    while position < stop:
+        if common:
+            while position + 8 <= stop:
+                different = load_u64(text, position) ^ pattern
+                if (different - ones) & ~different & tops:  # one of the bytes is 0
+                    break
+                position += 8
+            while position < stop and text[position] != tokens[0]:
+                position += 1
+        if position < stop and _special_at(text, position, stop, special) >= 0:
+            return position
+        position += 1
+    return stop
+
+
+@kernel
+def _kind_before(text, start, position, char_kinds):
+    """Look up the kind of the character that ends at a position; 0 at the start of the text."""
+    begin = position - 1
+    while begin > start and position - begin < 4 and text[begin] & 0xC0 == 0x80:
+        begin -= 1
+    if begin < start:
+        return u8(0)
+    character = _decode_character(text, begin, position)
+    return char_kinds[character >> 3] if character & 7 == position - begin else u8(0)
+
+
+@kernel
+def _kind_behind(text, position, stop, char_kinds):
+    """Look up the kind of the character that begins at a position; 0 at the end of the text."""
+    return char_kinds[_decode_character(text, position, stop) >> 3] if position < stop else u8(0)
+
+
+@kernel
+def _in_word(text, begin, start, end, stop, char_kinds):
+    """Tell whether a letter or digit is beside text[start : end], which lies in text[begin : stop]."""
+    kinds = _kind_before(text, begin, start, char_kinds) | _kind_behind(text, end, stop, char_kinds)
+    return kinds & WORD > 0
+
+
+@kernel
+def _split_at_special(text, spans, special):
+    """Cut spans at special tokens, found from left to right, the longest first; returns spans.
+
+    The flags of a token widen it over the white space beside it, or leave it out where it is part of a word, as
+    `find_matches` in the `tokenizers` package does.
+    """
+    if not len(special.ids):
+        return spans
+    if len(spans) == 1 and _next_special(text, spans[0, START], spans[0, STOP], special) == spans[0, STOP]:
+        return spans
+    char_kinds = special.char_kinds
+    found, n = np.empty((2 * len(spans) + 64, 4), np.int64), 0
+    for p in range(len(spans)):
+        begin, stop, number = spans[p, START], spans[p, STOP], spans[p, TEXT]
+        end = position = begin
+        while position < stop and spans[p, ID] < 0:
+            start = _next_special(text, position, stop, special)
+            if start == stop:
+                break
+            s = _special_at(text, start, stop, special)
+            token_end = position = start + special.offsets[s + 1] - special.offsets[s]
+            if len(char_kinds):
+                flags = special.flags[s]
+                if flags & SINGLE_WORD and _in_word(text, begin, start, position, stop, char_kinds):
+                    continue
+                while flags & LSTRIP and start > end and _kind_before(text, begin, start, char_kinds) & SPACE:
+                    start -= 1
+                    while text[start] & 0xC0 == 0x80:
+                        start -= 1
+                while flags & RSTRIP and _kind_behind(text, token_end, stop, char_kinds) & SPACE:
+                    token_end += _decode_character(text, token_end, stop) & 7
+            if end < start:
+                found = _append_span(found, n, end, start, -1, number)
+                n += 1
+            found = _append_span(found, n, start, token_end, special.ids[s], number)
+            n += 1
+            end = token_end
+        if end < stop:
+            found = _append_span(found, n, end, stop, spans[p, ID], number)
+            n += 1
+    return found[:n]
+
+
+@kernel
+def _copy_texts(data, stops):
+    """Copy texts that lie end to end into an array with PADDING; returns it, and a span for each."""
+    text = _on_huge_pages(np.empty(len(data) + PADDING, np.uint8))
+    for k in range(len(data)):
+        text[k] = data[k]
+    for k in range(len(data), len(text)):
+        text[k] = 0
+    spans = np.empty((len(stops), 4), np.int64)
+    start = 0
+    for t in range(len(stops)):
+        spans[t, START], spans[t, STOP], spans[t, ID], spans[t, TEXT] = start, stops[t], -1, t
+        start = stops[t]
+    return text, spans
+
+
+@kernel
+def _find_cut(text, start, stop, tables, special, longest, whole_tokens):
+    """Find the first place from `start` on where a text may be cut without changing its spans or pretokens.
+
+    That is behind a special token, if `whole_tokens` (they have no flags, and are searched in one pass); or where the
+    pattern always ends a pretoken. What looks like a special token may be none, if an earlier one overlaps it: so none
+    of up to `longest` bytes may overlap the place. Returns it doubled, and 1 added if a document ends there; or -1.
+    """
+    split = _next_split(text, start, stop, tables)
+    for position in range(start, stop):
+        reach = i64(0)  # where what may be tokens before this position ends
+        is_split = position == split
+        s = _special_at(text, position, stop, special) if len(special.ids) else -1
+        if is_split or (s >= 0 and whole_tokens):
+            for before in range(max(0, position - longest), position):
+                other = _special_at(text, before, stop, special) if len(special.ids) else -1
+                if other >= 0:
+                    reach = max(reach, before + special.offsets[other + 1] - special.offsets[other])
+        if s >= 0 and whole_tokens and reach <= position:
+            return 2 * (position + special.offsets[s + 1] - special.offsets[s]) + 1
+        if is_split:
+            if s < 0 and reach < position and (whole_tokens or not _beside_space(text, position, stop, special)):
+                return 2 * position
+            split = _next_split(text, position, stop, tables)
+    return -1
+
+
+@kernel
+def _beside_space(text, position, stop, special):
+    """Tell whether there is white space on one of the sides of a position, which a token's flags could take."""
+    kinds = special.char_kinds
+    if not len(kinds):
+        return False
+    return (_kind_before(text, 0, position, kinds) | _kind_behind(text, position, stop, kinds)) & SPACE > 0
 
 
 # ─── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 SUFFIXES = (".txt", ".jsonl", ".txt.gz", ".jsonl.gz")  # what is taken from a folder
-BLOCK = 1 << 22  # bytes of text in one piece of work
-STDIN = Path("-")
-
-
-def _to_text(data: bytes) -> str:
-    """Bytes as text. A byte that is not UTF-8 becomes a lone surrogate, which `_to_bytes` turns back into the byte."""
-    return data.decode("utf-8", "surrogateescape")
-
-
-def _to_bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _surrogate(error: UnicodeEncodeError) -> str:
-    return (
-        f"U+{ord(error.object[error.start]):04X} at index {error.start} of the text is half a surrogate pair, not text"
-    )
-
-
-def _decoded(chunks: Iterable[str | bytes]) -> Iterator[str]:
-    """Chunks of text or of bytes as text, cut between characters; raises ValueError for a lone surrogate in a text."""
-    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    for chunk in chunks:
-        if isinstance(chunk, str):
-            try:
-                chunk.encode()
-            except UnicodeEncodeError as error:
-                raise BadInput(_surrogate(error)) from None
-            yield chunk
-        else:
-            yield decoder.decode(chunk)
-    yield decoder.decode(b"", True)
+BLOCK_BYTES = 1 << 22  # of text that are read and scanned in one go
+WINDOW_BYTES = 1 << 16  # of a file that are first looked at to find where it may be cut
+STANDARD_STREAM = Path("-")
 
 
 def standard_library() -> list[Path]:
-    """The sources of Python's standard library, without what is installed beside it, in a fixed order."""
+    """List the sources of Python's standard library, without what is installed beside it, in a fixed order."""
     root = Path(sysconfig.get_path("stdlib"))
     apart = {"site-packages", "dist-packages", "__pycache__"}
     files = sorted(path for path in root.rglob("*.py") if apart.isdisjoint(path.relative_to(root).parts))
-    if not files:
-        raise BadInput(f"this Python has no sources in {root}: name a file to train on")
+    require(files, f"this Python has no sources in {root}: name a file to train on")
     return files
 
 
-def find_files(inputs: Iterable[str | os.PathLike]) -> list[Path]:
+def find_files(inputs: str | os.PathLike | Iterable[str | os.PathLike]) -> list[Path]:
     """Expand files, folders, globs and "-" (standard input) to files; raises ValueError for what is not there.
 
     From folders, at any depth, the files whose names end in one of SUFFIXES are taken, sorted.
     """
     files = []
-    for given in map(os.fspath, inputs):
+    for given in map(os.fspath, [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs):
         path = Path(given)
-        if given == "-" or path.is_file() or path.is_fifo():
-            found = [path]
-        elif path.is_dir():
+        if path.is_dir():
             found = sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES) and file.is_file())
-            if not found:
-                raise BadInput(f"{given}: no file in this folder ends in {', '.join(SUFFIXES)}")
+            require(found, f"{given}: no file in this folder ends in {', '.join(SUFFIXES)}")
+        elif given == "-" or path.exists():
+            found = [path]
         else:
             found = sorted(Path(name) for name in glob.glob(given, recursive=True) if os.path.isfile(name))
-            if not found:
-                raise BadInput(f"{given}: no such file or folder, and no file matches it")
+            require(found, f"{given}: no such file or folder, and no file matches it")
         files += found
     return files
 
 
 @contextlib.contextmanager
-def _opened(path: Path):
-    """A file for reading bytes, uncompressed if it is a .gz; and the file on the disk, to ask how far it was read."""
-    if path == STDIN:
-        yield sys.stdin.buffer, None
+def _open_input(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Open a file for reading bytes, uncompressed if it is a .gz; also yields the file as it is on the disk."""
+    if path == STANDARD_STREAM:
+        yield sys.stdin.buffer, sys.stdin.buffer
         return
     with open(path, "rb") as raw:
         try:
             yield ((gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw), raw)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise BadInput(f"{path}: not a whole gzip file ({error})") from None
+            raise InputError(f"{path}: not a whole gzip file ({error})") from None
 
 
-def _read(path: Path, by_line: bool, advance: Callable[[int], object]) -> Iterator[bytes]:
-    """The bytes of a file, by lines or by blocks. `advance` hears how many were read from the disk."""
-    with _opened(path) as (file, raw):
+def _read_chunks(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
+    """Read a file in chunks of up to so many bytes; yields each with the position in the file on the disk."""
+    with _open_input(path) as (file, raw):
         position = 0
-        for part in file if by_line else iter(lambda: file.read(BLOCK), b""):
-            reached = raw.tell() if raw else position + len(part)
-            advance(reached - position)
-            position = reached
-            yield part
+        while chunk := file.read(size):
+            position = raw.tell() if file is not raw and raw.seekable() else position + len(chunk)
+            yield chunk, position
 
 
-def _json_texts(path: Path, lines: Iterable[bytes], text_field: str, first_line: int = 1) -> Iterator[bytes]:
-    """The texts in some lines of a .jsonl file: one string in each line's object."""
+def _jsonl_texts(path: Path, lines: Iterable[bytes], text_field: str, first_line: int) -> Iterator[bytes]:
+    """Read the texts in some lines of a .jsonl file: one string in each line's object."""
     for number, line in enumerate(lines, first_line):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise BadInput(f"{path}, line {number}: not JSON ({error})") from None
+            raise InputError(f"{path}, line {number}: not JSON ({error})") from None
         text = record.get(text_field) if isinstance(record, dict) else None
         if not isinstance(text, str):
-            raise BadInput(f"{path}, line {number}: no text in the field {text_field!r} (--text-field names another)")
+            raise InputError(f"{path}, line {number}: no text in the field {text_field!r} (--text-field names another)")
         try:
             yield text.encode()
         except UnicodeEncodeError as error:
-            raise BadInput(f"{path}, line {number}: {_surrogate(error)}") from None
+            raise InputError(f"{path}, line {number}: {_lone_surrogate_message(error)}") from None
 
 
-def _is_json(path: Path, text_field: str | None) -> bool:
-    """Whether a file has a text in each line; standard input has if a text field is named."""
-    return path.name.endswith((".jsonl", ".jsonl.gz")) or (path == STDIN and text_field is not None)
-
-
-def read_texts(
-    files: Iterable[Path], text_field: str | None = None, advance: Callable[[int], object] = lambda n: None
-) -> Iterator[Iterable[bytes]]:
-    """The texts in the files, each as its chunks: a line of a .jsonl file, or the whole of any other file."""
-    for path in files:
-        if _is_json(path, text_field):
-            yield from ([text] for text in _json_texts(path, _read(path, True, advance), text_field or "text"))
-        else:
-            yield _read(path, False, advance)
-
-
-class Piece(NamedTuple):
-    """Text that can be scanned on its own: a pretoken ends where it begins, and where it ends."""
-
-    text: str
-    is_special: bool = False
-
-
-class Splitter:
-    """Cuts a text that comes in chunks into pieces: special tokens, and the stretches between them.
-
-    A long stretch is cut where the pattern allows it. The pretokens do not depend on the chunks.
-    What waits for its end is a chunk or two where such cuts are found; where there are none, a whole document.
-
-    >>> splitter = Splitter(Pattern("gpt2"), ["<|end|>"])
-    >>> [piece.text for chunk in ("one<|e", "nd|>two") for piece in splitter.feed(chunk)] + splitter.close()
-    ['one', '<|end|>', Piece(text='two', is_special=False)]
-    """
-
-    def __init__(self, pattern: Pattern, special_tokens: Iterable[str]):
-        self.pattern = pattern
-        self.special = _special_regex(special_tokens)
-        self.longest = max(map(len, special_tokens), default=1)
-        self._waiting: list[str] = []
-        self._size = 0  # characters waiting
-        self._enough = 1  # and how many are worth a look for a cut
-        self.in_document = False  # what comes next goes on with what came last
-
-    def feed(self, chunk: str) -> list[Piece]:
-        """Take a chunk; returns the pieces that are certain by now."""
-        self._waiting.append(chunk)
-        self._size += len(chunk)
-        return self._cut(final=False) if self._size >= self._enough else []
-
-    def close(self) -> list[Piece]:
-        """What was waiting. The text ends here, and the next chunk begins another."""
-        pieces = self._cut(final=True)
-        self.in_document = False
-        return pieces
-
-    def _cut(self, final: bool) -> list[Piece]:
-        text = "".join(self._waiting)
-        certain = len(text) if final else len(text) - self.longest + 1  # a special token may go on behind the chunk
-        pieces, end = [], 0
-        for match in self.special.finditer(text) if self.special else ():
-            if match.start() >= certain:
-                break
-            pieces += self._stretch(text[end : match.start()])
-            pieces.append(Piece(match[0], is_special=True))
-            self.in_document = False
-            end = match.end()
-        cut = len(text) if final else self.pattern.last_cut(text, end, certain)
-        if cut > end:
-            pieces += self._stretch(text[end:cut])
-            end = cut
-        self._waiting, self._size = [text[end:]], len(text) - end
-        self._enough = 2 * self._size  # text without cuts is looked through twice at most, not once a chunk
-        return pieces
-
-    def _stretch(self, text: str) -> list[Piece]:
-        if not text:
-            return []
-        self.in_document = True
-        return [Piece(text)]
+def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
+    code_point = ord(error.object[error.start])
+    return f"U+{code_point:04X} at index {error.start} of the text is half a surrogate pair, not text"
 
 
 class Block(NamedTuple):
-    """Texts that can be scanned on their own: a part of a file, from one byte to another, or texts that were read."""
+    """Bytes that can be scanned on their own: a part of a file, or what was read from a stream.
+
+    Where a block does not end a document, the next one begins with more of its text, not with a special token.
+    """
 
     path: Path
-    start: int
+    start: int  # bytes on the disk
     stop: int
-    goes_on: bool = False  # with what stood between special tokens at the end of the block before
-    ends: bool = True  # the text ends here; else it goes on in the next block
-    texts: list[bytes] | None = None
+    ends_document: bool = True
+    data: bytes | None = None  # None: read them from the file
+    first_line: int = 0  # number of the first line, if it is known
 
     @property
     def n_bytes(self) -> int:
@@ -1379,138 +1875,258 @@ class Block(NamedTuple):
         return self.stop - self.start
 
 
-def read_blocks(
-    files: Iterable[Path], pattern: Pattern, special_tokens: Sequence[str] = (), text_field: str | None = None
-) -> Iterator[Block]:
-    """All texts in the files, in blocks that can be worked at in any order, of BLOCK bytes where that can be had."""
-    for path in files:
-        if path.is_file() and not path.name.endswith(".gz"):
-            yield from _file_blocks(path, pattern, special_tokens)
-        else:
-            yield from _stream_blocks(path, pattern, special_tokens, text_field)
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """How text is read: given once, and handed down whole, to worker processes too.
 
+    files           paths, as from `find_files`
+    pattern         cuts texts where it always ends a pretoken
+    special_tokens  end documents; `flags` says how they are found, if not in the plain way
+    text_field      where a line of a .jsonl file has its text; "text" if not given. If given, standard input is JSON
+    block_bytes     of text in a block; BLOCK_BYTES if not given. No result depends on it
 
-def _file_blocks(path: Path, pattern: Pattern, special_tokens: Sequence[str]) -> Iterator[Block]:
-    """A file in parts: workers read their own."""
-    start, size, goes_on = 0, path.stat().st_size, False
-    while start < size:
-        stop, next_goes_on = size, False
-        if size - start > BLOCK + BLOCK // 2:
-            with open(path, "rb") as file:
-                file.seek(start + BLOCK)
-                if _is_json(path, None):
-                    file.readline()
-                    stop = file.tell()
-                else:
-                    stop, next_goes_on = _find_cut(file, pattern, special_tokens)
-        yield Block(path, start, stop, goes_on, stop == size or _is_json(path, None))
-        start, goes_on = stop, next_goes_on
-
-
-def _find_cut(file: IO[bytes], pattern: Pattern, special_tokens: Sequence[str]) -> tuple[int, bool]:
-    """The next place in a file where it can be cut: behind a special token, or where the pattern allows it; or the end.
-
-    Also returns whether a document goes on there. Where special tokens can overlap, what looks like one may be none.
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a.jsonl")
+    ...     _ = path.write_text('{"text": "one"}\\n{"text": "two"}\\n')
+    ...     source = Source(find_files(folder), Pattern("gpt2"))
+    ...     [source.texts(block) for block in source.blocks()]
+    [[b'one', b'two']]
     """
-    longest = max(map(len, special_tokens), default=0)
-    special = None if _can_overlap(special_tokens) else _special_regex(special_tokens)
-    while (special or pattern.scanner) and (data := file.read(1 << 16)):
-        text = _to_text(data)
-        start = file.tell() - len(data)
-        if special and (match := special.search(text)):
-            return start + len(_to_bytes(text[: match.end()])), False
-        for cut in pattern.cuts(text):
-            near = text[max(0, cut - longest) : cut + longest]
-            if longest + 4 < cut < len(text) - longest - 4 and not any(token in near for token in special_tokens):
-                return start + len(_to_bytes(text[:cut])), True
-        if len(data) < 1 << 16:
-            break
-        file.seek(-8 * (longest + 4), os.SEEK_CUR)
-    return file.seek(0, os.SEEK_END), False
+
+    files: Sequence[Path]
+    pattern: Pattern
+    special_tokens: Sequence[str] = ()
+    text_field: str | None = None
+    block_bytes: int | None = None
+    flags: Mapping[str, AddedToken] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        object.__setattr__(self, "block_bytes", self.block_bytes or BLOCK_BYTES)
+
+    @functools.cached_property
+    def special_tables(self) -> list[_SpecialTable]:
+        """The tables of `_split_at_special`; ids are the numbers of the tokens."""
+        numbers = {token: number for number, token in enumerate(self.special_tokens)}
+        return _special_tables(numbers, self.flags)
+
+    @functools.cached_property
+    def _cut_arguments(self) -> tuple[_ScanTables, _SpecialTable, int, bool]:
+        """The last arguments of `_find_cut`."""
+        numbers = {token: number for number, token in enumerate(self.special_tokens)}
+        special = _special_table(numbers, self.special_tokens, self.flags)
+        longest = max((len(token.encode()) for token in self.special_tokens), default=0)
+        return self.pattern.cut_tables, special, longest, not any(map(any, self.flags.values()))
+
+    def __reduce__(self):
+        return Source, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Bytes on the disk, if known."""
+        known = STANDARD_STREAM not in self.files and all(path.is_file() for path in self.files)
+        return sum(path.stat().st_size for path in self.files) if known else None
+
+    def is_json(self, path: Path) -> bool:
+        """Whether a file has a text in each line; standard input has if a text field is named."""
+        return path.name.endswith((".jsonl", ".jsonl.gz")) or (path == STANDARD_STREAM and self.text_field is not None)
+
+    def texts(self, block: Block) -> list[bytes]:
+        """Read the texts of a block: one, or those in its lines of JSON."""
+        data = block.data
+        if data is None:
+            with open(block.path, "rb") as file:
+                file.seek(block.start)
+                data = file.read(block.n_bytes)
+        if not self.is_json(block.path):
+            return [data]
+        lines, field = data.split(b"\n"), self.text_field or "text"
+        try:
+            return list(_jsonl_texts(block.path, lines, field, block.first_line))
+        except InputError:
+            if block.data is not None:
+                raise
+        number = 1  # of the block's first line: only known when the message needs it
+        with open(block.path, "rb") as file:
+            while file.tell() < block.start:
+                number += file.read(min(BLOCK_BYTES, block.start - file.tell())).count(b"\n")
+        return list(_jsonl_texts(block.path, lines, field, number))
+
+    def blocks(self) -> Iterator[Block]:
+        """Read all files, in blocks that can be worked at in any order, of `block_bytes` where that can be had."""
+        for path in self.files:
+            if path.is_file() and not path.name.endswith(".gz"):
+                yield from self._file_blocks(path)
+            else:
+                yield from self._stream_blocks(path)
+
+    def tasks(self, task_bytes: int | None = None) -> Iterator[list[Block]]:
+        """Gather blocks in lists of so many bytes, or somewhat more: small files are not each a piece of work."""
+        limit = task_bytes or self.block_bytes
+        return _batched_by_size(self.blocks(), lambda block: max(len(block.data or b""), block.n_bytes), limit)
+
+    def _file_blocks(self, path: Path) -> Iterator[Block]:
+        """Cut a file in parts, which workers read on their own."""
+        start, size = 0, path.stat().st_size
+        while start < size:
+            cut = None
+            if size - start > self.block_bytes * 3 // 2:
+                with open(path, "rb") as file:
+
+                    def read(position: int, n_bytes: int, file: IO[bytes] = file) -> bytes:
+                        file.seek(position)
+                        return file.read(n_bytes)
+
+                    cut = self.find_cut(read, start + self.block_bytes, self.is_json(path))
+            stop, ends_document = cut or (size, True)
+            yield Block(path, start, stop, ends_document)
+            start = stop
+
+    @property
+    def _margin(self) -> int:
+        """Bytes on both sides of a place that decide whether text may be cut there: a special token, and characters."""
+        return self._cut_arguments[2] + 8
+
+    def find_cut(self, read: Callable[[int, int], bytes], start: int, is_json: bool) -> tuple[int, bool] | None:
+        """Find the first place from `start` on where text may be cut, and whether a document ends there.
+
+        `read(position, size)` gives the text, in windows that grow where no cut is found.
+        """
+        begin, size = max(0, start - self._margin), WINDOW_BYTES + 2 * self._margin
+        while True:
+            window = read(begin, size)
+            if is_json:
+                found = 2 * (window.find(b"\n", start - begin) + 1) + 1
+            else:
+                stop = len(window) - self._margin
+                found = _find_cut(_with_padding(window), start - begin, stop, *self._cut_arguments)
+            if found > 1:
+                return begin + found // 2, found % 2 == 1
+            if len(window) < size:
+                return None
+            size *= 4
+
+    def _stream_blocks(self, path: Path) -> Iterator[Block]:
+        """Read a file that can only be read from its beginning: here, and workers get the text."""
+        cutter = Cutter(self, self.block_bytes, self.is_json(path))
+        taken = position = 0
+        line = 1
+        for chunk, position in _read_chunks(path, self.block_bytes):
+            for data, ends_document in cutter.feed(chunk):
+                yield Block(path, taken, position, ends_document, data, line)
+                taken = position
+                line += data.count(b"\n")
+        if data := cutter.close():
+            yield Block(path, taken, position, True, data, line)
 
 
-def _can_overlap(tokens: Sequence[str]) -> bool:
-    """A token stands in another, or ends with what another, or itself, begins with."""
-    return any(
-        (a != b and a in b) or any(b.startswith(a[-n:]) for n in range(1, len(a))) for a in tokens for b in tokens
-    )
+class Cutter:
+    """Cut a text that comes in chunks into parts that can be scanned on their own, of `size` bytes or somewhat more.
+
+    Memory: a chunk and a part, or a whole document where the pattern allows no cut.
+    """
+
+    def __init__(self, source: Source, size: int, is_json: bool = False):
+        self.source, self.size, self.is_json = source, size, is_json
+        self._chunks: list[bytes] = []
+        self._n_waiting = 0
+        self._enough = size  # waiting bytes that are worth a look
+
+    def feed(self, chunk: bytes) -> Iterator[tuple[bytes, bool]]:
+        """Take a chunk; yields parts that are certain by now, and whether a document ends with them."""
+        self._chunks.append(chunk)
+        self._n_waiting += len(chunk)
+        if self._n_waiting < self._enough:
+            return
+        data, start = b"".join(self._chunks), 0
+        while len(data) - start >= self.size:
+            cut = self.source.find_cut(lambda at, n, data=data: data[at : at + n], start + self.size, self.is_json)
+            if not cut:
+                break
+            yield data[start : cut[0]], cut[1]
+            start = cut[0]
+        self._chunks, self._n_waiting = [data[start:]], len(data) - start
+        # text without cuts is looked through twice at most, not once a chunk
+        self._enough = max(self.size, 2 * self._n_waiting) if self._n_waiting >= self.size else self.size
+
+    def close(self) -> bytes:
+        """Return what was waiting: the text ends here."""
+        data = b"".join(self._chunks)
+        self._chunks, self._n_waiting, self._enough = [], 0, self.size
+        return data
 
 
-def _stream_blocks(
-    path: Path, pattern: Pattern, special_tokens: Sequence[str], text_field: str | None
-) -> Iterator[Block]:
-    """A file that can only be read from its beginning: here, and workers get the text."""
-    position = taken = size = 0
-    texts: list[bytes] = []
-
-    def advance(n: int) -> None:
-        nonlocal position
-        position += n
-
-    if _is_json(path, text_field):
-        for text in _json_texts(path, _read(path, True, advance), text_field or "text"):
-            texts.append(text)
-            size += len(text)
-            if size >= BLOCK:
-                yield Block(path, taken, position, texts=texts)
-                texts, taken, size = [], position, 0
-        yield Block(path, taken, position, texts=texts)
-        return
-    splitter = Splitter(pattern, special_tokens)
-    waiting = None  # for the next, to know whether it is the last
-    for text in itertools.chain(_decoded(_read(path, False, advance)), [None]):
-        goes_on = splitter.in_document
-        pieces = splitter.close() if text is None else splitter.feed(text)
-        if data := b"".join(_to_bytes(piece.text) for piece in pieces):
-            if waiting:
-                yield waiting
-            waiting = Block(path, taken, position, goes_on, ends=False, texts=[data])
-            taken = position
-    if waiting:
-        yield waiting._replace(stop=position, ends=True)
+def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: int) -> Iterator[list]:
+    """Gather items in lists whose sizes add up to a limit, or somewhat more."""
+    batch, size = [], 0
+    for item in items:
+        batch.append(item)
+        size += size_of(item)
+        if size >= limit:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
-def _gathered(blocks: Iterable[Block]) -> Iterator[list[Block]]:
-    """Blocks in lists of BLOCK bytes or somewhat more, so that small files are not each a piece of work."""
-    gathered: list[Block] = []
-    size = 0
-    for block in blocks:
-        gathered.append(block)
-        size += max(block.n_bytes, sum(map(len, block.texts or ())))
-        if size >= BLOCK:
-            yield gathered
-            gathered, size = [], 0
-    if gathered:
-        yield gathered
+# ─── Words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-
-def _size(files: Iterable[Path]) -> int | None:
-    """Bytes on the disk, if known."""
-    return None if STDIN in files else sum(path.stat().st_size for path in files)
-
-
-def _progress_bar(name: str, total: int | None, unit: str, shown: bool) -> tqdm:
-    """A bar on standard error; in a log file, a line now and then."""
-    seldom = {} if sys.stderr.isatty() else {"mininterval": 10.0}
-    return tqdm(total=total, desc=name, unit=unit, unit_scale=True, disable=not shown, **seldom)
-
-
-# ─── Counting ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-ALL_ONES = np.uint64(2**64 - 1)
-SHORT = 15  # bytes that fit two uint64, with their number in the last byte: words of a text are rarely longer
+BYTES = tuple(bytes([b]) for b in range(256))
+TASK_BYTES = 1 << 26  # that a worker counts before it hands over its words, which the parent adds up alone
 
 
 class Words(NamedTuple):
-    """Words as a CSR array: word w is symbols[offsets[w] : offsets[w + 1]] and was seen counts[w] times."""
+    """Words as a CSR array: word w is symbols[offsets[w] : offsets[w + 1]] and was seen counts[w] times.
+
+    >>> words = Words.from_counts({b"ab": 3, b"c": 2**40})
+    >>> words.symbols, words.offsets
+    (array([97, 98, 99], dtype=int32), array([0, 2, 3]))
+    >>> words.to_counts()
+    {b'ab': 3, b'c': 1099511627776}
+    """
 
     symbols: np.ndarray  # int32[N]
     offsets: np.ndarray  # int64[W + 1]
     counts: np.ndarray  # int64[W]
+    alphabet: Sequence[bytes] = BYTES  # the bytes of each symbol
+
+    @classmethod
+    def from_counts(cls, counts: Mapping[bytes, int]) -> Words:
+        """Make Words of pretokens and their counts, which must be whole numbers, 0 or more."""
+        for word, n in counts.items():
+            if not isinstance(word, bytes):
+                raise InputError(f"words are bytes, not {type(word).__name__}: {word!r}")
+            if not isinstance(n, (int, np.integer)) or n < 0:
+                raise InputError(f"the count of {word!r} is {n!r}: it must be a whole number, 0 or more")
+        n_bytes = sum(len(word) * int(n) for word, n in counts.items())
+        require(n_bytes < 2**63, "the counts add up to 2**63 bytes or more, which 64 bits cannot hold")
+        kept = {word: n for word, n in counts.items() if word and n}
+        offsets = np.zeros(len(kept) + 1, np.int64)
+        np.cumsum([len(word) for word in kept], out=offsets[1:])
+        symbols = np.frombuffer(b"".join(kept), np.uint8).astype(np.int32)
+        return cls(symbols, offsets, np.fromiter(kept.values(), np.int64, len(kept)))
+
+    def to_counts(self) -> dict[bytes, int]:
+        """Make a dict of the words, as bytes, and their counts."""
+        words = (
+            b"".join(self.alphabet[symbol] for symbol in self.symbols[start:stop].tolist())
+            for start, stop in itertools.pairwise(self.offsets.tolist())
+        )
+        return dict(zip(words, self.counts.tolist(), strict=True))
+
+    def __reduce__(self):
+        alphabet = None if self.alphabet is BYTES else self.alphabet
+        symbols = self.symbols.astype(np.min_scalar_type(len(self.alphabet) - 1))  # a quarter of the way through a pipe
+        return _unpack_words, (symbols, self.offsets, self.counts, alphabet)
 
 
-class Counted(NamedTuple):
-    """What was read, and how often each pretoken stood there."""
+def _unpack_words(
+    symbols: np.ndarray, offsets: np.ndarray, counts: np.ndarray, alphabet: Sequence[bytes] | None
+) -> Words:
+    return Words(symbols.astype(np.int32), offsets, counts, BYTES if alphabet is None else alphabet)
+
+
+class CorpusCounts(NamedTuple):
+    """What was read, and how often each pretoken was in it."""
 
     words: Words
     n_documents: int
@@ -1525,2804 +2141,1114 @@ class Counted(NamedTuple):
         return int(np.dot(np.diff(self.words.offsets), self.words.counts))
 
 
-class _Tally(NamedTuple):
-    """Two hash tables with open addressing, half full at most: short words by their bytes, others by their place."""
-
-    short: np.ndarray  # uint64[H, 4]   bytes 0 to 7; bytes 8 to 14 and the number of bytes; count; unused
-    long: np.ndarray  # int64[J, 4]     where the word begins in `text`; how many bytes it has; count; hash
-    text: np.ndarray  # uint8[…]        the long words, end to end, and PADDING
-    used: np.ndarray  # int64[3]        entries of `short`, of `long`, bytes of `text`
-
-
-def _new_tally() -> _Tally:
-    return _Tally(
-        np.zeros((1 << 16, 4), np.uint64),
-        np.zeros((1 << 12, 4), np.int64),
-        np.zeros(1 << 16, np.uint8),
-        np.zeros(3, np.int64),
-    )
-
-
-@kernel
-def _mixed(low, high):
-    """A hash of two words of 64 bits, good in its upper bits."""
-    x = (low ^ (high * np.uint64(0x9E3779B97F4A7C15))) * np.uint64(0xD6E8FEB86659FD93)
-    return (x ^ (x >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+# The table of words: open addressing with linear probing, half full at most. With 8 slots, after "the" (home slot 2)
+# was counted 5 times, " cat" (home 2, taken, so slot 3) twice, and "internationalization" (home 6) once:
+#
+#     slot    key: 8 bytes        7 bytes and size            value   more
+#     0, 1    -                   0: free
+#     2       "the"               "", 3                       5       0
+#     3       " cat"              "", 4                       2       0
+#     6       its hash            LONG | 20                   1       0: where its bytes are in long_words
+#
+# So a word of up to INLINE_BYTES is compared by two words of 64 bits, in the entry itself, and only longer ones, which
+# are rare, by a look at their bytes. The value is a count; or the id of a token; or the ids of a pretoken.
+INLINE_BYTES = 15
+LONG = u64(0xFF) << u64(56)
+IN_LONG_WORDS = u64(2**48 - 1)  # the bits of `more` that say where a long word is; the encoder uses those above
+VALUE, MORE = 2, 3  # columns of the entries
 
 
-@kernel
-def _slot(hashed, size):
-    return np.int64(hashed >> np.uint64(32)) & (size - 1)
+@struct
+class _WordTable:
+    """A hash table of byte strings: see above."""
+
+    entries: np.ndarray  # uint64[H, 4]
+    long_words: np.ndarray  # uint8[…]   end to end, and PADDING
+    n_words: int
+    n_long_bytes: int
 
 
 @kernel
-def _hash_bytes(text, start, size):
-    hashed = np.uint64(size)
-    for k in range(0, size - 7, 8):
-        hashed = _mixed(hashed, load8(text, start + k))
-    return _mixed(hashed, load8(text, start + size - 8))
-
-
-@kernel
-def _with_room_for_short(tally, n):
-    """The tally with room for n more short words."""
-    size = len(tally.short)
-    if 2 * (tally.used[0] + n) <= size:
-        return tally
-    while 2 * (tally.used[0] + n) > size:
-        size *= 2
-    short = np.zeros((size, 4), np.uint64)
-    for k in range(len(tally.short)):
-        low, high, count = tally.short[k, 0], tally.short[k, 1], tally.short[k, 2]
-        if high:
-            slot = _slot(_mixed(low, high), size)
-            while short[slot, 1]:
-                slot = (slot + 1) & (size - 1)
-            short[slot, 0], short[slot, 1], short[slot, 2] = low, high, count
-    return _Tally(short, tally.long, tally.text, tally.used)
-
-
-@kernel
-def _with_room_for_long(tally, n, n_bytes):
-    """The tally with room for n more long words of so many bytes."""
-    long, text, used = tally.long, tally.text, tally.used
-    size = len(long)
-    while 2 * (used[1] + n) > size:
-        size *= 2
-    if size > len(long):
-        long = np.zeros((size, 4), np.int64)
-        for k in range(len(tally.long)):
-            if tally.long[k, 1]:
-                slot = _slot(np.uint64(tally.long[k, 3]), size)
-                while long[slot, 1]:
-                    slot = (slot + 1) & (size - 1)
-                long[slot] = tally.long[k]
-    if used[2] + n_bytes + PADDING > len(text):
-        text = np.zeros(2 * (used[2] + n_bytes + PADDING), np.uint8)
-        text[: used[2]] = tally.text[: used[2]]
-    return _Tally(tally.short, long, text, used)
-
-
-@kernel
-def _count_long(text, start, ends, n, weights, tally, is_short):
-    """Count the words of more than SHORT bytes among n words."""
-    long, known, used = tally.long, tally.text, tally.used
-    mask, one = len(long) - 1, len(weights) == 1
+def _new_entries(n):
+    entries = _on_huge_pages(np.empty((n, 4), np.uint64))
     for k in range(n):
-        if is_short[k]:
-            continue
-        begin = ends[k - 1] if k else start
-        size = ends[k] - begin
-        hashed = np.int64(_hash_bytes(text, begin, size))
-        slot = _slot(np.uint64(hashed), len(long))
-        while long[slot, 1] and not (
-            long[slot, 3] == hashed and long[slot, 1] == size and _same(text, begin, known, long[slot, 0], size)
-        ):
-            slot = (slot + 1) & mask
-        if long[slot, 1] == 0:
-            for i in range(size):
-                known[used[2] + i] = text[begin + i]
-            long[slot, 0], long[slot, 1], long[slot, 3] = used[2], size, hashed
-            used[1] += 1
-            used[2] += size
-        long[slot, 2] += weights[0 if one else k]
+        entries[k, 0] = entries[k, 1] = entries[k, VALUE] = entries[k, MORE] = 0
+    return entries
 
 
 @kernel
-def _same(text, start, other, other_start, size):
+def _new_word_table(n_entries, n_long_bytes):
+    return _WordTable(_new_entries(n_entries), _on_huge_pages(np.empty(n_long_bytes + PADDING, np.uint8)), 0, 0)
+
+
+@kernel
+def _mix(low, high):
+    """Hash two words of 64 bits; good in its upper bits."""
+    x = (low ^ (high * u64(0x9E3779B97F4A7C15))) * u64(0xD6E8FEB86659FD93)
+    return (x ^ (x >> u64(32))) * u64(0xD6E8FEB86659FD93)
+
+
+@kernel
+def _hash_long(text, start, size):
+    """Hash the bytes of a long word."""
+    hashed = u64(size)
     for k in range(0, size - 7, 8):
-        if load8(text, start + k) != load8(other, other_start + k):
-            return False
-    return load8(text, start + size - 8) == load8(other, other_start + size - 8)
+        hashed = _mix(hashed, load_u64(text, start + k))
+    return _mix(hashed, load_u64(text, start + size - 8))
 
 
 @kernel
-def _make_keys(text, start, ends, n, mask, keys):
-    """Write two words of bytes and a slot for each of n words; returns how many words are too long for that."""
-    n_long = 0
+def _first_key(word, size):
+    """Keep the bytes, of 8, that a word of so many bytes has."""
+    return word & (ALL_ONES >> (u64(64) - min(size, u64(8)) * u64(8)))
+
+
+@kernel
+def _second_key(word, size):
+    """Keep the bytes, of the 7 behind the first 8, that a word of so many bytes has; the size is in the top byte."""
+    bits = min(size - min(size, u64(8)), u64(7)) * u64(8)
+    return word & ((u64(1) << bits) - u64(1)) | size << u64(56)
+
+
+@kernel
+def _word_keys(text, start, ends, n, keys):
+    """Write the key and the hash of each of n words that lie end to end; returns how many bytes the long ones have."""
+    n_long_bytes = u64(0)
     for k in range(n):
-        size = np.uint64(ends[k] - start)
-        low_bits = min(size, np.uint64(8)) * np.uint64(8)
-        high_bits = min(size - min(size, np.uint64(8)), np.uint64(7)) * np.uint64(8)
-        low = load8(text, start) & (ALL_ONES >> (np.uint64(64) - low_bits))
-        high = load8(text, start + 8) & ((np.uint64(1) << high_bits) - np.uint64(1)) | size << np.uint64(56)
-        is_long = size > np.uint64(SHORT)
-        keys[0, k] = low
-        keys[1, k] = np.uint64(0) if is_long else high
-        keys[2, k] = _mixed(low, high) >> np.uint64(32) & mask
-        n_long += is_long
+        size = u64(ends[k] - start)
+        low, high = _first_key(load_u64(text, start), size), _second_key(load_u64(text, start + 8), size)
+        if size > u64(INLINE_BYTES):
+            low, high = _hash_long(text, start, i64(size)), LONG | size
+            n_long_bytes += size
+        keys[0, k], keys[1, k], keys[2, k] = low, high, _mix(low, high) >> u64(32)
         start = ends[k]
-    return n_long
+    return i64(n_long_bytes)
+
+
+@inline_kernel
+def _find_slot(entries, long_words, low, high, hashed, text, start):
+    """Look up a key: returns the slot that has it, or the free one where it belongs."""
+    mask = u64(len(entries) - 1)
+    slot = hashed & mask
+    while entries[slot, 1] and (
+        entries[slot, 0] != low
+        or entries[slot, 1] != high
+        or (
+            high >= LONG
+            and not _equal(text, start, long_words, i64(entries[slot, MORE] & IN_LONG_WORDS), i64(high & ~LONG))
+        )
+    ):
+        slot = (slot + u64(1)) & mask
+    return slot
 
 
 @kernel
-def _count_short(n, weights, short, used, keys):
-    """Count the words of up to SHORT bytes among n words."""
-    lows, highs, slots = keys[0], keys[1], keys[2]
-    mask = np.uint64(len(short) - 1)
-    one = len(weights) == 1
-    for k in range(n):
-        prefetch(short, np.uint64(4) * slots[k + 12])
-        low, high, slot = lows[k], highs[k], slots[k]
-        if not high:
-            continue
-        while short[slot, 1] and (short[slot, 0] != low or short[slot, 1] != high):
-            slot = (slot + np.uint64(1)) & mask
-        if not short[slot, 1]:
-            short[slot, 0], short[slot, 1] = low, high
-            used[0] += 1
-        short[slot, 2] += np.uint64(weights[0 if one else k])
+def _find_value(text, start, size, entries, long_words):
+    """Look up the value of the bytes text[start : start + size]; -1 if they are not in the table."""
+    n = u64(size)
+    low, high = _first_key(load_u64(text, start), n), _second_key(load_u64(text, start + 8), n)
+    if size > INLINE_BYTES:
+        low, high = _hash_long(text, start, size), LONG | n
+    slot = _find_slot(entries, long_words, low, high, _mix(low, high) >> u64(32), text, start)
+    return i64(entries[slot, VALUE]) if entries[slot, 1] else i64(-1)
 
 
-@kernel
-def _count_words(text, start, ends, n, weights, tally, keys):
-    """Count n words that lie end to end in a text, each once or, with as many weights, as often as those say."""
-    tally = _with_room_for_short(tally, n)
-    n_long = _make_keys(text, start, ends, n, np.uint64(len(tally.short) - 1), keys)
-    _count_short(n, weights, tally.short, tally.used, keys)
-    if n_long:
-        n_bytes = 0
-        for k in range(n):
-            if keys[1, k] == 0:
-                n_bytes += ends[k] - (ends[k - 1] if k else start)
-        tally = _with_room_for_long(tally, n_long, n_bytes)
-        _count_long(text, start, ends, n, weights, tally, keys[1])
-    return tally
+@inline_kernel
+def _store_key(table, entries, long_words, slot, low, high, text, start):
+    """Put a key into a free slot, and the bytes of a long word behind the others; there must be room.
 
-
-@kernel
-def _count_pieces(text, shown, pieces, scanner, cursors, tally, keys):
-    """Scan and count pieces, int64[P, 2]: where each begins and ends. `shown` is the text as the scanner shall see it.
-
-    Ends early where it is not UTF-8. The pieces are shortened by what was counted: all are empty when all is done.
+    The arrays are those of the table, which the caller has at hand: to read a field counts a reference.
     """
-    once = np.ones(1, np.int64)
-    for k in range(len(pieces)):
-        stop = pieces[k, 1]
-        _begin_scan(pieces[k, 0], cursors)
-        more = 1 if pieces[k, 0] < stop else 0
-        while more == 1:
-            more = _scan_some(shown, stop, scanner, cursors)
-            if more < 0:
-                return tally
-            n = cursors.filled[0]
-            if n:
-                tally = _count_words(text, cursors.begin[0], cursors.ends[0], n, once, tally, keys)
-                pieces[k, 0] = cursors.ends[0, n - 1]
-    return tally
+    entries[slot, 0], entries[slot, 1] = low, high
+    table.n_words += 1
+    if high >= LONG:
+        size, first = i64(high & ~LONG), table.n_long_bytes
+        for k in range(size):
+            long_words[first + k] = text[start + k]
+        entries[slot, MORE] = u64(first)
+        table.n_long_bytes = first + size
 
 
 @kernel
-def _collect(tally, symbols, offsets, counts):
-    """Write out the words of a tally, in the order of its tables."""
+def _resize(table, n_entries):
+    """Move all words into a table of so many entries."""
+    entries, larger = table.entries, _new_entries(n_entries)
+    mask = u64(n_entries - 1)
+    for k in range(len(entries)):
+        if entries[k, 1]:
+            slot = _mix(entries[k, 0], entries[k, 1]) >> u64(32) & mask
+            while larger[slot, 1]:
+                slot = (slot + u64(1)) & mask
+            for column in range(4):
+                larger[slot, column] = entries[k, column]
+    table.entries = larger
+
+
+@kernel
+def _reserve_words(table, n, n_long_bytes):
+    """Make room for n more words, of which the long ones have so many bytes."""
+    size = len(table.entries)
+    while 2 * (table.n_words + n) > size:
+        size *= 2
+    if size > len(table.entries):
+        _resize(table, size)
+    need = table.n_long_bytes + n_long_bytes + PADDING
+    if need > len(table.long_words):
+        table.long_words = _longer(table.long_words, 2 * need)
+
+
+@kernel
+def _add_words(table, text, start, ends, n, weights, keys):
+    """Add the weights of n words that lie end to end in a text, or 1 for each if there is but one weight.
+
+    Seven parameters are two arrays more than a struct would take, but `ends` comes from a scan or from Words.
+    """
+    n_long_bytes = _word_keys(text, start, ends, n, keys)
+    _reserve_words(table, n, n_long_bytes)
+    entries, long_words = table.entries, table.long_words
+    lows, highs, hashes = keys[0], keys[1], keys[2]
+    mask, one = u64(len(entries) - 1), len(weights) == 1
+    for k in range(n):
+        prefetch(entries, u64(4) * (hashes[k + 12] & mask))
+        low, high = lows[k], highs[k]
+        begin = ends[k - 1] if k else start
+        slot = _find_slot(entries, long_words, low, high, hashes[k], text, begin)
+        if not entries[slot, 1]:
+            _store_key(table, entries, long_words, slot, low, high, text, begin)
+        entries[slot, VALUE] += u64(weights[0 if one else k])
+
+
+@struct
+class _Counter:
+    """What counting needs, and has found."""
+
+    table: _WordTable
+    scan: _Scan
+    keys: np.ndarray  # uint64[3, …], see _word_keys
+
+
+@kernel
+def _new_counter():
+    return _Counter(_new_word_table(1 << 16, 1 << 16), _new_scan(), np.empty((3, 2 * MAX_ENDS + 16), np.uint64))
+
+
+@kernel
+def _count_spans(counter, text, spans, tables):
+    """Scan and count the spans of a text that are no special tokens; returns how many there are."""
+    scan, once, n_spans = counter.scan, np.ones(1, np.int64), 0
+    table, lanes, keys = counter.table, scan.lanes, counter.keys
+    scan.marked = np.zeros(0, np.uint8)
+    for p in range(len(spans)):
+        if spans[p, ID] >= 0:
+            continue
+        n_spans += 1
+        _rewind(spans[p, START], lanes)
+        more = spans[p, START] < spans[p, STOP]
+        while more:
+            more = _scan_batch(scan, text, spans[p, STOP], tables)
+            _add_words(table, text, lanes[0, FIRST], lanes[0, ENDS:], lanes[0, N_ENDS], once, keys)
+    return n_spans
+
+
+@kernel
+def _add_counted(counter, text, offsets, counts):
+    """Add words that were counted elsewhere, in batches that fit the keys."""
+    for first in range(0, len(counts), MAX_ENDS):
+        n = min(MAX_ENDS, len(counts) - first)
+        weights = counts[first : first + n]
+        ends = offsets[first + 1 : first + n + 1]
+        _add_words(counter.table, text, offsets[first], ends, n, weights, counter.keys)
+
+
+@kernel
+def _table_size(counter):
+    """Count the words of a counter, and their bytes."""
+    entries = counter.table.entries
+    n_bytes = counter.table.n_long_bytes
+    for k in range(len(entries)):
+        if entries[k, 1] < LONG:
+            n_bytes += i64(entries[k, 1] >> u64(56))
+    return counter.table.n_words, n_bytes
+
+
+@kernel
+def _export_words(counter, symbols, offsets, counts):
+    """Write out the words of a counter, in the order of its table."""
+    entries, long_words = counter.table.entries, counter.table.long_words
     w = end = 0
-    for k in range(len(tally.short)):
-        size = np.int64(tally.short[k, 1] >> np.uint64(56))
-        if size:
-            for i in range(size):
-                symbols[end + i] = (tally.short[k, i >> 3] >> np.uint64(8 * (i & 7))) & np.uint64(0xFF)
-            end += size
-            counts[w] = tally.short[k, 2]
-            w += 1
-            offsets[w] = end
-    for k in range(len(tally.long)):
-        size = tally.long[k, 1]
-        if size:
-            for i in range(size):
-                symbols[end + i] = tally.text[tally.long[k, 0] + i]
-            end += size
-            counts[w] = tally.long[k, 2]
+    offsets[0] = 0
+    for k in range(len(entries)):
+        high = entries[k, 1]
+        if high >= LONG:
+            first = i64(entries[k, MORE])
+            for i in range(i64(high & ~LONG)):
+                symbols[end] = long_words[first + i]
+                end += 1
+        else:
+            for i in range(i64(high >> u64(56))):
+                symbols[end] = entries[k, i >> 3] >> u64(8 * (i & 7)) & u64(0xFF)
+                end += 1
+        if high:
+            counts[w] = entries[k, VALUE]
             w += 1
             offsets[w] = end
 
 
 class WordCounter:
-    """Counts words; what several have counted adds up.
+    """Count words; what several have counted adds up.
 
     >>> counter = WordCounter()
     >>> counter.add_text(b"to be or not to be", Pattern("gpt2"))
-    >>> counter.add_words(words_from_counts({b"to": 2, b" be": 1}))
-    >>> counts_of(counter.words())[b"to"], counts_of(counter.words())[b" be"]
+    >>> counter.add_words(Words.from_counts({b"to": 2, b" be": 1}))
+    >>> counter.words().to_counts()[b"to"], counter.words().to_counts()[b" be"]
     (3, 3)
     """
 
     def __init__(self):
-        self._tally = _new_tally()
-        self._cursors = _new_cursors()
-        self._keys = np.zeros((3, 2 * ENOUGH + 16), np.uint64)
+        self._counter = _new_counter()
+        self._scan = _new_scan()
 
-    def add_text(self, data: bytes, pattern: Pattern, pieces: np.ndarray | None = None) -> None:
-        """Count the pretokens of a text, or of its pieces: int64[P, 2], where each begins and ends."""
-        pieces = np.array([[0, len(data)]]) if pieces is None else pieces
-        if pattern.scanner is None:
-            self.add_words(words_from_counts(Counter(w for a, b in pieces for w in pattern.split(data[a:b]))))
-            return
-        text = _padded(data)
-        self._count(text, text, pieces, pattern)
-        if (pieces[:, 0] < pieces[:, 1]).any():
-            self._count(text, _as_utf8(text), pieces, pattern)
+    def add_text(self, data: bytes, pattern: Pattern) -> None:
+        """Count the pretokens of a text."""
+        self.add_texts([data], pattern)
 
-    def _count(self, text: np.ndarray, shown: np.ndarray, pieces: np.ndarray, pattern: Pattern) -> None:
-        self._tally = _count_pieces(text, shown, pieces, pattern.scanner, self._cursors, self._tally, self._keys)
+    def add_texts(self, texts: Sequence[bytes], pattern: Pattern, special: Sequence[_SpecialTable] = ()) -> int:
+        """Count the pretokens of texts between special tokens; returns the number of stretches between those."""
+        stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
+        text, spans = _copy_texts(texts[0] if len(texts) == 1 else b"".join(texts), stops)
+        spans = spans[spans[:, START] < spans[:, STOP]]
+        for table in special:
+            spans = _split_at_special(text, spans, table)
+        n_stretches = int(np.count_nonzero(spans[:, ID] < 0))
+        spans = pattern.refine(self._scan, text, spans)
+        _count_spans(self._counter, text, spans, pattern.last_tables)
+        return n_stretches
 
     def add_words(self, words: Words) -> None:
-        """Add words that were counted elsewhere."""
-        text = _padded(words.symbols.astype(np.uint8, copy=False))
-        for k in range(0, len(words.counts), ENOUGH):
-            ends, counts = (words.offsets[k + 1 : k + 1 + ENOUGH], words.counts[k : k + ENOUGH])
-            self._tally = _count_words(text, words.offsets[k], ends, len(ends), counts, self._tally, self._keys)
+        """Add words over the single bytes that were counted elsewhere."""
+        require(words.alphabet is BYTES, "words over another alphabet than the 256 bytes cannot be added up")
+        text = _with_padding(words.symbols.astype(np.uint8).tobytes())
+        _add_counted(self._counter, text, words.offsets, words.counts)
 
     def words(self) -> Words:
-        """The words so far, in no particular order."""
-        used, short, long = self._tally.used, self._tally.short, self._tally.long
-        w = int(used[0] + used[1])
-        n = int((short[:, 1] >> np.uint64(56)).sum()) + int(long[:, 1].sum())
-        words = Words(np.empty(n, np.int32), np.zeros(w + 1, np.int64), np.empty(w, np.int64))
-        _collect(self._tally, *words)
+        """Return the words so far, in no particular order."""
+        n_words, n_bytes = _table_size(self._counter)
+        words = Words(np.empty(n_bytes, np.int32), np.empty(n_words + 1, np.int64), np.empty(n_words, np.int64))
+        _export_words(self._counter, *words[:3])
         return words
 
 
-def words_from_counts(counts: Mapping[bytes, int]) -> Words:
-    """Make Words of pretokens and their counts; raises ValueError for a count that is negative or not a whole number.
-
-    >>> words_from_counts({b"ab": 3, b"c": 2**40}).symbols
-    array([97, 98, 99], dtype=int32)
-    """
-    for word, count in counts.items():
-        if not isinstance(word, bytes):
-            raise BadInput(f"words are bytes, not {type(word).__name__}: {word!r}")
-        if not isinstance(count, (int, np.integer)) or count < 0:
-            raise BadInput(f"the count of {word!r} is {count!r}: it must be a whole number, 0 or more")
-    if sum(len(word) * int(count) for word, count in counts.items()) >= 2**63:
-        raise BadInput("the counts add up to 2**63 bytes or more, which 64 bits cannot hold")
-    kept = {word: count for word, count in counts.items() if word and count}
-    offsets = np.zeros(len(kept) + 1, np.int64)
-    np.cumsum([len(word) for word in kept], out=offsets[1:])
-    symbols = np.frombuffer(b"".join(kept), np.uint8).astype(np.int32)
-    return Words(symbols, offsets, np.fromiter(kept.values(), np.int64, len(kept)))
-
-
-def counts_of(words: Words) -> dict[bytes, int]:
-    """The inverse of words_from_counts."""
-    text, offsets = words.symbols.astype(np.uint8).tobytes(), words.offsets.tolist()
-    return {text[a:b]: count for a, b, count in zip(offsets[:-1], offsets[1:], words.counts.tolist(), strict=True)}
-
-
-def _begin_worker() -> None:
-    """Ctrl-C reaches every process of a terminal; the parent's word is enough. When it dies, its workers end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=[multiprocessing.parent_process()], daemon=True).start()
-
-
-def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
-    parent.join()
-    os._exit(1)
-
-
-def _map_in_order(
-    function: Callable, items: Iterable, workers: int, executor: Executor | None = None, threads: bool = False
-) -> Iterator:
-    """Like map(), in worker processes, threads, or an executor, a few items at a time. One item needs none of them."""
-    items = iter(items)
-    first = list(itertools.islice(items, 2))
-    items = itertools.chain(first, items)
-    if executor is None and (workers == 1 or len(first) < 2):
-        yield from map(function, items)
-        return
-    if executor:
-        pool = executor
-    else:
-        pool = ThreadPoolExecutor(workers) if threads else ProcessPoolExecutor(workers, initializer=_begin_worker)
-    running: deque[Future] = deque()
-    try:
-        for item in items:
-            running.append(pool.submit(function, item))
-            if len(running) > 2 * workers:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
-    except BrokenExecutor:
-        raise BadInput("a worker process died, perhaps for want of memory: try fewer (--workers)") from None
-    finally:
-        for future in running:
-            future.cancel()
-        if executor is None:
-            pool.shutdown(cancel_futures=True)
-
-
-def _texts_of(block: Block, text_field: str | None) -> list[bytes]:
-    """The texts of a block, read from its file if need be."""
-    if block.texts is not None:
-        return block.texts
-    with open(block.path, "rb") as file:
-        file.seek(block.start)
-        data = file.read(block.n_bytes)
-        if not _is_json(block.path, None):
-            return [data]
-        lines = data.split(b"\n")
-        try:
-            return list(_json_texts(block.path, lines, text_field or "text"))
-        except BadInput:  # say the number of the line in the file
-            file.seek(0)
-            before = iter(lambda: file.read(min(BLOCK, block.start - file.tell())), b"")
-            return list(
-                _json_texts(block.path, lines, text_field or "text", 1 + sum(part.count(b"\n") for part in before))
-            )
-
-
-def _count_blocks(
-    pattern: Pattern, special_tokens: Sequence[str], text_field: str | None, blocks: list[Block]
-) -> tuple[Words, int, int]:
-    """Count the pretokens of some blocks; returns the words, the documents, and the bytes on the disk."""
-    counter = WordCounter()
-    special = _special_bytes(special_tokens)
-    n_documents = 0
+def _count_task(source: Source, blocks: list[Block]) -> tuple[Words, int, int]:
+    """Count the pretokens of some blocks; returns words, the documents that end there, and bytes on the disk."""
+    counter, n_documents = WordCounter(), 0
     for block in blocks:
-        texts = _texts_of(block, text_field)
-        data = b"".join(texts)
-        pieces, start = [], 0
-        for text in texts:
-            end = start + len(text)
-            for match in special.finditer(data, start, end) if special else ():
-                pieces.append((start, match.start()))
-                start = match.end()
-            pieces.append((start, end))
-            start = end
-        goes_on = block.goes_on and pieces[0][0] < pieces[0][1]
-        pieces = np.array([(a, b) for a, b in pieces if a < b], np.int64).reshape(-1, 2)
-        n_documents += len(pieces) - goes_on
-        counter.add_text(data, pattern, pieces)
-    words = counter.words()
-    words = words._replace(symbols=words.symbols.astype(np.uint8))  # a quarter of the way through the pipe
-    return words, n_documents, sum(block.n_bytes for block in blocks)
+        n_documents += counter.add_texts(source.texts(block), source.pattern, source.special_tables)
+        n_documents -= not block.ends_document
+    return counter.words(), n_documents, sum(block.n_bytes for block in blocks)
 
 
-def count_pretokens(
-    files: Sequence[Path],
-    pattern: Pattern,
-    special_tokens: Sequence[str] = (),
-    *,
-    workers: int = 1,
-    text_field: str | None = None,
-    progress: bool = False,
-) -> Counted:
-    """Count the pretokens of files in worker processes. The result is the same for any number of them."""
-    total, n_documents = WordCounter(), 0
-    work = functools.partial(_count_blocks, pattern, special_tokens, text_field)
-    with _progress_bar("scan", _size(files), "B", progress) as bar:
-        blocks = _gathered(read_blocks(files, pattern, special_tokens, text_field))
-        with contextlib.closing(_map_in_order(work, blocks, workers)) as parts:
-            for words, documents, n_bytes in parts:
-                total.add_words(words)
-                n_documents += documents
-                bar.update(n_bytes)
-    return Counted(total.words(), n_documents)
+def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
+    """Count the pretokens of files, in worker processes. The result is the same for any number of them.
+
+    >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
+    ...     _ = file.write(b"one two two"), file.flush()
+    ...     counted = count(Source(find_files(file.name), Pattern("gpt2")))
+    >>> counted.words.to_counts()[b" two"], counted.n_documents
+    (2, 1)
+    """
+    engine = engine or Engine()
+    counter, n_documents = WordCounter(), 0
+    # Blocks name their files: the list need not go with every task.
+    work = functools.partial(_count_task, dataclasses.replace(source, files=()))
+    # Few large tasks, since the parent adds up alone; but some for each worker, so that all end together.
+    share = (source.total_bytes or 0) // (4 * engine.n_workers)
+    tasks = source.tasks(min(max(share, source.block_bytes), max(TASK_BYTES, source.block_bytes)))
+    with (
+        engine.progress_bar("scan", source.total_bytes, "B") as bar,
+        contextlib.closing(engine.map(work, tasks)) as parts,
+    ):
+        for words, documents, n_bytes in parts:
+            counter.add_words(words)
+            n_documents += documents
+            bar.update(n_bytes)
+    return CorpusCounts(counter.words(), n_documents)
+
+
+def compile_counting(pattern: Pattern | None = None) -> None:
+    """Compile the kernels of scanning and counting, or load them from the disk; processes forked later have them."""
+    counter = WordCounter()
+    special = _special_table({"<>": 0}, ["<>"])
+    counter.add_texts([b"one<>two"], pattern or Pattern(), [special])
+    counter.add_words(counter.words())
+    Source([], pattern or Pattern(), ["<>"]).find_cut(lambda position, size: b"one<>two", 1, False)
 
 
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Words -> Learned: merge the most frequent pair of neighbouring symbols, again and again. A *cell* is the place of one
+# symbol of the alphabet, a *position* is the index of a cell, an *occurrence* of a pair is the position where its left
+# symbol begins, and a *frequency class* is all words with the same count.
+#
+# All words lie in one array of cells, with WORD_END before, between and behind them. A symbol that covers w cells is
+# written into the first and the last of them (boundary tags: Knuth, The Art of Computer Programming, 2.5). So from each
+# of its ends the neighbour is one cell away, without links. "lowest", first as bytes, then after each of three merges:
+#
+#     position         0       1       2       3       4       5       6       7
+#                  WORD_END    l       o       w       e       s       t    WORD_END
+#     e  + s       WORD_END    l       o       w       es      es      t    WORD_END
+#     es + t       WORD_END    l       o       w       est   INSIDE    est  WORD_END
+#     w  + est     WORD_END    l       o      west   INSIDE  INSIDE   west  WORD_END
+#
+# The second merge makes est, 3 cells wide, at position 4. Its left neighbour ends in cell 4 - 1, a w; its right one
+# would begin in cell 4 + 3, but there the word ends. So the new pair (w, est) occurs at position 4 - 1, as w is 1 cell
+# wide. That position is in the list of (w, es), too, as a stale occurrence: cell 3 has w, but cell 3 + 1 has no es.
 
-# GPT-2's way to write a byte as a character that can be seen: itself, or one of the 68 from U+0100. Hugging Face orders
-# the bytes by these characters.
-_SEEN = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-BYTE_ORDER = [*_SEEN, *sorted({*range(256)} - {*_SEEN})]
-_CHAR_OF = dict(zip(BYTE_ORDER, [*_SEEN, *range(0x100, 0x144)], strict=True))
-_BYTE_OF = {chr(char): b for b, char in _CHAR_OF.items()}
+# The bytes in the order in which GPT-2 shows them, and Hugging Face numbers them: first those that have a visible
+# character in Latin-1, then the others.
+_VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+BYTE_ORDER = [*_VISIBLE, *sorted({*range(256)} - {*_VISIBLE})]
 
-BORDER, BURIED = (-1, -2)  # in the text: between two words; inside a symbol, at neither end
+WORD_END, INSIDE = -1, -2  # in cells: between two words; in a symbol of three cells or more, at neither end
+NO_SYMBOL = -1
 LEFT, RIGHT = 0, 1
-DONE, PAUSED, FULL = 0, 1, 2  # why _merge_pairs came back
+MERGES_PER_ROUND = 256  # the progress bar moves, and Ctrl-C is heard, between rounds
+MAX_COUNT = np.iinfo(np.int64).max
+INT32_SYMBOLS = 1 << 29  # below so many in all words, int32 holds the index of any occurrence, and is faster than int64
 
-_SCALARS = (
-    "symbols",
-    "pairs",
-    "places",
-    "heap",
-    "floor",
-    "tokens",
-    "by_ids",
-    "need_pairs",
-    "need_places",
-    "need_bytes",
+
+class Learned(NamedTuple):
+    """Merges in the order in which they were made. Symbols 0 to A - 1 are the alphabet; merge k makes symbol A + k.
+
+    >>> learned = learn(Words.from_counts({b"aaab": 3, b"ab": 1}), 258)
+    >>> learned.merges, learned.tokens[-2:]
+    ([(b'a', b'a'), (b'a', b'b')], [b'aa', b'ab'])
+    """
+
+    pairs: np.ndarray  # int32[M, 2]      the two symbols joined
+    counts: np.ndarray  # int64[M]        occurrences of the pair in the corpus when it was merged
+    n_tokens: np.ndarray  # int64[M + 1]  symbols in the corpus before the first merge, and after each
+    alphabet: Sequence[bytes]
+
+    @property
+    def tokens(self) -> list[bytes]:
+        """Concatenate the bytes of every symbol: the alphabet's, then what the merges made."""
+        tokens = list(self.alphabet)
+        for left, right in self.pairs.tolist():
+            tokens.append(tokens[left] + tokens[right])
+        return tokens
+
+    @property
+    def merges(self) -> list[tuple[bytes, bytes]]:
+        """Spell out the merges as pairs of bytes."""
+        tokens = self.tokens
+        return [(tokens[left], tokens[right]) for left, right in self.pairs.tolist()]
+
+
+def _record(**fields: type) -> np.dtype:
+    """Make the type of a table's entries: a record of these fields, which are attributes in Python, too.
+
+    A kernel that uses several fields of an entry then loads one cache line. With an array for each field, learning took
+    1.1 to 1.4 times as long, and compiling it 1.7 times.
+    """
+    return np.dtype((np.record, list(fields.items())))
+
+
+_CLASS = _record(
+    stop=np.int64,  # the position behind the last word of the class
+    count=np.int64,  # of each of its words
+)
+_SYMBOL = _record(
+    left=np.int32,  # the pair that was merged; 0, 0 for the alphabet
+    right=np.int32,
+    count=np.int64,  # occurrences of this pair in the corpus when it was merged
+    n_tokens=np.int64,  # symbols in the corpus after this merge
+    width=np.int64,  # cells
+    start=np.int64,  # its bytes are spelled[start :], up to the start of the next symbol
+    tie_key=np.uint64,  # on a tie the smaller goes first; if they are equal, the greater bytes do
+)
+_PAIR = _record(
+    left=np.int32,
+    right=np.int32,
+    count=np.int64,  # in the corpus: an upper bound; 0 when merged
+    start=np.int64,  # occurrences[start : start + length], ascending: all that there are, and stale ones
+    length=np.int64,
+)
+_QUEUED = _record(count=np.int64, pair=np.int64)
+_NEIGHBOUR = _record(
+    n_occurrences=np.int64,  # beside one symbol, on one side; 0 when not in use
+    count=np.int64,  # the same in the corpus: each times the count of its word; 0 when not in use
+    write_at=np.int64,  # where to write the next occurrence of the pair with this neighbour
+    offset=np.int64,  # from the position of the symbol back to that of the pair
 )
 
 
-class Merges(NamedTuple):
-    """M merges in the order in which they were made. Symbols 0 to 255 are the bytes; merge k makes symbol 256 + k."""
+@struct
+class _Learner:
+    """Hold all that the merge loop knows. Kernels modify it in place, and replace arrays that are too short.
 
-    pairs: np.ndarray  # int32[M, 2]   the two symbols joined
-    counts: np.ndarray  # int64[M]     how often the pair stood in the corpus when it was chosen
-    tokens: np.ndarray  # int64[M + 1] tokens in the corpus before the first merge, and after each
+    All occurrences of a pair are created by the merge that makes its newer symbol. So each list of occurrences is
+    written once, and a count only falls. Therefore counts are not kept up to date: a pair's is refreshed when it comes
+    to the top of the heap, which looks at some 4 occurrences for each that is merged. No sets, no updates of
+    neighbouring pairs, and no table from pairs to counts are needed.
 
-
-class _Text(NamedTuple):
-    """All words, the most frequent first, with a BORDER before, between and behind them.
-
-    A symbol of w bytes has w slots, and its number stands in the first and the last: so both neighbours of a symbol are
-    one look away, without links.
+    Proof: no merge makes the string of an older symbol. For between two ends of symbols, the symbols depend on the
+    string alone: a merge across such an end would have removed it; and a run of equal symbols is merged from the left,
+    so that an end inside the run, if it is still there, has an even number of them before it. Thus when a symbol is
+    made, its string is that one pair of symbols wherever it lies between two ends of symbols, and is merged there.
     """
 
-    slots: np.ndarray  # int32[S]
-    group_of: np.ndarray  # int32[S / 64]  the group of every 64th slot; the words of a group have the same count
-    group_end: np.ndarray  # int64[G]      the first slot behind the group
-    group_count: np.ndarray  # int64[G]
-
-
-class _Symbols(NamedTuple):
-    width: np.ndarray  # int32[V]          bytes, and slots
-    key: np.ndarray  # uint64[V]           on a tie the smaller goes first; if they are equal, the greater bytes do
-    token: np.ndarray  # uint8[…]          the bytes of symbol c are token[start[c] : start[c + 1]]
-    start: np.ndarray  # int64[V + 1]
-
-
-class _Pairs(NamedTuple):
-    half: np.ndarray  # int32[2, P]        the LEFT and the RIGHT symbol
-    count: np.ndarray  # int64[P]          no less than the present count; 0 when merged
-    first: np.ndarray  # int64[P]          its places are places[first : first + size], ascending
-    size: np.ndarray  # int32[P]
-    heap_count: np.ndarray  # int64[P]     a heap of the pairs whose count is no less than the floor
-    heap_pair: np.ndarray  # int32[P]
-
-
-class _Scratch(NamedTuple):
-    """For one merge."""
-
-    seen: np.ndarray  # int32[V]           how many places a neighbour has; 0 between merges
-    total: np.ndarray  # int64[V]          the sum of their counts; 0 between merges
-    cursor: np.ndarray  # int64[V]         where its next place goes
-    touched: np.ndarray  # int32[V]        the neighbours, each once
-    neighbour: np.ndarray  # int32[2, …]   the LEFT and RIGHT neighbour at each place of the new symbol
-
-
-class _State(NamedTuple):
-    """What the merge loop knows, modified in place. S slots, G groups, V symbols, P pairs, L places.
-
-    A pair is born with all its places in the merge that mints its younger symbol, and never again: its list is written
-    once, and its count only falls. So counts are not kept up to date; a pair is *recounted* when it comes to the top of
-    the heap. There are no sets, no updates of neighbours, and no table from pairs to counts. Recounting looks at some 4
-    places for each place that is merged.
-
-    Never again, because no merge gives the bytes of an older symbol. Between two ends of symbols, the symbols depend on
-    the bytes alone: a merge across an end would have removed it, and a run of equal symbols is merged from the left, so
-    an end inside it has an even number of them before it. Thus when a symbol is minted, all its bytes that lie between
-    ends of symbols are that pair, and become it.
-    """
-
-    text: _Text
-    symbols: _Symbols
-    pairs: _Pairs
-    places: np.ndarray  # int32[L]         slots where the left half of a pair begins, or began
-    scratch: _Scratch
-    at: np.ndarray  # _SCALARS[1]          how far the arrays are filled
+    cells: np.ndarray  # int32[C]          all words, the most frequent first, as the comment above shows
+    class_of: np.ndarray  # int32[C / 64]  the frequency class of every 64th cell
+    classes: np.ndarray  # _CLASS[F]
+    symbols: np.ndarray  # _SYMBOL[V + 1]
+    spelled: np.ndarray  # uint8[…]        the bytes of all symbols
+    pairs: np.ndarray  # _PAIR[P]
+    heap: np.ndarray  # _QUEUED[H]         the pairs whose count is at least the threshold, the best first
+    occurrences: np.ndarray  # int32[3 C]  enough: a merge adds at most two for each symbol that it takes away
+    neighbours: np.ndarray  # _NEIGHBOUR[V]
+    beside: np.ndarray  # int32[C]         the neighbours at each occurrence of one symbol
+    distinct: np.ndarray  # int32[V]       the neighbours, each once
+    by_bytes: bool  # the rule for ties
+    min_frequency: int
+    threshold: int  # the least count of the pairs in the heap
+    heap_size: int
+    n_symbols: int
+    n_pairs: int
+    n_occurrences: int
 
 
 @kernel
-def _goes_first(pair, other, half, symbols):
-    """Of two pairs with the same count, `pair` is merged first: the left halves decide, or else the right ones."""
-    side = LEFT if half[LEFT, pair] != half[LEFT, other] else RIGHT
-    a, b = half[side, pair], half[side, other]
-    if symbols.key[a] != symbols.key[b] or a == b:
-        return symbols.key[a] < symbols.key[b]
-    a_start, b_start = symbols.start[a], symbols.start[b]
-    for k in range(min(symbols.width[a], symbols.width[b])):
-        if symbols.token[a_start + k] != symbols.token[b_start + k]:
-            return symbols.token[a_start + k] > symbols.token[b_start + k]
-    return symbols.width[a] > symbols.width[b]
+def _new_learner(cells, class_of, classes, symbols, spelled, by_bytes, min_frequency, n_symbols):
+    """Make a learner that has no pairs yet. Eight parameters: fields of a struct have no names."""
+    pairs, heap = np.empty(len(cells) // 4 + 65536, _PAIR), np.empty(65536, _QUEUED)
+    occurrences = np.empty(3 * len(cells), class_of.dtype)
+    neighbours = np.zeros(len(symbols), _NEIGHBOUR)
+    beside, distinct = np.empty(len(cells), np.int32), np.empty(len(symbols), np.int32)
+    tables = (cells, class_of, classes, symbols, spelled, pairs, heap, occurrences, neighbours, beside, distinct)
+    threshold, heap_size, n_pairs, n_occurrences = MAX_COUNT, 0, 0, 0
+    return _Learner(*tables, by_bytes, min_frequency, threshold, heap_size, n_symbols, n_pairs, n_occurrences)
 
 
 @kernel
-def _sift_up(child, count, pair, pairs, symbols):
-    """Put a pair into the heap, at `child` or as far above as it belongs."""
-    keys, heap, half = pairs.heap_count, pairs.heap_pair, pairs.half
+def _reserve(array, n):
+    """Return the array, or a longer copy if it has fewer than n entries."""
+    if n <= len(array):
+        return array
+    longer = np.empty(max(n, len(array) * 3 // 2), array.dtype)
+    for k in range(len(array)):  # `longer[:n] = array` compiles 3 s longer: the text of its error
+        longer[k] = array[k]
+    return longer
+
+
+@kernel
+def _precedes(pair, other, learner):
+    """Compare two pairs of equal count, by left, then by right symbol: is `pair` merged before `other`?"""
+    pairs, symbols, spelled = learner.pairs, learner.symbols, learner.spelled
+    a, b = pairs[pair].left, pairs[other].left
+    if a == b:
+        a, b = pairs[pair].right, pairs[other].right
+    if a == b or symbols[a].tie_key != symbols[b].tie_key:
+        return symbols[a].tie_key < symbols[b].tie_key
+    a_start, b_start = symbols[a].start, symbols[b].start
+    a_size, b_size = symbols[a + 1].start - a_start, symbols[b + 1].start - b_start
+    for k in range(min(a_size, b_size)):
+        if spelled[a_start + k] != spelled[b_start + k]:
+            return spelled[a_start + k] > spelled[b_start + k]
+    return a_size > b_size if a_size != b_size else a < b  # an alphabet may spell the same bytes in two ways
+
+
+@kernel
+def _push(pair, count, learner):
+    """Push a pair onto the heap: move it up from the end while it goes before its parent."""
+    child = learner.heap_size
+    learner.heap_size += 1
+    learner.heap = _reserve(learner.heap, learner.heap_size)
+    heap = learner.heap
     while child > 0:
         parent = (child - 1) >> 1
-        if count < keys[parent] or (count == keys[parent] and not _goes_first(pair, heap[parent], half, symbols)):
+        above = heap[parent]
+        if count < above.count or (count == above.count and not _precedes(pair, above.pair, learner)):
             break
-        keys[child], heap[child] = keys[parent], heap[parent]
+        heap[child].count, heap[child].pair = above.count, above.pair
         child = parent
-    keys[child], heap[child] = count, pair
+    heap[child].count, heap[child].pair = count, pair
 
 
 @kernel
-def _sift_down(size, count, pair, pairs, symbols):
-    """Put a pair into a heap of this size, whose top is free, at the top or as far below as it belongs."""
-    keys, heap, half = pairs.heap_count, pairs.heap_pair, pairs.half
+def _pop(learner):
+    """Pop the first pair off the heap: put the last one in its place, and move it down while a child goes before it."""
+    heap = learner.heap
+    learner.heap_size -= 1
+    size = learner.heap_size
+    count, pair = heap[size].count, heap[size].pair
     parent, child = 0, 1
     while child < size:
-        other = child + 1
-        if other < size and (
-            keys[other] > keys[child]
-            or (keys[other] == keys[child] and _goes_first(heap[other], heap[child], half, symbols))
+        best, other = heap[child], heap[child + 1]
+        if child + 1 < size and (
+            other.count > best.count or (other.count == best.count and _precedes(other.pair, best.pair, learner))
         ):
-            child = other
-        if count > keys[child] or (count == keys[child] and _goes_first(pair, heap[child], half, symbols)):
+            best = other
+            child += 1
+        if count > best.count or (count == best.count and _precedes(pair, best.pair, learner)):
             break
-        keys[parent], heap[parent] = keys[child], heap[child]
+        heap[parent].count, heap[parent].pair = best.count, best.pair
         parent, child = child, 2 * child + 1
-    keys[parent], heap[parent] = count, pair
+    heap[parent].count, heap[parent].pair = count, pair
 
 
 @kernel
-def _push(pair, pairs, symbols, at):
-    at.heap += 1
-    _sift_up(at.heap - 1, pairs.count[pair], pair, pairs, symbols)
+def _refill_heap(learner):
+    """Lower the threshold to a quarter of the greatest count below it, and push what is now at or above it.
 
-
-@kernel
-def _pop(pairs, symbols, at):
-    at.heap -= 1
-    _sift_down(at.heap, pairs.heap_count[at.heap], pairs.heap_pair[at.heap], pairs, symbols)
-
-
-@kernel
-def _fill_heap(pairs, symbols, at, min_frequency):
-    """With the heap empty, lower the floor to a quarter of the greatest count below it, and push what is above.
-
-    Most pairs are rare and never get there: the heap has some ten thousand of them rather than millions.
+    The heap must be empty. Most pairs are rare and never get there: it has some ten thousand of them, not millions.
     """
+    pairs, previous = learner.pairs, learner.threshold
     greatest = 0
-    for pair in range(at.pairs):
-        if pairs.count[pair] < at.floor:
-            greatest = max(greatest, pairs.count[pair])
-    ceiling = at.floor
-    at.floor = max(min_frequency, greatest // 4)
-    for pair in range(at.pairs):
-        if at.floor <= pairs.count[pair] < ceiling:
-            _push(pair, pairs, symbols, at)
+    for pair in range(learner.n_pairs):
+        if pairs[pair].count < previous:
+            greatest = max(greatest, pairs[pair].count)
+    learner.threshold = max(learner.min_frequency, greatest // 4)
+    for pair in range(learner.n_pairs):
+        if learner.threshold <= pairs[pair].count < previous:
+            _push(pair, pairs[pair].count, learner)
+
+
+@inline_kernel
+def _class_at_position(position, class_of, classes):
+    """Look up the frequency class of the word that has this cell."""
+    found = class_of[position >> 6]
+    while classes[found].stop <= position:
+        found += 1
+    return classes[found]
 
 
 @kernel
-def _group(slot, group_of, group_end):
-    """The group of words that has this slot."""
-    group = group_of[slot >> 6]
-    while group_end[group] <= slot:
-        group += 1
-    return group
+def _refresh_or_replace(pair, c, learner):
+    """Count a pair's occurrences in the corpus, and drop the stale ones from its list. `pair` is its record.
 
-
-@kernel
-def _recount(pair, text, width, pairs, places):
-    """Bring the count of a pair up to date, and drop the places that are no longer of the pair."""
-    slots, group_of, group_end, group_count = text
-    a, b = pairs.half[LEFT, pair], pairs.half[RIGHT, pair]
-    width_a = width[a]
-    kept = pairs.first[pair]
-    stop = kept + pairs.size[pair]
-    total = count = end = 0
-    for k in range(kept, stop):
-        if k + 16 < stop:
-            prefetch(slots, places[k + 16])  # 15 % of the whole of learning
-        place = places[k]
-        if slots[place] == a and slots[place + width_a] == b:
-            if place >= end:
-                group = _group(place, group_of, group_end)
-                end, count = group_end[group], group_count[group]
-            total += count
-            places[kept] = place
-            kept += 1
-    pairs.size[pair] = kept - pairs.first[pair]
-    pairs.count[pair] = total
-
-
-@kernel
-def _join(pair, c, text, width, pairs, places, neighbour):
-    """Write symbol c over a pair, from left to right; list its places instead of the pair's, and note its neighbours.
-
-    Returns how many tokens of the corpus this has taken away. Where c stands next to c, the two are one pair: it is
-    noted at the first, as its right neighbour.
+    Unless c is NO_SYMBOL, also write it over the pair, from left to right: so in "aaa" the second occurrence of
+    (a, a) is stale when its turn comes. Then the list has the positions of c, and the count is that of c.
     """
-    slots, group_of, group_end, group_count = text
-    a, b = pairs.half[LEFT, pair], pairs.half[RIGHT, pair]
-    width_a, width_c = width[a], width[c]
-    first, stop = pairs.first[pair], pairs.first[pair] + pairs.size[pair]
-    n = total = count = end = behind = 0
-    for k in range(first, stop):
+    cells, class_of, classes, occurrences = learner.cells, learner.class_of, learner.classes, learner.occurrences
+    a, b, start, stop = pair.left, pair.right, pair.start, pair.start + pair.length
+    width_a, width_b = learner.symbols[a].width, learner.symbols[b].width
+    kept, total, count, end = start, 0, 0, 0
+    for k in range(start, stop):
         if k + 16 < stop:
-            prefetch(slots, places[k + 16])
-        place = places[k]
-        middle = place + width_a
-        if slots[place] == a and slots[middle] == b:  # "aaa" is two pairs, and room for one merge
-            neighbour[LEFT, n], neighbour[RIGHT, n] = slots[place - 1], slots[place + width_c]
-            if n and place == behind:
-                neighbour[LEFT, n], neighbour[RIGHT, n - 1] = BORDER, c
-            behind = place + width_c
-            slots[middle - 1] = slots[middle] = BURIED
-            slots[place] = slots[behind - 1] = c
-            if place >= end:
-                group = _group(place, group_of, group_end)
-                end, count = group_end[group], group_count[group]
+            prefetch(cells, occurrences[k + 16])  # 15 % of the whole of learning
+        position = occurrences[k]
+        middle = position + width_a
+        if cells[position] == a and cells[middle] == b:
+            if c != NO_SYMBOL:
+                cells[middle - 1] = cells[middle] = INSIDE
+                cells[position] = cells[middle + width_b - 1] = c
+            if position >= end:
+                found = _class_at_position(position, class_of, classes)
+                end, count = found.stop, found.count
             total += count
-            places[first + n] = place
-            n += 1
-    pairs.size[pair] = n
-    return total
+            occurrences[kept] = position
+            kept += 1
+    pair.length = kept - start
+    pair.count = total
 
 
 @kernel
-def _survey(neighbour, where, text, scratch):
-    """Sum up the places and counts of each neighbour in `seen` and `total`; returns how many are different."""
-    _, group_of, group_end, group_count = text
-    seen, total, touched = scratch.seen, scratch.total, scratch.touched
-    different = count = end = 0
-    for k in range(len(where)):
-        x = neighbour[k]
-        if x != BORDER:
-            if where[k] >= end:
-                group = _group(where[k], group_of, group_end)
-                end, count = group_end[group], group_count[group]
-            if seen[x] == 0:
-                touched[different] = x
-                different += 1
-            seen[x] += 1
-            total[x] += count
-    return different
+def _count_neighbours(side, c, positions, learner):
+    """Count the neighbours on one side of symbol c, which is at these positions; returns how many differ.
+
+    Where c is beside c, the two are one pair, which is counted on the right side: on the left it is a WORD_END.
+    """
+    cells, class_of, classes = learner.cells, learner.class_of, learner.classes
+    neighbours, beside, distinct = learner.neighbours, learner.beside, learner.distinct
+    offset = learner.symbols[c].width if side == RIGHT else -1
+    n_distinct = count = end = 0
+    for k in range(len(positions)):
+        if k + 16 < len(positions):
+            prefetch(cells, positions[k + 16] + offset)  # half of the time of this loop
+        position = positions[k]
+        x = cells[position + offset]
+        if side == LEFT and x == c:
+            x = WORD_END
+        beside[k] = x
+        if x != WORD_END:
+            if position >= end:
+                found = _class_at_position(position, class_of, classes)
+                end, count = found.stop, found.count
+            neighbour = neighbours[x]
+            if neighbour.n_occurrences == 0:
+                distinct[n_distinct] = x
+                n_distinct += 1
+            neighbour.n_occurrences += 1
+            neighbour.count += count
+    return n_distinct
 
 
 @kernel
-def _bear(side, c, where, s):
-    """Make the pairs of c, which stands at the places `where`, with its neighbours on one side."""
-    pairs, places, scratch, width, at = s.pairs, s.places, s.scratch, s.symbols.width, s.at[0]
-    seen, total, cursor, neighbour = scratch.seen, scratch.total, scratch.cursor, scratch.neighbour[side]
-    born = at.pairs
-    for t in range(_survey(neighbour, where, s.text, scratch)):
-        x = scratch.touched[t]
-        pair = at.pairs
-        pairs.half[side, pair], pairs.half[1 - side, pair] = x, c
-        pairs.first[pair], pairs.size[pair], pairs.count[pair] = at.places, seen[x], total[x]
-        cursor[x] = at.places
-        at.places += seen[x]
-        at.pairs += 1
-        seen[x] = total[x] = 0
-    for k in range(len(where)):
-        x = neighbour[k]
-        if x != BORDER:
-            places[cursor[x]] = where[k] if side == RIGHT else where[k] - width[x]
-            cursor[x] += 1
-    for pair in range(born, at.pairs):
-        if pairs.count[pair] >= at.floor:
-            _push(pair, pairs, s.symbols, at)
+def _add_new_pairs(side, c, positions, learner):
+    """Add the pairs of symbol c, which is at these positions, with its neighbours on one side."""
+    n_distinct = _count_neighbours(side, c, positions, learner)
+    learner.pairs = _reserve(learner.pairs, learner.n_pairs + n_distinct)
+    symbols, pairs, neighbours, stop = learner.symbols, learner.pairs, learner.neighbours, learner.n_occurrences
+    occurrences, beside, distinct = learner.occurrences, learner.beside, learner.distinct
+    for k in range(n_distinct):
+        x, pair = distinct[k], learner.n_pairs
+        learner.n_pairs += 1
+        new, neighbour = pairs[pair], neighbours[x]
+        new.left, new.right = (x, c) if side == LEFT else (c, x)
+        new.count, new.start, new.length = neighbour.count, stop, neighbour.n_occurrences
+        neighbour.write_at, neighbour.offset = stop, symbols[x].width if side == LEFT else 0
+        stop += neighbour.n_occurrences
+        neighbour.n_occurrences = neighbour.count = 0
+        if new.count >= learner.threshold:
+            _push(pair, new.count, learner)
+    learner.n_occurrences = stop
+    for k in range(len(positions)):
+        if beside[k] != WORD_END:
+            neighbour = neighbours[beside[k]]
+            occurrences[neighbour.write_at] = positions[k] - neighbour.offset
+            neighbour.write_at += 1
 
 
 @kernel
-def _mint(a, b, symbols, at):
-    """Add the symbol whose bytes are those of a and b; returns its number."""
-    token, start = symbols.token, symbols.start
-    c = at.symbols
-    at.symbols += 1
-    symbols.width[c] = symbols.width[a] + symbols.width[b]
-    end = start[c]
+def _add_first_pairs(learner):
+    """Add the pairs of the alphabet: sort the positions by symbol, and add the pairs of each with its right neighbours.
+
+    A dense table of all pairs of bytes is twice as fast, up to a tenth of learning 32,000 symbols, but its memory grows
+    with the square of the alphabet. Here the kernels of later symbols' pairs do it, too.
+    """
+    cells, n_symbols = learner.cells, learner.n_symbols
+    stops = np.zeros(n_symbols + 1, np.int64)
+    for c in cells:
+        if c != WORD_END:
+            stops[c + 1] += 1
+    for c in range(n_symbols):
+        stops[c + 1] += stops[c]
+    positions = np.empty(stops[n_symbols], learner.occurrences.dtype)
+    for position in range(len(cells)):
+        c = cells[position]
+        if c != WORD_END:
+            positions[stops[c]] = position
+            stops[c] += 1
+    start = 0
+    for c in range(n_symbols):
+        _add_new_pairs(RIGHT, c, positions[start : stops[c]], learner)
+        start = stops[c]
+
+
+@kernel
+def _new_symbol(a, b, learner):
+    """Add the symbol that joins a and b; returns its number."""
+    symbols, c = learner.symbols, learner.n_symbols
+    end = symbols[c].start
+    size = symbols[a + 1].start - symbols[a].start + symbols[b + 1].start - symbols[b].start
+    learner.spelled = _reserve(learner.spelled, end + size)
+    learner.n_symbols += 1
+    spelled, key = learner.spelled, u64(0)
     for symbol in (a, b):
-        for k in range(start[symbol], start[symbol + 1]):
-            token[end] = token[k]
+        for k in range(symbols[symbol].start, symbols[symbol + 1].start):
+            spelled[end] = spelled[k]
             end += 1
-    start[c + 1] = end
-    symbols.key[c] = c
-    if not at.by_ids:
-        key = np.uint64(0)
-        for k in range(start[c], start[c] + 8):
-            key = (key << np.uint64(8)) | np.uint64(token[k] if k < end else 0)
-        symbols.key[c] = ~key
+    for k in range(symbols[c].start, symbols[c].start + 8):
+        key = (key << u64(8)) | u64(spelled[k] if k < end else 0)
+    new = symbols[c]
+    new.left, new.right = a, b
+    new.width = symbols[a].width + symbols[b].width
+    new.tie_key = ~key if learner.by_bytes else u64(c)
+    symbols[c + 1].start = end
     return c
 
 
 @kernel
-def _merge(pair, s, merges):
-    """Merge a pair, whose count is up to date, everywhere."""
-    symbols, pairs, at = s.symbols, s.pairs, s.at[0]
-    a, b = pairs.half[LEFT, pair], pairs.half[RIGHT, pair]
-    c = _mint(a, b, symbols, at)
-    m = c - 256
-    merges.pairs[m, LEFT], merges.pairs[m, RIGHT], merges.counts[m] = (a, b, pairs.count[pair])
-    pairs.count[pair] = 0
-    at.tokens -= _join(pair, c, s.text, symbols.width, pairs, s.places, s.scratch.neighbour)
-    merges.tokens[m + 1] = at.tokens
-    where = s.places[pairs.first[pair] : pairs.first[pair] + pairs.size[pair]]
-    for side in range(2):
-        _bear(side, c, where, s)
+def _apply_merge(pair, learner):
+    """Merge a pair, whose count is up to date, everywhere. Its record is of no use when new pairs have been added."""
+    symbols = learner.symbols
+    c = _new_symbol(pair.left, pair.right, learner)
+    symbols[c].count = pair.count
+    _refresh_or_replace(pair, c, learner)
+    symbols[c].n_tokens = symbols[c - 1].n_tokens - pair.count
+    pair.count = 0
+    positions = learner.occurrences[pair.start : pair.start + pair.length]
+    _add_new_pairs(LEFT, c, positions, learner)
+    _add_new_pairs(RIGHT, c, positions, learner)
 
 
 @kernel
-def _has_room(pair, s):
-    """The arrays can take what merging this pair may add. If not, `need_…` says how long they must be."""
-    symbols, pairs, at = s.symbols, s.pairs, s.at[0]
-    a, b = pairs.half[LEFT, pair], pairs.half[RIGHT, pair]
-    at.need_bytes = symbols.start[at.symbols] + symbols.width[a] + symbols.width[b]
-    at.need_pairs = at.pairs + 2 * min(pairs.size[pair], at.symbols + 1)
-    at.need_places = at.places + 2 * pairs.size[pair]
-    return at.need_bytes <= len(symbols.token) and at.need_pairs <= len(pairs.count) and at.need_places <= len(s.places)
+def _merge_until(learner, goal):
+    """Merge the best pair until there are `goal` symbols or no pair is left; returns how many symbols there are."""
+    while learner.n_symbols < goal:
+        if learner.heap_size == 0:
+            _refill_heap(learner)
+            if learner.heap_size == 0:
+                break
+        best = learner.heap[0].pair
+        pair = learner.pairs[best]
+        queued_count = pair.count
+        _pop(learner)
+        _refresh_or_replace(pair, NO_SYMBOL, learner)
+        if pair.count == queued_count:
+            _apply_merge(pair, learner)
+        elif pair.count >= learner.threshold:
+            _push(best, pair.count, learner)
+    return learner.n_symbols
 
 
 @kernel
-def _merge_pairs(s, merges, goal, min_frequency):
-    """Merge the best pair until there are `goal` symbols (PAUSED), no pair is left (DONE), or an array is FULL."""
-    text, symbols, pairs, places, at = s.text, s.symbols, s.pairs, s.places, s.at[0]
-    while at.symbols < goal:
-        if at.heap == 0:
-            _fill_heap(pairs, symbols, at, min_frequency)
-            if at.heap == 0:
-                return DONE
-        claimed, pair = pairs.heap_count[0], pairs.heap_pair[0]
-        _pop(pairs, symbols, at)
-        _recount(pair, text, symbols.width, pairs, places)
-        is_best = claimed == pairs.count[pair]
-        if is_best and _has_room(pair, s):
-            _merge(pair, s, merges)
-            continue
-        if pairs.count[pair] >= at.floor:
-            _push(pair, pairs, symbols, at)
-        if is_best:
-            return FULL
-    return PAUSED
+def _copy_words(symbols, offsets, order, cells):
+    """Copy words into the cells, in this order, each behind a WORD_END."""
+    position = 1
+    for word in order:
+        for n in range(offsets[word], offsets[word + 1]):
+            cells[position] = symbols[n]
+            position += 1
+        position += 1
 
 
-@kernel
-def _write_words(words, order, ends, slots):
-    """Copy words into the text, in this order, each before the border that is before its end."""
-    symbols, offsets, _ = words
-    for k in range(len(order)):
-        first, stop = offsets[order[k]], offsets[order[k] + 1]
-        for n in range(first, stop):
-            slots[ends[k] - 1 + n - stop] = symbols[n]
-
-
-@kernel
-def _count_pairs(text, seen, total):
-    """How many places the pairs of bytes have, and the sum of their counts; int64[256 * 256], 0 before."""
-    slots, _, group_end, group_count = text
-    group = 0
-    for slot in range(len(slots) - 1):
-        if slot >= group_end[group]:
-            group += 1
-        a, b = slots[slot], slots[slot + 1]
-        if a != BORDER and b != BORDER:
-            seen[256 * a + b] += 1
-            total[256 * a + b] += group_count[group]
-
-
-@kernel
-def _list_pairs(seen, total, s):
-    """Make the pairs of bytes, with their places: what `_bear` does for other symbols, in one go over the text."""
-    slots, pairs, places, at = s.text.slots, s.pairs, s.places, s.at[0]
-    cursor = np.empty(len(seen), np.int64)
-    for ab in range(len(seen)):
-        cursor[ab] = at.places
-        if seen[ab]:
-            pair = at.pairs
-            pairs.half[LEFT, pair], pairs.half[RIGHT, pair] = ab >> 8, ab & 0xFF
-            pairs.first[pair], pairs.size[pair], pairs.count[pair] = at.places, seen[ab], total[ab]
-            at.pairs += 1
-            at.places += seen[ab]
-    for slot in range(len(slots) - 1):
-        a, b = slots[slot], slots[slot + 1]
-        if a != BORDER and b != BORDER:
-            ab = 256 * a + b
-            places[cursor[ab]] = slot
-            cursor[ab] += 1
-
-
-def _lay_out(words: Words, number: type) -> _Text:
+def _make_cells(words: Words, index_dtype: type) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sort the words by count, and write them into cells; returns these, `class_of` and `classes`."""
     order = np.argsort(-words.counts, kind="stable")
-    ends = np.cumsum(np.diff(words.offsets)[order] + 1) + 1  # behind the word and its border
-    slots = np.full(1 + len(words.symbols) + len(order), BORDER, np.int32)
-    _write_words(words, order, ends, slots)
+    cells = np.full(1 + len(words.symbols) + len(order), WORD_END, np.int32)
+    _copy_words(words.symbols, words.offsets, order, cells)
     counts = words.counts[order]
-    last = np.append(np.flatnonzero(np.diff(counts)), len(counts) - 1)  # the last word of each group
-    group_of = np.searchsorted(ends[last], np.arange(0, len(slots), 64), side="right").astype(number)
-    return _Text(slots, group_of, ends[last], counts[last])
+    last = np.append(np.flatnonzero(np.diff(counts)), len(counts) - 1)  # the last word of each class
+    classes = np.empty(len(last), _CLASS)
+    classes["stop"] = np.cumsum(np.diff(words.offsets)[order] + 1)[last] + 1
+    classes["count"] = counts[last]
+    class_of = np.searchsorted(classes["stop"], np.arange(0, len(cells), 64), side="right").astype(index_dtype)
+    return cells, class_of, classes
 
 
-def _new_state(words: Words, n_symbols: int, tie_break: str, number: type) -> _State:
-    """The state before the first merge. `number` is the type of slots and pairs."""
-    n = len(words.symbols)
-    text = _lay_out(words, number)
-    symbols = _Symbols(
-        width=np.ones(n_symbols, number),
-        key=np.zeros(n_symbols, np.uint64),
-        token=np.arange(16 * n_symbols).astype(np.uint8),
-        start=np.arange(n_symbols + 1),
-    )
-    if tie_break == "ids":
-        symbols.key[BYTE_ORDER] = range(256)
+def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> tuple[np.ndarray, np.ndarray]:
+    """Make the table of the alphabet's symbols, with room for `n_symbols`, and the bytes of the alphabet."""
+    alphabet = words.alphabet
+    a = len(alphabet)
+    symbols = np.zeros(n_symbols + 1, _SYMBOL)
+    symbols["width"][:a] = 1
+    symbols["start"][1 : a + 1] = np.cumsum([len(token) for token in alphabet])
+    symbols["n_tokens"][a - 1] = np.dot(np.diff(words.offsets), words.counts)  # before the first merge
+    if tie_break == "bytes":
+        symbols["tie_key"][:a] = ~np.array(alphabet, "S8").view(">u8")
+    elif tuple(alphabet) == BYTES:
+        symbols["tie_key"][BYTE_ORDER] = range(256)
     else:
-        symbols.key[:256] = ~(np.arange(256, dtype=np.uint64) << np.uint64(56))
-    seen, total = np.zeros((2, 256 * 256), np.int64)
-    _count_pairs(text, seen, total)
-    scratch = _Scratch(
-        seen=np.zeros(n_symbols, number),
-        total=np.zeros(n_symbols, np.int64),
-        cursor=np.empty(n_symbols, np.int64),
-        touched=np.empty(n_symbols, np.int32),
-        neighbour=np.empty((2, seen.max()), np.int32),
-    )
-    p = min(n, 1 << 16) + n // 8 + 256  # the pairs of bytes, and room for as many more as are born in most texts
-    pairs = _Pairs(
-        half=np.empty((2, p), np.int32),
-        count=np.empty(p, np.int64),
-        first=np.empty(p, np.int64),
-        size=np.empty(p, number),
-        heap_count=np.empty(p, np.int64),
-        heap_pair=np.empty(p, number),
-    )
-    at = np.zeros(1, [(name, np.int64) for name in _SCALARS])
-    at["symbols"], at["floor"], at["by_ids"] = (256, np.iinfo(np.int64).max, tie_break == "ids")
-    at["tokens"] = np.dot(np.diff(words.offsets), words.counts)
-    places = np.empty(3 * n, number)  # enough: a merge adds two for each symbol that it takes away
-    state = _State(text, symbols, pairs, places, scratch, at)
-    _list_pairs(seen, total, state)
-    return state
-
-
-def _grown(array: np.ndarray, need: int) -> np.ndarray:
-    """The array, or a longer copy if its last axis is shorter than needed."""
-    if array.shape[-1] >= need:
-        return array
-    longer = np.empty((*array.shape[:-1], max(need, array.shape[-1] * 3 // 2)), array.dtype)
-    longer[..., : array.shape[-1]] = array
-    return longer
-
-
-def _with_room(state: _State) -> _State:
-    """The same, in arrays as long as `_has_room` asked for."""
-    at = state.at[0]
-    return state._replace(
-        symbols=state.symbols._replace(token=_grown(state.symbols.token, at["need_bytes"])),
-        pairs=_Pairs(*(_grown(array, at["need_pairs"]) for array in state.pairs)),
-    )
+        symbols["tie_key"][:a] = range(a)
+    return symbols, np.frombuffer(b"".join(alphabet), np.uint8).copy()
 
 
 def learn(
     words: Words, n_symbols: int, *, tie_break: str = "bytes", min_frequency: int = 1, progress: bool = False
-) -> Merges:
-    """Merge the most frequent pair again and again, until there are `n_symbols` symbols (the 256 bytes among them).
+) -> Learned:
+    """Merge the most frequent pair again and again, until there are `n_symbols` symbols with those of the alphabet.
 
-    Of pairs with equal counts the one goes first whose left bytes are the greatest, then whose right bytes are
+    Of pairs with equal counts the one is merged first whose left bytes are the greatest, then whose right bytes are
     (`tie_break="bytes"`, the rule of Stanford's CS336), or whose ids are the smallest, left then right ("ids", the rule
-    of Hugging Face). Ends early when no pair is left that stands `min_frequency` times in the corpus.
+    of Hugging Face, who number the bytes in BYTE_ORDER; other alphabets have their own order). Ends early when no pair
+    is left that occurs `min_frequency` times in the corpus. Takes time in proportion to the occurrences of what is
+    merged, not to the length of the words. Raises InputError where there are no words, or not of their alphabet.
 
-    Linear in the occurrences of what is merged, not in the length of the words.
-
-    >>> merges = learn(words_from_counts({b"aaab": 3, b"ab": 1}), 258)
-    >>> merges.pairs.tolist(), merges.counts.tolist(), merges.tokens.tolist()
+    >>> learned = learn(Words.from_counts({b"aaab": 3, b"ab": 1}), 258)
+    >>> learned.pairs.tolist(), learned.counts.tolist(), learned.n_tokens.tolist()
     ([[97, 97], [97, 98]], [6, 4], [14, 11, 7])
     """
-    if len(words.symbols) and not 0 <= words.symbols.min() <= words.symbols.max() < 256:
-        raise BadInput("the symbols of words must be bytes, 0 to 255")
-    if tie_break not in ("bytes", "ids"):
-        raise BadInput(f"tie_break is 'bytes' or 'ids', not {tie_break!r}")
-    if not len(words.symbols):
-        raise BadInput("there are no words to learn from")
-    n_symbols = min(n_symbols, 256 + len(words.symbols))  # a merge takes a symbol away, at least
-    number = np.int32 if len(words.symbols) < 2**29 else np.int64
-    return _learn(words, n_symbols, tie_break, min_frequency, progress, number)
+    n, a = len(words.symbols), len(words.alphabet)
+    require(tie_break in ("bytes", "ids"), f"tie_break is 'bytes' or 'ids', not {tie_break!r}")
+    require(n > 0, "there are no words to learn from")
+    require(
+        0 <= words.symbols.min() <= words.symbols.max() < a,
+        f"the symbols of words must be 0 to {a - 1}, their alphabet",
+    )
+    require(n_symbols >= a, f"n_symbols is {n_symbols}, but the alphabet has {a} symbols")
+    n_symbols = min(n_symbols, a + n)  # a merge takes a symbol away, at least
+    index_dtype = np.int32 if n < INT32_SYMBOLS else np.int64
+    symbols, spelled = _make_symbols(words, n_symbols, tie_break)
+    least = min(max(min_frequency, 1), MAX_COUNT)
+    learner = _new_learner(*_make_cells(words, index_dtype), symbols, spelled, tie_break == "bytes", least, a)
+    _add_first_pairs(learner)
+    done = goal = a
+    with Engine(progress=progress).progress_bar("learn", n_symbols - a, " merges") as bar:
+        while done == goal < n_symbols:
+            goal = min(goal + MERGES_PER_ROUND, n_symbols)
+            done = _merge_until(learner, goal)
+            bar.update(done - a - bar.n)
+    made = symbols[a:done]
+    pairs = np.stack([made["left"], made["right"]], axis=1)
+    return Learned(pairs, made["count"].copy(), symbols["n_tokens"][a - 1 : done].copy(), words.alphabet)
 
 
-def _learn(words: Words, n_symbols: int, rule: str, min_frequency: int, progress: bool, number: type) -> Merges:
-    """`learn`, with a type for slots and pairs: 32 bits are faster, but not enough for 2**29 symbols."""
-    state = _new_state(words, n_symbols, rule, number)
-    m = n_symbols - 256
-    merges = Merges(np.empty((m, 2), np.int32), np.empty(m, np.int64), np.empty(m + 1, np.int64))
-    merges.tokens[0] = state.at[0]["tokens"]
-    status, m = PAUSED, 0
-    with _progress_bar("learn", n_symbols - 256, " merges", progress) as bar:
-        while status != DONE and m < n_symbols - 256:
-            status = _merge_pairs(state, merges, min(256 + m + 256, n_symbols), max(min_frequency, 1))
-            if status == FULL:
-                state = _with_room(state)
-            m = int(state.at[0]["symbols"]) - 256
-            bar.update(m - bar.n)
-    return Merges(merges.pairs[:m], merges.counts[:m], merges.tokens[: m + 1])
+# ─── Models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# A Model is a tokenizer as data: what files hold, and what Tokenizer compiles. Files name tokens in characters: GPT-2's
+# bytes_to_unicode writes a byte as itself where that can be seen, else as one of the 68 characters from U+0100.
+
+MAX_ID = 1 << 24  # ids are below: no vocabulary has a tenth of that, and tables grow with the largest id
+_ID_RANGE = f"an id is a whole number from 0 to {MAX_ID - 1:,}"
+
+_BYTES_TO_UNICODE = dict(zip(BYTE_ORDER, [*_VISIBLE, *range(0x100, 0x144)], strict=True))
+# The characters of Latin-1 that name no byte become U+0100, which cannot be encoded as Latin-1 afterwards.
+_UNICODE_TO_BYTES = dict.fromkeys(range(256), 0x100) | {char: byte for byte, char in _BYTES_TO_UNICODE.items()}
+_BYTE_NAMES = frozenset(map(chr, _BYTES_TO_UNICODE.values()))
 
 
-# ─── Vocabulary ───────────────────────────────────────────────────────────────────────────────────────────────────────
+def _printable(token: bytes) -> str:
+    """Write bytes as characters that can be seen, one a byte."""
+    return token.decode("latin-1").translate(_BYTES_TO_UNICODE)
+
+
+def _unprintable(name: str, where: str) -> bytes:
+    """Read what `_printable` writes; raises ValueError for a character that names no byte."""
+    try:
+        return name.translate(_UNICODE_TO_BYTES).encode("latin-1")
+    except UnicodeEncodeError as error:
+        char = name[error.start]
+        raise InputError(f"{where}: {char!r} in {name!r} does not stand for a byte: not a byte-level BPE") from None
+
+
+def _unprintable_all(names: Sequence[str], where: str) -> list[bytes]:
+    """Read many names in one translation, which takes a third of the time of one for each."""
+    try:
+        joined = _unprintable("".join(names), where)
+    except InputError:
+        return [_unprintable(name, where) for name in names]  # to blame one of them
+    ends = itertools.accumulate(map(len, names), initial=0)
+    return [joined[start:end] for start, end in itertools.pairwise(ends)]
+
+
+@dataclasses.dataclass(repr=False)
+class Model:
+    """Hold a tokenizer as data, validated.
+
+    vocab           id -> bytes; ids may have gaps
+    merges          pairs of bytes, the first to be merged first; None: any two tokens that join to a token, by its id
+    special_tokens  text -> id; of a list, each gets the id of its bytes in the vocabulary, or the next behind the last
+    pattern         the name of a pattern, a regular expression, or several, each of which splits what the last has left
+    kind            a name in KINDS
+    ignore_merges   a pretoken that is a token is that token, even where the merges do not get there
+    add_prefix_space  text that does not begin with a space is encoded as if it did
+    flags           how special tokens are found, if not in the plain way
+    config          what tokenizer_config.json says
+    post_processor  what tokenizer.json says of it; kept for other tools
+
+    The text of a special token and the bytes of its id are mostly the same, but files have tokens like "Ċ" whose id is
+    that of a line feed. Only tokens that are not special must differ in their bytes. Raises ValueError for what cannot
+    be.
+
+    >>> Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"]).special_tokens
+    {'<|end|>': 3}
+    """
+
+    vocab: dict[int, bytes]
+    merges: list[tuple[bytes, bytes]] | None
+    special_tokens: dict[str, int] = dataclasses.field(default_factory=dict)
+    pattern: str | Sequence[str] = "gpt2"
+    kind: str = "bpe"
+    ignore_merges: bool = False
+    add_prefix_space: bool = False
+    flags: dict[str, AddedToken] = dataclasses.field(default_factory=dict)
+    config: dict = dataclasses.field(default_factory=dict)
+    post_processor: dict | None = None
+
+    def __post_init__(self):
+        self.vocab = _validate_vocab(self.vocab)
+        _assign_special_ids(self)
+        self.merges = None if self.merges is None else [(left, right) for left, right in self.merges]
+        self.flags = {text: flags for text, flags in (self.flags or {}).items() if text in self.special_tokens}
+        _validate_bytes(self)
+
+    def __repr__(self) -> str:
+        return f"<Model: {self.kind}, {len(self.vocab)} tokens, {len(self.special_tokens)} special>"
+
+    @property
+    def ids(self) -> dict[bytes, int]:
+        """Map tokens to ids; bytes that a special token shares with an ordinary one are the ordinary one's."""
+        special = _special_ids(self)
+        ids = {self.vocab[id]: id for id in special}
+        ids.update((token, id) for id, token in self.vocab.items() if id not in special)
+        return ids
+
+    @property
+    def ordinary(self) -> list[int]:
+        """List the ids that text may become without special tokens, in ascending order."""
+        return sorted(self.vocab.keys() - (_special_ids(self) - _made_special_ids(self)))
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash all that decides about ids: a SHA-256 in hexadecimal."""
+        patterns = [self.pattern] if isinstance(self.pattern, str) else self.pattern
+        rest = self.kind, self.ignore_merges, self.add_prefix_space, [PATTERNS.get(name, name) for name in patterns]
+        tables = sorted(self.vocab.items()), self.merges, sorted(self.special_tokens.items())
+        flags = sorted((text, tuple(flags)) for text, flags in self.flags.items())
+        return hashlib.sha256(repr((tables, rest, flags)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _is_id(id: object) -> bool:
+    """Check that an id is a whole number in the range of ids."""
+    return isinstance(id, int) and not isinstance(id, bool) and 0 <= id < MAX_ID
+
+
+def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
+    """Copy a vocabulary, after a check of the types and the range of its ids and tokens."""
+    vocab = dict(vocab)
+    # All at once: a call for each of 200,000 tokens takes 60 ms.
+    types = set(map(type, vocab)), set(map(type, vocab.values()))
+    if types == ({int}, {bytes}) and all(vocab.values()) and min(vocab) >= 0 and max(vocab) < MAX_ID:
+        return vocab
+    for id, token in vocab.items():
+        if not _is_id(id):
+            raise InputError(f"the token {token!r} has the id {id!r}: {_ID_RANGE}")
+        if not isinstance(token, bytes) or not token:
+            raise InputError(f"a token is bytes, at least one: id {id} has {token!r}")
+    return vocab
+
+
+def _assign_special_ids(model: Model) -> None:
+    """Give each special token its id, and enter it into the vocabulary if it is not there."""
+    given = model.special_tokens if isinstance(model.special_tokens, Mapping) else {}
+    texts = _check_texts(model.special_tokens or ())
+    model.special_tokens = {}
+    if not texts:
+        return
+    known = {} if given else {token: id for id, token in model.vocab.items()}
+    following = max(model.vocab, default=-1) + 1
+    for text in texts:
+        token = text.encode()
+        id = given.get(text, known.get(token, following))
+        if not _is_id(id):
+            raise InputError(f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
+        held = model.vocab.setdefault(id, token)
+        # An id may have a second text; and a text may be the name of the bytes in a tokenizer.json.
+        if held != token and _printable(held) != text and given.get(held.decode("utf-8", "replace")) != id:
+            raise InputError(f"the special token {text!r} has the id {id}, which is that of {held!r}")
+        model.special_tokens[text] = id
+        following = max(following, id + 1)
+
+
+def _special_ids(model: Model) -> set[int]:
+    """List the ids whose bytes are the text of a special token."""
+    return {id for text, id in model.special_tokens.items() if model.vocab[id] == text.encode()}
+
+
+def _made_special_ids(model: Model) -> set[int]:
+    """List those of `_special_ids` that text becomes by merges alone; tokens added with `special: false` often do."""
+    special = _special_ids(model)
+    wanted = {model.vocab[id] for id in special}
+    made = wanted.intersection(itertools.starmap(bytes.__add__, model.merges or ()))
+    made.update(token for token in wanted if len(token) == 1)
+    if made:
+        made.difference_update(token for id, token in model.vocab.items() if id not in special)
+    return {id for id in special if model.vocab[id] in made}
+
+
+def _validate_bytes(model: Model) -> None:
+    """Check that ordinary tokens differ in their bytes, and that no text can forge a control token."""
+    special = _special_ids(model)
+    ordinary = [token for id, token in model.vocab.items() if id not in special]
+    if len(set(ordinary)) < len(ordinary):
+        seen: dict[bytes, int] = {}
+        for id, token in model.vocab.items():
+            if id not in special and seen.setdefault(token, id) != id:
+                raise InputError(f"the ids {seen[token]} and {id} have the same bytes, {token!r}")
+    made = _made_special_ids(model)
+    for text, id in model.special_tokens.items():
+        if id in made and model.flags.get(text, AddedToken()).special:
+            how = "is a single byte" if len(model.vocab[id]) == 1 else "is what merges make of its text"
+            raise InputError(f"the special token {text!r} {how}: any text could forge it")
+
+
+def _check_texts(special_tokens: Iterable[str]) -> list[str]:
+    """Check that special tokens are different strings that can be encoded."""
+    if isinstance(special_tokens, str):
+        raise InputError(f"special tokens are a list of strings, not the one string {special_tokens!r}")
+    special_tokens = list(special_tokens)
+    seen = set()
+    for text in special_tokens:
+        if not isinstance(text, str) or not text:
+            raise InputError(f"a special token is a string that is not empty, not {text!r}")
+        if text in seen:
+            raise InputError(f"the special token {text!r} is given twice")
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            raise InputError(f"the special token {text!r} is not UTF-8")
+        seen.add(text)
+    return special_tokens
+
+
+def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
+    """Check the special tokens of a model to be trained, and return them as a list.
+
+    >>> check_special_tokens(["<|end|>", "x"])
+    Traceback (most recent call last):
+    ...
+    bpe_numba.InputError: the special token 'x' is a single byte, which every vocabulary has already
+    """
+    special_tokens = _check_texts(special_tokens)
+    for text in special_tokens:
+        if len(text.encode()) == 1:
+            raise InputError(f"the special token {text!r} is a single byte, which every vocabulary has already")
+        if text in _BYTE_NAMES:
+            raise InputError(f"the special token {text!r} is the name of a byte in a tokenizer.json: take a longer one")
+    return special_tokens
 
 
 SPECIAL_TOKENS_AT = ("first", "after-bytes", "last")
 
 
 def build_vocabulary(
-    merges: Merges, special_tokens: Sequence[str] = (), special_tokens_at: str = "first"
+    learned: Learned, special_tokens: Sequence[str] = (), special_tokens_at: str = "first"
 ) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
-    """Number the tokens: the bytes in BYTE_ORDER, then what was merged; and the special tokens among them.
+    """Number the tokens: the alphabet (bytes in BYTE_ORDER), then what was merged; and the special tokens among them.
 
     They are "first", as Hugging Face's trainer has them, "after-bytes", or "last", as in GPT-2. Returns the vocabulary,
     id -> bytes, and the merges as pairs of bytes.
     """
-    _check_place(special_tokens_at)
-    tokens = [bytes([b]) for b in range(256)]
-    listed = []
-    for left, right in merges.pairs.tolist():
-        listed.append((tokens[left], tokens[right]))
-        tokens.append(tokens[left] + tokens[right])
-    in_order = [*(tokens[b] for b in BYTE_ORDER), *tokens[256:]]
-    at = {"first": 0, "after-bytes": 256, "last": len(in_order)}[special_tokens_at]
-    in_order[at:at] = [token.encode() for token in special_tokens]
-    return dict(enumerate(in_order)), listed
+    check_special_tokens_at(special_tokens_at)
+    tokens, n_letters = learned.tokens, len(learned.alphabet)
+    order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
+    in_order = [*(tokens[k] for k in order), *tokens[n_letters:]]
+    at = {"first": 0, "after-bytes": n_letters, "last": len(in_order)}[special_tokens_at]
+    in_order[at:at] = [text.encode() for text in special_tokens]
+    return dict(enumerate(in_order)), learned.merges
 
 
-def _check_place(special_tokens_at: str) -> None:
-    if special_tokens_at not in SPECIAL_TOKENS_AT:
-        raise BadInput(f"special_tokens_at is {', '.join(SPECIAL_TOKENS_AT)}, not {special_tokens_at!r}")
+def check_special_tokens_at(special_tokens_at: str) -> None:
+    """Check the name of a place for special tokens."""
+    places = ", ".join(SPECIAL_TOKENS_AT)
+    require(special_tokens_at in SPECIAL_TOKENS_AT, f"special_tokens_at is {places}, not {special_tokens_at!r}")
 
 
-def _check_size(vocab_size: int, special_tokens: Sequence[str]) -> None:
+def check_vocab_size(vocab_size: int, special_tokens: Sequence[str]) -> None:
+    """Check that a vocabulary has room for the bytes and the special tokens, and that its ids are in range."""
     least = 256 + len(special_tokens)
     if vocab_size < least:
-        raise BadInput(f"a vocabulary of {vocab_size} is too small: 256 bytes and the special tokens make {least}")
-    if vocab_size > 2**30:
-        raise BadInput(f"a vocabulary of {vocab_size} is too large: ids end at 2**30")
+        raise InputError(f"a vocabulary of {vocab_size} is too small: 256 bytes and the special tokens make {least}")
+    require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
 
 
-def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
-    if len(vocab) < vocab_size:
-        warnings.warn(f"the text gives {len(vocab)} tokens, not {vocab_size}: no pair is left to merge", stacklevel=3)
+def id_dtype(model: Model | int, name: str = "auto") -> np.dtype:
+    """Choose the dtype of ids in files: "uint16", "uint32", or with "auto" the first that holds them all.
 
-
-def train_bpe_from_counts(
-    counts: Mapping[bytes, int],
-    vocab_size: int,
-    special_tokens: Sequence[str] = (),
-    *,
-    tie_break: str = "bytes",
-    min_frequency: int = 1,
-) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
-    """Train on pretokens that were counted elsewhere; see `learn` for the rules, `build_vocabulary` for the result.
-
-    >>> vocab, merges = train_bpe_from_counts({b"hug": 10, b"pug": 5, b"hugs": 5}, 258)
-    >>> merges, vocab[257]
-    ([(b'u', b'g'), (b'h', b'ug')], b'hug')
+    model           the model, or its largest id
     """
-    special_tokens = _checked_specials(special_tokens)
-    _check_size(vocab_size, special_tokens)
-    for token in special_tokens:
-        for word in counts:
-            if token.encode() in word:
-                raise BadInput(
-                    f"the word {word!r} holds the special token {token!r}: cut texts at special tokens first"
-                )
-    merges = learn(
-        words_from_counts(counts), vocab_size - len(special_tokens), tie_break=tie_break, min_frequency=min_frequency
-    )
-    vocab, listed = build_vocabulary(merges, special_tokens)
-    _warn_if_short(vocab, vocab_size)
-    return vocab, listed
-
-
-# ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-MOST_IDS = 1 << 24  # ids are below: no vocabulary has a tenth of that, and tables grow with the largest id
-NONE = ALL_ONES  # no rank: the pair does not merge
-SCANNED = 64  # bytes of a word whose pairs are all looked at for the lowest rank; longer words have a heap
-FIRST, CACHED = 1 << 14, 1 << 20  # entries of a cache at first, and at most; it is half full, then three quarters
-LONGEST_TOKEN = 1 << 12  # bytes, where there are no merges and all ways to cut a token in two are looked at
-SHORT_TEXT = 1 << 12  # bytes of a text for which the time of the call itself counts
-POOLED = 1 << 24  # ids of words that have more than three, and bytes of long words, that a cache has room for
-
-
-class _Tokens(NamedTuple):
-    """The tokens by their ids, and a hash table of ids by bytes, half full at most."""
-
-    text: np.ndarray  # uint8[…]     the tokens, end to end, and PADDING
-    starts: np.ndarray  # int64[V]   where each begins
-    sizes: np.ndarray  # int64[V]    how many bytes it has; 0 for an id that there is not
-    slots: np.ndarray  # int32[H]    ids, or -1; empty if a word need not be looked for as a whole
-
-
-class _Ranks(NamedTuple):
-    """Which pairs merge. An entry has the rank in its upper half and the id they become in the lower; or is NONE."""
-
-    byte_ids: np.ndarray  # int32[256]       the id of each byte, or -1
-    byte_pairs: np.ndarray  # uint64[65536]  the entries of pairs of bytes
-    pairs: np.ndarray  # uint64[H, 2]        hash table: two ids in one word, and their entry; half full at most
-    filter: np.ndarray  # uint64[H / 8]      a bit for each hash that is in it: 3 of 4 pairs are not, and end here
-
-
-class _Specials(NamedTuple):
-    """Special tokens, sorted by their first two bytes, then the longest first."""
-
-    text: np.ndarray  # uint8[…]       end to end, and PADDING
-    ends: np.ndarray  # int64[S + 1]   special token s is text[ends[s] : ends[s + 1]]
-    ids: np.ndarray  # int64[S]
-    first: np.ndarray  # int64[257]    those from first[b] to first[b + 1] begin with the byte b
-
-
-class _Cache(NamedTuple):
-    """Words and their ids, in a hash table with open addressing.
-
-    When `entries` are half full, they are to grow; when they may not, or the other arrays are full, all is forgotten.
-    """
-
-    # uint64[C, 4]: the key of a short word, or of a long one its hash and size; then two ids, the third id and their
-    # number; or, with IN_POOL, where the ids stand in `pool`, where a long word stands in `text`, and the number.
-    entries: np.ndarray
-    pool: np.ndarray  # uint32[…]
-    text: np.ndarray  # uint8[…]
-    used: np.ndarray  # int64[4]   entries, ids, bytes; and the most entries there may be
-
-
-class _Merging(NamedTuple):
-    """Where a short word is merged, by the place of its symbols' first bytes."""
-
-    symbols: np.ndarray  # uint32[SCANNED]
-    joined: np.ndarray  # uint32[SCANNED]  what this symbol and the next become
-    values: np.ndarray  # uint64[SCANNED]  the rank of that, and the place itself; or NONE
-
-
-HALF = np.uint64(32)
-LOW = np.uint64(2**32 - 1)
-IN_POOL = np.uint64(1 << 63)
-
-
-def _table_size(n: int) -> int:
-    """Slots for n entries, so that half of them at most are taken."""
-    return 1 << max(6, (2 * n - 1).bit_length())
-
-
-@kernel
-def _key(text, start, size):
-    """The two words of bytes of a short word, as `_make_keys` has them; the hash and the size of a long one."""
-    if size > SHORT:
-        return _hash_bytes(text, start, size), np.uint64(0xFF) << np.uint64(56) | np.uint64(size)
-    low = load8(text, start) & (ALL_ONES >> np.uint64(64 - 8 * min(size, 8)))
-    high = load8(text, start + 8) & ((np.uint64(1) << np.uint64(8 * max(size - 8, 0))) - np.uint64(1))
-    return low, high | np.uint64(size) << np.uint64(56)
-
-
-@kernel
-def _same_bytes(text, start, other, other_start, size):
-    if size >= 8:
-        return _same(text, start, other, other_start, size)
-    return (load8(text, start) ^ load8(other, other_start)) << np.uint64(64 - 8 * size) == 0
-
-
-@kernel
-def _find_token(text, start, size, tokens):
-    """The id of these bytes, or -1. The table of tokens must not be empty."""
-    slots = tokens.slots
-    low, high = _key(text, start, size)
-    slot = _slot(_mixed(low, high), len(slots))
-    while slots[slot] >= 0:
-        id = np.int64(slots[slot])
-        if tokens.sizes[id] == size and _same_bytes(text, start, tokens.text, tokens.starts[id], size):
-            return id
-        slot = (slot + 1) & (len(slots) - 1)
-    return np.int64(-1)
-
-
-@kernel
-def _index_tokens(ids, tokens):
-    """Enter ids into the table of tokens."""
-    slots = tokens.slots
-    for id in ids:
-        low, high = _key(tokens.text, tokens.starts[id], tokens.sizes[id])
-        slot = _slot(_mixed(low, high), len(slots))
-        while slots[slot] >= 0:
-            slot = (slot + 1) & (len(slots) - 1)
-        slots[slot] = id
-
-
-@kernel
-def _list_splits(ids, tokens, splits):
-    """All ways to make a token of two: write left, right and token while there is room; returns how many there are."""
-    n = 0
-    for id in ids:
-        start, size = tokens.starts[id], tokens.sizes[id]
-        for middle in range(1, size):
-            left = _find_token(tokens.text, start, middle, tokens)
-            right = _find_token(tokens.text, start + middle, size - middle, tokens) if left >= 0 else left
-            if right >= 0:
-                if n < len(splits):
-                    splits[n, 0], splits[n, 1], splits[n, 2] = left, right, id
-                n += 1
-    return n
-
-
-@inlined
-def _rank_of(left, right, pairs, filter):
-    """The entry of a pair of ids, or NONE."""
-    key = left << HALF | right
-    hashed = key * np.uint64(0x9E3779B97F4A7C15)
-    bit = hashed >> np.uint64(40) & np.uint64(64 * len(filter) - 1)
-    if not filter[bit >> np.uint64(6)] >> (bit & np.uint64(63)) & np.uint64(1):
-        return NONE
-    mask = np.uint64(len(pairs) - 1)
-    slot = hashed >> HALF & mask
-    while pairs[slot, 0] != key:
-        if pairs[slot, 0] == NONE:
-            return NONE
-        slot = (slot + np.uint64(1)) & mask
-    return pairs[slot, 1]
-
-
-@kernel
-def _fill_ranks(merges, by_id, ranks):
-    """Enter merges, int64[M, 3]: two ids and the id they become. Their rank is their number or, by_id, that id."""
-    byte_ids, byte_pairs, pairs, filter = ranks
-    mask = np.uint64(len(pairs) - 1)
-    for m in range(len(merges)):
-        left, right, id = np.uint64(merges[m, 0]), np.uint64(merges[m, 1]), np.uint64(merges[m, 2])
-        if _rank_of(left, right, pairs, filter) == NONE:
-            key = left << HALF | right
-            hashed = key * np.uint64(0x9E3779B97F4A7C15)
-            bit = hashed >> np.uint64(40) & np.uint64(64 * len(filter) - 1)
-            filter[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
-            slot = hashed >> HALF & mask
-            while pairs[slot, 0] != NONE:
-                slot = (slot + np.uint64(1)) & mask
-            pairs[slot, 0] = key
-            pairs[slot, 1] = (id if by_id else np.uint64(m)) << HALF | id
-    for a in range(256):
-        for b in range(256):
-            if byte_ids[a] >= 0 and byte_ids[b] >= 0:
-                byte_pairs[256 * a + b] = _rank_of(np.uint64(byte_ids[a]), np.uint64(byte_ids[b]), pairs, filter)
-
-
-@inlined
-def _merge_short(text, start, size, byte_ids, byte_pairs, pairs, filter, symbols, joined, values, out, at):
-    """Write the ids of a word of up to SCANNED bytes to out[at :]; returns their number, or -1 if a byte has no id.
-
-    The pair of lowest rank merges first, the leftmost of several: the least of `values`. Symbols keep their places; a
-    bit of `alive` tells which are left.
-    """
-    one = np.uint64(1)
-    padded = (size + 7) & -8  # whole vectors
-    for k in range(padded):
-        values[k] = NONE
-    for k in range(size):
-        if byte_ids[text[start + k]] < 0:
-            return -1
-        symbols[k] = byte_ids[text[start + k]]
-    for k in range(size - 1):
-        entry = byte_pairs[np.int64(text[start + k]) << 8 | np.int64(text[start + k + 1])]
-        joined[k] = entry & LOW
-        values[k] = entry & ~LOW | np.uint64(k) if entry != NONE else NONE
-    alive = ALL_ONES >> np.uint64(64 - size)
-    while True:
-        least = NONE
-        for k in range(padded):
-            least = min(least, values[k])
-        if least == NONE:
-            break
-        i = least & LOW
-        after = alive & ~((one << i) | ((one << i) - one))
-        values[lowest_bit(after)] = NONE
-        alive ^= after & (~after + one)
-        after &= after - one
-        before = alive & ((one << i) - one)
-        symbol = np.uint64(joined[i])
-        symbols[i] = symbol
-        entry = _rank_of(symbol, np.uint64(symbols[lowest_bit(after)]), pairs, filter) if after else NONE
-        joined[i] = entry & LOW
-        values[i] = entry & ~LOW | i if entry != NONE else NONE
-        if before:
-            h = highest_bit(before)
-            entry = _rank_of(np.uint64(symbols[h]), symbol, pairs, filter)
-            joined[h] = entry & LOW
-            values[h] = entry & ~LOW | h if entry != NONE else NONE
-    n = 0
-    while alive:
-        out[at + n] = symbols[lowest_bit(alive)]
-        alive &= alive - one
-        n += 1
-    return n
-
-
-@kernel
-def _heap_push(heap, size, item):
-    """Add an item to a heap of so many, the least on top."""
-    at = size
-    while at and heap[(at - 1) >> 1] > item:
-        heap[at] = heap[(at - 1) >> 1]
-        at = (at - 1) >> 1
-    heap[at] = item
-
-
-@kernel
-def _heap_pop(heap, size):
-    """Take the least of so many items away."""
-    least, item, at, child = heap[0], heap[size - 1], 0, 1
-    while child < size - 1:
-        child += child + 1 < size - 1 and heap[child + 1] < heap[child]
-        if heap[child] >= item:
-            break
-        heap[at] = heap[child]
-        at, child = child, 2 * child + 1
-    heap[at] = item
-    return least
-
-
-@inlined
-def _but(entry, without):
-    return NONE if entry & LOW == without else entry
-
-
-@kernel
-def _merge_long(text, start, size, without, ranks, out, at):
-    """What `_merge_short` does, for a word of any length in n log n steps: ranks and places wait in a heap.
-
-    No pair becomes the token `without`, if there is such.
-    """
-    byte_ids, byte_pairs, pairs, filter = ranks
-    symbols, before, after = np.empty(size, np.uint32), np.empty(size, np.uint32), np.empty(size, np.uint32)
-    entries = np.full(size, NONE, np.uint64)
-    heap, waiting = np.empty(2 * size, np.uint64), 0  # a merge takes one away and adds two at most
-    for k in range(size):
-        if byte_ids[text[start + k]] < 0:
-            return -1
-        symbols[k], before[k], after[k] = byte_ids[text[start + k]], k - 1, k + 1
-    for k in range(size - 1):
-        entries[k] = _but(byte_pairs[np.int64(text[start + k]) << 8 | np.int64(text[start + k + 1])], without)
-        if entries[k] != NONE:
-            _heap_push(heap, waiting, entries[k] & ~LOW | np.uint64(k))
-            waiting += 1
-    while waiting:
-        item = _heap_pop(heap, waiting)
-        waiting -= 1
-        i = np.int64(item & LOW)
-        if entries[i] == NONE or (entries[i] ^ item) >> HALF:  # one of the two was merged meanwhile
-            continue
-        j = np.int64(after[i])
-        k = np.int64(after[j])
-        symbols[i], after[i], entries[i], entries[j] = entries[i] & LOW, k, NONE, NONE
-        if k < size:
-            before[k] = i
-            entries[i] = _but(_rank_of(np.uint64(symbols[i]), np.uint64(symbols[k]), pairs, filter), without)
-            if entries[i] != NONE:
-                _heap_push(heap, waiting, entries[i] & ~LOW | np.uint64(i))
-                waiting += 1
-        if i:
-            h = np.int64(before[i])
-            entries[h] = _but(_rank_of(np.uint64(symbols[h]), np.uint64(symbols[i]), pairs, filter), without)
-            if entries[h] != NONE:
-                _heap_push(heap, waiting, entries[h] & ~LOW | np.uint64(h))
-                waiting += 1
-    n = k = 0
-    while k < size:
-        out[at + n] = symbols[k]
-        n += 1
-        k = np.int64(after[k])
-    return n
-
-
-@kernel
-def _last_pairs(ids, tokens, ranks, pairs, out):
-    """Write the two ids that become each of these tokens in the end, int64[…, 2]; -1 where the merges do not get there.
-
-    There is but one such pair. What happens to the bytes of a token, until it is one, is decided by them alone: each
-    merge that is made in them would have been made in them alone, in the same order.
-    """
-    for k in range(len(ids)):
-        pairs[k] = -1
-        start, size = tokens.starts[ids[k]], tokens.sizes[ids[k]]
-        n = _merge_long(tokens.text, start, size, np.uint64(ids[k]), ranks, out, 0)
-        if n == 2:
-            entry = _rank_of(np.uint64(out[0]), np.uint64(out[1]), ranks.pairs, ranks.filter)
-            if entry & LOW == np.uint64(ids[k]):
-                pairs[k, 0], pairs[k, 1] = out[0], out[1]
-
-
-@inlined
-def _recall_words(k, n, lows, highs, slots, entries, pool, out, at):
-    """Write the ids of the words from k on, up to the first that is long or not in the cache; its slot is updated.
-
-    Returns which that is, or n; and where the ids end. There must be room for two ids more.
-    """
-    mask, at = np.uint64(len(entries) - 1), np.uint64(at)
-    while k < n:
-        prefetch(entries, np.uint64(4) * slots[k + 12])
-        low, high, slot = lows[k], highs[k], slots[k]
-        while entries[slot, 1] and (entries[slot, 0] != low or entries[slot, 1] != high):
-            slot = (slot + np.uint64(1)) & mask
-        if not entries[slot, 1]:
-            slots[k] = slot
-            break
-        ids, more = entries[slot, 2], entries[slot, 3]
-        n_ids = (more & ~IN_POOL) >> HALF
-        if more & IN_POOL:
-            for i in range(n_ids):
-                out[at + i] = pool[(ids & LOW) + i]
-        else:
-            out[at], out[at + np.uint64(1)], out[at + np.uint64(2)] = ids & LOW, ids >> HALF, more & LOW
-        at += n_ids
-        k += 1
-    return k, np.int64(at)
-
-
-@inlined
-def _find_long(slot, low, high, text, start, size, entries, known):
-    """The entry of a long word, or the free one where it belongs."""
-    while entries[slot, 1]:
-        alike = entries[slot, 0] == low and entries[slot, 1] == high
-        if alike and _same(text, start, known, np.int64(entries[slot, 2] >> HALF), size):
-            break
-        slot = (slot + 1) & (len(entries) - 1)
-    return slot
-
-
-@inlined
-def _remember(slot, low, high, text, start, size, ids, at, n, entries, pool, known, used):
-    """Put a word with n ids, ids[at :], into a free entry."""
-    third, flag = np.uint64(0), np.uint64(0)
-    if n <= 3 and size <= SHORT:
-        value = np.uint64(ids[at])
-        if n > 1:
-            value |= np.uint64(ids[at + 1]) << HALF
-        if n > 2:
-            third = np.uint64(ids[at + 2])
-    else:
-        flag, value = IN_POOL, np.uint64(used[2]) << HALF | np.uint64(used[1])
-        for k in range(n):
-            pool[used[1] + k] = ids[at + k]
-        used[1] += n
-        if size > SHORT:
-            for k in range(size):
-                known[used[2] + k] = text[start + k]
-            used[2] += size
-    entries[slot, 0], entries[slot, 1], entries[slot, 2] = low, high, value
-    entries[slot, 3] = third | np.uint64(n) << HALF | flag
-    used[0] += 1
-
-
-@kernel
-def _encode_words(text, start, ends, n, keys, tokens, ranks, cache, merging, out, at):
-    """Write the ids of n words that lie end to end in a text, up to where the cache is to grow.
-
-    Returns how many words are done, and where their ids end; or -1 - k if a byte of word k has no id. There must be
-    room for as many ids as the words have bytes, and two more.
-    """
-    byte_ids, byte_pairs, pairs, filter = ranks
-    entries, pool, known, used = cache
-    symbols, joined, values = merging
-    lows, highs, slots = keys[0], keys[1], keys[2]
-    mask, whole, k = len(entries) - 1, len(tokens.slots) > 0, 0
-    _make_keys(text, start, ends, n, np.uint64(mask), keys)
-    while True:
-        k, at = _recall_words(k, n, lows, highs, slots, entries, pool, out, at)
-        if k == n or (2 * used[0] >= len(entries) and len(entries) < used[3]):
-            return k, at
-        begin = ends[k - 1] if k else start
-        size, low, high, slot = ends[k] - begin, lows[k], highs[k], np.int64(slots[k])
-        n_ids = 0
-        if size > SHORT:
-            low, high = _key(text, begin, size)
-            slot = _find_long(_slot(_mixed(low, high), len(entries)), low, high, text, begin, size, entries, known)
-            n_ids = np.int64((entries[slot, 3] & ~IN_POOL) >> HALF)
-            for i in range(n_ids):
-                out[at + i] = pool[np.int64(entries[slot, 2] & LOW) + i]
-        if n_ids == 0:
-            id = _find_token(text, begin, size, tokens) if whole else np.int64(-1)
-            if id >= 0:
-                out[at], n_ids = id, 1
-            elif size <= SCANNED:
-                n_ids = _merge_short(
-                    text, begin, size, byte_ids, byte_pairs, pairs, filter, symbols, joined, values, out, at
-                )
-            else:
-                n_ids = _merge_long(text, begin, size, NONE, ranks, out, at)
-            if n_ids < 0:
-                return -1 - k, at
-            if size <= len(known) >> 12:  # longer ones are not worth their place
-                if (
-                    4 * used[0] >= 3 * len(entries)
-                    or used[1] + n_ids > len(pool)
-                    or used[2] + size + PADDING > len(known)
-                ):
-                    entries[:], used[:3] = np.uint64(0), 0
-                    slot = _slot(_mixed(low, high), len(entries))
-                _remember(slot, low, high, text, begin, size, out, at, n_ids, entries, pool, known, used)
-        at += n_ids
-        k += 1
-
-
-@kernel
-def _special_at(text, at, stop, specials):
-    """Which special token stands at this place, the longest of several; or -1."""
-    known, ends, _, first = specials
-    s, end = first[text[at]], first[text[at] + 1]
-    if s == end or at + 1 == stop:
-        return -1
-    above = end
-    while s < above:  # the first whose second byte is right: some models have a thousand that begin alike
-        middle = (s + above) >> 1
-        if known[ends[middle] + 1] < text[at + 1]:
-            s = middle + 1
-        else:
-            above = middle
-    while s < end and known[ends[s] + 1] == text[at + 1]:
-        size = ends[s + 1] - ends[s]
-        if at + size <= stop and _same_bytes(text, at, known, ends[s], size):
-            return s
-        s += 1
-    return -1
-
-
-@kernel
-def _cut_at_specials(text, start, stop, specials, pieces, n):
-    """Add the pieces of text[start : stop] to n pieces, uncut but at special tokens; returns their number.
-
-    It is more than there is room for if some were not written.
-    """
-    known, ends, ids, first = specials
-    ones, tops = ALL_ONES // np.uint64(255), ALL_ONES // np.uint64(255) << np.uint64(7)
-    begin = start
-    at = start if len(ids) else stop
-    common = len(ids) > 0 and first[known[0] + 1] - first[known[0]] == len(ids)
-    pattern = np.uint64(known[0]) * ones  # 8 times the first byte of all special tokens
-    while at < stop:
-        if common:
-            while at + 8 <= stop:
-                different = load8(text, at) ^ pattern
-                if (different - ones) & ~different & tops:  # one of them is 0
-                    break
-                at += 8
-            while at < stop and text[at] != known[0]:
-                at += 1
-            if at == stop:
-                break
-        found = _special_at(text, at, stop, specials)
-        if found < 0:
-            at += 1
-            continue
-        if n + 2 < len(pieces):
-            if begin < at:
-                pieces[n, 0], pieces[n, 1], pieces[n, 2] = begin, at, -1
-            pieces[n + (begin < at), 0] = at
-            pieces[n + (begin < at), 1] = at + ends[found + 1] - ends[found]
-            pieces[n + (begin < at), 2] = ids[found]
-        n += 1 + (begin < at)
-        at += ends[found + 1] - ends[found]
-        begin = at
-    if begin < stop:
-        if n < len(pieces):
-            pieces[n, 0], pieces[n, 1], pieces[n, 2] = begin, stop, -1
-        n += 1
-    return n
-
-
-@kernel
-def _rehash(entries, larger):
-    """Enter all words into a larger table, which is empty."""
-    for k in range(len(entries)):
-        if entries[k, 1]:
-            slot = _slot(_mixed(entries[k, 0], entries[k, 1]), len(larger))
-            while larger[slot, 1]:
-                slot = (slot + 1) & (len(larger) - 1)
-            larger[slot] = entries[k]
-
-
-@inlined
-def _array(handles, k, dtype):
-    """The k-th array of `_handles`."""
-    return numba.carray(pointer(handles[k, 0]), (handles[k, 1],), dtype)
-
-
-@inlined
-def _table(handles, k, width, dtype):
-    """The k-th array of `_handles`, in rows."""
-    return numba.carray(pointer(handles[k, 0]), (handles[k, 1] // width, width), dtype)
-
-
-DONE, NO_ROOM, NOT_UTF8, NO_ID, GROW = range(5)
-
-
-@kernel
-def _encode_pieces(text, shown, pieces, scanner, tokens, ranks, desk, out, at):
-    """Write the ids of pieces, int64[P, 4]: where each begins and ends; its id if it is a special token, or -1; and,
-    written here, where its ids end. `shown` is the text as the scanner shall see it.
-
-    `at` has the piece to go on with, where its ids go, and how much room is wanted. If the answer is not DONE, call
-    again when what was missing is there: room, `shown` in UTF-8, or a larger cache.
-    """
-    cursors, keys, cache, merging = desk
-    o = at[1]
-    for p in range(at[0], len(pieces)):
-        at[0] = p
-        stop = pieces[p, 1]
-        if pieces[p, 2] >= 0:
-            at[2] = 1
-            if o == len(out):
-                return NO_ROOM
-            out[o] = pieces[p, 2]
-            o += 1
-        elif pieces[p, 0] < stop:
-            _begin_scan(pieces[p, 0], cursors)
-            more = 1
-            while more == 1:
-                at[1] = o
-                more = _scan_some(shown, stop, scanner, cursors)
-                if more < 0:
-                    return NOT_UTF8
-                n = cursors.filled[0]
-                if n:
-                    begin, end = cursors.begin[0], cursors.ends[0, n - 1]
-                    at[2] = end - begin + 2
-                    if o + at[2] > len(out):
-                        return NO_ROOM
-                    ends = cursors.ends[0]
-                    done, o = _encode_words(text, begin, ends, n, keys, tokens, ranks, cache, merging, out, o)
-                    if done < 0:
-                        return NO_ID
-                    if done:
-                        pieces[p, 0] = ends[done - 1]
-                    if done < n:
-                        at[1] = o
-                        return GROW
-        pieces[p, 3] = at[1] = o
-    at[0] = len(pieces)
-    return DONE
-
-
-@kernel
-def _decoded_size(ids, sizes):
-    """How many bytes the tokens have; or -1 - k if ids[k] is not an id."""
-    total = np.int64(0)
-    for k in range(len(ids)):
-        id = np.int64(ids[k])
-        if id >= len(sizes) or sizes[id] == 0:
-            return -1 - k
-        total += sizes[id]
-    return total
-
-
-@kernel
-def _write_tokens(ids, tokens, out):
-    """Write the bytes of ids, end to end. There must be PADDING behind them."""
-    text, starts, sizes, _ = tokens
-    at = 0
-    for k in range(len(ids)):
-        start, size = starts[ids[k]], sizes[ids[k]]
-        store8(out, at, load8(text, start))
-        store8(out, at + 8, load8(text, start + 8))
-        for i in range(16, size):
-            out[at + i] = text[start + i]
-        at += size
-
-
-class _Desk(NamedTuple):
-    """What one thread encodes with."""
-
-    cursors: _Cursors
-    keys: np.ndarray  # uint64[3, …], see _make_keys
-    cache: _Cache
-    merging: _Merging
-
-
-class _Sheet(NamedTuple):
-    """Where a text is encoded that is not too long: fresh memory for each would take as long as its encoding."""
-
-    text: np.ndarray  # uint8[…]     for 2 * BLOCK bytes, or SHORT_TEXT, and PADDING
-    pieces: np.ndarray  # int64[…, 4], see _encode_pieces
-    out: np.ndarray  # uint32[…]
-    at: np.ndarray  # int64[3]
-
-
-@kernel
-def _encode_short(data, handles):
-    """Encode up to SHORT_TEXT bytes with the arrays of `_handles`; returns how many ids, or -1 if that does not do."""
-    h = handles
-    width, n_states = h[0, 0], h[0, 1]
-    classes, safe = _array(h, 2, np.uint8), _table(h, 5, width - 1, np.bool_)
-    after, matches = _table(h, 3, width, np.int16), _table(h, 4, width, np.bool_)
-    scanner = Scanner(_array(h, 1, np.uint32), n_states, classes, after, matches, safe)
-    tokens = _Tokens(_array(h, 6, np.uint8), _array(h, 7, np.int64), _array(h, 8, np.int64), _array(h, 9, np.int32))
-    pairs, filter = _table(h, 12, 2, np.uint64), _array(h, 13, np.uint64)
-    ranks = _Ranks(_array(h, 10, np.int32), _array(h, 11, np.uint64), pairs, filter)
-    known, ends = _array(h, 14, np.uint8), _array(h, 15, np.int64)
-    specials = _Specials(known, ends, _array(h, 16, np.int64), _array(h, 17, np.int64))
-    begin, at, entry = _array(h, 18, np.int64), _array(h, 19, np.int64), _array(h, 20, np.uint32)
-    cursors = _Cursors(begin, at, entry, _array(h, 21, np.int64), _table(h, 22, h[22, 1] // LANES, np.int64))
-    entries, pool, words = _table(h, 24, 4, np.uint64), _array(h, 25, np.uint32), _array(h, 26, np.uint8)
-    cache = _Cache(entries, pool, words, _array(h, 27, np.int64))
-    merging = _Merging(_array(h, 28, np.uint32), _array(h, 29, np.uint32), _array(h, 30, np.uint64))
-    desk = _Desk(cursors, _table(h, 23, h[23, 1] // 3, np.uint64), cache, merging)
-    text, pieces, out = _array(h, 31, np.uint8), _table(h, 32, 4, np.int64), _array(h, 33, np.uint32)
-    reached = _array(h, 34, np.int64)
-
-    size = len(data)
-    for k in range(size):
-        text[k] = data[k]
-    n = _cut_at_specials(text, 0, size, specials, pieces, 0)
-    if n > len(pieces) - 2:
-        return np.int64(-1)
-    reached[0] = reached[1] = 0
-    if _encode_pieces(text, text, pieces[:n], scanner, tokens, ranks, desk, out, reached) != DONE:
-        return np.int64(-1)
-    return reached[1]
-
-
-def _new_desk() -> _Desk:
-    """The memory is taken as it is used: some 4 MB, and up to 112 MB of cache."""
-    return _Desk(
-        _new_cursors(),
-        np.zeros((3, 2 * ENOUGH + 16), np.uint64),
-        _Cache(
-            np.zeros((min(FIRST, CACHED), 4), np.uint64),
-            np.zeros(POOLED, np.uint32),
-            np.zeros(POOLED, np.uint8),
-            np.array([0, 0, 0, CACHED]),
-        ),
-        _Merging(np.zeros(SCANNED, np.uint32), np.zeros(SCANNED, np.uint32), np.zeros(SCANNED, np.uint64)),
-    )
-
-
-def _new_sheet() -> _Sheet:
-    return _Sheet(
-        np.zeros(max(2 * BLOCK, SHORT_TEXT) + PADDING, np.uint8),
-        np.zeros((64 + BLOCK // 64, 4), np.int64),
-        np.zeros(max(BLOCK, 2 * SHORT_TEXT), np.uint32),
-        np.zeros(3, np.int64),
-    )
-
-
-def _handles(scanner: Scanner, tokens: _Tokens, ranks: _Ranks, specials: _Specials, desk: _Desk, sheet: _Sheet):
-    """Where all these arrays stand, and their sizes: int64[35, 2]. They must outlive it.
-
-    As arguments they would cost 40 ns each, in named tuples 130: more than to encode a dozen bytes.
-    """
-    table, n_states, *others = scanner
-    arrays = [table, *others, *tokens, *ranks, *specials, *desk.cursors, desk.keys, *desk.cache, *desk.merging, *sheet]
-    return np.array(
-        [(scanner.after.shape[1], n_states), *((array.ctypes.data, array.size) for array in arrays)], np.int64
-    )
-
-
-def _new_tokens(vocab: Mapping[int, bytes]) -> _Tokens:
-    """The tokens, without the table."""
-    ids = np.fromiter(vocab, np.int64, len(vocab))
-    lengths = np.fromiter(map(len, vocab.values()), np.int64, len(vocab))
-    starts, sizes = np.zeros((2, max(vocab, default=0) + 1), np.int64)
-    starts[ids], sizes[ids] = np.cumsum(lengths) - lengths, lengths
-    return _Tokens(_padded(b"".join(vocab.values())), starts, sizes, np.zeros(0, np.int32))
-
-
-def _indexed(tokens: _Tokens, ids: Sequence[int]) -> _Tokens:
-    """The tokens with a table of these ids."""
-    tokens = tokens._replace(slots=np.full(_table_size(len(ids)), -1, np.int32))
-    _index_tokens(np.array(ids, np.int64), tokens)
-    return tokens
-
-
-def _splits(tokens: _Tokens, ids: Sequence[int]) -> np.ndarray:
-    """All ways to make one of these tokens of two of the table: int64[…, 3], by the token, then the place."""
-    ids = np.array(ids, np.int64)
-    splits = np.empty((_list_splits(ids, tokens, np.empty((0, 3), np.int64)), 3), np.int64)
-    _list_splits(ids, tokens, splits)
-    return splits
-
-
-def _new_ranks(byte_ids: Sequence[int], merges: np.ndarray, by_id: bool) -> _Ranks:
-    size = _table_size(len(merges))
-    ranks = _Ranks(
-        np.array(byte_ids, np.int32),
-        np.full(1 << 16, NONE, np.uint64),
-        np.full((size, 2), NONE, np.uint64),
-        np.zeros(size >> 3, np.uint64),
-    )
-    _fill_ranks(merges, by_id, ranks)
-    return ranks
-
-
-def _new_specials(special_tokens: Mapping[str, int]) -> _Specials:
-    in_order = sorted((token.encode()[:2], -len(token.encode()), token) for token in special_tokens)
-    tokens = [token.encode() for *_, token in in_order]
-    return _Specials(
-        _padded(b"".join(tokens)),
-        np.cumsum([0, *map(len, tokens)]),
-        np.array([special_tokens[token] for *_, token in in_order], np.int64),
-        np.searchsorted([token[0] for token in tokens], np.arange(257)),
-    )
-
-
-# ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class _Place:
-    """All that one thread encodes with, and what `_encode_short` is told of it."""
-
-    def __init__(self, *common: NamedTuple, specials: Mapping[str, _Specials]):
-        self.common, self.specials = common, specials
-        self.sheet = _new_sheet()
-        self._settle(_new_desk())
-
-    def _settle(self, desk: _Desk) -> None:
-        self.desk = desk
-        self.handles = {name: _handles(*self.common, which, desk, self.sheet) for name, which in self.specials.items()}
-
-    def grow(self) -> None:
-        """Make the cache four times as large."""
-        cache = self.desk.cache
-        larger = np.zeros((min(4 * len(cache.entries), cache.used[3]), 4), np.uint64)
-        _rehash(cache.entries, larger)
-        self._settle(self.desk._replace(cache=cache._replace(entries=larger)))
-
-
-class Flags(NamedTuple):
-    """How Hugging Face finds a special token in a text."""
-
-    single_word: bool = False  # only where no letter or digit stands beside it
-    lstrip: bool = False  # with the white space before it
-    rstrip: bool = False  # and behind it
-    normalized: bool = False  # after all that are not
-    special: bool = True  # left out by what is to leave special tokens out: nothing here does
-
-
-class Tokenizer:
-    """Text to token ids and back.
-
-    vocab           id -> bytes; ids may have gaps
-    merges          pairs of bytes, the first to be merged first; or None, and any two neighbours whose bytes, joined,
-                    are a token may merge, the token of the lowest id first, as tiktoken does
-    special_tokens  strings, or strings and their ids; those that have no id get the ids behind the last
-    pattern         the name of a pattern, a regular expression, or several, each of which cuts what the last has left
-    ignore_merges   a pretoken that is a token is that token, even where the merges do not get there
-    add_prefix_space  text that does not begin with a space is encoded as if it did
-    flags           how special tokens are found, if not in the plain way
-
-    Threads may share a tokenizer, and it can be pickled. Raises ValueError for a vocabulary that cannot be.
-
-    >>> vocab = {0: b"<|end|>"} | {1 + b: bytes([b]) for b in range(256)} | {257: b"hi"}
-    >>> tokenizer = Tokenizer(vocab, [(b"h", b"i")], ["<|end|>"])
-    >>> tokenizer.encode("hi!<|end|>")
-    [257, 34, 0]
-    >>> tokenizer.decode([257, 34, 0])
-    'hi!<|end|>'
-    """
-
-    def __init__(
-        self,
-        vocab: Mapping[int, bytes],
-        merges: Sequence[tuple[bytes, bytes]] | None,
-        special_tokens: Iterable[str] | Mapping[str, int] | None = None,
-        pattern: str | Sequence[str] = "gpt2",
-        *,
-        ignore_merges: bool = False,
-        add_prefix_space: bool = False,
-        flags: Mapping[str, Flags] | None = None,
-    ):
-        self.pattern = Pattern(pattern)
-        self.vocab, self.special_tokens = _with_specials(vocab, special_tokens or ())
-        self.merges = None if merges is None else [(left, right) for left, right in merges]
-        self.ignore_merges = ignore_merges or merges is None
-        self.add_prefix_space = add_prefix_space
-        self.flags = {token: flag for token, flag in (flags or {}).items() if token in self.special_tokens}
-        self.config: dict = {}  # what tokenizer_config.json shall say
-        self.post_processor: dict | None = None  # what tokenizer.json says of it; used by others
-        self._id_of = {token: id for id, token in self.vocab.items()}
-        self._tokens = _new_tokens(self.vocab)
-        byte_ids = [self._id_of.get(bytes([b]), -1) for b in range(256)]
-        special = set(self.special_tokens.values()) - {self._id_of.get(a + b) for a, b in self.merges or ()}
-        ordinary = sorted(id for id in self.vocab if id not in special)
-        if self.ignore_merges:
-            self._tokens = _indexed(self._tokens, ordinary)
-        if self.merges is None:
-            for id in ordinary:
-                if len(self.vocab[id]) > LONGEST_TOKEN:
-                    raise BadInput(f"token {id} has {len(self.vocab[id]):,} bytes; without merges there may be 4,096")
-            self._ranks = _new_ranks(byte_ids, _splits(self._tokens, ordinary), True)
-        else:
-            self._ranks = _new_ranks(byte_ids, _merged_ids(self.merges, self._id_of), False)
-        # What the pattern leaves to `regex` comes in pretokens, and is not cut any further.
-        self._scanner = self.pattern.scanner or Pattern("none").scanner
-        self._specials = {"all": _new_specials(self.special_tokens), "none": _new_specials({})}
-        self._is_plain = not add_prefix_space and not _need_care(self.special_tokens, self.flags)
-        self._places: list[_Place] = []  # those that no thread is using
-
-    def __len__(self) -> int:
-        """The number of tokens, special tokens included."""
-        return len(self.vocab)
-
-    def __repr__(self) -> str:
-        pattern = self.pattern.name or self.pattern.text
-        return f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special, pattern {pattern}>"
-
-    def __reduce__(self):
-        return _unpickled, (self._pickled,)
-
-    def _state(self) -> tuple[tuple, dict]:
-        """What to make the same tokenizer with."""
-        names = "ignore_merges", "add_prefix_space", "flags"
-        return (self.vocab, self.merges, self.special_tokens, self.pattern.text), {k: getattr(self, k) for k in names}
-
-    @functools.cached_property
-    def _pickled(self) -> bytes:
-        return zlib.compress(pickle.dumps((self._state(), self.config, self.post_processor)), 1)
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """A SHA-256 of all that decides about ids, in hexadecimal."""
-        (vocab, merges, special_tokens, pattern), options = self._state()
-        model = sorted(vocab.items()), merges, sorted(special_tokens.items()), pattern, sorted(options.items())
-        return hashlib.sha256(repr(model).encode()).hexdigest()
-
-    @classmethod
-    def from_files(
-        cls,
-        vocab_path: str | os.PathLike,
-        merges_path: str | os.PathLike,
-        special_tokens: Iterable[str] | None = None,
-        pattern: str = "gpt2",
-    ) -> Tokenizer:
-        """Load GPT-2's two files, vocab.json and merges.txt.
-
-        If no special tokens are given, they are the tokens that no merge makes, the bytes apart.
-        """
-        return _from_gpt2(Path(vocab_path), Path(merges_path), special_tokens, pattern)
-
-    @classmethod
-    def load(
-        cls,
-        path: str | os.PathLike,
-        *,
-        encoding: str | None = None,
-        pattern: str | None = None,
-        special_tokens: Iterable[str] | Mapping[str, int] | None = None,
-    ) -> Tokenizer:
-        """Load a model from a file or a folder: what it is, its content tells.
-
-        That is a tokenizer.json of Hugging Face's with a byte-level BPE; GPT-2's vocab.json and merges.txt, whatever
-        they are called; or a rank file of tiktoken's. For a rank file, `encoding` is a name in ENCODINGS, or `pattern`
-        and `special_tokens` say what the file does not; neither is needed for a published one, or one that was saved
-        here. Raises ValueError for a file that is none of these, and for what would encode otherwise here than there.
-        """
-        return _load(Path(path), encoding, pattern, special_tokens)
-
-    def save(self, path: str | os.PathLike, format: str | None = None) -> None:
-        """Write a model folder.
-
-        "huggingface"   tokenizer.json, tokenizer_config.json, special_tokens_map.json
-        "gpt2"          vocab.json, merges.txt
-        "tiktoken"      tokenizer.tiktoken, and the pattern and the special tokens in tokenizer.tiktoken.json
-        None            the first, and the second if it can be
-
-        Raises ValueError for what the format cannot hold.
-        """
-        if format not in (None, *FORMATS):
-            raise BadInput(f"the formats are {', '.join(FORMATS)}, not {format!r}")
-        if format is None:
-            plain = self.merges is not None and not self.ignore_merges
-            texts = _huggingface_files(self) | (_gpt2_files(self) if plain else {})
-        else:
-            texts = FORMATS[format](self)
-        _write_files(Path(path), texts)
-
-    def to_huggingface(self):
-        """A `tokenizers.Tokenizer` with the same ids."""
-        tokenizers = _imported("tokenizers")
-        return tokenizers.Tokenizer.from_str(_huggingface_files(self)["tokenizer.json"])
-
-    def to_tiktoken(self, name: str = "bpe_numba"):
-        """A `tiktoken.Encoding` with the same ids; raises ValueError if there can be none."""
-        tiktoken = _imported("tiktoken")
-        ranks = _tiktoken_ranks(self)
-        return tiktoken.Encoding(
-            name, pat_str=self.pattern.text, mergeable_ranks=ranks, special_tokens=self.special_tokens
-        )
-
-    def token_to_id(self, token: bytes | str) -> int | None:
-        """The id of a token, or None."""
-        return self._id_of.get(token.encode() if isinstance(token, str) else token)
-
-    def id_to_token(self, id: int) -> bytes:
-        """The bytes of a token; raises ValueError if there is no such id."""
-        try:
-            return self.vocab[id]
-        except (KeyError, TypeError):
-            raise BadInput(f"id {id!r} is not in the vocabulary, whose ids end at {max(self.vocab)}") from None
-
-    def encode(self, text: str | bytes, allowed_special: str | Iterable[str] = "all") -> list[int]:
-        """The ids of a text, or of bytes, valid UTF-8 or not.
-
-        allowed_special says which special tokens in the text become their ids: "all", "none", or some of them. The
-        others are text like any other: nobody can forge a control token that is not allowed.
-        """
-        return self._encode_text(text, allowed_special, np.ndarray.tolist)
-
-    def encode_ordinary(self, text: str | bytes) -> list[int]:
-        """The ids of a text in which no special token is honoured."""
-        return self.encode(text, "none")
-
-    def encode_to_numpy(self, text: str | bytes, allowed_special: str | Iterable[str] = "all") -> np.ndarray:
-        """What `encode` gives, as uint32[N].
-
-        >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
-        array([ 72, 105], dtype=uint32)
-        """
-        return self._encode_text(text, allowed_special, np.ndarray.copy)
-
-    def encode_batch(
-        self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
-    ) -> list[list[int]]:
-        """The ids of each text; large batches in several threads, one a core if not told otherwise.
-
-        >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch(["Hi", "", "!"])
-        [[72, 105], [], [33]]
-        """
-        ids, offsets = self.encode_batch_to_numpy(texts, allowed_special, threads=threads)
-        ids, offsets = ids.tolist(), offsets.tolist()
-        return [ids[start:stop] for start, stop in itertools.pairwise(offsets)]
-
-    def encode_batch_to_numpy(
-        self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all texts, uint32[N], and where those of each begin and end, int64[T + 1].
-
-        >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch_to_numpy(["Hi", "", "!"])
-        (array([ 72, 105,  33], dtype=uint32), array([0, 2, 2, 3]))
-        """
-        if isinstance(texts, (str, bytes)):
-            raise BadInput("encode_batch takes a list of texts: encode takes one")
-        if threads is not None and threads < 1:
-            raise BadInput(f"{threads} threads: at least one must do the work")
-        if not isinstance(allowed_special, str):
-            allowed_special = list(allowed_special)
-        batches = list(_batches(map(_text_bytes, texts)))
-        encode = functools.partial(self._encode_texts, allowed_special=allowed_special)
-        if len(batches) < 2 or threads == 1:
-            encoded = list(map(encode, batches))
-        else:
-            with ThreadPoolExecutor(threads or available_cores()) as pool:
-                encoded = list(pool.map(encode, batches))
-        lengths = [np.diff(offsets) for _, offsets in encoded]
-        return (
-            np.concatenate([ids for ids, _ in encoded] or [np.zeros(0, np.uint32)]),
-            np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])),
-        )
-
-    def encode_iterable(
-        self, chunks: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all"
-    ) -> Iterator[int]:
-        """The ids of a text that comes in chunks, a file say: the same as of the whole text, in bounded memory.
-
-        What `Splitter` says about memory holds here.
-        """
-        if isinstance(chunks, (str, bytes)):
-            chunks = [chunks]
-        if not self._is_plain:
-            yield from self.encode("".join(_decoded(chunks)).encode("utf-8", "surrogateescape"), allowed_special)
-            return
-        splitter = Splitter(self.pattern, self._allowed(allowed_special))
-        for text in _decoded(chunks):
-            yield from self._encode_stretch(splitter.feed(text))
-        yield from self._encode_stretch(splitter.close())
-
-    def _encode_text(self, text: str | bytes, allowed_special: str | Iterable[str], taken: Callable):
-        """The ids of a text, as `taken` takes them from an array; a short one without ado."""
-        data = text.encode() if isinstance(text, str) and text.isascii() else _text_bytes(text)
-        if len(data) <= SHORT_TEXT and isinstance(allowed_special, str):
-            try:
-                place = self._places.pop()
-            except IndexError:
-                place = self._new_place()
-            handles = place.handles.get(allowed_special)
-            n = -1 if handles is None else _encode_short(data, handles)
-            ids = taken(place.sheet.out[:n]) if n >= 0 else None
-            self._places.append(place)
-            if ids is not None:
-                return ids
-        ids = self._encode_texts([data], allowed_special)[0]
-        return ids.tolist() if taken is np.ndarray.tolist else ids
-
-    def _new_place(self) -> _Place:
-        usual = self._specials if self.pattern.scanner and self._is_plain else {}
-        return _Place(self._scanner, self._tokens, self._ranks, specials=usual)
-
-    @contextlib.contextmanager
-    def _at_place(self) -> Iterator[_Place]:
-        try:
-            place = self._places.pop()
-        except IndexError:
-            place = self._new_place()
-        yield place
-        self._places.append(place)
-
-    def compile_kernels(self) -> None:
-        """Compile the kernels of encoding, or load them from the cache; processes that are forked later have them."""
-        self.encode_batch([b"one two\xff"])
-        _rehash(np.zeros((2, 4), np.uint64), np.zeros((4, 4), np.uint64))
-
-    def _encode_stretch(self, found: Sequence[Piece]) -> list[int]:
-        texts = [_to_bytes(piece.text) for piece in found]
-        ends = np.cumsum([0, *map(len, texts)])
-        pieces = np.zeros((len(texts), 4), np.int64)
-        pieces[:, 0], pieces[:, 1] = ends[:-1], ends[1:]
-        pieces[:, 2] = [self.special_tokens[piece.text] if piece.is_special else -1 for piece in found]
-        with self._at_place() as place:
-            return self._encode_pieces(_padded(b"".join(texts)), pieces, [len(pieces)], place)[0].tolist()
-
-    def _encode_texts(
-        self, texts: Sequence[bytes], allowed_special: str | Iterable[str], number: np.dtype | type = np.uint32
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all texts, end to end, and their offsets."""
-        if not self._is_plain:
-            return self._encode_with_care(texts, allowed_special, number)
-        specials = self._specials_of(allowed_special)
-        size = sum(map(len, texts))
-        with self._at_place() as place:
-            sheet = place.sheet
-            fits = size + PADDING <= len(sheet.text)
-            text = sheet.text[: size + PADDING] if fits else np.empty(size + PADDING, np.uint8)
-            text[:size] = np.frombuffer(texts[0] if len(texts) == 1 else b"".join(texts), np.uint8)
-            text[size:] = 0
-            pieces, last, start = sheet.pieces, [0], 0
-            for part in texts:
-                n = _cut_at_specials(text, start, start + len(part), specials, pieces, last[-1])
-                while n > len(pieces) - 2:
-                    pieces = np.concatenate([pieces, np.zeros((n, 4), np.int64)])
-                    n = _cut_at_specials(text, start, start + len(part), specials, pieces, last[-1])
-                last.append(n)
-                start += len(part)
-            return self._encode_pieces(text, pieces, last, place, number)
-
-    def _encode_with_care(
-        self, texts: Sequence[bytes], allowed_special: str | Iterable[str], number: np.dtype | type
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """`_encode_texts` where special tokens have flags, or text is to begin with a space."""
-        flags = {token: self.flags.get(token, Flags()) for token in self._allowed(allowed_special)}
-        found, last = [], [0]
-        for text in texts:
-            for part, token in _split_at_added(_to_text(text), flags):
-                prefix = " " if self.add_prefix_space and token is None and not part.startswith(" ") else ""
-                found.append((_to_bytes(prefix + part), -1 if token is None else self.special_tokens[token]))
-            last.append(len(found))
-        ends = np.cumsum([0, *(len(data) for data, _ in found)])
-        pieces = np.zeros((len(found), 4), np.int64)
-        pieces[:, 0], pieces[:, 1], pieces[:, 2] = ends[:-1], ends[1:], [id for _, id in found]
-        with self._at_place() as place:
-            return self._encode_pieces(_padded(b"".join(data for data, _ in found)), pieces, last, place, number)
-
-    def _encode_pieces(
-        self,
-        text: np.ndarray,
-        pieces: np.ndarray,
-        last: Sequence[int],
-        place: _Place,
-        number: np.dtype | type = np.uint32,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of pieces, see the kernel of this name, and where they are after so many pieces."""
-        if len(text) >= 1 << 32:
-            raise BadInput("more than 4 GB of text at once: encode_iterable takes it in chunks")
-        pieces = pieces[: last[-1]]
-        if self.pattern.scanner is None:
-            pieces, last = self._cut_by_regex(text, pieces, last)
-        out = place.sheet.out if len(text) <= len(place.sheet.text) else np.empty(len(text) // 3, np.uint32)
-        at, shown = np.zeros(3, np.int64), text
-        while True:
-            status = _encode_pieces(text, shown, pieces, self._scanner, self._tokens, self._ranks, place.desk, out, at)
-            if status == DONE:
-                break
-            if status == NO_ROOM:
-                larger = np.empty(max(len(out) * 3 // 2, at[1] + at[2]), np.uint32)
-                larger[: at[1]] = out[: at[1]]
-                out = larger
-            elif status == NOT_UTF8:
-                shown = _as_utf8(text)
-            elif status == GROW:
-                place.grow()
-            else:
-                self._refuse_byte(text, pieces[at[0]])
-        if out is not place.sheet.out and number == out.dtype:
-            out.resize(at[1], refcheck=False)
-            ids = out
-        else:
-            ids = out[: at[1]].astype(number)
-        return ids, np.concatenate([np.zeros(1, np.int64), pieces[:, 3]])[last]
-
-    def _refuse_byte(self, text: np.ndarray, piece: np.ndarray):
-        known = self._ranks.byte_ids[text[piece[0] : piece[1]]] >= 0
-        byte = text[piece[0] + int(np.argmin(known))]
-        raise BadInput(f"the byte 0x{byte:02X} is not in the vocabulary")
-
-    def _cut_by_regex(self, text: np.ndarray, pieces: np.ndarray, last: Sequence[int]) -> tuple[np.ndarray, list[int]]:
-        """Pieces that are pretokens, and how many there are at the end of each text."""
-        data, cut, reached = text.tobytes(), [], [0]
-        for start, stop, id, _ in pieces.tolist():
-            ends = [stop]
-            if id < 0:
-                ends = np.cumsum([start, *map(len, self.pattern.split(data[start:stop]))])[1:]
-            for end in ends:
-                cut.append((start, end, id, 0))
-                start = end
-            reached.append(len(cut))
-        return np.array(cut, np.int64).reshape(-1, 4), [reached[n] for n in last]
-
-    def _specials_of(self, allowed_special: str | Iterable[str]) -> _Specials:
-        if isinstance(allowed_special, str) and allowed_special in self._specials:
-            return self._specials[allowed_special]
-        return _new_specials({token: self.special_tokens[token] for token in self._allowed(allowed_special)})
-
-    def _allowed(self, allowed_special: str | Iterable[str]) -> list[str]:
-        if isinstance(allowed_special, str):
-            if allowed_special not in ("all", "none"):
-                raise BadInput(f"allowed_special is 'all', 'none' or a set of tokens, not {allowed_special!r}")
-            return list(self.special_tokens) if allowed_special == "all" else []
-        for token in (allowed := list(allowed_special)):
-            if token not in self.special_tokens:
-                raise BadInput(f"{token!r} is not a special token of this tokenizer: {', '.join(self.special_tokens)}")
-        return allowed
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes of some ids; raises ValueError for an id that is not in the vocabulary."""
-        few = self._decoded_few(ids)
-        return self._decoded(ids).tobytes() if few is None else few
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of some ids. What is not UTF-8 becomes U+FFFD."""
-        few = self._decoded_few(ids)
-        return str(self._decoded(ids).data, "utf-8", "replace") if few is None else few.decode("utf-8", "replace")
-
-    def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
-        """The texts of several lists of ids."""
-        return [self.decode(ids) for ids in batch]
-
-    def _decoded_few(self, ids: Iterable[int]) -> bytes | None:
-        """A short list, without the 3 µs that it takes to call two kernels; None for all else."""
-        if not isinstance(ids, list) or len(ids) > 64:
-            return None
-        try:
-            return b"".join([self.vocab[id] for id in ids])
-        except (KeyError, TypeError):
-            return None  # to be told what is wrong
-
-    def _decoded(self, ids: Iterable[int]) -> np.ndarray:
-        ids = _id_array(ids)
-        size = _decoded_size(ids, self._tokens.sizes)
-        if size < 0:
-            self.id_to_token(int(ids[-1 - size]))
-        text = np.empty(size + PADDING, np.uint8)
-        _write_tokens(ids, self._tokens, text)
-        return text[:size]
-
-
-_unpickled_before: dict[bytes, Tokenizer] = {}
-
-
-def _unpickled(pickled: bytes) -> Tokenizer:
-    """A tokenizer is sent with each piece of work, and made once in a process; the last few are kept."""
-    if pickled not in _unpickled_before:
-        (arguments, options), config, post_processor = pickle.loads(zlib.decompress(pickled))
-        tokenizer = Tokenizer(*arguments, **options)
-        tokenizer.config, tokenizer.post_processor, tokenizer._pickled = config, post_processor, pickled
-        _keep(pickled, tokenizer)
-    return _unpickled_before[pickled]
-
-
-def _keep(pickled: bytes, tokenizer: Tokenizer) -> None:
-    while len(_unpickled_before) >= 4:
-        del _unpickled_before[next(iter(_unpickled_before))]
-    _unpickled_before[pickled] = tokenizer
-
-
-def _need_care(special_tokens: Iterable[str], flags: Mapping[str, Flags]) -> bool:
-    """Whether to look for special tokens, the longest first, is not enough."""
-    plain = {Flags(normalized=n, special=s) for n in (False, True) for s in (False, True)}
-    mixed = len({flags.get(token, Flags()).normalized for token in special_tokens}) > 1
-    return not plain.issuperset(flags.values()) or (mixed and _can_overlap(list(special_tokens)))
-
-
-def _split_at_added(text: str, flags: Mapping[str, Flags]) -> Iterator[tuple[str, str | None]]:
-    """Cut a text at special tokens as Hugging Face does: those that are not `normalized` first."""
-    parts: list[tuple[str, str | None]] = [(text, None)]
-    for normalized in (False, True):
-        wanted = [token for token, flag in flags.items() if flag.normalized == normalized]
-        if wanted:
-            pattern = _special_regex(wanted)
-            cut = ([(part, token)] if token else _split_once(part, pattern, flags) for part, token in parts)
-            parts = list(itertools.chain.from_iterable(cut))
-    return ((part, token) for part, token in parts if part)
-
-
-def _split_once(text: str, pattern: regex.Pattern, flags: Mapping[str, Flags]) -> Iterator[tuple[str, str | None]]:
-    end = 0
-    for match in pattern.finditer(text):
-        flag, start, stop = flags[match[0]], match.start(), match.end()
-        if flag.single_word and (regex.search(r"\w\Z", text[:start]) or regex.match(r"\w", text[stop:])):
-            continue
-        if flag.lstrip:
-            start = max(end, len(text[:start].rstrip()))
-        if flag.rstrip:
-            stop += len(text[stop:]) - len(text[stop:].lstrip())
-        yield text[end:start], None
-        yield text[start:stop], match[0]
-        end = stop
-    yield text[end:], None
-
-
-def _imported(name: str):
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise BadInput(f"this needs the package {name}: pip install {name}") from None
-
-
-def _text_bytes(text: str | bytes) -> bytes:
-    if isinstance(text, bytes):
-        return text
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise BadInput(_surrogate(error)) from None
-    except AttributeError:
-        raise BadInput(f"a text is str or bytes, not {type(text).__name__}") from None
-
-
-def _batches(texts: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Texts in lists of BLOCK bytes, or somewhat more."""
-    batch, size = [], 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if size >= BLOCK:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def _id_array(ids: Iterable[int]) -> np.ndarray:
-    """Ids as uint32; raises ValueError for what cannot be an id."""
-    if isinstance(ids, np.ndarray):
-        if ids.dtype.kind not in "iu" or ids.ndim != 1:
-            raise BadInput(f"ids are whole numbers in a row, not {ids.dtype} of shape {ids.shape}")
-        if ids.dtype != np.uint32 and ids.size and not (ids.min() >= 0 and ids.max() < MOST_IDS):
-            raise BadInput(f"id {next(id for id in ids.tolist() if not 0 <= id < MOST_IDS)} is not in the vocabulary")
-        return np.require(ids, np.uint32, ["C", "W"])
-    ids = ids if isinstance(ids, (list, tuple)) else list(ids)
-    try:
-        return np.frombuffer(array("I", ids), np.uint32)
-    except (TypeError, OverflowError):
-        wrong = next(id for id in ids if not isinstance(id, (int, np.integer)) or not 0 <= id < MOST_IDS)
-        raise BadInput(f"id {wrong!r} is not in the vocabulary") from None
-
-
-_IDS = f"an id is a whole number from 0 to {MOST_IDS - 1:,}"
-
-
-def _is_id(id: object) -> bool:
-    return isinstance(id, int) and not isinstance(id, bool) and 0 <= id < MOST_IDS
-
-
-def _checked_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
-    """A copy, after a look at every entry."""
-    seen: dict[bytes, int] = {}
-    for id, token in vocab.items():
-        if not _is_id(id):
-            raise BadInput(f"the token {token!r} has the id {id!r}: {_IDS}")
-        if not isinstance(token, bytes) or not token:
-            raise BadInput(f"a token is bytes, at least one: id {id} has {token!r}")
-        if token in seen:
-            raise BadInput(f"the ids {seen[token]} and {id} have the same bytes, {token!r}")
-        seen[token] = id
-    return dict(vocab)
-
-
-def _with_specials(
-    vocab: Mapping[int, bytes], special_tokens: Iterable[str] | Mapping[str, int]
-) -> tuple[dict[int, bytes], dict[str, int]]:
-    """The vocabulary with the special tokens, and their ids: given, or found in the vocabulary, or behind its last."""
-    vocab = _checked_vocab(vocab)
-    given = special_tokens if isinstance(special_tokens, Mapping) else {}
-    id_of = {token: id for id, token in vocab.items()}
-    ids, following = {}, max(vocab, default=-1) + 1
-    for token in _checked_specials(special_tokens):
-        known = id_of.get(token.encode())
-        id = given.get(token, following if known is None else known)
-        if not _is_id(id):
-            raise BadInput(f"the special token {token!r} has the id {id!r}: {_IDS}")
-        if id != known and known is not None:
-            raise BadInput(f"the special token {token!r} has the ids {known} and {id}")
-        if vocab.setdefault(id, token.encode()) != token.encode():
-            raise BadInput(f"the special token {token!r} has the id {id}, which is that of {vocab[id]!r}")
-        ids[token] = id_of[token.encode()] = id
-        following = max(following, id + 1)
-    return vocab, ids
-
-
-def _merged_ids(merges: Sequence[tuple[bytes, bytes]], id_of: Mapping[bytes, int]) -> np.ndarray:
-    """Merges as ids: left, right, and what they become; int64[M, 3]."""
-    merged = []
-    for rank, (left, right) in enumerate(merges):
-        for token in (left, right, left + right):
-            if token not in id_of:
-                raise BadInput(f"merge {rank}, of {left!r} and {right!r}: {token!r} is not in the vocabulary")
-        merged.append((id_of[left], id_of[right], id_of[left + right]))
-    return np.array(merged, np.int64).reshape(-1, 3)
-
-
-# ─── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-LARGEST_FILE = 1 << 28  # bytes of a model file: o200k_base has 4 million, and the largest tokenizer.json some 40
-
-
-class Encoding(NamedTuple):
-    """A rank file that was published, and what it does not say."""
-
-    pattern: str
-    special_tokens: Mapping[str, int]
-    digest: str  # SHA-256 of the file
-
-
-def _numbered(names: Iterable[str], first: int) -> dict[str, int]:
-    return dict(zip(names, itertools.count(first), strict=False))
-
-
-_FIM = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
-_R50K = Encoding("gpt2", {"<|endoftext|>": 50256}, "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930")
-_O200K = Encoding(
-    "o200k",
-    {"<|endoftext|>": 199999, "<|endofprompt|>": 200018},
-    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
-)
-_HARMONY = {200002: "return", 200003: "constrain", 200005: "channel", 200006: "start", 200007: "end", 200008: "message"}
-_HARMONY |= {200012: "call", 200018: "endofprompt"}
-_LLAMA3 = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id", 9: "eot_id"}
-_reserved = itertools.count()
-
-# Facts of tiktoken 0.14 and of Llama 3's own code.
-ENCODINGS = {
-    "gpt2": _R50K,
-    "r50k_base": _R50K,
-    "p50k_base": _R50K._replace(digest="94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"),
-    "cl100k_base": Encoding(
-        "cl100k",
-        _numbered(("<|endoftext|>", *_FIM), 100257) | {"<|endofprompt|>": 100276},
-        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
-    ),
-    "o200k_base": _O200K,
-    "o200k_harmony": _O200K._replace(
-        special_tokens={"<|startoftext|>": 199998, "<|endoftext|>": 199999}
-        | {f"<|{_HARMONY.get(id, f'reserved_{id}')}|>": id for id in range(200000, 201088)}
-    ),
-    "llama3": Encoding(
-        "llama3",
-        {
-            f"<|{_LLAMA3[n] if n in _LLAMA3 else f'reserved_special_token_{next(_reserved)}'}|>": 128000 + n
-            for n in range(256)
-        },
-        "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55",
-    ),
-}
-
-
-def _to_chars(token: bytes) -> str:
-    return token.decode("latin-1").translate(_CHAR_OF)
-
-
-def _from_chars(chars: str, where: str) -> bytes:
-    try:
-        return bytes(map(_BYTE_OF.__getitem__, chars))
-    except KeyError as error:
-        raise BadInput(
-            f"{where}: {error.args[0]!r} in {chars!r} does not stand for a byte: not a byte-level BPE"
-        ) from None
-
-
-def _token_names(tokenizer: Tokenizer) -> dict[str, int]:
-    """The vocabulary as files have it: special tokens as they are, all others in BYTE_CHARS; by id."""
-    special = {id: token for token, id in tokenizer.special_tokens.items()}
-    names: dict[str, int] = {}
-    for id, token in sorted(tokenizer.vocab.items()):
-        name = special.get(id) or _to_chars(token)
-        if name in names:
-            raise BadInput(
-                f"the ids {names[name]} and {id} would both be written as {name!r}: rename the special token"
-            )
-        names[name] = id
-    return names
-
-
-def _load(
-    path: Path, encoding: str | None, pattern: str | None, special_tokens: Iterable[str] | Mapping[str, int] | None
-) -> Tokenizer:
-    """See Tokenizer.load."""
-    file = _model_in(path) if path.is_dir() else path
-    if not file.is_file():
-        raise BadInput(f"{path}: no such file or folder")
-    data = _model_bytes(file)
-    if data.lstrip()[:1] == b"{":
-        content = _json(data, str(file))
-        if not all(isinstance(value, int) for value in content.values()):
-            tokenizer = _from_huggingface(content, str(file))
-        else:
-            merges = _partner(file, ("vocab", "merges"), ("encoder.json", "vocab.bpe"), "merges")
-            tokenizer = _from_gpt2(file, merges, special_tokens, pattern or "gpt2")
-    elif regex.match(rb"[A-Za-z0-9+/]+=* \d+\r?\n", data):
-        tokenizer = _from_ranks(data, file, encoding, pattern, special_tokens)
-    elif regex.match(rb"#version|\S+ \S+\r?\n", data):
-        vocab = _partner(file, ("merges", "vocab"), ("vocab.bpe", "encoder.json"), "vocabulary")
-        tokenizer = _from_gpt2(vocab, file, special_tokens, pattern or "gpt2")
-    elif b"\n##" in data:
-        raise BadInput(f"{file}: looks like a vocabulary of WordPiece (BERT's), which is not supported")
-    elif data[:1] == b"\n":
-        raise BadInput(f"{file}: looks like a SentencePiece model, which is not supported")
-    else:
-        raise BadInput(f"{file}: neither a tokenizer.json, nor vocab.json or merges.txt, nor a rank file")
-    if (config := file.with_name("tokenizer_config.json")).is_file():
-        content = _json(_model_bytes(config), str(config))
-        tokenizer.config = {name: content[name] for name in _CONFIG if name in content}
-    return tokenizer
-
-
-def _model_in(folder: Path) -> Path:
-    """The file of a folder that is, or begins, a model."""
-    for name in ("tokenizer.json", "vocab.json", "encoder.json", "tokenizer.tiktoken", "tokenizer.model"):
-        if (folder / name).is_file():
-            return folder / name
-    found = sorted(folder.glob("*.tiktoken")) + sorted(folder.glob("*tokenizer.json"))
-    if len(found) != 1:
-        raise BadInput(f"{folder}: no tokenizer.json here, nor vocab.json and merges.txt, nor one .tiktoken file")
-    return found[0]
-
-
-def _partner(file: Path, names: tuple[str, str], published: tuple[str, str], what: str) -> Path:
-    """The other of GPT-2's two files."""
-    name = published[1] if file.name == published[0] else file.name.replace(*names)
-    for suffix in (file.suffix, ".txt", ".json", ".bpe"):
-        other = file.with_name(name).with_suffix(suffix)
-        if other.is_file() and other != file:
-            return other
-    raise BadInput(f"{file}: the {what} that belongs to it is missing: no {file.with_name(name).stem}.* beside it")
-
-
-def _model_bytes(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        data = file.read(LARGEST_FILE + 1)
-    if len(data) > LARGEST_FILE:
-        raise BadInput(f"{path}: has more than {LARGEST_FILE >> 20} MB, which is no tokenizer")
-    return data
-
-
-def _utf8(data: bytes, where: str) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{where}: not UTF-8 at byte {error.start}") from None
-
-
-def _json(data: bytes, where: str) -> dict:
-    """A JSON object; raises ValueError for what is none, or has a name twice."""
-
-    def once(pairs: list[tuple[str, object]]) -> dict:
-        content = dict(pairs)
-        if len(content) < len(pairs):
-            name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-            raise BadInput(f"{where}: {name!r} stands there twice")
-        return content
-
-    try:
-        content = json.loads(_utf8(data, where), object_pairs_hook=once)
-    except BadInput:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{where}: not JSON ({error})") from None
-    if not isinstance(content, dict):
-        raise BadInput(f"{where}: not a JSON object")
-    return content
-
-
-def _vocab_from_json(names: object, special_tokens: Iterable[str], where: str) -> dict[int, bytes]:
-    """The inverse of `_token_names`."""
-    if not isinstance(names, dict):
-        raise BadInput(f"{where}: a vocabulary is an object of tokens and ids")
-    special = set(special_tokens)
-    vocab: dict[int, bytes] = {}
-    for name, id in names.items():
-        if not _is_id(id):
-            raise BadInput(f"{where}: {name!r} has the id {id!r}: {_IDS}")
-        if vocab.setdefault(id, token := name.encode() if name in special else _from_chars(name, where)) is not token:
-            raise BadInput(f"{where}: {name!r} has the id {id!r}, which is that of {vocab[id]!r}")
-    return vocab
-
-
-def _merges_from_text(text: str, where: str) -> list[tuple[bytes, bytes]]:
-    """Read merges.txt: two tokens a line, below a line with the version, which may be missing."""
-    merges = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip() and not (number == 1 and line.startswith("#version")):
-            merges.append(_merge_from_names(line.rstrip("\r").split(" "), f"{where}, line {number}"))
-    return merges
-
-
-def _merge_from_names(names: object, where: str) -> tuple[bytes, bytes]:
-    if not isinstance(names, list) or len(names) != 2 or not all(isinstance(name, str) and name for name in names):
-        raise BadInput(f"{where}: {names!r} is not a merge, two tokens with a space between them")
-    return _from_chars(names[0], where), _from_chars(names[1], where)
-
-
-def _from_gpt2(
-    vocab_path: Path, merges_path: Path, special_tokens: Iterable[str] | Mapping[str, int] | None, pattern: str
-) -> Tokenizer:
-    names = _json(_model_bytes(vocab_path), str(vocab_path))
-    merges = _merges_from_text(_utf8(_model_bytes(merges_path), str(merges_path)), str(merges_path))
-    if special_tokens is None:
-        made = {_to_chars(left + right) for left, right in merges}
-        special_tokens = [name for name in names if name not in made and not (len(name) == 1 and name in _BYTE_OF)]
-    vocab = _vocab_from_json(names, special_tokens, str(vocab_path))
-    return Tokenizer(vocab, merges, special_tokens, pattern)
-
-
-def _gpt2_files(tokenizer: Tokenizer) -> dict[str, str]:
-    merges, unreached = _merges_of(tokenizer)
-    if unreached:
-        raise BadInput(f"GPT-2's files cannot say that {unreached[0]!r} is a token, which no merges make")
-    pairs = ((_to_chars(left), _to_chars(right)) for left, right in merges)
-    return {
-        "vocab.json": _dump(_token_names(tokenizer)),
-        "merges.txt": "".join(["#version: 0.2\n", *(f"{left} {right}\n" for left, right in pairs)]),
-    }
-
-
-def _merges_of(tokenizer: Tokenizer) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-    """The merges, listed even if the tokenizer has ranks; and the tokens that only a look at whole pretokens finds."""
-    if tokenizer.merges is not None and not tokenizer.ignore_merges:
-        return tokenizer.merges, []
-    special, vocab = set(tokenizer.special_tokens.values()), tokenizer.vocab
-    ids = np.array(sorted(id for id, token in vocab.items() if id not in special and len(token) > 1), np.int64)
-    pairs = _pairs_that_make(ids, tokenizer)
-    unreached = [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()]
-    if tokenizer.merges is not None:
-        return tokenizer.merges, unreached
-    return [(vocab[left], vocab[right]) for left, right in pairs[pairs[:, 0] >= 0].tolist()], unreached
-
-
-def _pairs_that_make(ids: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
-    """See `_last_pairs`."""
-    pairs = np.empty((len(ids), 2), np.int64)
-    out = np.empty(max(map(len, tokenizer.vocab.values())), np.uint32)
-    _last_pairs(ids, tokenizer._tokens, tokenizer._ranks, pairs, out)
-    return pairs
-
-
-def _from_ranks(
-    data: bytes,
-    file: Path,
-    encoding: str | None,
-    pattern: str | None,
-    special_tokens: Iterable[str] | Mapping[str, int] | None,
-) -> Tokenizer:
-    """Read a rank file: a line for each token, its bytes in base64 and its id."""
-    vocab: dict[int, bytes] = {}
-    for number, line in enumerate(data.split(b"\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            token, id = line.split()
-            token, id = base64.b64decode(token, validate=True), int(id)
-        except ValueError:
-            raise BadInput(f"{file}, line {number}: not a token in base64 and its id") from None
-        if not _is_id(id) or id in vocab:
-            raise BadInput(f"{file}, line {number}: the id {id} {'stands there twice' if id in vocab else ': ' + _IDS}")
-        vocab[id] = token
-    about = file.with_name(file.name + ".json")
-    canonical = "".join(f"{base64.b64encode(token).decode()} {id}\n" for id, token in sorted(vocab.items()))
-    digest = hashlib.sha256(canonical.encode()).hexdigest()
-    if encoding is None and pattern is None:
-        if about.is_file():
-            content = _json(_model_bytes(about), str(about))
-            pattern, special_tokens = content.get("pattern"), content.get("special_tokens")
-            if not isinstance(pattern, str) or not isinstance(special_tokens, dict):
-                raise BadInput(f"{about}: says neither the pattern nor the special tokens")
-        else:
-            encoding = next((name for name, known in ENCODINGS.items() if known.digest == digest), None)
-    if encoding is not None:
-        if encoding not in ENCODINGS:
-            raise BadInput(f"no encoding is named {encoding!r}; there are {', '.join(ENCODINGS)}")
-        pattern = pattern or ENCODINGS[encoding].pattern
-        special_tokens = ENCODINGS[encoding].special_tokens if special_tokens is None else special_tokens
-    if pattern is None:
-        raise BadInput(
-            f"{file}: a rank file does not say its pattern: name it (pattern=…, --pattern), "
-            f"or the encoding (encoding=…, --encoding): {', '.join(ENCODINGS)}"
-        )
-    return Tokenizer(vocab, None, special_tokens, pattern)
-
-
-def _tiktoken_ranks(tokenizer: Tokenizer) -> dict[bytes, int]:
-    """The ids by which tiktoken merges as the tokenizer does; raises ValueError if there are none."""
-    special = set(tokenizer.special_tokens.values())
-    ranks = {token: id for id, token in tokenizer.vocab.items() if id not in special}
-
-    def refuse(unless: bool, why: str) -> None:
-        if not unless:
-            raise BadInput(f"tiktoken cannot do what this tokenizer does: {why}")
-
-    refuse(all(bytes([b]) in ranks for b in range(256)), "some byte is not a token")
-    refuse(tokenizer._is_plain, "its special tokens have flags, or text gets a space before it")
-    refuse(not tokenizer.pattern.chain, "it has several patterns")
-    if tokenizer.merges is not None:
-        ids = np.array(sorted(id for token, id in ranks.items() if len(token) > 1), np.int64)
-        by_id = Tokenizer({id: token for token, id in ranks.items()}, None, pattern="none")
-        ours, theirs = _pairs_that_make(ids, tokenizer), _pairs_that_make(ids, by_id)
-        for id, pair in zip(ids.tolist(), ours[:, 0].tolist(), strict=True):
-            refuse(pair >= 0 or tokenizer.ignore_merges, f"{tokenizer.vocab[id]!r} is a token that no merges make")
-        ranked = {pair: rank for rank, pair in reversed(list(enumerate(tokenizer.merges)))}
-        vocab = tokenizer.vocab
-        order = [ranked[vocab[left], vocab[right]] for left, right in ours[ours[:, 0] >= 0].tolist()]
-        refuse(order == sorted(order), "its ids are not in the order of its merges")
-        refuse((ours == theirs).all(), "ids alone would merge otherwise")
-    return ranks
-
-
-def _tiktoken_files(tokenizer: Tokenizer) -> dict[str, str]:
-    ranks = sorted(_tiktoken_ranks(tokenizer).items(), key=lambda item: item[1])
-    about = {"pattern": tokenizer.pattern.text, "special_tokens": tokenizer.special_tokens}
-    return {
-        "tokenizer.tiktoken": "".join(f"{base64.b64encode(token).decode()} {id}\n" for token, id in ranks),
-        "tokenizer.tiktoken.json": _dump(about, indent=2),
-    }
-
-
-def _huggingface_files(tokenizer: Tokenizer) -> dict[str, str]:
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False} | tokenizer.config
-    roles = {name: token for name, token in tokenizer.config.items() if name.endswith("_token")}
-    return {
-        "tokenizer.json": _dump(_to_huggingface(tokenizer), indent=2),
-        "tokenizer_config.json": _dump(config, indent=2),
-        "special_tokens_map.json": _dump(roles, indent=2),
-    }
-
-
-def _to_huggingface(tokenizer: Tokenizer) -> dict:
-    """A tokenizer.json, as the `tokenizers` package writes it."""
-    merges, unreached = _merges_of(tokenizer)
-    prefix = tokenizer.add_prefix_space
-    byte_level = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": True}
-    pre_tokenizer: dict = byte_level
-    if tokenizer.pattern.name == "none":
-        pre_tokenizer = byte_level | {"use_regex": False}
-    elif tokenizer.pattern.name != "gpt2":
-        if prefix:
-            raise BadInput("a tokenizer.json adds a space before text with the patterns gpt2 and none only")
-        texts = tokenizer.pattern.text if tokenizer.pattern.chain else [tokenizer.pattern.text]
-        splits = [
-            {"type": "Split", "pattern": {"Regex": text}, "behavior": "Isolated", "invert": False} for text in texts
-        ]
-        pre_tokenizer = {"type": "Sequence", "pretokenizers": [*splits, byte_level | {"use_regex": False}]}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {"id": id, "content": token, **tokenizer.flags.get(token, Flags())._asdict()}
-            for token, id in sorted(tokenizer.special_tokens.items(), key=lambda item: item[1])
-        ],
-        "normalizer": None,
-        "pre_tokenizer": pre_tokenizer,
-        "post_processor": tokenizer.post_processor,
-        "decoder": byte_level | {"add_prefix_space": True},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": bool(unreached) or (tokenizer.merges is not None and tokenizer.ignore_merges),
-            "vocab": _token_names(tokenizer),
-            "merges": [(_to_chars(left), _to_chars(right)) for left, right in merges],
-        },
-    }
-
-
-def _from_huggingface(data: dict, where: str) -> Tokenizer:
-    """Read a tokenizer.json; raises ValueError for what would encode otherwise here than there."""
-
-    def refuse(unless: object, what: str) -> None:
-        if not unless:
-            raise BadInput(f"{where}: {what}")
-
-    model = data.get("model")
-    refuse(isinstance(model, dict), "not a tokenizer.json: it has no model")
-    kind = model.get("type", "BPE")
-    refuse(kind == "BPE" and isinstance(model.get("merges"), list), f"its model is not a BPE but {kind!r}")
-    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
-        refuse(not model.get(key), f"a model with {key} is not supported")
-    normalizer = data.get("normalizer")
-    refuse(
-        not normalizer or normalizer == {"type": "Sequence", "normalizers": []},
-        f"a normalizer is not supported: {json.dumps(normalizer)[:100]}",
-    )
-    for key in ("truncation", "padding"):
-        refuse(not data.get(key), f"{key} is not supported: what it adds or takes away is not the text's")
-    decoder = data.get("decoder")
-    refuse(
-        not decoder or (isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"),
-        f"a decoder that is not ByteLevel is not supported: {json.dumps(decoder)[:100]}",
-    )
-    post_processor = data.get("post_processor")
-    refuse(post_processor is None or isinstance(post_processor, dict), "its post_processor is not an object")
-    added = data.get("added_tokens") or []
-    refuse(
-        isinstance(added, list) and all(isinstance(t, dict) and isinstance(t.get("content"), str) for t in added),
-        "added_tokens is not a list of tokens",
-    )
-    special, flags = {token["content"]: token.get("id") for token in added}, {}
-    refuse(len(special) == len(added), "a token is added twice")
-    for token in added:
-        values = {name: token.get(name, default) for name, default in Flags._field_defaults.items()}
-        refuse(all(isinstance(value, bool) for value in values.values()), f"the flags of {token['content']!r} are odd")
-        if (flag := Flags(**values)) != Flags():
-            flags[token["content"]] = flag
-    names = model.get("vocab")
-    refuse(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
-    vocab = _vocab_from_json(names, special, where)
-    following = len(names)  # what is not in the vocabulary is numbered there anew, whatever the file says
-    for content, id in special.items():
-        wanted = names.get(content, following)
-        refuse(_is_id(id) and wanted == id, f"the added token {content!r} has the ids {wanted} and {id!r}")
-        refuse(content in names or id not in vocab, f"the added token {content!r} has the id of {vocab.get(id)!r}")
-        vocab[id] = content.encode()
-        following = max(following, id + 1)
-    merges = [
-        _merge_from_names(merge.split(" ") if isinstance(merge, str) else merge, f"{where}, merge {rank}")
-        for rank, merge in enumerate(model["merges"])
-    ]
-    refuse(len(set(merges)) == len(merges), "a merge stands there twice")
-    pattern, add_prefix_space = _pattern_from_huggingface(data.get("pre_tokenizer"), where)
-    tokenizer = Tokenizer(
-        vocab,
-        merges,
-        list(special),
-        pattern,
-        ignore_merges=bool(model.get("ignore_merges")),
-        add_prefix_space=add_prefix_space,
-        flags=flags,
-    )
-    refuse(
-        model.get("unk_token") is None or -1 not in tokenizer._ranks.byte_ids,
-        "an unk_token is not supported where bytes are missing in the vocabulary",
-    )
-    tokenizer.post_processor = post_processor
-    return tokenizer
-
-
-def _pattern_from_huggingface(pre_tokenizer: object, where: str) -> tuple[str | list[str], bool]:
-    """The patterns of Splits by regular expressions and of ByteLevel; and whether that puts a space before text."""
-    parts = pre_tokenizer
-    if isinstance(pre_tokenizer, dict):
-        parts = pre_tokenizer.get("pretokenizers") if pre_tokenizer.get("type") == "Sequence" else [pre_tokenizer]
-    patterns = []
-    if isinstance(parts, list) and parts:
-        for part in parts[:-1]:
-            match part:
-                case {"type": "Split", "pattern": {"Regex": str(text)}, "behavior": "Isolated", "invert": False}:
-                    patterns.append(text)
-                case {"type": "Split", "pattern": {"String": str(text)}, "behavior": "Isolated", "invert": False}:
-                    patterns.append(regex.escape(text))
-                case {"type": "Digits", "individual_digits": bool(single)}:
-                    patterns.append(r"\p{N}" if single else r"\p{N}+")
-                case _:
-                    break
-        last = parts[-1]
-        if len(patterns) == len(parts) - 1 and isinstance(last, dict) and last.get("type") == "ByteLevel":
-            prefix, by_regex = last.get("add_prefix_space", True), last.get("use_regex", True)
-            patterns += ["gpt2"] * bool(by_regex)
-            if patterns in ([], ["gpt2"]) or not prefix:
-                return (patterns if len(patterns) > 1 else patterns[0] if patterns else "none"), bool(prefix)
-    raise BadInput(f"{where}: a pre_tokenizer that is not supported: {json.dumps(pre_tokenizer)[:200]}")
-
-
-FORMATS = {"huggingface": _huggingface_files, "gpt2": _gpt2_files, "tiktoken": _tiktoken_files}
+    largest = model if isinstance(model, int) else max(model.vocab, default=0)
+    if name == "auto":
+        name = "uint16" if largest < 1 << 16 else "uint32"
+    require(name in ("uint16", "uint32"), f"the type of ids is auto, uint16 or uint32, not {name!r}")
+    if largest > np.iinfo(name).max:
+        raise InputError(f"{name} does not hold the id {largest:,} of this vocabulary: use uint32")
+    return np.dtype(name)
+
+
+class Kind(NamedTuple):
+    """A family of tokenizers. To add one is to write these six in a section of their own, and a row in KINDS."""
+
+    learn: Callable  # (words, n_symbols, **options) -> Learned
+    tables: Callable  # (model) -> a NamedTuple of arrays
+    tables_type: type  # the class of that NamedTuple, by which Numba finds `segment`
+    segment: Callable  # kernel (text, start, size, tables, scratch, ids, at) -> n ids written to ids[at:]; -1: no id
+    write: Callable  # (model) -> the "model" object of a tokenizer.json
+    read: Callable  # ("model" object, texts of added tokens, where) -> fields of Model
+
+
+# What transformers reads beside a model, in tokenizer_config.json.
 ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
-_CONFIG = (*ROLES, "model_max_length", "chat_template")  # what is kept of a tokenizer_config.json
+CONFIG_KEYS = (*ROLES, "model_max_length", "chat_template")
 
 # Messages between <|im_start|> and <|im_end|>, tools as JSON, calls of tools between <tool_call> and </tool_call>.
 CHATML = r"""
@@ -4355,8 +3281,41 @@ CHATML = r"""
 """.strip()
 
 
-def configure(
-    tokenizer: Tokenizer,
+LARGEST_FILE = 1 << 28  # bytes of a model file: o200k_base has 4 million, and the largest tokenizer.json some 40
+
+
+def _read_limited(path: Path) -> bytes:
+    """Read a model file; raises ValueError if it is too large to be one."""
+    with open(path, "rb") as file:
+        data = file.read(LARGEST_FILE + 1)
+    require(len(data) <= LARGEST_FILE, f"{path}: has more than {LARGEST_FILE >> 20} MB, which is no tokenizer")
+    return data
+
+
+def _decode_utf8(data: bytes, where: str) -> str:
+    """Decode a file; raises ValueError for bytes that are not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: not UTF-8 at byte {error.start}") from None
+
+
+def _read_chat_template(path: str | os.PathLike) -> str:
+    """Read a template in Jinja, and parse it if jinja2 is there to do that."""
+    template = _decode_utf8(_read_limited(Path(path)), str(path))
+    with contextlib.suppress(ImportError):
+        jinja2 = importlib.import_module("jinja2")
+        # transformers' own tag, which jinja2 alone does not know
+        source = re.sub(r"\{%[-+]?\s*(end)?generation\s*[-+]?%\}", "", template)
+        try:
+            jinja2.Environment(extensions=["jinja2.ext.loopcontrols"]).parse(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise InputError(f"{path}, line {error.lineno}: not a chat template in Jinja: {error.message}") from None
+    return template
+
+
+def transformers_config(
+    special_tokens: Iterable[str],
     *,
     bos_token: str | None = None,
     eos_token: str | None = None,
@@ -4364,184 +3323,1740 @@ def configure(
     unk_token: str | None = None,
     model_max_length: int | None = None,
     chat_template: str | os.PathLike | None = None,
-) -> None:
-    """Say what transformers shall know: it is saved in tokenizer_config.json. `None` leaves things as they are.
-
-    chat_template   "chatml", which needs the special tokens <|im_start|> and <|im_end|>, or a file in Jinja
-    """
-    roles = (bos_token, eos_token, pad_token, unk_token)
-    tokenizer.config |= _config(tokenizer.special_tokens, *roles, model_max_length, chat_template)
-
-
-def _config(
-    special_tokens: Iterable[str],
-    bos_token: str | None,
-    eos_token: str | None,
-    pad_token: str | None,
-    unk_token: str | None,
-    model_max_length: int | None,
-    chat_template: str | os.PathLike | None,
 ) -> dict:
-    """See `configure`."""
-    roles = dict(zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True))
+    """Build the fields of tokenizer_config.json that are given: not None.
+
+    special_tokens    those of the model
+    bos_token         the special token that begins a text
+    eos_token         the one that ends it
+    pad_token         the one that fills up a batch
+    unk_token         the one for what cannot be encoded
+    model_max_length  tokens that the model has room for
+    chat_template     "chatml", which needs the special tokens <|im_start|> and <|im_end|>, or a file in Jinja
+
+    >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
+    {'eos_token': '<|end|>', 'model_max_length': 1024}
+    """
+    roles = {"bos_token": bos_token, "eos_token": eos_token, "pad_token": pad_token, "unk_token": unk_token}
     for role, token in roles.items():
         if token is not None and token not in special_tokens:
             known = ", ".join(special_tokens) or "it has none"
-            raise BadInput(f"the {role} {token!r} is not a special token of this tokenizer: {known}")
+            raise InputError(f"the {role} {token!r} is not a special token of this tokenizer: {known}")
     if model_max_length is not None and model_max_length < 1:
-        raise BadInput(f"a model of {model_max_length} tokens has no room for text")
-    template = None
+        raise InputError(f"a model of {model_max_length} tokens has no room for text")
+    template = chat_template
     if chat_template == "chatml":
         template = CHATML
         for token in ("<|im_start|>", "<|im_end|>"):
-            if token not in special_tokens:
-                raise BadInput(f"ChatML needs the special token {token!r}")
+            require(token in special_tokens, f"ChatML needs the special token {token!r}")
     elif chat_template is not None:
-        template = _utf8(_model_bytes(Path(chat_template)), str(chat_template))
-    told = roles | {"model_max_length": model_max_length, "chat_template": template}
-    return {name: value for name, value in told.items() if value is not None}
+        template = _read_chat_template(chat_template)
+    fields = roles | {"model_max_length": model_max_length, "chat_template": template}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def _dump(data: object, indent: int | None = None) -> str:
+# ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+NO_MERGE = ALL_ONES  # no rank: the pair does not merge
+LOW_HALF = u64(2**32 - 1)
+MAX_LINEAR_MERGE = 24  # bytes of a word whose pairs are all looked at for the lowest rank; longer words have a heap
+LONGEST_TOKEN = 1 << 12  # bytes, where there are no merges and all ways to cut a token in two are looked at
+CACHE_WORDS = 1 << 14  # entries of a new cache; a table larger than its words is slower: each has a cache line
+MAX_CACHED_BYTES = 1 << 12  # of a word; longer ones are not worth their place
+
+
+class TokenBytes(NamedTuple):
+    """The bytes of the tokens by their ids."""
+
+    bytes: np.ndarray  # uint8[…]     end to end, and PADDING
+    starts: np.ndarray  # int64[V]    where each begins
+    sizes: np.ndarray  # int64[V]     how many bytes it has; 0 for an id that there is not
+
+
+@struct
+class BpeTables:
+    """Which pairs of ids merge. An entry has the rank in its upper half and the id they become in the lower."""
+
+    byte_ids: np.ndarray  # int32[256]       the id of each byte, or -1
+    byte_pairs: np.ndarray  # uint64[65536]  the entries of pairs of bytes, or NO_MERGE
+    merges: np.ndarray  # uint64[H, 2]       hash table: two ids in one word, and their entry; half full at most
+    bloom: np.ndarray  # uint64[H / 8]       a bit for each hash in `merges`: 3 of 4 pairs are not, and end here
+    tokens: np.ndarray  # uint64[J, 4]       a _WordTable of tokens and ids; empty if no word is looked up whole
+    long_tokens: np.ndarray  # uint8[…]      its long words
+
+
+@kernel
+def _new_bpe_tables(byte_ids, byte_pairs, merges, bloom, tokens, long_tokens):
+    return BpeTables(byte_ids, byte_pairs, merges, bloom, tokens, long_tokens)
+
+
+def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
+    """Lay out the tokens of a vocabulary."""
+    ids = np.fromiter(vocab, np.int64, len(vocab))
+    lengths = np.fromiter(map(len, vocab.values()), np.int64, len(vocab))
+    starts, sizes = np.zeros((2, max(vocab, default=0) + 1), np.int64)
+    starts[ids], sizes[ids] = np.cumsum(lengths) - lengths, lengths
+    return TokenBytes(_with_padding(b"".join(vocab.values())), starts, sizes)
+
+
+def bpe_tables(model: Model) -> BpeTables:
+    """Make the tables by which `segment_bpe` merges as a model does; raises ValueError for merges that cannot be."""
+    id_of = {model.vocab[id]: id for id in model.ordinary}
+    tokens, long_tokens = np.zeros((0, 4), np.uint64), np.zeros(0, np.uint8)
+    if model.merges is None or model.ignore_merges:
+        tokens, long_tokens = _index_tokens(id_of)
+    if model.merges is None:
+        longest = max(id_of, key=len, default=b"")
+        if len(longest) > LONGEST_TOKEN:
+            raise InputError(f"token {id_of[longest]} has {len(longest):,} bytes; without merges there may be 4,096")
+        merges = _all_splits(id_of, tokens, long_tokens)
+    else:
+        merges = _merges_as_ids(model.merges, {**{token: id for id, token in model.vocab.items()}, **id_of})
+    size = 1 << max(6, (2 * len(merges) - 1).bit_length())
+    tables = _new_bpe_tables(
+        np.array([id_of.get(byte, -1) for byte in BYTES], np.int32),
+        np.full(1 << 16, NO_MERGE, np.uint64),
+        np.full((size, 2), NO_MERGE, np.uint64),
+        np.zeros(size >> 3, np.uint64),
+        tokens,
+        long_tokens,
+    )
+    _fill_merges(merges, model.merges is None, tables)
+    return tables
+
+
+def _merges_as_ids(merges: Sequence[tuple[bytes, bytes]], id_of: Mapping[bytes, int]) -> np.ndarray:
+    """Look up merges in a vocabulary: left, right, and what they become; int64[M, 3]."""
+    as_ids = []
+    for rank, (left, right) in enumerate(merges):
+        try:
+            as_ids.append((id_of[left], id_of[right], id_of[left + right]))
+        except KeyError as error:
+            missing = error.args[0]
+            raise InputError(f"merge {rank}, of {left!r} and {right!r}: {missing!r} is not in the vocabulary") from None
+    return np.array(as_ids, np.int64).reshape(-1, 3)
+
+
+@kernel
+def _make_index(text, ends, ids):
+    """Make the hash table of tokens that lie end to end in a text; returns its entries and its long words."""
+    table = _new_word_table(64, 64)
+    _add_words(table, text, 0, ends, len(ids), ids, np.empty((3, len(ids) + 16), np.uint64))
+    return table.entries, table.long_words
+
+
+def _index_tokens(id_of: Mapping[bytes, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Make the hash table token -> id: a count of each token, of as many as its id."""
+    text, ids = _with_padding(b"".join(id_of)), np.fromiter(id_of.values(), np.int64, len(id_of))
+    return _make_index(text, np.cumsum(np.fromiter(map(len, id_of), np.int64, len(id_of))), ids)
+
+
+@kernel
+def _list_splits(text, ends, ids, tokens, long_tokens, splits):
+    """List all ways to make tokens of two: left, right, token, while there is room; returns how many there are."""
+    n = begin = 0
+    for k in range(len(ids)):
+        for middle in range(begin + 1, ends[k]):
+            left = _find_value(text, begin, middle - begin, tokens, long_tokens)
+            right = _find_value(text, middle, ends[k] - middle, tokens, long_tokens) if left >= 0 else left
+            if right >= 0:
+                if n < len(splits):
+                    splits[n, 0], splits[n, 1], splits[n, 2] = left, right, ids[k]
+                n += 1
+        begin = ends[k]
+    return n
+
+
+def _all_splits(id_of: Mapping[bytes, int], tokens: np.ndarray, long_tokens: np.ndarray) -> np.ndarray:
+    """List all ways to make one of these tokens of two others: int64[…, 3], by the token, then the place."""
+    text, ids = _with_padding(b"".join(id_of)), np.fromiter(id_of.values(), np.int64, len(id_of))
+    ends = np.cumsum(np.fromiter(map(len, id_of), np.int64, len(id_of)))
+    splits = np.empty((4 * len(ids), 3), np.int64)
+    n = _list_splits(text, ends, ids, tokens, long_tokens, splits)
+    if n > len(splits):
+        splits = np.empty((n, 3), np.int64)
+        _list_splits(text, ends, ids, tokens, long_tokens, splits)
+    return splits[:n]
+
+
+@inline_kernel
+def _find_merge(left, right, merges, bloom):
+    """Look up the entry of a pair of ids, or NO_MERGE. The Bloom filter makes merging 2.5 times faster for o200k."""
+    key = left << u64(32) | right
+    hashed = key * u64(0x9E3779B97F4A7C15)
+    bit = hashed >> u64(40) & u64(64 * len(bloom) - 1)
+    if not bloom[bit >> u64(6)] >> (bit & u64(63)) & u64(1):
+        return NO_MERGE
+    mask = u64(len(merges) - 1)
+    slot = hashed >> u64(32) & mask
+    while merges[slot, 0] != key:
+        if merges[slot, 0] == NO_MERGE:
+            return NO_MERGE
+        slot = (slot + u64(1)) & mask
+    return merges[slot, 1]
+
+
+@kernel
+def _fill_merges(pairs, by_id, tables):
+    """Enter merges, int64[M, 3]: two ids and the id they become. Their rank is their number or, by_id, that id."""
+    byte_ids, byte_pairs, merges, bloom = tables.byte_ids, tables.byte_pairs, tables.merges, tables.bloom
+    mask = u64(len(merges) - 1)
+    for m in range(len(pairs)):
+        left, right, id = u64(pairs[m, 0]), u64(pairs[m, 1]), u64(pairs[m, 2])
+        if _find_merge(left, right, merges, bloom) == NO_MERGE:
+            key = left << u64(32) | right
+            hashed = key * u64(0x9E3779B97F4A7C15)
+            bit = hashed >> u64(40) & u64(64 * len(bloom) - 1)
+            bloom[bit >> u64(6)] |= u64(1) << (bit & u64(63))
+            slot = hashed >> u64(32) & mask
+            while merges[slot, 0] != NO_MERGE:
+                slot = (slot + u64(1)) & mask
+            merges[slot, 0] = key
+            merges[slot, 1] = (id if by_id else u64(m)) << u64(32) | id
+    for a in range(256):
+        for b in range(256):
+            if byte_ids[a] >= 0 and byte_ids[b] >= 0:
+                byte_pairs[256 * a + b] = _find_merge(u64(byte_ids[a]), u64(byte_ids[b]), merges, bloom)
+
+
+@kernel
+def _merge_short(text, start, size, tables, scratch, ids, at):
+    """Merge the pair of lowest rank, the leftmost of several, again and again; returns the number of ids, or -1.
+
+    Each time all pairs are looked at, and what is behind the merge moves up: n² steps, which up to MAX_LINEAR_MERGE
+    bytes take no longer than a heap.
+    """
+    byte_ids, byte_pairs, merges, bloom = tables.byte_ids, tables.byte_pairs, tables.merges, tables.bloom
+    for k in range(size):
+        id = byte_ids[text[start + k]]
+        if id < 0:
+            return -1
+        ids[at + k] = id
+    for k in range(size - 1):
+        scratch[k] = byte_pairs[i64(text[start + k]) << 8 | i64(text[start + k + 1])]
+    n = size
+    while n > 1:
+        i, least = 0, scratch[0]
+        for k in range(1, n - 1):
+            if scratch[k] < least:
+                i, least = k, scratch[k]
+        if least == NO_MERGE:
+            break
+        n -= 1
+        ids[at + i] = least & LOW_HALF
+        for k in range(i + 1, n):
+            ids[at + k], scratch[k] = ids[at + k + 1], scratch[k + 1]
+        if i + 1 < n:
+            scratch[i] = _find_merge(u64(ids[at + i]), u64(ids[at + i + 1]), merges, bloom)
+        if i:
+            scratch[i - 1] = _find_merge(u64(ids[at + i - 1]), u64(ids[at + i]), merges, bloom)
+    return n
+
+
+@kernel
+def _heap_push(heap, size, item):
+    """Add an item to a heap of so many, the least on top."""
+    child = size
+    while child and heap[(child - 1) >> 1] > item:
+        heap[child] = heap[(child - 1) >> 1]
+        child = (child - 1) >> 1
+    heap[child] = item
+
+
+@kernel
+def _heap_pop(heap, size):
+    """Remove the least of so many items, and return it."""
+    least, item, parent, child = heap[0], heap[size - 1], 0, 1
+    while child < size - 1:
+        child += child + 1 < size - 1 and heap[child + 1] < heap[child]
+        if heap[child] >= item:
+            break
+        heap[parent] = heap[child]
+        parent, child = child, 2 * child + 1
+    heap[parent] = item
+    return least
+
+
+@kernel
+def _merge_long(text, start, size, excluded, tables, ids, at):
+    """Merge as `_merge_short` does, a word of any length in n log n steps: ranks and places wait in a heap.
+
+    No pair becomes the id `excluded`. The symbols are a linked list: before[k] and after[k] are the neighbours of k.
+    """
+    symbols, before, after = np.empty(size, np.uint32), np.empty(size, np.uint32), np.empty(size, np.uint32)
+    entries = np.full(size, NO_MERGE, np.uint64)  # of each symbol and the next
+    heap, waiting = np.empty(2 * size, np.uint64), 0  # a merge takes one away and adds two at most
+    byte_ids, byte_pairs, merges, bloom = tables.byte_ids, tables.byte_pairs, tables.merges, tables.bloom
+    for k in range(size):
+        if byte_ids[text[start + k]] < 0:
+            return -1
+        symbols[k], before[k], after[k] = byte_ids[text[start + k]], k - 1, k + 1
+    for k in range(size - 1):
+        entry = byte_pairs[i64(text[start + k]) << 8 | i64(text[start + k + 1])]
+        if entry != NO_MERGE and entry & LOW_HALF != excluded:
+            entries[k] = entry
+            _heap_push(heap, waiting, entry & ~LOW_HALF | u64(k))
+            waiting += 1
+    while waiting:
+        item = _heap_pop(heap, waiting)
+        waiting -= 1
+        i = i64(item & LOW_HALF)
+        if entries[i] == NO_MERGE or (entries[i] ^ item) >> u64(32):  # one of the two was merged meanwhile
+            continue
+        j = i64(after[i])
+        k = i64(after[j])
+        symbols[i], after[i], entries[i], entries[j] = entries[i] & LOW_HALF, k, NO_MERGE, NO_MERGE
+        if k < size:
+            before[k] = i
+        for left in (i, i64(before[i]) if i else size):
+            if left < size and i64(after[left]) < size:
+                entry = _find_merge(u64(symbols[left]), u64(symbols[after[left]]), merges, bloom)
+                entries[left] = NO_MERGE if entry & LOW_HALF == excluded else entry
+                if entries[left] != NO_MERGE:
+                    _heap_push(heap, waiting, entry & ~LOW_HALF | u64(left))
+                    waiting += 1
+    n = k = 0
+    while k < size:
+        ids[at + n] = symbols[k]
+        n += 1
+        k = i64(after[k])
+    return n
+
+
+@kernel
+def segment_bpe(text, start, size, tables, scratch, ids, at):
+    """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a byte has none."""
+    if len(tables.tokens):
+        id = _find_value(text, start, size, tables.tokens, tables.long_tokens)
+        if id >= 0:
+            ids[at] = id
+            return 1
+    if size <= MAX_LINEAR_MERGE:
+        return _merge_short(text, start, size, tables, scratch, ids, at)
+    return _merge_long(text, start, size, NO_MERGE, tables, ids, at)
+
+
+@kernel
+def _final_merges(ids, tokens, tables, pairs, out):
+    """See `final_merges`."""
+    for k in range(len(ids)):
+        pairs[k, 0] = pairs[k, 1] = -1
+        start, size = tokens.starts[ids[k]], tokens.sizes[ids[k]]
+        n = _merge_long(tokens.bytes, start, size, u64(ids[k]), tables, out, 0)
+        if n == 2:
+            entry = _find_merge(u64(out[0]), u64(out[1]), tables.merges, tables.bloom)
+            if entry & LOW_HALF == u64(ids[k]):
+                pairs[k, 0], pairs[k, 1] = out[0], out[1]
+
+
+def final_merges(model: Model, ids: np.ndarray) -> np.ndarray:
+    """Compute the final merge of each token: the two ids that become it, int64[K, 2]; -1 where merges do not reach it.
+
+    The bytes of the token are encoded with the token itself excluded. Only one pair can be left: what happens to these
+    bytes until they are one token is decided by them alone, since each merge that is made in them would have been made
+    in them alone, in the same order.
+    """
+    pairs = np.empty((len(ids), 2), np.int64)
+    out = np.empty(max(map(len, model.vocab.values()), default=0), np.uint32)
+    _final_merges(np.asarray(ids, np.int64), make_token_bytes(model.vocab), bpe_tables(model), pairs, out)
+    return pairs
+
+
+def _segment(text, start, size, tables, scratch, ids, at):
+    """Cut a word into tokens by the kernel of the kind whose tables these are."""
+    raise NotImplementedError("kernels call it")
+
+
+@overload(_segment)
+def _segment_by_kind(text, start, size, tables, scratch, ids, at):
+    """Choose the kernel when the types are known: no loop asks for the kind, and only those in use are compiled."""
+    family = getattr(tables, "instance_class", type(tables))  # of a named tuple; else that of a struct
+    segment = next(k.segment for k in KINDS.values() if getattr(k.tables_type, "numba_type", k.tables_type) is family)
+    return lambda text, start, size, tables, scratch, ids, at: segment(text, start, size, tables, scratch, ids, at)
+
+
+# Entries of the cache: the value and what is `more` of an entry in the table of words are
+#
+#     up to 3 ids, up to 15 bytes       value: id, id << 32          more: id | number << 48
+#     otherwise                         value: place in the pool     more: place in long_words | number << 48 | IN_POOL
+IN_POOL = u64(1 << 63)
+N_IDS_SHIFT, N_IDS_MASK = u64(48), u64(2**15 - 1)
+
+
+@struct
+class _Workspace:
+    """What one thread encodes with: tables, and memory that is used again, since fresh memory would double its time."""
+
+    tables: BpeTables  # or those of another kind of model
+    scan_tables: _ScanTables
+    special: _SpecialTable
+    scan: _Scan
+    keys: np.ndarray  # uint64[3, …], see _word_keys
+    scratch: np.ndarray  # uint64[…], for one word
+    words: _WordTable  # the cache
+    pool: np.ndarray  # uint32[…], ids of words that have more than three, or are long
+    n_pooled: int
+    max_entries: int  # of the cache
+
+
+@kernel
+def _new_workspace(tables, scan_tables, special, max_entries):
+    pooled = max(16 * max_entries, 1 << 16)
+    return _Workspace(
+        tables,
+        scan_tables,
+        special,
+        _new_scan(),
+        np.empty((3, 2 * MAX_ENDS + 16), np.uint64),
+        np.empty(MAX_LINEAR_MERGE, np.uint64),
+        _new_word_table(min(CACHE_WORDS, max_entries), pooled),
+        _on_huge_pages(np.empty(pooled, np.uint32)),
+        0,
+        max_entries,
+    )
+
+
+@kernel
+def _set_special(workspace, special):
+    """Choose the special tokens that are looked for."""
+    workspace.special = special
+
+
+@kernel
+def _renew_cache(workspace):
+    """Let the cache grow by four or, at its limit, forget all words.
+
+    To forget some, by buckets of two, gave 130,000 needless misses in a second pass of 100 MB of English.
+    """
+    words = workspace.words
+    n_entries = len(words.entries)
+    if n_entries < workspace.max_entries and 2 * words.n_words >= n_entries:
+        _resize(words, min(4 * n_entries, workspace.max_entries))
+    else:
+        words.entries = _new_entries(n_entries)
+        words.n_words = words.n_long_bytes = workspace.n_pooled = 0
+
+
+@inline_kernel
+def _store_ids(workspace, entry, pool, is_long, n, ids, at):
+    """Put n ids, ids[at :], into an entry of the cache that has its key, or into the pool; there must be room."""
+    if n <= 3 and not is_long:
+        value, more = u64(ids[at]), u64(0)
+        if n > 1:
+            value |= u64(ids[at + 1]) << u64(32)
+        if n > 2:
+            more = u64(ids[at + 2])
+    else:
+        first = workspace.n_pooled
+        value, more = u64(first), entry[MORE] | IN_POOL
+        for i in range(n):
+            pool[first + i] = ids[at + i]
+        workspace.n_pooled = first + n
+    entry[VALUE], entry[MORE] = value, more | u64(n) << N_IDS_SHIFT
+
+
+@kernel
+def _encode_words(workspace, tables, text, n, ids, at):
+    """Write the ids of the n words of a batch; returns where they end, or -1 - start of a word that has no ids.
+
+    There must be room for two ids more. The inner loop is the hot one: it copies the ids of words that are in the
+    cache. It is no kernel of its own, since that would count the references of nine arrays for each other word.
+    """
+    words, lanes, scratch = workspace.words, workspace.scan.lanes, workspace.scratch
+    start, ends, keys, pool, k = lanes[0, FIRST], lanes[0, ENDS:], workspace.keys, workspace.pool, 0
+    lows, highs, hashes = keys[0], keys[1], keys[2]
+    entries, long_words = words.entries, words.long_words
+    _word_keys(text, start, ends, n, keys)
+    while True:
+        mask, out = u64(len(entries) - 1), u64(at)
+        while k < n:
+            prefetch(entries, u64(4) * (hashes[k + 12] & mask))
+            slot = _find_slot(entries, long_words, lows[k], highs[k], hashes[k], text, ends[k - 1] if k else start)
+            if not entries[slot, 1]:
+                break
+            value, more = entries[slot, VALUE], entries[slot, MORE]
+            n_known = more >> N_IDS_SHIFT & N_IDS_MASK
+            if more & IN_POOL:
+                for i in range(n_known):
+                    ids[out + i] = pool[value + i]
+            else:
+                ids[out], ids[out + u64(1)], ids[out + u64(2)] = value & LOW_HALF, value >> u64(32), more & LOW_HALF
+            out += n_known
+            k += 1
+        at = i64(out)
+        if k == n:
+            return at
+        begin = ends[k - 1] if k else start
+        size = ends[k] - begin
+        n_ids = _segment(text, begin, size, tables, scratch, ids, at)
+        if n_ids < 0:
+            return -1 - begin
+        if size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
+            if (
+                2 * words.n_words >= len(entries) < workspace.max_entries
+                or 4 * words.n_words >= 3 * len(entries)
+                or workspace.n_pooled + n_ids > len(pool)
+                or words.n_long_bytes + size + PADDING > len(long_words)
+            ):
+                _renew_cache(workspace)
+                entries = words.entries
+            slot = _find_slot(entries, long_words, lows[k], highs[k], hashes[k], text, begin)
+            _store_key(words, entries, long_words, slot, lows[k], highs[k], text, begin)
+            _store_ids(workspace, entries[slot], pool, highs[k] >= LONG, n_ids, ids, at)
+        at += n_ids
+        k += 1
+
+
+@kernel
+def _encode_spans(workspace, text, spans, ids, id_stops):
+    """Write the ids of spans, and where those of each text end; returns their number, or -1 - where a word has none.
+
+    There must be room for as many ids as the text has bytes, and two more.
+    """
+    scan, tables, scan_tables = workspace.scan, workspace.tables, workspace.scan_tables
+    lanes = scan.lanes
+    scan.marked = np.zeros(0, np.uint8)
+    for t in range(len(id_stops)):
+        id_stops[t] = 0
+    at = i64(0)
+    for p in range(len(spans)):
+        if spans[p, ID] >= 0:
+            ids[at] = spans[p, ID]
+            at += 1
+        else:
+            _rewind(spans[p, START], lanes)
+            more = spans[p, START] < spans[p, STOP]
+            while more:
+                more = _scan_batch(scan, text, spans[p, STOP], scan_tables)
+                at = _encode_words(workspace, tables, text, lanes[0, N_ENDS], ids, at)
+                if at < 0:
+                    return at
+        id_stops[spans[p, TEXT]] = at
+    for t in range(1, len(id_stops)):
+        id_stops[t] = max(id_stops[t], id_stops[t - 1])
+    return at
+
+
+@kernel
+def _encode_texts(workspace, data, stops, ids, id_stops):
+    """Encode texts that lie end to end in some bytes; see `_encode_spans`."""
+    text, spans = _copy_texts(data, stops)
+    return _encode_spans(workspace, text, _split_at_special(text, spans, workspace.special), ids, id_stops)
+
+
+@kernel
+def _add_prefix_spaces(text, spans):
+    """Put a space before each span that is no special token and does not begin with one; returns text and spans."""
+    spaced, moved, n = np.empty(len(text) + len(spans), np.uint8), spans.copy(), 0
+    for p in range(len(spans)):
+        start, stop = spans[p, START], spans[p, STOP]
+        moved[p, START] = n
+        if spans[p, ID] < 0 and start < stop and text[start] != 0x20:
+            spaced[n] = 0x20
+            n += 1
+        for k in range(start, stop):
+            spaced[n] = text[k]
+            n += 1
+        moved[p, STOP] = n
+    for k in range(n, len(spaced)):
+        spaced[k] = 0
+    return spaced, moved
+
+
+@kernel
+def _decoded_size(ids, sizes):
+    """Add up the bytes of tokens; returns -1 - k if ids[k] is not an id."""
+    total = i64(0)
+    for k in range(len(ids)):
+        id = i64(ids[k])
+        if id >= len(sizes) or sizes[id] == 0:
+            return -1 - k
+        total += sizes[id]
+    return total
+
+
+@kernel
+def _write_tokens(ids, tokens, out):
+    """Write the bytes of ids, end to end. There must be PADDING behind them."""
+    text, starts, sizes = tokens
+    at = 0
+    for k in range(len(ids)):
+        start, size = starts[ids[k]], sizes[ids[k]]
+        store_u64(out, at, load_u64(text, start))
+        store_u64(out, at + 8, load_u64(text, start + 8))
+        for i in range(16, size):
+            out[at + i] = text[start + i]
+        at += size
+
+
+# ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# A reader makes a Model of files, and raises ValueError for what would encode otherwise here than there. A writer makes
+# texts by file name of a Model, and raises ValueError for what the format cannot hold.
+#
+#     huggingface   all of a model, and what transformers reads beside it. A Kind reads and writes the "model" in it,
+#                   the rest is the same for all kinds. Refused: normalizers, byte fallback, other pre-tokenizers
+#     gpt2          vocabulary and merges. What is neither a byte nor made by a merge is taken for a special token
+#     tiktoken      the vocabulary alone: any two tokens that join to a token merge, the lowest id first
+
+
+class Encoding(NamedTuple):
+    """A rank file that was published, and what it does not say."""
+
+    pattern: str
+    special_tokens: Mapping[str, int]
+    digest: str  # SHA-256 of the file
+
+
+def _number_specials(names: Mapping[int, str], reserved: str, n: int, first: int) -> dict[str, int]:
+    """Number n special tokens from `first` on; those without a name are `reserved` with 0, 1, 2 …"""
+    counter = itertools.count()
+    texts = (names[k] if k in names else f"{reserved}_{next(counter)}" for k in range(n))
+    return {f"<|{text}|>": id for id, text in enumerate(texts, first)}
+
+
+_R50K = Encoding("gpt2", {"<|endoftext|>": 50256}, "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930")
+_O200K = Encoding(
+    "o200k",
+    {"<|endoftext|>": 199999, "<|endofprompt|>": 200018},
+    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+)
+_HARMONY = {2: "return", 3: "constrain", 5: "channel", 6: "start", 7: "end", 8: "message", 12: "call"}
+_LLAMA3 = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id", 9: "eot_id"}
+_LLAMA31 = _LLAMA3 | {4: "finetune_right_pad_id", 8: "eom_id", 10: "python_tag"}
+_LLAMA3_FILE = "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55"
+
+# Facts of tiktoken 0.14 and of Llama 3's own code. In o200k_harmony the id 200018 has two texts.
+ENCODINGS = {
+    "gpt2": _R50K,
+    "r50k_base": _R50K,
+    "p50k_base": _R50K._replace(digest="94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"),
+    "cl100k_base": Encoding(
+        "cl100k",
+        {
+            "<|endoftext|>": 100257,
+            "<|fim_prefix|>": 100258,
+            "<|fim_middle|>": 100259,
+            "<|fim_suffix|>": 100260,
+            "<|endofprompt|>": 100276,
+        },
+        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+    ),
+    "o200k_base": _O200K,
+    "o200k_harmony": _O200K._replace(
+        special_tokens={"<|startoftext|>": 199998}
+        | _O200K.special_tokens
+        | {f"<|{_HARMONY.get(k, f'reserved_{200000 + k}')}|>": 200000 + k for k in range(1088)}
+    ),
+    "llama3": Encoding("llama3", _number_specials(_LLAMA3, "reserved_special_token", 256, 128000), _LLAMA3_FILE),
+    "llama3.1": Encoding("llama3", _number_specials(_LLAMA31, "reserved_special_token", 256, 128000), _LLAMA3_FILE),
+}
+
+
+def _parse_object(data: bytes, where: str) -> dict:
+    """Parse a JSON object; raises ValueError for what is none, or has a name twice."""
+
+    def once(pairs: list[tuple[str, object]]) -> dict:
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+            raise InputError(f"{where}: {name!r} stands there twice")
+        return content
+
+    try:
+        content = json.loads(_decode_utf8(data, where), object_pairs_hook=once)
+    except InputError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not JSON ({error})") from None
+    require(isinstance(content, dict), f"{where}: not a JSON object")
+    return content
+
+
+def _to_json(data: object, indent: int | None = None) -> str:
+    """Write JSON as a file has it."""
     return json.dumps(data, ensure_ascii=False, indent=indent) + "\n"
 
 
-@contextlib.contextmanager
-def _replacing(path: Path):
-    """A file for writing bytes that takes the place of `path` when the block ends well, and else leaves no trace."""
-    if path.is_dir():
-        raise BadInput(f"{path}: is a folder; name a file to write")
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+def _read_vocab(names: object, texts: frozenset[str] | set[str], where: str) -> dict[int, bytes]:
+    """Read a vocabulary, name -> id; the names in `texts` are text, all others name bytes."""
+    require(isinstance(names, dict), f"{where}: its vocabulary is not an object of tokens and ids")
+    ids = names.values()
+    if not set(map(type, ids)) <= {int} or not 0 <= min(ids, default=0) <= max(ids, default=0) < MAX_ID:
+        name, id = next((name, id) for name, id in names.items() if not _is_id(id))
+        raise InputError(f"{where}: {name!r} has the id {id!r}: {_ID_RANGE}")
+    tokens = _unprintable_all([name for name in names if name not in texts], where)
+    rest = iter(tokens)
+    vocab = {id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest) for name, id in names.items()}
+    if len(vocab) < len(names):
+        (id, _), *_ = Counter(ids).most_common(1)
+        same = [name for name in names if names[name] == id]
+        raise InputError(f"{where}: {same[1]!r} has the id {id!r}, which is that of {same[0]!r}")
+    return vocab
+
+
+def _read_merges(pairs: list, place: Callable[[int], str]) -> list[tuple[bytes, bytes]]:
+    """Read pairs of names, as lists or with a space between; place(k) says where pair k is, should it be no merge."""
+    names = []
+    if set(map(type, pairs)) == {str} and all(pair.count(" ") == 1 for pair in pairs):
+        names = " ".join(pairs).split(" ")
+    elif set(map(type, pairs)) == {list} and set(map(len, pairs)) == {2}:
+        names = list(itertools.chain.from_iterable(pairs))
+    if set(map(type, names)) == {str} and all(names):
+        with contextlib.suppress(InputError):
+            tokens = _unprintable_all(names, "")
+            return list(zip(tokens[::2], tokens[1::2], strict=True))
+    merges = []  # one by one: some are wrong, or of the other form
+    for k, pair in enumerate(pairs):
+        names = pair.split(" ") if isinstance(pair, str) else pair
+        if not isinstance(names, list) or len(names) != 2 or not all(isinstance(name, str) and name for name in names):
+            raise InputError(f"{place(k)}: {pair!r} is not a merge, two tokens with a space between them")
+        merges.append((_unprintable(names[0], place(k)), _unprintable(names[1], place(k))))
+    return merges
+
+
+def _vocab_names(model: Model) -> dict[str, int]:
+    """Name the tokens as files do, by id: special tokens by their text, all others byte by byte."""
+    made = _made_special_ids(model)
+    text_of: dict[int, str] = {}
+    for text, id in model.special_tokens.items():
+        if model.vocab[id] == text.encode() and id not in made:
+            text_of[id] = text
+    names: dict[str, int] = {}
+    for id, token in sorted(model.vocab.items()):
+        name = text_of.get(id) or _printable(token)
+        if name in names:
+            raise InputError(
+                f"the ids {names[name]} and {id} would both be written as {name!r}: rename the special token"
+            )
+        names[name] = id
+    return names
+
+
+def _as_merges(model: Model) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+    """List the merges, even if the model has ranks; and the tokens that only a look at whole pretokens finds."""
+    if model.merges is not None and not model.ignore_merges:
+        return model.merges, []
+    vocab = model.vocab
+    ids = np.array([id for id in model.ordinary if len(vocab[id]) > 1], np.int64)
+    pairs = final_merges(model, ids)
+    unreachable = [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()]
+    if model.merges is not None:
+        return model.merges, unreachable
+    return [(vocab[left], vocab[right]) for left, right in pairs[pairs[:, 0] >= 0].tolist()], unreachable
+
+
+def _is_plain(model: Model) -> bool:
+    """Check that to find the longest special token at each place, and to leave text as it is, is all there is to do."""
+    flagged = any(flags.single_word or flags.lstrip or flags.rstrip for flags in model.flags.values())
+    late = {text for text, flags in model.flags.items() if flags.normalized}  # found after the others
+    no_overlap = set("".join(late)).isdisjoint("".join(model.special_tokens.keys() - late))
+    return not model.add_prefix_space and not flagged and no_overlap
+
+
+# GPT-2's vocab.json and merges.txt
+
+
+def read_gpt2(
+    vocab_path: Path,
+    merges_path: Path,
+    special_tokens: Iterable[str] | Mapping[str, int] | None = None,
+    pattern: str | Sequence[str] = "gpt2",
+) -> Model:
+    """Read GPT-2's two files. If no special tokens are given, they are the tokens that no merge makes, bytes aside."""
+    names = _parse_object(_read_limited(vocab_path), str(vocab_path))
+    lines = enumerate(_decode_utf8(_read_limited(merges_path), str(merges_path)).split("\n"), 1)
+    pairs = {k: line.rstrip("\r") for k, line in lines if line.strip() and not (k == 1 and line.startswith("#version"))}
+    merges = _read_merges(list(pairs.values()), lambda k: f"{merges_path}, line {list(pairs)[k]}")
+    if special_tokens is None:
+        made = {pair.replace(" ", "") for pair in pairs.values()}
+        special_tokens = [name for name in names if name not in made and name not in _BYTE_NAMES]
+    special_tokens = special_tokens if isinstance(special_tokens, Mapping) else _check_texts(special_tokens)
+    return Model(_read_vocab(names, {*special_tokens}, str(vocab_path)), merges, special_tokens, pattern)
+
+
+def write_gpt2(model: Model) -> dict[str, str]:
+    """Write vocab.json and merges.txt, from which `read_gpt2` makes the same ids if it is told the pattern."""
+    require(model.kind == "bpe", f"GPT-2's files cannot hold a model of kind {model.kind}")
+    require(_is_plain(model), "GPT-2's files cannot say that special tokens have flags, or text gets a space before it")
+    merges, unreachable = _as_merges(model)
+    names = [(_printable(left), _printable(right)) for left, right in merges]
+    made = {left + right for left, right in names} | _BYTE_NAMES
+    unmade = [token for id in model.ordinary if _printable(token := model.vocab[id]) not in made]
+    if unreachable or unmade:
+        token = (unreachable or unmade)[0]
+        raise InputError(f"GPT-2's files cannot say that {token!r} is a token, which no merges make")
+    for text, id in model.special_tokens.items():
+        if text in made or model.vocab[id] != text.encode():
+            raise InputError(f"GPT-2's files cannot say that {text!r} is a special token: it is the name of another")
+    return {
+        "vocab.json": _to_json(_vocab_names(model)),
+        "merges.txt": "".join(["#version: 0.2\n", *(f"{left} {right}\n" for left, right in names)]),
+    }
+
+
+# tiktoken's rank files: a line for each token, its bytes in base64 and its id
+
+
+def read_tiktoken(
+    data: bytes,
+    file: Path,
+    encoding: str | None = None,
+    pattern: str | Sequence[str] | None = None,
+    special_tokens: Iterable[str] | Mapping[str, int] | None = None,
+) -> Model:
+    """Read a rank file; what it does not say is given, published, or in the .json beside it that `save` wrote."""
+    vocab: dict[int, bytes] = {}
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            token, id = line.split()
+            token, id = base64.b64decode(token, validate=True), int(id)
+        except ValueError:
+            raise InputError(f"{file}, line {number}: not a token in base64 and its id") from None
+        if not 0 <= id < MAX_ID or id in vocab:
+            fault = "stands there twice" if id in vocab else f": {_ID_RANGE}"
+            raise InputError(f"{file}, line {number}: the id {id} {fault}")
+        vocab[id] = token
+    beside = file.with_name(file.name + ".json")
+    if encoding is None and pattern is None:
+        if beside.is_file():
+            content = _parse_object(_read_limited(beside), str(beside))
+            pattern, specials = content.get("pattern"), content.get("special_tokens")
+            if not isinstance(pattern, str) or not isinstance(specials, dict):
+                raise InputError(f"{beside}: says neither the pattern nor the special tokens")
+            special_tokens = specials if special_tokens is None else special_tokens
+        else:
+            encoding = _find_encoding(vocab, file, special_tokens is not None)
+    if encoding is not None:
+        require(encoding in ENCODINGS, f"no encoding is named {encoding!r}; there are {', '.join(ENCODINGS)}")
+        pattern = pattern or ENCODINGS[encoding].pattern
+        special_tokens = ENCODINGS[encoding].special_tokens if special_tokens is None else special_tokens
+    if pattern is None:
+        raise InputError(
+            f"{file}: a rank file does not say its pattern: name it (pattern=…, --pattern), "
+            f"or the encoding (encoding=…, --encoding): {', '.join(ENCODINGS)}"
+        )
+    return Model(vocab, None, special_tokens or (), pattern)
+
+
+def _find_encoding(vocab: Mapping[int, bytes], file: Path, has_specials: bool) -> str | None:
+    """Look up a rank file among those published; several of one digest differ in their special tokens."""
+    canonical = "".join(f"{base64.b64encode(token).decode()} {id}\n" for id, token in sorted(vocab.items()))
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    names = [name for name, encoding in ENCODINGS.items() if encoding.digest == digest]
+    differ = any(ENCODINGS[name] != ENCODINGS[names[0]] for name in names)
+    if not differ or has_specials:
+        return names[0] if names else None
+    if file.stem in names:
+        return file.stem
+    raise InputError(
+        f"{file}: the same ranks are in {' and '.join(names)}, whose special tokens differ: "
+        f"name one (encoding=…, --encoding)"
+    )
+
+
+def tiktoken_ranks(model: Model) -> dict[bytes, int]:
+    """Find the ids by which tiktoken merges as the model does; raises ValueError if there are none."""
+
+    def check(condition: object, why: str) -> None:
+        require(condition, f"tiktoken cannot do what this tokenizer does: {why}")
+
+    ranks = {model.vocab[id]: id for id in model.ordinary}
+    check(model.kind == "bpe", f"it is of kind {model.kind}")
+    check(all(bytes([b]) in ranks for b in range(256)), "some byte is not a token")
+    check(_is_plain(model), "its special tokens have flags, or text gets a space before it")
+    pattern = Pattern(model.pattern)
+    check(isinstance(pattern.source, str), "it has several patterns")
+    check(pattern.covers, "its pattern may leave out some text, which tiktoken would drop")
+    if model.merges is not None:
+        ids = np.array(sorted(id for token, id in ranks.items() if len(token) > 1), np.int64)
+        ours = final_merges(model, ids)
+        theirs = final_merges(Model({id: token for token, id in ranks.items()}, None), ids)
+        for id, left in zip(ids.tolist(), ours[:, 0].tolist(), strict=True):
+            if left < 0 and not model.ignore_merges:
+                check(False, f"{model.vocab[id]!r} is a token that no merges make")
+        rank_of = {pair: rank for rank, pair in reversed(list(enumerate(model.merges)))}
+        vocab = model.vocab
+        order = [rank_of[vocab[left], vocab[right]] for left, right in ours[ours[:, 0] >= 0].tolist()]
+        check(order == sorted(order), "its ids are not in the order of its merges")
+        check((ours == theirs).all(), "ids alone would merge otherwise")
+    return ranks
+
+
+def write_tiktoken(model: Model) -> dict[str, str]:
+    """Write a rank file, and beside it the pattern and the special tokens in JSON."""
+    ranks = sorted(tiktoken_ranks(model).items(), key=lambda item: item[1])
+    beside = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
+    return {
+        "tokenizer.tiktoken": "".join(f"{base64.b64encode(token).decode()} {id}\n" for token, id in ranks),
+        "tokenizer.tiktoken.json": _to_json(beside, indent=2),
+    }
+
+
+# Hugging Face's Split is matched by Oniguruma in Ruby's dialect, patterns here by `regex`. What means the same to both
+# is kept, a little is translated, and all else is refused, such as ^ (which is multi-line there), \h (a hexadecimal
+# digit) and && (an intersection). Each kind of token was compared over all characters that both know; 27,000 random
+# patterns that are not refused, on 25 texts each, found no difference.
+#     \p{N}{1,3}+   there (?:\p{N}{1,3})+      \s+$   there \s+(?![^\n])      \w   there a class with ², without U+200D
+
+_PROPERTY = r"L[ultmo]?|M[nce]?|N[dlo]?|P[cdseifo]?|S[mcko]?|Z[slp]?|C[cfno]?|Alphabetic|Han|Hiragana|Katakana|Hangul"
+_PROPERTY += "|Latin|Greek|Cyrillic|Arabic|Hebrew|Thai|Devanagari"
+_CODE = r"x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}"
+_ONIGURUMA_ESCAPE = rf"\\(?:[sSdDnrtfva]|p\{{\^?(?:{_PROPERTY})\}}|P\{{(?:{_PROPERTY})\}}|{_CODE}|[^\w])"
+_ONIGURUMA_SET = rf"\[\^?(?:[^\]\[\\&-]|&(?!&)|-(?!-)|\\w|{_ONIGURUMA_ESCAPE})+\]"
+_ITEM = rf"{_ONIGURUMA_ESCAPE}|{_ONIGURUMA_SET}|[^\\\[(){{*+?^$|]"
+_REGEX_TOKEN = regex.compile(
+    rf"(?P<assertion>\(\?<?[=!](?:{_ITEM}|[*+?|])*\))|(?P<anchor>\$|\\[zZ])"
+    # Oniguruma takes ß for ss, and ligatures for these letters, where case is ignored.
+    r"|(?P<fold>\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\))"
+    r"|(?P<open>\((?:\?[:>]|(?!\?)))|(?P<close>\))|(?P<or>\|)"
+    r"|(?P<repeat>[*+?][+?]?|\{\d+(?:,\d*)?\}\+?|\{\d+,\d*\}\?)"
+    rf"|(?P<word>\\[wW])|(?P<item>{_ITEM})"
+)
+_ANCHORS = {  # at the end; also before any newline; and before the last
+    "oniguruma": {r"\z": r"\Z", "$": r"(?![^\n])", r"\Z": "$"},
+    "regex": {r"\Z": r"\z", "$": r"\Z"},
+}
+_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"  # \w, and what it is beside; in Oniguruma only where \w is in no set
+_WORD_AND = {"oniguruma": "\u00b2\u00b3\u00b9\u00bc\u00bd\u00be", "regex": "\u200c\u200d"}
+
+
+def _translate_regex(text: str, dialect: str, where: str) -> str:
+    """Translate a regular expression from the dialect of "oniguruma" or "regex" to the other one."""
+    done: list[str] = []
+    opened: list[int] = []  # where in it the open groups begin
+    last = None  # where the item or group begins that may be repeated
+    position, without_assertions = 0, ""
+    while position < len(text):
+        token = _REGEX_TOKEN.match(text, position)
+        kind, source = (token.lastgroup, token[0]) if token else ("", "")
+        before, last = last, None
+        if kind == "open":
+            opened.append(len(done))
+        elif kind == "close" and opened:
+            last = opened.pop()
+            repeated = text.startswith(("*", "+", "?", "{"), token.end())
+            counted = done[last] == "(?>" and len(done) == last + 3 and regex.fullmatch(r"\{.*\}", done[-1])
+            if dialect == "oniguruma" and counted and not repeated:  # possessive again, which the scanner can do
+                del done[last]
+                source = "+"
+        elif kind == "anchor":
+            source = _ANCHORS[dialect].get(source, "")
+        elif kind == "word":
+            last = len(done)
+            source = ("[^" if source[1] == "W" else "[") + _WORD + _WORD_AND[dialect] + "]"
+        elif kind in ("item", "fold", "assertion"):
+            last = None if kind == "assertion" else len(done)
+            word = _WORD + _WORD_AND[dialect] * (dialect == "regex")  # here in sets only
+            source = regex.sub(r"\\.", lambda escape, word=word: word if escape[0] == r"\w" else escape[0], source)
+        elif kind == "repeat" and before is not None:
+            if source.endswith("}+"):  # possessive in `regex`, a second quantifier in Oniguruma
+                done.insert(before, "(?>" if dialect == "regex" else "(?:")
+                source = source[:-1] + (")" if dialect == "regex" else ")+")
+        elif kind != "or":
+            source = ""
+        if not source:
+            raise InputError(
+                f"{where}: {text[position : position + 3]!r} at position {position} of the pattern {text!r} may mean "
+                "one thing to Hugging Face's engine (Oniguruma) and another to `regex`: write it otherwise"
+            )
+        done.append(source)
+        without_assertions += "" if kind in ("assertion", "anchor") else token[0]
+        position = token.end()
     try:
-        file = open(unfinished, "xb")  # noqa: SIM115
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be written ({error.strerror})") from None
+        may_be_empty = regex.fullmatch(without_assertions, "")
+    except regex.error as error:
+        raise InputError(f"{where}: the pattern {text!r} does not compile: {error.msg}") from None
+    require(not may_be_empty, f"{where}: the pattern {text!r} may match no characters")
+    return "".join(done)
+
+
+# Hugging Face's tokenizer.json
+
+
+def write_bpe(model: Model) -> dict:
+    """Write the "model" object of a BPE."""
+    merges, unreachable = _as_merges(model)
+    names = _vocab_names(model)
+    specials = model.special_tokens.items()
+    if any(text in _BYTE_NAMES and not text.isascii() and model.vocab[id] == text.encode() for text, id in specials):
+        # In the vocabulary it would be the name of a byte: leave out all that are numbered on behind it anyway.
+        first = max(model.ordinary, default=-1) + 1
+        names = {name: id for name, id in names.items() if id < first}
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": bool(unreachable) or (model.merges is not None and model.ignore_merges),
+        "vocab": names,
+        "merges": [(_printable(left), _printable(right)) for left, right in merges],
+    }
+
+
+def read_bpe(data: dict, added: Sequence[str], where: str) -> dict:
+    """Read the "model" object of a BPE: the fields of Model that it decides."""
+    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
+        require(not data.get(key), f"{where}: a model with {key} is not supported")
+    names, ignore_merges = data.get("vocab"), bool(data.get("ignore_merges"))
+    require(isinstance(names, dict), f"{where}: its vocabulary is not an object of tokens and ids")
+    merges = _read_merges(data["merges"], lambda k: f"{where}, merge {k}")
+    require(len(set(merges)) == len(merges), f"{where}: a merge stands there twice")
+    texts = set(added)
+    if doubtful := {text for text in added if not text.isascii() and _BYTE_NAMES.issuperset(text)}:
+        # It may be the name of bytes that text becomes: of one byte, or made by a merge, or found as a whole.
+        made = {_printable(left + right) for left, right in merges} | _BYTE_NAMES
+        texts -= {text for text in doubtful if text in made or (ignore_merges and _names_text(text))}
+    vocab = _read_vocab(names, texts, where)
+    if data.get("unk_token") is not None:
+        missing = {bytes([b]) for b in range(256)}.difference(vocab.values())
+        require(not missing, f"{where}: an unk_token is not supported where bytes are missing in the vocabulary")
+    return {"vocab": vocab, "merges": merges, "ignore_merges": ignore_merges}
+
+
+def _names_text(name: str) -> bool:
+    """Check that a name is that of bytes that are UTF-8, so that a pretoken may be these bytes."""
     try:
-        with file:
-            yield file
-        os.replace(unfinished, path)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # from a write, which does not name its file
-            error.filename = str(path)
-        raise
-    finally:
-        unfinished.unlink(missing_ok=True)
+        return bool(_unprintable(name, "").decode())
+    except ValueError:
+        return False
 
 
-def _write_files(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write files that belong together: none takes its name before all are written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        for name, text in texts.items():
-            stack.enter_context(_replacing(folder / name)).write(text.encode())
+def _number_added(texts: Iterable[str], names: Mapping[str, int]) -> dict[str, int]:
+    """Number added tokens as Hugging Face does, whatever their file says: as in the vocabulary, or on from its size."""
+    following = itertools.count(len(names))
+    return {text: names[text] if text in names else next(following) for text in texts}
 
 
-# ─── Training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+def write_huggingface(model: Model) -> dict[str, str]:
+    """Write the three files of a tokenizer for transformers."""
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False} | model.config
+    roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
+    return {
+        "tokenizer.json": _to_json(_to_tokenizer_json(model), indent=2),
+        "tokenizer_config.json": _to_json(config, indent=2),
+        "special_tokens_map.json": _to_json(roles, indent=2),
+    }
 
 
-class Trained(NamedTuple):
-    """All that a training finds out."""
+def _to_tokenizer_json(model: Model) -> dict:
+    """Write a tokenizer.json, as the `tokenizers` package does."""
+    written = KINDS[model.kind].write(model)
+    texts: dict[int, str] = {}
+    for text, id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
+        if texts.setdefault(id, text) != text:
+            warnings.warn(
+                f"a tokenizer.json has one text for an id: {text!r}, the second of {id}, is left out", stacklevel=3
+            )
+    for text, id in _number_added(texts.values(), written["vocab"]).items():
+        if texts.get(id) != text:
+            raise InputError(
+                f"in a tokenizer.json the special token {text!r} would get the id {id}, "
+                f"not {model.special_tokens[text]}: rename it"
+            )
+    pre_tokenizer = _to_pre_tokenizer(Pattern(model.pattern), model.add_prefix_space)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": id, "content": text, **model.flags.get(text, AddedToken())._asdict()} for id, text in texts.items()
+        ],
+        "normalizer": None,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": model.post_processor,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": written,
+    }
 
-    tokenizer: Tokenizer
-    counted: Counted
-    merges: Merges
-    seconds: dict[str, float]  # by stage
+
+def _to_pre_tokenizer(pattern: Pattern, add_prefix_space: bool) -> dict:
+    """Write the "pre_tokenizer" object: Splits by regular expressions, and ByteLevel, which knows GPT-2's."""
+    by_regex = pattern.name == "gpt2"
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": add_prefix_space,
+        "trim_offsets": True,
+        "use_regex": by_regex,
+    }
+    if pattern.name in ("gpt2", "none"):
+        return byte_level
+    require(not add_prefix_space, "a tokenizer.json adds a space before text with the patterns gpt2 and none only")
+    sources = [pattern.source] if isinstance(pattern.source, str) else pattern.source
+    texts = [_translate_regex(source, "regex", "tokenizer.json") for source in sources]
+    splits = [{"type": "Split", "pattern": {"Regex": text}, "behavior": "Isolated", "invert": False} for text in texts]
+    return {"type": "Sequence", "pretokenizers": [*splits, byte_level]}
 
 
-def compile_kernels(pattern: Pattern | None = None) -> None:
-    """Compile the kernels of training, or load them from the cache, so that the first call finds them ready.
+def read_huggingface(data: dict, where: str) -> Model:
+    """Read a tokenizer.json; raises ValueError for what would encode otherwise here than there."""
 
-    Processes that are forked later have them, too.
-    """
-    counter = WordCounter()
-    counter.add_text(b"one two", pattern or Pattern())
-    counter.add_words(counter.words())
-    learn(counter.words(), 257)
+    def check(condition: object, fault: str) -> None:
+        require(condition, f"{where}: {fault}")
+
+    written = data.get("model")
+    check(isinstance(written, dict), "not a tokenizer.json: it has no model")
+    kind = written.get("type", "BPE")
+    known = isinstance(kind, str) and kind.lower() in KINDS
+    check(known and (kind != "BPE" or isinstance(written.get("merges"), list)), f"its model is not a BPE but {kind!r}")
+    normalizer = data.get("normalizer")
+    check(
+        not normalizer or normalizer == {"type": "Sequence", "normalizers": []},
+        f"a normalizer is not supported: {json.dumps(normalizer)[:100]}",
+    )
+    for key in ("truncation", "padding"):
+        check(not data.get(key), f"{key} is not supported: what it adds or takes away is not the text's")
+    decoder = data.get("decoder")
+    check(
+        not decoder or (isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"),
+        f"a decoder that is not ByteLevel is not supported: {json.dumps(decoder)[:100]}",
+    )
+    post_processor = data.get("post_processor")
+    check(post_processor is None or isinstance(post_processor, dict), "its post_processor is not an object")
+    ids, flags = _read_added_tokens(data.get("added_tokens") or [], where)
+    fields = KINDS[kind.lower()].read(written, list(ids), where)
+    special_tokens = _number_added(ids, written["vocab"])
+    for text, id in special_tokens.items():
+        if ids[text] != id or not _is_id(ids[text]):
+            raise InputError(f"{where}: the added token {text!r} has the ids {id} and {ids[text]!r}")
+    check(len(set(ids.values())) == len(ids), "two added tokens have one id")
+    pattern, add_prefix_space = _read_pre_tokenizer(data.get("pre_tokenizer"), where)
+    fields |= {"special_tokens": special_tokens, "flags": flags, "post_processor": post_processor}
+    model = Model(**fields, kind=kind.lower(), pattern=pattern, add_prefix_space=add_prefix_space)
+    if model.ignore_merges:
+        for text in (text for text, flag in flags.items() if flag.single_word and text in written["vocab"]):
+            # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
+            check(
+                model.special_tokens[text] in model.ordinary,
+                f"single_word {text!r} with ignore_merges is not supported",
+            )
+    return model
 
 
-def train(
-    inputs: str | os.PathLike | Iterable[str | os.PathLike],
-    vocab_size: int,
-    special_tokens: Sequence[str] = (),
+def _read_added_tokens(added: object, where: str) -> tuple[dict[str, object], dict[str, AddedToken]]:
+    """Read a list of added tokens: text -> id, as the file has it; and the flags of those that have any."""
+    if not isinstance(added, list) or not all(isinstance(t, dict) and isinstance(t.get("content"), str) for t in added):
+        raise InputError(f"{where}: added_tokens is not a list of tokens")
+    ids = {token["content"]: token.get("id") for token in added}
+    require(len(ids) == len(added), f"{where}: a token is added twice")
+    flags = {}
+    for token in added:
+        values = [token.get(name, default) for name, default in AddedToken._field_defaults.items()]
+        if not all(isinstance(value, bool) for value in values):
+            raise InputError(f"{where}: the flags of {token['content']!r} are odd")
+        if (found := AddedToken(*values)) != AddedToken():
+            flags[token["content"]] = found
+    return ids, flags
+
+
+def _read_pre_tokenizer(pre_tokenizer: object, where: str) -> tuple[str | list[str], bool]:
+    """Read the patterns of Splits and of ByteLevel; and whether that puts a space before text."""
+    parts = pre_tokenizer
+    if isinstance(pre_tokenizer, dict):
+        parts = pre_tokenizer.get("pretokenizers") if pre_tokenizer.get("type") == "Sequence" else [pre_tokenizer]
+    patterns = []
+    if isinstance(parts, list) and parts:
+        for part in parts[:-1]:
+            match part:
+                case {"type": "Split", "pattern": {"Regex": str(text)}, "behavior": "Isolated", "invert": False}:
+                    text = _translate_regex(text, "oniguruma", where)
+                    patterns.append(f"(?:{text})" if regex.fullmatch(r"[\w-]*", text) else text)  # not a name
+                case {"type": "Split", "pattern": {"String": str(text)}, "behavior": "Isolated", "invert": False}:
+                    patterns.append(f"(?:{regex.escape(text)})")
+                case {"type": "Digits", "individual_digits": bool(single)}:
+                    patterns.append(r"\p{N}" if single else r"\p{N}+")
+                case _:
+                    break
+        last = parts[-1]
+        if len(patterns) == len(parts) - 1 and isinstance(last, dict) and last.get("type") == "ByteLevel":
+            prefix, by_regex = last.get("add_prefix_space", True), last.get("use_regex", True)
+            patterns += ["gpt2"] * bool(by_regex)
+            if patterns in ([], ["gpt2"]) or not prefix:
+                return (patterns if len(patterns) > 1 else patterns[0] if patterns else "none"), bool(prefix)
+    raise InputError(f"{where}: a pre_tokenizer that is not supported: {json.dumps(pre_tokenizer)[:200]}")
+
+
+# Files and folders
+
+
+class Format(NamedTuple):
+    """A format to save in."""
+
+    write: Callable[[Model], dict[str, str]]
+    files: tuple[str, ...]  # that it may write; the first says what is there
+
+
+FORMATS = {
+    "huggingface": Format(write_huggingface, ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")),
+    "gpt2": Format(write_gpt2, ("vocab.json", "merges.txt")),
+    "tiktoken": Format(write_tiktoken, ("tokenizer.tiktoken", "tokenizer.tiktoken.json")),
+}
+
+
+def load_model(
+    path: str | os.PathLike,
     *,
-    pattern: str = "gpt2",
-    tie_break: str = "bytes",
-    min_frequency: int = 1,
-    workers: int | None = None,
-    text_field: str | None = None,
-    progress: bool = False,
-    special_tokens_at: str = "first",
-) -> Trained:
-    """Train on files, folders or globs, and return the tokenizer with all that was measured.
+    encoding: str | None = None,
+    pattern: str | Sequence[str] | None = None,
+    special_tokens: Iterable[str] | Mapping[str, int] | None = None,
+) -> Model:
+    """Read a model from a file or a folder: what it is, its content tells. See Tokenizer.load."""
+    path = Path(path)
+    file = _find_model_file(path) if path.is_dir() else path
+    require(file.is_file(), f"{path}: no such file or folder")
+    data = _read_limited(file)
+    options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
+    if data.lstrip()[:1] == b"{":
+        content = _parse_object(data, str(file))
+        if all(isinstance(value, int) for value in content.values()):
+            merges = _companion_file(file, ("vocab", "merges"), ("encoder.json", "vocab.bpe"), "merges")
+            model = _load_gpt2(file, merges, options)
+        else:
+            _refuse_options(options, f"{file}: a tokenizer.json")
+            model = read_huggingface(content, str(file))
+    elif regex.match(rb"[A-Za-z0-9+/]+=* \d+\r?\n", data):
+        model = read_tiktoken(data, file, **options)
+    elif regex.match(rb"#version|\S+ \S+\r?\n", data):
+        vocab = _companion_file(file, ("merges", "vocab"), ("vocab.bpe", "encoder.json"), "vocabulary")
+        model = _load_gpt2(vocab, file, options)
+    elif b"\n##" in data:
+        raise InputError(f"{file}: looks like a vocabulary of WordPiece (BERT's), which is not supported")
+    elif data[:1] == b"\n":
+        raise InputError(f"{file}: looks like a SentencePiece model, which is not supported")
+    else:
+        raise InputError(f"{file}: neither a tokenizer.json, nor vocab.json or merges.txt, nor a rank file")
+    if (config := file.with_name("tokenizer_config.json")).is_file():
+        content = _parse_object(_read_limited(config), str(config))
+        model.config = {name: content[name] for name in CONFIG_KEYS if name in content}
+    return model
 
-    special_tokens  end documents: they are not learnt from
-    special_tokens_at  which ids they get; see build_vocabulary
-    pattern         a name in PATTERNS, or a regular expression
-    tie_break       "bytes" or "ids"; min_frequency: pairs that are rarer are not merged; see `learn`
-    workers         processes that scan; None for one a core. The result is the same for any number
-    text_field      where a line of a .jsonl file has its text; "text" if not given
-    progress        draw progress bars
 
-    Raises ValueError for input that cannot be, and OSError for what cannot be read.
+def _load_gpt2(vocab: Path, merges: Path, options: dict) -> Model:
+    """Read GPT-2's two files with what is said beside them."""
+    _refuse_options({"encoding": options["encoding"]}, f"{vocab}: not a rank file; it")
+    return read_gpt2(vocab, merges, options["special_tokens"], options["pattern"] or "gpt2")
+
+
+def _refuse_options(options: Mapping[str, object], what: str) -> None:
+    """Refuse to be told what the file says."""
+    for name, value in options.items():
+        require(value is None, f"{what} says that itself: leave {name}= (--{name.replace('_', '-')}) away")
+
+
+def _find_model_file(folder: Path) -> Path:
+    """Find the file of a folder that is, or begins, a model; what `save` writes before all others."""
+    names = [format.files[0] for format in FORMATS.values()]
+    for name in (*names, "encoder.json", "tokenizer.model"):
+        if (folder / name).is_file():
+            return folder / name
+    found = sorted(folder.glob("*.tiktoken")) + sorted(folder.glob("*tokenizer.json"))
+    if len(found) != 1:
+        raise InputError(f"{folder}: no tokenizer.json here, nor vocab.json and merges.txt, nor one .tiktoken file")
+    return found[0]
+
+
+def _companion_file(file: Path, names: tuple[str, str], published: tuple[str, str], what: str) -> Path:
+    """Find the other of GPT-2's two files."""
+    name = published[1] if file.name == published[0] else file.name.replace(*names)
+    for suffix in (file.suffix, ".txt", ".json", ".bpe"):
+        other = file.with_name(name).with_suffix(suffix)
+        if other.is_file() and other != file:
+            return other
+    raise InputError(f"{file}: the {what} that belongs to it is missing: no {file.with_name(name).stem}.* beside it")
+
+
+def save_model(model: Model, path: str | os.PathLike, format: str | None = None) -> None:
+    """Write a model folder in one of FORMATS, or by default the first, and the second if it can be.
+
+    A folder holds one model, or `load_model` would read one of two. Files of the other FORMATS in it stay if they hold
+    the same model, and are removed behind the writing if they hold another. Files of other names, a downloaded
+    cl100k_base.tiktoken say, are neither touched nor read before those that are written here.
     """
-    special_tokens = _checked_specials(special_tokens)
-    _check_place(special_tokens_at)
-    _check_size(vocab_size, special_tokens)
-    workers = _checked_workers(workers)
-    files = find_files([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
-    seconds: dict[str, float] = {}
-    with stage("compile", seconds):
-        compiled = Pattern(pattern)
-        if compiled.remark:
-            warnings.warn(compiled.remark, stacklevel=2)
-        with _progress_bar("compile", 1, " set of kernels", progress) as bar:
-            compile_kernels(compiled)
-            bar.update()
-    with stage("scan", seconds):
-        counted = count_pretokens(
-            files, compiled, special_tokens, workers=workers, text_field=text_field, progress=progress
-        )
-    if not len(counted.words.counts):
-        raise BadInput(f"no text to learn from in {', '.join(map(str, files[:3]))}{' …' if len(files) > 3 else ''}")
-    with stage("learn", seconds):
-        merges = learn(
-            counted.words,
-            vocab_size - len(special_tokens),
-            tie_break=tie_break,
-            min_frequency=min_frequency,
-            progress=progress,
-        )
-    with stage("vocabulary", seconds):
-        vocab, listed = build_vocabulary(merges, special_tokens, special_tokens_at)
-        tokenizer = Tokenizer(vocab, listed, special_tokens, pattern)
-    return Trained(tokenizer, counted, merges, seconds)
+    folder = Path(path)
+    require(format in (None, *FORMATS), f"the formats are {', '.join(FORMATS)}, not {format!r}")
+    texts = FORMATS[format or "huggingface"].write(model)
+    if format is None and model.merges is not None and not model.ignore_merges:
+        with contextlib.suppress(InputError):
+            texts |= FORMATS["gpt2"].write(model)
+    outdated = [
+        folder / name
+        for other in FORMATS.values()
+        if (folder / other.files[0]).is_file() and other.files[0] not in texts and not _holds(folder, other, model)
+        for name in other.files
+    ]
+    atomic_write_all(folder, texts)
+    for file in outdated:
+        file.unlink(missing_ok=True)
 
 
-def train_bpe(
-    input_path: str | os.PathLike | Iterable[str | os.PathLike],
-    vocab_size: int,
-    special_tokens: Sequence[str] = (),
-    **options,
-) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
-    """Train on a file, or several, and return the vocabulary and the merges; the options are those of `train`.
+def _holds(folder: Path, format: Format, model: Model) -> bool:
+    """Check that the files of a format in a folder hold this model; raises ValueError if they cannot be read."""
+    file = folder / format.files[0]
+    try:
+        other = load_model(file)
+    except InputError as error:
+        raise InputError(
+            f"{folder}: holds another model, which cannot be read; save elsewhere, or remove it: {error}"
+        ) from None
+    try:  # in this format merges and ranks are the same
+        same_text = format.write(other)[file.name] == format.write(model)[file.name]
+    except InputError:
+        return False
+    return same_text and Pattern(other.pattern).source == Pattern(model.pattern).source
 
-    >>> import tempfile
-    >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
-    ...     _ = file.write(b"low low lower<|end|>newest"), file.flush()
-    ...     vocab, merges = train_bpe(file.name, 260, ["<|end|>"])
-    >>> vocab[0], merges
-    (b'<|end|>', [(b'o', b'w'), (b'l', b'ow'), (b' ', b'low')])
+
+KINDS = {"bpe": Kind(learn, bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe)}
+
+
+# ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Thread:
+    """What one thread encodes with: a workspace, arrays that take the results, and which special tokens are set."""
+
+    def __init__(self, tables: object, scan_tables: _ScanTables, special: _SpecialTable, cache_size: int):
+        self.workspace = _new_workspace(tables, scan_tables, special, cache_size)
+        self.special = special
+        self.stops, self.id_stops = np.zeros((2, 1), np.int64)
+        self.ids = np.empty(2 * BLOCK_BYTES + 64, np.uint32)  # a page of it is memory when it is written to
+        arguments = self.workspace, b"", self.stops, self.ids, self.id_stops
+        _encode_texts(*arguments)
+        # Without the look-up of the types, a text of a dozen bytes takes 0.5 µs less. They are always the same.
+        self.encode_texts = _encode_texts.overloads[tuple(map(numba.typeof, arguments))].entry_point
+
+    def set_special(self, special: _SpecialTable) -> None:
+        """Choose the special tokens that texts are cut at from now on."""
+        _set_special(self.workspace, special)
+        self.special = special
+
+
+class Tokenizer:
+    """Text to token ids and back.
+
+    vocab           id -> bytes; ids may have gaps
+    merges          pairs of bytes, the first to be merged first; or None, and any two neighbours whose bytes, joined,
+                    are a token may merge, the token of the lowest id first, as tiktoken does
+    special_tokens  strings, or strings and their ids; those that have no id get the ids behind the last
+    pattern         the name of a pattern, a regular expression, or several, each of which cuts what the last has left
+    ignore_merges   a pretoken that is a token is that token, even where the merges do not get there
+    add_prefix_space  text that does not begin with a space is encoded as if it did
+    flags           how special tokens are found, if not in the plain way: AddedToken for some of them
+    cache_size      pretokens that each thread keeps the ids of, about; rounded up to a power of two
+
+    Threads may share a tokenizer, and it can be pickled. Raises ValueError for a vocabulary that cannot be.
+
+    >>> vocab = {0: b"<|end|>"} | {1 + b: bytes([b]) for b in range(256)} | {257: b"hi"}
+    >>> tokenizer = Tokenizer(vocab, [(b"h", b"i")], ["<|end|>"])
+    >>> tokenizer.encode("hi!<|end|>")
+    [257, 34, 0]
+    >>> tokenizer.decode([257, 34, 0])
+    'hi!<|end|>'
     """
-    tokenizer = train(input_path, vocab_size, special_tokens, **options).tokenizer
-    _warn_if_short(tokenizer.vocab, vocab_size)
-    return tokenizer.vocab, tokenizer.merges
+
+    def __init__(
+        self,
+        vocab: Mapping[int, bytes],
+        merges: Sequence[tuple[bytes, bytes]] | None,
+        special_tokens: Iterable[str] | Mapping[str, int] | None = None,
+        pattern: str | Sequence[str] = "gpt2",
+        *,
+        ignore_merges: bool = False,
+        add_prefix_space: bool = False,
+        flags: Mapping[str, AddedToken] | None = None,
+        cache_size: int = 1 << 20,
+    ):
+        given = vocab, merges, special_tokens or {}, pattern
+        options = {"ignore_merges": ignore_merges, "add_prefix_space": add_prefix_space, "flags": dict(flags or {})}
+        self._compile(Model(*given, **options), cache_size)
+
+    @classmethod
+    def from_model(cls, model: Model, cache_size: int = 1 << 20) -> Tokenizer:
+        """Make a tokenizer of a Model, of any kind."""
+        tokenizer = cls.__new__(cls)
+        tokenizer._compile(model, cache_size)
+        return tokenizer
+
+    def _compile(self, model: Model, cache_size: int) -> None:
+        """Make the tables of a model."""
+        require(model.kind in KINDS, f"no kind of model is named {model.kind!r}; there are {', '.join(KINDS)}")
+        self.model = model
+        self.pattern = Pattern(model.pattern)
+        self._cache_size = 1 << max(2, cache_size - 1).bit_length()
+        self._ids = model.ids
+        self._token_bytes = make_token_bytes(model.vocab)
+        self._tables = KINDS[model.kind].tables(model)
+        self._special = {"all": self._tables_of(model.special_tokens), "none": self._tables_of(())}
+        self._idle: list[_Thread] = []  # those that no thread is using
+        self._by_one_kernel = len(self.pattern.stages) == 1 and self.pattern.is_compiled and not model.add_prefix_space
+
+    @property
+    def vocab(self) -> dict[int, bytes]:
+        """The tokens by their ids, special tokens included."""
+        return self.model.vocab
+
+    @property
+    def merges(self) -> list[tuple[bytes, bytes]] | None:
+        """The merges in their order, or None where the ids are the ranks."""
+        return self.model.merges
+
+    @property
+    def special_tokens(self) -> dict[str, int]:
+        """The ids of the special tokens."""
+        return self.model.special_tokens
+
+    @property
+    def config(self) -> dict:
+        """What tokenizer_config.json shall say."""
+        return self.model.config
+
+    @property
+    def digest(self) -> str:
+        """A SHA-256 of all that decides about ids, in hexadecimal."""
+        return self.model.fingerprint
+
+    def __len__(self) -> int:
+        """Count the tokens, special tokens included."""
+        return len(self.vocab)
+
+    def __repr__(self) -> str:
+        pattern = self.pattern.name or self.pattern.source
+        return f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special, pattern {pattern}>"
+
+    def __reduce__(self):
+        return _unpickle, (self._pickled, self.model.config)
+
+    @functools.cached_property
+    def _pickled(self) -> bytes:
+        """The model but for `config`, which may change, and the cache size."""
+        return zlib.compress(pickle.dumps((dataclasses.replace(self.model, config={}), self._cache_size)), 1)
+
+    @classmethod
+    def from_files(
+        cls,
+        vocab_path: str | os.PathLike,
+        merges_path: str | os.PathLike,
+        special_tokens: Iterable[str] | None = None,
+        pattern: str = "gpt2",
+    ) -> Tokenizer:
+        """Load GPT-2's two files, vocab.json and merges.txt.
+
+        If no special tokens are given, they are the tokens that no merge makes, the bytes apart.
+        """
+        return cls.from_model(read_gpt2(Path(vocab_path), Path(merges_path), special_tokens, pattern))
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike,
+        *,
+        encoding: str | None = None,
+        pattern: str | None = None,
+        special_tokens: Iterable[str] | Mapping[str, int] | None = None,
+    ) -> Tokenizer:
+        """Load a model from a file or a folder: what it is, its content tells.
+
+        That is a tokenizer.json of Hugging Face's with a byte-level BPE; GPT-2's vocab.json and merges.txt, whatever
+        they are called; or a rank file of tiktoken's. For a rank file, `encoding` is a name in ENCODINGS, or `pattern`
+        and `special_tokens` say what the file does not; neither is needed for a published one, or one that was saved
+        here. Raises ValueError for a file that is none of these, and for what would encode otherwise here than there.
+        """
+        return cls.from_model(load_model(path, encoding=encoding, pattern=pattern, special_tokens=special_tokens))
+
+    def save(self, path: str | os.PathLike, format: str | None = None) -> None:
+        """Write a model folder.
+
+        "huggingface"   tokenizer.json, tokenizer_config.json, special_tokens_map.json
+        "gpt2"          vocab.json, merges.txt
+        "tiktoken"      tokenizer.tiktoken, and the pattern and the special tokens in tokenizer.tiktoken.json
+        None            the first, and the second if it can be
+
+        A folder holds one model: files of another one are removed. Raises ValueError for what the format cannot hold.
+        """
+        save_model(self.model, path, format)
+
+    def to_huggingface(self):
+        """Make a `tokenizers.Tokenizer` with the same ids."""
+        return import_optional("tokenizers").Tokenizer.from_str(write_huggingface(self.model)["tokenizer.json"])
+
+    def to_tiktoken(self, name: str = "bpe_numba"):
+        """Make a `tiktoken.Encoding` with the same ids; raises ValueError if there can be none."""
+        return import_optional("tiktoken").Encoding(
+            name,
+            pat_str=self.pattern.source,
+            mergeable_ranks=tiktoken_ranks(self.model),
+            special_tokens=self.special_tokens,
+        )
+
+    def token_to_id(self, token: bytes | str) -> int | None:
+        """Look up the id of a token, or None."""
+        if isinstance(token, str):
+            return self.special_tokens.get(token, self._ids.get(token.encode()))
+        return self._ids.get(token)
+
+    def id_to_token(self, id: int) -> bytes:
+        """Look up the bytes of a token; raises ValueError if there is no such id."""
+        try:
+            return self.vocab[id]
+        except (KeyError, TypeError):
+            last = max(self.vocab, default=-1)
+            raise InputError(f"id {id!r} is not in the vocabulary, whose ids end at {last}") from None
+
+    def encode(self, text: str | bytes, allowed_special: str | Iterable[str] = "all") -> list[int]:
+        """Encode a text, or bytes, valid UTF-8 or not, as a list of ids.
+
+        allowed_special says which special tokens in the text become their ids: "all", "none", or some of them. The
+        others are text like any other: nobody can forge a control token that is not allowed.
+        """
+        return self._encode_one(text, allowed_special, np.ndarray.tolist)
+
+    def encode_ordinary(self, text: str | bytes) -> list[int]:
+        """Encode a text in which no special token is honoured."""
+        return self._encode_one(text, "none", np.ndarray.tolist)
+
+    def encode_to_numpy(self, text: str | bytes, allowed_special: str | Iterable[str] = "all") -> np.ndarray:
+        """Encode a text as uint32[N].
+
+        >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
+        array([ 72, 105], dtype=uint32)
+        """
+        return self._encode_one(text, allowed_special, _kept)
+
+    def _encode_one(self, text: str | bytes, allowed_special: str | Iterable[str], take: Callable):
+        """Encode a text; `take` makes the result of an array of ids that is used again."""
+        data = _text_bytes(text)
+        special = self._special_tables(allowed_special)
+        thread = self._take_thread()
+        try:
+            thread.stops[0] = len(data)
+            return take(self._encode_joined(thread, data, thread.stops, special, thread.id_stops))
+        finally:
+            self._idle.append(thread)
+
+    def encode_texts(
+        self, texts: Sequence[bytes], allowed_special: str | Iterable[str] = "all"
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Encode texts, in bytes, in this thread: their ids end to end, uint32[N], and their offsets, int64[T + 1]."""
+        special = self._special_tables(allowed_special)
+        stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
+        offsets = np.zeros(len(texts) + 1, np.int64)
+        thread = self._take_thread()
+        try:
+            data = texts[0] if len(texts) == 1 else b"".join(texts)
+            return _kept(self._encode_joined(thread, data, stops, special, offsets[1:])), offsets
+        finally:
+            self._idle.append(thread)
+
+    def _encode_joined(
+        self, thread: _Thread, data: bytes, stops: np.ndarray, special: list[_SpecialTable], id_stops: np.ndarray
+    ) -> np.ndarray:
+        """Encode texts that lie end to end in `data`; returns a part of the thread's array, or an array of its own."""
+        text = data
+        room = 2 * len(data) + 4  # for each byte an id, and one for a space before it
+        ids = thread.ids if room <= len(thread.ids) else np.empty(room, np.uint32)
+        if self._by_one_kernel and len(special) == 1:
+            if special[0] is not thread.special:
+                thread.set_special(special[0])
+            n = thread.encode_texts(thread.workspace, data, stops, ids, id_stops)
+        else:
+            text, spans = _copy_texts(data, stops)
+            for table in special:
+                spans = _split_at_special(text, spans, table)
+            if self.model.add_prefix_space:
+                text, spans = _add_prefix_spaces(text, spans)
+            spans = self.pattern.refine(_new_scan(), text, spans)
+            n = _encode_spans(thread.workspace, text, spans, ids, id_stops)
+        if n < 0:
+            byte = next(byte for byte in bytes(text[-1 - n :]) if bytes([byte]) not in self._ids)
+            raise InputError(f"the byte 0x{byte:02X} is not in the vocabulary")
+        return ids[:n]
+
+    def encode_batch(
+        self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
+    ) -> list[list[int]]:
+        """Encode each text as a list of ids; large batches in several threads, one a core if not told otherwise.
+
+        >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch(["Hi", "", "!"])
+        [[72, 105], [], [33]]
+        """
+        ids, offsets = self.encode_batch_to_numpy(texts, allowed_special, threads=threads)
+        ids, offsets = ids.tolist(), offsets.tolist()
+        return [ids[start:stop] for start, stop in itertools.pairwise(offsets)]
+
+    def encode_batch_to_numpy(
+        self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Encode all texts: ids uint32[N], and where those of each begin and end, int64[T + 1].
+
+        >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch_to_numpy(["Hi", "", "!"])
+        (array([ 72, 105,  33], dtype=uint32), array([0, 2, 2, 3]))
+        """
+        require(not isinstance(texts, (str, bytes)), "encode_batch takes a list of texts: encode takes one")
+        require(threads is None or threads >= 1, f"{threads} threads: at least one must do the work")
+        if not isinstance(allowed_special, str):
+            allowed_special = list(allowed_special)
+        batches = _batched_by_size(map(_text_bytes, texts), len, BLOCK_BYTES)
+        encode = functools.partial(self.encode_texts, allowed_special=allowed_special)
+        encoded = list(Engine(threads).map(encode, batches, threads=True))
+        lengths = [np.diff(offsets) for _, offsets in encoded]
+        return (
+            np.concatenate([ids for ids, _ in encoded] or [np.zeros(0, np.uint32)]),
+            np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])),
+        )
+
+    def encode_iterable(
+        self, chunks: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all"
+    ) -> Iterator[int]:
+        """Encode a text that comes in chunks, a file say: yields the same ids as of the whole text, in bounded memory.
+
+        Where the pattern, or flags of special tokens, allow no cut, memory holds a whole document.
+        """
+        cutter = Cutter(self.source((), allowed_special), WINDOW_BYTES)
+        for chunk in [chunks] if isinstance(chunks, (str, bytes)) else chunks:
+            for data, _ in cutter.feed(_text_bytes(chunk)):
+                yield from self.encode(data, allowed_special)
+        yield from self.encode(cutter.close(), allowed_special)
+
+    def source(
+        self,
+        inputs: str | os.PathLike | Iterable[str | os.PathLike],
+        allowed_special: str | Iterable[str] = "all",
+        text_field: str | None = None,
+    ) -> Source:
+        """Make the Source by which files are cut so that their blocks have the same ids as the whole."""
+        special = tuple(self._allowed(allowed_special))
+        # A text that is cut elsewhere would begin with a space.
+        pattern = Pattern("none") if self.model.add_prefix_space else self.pattern
+        return Source(find_files(inputs), pattern, special, text_field, flags=self.model.flags)
+
+    @property
+    def releases_lock(self) -> bool:
+        """Whether encoding is done by kernels alone, so that threads run side by side."""
+        return self.pattern.is_compiled
+
+    def compile_kernels(self) -> None:
+        """Compile the kernels of encoding, or load them from the disk; processes forked later have them."""
+        self.encode_texts([b"one two", b"\xff"])
+        self.source(()).find_cut(lambda position, size: b"one two three", 1, False)
+
+    def _take_thread(self) -> _Thread:
+        """Take what no other thread is using, or make it; it is given back by appending it to `_idle`."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return _Thread(self._tables, self.pattern.last_tables, self._special["none"][0], self._cache_size)
+
+    def _tables_of(self, allowed: Iterable[str]) -> list[_SpecialTable]:
+        """Make the tables of some special tokens, an empty one if there are none."""
+        chosen = {token: self.special_tokens[token] for token in allowed}
+        return _special_tables(chosen, self.model.flags) or [_special_table({})]
+
+    def _special_tables(self, allowed_special: str | Iterable[str]) -> list[_SpecialTable]:
+        if isinstance(allowed_special, str) and allowed_special in self._special:
+            return self._special[allowed_special]
+        return self._tables_of(self._allowed(allowed_special))
+
+    def _allowed(self, allowed_special: str | Iterable[str]) -> list[str]:
+        """List the special tokens that are allowed; raises ValueError for what is none."""
+        if isinstance(allowed_special, str):
+            if allowed_special not in ("all", "none"):
+                raise InputError(f"allowed_special is 'all', 'none' or a set of tokens, not {allowed_special!r}")
+            return list(self.special_tokens) if allowed_special == "all" else []
+        for token in (allowed := list(allowed_special)):
+            if token not in self.special_tokens:
+                known = ", ".join(self.special_tokens) or "it has none"
+                raise InputError(f"{token!r} is not a special token of this tokenizer: {known}")
+        return allowed
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """Join the bytes of some ids; raises ValueError for an id that is not in the vocabulary."""
+        if isinstance(ids, list) and len(ids) <= 64:  # two kernels take 3 µs
+            with contextlib.suppress(KeyError, TypeError):
+                return b"".join([self.vocab[id] for id in ids])
+        return self._decode_array(ids).tobytes()
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Decode some ids as text. What is not UTF-8 becomes U+FFFD."""
+        return self.decode_bytes(ids).decode("utf-8", "replace")
+
+    def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
+        """Decode several lists of ids."""
+        return [self.decode(ids) for ids in batch]
+
+    def _decode_array(self, ids: Iterable[int]) -> np.ndarray:
+        ids = _id_array(ids)
+        size = _decoded_size(ids, self._token_bytes.sizes)
+        if size < 0:
+            self.id_to_token(int(ids[-1 - size]))
+        text = np.empty(size + PADDING, np.uint8)
+        _write_tokens(ids, self._token_bytes, text)
+        return text[:size]
 
 
-# ─── Corpora ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+@functools.lru_cache(maxsize=4)
+def _unpickle_once(pickled: bytes) -> Tokenizer:
+    """Make the tables of a tokenizer, which is sent with each piece of work, once in a process."""
+    model, cache_size = pickle.loads(zlib.decompress(pickled))
+    tokenizer = Tokenizer.from_model(model, cache_size)
+    tokenizer.__dict__["_pickled"] = pickled
+    return tokenizer
+
+
+def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
+    """Make a tokenizer of its own that shares its tables, and the caches of idle threads, with the last of its kind."""
+    known, tokenizer = _unpickle_once(pickled), Tokenizer.__new__(Tokenizer)
+    tokenizer.__dict__ |= known.__dict__
+    tokenizer.model = copy.copy(known.model)
+    tokenizer.model.config = dict(config)
+    return tokenizer
+
+
+def configure(tokenizer: Tokenizer, **options) -> None:
+    """Set what transformers shall know, which is saved in tokenizer_config.json; see `transformers_config`."""
+    tokenizer.config.update(transformers_config(tokenizer.special_tokens, **options))
+
+
+def _kept(ids: np.ndarray) -> np.ndarray:
+    """Make an array that may be kept, in as little memory as it needs."""
+    return ids.copy()
+
+
+def _text_bytes(text: str | bytes) -> bytes:
+    if isinstance(text, bytes):
+        return text
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(_lone_surrogate_message(error)) from None
+    except AttributeError:
+        raise InputError(f"a text is str or bytes, not {type(text).__name__}") from None
+
+
+def _id_array(ids: Iterable[int]) -> np.ndarray:
+    """Make an array of ids, uint32; raises ValueError for what cannot be an id."""
+    if isinstance(ids, np.ndarray):
+        if ids.dtype.kind not in "iu" or ids.ndim != 1:
+            raise InputError(f"ids are whole numbers in a row, not {ids.dtype} of shape {ids.shape}")
+        if ids.dtype != np.uint32 and ids.size and not (ids.min() >= 0 and ids.max() < MAX_ID):
+            raise InputError(f"id {next(id for id in ids.tolist() if not 0 <= id < MAX_ID)} is not in the vocabulary")
+        return np.require(ids, np.uint32, ["C", "W"])
+    ids = ids if isinstance(ids, (list, tuple)) else list(ids)
+    try:
+        return np.frombuffer(array("I", ids), np.uint32)
+    except (TypeError, OverflowError):
+        wrong = next(id for id in ids if not isinstance(id, (int, np.integer)) or not 0 <= id < MAX_ID)
+        raise InputError(f"id {wrong!r} is not in the vocabulary") from None
+
+
+# ─── Token files ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Encoded(NamedTuple):
-    """What a file of token ids holds; written beside it as JSON."""
+    """Describe a file of token ids. It is written beside the file as JSON; as a string it is a line for people."""
 
     tokens: int
     documents: int
@@ -4549,159 +5064,116 @@ class Encoded(NamedTuple):
     dtype: str
     model: str  # Tokenizer.digest
 
-
-def encode_files(
-    tokenizer: Tokenizer,
-    inputs: str | os.PathLike | Iterable[str | os.PathLike],
-    out: str | os.PathLike,
-    *,
-    dtype: str = "auto",
-    append: str | None = None,
-    document_index: str | os.PathLike | None = None,
-    allowed_special: str | Iterable[str] = "all",
-    workers: int | None = None,
-    executor: Executor | None = None,
-    text_field: str | None = None,
-    progress: bool = False,
-) -> Encoded:
-    """Write the token ids of files, folders or globs to one file, in the order of the texts.
-
-    out             a .npy file, or a .bin file with the bare numbers; and, beside it, the same name with .json behind
-    dtype           "uint16", "uint32", or "auto": the smaller one that holds every id of the vocabulary
-    append          a special token: every document ends with it. Documents are files and lines of .jsonl files, and end
-                    at this token, if it stands in a text: it is not doubled
-    document_index  a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
-    workers         threads or processes; None for one a core. The result is the same for any number
-    executor        a pool of concurrent.futures, or of its kind, to work in instead
-
-    Memory is bounded. Files take their names when they are whole. Raises ValueError for what cannot be.
-    """
-    files = find_files([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)
-    number = _id_type(dtype, tokenizer)
-    out = Path(out)
-    if document_index and Path(document_index) in (out, _about(out)):
-        raise BadInput(f"{document_index} is to be written twice: give the document index a name of its own")
-    with contextlib.ExitStack() as stack:
-        write = stack.enter_context(_numbers_file(out, number))
-        write_index = stack.enter_context(_numbers_file(Path(document_index), np.int64)) if document_index else None
-        about = stack.enter_context(_replacing(_about(out))) if out != STDIN else None
-        bar = stack.enter_context(_progress_bar("encode", _size(files), "B", progress))
-        n_tokens = n_documents = n_bytes = 0
-        if write_index:
-            write_index(np.zeros(1, np.int64))
-        parts = _encoded_blocks(tokenizer, files, append, allowed_special, text_field, workers, executor)
-        for part in stack.enter_context(contextlib.closing(parts)):
-            write(part.ids.astype(number, copy=False))
-            if write_index:
-                write_index(part.ends + n_tokens)
-            n_tokens, n_documents, n_bytes = (
-                n_tokens + len(part.ids),
-                n_documents + len(part.ends),
-                n_bytes + part.n_bytes,
-            )
-            bar.set_postfix_str(f"{_thousands(n_tokens / max(bar.format_dict['elapsed'], 1e-3))} tokens/s", False)
-            bar.update(part.n_read)
-        encoded = Encoded(n_tokens, n_documents, n_bytes, number.name, tokenizer.digest)
-        if about:
-            about.write((json.dumps(encoded._asdict(), indent=2) + "\n").encode())
-    return encoded
+    def __str__(self) -> str:
+        per_token = self.bytes / max(self.tokens, 1)
+        text = f"{self.documents:,} documents and {self.bytes:,} bytes"
+        return f"{self.tokens:,} tokens ({self.dtype}) of {text}, {per_token:.2f} bytes per token"
 
 
-class _Part(NamedTuple):
-    """What some blocks become."""
+class _EncodedBatch(NamedTuple):
+    """The ids of some blocks, and what is counted of them."""
 
     ids: np.ndarray  # uint16 or uint32[N]
-    ends: np.ndarray  # int64[D]   where documents end in them
+    ends: np.ndarray  # int64[D]   documents end before these positions in `ids`
     n_bytes: int  # of text
-    n_read: int  # bytes from the disk
+    n_read: int  # bytes on the disk
 
 
-def _encoded_blocks(
-    tokenizer: Tokenizer,
-    files: Sequence[Path],
-    append: str | None,
-    allowed_special: str | Iterable[str],
-    text_field: str | None,
-    workers: int | None,
-    executor: Executor | None = None,
-) -> Iterator[_Part]:
-    """Files as token ids, in order."""
-    workers = _checked_workers(workers)
-    allowed = tokenizer._allowed(allowed_special)
-    last = None if append is None else tokenizer.special_tokens.get(append)
-    if last is None and append is not None:
-        known = ", ".join(tokenizer.special_tokens) or "it has none"
-        raise BadInput(f"{append!r} is not a special token of this tokenizer: {known}")
-    tokenizer.compile_kernels()
-    # Kernels work without Python's lock, and threads send nothing through pipes: two are 1.66 times as fast as one,
-    # processes 1.5. What holds the lock is JSON, `regex`, special tokens with flags; and all the rest if they are many.
-    is_json = any(_is_json(path, text_field) for path in files)
-    threads = workers <= 8 and tokenizer._is_plain and tokenizer.pattern.scanner is not None and not is_json
-    if workers > 1 and not threads:  # known before processes are forked
-        _keep(tokenizer._pickled, tokenizer)
-    work = functools.partial(_encode_blocks, tokenizer, last, allowed, text_field)
-    cut_by, cut_at = (tokenizer.pattern, allowed) if tokenizer._is_plain else (Pattern(()), ())
-    blocks = _gathered(read_blocks(files, cut_by, cut_at, text_field))
-    return _map_in_order(work, blocks, workers, executor, threads)
+def _mark_text_ends(tasks: Iterable[list[Block]]) -> Iterator[list[tuple[Block, bool]]]:
+    """Tell of each block whether its file ends with it: whether the next one begins a file."""
+    for task, following in itertools.pairwise(itertools.chain(tasks, [None])):
+        starts = [block.start == 0 for block in task[1:]] + [following is None or following[0].start == 0]
+        yield list(zip(task, starts, strict=True))
 
 
 def _encode_blocks(
-    tokenizer: Tokenizer, last: int | None, allowed_special: Sequence[str], text_field: str | None, blocks: list[Block]
-) -> _Part:
-    """Encode some blocks. Documents end with the id `last`, if it is given, and else with their texts."""
-    number = _id_type("auto", tokenizer)  # fewer bytes for the pipe
-    parts, ends, n_tokens, n_bytes = [], [], 0, 0
-    for block in blocks:
-        texts = _texts_of(block, text_field)
-        if not texts:
-            continue
-        ids, offsets = tokenizer._encode_texts(texts, allowed_special, number)
+    tokenizer: Tokenizer,
+    source: Source,
+    dtype: np.dtype,
+    end_id: int | None,
+    allowed_special: str | Sequence[str],
+    blocks: list[tuple[Block, bool]],
+) -> _EncodedBatch:
+    """Encode blocks, each with whether its file ends with it, as ids of this dtype: uint16 is half as much for a pipe.
+
+    Without an end id, documents are texts: files, or lines of JSON. With one, documents end behind each such id, and
+    one is inserted at the end of every text that has none there.
+    """
+    batches, ends, n_tokens, n_bytes = [np.zeros(0, dtype)], [np.zeros(0, np.int64)], 0, 0
+    for block, is_last in blocks:
+        texts = source.texts(block)
+        ids, offsets = tokenizer.encode_texts(texts, allowed_special)
         n_bytes += sum(map(len, texts))
-        if last is None:
-            at = offsets[1:] if block.ends else offsets[:0]
-        else:
-            if block.ends:
-                starts, stops = offsets[:-1], offsets[1:]
-                whole = (starts < stops) & (ids[np.maximum(stops, 1) - 1] == last) if len(ids) else starts < stops
-                ids = np.insert(ids, stops[~whole], last)
-            at = np.flatnonzero(ids == last) + 1
-        parts.append(ids)
-        ends.append(at + n_tokens)
+        stops = offsets[1:] if is_last or source.is_json(block.path) else offsets[:0]
+        if end_id is not None:
+            ended = np.append(ids, 0)[stops - 1] == end_id
+            ended &= stops > offsets[: len(stops)]  # an empty text has the last id of the text before it there
+            ids = np.insert(ids, stops[~ended], end_id)
+            stops = np.flatnonzero(ids == end_id) + 1
+        batches.append(ids.astype(dtype, copy=False))
+        ends.append(stops + n_tokens)
         n_tokens += len(ids)
-    ids = parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, number), *parts])
-    return _Part(ids, np.concatenate([np.zeros(0, np.int64), *ends]), n_bytes, sum(block.n_bytes for block in blocks))
+    return _EncodedBatch(np.concatenate(batches), np.concatenate(ends), n_bytes, sum(b.n_bytes for b, _ in blocks))
 
 
-def _id_type(name: str, tokenizer: Tokenizer) -> np.dtype:
-    largest = max(tokenizer.vocab, default=0)
-    if name == "auto":
-        return np.dtype(np.uint16 if largest < 1 << 16 else np.uint32)
-    if name not in ("uint16", "uint32"):
-        raise BadInput(f"the type of ids is auto, uint16 or uint32, not {name!r}")
-    if largest > np.iinfo(name).max:
-        raise BadInput(f"{name} does not hold the id {largest:,} of this vocabulary: use uint32")
-    return np.dtype(name)
+def _encode_stream(
+    tokenizer: Tokenizer,
+    source: Source,
+    engine: Engine,
+    dtype: np.dtype,
+    end_token: str | None,
+    allowed_special: str | Sequence[str],
+) -> Iterator[_EncodedBatch]:
+    """Encode all texts of a source, in order, a bounded number of blocks at a time."""
+    end_id = tokenizer.special_tokens.get(end_token)
+    if end_token is not None and end_id is None:
+        known = ", ".join(tokenizer.special_tokens) or "it has none"
+        raise InputError(f"{end_token!r} is not a special token of this tokenizer: {known}")
+    tokenizer.compile_kernels()
+    # Kernels work without Python's lock, and threads send nothing through pipes: two are 1.66 times as fast as one,
+    # processes 1.5. What holds the lock is JSON, a pattern left to `regex`, and all the rest if threads are many.
+    threads = engine.n_workers <= 8 and tokenizer.releases_lock and not any(map(source.is_json, source.files))
+    reader = dataclasses.replace(source, files=())  # blocks name their files: the list need not go with every task
+    work = functools.partial(_encode_blocks, tokenizer, reader, dtype, end_id, allowed_special)
+    return engine.map(work, _mark_text_ends(source.tasks()), threads)
 
 
-def _about(path: Path) -> Path:
-    """The JSON that tells about a file of ids."""
+def _sidecar(path: Path) -> Path:
+    """Name the JSON that describes a file of ids."""
     return path.with_name(path.name + ".json")
 
 
-@contextlib.contextmanager
-def _numbers_file(path: Path, dtype: np.dtype | type):
-    """Write a .npy or .bin file, or "-" (standard output) in pieces: yields a function that takes the next array."""
-    if path != STDIN and path.suffix not in (".npy", ".bin"):
-        raise BadInput(f"{path}: name a .npy file, or a .bin file for the bare numbers")
-    dtype, n = np.dtype(dtype), 0
-    header = {"descr": dtype.newbyteorder("<").str, "fortran_order": False}
+def _line_printer() -> Callable:
+    """Make a function that prints ids as text, a line for each document, which may go on in the next batch."""
+    gap = ""
 
-    def write(numbers: np.ndarray) -> None:
+    def write(ids: np.ndarray, ends: np.ndarray) -> None:
+        """Print the ids of a batch, in which documents end at `ends`."""
+        nonlocal gap
+        if len(ids) or len(ends):
+            lines = [" ".join(map(str, part.tolist())) for part in np.split(ids, ends)]
+            print(gap + "\n".join(lines), end="")
+            gap = " " if lines[-1] else ""
+
+    return write
+
+
+@contextlib.contextmanager
+def _array_writer(path: Path, dtype: np.dtype | type) -> Iterator[Callable]:
+    """Write a .npy or .bin file, or bare numbers to standard output, in pieces: yields a function of the next array."""
+    if path != STANDARD_STREAM and path.suffix not in (".npy", ".bin"):
+        raise InputError(f"{path}: name a .npy file, or a .bin file for the bare numbers")
+    dtype, n = np.dtype(dtype).newbyteorder("<"), 0
+    header = {"descr": dtype.str, "fortran_order": False}
+
+    def write(numbers: np.ndarray, *_: object) -> None:
+        """Write an array behind those before it."""
         nonlocal n
-        file.write(np.ascontiguousarray(numbers, dtype.newbyteorder("<")).data)
+        file.write(np.ascontiguousarray(numbers, dtype).data)
+        file.flush()  # should the disk be full, it is now, and not when the other files have taken their names
         n += len(numbers)
 
-    with _replacing(path) if path != STDIN else contextlib.nullcontext(sys.stdout.buffer) as file:
+    with atomic_write(path) if path != STANDARD_STREAM else contextlib.nullcontext(sys.stdout.buffer) as file:
         if path.suffix == ".npy":
             np.lib.format.write_array_header_1_0(file, header | {"shape": (0,)})
             start = file.tell()
@@ -4712,367 +5184,499 @@ def _numbers_file(path: Path, dtype: np.dtype | type):
             assert file.tell() == start
 
 
-def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
-    """The ids of a .npy or .bin file, as an array that stays on the disk; raises ValueError for what is none.
+def encode_files(
+    tokenizer: Tokenizer,
+    inputs: str | os.PathLike | Iterable[str | os.PathLike],
+    out: str | os.PathLike | None = None,
+    *,
+    dtype: str = "auto",
+    append: str | None = None,
+    document_index: str | os.PathLike | None = None,
+    allowed_special: str | Iterable[str] = "all",
+    workers: int | None = None,
+    executor: Executor | None = None,
+    text_field: str | None = None,
+    progress: bool = False,
+) -> Encoded:
+    """Write the token ids of files, folders or globs to one file, in the order of the texts, and describe it.
 
-    The type of a .bin file is told by the .json beside it, or else by `dtype`.
+    inputs           files, folders, globs, or - for standard input; .jsonl and .gz by their names
+    out              a .npy file; a .bin file, for the bare numbers; or -, for those on standard output. A file gets a
+                     description beside it, with .json behind its name. Not given: ids are printed, a line a document
+    dtype            of the ids: uint16, uint32, or auto, the smaller one that holds every id of the vocabulary
+    append           a special token: every document ends with it. Documents are files and lines of .jsonl files, and
+                     end at this token where it is in a text: it is not doubled
+    document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
+    allowed_special  the special tokens that are found in the texts: "all", "none", or some of them
+    workers          threads, or processes for JSON; one a core if not given. The result never depends on it
+    executor         a pool of concurrent.futures, or of its kind, to work in instead
+    text_field       where a line of a .jsonl file has its text; "text" if not given
+    progress         draw a progress bar
+
+    Memory is bounded. Files take their names when they are whole. Raises InputError for what cannot be done.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.txt").write_text("Hi!")
+    ...     tokenizer = Tokenizer({b: bytes([b]) for b in range(256)}, [])
+    ...     print(encode_files(tokenizer, folder, Path(folder, "a.npy")))
+    ...     np.load(Path(folder, "a.npy"))
+    3 tokens (uint16) of 1 documents and 3 bytes, 1.00 bytes per token
+    array([ 72, 105,  33], dtype=uint16)
     """
-    path = Path(path)
+    out = None if out is None else Path(out)
+    if document_index is not None:
+        require(out is not None, "--document-index goes with --out")
+        document_index = Path(document_index)
+        if document_index.resolve() in (out.resolve(), _sidecar(out).resolve()):
+            raise InputError(f"{document_index} is to be written twice: give the document index a name of its own")
+    id_type = id_dtype(tokenizer.model, dtype)
+    engine = Engine(workers, executor, progress)
+    allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
+    source = tokenizer.source(inputs, allowed_special, text_field)
+    batches = _encode_stream(tokenizer, source, engine, id_type, append, allowed_special)
+    n_tokens = n_documents = n_bytes = 0
+    with contextlib.ExitStack() as stack:
+        write = stack.enter_context(_array_writer(out, id_type)) if out else _line_printer()
+        write_index = stack.enter_context(_array_writer(document_index, np.int64)) if document_index else None
+        bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
+        if write_index:
+            write_index(np.zeros(1, np.int64))
+        for batch in stack.enter_context(contextlib.closing(batches)):
+            write(batch.ids, batch.ends)
+            if write_index:
+                write_index(batch.ends + n_tokens)
+            n_tokens += len(batch.ids)
+            n_documents += len(batch.ends)
+            n_bytes += batch.n_bytes
+            rate = tqdm.format_sizeof(n_tokens / max(bar.format_dict["elapsed"], 1e-3))
+            bar.set_postfix_str(f"{rate} tokens/s", refresh=False)
+            bar.update(batch.n_read)
+        encoded = Encoded(n_tokens, n_documents, n_bytes, id_type.name, tokenizer.digest)
+        if out and out != STANDARD_STREAM:
+            sidecar = stack.enter_context(atomic_write(_sidecar(out)))
+            sidecar.write((json.dumps(encoded._asdict(), indent=2) + "\n").encode())
+    return encoded
+
+
+def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
+    """Open the ids of a .npy or .bin file as an array that stays on the disk; raises InputError for what is none.
+
+    dtype  uint16 or uint32, for a .bin file that has no .json beside it
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a.bin")
+    ...     _ = path.write_bytes(bytes([1, 0, 2, 0]))
+    ...     read_ids(path, "uint16").tolist()
+    [1, 2]
+    """
+    path, sidecar = Path(path), _sidecar(Path(path))
+    if path.suffix != ".npy":
+        if sidecar.is_file():
+            dtype = _parse_object(_read_limited(sidecar), str(sidecar)).get("dtype")
+        require(dtype in ("uint16", "uint32"), f"{path}: are its numbers uint16 or uint32? Name it with --dtype")
     try:
         if path.suffix == ".npy":
-            ids = np.load(path, mmap_mode="r", allow_pickle=False)
-        else:
-            if _about(path).is_file():
-                dtype = _json(_model_bytes(_about(path)), str(_about(path))).get("dtype")
-            if dtype not in ("uint16", "uint32"):
-                raise BadInput(f"{path}: are its numbers uint16 or uint32? Say it with --dtype")
-            ids = np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r") if path.stat().st_size else np.zeros(0, dtype)
-    except BadInput:
-        raise
+            ids = np.lib.format.open_memmap(path, mode="r")
+        elif path.stat().st_size:
+            ids = np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r")
+        else:  # which cannot be mapped
+            ids = np.zeros(0, dtype)
     except ValueError as error:
-        raise BadInput(f"{path}: not an array of ids ({error})") from None
+        raise InputError(f"{path}: not an array of ids ({error})") from None
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise BadInput(f"{path}: an array of {ids.dtype} and shape {ids.shape} does not hold token ids")
+        raise InputError(f"{path}: an array of {ids.dtype} and shape {ids.shape} does not hold token ids")
     return ids
 
 
-# ─── Stages ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
+    """Read ids from a .npy or .bin file, or as decimal numbers from any other file, in batches."""
+    if path != STANDARD_STREAM and path.suffix in (".npy", ".bin"):
+        ids = read_ids(path, dtype)
+        yield from (ids[start : start + BLOCK_BYTES] for start in range(0, len(ids), BLOCK_BYTES))
+        return
+    line, rest = 1, b""
+    for chunk, _ in itertools.chain(_read_chunks(path, BLOCK_BYTES), [(b"\n", 0)]):
+        text = rest + chunk
+        if wrong := regex.search(rb"[^0-9\s]|[0-9]{19}", text):
+            line += text.count(b"\n", 0, wrong.start())
+            raise InputError(f"{path}, line {line}: not token ids, which are whole numbers")
+        line += text.count(b"\n")
+        words = text.split()
+        rest = b"" if text[-1:].isspace() else words.pop()  # a number may go on in the next chunk
+        yield list(map(int, words))
 
-PROFILE = "BPE_NUMBA_PROFILE"  # the environment variable that names the one stage Scalene is to record
 
+def decode_file(
+    tokenizer: Tokenizer, tokens: str | os.PathLike, out: str | os.PathLike = "-", *, dtype: str | None = None
+) -> None:
+    """Write the text of a file of token ids, in bounded memory.
 
-@contextlib.contextmanager
-def stage(name: str, seconds: dict[str, float]):
-    """Time a stage. Under `scalene run --off` with BPE_NUMBA_PROFILE=name, Scalene records this stage and no other.
-
-    >>> seconds = {}
-    >>> with stage("sleep", seconds):
-    ...     time.sleep(0.01)
-    >>> seconds["sleep"] > 0.009
-    True
+    tokens  a .npy or .bin file, a text with ids as decimal numbers, or - for standard input
+    out     where the text goes: a file, which takes its name when it is whole, or - for standard output
+    dtype   uint16 or uint32, for a .bin file that has no .json beside it
     """
-    profiler = _scalene() if os.environ.get(PROFILE) == name else None
-    if profiler:
-        profiler.start()
-        time.sleep(0.3)  # Scalene charges its own beginning, some 0.2 s, to the line that comes next: to this one
-    start = time.perf_counter()
-    try:
-        yield
-    finally:
-        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
-        if profiler:
-            profiler.stop()
+    out = Path(out)
+    with atomic_write(out) if out != STANDARD_STREAM else contextlib.nullcontext(sys.stdout.buffer) as file:
+        for ids in _read_id_batches(Path(tokens), dtype):
+            file.write(tokenizer.decode_bytes(ids))
 
 
-def _scalene():
-    try:
-        from scalene import scalene_profiler
-    except ImportError:
-        raise BadInput(f"{PROFILE} is set, but Scalene is not installed: pip install scalene") from None
-    return scalene_profiler
+# ─── Training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def peak_memory() -> int | None:
-    """The most bytes that this process, or one of its workers, has held; None where the system does not say."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return peak * (1 if sys.platform == "darwin" else 1024)
+class Training(NamedTuple):
+    """Everything that a training measured; as a string, what a person wants to know of it."""
+
+    tokenizer: Tokenizer
+    counted: CorpusCounts
+    merges: Learned
+    seconds: dict[str, float]  # by stage
+    files: Sequence[Path]  # what was read
+    vocab_size: int  # as it was asked for
+
+    def __str__(self) -> str:
+        counted, counts, n_tokens = self.counted, self.merges.counts, self.merges.n_tokens
+        m, n_special, peak = len(counts), len(self.tokenizer.special_tokens), peak_memory()
+        special = set(self.tokenizer.special_tokens.values())
+        ordinary = (token for id, token in self.tokenizer.vocab.items() if id not in special)
+        longest = (token.decode("utf-8", "replace") for token in sorted(ordinary, key=lambda t: (-len(t), t))[:8])
+        now, half, quarter = (counted.n_bytes / n_tokens[k] for k in (m, m // 2, m // 4))
+        rows = [
+            ("read", f"{counted.n_bytes:,} bytes in {counted.n_documents:,} documents, from {_name_some(self.files)}"),
+            ("pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"),
+            ("merges", f"{m:,}; the last pair occurred {counts[-1]:,} times" if m else "0"),
+            ("vocabulary", f"{len(self.tokenizer):,} tokens, {n_special} of them special"),
+            (
+                "compression",
+                f"{now:.2f} bytes per token ({half:.2f} with half the merges, {quarter:.2f} with a quarter)",
+            ),
+            ("longest", " ".join(repr(t if len(t) <= 24 else f"{t[:20]}…×{len(t)}") for t in longest)),
+            ("seconds", ", ".join(f"{name} {spent:.2f}" for name, spent in self.seconds.items())),
+            ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
+        ]
+        if len(self.tokenizer) < self.vocab_size:
+            rows.insert(4, ("", f"fewer than the {self.vocab_size:,} asked for: no pair is left that may be merged"))
+        return "\n".join(f"{name:12s} {text}" for name, text in rows)
 
 
-def _checked_workers(workers: int | None) -> int:
-    """As many as were asked for, or one a core."""
-    if workers is not None and workers < 1:
-        raise BadInput(f"{workers} workers: at least one must do the work")
-    return workers or available_cores()
+def _name_some(files: Sequence[Path]) -> str:
+    """Name the first files, and say how many there are if there are more."""
+    named = ", ".join(map(str, files[:3]))
+    return named if len(files) <= 3 else f"{named}, … ({len(files):,} files)"
 
 
-def available_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def train(
+    inputs: str | os.PathLike | Iterable[str | os.PathLike] | None = None,
+    vocab_size: int = 8192,
+    special_tokens: Sequence[str] = (),
+    *,
+    pattern: str | Sequence[str] = "gpt2",
+    tie_break: str = "bytes",
+    min_frequency: int = 1,
+    workers: int | None = None,
+    text_field: str | None = None,
+    progress: bool = False,
+    special_tokens_at: str = "first",
+) -> Training:
+    """Train on files, folders or globs, and return the tokenizer with all that was measured.
+
+    inputs             files, folders, globs, or - for standard input; .jsonl and .gz by their names. Not given: the
+                       sources of Python's standard library
+    vocab_size         tokens in all
+    special_tokens     strings that end documents, and are not learnt from
+    pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, none, or a regular expression
+    tie_break          which of two equally frequent pairs is merged first: bytes, the one with the greater bytes, or
+                       ids, the one with the smaller ids (the rule of Hugging Face)
+    min_frequency      merge no pair that is rarer
+    workers            processes that scan; one a core if not given. The result never depends on it
+    text_field         where a line of a .jsonl file has its text; "text" if not given
+    progress           draw progress bars
+    special_tokens_at  which ids they get: first, after-bytes, or last (as in GPT-2)
+
+    Raises InputError, before any work, for what cannot be asked for; and OSError for what cannot be read.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.txt").write_text("low low lower<|end|>newest")
+    ...     training = train(folder, 260, ["<|end|>"])
+    >>> training.merges.counts.tolist(), training.counted.n_documents
+    ([3, 3, 2], 2)
+    """
+    special_tokens = check_special_tokens(special_tokens)
+    check_vocab_size(vocab_size, special_tokens)
+    check_special_tokens_at(special_tokens_at)
+    require(min_frequency <= MAX_COUNT, f"no pair occurs {min_frequency} times: counts have 64 bits")
+    rules = {"tie_break": tie_break, "min_frequency": min_frequency}
+    engine = Engine(workers, progress=progress)
+    files = standard_library() if inputs is None else find_files(inputs)
+    seconds: dict[str, float] = {}
+    with stage("compile", seconds):
+        source = Source(files, Pattern(pattern), special_tokens, text_field)
+        if source.pattern.warning:
+            warnings.warn(source.pattern.warning, stacklevel=2)
+        with engine.progress_bar("compile", 1, " set of kernels") as bar:
+            compile_counting(source.pattern)
+            learn(Words.from_counts({b"aa": 1}), 257, **rules)
+            bar.update()
+    with stage("scan", seconds):
+        counted = count(source, engine)
+    require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
+    with stage("learn", seconds):
+        merges = learn(counted.words, vocab_size - len(special_tokens), **rules, progress=progress)
+    with stage("vocabulary", seconds):
+        vocab, pairs = build_vocabulary(merges, special_tokens, special_tokens_at)
+        tokenizer = Tokenizer(vocab, pairs, special_tokens, pattern)
+    return Training(tokenizer, counted, merges, seconds, files, vocab_size)
+
+
+def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
+    """Warn of a vocabulary that is smaller than asked for."""
+    if len(vocab) < vocab_size:
+        warnings.warn(f"the text gives {len(vocab)} tokens, not {vocab_size}: no pair is left to merge", stacklevel=3)
+
+
+def train_bpe(
+    input_path: str | os.PathLike | Iterable[str | os.PathLike],
+    vocab_size: int,
+    special_tokens: Sequence[str] = (),
+    **options,
+) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
+    """Train on a file, or several, and return the vocabulary and the merges; the options are those of `train`.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a.txt")
+    ...     _ = path.write_text("low low lower<|end|>newest")
+    ...     vocab, merges = train_bpe(path, 260, ["<|end|>"])
+    >>> vocab[0], merges
+    (b'<|end|>', [(b'o', b'w'), (b'l', b'ow'), (b' ', b'low')])
+    """
+    tokenizer = train(input_path, vocab_size, special_tokens, **options).tokenizer
+    _warn_if_short(tokenizer.vocab, vocab_size)
+    return tokenizer.vocab, tokenizer.merges
+
+
+def train_bpe_from_counts(
+    counts: Mapping[bytes, int],
+    vocab_size: int,
+    special_tokens: Sequence[str] = (),
+    *,
+    tie_break: str = "bytes",
+    min_frequency: int = 1,
+) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
+    """Train on pretokens that were counted elsewhere; see `learn` for the rules, `train` for the vocabulary.
+
+    >>> vocab, merges = train_bpe_from_counts({b"hug": 10, b"pug": 5, b"hugs": 5}, 258)
+    >>> merges, vocab[257]
+    ([(b'u', b'g'), (b'h', b'ug')], b'hug')
+    """
+    special_tokens = check_special_tokens(special_tokens)
+    check_vocab_size(vocab_size, special_tokens)
+    words = Words.from_counts(counts)
+    for token in special_tokens:
+        for word in counts:
+            if token.encode() in word:
+                raise InputError(f"the word {word!r} holds the special token {token!r}: cut texts there first")
+    merges = learn(words, vocab_size - len(special_tokens), tie_break=tie_break, min_frequency=min_frequency)
+    vocab, pairs = build_vocabulary(merges, special_tokens)
+    _warn_if_short(vocab, vocab_size)
+    return vocab, pairs
 
 
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-
-def _summary(trained: Trained, inputs: str, out: Path, vocab_size: int) -> str:
-    """What a person wants to know when a training is over."""
-    tokenizer, counted, merges = trained.tokenizer, trained.counted, trained.merges
-    n_bytes = counted.n_bytes
-    special = set(tokenizer.special_tokens.values())
-    ordinary = (token for id, token in tokenizer.vocab.items() if id not in special)
-    longest = sorted(ordinary, key=lambda token: (-len(token), token))[:8]
-    peak = peak_memory()
-    rows = [
-        ("read", f"{n_bytes:,} bytes in {counted.n_documents:,} documents, from {inputs}"),
-        ("pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"),
-        (
-            "merges",
-            f"{len(merges.counts):,}; the last pair stood {merges.counts[-1]:,} times" if len(merges.counts) else "0",
-        ),
-        ("vocabulary", f"{len(tokenizer):,} tokens, {len(special)} of them special"),
-        ("compression", _compression(merges, n_bytes)),
-        ("longest", " ".join(repr(_shortened(token.decode("utf-8", "replace"))) for token in longest)),
-        ("seconds", ", ".join(f"{name} {spent:.2f}" for name, spent in trained.seconds.items())),
-        ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
-        ("written", f"{out}: tokenizer.json and what transformers wants, vocab.json and merges.txt"),
-    ]
-    if len(tokenizer) < vocab_size:
-        rows.insert(4, ("", f"fewer than the {vocab_size:,} asked for: no pair is left that may be merged"))
-    lines = [f"{name:12s} {text}" for name, text in rows]
-    return "\n".join(
-        [*lines, "", "Next:", f"  echo 'Hello, world!' | python bpe_numba.py encode {shlex.quote(str(out))} -"]
-    )
+# A command is a function below. Its options are its own keywords, and those with a default of the functions that it
+# calls: their names, types and defaults come from signatures, their help from docstrings, and from nowhere else.
+_PYTHON_ONLY = {"allowed_special", "executor", "progress"}  # --no-special, none, --quiet
+_ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)  # of a docstring: a parameter and what it means
 
 
-def _compression(merges: Merges, n_bytes: int) -> str:
-    """Bytes per token, and what half and a quarter of the merges would give."""
-    m = len(merges.counts)
-    now, half, quarter = (n_bytes / merges.tokens[k] for k in (m, m // 2, m // 4))
-    return f"{now:.2f} bytes per token ({half:.2f} with half the merges, {quarter:.2f} with a quarter)"
+def _select(function: Callable, options: Mapping[str, object]) -> dict[str, object]:
+    """Select the options that a function has as parameters."""
+    return {name: options[name] for name in inspect.signature(function).parameters if name in options}
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= 24 else f"{text[:20]}…×{len(text)}"
+def _load_model(model: str, *, encoding: str | None = None, pattern: str | None = None) -> Tokenizer:
+    """Load the model of a command.
+
+    model     a file or a folder, of any format
+    encoding  what a rank file is: gpt2, cl100k_base, o200k_base, llama3 or another published one
+    pattern   the pattern of a rank file, or of GPT-2's two files
+    """
+    return Tokenizer.load(model, encoding=encoding, pattern=pattern)
 
 
-def _train_command(options: argparse.Namespace) -> None:
-    _make_folder(options.out)
-    config = _told(options.special_token, options)  # a wrong name here must not cost the training
-    inputs = options.inputs or standard_library()
-    trained = train(
-        inputs,
-        options.vocab_size,
-        options.special_token,
-        pattern=options.pattern,
-        tie_break=options.tie_break,
-        min_frequency=options.min_frequency,
-        workers=options.workers,
-        text_field=options.text_field,
-        progress=not options.quiet,
-        special_tokens_at=options.special_tokens_at,
-    )
-    with stage("save", trained.seconds):
-        trained.tokenizer.config = config
-        trained.tokenizer.save(options.out)
-    if not options.quiet:
-        named = " ".join(options.inputs) or f"the {len(inputs):,} sources of Python's standard library"
-        print(_summary(trained, named, options.out, options.vocab_size))
+def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options) -> None:
+    """Learn a vocabulary from text.
+
+    out  folder to write
+    """
+    config = transformers_config(**_select(transformers_config, options))  # a wrong name must not cost the training
+    make_folder(Path(out))
+    training = train(inputs or None, **_select(train, options))
+    with stage("save", training.seconds):
+        training.tokenizer.model.config |= config
+        training.tokenizer.save(out)
+    if options["progress"]:
+        print(training)
+        print(f"written      {out}: tokenizer.json and what transformers wants, vocab.json and merges.txt\n")
+        print(f"Next:\n  echo 'Hello, world!' | python bpe_numba.py encode {shlex.quote(out)} -")
 
 
-def _make_folder(folder: Path) -> None:
-    """Find out before the work whether its result can be written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
-        pass
+def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = False, **options) -> None:
+    """Turn text into token ids.
 
-
-def _told(special_tokens: Iterable[str], options: argparse.Namespace) -> dict:
-    return _config(special_tokens, **{name: getattr(options, name) for name in _CONFIG})
-
-
-def _loaded(options: argparse.Namespace) -> Tokenizer:
-    return Tokenizer.load(options.model, encoding=options.encoding, pattern=options.pattern)
-
-
-def _convert_command(options: argparse.Namespace) -> None:
-    tokenizer = _loaded(options)
-    tokenizer.config |= _told(tokenizer.special_tokens, options)
-    tokenizer.save(options.out, options.to)
-    if not options.quiet:
-        print(f"{len(tokenizer):,} tokens, {len(tokenizer.special_tokens)} of them special, written to {options.out}")
-
-
-def _encode_command(options: argparse.Namespace) -> None:
-    tokenizer = _loaded(options)
-    allowed = "none" if options.no_special else "all"
-    if tokenizer.pattern.remark:
-        warnings.warn(tokenizer.pattern.remark, stacklevel=2)
+    no_special  take special tokens in the text for ordinary text
+    """
+    out, allowed_special = options["out"], "none" if no_special else "all"
+    tokenizer = _load_model(model, **_select(_load_model, options))
+    if tokenizer.pattern.warning:
+        warnings.warn(tokenizer.pattern.warning, stacklevel=2)
     seconds: dict[str, float] = {}
     with stage("compile", seconds):
         tokenizer.compile_kernels()
-    if not options.out:
-        if options.document_index:
-            raise BadInput("--document-index goes with --out")
-        _print_ids(tokenizer, options, allowed)
-        return
+    options |= {"allowed_special": allowed_special, "progress": options["progress"] and out is not None}
     with stage("encode", seconds):
-        encoded = encode_files(
-            tokenizer,
-            options.inputs,
-            options.out,
-            dtype=options.dtype,
-            append=options.append,
-            document_index=options.document_index,
-            allowed_special=allowed,
-            workers=options.workers,
-            text_field=options.text_field,
-            progress=not options.quiet,
-        )
-    if not options.quiet:
-        spent, n_bytes = max(seconds["encode"], 1e-3), encoded.bytes
-        print(
-            f"{encoded.tokens:,} tokens ({encoded.dtype}) of {encoded.documents:,} documents and {n_bytes:,} bytes, "
-            f"{n_bytes / max(encoded.tokens, 1):.2f} bytes per token\n"
-            f"{spent:.2f} s: {n_bytes / spent / 1e6:,.1f} MB/s, {_thousands(encoded.tokens / spent)} tokens/s, "
-            f"written to {options.out}",
-            file=sys.stderr if options.out == STDIN else sys.stdout,
-        )
+        encoded = encode_files(tokenizer, inputs, **_select(encode_files, options))
+    if options["progress"]:
+        spent = max(seconds["encode"], 1e-3)
+        rates = f"{encoded.bytes / spent / 1e6:,.1f} MB/s, {tqdm.format_sizeof(encoded.tokens / spent)} tokens/s"
+        print(f"{encoded}\n{spent:.2f} s: {rates}, written to {out}", file=sys.stderr if out == "-" else sys.stdout)
 
 
-def _print_ids(tokenizer: Tokenizer, options: argparse.Namespace, allowed: str) -> None:
-    """Ids as numbers in text, a line for each document."""
-    files, gap = find_files(options.inputs), ""
-    parts = _encoded_blocks(tokenizer, files, options.append, allowed, options.text_field, options.workers)
-    for part in parts:
-        start = 0
-        for stop in part.ends.tolist():
-            print(gap + " ".join(map(str, part.ids[start:stop].tolist())))
-            start, gap = stop, ""
-        if start < len(part.ids):  # the document goes on
-            print(gap + " ".join(map(str, part.ids[start:].tolist())), end="")
-            gap = " "
+def _decode_command(model: str, tokens: str, **options) -> None:
+    """Turn token ids into text."""
+    tokenizer = _load_model(model, **_select(_load_model, options))
+    decode_file(tokenizer, tokens, **_select(decode_file, options))
 
 
-def _decode_command(options: argparse.Namespace) -> None:
-    tokenizer = _loaded(options)
-    blocks = _read_ids(options.tokens, options.dtype)
-    target = _replacing(options.out) if options.out else contextlib.nullcontext(sys.stdout.buffer)
-    with target as file:
-        for ids in blocks:
-            file.write(tokenizer.decode_bytes(ids))
+def _convert_command(model: str, *, to: str, out: str, **options) -> None:
+    """Write a model in another format.
+
+    to   the format: huggingface, gpt2 or tiktoken
+    out  folder to write
+    """
+    tokenizer = _load_model(model, **_select(_load_model, options))
+    config = transformers_config(tokenizer.special_tokens, **_select(transformers_config, options))
+    tokenizer.model.config |= config
+    tokenizer.save(out, to)
+    if options["progress"]:
+        print(f"{len(tokenizer):,} tokens, {len(tokenizer.special_tokens)} of them special, written to {out}")
 
 
-def _read_ids(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
-    """Ids from a .npy or .bin file, or as numbers in a text, in blocks."""
-    if path != STDIN and path.suffix in (".npy", ".bin"):
-        ids = read_ids(path, dtype)
-        yield from (ids[start : start + BLOCK] for start in range(0, len(ids), BLOCK))
+_COMMANDS = {
+    "train": (_train_command, train, transformers_config),
+    "encode": (_encode_command, _load_model, encode_files),
+    "decode": (_decode_command, _load_model, decode_file),
+    "convert": (_convert_command, _load_model, transformers_config),
+}
+
+
+def _add_argument(parser: argparse.ArgumentParser, parameter: inspect.Parameter, positional: bool, text: str) -> None:
+    """Add the argument of the command line that sets a parameter."""
+    name, default, kind = parameter.name, parameter.default, str(parameter.annotation)
+    many = kind.startswith("Sequence[str]")
+    text = text.replace("%", "%%")
+    if positional:
+        nargs = {"nargs": "*" if default == () else "+"} if many else {}
+        parser.add_argument(name, metavar=name.removesuffix("s").upper(), help=text, **nargs)
         return
-    for number, line in enumerate(_read(path, True, lambda n: None), 1):
-        try:
-            yield list(map(int, line.split()))
-        except ValueError:
-            raise BadInput(f"{path}, line {number}: not token ids, which are whole numbers") from None
+    flag = "--" + name.replace("_", "-")
+    metavar = name.split("_")[-1].upper()
+    if kind == "bool":
+        parser.add_argument(flag, action="store_true", help=text)
+    elif many:
+        metavar = metavar.removesuffix("S")
+        flag, text = flag.removesuffix("s"), f"{text}; may be repeated"
+        parser.add_argument(flag, dest=name, action="append", default=[], metavar=metavar, help=text)
+    elif default is parameter.empty:
+        parser.add_argument(flag, required=True, metavar=metavar, help=text)
+    else:
+        text += f" (default: {default})" if default is not None else ""
+        parser.add_argument(
+            flag, type=int if kind.startswith("int") else str, default=default, metavar=metavar, help=text
+        )
 
 
-def _thousands(n: float) -> str:
-    """A rate that can be read: 12.3M."""
-    return tqdm.format_sizeof(n)
-
-
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command line from the signatures and docstrings of _COMMANDS."""
     parser = argparse.ArgumentParser(prog="bpe_numba", description="Train and run byte-level BPE tokenizers.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    reads = "a file, a folder, a glob, or - for standard input; .jsonl and .gz by their names"
-
-    train = commands.add_parser("train", help="learn a vocabulary from text")
-    train.set_defaults(run=_train_command)
-    train.add_argument("inputs", nargs="*", metavar="INPUT", help=f"{reads} (default: Python's standard library)")
-    train.add_argument(
-        "--vocab-size", type=int, default=8192, metavar="N", help="tokens, all told (default: %(default)s)"
-    )
-    train.add_argument(
-        "--special-token", action="append", default=[], metavar="T", help="ends documents; may be repeated"
-    )
-    train.add_argument(
-        "--pattern", default="gpt2", metavar="P", help=f"{', '.join(PATTERNS)}, or a regular expression (default: gpt2)"
-    )
-    train.add_argument(
-        "--tie-break", choices=("bytes", "ids"), default="bytes", help="ids is Hugging Face's (default: bytes)"
-    )
-    train.add_argument("--min-frequency", type=int, default=1, metavar="N", help="merge no rarer pair (default: 1)")
-    train.add_argument("--workers", type=int, metavar="N", help="processes that scan (default: one a core)")
-    train.add_argument(
-        "--out", type=Path, default=Path("model"), metavar="DIR", help="folder to write (default: model)"
-    )
-
-    encode = commands.add_parser("encode", help="turn text into token ids")
-    encode.set_defaults(run=_encode_command)
-    encode.add_argument("model", type=Path, metavar="MODEL", help="a file or a folder, of any format")
-    encode.add_argument("inputs", nargs="+", metavar="INPUT", help=reads)
-    encode.add_argument(
-        "--out", type=Path, metavar="FILE", help="a .npy file, or .bin for bare numbers (default: print ids)"
-    )
-    encode.add_argument(
-        "--dtype", choices=("auto", "uint16", "uint32"), default="auto", help="of the ids (default: what holds them)"
-    )
-    encode.add_argument("--append", metavar="T", help="a special token: every document ends with it")
-    encode.add_argument(
-        "--document-index", type=Path, metavar="FILE", help="where documents begin and end: int64, .npy or .bin"
-    )
-    encode.add_argument("--workers", type=int, metavar="N", help="threads or processes (default: one a core)")
-    encode.add_argument("--no-special", action="store_true", help="take special tokens in the text for ordinary text")
-
-    convert = commands.add_parser("convert", help="write a model in another format")
-    convert.set_defaults(run=_convert_command)
-    convert.add_argument("model", type=Path, metavar="MODEL", help="a file or a folder, of any format")
-    convert.add_argument("--to", choices=FORMATS, required=True, help="the format")
-    convert.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
-    convert.add_argument("--quiet", action="store_true", help="no summary")
-
-    for command in (train, convert):
-        for role in ROLES:
-            name = role.replace("_", "-")
-            command.add_argument(f"--{name}", metavar="T", help=f"the special token that is transformers' {role}")
-        command.add_argument("--model-max-length", type=int, metavar="N", help="tokens that the model has room for")
-        command.add_argument("--chat-template", metavar="FILE", help="chatml, or a file in Jinja")
-    train.add_argument(
-        "--special-tokens-at", choices=SPECIAL_TOKENS_AT, default="first", help="which ids they get (default: first)"
-    )
-
-    for command in (train, encode):
-        command.add_argument("--text-field", metavar="NAME", help="where a .jsonl line has its text (default: text)")
-        command.add_argument("--quiet", action="store_true", help="no progress bars, no summary")
-
-    decode = commands.add_parser("decode", help="turn token ids into text")
-    decode.set_defaults(run=_decode_command)
-    decode.add_argument("model", type=Path, metavar="MODEL", help="a file or a folder, of any format")
-    decode.add_argument(
-        "tokens", type=Path, metavar="TOKENS", help="a .npy or .bin file, a text with ids, or - for standard input"
-    )
-    decode.add_argument("--dtype", choices=("uint16", "uint32"), help="of a .bin file that has no .json beside it")
-    decode.add_argument("--out", type=Path, metavar="FILE", help="where the text goes (default: standard output)")
-
-    for command in (encode, decode, convert):
-        command.add_argument("--encoding", metavar="NAME", help=f"what a rank file is: {', '.join(ENCODINGS)}")
-        command.add_argument("--pattern", metavar="P", help="the pattern of a rank file, or of GPT-2's two files")
+    for name, (run, *callees) in _COMMANDS.items():
+        title = inspect.getdoc(run).partition("\n")[0]
+        command = commands.add_parser(name, help=title, description=title)
+        command.set_defaults(run=run)
+        rows: dict[str, str] = {}
+        for function in (*reversed(callees), run):
+            rows |= _ROW.findall(inspect.getdoc(function))
+        parameters = dict(inspect.signature(run).parameters)
+        del parameters["options"]
+        for function in callees:
+            for parameter in inspect.signature(function).parameters.values():
+                if parameter.default is not parameter.empty and parameter.name not in _PYTHON_ONLY:
+                    parameters.setdefault(parameter.name, parameter)
+        positional = inspect.getfullargspec(run).args
+        for key, parameter in parameters.items():
+            _add_argument(command, parameter, key in positional, " ".join(rows.get(key, "").split()))
+        command.add_argument("--quiet", dest="progress", action="store_false", help="no progress bars, no summary")
     return parser
 
 
 def _interrupt_once(*_: object) -> None:
-    """A second Ctrl-C must not stop the clearing up that the first began: worker processes would wait for ever."""
+    """Handle SIGINT: raise KeyboardInterrupt, and ignore further ones.
+
+    A second must not stop the clearing up that the first began: worker processes would wait for ever.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether an error is a KeyboardInterrupt, or a SystemError made of one.
+
+    Numba runs Python code to make an array of what a kernel returns. A signal's handler that raises there ends in a
+    SystemError: 1 of 12 interrupts, where kernels return arrays all the time.
+    """
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__
+    return error is not None
+
+
+def _drop_unwritable_output() -> None:
+    """Flush standard output, and where that fails drop the rest: at exit Python would try again, and complain."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status: 0, 2 for bad input, 130 when interrupted."""
-    options = _parser().parse_args(arguments)
+    """Run the command line and return its exit status: 0, 2 for bad input, 130 when interrupted."""
+    options = vars(_make_parser().parse_args(arguments))
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, _interrupt_once)
+    if reconfigure := getattr(sys.stdout, "reconfigure", None):
+        reconfigure(errors="backslashreplace")  # names of files may hold bytes that are not UTF-8
     try:
-        with warnings.catch_warnings(record=False):
+        with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: print(f"bpe_numba: note: {message}", file=sys.stderr)
-            options.run(options)
-        sys.stdout.flush()
-    except BadInput as error:
-        message = str(error)
+            options.pop("run")(**options)
+        print(end="", flush=True)
+        return 0
+    except InputError as error:
+        message = " ".join(str(error).splitlines())
     except BrokenPipeError:  # head has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     except MemoryError:
         message = "out of memory"
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemError) as error:
+        if not _is_interrupt(error):
+            raise
         print("bpe_numba: interrupted; nothing was written", file=sys.stderr)
         return 130
-    else:
-        return 0
+    finally:
+        _drop_unwritable_output()
     print(f"bpe_numba: {message}", file=sys.stderr)
     return 2
 
