@@ -136,12 +136,23 @@ def struct(fields: type) -> type:
     """Make a class of annotated fields one that kernels take by reference, and whose fields they may replace.
 
     So an array that is too short is replaced by a longer one where that is found out, inside a kernel. As an argument
-    it costs 0.15 µs whatever its size, where a named tuple costs 0.13 µs for each array in it. Instances are made in
-    kernels; Python does not read their fields.
+    it costs 0.15 µs whatever its size, where a named tuple costs 0.13 µs for each array in it. Python makes instances,
+    by position, and does not read their fields.
     """
+
+    @kernel
+    def new(*values):
+        return proxy(*values)
+
     numba_type = type(f"{fields.__name__}Type", (numba.types.StructRef,), {"__module__": fields.__module__})
     sys.modules[fields.__module__].__dict__[numba_type.__name__] = structref.register(numba_type)
-    names = {"__module__": fields.__module__, "__doc__": fields.__doc__, "__slots__": (), "numba_type": numba_type}
+    names = {
+        "__module__": fields.__module__,
+        "__doc__": fields.__doc__,
+        "__slots__": (),
+        "__new__": lambda cls, *values: new(*values),
+        "numba_type": numba_type,
+    }
     proxy = type(fields.__name__, (structref.StructRefProxy,), names)
     structref.define_proxy(proxy, numba_type, list(fields.__annotations__))
     return proxy
@@ -187,6 +198,17 @@ def store_u64(typing_context, array, index, word):
         return context.get_dummy_value()
 
     return numba.void(array, numba.intp, numba.uint64), emit
+
+
+@kernel
+def _reserve(array, n):
+    """Return the array, or a longer copy if it has fewer than n entries."""
+    if n <= len(array):
+        return array
+    longer = np.empty(max(n, len(array) * 3 // 2), array.dtype)
+    for k in range(len(array)):  # `longer[:n] = array` compiles 3 s longer: the text of its error
+        longer[k] = array[k]
+    return longer
 
 
 _madvise = numba.types.ExternalFunction("madvise", numba.intc(numba.uintp, numba.uintp, numba.intc))
@@ -813,11 +835,6 @@ class _ScanTables:
     must_split: np.ndarray
 
 
-@kernel
-def _new_scan_tables(table, n_complete, class_of, next_state, accepts, must_split):
-    return _ScanTables(table, n_complete, class_of, next_state, accepts, must_split)
-
-
 ROW_MASK, BACK_MASK, RARE_MASK = u32(0xFFFFFF00), u32(0x1F), u32(0xE0)
 UNRESOLVED, INVALID_UTF8 = u32(7 << 5), u32(6 << 5)
 MAX_BACK, MAX_BACK_2 = 31, 5
@@ -1046,14 +1063,18 @@ def _match_end(text, start, stop, tables):
 @kernel
 def _pretoken_end(text, start, stop, tables):
     """Find where the pretoken that begins at `start` ends: a match, or what lies before the next one."""
-    end = _match_end(text, start, stop, tables)
-    position = start
-    while end == position < stop:
-        position += _decode_character(text, position, stop) & 7
-        if position < stop and _match_end(text, position, stop, tables) > position:
-            return position
-        end = position
-    return end
+    position = _match_end(text, start, stop, tables)
+    if position > start:
+        return position
+    class_of, next_state = tables.class_of, tables.next_state
+    position += _decode_character(text, start, stop) & 7
+    while position < stop:
+        character = _decode_character(text, position, stop)
+        may_match = next_state[0, class_of[character >> 3]] >= 0
+        if may_match and _match_end(text, position, stop, tables) > position:
+            break
+        position += character & 7
+    return position
 
 
 @kernel
@@ -1076,7 +1097,7 @@ def _next_split(text, position, until, tables):
 
 
 LANES = 4  # read in one loop; one alone waits for its load most of the time, and makes 530 MB/s; four 1,150
-LANE_BYTES = 1 << 13  # that each lane scans in one batch: the ends stay in the second cache
+LANE_BYTES = 1 << 14  # that each lane scans in one batch: its start costs 4 % with half of it
 MIN_LANE_BYTES = 256  # for which four lanes pay
 MAX_ENDS = LANES * LANE_BYTES  # that are found in one batch, and somewhat more
 
@@ -1096,8 +1117,7 @@ class _Scan:
     marked: np.ndarray  # uint8[…], the text with INVALID_BYTE where it is not UTF-8; empty until some is found
 
 
-@kernel
-def _new_scan():
+def _new_scan() -> _Scan:
     return _Scan(np.empty((LANES, ENDS + 2 * MAX_ENDS), np.int64), np.zeros(0, np.uint8))
 
 
@@ -1277,11 +1297,16 @@ def _scan_lanes(text, stop, tables, lanes):
         valid = _run_lane(0, text, position + MAX_ENDS, stop, tables, lanes)
     else:
         valid = _run_lanes_together(text, count, stop, tables, lanes)
-        for k in range(LANES - 1):
-            valid = valid and _finish_lane(k, text, lanes[k + 1, FIRST], tables, lanes)
+        for k in range(LANES - 1):  # the end where the next lane starts is found at the character behind it
+            start = lanes[k + 1, FIRST]
+            behind = start + (_decode_character(text, start, stop) & 7)
+            valid = valid and _run_lane(k, text, behind, stop, tables, lanes)
+        n = lanes[0, N_ENDS]
         for k in range(1, LANES):
             for i in range(lanes[k, N_ENDS]):
-                _add_end(0, lanes[k, ENDS + i], lanes)
+                lanes[0, ENDS + n + i] = lanes[k, ENDS + i]
+            n += lanes[k, N_ENDS]
+        lanes[0, N_ENDS] = n
         lanes[0, POSITION], lanes[0, ENTRY] = lanes[LANES - 1, POSITION], lanes[LANES - 1, ENTRY]
     return valid
 
@@ -1306,20 +1331,15 @@ def _scan_batch(scan, text, stop, tables):
 START, STOP, ID, TEXT = range(4)  # columns of spans, int64[P, 4]: the id of a special token or -1; the number of a text
 
 
-@kernel
-def _longer(array, size):
-    """Copy an array into one of at least so many rows, and half as many again as it had."""
-    longer = np.empty((max(size, len(array) * 3 // 2), *array.shape[1:]), array.dtype)
-    for k in range(len(array)):  # to assign slices takes seconds to compile
-        longer[k] = array[k]
-    return longer
-
-
 @inline_kernel
 def _append_span(spans, n, start, stop, id, number):
     """Write a span behind n others; returns the array of spans, a longer one if it was full."""
     if n == len(spans):
-        spans = _longer(spans, n + 1)
+        longer = np.empty((2 * n + 64, 4), np.int64)
+        for p in range(n):
+            for column in range(4):
+                longer[p, column] = spans[p, column]
+        spans = longer
     spans[n, START], spans[n, STOP], spans[n, ID], spans[n, TEXT] = start, stop, id, number
     return spans
 
@@ -1472,7 +1492,7 @@ def _compile_stage(source: str) -> _Stage:
     if char_class is not None:
         example = chr(int(np.flatnonzero(arrays.class_of == char_class)[0])) * 3
         warning = f"the pattern reads text like {example + '…'!r} again and again: n bytes of it can take n² steps"
-    return _Stage(compiled, arrays, _new_scan_tables(*arrays), warning)
+    return _Stage(compiled, arrays, _ScanTables(*arrays), warning)
 
 
 def _cached_on_disk(source: str) -> ScanTable:
@@ -1531,11 +1551,6 @@ class _SpecialTable:
     char_kinds: np.ndarray  # uint8[0x110000], WORD or SPACE; empty if there are no flags
 
 
-@kernel
-def _new_special_table(tokens, offsets, ids, first, second, flags, char_kinds):
-    return _SpecialTable(tokens, offsets, ids, first, second, flags, char_kinds)
-
-
 SINGLE_WORD, LSTRIP, RSTRIP = 1, 2, 4
 WORD, SPACE = 1, 2
 
@@ -1573,7 +1588,7 @@ def _special_table(
     for k, (*_, text) in enumerate(in_order):
         flag = (flags or {}).get(text, AddedToken())
         bits[k] = SINGLE_WORD * flag.single_word | LSTRIP * flag.lstrip | RSTRIP * flag.rstrip
-    return _new_special_table(
+    return _SpecialTable(
         _with_padding(b"".join(tokens)),
         np.cumsum([0, *map(len, tokens)]),
         np.array([ids[text] for *_, text in in_order], np.int64),
@@ -1746,20 +1761,21 @@ def _find_cut(text, start, stop, tables, special, longest, whole_tokens):
     pattern always ends a pretoken. What looks like a special token may be none, if an earlier one overlaps it: so none
     of up to `longest` bytes may overlap the place. Returns it doubled, and 1 added if a document ends there; or -1.
     """
+    end, any_special = len(text) - PADDING, len(special.ids) > 0  # tokens may reach beyond `stop`
     split = _next_split(text, start, stop, tables)
     for position in range(start, stop):
         reach = i64(0)  # where what may be tokens before this position ends
         is_split = position == split
-        s = _special_at(text, position, stop, special) if len(special.ids) else -1
-        if is_split or (s >= 0 and whole_tokens):
+        s = _special_at(text, position, end, special) if any_special else i64(-1)
+        if any_special and (is_split or (s >= 0 and whole_tokens)):
             for before in range(max(0, position - longest), position):
-                other = _special_at(text, before, stop, special) if len(special.ids) else -1
+                other = _special_at(text, before, end, special)
                 if other >= 0:
                     reach = max(reach, before + special.offsets[other + 1] - special.offsets[other])
         if s >= 0 and whole_tokens and reach <= position:
             return 2 * (position + special.offsets[s + 1] - special.offsets[s]) + 1
         if is_split:
-            if s < 0 and reach < position and (whole_tokens or not _beside_space(text, position, stop, special)):
+            if s < 0 and reach < position and (whole_tokens or not _beside_space(text, position, end, special)):
                 return 2 * position
             split = _next_split(text, position, stop, tables)
     return -1
@@ -2176,9 +2192,8 @@ def _new_entries(n):
     return entries
 
 
-@kernel
-def _new_word_table(n_entries, n_long_bytes):
-    return _WordTable(_new_entries(n_entries), _on_huge_pages(np.empty(n_long_bytes + PADDING, np.uint8)), 0, 0)
+def _new_word_table(n_entries: int, n_long_bytes: int) -> _WordTable:
+    return _WordTable(np.zeros((n_entries, 4), np.uint64), np.empty(n_long_bytes + PADDING, np.uint8), 0, 0)
 
 
 @kernel
@@ -2294,7 +2309,7 @@ def _reserve_words(table, n, n_long_bytes):
         _resize(table, size)
     need = table.n_long_bytes + n_long_bytes + PADDING
     if need > len(table.long_words):
-        table.long_words = _longer(table.long_words, 2 * need)
+        table.long_words = _reserve(table.long_words, 2 * need)
 
 
 @kernel
@@ -2325,11 +2340,6 @@ class _Counter:
     table: _WordTable
     scan: _Scan
     keys: np.ndarray  # uint64[3, …], see _word_keys
-
-
-@kernel
-def _new_counter():
-    return _Counter(_new_word_table(1 << 16, 1 << 16), _new_scan(), np.empty((3, 2 * MAX_ENDS + 16), np.uint64))
 
 
 @kernel
@@ -2405,7 +2415,8 @@ class WordCounter:
     """
 
     def __init__(self):
-        self._counter = _new_counter()
+        keys = np.empty((3, 2 * MAX_ENDS + 16), np.uint64)
+        self._counter = _Counter(_new_word_table(1 << 16, 1 << 16), _new_scan(), keys)
         self._scan = _new_scan()
 
     def add_text(self, data: bytes, pattern: Pattern) -> None:
@@ -2627,17 +2638,6 @@ def _new_learner(cells, class_of, classes, symbols, spelled, by_bytes, min_frequ
     tables = (cells, class_of, classes, symbols, spelled, pairs, heap, occurrences, neighbours, beside, distinct)
     threshold, heap_size, n_pairs, n_occurrences = MAX_COUNT, 0, 0, 0
     return _Learner(*tables, by_bytes, min_frequency, threshold, heap_size, n_symbols, n_pairs, n_occurrences)
-
-
-@kernel
-def _reserve(array, n):
-    """Return the array, or a longer copy if it has fewer than n entries."""
-    if n <= len(array):
-        return array
-    longer = np.empty(max(n, len(array) * 3 // 2), array.dtype)
-    for k in range(len(array)):  # `longer[:n] = array` compiles 3 s longer: the text of its error
-        longer[k] = array[k]
-    return longer
 
 
 @kernel
@@ -3385,11 +3385,6 @@ class BpeTables:
     long_tokens: np.ndarray  # uint8[…]      its long words
 
 
-@kernel
-def _new_bpe_tables(byte_ids, byte_pairs, merges, bloom, tokens, long_tokens):
-    return BpeTables(byte_ids, byte_pairs, merges, bloom, tokens, long_tokens)
-
-
 def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
     """Lay out the tokens of a vocabulary."""
     ids = np.fromiter(vocab, np.int64, len(vocab))
@@ -3413,7 +3408,7 @@ def bpe_tables(model: Model) -> BpeTables:
     else:
         merges = _merges_as_ids(model.merges, {**{token: id for id, token in model.vocab.items()}, **id_of})
     size = 1 << max(6, (2 * len(merges) - 1).bit_length())
-    tables = _new_bpe_tables(
+    tables = BpeTables(
         np.array([id_of.get(byte, -1) for byte in BYTES], np.int32),
         np.full(1 << 16, NO_MERGE, np.uint64),
         np.full((size, 2), NO_MERGE, np.uint64),
@@ -3438,17 +3433,20 @@ def _merges_as_ids(merges: Sequence[tuple[bytes, bytes]], id_of: Mapping[bytes, 
 
 
 @kernel
-def _make_index(text, ends, ids):
-    """Make the hash table of tokens that lie end to end in a text; returns its entries and its long words."""
-    table = _new_word_table(64, 64)
+def _index_words(table, text, ends, ids):
+    """Enter tokens that lie end to end in a text into a new hash table; returns its entries and its long words.
+
+    The value of a token is its count, and it is counted as often as its id says.
+    """
     _add_words(table, text, 0, ends, len(ids), ids, np.empty((3, len(ids) + 16), np.uint64))
     return table.entries, table.long_words
 
 
 def _index_tokens(id_of: Mapping[bytes, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Make the hash table token -> id: a count of each token, of as many as its id."""
+    """Make the hash table token -> id."""
     text, ids = _with_padding(b"".join(id_of)), np.fromiter(id_of.values(), np.int64, len(id_of))
-    return _make_index(text, np.cumsum(np.fromiter(map(len, id_of), np.int64, len(id_of))), ids)
+    ends = np.cumsum(np.fromiter(map(len, id_of), np.int64, len(id_of)))
+    return _index_words(_new_word_table(64, 64), text, ends, ids)
 
 
 @kernel
@@ -3699,8 +3697,7 @@ class _Workspace:
     max_entries: int  # of the cache
 
 
-@kernel
-def _new_workspace(tables, scan_tables, special, max_entries):
+def _new_workspace(tables: object, scan_tables: _ScanTables, special: _SpecialTable, max_entries: int) -> _Workspace:
     pooled = max(16 * max_entries, 1 << 16)
     return _Workspace(
         tables,
@@ -3710,7 +3707,7 @@ def _new_workspace(tables, scan_tables, special, max_entries):
         np.empty((3, 2 * MAX_ENDS + 16), np.uint64),
         np.empty(MAX_LINEAR_MERGE, np.uint64),
         _new_word_table(min(CACHE_WORDS, max_entries), pooled),
-        _on_huge_pages(np.empty(pooled, np.uint32)),
+        np.empty(pooled, np.uint32),
         0,
         max_entries,
     )
