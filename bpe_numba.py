@@ -4204,7 +4204,7 @@ _CODE = r"x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}"
 _ONIGURUMA_ESCAPE = rf"\\(?:[sSdDnrtfva]|p\{{\^?(?:{_PROPERTY})\}}|P\{{(?:{_PROPERTY})\}}|{_CODE}|[^\w])"
 _ONIGURUMA_SET = rf"\[\^?(?:[^\]\[\\&-]|&(?!&)|-(?!-)|\\w|{_ONIGURUMA_ESCAPE})+\]"
 _ITEM = rf"{_ONIGURUMA_ESCAPE}|{_ONIGURUMA_SET}|[^\\\[(){{*+?^$|]"
-_REGEX_TOKEN = regex.compile(
+_REGEX_TOKEN = (
     rf"(?P<assertion>\(\?<?[=!](?:{_ITEM}|[*+?|])*\))|(?P<anchor>\$|\\[zZ])"
     # Oniguruma takes ß for ss, and ligatures for these letters, where case is ignored.
     r"|(?P<fold>\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\))"
@@ -4227,7 +4227,7 @@ def _translate_regex(text: str, dialect: str, where: str) -> str:
     last = None  # where the item or group begins that may be repeated
     position, without_assertions = 0, ""
     while position < len(text):
-        token = _REGEX_TOKEN.match(text, position)
+        token = regex.compile(_REGEX_TOKEN).match(text, position)
         kind, source = (token.lastgroup, token[0]) if token else ("", "")
         before, last = last, None
         if kind == "open":
@@ -4938,7 +4938,6 @@ class Tokenizer:
     def compile_kernels(self) -> None:
         """Compile the kernels of encoding, or load them from the disk; processes forked later have them."""
         self.encode_texts([b"one two", b"\xff"])
-        self.source(()).find_cut(lambda position, size: b"one two three", 1, False)
 
     def _take_thread(self) -> _Thread:
         """Take what no other thread is using, or make it; it is given back by appending it to `_idle`."""
