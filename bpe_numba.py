@@ -484,18 +484,19 @@ PATTERNS = {
     r"|\s*[\r\n]|\s+(?!\S)|\s+",
     "none": r"[\s\S]+",
 }
+PATTERN_NAMES = {source: name for name, source in PATTERNS.items()}
 
-# Nodes of the syntax tree: ("class", source) one character that the source matches; ("lookahead", source, wanted) the
-# next character is, or is not, such a one; ("end",) the text ends; ("concat", nodes); ("alt", nodes); and
-# ("repeat", node, least, most, lazy, possessive), with None for no limit.
-Node = tuple
+# A program for a machine with ordered threads (Pike's, as Cox describes it in "Regular Expression Matching: the Virtual
+# Machine Approach"): ("class", source) takes a character that the one-character expression matches; ("lookahead",
+# source, wanted) goes on if the next one is, or is not, such a one; ("end",) if the text ends; ("split", first, second)
+# goes on at both, preferring the first; ("possessive", source, size) goes on, and says that the next instructions, up
+# to so far from here, are a possessive quantifier; ("match",). All distances are from the instruction itself.
+Program = list[tuple]
 
-_GROUP = regex.compile(r"\((?:\?(?P<look>[=!])|\?(?P<fold>i?):|(?!\?))")
-_ESCAPE = regex.compile(
-    r"\\(?:[pP](?:\{\^?[\w\s=:&.-]+\}|[LMNPSZC])|[sSdDwW]|x[\dA-Fa-f]{2}|u[\dA-Fa-f]{4}|[nrtfva]|[^\w])"
-)
-_SET = regex.compile(r"\[\^?\]?(?:\\[pPx]\{[^}]*\}|\\.|[^\]\\\[])*\]")
-_QUANTIFIER = regex.compile(r"(?:[*+?]|\{(?P<least>\d{1,3})(?:(?P<comma>,)(?P<most>\d{0,3}))?\})(?P<kind>[?+]?)")
+_GROUP = r"\((?:\?(?P<look>[=!])|\?(?P<fold>i?):|(?!\?))"
+_ESCAPE = r"\\(?:[pP](?:\{\^?[\w\s=:&.-]+\}|[LMNPSZC])|[sSdDwW]|x[\dA-Fa-f]{2}|u[\dA-Fa-f]{4}|[nrtfva]|[^\w])"
+_SET = r"\[\^?\]?(?:\\[pPx]\{[^}]*\}|\\.|[^\]\\\[])*\]"
+_QUANTIFIER = r"(?:[*+?]|\{(?P<least>\d{1,3})(?:(?P<comma>,)(?P<most>\d{0,3}))?\})(?P<kind>[?+]?)"
 MAX_DEPTH = 50  # of groups in groups
 
 
@@ -509,178 +510,116 @@ class _RegexParser:
     def __init__(self, source: str):
         self.source, self.position, self.fold, self.depth = source, 0, False, 0
 
-    def parse(self) -> Node:
-        node = self.alternatives()
-        if self.position < len(self.source):
-            self.unsupported("a )")
-        return node
+    def parse(self) -> Program:
+        program = self.alternatives()
+        self.refuse_if(self.position < len(self.source), "a )")
+        return [*program, ("match",)]
 
-    def unsupported(self, what: str):
-        raise Unsupported(f"{what} at position {self.position}")
+    def refuse_if(self, condition: bool, what: str) -> None:
+        if condition:
+            raise Unsupported(f"{what} at position {self.position}")
 
-    def accept(self, expected: str | regex.Pattern):
-        """Consume `expected` here and return the match, or something false."""
-        if isinstance(expected, str):
-            found = self.source.startswith(expected, self.position)
-            self.position += len(expected) if found else 0
-            return found
-        found = expected.match(self.source, self.position)
+    def checked(self, program: Program) -> Program:
+        """Return a program that is not too long."""
+        self.refuse_if(len(program) > 2000, "a pattern of more than 2,000 instructions")
+        return program
+
+    def accept(self, expected: str) -> regex.Match | None:
+        """Consume what the expression matches here."""
+        found = regex.compile(expected).match(self.source, self.position)
         self.position = found.end() if found else self.position
         return found
 
-    def alternatives(self) -> Node:
-        nodes = [self.sequence()]
-        while self.accept("|"):
-            nodes.append(self.sequence())
-        return ("alt", nodes) if len(nodes) > 1 else nodes[0]
+    def alternatives(self) -> Program:
+        program = self.sequence()
+        while self.accept(r"\|"):
+            other = self.sequence()
+            behind = len(other) + 1
+            program = [("split", 1, len(program) + 2), *program, ("split", behind, behind), *other]
+            self.checked(program)
+        return program
 
-    def sequence(self) -> Node:
-        nodes: list[Node] = []
+    def sequence(self) -> Program:
+        program, last = [], []
         while self.position < len(self.source) and self.source[self.position] not in "|)":
-            node = self.item()
-            if node == ("end",) and not (nodes and _takes_all_newlines(nodes[-1])):
-                self.unsupported("a $ that may match before a last newline")
+            before, last = last, self.item()
+            self.refuse_if(
+                last == [("end",)] and not _takes_all_newlines(before), "a $ that may match before a last newline"
+            )
             while quantifier := self.accept(_QUANTIFIER):
-                node = self.repeated(node, quantifier)
-            nodes.append(node)
-        return ("concat", nodes) if len(nodes) != 1 else nodes[0]
+                last = self.repeated(last, quantifier)
+            program += last
+        return self.checked(program)
 
-    def repeated(self, node: Node, quantifier: regex.Match) -> Node:
-        if node[0] in ("lookahead", "end") or _may_be_empty(node):
-            self.unsupported("a quantifier on what may be empty,")
+    def repeated(self, program: Program, quantifier: regex.Match) -> Program:
+        self.refuse_if(
+            _reaches_end(program, 0, ("split", "lookahead", "end", "possessive")), "a quantifier on what may be empty,"
+        )
         if quantifier["least"]:
             least = int(quantifier["least"])
             most = int(quantifier["most"]) if quantifier["most"] else None if quantifier["comma"] else least
         else:
             least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[quantifier[0][0]]
-        if max(least, most or 0) > 100:
-            self.unsupported("a count over 100")
-        if most is not None and most < least:
-            self.unsupported("a count that goes down")
-        if quantifier["kind"] == "+" and node[0] != "class":
-            self.unsupported("a possessive quantifier on more than one character")
-        return ("repeat", node, least, most, quantifier["kind"] == "?", quantifier["kind"] == "+")
+        self.refuse_if(max(least, most or 0) > 100, "a count over 100")
+        self.refuse_if(most is not None and most < least, "a count that goes down")
+        self.refuse_if(
+            quantifier["kind"] == "+" and len(program) > 1, "a possessive quantifier on more than one character"
+        )
+        size, result = len(program) + 1, program * least
+        for left in range(1 if most is None else most - least, 0, -1):
+            behind = left * size + (most is None)
+            result += [("split", behind, 1) if quantifier["kind"] == "?" else ("split", 1, behind), *program]
+        if most is None:
+            result.append(("split", -size, -size))
+        if quantifier["kind"] == "+":
+            result.insert(0, ("possessive", program[0][1], len(result) + 1))
+        return self.checked(result)
 
-    def item(self) -> Node:
+    def item(self) -> Program:
         if group := self.accept(_GROUP):
             return self.group(group)
-        if self.accept("$") or self.accept(r"\Z"):
-            return ("end",)
-        found = self.accept(_SET) or self.accept(_ESCAPE)
-        if found:
+        if self.accept(r"\$|\\Z"):
+            return [("end",)]
+        if found := self.accept(_SET) or self.accept(_ESCAPE):
             source = found[0]
-        elif (char := self.source[self.position]) in r"\[(^*+?{":
-            self.unsupported(f"{self.source[self.position : self.position + 3]!r}")
         else:
-            source = "." if char == "." else regex.escape(char)
+            char = self.source[self.position]
+            self.refuse_if(char in r"\[(^*+?{", repr(self.source[self.position : self.position + 3]))
             self.position += 1
-        return ("class", f"(?i:{source})" if self.fold else source)
+            source = "." if char == "." else regex.escape(char)
+        return [("class", f"(?i:{source})" if self.fold else source)]
 
-    def group(self, opened: regex.Match) -> Node:
+    def group(self, opened: regex.Match) -> Program:
         fold = self.fold
         self.fold = fold or bool(opened["fold"])
         self.depth += 1
-        if self.depth > MAX_DEPTH:
-            self.unsupported(f"more than {MAX_DEPTH} groups in one another")
-        node = self.alternatives()
+        self.refuse_if(self.depth > MAX_DEPTH, f"more than {MAX_DEPTH} groups in one another")
+        program = self.alternatives()
         self.depth -= 1
         self.fold = fold
-        if not self.accept(")"):
-            self.unsupported("an open group")
+        self.refuse_if(not self.accept(r"\)"), "an open group")
         if not opened["look"]:
-            return node
-        if node[0] != "class":
-            self.unsupported("a lookahead at more than one character")
-        return ("lookahead", node[1], opened["look"] == "=")
+            return program
+        self.refuse_if(len(program) != 1 or program[0][0] != "class", "a lookahead at more than one character")
+        return [("lookahead", program[0][1], opened["look"] == "=")]
 
 
-def _takes_all_newlines(node: Node) -> bool:
-    """Check that a node matches newlines without limit and greedily, so that none is left behind it."""
-    match node:
-        case ("repeat", ("class", source), _, None, False, _):
-            return bool(regex.fullmatch(source, "\n"))
+def _takes_all_newlines(program: Program) -> bool:
+    """Check that a program matches newlines without limit and greedily, so that none is left behind it."""
+    match program:
+        case [*least, ("split", 1, 3), ("class", source), ("split", -2, -2)]:
+            alike = all(step == ("class", source) or step[0] == "possessive" for step in least)
+            return alike and bool(regex.fullmatch(source, "\n"))
     return False
 
 
-def _may_be_empty(node: Node) -> bool:
-    match node:
-        case ("class", *_):
-            return False
-        case ("concat", nodes):
-            return all(map(_may_be_empty, nodes))
-        case ("alt", nodes):
-            return any(map(_may_be_empty, nodes))
-        case ("repeat", inner, least, *_):
-            return least == 0 or _may_be_empty(inner)
-    return True
-
-
-# A program for a machine with ordered threads (Pike's, as Cox describes it in "Regular Expression Matching: the Virtual
-# Machine Approach"): ("class", test) takes a character; ("lookahead", test, wanted) looks at the next, where None is
-# the end of the text; ("split", first, second) goes on at both, preferring the first; ("match",).
-Instruction = tuple
-
-
-class _Nfa(NamedTuple):
-    instructions: list[Instruction]
-    char_tests: dict[str, int]  # what the one-character nodes match, as regular expressions -> their numbers
-    possessive: list[tuple[int, int]]  # (test, the instruction behind it) of possessive quantifiers
-
-
-def _compile_nfa(node: Node) -> _Nfa:
-    nfa = _Nfa([], {}, [])
-    _emit(node, nfa)
-    nfa.instructions.append(("match",))
-    return nfa
-
-
-def _emit(node: Node, nfa: _Nfa) -> None:
-    """Append the instructions of a node."""
-    program, tests, _ = nfa
-    if len(program) > 2000:
-        raise Unsupported("a pattern of more than 2,000 instructions")
-    match node:
-        case ("class", source):
-            program.append(("class", tests.setdefault(source, len(tests))))
-        case ("lookahead", source, wanted):
-            program.append(("lookahead", tests.setdefault(source, len(tests)), wanted))
-        case ("end",):
-            program.append(("lookahead", None, True))
-        case ("concat", nodes):
-            for inner in nodes:
-                _emit(inner, nfa)
-        case ("alt", nodes):
-            exits = []
-            for inner in nodes[:-1]:
-                fork = len(program)
-                program.append(())
-                _emit(inner, nfa)
-                exits.append(len(program))
-                program.append(())
-                program[fork] = ("split", fork + 1, len(program))
-            _emit(nodes[-1], nfa)
-            for jump in exits:
-                program[jump] = ("split", len(program), len(program))
-        case ("repeat", *_):
-            _emit_repeat(node, nfa)
-
-
-def _emit_repeat(node: Node, nfa: _Nfa) -> None:
-    _, inner, least, most, lazy, possessive = node
-    program = nfa.instructions
-    for _ in range(least):
-        _emit(inner, nfa)
-    forks = []
-    for _ in range(1 if most is None else most - least):
-        forks.append(len(program))
-        program.append(())
-        _emit(inner, nfa)
-    if most is None:
-        program.append(("split", forks[0], forks[0]))
-    for fork in forks:
-        program[fork] = ("split", len(program), fork + 1) if lazy else ("split", fork + 1, len(program))
-    if possessive:
-        nfa.possessive.append((nfa.char_tests[inner[1]], len(program)))
+def _reaches_end(program: Program, start: int, passable: Sequence[str]) -> bool:
+    """Check that the end of a program can be reached by instructions of some kinds alone."""
+    reached = {start}
+    for pc, (kind, *distances) in enumerate(program):
+        if pc in reached and kind in passable:
+            reached |= {pc + distance for distance in distances} if kind == "split" else {pc + 1}
+    return len(program) in reached
 
 
 N_CODE_POINTS = 0x110000
@@ -712,13 +651,14 @@ class _Dfa:
     character is known, or the end of the text (class C): lookaheads are decided by then.
     """
 
-    def __init__(self, nfa: _Nfa):
-        self.program = nfa.instructions
-        if len(nfa.char_tests) > 60:
+    def __init__(self, program: Program):
+        self.program = program
+        sources = {step[1]: None for step in program if step[0] in ("class", "lookahead")}
+        if len(sources) > 60:
             raise Unsupported("more than 60 kinds of characters")
         bits = np.zeros(N_CODE_POINTS, np.uint64)
-        for source, test in nfa.char_tests.items():
-            bits |= _code_points_matching(source).astype(np.uint64) << u64(test)
+        for bit, source in enumerate(sources):
+            bits |= _code_points_matching(source).astype(np.uint64) << u64(bit)
         if (bits[0xDC80:0xDD00] != bits[SURROGATE_ESCAPE]).any():
             raise Unsupported("a class that tells bytes that are not UTF-8 apart")
         bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # no other surrogates are in a text
@@ -728,69 +668,63 @@ class _Dfa:
         if self.n_classes > 250:
             raise Unsupported("more than 250 classes of characters")
         self.class_of = np.repeat(class_of_run.astype(np.uint8), np.diff(np.append(starts, N_CODE_POINTS)))
-        tests = np.arange(len(nfa.char_tests), dtype=np.uint64)[:, None]
-        self.class_accepts = (kinds >> tests & u64(1)).astype(bool)  # bool[tests, classes]
-        self.ids: dict[tuple, int] = {(0,): 0}
+        kinds = [*kinds.tolist(), 0]  # the end of the text is no character
+        self.class_accepts = {source: [kind >> bit & 1 > 0 for kind in kinds] for bit, source in enumerate(sources)}
         self.step = functools.lru_cache(maxsize=None)(self._step)
-        for test, behind in nfa.possessive:
-            self._check_possessive(test, behind)
+        for pc, step in enumerate(program):
+            if step[0] == "possessive":
+                self._check_possessive(step[1], pc + step[2])
 
     def _step(self, state: tuple[int, ...], char_class: int) -> tuple[bool, tuple[int, ...]]:
         """Tell whether a match ends before a character of this class, and compute the state behind it."""
         seen: set[int] = set()
         after: dict[int, None] = {}
         waiting = list(reversed(state))
-        is_end = char_class == self.n_classes
         while waiting:
             pc = waiting.pop()
             if pc in seen:
                 continue
             seen.add(pc)
+            goes_on = False
             match self.program[pc]:
                 case ("match",):
                     return True, tuple(after)
-                case ("class", test):
-                    if not is_end and self.class_accepts[test, char_class]:
+                case ("class", source):
+                    if self.class_accepts[source][char_class]:
                         after[pc + 1] = None
-                case ("lookahead", None, _):
-                    if is_end:
-                        waiting.append(pc + 1)
-                case ("lookahead", test, wanted):
-                    if (not is_end and bool(self.class_accepts[test, char_class])) == wanted:
-                        waiting.append(pc + 1)
                 case ("split", first, second):
-                    waiting += (second, first)
+                    waiting += (pc + second, pc + first)
+                case ("lookahead", source, wanted):
+                    goes_on = self.class_accepts[source][char_class] == wanted
+                case ("end",):
+                    goes_on = char_class == self.n_classes
+                case ("possessive", *_):
+                    goes_on = True
+            if goes_on:
+                waiting.append(pc + 1)
         return False, tuple(after)
 
-    def _check_possessive(self, test: int, behind: int) -> None:
+    def _check_possessive(self, source: str, behind: int) -> None:
         """A possessive quantifier is the same as a greedy one if what follows can never use a character given back."""
-        classes = np.flatnonzero(self.class_accepts[test]).tolist()
+        classes = [c for c, accepted in enumerate(self.class_accepts[source]) if accepted]
         goes_on = any(self.step((behind,), c) != (False, ()) for c in classes)
-        if goes_on and not self._always_matches(behind):
+        if goes_on and not _reaches_end(self.program, behind, ("split", "possessive", "match")):
             raise Unsupported("a possessive quantifier that changes the result")
-
-    def _always_matches(self, pc: int) -> bool:
-        """Check that the pattern may end here, whatever follows."""
-        match self.program[pc]:
-            case ("match",):
-                return True
-            case ("split", first, second):
-                return any(self._always_matches(next_pc) for next_pc in (first, second) if next_pc > pc)
-        return False
 
     def build(self) -> tuple[np.ndarray, np.ndarray]:
         """Number all states, 0 the first; returns `next_state` and `accepts` of a ScanTable."""
         next_state, accepts = [], []
+        ids = {(): -1, (0,): 0}
         states = [(0,)]
         for state in states:
             row = [self.step(state, c) for c in range(self.n_classes + 1)]
             for _, following in row:
-                if following and following not in self.ids:
-                    self.ids[following] = len(states)
+                if following not in ids:
+                    ids[following] = len(states)
                     states.append(following)
             if len(states) > 5000:
                 raise Unsupported("a pattern of more than 5,000 states")
-            next_state.append([self.ids.get(following, -1) for _, following in row])
+            next_state.append([ids[following] for _, following in row])
             accepts.append([matched for matched, _ in row])
         return np.array(next_state, np.int16), np.array(accepts, np.bool_)
 
@@ -835,6 +769,8 @@ class _ScanTables:
     must_split: np.ndarray
 
 
+# the same for kernels
+
 ROW_MASK, BACK_MASK, RARE_MASK = u32(0xFFFFFF00), u32(0x1F), u32(0xE0)
 UNRESOLVED, INVALID_UTF8 = u32(7 << 5), u32(6 << 5)
 MAX_BACK, MAX_BACK_2 = 31, 5
@@ -844,31 +780,24 @@ INVALID_BYTE = 0xFF  # never in UTF-8; marks each byte that is not part of a cha
 
 def _compile_pattern(source: str) -> ScanTable:
     """Compile a pattern; raises Unsupported where that cannot be done exactly."""
-    dfa = _Dfa(_compile_nfa(_RegexParser(source).parse()))
+    dfa = _Dfa(_RegexParser(source).parse())
     next_state, accepts = dfa.build()
     if accepts[0].any():
         raise Unsupported("it matches the empty string before some characters")
     code_points = np.arange(N_CODE_POINTS)
     sizes = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000)
-    is_text = (code_points < 0xD800) | (code_points >= 0xE000)
-    kinds = np.flatnonzero(np.bincount(dfa.class_of[is_text] * np.int64(8) + sizes[is_text]))
-    invalid = int(dfa.class_of[SURROGATE_ESCAPE])
-    alphabet = sorted({*((int(kind) >> 3, int(kind) & 7) for kind in kinds), (invalid, 1)})
-    entries = _streaming_transducer(next_state, accepts, alphabet)
-    table = _utf8_table(entries, alphabet, dfa.class_of, invalid)
+    sizes[0xD800:0xE000] = 1  # bytes that are not UTF-8
+    kinds, letter_of = np.unique(dfa.class_of * i64(8) + sizes, return_inverse=True)
+    entries = _streaming_transducer(next_state, accepts, [(kind >> 3, kind & 7) for kind in kinds.tolist()])
+    table = _utf8_table(entries, letter_of.astype(np.uint16))
     return ScanTable(table, len(entries), dfa.class_of, next_state, accepts, _must_split_pairs(next_state, accepts))
 
 
 def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray:
     """Find the classes x, y such that each state behind an x has accepted before a y, or at the end, and takes no y."""
     n = next_state.shape[1] - 1
-    must_split = np.zeros((n, n), np.bool_)
-    for x in range(n):
-        behind = np.unique(next_state[:, x])
-        behind = behind[behind >= 0]
-        if next_state[0, x] >= 0:
-            must_split[x] = (accepts[behind, :n] & (next_state[behind, :n] < 0) & accepts[behind, n:]).all(axis=0)
-    return must_split
+    splits = accepts[:, :n] & (next_state[:, :n] < 0) & accepts[:, n:]
+    return np.array([(behind[0] >= 0) & splits[behind[behind >= 0]].all(axis=0) for behind in next_state.T[:n]])
 
 
 def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, alphabet: list[tuple[int, int]]) -> np.ndarray:
@@ -940,59 +869,51 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, alphabet:
 def _minimize(entries: np.ndarray) -> np.ndarray:
     """Merge equal states (Moore's refinement); state 0 stays the first."""
     following, ends = entries >> 8, entries & 0xFF
-    _, group = np.unique(ends, axis=0, return_inverse=True)
-    group, n_groups = group.reshape(-1), 0
-    while group.max() + 1 > n_groups:
+    group, n_groups = np.zeros(len(entries), np.int64), 0
+    while group.max() >= n_groups:
         n_groups = group.max() + 1
-        _, group = np.unique(np.column_stack([group, group[following]]), axis=0, return_inverse=True)
+        look = np.column_stack([ends, group[following]])
+        _, first, group = np.unique(look, axis=0, return_index=True, return_inverse=True)
         group = group.reshape(-1)
-    _, first = np.unique(group, return_index=True)
-    rank = np.empty(n_groups, np.int64)
-    rank[np.argsort(first)] = np.arange(n_groups)
-    return rank[group[following[np.sort(first)]]] << 8 | ends[np.sort(first)]
+    rank, first = np.argsort(np.argsort(first)), np.sort(first)
+    return rank[group[following[first]]] << 8 | ends[first]
 
 
-def _utf8_table(entries: np.ndarray, alphabet: list[tuple[int, int]], class_of: np.ndarray, invalid: int) -> np.ndarray:
+def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
     """Expand transitions on letters to bytes: a row for each state, and rows for the bytes that continue a character.
 
-    Rows of equal content are shared.
+    Rows of equal content are shared. `letter_of` is uint16[0x110000], the letter of each code point.
     """
-    column = np.zeros((5, int(class_of.max()) + 1), np.int64)  # by size and class
-    for k, (char_class, size) in enumerate(alphabet):
-        column[size, char_class] = k
-    blocks, block_of = np.unique(class_of.view("V64"), return_inverse=True)  # what a last byte decides
-    blocks = blocks.view(np.uint8).reshape(-1, 64)
-    ranges = {2: slice(0x2, 0x20), 3: slice(0x20, 0x400), 4: slice(0x400, 0x4400)}  # of blocks, by size of characters
-    used = {size: np.unique(block_of[blocks_of], return_inverse=True) for size, blocks_of in ranges.items()}
-    rows = [np.full(256, INVALID_UTF8, np.uint32) for _ in range(len(entries))]
-    row_numbers: dict[bytes, int] = {}
+    rows = [np.full(256, INVALID_UTF8, np.uint32) for _ in entries]
+    entry_of = {rows[0][:64].tobytes(): INVALID_UTF8}
+    multibyte = letter_of.copy()
+    multibyte[:0x80] = multibyte[0xD800:0xE000] = entries.shape[1]  # the letter of what is invalid
+    blocks, block_of = np.unique(multibyte.view("V128"), return_inverse=True)  # what a last byte decides
+    blocks = blocks.view(np.uint16).reshape(-1, 64)
 
-    def intern_row(continued: np.ndarray) -> int:
-        """An entry that leads to the row with these entries, uint32[64], for the bytes 0x80 to 0xBF."""
-        number = row_numbers.setdefault(continued.tobytes(), len(rows))
-        if number == len(rows):
-            rows.append(np.full(256, INVALID_UTF8, np.uint32))
-            rows[number][0x80:0xC0] = continued
-        return number << 8
-
-    def rows_for_size(of_letter: np.ndarray, size: int) -> np.ndarray:
-        """Entries for all blocks of 64 characters that have so many bytes."""
-        different, which = used[size]
-        return np.array([intern_row(of_letter[column[size, blocks[b]]]) for b in different], np.uint32)[which]
+    def row_entries(continued: np.ndarray) -> list[int]:
+        """Entries that lead to the rows with these entries, uint32[…, 64], for the bytes 0x80 to 0xBF."""
+        found = []
+        for block in continued:
+            key = block.tobytes()
+            if key not in entry_of:
+                entry_of[key] = len(rows) << 8
+                rows.append(np.full(256, INVALID_UTF8, np.uint32))
+                rows[-1][0x80:0xC0] = block
+            found.append(entry_of[key])
+        return found
 
     for row, of_letter in zip(rows[: len(entries)], entries.astype(np.uint32), strict=True):
-        row[:0x80] = of_letter[column[1, class_of[:0x80]]]
-        row[INVALID_BYTE] = of_letter[column[1, invalid]]
-        row[0xC2:0xE0] = rows_for_size(of_letter, 2)
-        three = np.full(0x400, INVALID_UTF8, np.uint32)
-        three[ranges[3]] = rows_for_size(of_letter, 3)
-        three[0x360:0x380] = INVALID_UTF8  # surrogates
-        row[0xE0:0xF0] = [intern_row(three[k : k + 64]) for k in range(0, 0x400, 64)]
-        four = np.full(0x5000, INVALID_UTF8, np.uint32)
-        four[ranges[4]] = rows_for_size(of_letter, 4)
-        for lead, thirds in enumerate(four.reshape(5, 64, 64)):
-            used_thirds = [intern_row(third) if third[0] != INVALID_UTF8 else INVALID_UTF8 for third in thirds]
-            row[0xF0 + lead] = intern_row(np.array(used_thirds, np.uint32))
+        of_letter = np.append(of_letter, INVALID_UTF8)
+        row[:0x80] = of_letter[letter_of[:0x80]]
+        row[INVALID_BYTE] = of_letter[letter_of[SURROGATE_ESCAPE]]
+        seconds = np.array(row_entries(of_letter[blocks]), np.uint32)[block_of.reshape(-1)]
+        row[0xC2:0xE0] = seconds[0x2:0x20]
+        fours = np.full(0x5000, INVALID_UTF8, np.uint32)
+        fours[0x400:0x4400] = seconds[0x400:]
+        seconds[:0x20] = INVALID_UTF8  # characters of three bytes are none of two
+        row[0xE0:0xF0] = row_entries(seconds[:0x400].reshape(16, 64))
+        row[0xF0:0xF5] = row_entries(np.array(row_entries(fours.reshape(320, 64)), np.uint32).reshape(5, 64))
     if len(rows) >= 1 << 24:
         raise Unsupported("a table of more than 16 million rows")
     return np.concatenate(rows)
@@ -1015,18 +936,14 @@ def _decode_character(text, position, stop):
     size = 2 + (lead >= 0xE0) + (lead >= 0xF0)
     if lead < 0xC2 or lead > 0xF4 or position + size > stop:
         return escaped
-    # no longer than need be, no surrogate, no more than U+10FFFF: the second byte decides
-    least = 0xA0 if lead == 0xE0 else 0x90 if lead == 0xF0 else 0x80
-    most = 0x9F if lead == 0xED else 0x8F if lead == 0xF4 else 0xBF
-    if not least <= text[position + 1] <= most:
-        return escaped
     code_point = lead & (0x7F >> size)
     for k in range(1, size):
         byte = i64(text[position + k])
         if byte & 0xC0 != 0x80:
             return escaped
         code_point = code_point << 6 | (byte & 0x3F)
-    return code_point << 3 | size
+    is_overlong, is_surrogate = code_point >> (5 * size - 4) == 0, code_point >> 11 == 0x1B
+    return escaped if is_overlong or is_surrogate or code_point > 0x10FFFF else code_point << 3 | size
 
 
 @kernel
@@ -1122,10 +1039,10 @@ def _new_scan() -> _Scan:
 
 
 @kernel
-def _rewind(position, lanes):
-    """Begin to scan at a position."""
-    lanes[0, FIRST] = lanes[0, POSITION] = position
-    lanes[0, ENTRY] = lanes[0, N_ENDS] = 0
+def _rewind(position, lanes, k=0):
+    """Begin to scan at a position, by lane k."""
+    lanes[k, FIRST] = lanes[k, POSITION] = position
+    lanes[k, ENTRY] = lanes[k, N_ENDS] = 0
 
 
 @inline_kernel
@@ -1260,8 +1177,7 @@ def _start_lanes(text, lane_bytes, tables, lanes):
         start = _next_split(text, near, near + lane_bytes // 4, tables)
         if start < 0:
             return 0
-        lanes[k, FIRST] = lanes[k, POSITION] = start
-        lanes[k, ENTRY] = lanes[k, N_ENDS] = 0
+        _rewind(start, lanes, k)
         count = min(count, start - lanes[k - 1, POSITION])
     return count
 
@@ -1386,16 +1302,12 @@ class _Stage(NamedTuple):
                 start += size
         return np.array(refined, np.int64).reshape(-1, 4)
 
-    def split(self, data: bytes) -> Iterator[bytes]:
+    def split(self, data: bytes) -> list[bytes]:
         """Cut bytes by the `regex` package."""
-        text, end = data.decode("utf-8", "surrogateescape"), 0
-        for match in self.regex.finditer(text):
-            for part in (text[end : match.start()], match[0]):
-                if part:
-                    yield part.encode("utf-8", "surrogateescape")
-            end = match.end()
-        if end < len(text):
-            yield text[end:].encode("utf-8", "surrogateescape")
+        text = data.decode("utf-8", "surrogateescape")
+        edges = {edge for match in self.regex.finditer(text) for edge in match.span()}
+        edges = sorted(edges | {0, len(text)})
+        return [text[start:end].encode("utf-8", "surrogateescape") for start, end in itertools.pairwise(edges)]
 
 
 class Pattern:
@@ -1422,7 +1334,7 @@ class Pattern:
         require(given, "a pattern is a name or a regular expression, or several: none is given")
         expressions = tuple(PATTERNS.get(expression, expression) for expression in given)
         self.source = expressions[0] if len(expressions) == 1 else expressions
-        self.name = next((name for name, known in PATTERNS.items() if known == self.source), None)
+        self.name = PATTERN_NAMES.get(self.source)
         self.stages = [_compile_stage(expression) for expression in expressions]
         self.is_compiled = all(stage.tables for stage in self.stages)
         self.warning = "; ".join(stage.warning for stage in self.stages if stage.warning)
@@ -1473,11 +1385,8 @@ def _compile_stage(source: str) -> _Stage:
         raise InputError(f"no pattern is named {source!r}; there are {', '.join(PATTERNS)}, or a regular expression")
     try:
         compiled = regex.compile(source)
-    except regex.error as error:
-        where = "" if error.pos is None else f" at position {error.pos}"
-        raise InputError(f"the pattern {source!r} does not compile: {error.msg}{where}") from None
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise InputError(f"the pattern {source[:100]!r} does not compile: {error}") from None
+    except (regex.error, ValueError, OverflowError, RecursionError) as error:
+        raise InputError(f"the pattern {source[:200]!r} does not compile: {error}") from None
     require(
         not compiled.fullmatch(""),
         f"the pattern {source!r} matches the empty string; a pretoken has at least one character",
@@ -1497,16 +1406,14 @@ def _compile_stage(source: str) -> _Stage:
 
 def _cached_on_disk(source: str) -> ScanTable:
     """Compile a pattern; a named one is read from a file beside Numba's cache, which spares some 0.5 s."""
-    name = next((name for name, known in PATTERNS.items() if known == source), None)
-    if name is None:
+    if source not in PATTERN_NAMES:
         return _compile_pattern(source)
-    module = Path(__file__)
+    name, module = PATTERN_NAMES[source], Path(__file__)
     versions = repr((source, regex.__version__, np.__version__, sys.byteorder)).encode() + module.read_bytes()
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or module.with_name("__pycache__"))
     path = folder / f"pattern.{name}.{hashlib.sha256(versions).hexdigest()[:32]}.npz"
     with contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), np.load(path) as known:
-        arrays = {field: known[field] for field in ScanTable._fields}
-        return ScanTable(**arrays | {"n_complete": int(known["n_complete"])})
+        return ScanTable(*[known[field] for field in ScanTable._fields])._replace(n_complete=int(known["n_complete"]))
     table = _compile_pattern(source)
     with contextlib.suppress(OSError, InputError):
         for outdated in folder.glob(f"pattern.{name}.*.npz"):
@@ -1571,30 +1478,25 @@ class AddedToken(NamedTuple):
 
 def _special_tables(special_tokens: Mapping[str, int], flags: Mapping[str, AddedToken]) -> list[_SpecialTable]:
     """Make the tables that are searched one after another: of the tokens that are not `normalized`, and of the rest."""
-    plain = AddedToken()
-    passes = [[], []]
-    for token in special_tokens:
-        passes[flags.get(token, plain).normalized].append(token)
-    return [_special_table(special_tokens, tokens, flags) for tokens in passes if tokens]
+    passes = [{}, {}]
+    for token, id in special_tokens.items():
+        passes[flags.get(token, AddedToken()).normalized][token] = id
+    return [_special_table(ids, flags) for ids in passes if ids]
 
 
-def _special_table(
-    ids: Mapping[str, int], texts: Sequence[str] = (), flags: Mapping[str, AddedToken] | None = None
-) -> _SpecialTable:
+def _special_table(ids: Mapping[str, int], flags: Mapping[str, AddedToken] | None = None) -> _SpecialTable:
     """Make the table of some special tokens."""
-    in_order = sorted((text.encode()[:2], -len(text.encode()), text) for text in texts)  # b"a" is before b"a\0"
-    tokens = [text.encode() for *_, text in in_order]
-    bits = np.zeros(len(tokens), np.uint8)
-    for k, (*_, text) in enumerate(in_order):
-        flag = (flags or {}).get(text, AddedToken())
-        bits[k] = SINGLE_WORD * flag.single_word | LSTRIP * flag.lstrip | RSTRIP * flag.rstrip
+    tokens = {text.encode(): text for text in ids}
+    tokens = dict(sorted(tokens.items(), key=lambda token: (token[0][:2], -len(token[0]))))  # b"a" is before b"a\0"
+    flagged = [(flags or {}).get(text, AddedToken()) for text in tokens.values()]
+    bits = np.array([[flag.single_word, flag.lstrip, flag.rstrip] for flag in flagged], np.uint8).reshape(-1, 3)
     return _SpecialTable(
         _with_padding(b"".join(tokens)),
         np.cumsum([0, *map(len, tokens)]),
-        np.array([ids[text] for *_, text in in_order], np.int64),
+        np.array([ids[text] for text in tokens.values()], np.int64),
         np.searchsorted([token[0] for token in tokens], np.arange(257)),
         np.array([token[1] if len(token) > 1 else -1 for token in tokens], np.int16),
-        bits,
+        bits @ np.array([SINGLE_WORD, LSTRIP, RSTRIP], np.uint8),
         _char_kinds() if bits.any() else np.zeros(0, np.uint8),
     )
 
@@ -1687,10 +1589,10 @@ def _kind_behind(text, position, stop, char_kinds):
 
 
 @kernel
-def _in_word(text, begin, start, end, stop, char_kinds):
-    """Tell whether a letter or digit is beside text[start : end], which lies in text[begin : stop]."""
+def _is_beside(kind, text, begin, start, end, stop, char_kinds):
+    """Tell whether a character of this kind is beside text[start : end], which lies in text[begin : stop]."""
     kinds = _kind_before(text, begin, start, char_kinds) | _kind_behind(text, end, stop, char_kinds)
-    return kinds & WORD > 0
+    return kinds & kind > 0
 
 
 @kernel
@@ -1717,7 +1619,7 @@ def _split_at_special(text, spans, special):
             token_end = position = start + special.offsets[s + 1] - special.offsets[s]
             if len(char_kinds):
                 flags = special.flags[s]
-                if flags & SINGLE_WORD and _in_word(text, begin, start, position, stop, char_kinds):
+                if flags & SINGLE_WORD and _is_beside(WORD, text, begin, start, position, stop, char_kinds):
                     continue
                 while flags & LSTRIP and start > end and _kind_before(text, begin, start, char_kinds) & SPACE:
                     start -= 1
@@ -1762,6 +1664,7 @@ def _find_cut(text, start, stop, tables, special, longest, whole_tokens):
     of up to `longest` bytes may overlap the place. Returns it doubled, and 1 added if a document ends there; or -1.
     """
     end, any_special = len(text) - PADDING, len(special.ids) > 0  # tokens may reach beyond `stop`
+    kinds = special.char_kinds
     split = _next_split(text, start, stop, tables)
     for position in range(start, stop):
         reach = i64(0)  # where what may be tokens before this position ends
@@ -1775,19 +1678,11 @@ def _find_cut(text, start, stop, tables, special, longest, whole_tokens):
         if s >= 0 and whole_tokens and reach <= position:
             return 2 * (position + special.offsets[s + 1] - special.offsets[s]) + 1
         if is_split:
-            if s < 0 and reach < position and (whole_tokens or not _beside_space(text, position, end, special)):
+            flags_reach = len(kinds) > 0 and _is_beside(SPACE, text, 0, position, position, end, kinds)
+            if s < 0 and reach < position and not flags_reach:
                 return 2 * position
             split = _next_split(text, position, stop, tables)
     return -1
-
-
-@kernel
-def _beside_space(text, position, stop, special):
-    """Tell whether there is white space on one of the sides of a position, which a token's flags could take."""
-    kinds = special.char_kinds
-    if not len(kinds):
-        return False
-    return (_kind_before(text, 0, position, kinds) | _kind_behind(text, position, stop, kinds)) & SPACE > 0
 
 
 # ─── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -1827,44 +1722,38 @@ def find_files(inputs: str | os.PathLike | Iterable[str | os.PathLike]) -> list[
     return files
 
 
-@contextlib.contextmanager
-def _open_input(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Open a file for reading bytes, uncompressed if it is a .gz; also yields the file as it is on the disk."""
-    if path == STANDARD_STREAM:
-        yield sys.stdin.buffer, sys.stdin.buffer
-        return
-    with open(path, "rb") as raw:
+def _read_chunks(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
+    """Read a file, uncompressed, in chunks of up to so many bytes; yields each with the position on the disk."""
+    with contextlib.nullcontext(sys.stdin.buffer) if path == STANDARD_STREAM else open(path, "rb") as raw:
+        file, position = gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw, 0
         try:
-            yield ((gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw), raw)
+            while chunk := file.read(size):
+                position = raw.tell() if file is not raw and raw.seekable() else position + len(chunk)
+                yield chunk, position
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise InputError(f"{path}: not a whole gzip file ({error})") from None
 
 
-def _read_chunks(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
-    """Read a file in chunks of up to so many bytes; yields each with the position in the file on the disk."""
-    with _open_input(path) as (file, raw):
-        position = 0
-        while chunk := file.read(size):
-            position = raw.tell() if file is not raw and raw.seekable() else position + len(chunk)
-            yield chunk, position
+def _read_part(path: Path, start: int, n_bytes: int) -> bytes:
+    """Read some bytes of a file, which is not kept open."""
+    with open(path, "rb") as file:
+        file.seek(start)
+        return file.read(n_bytes)
 
 
-def _jsonl_texts(path: Path, lines: Iterable[bytes], text_field: str, first_line: int) -> Iterator[bytes]:
-    """Read the texts in some lines of a .jsonl file: one string in each line's object."""
-    for number, line in enumerate(lines, first_line):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}, line {number}: not JSON ({error})") from None
-        text = record.get(text_field) if isinstance(record, dict) else None
-        if not isinstance(text, str):
-            raise InputError(f"{path}, line {number}: no text in the field {text_field!r} (--text-field names another)")
-        try:
-            yield text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(f"{path}, line {number}: {_lone_surrogate_message(error)}") from None
+def _json_text(line: bytes, text_field: str) -> bytes:
+    """Read the text in a line of a .jsonl file: one string in its object."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON ({error})") from None
+    text = record.get(text_field) if isinstance(record, dict) else None
+    if not isinstance(text, str):
+        raise InputError(f"no text in the field {text_field!r} (--text-field names another)")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(_lone_surrogate_message(error)) from None
 
 
 def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
@@ -1883,12 +1772,19 @@ class Block(NamedTuple):
     stop: int
     ends_document: bool = True
     data: bytes | None = None  # None: read them from the file
-    first_line: int = 0  # number of the first line, if it is known
+    lines_before: int = 0  # in a stream
 
     @property
     def n_bytes(self) -> int:
         """Bytes on the disk."""
         return self.stop - self.start
+
+    def count_lines_before(self) -> int:
+        """Count the lines before the block; in a file only then, when a message needs it."""
+        if self.data is not None:
+            return self.lines_before
+        starts = range(0, self.start, BLOCK_BYTES)
+        return sum(_read_part(self.path, at, min(BLOCK_BYTES, self.start - at)).count(b"\n") for at in starts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1919,17 +1815,19 @@ class Source:
     def __post_init__(self):
         object.__setattr__(self, "block_bytes", self.block_bytes or BLOCK_BYTES)
 
+    @property
+    def _numbers(self) -> dict[str, int]:
+        return {token: number for number, token in enumerate(self.special_tokens)}
+
     @functools.cached_property
     def special_tables(self) -> list[_SpecialTable]:
         """The tables of `_split_at_special`; ids are the numbers of the tokens."""
-        numbers = {token: number for number, token in enumerate(self.special_tokens)}
-        return _special_tables(numbers, self.flags)
+        return _special_tables(self._numbers, self.flags)
 
     @functools.cached_property
     def _cut_arguments(self) -> tuple[_ScanTables, _SpecialTable, int, bool]:
         """The last arguments of `_find_cut`."""
-        numbers = {token: number for number, token in enumerate(self.special_tokens)}
-        special = _special_table(numbers, self.special_tokens, self.flags)
+        special = _special_table(self._numbers, self.flags)
         longest = max((len(token.encode()) for token in self.special_tokens), default=0)
         return self.pattern.cut_tables, special, longest, not any(map(any, self.flags.values()))
 
@@ -1948,24 +1846,17 @@ class Source:
 
     def texts(self, block: Block) -> list[bytes]:
         """Read the texts of a block: one, or those in its lines of JSON."""
-        data = block.data
-        if data is None:
-            with open(block.path, "rb") as file:
-                file.seek(block.start)
-                data = file.read(block.n_bytes)
+        data = _read_part(block.path, block.start, block.n_bytes) if block.data is None else block.data
         if not self.is_json(block.path):
             return [data]
-        lines, field = data.split(b"\n"), self.text_field or "text"
-        try:
-            return list(_jsonl_texts(block.path, lines, field, block.first_line))
-        except InputError:
-            if block.data is not None:
-                raise
-        number = 1  # of the block's first line: only known when the message needs it
-        with open(block.path, "rb") as file:
-            while file.tell() < block.start:
-                number += file.read(min(BLOCK_BYTES, block.start - file.tell())).count(b"\n")
-        return list(_jsonl_texts(block.path, lines, field, number))
+        texts, field = [], self.text_field or "text"
+        for number, line in enumerate(data.split(b"\n")):
+            try:
+                if line.strip():
+                    texts.append(_json_text(line, field))
+            except InputError as error:
+                raise InputError(f"{block.path}, line {block.count_lines_before() + number + 1}: {error}") from None
+        return texts
 
     def blocks(self) -> Iterator[Block]:
         """Read all files, in blocks that can be worked at in any order, of `block_bytes` where that can be had."""
@@ -1982,17 +1873,10 @@ class Source:
 
     def _file_blocks(self, path: Path) -> Iterator[Block]:
         """Cut a file in parts, which workers read on their own."""
-        start, size = 0, path.stat().st_size
+        start, size, read = 0, path.stat().st_size, functools.partial(_read_part, path)
         while start < size:
-            cut = None
-            if size - start > self.block_bytes * 3 // 2:
-                with open(path, "rb") as file:
-
-                    def read(position: int, n_bytes: int, file: IO[bytes] = file) -> bytes:
-                        file.seek(position)
-                        return file.read(n_bytes)
-
-                    cut = self.find_cut(read, start + self.block_bytes, self.is_json(path))
+            is_last = size - start <= self.block_bytes * 3 // 2
+            cut = None if is_last else self.find_cut(read, start + self.block_bytes, self.is_json(path))
             stop, ends_document = cut or (size, True)
             yield Block(path, start, stop, ends_document)
             start = stop
@@ -2024,15 +1908,14 @@ class Source:
     def _stream_blocks(self, path: Path) -> Iterator[Block]:
         """Read a file that can only be read from its beginning: here, and workers get the text."""
         cutter = Cutter(self, self.block_bytes, self.is_json(path))
-        taken = position = 0
-        line = 1
+        taken = position = n_lines = 0
         for chunk, position in _read_chunks(path, self.block_bytes):
             for data, ends_document in cutter.feed(chunk):
-                yield Block(path, taken, position, ends_document, data, line)
+                yield Block(path, taken, position, ends_document, data, n_lines)
                 taken = position
-                line += data.count(b"\n")
+                n_lines += data.count(b"\n")
         if data := cutter.close():
-            yield Block(path, taken, position, True, data, line)
+            yield Block(path, taken, position, True, data, n_lines)
 
 
 class Cutter:
@@ -2062,13 +1945,11 @@ class Cutter:
             start = cut[0]
         self._chunks, self._n_waiting = [data[start:]], len(data) - start
         # text without cuts is looked through twice at most, not once a chunk
-        self._enough = max(self.size, 2 * self._n_waiting) if self._n_waiting >= self.size else self.size
+        self._enough = 2 * self._n_waiting if self._n_waiting >= self.size else self.size
 
     def close(self) -> bytes:
         """Return what was waiting: the text ends here."""
-        data = b"".join(self._chunks)
-        self._chunks, self._n_waiting, self._enough = [], 0, self.size
-        return data
+        return b"".join(self._chunks)
 
 
 def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: int) -> Iterator[list]:
@@ -2116,8 +1997,7 @@ class Words(NamedTuple):
         n_bytes = sum(len(word) * int(n) for word, n in counts.items())
         require(n_bytes < 2**63, "the counts add up to 2**63 bytes or more, which 64 bits cannot hold")
         kept = {word: n for word, n in counts.items() if word and n}
-        offsets = np.zeros(len(kept) + 1, np.int64)
-        np.cumsum([len(word) for word in kept], out=offsets[1:])
+        offsets = np.append(0, np.cumsum([len(word) for word in kept], dtype=np.int64))
         symbols = np.frombuffer(b"".join(kept), np.uint8).astype(np.int32)
         return cls(symbols, offsets, np.fromiter(kept.values(), np.int64, len(kept)))
 
@@ -2130,15 +2010,12 @@ class Words(NamedTuple):
         return dict(zip(words, self.counts.tolist(), strict=True))
 
     def __reduce__(self):
-        alphabet = None if self.alphabet is BYTES else self.alphabet
         symbols = self.symbols.astype(np.min_scalar_type(len(self.alphabet) - 1))  # a quarter of the way through a pipe
-        return _unpack_words, (symbols, self.offsets, self.counts, alphabet)
+        return _unpack_words, (symbols, *self[1:3], *([] if self.alphabet is BYTES else [self.alphabet]))
 
 
-def _unpack_words(
-    symbols: np.ndarray, offsets: np.ndarray, counts: np.ndarray, alphabet: Sequence[bytes] | None
-) -> Words:
-    return Words(symbols.astype(np.int32), offsets, counts, BYTES if alphabet is None else alphabet)
+def _unpack_words(symbols: np.ndarray, *others) -> Words:
+    return Words(symbols.astype(np.int32), *others)
 
 
 class CorpusCounts(NamedTuple):
@@ -2333,75 +2210,40 @@ def _add_words(table, text, start, ends, n, weights, keys):
         entries[slot, VALUE] += u64(weights[0 if one else k])
 
 
-@struct
-class _Counter:
-    """What counting needs, and has found."""
-
-    table: _WordTable
-    scan: _Scan
-    keys: np.ndarray  # uint64[3, …], see _word_keys
-
-
 @kernel
-def _count_spans(counter, text, spans, tables):
-    """Scan and count the spans of a text that are no special tokens; returns how many there are."""
-    scan, once, n_spans = counter.scan, np.ones(1, np.int64), 0
-    table, lanes, keys = counter.table, scan.lanes, counter.keys
+def _count_spans(table, scan, keys, text, spans, tables):
+    """Scan and count the spans of a text that are no special tokens."""
+    once, lanes = np.ones(1, np.int64), scan.lanes
     scan.marked = np.zeros(0, np.uint8)
     for p in range(len(spans)):
-        if spans[p, ID] >= 0:
-            continue
-        n_spans += 1
         _rewind(spans[p, START], lanes)
-        more = spans[p, START] < spans[p, STOP]
+        more = spans[p, START] < spans[p, STOP] and spans[p, ID] < 0
         while more:
             more = _scan_batch(scan, text, spans[p, STOP], tables)
             _add_words(table, text, lanes[0, FIRST], lanes[0, ENDS:], lanes[0, N_ENDS], once, keys)
-    return n_spans
 
 
 @kernel
-def _add_counted(counter, text, offsets, counts):
-    """Add words that were counted elsewhere, in batches that fit the keys."""
-    for first in range(0, len(counts), MAX_ENDS):
-        n = min(MAX_ENDS, len(counts) - first)
-        weights = counts[first : first + n]
-        ends = offsets[first + 1 : first + n + 1]
-        _add_words(counter.table, text, offsets[first], ends, n, weights, counter.keys)
-
-
-@kernel
-def _table_size(counter):
-    """Count the words of a counter, and their bytes."""
-    entries = counter.table.entries
-    n_bytes = counter.table.n_long_bytes
-    for k in range(len(entries)):
-        if entries[k, 1] < LONG:
-            n_bytes += i64(entries[k, 1] >> u64(56))
-    return counter.table.n_words, n_bytes
-
-
-@kernel
-def _export_words(counter, symbols, offsets, counts):
-    """Write out the words of a counter, in the order of its table."""
-    entries, long_words = counter.table.entries, counter.table.long_words
+def _export_words(table):
+    """Write out the words of a table, in its order: returns symbols, offsets and counts."""
+    entries, long_words, n = table.entries, table.long_words, table.n_words
+    symbols = np.empty(table.n_long_bytes + INLINE_BYTES * n, np.int32)
+    offsets, counts = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
     w = end = 0
-    offsets[0] = 0
     for k in range(len(entries)):
         high = entries[k, 1]
-        if high >= LONG:
-            first = i64(entries[k, MORE])
-            for i in range(i64(high & ~LONG)):
-                symbols[end] = long_words[first + i]
-                end += 1
-        else:
-            for i in range(i64(high >> u64(56))):
-                symbols[end] = entries[k, i >> 3] >> u64(8 * (i & 7)) & u64(0xFF)
-                end += 1
-        if high:
-            counts[w] = entries[k, VALUE]
-            w += 1
-            offsets[w] = end
+        if not high:
+            continue
+        size = i64(high & ~LONG if high >= LONG else high >> u64(56))
+        for i in range(size):
+            if high >= LONG:
+                symbols[end + i] = long_words[i64(entries[k, MORE]) + i]
+            else:
+                symbols[end + i] = entries[k, i >> 3] >> u64(8 * (i & 7)) & u64(0xFF)
+        counts[w] = entries[k, VALUE]
+        w, end = w + 1, end + size
+        offsets[w] = end
+    return symbols[:end].copy(), offsets, counts
 
 
 class WordCounter:
@@ -2415,9 +2257,8 @@ class WordCounter:
     """
 
     def __init__(self):
-        keys = np.empty((3, 2 * MAX_ENDS + 16), np.uint64)
-        self._counter = _Counter(_new_word_table(1 << 16, 1 << 16), _new_scan(), keys)
-        self._scan = _new_scan()
+        self._table, self._scan = _new_word_table(1 << 16, 1 << 16), _new_scan()
+        self._keys = np.empty((3, 2 * MAX_ENDS + 16), np.uint64)  # of _word_keys
 
     def add_text(self, data: bytes, pattern: Pattern) -> None:
         """Count the pretokens of a text."""
@@ -2432,21 +2273,20 @@ class WordCounter:
             spans = _split_at_special(text, spans, table)
         n_stretches = int(np.count_nonzero(spans[:, ID] < 0))
         spans = pattern.refine(self._scan, text, spans)
-        _count_spans(self._counter, text, spans, pattern.last_tables)
+        _count_spans(self._table, self._scan, self._keys, text, spans, pattern.last_tables)
         return n_stretches
 
     def add_words(self, words: Words) -> None:
         """Add words over the single bytes that were counted elsewhere."""
         require(words.alphabet is BYTES, "words over another alphabet than the 256 bytes cannot be added up")
         text = _with_padding(words.symbols.astype(np.uint8).tobytes())
-        _add_counted(self._counter, text, words.offsets, words.counts)
+        for first in range(0, len(words.counts), MAX_ENDS):  # in batches that fit the keys
+            weights, ends = words.counts[first : first + MAX_ENDS], words.offsets[first + 1 :]
+            _add_words(self._table, text, words.offsets[first], ends, len(weights), weights, self._keys)
 
     def words(self) -> Words:
         """Return the words so far, in no particular order."""
-        n_words, n_bytes = _table_size(self._counter)
-        words = Words(np.empty(n_bytes, np.int32), np.empty(n_words + 1, np.int64), np.empty(n_words, np.int64))
-        _export_words(self._counter, *words[:3])
-        return words
+        return Words(*_export_words(self._table))
 
 
 def _count_task(source: Source, blocks: list[Block]) -> tuple[Words, int, int]:
@@ -2488,7 +2328,7 @@ def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
 def compile_counting(pattern: Pattern | None = None) -> None:
     """Compile the kernels of scanning and counting, or load them from the disk; processes forked later have them."""
     counter = WordCounter()
-    special = _special_table({"<>": 0}, ["<>"])
+    special = _special_table({"<>": 0})
     counter.add_texts([b"one<>two"], pattern or Pattern(), [special])
     counter.add_words(counter.words())
     Source([], pattern or Pattern(), ["<>"]).find_cut(lambda position, size: b"one<>two", 1, False)
@@ -3381,8 +3221,7 @@ class BpeTables:
     byte_pairs: np.ndarray  # uint64[65536]  the entries of pairs of bytes, or NO_MERGE
     merges: np.ndarray  # uint64[H, 2]       hash table: two ids in one word, and their entry; half full at most
     bloom: np.ndarray  # uint64[H / 8]       a bit for each hash in `merges`: 3 of 4 pairs are not, and end here
-    tokens: np.ndarray  # uint64[J, 4]       a _WordTable of tokens and ids; empty if no word is looked up whole
-    long_tokens: np.ndarray  # uint8[…]      its long words
+    tokens: _WordTable  # whose values are ids; empty if no word is looked up whole
 
 
 def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
@@ -3397,16 +3236,19 @@ def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
 def bpe_tables(model: Model) -> BpeTables:
     """Make the tables by which `segment_bpe` merges as a model does; raises ValueError for merges that cannot be."""
     id_of = {model.vocab[id]: id for id in model.ordinary}
-    tokens, long_tokens = np.zeros((0, 4), np.uint64), np.zeros(0, np.uint8)
+    tokens = _new_word_table(64, 64)
     if model.merges is None or model.ignore_merges:
-        tokens, long_tokens = _index_tokens(id_of)
+        text, ids = _with_padding(b"".join(id_of)), np.fromiter(id_of.values(), np.int64, len(id_of))
+        ends = np.cumsum(np.fromiter(map(len, id_of), np.int64, len(id_of)))
+        # The value of a token is its count, and it is counted as often as its id says.
+        _add_words(tokens, text, 0, ends, len(ids), ids, np.empty((3, len(ids) + 16), np.uint64))
     if model.merges is None:
         longest = max(id_of, key=len, default=b"")
         if len(longest) > LONGEST_TOKEN:
             raise InputError(f"token {id_of[longest]} has {len(longest):,} bytes; without merges there may be 4,096")
-        merges = _all_splits(id_of, tokens, long_tokens)
+        merges = _list_splits(text, ends, ids, tokens)
     else:
-        merges = _merges_as_ids(model.merges, {**{token: id for id, token in model.vocab.items()}, **id_of})
+        merges = _merges_as_ids(model.merges, model.ids | id_of)
     size = 1 << max(6, (2 * len(merges) - 1).bit_length())
     tables = BpeTables(
         np.array([id_of.get(byte, -1) for byte in BYTES], np.int32),
@@ -3414,7 +3256,6 @@ def bpe_tables(model: Model) -> BpeTables:
         np.full((size, 2), NO_MERGE, np.uint64),
         np.zeros(size >> 3, np.uint64),
         tokens,
-        long_tokens,
     )
     _fill_merges(merges, model.merges is None, tables)
     return tables
@@ -3427,53 +3268,24 @@ def _merges_as_ids(merges: Sequence[tuple[bytes, bytes]], id_of: Mapping[bytes, 
         try:
             as_ids.append((id_of[left], id_of[right], id_of[left + right]))
         except KeyError as error:
-            missing = error.args[0]
-            raise InputError(f"merge {rank}, of {left!r} and {right!r}: {missing!r} is not in the vocabulary") from None
+            merge = f"merge {rank}, of {left!r} and {right!r}"
+            raise InputError(f"{merge}: {error.args[0]!r} is not in the vocabulary") from None
     return np.array(as_ids, np.int64).reshape(-1, 3)
 
 
 @kernel
-def _index_words(table, text, ends, ids):
-    """Enter tokens that lie end to end in a text into a new hash table; returns its entries and its long words.
-
-    The value of a token is its count, and it is counted as often as its id says.
-    """
-    _add_words(table, text, 0, ends, len(ids), ids, np.empty((3, len(ids) + 16), np.uint64))
-    return table.entries, table.long_words
-
-
-def _index_tokens(id_of: Mapping[bytes, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Make the hash table token -> id."""
-    text, ids = _with_padding(b"".join(id_of)), np.fromiter(id_of.values(), np.int64, len(id_of))
-    ends = np.cumsum(np.fromiter(map(len, id_of), np.int64, len(id_of)))
-    return _index_words(_new_word_table(64, 64), text, ends, ids)
-
-
-@kernel
-def _list_splits(text, ends, ids, tokens, long_tokens, splits):
-    """List all ways to make tokens of two: left, right, token, while there is room; returns how many there are."""
-    n = begin = 0
+def _list_splits(text, ends, ids, tokens):
+    """List all ways to make one of these tokens of two others: left, right, token, and a 0; int64[…, 4]."""
+    splits, n, begin = np.empty((4 * len(ids), 4), np.int64), 0, 0
+    entries, long_words = tokens.entries, tokens.long_words
     for k in range(len(ids)):
         for middle in range(begin + 1, ends[k]):
-            left = _find_value(text, begin, middle - begin, tokens, long_tokens)
-            right = _find_value(text, middle, ends[k] - middle, tokens, long_tokens) if left >= 0 else left
+            left = _find_value(text, begin, middle - begin, entries, long_words)
+            right = _find_value(text, middle, ends[k] - middle, entries, long_words) if left >= 0 else left
             if right >= 0:
-                if n < len(splits):
-                    splits[n, 0], splits[n, 1], splits[n, 2] = left, right, ids[k]
+                splits = _append_span(splits, n, left, right, ids[k], 0)
                 n += 1
         begin = ends[k]
-    return n
-
-
-def _all_splits(id_of: Mapping[bytes, int], tokens: np.ndarray, long_tokens: np.ndarray) -> np.ndarray:
-    """List all ways to make one of these tokens of two others: int64[…, 3], by the token, then the place."""
-    text, ids = _with_padding(b"".join(id_of)), np.fromiter(id_of.values(), np.int64, len(id_of))
-    ends = np.cumsum(np.fromiter(map(len, id_of), np.int64, len(id_of)))
-    splits = np.empty((4 * len(ids), 3), np.int64)
-    n = _list_splits(text, ends, ids, tokens, long_tokens, splits)
-    if n > len(splits):
-        splits = np.empty((n, 3), np.int64)
-        _list_splits(text, ends, ids, tokens, long_tokens, splits)
     return splits[:n]
 
 
@@ -3496,25 +3308,22 @@ def _find_merge(left, right, merges, bloom):
 
 @kernel
 def _fill_merges(pairs, by_id, tables):
-    """Enter merges, int64[M, 3]: two ids and the id they become. Their rank is their number or, by_id, that id."""
+    """Enter merges, int64[M, 3 or 4]: two ids and the id they become. Their rank is their number or, by_id, that id."""
     byte_ids, byte_pairs, merges, bloom = tables.byte_ids, tables.byte_pairs, tables.merges, tables.bloom
     mask = u64(len(merges) - 1)
-    for m in range(len(pairs)):
+    for m in range(len(pairs) - 1, -1, -1):  # of a pair that comes twice, the first decides
         left, right, id = u64(pairs[m, 0]), u64(pairs[m, 1]), u64(pairs[m, 2])
-        if _find_merge(left, right, merges, bloom) == NO_MERGE:
-            key = left << u64(32) | right
-            hashed = key * u64(0x9E3779B97F4A7C15)
-            bit = hashed >> u64(40) & u64(64 * len(bloom) - 1)
-            bloom[bit >> u64(6)] |= u64(1) << (bit & u64(63))
-            slot = hashed >> u64(32) & mask
-            while merges[slot, 0] != NO_MERGE:
-                slot = (slot + u64(1)) & mask
-            merges[slot, 0] = key
-            merges[slot, 1] = (id if by_id else u64(m)) << u64(32) | id
+        key = left << u64(32) | right
+        hashed = key * u64(0x9E3779B97F4A7C15)
+        bit = hashed >> u64(40) & u64(64 * len(bloom) - 1)
+        bloom[bit >> u64(6)] |= u64(1) << (bit & u64(63))
+        slot = hashed >> u64(32) & mask
+        while merges[slot, 0] != NO_MERGE and merges[slot, 0] != key:
+            slot = (slot + u64(1)) & mask
+        merges[slot, 0], merges[slot, 1] = key, (id if by_id else u64(m)) << u64(32) | id
     for a in range(256):
-        for b in range(256):
-            if byte_ids[a] >= 0 and byte_ids[b] >= 0:
-                byte_pairs[256 * a + b] = _find_merge(u64(byte_ids[a]), u64(byte_ids[b]), merges, bloom)
+        for b in range(256):  # of a byte without an id, -1, no pair is found
+            byte_pairs[256 * a + b] = _find_merge(u64(byte_ids[a]), u64(byte_ids[b]), merges, bloom)
 
 
 @kernel
@@ -3624,8 +3433,9 @@ def _merge_long(text, start, size, excluded, tables, ids, at):
 @kernel
 def segment_bpe(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a byte has none."""
-    if len(tables.tokens):
-        id = _find_value(text, start, size, tables.tokens, tables.long_tokens)
+    tokens = tables.tokens
+    if tokens.n_words:
+        id = _find_value(text, start, size, tokens.entries, tokens.long_words)
         if id >= 0:
             ids[at] = id
             return 1
@@ -3636,11 +3446,9 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
 
 @kernel
 def _final_merges(ids, tokens, tables, pairs, out):
-    """See `final_merges`."""
+    """Write the final merge of each token over the -1 of its row; see `final_merges`."""
     for k in range(len(ids)):
-        pairs[k, 0] = pairs[k, 1] = -1
-        start, size = tokens.starts[ids[k]], tokens.sizes[ids[k]]
-        n = _merge_long(tokens.bytes, start, size, u64(ids[k]), tables, out, 0)
+        n = _merge_long(tokens.bytes, tokens.starts[ids[k]], tokens.sizes[ids[k]], u64(ids[k]), tables, out, 0)
         if n == 2:
             entry = _find_merge(u64(out[0]), u64(out[1]), tables.merges, tables.bloom)
             if entry & LOW_HALF == u64(ids[k]):
@@ -3654,9 +3462,9 @@ def final_merges(model: Model, ids: np.ndarray) -> np.ndarray:
     bytes until they are one token is decided by them alone, since each merge that is made in them would have been made
     in them alone, in the same order.
     """
-    pairs = np.empty((len(ids), 2), np.int64)
-    out = np.empty(max(map(len, model.vocab.values()), default=0), np.uint32)
-    _final_merges(np.asarray(ids, np.int64), make_token_bytes(model.vocab), bpe_tables(model), pairs, out)
+    pairs, tokens = np.full((len(ids), 2), -1, np.int64), make_token_bytes(model.vocab)
+    out = np.empty(tokens.sizes.max(), np.uint32)
+    _final_merges(np.asarray(ids, np.int64), tokens, bpe_tables(model), pairs, out)
     return pairs
 
 
@@ -3695,22 +3503,6 @@ class _Workspace:
     pool: np.ndarray  # uint32[…], ids of words that have more than three, or are long
     n_pooled: int
     max_entries: int  # of the cache
-
-
-def _new_workspace(tables: object, scan_tables: _ScanTables, special: _SpecialTable, max_entries: int) -> _Workspace:
-    pooled = max(16 * max_entries, 1 << 16)
-    return _Workspace(
-        tables,
-        scan_tables,
-        special,
-        _new_scan(),
-        np.empty((3, 2 * MAX_ENDS + 16), np.uint64),
-        np.empty(MAX_LINEAR_MERGE, np.uint64),
-        _new_word_table(min(CACHE_WORDS, max_entries), pooled),
-        np.empty(pooled, np.uint32),
-        0,
-        max_entries,
-    )
 
 
 @kernel
@@ -3841,42 +3633,27 @@ def _encode_texts(workspace, data, stops, ids, id_stops):
     return _encode_spans(workspace, text, _split_at_special(text, spans, workspace.special), ids, id_stops)
 
 
-@kernel
-def _add_prefix_spaces(text, spans):
+def _add_prefix_spaces(text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Put a space before each span that is no special token and does not begin with one; returns text and spans."""
-    spaced, moved, n = np.empty(len(text) + len(spans), np.uint8), spans.copy(), 0
-    for p in range(len(spans)):
-        start, stop = spans[p, START], spans[p, STOP]
-        moved[p, START] = n
-        if spans[p, ID] < 0 and start < stop and text[start] != 0x20:
-            spaced[n] = 0x20
-            n += 1
-        for k in range(start, stop):
-            spaced[n] = text[k]
-            n += 1
-        moved[p, STOP] = n
-    for k in range(n, len(spaced)):
-        spaced[k] = 0
-    return spaced, moved
+    starts = spans[:, START]
+    lacking = (spans[:, ID] < 0) & (starts < spans[:, STOP]) & (text[starts] != 0x20)
+    moved, n_added = spans.copy(), np.cumsum(lacking)
+    moved[:, START] += n_added - lacking
+    moved[:, STOP] += n_added
+    return np.insert(text, starts[lacking], 0x20), moved
 
 
 @kernel
-def _decoded_size(ids, sizes):
-    """Add up the bytes of tokens; returns -1 - k if ids[k] is not an id."""
-    total = i64(0)
+def _join_tokens(ids, tokens):
+    """Join the bytes of tokens; returns them, and -1, or the first index in `ids` of what is no id."""
+    text, starts, sizes = tokens
+    total = 0
     for k in range(len(ids)):
         id = i64(ids[k])
         if id >= len(sizes) or sizes[id] == 0:
-            return -1 - k
+            return text[:0], k
         total += sizes[id]
-    return total
-
-
-@kernel
-def _write_tokens(ids, tokens, out):
-    """Write the bytes of ids, end to end. There must be PADDING behind them."""
-    text, starts, sizes = tokens
-    at = 0
+    out, at = np.empty(total + PADDING, np.uint8), 0
     for k in range(len(ids)):
         start, size = starts[ids[k]], sizes[ids[k]]
         store_u64(out, at, load_u64(text, start))
@@ -3884,6 +3661,7 @@ def _write_tokens(ids, tokens, out):
         for i in range(16, size):
             out[at + i] = text[start + i]
         at += size
+    return out[:total], -1
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -4617,7 +4395,19 @@ class _Thread:
     """What one thread encodes with: a workspace, arrays that take the results, and which special tokens are set."""
 
     def __init__(self, tables: object, scan_tables: _ScanTables, special: _SpecialTable, cache_size: int):
-        self.workspace = _new_workspace(tables, scan_tables, special, cache_size)
+        pooled = max(16 * cache_size, 1 << 16)
+        self.workspace = _Workspace(
+            tables,
+            scan_tables,
+            special,
+            _new_scan(),
+            np.empty((3, 2 * MAX_ENDS + 16), np.uint64),
+            np.empty(MAX_LINEAR_MERGE, np.uint64),
+            _new_word_table(min(CACHE_WORDS, cache_size), pooled),
+            np.empty(pooled, np.uint32),
+            0,
+            cache_size,
+        )
         self.special = special
         self.stops, self.id_stops = np.zeros((2, 1), np.int64)
         self.ids = np.empty(2 * BLOCK_BYTES + 64, np.uint32)  # a page of it is memory when it is written to
@@ -4625,11 +4415,6 @@ class _Thread:
         _encode_texts(*arguments)
         # Without the look-up of the types, a text of a dozen bytes takes 0.5 µs less. They are always the same.
         self.encode_texts = _encode_texts.overloads[tuple(map(numba.typeof, arguments))].entry_point
-
-    def set_special(self, special: _SpecialTable) -> None:
-        """Choose the special tokens that texts are cut at from now on."""
-        _set_special(self.workspace, special)
-        self.special = special
 
 
 class Tokenizer:
@@ -4667,9 +4452,8 @@ class Tokenizer:
         flags: Mapping[str, AddedToken] | None = None,
         cache_size: int = 1 << 20,
     ):
-        given = vocab, merges, special_tokens or {}, pattern
-        options = {"ignore_merges": ignore_merges, "add_prefix_space": add_prefix_space, "flags": dict(flags or {})}
-        self._compile(Model(*given, **options), cache_size)
+        options = {"ignore_merges": ignore_merges, "add_prefix_space": add_prefix_space, "flags": flags}
+        self._compile(Model(vocab, merges, special_tokens, pattern, **options), cache_size)
 
     @classmethod
     def from_model(cls, model: Model, cache_size: int = 1 << 20) -> Tokenizer:
@@ -4687,7 +4471,8 @@ class Tokenizer:
         self._ids = model.ids
         self._token_bytes = make_token_bytes(model.vocab)
         self._tables = KINDS[model.kind].tables(model)
-        self._special = {"all": self._tables_of(model.special_tokens), "none": self._tables_of(())}
+        self._special: dict[str, list[_SpecialTable]] = {}
+        self._special = {allowed: self._special_tables(allowed) for allowed in ("all", "none")}
         self._idle: list[_Thread] = []  # those that no thread is using
         self._by_one_kernel = len(self.pattern.stages) == 1 and self.pattern.is_compiled and not model.add_prefix_space
 
@@ -4809,11 +4594,11 @@ class Tokenizer:
         allowed_special says which special tokens in the text become their ids: "all", "none", or some of them. The
         others are text like any other: nobody can forge a control token that is not allowed.
         """
-        return self._encode_one(text, allowed_special, np.ndarray.tolist)
+        return self._encode(_text_bytes(text), allowed_special, np.ndarray.tolist)
 
     def encode_ordinary(self, text: str | bytes) -> list[int]:
         """Encode a text in which no special token is honoured."""
-        return self._encode_one(text, "none", np.ndarray.tolist)
+        return self._encode(_text_bytes(text), "none", np.ndarray.tolist)
 
     def encode_to_numpy(self, text: str | bytes, allowed_special: str | Iterable[str] = "all") -> np.ndarray:
         """Encode a text as uint32[N].
@@ -4821,56 +4606,52 @@ class Tokenizer:
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
         array([ 72, 105], dtype=uint32)
         """
-        return self._encode_one(text, allowed_special, _kept)
-
-    def _encode_one(self, text: str | bytes, allowed_special: str | Iterable[str], take: Callable):
-        """Encode a text; `take` makes the result of an array of ids that is used again."""
-        data = _text_bytes(text)
-        special = self._special_tables(allowed_special)
-        thread = self._take_thread()
-        try:
-            thread.stops[0] = len(data)
-            return take(self._encode_joined(thread, data, thread.stops, special, thread.id_stops))
-        finally:
-            self._idle.append(thread)
+        return self._encode(_text_bytes(text), allowed_special, np.ndarray.copy)
 
     def encode_texts(
         self, texts: Sequence[bytes], allowed_special: str | Iterable[str] = "all"
     ) -> tuple[np.ndarray, np.ndarray]:
         """Encode texts, in bytes, in this thread: their ids end to end, uint32[N], and their offsets, int64[T + 1]."""
-        special = self._special_tables(allowed_special)
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         offsets = np.zeros(len(texts) + 1, np.int64)
+        return self._encode(b"".join(texts), allowed_special, np.ndarray.copy, stops, offsets[1:]), offsets
+
+    def _encode(
+        self,
+        data: bytes,
+        allowed_special: str | Iterable[str],
+        take: Callable,
+        stops: np.ndarray | None = None,
+        id_stops: np.ndarray | None = None,
+    ):
+        """Encode one text, or several end to end; `take` makes the result of an array of ids that is used again."""
+        special, text = self._special_tables(allowed_special), data
+        room = 2 * len(data) + 4  # for each byte an id, and one for a space before it
         thread = self._take_thread()
         try:
-            data = texts[0] if len(texts) == 1 else b"".join(texts)
-            return _kept(self._encode_joined(thread, data, stops, special, offsets[1:])), offsets
+            if stops is None:
+                stops, id_stops = thread.stops, thread.id_stops
+                stops[0] = len(data)
+            ids = thread.ids if room <= len(thread.ids) else np.empty(room, np.uint32)
+            if self._by_one_kernel and len(special) == 1:
+                if special[0] is not thread.special:
+                    _set_special(thread.workspace, special[0])
+                    thread.special = special[0]
+                n = thread.encode_texts(thread.workspace, data, stops, ids, id_stops)
+            else:
+                text, spans = _copy_texts(data, stops)
+                for table in special:
+                    spans = _split_at_special(text, spans, table)
+                if self.model.add_prefix_space:
+                    text, spans = _add_prefix_spaces(text, spans)
+                spans = self.pattern.refine(_new_scan(), text, spans)
+                n = _encode_spans(thread.workspace, text, spans, ids, id_stops)
+            if n >= 0:
+                return take(ids[:n])
         finally:
             self._idle.append(thread)
-
-    def _encode_joined(
-        self, thread: _Thread, data: bytes, stops: np.ndarray, special: list[_SpecialTable], id_stops: np.ndarray
-    ) -> np.ndarray:
-        """Encode texts that lie end to end in `data`; returns a part of the thread's array, or an array of its own."""
-        text = data
-        room = 2 * len(data) + 4  # for each byte an id, and one for a space before it
-        ids = thread.ids if room <= len(thread.ids) else np.empty(room, np.uint32)
-        if self._by_one_kernel and len(special) == 1:
-            if special[0] is not thread.special:
-                thread.set_special(special[0])
-            n = thread.encode_texts(thread.workspace, data, stops, ids, id_stops)
-        else:
-            text, spans = _copy_texts(data, stops)
-            for table in special:
-                spans = _split_at_special(text, spans, table)
-            if self.model.add_prefix_space:
-                text, spans = _add_prefix_spaces(text, spans)
-            spans = self.pattern.refine(_new_scan(), text, spans)
-            n = _encode_spans(thread.workspace, text, spans, ids, id_stops)
-        if n < 0:
-            byte = next(byte for byte in bytes(text[-1 - n :]) if bytes([byte]) not in self._ids)
-            raise InputError(f"the byte 0x{byte:02X} is not in the vocabulary")
-        return ids[:n]
+        byte = next(byte for byte in bytes(text[-1 - n :]) if bytes([byte]) not in self._ids)
+        raise InputError(f"the byte 0x{byte:02X} is not in the vocabulary")
 
     def encode_batch(
         self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
@@ -4899,11 +4680,8 @@ class Tokenizer:
         batches = _batched_by_size(map(_text_bytes, texts), len, BLOCK_BYTES)
         encode = functools.partial(self.encode_texts, allowed_special=allowed_special)
         encoded = list(Engine(threads).map(encode, batches, threads=True))
-        lengths = [np.diff(offsets) for _, offsets in encoded]
-        return (
-            np.concatenate([ids for ids, _ in encoded] or [np.zeros(0, np.uint32)]),
-            np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])),
-        )
+        ids = np.concatenate([np.zeros(0, np.uint32), *(ids for ids, _ in encoded)])
+        return ids, np.cumsum(np.concatenate([[0], *(np.diff(offsets) for _, offsets in encoded)]))
 
     def encode_iterable(
         self, chunks: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all"
@@ -4946,15 +4724,12 @@ class Tokenizer:
         except IndexError:
             return _Thread(self._tables, self.pattern.last_tables, self._special["none"][0], self._cache_size)
 
-    def _tables_of(self, allowed: Iterable[str]) -> list[_SpecialTable]:
-        """Make the tables of some special tokens, an empty one if there are none."""
-        chosen = {token: self.special_tokens[token] for token in allowed}
-        return _special_tables(chosen, self.model.flags) or [_special_table({})]
-
     def _special_tables(self, allowed_special: str | Iterable[str]) -> list[_SpecialTable]:
+        """Make the tables of the special tokens that are allowed, an empty one if there are none."""
         if isinstance(allowed_special, str) and allowed_special in self._special:
             return self._special[allowed_special]
-        return self._tables_of(self._allowed(allowed_special))
+        chosen = {token: self.special_tokens[token] for token in self._allowed(allowed_special)}
+        return _special_tables(chosen, self.model.flags) or [_special_table({})]
 
     def _allowed(self, allowed_special: str | Iterable[str]) -> list[str]:
         """List the special tokens that are allowed; raises ValueError for what is none."""
@@ -4973,7 +4748,11 @@ class Tokenizer:
         if isinstance(ids, list) and len(ids) <= 64:  # two kernels take 3 µs
             with contextlib.suppress(KeyError, TypeError):
                 return b"".join([self.vocab[id] for id in ids])
-        return self._decode_array(ids).tobytes()
+        ids = _id_array(ids)
+        text, unknown = _join_tokens(ids, self._token_bytes)
+        if unknown >= 0:
+            self.id_to_token(int(ids[unknown]))
+        return text.tobytes()
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode some ids as text. What is not UTF-8 becomes U+FFFD."""
@@ -4982,15 +4761,6 @@ class Tokenizer:
     def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
         """Decode several lists of ids."""
         return [self.decode(ids) for ids in batch]
-
-    def _decode_array(self, ids: Iterable[int]) -> np.ndarray:
-        ids = _id_array(ids)
-        size = _decoded_size(ids, self._token_bytes.sizes)
-        if size < 0:
-            self.id_to_token(int(ids[-1 - size]))
-        text = np.empty(size + PADDING, np.uint8)
-        _write_tokens(ids, self._token_bytes, text)
-        return text[:size]
 
 
 @functools.lru_cache(maxsize=4)
@@ -5011,16 +4781,6 @@ def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
     return tokenizer
 
 
-def configure(tokenizer: Tokenizer, **options) -> None:
-    """Set what transformers shall know, which is saved in tokenizer_config.json; see `transformers_config`."""
-    tokenizer.config.update(transformers_config(tokenizer.special_tokens, **options))
-
-
-def _kept(ids: np.ndarray) -> np.ndarray:
-    """Make an array that may be kept, in as little memory as it needs."""
-    return ids.copy()
-
-
 def _text_bytes(text: str | bytes) -> bytes:
     if isinstance(text, bytes):
         return text
@@ -5037,9 +4797,9 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
     if isinstance(ids, np.ndarray):
         if ids.dtype.kind not in "iu" or ids.ndim != 1:
             raise InputError(f"ids are whole numbers in a row, not {ids.dtype} of shape {ids.shape}")
-        if ids.dtype != np.uint32 and ids.size and not (ids.min() >= 0 and ids.max() < MAX_ID):
-            raise InputError(f"id {next(id for id in ids.tolist() if not 0 <= id < MAX_ID)} is not in the vocabulary")
-        return np.require(ids, np.uint32, ["C", "W"])
+        if ids.dtype == np.uint32 or not ids.size or (ids.min() >= 0 and ids.max() < MAX_ID):
+            return np.require(ids, np.uint32, ["C", "W"])
+        ids = ids.tolist()
     ids = ids if isinstance(ids, (list, tuple)) else list(ids)
     try:
         return np.frombuffer(array("I", ids), np.uint32)
@@ -5049,6 +4809,9 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
 
 
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+NPY_HEADER_BYTES = 128  # of an array in a row, however long: NumPy pads it for growth
 
 
 class Encoded(NamedTuple):
@@ -5077,9 +4840,9 @@ class _EncodedBatch(NamedTuple):
 
 def _mark_text_ends(tasks: Iterable[list[Block]]) -> Iterator[list[tuple[Block, bool]]]:
     """Tell of each block whether its file ends with it: whether the next one begins a file."""
-    for task, following in itertools.pairwise(itertools.chain(tasks, [None])):
-        starts = [block.start == 0 for block in task[1:]] + [following is None or following[0].start == 0]
-        yield list(zip(task, starts, strict=True))
+    for task, (following, *_) in itertools.pairwise(itertools.chain(tasks, [[None]])):
+        pairs = itertools.pairwise([*task, following])
+        yield [(block, behind is None or behind.start == 0) for block, behind in pairs]
 
 
 def _encode_blocks(
@@ -5095,7 +4858,7 @@ def _encode_blocks(
     Without an end id, documents are texts: files, or lines of JSON. With one, documents end behind each such id, and
     one is inserted at the end of every text that has none there.
     """
-    batches, ends, n_tokens, n_bytes = [np.zeros(0, dtype)], [np.zeros(0, np.int64)], 0, 0
+    batches, ends, n_tokens, n_bytes = [], [], 0, 0
     for block, is_last in blocks:
         texts = source.texts(block)
         ids, offsets = tokenizer.encode_texts(texts, allowed_special)
@@ -5112,26 +4875,9 @@ def _encode_blocks(
     return _EncodedBatch(np.concatenate(batches), np.concatenate(ends), n_bytes, sum(b.n_bytes for b, _ in blocks))
 
 
-def _encode_stream(
-    tokenizer: Tokenizer,
-    source: Source,
-    engine: Engine,
-    dtype: np.dtype,
-    end_token: str | None,
-    allowed_special: str | Sequence[str],
-) -> Iterator[_EncodedBatch]:
-    """Encode all texts of a source, in order, a bounded number of blocks at a time."""
-    end_id = tokenizer.special_tokens.get(end_token)
-    if end_token is not None and end_id is None:
-        known = ", ".join(tokenizer.special_tokens) or "it has none"
-        raise InputError(f"{end_token!r} is not a special token of this tokenizer: {known}")
-    tokenizer.compile_kernels()
-    # Kernels work without Python's lock, and threads send nothing through pipes: two are 1.66 times as fast as one,
-    # processes 1.5. What holds the lock is JSON, a pattern left to `regex`, and all the rest if threads are many.
-    threads = engine.n_workers <= 8 and tokenizer.releases_lock and not any(map(source.is_json, source.files))
-    reader = dataclasses.replace(source, files=())  # blocks name their files: the list need not go with every task
-    work = functools.partial(_encode_blocks, tokenizer, reader, dtype, end_id, allowed_special)
-    return engine.map(work, _mark_text_ends(source.tasks()), threads)
+def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
+    """Open a file that is written whole, or standard output."""
+    return atomic_write(path) if path != STANDARD_STREAM else contextlib.nullcontext(sys.stdout.buffer)
 
 
 def _sidecar(path: Path) -> Path:
@@ -5160,7 +4906,6 @@ def _array_writer(path: Path, dtype: np.dtype | type) -> Iterator[Callable]:
     if path != STANDARD_STREAM and path.suffix not in (".npy", ".bin"):
         raise InputError(f"{path}: name a .npy file, or a .bin file for the bare numbers")
     dtype, n = np.dtype(dtype).newbyteorder("<"), 0
-    header = {"descr": dtype.str, "fortran_order": False}
 
     def write(numbers: np.ndarray, *_: object) -> None:
         """Write an array behind those before it."""
@@ -5169,15 +4914,15 @@ def _array_writer(path: Path, dtype: np.dtype | type) -> Iterator[Callable]:
         file.flush()  # should the disk be full, it is now, and not when the other files have taken their names
         n += len(numbers)
 
-    with atomic_write(path) if path != STANDARD_STREAM else contextlib.nullcontext(sys.stdout.buffer) as file:
+    with _open_output(path) as file:
         if path.suffix == ".npy":
-            np.lib.format.write_array_header_1_0(file, header | {"shape": (0,)})
-            start = file.tell()
+            file.write(bytes(NPY_HEADER_BYTES))
         yield write
         if path.suffix == ".npy":
             file.seek(0)
-            np.lib.format.write_array_header_1_0(file, header | {"shape": (n,)})  # NumPy pads it for growth
-            assert file.tell() == start
+            header = {"descr": dtype.str, "fortran_order": False, "shape": (n,)}
+            np.lib.format.write_array_header_1_0(file, header)
+            assert file.tell() == NPY_HEADER_BYTES
 
 
 def encode_files(
@@ -5229,7 +4974,16 @@ def encode_files(
     engine = Engine(workers, executor, progress)
     allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
     source = tokenizer.source(inputs, allowed_special, text_field)
-    batches = _encode_stream(tokenizer, source, engine, id_type, append, allowed_special)
+    if append is not None:
+        tokenizer._allowed([append])
+    tokenizer.compile_kernels()
+    # Kernels work without Python's lock, and threads send nothing through pipes: two are 1.66 times as fast as one,
+    # processes 1.5. What holds the lock is JSON, a pattern left to `regex`, and all the rest if threads are many.
+    threads = engine.n_workers <= 8 and tokenizer.releases_lock and not any(map(source.is_json, source.files))
+    reader = dataclasses.replace(source, files=())  # blocks name their files: the list need not go with every task
+    end_id = tokenizer.special_tokens.get(append)
+    work = functools.partial(_encode_blocks, tokenizer, reader, id_type, end_id, allowed_special)
+    batches = engine.map(work, _mark_text_ends(source.tasks()), threads)
     n_tokens = n_documents = n_bytes = 0
     with contextlib.ExitStack() as stack:
         write = stack.enter_context(_array_writer(out, id_type)) if out else _line_printer()
@@ -5311,8 +5065,7 @@ def decode_file(
     out     where the text goes: a file, which takes its name when it is whole, or - for standard output
     dtype   uint16 or uint32, for a .bin file that has no .json beside it
     """
-    out = Path(out)
-    with atomic_write(out) if out != STANDARD_STREAM else contextlib.nullcontext(sys.stdout.buffer) as file:
+    with _open_output(Path(out)) as file:
         for ids in _read_id_batches(Path(tokens), dtype):
             file.write(tokenizer.decode_bytes(ids))
 
@@ -5332,16 +5085,15 @@ class Training(NamedTuple):
 
     def __str__(self) -> str:
         counted, counts, n_tokens = self.counted, self.merges.counts, self.merges.n_tokens
-        m, n_special, peak = len(counts), len(self.tokenizer.special_tokens), peak_memory()
-        special = set(self.tokenizer.special_tokens.values())
-        ordinary = (token for id, token in self.tokenizer.vocab.items() if id not in special)
+        m, special, peak = len(counts), self.tokenizer.special_tokens.values(), peak_memory()
+        ordinary = (self.tokenizer.vocab[id] for id in self.tokenizer.vocab.keys() - special)
         longest = (token.decode("utf-8", "replace") for token in sorted(ordinary, key=lambda t: (-len(t), t))[:8])
         now, half, quarter = (counted.n_bytes / n_tokens[k] for k in (m, m // 2, m // 4))
         rows = [
             ("read", f"{counted.n_bytes:,} bytes in {counted.n_documents:,} documents, from {_name_some(self.files)}"),
             ("pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"),
             ("merges", f"{m:,}; the last pair occurred {counts[-1]:,} times" if m else "0"),
-            ("vocabulary", f"{len(self.tokenizer):,} tokens, {n_special} of them special"),
+            ("vocabulary", f"{len(self.tokenizer):,} tokens, {len(special)} of them special"),
             (
                 "compression",
                 f"{now:.2f} bytes per token ({half:.2f} with half the merges, {quarter:.2f} with a quarter)",
@@ -5481,13 +5233,14 @@ def train_bpe_from_counts(
 
 # A command is a function below. Its options are its own keywords, and those with a default of the functions that it
 # calls: their names, types and defaults come from signatures, their help from docstrings, and from nowhere else.
-_PYTHON_ONLY = {"allowed_special", "executor", "progress"}  # --no-special, none, --quiet
+_PYTHON_ONLY = {"allowed_special", "executor", "progress", "options"}  # --no-special, none, --quiet, none
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)  # of a docstring: a parameter and what it means
 
 
-def _select(function: Callable, options: Mapping[str, object]) -> dict[str, object]:
-    """Select the options that a function has as parameters."""
-    return {name: options[name] for name in inspect.signature(function).parameters if name in options}
+def _call(function: Callable, *arguments: object, **options: object):
+    """Call a function with arguments, and with those of the options that are parameters of it."""
+    names = inspect.signature(function).parameters.keys() & options
+    return function(*arguments, **{name: options[name] for name in names})
 
 
 def _load_model(model: str, *, encoding: str | None = None, pattern: str | None = None) -> Tokenizer:
@@ -5505,9 +5258,9 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
 
     out  folder to write
     """
-    config = transformers_config(**_select(transformers_config, options))  # a wrong name must not cost the training
+    config = _call(transformers_config, **options)  # a wrong name must not cost the training
     make_folder(Path(out))
-    training = train(inputs or None, **_select(train, options))
+    training = _call(train, inputs or None, **options)
     with stage("save", training.seconds):
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
@@ -5522,16 +5275,17 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
 
     no_special  take special tokens in the text for ordinary text
     """
-    out, allowed_special = options["out"], "none" if no_special else "all"
-    tokenizer = _load_model(model, **_select(_load_model, options))
+    out = options["out"]
+    options["allowed_special"] = "none" if no_special else "all"
+    tokenizer = _call(_load_model, model, **options)
     if tokenizer.pattern.warning:
         warnings.warn(tokenizer.pattern.warning, stacklevel=2)
     seconds: dict[str, float] = {}
     with stage("compile", seconds):
         tokenizer.compile_kernels()
-    options |= {"allowed_special": allowed_special, "progress": options["progress"] and out is not None}
+    options["progress"] &= out is not None
     with stage("encode", seconds):
-        encoded = encode_files(tokenizer, inputs, **_select(encode_files, options))
+        encoded = _call(encode_files, tokenizer, inputs, **options)
     if options["progress"]:
         spent = max(seconds["encode"], 1e-3)
         rates = f"{encoded.bytes / spent / 1e6:,.1f} MB/s, {tqdm.format_sizeof(encoded.tokens / spent)} tokens/s"
@@ -5540,8 +5294,8 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
 
 def _decode_command(model: str, tokens: str, **options) -> None:
     """Turn token ids into text."""
-    tokenizer = _load_model(model, **_select(_load_model, options))
-    decode_file(tokenizer, tokens, **_select(decode_file, options))
+    tokenizer = _call(_load_model, model, **options)
+    _call(decode_file, tokenizer, tokens, **options)
 
 
 def _convert_command(model: str, *, to: str, out: str, **options) -> None:
@@ -5550,9 +5304,8 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
     to   the format: huggingface, gpt2 or tiktoken
     out  folder to write
     """
-    tokenizer = _load_model(model, **_select(_load_model, options))
-    config = transformers_config(tokenizer.special_tokens, **_select(transformers_config, options))
-    tokenizer.model.config |= config
+    tokenizer = _call(_load_model, model, **options)
+    tokenizer.model.config |= _call(transformers_config, tokenizer.special_tokens, **options)
     tokenizer.save(out, to)
     if options["progress"]:
         print(f"{len(tokenizer):,} tokens, {len(tokenizer.special_tokens)} of them special, written to {out}")
@@ -5569,27 +5322,21 @@ _COMMANDS = {
 def _add_argument(parser: argparse.ArgumentParser, parameter: inspect.Parameter, positional: bool, text: str) -> None:
     """Add the argument of the command line that sets a parameter."""
     name, default, kind = parameter.name, parameter.default, str(parameter.annotation)
-    many = kind.startswith("Sequence[str]")
-    text = text.replace("%", "%%")
+    many, text = kind.startswith("Sequence[str]"), text.replace("%", "%%")
     if positional:
-        nargs = {"nargs": "*" if default == () else "+"} if many else {}
-        parser.add_argument(name, metavar=name.removesuffix("s").upper(), help=text, **nargs)
+        nargs = None if not many else "*" if default == () else "+"
+        parser.add_argument(name, metavar=name.removesuffix("s").upper(), help=text, nargs=nargs)
         return
-    flag = "--" + name.replace("_", "-")
-    metavar = name.split("_")[-1].upper()
+    flag, metavar = "--" + name.replace("_", "-"), name.split("_")[-1].upper()
+    settings = {"type": int if kind.startswith("int") else str, "default": default, "metavar": metavar}
     if kind == "bool":
-        parser.add_argument(flag, action="store_true", help=text)
+        settings = {"action": "store_true"}
     elif many:
-        metavar = metavar.removesuffix("S")
         flag, text = flag.removesuffix("s"), f"{text}; may be repeated"
-        parser.add_argument(flag, dest=name, action="append", default=[], metavar=metavar, help=text)
-    elif default is parameter.empty:
-        parser.add_argument(flag, required=True, metavar=metavar, help=text)
-    else:
-        text += f" (default: {default})" if default is not None else ""
-        parser.add_argument(
-            flag, type=int if kind.startswith("int") else str, default=default, metavar=metavar, help=text
-        )
+        settings = {"action": "append", "default": [], "metavar": metavar.removesuffix("S")}
+    elif default is not None and default is not parameter.empty:
+        text += f" (default: {default})"
+    parser.add_argument(flag, dest=name, required=default is parameter.empty, help=text, **settings)
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -5602,14 +5349,12 @@ def _make_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=title, description=title)
         command.set_defaults(run=run)
         rows: dict[str, str] = {}
-        for function in (*reversed(callees), run):
-            rows |= _ROW.findall(inspect.getdoc(function))
-        parameters = dict(inspect.signature(run).parameters)
-        del parameters["options"]
-        for function in callees:
-            for parameter in inspect.signature(function).parameters.values():
-                if parameter.default is not parameter.empty and parameter.name not in _PYTHON_ONLY:
-                    parameters.setdefault(parameter.name, parameter)
+        parameters: dict[str, inspect.Parameter] = {}
+        for function in (run, *callees):
+            rows = dict(_ROW.findall(inspect.getdoc(function))) | rows
+            for key, parameter in inspect.signature(function).parameters.items():
+                if key not in _PYTHON_ONLY and (function is run or parameter.default is not parameter.empty):
+                    parameters.setdefault(key, parameter)
         positional = inspect.getfullargspec(run).args
         for key, parameter in parameters.items():
             _add_argument(command, parameter, key in positional, " ".join(rows.get(key, "").split()))

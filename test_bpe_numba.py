@@ -139,8 +139,9 @@ def naive_split(patterns, data):
 
 
 def naive_matches(pattern, data):
+    """Raises TimeoutError where `regex` goes back without end, as random patterns make it do."""
     text, words, end = data.decode("utf-8", "surrogateescape"), [], 0
-    for match in regex.finditer(pattern, text):
+    for match in regex.finditer(pattern, text, timeout=5):
         words += [text[end : match.start()], match[0]]
         end = match.end()
     return [word.encode("utf-8", "surrogateescape") for word in [*words, text[end:]] if word]
@@ -431,7 +432,11 @@ def test_random_patterns_are_exact_or_left_to_regex(pattern, inputs, seed):
     if "aaa…" not in compiled.warning:
         inputs.append(b"".join(random.Random(seed).choices(inputs, k=9000))[:LONG])
     for data in inputs:
-        assert compiled.split(data) == naive_split(pattern, data)
+        try:
+            expected = naive_split(pattern, data)
+        except TimeoutError:
+            return
+        assert compiled.split(data) == expected
 
 
 def test_where_regex_itself_is_wrong():
