@@ -121,9 +121,21 @@ def _compiler(**options: bool) -> Callable:
 
     def compile_lazily(function: Callable) -> Callable:
         try:
-            return numba.njit(cache=True, nogil=True, **options)(function)
+            compiled = numba.njit(cache=True, nogil=True, **options)(function)
         except RuntimeError:  # no place for a cache
             return numba.njit(nogil=True, **options)(function)
+        index = compiled._cache._cache_file
+        load = index._load_index
+
+        def load_index() -> dict:
+            """Read what is cached; nothing, if that is damaged, or names a type that an older module had."""
+            try:
+                return load()
+            except Exception:
+                return {}
+
+        index._load_index = load_index
+        return compiled
 
     return compile_lazily
 
