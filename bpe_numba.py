@@ -3975,7 +3975,10 @@ class _Lattice(NamedTuple):
 def _sort_keys(keys, n_bits):
     """Sort keys of so many bits by radix; returns their order and the sorted keys. The keys given are overwritten."""
     n = len(keys)
-    order, next_order, next_keys = np.arange(n).astype(np.uint32), np.empty(n, np.uint32), np.empty(n, np.uint64)
+    order, next_order = _on_huge_pages(np.empty(n, np.uint32)), _on_huge_pages(np.empty(n, np.uint32))
+    next_keys = _on_huge_pages(np.empty(n, np.uint64))
+    for k in range(n):
+        order[k] = k
     for shift in range(0, n_bits, RADIX_BITS):
         starts = np.zeros((1 << RADIX_BITS) + 1, np.int64)
         mask, down = u64((1 << RADIX_BITS) - 1), u64(shift)
@@ -3995,7 +3998,7 @@ def _sort_keys(keys, n_bits):
 @kernel
 def _first_keys(symbols, offsets, n_bits, depth):
     """Pack as many symbols, from each on, into one key; behind the end of a word is 0."""
-    keys, shift = np.empty(len(symbols), np.uint64), u64(n_bits * (depth - 1))
+    keys, shift = _on_huge_pages(np.empty(len(symbols), np.uint64)), u64(n_bits * (depth - 1))
     for w in range(len(offsets) - 1):
         key = u64(0)
         for k in range(offsets[w + 1] - 1, offsets[w] - 1, -1):
@@ -4007,7 +4010,8 @@ def _first_keys(symbols, offsets, n_bits, depth):
 @kernel
 def _next_keys(order, sorted_keys, offsets, n_bits, depth):
     """Join the rank of each suffix by its first symbols, `depth` of them, and the rank of what is behind those."""
-    ranks, keys, rank = np.empty(len(order), np.uint32), np.empty(len(order), np.uint64), 0
+    ranks, rank = _on_huge_pages(np.empty(len(order), np.uint32)), 0
+    keys = _on_huge_pages(np.empty(len(order), np.uint64))
     for k in range(len(order)):
         rank += k == 0 or sorted_keys[k] != sorted_keys[k - 1]
         ranks[order[k]] = rank
@@ -4041,12 +4045,15 @@ def _list_substrings(order, symbols, offsets, counts, word_of, longest):
     nodes of the tree of suffixes, found with a stack of those that are open (Abouelhoda, Kurtz and Ohlebusch 2004,
     "Replacing suffix trees with enhanced suffix arrays"); and its leaves, where a word was seen more than once.
     """
-    found, n_found, n = np.empty((len(order) // 2 + 16, 4), np.int64), 0, len(order)
+    found, n_found, n = _on_huge_pages(np.empty((len(order) // 2 + 16, 4), np.int64)), 0, len(order)
     lefts, depths, before = np.empty((3, longest + 3), np.int64)  # of the open nodes; and what was counted before each
     top, counted, last, last_size = -1, 0, 0, 0
     for k in range(n + 1):
         position, size, count = 0, 0, 0
         if k < n:
+            ahead = order[min(k + 16, n - 1)]
+            prefetch(word_of, ahead)
+            prefetch(symbols, ahead)
             position = i64(order[k])
             word = word_of[position]
             size, count = min(offsets[word + 1] - position, longest + 1), counts[word]
@@ -4075,7 +4082,10 @@ def _find_longest(order, nodes, ids):
 
     The list goes by `first`, the shorter before the longer, and gives ids. Returns both as ids, -1 where there is none.
     """
-    longest, shorter = np.empty(len(order), np.int32), np.full(ids.max() + 1 if len(ids) else 0, -1, np.int32)
+    longest, shorter = (
+        _on_huge_pages(np.empty(len(order), np.int32)),
+        np.full(ids.max() + 1 if len(ids) else 0, -1, np.int32),
+    )
     opened, top, m = np.empty(MAX_TOKEN_CHARS + 1, np.int64), -1, 0
     for k in range(len(order)):
         while top >= 0 and nodes[opened[top], 1] <= k:
@@ -4098,7 +4108,7 @@ def _write_edges(symbols, offsets, longest, shorter, sizes):
         while id >= 0:
             n_edges += 1
             id = shorter[id]
-    edges, stops = np.empty(n_edges, np.uint32), np.zeros(len(offsets), np.int64)
+    edges, stops = _on_huge_pages(np.empty(n_edges, np.uint32)), np.zeros(len(offsets), np.int64)
     own_edges, n = np.zeros(len(sizes), np.int64), 0
     for w in range(len(offsets) - 1):
         for k in range(offsets[w], offsets[w + 1]):
@@ -4123,10 +4133,12 @@ def _expect(lattice, first, stop, probabilities, longest):
     reach from there; on the way back at the same nodes.
     """
     edges, stops, counts = lattice.edges, lattice.stops, lattice.counts
-    table = np.empty((len(probabilities), 2), np.float64)  # both in one cache line: probability and expectation
+    table = _on_huge_pages(
+        np.empty((len(probabilities), 2), np.float64)
+    )  # both in one cache line: probability and expectation
     for id in range(len(probabilities)):
         table[id, 0], table[id, 1] = probabilities[id], 0.0
-    reach, likelihood = MAX_TOKEN_CHARS + 1, 0.0
+    reach, likelihood, last = MAX_TOKEN_CHARS + 1, 0.0, len(edges) - 1
     forward, backward = np.zeros((2, longest + 2 * reach), np.float64)
     scaled = np.zeros(longest + 2 * reach, np.bool_)
     for w in range(first, stop):
@@ -4135,6 +4147,7 @@ def _expect(lattice, first, stop, probabilities, longest):
             forward[k] = 0.0
         forward[0] = 1.0
         for e in range(stops[w], stops[w + 1]):
+            prefetch(table, u64(2) * (edges[min(e + 16, last)] >> SIZE_BITS))
             size = edges[e] & SIZE_MASK
             forward[n + 1 + i64(size)] += forward[n] * table[edges[e] >> SIZE_BITS, 0]
             if size == 0:
@@ -4170,6 +4183,7 @@ def _best_path(edges, start, limit, scores, best, last):
     """
     ahead, n, e, best[0] = 0, 0, start, 0.0
     while n < limit:
+        prefetch(scores, edges[min(e + 16, len(edges) - 1)] >> SIZE_BITS)
         id, end = edges[e] >> SIZE_BITS, n + 1 + i64(edges[e] & SIZE_MASK)
         if end <= limit:
             while ahead < end:
@@ -4244,15 +4258,29 @@ def _drop_edges(lattice, new_ids, n):
     return own_edges, kept
 
 
-def _digamma(x: np.ndarray) -> np.ndarray:
+@kernel
+def _digamma(x):
     """Compute the derivative of the logarithm of the gamma function: up to 7 by its recurrence, then by its series."""
-    x, below = x.astype(np.float64), np.zeros(len(x))
-    while (small := x < 7).any():
-        below[small] += 1 / x[small]
-        x[small] += 1
+    below = 0.0
+    while x < 7:
+        below += 1 / x
+        x += 1
     y = x - 0.5
     z = 1 / (y * y)
     return np.log(y) + z * (1 / 24 - z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720))) - below
+
+
+@kernel
+def _maximize(expected, n_alphabet, probabilities):
+    """Write the probabilities that go with expected counts; 0 for what is rarer than LEAST_EXPECTED, but letters."""
+    total = 0.0
+    for id in range(len(expected)):
+        if id < n_alphabet:
+            expected[id] = max(expected[id], LEAST_EXPECTED)
+        total += expected[id] if expected[id] >= LEAST_EXPECTED else 0.0
+    whole = _digamma(total)
+    for id in range(len(expected)):
+        probabilities[id] = np.exp(_digamma(expected[id]) - whole) if expected[id] >= LEAST_EXPECTED else 0.0
 
 
 @kernel
@@ -4328,11 +4356,7 @@ class _UnigramLearner:
         Nonparametric Models with Variational Inference"); SentencePiece does so.
         """
         expected, likelihoods = zip(*self.in_parts(_expect, self.probabilities), strict=True)
-        expected, a = sum(expected), len(self.words.alphabet)
-        expected[:a] = np.maximum(expected[:a], LEAST_EXPECTED)
-        kept = expected >= LEAST_EXPECTED
-        self.probabilities[:] = 0
-        self.probabilities[kept] = np.exp(_digamma(expected[kept]) - _digamma(expected[kept].sum(keepdims=True)))
+        _maximize(sum(expected), len(self.words.alphabet), self.probabilities)
         return sum(likelihoods)
 
     def prune(self, n: int) -> None:
