@@ -277,6 +277,12 @@ def _unwritable(folder: Path, error: OSError) -> InputError:
     return InputError(f"{folder.absolute()}: not a folder that can be written ({error.strerror})")
 
 
+def call_with(function: Callable, *arguments: object, **options: object):
+    """Call a function with arguments, and with those of the options that are parameters of it."""
+    names = inspect.signature(function).parameters.keys() & options
+    return function(*arguments, **{name: options[name] for name in names})
+
+
 def make_folder(folder: Path) -> None:
     """Create a folder if it is missing; raise InputError, before any work, if no file can be created in it."""
     try:
@@ -3199,18 +3205,22 @@ SPECIAL_TOKENS_AT = ("first", "after-bytes", "last")
 
 
 def build_vocabulary(
-    learned: Learned, special_tokens: Sequence[str] = (), special_tokens_at: str = "first"
+    learned: Learned,
+    special_tokens: Sequence[str] = (),
+    special_tokens_at: str = "first",
+    byte_tokens: Sequence[str] = (),
 ) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
     """Number the tokens: the alphabet (bytes in BYTE_ORDER), then what was merged; and the special tokens among them.
 
-    They are "first", as Hugging Face's trainer has them, "after-bytes", or "last", as in GPT-2. Returns the vocabulary,
-    id -> bytes, and the merges as pairs of bytes.
+    They are "first", as Hugging Face's trainer has them, "after-bytes", or "last", as in GPT-2. Tokens of single bytes
+    in a vocabulary of characters are before the alphabet. Returns the vocabulary, id -> bytes, and the merges as pairs
+    of bytes.
     """
     check_special_tokens_at(special_tokens_at)
     tokens, n_letters = learned.tokens, len(learned.alphabet)
     order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
-    in_order = [*(tokens[k] for k in order), *tokens[n_letters:]]
-    at = {"first": 0, "after-bytes": n_letters, "last": len(in_order)}[special_tokens_at]
+    in_order = [*map(str.encode, byte_tokens), *(tokens[k] for k in order), *tokens[n_letters:]]
+    at = {"first": 0, "after-bytes": len(byte_tokens) + n_letters, "last": len(in_order)}[special_tokens_at]
     in_order[at:at] = [text.encode() for text in special_tokens]
     return dict(enumerate(in_order)), learned.merges
 
@@ -3221,11 +3231,10 @@ def check_special_tokens_at(special_tokens_at: str) -> None:
     require(special_tokens_at in SPECIAL_TOKENS_AT, f"special_tokens_at is {places}, not {special_tokens_at!r}")
 
 
-def check_vocab_size(vocab_size: int, special_tokens: Sequence[str]) -> None:
-    """Check that a vocabulary has room for the bytes and the special tokens, and that its ids are in range."""
-    least = 256 + len(special_tokens)
-    if vocab_size < least:
-        raise InputError(f"a vocabulary of {vocab_size} is too small: 256 bytes and the special tokens make {least}")
+def check_vocab_size(vocab_size: int, least: int) -> None:
+    """Check that a vocabulary has room for what is in it before the training, and that its ids are in range."""
+    what = "256 bytes and the special tokens" if least >= 256 else "one character and the special tokens"
+    require(vocab_size >= least, f"a vocabulary of {vocab_size} is too small: {what} make {least}")
     require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
 
 
@@ -5248,38 +5257,171 @@ def decode_file(
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class Family(NamedTuple):
+    """What `train` makes of a family of models if it is not told otherwise."""
+
+    kind: str  # of the model, a name in KINDS
+    alphabet: str
+    pattern: str
+    learner: str  # the kind whose `learn` is used
+    mark: str = ""  # with characters
+    unk_token: str = "<unk>"  # with characters
+    subword_prefix: str = ""
+
+
+FAMILIES = {
+    "bpe": Family("bpe", "bytes", "gpt2", "bpe", mark="▁"),
+    "wordpiece": Family("wordpiece", "characters", "bert", "wordpiece", unk_token="[UNK]", subword_prefix="##"),
+    "unigram": Family("unigram", "characters", "gpt2", "unigram", mark="▁"),
+    "longest": Family("wordpiece", "bytes", "gpt2", "bpe"),
+}
+ALPHABETS = ("bytes", "characters")
+BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
+_BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
+NORMALIZERS = {name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt")} | {
+    "strip-accents": {"type": "StripAccents"},
+    "bert": _BERT | {"lowercase": True},
+    "bert-cased": _BERT | {"lowercase": False},
+}
+
+
+@dataclasses.dataclass
+class _Plan:
+    """What a training makes, decided before any text is read."""
+
+    learner: Callable
+    fields: dict  # of the model: those that do not come from the text
+    special_tokens: list[str]
+    vocab_size: int
+    special_tokens_at: str
+    coverage: float
+    rules: dict  # keywords of the learner
+    base: Model | None = None  # to go on from
+
+    @property
+    def byte_tokens(self) -> tuple[str, ...]:
+        """The tokens of single bytes in a vocabulary of characters."""
+        return BYTE_TOKENS if self.fields.get("byte_fallback") else ()
+
+    @property
+    def n_symbols(self) -> int:
+        """Count the tokens that the learner may use."""
+        return self.vocab_size - len(self.special_tokens) - len(self.byte_tokens)
+
+    def source(self, files: Sequence[Path], text_field: str | None) -> Source:
+        """Make the Source of the text. What spells a byte token ends a document: it must not be learnt."""
+        pattern, normalizer = Pattern(self.fields["pattern"]), self.fields["normalizer"]
+        special_tokens = [*self.special_tokens, *self.byte_tokens]
+        return Source(files, pattern, special_tokens, text_field, normalizer=normalizer)
+
+    def learn(self, words: Words, progress: bool = False) -> Learned:
+        """Learn from words of bytes, over the alphabet of the plan."""
+        n_symbols = self.n_symbols
+        if self.base:
+            words = words_of_model(self.base, words)
+            n_symbols = len(words.alphabet) + self.vocab_size - len(self.base.vocab)
+        elif self.fields["alphabet"] == "characters":
+            words = words.as_characters(self.coverage)
+            require(
+                len(words.alphabet) <= n_symbols,
+                f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {self.vocab_size:,} "
+                f"has room for {max(n_symbols, 0):,}: raise vocab_size, or keep the most frequent (coverage 0.9995)",
+            )
+        return self.learner(words, n_symbols, progress=progress, **self.rules)
+
+    def model(self, learned: Learned) -> Model:
+        """Make the model of what was learnt."""
+        if self.base:
+            return extend_model(self.base, learned, self.fields["pattern"])
+        vocab, merges = build_vocabulary(learned, self.special_tokens, self.special_tokens_at, self.byte_tokens)
+        scores = getattr(learned, "scores", None)
+        if scores is not None:
+            score_of = dict(zip(learned.tokens, scores.tolist(), strict=True))
+            scores = np.array([score_of.get(vocab[id], 0.0) for id in range(len(vocab))])
+        return Model(vocab, merges, self.special_tokens, scores=scores, **self.fields)
+
+
+def _plan_steps(family: Family, alphabet: str, pattern: PatternSource | None, mark: str | None) -> dict:
+    """Choose the steps around a model: the pattern, and the decoder."""
+    if mark is None:
+        mark = family.mark if alphabet == "characters" else ""
+    require(not mark or alphabet == "characters", "a mark goes with characters: alphabet bytes has none")
+    require(len(mark) <= 1 and not mark.isspace(), f"a mark is one character that is no white space, not {mark!r}")
+    if not mark:
+        decoder = [{"type": "WordPiece", "prefix": family.subword_prefix, "cleanup": True}]
+        decoder = decoder if family.subword_prefix else [{"type": "Fuse"}] * (alphabet == "characters")
+        return {"pattern": pattern or family.pattern, "decoder": decoder}
+    spaces_come_back = mark == "▁"  # any other one marks where a word begins, and white space is left out
+    steps = pattern or (family.pattern if spaces_come_back else "whitespace-split")
+    steps = [steps] if isinstance(steps, (str, Metaspace)) else list(steps)
+    if spaces_come_back:
+        replace = {"type": "Replace", "pattern": {"String": mark}, "content": " "}
+        decoder = [replace, {"type": "ByteFallback"}, {"type": "Fuse"}]
+        return {"pattern": [*steps, Metaspace(mark, "never")], "decoder": decoder}
+    decoder = [{"type": "Metaspace", "replacement": mark, "prepend_scheme": "always", "split": True}]
+    return {"pattern": [*steps, Metaspace(mark, "always")], "decoder": decoder}
+
+
+def _plan_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
+    """Look up the steps of a normalizer by their names."""
+    steps = []
+    for step in [normalizer] if isinstance(normalizer, str) else normalizer:
+        known = isinstance(step, dict) or step in NORMALIZERS
+        require(known, f"no normalizer is named {step!r}; there are {', '.join(NORMALIZERS)}")
+        steps.append(step if isinstance(step, dict) else NORMALIZERS[step])
+    return steps
+
+
+def _choose_rules(learner: Callable, **rules: object) -> dict:
+    """Keep the options that a learner has; raises InputError for another one that is not at its default."""
+    known = inspect.signature(learner).parameters
+    defaults = {"tie_break": "bytes", "score": "likelihood", "min_frequency": 1}
+    for name, value in rules.items():
+        require(name in known or value == defaults[name], f"{name}={value!r} is not for this kind of model")
+    return {name: value for name, value in rules.items() if name in known}
+
+
 class Training(NamedTuple):
     """Everything that a training measured; as a string, what a person wants to know of it."""
 
     tokenizer: Tokenizer
     counted: CorpusCounts
-    merges: Learned
+    learned: Learned
     seconds: dict[str, float]  # by stage
     files: Sequence[Path]  # what was read
     vocab_size: int  # as it was asked for
 
     def __str__(self) -> str:
-        counted, counts, n_tokens = self.counted, self.merges.counts, self.merges.n_tokens
-        m, special, peak = len(counts), self.tokenizer.special_tokens.values(), peak_memory()
+        counted, special, peak = self.counted, self.tokenizer.special_tokens.values(), peak_memory()
         ordinary = (self.tokenizer.vocab[id] for id in self.tokenizer.vocab.keys() - special)
         longest = (token.decode("utf-8", "replace") for token in sorted(ordinary, key=lambda t: (-len(t), t))[:8])
-        now, half, quarter = (counted.n_bytes / n_tokens[k] for k in (m, m // 2, m // 4))
         rows = [
             ("read", f"{counted.n_bytes:,} bytes in {counted.n_documents:,} documents, from {_name_some(self.files)}"),
             ("pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"),
-            ("merges", f"{m:,}; the last pair occurred {counts[-1]:,} times" if m else "0"),
+            *self._learned_rows(),
             ("vocabulary", f"{len(self.tokenizer):,} tokens, {len(special)} of them special"),
-            (
-                "compression",
-                f"{now:.2f} bytes per token ({half:.2f} with half the merges, {quarter:.2f} with a quarter)",
-            ),
+        ]
+        if len(self.tokenizer) < self.vocab_size:
+            rows.append(("", f"fewer than the {self.vocab_size:,} asked for: no pair is left that may be merged"))
+        rows += [
             ("longest", " ".join(repr(t if len(t) <= 24 else f"{t[:20]}…×{len(t)}") for t in longest)),
             ("seconds", ", ".join(f"{name} {spent:.2f}" for name, spent in self.seconds.items())),
             ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
         ]
-        if len(self.tokenizer) < self.vocab_size:
-            rows.insert(4, ("", f"fewer than the {self.vocab_size:,} asked for: no pair is left that may be merged"))
         return "\n".join(f"{name:12s} {text}" for name, text in rows)
+
+    def _learned_rows(self) -> Iterator[tuple[str, str]]:
+        """Describe what was learnt."""
+        if likelihoods := getattr(self.learned, "likelihoods", None):
+            yield "likelihood", " ".join(f"{value:.4f}" for value in likelihoods) + " a character, after each round"
+            return
+        counts = self.learned.counts
+        yield "merges", f"{len(counts):,}; the last pair occurred {counts[-1]:,} times" if len(counts) else "0"
+        n_tokens, m = getattr(self.learned, "n_tokens", None), len(counts)
+        if n_tokens is not None:
+            now, half, quarter = (self.counted.n_bytes / n_tokens[k] for k in (m, m // 2, m // 4))
+            halves = f"{half:.2f} with half the merges, {quarter:.2f} with a quarter"
+            yield "compression", f"{now:.2f} bytes per token ({halves})"
 
 
 def _name_some(files: Sequence[Path]) -> str:
@@ -5293,8 +5435,17 @@ def train(
     vocab_size: int = 8192,
     special_tokens: Sequence[str] = (),
     *,
-    pattern: str | Sequence[str] = "gpt2",
+    model: str = "bpe",
+    alphabet: str | None = None,
+    pattern: PatternSource | None = None,
+    mark: str | None = None,
+    normalizer: Sequence[str] = (),
+    coverage: float = 1.0,
+    byte_fallback: bool = False,
+    unk_token: str | None = None,
+    from_: str | os.PathLike | Model | None = None,
     tie_break: str = "bytes",
+    score: str = "likelihood",
     min_frequency: int = 1,
     workers: int | None = None,
     text_field: str | None = None,
@@ -5307,9 +5458,21 @@ def train(
                        sources of Python's standard library
     vocab_size         tokens in all
     special_tokens     strings that end documents, and are not learnt from
-    pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, none, or a regular expression
+    model              bpe; wordpiece; unigram; or longest: the longest token of a vocabulary that bpe has learnt
+    alphabet           what tokens are made of: bytes, or characters; the default is bytes with bpe and longest
+    pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split, none, or a
+                       regular expression; the default is bert with wordpiece, else gpt2
+    mark               with characters: ▁ is written for each space, and comes back as one; any other character marks
+                       where a word begins, and white space is left out. The default is ▁ with bpe and unigram
+    normalizer         changes text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
+    coverage           with characters: the share of all occurrences that the characters in the vocabulary make up
+    byte_fallback      with characters: one that is not in the vocabulary becomes tokens of its bytes
+    unk_token          with characters and no byte_fallback: what it becomes; the default is <unk> or, with wordpiece,
+                       [UNK]
+    from_              a model, whose merges are gone on from; its tokens keep their ids
     tie_break          which of two equally frequent pairs is merged first: bytes, the one with the greater bytes, or
                        ids, the one with the smaller ids (the rule of Hugging Face)
+    score              which pair a wordpiece merges: likelihood, count(ab) / (count(a) * count(b)), or count
     min_frequency      merge no pair that is rarer
     workers            processes that scan; one a core if not given. The result never depends on it
     text_field         where a line of a .jsonl file has its text; "text" if not given
@@ -5321,34 +5484,107 @@ def train(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("low low lower<|end|>newest")
     ...     training = train(folder, 260, ["<|end|>"])
-    >>> training.merges.counts.tolist(), training.counted.n_documents
+    >>> training.learned.counts.tolist(), training.counted.n_documents
     ([3, 3, 2], 2)
     """
-    special_tokens = check_special_tokens(special_tokens)
-    check_vocab_size(vocab_size, special_tokens)
-    check_special_tokens_at(special_tokens_at)
-    require(min_frequency <= MAX_COUNT, f"no pair occurs {min_frequency} times: counts have 64 bits")
-    rules = {"tie_break": tie_break, "min_frequency": min_frequency}
+    plan = call_with(_plan_training, **locals())
     engine = Engine(workers, progress=progress)
     files = standard_library() if inputs is None else find_files(inputs)
     seconds: dict[str, float] = {}
     with stage("compile", seconds):
-        source = Source(files, Pattern(pattern), special_tokens, text_field)
+        source = plan.source(files, text_field)
         if source.pattern.warning:
             warnings.warn(source.pattern.warning, stacklevel=2)
         with engine.progress_bar("compile", 1, " set of kernels") as bar:
             compile_counting(source.pattern)
-            learn(Words.from_counts({b"aa": 1}), 257, **rules)
+            learn(Words.from_counts({b"aa": 1}), 257)
             bar.update()
     with stage("scan", seconds):
         counted = count(source, engine)
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn", seconds):
-        merges = learn(counted.words, vocab_size - len(special_tokens), **rules, progress=progress)
+        learned = plan.learn(counted.words, progress)
     with stage("vocabulary", seconds):
-        vocab, pairs = build_vocabulary(merges, special_tokens, special_tokens_at)
-        tokenizer = Tokenizer(vocab, pairs, special_tokens, pattern)
-    return Training(tokenizer, counted, merges, seconds, files, vocab_size)
+        tokenizer = Tokenizer.from_model(plan.model(learned))
+    return Training(tokenizer, counted, learned, seconds, files, vocab_size)
+
+
+def _plan_training(
+    *,
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    special_tokens_at: str,
+    model: str,
+    alphabet: str | None,
+    pattern: PatternSource | None,
+    mark: str | None,
+    normalizer: str | Sequence[str | dict],
+    coverage: float,
+    byte_fallback: bool,
+    unk_token: str | None,
+    from_: str | os.PathLike | Model | None,
+    tie_break: str,
+    score: str,
+    min_frequency: int,
+) -> _Plan:
+    """Decide what a training makes; raises InputError for what does not go together. See `train`."""
+    require(min_frequency <= MAX_COUNT, f"no pair occurs {min_frequency} times: counts have 64 bits")
+    require(model in FAMILIES, f"no family of models is named {model!r}; there are {', '.join(FAMILIES)}")
+    check_special_tokens_at(special_tokens_at)
+    special_tokens, family = check_special_tokens(special_tokens), FAMILIES[model]
+    learner = KINDS[family.learner].learn
+    rules = _choose_rules(learner, tie_break=tie_break, score=score, min_frequency=min_frequency)
+    if from_ is not None:
+        require(model == "bpe", "there are merges to go on from in a BPE only")
+        return _plan_from(from_, vocab_size, special_tokens, rules, pattern)
+    alphabet = alphabet or family.alphabet
+    require(alphabet in ALPHABETS, f"the alphabet is {' or '.join(ALPHABETS)}, not {alphabet!r}")
+    require(0 < coverage <= 1, f"coverage is more than 0, and at most 1: not {coverage}")
+    by_characters = alphabet == "characters"
+    if not by_characters:
+        require(
+            coverage == 1 and not byte_fallback, "coverage and byte_fallback go with characters: bytes are all known"
+        )
+        require(not family.subword_prefix, "a wordpiece is made of characters")
+        unk_token = None
+    elif byte_fallback:
+        require(not family.subword_prefix, "byte_fallback is not for a wordpiece")
+        require(unk_token is None, "with byte_fallback nothing is unknown: leave unk_token away")
+    else:
+        unk_token = unk_token or family.unk_token
+        special_tokens = [*special_tokens, *({unk_token} - {*special_tokens})]
+    check_vocab_size(vocab_size, (1 if by_characters else 256) + len(special_tokens) + 256 * byte_fallback)
+    fields = _plan_steps(family, alphabet, pattern, mark) | {
+        "kind": family.kind,
+        "alphabet": alphabet,
+        "normalizer": _plan_normalizer(normalizer),
+        "unk_token": unk_token,
+        "byte_fallback": byte_fallback,
+        "subword_prefix": family.subword_prefix,
+    }
+    return _Plan(learner, fields, special_tokens, vocab_size, special_tokens_at, coverage, rules)
+
+
+def _plan_from(
+    from_: str | os.PathLike | Model,
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    rules: dict,
+    pattern: PatternSource | None,
+) -> _Plan:
+    """Decide how to go on from a model."""
+    base = from_ if isinstance(from_, Model) else load_model(from_)
+    require(base.kind == "bpe", f"there are merges to go on from in a BPE, not in a {base.kind}")
+    require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
+    base = dataclasses.replace(base, pattern=pattern or base.pattern, merges=_as_merges(base)[0], ignore_merges=False)
+    if added := [text for text in special_tokens if text not in base.special_tokens]:
+        base = dataclasses.replace(base, special_tokens=[*base.special_tokens, *added])
+    require(
+        vocab_size > len(base.vocab),
+        f"the model has {len(base.vocab):,} tokens already: a vocabulary of {vocab_size:,} has no room for more",
+    )
+    fields = {"pattern": base.pattern, "normalizer": base.normalizer, "alphabet": base.alphabet}
+    return _Plan(learn, fields, [*base.special_tokens], vocab_size, "last", 1.0, rules, base)
 
 
 def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
@@ -5392,7 +5628,7 @@ def train_bpe_from_counts(
     ([(b'u', b'g'), (b'h', b'ug')], b'hug')
     """
     special_tokens = check_special_tokens(special_tokens)
-    check_vocab_size(vocab_size, special_tokens)
+    check_vocab_size(vocab_size, 256 + len(special_tokens))
     words = Words.from_counts(counts)
     for token in special_tokens:
         for word in counts:
@@ -5412,12 +5648,6 @@ _PYTHON_ONLY = {"allowed_special", "executor", "progress", "options"}  # --no-sp
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)  # of a docstring: a parameter and what it means
 
 
-def _call(function: Callable, *arguments: object, **options: object):
-    """Call a function with arguments, and with those of the options that are parameters of it."""
-    names = inspect.signature(function).parameters.keys() & options
-    return function(*arguments, **{name: options[name] for name in names})
-
-
 def _load_model(model: str, *, encoding: str | None = None, pattern: str | None = None) -> Tokenizer:
     """Load the model of a command.
 
@@ -5433,9 +5663,10 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
 
     out  folder to write
     """
-    config = _call(transformers_config, **options)  # a wrong name must not cost the training
-    make_folder(Path(out))
-    training = _call(train, inputs or None, **options)
+    special_tokens = call_with(_plan_training, **options).special_tokens
+    config = call_with(transformers_config, **options | {"special_tokens": special_tokens})
+    make_folder(Path(out))  # what is wrong must not cost the training
+    training = call_with(train, inputs or None, **options)
     with stage("save", training.seconds):
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
@@ -5452,7 +5683,7 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
     """
     out = options["out"]
     options["allowed_special"] = "none" if no_special else "all"
-    tokenizer = _call(_load_model, model, **options)
+    tokenizer = call_with(_load_model, model, **options)
     if tokenizer.pattern.warning:
         warnings.warn(tokenizer.pattern.warning, stacklevel=2)
     seconds: dict[str, float] = {}
@@ -5460,7 +5691,7 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
         tokenizer.compile_kernels()
     options["progress"] &= out is not None
     with stage("encode", seconds):
-        encoded = _call(encode_files, tokenizer, inputs, **options)
+        encoded = call_with(encode_files, tokenizer, inputs, **options)
     if options["progress"]:
         spent = max(seconds["encode"], 1e-3)
         rates = f"{encoded.bytes / spent / 1e6:,.1f} MB/s, {tqdm.format_sizeof(encoded.tokens / spent)} tokens/s"
@@ -5469,8 +5700,8 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
 
 def _decode_command(model: str, tokens: str, **options) -> None:
     """Turn token ids into text."""
-    tokenizer = _call(_load_model, model, **options)
-    _call(decode_file, tokenizer, tokens, **options)
+    tokenizer = call_with(_load_model, model, **options)
+    call_with(decode_file, tokenizer, tokens, **options)
 
 
 def _convert_command(model: str, *, to: str, out: str, **options) -> None:
@@ -5479,8 +5710,8 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
     to   the format: huggingface, gpt2 or tiktoken
     out  folder to write
     """
-    tokenizer = _call(_load_model, model, **options)
-    tokenizer.model.config |= _call(transformers_config, tokenizer.special_tokens, **options)
+    tokenizer = call_with(_load_model, model, **options)
+    tokenizer.model.config |= call_with(transformers_config, tokenizer.special_tokens, **options)
     tokenizer.save(out, to)
     if options["progress"]:
         print(f"{len(tokenizer):,} tokens, {len(tokenizer.special_tokens)} of them special, written to {out}")
@@ -5496,14 +5727,15 @@ _COMMANDS = {
 
 def _add_argument(parser: argparse.ArgumentParser, parameter: inspect.Parameter, positional: bool, text: str) -> None:
     """Add the argument of the command line that sets a parameter."""
-    name, default, kind = parameter.name, parameter.default, str(parameter.annotation)
+    name, default, kind = parameter.name.rstrip("_"), parameter.default, str(parameter.annotation)
     many, text = kind.startswith("Sequence[str]"), text.replace("%", "%%")
     if positional:
         nargs = None if not many else "*" if default == () else "+"
         parser.add_argument(name, metavar=name.removesuffix("s").upper(), help=text, nargs=nargs)
         return
     flag, metavar = "--" + name.replace("_", "-"), name.split("_")[-1].upper()
-    settings = {"type": int if kind.startswith("int") else str, "default": default, "metavar": metavar}
+    convert = {"int": int, "float": float}.get(kind.partition(" ")[0], str)
+    settings = {"type": convert, "default": default, "metavar": metavar}
     if kind == "bool":
         settings = {"action": "store_true"}
     elif many:
@@ -5511,7 +5743,7 @@ def _add_argument(parser: argparse.ArgumentParser, parameter: inspect.Parameter,
         settings = {"action": "append", "default": [], "metavar": metavar.removesuffix("S")}
     elif default is not None and default is not parameter.empty:
         text += f" (default: {default})"
-    parser.add_argument(flag, dest=name, required=default is parameter.empty, help=text, **settings)
+    parser.add_argument(flag, dest=parameter.name, required=default is parameter.empty, help=text, **settings)
 
 
 def _make_parser() -> argparse.ArgumentParser:

@@ -1966,7 +1966,7 @@ def test_training_does_not_depend_on_workers_or_blocks(library, monkeypatch):
 
 def test_curve_of_tokens_is_the_length_of_the_encoded_text(trained, library):
     encoded = sum(len(trained.tokenizer.encode(path.read_bytes())) for path in library[:200])
-    assert trained.merges.n_tokens[-1] == encoded and trained.merges.n_tokens[0] == trained.counted.n_bytes
+    assert trained.learned.n_tokens[-1] == encoded and trained.learned.n_tokens[0] == trained.counted.n_bytes
 
 
 def test_training_takes_several_patterns(library):
@@ -1983,6 +1983,88 @@ def test_no_text_is_refused(tmp_path, data):
     (tmp_path / "empty.txt").write_bytes(data)
     with pytest.raises(ValueError, match=r"no text to learn from in .*empty\.txt"):
         bpe.train_bpe(tmp_path / "empty.txt", 300, [END])
+
+
+# What a family can give back, and the steps it is trained with.
+FAMILIES = [
+    ({"model": "bpe", "alphabet": "characters", "byte_fallback": True}, True),
+    ({"model": "bpe", "alphabet": "characters", "mark": ""}, True),
+    ({"model": "bpe", "normalizer": ["nfc"]}, False),
+    ({"model": "unigram"}, True),
+    ({"model": "unigram", "byte_fallback": True, "coverage": 0.99}, True),
+    ({"model": "unigram", "alphabet": "bytes"}, True),
+    ({"model": "wordpiece"}, False),
+    ({"model": "wordpiece", "score": "count", "normalizer": ["bert"]}, False),
+    ({"model": "longest"}, True),
+    ({"model": "longest", "alphabet": "characters", "mark": "_"}, False),
+]
+
+
+@pytest.mark.parametrize("options, is_lossless", FAMILIES, ids=lambda value: str(value))
+def test_each_family_is_trained_saved_and_loaded_by_its_owner(library, tmp_path, options, is_lossless):
+    training = bpe.train(library[:20], 1000, [END], workers=1, **options)
+    ours, text = training.tokenizer, library[3].read_text()[:5000]
+    assert len(ours) == 1000 and str(training).startswith("read ")
+    ours.save(tmp_path)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for some in (text, f" two  spaces {END}{END} and é, 中文 ", "", "   ", "\n\n"):
+        ids = ours.encode(some)
+        assert ids == theirs.encode(some, add_special_tokens=False).ids
+        assert ids == bpe.Tokenizer.load(tmp_path).encode(some)
+        if is_lossless and (some == text or options.get("byte_fallback") or ours.model.alphabet == "bytes"):
+            assert ours.decode(ids) == some
+
+
+def test_characters_that_are_rare_are_unknown_or_bytes(library):
+    texts = {"coverage": 0.95, "workers": 1, "alphabet": "characters"}
+    unknown = bpe.train(library[:20], 800, unk_token="<?>", **texts).tokenizer
+    assert unknown.encode("中") == [unknown.token_to_id("<?>")] and "<?>" in unknown.special_tokens
+    fallback = bpe.train(library[:20], 800, byte_fallback=True, **texts).tokenizer
+    assert [fallback.id_to_token(id) for id in fallback.encode("中")] == [b"<0xE4>", b"<0xB8>", b"<0xAD>"]
+    assert fallback.decode(fallback.encode("中文 é")) == "中文 é"
+
+
+def test_a_mark_says_where_words_begin(library):
+    marked = bpe.train(library[:20], 600, model="longest", alphabet="characters", mark="_", workers=1).tokenizer
+    tokens = [marked.id_to_token(id).decode() for id in marked.encode("def  self.x\n return")]
+    assert "".join(tokens) == "_def_self.x_return" and marked.decode(marked.encode("def  self")) == "def self"
+
+
+@pytest.mark.parametrize("tie_break", ["bytes", "ids"])
+def test_going_on_from_a_model_is_to_train_in_one_go(library, tmp_path, tie_break):
+    options = {"tie_break": tie_break, "workers": 1}
+    small, large = (bpe.train(library[:20], size, [END], **options) for size in (500, 900))
+    small.tokenizer.save(tmp_path)
+    grown = bpe.train(library[:20], 900, from_=tmp_path, **options).tokenizer
+    assert (grown.vocab, grown.merges) == (large.tokenizer.vocab, large.tokenizer.merges)
+    across = bpe.train(library[:20], 600, from_=tmp_path, pattern=r"\S+(?: \S+){0,3}|\s+", **options).tokenizer
+    assert {id: across.vocab[id] for id in small.tokenizer.vocab} == small.tokenizer.vocab
+    assert any(b" " in token.strip() for token in across.vocab.values())
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"model": "bert"}, "no family of models is named 'bert'"),
+        ({"alphabet": "letters"}, "the alphabet is bytes or characters"),
+        ({"mark": "▁"}, "a mark goes with characters"),
+        ({"alphabet": "characters", "mark": "ab"}, "a mark is one character"),
+        ({"alphabet": "characters", "coverage": 0.0}, "coverage is more than 0"),
+        ({"coverage": 0.5}, "coverage and byte_fallback go with characters"),
+        ({"model": "wordpiece", "alphabet": "bytes"}, "a wordpiece is made of characters"),
+        ({"model": "wordpiece", "byte_fallback": True}, "not for a wordpiece"),
+        ({"model": "unigram", "byte_fallback": True, "unk_token": "?!"}, "nothing is unknown"),
+        ({"model": "unigram", "tie_break": "ids"}, "tie_break='ids' is not for this kind"),
+        ({"score": "count"}, "score='count' is not for this kind"),
+        ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
+        ({"alphabet": "characters", "vocab_size": 20}, "different characters"),
+        ({"model": "unigram", "from_": "x"}, "there are merges to go on from in a BPE only"),
+        ({"from_": "no-such-model"}, "no such file"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(library, options, message):
+    with pytest.raises(bpe.InputError, match=message):
+        bpe.train(library[:3], **({"vocab_size": 1000, "workers": 1} | options))
 
 
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────────────────────────
