@@ -1256,7 +1256,11 @@ def _scan_batch(scan, text, stop, tables):
     return _last_end(0, lanes) < stop
 
 
-START, STOP, ID, TEXT = range(4)  # columns of spans, int64[P, 4]: the id of a special token or -1; the number of a text
+# Columns of spans, int64[P, 4]. The id is that of a special token; or INSIDE, for what follows something of the same
+# text; BEGINS for the very first of its text; or CONTINUES for what goes on from a block before: nothing may be put
+# before it. The last column is the number of the text.
+START, STOP, ID, TEXT = range(4)
+INSIDE, BEGINS, CONTINUES = -1, -2, -3
 
 
 @inline_kernel
@@ -1289,7 +1293,8 @@ def _refine(scan, text, spans, tables):
             more = _scan_batch(scan, text, stop, tables)
             for k in range(lanes[0, N_ENDS]):
                 end = lanes[0, ENDS + k]
-                refined = _append_span(refined, n, start, end, -1, spans[p, TEXT])
+                id = spans[p, ID] if start == spans[p, START] else INSIDE
+                refined = _append_span(refined, n, start, end, id, spans[p, TEXT])
                 start = end
                 n += 1
     return refined[:n]
@@ -1303,16 +1308,16 @@ class _Stage(NamedTuple):
     tables: _ScanTables | None  # the same, for kernels
     warning: str
 
-    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> np.ndarray:
-        """Cut the spans of a padded text that are no special tokens into pretokens."""
+    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Cut the spans of a padded text that are no special tokens into pretokens; returns text and spans."""
         if self.tables:
-            return _refine(scan, text, spans, self.tables)
+            return text, _refine(scan, text, spans, self.tables)
         refined = []
         for start, stop, id, number in spans.tolist():
             for size in map(len, self.split(text[start:stop].tobytes())) if id < 0 else [stop - start]:
                 refined.append((start, start + size, id, number))
-                start += size
-        return np.array(refined, np.int64).reshape(-1, 4)
+                start, id = start + size, INSIDE
+        return text, np.array(refined, np.int64).reshape(-1, 4)
 
     def split(self, data: bytes) -> list[bytes]:
         """Cut bytes by the `regex` package."""
@@ -1322,10 +1327,35 @@ class _Stage(NamedTuple):
         return [text[start:end].encode("utf-8", "surrogateescape") for start, end in itertools.pairwise(edges)]
 
 
+class Metaspace(NamedTuple):
+    """A step of a Pattern that writes spaces as another character, and puts one before pretokens that lack it.
+
+    >>> Pattern([Metaspace("_", "first"), "_[^_]*|[^_]+"]).split(b"one two")
+    [b'_one', b'_two']
+    """
+
+    replacement: str = "▁"
+    prepend_scheme: str = "always"  # before every pretoken; "first": before that which begins the text; "never"
+
+    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Replace spaces, and put the replacement before spans; returns text and spans."""
+        space, pieces, moved, end = self.replacement.encode(), [], spans.copy(), 0
+        for p, (start, stop, id, _) in enumerate(spans.tolist()):
+            piece = text[start:stop].tobytes()
+            if id < 0:
+                piece = piece.replace(b" ", space)
+                wanted = {"always": id != CONTINUES, "first": id == BEGINS, "never": False}[self.prepend_scheme]
+                piece = space * (wanted and not piece.startswith(space)) + piece
+            pieces.append(piece)
+            moved[p, :2] = end, end + len(piece)
+            end += len(piece)
+        return _with_padding(b"".join(pieces)), moved
+
+
 class Pattern:
     r"""A pretokenizing pattern: a name in PATTERNS, a regular expression, or several, each cutting what the last left.
 
-    source       the regular expression, or a tuple of them
+    source       the regular expression or other step, or a tuple of them
     name         its name in PATTERNS, or None
     is_compiled  all of it was compiled; else the `regex` package does some of the work
     warning      what a user should know, or ""
@@ -1341,15 +1371,16 @@ class Pattern:
     [b'ab', b'1', b'2']
     """
 
-    def __init__(self, source: str | Sequence[str] = "gpt2"):
-        given = [source] if isinstance(source, str) else list(source)
+    def __init__(self, source: PatternSource = "gpt2"):
+        given = [source] if isinstance(source, (str, Metaspace)) else list(source)
         require(given, "a pattern is a name or a regular expression, or several: none is given")
-        expressions = tuple(PATTERNS.get(expression, expression) for expression in given)
-        self.source = expressions[0] if len(expressions) == 1 else expressions
+        steps = tuple(step if isinstance(step, Metaspace) else PATTERNS.get(step, step) for step in given)
+        self.source = steps[0] if len(steps) == 1 else steps
         self.name = PATTERN_NAMES.get(self.source)
-        self.stages = [_compile_stage(expression) for expression in expressions]
-        self.is_compiled = all(stage.tables for stage in self.stages)
-        self.warning = "; ".join(stage.warning for stage in self.stages if stage.warning)
+        self.stages = [step if isinstance(step, Metaspace) else _compile_stage(step) for step in steps]
+        self._splits = [stage for stage in self.stages if isinstance(stage, _Stage)]
+        self.is_compiled = all(stage.tables for stage in self._splits)
+        self.warning = "; ".join(stage.warning for stage in self._splits if stage.warning)
 
     def __reduce__(self):
         return Pattern, (self.source,)
@@ -1360,34 +1391,43 @@ class Pattern:
     @property
     def cut_tables(self) -> _ScanTables:
         """The tables that prove where text may be cut: where the first expression cuts, so do all."""
-        return self.stages[0].tables or _compile_stage(PATTERNS["none"]).tables
+        return getattr(self.stages[0], "tables", None) or _compile_stage(PATTERNS["none"]).tables
 
     @property
     def last_tables(self) -> _ScanTables:
         """The tables that scan what all other expressions have cut."""
-        return self.stages[-1].tables or _compile_stage(PATTERNS["none"]).tables
+        return getattr(self.stages[-1], "tables", None) or _compile_stage(PATTERNS["none"]).tables
 
     @property
     def covers(self) -> bool:
         """Whether it is proved that every character of a text is in a match: each, alone, is one."""
-        if len(self.stages) > 1 or not self.is_compiled:
+        if len(self.stages) > 1 or not self.is_compiled or not self._splits:
             return False
         arrays = self.stages[0].arrays
         first = arrays.next_state[0, :-1]
         return bool((first >= 0).all() and arrays.accepts[first].all())
 
-    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> np.ndarray:
-        """Cut the spans of a padded text by all expressions that must run before `last_tables` do."""
-        for stage in self.stages if self.stages[-1].tables is None else self.stages[:-1]:
-            spans = stage.refine(scan, text, spans)
-        return spans
+    @property
+    def is_direct(self) -> bool:
+        """Whether to scan by `last_tables` is all there is to do."""
+        return len(self.stages) == 1 and bool(self._splits) and self.is_compiled
+
+    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Cut the spans of a padded text by all steps that must run before `last_tables` do; returns text and spans."""
+        for stage in self.stages if getattr(self.stages[-1], "tables", None) is None else self.stages[:-1]:
+            text, spans = stage.refine(scan, text, spans)
+        return text, spans
 
     def split(self, data: bytes) -> list[bytes]:
-        """Cut bytes into pretokens; joined, they are the bytes."""
-        scan, text = _new_scan(), _with_padding(data)
-        spans = self.refine(scan, text, np.array([[0, len(data), -1, 0]]))
+        """Cut bytes into pretokens."""
+        scan = _new_scan()
+        text, spans = self.refine(scan, _with_padding(data), np.array([[0, len(data), BEGINS, 0]]))
         spans = _refine(scan, text, spans, self.last_tables)
+        data = text.tobytes()
         return [data[start:stop] for start, stop, *_ in spans.tolist()]
+
+
+PatternSource = str | Metaspace | Sequence[str | Metaspace]
 
 
 @functools.lru_cache(maxsize=64)
@@ -1488,17 +1528,11 @@ class AddedToken(NamedTuple):
     special: bool = True  # a control token, which text without special tokens never becomes
 
 
-def _special_tables(special_tokens: Mapping[str, int], flags: Mapping[str, AddedToken]) -> list[_SpecialTable]:
-    """Make the tables that are searched one after another: of the tokens that are not `normalized`, and of the rest."""
-    passes = [{}, {}]
-    for token, id in special_tokens.items():
-        passes[flags.get(token, AddedToken()).normalized][token] = id
-    return [_special_table(ids, flags) for ids in passes if ids]
-
-
-def _special_table(ids: Mapping[str, int], flags: Mapping[str, AddedToken] | None = None) -> _SpecialTable:
-    """Make the table of some special tokens."""
-    tokens = {text.encode(): text for text in ids}
+def _special_table(
+    ids: Mapping[str, int], flags: Mapping[str, AddedToken] | None = None, normalize: Callable[[bytes], bytes] = bytes
+) -> _SpecialTable:
+    """Make the table of some special tokens, as they are in text that was normalized."""
+    tokens = {token: text for text in ids if (token := normalize(text.encode()))}
     tokens = dict(sorted(tokens.items(), key=lambda token: (token[0][:2], -len(token[0]))))  # b"a" is before b"a\0"
     flagged = [(flags or {}).get(text, AddedToken()) for text in tokens.values()]
     bits = np.array([[flag.single_word, flag.lstrip, flag.rstrip] for flag in flagged], np.uint8).reshape(-1, 3)
@@ -1640,20 +1674,23 @@ def _split_at_special(text, spans, special):
                 while flags & RSTRIP and _kind_behind(text, token_end, stop, char_kinds) & SPACE:
                     token_end += _decode_character(text, token_end, stop) & 7
             if end < start:
-                found = _append_span(found, n, end, start, -1, number)
+                found = _append_span(found, n, end, start, spans[p, ID] if end == begin else INSIDE, number)
                 n += 1
             found = _append_span(found, n, start, token_end, special.ids[s], number)
             n += 1
             end = token_end
         if end < stop:
-            found = _append_span(found, n, end, stop, spans[p, ID], number)
+            found = _append_span(found, n, end, stop, spans[p, ID] if end == begin else INSIDE, number)
             n += 1
     return found[:n]
 
 
 @kernel
-def _copy_texts(data, stops):
-    """Copy texts that lie end to end into an array with PADDING; returns it, and a span for each."""
+def _copy_texts(data, stops, begins):
+    """Copy texts that lie end to end into an array with PADDING; returns it, and a span for each.
+
+    The id of the first span is `begins`, that of the others BEGINS.
+    """
     text = _on_huge_pages(np.empty(len(data) + PADDING, np.uint8))
     for k in range(len(data)):
         text[k] = data[k]
@@ -1662,7 +1699,7 @@ def _copy_texts(data, stops):
     spans = np.empty((len(stops), 4), np.int64)
     start = 0
     for t in range(len(stops)):
-        spans[t, START], spans[t, STOP], spans[t, ID], spans[t, TEXT] = start, stops[t], -1, t
+        spans[t, START], spans[t, STOP], spans[t, ID], spans[t, TEXT] = start, stops[t], BEGINS if t else begins, t
         start = stops[t]
     return text, spans
 
@@ -1695,6 +1732,92 @@ def _find_cut(text, start, stop, tables, special, longest, whole_tokens):
                 return 2 * position
             split = _next_split(text, position, stop, tables)
     return -1
+
+
+# ─── Normalizing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Normalizer:
+    """Change text before it is cut into pretokens: steps as a tokenizer.json writes them.
+
+    >>> Normalizer([]).normalize(b"text")
+    b'text'
+    """
+
+    def __init__(self, steps: Sequence[dict] = ()):
+        self.steps = tuple(steps)
+        require(not steps, f"a normalizer is not supported: {json.dumps(self.steps)[:100]}")
+
+    def __reduce__(self):
+        return Normalizer, (self.steps,)
+
+    def __bool__(self) -> bool:
+        return bool(self.steps)
+
+    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Normalize the spans of a padded text that are no special tokens; returns text and spans."""
+        return text, spans
+
+    def normalize(self, data: bytes) -> bytes:
+        """Normalize one text."""
+        text, spans = self.apply(_with_padding(data), np.array([[0, len(data), BEGINS, 0]]))
+        return b"".join(text[start:stop].tobytes() for start, stop, *_ in spans.tolist())
+
+    def cut_tables(self, pattern: Pattern) -> _ScanTables:
+        """Make the tables that prove where text may be cut before it is normalized."""
+        return pattern.cut_tables
+
+
+def decoded_tokens(
+    vocab: Mapping[int, bytes], decoder: Sequence[dict]
+) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
+    """Decode each token, as the first of a sequence and as a later one."""
+    require(not decoder, f"a decoder that is not ByteLevel is not supported: {json.dumps(decoder)[:100]}")
+    return vocab, vocab
+
+
+class Pretokenizer:
+    """Cut texts at special tokens, normalize what is between them, and cut that by all steps of a pattern but the last.
+
+    >>> pretokenizer = Pretokenizer(Pattern(["-", "gpt2"]), {"<|end|>": 7})
+    >>> text, spans, n_stretches = pretokenizer.prepare(_new_scan(), b"a-b<|end|>", np.array([10]))
+    >>> spans.tolist(), n_stretches
+    ([[0, 1, -2, 0], [1, 2, -1, 0], [2, 3, -1, 0], [3, 10, 7, 0]], 1)
+    """
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        special_tokens: Mapping[str, int] | None = None,
+        flags: Mapping[str, AddedToken] | None = None,
+        normalizer: Normalizer | None = None,
+    ):
+        passes: list[dict[str, int]] = [{}, {}]
+        for token, id in (special_tokens or {}).items():
+            passes[(flags or {}).get(token, AddedToken()).normalized][token] = id
+        self.pattern, self.normalizer = pattern, normalizer or Normalizer()
+        if not self.normalizer and not passes[0]:
+            passes.reverse()
+        self.special = _special_table(passes[0], flags)
+        self.normalized = _special_table(passes[1], flags, self.normalizer.normalize) if passes[1] else None
+        self.is_direct = pattern.is_direct and not self.normalizer and not self.normalized
+
+    def prepare(
+        self, scan: _Scan, data: bytes, stops: np.ndarray, begins: int = BEGINS
+    ) -> tuple[np.ndarray, np.ndarray, int]:
+        """Make spans of texts that lie end to end, for the last step of the pattern.
+
+        Returns text, spans, and the number of stretches between special tokens. `begins` is the id of the first span:
+        BEGINS, or another if the text goes on from an earlier block.
+        """
+        text, spans = _copy_texts(data, stops, begins)
+        spans = _split_at_special(text, spans[spans[:, START] < spans[:, STOP]], self.special)
+        text, spans = self.normalizer.apply(text, spans)
+        if self.normalized:
+            spans = _split_at_special(text, spans, self.normalized)
+        n_stretches = int(np.count_nonzero(spans[:, ID] < 0))
+        text, spans = self.pattern.refine(scan, text, spans)
+        return text, spans, n_stretches
 
 
 # ─── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -1785,6 +1908,7 @@ class Block(NamedTuple):
     ends_document: bool = True
     data: bytes | None = None  # None: read them from the file
     lines_before: int = 0  # in a stream
+    begins: int = BEGINS  # the id of its first span
 
     @property
     def n_bytes(self) -> int:
@@ -1806,6 +1930,7 @@ class Source:
     files           paths, as from `find_files`
     pattern         cuts texts where it always ends a pretoken
     special_tokens  end documents; `flags` says how they are found, if not in the plain way
+    normalizer      changes texts before they are cut: steps of a Normalizer
     text_field      where a line of a .jsonl file has its text; "text" if not given. If given, standard input is JSON
     block_bytes     of text in a block; BLOCK_BYTES if not given. No result depends on it
 
@@ -1823,6 +1948,7 @@ class Source:
     text_field: str | None = None
     block_bytes: int | None = None
     flags: Mapping[str, AddedToken] = dataclasses.field(default_factory=dict)
+    normalizer: Sequence[dict] = ()
 
     def __post_init__(self):
         object.__setattr__(self, "block_bytes", self.block_bytes or BLOCK_BYTES)
@@ -1832,16 +1958,28 @@ class Source:
         return {token: number for number, token in enumerate(self.special_tokens)}
 
     @functools.cached_property
-    def special_tables(self) -> list[_SpecialTable]:
-        """The tables of `_split_at_special`; ids are the numbers of the tokens."""
-        return _special_tables(self._numbers, self.flags)
+    def pretokenizer(self) -> Pretokenizer:
+        """What texts go through; the ids of special tokens are their numbers."""
+        return Pretokenizer(self.pattern, self._numbers, self.flags, Normalizer(self.normalizer))
 
     @functools.cached_property
     def _cut_arguments(self) -> tuple[_ScanTables, _SpecialTable, int, bool]:
         """The last arguments of `_find_cut`."""
         special = _special_table(self._numbers, self.flags)
         longest = max((len(token.encode()) for token in self.special_tokens), default=0)
-        return self.pattern.cut_tables, special, longest, not any(map(any, self.flags.values()))
+        return self._cut_tables, special, longest, not any(map(any, self.flags.values()))
+
+    @property
+    def _cut_tables(self) -> _ScanTables:
+        """The tables of where text may be cut before it is normalized."""
+        normalizer = self.pretokenizer.normalizer
+        if normalizer and self.pretokenizer.normalized:  # where such tokens are is not known before
+            return Pattern("none").cut_tables
+        return normalizer.cut_tables(self.pattern)
+
+    def begins(self, path: Path, ends_document: bool) -> int:
+        """Choose the id of the first span behind a block."""
+        return BEGINS if self.is_json(path) else INSIDE if ends_document else CONTINUES
 
     def __reduce__(self):
         return Source, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
@@ -1886,12 +2024,13 @@ class Source:
     def _file_blocks(self, path: Path) -> Iterator[Block]:
         """Cut a file in parts, which workers read on their own."""
         start, size, read = 0, path.stat().st_size, functools.partial(_read_part, path)
+        begins = BEGINS
         while start < size:
             is_last = size - start <= self.block_bytes * 3 // 2
             cut = None if is_last else self.find_cut(read, start + self.block_bytes, self.is_json(path))
             stop, ends_document = cut or (size, True)
-            yield Block(path, start, stop, ends_document)
-            start = stop
+            yield Block(path, start, stop, ends_document, begins=begins)
+            start, begins = stop, self.begins(path, ends_document)
 
     @property
     def _margin(self) -> int:
@@ -1920,14 +2059,14 @@ class Source:
     def _stream_blocks(self, path: Path) -> Iterator[Block]:
         """Read a file that can only be read from its beginning: here, and workers get the text."""
         cutter = Cutter(self, self.block_bytes, self.is_json(path))
-        taken = position = n_lines = 0
+        taken, position, n_lines, begins = 0, 0, 0, BEGINS
         for chunk, position in _read_chunks(path, self.block_bytes):
             for data, ends_document in cutter.feed(chunk):
-                yield Block(path, taken, position, ends_document, data, n_lines)
-                taken = position
+                yield Block(path, taken, position, ends_document, data, n_lines, begins)
+                taken, begins = position, self.begins(path, ends_document)
                 n_lines += data.count(b"\n")
         if data := cutter.close():
-            yield Block(path, taken, position, True, data, n_lines)
+            yield Block(path, taken, position, True, data, n_lines, begins)
 
 
 class Cutter:
@@ -2274,18 +2413,17 @@ class WordCounter:
 
     def add_text(self, data: bytes, pattern: Pattern) -> None:
         """Count the pretokens of a text."""
-        self.add_texts([data], pattern)
+        self.add_texts([data], Pretokenizer(pattern))
 
-    def add_texts(self, texts: Sequence[bytes], pattern: Pattern, special: Sequence[_SpecialTable] = ()) -> int:
-        """Count the pretokens of texts between special tokens; returns the number of stretches between those."""
+    def add_texts(self, texts: Sequence[bytes], pretokenizer: Pretokenizer, begins: int = BEGINS) -> int:
+        """Count the pretokens of texts between special tokens; returns the number of stretches between those.
+
+        begins  the id of the first span, see Pretokenizer.prepare
+        """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-        text, spans = _copy_texts(texts[0] if len(texts) == 1 else b"".join(texts), stops)
-        spans = spans[spans[:, START] < spans[:, STOP]]
-        for table in special:
-            spans = _split_at_special(text, spans, table)
-        n_stretches = int(np.count_nonzero(spans[:, ID] < 0))
-        spans = pattern.refine(self._scan, text, spans)
-        _count_spans(self._table, self._scan, self._keys, text, spans, pattern.last_tables)
+        data = texts[0] if len(texts) == 1 else b"".join(texts)
+        text, spans, n_stretches = pretokenizer.prepare(self._scan, data, stops, begins)
+        _count_spans(self._table, self._scan, self._keys, text, spans, pretokenizer.pattern.last_tables)
         return n_stretches
 
     def add_words(self, words: Words) -> None:
@@ -2305,7 +2443,7 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[Words, int, int]:
     """Count the pretokens of some blocks; returns words, the documents that end there, and bytes on the disk."""
     counter, n_documents = WordCounter(), 0
     for block in blocks:
-        n_documents += counter.add_texts(source.texts(block), source.pattern, source.special_tables)
+        n_documents += counter.add_texts(source.texts(block), source.pretokenizer, block.begins)
         n_documents -= not block.ends_document
     return counter.words(), n_documents, sum(block.n_bytes for block in blocks)
 
@@ -2339,11 +2477,10 @@ def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
 
 def compile_counting(pattern: Pattern | None = None) -> None:
     """Compile the kernels of scanning and counting, or load them from the disk; processes forked later have them."""
-    counter = WordCounter()
-    special = _special_table({"<>": 0})
-    counter.add_texts([b"one<>two"], pattern or Pattern(), [special])
+    counter, source = WordCounter(), Source([], pattern or Pattern(), ["<>"])
+    counter.add_texts([b"one<>two"], source.pretokenizer)
     counter.add_words(counter.words())
-    Source([], pattern or Pattern(), ["<>"]).find_cut(lambda position, size: b"one<>two", 1, False)
+    source.find_cut(lambda position, size: b"one<>two", 1, False)
 
 
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -2359,8 +2496,8 @@ def compile_counting(pattern: Pattern | None = None) -> None:
 #     position         0       1       2       3       4       5       6       7
 #                  WORD_END    l       o       w       e       s       t    WORD_END
 #     e  + s       WORD_END    l       o       w       es      es      t    WORD_END
-#     es + t       WORD_END    l       o       w       est   INSIDE    est  WORD_END
-#     w  + est     WORD_END    l       o      west   INSIDE  INSIDE   west  WORD_END
+#     es + t       WORD_END    l       o       w       est  INTERIOR   est  WORD_END
+#     w  + est     WORD_END    l       o      west  INTERIOR INTERIOR  west  WORD_END
 #
 # The second merge makes est, 3 cells wide, at position 4. Its left neighbour ends in cell 4 - 1, a w; its right one
 # would begin in cell 4 + 3, but there the word ends. So the new pair (w, est) occurs at position 4 - 1, as w is 1 cell
@@ -2371,7 +2508,7 @@ def compile_counting(pattern: Pattern | None = None) -> None:
 _VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 BYTE_ORDER = [*_VISIBLE, *sorted({*range(256)} - {*_VISIBLE})]
 
-WORD_END, INSIDE = -1, -2  # in cells: between two words; in a symbol of three cells or more, at neither end
+WORD_END, INTERIOR = -1, -2  # in cells: between two words; in a symbol of three cells or more, at neither end
 NO_SYMBOL = -1
 LEFT, RIGHT = 0, 1
 MERGES_PER_ROUND = 256  # the progress bar moves, and Ctrl-C is heard, between rounds
@@ -2592,7 +2729,7 @@ def _refresh_or_replace(pair, c, learner):
         middle = position + width_a
         if cells[position] == a and cells[middle] == b:
             if c != NO_SYMBOL:
-                cells[middle - 1] = cells[middle] = INSIDE
+                cells[middle - 1] = cells[middle] = INTERIOR
                 cells[position] = cells[middle + width_b - 1] = c
             if position >= end:
                 found = _class_at_position(position, class_of, classes)
@@ -2874,8 +3011,16 @@ class Model:
     pattern         the name of a pattern, a regular expression, or several, each of which splits what the last has left
     kind            a name in KINDS
     ignore_merges   a pretoken that is a token is that token, even where the merges do not get there
-    add_prefix_space  text that does not begin with a space is encoded as if it did
     flags           how special tokens are found, if not in the plain way
+    alphabet        "bytes", which tokens are made of; or "characters": tokens are UTF-8, and a character may be unknown
+    scores          float32[V] or float64[V], by id: log probabilities (unigram); or without merges, the higher is first
+    normalizer      steps of a Normalizer, as a tokenizer.json writes them
+    decoder         steps from tokens to text, likewise; none if their bytes are only joined
+    unk_token       the token of what is unknown, or None
+    byte_fallback   what is unknown becomes tokens of its bytes, <0x00> to <0xFF>
+    fuse_unk        several unknown characters in a row become one token
+    subword_prefix  how a token of a WordPiece begins that does not begin a word
+    max_word_chars  longer words are unknown to a WordPiece
     config          what tokenizer_config.json says
     post_processor  what tokenizer.json says of it; kept for other tools
 
@@ -2890,11 +3035,19 @@ class Model:
     vocab: dict[int, bytes]
     merges: list[tuple[bytes, bytes]] | None
     special_tokens: dict[str, int] = dataclasses.field(default_factory=dict)
-    pattern: str | Sequence[str] = "gpt2"
+    pattern: PatternSource = "gpt2"
     kind: str = "bpe"
     ignore_merges: bool = False
-    add_prefix_space: bool = False
     flags: dict[str, AddedToken] = dataclasses.field(default_factory=dict)
+    alphabet: str = "bytes"
+    scores: np.ndarray | None = None
+    normalizer: Sequence[dict] = ()
+    decoder: Sequence[dict] = ()
+    unk_token: str | None = None
+    byte_fallback: bool = False
+    fuse_unk: bool = False
+    subword_prefix: str = ""
+    max_word_chars: int = 100
     config: dict = dataclasses.field(default_factory=dict)
     post_processor: dict | None = None
 
@@ -2903,6 +3056,7 @@ class Model:
         _assign_special_ids(self)
         self.merges = None if self.merges is None else [(left, right) for left, right in self.merges]
         self.flags = {text: flags for text, flags in (self.flags or {}).items() if text in self.special_tokens}
+        self.normalizer, self.decoder = tuple(self.normalizer), tuple(self.decoder)
         _validate_bytes(self)
 
     def __repr__(self) -> str:
@@ -2924,11 +3078,13 @@ class Model:
     @property
     def fingerprint(self) -> str:
         """Hash all that decides about ids: a SHA-256 in hexadecimal."""
-        patterns = [self.pattern] if isinstance(self.pattern, str) else self.pattern
-        rest = self.kind, self.ignore_merges, self.add_prefix_space, [PATTERNS.get(name, name) for name in patterns]
-        tables = sorted(self.vocab.items()), self.merges, sorted(self.special_tokens.items())
+        apart = {"vocab", "special_tokens", "pattern", "flags", "scores", "decoder", "config", "post_processor"}
+        names = (field.name for field in dataclasses.fields(self) if field.name not in apart)
+        plain = [(name, getattr(self, name)) for name in names]
+        tables = sorted(self.vocab.items()), sorted(self.special_tokens.items()), Pattern(self.pattern).source
+        scores = None if self.scores is None else (self.scores.dtype.str, self.scores.tolist())
         flags = sorted((text, tuple(flags)) for text, flags in self.flags.items())
-        return hashlib.sha256(repr((tables, rest, flags)).encode("utf-8", "surrogatepass")).hexdigest()
+        return hashlib.sha256(repr((plain, tables, scores, flags)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _is_id(id: object) -> bool:
@@ -3222,7 +3378,7 @@ class TokenBytes(NamedTuple):
 
     bytes: np.ndarray  # uint8[…]     end to end, and PADDING
     starts: np.ndarray  # int64[V]    where each begins
-    sizes: np.ndarray  # int64[V]     how many bytes it has; 0 for an id that there is not
+    sizes: np.ndarray  # int64[V]     how many bytes it has; -1 for an id that there is not
 
 
 @struct
@@ -3240,7 +3396,7 @@ def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
     """Lay out the tokens of a vocabulary."""
     ids = np.fromiter(vocab, np.int64, len(vocab))
     lengths = np.fromiter(map(len, vocab.values()), np.int64, len(vocab))
-    starts, sizes = np.zeros((2, max(vocab, default=0) + 1), np.int64)
+    starts, sizes = np.full((2, max(vocab, default=0) + 1), -1, np.int64)
     starts[ids], sizes[ids] = np.cumsum(lengths) - lengths, lengths
     return TokenBytes(_with_padding(b"".join(vocab.values())), starts, sizes)
 
@@ -3641,18 +3797,8 @@ def _encode_spans(workspace, text, spans, ids, id_stops):
 @kernel
 def _encode_texts(workspace, data, stops, ids, id_stops):
     """Encode texts that lie end to end in some bytes; see `_encode_spans`."""
-    text, spans = _copy_texts(data, stops)
+    text, spans = _copy_texts(data, stops, BEGINS)
     return _encode_spans(workspace, text, _split_at_special(text, spans, workspace.special), ids, id_stops)
-
-
-def _add_prefix_spaces(text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Put a space before each span that is no special token and does not begin with one; returns text and spans."""
-    starts = spans[:, START]
-    lacking = (spans[:, ID] < 0) & (starts < spans[:, STOP]) & (text[starts] != 0x20)
-    moved, n_added = spans.copy(), np.cumsum(lacking)
-    moved[:, START] += n_added - lacking
-    moved[:, STOP] += n_added
-    return np.insert(text, starts[lacking], 0x20), moved
 
 
 @kernel
@@ -3662,7 +3808,7 @@ def _join_tokens(ids, tokens):
     total = 0
     for k in range(len(ids)):
         id = i64(ids[k])
-        if id >= len(sizes) or sizes[id] == 0:
+        if id >= len(sizes) or sizes[id] < 0:
             return text[:0], k
         total += sizes[id]
     out, at = np.empty(total + PADDING, np.uint8), 0
@@ -3922,7 +4068,8 @@ def _is_plain(model: Model) -> bool:
     flagged = any(flags.single_word or flags.lstrip or flags.rstrip for flags in model.flags.values())
     late = {text for text, flags in model.flags.items() if flags.normalized}  # found after the others
     no_overlap = set("".join(late)).isdisjoint("".join(model.special_tokens.keys() - late))
-    return not model.add_prefix_space and not flagged and no_overlap
+    steps = Pattern(model.pattern).stages
+    return not any(isinstance(step, Metaspace) for step in steps) and not flagged and no_overlap
 
 
 # GPT-2's vocab.json and merges.txt
@@ -4230,7 +4377,7 @@ def _to_tokenizer_json(model: Model) -> dict:
                 f"in a tokenizer.json the special token {text!r} would get the id {id}, "
                 f"not {model.special_tokens[text]}: rename it"
             )
-    pre_tokenizer = _to_pre_tokenizer(Pattern(model.pattern), model.add_prefix_space)
+    pre_tokenizer = _to_pre_tokenizer(Pattern(model.pattern))
     return {
         "version": "1.0",
         "truncation": None,
@@ -4246,19 +4393,21 @@ def _to_tokenizer_json(model: Model) -> dict:
     }
 
 
-def _to_pre_tokenizer(pattern: Pattern, add_prefix_space: bool) -> dict:
+def _to_pre_tokenizer(pattern: Pattern) -> dict:
     """Write the "pre_tokenizer" object: Splits by regular expressions, and ByteLevel, which knows GPT-2's."""
-    by_regex = pattern.name == "gpt2"
+    sources = [pattern.source] if isinstance(pattern.source, (str, Metaspace)) else list(pattern.source)
+    add_prefix_space = sources[0] == Metaspace(" ")
+    sources = sources[add_prefix_space:]
+    by_regex = sources == [PATTERNS["gpt2"]]
     byte_level = {
         "type": "ByteLevel",
         "add_prefix_space": add_prefix_space,
         "trim_offsets": True,
         "use_regex": by_regex,
     }
-    if pattern.name in ("gpt2", "none"):
+    if by_regex or sources == [PATTERNS["none"]]:
         return byte_level
     require(not add_prefix_space, "a tokenizer.json adds a space before text with the patterns gpt2 and none only")
-    sources = [pattern.source] if isinstance(pattern.source, str) else pattern.source
     texts = [_translate_regex(source, "regex", "tokenizer.json") for source in sources]
     splits = [{"type": "Split", "pattern": {"Regex": text}, "behavior": "Isolated", "invert": False} for text in texts]
     return {"type": "Sequence", "pretokenizers": [*splits, byte_level]}
@@ -4296,9 +4445,9 @@ def read_huggingface(data: dict, where: str) -> Model:
         if ids[text] != id or not _is_id(ids[text]):
             raise InputError(f"{where}: the added token {text!r} has the ids {id} and {ids[text]!r}")
     check(len(set(ids.values())) == len(ids), "two added tokens have one id")
-    pattern, add_prefix_space = _read_pre_tokenizer(data.get("pre_tokenizer"), where)
+    pattern = _read_pre_tokenizer(data.get("pre_tokenizer"), where)
     fields |= {"special_tokens": special_tokens, "flags": flags, "post_processor": post_processor}
-    model = Model(**fields, kind=kind.lower(), pattern=pattern, add_prefix_space=add_prefix_space)
+    model = Model(**fields, kind=kind.lower(), pattern=pattern)
     if model.ignore_merges:
         for text in (text for text, flag in flags.items() if flag.single_word and text in written["vocab"]):
             # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
@@ -4325,8 +4474,8 @@ def _read_added_tokens(added: object, where: str) -> tuple[dict[str, object], di
     return ids, flags
 
 
-def _read_pre_tokenizer(pre_tokenizer: object, where: str) -> tuple[str | list[str], bool]:
-    """Read the patterns of Splits and of ByteLevel; and whether that puts a space before text."""
+def _read_pre_tokenizer(pre_tokenizer: object, where: str) -> PatternSource:
+    """Read the patterns of Splits and of ByteLevel, which may put a space before text."""
     parts = pre_tokenizer
     if isinstance(pre_tokenizer, dict):
         parts = pre_tokenizer.get("pretokenizers") if pre_tokenizer.get("type") == "Sequence" else [pre_tokenizer]
@@ -4348,7 +4497,8 @@ def _read_pre_tokenizer(pre_tokenizer: object, where: str) -> tuple[str | list[s
             prefix, by_regex = last.get("add_prefix_space", True), last.get("use_regex", True)
             patterns += ["gpt2"] * bool(by_regex)
             if patterns in ([], ["gpt2"]) or not prefix:
-                return (patterns if len(patterns) > 1 else patterns[0] if patterns else "none"), bool(prefix)
+                steps = [Metaspace(" ")] * bool(prefix) + (patterns or ["none"])
+                return steps if len(steps) > 1 else steps[0]
     raise InputError(f"{where}: a pre_tokenizer that is not supported: {json.dumps(pre_tokenizer)[:200]}")
 
 
@@ -4490,12 +4640,12 @@ KINDS = {"bpe": Kind(learn, bpe_tables, BpeTables, segment_bpe, write_bpe, read_
 class _Thread:
     """What one thread encodes with: a workspace, arrays that take the results, and which special tokens are set."""
 
-    def __init__(self, tables: object, scan_tables: _ScanTables, special: _SpecialTable, cache_size: int):
+    def __init__(self, tables: object, pretokenizer: Pretokenizer, cache_size: int):
         pooled = max(16 * cache_size, 1 << 16)
         self.workspace = _Workspace(
             tables,
-            scan_tables,
-            special,
+            pretokenizer.pattern.last_tables,
+            pretokenizer.special,
             _new_scan(),
             np.empty((3, 2 * MAX_ENDS + 16), np.uint64),
             np.empty(MAX_LINEAR_MERGE, np.uint64),
@@ -4504,13 +4654,17 @@ class _Thread:
             0,
             cache_size,
         )
-        self.special = special
+        self.pretokenizer = pretokenizer
         self.stops, self.id_stops = np.zeros((2, 1), np.int64)
-        self.ids = np.empty(2 * BLOCK_BYTES + 64, np.uint32)  # a page of it is memory when it is written to
+        self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # a page of it is memory when it is written to
         arguments = self.workspace, b"", self.stops, self.ids, self.id_stops
         _encode_texts(*arguments)
         # Without the look-up of the types, a text of a dozen bytes takes 0.5 µs less. They are always the same.
         self.encode_texts = _encode_texts.overloads[tuple(map(numba.typeof, arguments))].entry_point
+
+    def room(self, n_bytes: int) -> np.ndarray:
+        """Return an array for the ids of so many bytes."""
+        return self.ids if n_bytes + 4 <= len(self.ids) else np.empty(n_bytes + 4, np.uint32)
 
 
 class Tokenizer:
@@ -4522,7 +4676,6 @@ class Tokenizer:
     special_tokens  strings, or strings and their ids; those that have no id get the ids behind the last
     pattern         the name of a pattern, a regular expression, or several, each of which cuts what the last has left
     ignore_merges   a pretoken that is a token is that token, even where the merges do not get there
-    add_prefix_space  text that does not begin with a space is encoded as if it did
     flags           how special tokens are found, if not in the plain way: AddedToken for some of them
     cache_size      pretokens that each thread keeps the ids of, about; rounded up to a power of two
 
@@ -4544,12 +4697,11 @@ class Tokenizer:
         pattern: str | Sequence[str] = "gpt2",
         *,
         ignore_merges: bool = False,
-        add_prefix_space: bool = False,
         flags: Mapping[str, AddedToken] | None = None,
         cache_size: int = 1 << 20,
     ):
-        options = {"ignore_merges": ignore_merges, "add_prefix_space": add_prefix_space, "flags": flags}
-        self._compile(Model(vocab, merges, special_tokens, pattern, **options), cache_size)
+        model = Model(vocab, merges, special_tokens, pattern, ignore_merges=ignore_merges, flags=flags)
+        self._compile(model, cache_size)
 
     @classmethod
     def from_model(cls, model: Model, cache_size: int = 1 << 20) -> Tokenizer:
@@ -4565,12 +4717,13 @@ class Tokenizer:
         self.pattern = Pattern(model.pattern)
         self._cache_size = 1 << max(2, cache_size - 1).bit_length()
         self._ids = model.ids
-        self._token_bytes = make_token_bytes(model.vocab)
+        self._decoded = decoded_tokens(model.vocab, model.decoder)
+        self._token_bytes = make_token_bytes(self._decoded[1])
         self._tables = KINDS[model.kind].tables(model)
-        self._special: dict[str, list[_SpecialTable]] = {}
-        self._special = {allowed: self._special_tables(allowed) for allowed in ("all", "none")}
+        self._normalizer = Normalizer(model.normalizer)
+        self._pretokenizers: dict[str, Pretokenizer] = {}
+        self._pretokenizers = {allowed: self._pretokenizer(allowed) for allowed in ("all", "none")}
         self._idle: list[_Thread] = []  # those that no thread is using
-        self._by_one_kernel = len(self.pattern.stages) == 1 and self.pattern.is_compiled and not model.add_prefix_space
 
     @property
     def vocab(self) -> dict[int, bytes]:
@@ -4705,12 +4858,15 @@ class Tokenizer:
         return self._encode(_text_bytes(text), allowed_special, np.ndarray.copy)
 
     def encode_texts(
-        self, texts: Sequence[bytes], allowed_special: str | Iterable[str] = "all"
+        self, texts: Sequence[bytes], allowed_special: str | Iterable[str] = "all", begins: int = BEGINS
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Encode texts, in bytes, in this thread: their ids end to end, uint32[N], and their offsets, int64[T + 1]."""
+        """Encode texts, in bytes, in this thread: their ids end to end, uint32[N], and their offsets, int64[T + 1].
+
+        begins  CONTINUES, if the first text goes on from an earlier one; see Pretokenizer.prepare
+        """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         offsets = np.zeros(len(texts) + 1, np.int64)
-        return self._encode(b"".join(texts), allowed_special, np.ndarray.copy, stops, offsets[1:]), offsets
+        return self._encode(b"".join(texts), allowed_special, np.ndarray.copy, stops, offsets[1:], begins), offsets
 
     def _encode(
         self,
@@ -4719,28 +4875,24 @@ class Tokenizer:
         take: Callable,
         stops: np.ndarray | None = None,
         id_stops: np.ndarray | None = None,
+        begins: int = BEGINS,
     ):
         """Encode one text, or several end to end; `take` makes the result of an array of ids that is used again."""
-        special, text = self._special_tables(allowed_special), data
-        room = 2 * len(data) + 4  # for each byte an id, and one for a space before it
+        pretokenizer, text = self._pretokenizer(allowed_special), data
         thread = self._take_thread()
         try:
             if stops is None:
                 stops, id_stops = thread.stops, thread.id_stops
                 stops[0] = len(data)
-            ids = thread.ids if room <= len(thread.ids) else np.empty(room, np.uint32)
-            if self._by_one_kernel and len(special) == 1:
-                if special[0] is not thread.special:
-                    _set_special(thread.workspace, special[0])
-                    thread.special = special[0]
+            if pretokenizer.is_direct:
+                if pretokenizer is not thread.pretokenizer:
+                    _set_special(thread.workspace, pretokenizer.special)
+                    thread.pretokenizer = pretokenizer
+                ids = thread.room(len(data))
                 n = thread.encode_texts(thread.workspace, data, stops, ids, id_stops)
             else:
-                text, spans = _copy_texts(data, stops)
-                for table in special:
-                    spans = _split_at_special(text, spans, table)
-                if self.model.add_prefix_space:
-                    text, spans = _add_prefix_spaces(text, spans)
-                spans = self.pattern.refine(_new_scan(), text, spans)
+                text, spans, _ = pretokenizer.prepare(_new_scan(), data, stops, begins)
+                ids = thread.room(len(text))
                 n = _encode_spans(thread.workspace, text, spans, ids, id_stops)
             if n >= 0:
                 return take(ids[:n])
@@ -4786,11 +4938,12 @@ class Tokenizer:
 
         Where the pattern, or flags of special tokens, allow no cut, memory holds a whole document.
         """
-        cutter = Cutter(self.source((), allowed_special), WINDOW_BYTES)
+        cutter, begins = Cutter(self.source((), allowed_special), WINDOW_BYTES), BEGINS
         for chunk in [chunks] if isinstance(chunks, (str, bytes)) else chunks:
-            for data, _ in cutter.feed(_text_bytes(chunk)):
-                yield from self.encode(data, allowed_special)
-        yield from self.encode(cutter.close(), allowed_special)
+            for data, ends_document in cutter.feed(_text_bytes(chunk)):
+                yield from self.encode_texts([data], allowed_special, begins)[0].tolist()
+                begins = INSIDE if ends_document else CONTINUES
+        yield from self.encode_texts([cutter.close()], allowed_special, begins)[0].tolist()
 
     def source(
         self,
@@ -4799,10 +4952,10 @@ class Tokenizer:
         text_field: str | None = None,
     ) -> Source:
         """Make the Source by which files are cut so that their blocks have the same ids as the whole."""
-        special = tuple(self._allowed(allowed_special))
-        # A text that is cut elsewhere would begin with a space.
-        pattern = Pattern("none") if self.model.add_prefix_space else self.pattern
-        return Source(find_files(inputs), pattern, special, text_field, flags=self.model.flags)
+        special, model = tuple(self._allowed(allowed_special)), self.model
+        return Source(
+            find_files(inputs), self.pattern, special, text_field, flags=model.flags, normalizer=model.normalizer
+        )
 
     @property
     def releases_lock(self) -> bool:
@@ -4818,14 +4971,14 @@ class Tokenizer:
         try:
             return self._idle.pop()
         except IndexError:
-            return _Thread(self._tables, self.pattern.last_tables, self._special["none"][0], self._cache_size)
+            return _Thread(self._tables, self._pretokenizers["none"], self._cache_size)
 
-    def _special_tables(self, allowed_special: str | Iterable[str]) -> list[_SpecialTable]:
-        """Make the tables of the special tokens that are allowed, an empty one if there are none."""
-        if isinstance(allowed_special, str) and allowed_special in self._special:
-            return self._special[allowed_special]
+    def _pretokenizer(self, allowed_special: str | Iterable[str]) -> Pretokenizer:
+        """Make what finds the special tokens that are allowed."""
+        if isinstance(allowed_special, str) and allowed_special in self._pretokenizers:
+            return self._pretokenizers[allowed_special]
         chosen = {token: self.special_tokens[token] for token in self._allowed(allowed_special)}
-        return _special_tables(chosen, self.model.flags) or [_special_table({})]
+        return Pretokenizer(self.pattern, chosen, self.model.flags, self._normalizer)
 
     def _allowed(self, allowed_special: str | Iterable[str]) -> list[str]:
         """List the special tokens that are allowed; raises ValueError for what is none."""
@@ -4839,16 +4992,24 @@ class Tokenizer:
                 raise InputError(f"{token!r} is not a special token of this tokenizer: {known}")
         return allowed
 
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """Join the bytes of some ids; raises ValueError for an id that is not in the vocabulary."""
-        if isinstance(ids, list) and len(ids) <= 64:  # two kernels take 3 µs
+    def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:
+        """Join the bytes of some ids; raises ValueError for an id that is not in the vocabulary.
+
+        continues  other ids came before them: what begins a text is left out there only
+        """
+        if isinstance(ids, list) and 0 < len(ids) <= 64 and not continues:  # two kernels take 3 µs
+            first, rest = self._decoded
             with contextlib.suppress(KeyError, TypeError):
-                return b"".join([self.vocab[id] for id in ids])
+                return first[ids[0]] + b"".join([rest[id] for id in ids[1:]])
         ids = _id_array(ids)
         text, unknown = _join_tokens(ids, self._token_bytes)
         if unknown >= 0:
             self.id_to_token(int(ids[unknown]))
-        return text.tobytes()
+        text = text.tobytes()
+        if len(ids) and self.model.decoder and not continues:
+            first, rest = (tokens[int(ids[0])] for tokens in self._decoded)
+            text = first + text[len(rest) :]
+        return text
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode some ids as text. What is not UTF-8 becomes U+FFFD."""
@@ -4957,7 +5118,7 @@ def _encode_blocks(
     batches, ends, n_tokens, n_bytes = [], [], 0, 0
     for block, is_last in blocks:
         texts = source.texts(block)
-        ids, offsets = tokenizer.encode_texts(texts, allowed_special)
+        ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.begins)
         n_bytes += sum(map(len, texts))
         stops = offsets[1:] if is_last or source.is_json(block.path) else offsets[:0]
         if end_id is not None:
@@ -5162,8 +5323,10 @@ def decode_file(
     dtype   uint16 or uint32, for a .bin file that has no .json beside it
     """
     with _open_output(Path(out)) as file:
+        continues = False
         for ids in _read_id_batches(Path(tokens), dtype):
-            file.write(tokenizer.decode_bytes(ids))
+            file.write(tokenizer.decode_bytes(ids, continues=continues))
+            continues |= len(ids) > 0
 
 
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1026,7 +1026,7 @@ def test_the_fingerprint_is_of_all_that_decides_about_ids():
         {"special_tokens": ["<b>", "<a>"]},
         {"pattern": "cl100k"},
         {"ignore_merges": True},
-        {"add_prefix_space": True},
+        {"pattern": [bpe.Metaspace(" "), "gpt2"]},
         {"flags": flags},
     ]
     common = {"merges": [(b"a", b"b")], "special_tokens": ["<a>", "<b>"]}
@@ -1645,7 +1645,7 @@ def test_merges_become_ranks_only_if_they_mean_the_same(data, seed):
 def test_a_format_that_would_lose_something_is_refused(tmp_path):
     unreached = bpe.Tokenizer(BYTE_VOCAB | {256: b"ab"}, [], ignore_merges=True)  # it would become a special token
     flagged = bpe.Tokenizer(BYTE_VOCAB, [], ["<a>"], flags={"<a>": bpe.AddedToken(lstrip=True)})
-    for lossy in (unreached, flagged, bpe.Tokenizer(BYTE_VOCAB, [], add_prefix_space=True)):
+    for lossy in (unreached, flagged, bpe.Tokenizer(BYTE_VOCAB, [], pattern=[bpe.Metaspace(" "), "gpt2"])):
         with pytest.raises(bpe.InputError):
             lossy.save(tmp_path, "gpt2")
     with pytest.raises(bpe.InputError, match="leave"):
@@ -1893,7 +1893,7 @@ WAYS = [
     {},
     {"pattern": [r"\p{N}{1,3}", "gpt2"]},
     {"flags": {END: bpe.AddedToken(lstrip=True, rstrip=True)}},
-    {"add_prefix_space": True},
+    {"pattern": [bpe.Metaspace(" "), "gpt2"]},
     {"pattern": r"(?<=)\w+|\W"},
     {"pattern": r"\S+|\s+"},
 ]
