@@ -3921,8 +3921,8 @@ def make_trie(tokens: Mapping[int, bytes]) -> _Trie:
 #
 # "abcdz" is read up to abcd; a and ##b are popped, and ##cd has no z; ##c is popped, and ##d has it. At the end of the
 # word the links are followed to "##", where nothing is left. Below the root of the trie are all tokens as they are, for
-# the beginnings of words, and below CONTINUES those with the prefix, without it: a "##" in the text is only text.
-CONTINUES = b"\xff"  # not a byte of UTF-8
+# the beginnings of words, and below INSIDE_WORD those with the prefix, without it: a "##" in the text is only text.
+INSIDE_WORD = b"\xff"  # not a byte of UTF-8
 
 _NODE = _record(
     link=np.int32,  # the node of what is left when the tokens are popped; -1: the word cannot be cut
@@ -4001,9 +4001,9 @@ def wordpiece_tables(model: Model) -> WordPieceTables:
     tokens = [model.vocab[id] for id in ids]
     if prefix:
         continuing = [id for id in ids if model.vocab[id].startswith(prefix)]
-        wrong = [id for id, token in zip(ids, tokens, strict=True) if token.startswith(CONTINUES)]
+        wrong = [id for id, token in zip(ids, tokens, strict=True) if token.startswith(INSIDE_WORD)]
         require(not wrong, f"token {wrong[:1]} is not UTF-8, which subword_prefix {model.subword_prefix!r} takes")
-        tokens += [CONTINUES + model.vocab[id][len(prefix) :] for id in continuing] + [CONTINUES]
+        tokens += [INSIDE_WORD + model.vocab[id][len(prefix) :] for id in continuing] + [INSIDE_WORD]
         ids = ids + continuing
     trie = make_trie(dict(enumerate(tokens)))
     nodes, popped, between = _link_nodes(trie, np.array([*ids, -1], np.int32), bool(prefix))
@@ -4019,38 +4019,39 @@ def _is_longer(text, start, stop, n):
     return n < 0
 
 
+@inline_kernel
+def _write_unknown(unknown, ids, at):
+    """Write the id of an unknown word; returns 1, or -1 if there is no such id."""
+    ids[at] = max(unknown, 0)
+    return 1 if unknown >= 0 else -1
+
+
 @kernel
 def segment_wordpiece(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if it has no id.
 
-    Tokens are whole characters. So they are cut at whole characters, too, and what is not UTF-8 cannot be cut.
+    Tokens are whole characters; so words are cut between characters, too, and what is not UTF-8 is unknown.
     """
     edges, nodes, popped, between = tables.trie.edges, tables.nodes, tables.popped, tables.between
     position, stop, node, n = start, start + size, i64(0), 0
-    is_cut = (size <= tables.max_chars or not _is_longer(text, start, stop, tables.max_chars)) and (
-        not between or text[start] != 0xFF
-    )
-    while is_cut and (position < stop or node != between):
+    is_long = size > tables.max_chars and _is_longer(text, start, stop, tables.max_chars)
+    if is_long or (between and text[start] == 0xFF):
+        return _write_unknown(tables.unknown, ids, at)
+    while position < stop or node != between:
         child = _trie_child(node, text[position], edges) if position < stop else NO_CHILD
         if child >= 0:
             node = child
             position += 1
             continue
         k, node = i64(nodes[node].popped), i64(nodes[node].link)
-        is_cut = node >= 0
-        if is_cut:
-            n += popped[k].number
-        i = at + n
-        while is_cut and k >= 0:
+        if node < 0:
+            return _write_unknown(tables.unknown, ids, at)
+        i = n = n + popped[k].number
+        while k >= 0:
             i -= 1
-            ids[i] = popped[k].id
+            ids[at + i] = popped[k].id
             k = i64(popped[k].before)
-    if is_cut:
-        return n
-    if tables.unknown < 0:
-        return -1
-    ids[at] = tables.unknown
-    return 1
+    return n
 
 
 class LearnedWordPiece(NamedTuple):
@@ -4120,11 +4121,9 @@ class _Likelihood:
 def _score(pair, totals, least):
     """Compute count(ab) / (count(a) * count(b)) in float64; 0 for a pair that is rare.
 
-    The count of a pair, an upper bound, is lowered to those of its symbols.
+    Where a symbol is used up, the total is 0, but the count may be stale: 1 then keeps the score an upper bound.
     """
-    a, b = totals[pair.left], totals[pair.right]
-    if pair.count > min(a, b):
-        pair.count = min(a, b)
+    a, b = max(totals[pair.left], 1), max(totals[pair.right], 1)
     return pair.count / (np.float64(a) * np.float64(b)) if pair.count >= least else 0.0
 
 
@@ -4151,16 +4150,11 @@ def _choose_best(c, likelihood, learner):
 def _update_scores(a, likelihood, learner):
     """Compare the pairs of a symbol, whose total has fallen, with the best of their blocks; drop what is rare."""
     pairs, totals, heads, following = learner.pairs, likelihood.totals, likelihood.heads, likelihood.following
-    best, scores, before, k = likelihood.best, likelihood.scores, -1, heads[a]
+    best, scores, least, before, k = likelihood.best, likelihood.scores, learner.min_frequency, -1, heads[a]
     _choose_best(a, likelihood, learner)
     while k >= 0:
-        pair, count, after = pairs[k], pairs[k].count, following[k]
-        score, c = _score(pair, totals, learner.min_frequency), pair.left + pair.right - a
-        if k == best[c] and pair.count < count:
-            _choose_best(c, likelihood, learner)
-        elif k == best[c]:
-            scores[c] = score
-        elif score > scores[c] or (score == scores[c] > 0 and _is_preferred(k, best[c], learner)):
+        after, score, c = following[k], _score(pairs[k], totals, least), pairs[k].left + pairs[k].right - a
+        if score > scores[c] or (score == scores[c] > 0 and _is_preferred(k, best[c], learner)):
             best[c], scores[c] = k, score
         if score > 0:
             before = k

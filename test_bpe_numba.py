@@ -1345,16 +1345,31 @@ def segmented(word, tables):
 @given(tokens=st.lists(pieces, min_size=1, max_size=12, unique=True), prefix=prefixes, data=st.data())
 def test_words_are_cut_as_by_the_naive_cutter(tokens, prefix, data):
     begin = [token.removeprefix(prefix) for token in tokens]
-    tokens = list(
-        dict.fromkeys([*data.draw(st.sampled_from([tokens, [*tokens, prefix or "a"]])), *map(prefix.__add__, begin)])
-    )
-    tokens = [token for token in tokens if token]
+    with_prefix = [*tokens, *map(prefix.__add__, begin), *data.draw(st.sampled_from([[], [prefix]]))]
+    tokens = list(filter(None, dict.fromkeys(with_prefix)))
     unk, most = data.draw(st.sampled_from([None, tokens[-1]])), data.draw(st.sampled_from([100, 100, 7]))
     model, vocab = wordpiece_model(tokens, prefix, unk, most)
     tables = bpe.wordpiece_tables(model)
     made = st.lists(st.sampled_from(begin), min_size=1, max_size=9).map("".join).filter(bool)
     word = data.draw(made.map(str.encode) | pieces.map(str.encode) | hostile_bytes.filter(bool))
     assert segmented(word, tables) == naive_wordpiece(word, vocab, prefix, unk, most)
+
+
+@kernels
+@examples(100)
+@given(text=st.text("abcd", min_size=9, max_size=12), prefix=prefixes, source=st.randoms(use_true_random=False))
+def test_words_that_leave_long_tokens_are_cut_as_by_the_naive_cutter(text, prefix, source):
+    """A few tokens that nearly are parts of one text: where it leaves them, several short ones are certain at once."""
+
+    def part():
+        start = source.randrange(4)
+        return text[start : start + source.randint(4, 9)] + source.choice("abcde")
+
+    tokens = [*"abcd", *(prefix + c for c in "abcde"), *(source.choice([prefix, ""]) + part() for _ in range(4))]
+    model, vocab = wordpiece_model(dict.fromkeys(tokens), prefix)
+    tables = bpe.wordpiece_tables(model)
+    for word in (part() + part() for _ in range(20)):
+        assert segmented(word.encode(), tables) == naive_wordpiece(word.encode(), vocab, prefix)
 
 
 @kernels
