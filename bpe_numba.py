@@ -1327,6 +1327,71 @@ class _Stage(NamedTuple):
         return [text[start:end].encode("utf-8", "surrogateescape") for start, end in itertools.pairwise(edges)]
 
 
+BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")
+
+
+class Split(NamedTuple):
+    r"""A step of a Pattern that cuts where an expression matches, as `Split` of Hugging Face's does.
+
+    regex     what is looked for, from left to right
+    behavior  each match is a pretoken ("isolated"), or is "removed"; the first of several is joined to what is before it
+              ("merged_with_previous"), or the last to what comes next ("merged_with_next"); or all that follow one
+              another are one pretoken ("contiguous")
+    invert    what lies between the matches counts as the match, and the matches as what lies between
+
+    >>> Pattern(Split(r"\s", "removed")).split(b"one two")
+    [b'one', b'two']
+    >>> Pattern(Split("_", "merged_with_next")).split(b"one_two")
+    [b'one', b'_two']
+    """
+
+    regex: str
+    behavior: str = "isolated"
+    invert: bool = False
+
+    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Cut the spans of a padded text that are no special tokens into pretokens; returns text and spans."""
+        refined = []
+        for start, stop, id, number in spans.tolist():
+            if id >= 0:
+                refined.append((start, stop, id, number))
+                continue
+            for begin, end in self.pieces(text[start:stop].tobytes()):
+                refined.append((start + begin, start + end, id if begin == 0 else INSIDE, number))
+        return text, np.array(refined, np.int64).reshape(-1, 4)
+
+    def pieces(self, data: bytes) -> list[tuple[int, int]]:
+        """Find where the pretokens of some bytes begin and end, by the `regex` package."""
+        text, compiled = data.decode("utf-8", "surrogateescape"), regex.compile(self.regex)
+        at, end, found = 0, -1, []
+        while at <= len(text) and (match := compiled.search(text, at)):
+            if match.start() == match.end() == end:  # nothing is found right behind a match
+                at += 1
+                continue
+            found += [(max(end, 0), match.start(), False), (*match.span(), True)]
+            at = end = match.end()
+        found.append((max(end, 0), len(text), False))
+        found = [(start, stop, matched) for start, stop, matched in found if matched or start < stop]
+        offsets = np.cumsum([0] + [len(char.encode("utf-8", "surrogateescape")) for char in text]).tolist()
+        flagged = [(offsets[start], offsets[stop], matched != self.invert) for start, stop, matched in found]
+        return [(start, stop) for start, stop in self._joined(flagged) if start < stop]
+
+    def _joined(self, pieces: list[tuple[int, int, bool]]) -> list[tuple[int, int]]:
+        """Join pieces, and leave some out, as the behavior says; the flag is whether they count as matches."""
+        if self.behavior == "isolated":
+            return [piece[:2] for piece in pieces]
+        if self.behavior == "removed":
+            return [piece[:2] for piece in pieces if not piece[2]]
+        joined, previous, backwards = [], False, self.behavior == "merged_with_next"
+        for start, stop, matched in reversed(pieces) if backwards else pieces:
+            if joined and (matched == previous if self.behavior == "contiguous" else matched and not previous):
+                joined[-1] = (start, joined[-1][1]) if backwards else (joined[-1][0], stop)
+            else:
+                joined.append((start, stop))
+            previous = matched
+        return joined[::-1] if backwards else joined
+
+
 class Metaspace(NamedTuple):
     """A step of a Pattern that writes spaces as another character, and puts one before pretokens that lack it.
 
@@ -1372,14 +1437,15 @@ class Pattern:
     """
 
     def __init__(self, source: PatternSource = "gpt2"):
-        given = [source] if isinstance(source, (str, Metaspace)) else list(source)
+        given = [source] if isinstance(source, (str, Split, Metaspace)) else list(source)
         require(given, "a pattern is a name or a regular expression, or several: none is given")
-        steps = tuple(step if isinstance(step, Metaspace) else PATTERNS.get(step, step) for step in given)
+        steps = tuple(itertools.chain.from_iterable(map(_steps, given)))
         self.source = steps[0] if len(steps) == 1 else steps
         self.name = PATTERN_NAMES.get(self.source)
-        self.stages = [step if isinstance(step, Metaspace) else _compile_stage(step) for step in steps]
+        self.stages = [_compile_stage(step) if isinstance(step, str) else step for step in steps]
         self._splits = [stage for stage in self.stages if isinstance(stage, _Stage)]
         self.is_compiled = all(stage.tables for stage in self._splits)
+        self.is_compiled &= not any(isinstance(stage, Split) for stage in self.stages)
         self.warning = "; ".join(stage.warning for stage in self._splits if stage.warning)
 
     def __reduce__(self):
@@ -1427,7 +1493,16 @@ class Pattern:
         return [data[start:stop] for start, stop, *_ in spans.tolist()]
 
 
-PatternSource = str | Metaspace | Sequence[str | Metaspace]
+PatternSource = str | Split | Metaspace | Sequence[str | Split | Metaspace]
+
+
+def _steps(step: str | Split | Metaspace) -> tuple[str | Split | Metaspace, ...]:
+    """Look up the steps of a name in PATTERNS; what is isolated is a plain regular expression."""
+    if isinstance(step, Split):
+        require(step.behavior in BEHAVIORS, f"{step.behavior!r} is none of the behaviors {', '.join(BEHAVIORS)}")
+        return (step.regex,) if step.behavior == "isolated" else (step,)
+    steps = PATTERNS.get(step, step) if isinstance(step, str) else step
+    return steps if type(steps) is tuple else (steps,)
 
 
 @functools.lru_cache(maxsize=64)
