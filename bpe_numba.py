@@ -35,6 +35,7 @@ The way of the data, which is the order of the sections
     Learning        Words -> merges, the one serial part
     Models          a tokenizer as data: vocabulary, merges, special tokens, pattern, and their checks
     Encoding        words -> ids, by kernels with a cache; ids -> bytes
+    Unigram         Words -> tokens with probabilities; words -> ids by the most probable path
     Formats         a Model <-> the files of Hugging Face, GPT-2 and tiktoken
     Tokenizer       text -> ids -> text
     Token files     files of text -> files of token ids, by many workers, and back
@@ -3895,6 +3896,568 @@ def _join_tokens(ids, tokens):
             out[at + i] = text[start + i]
         at += size
     return out[:total], -1
+
+
+# Tokens as a trie: node 0 is the root, and the edge from a node by a byte is one number in a hash table with linear
+# probing, half full at most. No edge leads to the root: an entry of 0 is free. To find the edge costs one cache line;
+# the child is in the same word.
+#
+#     node << 36 | byte << 28 | child
+CHILD_BITS, CHILD_MASK = u64(28), u64(2**28 - 1)
+NO_CHILD = i64(-1)
+
+
+@struct
+class _Trie:
+    """Tokens by their bytes. Nodes are numbered by depth: what is nearer to the root has a smaller number."""
+
+    edges: np.ndarray  # uint64[H]    see above
+    values: np.ndarray  # int32[K]    of each node: the id of the token that ends there, or -1
+
+
+@inline_kernel
+def _trie_slot(key, edges):
+    """Look up an edge, node << 8 | byte: returns the slot that has it, or the free one where it belongs."""
+    mask = u64(len(edges) - 1)
+    slot = key * u64(0x9E3779B97F4A7C15) >> u64(32) & mask
+    while edges[slot] and edges[slot] >> CHILD_BITS != key:
+        slot = (slot + u64(1)) & mask
+    return slot
+
+
+@inline_kernel
+def _trie_child(node, byte, edges):
+    """Look up the node that an edge leads to; -1 if there is no such edge."""
+    edge = edges[_trie_slot(u64(node) << u64(8) | u64(byte), edges)]
+    return i64(edge & CHILD_MASK) if edge else NO_CHILD
+
+
+@kernel
+def _grow_edges(edges):
+    """Move all edges into a table twice as large."""
+    larger = np.zeros(2 * len(edges), np.uint64)
+    for edge in edges:
+        if edge:
+            larger[_trie_slot(edge >> CHILD_BITS, larger)] = edge
+    return larger
+
+
+@kernel
+def _build_trie(text, starts, sizes, ids):
+    """Make the edges and the values of tokens, the longest first: they go down together, a byte of each at a time."""
+    edges, values, n_nodes, n, depth = np.zeros(64, np.uint64), np.empty(64, np.int32), 1, len(ids), 0
+    values[0] = -1
+    nodes = np.zeros(n, np.int64)  # how far each token has come
+    while n:
+        while n and sizes[n - 1] == depth:  # of the tokens left, the last ones are the shortest
+            n -= 1
+            values[nodes[n]] = ids[n]
+        for k in range(n):
+            key = u64(nodes[k]) << u64(8) | u64(text[starts[k] + depth])
+            slot = _trie_slot(key, edges)
+            if not edges[slot]:
+                edges[slot] = key << CHILD_BITS | u64(n_nodes)
+                values = _reserve(values, n_nodes + 1)
+                values[n_nodes] = -1
+                n_nodes += 1
+            nodes[k] = i64(edges[slot] & CHILD_MASK)
+            if 2 * n_nodes > len(edges):
+                edges = _grow_edges(edges)
+        depth += 1
+    return edges, values[:n_nodes].copy()
+
+
+def make_trie(tokens: Mapping[int, bytes]) -> _Trie:
+    """Make a trie of tokens by id; of several ids with the same bytes the first in order counts.
+
+    >>> trie = make_trie({7: b"a", 9: b"abc"})
+    >>> isinstance(trie, _Trie)
+    True
+    """
+    sizes = np.fromiter(map(len, tokens.values()), np.int64, len(tokens))
+    order = np.argsort(-sizes, kind="stable")
+    ids, starts = np.fromiter(tokens, np.int32, len(tokens)), np.cumsum(sizes) - sizes
+    text = _with_padding(b"".join(tokens.values()))
+    require(len(text) < CHILD_MASK, "a vocabulary of 2**28 bytes or more cannot be searched")
+    return _Trie(*_build_trie(text, starts[order], sizes[order], ids[order]))
+
+
+# ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# A unigram model gives each token a probability, whatever is beside it; a way to cut a word is as probable as the
+# product of its tokens (Kudo 2018, "Subword Regularization"). A *score* is the logarithm of a probability. All ways to
+# cut a word are the paths through its *lattice*: a node before each character and behind the last one, and an edge for
+# each token that is found there.
+#
+# While learning, tokens are only taken away: so the lattices of all words are found once, from the sorted suffixes of
+# the words, and written as one stream of edges, in the order of the text; where several tokens begin, the longest goes
+# first, and the last is the character itself, which is always a token. With 7 for "ab" and 0 and 1 for "a" and "b",
+# the word "aba" is
+#
+#     edge       7, 2    0, 1    1, 1    0, 1
+#     begins     0       0       1       2
+#
+# An edge of one character thus ends its node, from the left as from the right, and no offsets of nodes are kept. No
+# trie is searched: a pass over the 42 million edges of 100 MB of English takes 0.3 s.
+
+SIZE_BITS, SIZE_MASK = u64(6), u64(63)  # of an edge: id << 6 | characters - 1
+MAX_TOKEN_CHARS = 64
+LATTICE_PARTS = 8  # that threads may work at; their number is fixed, since sums of floats depend on it
+RADIX_BITS = 11
+TINY, HUGE = 2.0**-100, 2.0**100  # probabilities below are scaled up, so that words of any length have one
+LEAST_EXPECTED = 0.5  # times that a token is expected in the corpus; what is rarer is dropped, as in SentencePiece
+
+
+class LearnedUnigram(NamedTuple):
+    """Tokens with their scores, the best first.
+
+    >>> learned = learn_unigram(Words.from_counts({b"abab": 9, b"ab": 5, b"ba": 1}), 258)
+    >>> learned.tokens[:2], len(learned.tokens)
+    ([b'ab', b'abab'], 258)
+    """
+
+    tokens: list[bytes]
+    scores: np.ndarray  # float64[V]   logarithms of probabilities
+    likelihoods: list[float]  # the logarithm of the corpus's probability in each round, before tokens were taken away
+    alphabet: Sequence[bytes]
+
+    @property
+    def merges(self) -> None:
+        """Say that there are none, as a Model wants it."""
+
+
+class _Lattice(NamedTuple):
+    """The lattices of words, end to end."""
+
+    edges: np.ndarray  # uint32[E]      see above
+    stops: np.ndarray  # int64[W + 1]   where the edges of each word end
+    offsets: np.ndarray  # int64[W + 1] and its symbols: those of Words
+    counts: np.ndarray  # int64[W]
+    own_edges: np.ndarray  # int64[V]   where one edge is of each token
+
+
+@kernel
+def _sort_keys(keys, n_bits):
+    """Sort keys of so many bits by radix; returns their order and the sorted keys. The keys given are overwritten."""
+    n = len(keys)
+    order, next_order, next_keys = np.arange(n).astype(np.uint32), np.empty(n, np.uint32), np.empty(n, np.uint64)
+    for shift in range(0, n_bits, RADIX_BITS):
+        starts = np.zeros((1 << RADIX_BITS) + 1, np.int64)
+        mask, down = u64((1 << RADIX_BITS) - 1), u64(shift)
+        for key in keys:
+            starts[(key >> down & mask) + u64(1)] += 1
+        for k in range(1 << RADIX_BITS):
+            starts[k + 1] += starts[k]
+        for k in range(n):
+            bucket = keys[k] >> down & mask
+            at = starts[bucket]
+            starts[bucket] = at + 1
+            next_keys[at], next_order[at] = keys[k], order[k]
+        keys, next_keys, order, next_order = next_keys, keys, next_order, order
+    return order, keys
+
+
+@kernel
+def _first_keys(symbols, offsets, n_bits, depth):
+    """Pack as many symbols, from each on, into one key; behind the end of a word is 0."""
+    keys, shift = np.empty(len(symbols), np.uint64), u64(n_bits * (depth - 1))
+    for w in range(len(offsets) - 1):
+        key = u64(0)
+        for k in range(offsets[w + 1] - 1, offsets[w] - 1, -1):
+            key = u64(symbols[k] + 1) << shift | key >> u64(n_bits)
+            keys[k] = key
+    return keys
+
+
+@kernel
+def _next_keys(order, sorted_keys, offsets, n_bits, depth):
+    """Join the rank of each suffix by its first symbols, `depth` of them, and the rank of what is behind those."""
+    ranks, keys, rank = np.empty(len(order), np.uint32), np.empty(len(order), np.uint64), 0
+    for k in range(len(order)):
+        rank += k == 0 or sorted_keys[k] != sorted_keys[k - 1]
+        ranks[order[k]] = rank
+    for w in range(len(offsets) - 1):
+        for k in range(offsets[w], offsets[w + 1]):
+            behind = u64(ranks[k + depth]) if k + depth < offsets[w + 1] else u64(0)
+            keys[k] = u64(ranks[k]) << u64(n_bits) | behind
+    return keys
+
+
+def _sort_suffixes(words: Words, longest: int) -> np.ndarray:
+    """Sort the suffixes of all words by their first symbols, at least so many: uint32[N].
+
+    By prefix doubling (Manber and Myers 1990), from as many symbols as one key can hold.
+    """
+    n_bits = len(words.alphabet).bit_length()
+    depth = 63 // n_bits
+    order, keys = _sort_keys(_first_keys(words.symbols, words.offsets, n_bits, depth), n_bits * depth)
+    n_bits = len(words.symbols).bit_length()
+    while depth < longest:
+        order, keys = _sort_keys(_next_keys(order, keys, words.offsets, n_bits, depth), 2 * n_bits)
+        depth *= 2
+    return order
+
+
+@kernel
+def _list_substrings(order, symbols, offsets, counts, word_of, longest):
+    """List what occurs twice or more and cannot be longer without being rarer: int64[S, 4].
+
+    A row has first and stop in the order of suffixes, characters, and characters times occurrences. These are the
+    nodes of the tree of suffixes, found with a stack of those that are open (Abouelhoda, Kurtz and Ohlebusch 2004,
+    "Replacing suffix trees with enhanced suffix arrays"); and its leaves, where a word was seen more than once.
+    """
+    found, n_found, n = np.empty((len(order) // 2 + 16, 4), np.int64), 0, len(order)
+    lefts, depths, before = np.empty((3, longest + 3), np.int64)  # of the open nodes; and what was counted before each
+    top, counted, last, last_size = -1, 0, 0, 0
+    for k in range(n + 1):
+        position, size, count = 0, 0, 0
+        if k < n:
+            position = i64(order[k])
+            word = word_of[position]
+            size, count = min(offsets[word + 1] - position, longest + 1), counts[word]
+        common, left, total = 0, k, counted
+        while common < min(size, last_size) and symbols[position + common] == symbols[last + common]:
+            common += 1
+        while top >= 0 and depths[top] > common:
+            left, total = lefts[top], before[top]
+            if 1 < depths[top] <= longest and counted - total > 1:
+                found = _append_span(found, n_found, left, k, depths[top], depths[top] * (counted - total))
+                n_found += 1
+            top -= 1
+        if common and (top < 0 or depths[top] < common):
+            top += 1
+            lefts[top], depths[top], before[top] = left, common, total
+        if size > common:
+            top += 1
+            lefts[top], depths[top], before[top] = k, size, counted
+        counted, last, last_size = counted + count, position, size
+    return found[:n_found]
+
+
+@kernel
+def _find_longest(order, nodes, ids):
+    """Find the longest substring of a list that begins at each position, and the next shorter one of each substring.
+
+    The list goes by `first`, the shorter before the longer, and gives ids. Returns both as ids, -1 where there is none.
+    """
+    longest, shorter = np.empty(len(order), np.int32), np.full(ids.max() + 1 if len(ids) else 0, -1, np.int32)
+    opened, top, m = np.empty(MAX_TOKEN_CHARS + 1, np.int64), -1, 0
+    for k in range(len(order)):
+        while top >= 0 and nodes[opened[top], 1] <= k:
+            top -= 1
+        while m < len(nodes) and nodes[m, 0] == k:
+            if top >= 0:
+                shorter[ids[m]] = ids[opened[top]]
+            top += 1
+            opened[top] = m
+            m += 1
+        longest[order[k]] = ids[opened[top]] if top >= 0 else -1
+    return longest, shorter
+
+
+@kernel
+def _write_edges(symbols, offsets, longest, shorter, sizes):
+    """Write the edges of all words: returns edges, where those of each word end, and where one is of each token."""
+    n_edges = len(symbols)
+    for id in longest:
+        while id >= 0:
+            n_edges += 1
+            id = shorter[id]
+    edges, stops = np.empty(n_edges, np.uint32), np.zeros(len(offsets), np.int64)
+    own_edges, n = np.zeros(len(sizes), np.int64), 0
+    for w in range(len(offsets) - 1):
+        for k in range(offsets[w], offsets[w + 1]):
+            id = i64(longest[k])
+            while id >= 0:
+                edges[n] = u64(id) << SIZE_BITS | u64(sizes[id] - 1)
+                own_edges[id] = n
+                id = i64(shorter[id])
+                n += 1
+            edges[n] = u64(symbols[k]) << SIZE_BITS
+            n += 1
+        stops[w + 1] = n
+    return edges, stops, own_edges
+
+
+@kernel
+def _expect(lattice, first, stop, probabilities, longest):
+    """Compute how often each token is expected in some words, and the logarithm of their probability.
+
+    Forward and backward over each word. `backward` has the count and the probability of the whole word in it, so that
+    forward * probability * backward is what an edge adds. What falls below TINY is scaled, with the nodes that tokens
+    reach from there; on the way back at the same nodes.
+    """
+    edges, stops, counts = lattice.edges, lattice.stops, lattice.counts
+    table = np.empty((len(probabilities), 2), np.float64)  # both in one cache line: probability and expectation
+    for id in range(len(probabilities)):
+        table[id, 0], table[id, 1] = probabilities[id], 0.0
+    reach, likelihood = MAX_TOKEN_CHARS + 1, 0.0
+    forward, backward = np.zeros((2, longest + 2 * reach), np.float64)
+    scaled = np.zeros(longest + 2 * reach, np.bool_)
+    for w in range(first, stop):
+        n, n_scaled = 0, 0
+        for k in range(reach):
+            forward[k] = 0.0
+        forward[0] = 1.0
+        for e in range(stops[w], stops[w + 1]):
+            size = edges[e] & SIZE_MASK
+            forward[n + 1 + i64(size)] += forward[n] * table[edges[e] >> SIZE_BITS, 0]
+            if size == 0:
+                n += 1
+                forward[n + reach - 1] = 0.0
+                scaled[n] = forward[n] < TINY
+                if scaled[n]:
+                    n_scaled += 1
+                    for k in range(n, n + reach):
+                        forward[k] *= HUGE
+        likelihood += counts[w] * (np.log(forward[n]) - n_scaled * np.log(HUGE))
+        k, total = n + 1, counts[w] / forward[n]
+        for e in range(stops[w + 1] - 1, stops[w] - 1, -1):
+            size = edges[e] & SIZE_MASK
+            if size == 0:
+                k -= 1
+                backward[k], total = total, 0.0
+                if scaled[k]:
+                    for i in range(k, min(k + reach, n + 1)):
+                        backward[i] *= HUGE
+            entry = table[edges[e] >> SIZE_BITS]
+            onward = entry[0] * backward[k + i64(size)]
+            total += onward
+            entry[1] += forward[k - 1] * onward
+    return table[:, 1].copy(), likelihood
+
+
+@kernel
+def _best_path(edges, start, limit, scores, best, last):
+    """Find the best path from the node where edges[start] begins over so many characters (Viterbi).
+
+    best[k] is the score of the best path to node k, last[k] its last edge.
+    """
+    ahead, n, e, best[0] = 0, 0, start, 0.0
+    while n < limit:
+        id, end = edges[e] >> SIZE_BITS, n + 1 + i64(edges[e] & SIZE_MASK)
+        if end <= limit:
+            while ahead < end:
+                ahead += 1
+                best[ahead] = -np.inf
+            if best[n] + scores[id] > best[end]:
+                best[end], last[end] = best[n] + scores[id], edges[e]
+            n += end == n + 1
+        e += 1
+
+
+@kernel
+def _count_best(lattice, first, stop, scores, longest):
+    """Count the tokens of the best way to cut each of some words."""
+    edges, offsets, counts = lattice.edges, lattice.offsets, lattice.counts
+    found, best, last = np.zeros(len(scores)), np.empty(longest + 1), np.empty(longest + 1, np.uint32)
+    for w in range(first, stop):
+        n = offsets[w + 1] - offsets[w]
+        _best_path(edges, lattice.stops[w], n, scores, best, last)
+        while n > 0:
+            found[last[n] >> SIZE_BITS] += counts[w]
+            n -= i64(last[n] & SIZE_MASK) + 1
+    return found
+
+
+@kernel
+def _losses(lattice, sizes, n_alphabet, scores, found):
+    """Compute by how much the corpus becomes less probable without each token, as SentencePiece estimates it.
+
+    All `found` occurrences of a token on best paths become those tokens into which its own characters are cut without
+    it. -inf for a token that is on no best path, or is cut itself; inf for the alphabet.
+    """
+    edges, own_edges, losses, total = lattice.edges, lattice.own_edges, np.full(len(scores), -np.inf), found.sum()
+    best, last = np.empty(MAX_TOKEN_CHARS + 1), np.empty(MAX_TOKEN_CHARS + 1, np.uint32)
+    for id in range(len(scores)):
+        n, count = sizes[id], found[id]
+        if id < n_alphabet:
+            losses[id] = np.inf
+            continue
+        if count == 0:
+            continue
+        _best_path(edges, own_edges[id] + 1, n, scores, best, last)
+        if best[n] > scores[id]:
+            continue
+        n_others, others = 0, 0.0
+        while n > 0:
+            others += np.log(found[last[n] >> SIZE_BITS] + count)
+            n_others += 1
+            n -= i64(last[n] & SIZE_MASK) + 1
+        others -= n_others * np.log(total + count * (n_others - 1))
+        losses[id] = count * (np.log(count / total) - others)
+    return losses
+
+
+@kernel
+def _drop_edges(lattice, new_ids, n):
+    """Renumber the tokens of all edges, in place, and drop the edges of those that have no new id, which is -1.
+
+    Returns where one edge is of each of the n tokens that are left, and the number of edges.
+    """
+    edges, stops, own_edges = lattice.edges, lattice.stops, np.zeros(n, np.int64)
+    e = kept = 0
+    for w in range(len(stops) - 1):
+        while e < stops[w + 1]:
+            id = new_ids[edges[e] >> SIZE_BITS]
+            if id >= 0:
+                edges[kept] = u64(id) << SIZE_BITS | u64(edges[e]) & SIZE_MASK
+                own_edges[id] = kept
+                kept += 1
+            e += 1
+        stops[w + 1] = kept
+    return own_edges, kept
+
+
+def _digamma(x: np.ndarray) -> np.ndarray:
+    """Compute the derivative of the logarithm of the gamma function: up to 7 by its recurrence, then by its series."""
+    x, below = x.astype(np.float64), np.zeros(len(x))
+    while (small := x < 7).any():
+        below[small] += 1 / x[small]
+        x[small] += 1
+    y = x - 0.5
+    z = 1 / (y * y)
+    return np.log(y) + z * (1 / 24 - z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720))) - below
+
+
+def _best_first(values: np.ndarray, n: int) -> np.ndarray:
+    """Find the indices of the n greatest values, the greatest first; of equal ones the first."""
+    chosen = np.arange(len(values))
+    if n < len(values):
+        chosen = np.flatnonzero(values >= np.partition(values, len(values) - n)[len(values) - n])
+    return chosen[np.argsort(-values[chosen], kind="stable")][:n]
+
+
+class _UnigramLearner:
+    """Hold the tokens that are left, their probabilities, and the lattices of the words."""
+
+    def __init__(self, words: Words, seed_size: int, longest: int):
+        """Begin with the alphabet and the substrings with the greatest number of characters times occurrences."""
+        word_of = np.repeat(np.arange(len(words.counts), dtype=np.int32), np.diff(words.offsets))
+        order = _sort_suffixes(words, longest)
+        nodes = _list_substrings(order, *words[:3], word_of, longest)
+        nodes = nodes[_best_first(nodes[:, 3], seed_size)]
+        a, by_first = len(words.alphabet), np.lexsort((nodes[:, 2], nodes[:, 0]))
+        found = np.bincount(words.symbols, words.counts[word_of], a)
+        self.words, self.longest_word = words, int(np.diff(words.offsets).max())
+        self.starts = np.append(np.zeros(a, np.int64), order[nodes[:, 0]])  # where each token is in the symbols
+        self.sizes = np.append(np.ones(a, np.int64), nodes[:, 2])
+        longest_at, shorter = _find_longest(order, nodes[by_first], a + by_first)
+        edges, stops, own_edges = _write_edges(*words[:2], longest_at, shorter, self.sizes)
+        self.lattice = _Lattice(edges, stops, *words[1:3], own_edges)
+        weights = np.append(np.maximum(found, LEAST_EXPECTED), nodes[:, 3])
+        self.probabilities = weights / weights.sum()
+
+    @property
+    def n_tokens(self) -> int:
+        return np.count_nonzero(self.probabilities)
+
+    @property
+    def scores(self) -> np.ndarray:
+        with np.errstate(divide="ignore"):
+            return np.log(self.probabilities)
+
+    def in_parts(self, run: Callable, values: np.ndarray) -> list:
+        """Run a kernel over the words in parts, in threads."""
+        stops = self.lattice.stops
+        bounds = np.searchsorted(stops, np.linspace(0, stops[-1], LATTICE_PARTS + 1)).tolist()
+        work = functools.partial(self._run_part, run, values)
+        return list(Engine().map(work, itertools.pairwise([0, *bounds[1:]]), threads=True))
+
+    def _run_part(self, run: Callable, values: np.ndarray, bounds: tuple[int, int]) -> object:
+        return run(self.lattice, *bounds, values, self.longest_word)
+
+    def maximize(self) -> float:
+        """Make one step of expectation maximization; returns the logarithm of the probability of the corpus before.
+
+        The digamma function instead of the logarithm prefers few tokens (Liang and Klein 2007, "Structured Bayesian
+        Nonparametric Models with Variational Inference"); SentencePiece does so.
+        """
+        expected, likelihoods = zip(*self.in_parts(_expect, self.probabilities), strict=True)
+        expected, a = sum(expected), len(self.words.alphabet)
+        expected[:a] = np.maximum(expected[:a], LEAST_EXPECTED)
+        kept = expected >= LEAST_EXPECTED
+        self.probabilities[:] = 0
+        self.probabilities[kept] = np.exp(_digamma(expected[kept]) - _digamma(expected[kept].sum(keepdims=True)))
+        return sum(likelihoods)
+
+    def prune(self, n: int) -> None:
+        """Keep the alphabet and the n tokens, together, whose loss would cost the most."""
+        found = sum(self.in_parts(_count_best, self.scores))
+        losses = _losses(self.lattice, self.sizes, len(self.words.alphabet), self.scores, found)
+        best = _best_first(losses, min(n, np.count_nonzero(losses > -np.inf)))
+        kept = np.sort(best)
+        new_ids = np.full(len(losses), -1, np.int32)
+        new_ids[kept] = range(len(kept))
+        own_edges, n_edges = _drop_edges(self.lattice, new_ids, len(kept))
+        self.lattice = self.lattice._replace(edges=self.lattice.edges[:n_edges], own_edges=own_edges)
+        self.starts, self.sizes, self.probabilities = self.starts[kept], self.sizes[kept], self.probabilities[kept]
+
+    def spell(self, id: int) -> bytes:
+        """Return the bytes of a token."""
+        alphabet, start = self.words.alphabet, self.starts[id]
+        if id < len(alphabet):
+            return alphabet[id]
+        return b"".join(alphabet[symbol] for symbol in self.words.symbols[start : start + self.sizes[id]].tolist())
+
+
+def learn_unigram(
+    words: Words,
+    n_symbols: int,
+    *,
+    seed_size: int = 1_000_000,
+    max_piece_length: int = 16,
+    shrinking_factor: float = 0.75,
+    n_sub_iterations: int = 2,
+    progress: bool = False,
+    on_round: Callable[[int, float], None] | None = None,
+) -> LearnedUnigram:
+    """Learn a vocabulary of `n_symbols` tokens, with those of the alphabet, and their probabilities (Kudo 2018).
+
+    Begins with the `seed_size` substrings of up to `max_piece_length` symbols that cover the most of the corpus. Each
+    round fits the probabilities in `n_sub_iterations` steps of expectation maximization, calls `on_round` with the
+    number of tokens and the logarithm of the probability of the corpus, and keeps the part `shrinking_factor` of the
+    tokens: those without which the corpus would be the least probable, and the alphabet. The last tenth goes by
+    probability. So does SentencePiece, whose seeds are taken from the text before it is cut into words. Fewer tokens
+    are returned where the words have no more. Raises InputError where there are no words, or an option cannot be.
+
+    >>> rounds = []
+    >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
+    >>> learned = learn_unigram(words, 260, on_round=lambda n, likelihood: rounds.append(n))
+    >>> sorted(learned.tokens, key=len)[-4:], rounds
+    """
+    n, a = len(words.symbols), len(words.alphabet)
+    require(0 < n < 2**31, "there are no words to learn from" if n == 0 else "words of 2**31 symbols are too many")
+    require(
+        0 <= words.symbols.min() <= words.symbols.max() < a,
+        f"the symbols of words must be 0 to {a - 1}, their alphabet",
+    )
+    require(n_symbols >= a, f"n_symbols is {n_symbols}, but the alphabet has {a} symbols")
+    require(0 <= seed_size <= 1 << 25, f"seed_size is {seed_size}: it must be 0 to {1 << 25:,}")
+    require(
+        1 <= max_piece_length <= MAX_TOKEN_CHARS,
+        f"max_piece_length is {max_piece_length}: it must be 1 to {MAX_TOKEN_CHARS}",
+    )
+    require(0 < shrinking_factor < 1, f"shrinking_factor is {shrinking_factor}: it must be between 0 and 1")
+    require(n_sub_iterations >= 1, f"n_sub_iterations is {n_sub_iterations}: it must be 1 or more")
+    learner = _UnigramLearner(words, seed_size, max_piece_length)
+    goal, likelihoods = max(n_symbols * 11 // 10, a), []
+    with Engine(progress=progress).progress_bar("prune", max(len(learner.sizes) - goal, 0), " tokens") as bar:
+        while True:
+            for _ in range(n_sub_iterations):
+                likelihood = learner.maximize()
+            likelihoods.append(likelihood)
+            if on_round:
+                on_round(learner.n_tokens, likelihood)
+            if learner.n_tokens <= goal:
+                break
+            learner.prune(max(goal, int(shrinking_factor * learner.n_tokens)))
+            bar.update(bar.total - max(len(learner.sizes) - goal, 0) - bar.n)
+    scores = learner.scores
+    rest = a + _best_first(scores[a:], n_symbols - a)
+    chosen = np.append(np.arange(a), rest[scores[rest] > -np.inf])
+    chosen = chosen[_best_first(scores[chosen], len(chosen))]
+    return LearnedUnigram([learner.spell(id) for id in chosen.tolist()], scores[chosen], likelihoods, words.alphabet)
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
