@@ -264,13 +264,14 @@ def require(condition: object, message: str) -> None:
         raise InputError(message)
 
 
-def import_optional(name: str):
-    """Import a package that only some functions need; raise InputError that names the remedy if it is missing."""
+def import_optional(name: str, *others: str):
+    """Import a module that only some functions need, and that needs other packages; name the remedy if one is missing."""
     try:
         return importlib.import_module(name)
     except ImportError:
-        package = name.partition(".")[0]
-        raise InputError(f"this needs the package {package}: pip install {package}") from None
+        packages = name.partition(".")[0], *others
+        plural = "s" * bool(others)
+        raise InputError(f"this needs the package{plural} {' and '.join(packages)}: pip install {' '.join(packages)}") from None
 
 
 def _unwritable(folder: Path, error: OSError) -> InputError:
@@ -1494,7 +1495,8 @@ class Pattern:
         return [data[start:stop] for start, stop, *_ in spans.tolist()]
 
 
-PatternSource = str | Split | Metaspace | Sequence[str | Split | Metaspace]
+PatternStep = str | Split | Metaspace
+PatternSource = PatternStep | Sequence[PatternStep]
 
 
 def _steps(step: str | Split | Metaspace) -> tuple[str | Split | Metaspace, ...]:
@@ -3134,6 +3136,9 @@ class Model:
         self.flags = {text: flags for text, flags in (self.flags or {}).items() if text in self.special_tokens}
         self.normalizer, self.decoder = tuple(self.normalizer), tuple(self.decoder)
         _validate_bytes(self)
+        _validate_scores(self)
+        if self.alphabet != "bytes":
+            _validate_characters(self)
 
     def __repr__(self) -> str:
         return f"<Model: {self.kind}, {len(self.vocab)} tokens, {len(self.special_tokens)} special>"
@@ -3214,8 +3219,13 @@ def _made_special_ids(model: Model) -> set[int]:
     """List those of `_special_ids` that text becomes by merges alone; tokens added with `special: false` often do."""
     special = _special_ids(model)
     wanted = {model.vocab[id] for id in special}
-    made = wanted.intersection(itertools.starmap(bytes.__add__, model.merges or ()))
-    made.update(token for token in wanted if len(token) == 1)
+    if model.kind == "bpe":
+        made = wanted.intersection(itertools.starmap(bytes.__add__, model.merges or ()))
+        made.update(token for token in wanted if len(token if model.alphabet == "bytes" else token.decode()) == 1)
+    else:
+        plain = [text for text in model.special_tokens if not model.flags.get(text, AddedToken()).special]
+        n = MAX_ID if model.scores is None else len(model.scores)
+        made = {text.encode() for text in plain if model.special_tokens[text] < n}
     if made:
         made.difference_update(token for id, token in model.vocab.items() if id not in special)
     return {id for id in special if model.vocab[id] in made}
@@ -3235,6 +3245,58 @@ def _validate_bytes(model: Model) -> None:
         if id in made and model.flags.get(text, AddedToken()).special:
             how = "is a single byte" if len(model.vocab[id]) == 1 else "is what merges make of its text"
             raise InputError(f"the special token {text!r} {how}: any text could forge it")
+
+
+ALPHABETS = ("bytes", "characters")
+BYTE_TOKENS = [f"<0x{b:02X}>" for b in range(256)]  # that a character without a token becomes, where byte_fallback is set
+
+
+def _validate_scores(model: Model) -> None:
+    """Check that every token that text may become has a score that is a number; make the scores an array of floats."""
+    if model.scores is None:
+        require(model.kind != "unigram", "a model of kind unigram has a score for each token: none are given")
+        return
+    try:
+        model.scores = np.asarray(model.scores)
+        finite = np.isfinite(model.scores)
+    except (TypeError, ValueError):
+        raise InputError("the scores are no numbers") from None
+    dtype = model.scores.dtype
+    require(dtype in (np.float32, np.float64), f"scores are numbers of type float32 or float64, not {dtype}")
+    if not finite.all():
+        id = int(np.argmin(finite))
+        raise InputError(f"the score of {model.vocab.get(id, b'')!r}, id {id}, is {model.scores[id]}, which is no number")
+    n, last = len(model.scores), max(model.ordinary, default=-1)
+    require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n}")
+
+
+def _validate_characters(model: Model) -> None:
+    """Check that tokens are UTF-8, that the tokens of what is unknown are there, and some token for spaces."""
+    require(model.alphabet in ALPHABETS, f"an alphabet is bytes or characters, not {model.alphabet!r}")
+    tokens = set(model.vocab.values())
+    for token in model.vocab.values():
+        try:
+            token.decode()
+        except UnicodeDecodeError:
+            raise InputError(f"the token {token!r} is not UTF-8, as those made of characters are") from None
+    unknown = model.unk_token
+    require(unknown is None or unknown.encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
+    missing = [name for name in BYTE_TOKENS if name.encode() not in tokens] if model.byte_fallback else []
+    require(not missing, f"{missing[:1]} is not in the vocabulary, which byte_fallback needs for each byte")
+    for mark in _marks(model):
+        require(
+            mark == " " or any(mark.encode() in token for token in tokens),
+            f"no token of the vocabulary has the mark {mark!r} that stands for a space",
+        )
+
+
+def _marks(model: Model) -> list[str]:
+    """List what a model writes for spaces."""
+    steps = [model.pattern] if isinstance(model.pattern, (str, Split, Metaspace)) else model.pattern
+    marks = [step.replacement for step in steps if isinstance(step, Metaspace)]
+    escapes = any(step.get("type") == "SentencePiece" and step.get("escape_whitespaces") for step in model.normalizer)
+    replaced = [step["content"] for step in model.normalizer if step.get("pattern") == {"String": " "} and step.get("content")]
+    return marks + replaced + ["▁"] * escapes
 
 
 def _check_texts(special_tokens: Iterable[str]) -> list[str]:
@@ -3327,7 +3389,7 @@ class Kind(NamedTuple):
     tables_type: type  # the class of that NamedTuple, by which Numba finds `segment`
     segment: Callable  # kernel (text, start, size, tables, scratch, ids, at) -> n ids written to ids[at:]; -1: no id
     write: Callable  # (model) -> the "model" object of a tokenizer.json
-    read: Callable  # ("model" object, texts of added tokens, where) -> fields of Model
+    read: Callable  # ("model" object, texts of added tokens, alphabet, where) -> fields of Model
 
 
 # What transformers reads beside a model, in tokenizer_config.json.
@@ -4465,10 +4527,12 @@ def learn_unigram(
 # A reader makes a Model of files, and raises ValueError for what would encode otherwise here than there. A writer makes
 # texts by file name of a Model, and raises ValueError for what the format cannot hold.
 #
-#     huggingface   all of a model, and what transformers reads beside it. A Kind reads and writes the "model" in it,
-#                   the rest is the same for all kinds. Refused: normalizers, byte fallback, other pre-tokenizers
-#     gpt2          vocabulary and merges. What is neither a byte nor made by a merge is taken for a special token
-#     tiktoken      the vocabulary alone: any two tokens that join to a token merge, the lowest id first
+#     huggingface    all of a model, and what transformers reads beside it. A Kind reads and writes the "model" in it,
+#                    the rest is the same for all kinds
+#     gpt2           vocabulary and merges. What is neither a byte nor made by a merge is taken for a special token
+#     tiktoken       the vocabulary alone: any two tokens that join to a token merge, the lowest id first
+#     sentencepiece  tokens, their scores and types, and what is done to spaces: there are no pretokens
+#     bert           the tokens of a WordPiece alone, one a line
 
 
 class Encoding(NamedTuple):
@@ -4566,7 +4630,14 @@ def _read_vocab(names: object, texts: frozenset[str] | set[str], where: str) -> 
     return vocab
 
 
-def _read_merges(pairs: list, place: Callable[[int], str]) -> list[tuple[bytes, bytes]]:
+def _utf8_all(names: Sequence[str], where: str) -> list[bytes]:
+    """Read the names of tokens that are made of characters, as `_unprintable_all` reads those made of bytes."""
+    return [name.encode("utf-8", "surrogatepass") for name in names]
+
+
+def _read_merges(
+    pairs: list, place: Callable[[int], str], read_names: Callable = _unprintable_all
+) -> list[tuple[bytes, bytes]]:
     """Read pairs of names, as lists or with a space between; place(k) says where pair k is, should it be no merge."""
     names = []
     if set(map(type, pairs)) == {str} and all(pair.count(" ") == 1 for pair in pairs):
@@ -4575,27 +4646,33 @@ def _read_merges(pairs: list, place: Callable[[int], str]) -> list[tuple[bytes, 
         names = list(itertools.chain.from_iterable(pairs))
     if set(map(type, names)) == {str} and all(names):
         with contextlib.suppress(InputError):
-            tokens = _unprintable_all(names, "")
+            tokens = read_names(names, "")
             return list(zip(tokens[::2], tokens[1::2], strict=True))
     merges = []  # one by one: some are wrong, or of the other form
     for k, pair in enumerate(pairs):
         names = pair.split(" ") if isinstance(pair, str) else pair
         if not isinstance(names, list) or len(names) != 2 or not all(isinstance(name, str) and name for name in names):
             raise InputError(f"{place(k)}: {pair!r} is not a merge, two tokens with a space between them")
-        merges.append((_unprintable(names[0], place(k)), _unprintable(names[1], place(k))))
+        merges.append(tuple(read_names(names, place(k))))
     return merges
 
 
+def _name_of(model: Model) -> Callable[[bytes], str]:
+    """Choose how files name tokens: byte by byte, or as the text that they are."""
+    return _printable if model.alphabet == "bytes" else bytes.decode
+
+
 def _vocab_names(model: Model) -> dict[str, int]:
-    """Name the tokens as files do, by id: special tokens by their text, all others byte by byte."""
+    """Name the tokens as files do, by id; special tokens by their text."""
     made = _made_special_ids(model)
     text_of: dict[int, str] = {}
     for text, id in model.special_tokens.items():
         if model.vocab[id] == text.encode() and id not in made:
             text_of[id] = text
     names: dict[str, int] = {}
+    name_of = _name_of(model)
     for id, token in sorted(model.vocab.items()):
-        name = text_of.get(id) or _printable(token)
+        name = text_of.get(id) or name_of(token)
         if name in names:
             raise InputError(
                 f"the ids {names[name]} and {id} would both be written as {name!r}: rename the special token"
@@ -4608,13 +4685,27 @@ def _as_merges(model: Model) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
     """List the merges, even if the model has ranks; and the tokens that only a look at whole pretokens finds."""
     if model.merges is not None and not model.ignore_merges:
         return model.merges, []
-    vocab = model.vocab
-    ids = np.array([id for id in model.ordinary if len(vocab[id]) > 1], np.int64)
+    vocab, name_of = model.vocab, _name_of(model)
+    ids = np.array([id for id in model.ordinary if len(name_of(vocab[id])) > 1], np.int64)
+    if model.scores is not None:
+        ids = ids[np.argsort(-model.scores[ids], kind="stable")]
     pairs = final_merges(model, ids)
-    unreachable = [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()]
+    unreachable = [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()] if model.scores is None else []
     if model.merges is not None:
         return model.merges, unreachable
     return [(vocab[left], vocab[right]) for left, right in pairs[pairs[:, 0] >= 0].tolist()], unreachable
+
+
+def _beyond_bytes(model: Model) -> str:
+    """Name what a model has that a BPE over bytes has not, or return ""."""
+    features = {
+        f"it is of kind {model.kind}": model.kind != "bpe",
+        "its tokens are made of characters": model.alphabet != "bytes",
+        "it has a normalizer": model.normalizer,
+        "it has a decoder": model.decoder,
+        "its merges are ordered by scores": model.scores is not None,
+    }
+    return next((feature for feature, present in features.items() if present), "")
 
 
 def _is_plain(model: Model) -> bool:
@@ -4649,7 +4740,7 @@ def read_gpt2(
 
 def write_gpt2(model: Model) -> dict[str, str]:
     """Write vocab.json and merges.txt, from which `read_gpt2` makes the same ids if it is told the pattern."""
-    require(model.kind == "bpe", f"GPT-2's files cannot hold a model of kind {model.kind}")
+    require(not _beyond_bytes(model), f"GPT-2's files cannot hold this tokenizer: {_beyond_bytes(model)}")
     require(_is_plain(model), "GPT-2's files cannot say that special tokens have flags, or text gets a space before it")
     merges, unreachable = _as_merges(model)
     names = [(_printable(left), _printable(right)) for left, right in merges]
@@ -4735,8 +4826,8 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
     def check(condition: object, why: str) -> None:
         require(condition, f"tiktoken cannot do what this tokenizer does: {why}")
 
+    check(not _beyond_bytes(model), _beyond_bytes(model))
     ranks = {model.vocab[id]: id for id in model.ordinary}
-    check(model.kind == "bpe", f"it is of kind {model.kind}")
     check(all(bytes([b]) in ranks for b in range(256)), "some byte is not a token")
     check(_is_plain(model), "its special tokens have flags, or text gets a space before it")
     pattern = Pattern(model.pattern)
@@ -4845,14 +4936,14 @@ def _translate_regex(text: str, dialect: str, where: str) -> str:
     return "".join(done)
 
 
-# Hugging Face's tokenizer.json
+# Hugging Face's tokenizer.json: the "model" of each kind
 
 
 def write_bpe(model: Model) -> dict:
     """Write the "model" object of a BPE."""
     merges, unreachable = _as_merges(model)
-    names = _vocab_names(model)
-    specials = model.special_tokens.items()
+    names, name_of = _vocab_names(model), _name_of(model)
+    specials = model.special_tokens.items() if model.alphabet == "bytes" else ()
     if any(text in _BYTE_NAMES and not text.isascii() and model.vocab[id] == text.encode() for text, id in specials):
         # In the vocabulary it would be the name of a byte: leave out all that are numbered on behind it anyway.
         first = max(model.ordinary, default=-1) + 1
@@ -4860,25 +4951,32 @@ def write_bpe(model: Model) -> dict:
     return {
         "type": "BPE",
         "dropout": None,
-        "unk_token": None,
+        "unk_token": model.unk_token,
         "continuing_subword_prefix": None,
         "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
+        "fuse_unk": model.fuse_unk,
+        "byte_fallback": model.byte_fallback,
         "ignore_merges": bool(unreachable) or (model.merges is not None and model.ignore_merges),
         "vocab": names,
-        "merges": [(_printable(left), _printable(right)) for left, right in merges],
+        "merges": [(name_of(left), name_of(right)) for left, right in merges],
     }
 
 
-def read_bpe(data: dict, added: Sequence[str], where: str) -> dict:
+def read_bpe(data: dict, added: Sequence[str], alphabet: str, where: str) -> dict:
     """Read the "model" object of a BPE: the fields of Model that it decides."""
-    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
+    refused = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+    for key in refused if alphabet == "bytes" else refused[:3]:
         require(not data.get(key), f"{where}: a model with {key} is not supported")
     names, ignore_merges = data.get("vocab"), bool(data.get("ignore_merges"))
     require(isinstance(names, dict), f"{where}: its vocabulary is not an object of tokens and ids")
-    merges = _read_merges(data["merges"], lambda k: f"{where}, merge {k}")
+    read_names = _unprintable_all if alphabet == "bytes" else _utf8_all
+    merges = _read_merges(data["merges"], lambda k: f"{where}, merge {k}", read_names)
     require(len(set(merges)) == len(merges), f"{where}: a merge stands there twice")
+    fields = {"merges": merges, "ignore_merges": ignore_merges}
+    if alphabet == "characters":
+        unknown = {"unk_token": data.get("unk_token")}
+        unknown |= {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk")}
+        return fields | unknown | {"vocab": _read_vocab(names, names.keys(), where)}
     texts = set(added)
     if doubtful := {text for text in added if not text.isascii() and _BYTE_NAMES.issuperset(text)}:
         # It may be the name of bytes that text becomes: of one byte, or made by a merge, or found as a whole.
@@ -4888,7 +4986,66 @@ def read_bpe(data: dict, added: Sequence[str], where: str) -> dict:
     if data.get("unk_token") is not None:
         missing = {bytes([b]) for b in range(256)}.difference(vocab.values())
         require(not missing, f"{where}: an unk_token is not supported where bytes are missing in the vocabulary")
-    return {"vocab": vocab, "merges": merges, "ignore_merges": ignore_merges}
+    return fields | {"vocab": vocab}
+
+
+def write_wordpiece(model: Model) -> dict:
+    """Write the "model" object of a WordPiece."""
+    return {
+        "type": "WordPiece",
+        "unk_token": model.unk_token,
+        "continuing_subword_prefix": model.subword_prefix,
+        "max_input_chars_per_word": model.max_word_chars,
+        "vocab": _vocab_names(model),
+    }
+
+
+def read_wordpiece(data: dict, added: Sequence[str], alphabet: str, where: str) -> dict:
+    """Read the "model" object of a WordPiece."""
+    names, longest = data.get("vocab"), data.get("max_input_chars_per_word", 100)
+    unknown, prefix = data.get("unk_token", "[UNK]"), data.get("continuing_subword_prefix", "##")
+    require(isinstance(names, dict), f"{where}: the vocabulary of a WordPiece is an object of tokens and ids")
+    require(isinstance(unknown, str), f"{where}: the unk_token of a WordPiece is a string, not {unknown!r}")
+    require(isinstance(prefix, str), f"{where}: a continuing_subword_prefix is a string, not {prefix!r}")
+    require(_is_id(longest), f"{where}: max_input_chars_per_word is a whole number, not {longest!r}")
+    vocab = _read_vocab(names, names.keys(), where)
+    return {
+        "vocab": vocab, "merges": None, "unk_token": unknown, "subword_prefix": prefix, "max_word_chars": longest
+    }  # fmt: skip
+
+
+def write_unigram(model: Model) -> dict:
+    """Write the "model" object of a Unigram, whose tokens are numbered from 0."""
+    names = [*itertools.islice(_vocab_names(model).items(), len(model.scores))]
+    ids = {name: id for name, id in names}
+    gap = next((k for k, (_, id) in enumerate(names) if id != k), None)
+    require(gap is None, f"a tokenizer.json numbers the tokens of a Unigram without gaps: the id {gap} is missing")
+    return {
+        "type": "Unigram",
+        "unk_id": ids.get(model.unk_token),
+        "vocab": [[name, score] for (name, _), score in zip(names, model.scores.tolist(), strict=False)],
+        "byte_fallback": model.byte_fallback,
+    }
+
+
+def read_unigram(data: dict, added: Sequence[str], alphabet: str, where: str) -> dict:
+    """Read the "model" object of a Unigram."""
+    pairs, unknown = data.get("vocab"), data.get("unk_id")
+    require(isinstance(pairs, list), f"{where}: the vocabulary of a Unigram is a list of tokens and scores")
+    for pair in pairs:
+        odd = not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str)
+        if odd or type(pair[1]) not in (int, float):
+            raise InputError(f"{where}: {json.dumps(pair)[:100]} is not a token and its score")
+    if unknown is not None and not (_is_id(unknown) and unknown < len(pairs)):
+        raise InputError(f"{where}: the unk_id {unknown!r} is not in the vocabulary of {len(pairs)}")
+    return {
+        "vocab": dict(enumerate(_utf8_all([name for name, _ in pairs], where))),
+        "merges": None,
+        "scores": np.array([score for _, score in pairs], np.float64),
+        "unk_token": None if unknown is None else pairs[unknown][0],
+        "fuse_unk": True,
+        "byte_fallback": bool(data.get("byte_fallback")),
+    }
 
 
 def _names_text(name: str) -> bool:
@@ -4916,6 +5073,12 @@ def write_huggingface(model: Model) -> dict[str, str]:
     }
 
 
+def _token_names(written: dict) -> dict[str, int]:
+    """Map the names in the vocabulary of a "model" object to their ids."""
+    vocab = written["vocab"]
+    return vocab if isinstance(vocab, dict) else {name: id for id, (name, _) in enumerate(vocab)}
+
+
 def _to_tokenizer_json(model: Model) -> dict:
     """Write a tokenizer.json, as the `tokenizers` package does."""
     written = KINDS[model.kind].write(model)
@@ -4925,13 +5088,14 @@ def _to_tokenizer_json(model: Model) -> dict:
             warnings.warn(
                 f"a tokenizer.json has one text for an id: {text!r}, the second of {id}, is left out", stacklevel=3
             )
-    for text, id in _number_added(texts.values(), written["vocab"]).items():
+    for text, id in _number_added(texts.values(), _token_names(written)).items():
         if texts.get(id) != text:
             raise InputError(
                 f"in a tokenizer.json the special token {text!r} would get the id {id}, "
                 f"not {model.special_tokens[text]}: rename it"
             )
-    pre_tokenizer = _to_pre_tokenizer(Pattern(model.pattern))
+    normalizer = _translate_steps(_spell_out(model.normalizer, model.kind), "regex", "tokenizer.json")
+    decoder = [_BYTE_LEVEL] if model.alphabet == "bytes" else list(model.decoder or [{"type": "Fuse"}])
     return {
         "version": "1.0",
         "truncation": None,
@@ -4939,32 +5103,137 @@ def _to_tokenizer_json(model: Model) -> dict:
         "added_tokens": [
             {"id": id, "content": text, **model.flags.get(text, AddedToken())._asdict()} for id, text in texts.items()
         ],
-        "normalizer": None,
-        "pre_tokenizer": pre_tokenizer,
+        "normalizer": _in_sequence(normalizer, "normalizers"),
+        "pre_tokenizer": _in_sequence(_write_pre_tokenizers(model), "pretokenizers"),
         "post_processor": model.post_processor,
-        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "decoder": _in_sequence([] if decoder == [_JOINED_BY_SPACES] else decoder, "decoders"),
         "model": written,
     }
 
 
-def _to_pre_tokenizer(pattern: Pattern) -> dict:
-    """Write the "pre_tokenizer" object: Splits by regular expressions, and ByteLevel, which knows GPT-2's."""
-    sources = [pattern.source] if isinstance(pattern.source, (str, Metaspace)) else list(pattern.source)
-    add_prefix_space = sources[0] == Metaspace(" ")
-    sources = sources[add_prefix_space:]
-    by_regex = sources == [PATTERNS["gpt2"]]
-    byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": add_prefix_space,
-        "trim_offsets": True,
-        "use_regex": by_regex,
-    }
-    if by_regex or sources == [PATTERNS["none"]]:
-        return byte_level
-    require(not add_prefix_space, "a tokenizer.json adds a space before text with the patterns gpt2 and none only")
-    texts = [_translate_regex(source, "regex", "tokenizer.json") for source in sources]
-    splits = [{"type": "Split", "pattern": {"Regex": text}, "behavior": "Isolated", "invert": False} for text in texts]
-    return {"type": "Sequence", "pretokenizers": [*splits, byte_level]}
+def _flatten(part: object, key: str, where: str) -> list[dict]:
+    """List the steps of a normalizer, a pre_tokenizer or a decoder; `key` is that of the steps in a Sequence."""
+    steps, left = [], [] if part is None else [part]
+    while left:
+        step = left.pop()
+        if not isinstance(step, dict) or not isinstance(step.get("type"), str):
+            raise InputError(f"{where}: no step among the {key}: {json.dumps(step)[:100]}")
+        if step["type"] != "Sequence":
+            steps.append(step)
+            continue
+        require(isinstance(step.get(key), list), f"{where}: a Sequence without {key}: {json.dumps(step)[:100]}")
+        left += step[key][::-1]
+    return steps
+
+
+def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
+    """Write several steps as one Sequence."""
+    return ({"type": "Sequence", key: [*steps]} if len(steps) > 1 else steps[0]) if steps else None
+
+
+def _translate_steps(steps: Sequence[dict], dialect: str, where: str) -> list[dict]:
+    """Translate the regular expressions in the steps of a normalizer from one dialect to the other."""
+    texts = [step["pattern"].get("Regex") if isinstance(step.get("pattern"), dict) else None for step in steps]
+    return [
+        step | {"pattern": {"Regex": _translate_regex(text, dialect, where)}} if isinstance(text, str) else step
+        for step, text in zip(steps, texts, strict=True)
+    ]
+
+
+_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+_BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
+_NAMED = {"BertPreTokenizer": "bert", "Whitespace": "whitespace", "WhitespaceSplit": "whitespace-split"}
+_PUNCTUATION = r"[!-/:-@\[-`{-~\p{P}]"
+# Without a decoder, tokens are joined by spaces: as those of a WordPiece which all begin a word.
+_JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
+
+
+def _read_pre_tokenizer(part: dict, where: str) -> list[PatternStep]:
+    """Read one pre-tokenizer as steps of a pattern."""
+    match part:
+        case {"type": "ByteLevel"}:
+            prefix, by_regex = part.get("add_prefix_space", True), part.get("use_regex", True)
+            return [Metaspace(" ")] * bool(prefix) + ["gpt2"] * bool(by_regex)
+        case {"type": "Split", "pattern": {"Regex": str(text)}, "behavior": behavior, "invert": bool(invert)}:
+            text = _translate_regex(text, "oniguruma", where)
+            text = f"(?:{text})" if regex.fullmatch(r"[\w-]*", text) else text  # not a name
+        case {"type": "Split", "pattern": {"String": str(text)}, "behavior": behavior, "invert": bool(invert)}:
+            text = f"(?:{regex.escape(text)})"
+        case {"type": "CharDelimiterSplit", "delimiter": str(text)}:
+            text, behavior, invert = f"(?:{regex.escape(text)})", "Removed", False
+        case {"type": "Punctuation"}:
+            text, behavior, invert = _PUNCTUATION, part.get("behavior", "Isolated"), False
+        case {"type": "Digits", "individual_digits": bool(single)}:
+            text, behavior, invert = r"\p{N}" if single else r"\p{N}+", "Isolated", False
+        case {"type": "Metaspace", "replacement": str(mark)}:
+            scheme = part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "never")
+            return [Metaspace(mark, scheme)] + [_before(mark)] * bool(part.get("split", True))
+        case {"type": str(name)} if name in _NAMED:
+            return [_NAMED[name]]
+        case _:
+            behavior = None
+    known = isinstance(behavior, str) and behavior in _BEHAVIORS
+    require(known, f"{where}: a pre_tokenizer that is not supported: {json.dumps(part)[:200]}")
+    return [Split(text, _BEHAVIORS[behavior], invert)]
+
+
+def _before(mark: str) -> Split:
+    """Make the step that cuts before each mark, as Hugging Face's Metaspace does."""
+    return Split(f"(?:{regex.escape(mark)})", "merged_with_next")
+
+
+def _read_pre_tokenizers(parts: Sequence[dict], where: str) -> PatternSource:
+    """Read the steps of a pattern. A ByteLevel may be the last."""
+    for part in parts[:-1]:
+        require(part["type"] != "ByteLevel", f"{where}: a ByteLevel that is not the last pre_tokenizer")
+    steps = [step for part in parts for step in _read_pre_tokenizer(part, where)]
+    if not any(isinstance(step, (str, Split)) for step in steps):
+        steps.append("none")
+    return steps if len(steps) > 1 else steps[0]
+
+
+def _write_pre_tokenizers(model: Model) -> list[dict]:
+    """Write the steps of a pattern, and ByteLevel, which knows GPT-2's."""
+    source = Pattern(model.pattern).source
+    steps = source if type(source) is tuple else (source,)
+    steps, last = tuple(step for step in steps if step != PATTERNS["none"]), []
+    if model.alphabet == "bytes":
+        by_regex = steps[-1:] == (PATTERNS["gpt2"],)
+        steps = steps[: len(steps) - by_regex]
+        prefix = steps[-1:] == (Metaspace(" "),)
+        steps = steps[: len(steps) - prefix]
+        last = [_BYTE_LEVEL | {"add_prefix_space": prefix, "use_regex": by_regex}]
+    written = []
+    while steps:
+        part, n = _write_pre_tokenizer(steps)
+        written.append(part)
+        steps = steps[n:]
+    return written + last
+
+
+def _write_pre_tokenizer(steps: tuple[PatternStep, ...]) -> tuple[dict, int]:
+    """Write the pre-tokenizer of the first of some steps; returns it, and how many steps it is."""
+    for type_name, name in _NAMED.items():
+        known = PATTERNS[name] if type(PATTERNS[name]) is tuple else (PATTERNS[name],)
+        if steps[: len(known)] == known:
+            return {"type": type_name}, len(known)
+    step = steps[0]
+    if isinstance(step, Metaspace):
+        split = steps[1:2] == (_before(step.replacement),)
+        return {"type": "Metaspace", **step._asdict(), "split": split}, 1 + split
+    text, behavior, invert = (step, "isolated", False) if isinstance(step, str) else step
+    pattern = {"Regex": _translate_regex(text, "regex", "tokenizer.json")}
+    behavior = behavior.title().replace("_", "")
+    return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}, 1
+
+
+_TYPES = {"BPE": "bpe", "WordPiece": "wordpiece", "Unigram": "unigram"}
+
+
+def _type_of(written: dict) -> object:
+    """Tell the type of a "model" object; in files of before 2022 only its keys say it."""
+    by_keys = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
+    return written.get("type", next((name for key, name in by_keys.items() if key in written), None))
 
 
 def read_huggingface(data: dict, where: str) -> Model:
@@ -4975,41 +5244,65 @@ def read_huggingface(data: dict, where: str) -> Model:
 
     written = data.get("model")
     check(isinstance(written, dict), "not a tokenizer.json: it has no model")
-    kind = written.get("type", "BPE")
-    known = isinstance(kind, str) and kind.lower() in KINDS
-    check(known and (kind != "BPE" or isinstance(written.get("merges"), list)), f"its model is not a BPE but {kind!r}")
-    normalizer = data.get("normalizer")
-    check(
-        not normalizer or normalizer == {"type": "Sequence", "normalizers": []},
-        f"a normalizer is not supported: {json.dumps(normalizer)[:100]}",
-    )
+    kind = _type_of(written)
+    known = isinstance(kind, str) and _TYPES.get(kind) in KINDS
+    check(known, f"a model of type {kind!r} is not supported, only {', '.join(_TYPES)}")
+    check(kind != "BPE" or isinstance(written.get("merges"), list), "its BPE has no list of merges")
     for key in ("truncation", "padding"):
         check(not data.get(key), f"{key} is not supported: what it adds or takes away is not the text's")
-    decoder = data.get("decoder")
-    check(
-        not decoder or (isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"),
-        f"a decoder that is not ByteLevel is not supported: {json.dumps(decoder)[:100]}",
-    )
+    parts = _flatten(data.get("pre_tokenizer"), "pretokenizers", where)
+    alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
+    check(alphabet == "characters" or kind == "BPE", f"a model of type {kind} with ByteLevel is not supported")
     post_processor = data.get("post_processor")
     check(post_processor is None or isinstance(post_processor, dict), "its post_processor is not an object")
     ids, flags = _read_added_tokens(data.get("added_tokens") or [], where)
-    fields = KINDS[kind.lower()].read(written, list(ids), where)
-    special_tokens = _number_added(ids, written["vocab"])
+    fields = KINDS[_TYPES[kind]].read(written, list(ids), alphabet, where)
+    fields |= _read_steps(data, parts, alphabet, where)
+    names = _token_names(written)
+    special_tokens = _number_added(ids, names)
     for text, id in special_tokens.items():
         if ids[text] != id or not _is_id(ids[text]):
             raise InputError(f"{where}: the added token {text!r} has the ids {id} and {ids[text]!r}")
     check(len(set(ids.values())) == len(ids), "two added tokens have one id")
-    pattern = _read_pre_tokenizer(data.get("pre_tokenizer"), where)
     fields |= {"special_tokens": special_tokens, "flags": flags, "post_processor": post_processor}
-    model = Model(**fields, kind=kind.lower(), pattern=pattern)
+    with _blaming(where):
+        model = Model(**fields, kind=_TYPES[kind], alphabet=alphabet)
     if model.ignore_merges:
-        for text in (text for text, flag in flags.items() if flag.single_word and text in written["vocab"]):
+        for text in (text for text, flag in flags.items() if flag.single_word and text in names):
             # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
             check(
                 model.special_tokens[text] in model.ordinary,
                 f"single_word {text!r} with ignore_merges is not supported",
             )
     return model
+
+
+def _read_steps(data: dict, parts: Sequence[dict], alphabet: str, where: str) -> dict:
+    """Read the normalizer, the pattern and the decoder: fields of Model."""
+    normalizer = _translate_steps(_flatten(data.get("normalizer"), "normalizers", where), "oniguruma", where)
+    decoder = _flatten(data.get("decoder"), "decoders", where)
+    by_bytes = [step for step in decoder if step["type"] == "ByteLevel"]
+    if alphabet == "bytes":
+        others = [step for step in decoder if step not in by_bytes]
+        require(not others, f"{where}: a decoder that is not ByteLevel is not supported: {json.dumps(others)[:100]}")
+        decoder = []
+    else:
+        require(not by_bytes, f"{where}: a decoder ByteLevel is not supported without a pre_tokenizer ByteLevel")
+        decoder = decoder or [_JOINED_BY_SPACES]
+    with _blaming(where):
+        fields = {"normalizer": normalizer, "pattern": _read_pre_tokenizers(parts, where), "decoder": decoder}
+        Normalizer(normalizer)
+        decoded_tokens({}, decoder)
+    return fields
+
+
+@contextlib.contextmanager
+def _blaming(where: str) -> Iterator[None]:
+    """Say in which file an error is."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(str(error) if where in str(error) else f"{where}: {error}") from None
 
 
 def _read_added_tokens(added: object, where: str) -> tuple[dict[str, object], dict[str, AddedToken]]:
@@ -5026,34 +5319,6 @@ def _read_added_tokens(added: object, where: str) -> tuple[dict[str, object], di
         if (found := AddedToken(*values)) != AddedToken():
             flags[token["content"]] = found
     return ids, flags
-
-
-def _read_pre_tokenizer(pre_tokenizer: object, where: str) -> PatternSource:
-    """Read the patterns of Splits and of ByteLevel, which may put a space before text."""
-    parts = pre_tokenizer
-    if isinstance(pre_tokenizer, dict):
-        parts = pre_tokenizer.get("pretokenizers") if pre_tokenizer.get("type") == "Sequence" else [pre_tokenizer]
-    patterns = []
-    if isinstance(parts, list) and parts:
-        for part in parts[:-1]:
-            match part:
-                case {"type": "Split", "pattern": {"Regex": str(text)}, "behavior": "Isolated", "invert": False}:
-                    text = _translate_regex(text, "oniguruma", where)
-                    patterns.append(f"(?:{text})" if regex.fullmatch(r"[\w-]*", text) else text)  # not a name
-                case {"type": "Split", "pattern": {"String": str(text)}, "behavior": "Isolated", "invert": False}:
-                    patterns.append(f"(?:{regex.escape(text)})")
-                case {"type": "Digits", "individual_digits": bool(single)}:
-                    patterns.append(r"\p{N}" if single else r"\p{N}+")
-                case _:
-                    break
-        last = parts[-1]
-        if len(patterns) == len(parts) - 1 and isinstance(last, dict) and last.get("type") == "ByteLevel":
-            prefix, by_regex = last.get("add_prefix_space", True), last.get("use_regex", True)
-            patterns += ["gpt2"] * bool(by_regex)
-            if patterns in ([], ["gpt2"]) or not prefix:
-                steps = [Metaspace(" ")] * bool(prefix) + (patterns or ["none"])
-                return steps if len(steps) > 1 else steps[0]
-    raise InputError(f"{where}: a pre_tokenizer that is not supported: {json.dumps(pre_tokenizer)[:200]}")
 
 
 # Files and folders
@@ -5186,6 +5451,8 @@ def _holds(folder: Path, format: Format, model: Model) -> bool:
 
 
 KINDS = {"bpe": Kind(learn, bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe)}
+for _name, _write, _read in (("wordpiece", write_wordpiece, read_wordpiece), ("unigram", write_unigram, read_unigram)):
+    KINDS.setdefault(_name, KINDS["bpe"]._replace(write=_write, read=_read))
 
 
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────────────────────────
