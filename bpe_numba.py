@@ -70,6 +70,7 @@ import sysconfig
 import tempfile
 import threading
 import time
+import unicodedata
 import warnings
 import zipfile
 import zlib
@@ -1813,45 +1814,778 @@ def _find_cut(text, start, stop, tables, special, longest, whole_tokens):
 
 
 # ─── Normalizing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Most steps change characters one by one: such steps in a row are one _CharMap, and one pass over the text. Unicode's
+# normal forms, white space at the ends, and regular expressions are passes of their own; but a decomposition whose
+# accents the next step removes is part of the map, since then no two characters are left that it would reorder.
+
+
+class _CharMap(NamedTuple):
+    """What characters become, one by one; and keys of several characters, where the longest one counts."""
+
+    numbers: np.ndarray  # int64[0x110000]  of the replacement of a character, from 1 on; 0: it stays as it is
+    texts: np.ndarray  # uint8[…]           the replacements end to end, and PADDING
+    offsets: np.ndarray  # int64[R + 2]     number r is texts[offsets[r] : offsets[r + 1]]
+    keys: Mapping[str, int] = {}  # with the numbers of their replacements
+    prefix: bytes = b""  # written before each text that is not empty
+    suffix: bytes = b""  # and behind it
+    by_cluster: bool = False  # keys are those of spm_precompiled: see _shortest_key
+    squeezes: bool = False  # spaces are left out at both ends, and behind spaces
+    trimmed: bytes = b""  # what else is left out at the end then
+    inexact: frozenset[int] = frozenset()  # characters that need the steps one after another
+
+
+def _char_map(changes: Mapping[str, str], **fields) -> _CharMap:
+    """Make the map of these changes, of one character or of several each."""
+    texts = [text.encode("utf-8", "surrogateescape") for text in changes.values()]
+    numbers = np.zeros(N_CODE_POINTS, np.int64)
+    single = np.array([len(key) == 1 for key in changes], bool)
+    numbers[list(map(ord, itertools.compress(changes, single)))] = 1 + np.flatnonzero(single)
+    keys = {key: number for number, key in enumerate(changes, 1) if len(key) > 1}
+    return _CharMap(numbers, _with_padding(b"".join(texts)), np.cumsum([0, 0, *map(len, texts)]), keys, **fields)
+
+
+def _uniform_map(source: str, text: str = "") -> _CharMap:
+    """Make the map of each character that matches a one-character expression to the same text."""
+    return _char_map({"": text})._replace(numbers=_code_points_matching(source).astype(np.int64))
+
+
+def _composed(first: _CharMap, second: _CharMap) -> _CharMap | None:
+    """Make one map of two; None if that would not be the same."""
+    after = (second.keys, second.prefix, second.suffix, second.squeezes, second.by_cluster)
+    replaced = set(map(ord, bytes(first.texts[:-PADDING]).decode("utf-8", "surrogateescape")))
+    if any(after) or first.squeezes or first.inexact or second.inexact & replaced:
+        return None
+    stage = _MapPass(second)
+    n = len(first.offsets) - 1
+    spans = np.stack([first.offsets[:-1], first.offsets[1:], np.full(n, INSIDE), np.arange(n)], axis=1)
+    texts, spans = stage.apply(first.texts, spans)
+    bare = texts[:-PADDING].tobytes()
+    return first._replace(
+        numbers=np.where(first.numbers > 0, first.numbers, second.numbers + (n - 1) * (second.numbers > 0)),
+        texts=_with_padding(bare + second.texts[:-PADDING].tobytes()),
+        offsets=np.concatenate([spans[:, START], len(bare) + second.offsets[1:]]),
+        prefix=stage.rewrite(first.prefix),
+        suffix=stage.rewrite(first.suffix),
+        inexact=frozenset(code for code in second.inexact if not first.numbers[code]),
+    )
+
+
+@struct
+class _MapTables:
+    """A _CharMap for kernels."""
+
+    entries: np.ndarray  # uint32[0x110000]  the number of a replacement << 3, and the bits below
+    ascii: np.ndarray  # int16[256]          the byte that a character of one byte becomes; -1: ask `entries`
+    texts: np.ndarray
+    offsets: np.ndarray
+    keys: _WordTable  # with the numbers of their replacements
+    longest_key: int  # in characters
+    affixes: np.ndarray  # uint8[…]          prefix, suffix and `trimmed`
+    affix_stops: np.ndarray  # int64[3]
+    clusters: _ScanTables  # the pattern of grapheme clusters
+    by_cluster: bool
+    squeezes: bool
+    keeps_ascii: bool  # all of it
+
+
+BEGINS_KEY, CONTINUES_KEY, INEXACT = 1, 2, 4  # bits of entries
+MAX_CLUSTER_BYTES = 5  # that spm_precompiled replaces as a whole
+
+_EXTEND = r"[\p{GCB=Extend}\p{GCB=ZWJ}]"
+_HANGUL = r"\p{GCB=L}*(?:\p{GCB=V}+|\p{GCB=LV}\p{GCB=V}*|\p{GCB=LVT})\p{GCB=T}*|\p{GCB=L}+|\p{GCB=T}+"
+_CONJUNCT = rf"\p{{InCB=Consonant}}(?:{_EXTEND}*\p{{InCB=Linker}}{_EXTEND}*\p{{InCB=Consonant}})*"
+_EMOJI = r"\p{Extended_Pictographic}(?:\p{GCB=Extend}*\p{GCB=ZWJ}\p{Extended_Pictographic})*|\p{GCB=RI}{2}"
+_CONTROL = r"\p{GCB=CN}\r\n"
+_CLUSTER = (
+    rf"\r\n|\p{{GCB=Prepend}}*(?:{_HANGUL}|{_EMOJI}|{_CONJUNCT}|[^{_CONTROL}])"
+    rf"[\p{{GCB=Extend}}\p{{GCB=ZWJ}}\p{{GCB=SpacingMark}}]*|[{_CONTROL}]"
+)  # Unicode's Annex 29; \X of `regex` cannot be compiled
+
+
+@functools.lru_cache(maxsize=1)
+def _cluster_tables() -> _ScanTables:
+    """Compile the pattern of grapheme clusters, for `_match_end` only."""
+    dfa = _Dfa(_RegexParser(_CLUSTER).parse())
+    return _ScanTables(np.zeros(1, np.uint32), 0, dfa.class_of, *dfa.build(), np.zeros((1, 1), bool))
+
+
+def _map_tables(chars: _CharMap) -> _MapTables:
+    """Make the tables of `_map_characters`."""
+    entries = (chars.numbers << 3).astype(np.uint32)
+    for bit, codes in (
+        (BEGINS_KEY, [ord(key[0]) for key in chars.keys]),
+        (CONTINUES_KEY, [ord(char) for key in chars.keys for char in key[1:]]),
+        (INEXACT, list(chars.inexact)),
+    ):
+        entries[codes] |= np.uint32(bit)
+    ascii = np.full(256, -1, np.int16)
+    key_in_ascii = bool((entries[:0x80] & CONTINUES_KEY).any())
+    for code, entry in enumerate(entries[:0x80].tolist()):
+        start, stop = chars.offsets[entry >> 3], chars.offsets[(entry >> 3) + 1]
+        if entry < 8:
+            ascii[code] = code
+        elif stop - start == 1:
+            ascii[code] = chars.texts[start]
+        if (key_in_ascii and entry & BEGINS_KEY) or entry & INEXACT or chr(code) in "\r" * chars.by_cluster:
+            ascii[code] = -1
+    if chars.squeezes:
+        ascii[ascii == ord(" ")] = -1
+    keeps_ascii = bool((ascii[:0x80] == np.arange(0x80)).all())
+    affixes = (chars.prefix, chars.suffix, chars.trimmed)
+    keys, encoded = _new_word_table(64, 64), [key.encode() for key in chars.keys]
+    numbers = np.fromiter(chars.keys.values(), np.int64, len(encoded))
+    _add_words(
+        keys, _with_padding(b"".join(encoded)), 0, np.cumsum([*map(len, encoded)], dtype=np.int64), len(encoded),
+        numbers, np.empty((3, len(encoded) + 16), np.uint64),
+    )  # fmt: skip
+    clusters = _cluster_tables() if chars.by_cluster else _compile_stage(PATTERNS["none"]).tables
+    return _MapTables(
+        entries, ascii, chars.texts, chars.offsets, keys, max(map(len, chars.keys), default=0),
+        _with_padding(b"".join(affixes)), np.cumsum([*map(len, affixes)]),
+        clusters, chars.by_cluster, chars.squeezes, keeps_ascii,
+    )  # fmt: skip
+
+
+@kernel
+def _longest_key(text, position, size, stop, tables):
+    """Find the longest key at a position: the number of its replacement << 32 | its bytes; or -1.
+
+    The first character has `size` bytes. Keys are looked up while the characters can be those of one.
+    """
+    entries, end, n = tables.entries, position + size, 1
+    while n < tables.longest_key and end < stop:
+        character = _decode_character(text, end, stop)
+        if not entries[character >> 3] & u32(CONTINUES_KEY):
+            break
+        end += character & 7
+        n += 1
+    while end > position + size:
+        number = _find_value(text, position, end - position, tables.keys.entries, tables.keys.long_words)
+        if number >= 0:
+            return number << 32 | (end - position)
+        end -= 1
+        while text[end] & 0xC0 == 0x80:
+            end -= 1
+    return i64(-1)
+
+
+@kernel
+def _shortest_key(text, position, stop, tables):
+    """Find the shortest key that a grapheme cluster begins with; returns as `_longest_key` does, but for the cluster.
+
+    So spm_precompiled replaces the whole cluster, with what is behind the key.
+    """
+    entries, end = tables.entries, position
+    while end < stop:
+        character = _decode_character(text, end, stop)
+        number = i64(entries[character >> 3] >> u32(3)) if end == position else i64(-1)
+        end += character & 7
+        if number < 0:
+            number = _find_value(text, position, end - position, tables.keys.entries, tables.keys.long_words)
+        if number > 0:
+            return number << 32 | (stop - position)
+    return i64(-1)
+
+
+@kernel
+def _copy_bytes(source, start, stop, out, n):
+    """Copy source[start : stop] to out[n :]; returns where it ends there. Both have PADDING behind."""
+    for k in range(start, stop, 8):
+        store_u64(out, n + k - start, load_u64(source, k))
+    return n + stop - start
+
+
+@kernel
+def _without_leading_spaces(out, start, n):
+    """Move out[start : n] over the spaces that it begins with; returns where it ends then."""
+    first = start
+    while first < n and out[first] == 32:
+        first += 1
+    for k in range(first, n):
+        out[start + k - first] = out[k]
+    return n - (first - start)
+
+
+@kernel
+def _trimmed_end(out, start, n, tables):
+    """Find where out[start : n] ends without the spaces, and what else is trimmed, at its end."""
+    affixes, stops = tables.affixes, tables.affix_stops
+    size = stops[2] - stops[1]
+    while n > start:
+        if out[n - 1] == 32:
+            n -= 1
+        elif size and n - size >= start and _equal(out, n - size, affixes, stops[1], size):
+            n -= size
+        else:
+            break
+    return n
+
+
+@kernel
+def _map_text(text, start, stop, id, tables, out, begin):
+    """Map text[start : stop] to out[begin :]; returns `out`, or a longer one, and where it ends there; -1 if inexact.
+
+    There must be room for the text as it is, and for `room` more; so there is always, for what is left of it.
+    """
+    entries, ascii, texts, offsets = tables.entries, tables.ascii, tables.texts, tables.offsets
+    affixes, stops, room = tables.affixes, tables.affix_stops, len(tables.affixes) + 2 * PADDING
+    squeezes, by_cluster, keeps_ascii = tables.squeezes, tables.by_cluster, tables.keeps_ascii
+    has_keys = by_cluster or tables.longest_key > 0
+    n = begin if id == CONTINUES else _copy_bytes(affixes, 0, stops[0], out, begin)
+    position, cluster_end, is_blank = start, start, True
+    while position < stop:
+        word = load_u64(text, position) | load_u64(text, position + 1) if keeps_ascii else ALL_ONES
+        if not word & u64(0x8080808080808080) and position + 8 <= stop:
+            store_u64(out, n, load_u64(text, position))
+            position, n = position + 8, n + 8
+            continue
+        lead = text[position]
+        if ascii[lead] >= 0 and not (has_keys and text[position + 1] >= 0x80):
+            out[n] = ascii[lead]
+            position, n = position + 1, n + 1
+            continue
+        character = _decode_character(text, position, stop)
+        size, entry, found, chunk = character & 7, entries[character >> 3], i64(-1), n
+        if entry & u32(INEXACT):
+            return out, -1
+        if by_cluster and position >= cluster_end:
+            cluster_end = _match_end(text, position, stop, tables.clusters)
+            if size < cluster_end - position <= MAX_CLUSTER_BYTES:
+                found = _shortest_key(text, position, cluster_end, tables)
+        elif entry & u32(BEGINS_KEY) and not by_cluster:
+            found = _longest_key(text, position, size, stop, tables)
+        number = found >> 32 if found >= 0 else i64(entry >> u32(3))
+        size = found & 0xFFFFFFFF if found >= 0 else size
+        if number:
+            out = _reserve(out, n + offsets[number + 1] - offsets[number] + stop - position + room)
+            n = _copy_bytes(texts, offsets[number], offsets[number + 1], out, n)
+        else:
+            n = _copy_bytes(text, position, position + size, out, n)
+        if squeezes:
+            is_blank = is_blank and n == chunk + 1 and out[chunk] == 32
+            is_behind_space = out[chunk - 1] == 32 if chunk > begin else id != CONTINUES
+            n = _without_leading_spaces(out, chunk, n) if is_behind_space else n
+        position += size
+    if squeezes:
+        n = _trimmed_end(out, begin, n, tables)
+    return out, n if is_blank and squeezes and n == begin else _copy_bytes(affixes, stops[0], stops[1], out, n)
+
+
+@kernel
+def _map_characters(text, spans, tables):
+    """Map the spans of a text that are no special tokens; returns text and spans, and whether that is exact."""
+    mapped, n, room = np.empty(spans.shape, np.int64), 0, len(tables.affixes) + 2 * PADDING
+    out = np.empty(len(text) + room, np.uint8)
+    for p in range(len(spans)):
+        start, stop, begin, id = spans[p, START], spans[p, STOP], n, spans[p, ID]
+        out = _reserve(out, n + stop - start + room)
+        if id >= 0:
+            n = _copy_bytes(text, start, stop, out, n)
+        elif start < stop:
+            out, n = _map_text(text, start, stop, id, tables, out, n)
+            if n < 0:
+                return out, mapped, False
+        mapped[p, START], mapped[p, STOP], mapped[p, ID], mapped[p, TEXT] = begin, n, id, spans[p, TEXT]
+    for k in range(PADDING):
+        out[n + k] = 0
+    return out[: n + PADDING], mapped, True
+
+
+@kernel
+def _strip_spans(text, spans, char_kinds, left, right):
+    """Take white space off the ends of the spans that are no special tokens, in place."""
+    for p in range(len(spans)):
+        start, stop = spans[p, START], spans[p, STOP]
+        if spans[p, ID] >= 0:
+            continue
+        while left and _kind_behind(text, start, stop, char_kinds) & SPACE:
+            start += _decode_character(text, start, stop) & 7
+        while right and stop > start and _kind_before(text, start, stop, char_kinds) & SPACE:
+            stop -= 1
+            while text[stop] & 0xC0 == 0x80:
+                stop -= 1
+        spans[p, START], spans[p, STOP] = start, stop
+
+
+class _Pass:
+    """One pass of a Normalizer over the text.
+
+    joined      bool[0x110000]: characters that may change with those before them; None: text is cut nowhere
+    unfinished  characters that its result must not end with where text is cut behind it
+    alone       the pass for a character alone, whose neighbours are no ends
+    """
+
+    joined: np.ndarray | None = None
+    unfinished: str = ""
+
+    @property
+    def alone(self) -> _Pass:
+        return self
+
+    def rewrite(self, data: bytes) -> bytes:
+        """Change one text that goes on from another."""
+        text, spans = self.apply(_with_padding(data), np.array([[0, len(data), CONTINUES, 0]]))
+        return text[spans[0, START] : spans[0, STOP]].tobytes()
+
+    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Change the spans of a padded text that are no special tokens, by `change`; returns text and spans."""
+        changed = [
+            self.change(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape") if id < 0 else data
+            for start, stop, id, _ in spans.tolist()
+            for data in [text[start:stop].tobytes()]
+        ]
+        edges = np.cumsum([0, *map(len, changed)])
+        return _with_padding(b"".join(changed)), np.column_stack([edges[:-1], edges[1:], spans[:, ID:]])
+
+    def change(self, text: str) -> str:
+        """Change one text."""
+        raise NotImplementedError
+
+
+class _MapPass(_Pass):
+    """Map characters; `steps` are what else does it, where that would not be exact."""
+
+    def __init__(self, chars: _CharMap, steps: Sequence[_Pass] = ()):
+        self.chars, self.steps, self.tables = chars, steps, _map_tables(chars)
+        self.unfinished = " ▁" if chars.squeezes else ""
+        if not chars.suffix:
+            self.joined = np.zeros(N_CODE_POINTS, bool)
+            self.joined[[*map(ord, set().union(*(key[1:] for key in chars.keys))), *chars.inexact]] = True
+            if chars.by_cluster:
+                self.joined |= _code_points_matching(r"[^\p{GCB=Other}\p{GCB=CN}\r]|\p{InCB=Consonant}")
+                self.joined |= _code_points_matching(r"\p{Extended_Pictographic}")
+
+    @property
+    def alone(self) -> _Pass:
+        return _MapPass(self.chars._replace(squeezes=False), self.steps)
+
+    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Change the spans of a padded text that are no special tokens; returns text and spans."""
+        mapped, mapped_spans, is_exact = _map_characters(text, spans, self.tables)
+        if is_exact:
+            return mapped, mapped_spans
+        for step in self.steps:
+            text, spans = step.apply(text, spans)
+        return text, spans
+
+
+class _NormalForm(_Pass):
+    """Bring text into a normal form of Unicode."""
+
+    def __init__(self, form: str):
+        self.form, self.joined = form, _joined_by_normal_forms()
+
+    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Change the spans of a padded text that are no special tokens; returns text and spans."""
+        data = text.tobytes()
+        if data.isascii() or unicodedata.is_normalized(self.form, data.decode("utf-8", "surrogateescape")):
+            return text, spans  # what is part of a text in a normal form is in it too
+        return super().apply(text, spans)
+
+    def change(self, text: str) -> str:
+        """Normalize one text."""
+        return unicodedata.normalize(self.form, text)
+
+
+@functools.lru_cache(maxsize=1)
+def _joined_by_normal_forms() -> np.ndarray:
+    """Find the characters that a normal form may reorder, or compose with one before them, bool[0x110000]."""
+    seconds = {chr(code) for code in [*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)]}  # vowels and ends of Hangul
+    for char in _matching(r"\p{NFD_QC=N}"):
+        seconds.update(unicodedata.normalize("NFD", char)[1:])
+    joined = np.zeros(N_CODE_POINTS, bool)
+    for char in _matching(r"\p{NFKD_QC=N}|\p{M}|[\u1161-\u1175\u11a8-\u11c2]"):
+        first = unicodedata.normalize("NFKD", char)[0]
+        joined[ord(char)] = first in seconds or unicodedata.combining(first) > 0
+    return joined
+
+
+def _matching(source: str) -> list[str]:
+    """List the characters that match a one-character expression."""
+    return list(map(chr, np.flatnonzero(_code_points_matching(source)).tolist()))
+
+
+class _StripPass(_Pass):
+    """Take white space off the ends."""
+
+    def __init__(self, left: bool, right: bool):
+        self.left, self.right = left, right
+
+    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Shorten the spans of a padded text that are no special tokens; returns text and spans."""
+        spans = spans.copy()
+        _strip_spans(text, spans, _char_kinds(), self.left, self.right)
+        return text, spans
+
+
+class _RegexPass(_Pass):
+    """Replace what a regular expression matches."""
+
+    def __init__(self, source: str, content: str):
+        self.regex, self.content = regex.compile(source), content
+
+    def change(self, text: str) -> str:
+        """Replace all matches in one text."""
+        return self.regex.sub(lambda _: self.content, text)
+
+
+@functools.lru_cache(maxsize=2)
+def _decomposition_map(form: str) -> _CharMap:
+    """Make the map of each character alone to its decomposition in NFD or NFKD."""
+    chars = _matching(rf"\p{{{form}_QC=N}}")
+    return _char_map({char: unicodedata.normalize(form, char) for char in chars})
+
+
+def _fused(form: str, chars: _CharMap) -> _CharMap | None:
+    """Make one map of a decomposition and a map behind it; None if that does not remove accents.
+
+    It is exact for a text in whose decomposition no character is left that is reordered: they are 36 when BERT's
+    normalizer removes accents, such as the Hangul tone marks, and none when StripAccents does.
+    """
+    marks = [mark for mark in _matching(r"\p{M}") if unicodedata.combining(mark)]
+    left = {mark for mark in marks if (n := chars.numbers[ord(mark)]) == 0 or chars.offsets[n] < chars.offsets[n + 1]}
+    if "\u0301" in left:
+        return None
+    inexact = [char for char in _matching(rf"\p{{{form}_QC=N}}") if left & set(unicodedata.normalize(form, char))]
+    fused = _composed(_decomposition_map(form), chars)
+    return fused and fused._replace(inexact=frozenset(map(ord, [*left, *inexact])))
+
+
+def _plan(steps: Sequence[_CharMap | _Pass]) -> list[_Pass]:
+    """Make passes over the text of steps: maps in a row are one."""
+    maps: list[_CharMap | _Pass] = []
+    for step in steps:
+        both = isinstance(step, _CharMap) and maps and isinstance(maps[-1], _CharMap) and _composed(maps[-1], step)
+        maps[-1 if both else len(maps) :] = [both or step]
+    plan = [step if isinstance(step, _Pass) else _MapPass(step) for step in maps]
+    for k in range(len(maps) - 2, -1, -1):
+        if isinstance(maps[k], _NormalForm) and maps[k].form in ("NFD", "NFKD") and isinstance(maps[k + 1], _CharMap):
+            fused, first = _fused(maps[k].form, maps[k + 1]), k
+            if fused and k and isinstance(maps[k - 1], _CharMap) and (all_three := _composed(maps[k - 1], fused)):
+                fused, first = all_three, k - 1
+            if fused:
+                plan[first : k + 2] = [_MapPass(fused, plan[first : k + 2])]
+    return plan
+
+
+def _read_charsmap(text: str) -> dict[str, str]:
+    """Read the keys and replacements of a precompiled charsmap, in base64; raises InputError if it is damaged.
+
+    It is the number of bytes of a trie, uint32; the trie; and the replacements, each with a NUL behind. The trie is a
+    double array as Darts-clone writes it (Yata 2008): the child of the node at p by the byte b is at p ^ b, where p is
+    the node's place ^ its offset; if a key ends there, its replacement is where the unit at p says.
+    """
+    blob = base64.b64decode(text, validate=True)
+    size = int.from_bytes(blob[:4], "little")
+    units, texts = np.frombuffer(blob[4 : 4 + size // 4 * 4], "<u4").astype(np.int64), blob[4 + size :]
+    damaged = InputError(f"the precompiled charsmap is damaged, or cut off: it has {len(blob):,} bytes")
+    if not size or len(units) != size / 4 or not texts.endswith(b"\0"):
+        raise damaged
+    offsets = units >> 10 << ((units & 1 << 9) >> 6)
+    labels, changes, n_nodes = np.arange(1, 256), {}, 0
+    prefixes, nodes = [b""], offsets[:1]
+    try:
+        while len(nodes) and n_nodes <= len(units):
+            n_nodes += len(nodes)
+            parents, found = np.nonzero(units[nodes[:, None] ^ labels] & 0x800000FF == labels)
+            places = nodes[parents] ^ labels[found]
+            prefixes = [prefixes[k] + BYTES[label] for k, label in zip(parents.tolist(), labels[found], strict=True)]
+            nodes = places ^ offsets[places]
+            for k in np.flatnonzero(units[places] >> 8 & 1).tolist():
+                start = int(units[nodes[k]] & 0x7FFFFFFF)
+                changes[prefixes[k].decode()] = texts[start : texts.index(b"\0", start)].decode()
+    except (IndexError, ValueError):
+        raise damaged from None
+    if n_nodes > len(units):
+        raise damaged
+    return changes
+
+
+def _sentencepiece_steps(
+    precompiled_charsmap: str = "",
+    add_dummy_prefix: bool = True,
+    remove_extra_whitespaces: bool = True,
+    escape_whitespaces: bool = True,
+    treat_whitespace_as_suffix: bool = False,
+    user_defined_symbols: Sequence[str] = (),
+) -> list[_CharMap]:
+    """Make the steps of SentencePiece's normalizer: no key of its charsmap counts where a user-defined symbol is."""
+    symbols, space, mark = tuple(user_defined_symbols), " " * add_dummy_prefix, {" ": "▁"} if escape_whitespaces else {}
+    changes = _read_charsmap(precompiled_charsmap) if precompiled_charsmap else {}
+    changes = {key: text for key, text in changes.items() if not key.startswith(symbols)}
+    affixes = (b"", space.encode()) if treat_whitespace_as_suffix else (space.encode(), b"")
+    chars = _char_map(
+        {**changes, **{symbol: symbol for symbol in symbols}, chr(SURROGATE_ESCAPE): "\ufffd"},
+        prefix=affixes[0],
+        suffix=affixes[1],
+        squeezes=remove_extra_whitespaces,
+        trimmed="".join(mark.values()).encode() * remove_extra_whitespaces,
+    )
+    return [chars, _char_map(mark)] if mark else [chars]
+
+
+_NEWER_FORMATS = "\u0890\u0891\u08e2\U000110cd\U00013430-\U0001343f"  # than the tables of `tokenizers`
+_IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f"
+_IDEOGRAPHS += "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
+
+
+def _lowercase_map() -> _CharMap:
+    """Make the map of characters to lower case, each on its own, Σ too."""
+    return _char_map({char: char.lower() for char in _matching(r"\p{Changes_When_Lowercased}")})
+
+
+def _bert_steps(
+    clean_text: bool, handle_chinese_chars: bool, strip_accents: bool | None, lowercase: bool
+) -> Iterator[_CharMap | _Pass]:
+    """Make the steps of BERT's normalizer."""
+    if clean_text:
+        yield _uniform_map(rf"(?![\t\n\r{_NEWER_FORMATS}])[\p{{Cc}}\p{{Cf}}\p{{Co}}\ufffd]")
+        yield _uniform_map(r"[\t\n\r\p{White_Space}]", " ")
+    if handle_chinese_chars:
+        yield _char_map({char: f" {char} " for char in _matching(f"[{_IDEOGRAPHS}]")})
+    if lowercase if strip_accents is None else strip_accents:
+        yield _NormalForm("NFD")
+        yield _uniform_map(r"[\p{Mn}\u1734]")
+    if lowercase:
+        yield _lowercase_map()
+
+
+def _nmt_steps() -> list[_CharMap]:
+    """Make the step Nmt."""
+    removed = _uniform_map(r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]")
+    return [removed, _uniform_map(r"[\t\n\f\r\u1680\u200b-\u200f\u2028\u2029\u2581\ufeff\ufffd]", " ")]
+
+
+def _replace_steps(pattern: Mapping[str, str], content: str) -> list[_CharMap | _Pass]:
+    """Make the step Replace."""
+    (kind, source), *more = pattern.items()
+    require(kind in ("String", "Regex") and source and not more, f"a pattern to replace is not supported: {pattern}")
+    if kind == "Regex":
+        return [_RegexPass(_translate_regex(source, "oniguruma", "Replace"), content)]
+    return [_char_map({source: content})]
+
+
+# What makes the steps of a type; its parameters are the fields.
+_NORMALIZERS: dict[str, Callable[..., Iterable[_CharMap | _Pass]]] = {
+    **{form: lambda form=form: [_NormalForm(form)] for form in ("NFC", "NFD", "NFKC", "NFKD")},
+    "Lowercase": lambda: [_lowercase_map()],
+    "Strip": lambda strip_left, strip_right: [_StripPass(strip_left, strip_right)],
+    "StripAccents": lambda: [_uniform_map(r"\p{M}")],
+    "Replace": _replace_steps,
+    "Prepend": lambda prepend: [_char_map({}, prefix=prepend.encode())],
+    "BertNormalizer": _bert_steps,
+    "Nmt": _nmt_steps,
+    "Precompiled": lambda precompiled_charsmap: [_char_map(_read_charsmap(precompiled_charsmap), by_cluster=True)],
+    "SentencePiece": _sentencepiece_steps,
+}
+
+
+def _normalizer_steps(step: dict) -> list[_CharMap | _Pass]:
+    """Make the steps that a step of a tokenizer.json consists of."""
+    fields = dict(step)
+    kind = fields.pop("type", None)
+    require(kind in _NORMALIZERS, f"the normalizer {json.dumps(step)[:100]} is not supported")
+    try:
+        return list(_NORMALIZERS[kind](**fields))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"the normalizer {kind}: {error}") from None
 
 
 class Normalizer:
     """Change text before it is cut into pretokens: steps as a tokenizer.json writes them.
 
-    >>> Normalizer([]).normalize(b"text")
-    b'text'
+    NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Nmt, Precompiled and
+    Sequence do what they do in the `tokenizers` package, to each stretch of text between special tokens on its own;
+    but for characters that are newer than its tables, some of which are of 2015. SentencePiece, with the fields
+    precompiled_charsmap (in base64), add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces,
+    treat_whitespace_as_suffix and user_defined_symbols, does what the `sentencepiece` package does. What is not UTF-8
+    stays as it is; there each byte of it becomes U+FFFD. Raises InputError for what is not supported.
+
+    >>> Normalizer([{"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]).normalize("Élan".encode())
+    b'elan'
+    >>> Normalizer([{"type": "SentencePiece"}]).normalize(b" two  words ").decode()
+    '▁two▁words'
     """
 
     def __init__(self, steps: Sequence[dict] = ()):
         self.steps = tuple(steps)
-        require(not steps, f"a normalizer is not supported: {json.dumps(self.steps)[:100]}")
+        self._plan = _plan([part for step in _flattened(self.steps, "normalizers") for part in _normalizer_steps(step)])
 
     def __reduce__(self):
         return Normalizer, (self.steps,)
 
     def __bool__(self) -> bool:
-        return bool(self.steps)
+        return bool(self._plan)
 
     def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Normalize the spans of a padded text that are no special tokens; returns text and spans."""
+        for step in self._plan:
+            text, spans = step.apply(text, spans)
         return text, spans
 
     def normalize(self, data: bytes) -> bytes:
         """Normalize one text."""
         text, spans = self.apply(_with_padding(data), np.array([[0, len(data), BEGINS, 0]]))
-        return b"".join(text[start:stop].tobytes() for start, stop, *_ in spans.tolist())
+        return text[spans[0, START] : spans[0, STOP]].tobytes()
 
     def cut_tables(self, pattern: Pattern) -> _ScanTables:
-        """Make the tables that prove where text may be cut before it is normalized."""
-        return pattern.cut_tables
+        """Make the tables that prove where text may be cut before it is normalized.
+
+        That is where the pattern must split between what the two characters become, each on its own, if neither is one
+        that changes with what is beside it. Those beyond U+1FFFF are not looked at, and text is not cut beside them.
+        """
+        if not self:
+            return pattern.cut_tables
+        class_of, must_split = _cut_arrays(pattern.cut_tables)
+        codes = np.concatenate([np.arange(0xD800), np.arange(0xE000, 0x20000), [SURROGATE_ESCAPE]])
+        data = "".join(map(chr, codes.tolist())).encode("utf-8", "surrogateescape")
+        stops = np.cumsum(1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000))
+        stops[-1] = len(data)  # a byte that is not UTF-8
+        text, columns = _with_padding(data), [np.append(0, stops[:-1]), stops, np.full(len(codes), CONTINUES), codes]
+        spans, cut_before, cut_behind = np.column_stack(columns), True, True
+        for step in self._plan:
+            if step.joined is None:
+                return Pattern("none").cut_tables
+            first, last = _edge_characters(text, spans)
+            cut_before = cut_before & (first >= 0) & ~step.joined[first] & ~step.joined[last]
+            text, spans = step.alone.apply(text, spans)
+            first, last = _edge_characters(text, spans)
+            cut_behind = cut_behind & ~np.isin(last, [*map(ord, step.unfinished)])
+        never = len(must_split)  # a class that never splits
+        firsts = np.where(cut_before & (first >= 0), class_of[first], never)
+        lasts = np.where((firsts < never) & cut_behind, class_of[last], never)
+        kinds, counts = np.unique(firsts << 8 | lasts, return_counts=True)
+        kinds = np.append(np.sort(kinds[np.argsort(counts)[-254:]]), never << 8 | never)
+        kind_of = np.full(N_CODE_POINTS, len(kinds) - 1, np.uint8)
+        for kind, pair in enumerate(kinds.tolist()):
+            kind_of[codes[firsts << 8 | lasts == pair]] = kind
+        splits = np.pad(must_split, (0, 1))[kinds[:, None] & 0xFF, kinds >> 8]
+        no_states = np.zeros((1, 1), np.int16)
+        return _ScanTables(np.zeros(1, np.uint32), 0, kind_of, no_states, no_states == 1, splits)
+
+
+@kernel
+def _cut_arrays(tables):
+    """Return class_of and must_split of tables."""
+    return tables.class_of, tables.must_split
+
+
+@kernel
+def _edge_characters(text, spans):
+    """Decode the first and the last character of each span; returns int64[2, P], with -1 for those that are empty."""
+    edges = np.full((2, len(spans)), -1, np.int64)
+    for p in range(len(spans)):
+        position, stop = spans[p, START], spans[p, STOP]
+        while position < stop:
+            character = _decode_character(text, position, stop)
+            edges[1, p] = character >> 3
+            if edges[0, p] < 0:
+                edges[0, p] = edges[1, p]
+            position += character & 7
+    return edges
+
+
+_BYTE_TOKEN = regex.compile(r"<0x([+\dA-Fa-f][\dA-Fa-f])>")
+_CLEANUP = {
+    " .": ".", " ?": "?", " !": "!", " ,": ",", " ' ": "'", " n't": "n't", " 'm": "'m", " do not": " don't",
+    " 's": "'s", " 've": "'ve", " 're": "'re",
+}  # fmt: skip
+
+
+def _decode_wordpiece(token: str, is_first: bool, prefix: str, cleanup: bool) -> str:
+    """Decode a token of WordPiece."""
+    if not is_first:
+        token = token[len(prefix) :] if token.startswith(prefix) else " " + token
+    for text, replacement in _CLEANUP.items() if cleanup else ():
+        token = token.replace(text, replacement)
+    return token
+
+
+def _decode_metaspace(token: str, is_first: bool, replacement: str, prepend_scheme: str = "always", **_) -> str:
+    """Decode a token of Metaspace: the first one loses its marks."""
+    return token.replace(replacement, "" if is_first and prepend_scheme != "never" else " ")
+
+
+def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: int) -> str:
+    """Take up to so many of a character off the ends of a token."""
+    n_left = len(token) - len(token.lstrip(content))
+    n_right = len(token) - len(token.rstrip(content))
+    return token[min(start, n_left) : max(len(token) - min(stop, n_right), 0)]
+
+
+def _decode_bytes(token: str, is_first: bool) -> str:
+    """Decode a token that names a byte."""
+    match = _BYTE_TOKEN.fullmatch(token)
+    return bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape") if match else token
+
+
+def _decode_replace(token: str, is_first: bool, pattern: Mapping[str, str], content: str) -> str:
+    """Replace a text in a token."""
+    return token.replace(pattern["String"], content)
+
+
+_DECODERS: dict[str, Callable[..., str]] = {
+    "ByteFallback": _decode_bytes,
+    "Metaspace": _decode_metaspace,
+    "Replace": _decode_replace,
+    "Strip": _decode_strip,
+    "WordPiece": _decode_wordpiece,
+}
 
 
 def decoded_tokens(
     vocab: Mapping[int, bytes], decoder: Sequence[dict]
 ) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
-    """Decode each token, as the first of a sequence and as a later one."""
-    require(not decoder, f"a decoder that is not ByteLevel is not supported: {json.dumps(decoder)[:100]}")
-    return vocab, vocab
+    """Decode each token, as the first of a sequence and as a later one, by steps as a tokenizer.json writes them.
+
+    Joined, they are what the `tokenizers` package decodes, where that is UTF-8. ByteLevel is nothing to do, since
+    tokens are bytes here. Behind ByteFallback and Fuse, which join tokens, a step must be one that can be done to each
+    on its own: Replace of one ASCII character, or Strip of one at the start. Raises InputError for all others.
+
+    >>> first, later = decoded_tokens({0: "▁a".encode(), 1: b"<0xE4>"}, [{"type": "Metaspace", "replacement": "▁"}])
+    >>> first[0], later[0], later[1]
+    (b'a', b' a', b'<0xE4>')
+    """
+    firsts = {id: token.decode("utf-8", "surrogateescape") for id, token in vocab.items()}
+    later, are_joined = dict(firsts), False
+    for step in _flattened(decoder, "decoders"):
+        fields = dict(step)
+        kind = fields.pop("type", None)
+        if kind == "BPEDecoder" and not any(fields["suffix"] in token for token in later.values()):
+            continue
+        try:
+            require(
+                not are_joined or _is_single_character(kind, firsts, **fields), "it is behind one that joins tokens"
+            )
+            if kind not in ("ByteLevel", "Fuse"):
+                decode = _DECODERS[kind]
+                firsts = {id: decode(token, True, **fields) for id, token in firsts.items()}
+                if not are_joined or kind == "Replace":
+                    later = {id: decode(token, False, **fields) for id, token in later.items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"the decoder {json.dumps(step)[:100]} is not supported: {error}") from None
+        are_joined = are_joined or kind in ("ByteLevel", "ByteFallback", "Fuse")
+    encoded = [{id: t.encode("utf-8", "surrogateescape") for id, t in tokens.items()} for tokens in (firsts, later)]
+    return encoded[0], encoded[1]
+
+
+def _is_single_character(kind: str, firsts: Mapping[int, str], **fields) -> bool:
+    """Tell whether a step behind one that joins tokens can be done to each on its own."""
+    if kind == "Strip":
+        one = fields["content"].isascii() and fields["start"] == 1 and fields["stop"] == 0
+        return one and all(firsts.values())
+    replaced = fields["pattern"]["String"] if kind == "Replace" else "_" * (kind == "Fuse")
+    return len(replaced) == 1 and replaced.isascii()
+
+
+def _flattened(steps: Iterable[dict], field: str) -> Iterator[dict]:
+    """List steps, those of a Sequence in its place."""
+    for step in steps:
+        if step.get("type") == "Sequence":
+            yield from _flattened(step[field], field)
+        else:
+            yield step
 
 
 class Pretokenizer:
