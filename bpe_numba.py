@@ -4471,6 +4471,16 @@ def _merge_long(text, start, size, excluded, tables, ids, at):
 
 
 @kernel
+def _random(state):
+    """Draw a float64 in [0, 1): the upper 53 bits of SplitMix64 (Steele, Lea and Flood 2014). state is uint64[1]."""
+    state[0] += u64(0x9E3779B97F4A7C15)
+    x = state[0]
+    x = (x ^ (x >> u64(30))) * u64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> u64(27))) * u64(0x94D049BB133111EB)
+    return np.float64((x ^ (x >> u64(31))) >> u64(11)) * 2.0**-53
+
+
+@kernel
 def segment_bpe(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a byte has none."""
     tokens = tables.tokens
@@ -5254,6 +5264,275 @@ def learn_unigram(
     chosen = np.append(np.arange(a), rest[scores[rest] > -np.inf])
     chosen = chosen[_best_first(scores[chosen], len(chosen))]
     return LearnedUnigram([learner.spell(id) for id in chosen.tolist()], scores[chosen], likelihoods, words.alphabet)
+
+
+UNKNOWN_PENALTY = 10.0  # an unknown character scores so much less than the worst token
+ROUND_LIMIT = 2.0**13  # the total score of a text up to which its words are cut as the whole text would be
+NOT_CERTAIN = -2
+EDGE_BITS, EDGE_MASK = 24, (1 << 24) - 1  # of an edge: node << 24 | id; nodes are offsets in bytes from a word's start
+
+
+@struct
+class UnigramTables:
+    """Tokens, and what they score."""
+
+    trie: _Trie
+    scores: np.ndarray  # float64[V + 1]  by id; the last is that of an unknown character
+    sums: np.ndarray  # [0]               sums of scores are rounded to its dtype
+    byte_ids: np.ndarray  # int32[256]    the tokens "<0x00>" to "<0xFF>", or -1
+    longest: int  # bytes of a token
+    unk_id: int  # -1 if there is none
+    fuse_unk: bool
+    tolerance: float  # for each byte of a word: where two paths differ by less, neither is certain
+
+
+def unigram_tables(model: Model, whole: bool = False) -> UnigramTables:
+    """Make the tables by which `segment_unigram` cuts words as a model says; or a `whole` text as if it were one word.
+
+    Scores in float64 are those of Hugging Face, who cut each word on its own. Scores in float32 are SentencePiece's,
+    which sums them in float32 over a whole text: what is before a word decides how sums in it are rounded, and so which
+    of two paths is taken that score nearly the same. As long as a total is below ROUND_LIMIT, an addition rounds by
+    half of 2**-11, at most. Two sums to a node of a word have as many additions each as there are bytes before it, at
+    most; so if they differ by more than 2**-11 for each byte of the word, they do in any text. Where the gap at a node
+    of a word's best path is smaller, `segment_unigram` returns NOT_CERTAIN, as it does for unknown characters, which
+    may be one token with those of the next word. Then, and where the `unigram_score` of a text is ROUND_LIMIT or more,
+    the text must be cut as a whole.
+
+    A token whose score is -inf is never chosen. Raises InputError for scores that cannot be.
+    """
+    ids, scores, id_of = np.array(model.ordinary, np.int64), model.scores, model.ids
+    require(scores is not None, "a unigram model needs the scores of its tokens")
+    require(len(scores) > ids.max(initial=-1), f"there are {len(scores)} scores, but ids up to {ids.max(initial=-1)}")
+    wrong = ids[np.isnan(scores[ids]) | (scores[ids] == np.inf)]
+    require(not len(wrong), f"the score of token {wrong[:1].sum()} is not a number")
+    chosen = ids[scores[ids] > -np.inf]
+    require(len(chosen), "a unigram model needs tokens with scores")
+    byte_names = [b"<0x%02X>" % byte for byte in range(256)] if model.byte_fallback else [b""] * 256
+    sums_dtype = np.dtype(np.float32 if scores.dtype == np.float32 and whole else np.float64)
+    unknown = scores[chosen].min() - scores.dtype.type(UNKNOWN_PENALTY)
+    return UnigramTables(
+        make_trie({id: model.vocab[id] for id in chosen.tolist()}),
+        np.append(scores, unknown).astype(np.float64),
+        np.zeros(0, sums_dtype),
+        np.array([id_of.get(name, -1) for name in byte_names], np.int32),
+        max(len(model.vocab[id]) for id in chosen.tolist()),
+        -1 if model.unk_token is None else id_of[model.unk_token.encode()],
+        model.fuse_unk,
+        ROUND_LIMIT * 2.0**-24 if scores.dtype == np.float32 and not whole else 0.0,
+    )
+
+
+@inline_kernel
+def _list_edges(text, start, node, size, edges, values, unknown, found):
+    """List the edges from a node of a word, as end << EDGE_BITS | id; returns their number and the next node.
+
+    They are the tokens that begin there, from the shortest on, and the character alone, if it is none of them. A byte
+    that is not UTF-8 is such a character.
+    """
+    position, stop = start + node, start + size
+    width = i64(1) if text[position] < 0x80 else _decode_character(text, position, stop) & 7
+    state, end, n, is_known = i64(0), position, 0, False
+    while end < stop:
+        state = _trie_child(state, text[end], edges)
+        if state < 0:
+            break
+        end += 1
+        if values[state] >= 0:
+            found[n] = (end - start) << EDGE_BITS | i64(values[state])
+            n += 1
+            is_known |= end == position + width
+    if not is_known:
+        found[n] = (node + width) << EDGE_BITS | unknown
+        n += 1
+    return n, node + width
+
+
+@kernel
+def _cut_best(text, start, size, tables, last):
+    """Find the best path through a word (Viterbi); returns whether no other comes near.
+
+    Writes the last edge of the best path to each node, as start << EDGE_BITS | id; of paths with equal sums that with
+    the longest last edge. An edge is added in float64, and the sum is rounded when it is stored: so does SentencePiece.
+    """
+    edges, values, scores, tolerance = tables.trie.edges, tables.trie.values, tables.scores, tables.tolerance
+    unknown, found = len(scores) - 1, np.empty(tables.longest + 1, np.int64)
+    best, gaps = np.empty(size + 2, tables.sums.dtype), np.empty(size + 1 if tolerance else 0, np.float64)
+    for k in range(size + 1):
+        best[k] = -np.inf
+    best[0] = node = 0
+    while node < size:
+        before = np.float64(best[node])
+        n, following = _list_edges(text, start, node, size, edges, values, unknown, found)
+        for k in range(n):
+            end, id = found[k] >> EDGE_BITS, found[k] & EDGE_MASK
+            best[size + 1] = before + scores[id]  # rounded
+            gap = np.float64(best[size + 1]) - best[end]
+            if tolerance:
+                gaps[end] = gap if gap > 0 else min(gaps[end], -gap)
+            if gap > 0:
+                best[end], last[end] = best[size + 1], node << EDGE_BITS | id
+        node = following
+    while tolerance and node > 0:
+        if gaps[node] <= tolerance * size:
+            return False
+        node = last[node] >> EDGE_BITS
+    return True
+
+
+@kernel
+def _write_unknown(text, start, stop, tables, ids, at):
+    """Write the ids of unknown characters, the last first; returns their number, or what `segment_unigram` does.
+
+    Where the bytes together are a token, as with Hugging Face's scores of any size they may be, it is that; else the
+    tokens of the bytes, if they all have one; else the unknown token.
+    """
+    edges, values, byte_ids, state, have_ids = tables.trie.edges, tables.trie.values, tables.byte_ids, i64(0), True
+    for k in range(start, stop):
+        have_ids &= byte_ids[text[k]] >= 0
+        if state >= 0:
+            state = _trie_child(state, text[k], edges)
+    if have_ids and (state < 0 or values[state] < 0):
+        for k in range(stop - start):
+            ids[at + k] = byte_ids[text[stop - 1 - k]]
+        return stop - start
+    if tables.tolerance:
+        return NOT_CERTAIN
+    ids[at] = values[state] if state >= 0 and values[state] >= 0 else tables.unk_id
+    return 1 if tables.unk_id >= 0 else -1
+
+
+@kernel
+def _write_path(text, start, size, tables, last, ids, at):
+    """Write the ids of the path that ends with the edge last[size]; returns what `segment_unigram` does."""
+    unknown, unk_id, fuse_unk, n, node = len(tables.scores) - 1, tables.unk_id, tables.fuse_unk, 0, size
+    while node > 0:
+        before, id = last[node] >> EDGE_BITS, last[node] & EDGE_MASK
+        if id == unknown or id == unk_id:
+            while fuse_unk and before > 0 and (last[before] & EDGE_MASK) in (unknown, unk_id):
+                before = last[before] >> EDGE_BITS
+            written = _write_unknown(text, start + before, start + node, tables, ids, at + n)
+            if written < 0:
+                return written
+            n += written
+        else:
+            ids[at + n] = id
+            n += 1
+        node = before
+    for k in range(n >> 1):  # they were written from the end of the word
+        ids[at + k], ids[at + n - 1 - k] = ids[at + n - 1 - k], ids[at + k]
+    return n
+
+
+@kernel
+def segment_unigram(text, start, size, tables, scratch, ids, at):
+    """Cut the word text[start : start + size] into the ids of its best path, ids[at :]; returns their number.
+
+    Or -1, if a character is unknown and there is no unknown token; or NOT_CERTAIN, see `unigram_tables`.
+    """
+    last = np.empty(size + 1, np.int64)
+    if not _cut_best(text, start, size, tables, last):
+        return NOT_CERTAIN
+    return _write_path(text, start, size, tables, last, ids, at)
+
+
+@kernel
+def unigram_score(ids, start, stop, tables):
+    """Add up by how much, at most, the ids that words were cut into have changed the sum of a whole text."""
+    scores, unknown, total = tables.scores, len(tables.scores) - 1, 0.0
+    for k in range(start, stop):
+        score = scores[ids[k]]
+        total += abs(score if np.isfinite(score) else scores[unknown])
+    return total
+
+
+@kernel
+def sample_unigram(text, start, size, tables, alpha, state, ids, at):
+    """Cut a word at random, each path with a probability in proportion to exp(alpha * its score); see `segment_unigram`.
+
+    Sums the probabilities of all paths from each node to the end, from the last node on, then goes forward and chooses
+    among the edges of each node. `state` is that of `_random`.
+    """
+    edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
+    unknown, found = len(scores) - 1, np.empty(tables.longest + 1, np.int64)
+    last, sums, following = np.empty(size + 1, np.int64), np.empty(size + 1), np.zeros(size + 1, np.int64)
+    node = 0
+    while node < size:
+        _, following[node] = _list_edges(text, start, node, node, edges, values, unknown, found)
+        node = following[node]
+    sums[size] = 0.0
+    for node in range(size - 1, -1, -1):
+        if following[node]:
+            n, _ = _list_edges(text, start, node, size, edges, values, unknown, found)
+            greatest, total = -np.inf, 0.0
+            for k in range(n):
+                greatest = max(greatest, alpha * scores[found[k] & EDGE_MASK] + sums[found[k] >> EDGE_BITS])
+            for k in range(n):
+                total += np.exp(alpha * scores[found[k] & EDGE_MASK] + sums[found[k] >> EDGE_BITS] - greatest)
+            sums[node] = greatest + np.log(total)
+    node = 0
+    while node < size:
+        n, _ = _list_edges(text, start, node, size, edges, values, unknown, found)
+        k, left = -1, _random(state)
+        while k + 1 < n and left >= 0:
+            k += 1
+            left -= np.exp(alpha * scores[found[k] & EDGE_MASK] + sums[found[k] >> EDGE_BITS] - sums[node])
+        end = found[k] >> EDGE_BITS
+        last[end] = node << EDGE_BITS | (found[k] & EDGE_MASK)
+        node = end
+    return _write_path(text, start, size, tables, last, ids, at)
+
+
+@kernel
+def _find_n_best(text, size, tables, n_best):
+    """Find the n best paths through a text, as `n_best_unigram` says: returns all ids, where each ends, and scores."""
+    edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
+    unknown, found, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
+    best, counts = np.empty((size + 1, n_best), tables.sums.dtype), np.zeros(size + 1, np.int64)
+    lasts, ranks = np.empty((size + 1, n_best), np.int64), np.empty((size + 1, n_best), np.int64)
+    best[0, 0], counts[0] = 0.0, 1
+    while node < size:
+        n, following = _list_edges(text, 0, node, size, edges, values, unknown, found)
+        for k in range(n):
+            end, id = found[k] >> EDGE_BITS, found[k] & EDGE_MASK
+            for rank in range(counts[node]):
+                total, at = np.float64(best[node, rank]) + scores[id], min(counts[end], n_best - 1)
+                if counts[end] == n_best and not total > best[end, at]:
+                    break
+                while at > 0 and total > best[end, at - 1]:
+                    best[end, at], lasts[end, at], ranks[end, at] = (
+                        best[end, at - 1],
+                        lasts[end, at - 1],
+                        ranks[end, at - 1],
+                    )
+                    at -= 1
+                best[end, at], lasts[end, at], ranks[end, at] = total, node << EDGE_BITS | id, rank
+                counts[end] = min(counts[end] + 1, n_best)
+        node = following
+    ids, stops, last, written = np.empty(size, np.uint32), np.zeros(counts[size], np.int64), lasts[:, 0].copy(), 0
+    for path in range(counts[size]):
+        node, rank = size, path
+        while node > 0:
+            last[node], rank, node = lasts[node, rank], ranks[node, rank], lasts[node, rank] >> EDGE_BITS
+        ids = _reserve(ids, written + size)
+        written += max(_write_path(text, 0, size, tables, last, ids, written), 0)
+        stops[path] = written
+    return ids[:written], stops, best[size, : counts[size]].astype(np.float64)
+
+
+def n_best_unigram(data: bytes, tables: UnigramTables, n: int) -> list[tuple[list[int], float]]:
+    """Find the n best ways to cut a word, and their scores, the best first; fewer, if there are not so many.
+
+    Of two paths with equal scores, that goes first whose last token is longer; of those with the same last token that
+    goes first whose rest does. The tables are `whole` ones, or those of scores in float64. Raises InputError for an n
+    below 1.
+
+    >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, None, kind="unigram", scores=np.array([-2.0, -3.0, -4.0]))
+    >>> n_best_unigram(b"ab", unigram_tables(model), 5)
+    [([2], -4.0), ([0, 1], -5.0)]
+    """
+    require(n >= 1, f"the {n} best ways to cut a word are none: n must be 1 or more")
+    ids, stops, scores = _find_n_best(_with_padding(data), len(data), tables, n)
+    return list(zip([part.tolist() for part in np.split(ids, stops[:-1])], scores.tolist(), strict=True))
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
