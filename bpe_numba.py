@@ -272,7 +272,9 @@ def import_optional(name: str, *others: str):
     except ImportError:
         packages = name.partition(".")[0], *others
         plural = "s" * bool(others)
-        raise InputError(f"this needs the package{plural} {' and '.join(packages)}: pip install {' '.join(packages)}") from None
+        raise InputError(
+            f"this needs the package{plural} {' and '.join(packages)}: pip install {' '.join(packages)}"
+        ) from None
 
 
 def _unwritable(folder: Path, error: OSError) -> InputError:
@@ -2611,7 +2613,9 @@ class Pretokenizer:
         if not self.normalizer and not passes[0]:
             passes.reverse()
         self.special = _special_table(passes[0], flags)
-        self.normalized = _special_table(passes[1], flags, self.normalizer.normalize) if passes[1] else None
+        by_symbols = any(step["type"] == "SentencePiece" for step in self.normalizer.steps)  # which it leaves alone
+        normalize = bytes if by_symbols else self.normalizer.normalize
+        self.normalized = _special_table(passes[1], flags, normalize) if passes[1] else None
         self.is_direct = pattern.is_direct and not self.normalizer and not self.normalized
 
     def prepare(
@@ -3982,7 +3986,9 @@ def _validate_bytes(model: Model) -> None:
 
 
 ALPHABETS = ("bytes", "characters")
-BYTE_TOKENS = [f"<0x{b:02X}>" for b in range(256)]  # that a character without a token becomes, where byte_fallback is set
+BYTE_TOKENS = [
+    f"<0x{b:02X}>" for b in range(256)
+]  # that a character without a token becomes, where byte_fallback is set
 
 
 def _validate_scores(model: Model) -> None:
@@ -3992,14 +3998,16 @@ def _validate_scores(model: Model) -> None:
         return
     try:
         model.scores = np.asarray(model.scores)
-        finite = np.isfinite(model.scores)
+        odd = ~(model.scores < np.inf)  # -inf: never chosen
     except (TypeError, ValueError):
         raise InputError("the scores are no numbers") from None
     dtype = model.scores.dtype
     require(dtype in (np.float32, np.float64), f"scores are numbers of type float32 or float64, not {dtype}")
-    if not finite.all():
-        id = int(np.argmin(finite))
-        raise InputError(f"the score of {model.vocab.get(id, b'')!r}, id {id}, is {model.scores[id]}, which is no number")
+    if odd.any():
+        id = int(np.argmax(odd))
+        raise InputError(
+            f"the score of {model.vocab.get(id, b'')!r}, id {id}, is {model.scores[id]}, which is no number"
+        )
     n, last = len(model.scores), max(model.ordinary, default=-1)
     require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n}")
 
@@ -4029,7 +4037,9 @@ def _marks(model: Model) -> list[str]:
     steps = [model.pattern] if isinstance(model.pattern, (str, Split, Metaspace)) else model.pattern
     marks = [step.replacement for step in steps if isinstance(step, Metaspace)]
     escapes = any(step.get("type") == "SentencePiece" and step.get("escape_whitespaces") for step in model.normalizer)
-    replaced = [step["content"] for step in model.normalizer if step.get("pattern") == {"String": " "} and step.get("content")]
+    replaced = [
+        step["content"] for step in model.normalizer if step.get("pattern") == {"String": " "} and step.get("content")
+    ]
     return marks + replaced + ["▁"] * escapes
 
 
@@ -6032,11 +6042,12 @@ def write_unigram(model: Model) -> dict:
     names = [*itertools.islice(_vocab_names(model).items(), len(model.scores))]
     ids = {name: id for name, id in names}
     gap = next((k for k, (_, id) in enumerate(names) if id != k), None)
+    scores = [score if score > -np.inf else 0.0 for score in model.scores.tolist()]  # of tokens of bytes
     require(gap is None, f"a tokenizer.json numbers the tokens of a Unigram without gaps: the id {gap} is missing")
     return {
         "type": "Unigram",
         "unk_id": ids.get(model.unk_token),
-        "vocab": [[name, score] for (name, _), score in zip(names, model.scores.tolist(), strict=False)],
+        "vocab": [[name, score] for (name, _), score in zip(names, scores, strict=False)],
         "byte_fallback": model.byte_fallback,
     }
 
@@ -6047,7 +6058,7 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str, where: str) ->
     require(isinstance(pairs, list), f"{where}: the vocabulary of a Unigram is a list of tokens and scores")
     for pair in pairs:
         odd = not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str)
-        if odd or type(pair[1]) not in (int, float):
+        if odd or type(pair[1]) not in (int, float) or not np.isfinite(pair[1]):
             raise InputError(f"{where}: {json.dumps(pair)[:100]} is not a token and its score")
     if unknown is not None and not (_is_id(unknown) and unknown < len(pairs)):
         raise InputError(f"{where}: the unk_id {unknown!r} is not in the vocabulary of {len(pairs)}")
@@ -6077,13 +6088,19 @@ def _number_added(texts: Iterable[str], names: Mapping[str, int]) -> dict[str, i
 
 def write_huggingface(model: Model) -> dict[str, str]:
     """Write the three files of a tokenizer for transformers."""
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False} | model.config
+    model = _without_sentencepiece(model)
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
     return {
         "tokenizer.json": _to_json(_to_tokenizer_json(model), indent=2),
-        "tokenizer_config.json": _to_json(config, indent=2),
+        "tokenizer_config.json": _config_json(model),
         "special_tokens_map.json": _to_json(roles, indent=2),
     }
+
+
+def _config_json(model: Model) -> str:
+    """Write a tokenizer_config.json."""
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    return _to_json(config | model.config | _bert_config(model), indent=2)
 
 
 def _token_names(written: dict) -> dict[str, int]:
@@ -6107,7 +6124,6 @@ def _to_tokenizer_json(model: Model) -> dict:
                 f"in a tokenizer.json the special token {text!r} would get the id {id}, "
                 f"not {model.special_tokens[text]}: rename it"
             )
-    normalizer = _translate_steps(_spell_out(model.normalizer, model.kind), "regex", "tokenizer.json")
     decoder = [_BYTE_LEVEL] if model.alphabet == "bytes" else list(model.decoder or [{"type": "Fuse"}])
     return {
         "version": "1.0",
@@ -6116,7 +6132,7 @@ def _to_tokenizer_json(model: Model) -> dict:
         "added_tokens": [
             {"id": id, "content": text, **model.flags.get(text, AddedToken())._asdict()} for id, text in texts.items()
         ],
-        "normalizer": _in_sequence(normalizer, "normalizers"),
+        "normalizer": _in_sequence(model.normalizer, "normalizers"),
         "pre_tokenizer": _in_sequence(_write_pre_tokenizers(model), "pretokenizers"),
         "post_processor": model.post_processor,
         "decoder": _in_sequence([] if decoder == [_JOINED_BY_SPACES] else decoder, "decoders"),
@@ -6142,15 +6158,6 @@ def _flatten(part: object, key: str, where: str) -> list[dict]:
 def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
     """Write several steps as one Sequence."""
     return ({"type": "Sequence", key: [*steps]} if len(steps) > 1 else steps[0]) if steps else None
-
-
-def _translate_steps(steps: Sequence[dict], dialect: str, where: str) -> list[dict]:
-    """Translate the regular expressions in the steps of a normalizer from one dialect to the other."""
-    texts = [step["pattern"].get("Regex") if isinstance(step.get("pattern"), dict) else None for step in steps]
-    return [
-        step | {"pattern": {"Regex": _translate_regex(text, dialect, where)}} if isinstance(text, str) else step
-        for step, text in zip(steps, texts, strict=True)
-    ]
 
 
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
@@ -6292,7 +6299,7 @@ def read_huggingface(data: dict, where: str) -> Model:
 
 def _read_steps(data: dict, parts: Sequence[dict], alphabet: str, where: str) -> dict:
     """Read the normalizer, the pattern and the decoder: fields of Model."""
-    normalizer = _translate_steps(_flatten(data.get("normalizer"), "normalizers", where), "oniguruma", where)
+    normalizer = _flatten(data.get("normalizer"), "normalizers", where)
     decoder = _flatten(data.get("decoder"), "decoders", where)
     by_bytes = [step for step in decoder if step["type"] == "ByteLevel"]
     if alphabet == "bytes":
@@ -6334,13 +6341,271 @@ def _read_added_tokens(added: object, where: str) -> tuple[dict[str, object], di
     return ids, flags
 
 
+# SentencePiece's .model, and what transformers makes of it
+
+MARK = "▁"  # that SentencePiece writes for a space
+_SPACES = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")  # in its normalizer_spec
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # the types of its pieces
+_FAMILIES = {1: "unigram", 2: "bpe"}  # its types of models
+_MARKS_TO_SPACES = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
+_SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
+
+
+def _model_proto():
+    """Make an empty message of SentencePiece's definition."""
+    return import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto()
+
+
+def read_sentencepiece(data: bytes, where: str) -> Model:
+    """Read a SentencePiece model, unigram or BPE. User-defined symbols are found first, unless they are not allowed."""
+
+    def check(condition: object, fault: str) -> None:
+        require(condition, f"{where}: {fault}")
+
+    proto = _model_proto()
+    try:
+        proto.ParseFromString(data)
+    except import_optional("google.protobuf.message").DecodeError:
+        raise InputError(f"{where}: no SentencePiece model, or it is cut off") from None
+    trainer, spec = proto.trainer_spec, proto.normalizer_spec
+    whole = len(proto.pieces) and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
+    check(whole, "no SentencePiece model, or it is cut off")
+    check(trainer.model_type in _FAMILIES, "a SentencePiece model of words or of single characters is not supported")
+    check(not proto.denormalizer_spec.precompiled_charsmap, "a denormalizer is not supported")
+    kind = _FAMILIES[trainer.model_type]
+    names, types = [piece.piece for piece in proto.pieces], np.array([piece.type for piece in proto.pieces])
+    of_type = {number: [names[id] for id in np.flatnonzero(types == number)] for number in range(1, 7)}
+    check(not of_type[_UNUSED], f"unused tokens are not supported: {of_type[_UNUSED][:1]}")
+    check(len(of_type[_UNKNOWN]) == 1, f"it has {len(of_type[_UNKNOWN])} tokens for what is unknown, not one")
+    scores = np.array([piece.score for piece in proto.pieces], np.float32)
+    best = scores[types == _NORMAL].max(initial=-np.inf)
+    for id in np.flatnonzero(types == _USER_DEFINED).tolist():  # so they win against what they are made of
+        scores[id] = np.float32(len(names[id].encode()) * best - 0.1) if kind == "unigram" else -np.inf
+    scores[types == _BYTE] = -np.inf
+    step = {"type": "SentencePiece", "precompiled_charsmap": base64.b64encode(spec.precompiled_charsmap).decode()}
+    step |= {name: getattr(spec, name) for name in _SPACES}
+    step["treat_whitespace_as_suffix"] = trainer.treat_whitespace_as_suffix
+    step["user_defined_symbols"] = of_type[_USER_DEFINED]
+    at = {"bos_token": trainer.bos_id, "eos_token": trainer.eos_id, "pad_token": trainer.pad_id}
+    config = {role: names[id] for role, id in at.items() if 0 <= id < len(names) and types[id] == _CONTROL}
+    with _blaming(where):
+        Normalizer([step])
+        return Model(
+            dict(enumerate(map(str.encode, names))),
+            None,
+            {names[id]: id for id in np.flatnonzero(~np.isin(types, [_NORMAL, _BYTE])).tolist()},
+            "none",
+            kind,
+            flags={text: AddedToken(normalized=True, special=False) for text in of_type[_USER_DEFINED]},
+            alphabet="characters",
+            scores=scores,
+            normalizer=[step],
+            decoder=_sentencepiece_decoder(step, trainer.byte_fallback),
+            unk_token=of_type[_UNKNOWN][0],
+            byte_fallback=trainer.byte_fallback,
+            fuse_unk=True,
+            config=config | {"unk_token": of_type[_UNKNOWN][0]},
+        )
+
+
+def _sentencepiece_decoder(step: Mapping[str, object], byte_fallback: bool) -> list[dict]:
+    """Make the decoder that undoes what the step of a Normalizer does, as that of Llama 2 does."""
+    has_prefix = (step["add_dummy_prefix"] or step["remove_extra_whitespaces"]) and not step[
+        "treat_whitespace_as_suffix"
+    ]
+    return [
+        *[_MARKS_TO_SPACES] * step["escape_whitespaces"],
+        *[{"type": "ByteFallback"}] * byte_fallback,
+        {"type": "Fuse"},
+        *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * has_prefix,
+    ]
+
+
+def _without_sentencepiece(model: Model) -> Model:
+    """Say by steps that Hugging Face has what SentencePiece's does, as the converters of transformers say it."""
+    steps = [step for step in model.normalizer if step["type"] == "SentencePiece"]
+    if not steps:
+        return model
+    step, normalizer, fields = steps[0], [], {}
+    for name in ("treat_whitespace_as_suffix",):
+        require(not step.get(name), f"a tokenizer.json cannot say {name}")
+    charsmap, squeezes, prefix = (
+        step.get("precompiled_charsmap"),
+        step["remove_extra_whitespaces"],
+        step["add_dummy_prefix"],
+    )
+    if charsmap:
+        normalizer.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
+    if squeezes:
+        normalizer.append({"type": "Strip", "strip_left": True, "strip_right": True})
+        normalizer.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    inside = any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary)  # tokens that reach over a space
+    if model.kind == "unigram" and squeezes and step["escape_whitespaces"] and not inside:
+        mark = Metaspace(MARK, "always" if prefix else "never")
+        fields["pattern"] = [mark, _before(MARK)]
+        fields["decoder"] = [{"type": "Metaspace", **mark._asdict(), "split": True}]
+    else:
+        normalizer += [{"type": "Prepend", "prepend": MARK if step["escape_whitespaces"] else " "}] * prefix
+        normalizer += [_SPACES_TO_MARKS] * step["escape_whitespaces"]
+    symbols = step.get("user_defined_symbols", [])
+    merged = model.scores[[id for id in model.ordinary if model.scores[id] > -np.inf]]
+    if model.kind != "bpe" or charsmap or squeezes or symbols or len(np.unique(merged)) < len(merged):
+        warnings.warn(
+            "in a tokenizer.json some ids may differ: Hugging Face normalizes text, or adds scores, in another way",
+            stacklevel=4,
+        )
+    flags = model.flags | {text: AddedToken(special=False) for text in symbols}
+    return dataclasses.replace(model, normalizer=normalizer, flags=flags, **fields)
+
+
+def write_sentencepiece(model: Model) -> dict[str, bytes]:
+    """Write a SentencePiece model that has the same ids, but for special tokens, which it does not look for."""
+
+    def check(condition: object, why: str) -> None:
+        require(condition, f"SentencePiece cannot do what this tokenizer does: {why}")
+
+    check(model.kind in _FAMILIES.values(), f"it is of kind {model.kind}")
+    check(model.alphabet == "characters", "its tokens are made of bytes")
+    check(sorted(model.vocab) == [*range(len(model.vocab))], "its ids have gaps")
+    check(model.unk_token is not None, "it has no token for what is unknown")
+    check(model.fuse_unk or model.byte_fallback, "several unknown characters are several tokens")
+    check(not model.ignore_merges, "pretokens that are tokens ignore the merges")
+    plain = (AddedToken(), AddedToken(special=False), AddedToken(normalized=True, special=False))
+    check(all(flags in plain for flags in model.flags.values()), "its special tokens have flags")
+    step = _sentencepiece_step(model)
+    check(step, "its normalizer and its pattern are not SentencePiece's")
+    proto, scores = _model_proto(), _sentencepiece_scores(model)
+    check(scores is not None, "it merges in another order than that of its tokens")
+    ids, types = model.ids, np.full(len(model.vocab), _NORMAL)
+    types[[ids[name.encode()] for name in BYTE_TOKENS if model.byte_fallback]] = _BYTE
+    for text, id in model.special_tokens.items():
+        types[id] = _CONTROL if model.flags.get(text, AddedToken()).special else _USER_DEFINED
+    types[ids[model.unk_token.encode()]] = _UNKNOWN
+    for id, score in enumerate(np.where(types == _NORMAL, scores, 0).tolist()):
+        proto.pieces.add(piece=model.vocab[id].decode(), score=score, type=int(types[id]))
+    trainer, spec = proto.trainer_spec, proto.normalizer_spec
+    trainer.model_type = next(number for number, kind in _FAMILIES.items() if kind == model.kind)
+    trainer.vocab_size, trainer.byte_fallback = len(model.vocab), model.byte_fallback
+    trainer.treat_whitespace_as_suffix = step.get("treat_whitespace_as_suffix", False)
+    for role in ("unk", "bos", "eos", "pad"):
+        text = model.unk_token if role == "unk" else model.config.get(f"{role}_token")
+        setattr(trainer, f"{role}_id", ids.get(text.encode(), -1) if isinstance(text, str) else -1)
+        if isinstance(text, str):
+            setattr(trainer, f"{role}_piece", text)
+    for name in _SPACES:
+        setattr(spec, name, step[name])
+    spec.precompiled_charsmap = base64.b64decode(step.get("precompiled_charsmap", ""))
+    spec.name = "custom" if spec.precompiled_charsmap else "identity"
+    return {"tokenizer.model": proto.SerializeToString(deterministic=True)}
+
+
+def _sentencepiece_step(model: Model) -> dict | None:
+    """Say by SentencePiece's step of a Normalizer what a model does to spaces; None if it cannot."""
+    source = Pattern(model.pattern).source
+    pattern, normalizer = list(source) if type(source) is tuple else [source], list(model.normalizer)
+    if pattern[0] == Metaspace(MARK, "never") and not normalizer:
+        normalizer, pattern = [_SPACES_TO_MARKS], pattern[1:]
+    tokens = [model.vocab[id].decode() for id in model.ordinary]
+    whole = [PATTERNS["none"]]  # pretokens change nothing where no token reaches across their ends
+    if not any(MARK in token[1:] for token in tokens) and pattern == [_before(MARK)]:
+        pattern = whole
+    if pattern != whole or not normalizer:
+        return None
+    if normalizer[0]["type"] == "SentencePiece":
+        return normalizer[0] if len(normalizer) == 1 else None
+    prefix = normalizer[0] == {"type": "Prepend", "prepend": MARK}
+    if normalizer[prefix:] != [_SPACES_TO_MARKS]:
+        return None
+    return {"add_dummy_prefix": prefix, "remove_extra_whitespaces": False, "escape_whitespaces": True}
+
+
+def _sentencepiece_scores(model: Model) -> np.ndarray | None:
+    """Find scores by which SentencePiece merges as a model does, the best first; None if there are none."""
+    if model.scores is not None:
+        return model.scores[: len(model.vocab)].astype(np.float32)
+    rank_of = {left + right: rank for rank, (left, right) in reversed([*enumerate(model.merges)])}
+    scores = np.full(len(model.vocab), -len(model.merges), np.float32)
+    for id in model.ordinary:
+        scores[id] = -rank_of.get(model.vocab[id], len(model.merges))
+    ids = np.array([id for id in model.ordinary if model.vocab[id] in rank_of], np.int64)
+    same = final_merges(model, ids) == final_merges(dataclasses.replace(model, merges=None, scores=scores), ids)
+    return scores if same.all() else None
+
+
+# vocab.txt of BERT: a token a line
+
+_BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def read_bert(data: bytes, where: str, config: Mapping[str, object]) -> Model:
+    """Read the vocabulary of a BERT; tokenizer_config.json says, or else its tokens do, whether it is in lower case."""
+    names = [line.rstrip() for line in _decode_utf8(data, where).split("\n")]
+    vocab = {id: name.encode() for id, name in enumerate(names) if name}
+    ids = {name: id for id, name in enumerate(names) if name}
+    if len(ids) < len(vocab):
+        name, _ = Counter(filter(None, names)).most_common(1)[0]
+        raise InputError(f"{where}, line {ids[name] + 1}: {name!r} stands there twice")
+    specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
+    lowercase, is_lower = config.get("do_lower_case"), all(n == n.lower() for n in ids if n not in specials)
+    normalizer = {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
+        "strip_accents": config.get("strip_accents"),
+        "lowercase": is_lower if lowercase is None else bool(lowercase),
+    }
+    ends = {"sep": "[SEP]", "cls": "[CLS]"}
+    ends = {role: [text, specials[text]] for role, text in ends.items() if text in specials}
+    with _blaming(where):
+        return Model(
+            vocab,
+            None,
+            specials,
+            "bert",
+            "wordpiece",
+            alphabet="characters",
+            normalizer=[normalizer],
+            decoder=[{"type": "WordPiece", "prefix": "##", "cleanup": True}],
+            unk_token="[UNK]",
+            subword_prefix="##",
+            config={"unk_token": "[UNK]"} | {"pad_token": "[PAD]" for text in specials if text == "[PAD]"},
+            post_processor={"type": "BertProcessing", **ends} if len(ends) == 2 else None,
+        )
+
+
+def _bert_config(model: Model) -> dict:
+    """Write what tokenizer_config.json says of a BERT's normalizer."""
+    step = model.normalizer[0] if len(model.normalizer) == 1 else {}
+    if model.kind != "wordpiece" or step.get("type") != "BertNormalizer":
+        return {}
+    kept = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
+    return {name: step[field] for name, field in kept.items()} | {
+        "tokenize_chinese_chars": step["handle_chinese_chars"]
+    }
+
+
+def write_bert(model: Model) -> dict[str, str]:
+    """Write vocab.txt, and what is said beside it."""
+    names, config = {id: token.decode("utf-8", "replace") for id, token in model.vocab.items()}, _bert_config(model)
+    text = "".join(names.get(id, "") + "\n" for id in range(max(names, default=-1) + 1))
+    other = read_bert(text.encode(), "vocab.txt", config)
+    for field in ("kind", "alphabet", "normalizer", "pattern", "unk_token", "subword_prefix", "max_word_chars",
+                  "special_tokens", "flags", "vocab"):  # fmt: skip
+        ours, theirs = getattr(model, field), getattr(other, field)
+        if field == "pattern":
+            ours, theirs = Pattern(ours).source, Pattern(theirs).source
+        shown = "" if field == "vocab" else f" {ours!r}"[:100]
+        require(ours == theirs, f"a vocab.txt cannot say the {field}{shown} of this tokenizer: {theirs!r}"[:200])
+    return {"vocab.txt": text, "tokenizer_config.json": _config_json(model)}
+
+
 # Files and folders
 
 
 class Format(NamedTuple):
     """A format to save in."""
 
-    write: Callable[[Model], dict[str, str]]
+    write: Callable[[Model], dict[str, str | bytes]]
     files: tuple[str, ...]  # that it may write; the first says what is there
 
 
@@ -6348,6 +6613,8 @@ FORMATS = {
     "huggingface": Format(write_huggingface, ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")),
     "gpt2": Format(write_gpt2, ("vocab.json", "merges.txt")),
     "tiktoken": Format(write_tiktoken, ("tokenizer.tiktoken", "tokenizer.tiktoken.json")),
+    "sentencepiece": Format(write_sentencepiece, ("tokenizer.model",)),
+    "bert": Format(write_bert, ("vocab.txt", "tokenizer_config.json")),
 }
 
 
@@ -6362,7 +6629,9 @@ def load_model(
     path = Path(path)
     file = _find_model_file(path) if path.is_dir() else path
     require(file.is_file(), f"{path}: no such file or folder")
-    data = _read_limited(file)
+    data, config = _read_limited(file), {}
+    if (beside := file.with_name("tokenizer_config.json")).is_file():
+        config = _parse_object(_read_limited(beside), str(beside))
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     if data.lstrip()[:1] == b"{":
         content = _parse_object(data, str(file))
@@ -6377,15 +6646,18 @@ def load_model(
     elif regex.match(rb"#version|\S+ \S+\r?\n", data):
         vocab = _companion_file(file, ("merges", "vocab"), ("vocab.bpe", "encoder.json"), "vocabulary")
         model = _load_gpt2(vocab, file, options)
-    elif b"\n##" in data:
-        raise InputError(f"{file}: looks like a vocabulary of WordPiece (BERT's), which is not supported")
     elif data[:1] == b"\n":
-        raise InputError(f"{file}: looks like a SentencePiece model, which is not supported")
+        _refuse_options(options, f"{file}: a SentencePiece model")
+        model = read_sentencepiece(data, str(file))
+    elif regex.search(rb"(?m)^(?:##|\[UNK\]\r?$)", data):
+        _refuse_options(options, f"{file}: a vocabulary of BERT's")
+        model = read_bert(data, str(file), config)
     else:
-        raise InputError(f"{file}: neither a tokenizer.json, nor vocab.json or merges.txt, nor a rank file")
-    if (config := file.with_name("tokenizer_config.json")).is_file():
-        content = _parse_object(_read_limited(config), str(config))
-        model.config = {name: content[name] for name in CONFIG_KEYS if name in content}
+        raise InputError(
+            f"{file}: neither a tokenizer.json, nor vocab.json or merges.txt, nor a rank file, "
+            "nor a SentencePiece model, nor BERT's vocab.txt"
+        )
+    model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
     return model
 
 
@@ -6404,13 +6676,17 @@ def _refuse_options(options: Mapping[str, object], what: str) -> None:
 def _find_model_file(folder: Path) -> Path:
     """Find the file of a folder that is, or begins, a model; what `save` writes before all others."""
     names = [format.files[0] for format in FORMATS.values()]
-    for name in (*names, "encoder.json", "tokenizer.model"):
+    for name in (*names, "encoder.json"):
         if (folder / name).is_file():
             return folder / name
-    found = sorted(folder.glob("*.tiktoken")) + sorted(folder.glob("*tokenizer.json"))
-    if len(found) != 1:
-        raise InputError(f"{folder}: no tokenizer.json here, nor vocab.json and merges.txt, nor one .tiktoken file")
-    return found[0]
+    for endings in (("*.tiktoken", "*tokenizer.json"), ("*.model", "*vocab.txt")):
+        found = [file for ending in endings for file in sorted(folder.glob(ending))]
+        if len(found) == 1:
+            return found[0]
+    raise InputError(
+        f"{folder}: no tokenizer.json here, nor vocab.json and merges.txt, nor vocab.txt, "
+        "nor one .tiktoken or .model file"
+    )
 
 
 def _companion_file(file: Path, names: tuple[str, str], published: tuple[str, str], what: str) -> Path:
@@ -6441,6 +6717,7 @@ def save_model(model: Model, path: str | os.PathLike, format: str | None = None)
         for other in FORMATS.values()
         if (folder / other.files[0]).is_file() and other.files[0] not in texts and not _holds(folder, other, model)
         for name in other.files
+        if name not in texts
     ]
     atomic_write_all(folder, texts)
     for file in outdated:
