@@ -35,6 +35,7 @@ The way of the data, which is the order of the sections
     Learning        Words -> merges, the one serial part
     Models          a tokenizer as data: vocabulary, merges, special tokens, pattern, and their checks
     Encoding        words -> ids, by kernels with a cache; ids -> bytes
+    WordPiece       words -> the longest tokens; Words -> such tokens, by likelihood or by count
     Unigram         Words -> tokens with probabilities; words -> ids by the most probable path
     Formats         a Model <-> the files of Hugging Face, GPT-2 and tiktoken
     Tokenizer       text -> ids -> text
@@ -4796,6 +4797,399 @@ def make_trie(tokens: Mapping[int, bytes]) -> _Trie:
     text = _with_padding(b"".join(tokens.values()))
     require(len(text) < CHILD_MASK, "a vocabulary of 2**28 bytes or more cannot be searched")
     return _Trie(*_build_trie(text, starts[order], sizes[order], ids[order]))
+
+
+# ─── WordPiece ────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# A word is cut from the left into the longest tokens that there are: behind its beginning they are those that have the
+# prefix, "##", and are matched without it. In linear time, by a trie with failure links (Song et al. 2021, "Fast
+# WordPiece Tokenization"). A node stands for what was read since the last cut. Where it has no child for the next
+# byte, the tokens that are certain by now are *popped*, and the failure link leads to the node of what is left of the
+# text; or there is no link, and no way to cut the word. With the tokens a, abcdx, ##b, ##c, ##cdy and ##dz:
+#
+#     node       a     ab    abc    abcd     ##b   ##c   ##cd   ##cdy   ##d   ##dz
+#     popped     a     a     a ##b  a ##b    ##b   ##c   ##c    ##cdy         ##dz
+#     link to    ##    ##b   ##c    ##cd     ##    ##    ##d    ##      none  ##
+#
+# "abcdz" is read up to abcd; a and ##b are popped, and ##cd has no z; ##c is popped, and ##d has it. At the end of the
+# word the links are followed to "##", where nothing is left. Below the root of the trie are all tokens as they are, for
+# the beginnings of words, and below CONTINUES those with the prefix, without it: a "##" in the text is only text.
+CONTINUES = b"\xff"  # not a byte of UTF-8
+
+_NODE = _record(
+    link=np.int32,  # the node of what is left when the tokens are popped; -1: the word cannot be cut
+    popped=np.int32,  # the last of these tokens
+)
+_POPPED = _record(
+    id=np.int32,
+    before=np.int32,  # the token before it; -1 if it is the first
+    number=np.int32,  # of tokens up to this one
+)
+
+
+@struct
+class WordPieceTables:
+    """The automaton of a vocabulary: see above."""
+
+    trie: _Trie
+    nodes: np.ndarray  # _NODE[K]
+    popped: np.ndarray  # _POPPED[…]   lists that share their beginnings: no more entries than the tokens have bytes
+    between: int  # the node where nothing is left: "##"
+    unknown: int  # the id of a word that cannot be cut, or -1
+    max_chars: int  # of a word; longer ones are unknown
+
+
+@kernel
+def _append_popped(popped, n, before, last):
+    """Append the tokens up to `last` behind those up to `before`, as new entries from n on."""
+    size, number = popped[last].number, popped[before].number
+    popped = _reserve(popped, n + size)
+    for k in range(n + size - 1, n - 1, -1):
+        popped[k].id, popped[k].before, popped[k].number = popped[last].id, k - 1, number + k + 1 - n
+        last = popped[last].before
+    popped[n].before = before
+    return popped
+
+
+@kernel
+def _link_nodes(trie, ids, has_prefix):
+    """Make the nodes, the lists of popped tokens, and the number of the node between tokens; the trie numbers `ids`.
+
+    Links lead to nodes of smaller numbers, or of the same depth, of which only the number is needed.
+    """
+    edges, values = trie.edges, trie.values
+    nodes, popped, n = np.empty(len(values), _NODE), np.empty(64, _POPPED), 0
+    between = _trie_child(0, 0xFF, edges) if has_prefix else i64(0)
+    edge_to = np.zeros(len(nodes), np.uint64)
+    for edge in edges:
+        edge_to[i64(edge & CHILD_MASK)] = edge
+    for k in range(len(nodes)):
+        node, parent, byte = nodes[k], nodes[edge_to[k] >> u64(36)], edge_to[k] >> CHILD_BITS & u64(0xFF)
+        node.link = node.popped = -1
+        if k == 0 or k == between:
+            continue
+        if values[k] >= 0:
+            popped = _reserve(popped, n + 1)
+            popped[n].id, popped[n].before, popped[n].number = ids[values[k]], -1, 1
+            node.link, node.popped, n = between, n, n + 1
+            continue
+        link, node.popped = i64(parent.link), parent.popped
+        while link >= 0:
+            child, last = _trie_child(link, byte, edges), nodes[link].popped
+            if child >= 0:
+                node.link = child
+                break
+            link = i64(nodes[link].link)
+            if link >= 0:
+                popped = _append_popped(popped, n, node.popped, last)
+                n += popped[last].number
+                node.popped = n - 1
+    return nodes, popped[:n].copy(), between
+
+
+def wordpiece_tables(model: Model) -> WordPieceTables:
+    """Make the tables by which `segment_wordpiece` cuts words as a model does."""
+    prefix, ids = model.subword_prefix.encode(), model.ordinary
+    tokens = [model.vocab[id] for id in ids]
+    if prefix:
+        continuing = [id for id in ids if model.vocab[id].startswith(prefix)]
+        wrong = [id for id, token in zip(ids, tokens, strict=True) if token.startswith(CONTINUES)]
+        require(not wrong, f"token {wrong[:1]} is not UTF-8, which subword_prefix {model.subword_prefix!r} takes")
+        tokens += [CONTINUES + model.vocab[id][len(prefix) :] for id in continuing] + [CONTINUES]
+        ids = ids + continuing
+    trie = make_trie(dict(enumerate(tokens)))
+    nodes, popped, between = _link_nodes(trie, np.array([*ids, -1], np.int32), bool(prefix))
+    unknown = -1 if model.unk_token is None else model.ids.get(model.unk_token.encode(), -1)
+    return WordPieceTables(trie, nodes, popped, between, unknown, model.max_word_chars)
+
+
+@kernel
+def _is_longer(text, start, stop, n):
+    """Check whether text[start : stop] has more than n characters."""
+    for k in range(start, stop):
+        n -= text[k] & 0xC0 != 0x80
+    return n < 0
+
+
+@kernel
+def segment_wordpiece(text, start, size, tables, scratch, ids, at):
+    """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if it has no id.
+
+    Tokens are whole characters. So they are cut at whole characters, too, and what is not UTF-8 cannot be cut.
+    """
+    edges, nodes, popped, between = tables.trie.edges, tables.nodes, tables.popped, tables.between
+    position, stop, node, n = start, start + size, i64(0), 0
+    is_cut = (size <= tables.max_chars or not _is_longer(text, start, stop, tables.max_chars)) and (
+        not between or text[start] != 0xFF
+    )
+    while is_cut and (position < stop or node != between):
+        child = _trie_child(node, text[position], edges) if position < stop else NO_CHILD
+        if child >= 0:
+            node = child
+            position += 1
+            continue
+        k, node = i64(nodes[node].popped), i64(nodes[node].link)
+        is_cut = node >= 0
+        if is_cut:
+            n += popped[k].number
+        i = at + n
+        while is_cut and k >= 0:
+            i -= 1
+            ids[i] = popped[k].id
+            k = i64(popped[k].before)
+    if is_cut:
+        return n
+    if tables.unknown < 0:
+        return -1
+    ids[at] = tables.unknown
+    return 1
+
+
+class LearnedWordPiece(NamedTuple):
+    """Merges in the order in which they were made. Symbols 0 to A - 1 are the alphabet; merge k makes symbol A + k.
+
+    >>> learned = learn_wordpiece(Words.from_counts({b"aab": 3, b"b": 1}), 5)
+    >>> learned.tokens, learned.pairs.tolist()
+    ([b'a', b'b', b'##a', b'##b', b'aa'], [[0, 2]])
+    """
+
+    pairs: np.ndarray  # int32[M, 2]      the two symbols joined
+    counts: np.ndarray  # int64[M]        occurrences of the pair in the corpus when it was merged
+    n_tokens: np.ndarray  # int64[M + 1]  symbols in the corpus before the first merge, and after each
+    alphabet: Sequence[bytes]  # first those that begin words, then those that continue them
+    n_beginning: int  # how many of the alphabet begin words
+    prefix: bytes
+
+    merges = None  # WordPiece does not merge
+
+    @property
+    def tokens(self) -> list[bytes]:
+        """Spell the tokens, with the prefix where they continue words; what is spelled in two ways comes once."""
+        continues = [k >= self.n_beginning for k in range(len(self.alphabet))]
+        for left in self.pairs[:, 0].tolist():
+            continues.append(continues[left])
+        texts = Learned(self.pairs, self.counts, self.n_tokens, self.alphabet).tokens
+        return list(dict.fromkeys(map(bytes.__add__, map(self.prefix.__mul__, continues), texts)))
+
+
+def _mark_continuing(words: Words, prefix: bytes) -> tuple[Words, int]:
+    """Give symbols that continue words numbers of their own; returns words, and how many symbols begin words.
+
+    All characters are among those that may begin words, as Hugging Face's trainer has it. Both parts of the alphabet
+    are sorted, by bytes, which for UTF-8 is by code point.
+    """
+    a = len(words.alphabet)
+    order = np.array(sorted(range(a), key=words.alphabet.__getitem__), np.int64)
+    marked = np.argsort(order)[words.symbols] + (a if prefix else 0)
+    marked[words.offsets[:-1][np.diff(words.offsets) > 0]] %= a
+    present = np.zeros(2 * a, bool)
+    present[marked] = present[marked % a] = True
+    symbols = (np.cumsum(present) - 1)[marked].astype(np.int32)
+    alphabet = [words.alphabet[k] for k in order[np.flatnonzero(present) % a]]
+    return words._replace(symbols=symbols, alphabet=alphabet), int(np.count_nonzero(present[:a]))
+
+
+@struct
+class _Likelihood:
+    """What learning by likelihood knows beside a _Learner.
+
+    Each pair is in the block of the symbol that came with it, or of its left one if both are of the alphabet, and in
+    the list of the other symbol. Of each block the best pair is known. A merge lowers the totals of two symbols, and
+    only the scores of their pairs change: their blocks are searched again, and the pairs in their lists are compared
+    with the best of the blocks where they are. Counts of pairs are not lowered: as in learning by count, they are upper
+    bounds, and so are the scores. A pair that has the greatest is refreshed before it is merged.
+    """
+
+    totals: np.ndarray  # int64[V]      occurrences of each symbol in the corpus
+    starts: np.ndarray  # int64[V + 1]  the block of symbol c is pairs[starts[c] : starts[c + 1]]
+    heads: np.ndarray  # int64[V]       the first pair in the list of each symbol, or -1
+    following: np.ndarray  # int64[P]   the next pair of the same list, or -1
+    best: np.ndarray  # int64[V]        the best pair of each block
+    scores: np.ndarray  # float64[V]    its score; 0 if there is none
+
+
+@inline_kernel
+def _score(pair, totals, least):
+    """Compute count(ab) / (count(a) * count(b)) in float64; 0 for a pair that is rare.
+
+    The count of a pair, an upper bound, is lowered to those of its symbols.
+    """
+    a, b = totals[pair.left], totals[pair.right]
+    if pair.count > min(a, b):
+        pair.count = min(a, b)
+    return pair.count / (np.float64(a) * np.float64(b)) if pair.count >= least else 0.0
+
+
+@kernel
+def _is_preferred(pair, other, learner):
+    """Compare two pairs of equal score: the greater count goes first, and then the greater bytes."""
+    count, other_count = learner.pairs[pair].count, learner.pairs[other].count
+    return count > other_count if count != other_count else _precedes(pair, other, learner)
+
+
+@kernel
+def _choose_best(c, likelihood, learner):
+    """Search the block of symbol c for its best pair."""
+    pairs, totals, starts, least = learner.pairs, likelihood.totals, likelihood.starts, learner.min_frequency
+    best, best_score = -1, 0.0
+    for k in range(starts[c], starts[c + 1]):
+        score = _score(pairs[k], totals, least)
+        if score > best_score or (score == best_score > 0 and _is_preferred(k, best, learner)):
+            best, best_score = k, score
+    likelihood.best[c], likelihood.scores[c] = best, best_score
+
+
+@kernel
+def _update_scores(a, likelihood, learner):
+    """Compare the pairs of a symbol, whose total has fallen, with the best of their blocks; drop what is rare."""
+    pairs, totals, heads, following = learner.pairs, likelihood.totals, likelihood.heads, likelihood.following
+    best, scores, before, k = likelihood.best, likelihood.scores, -1, heads[a]
+    _choose_best(a, likelihood, learner)
+    while k >= 0:
+        pair, count, after = pairs[k], pairs[k].count, following[k]
+        score, c = _score(pair, totals, learner.min_frequency), pair.left + pair.right - a
+        if k == best[c] and pair.count < count:
+            _choose_best(c, likelihood, learner)
+        elif k == best[c]:
+            scores[c] = score
+        elif score > scores[c] or (score == scores[c] > 0 and _is_preferred(k, best[c], learner)):
+            best[c], scores[c] = k, score
+        if score > 0:
+            before = k
+        elif before < 0:
+            heads[a] = after
+        else:
+            following[before] = after
+        k = after
+
+
+@kernel
+def _add_block(c, start, stop, likelihood, learner):
+    """Make pairs[start : stop] the block of symbol c, and put them into the lists of their other symbols."""
+    likelihood.following = _reserve(likelihood.following, stop)
+    pairs, heads, following, least = learner.pairs, likelihood.heads, likelihood.following, learner.min_frequency
+    likelihood.starts[c], likelihood.starts[c + 1] = start, stop
+    for k in range(start, stop):
+        other = pairs[k].left + pairs[k].right - c
+        if other != c and pairs[k].count >= least:
+            following[k] = heads[other]
+            heads[other] = k
+    _choose_best(c, likelihood, learner)
+
+
+@kernel
+def _score_alphabet(likelihood, learner):
+    """Count the symbols of the alphabet, and add their pairs."""
+    cells, classes, pairs, totals = learner.cells, learner.classes, learner.pairs, likelihood.totals
+    found = stop = 0
+    for position in range(len(cells)):
+        found += classes[found].stop <= position
+        if cells[position] != WORD_END:
+            totals[cells[position]] += classes[found].count
+    for c in range(learner.n_symbols):
+        start = stop
+        while stop < learner.n_pairs and pairs[stop].left == c:
+            stop += 1
+        _add_block(c, start, stop, likelihood, learner)
+
+
+@kernel
+def _best_pair(likelihood, learner):
+    """Search the blocks for the pair of the greatest score; returns -1 if there is none.
+
+    That takes 16 µs for 32,000 symbols.
+    """
+    best, scores = likelihood.best, likelihood.scores
+    found, score = -1, 0.0
+    for c in range(learner.n_symbols):
+        if scores[c] > score or (scores[c] == score > 0 and _is_preferred(best[c], found, learner)):
+            found, score = best[c], scores[c]
+    return found
+
+
+@kernel
+def _merge_likeliest_until(likelihood, learner, goal):
+    """Merge the best pair until there are `goal` symbols or no pair is left; returns how many symbols there are."""
+    symbols, totals = learner.symbols, likelihood.totals
+    while learner.n_symbols < goal:
+        best = _best_pair(likelihood, learner)
+        if best < 0:
+            break
+        pair, c, start = learner.pairs[best], learner.n_symbols, learner.n_pairs
+        a, b, count = pair.left, pair.right, pair.count
+        _refresh_or_replace(pair, NO_SYMBOL, learner)
+        if pair.count < count:
+            _choose_best(a if likelihood.starts[a] <= best < likelihood.starts[a + 1] else b, likelihood, learner)
+            continue
+        _apply_merge(pair, learner)
+        totals[c] = symbols[c - 1].n_tokens - symbols[c].n_tokens
+        totals[a] -= totals[c]
+        totals[b] -= totals[c]
+        _add_block(c, start, learner.n_pairs, likelihood, learner)
+        _update_scores(a, likelihood, learner)
+        if a != b:
+            _update_scores(b, likelihood, learner)
+    return learner.n_symbols
+
+
+def _learn_by_likelihood(words: Words, n_symbols: int, min_frequency: int, progress: bool) -> Learned:
+    """Merge the pair of the greatest count(ab) / (count(a) * count(b)), again and again; see `learn_wordpiece`."""
+    n, a = len(words.symbols), len(words.alphabet)
+    require(n > 0, "there are no words to learn from")
+    require(n_symbols >= a, f"n_symbols is {n_symbols}, but the alphabet has {a} symbols")
+    n_symbols = min(n_symbols, a + n)
+    symbols, spelled = _make_symbols(words, n_symbols, "bytes")
+    cells = _make_cells(words, np.int32 if n < INT32_SYMBOLS else np.int64)
+    learner = _new_learner(*cells, symbols, spelled, True, min(max(min_frequency, 1), MAX_COUNT), a)
+    _add_first_pairs(learner)
+    totals, starts, heads, best = np.zeros((4, n_symbols + 1), np.int64)
+    heads[:] = -1
+    likelihood = _Likelihood(totals, starts, heads, np.empty(1024, np.int64), best, np.zeros(n_symbols))
+    _score_alphabet(likelihood, learner)
+    done = goal = a
+    with Engine(progress=progress).progress_bar("learn", n_symbols - a, " merges") as bar:
+        while done == goal < n_symbols:
+            goal = min(goal + MERGES_PER_ROUND, n_symbols)
+            done = _merge_likeliest_until(likelihood, learner, goal)
+            bar.update(done - a - bar.n)
+    made = symbols[a:done]
+    pairs = np.stack([made["left"], made["right"]], axis=1)
+    return Learned(pairs, made["count"].copy(), symbols["n_tokens"][a - 1 : done].copy(), words.alphabet)
+
+
+def learn_wordpiece(
+    words: Words,
+    n_symbols: int,
+    *,
+    score: str = "likelihood",
+    min_frequency: int = 1,
+    prefix: str = "##",
+    progress: bool = False,
+) -> LearnedWordPiece:
+    """Learn tokens of characters, of which those that continue words have a prefix; n_symbols with the alphabet.
+
+    The pair merges that has the greatest score: "count", its occurrences, as Hugging Face's WordPieceTrainer does it,
+    with ties by ids; or "likelihood", count(ab) / (count(a) * count(b)) in float64, by which the likelihood of the
+    corpus rises most for each merge (Schuster and Nakajima 2012, "Japanese and Korean Voice Search"). Of equal scores
+    the greater count goes first, then the greater bytes, left then right, then what begins words. No pair merges that
+    occurs less than `min_frequency` times: the likelihood alone prefers what occurs once.
+
+    `words` hold plain characters; the alphabet is those that occur, and again, with the prefix, those that occur
+    behind the first of a word. Their order, by bytes, decides about ties; Hugging Face's order of the latter is
+    random, so that of tokens of equal counts theirs may have others. Raises InputError where there are no words, and
+    where the alphabet has more than n_symbols.
+
+    >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
+    >>> learn_wordpiece(words, 20, score="count").tokens[-3:]
+    [b'##w', b'##es', b'##est']
+    """
+    require(score in ("likelihood", "count"), f"score is 'likelihood' or 'count', not {score!r}")
+    marked, n_beginning = _mark_continuing(words, prefix.encode())
+    if score == "count":
+        learned = learn(marked, n_symbols, tie_break="ids", min_frequency=min_frequency, progress=progress)
+    else:
+        learned = _learn_by_likelihood(marked, n_symbols, min_frequency, progress)
+    return LearnedWordPiece(*learned, n_beginning, prefix.encode())
 
 
 # ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1300,6 +1300,240 @@ def test_a_family_of_tokenizers_is_added_in_one_place(tmp_path, monkeypatch):
     assert np.load(tmp_path / "a.npy").tolist() == expected
 
 
+# ─── WordPiece ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# For vocabularies whose tokens are prefixes of each other, look like the prefix of continuing tokens, or are it.
+pieces = st.text("ab#é", min_size=1, max_size=5) | st.text("aé", min_size=1, max_size=9)
+prefixes = st.sampled_from(["##", "", "#", "a", "▁é"])
+
+
+def naive_wordpiece(word, vocab, prefix="##", unk=None, max_chars=100):
+    """The longest token, again and again; [unk] if there is none, or the word has too many characters."""
+    chars, tokens, start = word.decode("utf-8", "surrogateescape"), [], 0
+    while start < len(chars):
+        ends = (end for end in range(len(chars), start, -1) if (prefix if start else "") + chars[start:end] in vocab)
+        end = next(ends, 0)
+        if not end or len(chars) > max_chars:
+            return None if unk is None else [vocab[unk]]
+        tokens.append(vocab[(prefix if start else "") + chars[start:end]])
+        start = end
+    return tokens
+
+
+def wordpiece_model(tokens, prefix="##", unk=None, max_chars=100):
+    """What the tables are made of, and the vocabulary by token."""
+    vocab = {token: 3 * k for k, token in enumerate(tokens)}
+    by_id = {id: token.encode() for token, id in vocab.items()}
+    fields = {
+        "vocab": by_id,
+        "merges": None,
+        "kind": "wordpiece",
+        "alphabet": "characters",
+        "max_word_chars": max_chars,
+    }
+    return bpe.Model(**fields, unk_token=unk, subword_prefix=prefix), vocab
+
+
+def segmented(word, tables):
+    text, ids = bpe._with_padding(b"ab" + word + b"ab"), np.zeros(len(word) + 4, np.uint32)
+    n = bpe.segment_wordpiece(text, 2, len(word), tables, np.empty(0, np.uint64), ids, 1)
+    return None if n < 0 else ids[1 : 1 + n].tolist()
+
+
+@kernels
+@examples(300)
+@given(tokens=st.lists(pieces, min_size=1, max_size=12, unique=True), prefix=prefixes, data=st.data())
+def test_words_are_cut_as_by_the_naive_cutter(tokens, prefix, data):
+    begin = [token.removeprefix(prefix) for token in tokens]
+    tokens = list(
+        dict.fromkeys([*data.draw(st.sampled_from([tokens, [*tokens, prefix or "a"]])), *map(prefix.__add__, begin)])
+    )
+    tokens = [token for token in tokens if token]
+    unk, most = data.draw(st.sampled_from([None, tokens[-1]])), data.draw(st.sampled_from([100, 100, 7]))
+    model, vocab = wordpiece_model(tokens, prefix, unk, most)
+    tables = bpe.wordpiece_tables(model)
+    made = st.lists(st.sampled_from(begin), min_size=1, max_size=9).map("".join).filter(bool)
+    word = data.draw(made.map(str.encode) | pieces.map(str.encode) | hostile_bytes.filter(bool))
+    assert segmented(word, tables) == naive_wordpiece(word, vocab, prefix, unk, most)
+
+
+@kernels
+@pytest.mark.parametrize("prefix", ["##", "", "#", "a"])
+def test_words_are_cut_as_by_hugging_face(prefix):
+    source = random.Random(3)
+    tokens = {"[UNK]", *"abc", *(prefix + c for c in "ab")}
+    while len(tokens) < 300:
+        tokens.add(source.choice([prefix, ""]) + "".join(source.choices("aab#cé", k=source.randint(1, 7))))
+    model, vocab = wordpiece_model(sorted(tokens), prefix, "[UNK]", 40)
+    options = {"unk_token": "[UNK]", "continuing_subword_prefix": prefix, "max_input_chars_per_word": 40}
+    theirs, tables = tokenizers.models.WordPiece(vocab, **options), bpe.wordpiece_tables(model)
+    words = ["".join(source.choices("aaaabb#cé", k=source.randint(1, 45))) for _ in range(2000)]
+    for word in [*words, *tokens, "é" * 40, "a" * 40, "a" * 41]:
+        assert segmented(word.encode(), tables) == [token.id for token in theirs.tokenize(word)]
+
+
+@kernels
+def test_a_word_is_cut_in_linear_time():
+    """The greedy way looks at the rest of the word for each token: here some 10^10 steps."""
+    tokens = ["a" * 2000 + "b", *("##" + "a" * k for k in (1, 999)), "a"]
+    tables = bpe.wordpiece_tables(wordpiece_model(tokens, max_chars=1 << 30)[0])
+    assert len(segmented(b"a" * 999_001, tables)) == 1 + 1000 + 1 - 1
+    assert_linear(lambda n: segmented(b"a" * n, tables), 50_000)
+
+
+@kernels
+def test_lists_of_popped_tokens_take_no_more_than_the_vocabulary():
+    with within(60):  # 20,000 lists of up to 20,000 tokens would be 800 MB
+        tables = bpe.wordpiece_tables(wordpiece_model(["a" * 20_000 + "b", "a", "##a"], max_chars=1 << 30)[0])
+    assert segmented(b"a" * 20_000, tables) == [3] + [6] * 19_999
+
+
+def test_a_token_that_is_not_utf_8_is_refused():
+    model = bpe.Model({0: b"a", 7: b"\xffb"}, None, kind="wordpiece", subword_prefix="##")
+    with pytest.raises(bpe.InputError, match=r"token \[7\]"):
+        bpe.wordpiece_tables(model)
+
+
+def naive_likelihood(counts, n_symbols, min_frequency=1):
+    """Merge the pair of the greatest count(ab) / (count(a) count(b)). A symbol is its text and whether it continues."""
+    words = [[(char, i > 0) for i, char in enumerate(word.decode())] for word in counts]
+    first = sorted(
+        {(char, False) for word in words for char, _ in word} | set(itertools.chain(*words)), key=by_code_point
+    )
+    order, merges = {symbol: k for k, symbol in enumerate(first)}, []
+
+    def rank(symbol):
+        return symbol[0].encode(), -order[symbol]
+
+    while len(order) < n_symbols:
+        symbols, pairs = Counter(), Counter()
+        for word, count in zip(words, counts.values(), strict=True):
+            for symbol in word:
+                symbols[symbol] += count
+            for pair in itertools.pairwise(word):
+                pairs[pair] += count
+        scores = {
+            (a, b): (n / (float(symbols[a]) * float(symbols[b])), n, rank(a), rank(b))
+            for (a, b), n in pairs.items()
+            if n >= max(min_frequency, 1)
+        }
+        if not scores:
+            break
+        a, b = max(scores, key=scores.get)
+        made = a[0] + b[0], a[1]
+        order[made] = len(order)
+        merges.append((order[a], order[b], pairs[a, b]))
+        words = [joined(word, (a, b), made) for word in words]
+    return ["##" * continues + text for text, continues in order], merges
+
+
+def by_code_point(symbol):
+    return symbol[1], symbol[0]
+
+
+def joined(word, pair, made):
+    """Replace every occurrence of a pair of symbols, from left to right."""
+    out, i = [], 0
+    while i < len(word):
+        found = tuple(word[i : i + 2]) == pair
+        out.append(made if found else word[i])
+        i += 1 + found
+    return out
+
+
+def words_of_characters(counts):
+    """Words over the characters of these words, in the order in which they come."""
+    alphabet = list(dict.fromkeys(itertools.chain.from_iterable(word.decode() for word in counts)))
+    symbols = [alphabet.index(char) for word in counts for char in word.decode()]
+    offsets = np.cumsum([0, *(len(word.decode()) for word in counts)])
+    counts = np.fromiter(counts.values(), np.int64, len(counts))
+    return bpe.Words(np.array(symbols, np.int32), offsets, counts, [char.encode() for char in alphabet])
+
+
+few_characters = st.sampled_from(["a", "ab", "aé", "abc", "abé中🙂", "abcdefghij"])
+character_counts = few_characters.flatmap(
+    lambda letters: st.dictionaries(
+        st.text(letters, min_size=1, max_size=30).map(str.encode), st.integers(1, 5) | st.integers(1, 2**40), min_size=1
+    )
+)
+
+
+@kernels
+@examples(200)
+@given(counts=character_counts, extra=st.integers(0, 60), least=st.integers(0, 4))
+def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
+    words = words_of_characters(counts)
+    n_symbols = 2 * len(words.alphabet) + extra
+    learned = bpe.learn_wordpiece(words, n_symbols, min_frequency=least)
+    tokens, merges = naive_likelihood(counts, n_symbols, least)
+    assert [token.decode() for token in learned.tokens] == tokens
+    assert [(*pair, n) for pair, n in zip(learned.pairs.tolist(), learned.counts.tolist(), strict=True)] == merges
+
+
+@kernels
+@pytest.mark.parametrize("least", [1, 3])
+def test_tokens_by_likelihood_of_real_words_are_those_of_the_oracle(library, least):
+    counts = Counter(regex.findall(rb"[a-z]+|[A-Z]+", b"".join(path.read_bytes() for path in library[:20])))
+    counts = dict(counts.most_common(150 if BOUNDS_CHECKED else 800))
+    learned = bpe.learn_wordpiece(words_of_characters(counts), 500, min_frequency=least)
+    assert [token.decode() for token in learned.tokens] == naive_likelihood(counts, 500, least)[0]
+
+
+def hugging_face_wordpiece(counts, vocab_size, prefix, min_frequency=0):
+    """The vocabulary of Hugging Face's trainer, {token: id}."""
+    model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    options = {"continuing_subword_prefix": prefix, "min_frequency": min_frequency, "show_progress": False}
+    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=vocab_size, **options)
+    model.train_from_iterator(((word.decode() + " ") * n for word, n in counts.items()), trainer)
+    return model.get_vocab()
+
+
+def in_their_order(words, prefix, theirs):
+    """Words with the alphabet of beginnings and continuations in the order of Hugging Face's ids, which is random."""
+    marked, n_beginning = bpe._mark_continuing(words, prefix)
+    names = [prefix * (k >= n_beginning) + token for k, token in enumerate(marked.alphabet)]
+    order = sorted(range(len(names)), key=lambda k: theirs[names[k].decode()])
+    alphabet = [marked.alphabet[k] for k in order]
+    return marked._replace(symbols=np.argsort(order)[marked.symbols].astype(np.int32), alphabet=alphabet), n_beginning
+
+
+@pytest.mark.parametrize("prefix", ["##", "", "▁"])
+def test_the_vocabulary_is_that_of_hugging_faces_trainer(library, prefix, monkeypatch):
+    text = b" ".join(path.read_bytes() for path in library[:60]) + "é中文 ñandú Straße über".encode() * 3
+    counts = {word: n for word, n in Counter(text.split()).items() if b"#" not in word and word.decode().isprintable()}
+    theirs = hugging_face_wordpiece(counts, 2000, prefix)
+    words = words_of_characters(counts)
+    ours = bpe.learn_wordpiece(words, 2000, score="count", prefix=prefix)
+    assert len(theirs.keys() ^ {token.decode() for token in ours.tokens}) <= 20  # of equal counts, in another order
+    marked = in_their_order(words, prefix.encode(), theirs)
+    monkeypatch.setattr(bpe, "_mark_continuing", lambda *_: marked)
+    ours = bpe.learn_wordpiece(words, 2000, score="count", prefix=prefix)
+    assert {token.decode(): id for id, token in enumerate(ours.tokens)} == theirs
+
+
+def test_the_minimum_of_hugging_faces_trainer():
+    counts = {b"roses": 1, b"are": 2, b"red": 1, b"is": 2, b"bird": 3, b"big": 3}
+    theirs = hugging_face_wordpiece(counts, 100, "##", min_frequency=3)
+    ours = bpe.learn_wordpiece(words_of_characters(counts), 100, score="count", min_frequency=3)
+    assert {token.decode() for token in ours.tokens} == theirs.keys() and b"bi" in ours.tokens
+
+
+def test_text_that_looks_like_the_prefix_gives_a_token_once():
+    learned = bpe.learn_wordpiece(words_of_characters({b"###": 3, b"a#": 1}), 8)
+    assert len(set(learned.tokens)) == len(learned.tokens) and b"##" in learned.tokens
+
+
+@pytest.mark.parametrize(
+    "counts, n_symbols, score, part",
+    [({b"ab": 1}, 9, "best", "score"), ({}, 9, "count", "no words"), ({}, 9, "likelihood", "no words")]
+    + [({b"abcd": 1}, 3, score, "the alphabet has 7") for score in ("count", "likelihood")],
+)
+def test_learning_wordpiece_refuses(counts, n_symbols, score, part):
+    with pytest.raises(bpe.InputError, match=part):
+        bpe.learn_wordpiece(words_of_characters(counts), n_symbols, score=score)
+
+
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
