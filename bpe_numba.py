@@ -5671,7 +5671,7 @@ def learn_unigram(
 
 
 UNKNOWN_PENALTY = 10.0  # an unknown character scores so much less than the worst token
-ROUND_LIMIT = 2.0**13  # the total score of a text up to which its words are cut as the whole text would be
+ROUND_LIMIT = 2.0**13  # the total score of a text up to which words may be certain
 NOT_CERTAIN = -2
 EDGE_BITS, EDGE_MASK = 24, (1 << 24) - 1  # of an edge: node << 24 | id; nodes are offsets in bytes from a word's start
 
@@ -5682,25 +5682,23 @@ class UnigramTables:
 
     trie: _Trie
     scores: np.ndarray  # float64[V + 1]  by id; the last is that of an unknown character
-    sums: np.ndarray  # [0]               sums of scores are rounded to its dtype
     byte_ids: np.ndarray  # int32[256]    the tokens "<0x00>" to "<0xFF>", or -1
     longest: int  # bytes of a token
     unk_id: int  # -1 if there is none
     fuse_unk: bool
-    tolerance: float  # for each byte of a word: where two paths differ by less, neither is certain
+    tolerance: float  # for each byte of a word: where two paths differ by less, neither is certain; 0 if all are
 
 
-def unigram_tables(model: Model, whole: bool = False) -> UnigramTables:
-    """Make the tables by which `segment_unigram` cuts words as a model says; or a `whole` text as if it were one word.
+def unigram_tables(model: Model) -> UnigramTables:
+    """Make the tables by which `segment_unigram` cuts words as a model says.
 
     Scores in float64 are those of Hugging Face, who cut each word on its own. Scores in float32 are SentencePiece's,
     which sums them in float32 over a whole text: what is before a word decides how sums in it are rounded, and so which
     of two paths is taken that score nearly the same. As long as a total is below ROUND_LIMIT, an addition rounds by
     half of 2**-11, at most. Two sums to a node of a word have as many additions each as there are bytes before it, at
     most; so if they differ by more than 2**-11 for each byte of the word, they do in any text. Where the gap at a node
-    of a word's best path is smaller, `segment_unigram` returns NOT_CERTAIN, as it does for unknown characters, which
-    may be one token with those of the next word. Then, and where the `unigram_score` of a text is ROUND_LIMIT or more,
-    the text must be cut as a whole.
+    of a word's best path is smaller, `segment_unigram` returns NOT_CERTAIN, and `segment_unigram_behind` decides. It
+    does so, too, where unknown characters are several, or begin the word: they may be one token with those before it.
 
     A token whose score is -inf is never chosen. Raises InputError for scores that cannot be.
     """
@@ -5712,17 +5710,15 @@ def unigram_tables(model: Model, whole: bool = False) -> UnigramTables:
     chosen = ids[scores[ids] > -np.inf]
     require(len(chosen), "a unigram model needs tokens with scores")
     byte_names = [b"<0x%02X>" % byte for byte in range(256)] if model.byte_fallback else [b""] * 256
-    sums_dtype = np.dtype(np.float32 if scores.dtype == np.float32 and whole else np.float64)
     unknown = scores[chosen].min() - scores.dtype.type(UNKNOWN_PENALTY)
     return UnigramTables(
         make_trie({id: model.vocab[id] for id in chosen.tolist()}),
         np.append(scores, unknown).astype(np.float64),
-        np.zeros(0, sums_dtype),
         np.array([id_of.get(name, -1) for name in byte_names], np.int32),
         max(len(model.vocab[id]) for id in chosen.tolist()),
         -1 if model.unk_token is None else id_of[model.unk_token.encode()],
         model.fuse_unk,
-        ROUND_LIMIT * 2.0**-24 if scores.dtype == np.float32 and not whole else 0.0,
+        0.0 if scores.dtype != np.float32 else np.inf if scores[chosen].max() > 0 else ROUND_LIMIT * 2.0**-24,
     )
 
 
@@ -5752,24 +5748,24 @@ def _list_edges(text, start, node, size, edges, values, unknown, found):
 
 
 @kernel
-def _cut_best(text, start, size, tables, last):
+def _cut_best(text, start, size, tables, tolerance, best, last):
     """Find the best path through a word (Viterbi); returns whether no other comes near.
 
-    Writes the last edge of the best path to each node, as start << EDGE_BITS | id; of paths with equal sums that with
-    the longest last edge. An edge is added in float64, and the sum is rounded when it is stored: so does SentencePiece.
+    best[0] is the score before the word. Writes that of the best path to each node over the others; and its last edge,
+    as start << EDGE_BITS | id. Of paths with equal sums the one with the longest last edge is taken. Sums are rounded
+    to the type of `best`.
     """
-    edges, values, scores, tolerance = tables.trie.edges, tables.trie.values, tables.scores, tables.tolerance
+    edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, found = len(scores) - 1, np.empty(tables.longest + 1, np.int64)
-    best, gaps = np.empty(size + 2, tables.sums.dtype), np.empty(size + 1 if tolerance else 0, np.float64)
-    for k in range(size + 1):
+    gaps, node = np.empty(size + 1 if tolerance else 0, np.float64), 0
+    for k in range(1, size + 1):
         best[k] = -np.inf
-    best[0] = node = 0
     while node < size:
         before = np.float64(best[node])
         n, following = _list_edges(text, start, node, size, edges, values, unknown, found)
         for k in range(n):
             end, id = found[k] >> EDGE_BITS, found[k] & EDGE_MASK
-            best[size + 1] = before + scores[id]  # rounded
+            best[size + 1] = before + scores[id]  # which rounds it
             gap = np.float64(best[size + 1]) - best[end]
             if tolerance:
                 gaps[end] = gap if gap > 0 else min(gaps[end], -gap)
@@ -5785,7 +5781,7 @@ def _cut_best(text, start, size, tables, last):
 
 @kernel
 def _write_unknown(text, start, stop, tables, ids, at):
-    """Write the ids of unknown characters, the last first; returns their number, or what `segment_unigram` does.
+    """Write the ids of unknown characters, the last first; returns their number, or -1 if there is none.
 
     Where the bytes together are a token, as with Hugging Face's scores of any size they may be, it is that; else the
     tokens of the bytes, if they all have one; else the unknown token.
@@ -5795,33 +5791,38 @@ def _write_unknown(text, start, stop, tables, ids, at):
         have_ids &= byte_ids[text[k]] >= 0
         if state >= 0:
             state = _trie_child(state, text[k], edges)
-    if have_ids and (state < 0 or values[state] < 0):
+    id = i64(values[state]) if state >= 0 else i64(-1)
+    if id < 0 and have_ids:
         for k in range(stop - start):
             ids[at + k] = byte_ids[text[stop - 1 - k]]
         return stop - start
-    if tables.tolerance:
-        return NOT_CERTAIN
-    ids[at] = values[state] if state >= 0 and values[state] >= 0 else tables.unk_id
-    return 1 if tables.unk_id >= 0 else -1
+    id = id if id >= 0 else tables.unk_id
+    ids[at] = id
+    return 1 if id >= 0 else -1
 
 
 @kernel
-def _write_path(text, start, size, tables, last, ids, at):
-    """Write the ids of the path that ends with the edge last[size]; returns what `segment_unigram` does."""
+def _write_path(text, start, size, in_text, tables, last, ids, at):
+    """Write the ids of the path that ends with the edge last[size]; returns what `segment_unigram` does.
+
+    `in_text` says that there may be words before it.
+    """
     unknown, unk_id, fuse_unk, n, node = len(tables.scores) - 1, tables.unk_id, tables.fuse_unk, 0, size
     while node > 0:
         before, id = last[node] >> EDGE_BITS, last[node] & EDGE_MASK
-        if id == unknown or id == unk_id:
-            while fuse_unk and before > 0 and (last[before] & EDGE_MASK) in (unknown, unk_id):
-                before = last[before] >> EDGE_BITS
-            written = _write_unknown(text, start + before, start + node, tables, ids, at + n)
+        if id in (unknown, unk_id):
+            first = before
+            while fuse_unk and first > 0 and (last[first] & EDGE_MASK) in (unknown, unk_id):
+                first = last[first] >> EDGE_BITS
+            written = _write_unknown(text, start + first, start + node, tables, ids, at + n)
             if written < 0:
-                return written
-            n += written
+                return -1
+            if in_text and ids[at + n] == unk_id and (first == 0 or first < before):
+                return NOT_CERTAIN
+            n, node = n + written, first
         else:
             ids[at + n] = id
-            n += 1
-        node = before
+            n, node = n + 1, before
     for k in range(n >> 1):  # they were written from the end of the word
         ids[at + k], ids[at + n - 1 - k] = ids[at + n - 1 - k], ids[at + k]
     return n
@@ -5833,25 +5834,65 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
 
     Or -1, if a character is unknown and there is no unknown token; or NOT_CERTAIN, see `unigram_tables`.
     """
-    last = np.empty(size + 1, np.int64)
-    if not _cut_best(text, start, size, tables, last):
+    best, last = np.empty(size + 2, np.float64), np.empty(size + 1, np.int64)
+    best[0] = 0.0
+    if not _cut_best(text, start, size, tables, tables.tolerance, best, last):
         return NOT_CERTAIN
-    return _write_path(text, start, size, tables, last, ids, at)
+    return _write_path(text, start, size, tables.tolerance > 0, tables, last, ids, at)
 
 
 @kernel
-def unigram_score(ids, start, stop, tables):
-    """Add up by how much, at most, the ids that words were cut into have changed the sum of a whole text."""
-    scores, unknown, total = tables.scores, len(tables.scores) - 1, 0.0
-    for k in range(start, stop):
-        score = scores[ids[k]]
-        total += abs(score if np.isfinite(score) else scores[unknown])
-    return total
+def start_text(text_sum, at):
+    """Begin to sum the scores of a text whose ids will be ids[at :]; see `add_scores`."""
+    text_sum[0], text_sum[1], text_sum[2] = 0.0, at, at
+
+
+@kernel
+def add_scores(text_sum, tables, ids, at):
+    """Add the scores of ids up to ids[at - 1] as SentencePiece sums them, in float32; returns by how much it is off 0.
+
+    text_sum, float64[3], is the sum of ids[text_sum[1] : text_sum[2]]. Where the result is ROUND_LIMIT or more, the
+    text must be cut once more: as one word, by `segment_unigram_behind` after `start_text`.
+    """
+    scores, byte_ids, total = tables.scores, tables.byte_ids, np.float32(text_sum[0])
+    unk_score = np.float32(scores[len(scores) - 1])
+    for k in range(i64(text_sum[2]), at):
+        id = i64(ids[k])
+        if id != tables.unk_id and np.isfinite(scores[id]):
+            total += np.float32(scores[id])
+        else:
+            begins = True  # a character; it is unknown as one, if it became several bytes
+            for byte in range(0x80, 0xC0):
+                begins &= byte_ids[byte] != id
+            if begins:
+                total += unk_score
+    text_sum[0], text_sum[2] = total, at
+    return abs(total)
+
+
+@kernel
+def segment_unigram_behind(text, start, size, tables, text_sum, ids, at):
+    """Cut a word as SentencePiece does behind all that is before it in a text; returns as `segment_unigram` does.
+
+    `text_sum` is that of the text, see `add_scores`. All words before this one were cut by `segment_unigram`, with a
+    result that was certain, or here.
+    """
+    best, last = np.empty(size + 2, np.float32), np.empty(size + 1, np.int64)
+    add_scores(text_sum, tables, ids, at)
+    best[0] = text_sum[0]
+    _cut_best(text, start, size, tables, 0.0, best, last)
+    n = _write_path(text, start, size, False, tables, last, ids, at)
+    if tables.fuse_unk and n > 0 and text_sum[1] < at and ids[at] == tables.unk_id == ids[at - 1]:
+        n -= 1
+        for k in range(at, at + n):
+            ids[k] = ids[k + 1]
+    text_sum[0], text_sum[2] = best[size], at + n
+    return n
 
 
 @kernel
 def sample_unigram(text, start, size, tables, alpha, state, ids, at):
-    """Cut a word at random, each path with a probability in proportion to exp(alpha * its score); see `segment_unigram`.
+    """Cut a word at random: the probability of a path is in proportion to exp(alpha * score); see `segment_unigram`.
 
     Sums the probabilities of all paths from each node to the end, from the last node on, then goes forward and chooses
     among the edges of each node. `state` is that of `_random`.
@@ -5883,7 +5924,7 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
         end = found[k] >> EDGE_BITS
         last[end] = node << EDGE_BITS | (found[k] & EDGE_MASK)
         node = end
-    return _write_path(text, start, size, tables, last, ids, at)
+    return _write_path(text, start, size, False, tables, last, ids, at)
 
 
 @kernel
@@ -5891,7 +5932,7 @@ def _find_n_best(text, size, tables, n_best):
     """Find the n best paths through a text, as `n_best_unigram` says: returns all ids, where each ends, and scores."""
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, found, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
-    best, counts = np.empty((size + 1, n_best), tables.sums.dtype), np.zeros(size + 1, np.int64)
+    best, counts = np.empty((size + 1, n_best), np.float64), np.zeros(size + 1, np.int64)
     lasts, ranks = np.empty((size + 1, n_best), np.int64), np.empty((size + 1, n_best), np.int64)
     best[0, 0], counts[0] = 0.0, 1
     while node < size:
@@ -5899,7 +5940,7 @@ def _find_n_best(text, size, tables, n_best):
         for k in range(n):
             end, id = found[k] >> EDGE_BITS, found[k] & EDGE_MASK
             for rank in range(counts[node]):
-                total, at = np.float64(best[node, rank]) + scores[id], min(counts[end], n_best - 1)
+                total, at = best[node, rank] + scores[id], min(counts[end], n_best - 1)
                 if counts[end] == n_best and not total > best[end, at]:
                     break
                 while at > 0 and total > best[end, at - 1]:
@@ -5918,16 +5959,16 @@ def _find_n_best(text, size, tables, n_best):
         while node > 0:
             last[node], rank, node = lasts[node, rank], ranks[node, rank], lasts[node, rank] >> EDGE_BITS
         ids = _reserve(ids, written + size)
-        written += max(_write_path(text, 0, size, tables, last, ids, written), 0)
+        written += max(_write_path(text, 0, size, False, tables, last, ids, written), 0)
         stops[path] = written
-    return ids[:written], stops, best[size, : counts[size]].astype(np.float64)
+    return ids[:written], stops, best[size, : counts[size]].copy()
 
 
 def n_best_unigram(data: bytes, tables: UnigramTables, n: int) -> list[tuple[list[int], float]]:
     """Find the n best ways to cut a word, and their scores, the best first; fewer, if there are not so many.
 
     Of two paths with equal scores, that goes first whose last token is longer; of those with the same last token that
-    goes first whose rest does. The tables are `whole` ones, or those of scores in float64. Raises InputError for an n
+    goes first whose rest does. Scores are summed in float64. Raises InputError for an n
     below 1.
 
     >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, None, kind="unigram", scores=np.array([-2.0, -3.0, -4.0]))
