@@ -267,7 +267,7 @@ def require(condition: object, message: str) -> None:
 
 
 def import_optional(name: str, *others: str):
-    """Import a module that only some functions need, and that needs other packages; name the remedy if one is missing."""
+    """Import what only some functions need; raise InputError that names the remedy if it, or what it needs, is missing."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -4813,8 +4813,8 @@ def make_trie(tokens: Mapping[int, bytes]) -> _Trie:
 #
 # "abcdz" is read up to abcd; a and ##b are popped, and ##cd has no z; ##c is popped, and ##d has it. At the end of the
 # word the links are followed to "##", where nothing is left. Below the root of the trie are all tokens as they are, for
-# the beginnings of words, and below CONTINUES those with the prefix, without it: a "##" in the text is only text.
-CONTINUES = b"\xff"  # not a byte of UTF-8
+# the beginnings of words, and below INSIDE_WORD those with the prefix, without it: a "##" in the text is only text.
+INSIDE_WORD = b"\xff"  # not a byte of UTF-8
 
 _NODE = _record(
     link=np.int32,  # the node of what is left when the tokens are popped; -1: the word cannot be cut
@@ -4893,9 +4893,9 @@ def wordpiece_tables(model: Model) -> WordPieceTables:
     tokens = [model.vocab[id] for id in ids]
     if prefix:
         continuing = [id for id in ids if model.vocab[id].startswith(prefix)]
-        wrong = [id for id, token in zip(ids, tokens, strict=True) if token.startswith(CONTINUES)]
+        wrong = [id for id, token in zip(ids, tokens, strict=True) if token.startswith(INSIDE_WORD)]
         require(not wrong, f"token {wrong[:1]} is not UTF-8, which subword_prefix {model.subword_prefix!r} takes")
-        tokens += [CONTINUES + model.vocab[id][len(prefix) :] for id in continuing] + [CONTINUES]
+        tokens += [INSIDE_WORD + model.vocab[id][len(prefix) :] for id in continuing] + [INSIDE_WORD]
         ids = ids + continuing
     trie = make_trie(dict(enumerate(tokens)))
     nodes, popped, between = _link_nodes(trie, np.array([*ids, -1], np.int32), bool(prefix))
@@ -6475,13 +6475,12 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str, where: str) 
 def write_unigram(model: Model) -> dict:
     """Write the "model" object of a Unigram, whose tokens are numbered from 0."""
     names = [*itertools.islice(_vocab_names(model).items(), len(model.scores))]
-    ids = {name: id for name, id in names}
     gap = next((k for k, (_, id) in enumerate(names) if id != k), None)
     scores = [score if score > -np.inf else 0.0 for score in model.scores.tolist()]  # of tokens of bytes
     require(gap is None, f"a tokenizer.json numbers the tokens of a Unigram without gaps: the id {gap} is missing")
     return {
         "type": "Unigram",
-        "unk_id": ids.get(model.unk_token),
+        "unk_id": dict(names).get(model.unk_token),
         "vocab": [[name, score] for (name, _), score in zip(names, scores, strict=False)],
         "byte_fallback": model.byte_fallback,
     }
@@ -6989,7 +6988,7 @@ def read_bert(data: bytes, where: str, config: Mapping[str, object]) -> Model:
         "strip_accents": config.get("strip_accents"),
         "lowercase": is_lower if lowercase is None else bool(lowercase),
     }
-    ends = {"sep": "[SEP]", "cls": "[CLS]"}
+    roles, ends = {"pad_token": "[PAD]", "unk_token": "[UNK]"}, {"sep": "[SEP]", "cls": "[CLS]"}
     ends = {role: [text, specials[text]] for role, text in ends.items() if text in specials}
     with _blaming(where):
         return Model(
@@ -7003,7 +7002,7 @@ def read_bert(data: bytes, where: str, config: Mapping[str, object]) -> Model:
             decoder=[{"type": "WordPiece", "prefix": "##", "cleanup": True}],
             unk_token="[UNK]",
             subword_prefix="##",
-            config={"unk_token": "[UNK]"} | {"pad_token": "[PAD]" for text in specials if text == "[PAD]"},
+            config={role: text for role, text in roles.items() if text in specials},
             post_processor={"type": "BertProcessing", **ends} if len(ends) == 2 else None,
         )
 
@@ -7175,9 +7174,13 @@ def _holds(folder: Path, format: Format, model: Model) -> bool:
     return same_text and Pattern(other.pattern).source == Pattern(model.pattern).source
 
 
-KINDS = {"bpe": Kind(learn, bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe)}
-for _name, _write, _read in (("wordpiece", write_wordpiece, read_wordpiece), ("unigram", write_unigram, read_unigram)):
-    KINDS.setdefault(_name, KINDS["bpe"]._replace(write=_write, read=_read))
+KINDS = {
+    "bpe": Kind(learn, bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe),
+    "wordpiece": Kind(
+        learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
+    ),
+    "unigram": Kind(learn_unigram, unigram_tables, UnigramTables, segment_unigram, write_unigram, read_unigram),
+}
 
 
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────────────────────────
