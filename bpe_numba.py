@@ -648,9 +648,14 @@ SURROGATE_ESCAPE = 0xDC80  # bytes that are not UTF-8 are matched as the lone su
 def _code_points_matching(source: str) -> np.ndarray:
     """Find the code points that a one-character expression matches, bool[0x110000].
 
-    The `regex` package is asked, so that its Unicode is ours.
+    The `regex` package is asked, so that its Unicode is ours; but not for a set of ranges in hexadecimal alone: it looks
+    at each of them for each character, and takes 4 s for 8,000.
     """
     found = np.zeros(N_CODE_POINTS, bool)
+    if listed := regex.fullmatch(r"\[(\^?)(?:\\U([\da-f]{8})-\\U([\da-f]{8}))+\]", source):
+        for first, last in zip(listed.captures(2), listed.captures(3), strict=True):
+            found[int(first, 16) : int(last, 16) + 1] = True
+        return ~found if listed[1] else found
     for match in regex.finditer(f"(?:{source})+", _all_code_points()):
         found[match.start() : match.end()] = True
     return found
@@ -1569,8 +1574,8 @@ def _quadratic_class(table: ScanTable) -> int | None:
     return None
 
 
-def _with_padding(data: bytes) -> np.ndarray:
-    """Copy bytes into an array of uint8 with PADDING behind."""
+def _with_padding(data: bytes | np.ndarray) -> np.ndarray:
+    """Copy bytes, or an array of them, into an array of uint8 with PADDING behind."""
     text = np.zeros(len(data) + PADDING, np.uint8)
     text[: len(data)] = np.frombuffer(data, np.uint8)
     return text
@@ -2977,6 +2982,37 @@ class Words(NamedTuple):
         )
         return dict(zip(words, self.counts.tolist(), strict=True))
 
+    def as_characters(self, coverage: float = 1.0, required: str = "") -> Words:
+        """Decode words over the single bytes as words over characters, in the order of code points.
+
+        coverage  the most frequent characters are kept, the smaller code point first, until they make up this share of
+                  all occurrences
+        required  characters that are kept in any case, and are in the alphabet even if they never occur
+
+        A word is split at characters that are not kept, and at bytes that are not UTF-8; each part has its count. The
+        rule of coverage is SentencePiece's; the order is that of Hugging Face's trainers, whose ties it decides.
+
+        >>> words = Words.from_counts({"naïve".encode(): 1, b"vane": 2}).as_characters(0.9)
+        >>> words.alphabet, words.to_counts()
+        ([b'a', b'e', b'n', b'v'], {b'na': 1, b've': 1, b'vane': 2})
+        """
+        require(self.alphabet is BYTES, "these are no words over the 256 bytes: they have characters already")
+        require(0 <= coverage <= 1, f"a coverage is a number from 0 to 1, not {coverage!r}")
+        require(required.isascii() or not regex.search(r"\p{Cs}", required), "a required character is not UTF-8")
+        code_points, totals = np.empty(len(self.symbols), np.int32), np.zeros(N_CODE_POINTS, np.int64)
+        offsets = np.zeros_like(self.offsets)
+        text = _with_padding(self.symbols.astype(np.uint8))
+        n = _decode_words(text, self.offsets, self.counts, code_points, offsets, totals)
+        totals[SURROGATE_ESCAPE] = 0
+        frequent = np.argsort(-totals, kind="stable")[: np.count_nonzero(totals)]
+        before = np.cumsum(totals[frequent]) - totals[frequent]
+        frequent = frequent[(before < coverage * totals.sum()) | (coverage == 1)]
+        kept = np.union1d(frequent, np.array([*map(ord, required)], np.int64))
+        symbol_of = np.full(N_CODE_POINTS, -1, np.int32)
+        symbol_of[kept] = np.arange(len(kept))
+        alphabet = [chr(code_point).encode() for code_point in kept.tolist()]
+        return _split_at_unknown(symbol_of[code_points[:n]], offsets, self.counts, alphabet)
+
     def __reduce__(self):
         symbols = self.symbols.astype(np.min_scalar_type(len(self.alphabet) - 1))  # a quarter of the way through a pipe
         return _unpack_words, (symbols, *self[1:3], *([] if self.alphabet is BYTES else [self.alphabet]))
@@ -2984,6 +3020,33 @@ class Words(NamedTuple):
 
 def _unpack_words(symbols: np.ndarray, *others) -> Words:
     return Words(symbols.astype(np.int32), *others)
+
+
+@kernel
+def _decode_words(text, offsets, counts, code_points, decoded_offsets, totals):
+    """Write the code points of words, and add up how often each occurs; returns how many there are."""
+    n = 0
+    for w in range(len(counts)):
+        position = offsets[w]
+        while position < offsets[w + 1]:
+            character = _decode_character(text, position, offsets[w + 1])
+            position += character & 7
+            code_points[n] = character >> 3
+            totals[character >> 3] += counts[w]
+            n += 1
+        decoded_offsets[w + 1] = n
+    return n
+
+
+def _split_at_unknown(symbols: np.ndarray, offsets: np.ndarray, counts: np.ndarray, alphabet: Sequence[bytes]) -> Words:
+    """Make Words of some whose unknown symbols are -1: the parts between those, each with the count of its word."""
+    known = symbols >= 0
+    begins = np.append(True, ~known)[:-1]  # of a part, if it is known: behind an unknown one, or of a word
+    begins[offsets[:-1][np.diff(offsets) > 0]] = True
+    starts = np.flatnonzero(known & begins)
+    words = np.searchsorted(offsets, starts, side="right") - 1
+    n_before = np.append(0, np.cumsum(known))
+    return Words(symbols[known], n_before[np.append(starts, len(symbols))], counts[words], alphabet)
 
 
 class CorpusCounts(NamedTuple):
@@ -4250,8 +4313,9 @@ def transformers_config(
 
 NO_MERGE = ALL_ONES  # no rank: the pair does not merge
 LOW_HALF = u64(2**32 - 1)
-MAX_LINEAR_MERGE = 24  # bytes of a word whose pairs are all looked at for the lowest rank; longer words have a heap
+MAX_LINEAR_MERGE = 24  # letters of a word whose pairs are all looked at for the lowest rank; longer words have a heap
 LONGEST_TOKEN = 1 << 12  # bytes, where there are no merges and all ways to cut a token in two are looked at
+_FALLBACK_TOKENS = [f"<0x{b:02X}>".encode() for b in range(256)]  # what an unknown character becomes a sequence of
 CACHE_WORDS = 1 << 14  # entries of a new cache; a table larger than its words is slower: each has a cache line
 MAX_CACHED_BYTES = 1 << 12  # of a word; longer ones are not worth their place
 
@@ -4266,9 +4330,15 @@ class TokenBytes(NamedTuple):
 
 @struct
 class BpeTables:
-    """Which pairs of ids merge. An entry has the rank in its upper half and the id they become in the lower."""
+    """Which pairs of ids merge. An entry has the rank in its upper half and the id they become in the lower.
 
-    byte_ids: np.ndarray  # int32[256]       the id of each byte, or -1
+    The letters of a word are its bytes, or its characters.
+    """
+
+    letter_ids: np.ndarray  # int32[256]     the id of each byte, or int32[0x110000], of each code point; or -1
+    fallback_ids: np.ndarray  # int32[256]   the ids of <0x00> to <0xFF>, which unknown characters become; or -1
+    unk_id: int  # what they become otherwise, or -1
+    fuse_unk: bool  # several in a row become one
     byte_pairs: np.ndarray  # uint64[65536]  the entries of pairs of bytes, or NO_MERGE
     merges: np.ndarray  # uint64[H, 2]       hash table: two ids in one word, and their entry; half full at most
     bloom: np.ndarray  # uint64[H / 8]       a bit for each hash in `merges`: 3 of 4 pairs are not, and end here
@@ -4284,44 +4354,97 @@ def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
     return TokenBytes(_with_padding(b"".join(vocab.values())), starts, sizes)
 
 
+def _ids_by_token(model: Model) -> dict[bytes, int]:
+    """Map tokens to ids: those that text may become, but none that stand for what is unknown."""
+    unknown = set()
+    if model.alphabet == "characters" and model.merges is None:  # merges make what they name
+        unknown = {*(_FALLBACK_TOKENS if model.byte_fallback else ()), (model.unk_token or "").encode()}
+    return {token: id for id in model.ordinary if (token := model.vocab[id]) not in unknown}
+
+
+def _code_point(token: bytes) -> int:
+    """Return the code point of a token that is one character, else -1."""
+    char = token.decode("utf-8", "ignore") if len(token) <= 4 else ""
+    return ord(char) if len(char) == 1 and len(char.encode()) == len(token) else -1
+
+
+def _letter_ids(model: Model, id_of: Mapping[bytes, int]) -> np.ndarray:
+    """Make the table of the ids of bytes, or of code points."""
+    if model.alphabet == "bytes":
+        return np.array([id_of.get(byte, -1) for byte in BYTES], np.int32)
+    letter_ids = np.full(N_CODE_POINTS + 1, -1, np.int32)
+    letter_ids[[_code_point(token) for token in id_of]] = list(id_of.values())  # the last entry is of all others
+    return letter_ids[:-1]
+
+
+def _score_ranks(model: Model) -> np.ndarray:
+    """Number the scores, the highest first; ids of equal scores have the same rank."""
+    scores, last = np.asarray(model.scores), max(model.vocab, default=-1)
+    require(len(scores) > last, f"there are {len(scores)} scores, but ids up to {last}")
+    require(np.isfinite(scores).all(), "the scores are not all numbers")
+    return np.unique(-scores, return_inverse=True)[1].reshape(-1)
+
+
 def bpe_tables(model: Model) -> BpeTables:
-    """Make the tables by which `segment_bpe` merges as a model does; raises ValueError for merges that cannot be."""
-    id_of = {model.vocab[id]: id for id in model.ordinary}
-    tokens = _new_word_table(64, 64)
+    """Make the tables by which `segment_bpe` merges as a model does; raises InputError for merges that cannot be."""
+    id_of = _ids_by_token(model)
+    letter_ids, tokens = _letter_ids(model, id_of), _new_word_table(64, 64)
     if model.merges is None or model.ignore_merges:
         text, ids = _with_padding(b"".join(id_of)), np.fromiter(id_of.values(), np.int64, len(id_of))
         ends = np.cumsum(np.fromiter(map(len, id_of), np.int64, len(id_of)))
         # The value of a token is its count, and it is counted as often as its id says.
         _add_words(tokens, text, 0, ends, len(ids), ids, np.empty((3, len(ids) + 16), np.uint64))
     if model.merges is None:
-        longest = max(id_of, key=len, default=b"")
-        if len(longest) > LONGEST_TOKEN:
-            raise InputError(f"token {id_of[longest]} has {len(longest):,} bytes; without merges there may be 4,096")
+        _check_splittable(model, id_of, letter_ids)
         merges = _list_splits(text, ends, ids, tokens)
+        merges[:, 3] = merges[:, 2] if model.scores is None else _score_ranks(model)[merges[:, 2]]
     else:
         merges = _merges_as_ids(model.merges, model.ids | id_of)
-    size = 1 << max(6, (2 * len(merges) - 1).bit_length())
+    if model.scores is not None and not model.ignore_merges:
+        tokens = _new_word_table(64, 64)
+    ids, size = model.ids, 1 << max(6, (2 * len(merges) - 1).bit_length())
+    unknown = None if model.unk_token is None else model.unk_token.encode()
+    require(unknown is None or unknown in ids, f"the unk_token {model.unk_token!r} is not in the vocabulary")
     tables = BpeTables(
-        np.array([id_of.get(byte, -1) for byte in BYTES], np.int32),
+        letter_ids,
+        np.array([ids.get(token, -1) if model.byte_fallback else -1 for token in _FALLBACK_TOKENS], np.int32),
+        ids.get(unknown, -1),
+        model.fuse_unk,
         np.full(1 << 16, NO_MERGE, np.uint64),
         np.full((size, 2), NO_MERGE, np.uint64),
         np.zeros(size >> 3, np.uint64),
         tokens,
     )
-    _fill_merges(merges, model.merges is None, tables)
+    _fill_merges(merges, tables)
     return tables
 
 
+def _check_splittable(model: Model, id_of: Mapping[bytes, int], letter_ids: np.ndarray) -> None:
+    """Check that a model without merges has no token that is too long, or has a character that is no token itself.
+
+    SentencePiece would merge such a character with its neighbours before it finds that it is unknown. Its trainer makes
+    no such model.
+    """
+    longest = max(id_of, key=len, default=b"")
+    if len(longest) > LONGEST_TOKEN:
+        raise InputError(f"token {id_of[longest]} has {len(longest):,} bytes; without merges there may be 4,096")
+    if model.alphabet == "characters":
+        letters = {chr(letter) for letter in np.flatnonzero(letter_ids >= 0)}
+        for token, id in id_of.items():
+            if unknown := set(token.decode("utf-8", "replace")) - letters:
+                raise InputError(f"token {id}, {token!r}, has the character {min(unknown)!r}, which is no token itself")
+
+
 def _merges_as_ids(merges: Sequence[tuple[bytes, bytes]], id_of: Mapping[bytes, int]) -> np.ndarray:
-    """Look up merges in a vocabulary: left, right, and what they become; int64[M, 3]."""
+    """Look up merges in a vocabulary: left, right, what they become, and their rank; int64[M, 4]."""
     as_ids = []
     for rank, (left, right) in enumerate(merges):
         try:
-            as_ids.append((id_of[left], id_of[right], id_of[left + right]))
+            as_ids.append((id_of[left], id_of[right], id_of[left + right], rank))
         except KeyError as error:
             merge = f"merge {rank}, of {left!r} and {right!r}"
             raise InputError(f"{merge}: {error.args[0]!r} is not in the vocabulary") from None
-    return np.array(as_ids, np.int64).reshape(-1, 3)
+    return np.array(as_ids, np.int64).reshape(-1, 4)
 
 
 @kernel
@@ -4358,12 +4481,12 @@ def _find_merge(left, right, merges, bloom):
 
 
 @kernel
-def _fill_merges(pairs, by_id, tables):
-    """Enter merges, int64[M, 3 or 4]: two ids and the id they become. Their rank is their number or, by_id, that id."""
-    byte_ids, byte_pairs, merges, bloom = tables.byte_ids, tables.byte_pairs, tables.merges, tables.bloom
+def _fill_merges(pairs, tables):
+    """Enter merges, int64[M, 4]: two ids, the id they become, and their rank."""
+    letter_ids, byte_pairs, merges, bloom = tables.letter_ids, tables.byte_pairs, tables.merges, tables.bloom
     mask = u64(len(merges) - 1)
     for m in range(len(pairs) - 1, -1, -1):  # of a pair that comes twice, the first decides
-        left, right, id = u64(pairs[m, 0]), u64(pairs[m, 1]), u64(pairs[m, 2])
+        left, right, entry = u64(pairs[m, 0]), u64(pairs[m, 1]), u64(pairs[m, 3]) << u64(32) | u64(pairs[m, 2])
         key = left << u64(32) | right
         hashed = key * u64(0x9E3779B97F4A7C15)
         bit = hashed >> u64(40) & u64(64 * len(bloom) - 1)
@@ -4371,32 +4494,73 @@ def _fill_merges(pairs, by_id, tables):
         slot = hashed >> u64(32) & mask
         while merges[slot, 0] != NO_MERGE and merges[slot, 0] != key:
             slot = (slot + u64(1)) & mask
-        merges[slot, 0], merges[slot, 1] = key, (id if by_id else u64(m)) << u64(32) | id
+        merges[slot, 0], merges[slot, 1] = key, entry
     for a in range(256):
         for b in range(256):  # of a byte without an id, -1, no pair is found
-            byte_pairs[256 * a + b] = _find_merge(u64(byte_ids[a]), u64(byte_ids[b]), merges, bloom)
+            byte_pairs[256 * a + b] = _find_merge(u64(letter_ids[a]), u64(letter_ids[b]), merges, bloom)
 
 
 @kernel
-def _merge_short(text, start, size, tables, scratch, ids, at):
-    """Merge the pair of lowest rank, the leftmost of several, again and again; returns the number of ids, or -1.
+def _first_characters(text, start, size, tables, ids, at):
+    """Write the ids of the characters of a word; see `_first_letters`."""
+    letter_ids, fallback_ids, unk_id, fuse_unk = tables.letter_ids, tables.fallback_ids, tables.unk_id, tables.fuse_unk
+    position, stop, n, was_unknown = start, start + size, at, False
+    while position < stop:
+        character = _decode_character(text, position, stop)
+        id, end = letter_ids[character >> 3], position + (character & 7)
+        if id >= 0:
+            ids[n] = id
+            n += 1
+        elif fallback_ids[0] >= 0:
+            for k in range(position, end):
+                ids[n] = fallback_ids[text[k]]
+                n += 1
+        elif unk_id < 0:
+            return -1
+        elif not (was_unknown and fuse_unk):
+            ids[n] = unk_id
+            n += 1
+        was_unknown = id < 0
+        position = end
+    return n - at
 
-    Each time all pairs are looked at, and what is behind the merge moves up: n² steps, which up to MAX_LINEAR_MERGE
-    bytes take no longer than a heap.
+
+@kernel
+def _first_letters(text, start, size, tables, ids, at):
+    """Write the ids that merging a word begins with: of its bytes or characters; returns their number, or -1.
+
+    A character that is no token, or a byte that is not UTF-8, becomes its bytes' tokens or `unk_id`, as the model says.
+    There are never more ids than bytes. Without any of these, and for a byte without an id, the result is -1.
     """
-    byte_ids, byte_pairs, merges, bloom = tables.byte_ids, tables.byte_pairs, tables.merges, tables.bloom
+    letter_ids = tables.letter_ids
+    if len(letter_ids) > 256:
+        return _first_characters(text, start, size, tables, ids, at)
     for k in range(size):
-        id = byte_ids[text[start + k]]
+        id = letter_ids[text[start + k]]
         if id < 0:
             return -1
         ids[at + k] = id
-    for k in range(size - 1):
-        scratch[k] = byte_pairs[i64(text[start + k]) << 8 | i64(text[start + k + 1])]
-    n = size
+    return size
+
+
+@kernel
+def _merge_short(text, start, n, tables, scratch, ids, at):
+    """Merge the pair of lowest rank, the leftmost of several, again and again; returns the number of ids that is left.
+
+    ids[at : at + n] are those of the letters. Each time all pairs are looked at, and what is behind the merge moves up:
+    n² steps, which up to MAX_LINEAR_MERGE letters take no longer than a heap.
+    """
+    byte_pairs, merges, bloom = tables.byte_pairs, tables.merges, tables.bloom
+    if len(tables.letter_ids) == 256:
+        for k in range(n - 1):
+            scratch[k] = byte_pairs[i64(text[start + k]) << 8 | i64(text[start + k + 1])]
+    else:
+        for k in range(n - 1):
+            scratch[k] = _find_merge(u64(ids[at + k]), u64(ids[at + k + 1]), merges, bloom)
     while n > 1:
         i, least = 0, scratch[0]
         for k in range(1, n - 1):
-            if scratch[k] < least:
+            if scratch[k] < least & ~LOW_HALF:  # a lower rank: ids do not count
                 i, least = k, scratch[k]
         if least == NO_MERGE:
             break
@@ -4436,21 +4600,21 @@ def _heap_pop(heap, size):
 
 
 @kernel
-def _merge_long(text, start, size, excluded, tables, ids, at):
+def _merge_long(n, excluded, tables, alpha, state, ids, at):
     """Merge as `_merge_short` does, a word of any length in n log n steps: ranks and places wait in a heap.
 
-    No pair becomes the id `excluded`. The symbols are a linked list: before[k] and after[k] are the neighbours of k.
+    No pair becomes the id `excluded`. A merge is left out with the probability alpha each time the next is chosen; then
+    `state` is that of `_random`. The symbols are a linked list: before[k] and after[k] are the neighbours of k.
     """
-    symbols, before, after = np.empty(size, np.uint32), np.empty(size, np.uint32), np.empty(size, np.uint32)
-    entries = np.full(size, NO_MERGE, np.uint64)  # of each symbol and the next
-    heap, waiting = np.empty(2 * size, np.uint64), 0  # a merge takes one away and adds two at most
-    byte_ids, byte_pairs, merges, bloom = tables.byte_ids, tables.byte_pairs, tables.merges, tables.bloom
-    for k in range(size):
-        if byte_ids[text[start + k]] < 0:
-            return -1
-        symbols[k], before[k], after[k] = byte_ids[text[start + k]], k - 1, k + 1
-    for k in range(size - 1):
-        entry = byte_pairs[i64(text[start + k]) << 8 | i64(text[start + k + 1])]
+    symbols, before, after = np.empty(n, np.uint32), np.empty(n, np.uint32), np.empty(n, np.uint32)
+    entries = np.full(n, NO_MERGE, np.uint64)  # of each symbol and the next
+    heap, waiting = np.empty(2 * n, np.uint64), 0  # a merge takes one away and adds two at most
+    end, left_out = len(heap), NO_MERGE  # what is left out is heap[end :], and the last of it
+    merges, bloom = tables.merges, tables.bloom
+    for k in range(n):
+        symbols[k], before[k], after[k] = ids[at + k], k - 1, k + 1
+    for k in range(n - 1):
+        entry = _find_merge(u64(symbols[k]), u64(symbols[k + 1]), merges, bloom)
         if entry != NO_MERGE and entry & LOW_HALF != excluded:
             entries[k] = entry
             _heap_push(heap, waiting, entry & ~LOW_HALF | u64(k))
@@ -4459,26 +4623,45 @@ def _merge_long(text, start, size, excluded, tables, ids, at):
         item = _heap_pop(heap, waiting)
         waiting -= 1
         i = i64(item & LOW_HALF)
-        if entries[i] == NO_MERGE or (entries[i] ^ item) >> u64(32):  # one of the two was merged meanwhile
+        # One of the two was merged meanwhile; or the pair comes twice, which equal ranks can make it do.
+        if entries[i] == NO_MERGE or (entries[i] ^ item) >> u64(32) or item == left_out:
             continue
+        if alpha > 0.0 and _random(state) < alpha:
+            end -= 1
+            heap[end] = left_out = item
+            continue
+        for k in range(end, len(heap)):
+            _heap_push(heap, waiting, heap[k])
+            waiting += 1
+        end, left_out = len(heap), NO_MERGE
         j = i64(after[i])
         k = i64(after[j])
         symbols[i], after[i], entries[i], entries[j] = entries[i] & LOW_HALF, k, NO_MERGE, NO_MERGE
-        if k < size:
+        if k < n:
             before[k] = i
-        for left in (i, i64(before[i]) if i else size):
-            if left < size and i64(after[left]) < size:
+        for left in (i, i64(before[i]) if i else n):
+            if left < n and i64(after[left]) < n:
                 entry = _find_merge(u64(symbols[left]), u64(symbols[after[left]]), merges, bloom)
                 entries[left] = NO_MERGE if entry & LOW_HALF == excluded else entry
                 if entries[left] != NO_MERGE:
                     _heap_push(heap, waiting, entry & ~LOW_HALF | u64(left))
                     waiting += 1
-    n = k = 0
-    while k < size:
-        ids[at + n] = symbols[k]
-        n += 1
+    out, k = at, 0
+    while k < n:
+        ids[out] = symbols[k]
+        out += 1
         k = i64(after[k])
-    return n
+    return out - at
+
+
+@kernel
+def _random(state):
+    """Draw a float64 in [0, 1): the upper 53 bits of SplitMix64 (Steele, Lea and Flood 2014). state is uint64[1]."""
+    state[0] += u64(0x9E3779B97F4A7C15)
+    x = state[0]
+    x = (x ^ (x >> u64(30))) * u64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> u64(27))) * u64(0x94D049BB133111EB)
+    return np.float64((x ^ (x >> u64(31))) >> u64(11)) * 2.0**-53
 
 
 @kernel
@@ -4493,23 +4676,40 @@ def _random(state):
 
 @kernel
 def segment_bpe(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a byte has none."""
+    """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a letter has none."""
     tokens = tables.tokens
     if tokens.n_words:
         id = _find_value(text, start, size, tokens.entries, tokens.long_words)
         if id >= 0:
             ids[at] = id
             return 1
-    if size <= MAX_LINEAR_MERGE:
-        return _merge_short(text, start, size, tables, scratch, ids, at)
-    return _merge_long(text, start, size, NO_MERGE, tables, ids, at)
+    n = _first_letters(text, start, size, tables, ids, at)
+    if n <= MAX_LINEAR_MERGE:
+        return _merge_short(text, start, n, tables, scratch, ids, at)
+    return _merge_long(n, NO_MERGE, tables, 0.0, scratch, ids, at)
+
+
+@kernel
+def sample_bpe(text, start, size, tables, alpha, state, ids, at):
+    """Cut a word as `segment_bpe` does, but leave out merges at random; returns the number of ids, or -1.
+
+    This is BPE-dropout (Provilkov, Emelianenko and Voita 2020): each time the pair of lowest rank is sought, each pair
+    that could be merged is left out with the probability alpha, and if none is left that is the end. So 0 is the
+    encoding, and 1 the letters. Where merges are left out, no word is looked up whole. `state` is that of `_random`.
+    """
+    if not alpha > 0.0:
+        return segment_bpe(text, start, size, tables, np.empty(MAX_LINEAR_MERGE, np.uint64), ids, at)
+    n = _first_letters(text, start, size, tables, ids, at)
+    return _merge_long(n, NO_MERGE, tables, alpha, state, ids, at) if n > 0 else n
 
 
 @kernel
 def _final_merges(ids, tokens, tables, pairs, out):
     """Write the final merge of each token over the -1 of its row; see `final_merges`."""
+    state = np.empty(1, np.uint64)  # which nothing uses
     for k in range(len(ids)):
-        n = _merge_long(tokens.bytes, tokens.starts[ids[k]], tokens.sizes[ids[k]], u64(ids[k]), tables, out, 0)
+        n = _first_letters(tokens.bytes, tokens.starts[ids[k]], tokens.sizes[ids[k]], tables, out, 0)
+        n = _merge_long(n, u64(ids[k]), tables, 0.0, state, out, 0) if n > 0 else n
         if n == 2:
             entry = _find_merge(u64(out[0]), u64(out[1]), tables.merges, tables.bloom)
             if entry & LOW_HALF == u64(ids[k]):
