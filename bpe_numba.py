@@ -1889,6 +1889,7 @@ class _MapTables:
     offsets: np.ndarray
     keys: _WordTable  # with the numbers of their replacements
     longest_key: int  # in characters
+    longest: int  # the most bytes that a byte can become
     affixes: np.ndarray  # uint8[…]          prefix, suffix and `trimmed`
     affix_stops: np.ndarray  # int64[3]
     clusters: _ScanTables  # the pattern of grapheme clusters
@@ -1949,7 +1950,7 @@ def _map_tables(chars: _CharMap) -> _MapTables:
     )  # fmt: skip
     clusters = _cluster_tables() if chars.by_cluster else _compile_stage(PATTERNS["none"]).tables
     return _MapTables(
-        entries, ascii, chars.texts, chars.offsets, keys, max(map(len, chars.keys), default=0),
+        entries, ascii, chars.texts, chars.offsets, keys, max(map(len, chars.keys), default=0), max(int(np.diff(chars.offsets).max()), 1),
         _with_padding(b"".join(affixes)), np.cumsum([*map(len, affixes)]),
         clusters, chars.by_cluster, chars.squeezes, keeps_ascii,
     )  # fmt: skip
@@ -1996,7 +1997,7 @@ def _shortest_key(text, position, stop, tables):
     return i64(-1)
 
 
-@kernel
+@inline_kernel
 def _copy_bytes(source, start, stop, out, n):
     """Copy source[start : stop] to out[n :]; returns where it ends there. Both have PADDING behind."""
     for k in range(start, stop, 8):
@@ -2030,51 +2031,54 @@ def _trimmed_end(out, start, n, tables):
     return n
 
 
+MAPPED_BYTES = 1 << 12  # for which room is made at once: an array that may be replaced at each byte takes 10 ns for it
+
+
 @kernel
 def _map_text(text, start, stop, id, tables, out, begin):
-    """Map text[start : stop] to out[begin :]; returns `out`, or a longer one, and where it ends there; -1 if inexact.
-
-    There must be room for the text as it is, and for `room` more; so there is always, for what is left of it.
-    """
+    """Map text[start : stop] to out[begin :]; returns `out`, or a longer one, and where it ends there; -1 if inexact."""
     entries, ascii, texts, offsets = tables.entries, tables.ascii, tables.texts, tables.offsets
-    affixes, stops, room = tables.affixes, tables.affix_stops, len(tables.affixes) + 2 * PADDING
-    squeezes, by_cluster, keeps_ascii = tables.squeezes, tables.by_cluster, tables.keeps_ascii
-    has_keys = by_cluster or tables.longest_key > 0
+    affixes, stops, squeezes, by_cluster = tables.affixes, tables.affix_stops, tables.squeezes, tables.by_cluster
+    keeps_ascii, has_keys = tables.keeps_ascii, tables.by_cluster or tables.longest_key > 0
+    out = _reserve(out, begin + len(affixes) + 2 * PADDING)
     n = begin if id == CONTINUES else _copy_bytes(affixes, 0, stops[0], out, begin)
     position, cluster_end, is_blank = start, start, True
     while position < stop:
-        word = load_u64(text, position) | load_u64(text, position + 1) if keeps_ascii else ALL_ONES
-        if not word & u64(0x8080808080808080) and position + 8 <= stop:
-            store_u64(out, n, load_u64(text, position))
-            position, n = position + 8, n + 8
-            continue
-        lead = text[position]
-        if ascii[lead] >= 0 and not (has_keys and text[position + 1] >= 0x80):
-            out[n] = ascii[lead]
-            position, n = position + 1, n + 1
-            continue
-        character = _decode_character(text, position, stop)
-        size, entry, found, chunk = character & 7, entries[character >> 3], i64(-1), n
-        if entry & u32(INEXACT):
-            return out, -1
-        if by_cluster and position >= cluster_end:
-            cluster_end = _match_end(text, position, stop, tables.clusters)
-            if size < cluster_end - position <= MAX_CLUSTER_BYTES:
-                found = _shortest_key(text, position, cluster_end, tables)
-        elif entry & u32(BEGINS_KEY) and not by_cluster:
-            found = _longest_key(text, position, size, stop, tables)
-        number = found >> 32 if found >= 0 else i64(entry >> u32(3))
-        size = found & 0xFFFFFFFF if found >= 0 else size
-        if number:
-            out = _reserve(out, n + offsets[number + 1] - offsets[number] + stop - position + room)
-            n = _copy_bytes(texts, offsets[number], offsets[number + 1], out, n)
-        else:
-            n = _copy_bytes(text, position, position + size, out, n)
-        if squeezes:
-            is_blank = is_blank and n == chunk + 1 and out[chunk] == 32
-            is_behind_space = out[chunk - 1] == 32 if chunk > begin else id != CONTINUES
-            n = _without_leading_spaces(out, chunk, n) if is_behind_space else n
-        position += size
+        limit = min(stop, position + MAPPED_BYTES)
+        out = _reserve(out, n + (limit - position) * tables.longest + len(affixes) + 2 * PADDING)
+        while position < limit:
+            while keeps_ascii and position + 8 <= limit:
+                word = load_u64(text, position)
+                if (word | load_u64(text, position + 1)) & u64(0x8080808080808080):
+                    break
+                store_u64(out, n, word)
+                position, n = position + 8, n + 8
+            while position < limit and ascii[text[position]] >= 0 and not (has_keys and text[position + 1] >= 0x80):
+                out[n] = ascii[text[position]]
+                position, n = position + 1, n + 1
+            if position == limit:
+                break
+            character = _decode_character(text, position, stop)
+            size, entry, found, chunk = character & 7, entries[character >> 3], i64(-1), n
+            if entry & u32(INEXACT):
+                return out, i64(-1)
+            if by_cluster and position >= cluster_end:
+                cluster_end = _match_end(text, position, stop, tables.clusters)
+                if size < cluster_end - position <= MAX_CLUSTER_BYTES:
+                    found = _shortest_key(text, position, cluster_end, tables)
+            elif entry & u32(BEGINS_KEY) and not by_cluster:
+                found = _longest_key(text, position, size, stop, tables)
+            number = found >> 32 if found >= 0 else i64(entry >> u32(3))
+            size = found & 0xFFFFFFFF if found >= 0 else size
+            if number:
+                n = _copy_bytes(texts, offsets[number], offsets[number + 1], out, n)
+            else:
+                n = _copy_bytes(text, position, position + size, out, n)
+            if squeezes:
+                is_blank = is_blank and n == chunk + 1 and out[chunk] == 32
+                is_behind_space = out[chunk - 1] == 32 if chunk > begin else id != CONTINUES
+                n = _without_leading_spaces(out, chunk, n) if is_behind_space else n
+            position += size
     if squeezes:
         n = _trimmed_end(out, begin, n, tables)
     return out, n if is_blank and squeezes and n == begin else _copy_bytes(affixes, stops[0], stops[1], out, n)
@@ -2083,18 +2087,18 @@ def _map_text(text, start, stop, id, tables, out, begin):
 @kernel
 def _map_characters(text, spans, tables):
     """Map the spans of a text that are no special tokens; returns text and spans, and whether that is exact."""
-    mapped, n, room = np.empty(spans.shape, np.int64), 0, len(tables.affixes) + 2 * PADDING
-    out = np.empty(len(text) + room, np.uint8)
+    mapped, out, n = np.empty(spans.shape, np.int64), np.empty(len(text) + len(tables.affixes) + 64, np.uint8), 0
     for p in range(len(spans)):
         start, stop, begin, id = spans[p, START], spans[p, STOP], n, spans[p, ID]
-        out = _reserve(out, n + stop - start + room)
         if id >= 0:
+            out = _reserve(out, n + stop - start + 2 * PADDING)
             n = _copy_bytes(text, start, stop, out, n)
         elif start < stop:
             out, n = _map_text(text, start, stop, id, tables, out, n)
             if n < 0:
                 return out, mapped, False
         mapped[p, START], mapped[p, STOP], mapped[p, ID], mapped[p, TEXT] = begin, n, id, spans[p, TEXT]
+    out = _reserve(out, n + PADDING)
     for k in range(PADDING):
         out[n + k] = 0
     return out[: n + PADDING], mapped, True
@@ -2290,24 +2294,26 @@ def _read_charsmap(text: str) -> dict[str, str]:
     damaged = InputError(f"the precompiled charsmap is damaged, or cut off: it has {len(blob):,} bytes")
     if not size or len(units) != size / 4 or not texts.endswith(b"\0"):
         raise damaged
-    offsets = units >> 10 << ((units & 1 << 9) >> 6)
-    labels, changes, n_nodes = np.arange(1, 256), {}, 0
+    labels, offsets = units & 0x800000FF, units >> 10 << ((units & 1 << 9) >> 6)
+    bases = np.where((labels > 0) & (labels < 256), np.arange(len(units)) ^ labels, -1)
+    by_base, changes = np.argsort(bases, kind="stable"), {}
+    bases = bases[by_base]
     prefixes, nodes = [b""], offsets[:1]
     try:
-        while len(nodes) and n_nodes <= len(units):
-            n_nodes += len(nodes)
-            parents, found = np.nonzero(units[nodes[:, None] ^ labels] & 0x800000FF == labels)
-            places = nodes[parents] ^ labels[found]
-            prefixes = [prefixes[k] + BYTES[label] for k, label in zip(parents.tolist(), labels[found], strict=True)]
+        while len(nodes) <= 1 << 20 and len(prefixes[0]) < 100:
+            first, end = np.searchsorted(bases, nodes), np.searchsorted(bases, nodes, "right")
+            parents = np.repeat(np.arange(len(nodes)), end - first)
+            if not len(parents):
+                return changes
+            places = by_base[np.arange(len(parents)) + (first - np.cumsum(end - first) + end - first)[parents]]
+            prefixes = [prefixes[k] + BYTES[b] for k, b in zip(parents.tolist(), labels[places].tolist(), strict=True)]
             nodes = places ^ offsets[places]
             for k in np.flatnonzero(units[places] >> 8 & 1).tolist():
                 start = int(units[nodes[k]] & 0x7FFFFFFF)
                 changes[prefixes[k].decode()] = texts[start : texts.index(b"\0", start)].decode()
     except (IndexError, ValueError):
-        raise damaged from None
-    if n_nodes > len(units):
-        raise damaged
-    return changes
+        pass
+    raise damaged
 
 
 def _sentencepiece_steps(
@@ -2354,7 +2360,7 @@ def _bert_steps(
         yield _char_map({char: f" {char} " for char in _matching(f"[{_IDEOGRAPHS}]")})
     if lowercase if strip_accents is None else strip_accents:
         yield _NormalForm("NFD")
-        yield _uniform_map(r"[\p{Mn}\u1734]")
+        yield _uniform_map(r"(?![\u1885\u1886])[\p{Mn}\u1734]")  # as of 2015
     if lowercase:
         yield _lowercase_map()
 
