@@ -4056,9 +4056,6 @@ def _validate_bytes(model: Model) -> None:
 
 
 ALPHABETS = ("bytes", "characters")
-BYTE_TOKENS = [
-    f"<0x{b:02X}>" for b in range(256)
-]  # that a character without a token becomes, where byte_fallback is set
 
 
 def _validate_scores(model: Model) -> None:
@@ -4093,8 +4090,8 @@ def _validate_characters(model: Model) -> None:
             raise InputError(f"the token {token!r} is not UTF-8, as those made of characters are") from None
     unknown = model.unk_token
     require(unknown is None or unknown.encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
-    missing = [name for name in BYTE_TOKENS if name.encode() not in tokens] if model.byte_fallback else []
-    require(not missing, f"{missing[:1]} is not in the vocabulary, which byte_fallback needs for each byte")
+    missing = [token.decode() for token in _FALLBACK_TOKENS if model.byte_fallback and token not in tokens]
+    require(not missing, f"{missing[:1]} is not in the vocabulary: byte_fallback needs a token for each byte")
     for mark in _marks(model):
         require(
             mark == " " or any(mark.encode() in token for token in tokens),
@@ -4385,10 +4382,7 @@ def _letter_ids(model: Model, id_of: Mapping[bytes, int]) -> np.ndarray:
 
 def _score_ranks(model: Model) -> np.ndarray:
     """Number the scores, the highest first; ids of equal scores have the same rank."""
-    scores, last = np.asarray(model.scores), max(model.vocab, default=-1)
-    require(len(scores) > last, f"there are {len(scores)} scores, but ids up to {last}")
-    require(np.isfinite(scores).all(), "the scores are not all numbers")
-    return np.unique(-scores, return_inverse=True)[1].reshape(-1)
+    return np.unique(-model.scores, return_inverse=True)[1].reshape(-1)
 
 
 def bpe_tables(model: Model) -> BpeTables:
@@ -6349,15 +6343,28 @@ def _as_merges(model: Model) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
     """List the merges, even if the model has ranks; and the tokens that only a look at whole pretokens finds."""
     if model.merges is not None and not model.ignore_merges:
         return model.merges, []
+    if model.scores is not None:
+        return _merges_by_score(model), []
     vocab, name_of = model.vocab, _name_of(model)
     ids = np.array([id for id in model.ordinary if len(name_of(vocab[id])) > 1], np.int64)
-    if model.scores is not None:
-        ids = ids[np.argsort(-model.scores[ids], kind="stable")]
     pairs = final_merges(model, ids)
-    unreachable = [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()] if model.scores is None else []
+    unreachable = [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()]
     if model.merges is not None:
         return model.merges, unreachable
     return [(vocab[left], vocab[right]) for left, right in pairs[pairs[:, 0] >= 0].tolist()], unreachable
+
+
+def _merges_by_score(model: Model) -> list[tuple[bytes, bytes]]:
+    """List the pairs of tokens that join to a token, the best score first, as transformers' converters do.
+
+    Of equal scores the one whose left token is longest is first. So runs of spaces, which have equal scores in Llama 2,
+    grow from the left, as SentencePiece merges them.
+    """
+    fallback = frozenset(_FALLBACK_TOKENS)
+    ids = {model.vocab[id].decode(): id for id in model.ordinary if model.vocab[id] not in fallback}
+    splits = [(name, n) for name in ids for n in range(1, len(name)) if name[:n] in ids and name[n:] in ids]
+    splits.sort(key=lambda split: (model.scores[ids[split[0]]], split[1], len(split[0])), reverse=True)
+    return [(name[:n].encode(), name[n:].encode()) for name, n in splits]
 
 
 def _beyond_bytes(model: Model) -> str:
@@ -7018,10 +7025,10 @@ def read_sentencepiece(data: bytes, where: str) -> Model:
     check(not of_type[_UNUSED], f"unused tokens are not supported: {of_type[_UNUSED][:1]}")
     check(len(of_type[_UNKNOWN]) == 1, f"it has {len(of_type[_UNKNOWN])} tokens for what is unknown, not one")
     scores = np.array([piece.score for piece in proto.pieces], np.float32)
-    best = scores[types == _NORMAL].max(initial=-np.inf)
-    for id in np.flatnonzero(types == _USER_DEFINED).tolist():  # so they win against what they are made of
-        scores[id] = np.float32(len(names[id].encode()) * best - 0.1) if kind == "unigram" else -np.inf
-    scores[types == _BYTE] = -np.inf
+    if kind == "unigram":
+        scores[types == _BYTE], best = -np.inf, scores[types == _NORMAL].max(initial=-np.inf)
+        for id in np.flatnonzero(types == _USER_DEFINED).tolist():  # they win against what they are made of
+            scores[id] = len(names[id].encode()) * best - 0.1
     step = {"type": "SentencePiece", "precompiled_charsmap": base64.b64encode(spec.precompiled_charsmap).decode()}
     step |= {name: getattr(spec, name) for name in _SPACES}
     step["treat_whitespace_as_suffix"] = trainer.treat_whitespace_as_suffix
@@ -7087,9 +7094,10 @@ def _without_sentencepiece(model: Model) -> Model:
     else:
         normalizer += [{"type": "Prepend", "prepend": MARK if step["escape_whitespaces"] else " "}] * prefix
         normalizer += [_SPACES_TO_MARKS] * step["escape_whitespaces"]
-    symbols = step.get("user_defined_symbols", [])
-    merged = model.scores[[id for id in model.ordinary if model.scores[id] > -np.inf]]
-    if model.kind != "bpe" or charsmap or squeezes or symbols or len(np.unique(merged)) < len(merged):
+    symbols, fallback = step.get("user_defined_symbols", []), frozenset(_FALLBACK_TOKENS)
+    tokens = [(token.decode(), model.scores[id]) for id in model.ordinary if (token := model.vocab[id]) not in fallback]
+    scores = [score for token, score in tokens if len(set(token)) > 1]  # for runs of one see _merges_by_score
+    if model.kind != "bpe" or charsmap or squeezes or symbols or len(set(scores)) < len(scores):
         warnings.warn(
             "in a tokenizer.json some ids may differ: Hugging Face normalizes text, or adds scores, in another way",
             stacklevel=4,
@@ -7117,7 +7125,7 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     proto, scores = _model_proto(), _sentencepiece_scores(model)
     check(scores is not None, "it merges in another order than that of its tokens")
     ids, types = model.ids, np.full(len(model.vocab), _NORMAL)
-    types[[ids[name.encode()] for name in BYTE_TOKENS if model.byte_fallback]] = _BYTE
+    types[[ids[token] for token in _FALLBACK_TOKENS if model.byte_fallback]] = _BYTE
     for text, id in model.special_tokens.items():
         types[id] = _CONTROL if model.flags.get(text, AddedToken()).special else _USER_DEFINED
     types[ids[model.unk_token.encode()]] = _UNKNOWN
