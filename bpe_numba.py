@@ -5416,7 +5416,7 @@ def learn_wordpiece(
 SIZE_BITS, SIZE_MASK = u64(6), u64(63)  # of an edge: id << 6 | characters - 1
 MAX_TOKEN_CHARS = 64
 LATTICE_PARTS = 8  # that threads may work at; their number is fixed, since sums of floats depend on it
-RADIX_BITS = 11
+RADIX_BITS = 12
 TINY, HUGE = 2.0**-100, 2.0**100  # probabilities below are scaled up, so that words of any length have one
 LEAST_EXPECTED = 0.5  # times that a token is expected in the corpus; what is rarer is dropped, as in SentencePiece
 
@@ -5425,8 +5425,8 @@ class LearnedUnigram(NamedTuple):
     """Tokens with their scores, the best first.
 
     >>> learned = learn_unigram(Words.from_counts({b"abab": 9, b"ab": 5, b"ba": 1}), 258)
-    >>> learned.tokens[:2], len(learned.tokens)
-    ([b'ab', b'abab'], 258)
+    >>> learned.tokens[:2], learned.scores[:2].round(2).tolist(), learned.merges
+    ([b'abab', b'ab'], [-2.88, -3.27], None)
     """
 
     tokens: list[bytes]
@@ -5733,10 +5733,28 @@ def _digamma(x: np.ndarray) -> np.ndarray:
     return np.log(y) + z * (1 / 24 - z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720))) - below
 
 
+@kernel
+def _hash_words(symbols, offsets):
+    """Hash each word."""
+    hashes = np.zeros(len(offsets) - 1, np.uint64)
+    for w in range(len(hashes)):
+        for k in range(offsets[w], offsets[w + 1]):
+            hashes[w] = _mix(hashes[w], u64(symbols[k]))
+    return hashes
+
+
+def _in_order(words: Words) -> Words:
+    """Sort words by a hash of theirs: their order decides how sums of floats are rounded, and the result must not."""
+    order, sizes = np.argsort(_hash_words(*words[:2]), kind="stable"), np.diff(words.offsets)
+    offsets = np.append(0, np.cumsum(sizes[order]))
+    moved = np.repeat(words.offsets[order] - offsets[:-1], sizes[order])
+    return Words(words.symbols[moved + np.arange(len(moved))], offsets, words.counts[order], words.alphabet)
+
+
 def _best_first(values: np.ndarray, n: int) -> np.ndarray:
     """Find the indices of the n greatest values, the greatest first; of equal ones the first."""
     chosen = np.arange(len(values))
-    if n < len(values):
+    if 0 < n < len(values):
         chosen = np.flatnonzero(values >= np.partition(values, len(values) - n)[len(values) - n])
     return chosen[np.argsort(-values[chosen], kind="stable")][:n]
 
@@ -5746,6 +5764,7 @@ class _UnigramLearner:
 
     def __init__(self, words: Words, seed_size: int, longest: int):
         """Begin with the alphabet and the substrings with the greatest number of characters times occurrences."""
+        words = _in_order(words)
         word_of = np.repeat(np.arange(len(words.counts), dtype=np.int32), np.diff(words.offsets))
         order = _sort_suffixes(words, longest)
         nodes = _list_substrings(order, *words[:3], word_of, longest)
@@ -5763,7 +5782,7 @@ class _UnigramLearner:
 
     @property
     def n_tokens(self) -> int:
-        return np.count_nonzero(self.probabilities)
+        return int(np.count_nonzero(self.probabilities))
 
     @property
     def scores(self) -> np.ndarray:
@@ -5838,6 +5857,7 @@ def learn_unigram(
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learned = learn_unigram(words, 260, on_round=lambda n, likelihood: rounds.append(n))
     >>> sorted(learned.tokens, key=len)[-4:], rounds
+    ([b'low', b'lower', b'newest', b'widest'], [260])
     """
     n, a = len(words.symbols), len(words.alphabet)
     require(0 < n < 2**31, "there are no words to learn from" if n == 0 else "words of 2**31 symbols are too many")
@@ -6105,7 +6125,7 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
     last, sums, following = np.empty(size + 1, np.int64), np.empty(size + 1), np.zeros(size + 1, np.int64)
     node = 0
     while node < size:
-        _, following[node] = _list_edges(text, start, node, node, edges, values, unknown, found)
+        _, following[node] = _list_edges(text, start, node, size, edges, values, unknown, found)
         node = following[node]
     sums[size] = 0.0
     for node in range(size - 1, -1, -1):

@@ -14,6 +14,7 @@ import concurrent.futures
 import contextlib
 import copy
 import ctypes
+import dataclasses
 import doctest
 import gzip
 import hashlib
@@ -44,6 +45,7 @@ import jinja2.sandbox
 import numpy as np
 import pytest
 import regex
+import sentencepiece
 import tiktoken
 import tiktoken.load
 import tokenizers
@@ -1456,7 +1458,7 @@ def joined(word, pair, made):
     return out
 
 
-def words_of_characters(counts):
+def wordpiece_words(counts):
     """Words over the characters of these words, in the order in which they come."""
     alphabet = list(dict.fromkeys(itertools.chain.from_iterable(word.decode() for word in counts)))
     symbols = [alphabet.index(char) for word in counts for char in word.decode()]
@@ -1477,7 +1479,7 @@ character_counts = few_characters.flatmap(
 @examples(200)
 @given(counts=character_counts, extra=st.integers(0, 60), least=st.integers(0, 4))
 def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
-    words = words_of_characters(counts)
+    words = wordpiece_words(counts)
     n_symbols = 2 * len(words.alphabet) + extra
     learned = bpe.learn_wordpiece(words, n_symbols, min_frequency=least)
     tokens, merges = naive_likelihood(counts, n_symbols, least)
@@ -1490,7 +1492,7 @@ def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
 def test_tokens_by_likelihood_of_real_words_are_those_of_the_oracle(library, least):
     counts = Counter(regex.findall(rb"[a-z]+|[A-Z]+", b"".join(path.read_bytes() for path in library[:20])))
     counts = dict(counts.most_common(150 if BOUNDS_CHECKED else 800))
-    learned = bpe.learn_wordpiece(words_of_characters(counts), 500, min_frequency=least)
+    learned = bpe.learn_wordpiece(wordpiece_words(counts), 500, min_frequency=least)
     assert [token.decode() for token in learned.tokens] == naive_likelihood(counts, 500, least)[0]
 
 
@@ -1518,7 +1520,7 @@ def test_the_vocabulary_is_that_of_hugging_faces_trainer(library, prefix, monkey
     text = b" ".join(path.read_bytes() for path in library[:60]) + "é中文 ñandú Straße über".encode() * 3
     counts = {word: n for word, n in Counter(text.split()).items() if b"#" not in word and word.decode().isprintable()}
     theirs = hugging_face_wordpiece(counts, 2000, prefix)
-    words = words_of_characters(counts)
+    words = wordpiece_words(counts)
     ours = bpe.learn_wordpiece(words, 2000, score="count", prefix=prefix)
     assert len(theirs.keys() ^ {token.decode() for token in ours.tokens}) <= 20  # of equal counts, in another order
     marked = in_their_order(words, prefix.encode(), theirs)
@@ -1530,12 +1532,12 @@ def test_the_vocabulary_is_that_of_hugging_faces_trainer(library, prefix, monkey
 def test_the_minimum_of_hugging_faces_trainer():
     counts = {b"roses": 1, b"are": 2, b"red": 1, b"is": 2, b"bird": 3, b"big": 3}
     theirs = hugging_face_wordpiece(counts, 100, "##", min_frequency=3)
-    ours = bpe.learn_wordpiece(words_of_characters(counts), 100, score="count", min_frequency=3)
+    ours = bpe.learn_wordpiece(wordpiece_words(counts), 100, score="count", min_frequency=3)
     assert {token.decode() for token in ours.tokens} == theirs.keys() and b"bi" in ours.tokens
 
 
 def test_text_that_looks_like_the_prefix_gives_a_token_once():
-    learned = bpe.learn_wordpiece(words_of_characters({b"###": 3, b"a#": 1}), 8)
+    learned = bpe.learn_wordpiece(wordpiece_words({b"###": 3, b"a#": 1}), 8)
     assert len(set(learned.tokens)) == len(learned.tokens) and b"##" in learned.tokens
 
 
@@ -1546,7 +1548,330 @@ def test_text_that_looks_like_the_prefix_gives_a_token_once():
 )
 def test_learning_wordpiece_refuses(counts, n_symbols, score, part):
     with pytest.raises(bpe.InputError, match=part):
-        bpe.learn_wordpiece(words_of_characters(counts), n_symbols, score=score)
+        bpe.learn_wordpiece(wordpiece_words(counts), n_symbols, score=score)
+
+
+# ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def words_of_characters(counts):
+    """Words over the characters of some words, {str: count}, in code point order."""
+    alphabet = sorted(set().union(*counts))
+    number = {char: k for k, char in enumerate(alphabet)}
+    symbols = np.array([number[char] for word in counts for char in word], np.int32)
+    offsets = np.append(0, np.cumsum([len(word) for word in counts])).astype(np.int64)
+    return bpe.Words(symbols, offsets, np.array([*counts.values()], np.int64), [char.encode() for char in alphabet])
+
+
+def naive_paths(word, score_of, unk_score):
+    """All ways to cut a word, as (score, tokens), the best first; None is a character that is no token.
+
+    Of equal scores that goes first whose last token is longer, and then whose rest goes first.
+    """
+
+    def paths(start):
+        if start == len(word):
+            return [[]]
+        ends = [end for end in range(start + 1, len(word) + 1) if word[start:end] in score_of]
+        tokens = [word[start:end] for end in ends] + [None] * (start + 1 not in ends)
+        return [[token, *rest] for token in tokens for rest in paths(start + (1 if token is None else len(token)))]
+
+    def order(path):
+        sums = itertools.accumulate((unk_score if t is None else score_of[t] for t in path), initial=0.0)
+        sizes = [1 if t is None else len(t) for t in path]
+        return [(-total, -size) for total, size in reversed(list(zip([*sums][1:], sizes, strict=True)))]
+
+    found = sorted(((order(path), path) for path in paths(0)), key=lambda pair: pair[0])
+    return [(-order[0][0] if order else 0.0, path) for order, path in found]
+
+
+def unigram_model(score_of, dtype=np.float64, **options):
+    """A model of tokens and their scores, with <unk> as its first."""
+    vocab = {0: b"<unk>"} | {1 + k: token.encode() for k, token in enumerate(score_of)}
+    options = {"unk_token": "<unk>", "fuse_unk": True} | options
+    scores = np.array([-np.inf, *score_of.values()], dtype)
+    return bpe.Model(vocab, None, kind="unigram", scores=scores, **options)
+
+
+def cut(data, tables):
+    """The ids of a word, or the negative number that says why there are none."""
+    ids = np.empty(len(data) + 2, np.uint32)
+    n = bpe.segment_unigram(bpe._with_padding(data), 0, len(data), tables, np.empty(24, np.uint64), ids, 0)
+    return ids[:n].tolist() if n >= 0 else n
+
+
+def cut_text(data, tables):
+    """The ids of a text, cut at each ▁ as an encoder does it; and as one word."""
+    ids, text_sum, at = np.empty(len(data) + 2, np.uint32), np.zeros(3), 0
+    for word in re.findall(b"(?:\xe2\x96\x81)*(?:(?!\xe2\x96\x81)[\\s\\S])+|(?:\xe2\x96\x81)+", data):
+        text = bpe._with_padding(word)
+        n = bpe.segment_unigram(text, 0, len(word), tables, np.empty(24, np.uint64), ids, at)
+        if n == bpe.NOT_CERTAIN:
+            n = bpe.segment_unigram_behind(text, 0, len(word), tables, text_sum, ids, at)
+        at += n
+    assert bpe.add_scores(text_sum, tables, ids, at) < bpe.ROUND_LIMIT
+    whole, text_sum = np.empty(len(data) + 2, np.uint32), np.zeros(3)
+    n = bpe.segment_unigram_behind(bpe._with_padding(data), 0, len(data), tables, text_sum, whole, 0)
+    return ids[:at].tolist(), whole[:n].tolist()
+
+
+few_characters = st.text("aab▁é中🙂", min_size=1, max_size=4)
+equal_scores = st.integers(-4, -1).map(float) | st.floats(-20, 0)
+score_tables = st.dictionaries(few_characters, equal_scores, min_size=1, max_size=12)
+short_words = st.text("aab▁é中🙂", max_size=8)
+
+
+@kernels
+@given(score_tables, short_words)
+def test_paths_are_those_of_the_oracle(score_of, word):
+    model = unigram_model(score_of)
+    id_of = {None: 0} | {token: 1 + k for k, token in enumerate(score_of)}
+    paths = naive_paths(word, score_of, min(score_of.values()) - 10)
+    expected = [([id_of[token] for token in path], score) for score, path in paths]
+    tables = bpe.unigram_tables(dataclasses.replace(model, fuse_unk=False))
+    assert cut(word.encode(), tables) == expected[0][0]
+    for n in (1, 3, 50):
+        assert bpe.n_best_unigram(word.encode(), tables, n) == expected[:n]
+
+
+@kernels
+@given(score_tables, pattern_texts | short_words, st.booleans(), st.booleans())
+def test_unigram_is_that_of_hugging_face(score_of, text, byte_fallback, all_bytes):
+    byte_names = [f"<0x{byte:02X}>" for byte in range(256 if all_bytes else 0xC0)]
+    score_of |= dict.fromkeys(byte_names, -20.0) if byte_fallback else {}
+    model = unigram_model(score_of, byte_fallback=byte_fallback)
+    model.scores[0] = 0.0  # their <unk> is found in text
+    vocab = [(model.vocab[id].decode(), float(model.scores[id])) for id in model.vocab]
+    theirs = tokenizers.Tokenizer(tokenizers.models.Unigram(vocab, 0, byte_fallback))
+    for some in (text, f"<unk>{text}é<0x41>"):
+        assert cut(some.encode(), bpe.unigram_tables(model)) == theirs.encode(some).ids
+
+
+@kernels
+@given(hostile_bytes)
+def test_what_is_not_utf8_is_unknown_byte_by_byte(data):
+    byte_names = {f"<0x{byte:02X}>": -np.inf for byte in range(256)}
+    tables = bpe.unigram_tables(unigram_model({"é": -1.0} | byte_names, byte_fallback=True))
+    parts = data.decode("utf-8", "surrogateescape").encode("utf-8", "surrogateescape").split("é".encode())
+    expected = [id for part in parts for id in [1, *(2 + byte for byte in part)]][1:]
+    assert cut(data, tables) == expected
+
+
+def test_a_character_without_any_token_is_said():
+    assert cut(b"ab", bpe.unigram_tables(unigram_model({"a": -1.0}, unk_token=None))) == -1
+
+
+@kernels
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 2.0])
+def test_samples_are_distributed_as_they_should(alpha):
+    score_of = {"a": -1.0, "é": -2.5, "aé": -2.0, "éa": -3.0, "aéa": -4.0, "éaé": -5.5}
+    word, tables = "aéaéxa".encode(), bpe.unigram_tables(unigram_model(score_of))
+    paths = naive_paths("aéaéxa", score_of, -15.5)
+    names = {None: 0} | {token: 1 + k for k, token in enumerate(score_of)}
+    weights = np.exp([alpha * score for score, _ in paths])
+    expected = 20_000 * weights / weights.sum()
+    text, ids, state, seen = bpe._with_padding(word), np.empty(20, np.uint32), np.array([1], np.uint64), Counter()
+    for _ in range(20_000):
+        n = bpe.sample_unigram(text, 0, len(word), tables, alpha, state, ids, 0)
+        seen[tuple(ids[:n].tolist())] += 1
+    observed = np.array([seen[tuple(names[token] for token in path)] for _, path in paths])
+    assert observed.sum() == 20_000
+    kept, degrees = expected > 5, np.count_nonzero(expected > 5) - 1
+    chi_square = ((observed - expected)[kept] ** 2 / expected[kept]).sum()
+    assert chi_square < degrees + 4 * (2 * degrees) ** 0.5
+
+
+@pytest.mark.parametrize(
+    "scores, part",
+    [
+        (None, "needs the scores"),
+        (np.array([0.0, -1.0]), "2 scores, but ids up to 2"),
+        (np.array([0.0, np.nan, -1.0]), "the score of token 1 is not a number"),
+        (np.array([0.0, -1.0, np.inf]), "the score of token 2 is not a number"),
+        (np.full(3, -np.inf), "needs tokens with scores"),
+    ],
+)
+def test_scores_that_cannot_be_are_refused(scores, part):
+    model = SimpleNamespace(ordinary=[0, 1, 2], ids={}, scores=scores)
+    with pytest.raises(bpe.InputError, match=part):
+        bpe.unigram_tables(model)
+    with pytest.raises(bpe.InputError, match="n must be 1 or more"):
+        bpe.n_best_unigram(b"a", None, 0)
+
+
+def sentencepiece_model(text, folder, **options):
+    """A unigram model that SentencePiece has learnt from lines of text, and the same as ours."""
+    (folder / "text").write_text(text)
+    options = {"model_type": "unigram", "normalization_rule_name": "identity", "minloglevel": 2} | options
+    options |= {"bos_id": -1, "eos_id": -1, "max_sentence_length": 1 << 20, "num_threads": 1}
+    sentencepiece.SentencePieceTrainer.train(input=str(folder / "text"), model_prefix=str(folder / "m"), **options)
+    theirs = sentencepiece.SentencePieceProcessor(str(folder / "m.model"))
+    ids = range(theirs.get_piece_size())
+    scores = [theirs.get_score(i) if not theirs.is_byte(i) | theirs.is_unknown(i) else -np.inf for i in ids]
+    names = {theirs.id_to_piece(i): score for i, score in zip(ids, scores, strict=True)}
+    names = {name: -0.1 if name in options.get("user_defined_symbols", ()) else names[name] for name in names}
+    assert next(iter(names)) == "<unk>"
+    del names["<unk>"]
+    return theirs, unigram_model(names, np.float32, byte_fallback=options.get("byte_fallback", False))
+
+
+@pytest.fixture(scope="session", params=[False, True], ids=["unk", "bytes"])
+def sentencepieces(request, library, tmp_path_factory):
+    text = "".join(path.read_text("utf-8") for path in library[:60])
+    options = {"vocab_size": 1000, "byte_fallback": request.param, "user_defined_symbols": ["<x>", "self"]}
+    return sentencepiece_model(text, tmp_path_factory.mktemp("sp"), character_coverage=0.99, **options)
+
+
+@given(text=texts | pattern_texts | st.text("eé中 self_(<x>)", max_size=300))
+def test_ids_of_short_texts_are_those_of_sentencepiece(sentencepieces, text):
+    theirs, model = sentencepieces
+    text = text.replace("\0", "")  # which SentencePiece drops
+    by_words, whole = cut_text(theirs.normalize(text).encode(), bpe.unigram_tables(model))
+    assert by_words == whole == theirs.encode(text)
+
+
+def test_ids_of_long_texts_are_those_of_sentencepiece(sentencepieces, library):
+    theirs, model = sentencepieces
+    tables = bpe.unigram_tables(model)
+    for path in library[60:90]:
+        text = path.read_text("utf-8").replace("\n", " ")[:2000]
+        by_words, whole = cut_text(theirs.normalize(text).encode(), tables)
+        assert by_words == whole == theirs.encode(text)
+
+
+def naive_substrings(counts, longest):
+    """The substrings that occur twice or more, and are not always followed by one and the same character."""
+    found, followed = Counter(), {}
+    for number, (word, count) in enumerate(counts.items()):
+        for start in range(len(word)):
+            for end in range(start + 2, min(start + longest, len(word)) + 1):
+                found[word[start:end]] += count
+                behind = word[end] if end < len(word) else (number, start)
+                followed.setdefault(word[start:end], set()).add(behind)
+    ends = {word[k:] for word in counts for k in range(len(word))}
+    return {part: n for part, n in found.items() if n > 1 and (len(followed[part]) > 1 or part in ends)}
+
+
+character_counts = st.dictionaries(st.text("abé", min_size=1, max_size=12), st.integers(1, 4), min_size=1, max_size=12)
+wide_counts = st.dictionaries(st.text(min_size=1, max_size=9), st.integers(1, 9), min_size=1, max_size=12)
+
+
+@kernels
+@given(character_counts | wide_counts, st.integers(1, 17))
+def test_seeds_are_the_substrings_that_are_not_always_followed_by_one_character(counts, longest):
+    learner = bpe._UnigramLearner(words_of_characters(counts), 1000, longest)
+    seeds = naive_substrings(counts, longest)
+    a, ids = len(learner.words.alphabet), range(len(learner.sizes))
+    assert {learner.spell(id).decode() for id in ids[a:]} == set(seeds) and len(ids) == a + len(seeds)
+    weights = learner.probabilities[a:] / learner.probabilities[0]
+    first = max(sum(word.count(min("".join(counts))) * n for word, n in counts.items()), 0.5)
+    assert np.allclose(
+        weights * first, [len(part) * seeds[part] for part in map(bytes.decode, map(learner.spell, ids[a:]))]
+    )
+
+
+@kernels
+@given(character_counts, st.integers(0, 30))
+def test_expectations_are_those_of_the_oracle(counts, n_seeds):
+    learner = bpe._UnigramLearner(words_of_characters(counts), n_seeds, 5)
+    score_of = {learner.spell(id).decode(): score for id, score in enumerate(learner.scores)}
+    expected, best, likelihood = Counter(), Counter(), 0.0
+    for word, count in counts.items():
+        paths = naive_paths(word, score_of, 0.0)
+        weights = np.exp([score for score, _ in paths])
+        likelihood += count * np.log(weights.sum())
+        best.update({token: count * n for token, n in Counter(paths[0][1]).items()})
+        for weight, (_, path) in zip(weights, paths, strict=True):
+            for token in path:
+                expected[token] += count * weight / weights.sum()
+    found, likelihoods = zip(*learner.in_parts(bpe._expect, learner.probabilities), strict=True)
+    assert np.allclose(sum(found), [expected[token] for token in score_of]) and np.isclose(sum(likelihoods), likelihood)
+    found = sum(learner.in_parts(bpe._count_best, learner.scores))
+    assert np.isclose(found @ learner.scores, sum(n * score_of[token] for token, n in best.items()))
+
+
+@kernels
+@given(character_counts, st.integers(0, 30))
+def test_losses_are_those_of_the_oracle(counts, n_seeds):
+    learner = bpe._UnigramLearner(words_of_characters(counts), n_seeds, 5)
+    score_of = {learner.spell(id).decode(): score for id, score in enumerate(learner.scores)}
+    found = sum(learner.in_parts(bpe._count_best, learner.scores))
+    count_of, a = dict(zip(score_of, found, strict=True)), len(learner.words.alphabet)
+    losses = bpe._losses(learner.lattice, learner.sizes, a, learner.scores, found)
+    for token, loss in list(zip(score_of, losses, strict=True))[a:]:
+        n, total = count_of[token], found.sum()
+        score, path = naive_paths(token, {t: s for t, s in score_of.items() if t != token}, 0.0)[0]
+        if n == 0 or not np.isclose(score, score_of[token]):
+            assert np.isneginf(loss) == (n == 0 or score > score_of[token])
+        if not np.isneginf(loss):
+            after = sum(np.log((count_of[t] + n) / (total + n * (len(path) - 1))) for t in path)
+            assert np.isclose(loss, n * (np.log(n / total) - after))
+
+
+@kernels
+def test_words_of_any_length_have_a_likelihood():
+    source = random.Random(0)
+    counts = {"".join(source.choices("abcdefgh", k=5000)): 3, "a" * 3000: 1, "h": 2}
+    learner = bpe._UnigramLearner(words_of_characters(counts), 0, 4)
+    scores = dict(zip("abcdefgh", learner.scores, strict=True))
+    expected, likelihoods = zip(*learner.in_parts(bpe._expect, learner.probabilities), strict=True)
+    assert np.isclose(sum(likelihoods), sum(n * scores[char] for word, n in counts.items() for char in word))
+    assert np.allclose(sum(expected), [sum(n * word.count(char) for word, n in counts.items()) for char in "abcdefgh"])
+    learner = bpe._UnigramLearner(words_of_characters(counts), 1000, 4)
+    expected, _ = zip(*learner.in_parts(bpe._expect, learner.probabilities), strict=True)
+    assert np.isclose(sum(expected) @ learner.sizes, sum(len(word) * n for word, n in counts.items()))
+
+
+def text_counts(paths):
+    return Counter("▁" + word for path in paths for word in path.read_text("utf-8").split())
+
+
+def test_learning_unigram_is_that_of_sentencepiece(library, tmp_path):
+    """Not the same: what SentencePiece always finds before a space, such as "import", is none of its seeds."""
+    text = "".join(path.read_text("utf-8") for path in library[:60])
+    options = {"vocab_size": 2001, "character_coverage": 1.0, "split_by_unicode_script": False}
+    theirs, model = sentencepiece_model(text, tmp_path, split_by_number=False, **options)
+    learned = bpe.learn_unigram(words_of_characters(text_counts(library[:60])), 2000)
+    assert learned.likelihoods[-1] < 0 and (np.diff(learned.scores) <= 0).all()
+    assert {*learned.alphabet} < {*learned.tokens} and len({*learned.tokens}) == 2000
+    assert len({*learned.tokens} & {*model.vocab.values()}) > 0.65 * 2000
+    score_of = dict(zip(map(bytes.decode, learned.tokens), learned.scores.tolist(), strict=True))
+    ours = bpe.unigram_tables(unigram_model(score_of))
+    held_out = text_counts(library[60:90])
+    n_ours = sum(n * len(cut(word.encode(), ours)) for word, n in held_out.items())
+    n_theirs = sum(n * len(theirs.encode(word[1:])) for word, n in held_out.items())
+    assert n_ours < 1.005 * n_theirs
+
+
+def test_learning_unigram_does_not_depend_on_the_order_of_words(library):
+    counts = text_counts(library[:5])
+    shuffled = dict(random.Random(1).sample(list(counts.items()), len(counts)))
+    rounds = []
+    ours, other = (
+        bpe.learn_unigram(words_of_characters(c), 500, on_round=lambda *round: rounds.append(round))
+        for c in (counts, shuffled)
+    )
+    assert ours.tokens == other.tokens and np.allclose(ours.scores, other.scores)
+    assert len(rounds) == 2 * len(ours.likelihoods) and all(
+        a[0] > b[0] for a, b in itertools.pairwise(rounds[: len(rounds) // 2])
+    )
+
+
+@pytest.mark.parametrize(
+    "counts, options, part",
+    [
+        ({}, {}, "no words"),
+        ({"ab": 1}, {"n_symbols": 1}, "the alphabet has 2"),
+        ({"ab": 1}, {"max_piece_length": 0}, "must be 1 to 64"),
+        ({"ab": 1}, {"max_piece_length": 65}, "must be 1 to 64"),
+        ({"ab": 1}, {"shrinking_factor": 1.0}, "between 0 and 1"),
+        ({"ab": 1}, {"n_sub_iterations": 0}, "1 or more"),
+        ({"ab": 1}, {"seed_size": -1}, "seed_size is -1"),
+    ],
+)
+def test_learning_unigram_refuses(counts, options, part):
+    with pytest.raises(bpe.InputError, match=part):
+        bpe.learn_unigram(words_of_characters(counts), **{"n_symbols": 10} | options)
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
