@@ -1452,24 +1452,31 @@ START, STOP, ID, TEXT = range(4)
 INSIDE, BEGINS, CONTINUES = -1, -2, -3
 
 
+@kernel
+def _reserve_spans(spans, n):
+    """Return the array of spans, or a longer copy if it has fewer than n rows."""
+    if n <= len(spans):
+        return spans
+    longer = np.empty((2 * n + 64, 4), np.int64)
+    for p in range(len(spans)):
+        for column in range(4):
+            longer[p, column] = spans[p, column]
+    return longer
+
+
 @inline_kernel
 def _append_span(spans, n, start, stop, id, number):
     """Write a span behind n others; returns the array of spans, a longer one if it was full."""
     if n == len(spans):
-        longer = np.empty((2 * n + 64, 4), np.int64)
-        for p in range(n):
-            for column in range(4):
-                longer[p, column] = spans[p, column]
-        spans = longer
+        spans = _reserve_spans(spans, n + 1)
     spans[n, START], spans[n, STOP], spans[n, ID], spans[n, TEXT] = start, stop, id, number
     return spans
 
 
 @inline_kernel
-def _is_dropped(text, start, stop, tables):
+def _is_dropped(text, start, stop, class_of, dropped):
     """Tell whether a pretoken is one of those that are left out."""
-    dropped = tables.dropped
-    return len(dropped) > 0 and dropped[tables.class_of[_decode_character(text, start, stop) >> 3]]
+    return len(dropped) > 0 and dropped[class_of[_decode_character(text, start, stop) >> 3]]
 
 
 @kernel
@@ -1479,6 +1486,7 @@ def _refine(scan, text, spans, tables, rules):
     rules  of Split, if they must be kept here, or none: bool[0, 3]
     """
     refined, n, lanes = np.empty((len(spans) + 64, 4), np.int64), 0, scan.lanes
+    class_of, dropped = tables.class_of, tables.dropped
     scan.marked = np.zeros(0, np.uint8)
     for p in range(len(spans)):
         start, stop = spans[p, START], spans[p, STOP]
@@ -1490,19 +1498,21 @@ def _refine(scan, text, spans, tables, rules):
         more, matched = start < stop, 0
         while more:
             more = _scan_batch(scan, text, stop, tables)
+            refined = _reserve_spans(refined, n + lanes[0, N_ENDS])
             for k in range(lanes[0, N_ENDS]):
                 end = lanes[0, ENDS + k]
                 before = matched
                 if len(rules):
                     matched = i64(_match_end(text, start, stop, tables) > start)
-                    dropped, joined = rules[matched, 2], start > spans[p, START] and rules[before, matched]
+                    is_dropped, joined = rules[matched, 2], start > spans[p, START] and rules[before, matched]
                 else:
-                    dropped, joined = _is_dropped(text, start, end, tables), False
-                if joined and not dropped:
+                    is_dropped, joined = _is_dropped(text, start, end, class_of, dropped), False
+                if joined and not is_dropped:
                     refined[n - 1, STOP] = end
-                elif not dropped:
+                elif not is_dropped:
                     begins = start == spans[p, START] and spans[p, ID] == BEGINS
-                    refined = _append_span(refined, n, start, end, BEGINS if begins else INSIDE, spans[p, TEXT])
+                    refined[n, START], refined[n, STOP] = start, end
+                    refined[n, ID], refined[n, TEXT] = BEGINS if begins else INSIDE, spans[p, TEXT]
                     n += 1
                 start = end
     return refined[:n]
@@ -1510,13 +1520,13 @@ def _refine(scan, text, spans, tables, rules):
 
 @kernel
 def _join_spans(text, spans, tables):
-    """Join spans that touch where a pretoken begins in any case: they are scanned faster; returns spans."""
+    """Join spans, in place, that touch where a pretoken begins in any case: they are scanned as one; returns spans."""
     class_of, must_split = tables.class_of, tables.must_split
     begins = np.ones(len(must_split), np.bool_)
     for before in range(len(must_split)):
         for behind in range(len(must_split)):
             begins[behind] &= must_split[before, behind]
-    joined, n = spans.copy(), 0
+    joined, n = spans, 0
     for p in range(len(spans)):
         start, stop, last = spans[p, START], spans[p, STOP], n - 1
         touches = n > 0 and joined[last, STOP] == start < stop and joined[last, TEXT] == spans[p, TEXT]
@@ -1534,11 +1544,12 @@ def _join_spans(text, spans, tables):
 def _replace_spaces(text, spans, replacement, size, scheme, room):
     """Write the spans of Metaspace: `replacement`, of so many bytes, is put for spaces, and before spans by a scheme.
 
-    Returns text, for which there must be room, and spans. A character is written as 8 bytes, of which those behind its
-    size are overwritten by the next: no branch depends on the text.
+    Returns text, for which there must be room, and spans. 8 bytes are copied together, and those from a space on are
+    overwritten: no branch depends on where it is.
     """
     out, moved, at = _on_huge_pages(np.empty(room, np.uint8)), spans.copy(), 0
-    mask = (u64(1) << u64(8 * size)) - u64(1)
+    ones = ALL_ONES // u64(255)
+    tops, spaces, mask = ones << u64(7), ones << u64(5), ALL_ONES >> u64(64 - 8 * size)
     for p in range(len(spans)):
         start, stop, id = spans[p, START], spans[p, STOP], spans[p, ID]
         moved[p, START] = at
@@ -1547,10 +1558,17 @@ def _replace_spaces(text, spans, replacement, size, scheme, room):
         if wanted and start < stop and not begins:
             store_u64(out, at, replacement)
             at += size
-        for k in range(start, stop):
-            is_space = text[k] == 0x20 and id < 0
-            store_u64(out, at, replacement if is_space else u64(text[k]))
-            at += size if is_space else 1
+        while start < stop:
+            word = load_u64(text, start)
+            different = word ^ spaces
+            found = (different - ones) & ~different & tops if id < 0 else u64(0)  # the lowest bit is in the first space
+            before = (((found & (~found + u64(1))) >> u64(7)) - u64(1)) & ones  # a bit for each byte before that
+            n = min(i64((before * ones) >> u64(56)), stop - start)
+            store_u64(out, at, word)
+            start, at = start + n, at + n
+            if n < 8 and start < stop:
+                store_u64(out, at, replacement)
+                start, at = start + 1, at + size
         moved[p, STOP] = at
     for k in range(at, at + PADDING):
         out[k] = 0
@@ -2726,7 +2744,7 @@ def _export_words(table, class_of, dropped):
                 symbols[end + i] = long_words[i64(entries[k, MORE]) + i]
             else:
                 symbols[end + i] = entries[k, i >> 3] >> u64(8 * (i & 7)) & u64(0xFF)
-        if len(dropped) and dropped[class_of[_decode_character(symbols, end, end + size) >> 3]]:
+        if _is_dropped(symbols, end, end + size, class_of, dropped):
             continue
         counts[w] = entries[k, VALUE]
         w, end = w + 1, end + size
@@ -4086,7 +4104,7 @@ def _encode_words(workspace, tables, text, n, ids, at):
             return at
         begin = ends[k - 1] if k else start
         size = ends[k] - begin
-        is_dropped = _is_dropped(text, begin, ends[k], workspace.scan_tables)  # a word of no ids
+        is_dropped = _is_dropped(text, begin, ends[k], workspace.scan_tables.class_of, workspace.scan_tables.dropped)
         n_ids = 0 if is_dropped else _segment(text, begin, size, tables, scratch, ids, at)
         if n_ids < 0:
             return -1 - begin
