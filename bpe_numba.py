@@ -588,7 +588,9 @@ PATTERNS = {
 PATTERN_NAMES = {source: name for name, source in PATTERNS.items()}
 
 
-def metaspace_steps(replacement: str = "▁", prepend_scheme: str = "always", split: bool = True) -> tuple[PatternStep, ...]:
+def metaspace_steps(
+    replacement: str = "▁", prepend_scheme: str = "always", split: bool = True
+) -> tuple[PatternStep, ...]:
     """List the steps of Hugging Face's Metaspace, which may begin a pretoken at each replacement.
 
     >>> Pattern(metaspace_steps("_")).split(b"one  two")
@@ -742,8 +744,8 @@ SURROGATE_ESCAPE = 0xDC80  # bytes that are not UTF-8 are matched as the lone su
 def _code_points_matching(source: str) -> np.ndarray:
     """Find the code points that a one-character expression matches, bool[0x110000].
 
-    The `regex` package is asked, so that its Unicode is ours; but not for a set of ranges in hexadecimal alone: it looks
-    at each of them for each character, and takes 4 s for 8,000.
+    The `regex` package is asked, so that its Unicode is ours; but not for ranges in hexadecimal alone: it looks at
+    each range for each character, and takes 4 s for 8,000.
     """
     found = np.zeros(N_CODE_POINTS, bool)
     if listed := regex.fullmatch(r"\[(\^?)(?:\\U([\da-f]{8})-\\U([\da-f]{8}))+\]", source):
@@ -4649,11 +4651,17 @@ def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
     return TokenBytes(_with_padding(b"".join(vocab.values())), starts, sizes)
 
 
+def _stand_ins(model: Model) -> set[bytes]:
+    """List the tokens that stand for what is unknown."""
+    return {
+        *(_FALLBACK_TOKENS if model.byte_fallback else ()),
+        *([model.unk_token.encode()] if model.unk_token else ()),
+    }
+
+
 def _ids_by_token(model: Model) -> dict[bytes, int]:
-    """Map tokens to ids: those that text may become, but none that stand for what is unknown."""
-    unknown = set()
-    if model.alphabet == "characters" and model.merges is None:  # merges make what they name
-        unknown = {*(_FALLBACK_TOKENS if model.byte_fallback else ()), (model.unk_token or "").encode()}
+    """Map the tokens to ids that text may become by itself. A merge may make what stands for something unknown."""
+    unknown = _stand_ins(model) if model.alphabet == "characters" and model.merges is None else ()
     return {token: id for id in model.ordinary if (token := model.vocab[id]) not in unknown}
 
 
@@ -5008,6 +5016,21 @@ def _final_merges(ids, tokens, tables, pairs, out):
                 pairs[k, 0], pairs[k, 1] = out[0], out[1]
 
 
+def _merged_ids(model: Model) -> np.ndarray:
+    """List the tokens of several letters; where the model has ranks, the first to be merged is the first."""
+    letters = (
+        (lambda token: _code_point(token) >= 0) if model.alphabet == "characters" else (lambda token: len(token) == 1)
+    )
+    ids = np.array(sorted(id for token, id in _ids_by_token(model).items() if not letters(token)), np.int64)
+    if model.merges is not None or model.scores is None:
+        return ids
+    ranks = _score_ranks(model)[ids]
+    require(
+        len(set(ranks.tolist())) == len(ids), "two tokens have the same score: no list of merges says which is first"
+    )
+    return ids[np.argsort(ranks)]
+
+
 def final_merges(model: Model, ids: np.ndarray) -> np.ndarray:
     """Compute the final merge of each token: the two ids that become it, int64[K, 2]; -1 where merges do not reach it.
 
@@ -5019,6 +5042,157 @@ def final_merges(model: Model, ids: np.ndarray) -> np.ndarray:
     out = np.empty(tokens.sizes.max(), np.uint32)
     _final_merges(np.asarray(ids, np.int64), tokens, bpe_tables(model), pairs, out)
     return pairs
+
+
+@kernel
+def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
+    """Write the ids of words, and where those of each end; a letter that has no id becomes the one behind the last."""
+    letter_ids, at, unknown = tables.letter_ids, 0, np.int32(MAX_ID)
+    for letter in range(len(letter_ids)):
+        if letter_ids[letter] < 0:
+            letter_ids[letter] = unknown
+    for w in range(len(offsets) - 1):
+        at += segment_bpe(text, offsets[w], offsets[w + 1] - offsets[w], tables, scratch, ids, at)
+        id_offsets[w + 1] = at
+    return at
+
+
+def words_of_model(model: Model, words: Words) -> Words:
+    """Segment words over the single bytes into the tokens of a BPE, which are their alphabet, in the order of ids.
+
+    Letters that are no token split a word. What `learn` makes of the result are further merges, for `extend_model`:
+    those that a training of the model on these words would have made next. The model's own pattern is not asked: words
+    may reach across the ends of its pretokens (SuperBPE, Liu et al. 2025), and then its merges do, too, as they will
+    when the new model encodes.
+
+    >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
+    >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
+    array([2, 2, 1, 0], dtype=int32)
+    """
+    require(model.kind == "bpe", f"a model of the kind {model.kind!r} has no merges that others could follow")
+    require(words.alphabet is BYTES, "only words over the 256 bytes can be segmented by a model")
+    stand_ins = _stand_ins(model)
+    kept = [id for id in model.ordinary if model.vocab[id] not in stand_ins]
+    symbol_of = np.full(MAX_ID + 1, -1, np.int32)
+    symbol_of[kept] = np.arange(len(kept))
+    ids, offsets = np.empty(len(words.symbols) + 2, np.uint32), np.zeros_like(words.offsets)
+    text, scratch = _with_padding(words.symbols.astype(np.uint8)), np.empty(MAX_LINEAR_MERGE, np.uint64)
+    n = _segment_words(text, words.offsets, bpe_tables(model), scratch, ids, offsets)
+    return _split_at_unknown(symbol_of[ids[:n]], offsets, words.counts, [model.vocab[id] for id in kept])
+
+
+def extend_model(model: Model, learned: Learned, pattern: PatternSource | None = None) -> Model:
+    """Add the merges that were learnt on `words_of_model` to a model; returns a new one, with another pattern if given.
+
+    All ids stay, those of special tokens, too; new tokens get those behind the largest. A model whose ids or scores are
+    the ranks gets merges. Where a new merge makes a token that the old ones did not reach, it keeps its id.
+
+    >>> model = Model({0: b"a", 1: b"b", 2: b"<s>"}, [], {"<s>": 2})
+    >>> words = words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1}))
+    >>> extended = extend_model(model, learn(words, 4))
+    >>> extended.merges, extended.vocab[3], extended.vocab[4]
+    ([(b'a', b'b'), (b'ab', b'ab')], b'ab', b'abab')
+    """
+    merges, unreachable = _as_merges(model)
+    known = {model.vocab[id] for id in model.ordinary}
+    new = (token for token in learned.tokens[len(learned.alphabet) :] if token not in known)
+    return dataclasses.replace(
+        model,
+        vocab=model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1)),
+        merges=[*merges, *learned.merges],
+        scores=None,
+        ignore_merges=bool(unreachable) or model.ignore_merges,
+        pattern=model.pattern if pattern is None else pattern,
+    )
+
+
+def _letters_and_tokens(model: Model) -> tuple[set[str], set[str]] | None:
+    """List the characters that are tokens, and the tokens of several characters that text may become.
+
+    None where a part of a text can be segmented otherwise alone, even if no token reaches across its ends: a word that
+    is looked up whole, or is unknown as a whole; merges of what stands for something unknown.
+    """
+    by_merges = model.kind == "bpe" and model.merges is not None
+    looked_up = model.ignore_merges or (model.kind == "bpe" and model.merges is None and model.scores is None)
+    if model.alphabet == "bytes" or looked_up or model.kind == "wordpiece":
+        return None
+    if by_merges and not _stand_ins(model).isdisjoint(itertools.chain.from_iterable(model.merges)):
+        return None
+    tokens = _ids_by_token(model)
+    made = {left + right for left, right in model.merges} if by_merges else tokens
+    letters = {chr(code_point) for code_point in map(_code_point, tokens) if code_point >= 0}
+    return letters, {text for token in made if len(text := token.decode("utf-8", "replace")) > 1}
+
+
+def _connected(pairs: Iterable[tuple[str, str]]) -> list[set[str]]:
+    """Gather characters in sets, so that both of a pair are in the same one; the largest is the first."""
+    set_of: dict[str, set[str]] = {}
+    for left, right in pairs:
+        smaller, larger = sorted((set_of.get(left, {left}), set_of.get(right, {right})), key=len)
+        if smaller is not larger:
+            larger |= smaller
+        set_of.update(dict.fromkeys(larger if len(smaller) == len(larger) == 1 else smaller, larger))
+    return sorted({id(found): found for found in set_of.values()}.values(), key=len, reverse=True)
+
+
+def _write_set(characters: set[str], negated: bool = False) -> str:
+    """Write a set of characters as a regular expression of ranges."""
+    code_points = np.array(sorted(map(ord, characters)))
+    runs = np.split(code_points, np.flatnonzero(np.diff(code_points) > 1) + 1)
+    ranges = (rf"\U{run[0]:08x}-\U{run[-1]:08x}" for run in runs)
+    return f"[{'^' * negated}{''.join(ranges)}]"
+
+
+MAX_SETS = 16  # of characters in `exact_pattern`; smaller ones are taken together
+
+
+def exact_pattern(model: Model) -> str:
+    r"""Compute a regular expression that cuts text where no token of a model of characters reaches across.
+
+    Its pretokens can be segmented one by one, and kept in the cache, though the model takes a whole text for one word,
+    as those of SentencePiece do. It is "none" where that would not be exact.
+
+        ▁*(?:[set]+|[set]+|…)|▁+|[\s\S]
+
+    Two characters that are beside each other in a token are in the same set; what is beside nothing but ▁ is in the
+    last one. The mark ▁, or in a model without it a space, is in none if in no token anything else is before it. Where
+    it is never before anything else, the pattern is (?:[set]+|…)▁*|▁+|[\s\S]; else it is a character like any other.
+
+    Proof. Let the pattern cut between x and y. They are in different sets, or one is in no token with others; or y is
+    the mark, and x is not; or x is the mark, and y in no set. In no token is x before y, so no segment reaches across.
+    A merge across the cut would make such a token, and merges on one side of it do not see the other side. A longest
+    match ends there. A sum of scores is that of the two sides, and greatest if both are. An unknown character becomes
+    the same in each part; but where several in a row become one token, all unknown ones are in one set, also with the
+    neighbours that they have in tokens.
+
+    >>> vocab = dict(enumerate("▁ a b c d ▁a ab".encode().split()))
+    >>> pattern = exact_pattern(Model(vocab, [("▁".encode(), b"a"), (b"a", b"b")], alphabet="characters"))
+    >>> regex.findall(pattern, "▁ab▁acd▁▁")
+    ['▁ab', '▁a', 'c', 'd', '▁▁']
+    """
+    letters, tokens = _letters_and_tokens(model) or (set(), set())
+    pairs = set(itertools.chain.from_iterable(map(itertools.pairwise, tokens)))
+    mark = "▁" if "▁" in letters else " "
+    begins = all(left == mark for left, right in pairs if right == mark)
+    ends = all(right == mark for left, right in pairs if left == mark)
+    if mark not in letters or not (begins or ends):
+        mark = ""
+    sets = _connected(pair for pair in pairs if mark not in pair)
+    beside_mark = {*itertools.chain.from_iterable(pairs)}.difference(mark, *sets)
+    if rest := beside_mark.union(*sets[MAX_SETS:]):
+        sets[MAX_SETS:] = [rest]
+    expressions = [_write_set(found) for found in sets]
+    if model.fuse_unk and not model.byte_fallback:
+        expressions = [_write_set(found) for found in sets if found <= letters]
+        known = letters.difference(*(found for found in sets if not found <= letters))
+        expressions = [*expressions, _write_set(known, negated=True)] if known else []
+    if not expressions:
+        return "none"
+    words, any_character = f"(?:{'|'.join(one + '+' for one in expressions)})", r"[\U00000000-\U0010ffff]"
+    if not mark:
+        return f"{words}|{any_character}"
+    mark = _write_set({mark})
+    return f"{mark}*{words}|{mark}+|{any_character}" if begins else f"{words}{mark}*|{mark}+|{any_character}"
 
 
 def _segment(text, start, size, tables, scratch, ids, at):
@@ -6652,8 +6826,7 @@ def _as_merges(model: Model) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
         return model.merges, []
     if model.scores is not None:
         return _merges_by_score(model), []
-    vocab, name_of = model.vocab, _name_of(model)
-    ids = np.array([id for id in model.ordinary if len(name_of(vocab[id])) > 1], np.int64)
+    vocab, ids = model.vocab, _merged_ids(model)
     pairs = final_merges(model, ids)
     unreachable = [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()]
     if model.merges is not None:
@@ -7968,7 +8141,12 @@ class Tokenizer:
                 return take(ids[:n])
         finally:
             self._idle.append(thread)
-        byte = next(byte for byte in bytes(text[-1 - n :]) if bytes([byte]) not in self._ids)
+        word = bytes(text[-1 - n :])
+        if self.model.alphabet == "characters":
+            letters = word.decode("utf-8", "surrogateescape")
+            letter = next(letter for letter in letters if letter.encode("utf-8", "surrogateescape") not in self._ids)
+            raise InputError(f"the character {letter!r} is not in the vocabulary, which has no token for the unknown")
+        byte = next(byte for byte in word if bytes([byte]) not in self._ids)
         raise InputError(f"the byte 0x{byte:02X} is not in the vocabulary")
 
     def encode_batch(

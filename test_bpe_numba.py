@@ -51,6 +51,7 @@ import tiktoken.load
 import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sentencepiece import sentencepiece_model_pb2
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
 import bpe_numba as bpe
@@ -119,6 +120,51 @@ def naive_encode(word, merges):
     while known := rank.keys() & set(itertools.pairwise(symbols)):
         symbols = merged(symbols, min(known, key=rank.__getitem__))
     return symbols
+
+
+def naive_letters(data, known, unk=None, byte_fallback=False, fuse_unk=False):
+    """The symbols that merging begins with over characters: what is in `known`, and what unknown ones become."""
+    symbols, was_unknown = [], False
+    for letter in data.decode("utf-8", "surrogateescape"):
+        letter = letter.encode("utf-8", "surrogateescape")
+        if letter in known:
+            symbols.append(letter)
+        elif byte_fallback:
+            symbols += [b"<0x%02X>" % byte for byte in letter]
+        elif not (was_unknown and fuse_unk):
+            symbols.append(unk)
+        was_unknown = letter not in known
+    return symbols
+
+
+def naive_merge(symbols, merges):
+    """Merge the pair of lowest rank, the leftmost of several, again and again."""
+    rank, symbols = {pair: i for i, pair in reversed(list(enumerate(merges)))}, list(symbols)
+    while known := [(rank[pair], i) for i, pair in enumerate(itertools.pairwise(symbols)) if pair in rank]:
+        _, i = min(known)
+        symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
+    return symbols
+
+
+def naive_merge_by_score(letters, scores):
+    """Merge neighbours that join to a token, that of the highest score first, the leftmost of several."""
+    symbols = list(letters)
+    while known := [(-scores[a + b], i) for i, (a, b) in enumerate(itertools.pairwise(symbols)) if a + b in scores]:
+        _, i = min(known)
+        symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
+    return symbols
+
+
+def naive_samples(symbols, merges, alpha):
+    """The probability of each result of BPE-dropout: each possible merge is left out with probability alpha."""
+    rank, found = {pair: i for i, pair in reversed(list(enumerate(merges)))}, Counter()
+    possible = sorted((rank[pair], i) for i, pair in enumerate(itertools.pairwise(symbols)) if pair in rank)
+    for k, (_, i) in enumerate(possible):
+        after = (*symbols[:i], symbols[i] + symbols[i + 1], *symbols[i + 2 :])
+        for result, probability in naive_samples(after, merges, alpha).items():
+            found[result] += alpha**k * (1 - alpha) * probability
+    found[symbols] += alpha ** len(possible)
+    return found
 
 
 def naive_encode_by_id(word, id_of):
@@ -192,7 +238,23 @@ pattern_texts = texts | alphabets.flatmap(lambda letters: st.text(letters, max_s
 invalid = [b"\xff", b"\xc0\xaf", b"\xe4\xb8", b"\xf5", b"\xed\xa0\x80", b"\xf0\x9f\x99\x82", b"a", b" ", b"\n", b"<a"]
 hostile_bytes = st.binary(max_size=60) | st.lists(st.sampled_from(invalid)).map(b"".join)
 # One to four words of bytes for encoders: any, of four letters, or long and of one.
+character_words = (
+    st.lists(st.sampled_from([*"ab▁▁éx中🙂 ", "中中"])).map("".join) | st.text("ab▁", max_size=200) | texts
+)
 words = st.binary(max_size=60) | st.text("aeti", max_size=300).map(str.encode) | st.just(b"a" * 200 + b"e")
+
+
+BYTE_TOKENS = [b"<0x%02X>" % byte for byte in range(256)]
+
+
+def random_character_tokens(source, letters, n):
+    """Characters, and up to n tokens made of two others each; and the pairs they were made of."""
+    tokens, merges = [letter.encode() for letter in letters], []
+    for _ in range(n):
+        merges.append((source.choice(tokens), source.choice(tokens)))
+        if b"".join(merges[-1]) not in tokens:
+            tokens.append(b"".join(merges[-1]))
+    return tokens, list(dict.fromkeys(merges))
 
 
 def random_tokens(source, letters, n):
@@ -808,6 +870,41 @@ def test_counts_do_not_depend_on_blocks(pattern, block_bytes, tmp_path, library)
         assert counted([tmp_path / name], pattern=pattern, block_bytes=block_bytes) == expected
 
 
+@kernels
+@given(
+    counts=st.dictionaries(hostile_bytes | texts.map(str.encode), st.integers(0, 9), max_size=8),
+    coverage=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
+    required=st.sets(st.sampled_from("aé中z"), max_size=2),
+)
+def test_words_of_characters_are_what_python_decodes(counts, coverage, required):
+    decoded = [(word.decode("utf-8", "surrogateescape"), count) for word, count in counts.items()]
+    totals = Counter()
+    for text, count in decoded:
+        totals.update({letter: count * text.count(letter) for letter in text if not "\ud800" <= letter <= "\udfff"})
+    before, kept = 0, set(required)
+    for letter in sorted(+totals, key=lambda letter: (-totals[letter], letter)):
+        if before < coverage * totals.total():
+            kept.add(letter)
+        before += totals[letter]
+    expected, found = Counter(), Counter()
+    for text, count in decoded:
+        for part in "".join(letter if letter in kept else "\ud800" for letter in text).split("\ud800"):
+            expected[part.encode()] += count * bool(part)
+    words = bpe.Words.from_counts(counts).as_characters(coverage, "".join(required))
+    assert words.alphabet == [letter.encode() for letter in sorted(kept)]
+    for start, stop, count in zip(words.offsets, words.offsets[1:], words.counts.tolist(), strict=False):
+        found[b"".join(words.alphabet[symbol] for symbol in words.symbols[start:stop])] += count
+    assert found == +expected
+
+
+@pytest.mark.parametrize("options, part", [({"coverage": 1.5}, "from 0 to 1"), ({"required": "\ud800"}, "UTF-8")])
+def test_characters_that_cannot_be_are_refused(options, part):
+    with pytest.raises(ValueError, match=part):
+        bpe.Words.from_counts({b"ab": 1}).as_characters(**options)
+    with pytest.raises(ValueError, match="256 bytes"):
+        bpe.Words.from_counts({b"ab": 1}).as_characters().as_characters()
+
+
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -928,6 +1025,84 @@ def test_merges_and_ids_are_those_of_hugging_face(library):
     vocab, merges = bpe.train_bpe(files, 5000, special, tie_break="ids")
     assert [[in_chars(left), in_chars(right)] for left, right in merges] == theirs["merges"]
     assert {token.decode() if i < 2 else in_chars(token): i for i, token in vocab.items()} == theirs["vocab"]
+
+
+def test_merges_over_characters_are_those_of_hugging_face(library):
+    texts = [path.read_bytes().decode() for path in library[::9]] + ["Füße, 中文字中文, ça va? naïveté 🙂🙂" * 3]
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE())
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=2000, special_tokens=["<unk>", "</s>"], show_progress=False)
+    theirs.train_from_iterator(texts, trainer)
+    theirs = json.loads(theirs.to_str())["model"]
+    words = bpe.Words.from_counts(Counter(word.encode() for text in texts for word in text.split()))
+    learned = bpe.learn(words.as_characters(), 1998, tie_break="ids")
+    vocab, merges = bpe.build_vocabulary(learned, ["<unk>", "</s>"])
+    assert [[left.decode(), right.decode()] for left, right in merges] == theirs["merges"]
+    assert {token.decode(): id for id, token in vocab.items()} == theirs["vocab"]
+
+
+few_characters = st.text("abé中", max_size=12).map(str.encode)
+ways_to_go_on = st.tuples(
+    st.sampled_from(["bytes", "ids"]), st.sampled_from(bpe.SPECIAL_TOKENS_AT), st.sampled_from(["bytes", "characters"])
+)
+
+
+@examples(100)
+@given(
+    counts=st.dictionaries(small_words | few_characters, st.integers(1, 5), min_size=1, max_size=12),
+    way=ways_to_go_on,
+    first=st.integers(0, 20),
+    ranks=st.booleans(),
+)
+def test_going_on_from_a_model_is_training_in_one_go(counts, way, first, ranks):
+    tie_break, place, alphabet = way
+    counts = {word.decode("utf-8", "ignore").encode() or b"a": count for word, count in counts.items()}
+    words = given = bpe.Words.from_counts(counts)
+    if alphabet == "characters":
+        words = given.as_characters()
+    n = len(words.alphabet) + 40
+    whole = bpe.learn(words, n, tie_break=tie_break)
+    vocab, merges = bpe.build_vocabulary(bpe.learn(words, n - 40 + first, tie_break=tie_break), ["<s>", END], place)
+    model = bpe.Model(vocab, None if ranks else merges, ["<s>", END], "none", alphabet=alphabet)
+    learned = bpe.learn(bpe.words_of_model(model, given), n, tie_break=tie_break)
+    assert (
+        learned.merges == whole.merges[first:] and learned.n_tokens.tolist() == whole.n_tokens[len(merges) :].tolist()
+    )
+    extended = bpe.extend_model(model, learned, "gpt2")
+    assert extended.merges == whole.merges and extended.pattern == "gpt2" and not extended.ignore_merges
+    assert extended.vocab == vocab | dict(enumerate(learned.tokens[len(learned.alphabet) :], len(vocab)))
+    assert extended.special_tokens == model.special_tokens and bpe.extend_model(model, learned).pattern == "none"
+
+
+@examples(50)
+@given(
+    text=st.lists(st.sampled_from(["the", "of", "12", "3", "a", ", "]), min_size=2, max_size=40),
+    extra=st.integers(0, 15),
+)
+def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra):
+    text = " ".join(text).encode()
+    vocab, merges = bpe.train_bpe_from_counts(Counter(bpe.Pattern("gpt2").split(text)), 262)
+    model = bpe.Model(vocab, merges)
+    counts = Counter([text[: len(text) // 2], text[len(text) // 2 :], text])
+    tokens = [vocab[id] for id in sorted(vocab)]
+    learned = bpe.learn(bpe.words_of_model(model, bpe.Words.from_counts(counts)), len(tokens) + extra, tie_break="ids")
+    begun = Counter()
+    for word, count in counts.items():
+        begun[tuple(naive_encode(word, merges))] += count
+    expected = naive_learn(begun, len(tokens) + extra, "ids", alphabet=tokens)
+    assert (learned.merges, learned.counts.tolist(), learned.n_tokens.tolist()) == expected
+    extended = bpe.Tokenizer.from_model(bpe.extend_model(model, learned, "none"))
+    assert sum(len(extended.encode(word)) * count for word, count in counts.items()) == learned.n_tokens[-1]
+
+
+def test_letters_that_a_model_lacks_split_words():
+    model = bpe.Model({0: b"a", 1: b"b", 2: b"?", 3: "é".encode()}, [], unk_token="?", alphabet="characters")
+    words = bpe.words_of_model(model, bpe.Words.from_counts({"abéxb\U0001f642".encode(): 2, b"\xffa?": 1}))
+    assert words.to_counts() == {"abé".encode(): 2, b"b": 2, b"a": 1}
+    with pytest.raises(ValueError, match="256 bytes"):
+        bpe.words_of_model(model, words)
+    bytes_only = bpe.words_of_model(bpe.Model({0: b"a"}, []), bpe.Words.from_counts({b"aba": 1}))
+    assert bytes_only.symbols.tolist() == [0, 0] and bytes_only.offsets.tolist() == [0, 1, 2]
 
 
 # ─── Models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -1146,6 +1321,249 @@ def test_merging_by_id_is_the_oracle_and_tiktoken(data, seed):
         assert tokenizer.encode(text) == ids
     assert ids == theirs.encode_ordinary(text.decode())
     assert tokenizer.encode(END) == [1000] and tokenizer.decode([1000]) == END
+
+
+@kernels
+@examples(200)
+@given(
+    text=character_words,
+    seed=st.integers(0, 20),
+    unknown=st.sampled_from(
+        [{"byte_fallback": True}, {"unk_token": "<unk>"}, {"unk_token": "<unk>", "fuse_unk": True}]
+    ),
+)
+def test_merging_characters_is_the_oracle_and_hugging_face(text, seed, unknown):
+    tokens, merges = random_character_tokens(random.Random(seed), "ab▁é中", 40)
+    tokens += [b"<unk>", *BYTE_TOKENS]
+    vocab = dict(enumerate(tokens))
+    named = {token.decode(): id for id, token in vocab.items()}
+    pairs = [(left.decode(), right.decode()) for left, right in merges]
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(named, pairs, **unknown))
+    ours = bpe.Tokenizer.from_model(bpe.Model(vocab, merges, pattern="none", alphabet="characters", **unknown))
+    letters = naive_letters(text.encode(), tokens, b"<unk>", "byte_fallback" in unknown, "fuse_unk" in unknown)
+    expected = naive_merge(letters, merges)
+    for _ in range(2):  # the second time from the cache
+        assert [tokens[id] for id in ours.encode(text)] == expected
+    assert ours.encode(text) == theirs.encode(text).ids
+
+
+@kernels
+@examples(100)
+@given(data=hostile_bytes, byte_fallback=st.booleans())
+def test_bytes_that_are_not_utf8_are_unknown_characters(data, byte_fallback):
+    tokens = [b"a", b" ", b"a ", b"?", *BYTE_TOKENS]
+    options = {"byte_fallback": byte_fallback, "unk_token": "?", "alphabet": "characters", "pattern": "none"}
+    ours = bpe.Tokenizer.from_model(bpe.Model(dict(enumerate(tokens)), [(b"a", b" ")], **options))
+    expected = naive_merge(naive_letters(data, tokens[:4], b"?", byte_fallback), [(b"a", b" ")])
+    assert [tokens[id] for id in ours.encode(data)] == expected
+
+
+def sentencepiece_of(tokens, scores, byte_fallback):
+    """SentencePiece's BPE of some tokens that are not its own, <unk>, <0x00> and so on."""
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.pieces.add(piece="<unk>", score=0, type=2)
+    for token, score in zip(tokens, scores, strict=True):
+        proto.pieces.add(piece=token.decode(), score=score, type=1)
+    for token in BYTE_TOKENS if byte_fallback else ():
+        proto.pieces.add(piece=token.decode(), score=0, type=6)
+    proto.trainer_spec.model_type, proto.trainer_spec.byte_fallback = 2, byte_fallback
+    spec = proto.normalizer_spec
+    spec.name, spec.add_dummy_prefix, spec.remove_extra_whitespaces = "identity", False, False
+    return proto
+
+
+def model_of_sentencepiece(proto, **options):
+    """The Model that such a proto means."""
+    return bpe.Model(
+        {id: piece.piece.encode() for id, piece in enumerate(proto.pieces)},
+        None,
+        {piece.piece: id for id, piece in enumerate(proto.pieces) if piece.type in (2, 3)},
+        "none",
+        alphabet="characters",
+        scores=np.array([piece.score for piece in proto.pieces], np.float32),
+        unk_token="<unk>",
+        byte_fallback=proto.trainer_spec.byte_fallback,
+        fuse_unk=True,
+        **options,
+    )
+
+
+@kernels
+@examples(200)
+@given(
+    text=character_words, seed=st.integers(0, 20), byte_fallback=st.booleans(), n_scores=st.sampled_from([1, 3, 1000])
+)
+def test_merging_by_score_is_the_oracle_and_sentencepiece(text, seed, byte_fallback, n_scores):
+    source = random.Random(seed)
+    tokens, _ = random_character_tokens(source, "ab▁é中", 40)
+    scores = [-float(source.randrange(n_scores)) for _ in tokens]  # many are equal
+    proto = sentencepiece_of(tokens, scores, byte_fallback)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
+    ours = bpe.Tokenizer.from_model(model_of_sentencepiece(proto))
+    text = text.replace("\0", "").replace(" ", "▁")
+    merged = naive_merge_by_score(text, {t.decode(): score for t, score in zip(tokens, scores, strict=True)})
+    letters = [part.encode() for part in merged]
+    expected = [
+        s
+        for k, g in itertools.groupby(letters, tokens.__contains__)
+        for s in (g if k else naive_letters(b"".join(g), tokens, b"<unk>", byte_fallback, True))
+    ]
+    assert [ours.id_to_token(id) for id in ours.encode(text)] == expected
+    assert ours.encode(text) == theirs.encode(text)
+
+
+@pytest.fixture(scope="session")
+def trained_by_sentencepiece(library):
+    """A BPE of 1,500 tokens with byte fallback, of a part of the standard library, as SentencePiece trains it."""
+    out = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([line for path in library[:60] for line in path.read_bytes().decode().splitlines()]),
+        model_writer=out,
+        model_type="bpe",
+        vocab_size=1500,
+        byte_fallback=True,
+        character_coverage=0.999,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        minloglevel=2,
+    )
+    return out.getvalue()
+
+
+def test_a_model_of_sentencepiece_has_its_ids(trained_by_sentencepiece, some_texts, library):
+    proto = sentencepiece_model_pb2.ModelProto.FromString(trained_by_sentencepiece)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=trained_by_sentencepiece)
+    model = model_of_sentencepiece(proto)
+    whole, cut = (
+        bpe.Tokenizer.from_model(m) for m in (model, dataclasses.replace(model, pattern=bpe.exact_pattern(model)))
+    )
+    texts = [path.read_bytes().decode() for path in library[60:80]] + [
+        t for t in some_texts if isinstance(t, str) and t
+    ]
+    for text in texts:
+        marked = "▁" + text.replace(" ", "▁")
+        expected = theirs.encode(text)
+        assert whole.encode(marked) == cut.encode(marked) == expected
+    merged = bpe.Model(model.vocab, bpe._as_merges(model)[0], alphabet="characters", byte_fallback=True, pattern="none")
+    assert bpe.Tokenizer.from_model(merged).encode(marked) == expected
+
+
+def segment_longest(text, tokens):
+    """The longest token at each place; an unknown character is None."""
+    found = []
+    while text:
+        token = max((token for token in tokens if text.startswith(token)), key=len, default=None)
+        found.append(token)
+        text = text[len(token or "?") :]
+    return found
+
+
+# Texts and tokens in which ▁ begins tokens, ends them, both, or is missing.
+placed_marks = st.sampled_from(["{m}{t}", "{t}{m}", "{t}", "{t}{m}{t}"])
+
+
+@examples(200)
+@given(data=st.data(), place=placed_marks, seed=st.integers(0, 9), mark=st.sampled_from("▁ "))
+def test_words_of_the_exact_pattern_can_be_segmented_alone(data, place, seed, mark):
+    source = random.Random(seed)
+    parts = [
+        token.decode()
+        for letters in ("ab", "éx", "中", ".,")
+        for token in random_character_tokens(source, letters, 3)[0]
+    ]
+    tokens = {*"ab中.", mark, *parts, *(place.format(m=mark * source.randrange(1, 3), t=part) for part in parts[::2])}
+    tokens -= set(data.draw(st.sampled_from(["", "é", mark, "a中", "ab中.éx,"])))  # letters that are no token
+    tokens, unk = sorted(tokens), data.draw(st.sampled_from([{"byte_fallback": True}, {"fuse_unk": True}, {}]))
+    vocab = [token.encode() for token in ["<unk>", *tokens]] + BYTE_TOKENS * ("byte_fallback" in unk)
+    splits = [(token[:k], token[k:]) for token in tokens for k in range(1, len(token))]
+    merges = [(a.encode(), b.encode()) for a, b in splits if {a, b} <= {*tokens}]
+    source.shuffle(merges)
+    text = data.draw(st.text([*"ab中.éx,zй", mark, mark], max_size=40))
+    scores = np.array([source.random() for _ in vocab])
+    by_score = {*"".join(tokens)} <= {*tokens}  # else it is refused
+    for ranks in [{"merges": merges}] + [{"merges": None, "scores": scores}] * by_score:
+        options = {"special_tokens": {"<unk>": 0}, "alphabet": "characters", "unk_token": "<unk>", **ranks, **unk}
+        model = bpe.Model(dict(enumerate(vocab)), pattern="none", **options)
+        pattern = bpe.exact_pattern(model)
+        whole, cut = (bpe.Tokenizer.from_model(dataclasses.replace(model, pattern=p)) for p in ("none", pattern))
+        assert cut.encode(text) == whole.encode(text)
+    if "fuse_unk" not in unk and pattern != "none":  # the rule is the same for a longest match
+        tokens = {
+            token.decode() for token in ({a + b for a, b in merges} | {t.encode() for t in tokens if len(t) == 1})
+        }
+        alone = [segment_longest(word, tokens) for word in regex.findall(pattern, text)]
+        assert list(itertools.chain.from_iterable(alone)) == segment_longest(text, tokens)
+
+
+def test_the_exact_pattern_keeps_scripts_and_marks_apart():
+    vocab = ["▁", *"abcйц.,", "▁a", "ab", "bc", "йц", ".,", "▁▁"]
+    scores = -np.arange(len(vocab), dtype=np.float32)
+    model = bpe.Model({id: t.encode() for id, t in enumerate(vocab)}, None, alphabet="characters", scores=scores)
+    pattern = bpe.Pattern(bpe.exact_pattern(model))
+    text = "▁▁abc.,йцzz▁aй▁"
+    assert [w.decode() for w in pattern.split(text.encode())] == ["▁▁abc", ".,", "йц", "z", "z", "▁a", "й", "▁"]
+    assert pattern.is_compiled and not pattern.warning
+    assert bpe.exact_pattern(dataclasses.replace(model, scores=None)) == "none"  # a word may be looked up whole
+    assert bpe.exact_pattern(bpe.Model(BYTE_VOCAB, [])) == "none"
+
+
+@pytest.mark.parametrize(
+    "options, part",
+    [
+        ({"unk_token": "?"}, "unk_token '\\?' is not in the vocabulary"),
+        ({"vocab": {0: b"a", 1: b"abc", 2: b"b"}}, "has the character 'c', which is no token"),
+        ({"scores": np.array([1.0])}, "1 scores, but ids up to 1"),
+        ({"scores": np.array([1.0, np.nan])}, "not all numbers|no number"),
+    ],
+)
+def test_models_of_characters_that_cannot_be_are_refused(options, part):
+    fields = {"vocab": {0: b"a", 1: b"b"}, "merges": None, "alphabet": "characters", "scores": np.arange(3.0)} | options
+    with pytest.raises(ValueError, match=part):
+        bpe.bpe_tables(bpe.Model(**fields))
+
+
+def test_a_character_without_a_token_is_named():
+    tokenizer = bpe.Tokenizer.from_model(bpe.Model({0: b"a"}, [], alphabet="characters"))
+    with pytest.raises(ValueError, match="'é' is not in the vocabulary"):
+        tokenizer.encode("aé")
+
+
+def sample(tables, data, alpha, state):
+    """One result of `sample_bpe`, as a tuple of ids."""
+    ids = np.empty(len(data) + 2, np.uint32)
+    n = bpe.sample_bpe(bpe._with_padding(data), 0, len(data), tables, alpha, state, ids, 0)
+    return tuple(ids[:n].tolist())
+
+
+SAMPLED_MERGES = [(b"a", b"b"), (b"ab", b"c"), (b"b", b"c"), (b"a", b"a"), (b"aa", b"b"), (b"c", b"a")]
+
+
+@kernels
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("word", [b"abc", b"aabca", b"abab"])
+def test_samples_have_the_distribution_of_bpe_dropout(word, alpha):
+    tokens = [b"a", b"b", b"c", *map(b"".join, SAMPLED_MERGES)]
+    tables = bpe.bpe_tables(bpe.Model(dict(enumerate(tokens)), SAMPLED_MERGES))
+    state, n = np.array([7], np.uint64), 500 if BOUNDS_CHECKED else 20_000
+    found = Counter(tuple(tokens[id] for id in sample(tables, word, alpha, state)) for _ in range(n))
+    expected = naive_samples(tuple(bytes([b]) for b in word), SAMPLED_MERGES, alpha)
+    assert found.keys() <= expected.keys() and abs(sum(expected.values()) - 1) < 1e-9
+    chi_square = sum((found[result] - n * p) ** 2 / (n * p) for result, p in expected.items())
+    freedom = len(expected) - 1
+    assert chi_square < freedom + 4 * (2 * freedom) ** 0.5  # exceeded by chance once in some thousand seeds
+
+
+@kernels
+@examples(50)
+@given(data=words, seed=st.integers(0, 5))
+def test_samples_without_dropout_are_the_encoding_and_with_nothing_else_the_letters(data, seed):
+    tokens, merges = random_tokens(random.Random(seed), b"aeti", 60)
+    model = bpe.Model(dict(enumerate(tokens)), merges)
+    tables, state = bpe.bpe_tables(model), np.zeros(1, np.uint64)
+    assert [tokens[id] for id in sample(tables, data, 0.0, state)] == (naive_encode(data, merges) if data else [])
+    assert [tokens[id] for id in sample(tables, data, 1.0, state)] == [bytes([b]) for b in data]
+    assert b"".join(tokens[id] for id in sample(tables, data, 0.5, state)) == data
+    assert sample(tables, data, 0.5, state.copy()) == sample(tables, data, 0.5, state.copy())
 
 
 def test_long_words_do_not_take_the_square(tokenizer):
