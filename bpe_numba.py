@@ -4965,16 +4965,6 @@ def _random(state):
 
 
 @kernel
-def _random(state):
-    """Draw a float64 in [0, 1): the upper 53 bits of SplitMix64 (Steele, Lea and Flood 2014). state is uint64[1]."""
-    state[0] += u64(0x9E3779B97F4A7C15)
-    x = state[0]
-    x = (x ^ (x >> u64(30))) * u64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> u64(27))) * u64(0x94D049BB133111EB)
-    return np.float64((x ^ (x >> u64(31))) >> u64(11)) * 2.0**-53
-
-
-@kernel
 def segment_bpe(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a letter has none."""
     tokens = tables.tokens
@@ -6391,11 +6381,12 @@ class UnigramTables:
     longest: int  # bytes of a token
     unk_id: int  # -1 if there is none
     fuse_unk: bool
+    rounds: bool  # sums are in float32
     tolerance: float  # for each byte of a word: where two paths differ by less, neither is certain; 0 if all are
 
 
-def unigram_tables(model: Model) -> UnigramTables:
-    """Make the tables by which `segment_unigram` cuts words as a model says.
+def unigram_tables(model: Model, whole: bool = False) -> UnigramTables:
+    """Make the tables by which `segment_unigram` cuts words as a model says; or a `whole` text as if it were one word.
 
     Scores in float64 are those of Hugging Face, who cut each word on its own. Scores in float32 are SentencePiece's,
     which sums them in float32 over a whole text: what is before a word decides how sums in it are rounded, and so which
@@ -6404,6 +6395,7 @@ def unigram_tables(model: Model) -> UnigramTables:
     most; so if they differ by more than 2**-11 for each byte of the word, they do in any text. Where the gap at a node
     of a word's best path is smaller, `segment_unigram` returns NOT_CERTAIN, and `segment_unigram_behind` decides. It
     does so, too, where unknown characters are several, or begin the word: they may be one token with those before it.
+    With `whole` tables nothing is uncertain.
 
     A token whose score is -inf is never chosen. Raises InputError for scores that cannot be.
     """
@@ -6423,7 +6415,8 @@ def unigram_tables(model: Model) -> UnigramTables:
         max(len(model.vocab[id]) for id in chosen.tolist()),
         -1 if model.unk_token is None else id_of[model.unk_token.encode()],
         model.fuse_unk,
-        0.0 if scores.dtype != np.float32 else np.inf if scores[chosen].max() > 0 else ROUND_LIMIT * 2.0**-24,
+        scores.dtype == np.float32 and whole,
+        0.0 if scores.dtype != np.float32 or whole else np.inf if scores[chosen].max() > 0 else ROUND_LIMIT * 2.0**-24,
     )
 
 
@@ -6453,12 +6446,11 @@ def _list_edges(text, start, node, size, edges, values, unknown, found):
 
 
 @kernel
-def _cut_best(text, start, size, tables, tolerance, best, last):
+def _cut_best(text, start, size, tables, tolerance, rounds, best, last):
     """Find the best path through a word (Viterbi); returns whether no other comes near.
 
     best[0] is the score before the word. Writes that of the best path to each node over the others; and its last edge,
-    as start << EDGE_BITS | id. Of paths with equal sums the one with the longest last edge is taken. Sums are rounded
-    to the type of `best`.
+    as start << EDGE_BITS | id. Of paths with equal sums the one with the longest last edge is taken.
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, found = len(scores) - 1, np.empty(tables.longest + 1, np.int64)
@@ -6466,16 +6458,18 @@ def _cut_best(text, start, size, tables, tolerance, best, last):
     for k in range(1, size + 1):
         best[k] = -np.inf
     while node < size:
-        before = np.float64(best[node])
+        before = best[node]
         n, following = _list_edges(text, start, node, size, edges, values, unknown, found)
         for k in range(n):
             end, id = found[k] >> EDGE_BITS, found[k] & EDGE_MASK
-            best[size + 1] = before + scores[id]  # which rounds it
-            gap = np.float64(best[size + 1]) - best[end]
+            total = before + scores[id]
+            if rounds:
+                total = np.float64(np.float32(total))
+            gap = total - best[end]
             if tolerance:
                 gaps[end] = gap if gap > 0 else min(gaps[end], -gap)
             if gap > 0:
-                best[end], last[end] = best[size + 1], node << EDGE_BITS | id
+                best[end], last[end] = total, node << EDGE_BITS | id
         node = following
     while tolerance and node > 0:
         if gaps[node] <= tolerance * size:
@@ -6539,9 +6533,9 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
 
     Or -1, if a character is unknown and there is no unknown token; or NOT_CERTAIN, see `unigram_tables`.
     """
-    best, last = np.empty(size + 2, np.float64), np.empty(size + 1, np.int64)
+    best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
     best[0] = 0.0
-    if not _cut_best(text, start, size, tables, tables.tolerance, best, last):
+    if not _cut_best(text, start, size, tables, tables.tolerance, tables.rounds, best, last):
         return NOT_CERTAIN
     return _write_path(text, start, size, tables.tolerance > 0, tables, last, ids, at)
 
@@ -6582,10 +6576,10 @@ def segment_unigram_behind(text, start, size, tables, text_sum, ids, at):
     `text_sum` is that of the text, see `add_scores`. All words before this one were cut by `segment_unigram`, with a
     result that was certain, or here.
     """
-    best, last = np.empty(size + 2, np.float32), np.empty(size + 1, np.int64)
+    best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
     add_scores(text_sum, tables, ids, at)
     best[0] = text_sum[0]
-    _cut_best(text, start, size, tables, 0.0, best, last)
+    _cut_best(text, start, size, tables, 0.0, True, best, last)
     n = _write_path(text, start, size, False, tables, last, ids, at)
     if tables.fuse_unk and n > 0 and text_sum[1] < at and ids[at] == tables.unk_id == ids[at - 1]:
         n -= 1
