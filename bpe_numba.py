@@ -267,7 +267,7 @@ def require(condition: object, message: str) -> None:
 
 
 def import_optional(name: str, *others: str):
-    """Import what only some functions need; raise InputError that names the remedy if it, or what it needs, is missing."""
+    """Import what only some functions need; raise InputError that names the remedy if it, or another, is missing."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -548,7 +548,7 @@ class Metaspace(NamedTuple):
 
 
 PREPEND_SCHEMES = ("never", "first", "always")
-NEVER, FIRST, ALWAYS = range(3)  # the same for kernels
+NEVER, ALWAYS = 0, 2  # the same for kernels
 
 # Punctuation as `tokenizers` and Rust's crate unicode_categories have it: what ASCII has beside letters and digits, and
 # that of Unicode 8. Since then two characters have left, and these have come.
@@ -2187,10 +2187,10 @@ _EXTEND = r"[\p{GCB=Extend}\p{GCB=ZWJ}]"
 _HANGUL = r"\p{GCB=L}*(?:\p{GCB=V}+|\p{GCB=LV}\p{GCB=V}*|\p{GCB=LVT})\p{GCB=T}*|\p{GCB=L}+|\p{GCB=T}+"
 _CONJUNCT = rf"\p{{InCB=Consonant}}(?:{_EXTEND}*\p{{InCB=Linker}}{_EXTEND}*\p{{InCB=Consonant}})*"
 _EMOJI = r"\p{Extended_Pictographic}(?:\p{GCB=Extend}*\p{GCB=ZWJ}\p{Extended_Pictographic})*|\p{GCB=RI}{2}"
-_CONTROL = r"\p{GCB=CN}\r\n"
+_CLUSTER_ENDS = r"\p{GCB=CN}\r\n"
 _CLUSTER = (
-    rf"\r\n|\p{{GCB=Prepend}}*(?:{_HANGUL}|{_EMOJI}|{_CONJUNCT}|[^{_CONTROL}])"
-    rf"[\p{{GCB=Extend}}\p{{GCB=ZWJ}}\p{{GCB=SpacingMark}}]*|[{_CONTROL}]"
+    rf"\r\n|\p{{GCB=Prepend}}*(?:{_HANGUL}|{_EMOJI}|{_CONJUNCT}|[^{_CLUSTER_ENDS}])"
+    rf"[\p{{GCB=Extend}}\p{{GCB=ZWJ}}\p{{GCB=SpacingMark}}]*|[{_CLUSTER_ENDS}]"
 )  # Unicode's Annex 29; \X of `regex` cannot be compiled
 
 
@@ -2230,7 +2230,7 @@ def _map_tables(chars: _CharMap) -> _MapTables:
         keys, _with_padding(b"".join(encoded)), 0, np.cumsum([*map(len, encoded)], dtype=np.int64), len(encoded),
         numbers, np.empty((3, len(encoded) + 16), np.uint64),
     )  # fmt: skip
-    clusters = _cluster_tables() if chars.by_cluster else _compile_stage(PATTERNS["none"]).tables
+    clusters = _cluster_tables() if chars.by_cluster else Pattern("none").last_tables
     return _MapTables(
         entries, ascii, chars.texts, chars.offsets, keys, max(map(len, chars.keys), default=0), max(int(np.diff(chars.offsets).max()), 1),
         _with_padding(b"".join(affixes)), np.cumsum([*map(len, affixes)]),
@@ -2733,7 +2733,7 @@ class Normalizer:
         """
         if not self:
             return pattern.cut_tables
-        class_of, must_split = _cut_arrays(pattern.cut_tables)
+        class_of, must_split = pattern.cut_arrays.class_of, pattern.cut_arrays.must_split
         codes = np.concatenate([np.arange(0xD800), np.arange(0xE000, 0x20000), [SURROGATE_ESCAPE]])
         data = "".join(map(chr, codes.tolist())).encode("utf-8", "surrogateescape")
         stops = np.cumsum(1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000))
@@ -2761,13 +2761,6 @@ class Normalizer:
         return _ScanTables(np.zeros(1, np.uint32), 0, kind_of, no_states, no_states == 1, splits)
 
 
-@kernel
-def _cut_arrays(tables):
-    """Return class_of and must_split of tables."""
-    return tables.class_of, tables.must_split
-
-
-@kernel
 def _edge_characters(text, spans):
     """Decode the first and the last character of each span; returns int64[2, P], with -1 for those that are empty."""
     edges = np.full((2, len(spans)), -1, np.int64)
@@ -6479,7 +6472,7 @@ def _cut_best(text, start, size, tables, tolerance, rounds, best, last):
 
 
 @kernel
-def _write_unknown(text, start, stop, tables, ids, at):
+def _write_unknown_path(text, start, stop, tables, ids, at):
     """Write the ids of unknown characters, the last first; returns their number, or -1 if there is none.
 
     Where the bytes together are a token, as with Hugging Face's scores of any size they may be, it is that; else the
@@ -6513,7 +6506,7 @@ def _write_path(text, start, size, in_text, tables, last, ids, at):
             first = before
             while fuse_unk and first > 0 and (last[first] & EDGE_MASK) in (unknown, unk_id):
                 first = last[first] >> EDGE_BITS
-            written = _write_unknown(text, start + first, start + node, tables, ids, at + n)
+            written = _write_unknown_path(text, start + first, start + node, tables, ids, at + n)
             if written < 0:
                 return -1
             if in_text and ids[at + n] == unk_id and (first == 0 or first < before):
@@ -8616,8 +8609,7 @@ FAMILIES = {
     "unigram": Family("unigram", "characters", "gpt2", "unigram", mark="▁"),
     "longest": Family("wordpiece", "bytes", "gpt2", "bpe"),
 }
-ALPHABETS = ("bytes", "characters")
-BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
+BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
 _BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
 NORMALIZERS = {name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt")} | {
     "strip-accents": {"type": "StripAccents"},
@@ -8694,7 +8686,7 @@ def _plan_steps(family: Family, alphabet: str, pattern: PatternSource | None, ma
         return {"pattern": pattern or family.pattern, "decoder": decoder}
     spaces_come_back = mark == "▁"  # any other one marks where a word begins, and white space is left out
     steps = pattern or (family.pattern if spaces_come_back else "whitespace-split")
-    steps = [steps] if isinstance(steps, (str, Metaspace)) else list(steps)
+    steps = [steps] if isinstance(steps, (str, Split, Metaspace)) else list(steps)
     if spaces_come_back:
         replace = {"type": "Replace", "pattern": {"String": mark}, "content": " "}
         decoder = [replace, {"type": "ByteFallback"}, {"type": "Fuse"}]

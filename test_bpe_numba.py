@@ -345,8 +345,8 @@ def test_no_name_of_the_module_is_bound_twice():
         match statement:
             case ast.FunctionDef() | ast.ClassDef():
                 return [statement.name]
-            case ast.Assign() | ast.AnnAssign():
-                names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+            case ast.Assign(targets=targets):
+                names = [node for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
                 return [name.id for name in names if isinstance(name.ctx, ast.Store)]
         return []
 
