@@ -156,9 +156,8 @@ def naive_behavior(pieces, behavior, invert):
     if behavior == "removed":
         return [word for word, matched in pieces if not matched]
     if behavior == "merged_with_next":  # the mirror image of the other
-        mirrored = naive_behavior(
-            [(word[::-1], matched) for word, matched in pieces[::-1]], "merged_with_previous", False
-        )
+        mirrored = [(word[::-1], matched) for word, matched in pieces[::-1]]
+        mirrored = naive_behavior(mirrored, "merged_with_previous", False)
         return [word[::-1] for word in mirrored[::-1]]
     words, before = [], False
     for word, matched in pieces:
@@ -544,10 +543,8 @@ def test_patterns_know_what_they_leave_out():
 def test_patterns_have_names_sources_and_stages():
     gpt2, chain, bert = bpe.Pattern("gpt2"), bpe.Pattern(["gpt2", r"\p{N}"]), bpe.Pattern("bert")
     assert repr(bert) == "Pattern('bert')" and bpe.Pattern(list(bert.source)).name == "bert"
-    assert (
-        bpe.Pattern(bpe.Split(r"\d")).source == r"\d"
-        and bpe.Pattern([bpe.Metaspace(), "bert"]).source[1:] == bert.source
-    )
+    assert bpe.Pattern(bpe.Split(r"\d")).source == r"\d"
+    assert bpe.Pattern([bpe.Metaspace(), "bert"]).source == (bpe.Metaspace(), *bert.source)
     assert gpt2.name == "gpt2" and gpt2.source == bpe.PATTERNS["gpt2"] and bpe.Pattern(gpt2.source).name == "gpt2"
     assert chain.name is None and chain.source == (gpt2.source, r"\p{N}")
     for pattern in (gpt2, chain, bert, bpe.Pattern(bpe.metaspace_steps())):
@@ -605,14 +602,15 @@ def test_every_behavior_is_that_of_hugging_face(pre_tokenizer, split, texts, dat
 @kernels
 @examples(300)
 @given(
-    parts=st.lists(
-        st.sampled_from(CHARACTER_SPLITS) | st.sampled_from(ANY_SPLITS + METASPACES), min_size=1, max_size=4
-    ),
+    before=st.lists(st.sampled_from([*CHARACTER_SPLITS * 3, *ANY_SPLITS]), max_size=3),
+    metaspace=st.lists(st.sampled_from(METASPACES), max_size=1),
+    behind=st.lists(st.sampled_from([*CHARACTER_SPLITS * 3, *ANY_SPLITS]), max_size=2),
     gpt2=st.booleans(),
     text=split_texts,
 )
-@example([CHARACTER_SPLITS[2], METASPACES[5]], False, " one  two ▁three")
-def test_chains_are_those_of_hugging_face(parts, gpt2, text):
+@example([CHARACTER_SPLITS[2]], [METASPACES[5]], [], False, " one  two ▁three")
+def test_chains_are_those_of_hugging_face(before, metaspace, behind, gpt2, text):
+    parts = before + metaspace + behind or CHARACTER_SPLITS[:1]
     pre_tokenizer = PRE.Sequence([pre_tokenizer for pre_tokenizer, _ in parts] + [GPT2_SPLIT] * gpt2)
     steps = [step for _, part in parts for step in (part if type(part) is tuple else [part])]
     assert bpe.Pattern(steps + ["gpt2"] * gpt2).split(text.encode()) == hf_split(pre_tokenizer, text)
@@ -622,11 +620,8 @@ GPT2_SPLIT = Split(tokenizers.Regex(bpe.PATTERNS["gpt2"]), "isolated")
 
 
 def test_chains_are_one_machine_where_two_characters_decide():
-    for steps in (
-        ("bert", r"\p{N}"),
-        ("bert", "gpt2"),
-        (r"\d", bpe.Split("a+", "merged_with_next"), "whitespace", r"\s"),
-    ):
+    long = (r"\d", bpe.Split("a+", "merged_with_next"), "whitespace", r"\s")
+    for steps in (("bert", r"\p{N}"), ("bert", "gpt2"), long):
         assert bpe.Pattern(steps).is_direct
     for steps in (("gpt2", r"\d"), (r"\d", r"a\d|\d"), (bpe.Split("ab", "removed"), "gpt2"), bpe.metaspace_steps()):
         assert bpe.Pattern(steps).is_compiled and not bpe.Pattern(steps).is_direct
@@ -705,45 +700,16 @@ def test_long_texts_are_scanned_by_all_lanes(pattern):
 
 
 DROPPING = ["bert", "whitespace", ("whitespace-split", *bpe.metaspace_steps()), (bpe.Split("ab", "removed"), "gpt2")]
+SPACED = [bpe.metaspace_steps("_", "first"), (bpe.Metaspace(" "), "gpt2"), (bpe.Split(r"\s", "contiguous"), "gpt2")]
 
 
 @kernels
-@pytest.mark.parametrize(
-    "steps", [*DROPPING, bpe.metaspace_steps("_", "first"), (bpe.Split(r"\s", "contiguous"), "gpt2")]
-)
+@pytest.mark.parametrize("steps", DROPPING + SPACED)
 def test_long_texts_go_through_all_steps(steps):
-    source = random.Random(4)
+    source, pattern = random.Random(4), bpe.Pattern(steps)
     for letters in ("ab c.12 é中▁_\n", "the cat   sat "):
         data = "".join(source.choices(letters, k=LONG // 2)).encode() + bytes(source.choices(range(256), k=9))
-        named = [part for step in (steps if type(steps) is tuple else [steps]) for part in bpe.Pattern(step).stages]
-        assert bpe.Pattern(steps).split(data) == naive_split(bpe.Pattern(steps).source, data) and named
-
-
-@kernels
-@examples(60)
-@given(
-    text=text_parts,
-    special=special_sets,
-    steps=st.sampled_from(DROPPING),
-    size=st.integers(5, 100),
-    begin=st.booleans(),
-)
-@example(b"ab ab\n c" * 9, [], DROPPING[2], 5, False)
-def test_dropped_pretokens_are_in_no_count_and_have_no_ids(tmp_path_factory, text, special, steps, size, begin):
-    """In blocks, and in chunks, of a few bytes too; and what Metaspace puts before a text comes once."""
-    steps = bpe.Pattern([bpe.Metaspace("_", "first")] * begin + [steps] if isinstance(steps, str) else steps).source
-    path = tmp_path_factory.getbasetemp() / "dropped.txt"
-    path.write_bytes(text)
-    expected = Counter(bpe.Pattern(steps).split(text)) if not special else None
-    found, _ = counted([path], special, steps, size, workers=1)
-    assert expected is None or found == expected
-    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], special, pattern=steps)
-    ids = tokenizer.encode(text)
-    pretokens = [bytes(id) for id in ids if id < 256]
-    assert sum(n * len(word) for word, n in found.items()) == len(pretokens)
-    assert special or b"".join(pretokens) == b"".join(bpe.Pattern(steps).split(text))
-    chunks = [text[k : k + size] for k in range(0, len(text), size)]
-    assert list(tokenizer.encode_iterable(chunks)) == ids
+        assert pattern.split(data) == naive_split(pattern.source, data)
 
 
 @kernels
@@ -977,6 +943,37 @@ def test_what_workers_send_is_words(library):
     counted(library[:9], block_bytes=1 << 14, executor=pool)
     sent = [value for result in pool.results for value in result if isinstance(value, bpe.Words)]
     assert len(sent) == len(pool.results) > 1 and all(words.symbols.dtype == np.int32 for words in sent)
+
+
+@kernels
+@examples(100)
+@given(text=text_parts, special=special_sets, steps=st.sampled_from(DROPPING), size=st.integers(5, 100))
+@example(b"ab ab\n c" * 9, [], DROPPING[2], 5)
+def test_dropped_pretokens_are_in_no_count_and_have_no_ids(tmp_path_factory, text, special, steps, size):
+    """In blocks, and in chunks, of a few bytes too."""
+    path = tmp_path_factory.getbasetemp() / "dropped.txt"
+    path.write_bytes(text)
+    pattern = bpe.Pattern(steps)
+    assert counted([path], special, steps, size, workers=1) == naive_count(text, pattern.source, special)
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], special, pattern=steps)
+    as_text = [token.encode().decode("latin-1") for token in special]
+    parts = [part.encode("latin-1") for part in naive_parts(text.decode("latin-1"), as_text)]
+    parts[::2] = [b"".join(naive_split(pattern.source, part)) for part in parts[::2]]
+    ids = [id for k, part in enumerate(parts) for id in ([tokenizer.special_tokens[part.decode()]] if k % 2 else part)]
+    assert tokenizer.encode(text) == ids == tokenizer.encode(text)
+    assert list(tokenizer.encode_iterable(text[k : k + size] for k in range(0, len(text), size))) == ids
+
+
+@kernels
+@given(text=pattern_texts.map(str.encode) | hostile_bytes, steps=st.sampled_from(SPACED), size=st.integers(5, 50))
+def test_metaspace_is_put_before_a_text_once(tmp_path_factory, text, steps, size):
+    path = tmp_path_factory.getbasetemp() / "spaced.txt"
+    path.write_bytes(text)
+    words = naive_split(bpe.Pattern(steps).source, text)
+    assert counted([path], [], steps, size, workers=1)[0] == Counter(filter(None, words))
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], pattern=steps)
+    chunks = (text[k : k + size] for k in range(0, len(text), size))
+    assert bytes(tokenizer.encode_iterable(chunks)) == b"".join(words) == bytes(tokenizer.encode(text))
 
 
 @pytest.mark.parametrize("pattern", ["gpt2", "cl100k", "o200k", "none", r"(?<!x)\w+"])
