@@ -532,12 +532,15 @@ class Split(NamedTuple):
 class Metaspace(NamedTuple):
     """A step of a Pattern that writes spaces as another character, and puts one before pretokens that lack it.
 
+    replacement     the character
+    prepend_scheme  "always": it is put before every pretoken; "first": before that which begins the text; "never"
+
     >>> Pattern([Metaspace("_", "first"), "_[^_]*|[^_]+"]).split(b"one two")
     [b'_one', b'_two']
     """
 
     replacement: str = "▁"
-    prepend_scheme: str = "always"  # before every pretoken; "first": before that which begins the text; "never"
+    prepend_scheme: str = "always"
 
     def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Replace spaces, and put the replacement before spans; returns text and spans."""
