@@ -2224,8 +2224,8 @@ def _map_tables(chars: _CharMap) -> _MapTables:
         if (key_in_ascii and entry & BEGINS_KEY) or entry & INEXACT or chr(code) in "\r" * chars.by_cluster:
             ascii[code] = -1
     if chars.squeezes:
-        ascii[ascii == ord(" ")] = -1
-    keeps_ascii = bool((ascii[:0x80] == np.arange(0x80)).all())
+        ascii[(ascii == ord(" ")) & (np.arange(256) != ord(" "))] = -1
+    keeps_ascii = bool((ascii[:0x80] == np.arange(0x80)).all()) and not chars.squeezes
     affixes = (chars.prefix, chars.suffix, chars.trimmed)
     keys, encoded = _new_word_table(64, 64), [key.encode() for key in chars.keys]
     numbers = np.fromiter(chars.keys.values(), np.int64, len(encoded))
@@ -2235,8 +2235,8 @@ def _map_tables(chars: _CharMap) -> _MapTables:
     )  # fmt: skip
     clusters = _cluster_tables() if chars.by_cluster else Pattern("none").last_tables
     return _MapTables(
-        entries, ascii, chars.texts, chars.offsets, keys, max(map(len, chars.keys), default=0), max(int(np.diff(chars.offsets).max()), 1),
-        _with_padding(b"".join(affixes)), np.cumsum([*map(len, affixes)]),
+        entries, ascii, chars.texts, chars.offsets, keys, max(map(len, chars.keys), default=0),
+        max(int(np.diff(chars.offsets).max()), 1), _with_padding(b"".join(affixes)), np.cumsum([*map(len, affixes)]),
         clusters, chars.by_cluster, chars.squeezes, keeps_ascii,
     )  # fmt: skip
 
@@ -2321,7 +2321,7 @@ MAPPED_BYTES = 1 << 12  # for which room is made at once: an array that may be r
 
 @kernel
 def _map_text(text, start, stop, id, tables, out, begin):
-    """Map text[start : stop] to out[begin :]; returns `out`, or a longer one, and where it ends there; -1 if inexact."""
+    """Map text[start : stop] to out[begin :]; returns `out`, or a longer one, and the end there, or -1 if inexact."""
     entries, ascii, texts, offsets = tables.entries, tables.ascii, tables.texts, tables.offsets
     affixes, stops, squeezes, by_cluster = tables.affixes, tables.affix_stops, tables.squeezes, tables.by_cluster
     keeps_ascii, has_keys = tables.keeps_ascii, tables.by_cluster or tables.longest_key > 0
@@ -2339,6 +2339,8 @@ def _map_text(text, start, stop, id, tables, out, begin):
                 store_u64(out, n, word)
                 position, n = position + 8, n + 8
             while position < limit and ascii[text[position]] >= 0 and not (has_keys and text[position + 1] >= 0x80):
+                if squeezes and text[position] == 32 and (n == begin or out[n - 1] == 32):
+                    break
                 out[n] = ascii[text[position]]
                 position, n = position + 1, n + 1
             if position == limit:
@@ -2481,8 +2483,8 @@ class _NormalForm(_Pass):
         return super().apply(text, spans)
 
     def change(self, text: str) -> str:
-        """Normalize one text."""
-        return unicodedata.normalize(self.form, text)
+        """Normalize one text, by lines: those that are normal cost little, and nothing composes with a newline."""
+        return "\n".join([unicodedata.normalize(self.form, line) for line in text.split("\n")])
 
 
 @functools.lru_cache(maxsize=1)
@@ -2736,7 +2738,7 @@ class Normalizer:
         """
         if not self:
             return pattern.cut_tables
-        class_of, must_split = pattern.cut_arrays.class_of, pattern.cut_arrays.must_split
+        class_of, must_split = pattern.cut_arrays.class_of.astype(np.int64), pattern.cut_arrays.must_split
         codes = np.concatenate([np.arange(0xD800), np.arange(0xE000, 0x20000), [SURROGATE_ESCAPE]])
         data = "".join(map(chr, codes.tolist())).encode("utf-8", "surrogateescape")
         stops = np.cumsum(1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000))
