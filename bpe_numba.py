@@ -267,7 +267,7 @@ def require(condition: object, message: str) -> None:
 
 
 def import_optional(name: str, *others: str):
-    """Import what only some functions need; raise InputError that names the remedy if it, or what it needs, is missing."""
+    """Import what only some functions need; name the remedy if it, or another package that it needs, is missing."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -6363,7 +6363,8 @@ def _merges_by_score(model: Model) -> list[tuple[bytes, bytes]]:
     fallback = frozenset(_FALLBACK_TOKENS)
     ids = {model.vocab[id].decode(): id for id in model.ordinary if model.vocab[id] not in fallback}
     splits = [(name, n) for name in ids for n in range(1, len(name)) if name[:n] in ids and name[n:] in ids]
-    splits.sort(key=lambda split: (model.scores[ids[split[0]]], split[1], len(split[0])), reverse=True)
+    score_of = dict(zip(ids, model.scores[[*ids.values()]].tolist(), strict=True))
+    splits.sort(key=lambda split: (score_of[split[0]], split[1], len(split[0])), reverse=True)
     return [(name[:n].encode(), name[n:].encode()) for name, n in splits]
 
 
@@ -6923,8 +6924,8 @@ def read_huggingface(data: dict, where: str) -> Model:
     post_processor = data.get("post_processor")
     check(post_processor is None or isinstance(post_processor, dict), "its post_processor is not an object")
     ids, flags = _read_added_tokens(data.get("added_tokens") or [], where)
-    fields = KINDS[_TYPES[kind]].read(written, list(ids), alphabet, where)
-    fields |= _read_steps(data, parts, alphabet, where)
+    fields = _read_steps(data, parts, alphabet, where)
+    fields |= KINDS[_TYPES[kind]].read(written, list(ids), alphabet, where)
     names = _token_names(written)
     special_tokens = _number_added(ids, names)
     for text, id in special_tokens.items():
@@ -6946,7 +6947,7 @@ def read_huggingface(data: dict, where: str) -> Model:
 
 def _read_steps(data: dict, parts: Sequence[dict], alphabet: str, where: str) -> dict:
     """Read the normalizer, the pattern and the decoder: fields of Model."""
-    normalizer = _flatten(data.get("normalizer"), "normalizers", where)
+    normalizer, pattern = _flatten(data.get("normalizer"), "normalizers", where), _read_pre_tokenizers(parts, where)
     decoder = _flatten(data.get("decoder"), "decoders", where)
     by_bytes = [step for step in decoder if step["type"] == "ByteLevel"]
     if alphabet == "bytes":
@@ -6957,10 +6958,9 @@ def _read_steps(data: dict, parts: Sequence[dict], alphabet: str, where: str) ->
         require(not by_bytes, f"{where}: a decoder ByteLevel is not supported without a pre_tokenizer ByteLevel")
         decoder = decoder or [_JOINED_BY_SPACES]
     with _blaming(where):
-        fields = {"normalizer": normalizer, "pattern": _read_pre_tokenizers(parts, where), "decoder": decoder}
         Normalizer(normalizer)
         decoded_tokens({}, decoder)
-    return fields
+    return {"normalizer": normalizer, "pattern": pattern, "decoder": decoder}
 
 
 @contextlib.contextmanager
@@ -7074,8 +7074,7 @@ def _without_sentencepiece(model: Model) -> Model:
     if not steps:
         return model
     step, normalizer, fields = steps[0], [], {}
-    for name in ("treat_whitespace_as_suffix",):
-        require(not step.get(name), f"a tokenizer.json cannot say {name}")
+    require(not step["treat_whitespace_as_suffix"], "a tokenizer.json cannot say treat_whitespace_as_suffix")
     charsmap, squeezes, prefix = (
         step.get("precompiled_charsmap"),
         step["remove_extra_whitespaces"],
