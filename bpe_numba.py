@@ -485,6 +485,78 @@ class Engine:
 
 # ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")
+
+
+class Split(NamedTuple):
+    r"""A step of a Pattern that cuts where an expression matches, as `Split` of Hugging Face's does.
+
+    regex     what is looked for, from left to right
+    behavior  what becomes of matches: each is a pretoken ("isolated"), or dropped ("removed"); the first of several
+              that touch is joined to what is before them ("merged_with_previous"), the last to what is behind them
+              ("merged_with_next"), or all to one another ("contiguous")
+    invert    what lies between matches is treated as a match, and matches as what lies between
+
+    >>> Pattern(Split(r"\s", "removed")).split(b"one two")
+    [b'one', b'two']
+    >>> Pattern(Split("_", "merged_with_next")).split(b"one_two")
+    [b'one', b'_two']
+    """
+
+    regex: str
+    behavior: str = "isolated"
+    invert: bool = False
+
+    def rules(self) -> np.ndarray:
+        """List what becomes of pieces, bool[2, 3], by whether one is a match.
+
+        Columns 0 and 1: joined to a piece behind it that is none, or is one; column 2: dropped.
+        """
+        kept = [[0, 0, 0], [0, 0, 0]]
+        rules = {
+            "isolated": kept,
+            "removed": [kept[0], [0, 1, 1]],
+            "merged_with_previous": [[0, 1, 0], kept[1]],
+            "merged_with_next": [kept[0], [1, 0, 0]],
+            "contiguous": [[1, 0, 0], [0, 1, 0]],
+        }[self.behavior]
+        return np.array(rules, bool)[::-1][:, [1, 0, 2]] if self.invert else np.array(rules, bool)
+
+
+class Metaspace(NamedTuple):
+    """A step of a Pattern that writes spaces as another character, and puts one before pretokens that lack it.
+
+    >>> Pattern([Metaspace("_", "first"), "_[^_]*|[^_]+"]).split(b"one two")
+    [b'_one', b'_two']
+    """
+
+    replacement: str = "▁"
+    prepend_scheme: str = "always"  # before every pretoken; "first": before that which begins the text; "never"
+
+    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Replace spaces, and put the replacement before spans; returns text and spans."""
+        space = self.replacement.encode()
+        room = len(text) + len(space) * (np.count_nonzero(text == 0x20) + len(spans)) + PADDING
+        word = u64(int.from_bytes(space, "little"))
+        return _replace_spaces(text, spans, word, len(space), PREPEND_SCHEMES.index(self.prepend_scheme), room)
+
+
+PREPEND_SCHEMES = ("never", "first", "always")
+NEVER, FIRST, ALWAYS = range(3)  # the same for kernels
+
+# Punctuation as `tokenizers` and Rust's crate unicode_categories have it: what ASCII has beside letters and digits, and
+# that of Unicode 8. Since then two characters have left, and these have come.
+_NEWER_PUNCTUATION = (
+    r"\u061D\u09FD\u0A76\u0C77\u0C84\u1B4E-\u1B4F\u1B7D-\u1B7F\u2E43-\u2E4F\u2E52-\u2E5D\u2E60-\u2E63\U00010D6E"
+    r"\U00010EAD\U00010ED0\U00010F55-\U00010F59\U00010F86-\U00010F89\U000113D4-\U000113D5\U000113D7-\U000113D8"
+    r"\U0001144B-\U0001144F\U0001145A-\U0001145B\U0001145D\U00011660-\U0001166C\U000116B9\U0001183B"
+    r"\U00011944-\U00011946\U000119E2\U00011A3F-\U00011A46\U00011A9A-\U00011A9C\U00011A9E-\U00011AA2"
+    r"\U00011B00-\U00011B09\U00011BE1\U00011C41-\U00011C45\U00011C70-\U00011C71\U00011EF7-\U00011EF8"
+    r"\U00011F43-\U00011F4F\U00011FFF\U00012FF1-\U00012FF2\U00016D6D-\U00016D6F\U00016E97-\U00016E9A\U00016FE2"
+    r"\U0001E5FF\U0001E95E-\U0001E95F"
+)
+PUNCTUATION = rf"(?![{_NEWER_PUNCTUATION}])[\p{{P}}$+<=>\^`|~\u166D\U000111C9]"
+
 # The expressions are those of the tools' own sources, but for cl100k: tiktoken's possessive quantifiers are written as
 # greedy ones, which match the same, and its `$` as (?![\s\S]), since in Oniguruma `$` also matches before a newline.
 PATTERNS = {
@@ -501,8 +573,24 @@ PATTERNS = {
     "nanochat": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*"
     r"|\s*[\r\n]|\s+(?!\S)|\s+",
     "none": r"[\s\S]+",
+    # Hugging Face's BertPreTokenizer, Whitespace and WhitespaceSplit. Rust's white space is \s, and its \w too but for
+    # characters that are newer than its Unicode 16, as is its `is_numeric` \p{N}.
+    "bert": (Split(r"\s", "removed"), PUNCTUATION),
+    "whitespace": Split(r"\w+|[^\w\s]+", "removed", invert=True),
+    "whitespace-split": Split(r"\s", "removed"),
 }
 PATTERN_NAMES = {source: name for name, source in PATTERNS.items()}
+
+
+def metaspace_steps(replacement: str = "▁", prepend_scheme: str = "always", split: bool = True) -> tuple[Step, ...]:
+    """List the steps of Hugging Face's Metaspace, which may begin a pretoken at each replacement.
+
+    >>> Pattern(metaspace_steps("_")).split(b"one  two")
+    [b'_one', b'_', b'_two']
+    """
+    cut = Split(regex.escape(replacement), "merged_with_next")
+    return (Metaspace(replacement, prepend_scheme), cut) if split else (Metaspace(replacement, prepend_scheme),)
+
 
 # A program for a machine with ordered threads (Pike's, as Cox describes it in "Regular Expression Matching: the Virtual
 # Machine Approach"): ("class", source) takes a character that the one-character expression matches; ("lookahead",
@@ -778,6 +866,11 @@ class ScanTable(NamedTuple):
     next_state: np.ndarray  # int16[D, C + 1]     state, class -> state, or -1
     accepts: np.ndarray  # bool[D, C + 1]         state, class -> the pattern has matched before this character
     must_split: np.ndarray  # bool[C, C]          between such characters a pretoken ends, whatever precedes them
+    dropped: np.ndarray  # bool[C]                pretokens that begin with such a character are left out
+
+    def for_kernels(self) -> _ScanTables:
+        """Make the same for kernels."""
+        return _ScanTables(*self[:-1], self.dropped if self.dropped.any() else self.dropped[:0])
 
 
 @struct
@@ -790,6 +883,7 @@ class _ScanTables:
     next_state: np.ndarray
     accepts: np.ndarray
     must_split: np.ndarray
+    dropped: np.ndarray  # of no entries if nothing is dropped
 
 
 # the same for kernels
@@ -807,13 +901,19 @@ def _compile_pattern(source: str) -> ScanTable:
     next_state, accepts = dfa.build()
     if accepts[0].any():
         raise Unsupported("it matches the empty string before some characters")
+    return _scan_table(dfa.class_of, next_state, accepts, np.zeros(dfa.n_classes, bool))
+
+
+def _scan_table(class_of: np.ndarray, next_state: np.ndarray, accepts: np.ndarray, dropped: np.ndarray) -> ScanTable:
+    """Make the machine over bytes of one over characters."""
     code_points = np.arange(N_CODE_POINTS)
     sizes = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000)
     sizes[0xD800:0xE000] = 1  # bytes that are not UTF-8
-    kinds, letter_of = np.unique(dfa.class_of * i64(8) + sizes, return_inverse=True)
+    kinds, letter_of = np.unique(class_of * i64(8) + sizes, return_inverse=True)
     entries = _streaming_transducer(next_state, accepts, [(kind >> 3, kind & 7) for kind in kinds.tolist()])
     table = _utf8_table(entries, letter_of.astype(np.uint16))
-    return ScanTable(table, len(entries), dfa.class_of, next_state, accepts, _must_split_pairs(next_state, accepts))
+    must_split = _must_split_pairs(next_state, accepts)
+    return ScanTable(table, len(entries), class_of, next_state, accepts, must_split, dropped)
 
 
 def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray:
@@ -940,6 +1040,95 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
     if len(rows) >= 1 << 24:
         raise Unsupported("a table of more than 16 million rows")
     return np.concatenate(rows)
+
+
+# Several steps, or one that is not "isolated", as one machine. Most steps of tokenizers look for a kind of characters,
+# so that two neighbours decide whether a pretoken ends between them. Such cuts add up: BertPreTokenizer is the table
+#
+#     cuts, before \ behind    space   punctuation   other            dropped
+#     space                      -         x           x                  x
+#     punctuation                x         x           x                  -
+#     other                      x         x           -                  -
+#
+# and another pattern behind them is a machine that sees the end of its text at each cut.
+
+
+def _sure_starts(table: ScanTable) -> np.ndarray | None:
+    """Find the classes that matches begin with, bool[C]; None unless each is a match alone, whatever comes next."""
+    first = table.next_state[0, :-1]
+    return first >= 0 if table.accepts[first[first >= 0]].all() else None
+
+
+def _with_gaps(table: ScanTable) -> tuple[np.ndarray, np.ndarray] | None:
+    """Add a state in which a machine reads what its pattern leaves out: returns `next_state` and `accepts`, or None."""
+    starts, next_state = _sure_starts(table), table.next_state
+    if starts is None:
+        return None
+    gap = np.append(np.where(starts, -1, len(next_state)), -1)
+    first = np.where(next_state[0] < 0, gap, next_state[0])
+    return np.vstack([first, next_state[1:], gap]), np.vstack([table.accepts, np.ones(len(gap), bool)])
+
+
+def _cuts_between(table: ScanTable) -> np.ndarray | None:
+    """Find the classes between which pretokens end, bool[C, C]; None if two characters do not decide that."""
+    complete = _with_gaps(table)
+    if complete is None or not complete[1][1:].all():
+        return None
+    ends = complete[0][:, :-1] < 0
+    behind = [states[states >= 0] for states in complete[0].T[:-1]]  # each class
+    alike = all((ends[states] == ends[states[0]]).all() for states in behind)
+    return np.array([ends[states[0]] for states in behind]) if alike else None
+
+
+def _cutting_machine(class_of: np.ndarray, cuts: np.ndarray, dropped: np.ndarray) -> ScanTable:
+    """Make the machine that ends pretokens between some classes; its state is the class of the last character."""
+    states = np.arange(1, len(cuts) + 1)
+    next_state = np.vstack([states, np.where(cuts, -1, states)])
+    accepts = np.ones((len(cuts) + 1, len(cuts) + 1), bool)
+    accepts[0] = False
+    return _scan_table(class_of, np.pad(next_state, ((0, 0), (0, 1)), constant_values=-1), accepts, dropped)
+
+
+def _with_rules(table: ScanTable, rules: np.ndarray) -> ScanTable | None:
+    """Make the machine that also joins and drops pretokens as Split.rules say; None if that cannot be."""
+    starts, cuts = _sure_starts(table), _cuts_between(table)
+    if not rules.any():
+        return table
+    if starts is None:
+        return None
+    dropped = rules[starts.astype(int), 2]
+    if cuts is not None and (table.next_state[1:, :-1][:, ~starts] < 0).all():  # a class is in matches, or in none
+        joined = rules[np.ix_(starts.astype(int), starts.astype(int))]
+        return _cutting_machine(table.class_of, cuts & ~joined, dropped)
+    return table._replace(dropped=dropped) if dropped.any() else None
+
+
+def _chained(first: ScanTable, second: ScanTable) -> ScanTable | None:
+    """Make one machine of two steps, if two characters decide where the first cuts, and one where the second matches.
+
+    A state is a class, of the character before, and a state of the second step; that sees the end of its text at a cut.
+    """
+    cuts, complete = _cuts_between(first), _with_gaps(second)
+    kinds, class_of = np.unique(first.class_of * i64(256) + second.class_of, return_inverse=True)
+    if cuts is None or complete is None or len(kinds) > 250:
+        return None
+    cuts, classes, others = np.vstack([cuts, np.zeros(len(cuts), bool)]), kinds >> 8, kinds & 255  # row -1: none before
+    states, next_state, accepts = {(-1, 0): 0}, [], []
+    waiting = list(states)
+    for before, state in waiting:
+        following = np.where(cuts[before, classes], -1, complete[0][state, others])
+        accepted = np.where(cuts[before, classes], complete[1][state, -1], complete[1][state, others])
+        reached = list(zip(classes.tolist(), following.tolist(), strict=True))
+        waiting += [pair for pair in dict.fromkeys(reached) if pair[1] >= 0 and pair not in states]
+        states |= {pair: number for number, pair in enumerate(waiting)}
+        next_state.append([states[pair] if pair[1] >= 0 else -1 for pair in reached] + [-1])
+        accepts.append([*accepted.tolist(), complete[1][state, -1]])
+        if len(states) > 5000:
+            return None
+    dropped = first.dropped[classes] | second.dropped[others]
+    with contextlib.suppress(Unsupported):
+        return _scan_table(class_of.astype(np.uint8), np.array(next_state, np.int16), np.array(accepts), dropped)
+    return None
 
 
 # ─── Scanning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -1274,23 +1463,41 @@ START, STOP, ID, TEXT = range(4)
 INSIDE, BEGINS, CONTINUES = -1, -2, -3
 
 
+@kernel
+def _reserve_spans(spans, n):
+    """Return the array of spans, or a longer copy if it has fewer than n rows."""
+    if n <= len(spans):
+        return spans
+    longer = np.empty((2 * n + 64, 4), np.int64)
+    for p in range(len(spans)):
+        for column in range(4):
+            longer[p, column] = spans[p, column]
+    return longer
+
+
 @inline_kernel
 def _append_span(spans, n, start, stop, id, number):
     """Write a span behind n others; returns the array of spans, a longer one if it was full."""
     if n == len(spans):
-        longer = np.empty((2 * n + 64, 4), np.int64)
-        for p in range(n):
-            for column in range(4):
-                longer[p, column] = spans[p, column]
-        spans = longer
+        spans = _reserve_spans(spans, n + 1)
     spans[n, START], spans[n, STOP], spans[n, ID], spans[n, TEXT] = start, stop, id, number
     return spans
 
 
+@inline_kernel
+def _is_dropped(text, start, stop, class_of, dropped):
+    """Tell whether a pretoken is one of those that are left out."""
+    return len(dropped) > 0 and dropped[class_of[_decode_character(text, start, stop) >> 3]]
+
+
 @kernel
-def _refine(scan, text, spans, tables):
-    """Cut the spans that are no special tokens into pretokens; returns spans."""
+def _refine(scan, text, spans, tables, rules):
+    """Cut the spans that are no special tokens into pretokens; returns spans.
+
+    rules  of Split, if they must be kept here, or none: bool[0, 3]
+    """
     refined, n, lanes = np.empty((len(spans) + 64, 4), np.int64), 0, scan.lanes
+    class_of, dropped = tables.class_of, tables.dropped
     scan.marked = np.zeros(0, np.uint8)
     for p in range(len(spans)):
         start, stop = spans[p, START], spans[p, STOP]
@@ -1299,133 +1506,140 @@ def _refine(scan, text, spans, tables):
             n += 1
             continue
         _rewind(start, lanes)
-        more = start < stop
+        more, matched = start < stop, 0
         while more:
             more = _scan_batch(scan, text, stop, tables)
+            refined = _reserve_spans(refined, n + lanes[0, N_ENDS])
             for k in range(lanes[0, N_ENDS]):
                 end = lanes[0, ENDS + k]
-                id = spans[p, ID] if start == spans[p, START] else INSIDE
-                refined = _append_span(refined, n, start, end, id, spans[p, TEXT])
+                before = matched
+                if len(rules):
+                    matched = i64(_match_end(text, start, stop, tables) > start)
+                    is_dropped, joined = rules[matched, 2], start > spans[p, START] and rules[before, matched]
+                else:
+                    is_dropped, joined = _is_dropped(text, start, end, class_of, dropped), False
+                if joined and not is_dropped:
+                    refined[n - 1, STOP] = end
+                elif not is_dropped:
+                    begins = start == spans[p, START] and spans[p, ID] == BEGINS
+                    refined[n, START], refined[n, STOP] = start, end
+                    refined[n, ID], refined[n, TEXT] = BEGINS if begins else INSIDE, spans[p, TEXT]
+                    n += 1
                 start = end
-                n += 1
     return refined[:n]
 
 
-class _Stage(NamedTuple):
-    """One regular expression of a Pattern."""
+@kernel
+def _join_spans(text, spans, tables):
+    """Join spans, in place, that touch where a pretoken begins in any case: they are scanned as one; returns spans."""
+    class_of, must_split = tables.class_of, tables.must_split
+    begins = np.ones(len(must_split), np.bool_)
+    for before in range(len(must_split)):
+        for behind in range(len(must_split)):
+            begins[behind] &= must_split[before, behind]
+    joined, n = spans, 0
+    for p in range(len(spans)):
+        start, stop, last = spans[p, START], spans[p, STOP], n - 1
+        touches = n > 0 and joined[last, STOP] == start < stop and joined[last, TEXT] == spans[p, TEXT]
+        are_text = touches and joined[last, START] < start and joined[last, ID] < 0 and spans[p, ID] < 0
+        if are_text and begins[class_of[_decode_character(text, start, stop) >> 3]]:
+            joined[last, STOP] = stop
+        else:
+            for column in range(4):
+                joined[n, column] = spans[p, column]
+            n += 1
+    return joined[:n]
 
-    regex: regex.Pattern
+
+@kernel
+def _replace_spaces(text, spans, replacement, size, scheme, room):
+    """Write the spans of Metaspace: `replacement`, of so many bytes, is put for spaces, and before spans by a scheme.
+
+    Returns text, for which there must be room, and spans. 8 bytes are copied together, and those from a space on are
+    overwritten: no branch depends on where it is.
+    """
+    out, moved, at = _on_huge_pages(np.empty(room, np.uint8)), spans.copy(), 0
+    ones = ALL_ONES // u64(255)
+    tops, spaces, mask = ones << u64(7), ones << u64(5), ALL_ONES >> u64(64 - 8 * size)
+    for p in range(len(spans)):
+        start, stop, id = spans[p, START], spans[p, STOP], spans[p, ID]
+        moved[p, START] = at
+        wanted = (scheme == ALWAYS and id == INSIDE) or (scheme != NEVER and id == BEGINS)
+        begins = text[start] == 0x20 or (start + size <= stop and load_u64(text, start) & mask == replacement)
+        if wanted and start < stop and not begins:
+            store_u64(out, at, replacement)
+            at += size
+        while start < stop:
+            word = load_u64(text, start)
+            different = word ^ spaces
+            found = (different - ones) & ~different & tops if id < 0 else u64(0)  # the lowest bit is in the first space
+            before = (((found & (~found + u64(1))) >> u64(7)) - u64(1)) & ones  # a bit for each byte before that
+            n = min(i64((before * ones) >> u64(56)), stop - start)
+            store_u64(out, at, word)
+            start, at = start + n, at + n
+            if n < 8 and start < stop:
+                store_u64(out, at, replacement)
+                start, at = start + 1, at + size
+        moved[p, STOP] = at
+    for k in range(at, at + PADDING):
+        out[k] = 0
+    return out[: at + PADDING], moved
+
+
+class _Stage(NamedTuple):
+    """Splits of a Pattern that are done together."""
+
+    regex: regex.Pattern | None  # None if there are tables
     arrays: ScanTable | None  # None where it is left to the `regex` package
     tables: _ScanTables | None  # the same, for kernels
+    rules: np.ndarray  # of the Split, where the machine does not keep them; or none, bool[0, 3]
     warning: str
+
+    @property
+    def is_machine(self) -> bool:
+        """Whether the tables do all of it."""
+        return self.tables is not None and not len(self.rules)
+
+    @property
+    def joins(self) -> bool:
+        """Whether pretokens are joined that the tables cut."""
+        return bool(self.rules[:, :2][~self.rules[:, 2]].any())
 
     def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Cut the spans of a padded text that are no special tokens into pretokens; returns text and spans."""
         if self.tables:
-            return text, _refine(scan, text, spans, self.tables)
-        refined = []
-        for start, stop, id, number in spans.tolist():
-            for size in map(len, self.split(text[start:stop].tobytes())) if id < 0 else [stop - start]:
-                refined.append((start, start + size, id, number))
-                start, id = start + size, INSIDE
-        return text, np.array(refined, np.int64).reshape(-1, 4)
-
-    def split(self, data: bytes) -> list[bytes]:
-        """Cut bytes by the `regex` package."""
-        text = data.decode("utf-8", "surrogateescape")
-        edges = {edge for match in self.regex.finditer(text) for edge in match.span()}
-        edges = sorted(edges | {0, len(text)})
-        return [text[start:end].encode("utf-8", "surrogateescape") for start, end in itertools.pairwise(edges)]
-
-
-BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")
-
-
-class Split(NamedTuple):
-    r"""A step of a Pattern that cuts where an expression matches, as `Split` of Hugging Face's does.
-
-    regex     what is looked for, from left to right
-    behavior  each match is a pretoken ("isolated"), or is "removed"; the first of several is joined to what is before it
-              ("merged_with_previous"), or the last to what comes next ("merged_with_next"); or all that follow one
-              another are one pretoken ("contiguous")
-    invert    what lies between the matches counts as the match, and the matches as what lies between
-
-    >>> Pattern(Split(r"\s", "removed")).split(b"one two")
-    [b'one', b'two']
-    >>> Pattern(Split("_", "merged_with_next")).split(b"one_two")
-    [b'one', b'_two']
-    """
-
-    regex: str
-    behavior: str = "isolated"
-    invert: bool = False
-
-    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Cut the spans of a padded text that are no special tokens into pretokens; returns text and spans."""
-        refined = []
-        for start, stop, id, number in spans.tolist():
+            return text, _refine(scan, text, spans, self.tables, self.rules)
+        refined, rules = [], self.rules.tolist()
+        for first, stop, id, number in spans.tolist():
             if id >= 0:
-                refined.append((start, stop, id, number))
+                refined.append([first, stop, id, number])
                 continue
-            for begin, end in self.pieces(text[start:stop].tobytes()):
-                refined.append((start + begin, start + end, id if begin == 0 else INSIDE, number))
-        return text, np.array(refined, np.int64).reshape(-1, 4)
+            start, before = first, None
+            for piece, matched in self._pieces(text[first:stop].tobytes().decode("utf-8", "surrogateescape")):
+                end, dropped = start + len(piece.encode("utf-8", "surrogateescape")), rules[matched][2]
+                if not dropped and before is not None and rules[before][matched]:
+                    refined[-1][STOP] = end
+                elif not dropped:
+                    refined.append([start, end, BEGINS if start == first and id == BEGINS else INSIDE, number])
+                start, before = end, matched
+        return text, np.array([span for span in refined if span[START] < span[STOP]], np.int64).reshape(-1, 4)
 
-    def pieces(self, data: bytes) -> list[tuple[int, int]]:
-        """Find where the pretokens of some bytes begin and end, by the `regex` package."""
-        text, compiled = data.decode("utf-8", "surrogateescape"), regex.compile(self.regex)
-        at, end, found = 0, -1, []
-        while at <= len(text) and (match := compiled.search(text, at)):
-            if match.start() == match.end() == end:  # nothing is found right behind a match
-                at += 1
+    def _pieces(self, text: str) -> Iterator[tuple[str, bool]]:
+        """Cut a text by the `regex` package: yields matches and what is between them, and whether it is a match.
+
+        An empty match right behind another is none, as in Oniguruma.
+        """
+        position, end = 0, -1
+        while position <= len(text) and (match := self.regex.search(text, position)):
+            if match.start() == match.end() == end:
+                position += 1
                 continue
-            found += [(max(end, 0), match.start(), False), (*match.span(), True)]
-            at = end = match.end()
-        found.append((max(end, 0), len(text), False))
-        found = [(start, stop, matched) for start, stop, matched in found if matched or start < stop]
-        offsets = np.cumsum([0] + [len(char.encode("utf-8", "surrogateescape")) for char in text]).tolist()
-        flagged = [(offsets[start], offsets[stop], matched != self.invert) for start, stop, matched in found]
-        return [(start, stop) for start, stop in self._joined(flagged) if start < stop]
-
-    def _joined(self, pieces: list[tuple[int, int, bool]]) -> list[tuple[int, int]]:
-        """Join pieces, and leave some out, as the behavior says; the flag is whether they count as matches."""
-        if self.behavior == "isolated":
-            return [piece[:2] for piece in pieces]
-        if self.behavior == "removed":
-            return [piece[:2] for piece in pieces if not piece[2]]
-        joined, previous, backwards = [], False, self.behavior == "merged_with_next"
-        for start, stop, matched in reversed(pieces) if backwards else pieces:
-            if joined and (matched == previous if self.behavior == "contiguous" else matched and not previous):
-                joined[-1] = (start, joined[-1][1]) if backwards else (joined[-1][0], stop)
-            else:
-                joined.append((start, stop))
-            previous = matched
-        return joined[::-1] if backwards else joined
-
-
-class Metaspace(NamedTuple):
-    """A step of a Pattern that writes spaces as another character, and puts one before pretokens that lack it.
-
-    >>> Pattern([Metaspace("_", "first"), "_[^_]*|[^_]+"]).split(b"one two")
-    [b'_one', b'_two']
-    """
-
-    replacement: str = "▁"
-    prepend_scheme: str = "always"  # before every pretoken; "first": before that which begins the text; "never"
-
-    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Replace spaces, and put the replacement before spans; returns text and spans."""
-        space, pieces, moved, end = self.replacement.encode(), [], spans.copy(), 0
-        for p, (start, stop, id, _) in enumerate(spans.tolist()):
-            piece = text[start:stop].tobytes()
-            if id < 0:
-                piece = piece.replace(b" ", space)
-                wanted = {"always": id != CONTINUES, "first": id == BEGINS, "never": False}[self.prepend_scheme]
-                piece = space * (wanted and not piece.startswith(space)) + piece
-            pieces.append(piece)
-            moved[p, :2] = end, end + len(piece)
-            end += len(piece)
-        return _with_padding(b"".join(pieces)), moved
+            if max(end, 0) < match.start():
+                yield text[max(end, 0) : match.start()], False
+            yield match[0], True
+            position = end = match.end()
+        if max(end, 0) < len(text):
+            yield text[max(end, 0) :], False
 
 
 class Pattern:
@@ -1450,13 +1664,15 @@ class Pattern:
     def __init__(self, source: PatternSource = "gpt2"):
         given = [source] if isinstance(source, (str, Split, Metaspace)) else list(source)
         require(given, "a pattern is a name or a regular expression, or several: none is given")
-        steps = tuple(itertools.chain.from_iterable(map(_steps, given)))
+        steps = tuple(itertools.chain.from_iterable(map(_named_steps, given)))
         self.source = steps[0] if len(steps) == 1 else steps
         self.name = PATTERN_NAMES.get(self.source)
-        self.stages = [_compile_stage(step) if isinstance(step, str) else step for step in steps]
+        self.stages: list[_Stage | Metaspace] = []
+        for is_metaspace, group in itertools.groupby(steps, lambda step: isinstance(step, Metaspace)):
+            run = tuple(group)
+            self.stages += run if is_metaspace else _compile_stages(run)
         self._splits = [stage for stage in self.stages if isinstance(stage, _Stage)]
         self.is_compiled = all(stage.tables for stage in self._splits)
-        self.is_compiled &= not any(isinstance(stage, Split) for stage in self.stages)
         self.warning = "; ".join(stage.warning for stage in self._splits if stage.warning)
 
     def __reduce__(self):
@@ -1466,60 +1682,114 @@ class Pattern:
         return f"Pattern({self.name or self.source!r})"
 
     @property
+    def cut_arrays(self) -> ScanTable:
+        """The table that proves where text may be cut: where the first expression cuts, so do all."""
+        spaces = list(itertools.takewhile(lambda stage: isinstance(stage, Metaspace), self.stages))
+        stage = [*self.stages, None][len(spaces)]
+        if not stage or not stage.tables or stage.joins:
+            return _compile_stages((PATTERNS["none"],))[0].arrays
+        class_of = stage.arrays.class_of.copy()
+        for step in reversed(spaces):  # a space is cut as what is written for it
+            class_of[0x20] = class_of[ord(step.replacement)]
+        return stage.arrays._replace(class_of=class_of)
+
+    @property
     def cut_tables(self) -> _ScanTables:
-        """The tables that prove where text may be cut: where the first expression cuts, so do all."""
-        return getattr(self.stages[0], "tables", None) or _compile_stage(PATTERNS["none"]).tables
+        """The same for kernels."""
+        return self.cut_arrays.for_kernels()
+
+    @property
+    def _last(self) -> _Stage:
+        """The stage that scans what all others have cut."""
+        last = self.stages[-1]
+        return last if isinstance(last, _Stage) and last.is_machine else _compile_stages((PATTERNS["none"],))[0]
 
     @property
     def last_tables(self) -> _ScanTables:
-        """The tables that scan what all other expressions have cut."""
-        return getattr(self.stages[-1], "tables", None) or _compile_stage(PATTERNS["none"]).tables
+        """The tables that scan what all other steps have cut."""
+        return self._last.tables
+
+    @property
+    def last_arrays(self) -> ScanTable:
+        """The same for Python."""
+        return self._last.arrays
 
     @property
     def covers(self) -> bool:
         """Whether it is proved that every character of a text is in a match: each, alone, is one."""
-        if len(self.stages) > 1 or not self.is_compiled or not self._splits:
+        if not isinstance(self.source, str) or not self.is_direct:
             return False
-        arrays = self.stages[0].arrays
-        first = arrays.next_state[0, :-1]
-        return bool((first >= 0).all() and arrays.accepts[first].all())
+        starts = _sure_starts(self.stages[0].arrays)
+        return starts is not None and bool(starts.all())
 
     @property
     def is_direct(self) -> bool:
         """Whether to scan by `last_tables` is all there is to do."""
-        return len(self.stages) == 1 and bool(self._splits) and self.is_compiled
+        return len(self.stages) == 1 and self.stages[0] is self._last
 
     def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Cut the spans of a padded text by all steps that must run before `last_tables` do; returns text and spans."""
-        for stage in self.stages if getattr(self.stages[-1], "tables", None) is None else self.stages[:-1]:
+        before = self.stages[:-1] if self.stages[-1] is self._last else self.stages
+        for stage in before:
             text, spans = stage.refine(scan, text, spans)
-        return text, spans
+        return text, _join_spans(text, spans, self.last_tables) if before else spans
 
     def split(self, data: bytes) -> list[bytes]:
         """Cut bytes into pretokens."""
         scan = _new_scan()
         text, spans = self.refine(scan, _with_padding(data), np.array([[0, len(data), BEGINS, 0]]))
-        spans = _refine(scan, text, spans, self.last_tables)
+        spans = _refine(scan, text, spans, self.last_tables, NO_RULES)
         data = text.tobytes()
         return [data[start:stop] for start, stop, *_ in spans.tolist()]
 
 
-PatternStep = str | Split | Metaspace
-PatternSource = PatternStep | Sequence[PatternStep]
+Step = str | Split | Metaspace
+PatternSource = Step | Sequence[Step]
+NO_RULES = np.zeros((0, 3), bool)
 
 
-def _steps(step: str | Split | Metaspace) -> tuple[str | Split | Metaspace, ...]:
-    """Look up the steps of a name in PATTERNS; what is isolated is a plain regular expression."""
+def _named_steps(step: Step) -> tuple[Step, ...]:
+    """Look up the steps of a name in PATTERNS, and check others; a Split that isolates becomes its expression."""
     if isinstance(step, Split):
         require(step.behavior in BEHAVIORS, f"{step.behavior!r} is none of the behaviors {', '.join(BEHAVIORS)}")
         return (step.regex,) if step.behavior == "isolated" else (step,)
-    steps = PATTERNS.get(step, step) if isinstance(step, str) else step
+    if isinstance(step, Metaspace):
+        scheme = step.prepend_scheme
+        require(scheme in PREPEND_SCHEMES, f"{scheme!r} is none of the prepend schemes {', '.join(PREPEND_SCHEMES)}")
+        require(len(step.replacement) == 1, f"Metaspace writes one character for a space, not {step.replacement!r}")
+        return (step,)
+    require(isinstance(step, str), f"a step of a pattern is a str, Split or Metaspace, not {type(step).__name__}")
+    steps = PATTERNS.get(step, step)
     return steps if type(steps) is tuple else (steps,)
 
 
 @functools.lru_cache(maxsize=64)
-def _compile_stage(source: str) -> _Stage:
-    """Compile a regular expression by the `regex` package, which must accept it, and to a table if it can be."""
+def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
+    """Compile Splits that follow one another; those of a named pattern are one machine, which is kept on the disk."""
+    name = PATTERN_NAMES.get(steps[0] if len(steps) == 1 else steps)
+    if name:
+        return (_machine_stage(_cached_on_disk(name, lambda: _chain_stages(steps)[0].arrays)),)
+    return _chain_stages(steps)
+
+
+def _chain_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
+    """Compile Splits that follow one another to as few machines as can be."""
+    if len(steps) == 1:
+        return (_compile_split(steps[0] if isinstance(steps[0], Split) else Split(steps[0])),)
+    stages = []
+    for step in steps:
+        (stage,) = _compile_stages((step,))
+        both_are = stages and stages[-1].is_machine and stage.is_machine
+        if chained := _chained(stages[-1].arrays, stage.arrays) if both_are else None:
+            stages[-1] = _machine_stage(chained)
+        else:
+            stages.append(stage)
+    return tuple(stages)
+
+
+def _compile_split(split: Split) -> _Stage:
+    """Compile a Split by the `regex` package, which must accept its expression, and to a table if it can be."""
+    source, rules = split.regex, split.rules()
     if regex.fullmatch(r"[A-Za-z][A-Za-z\d_-]+", source):
         raise InputError(f"no pattern is named {source!r}; there are {', '.join(PATTERNS)}, or a regular expression")
     try:
@@ -1531,29 +1801,33 @@ def _compile_stage(source: str) -> _Stage:
         f"the pattern {source!r} matches the empty string; a pretoken has at least one character",
     )
     try:
-        arrays = _cached_on_disk(source)
+        arrays = _compile_pattern(source)
+        require(arrays.accepts.any(), f"the pattern {source!r} matches nothing")
+        machine = _with_rules(arrays, rules)
     except Unsupported as error:
         warning = f"the pattern is left to the `regex` package, which is some 50 times slower: {error}"
-        return _Stage(compiled, None, None, warning)
-    require(arrays.accepts.any(), f"the pattern {source!r} matches nothing")
+        return _Stage(compiled, None, None, rules, warning)
+    return _machine_stage(machine) if machine else _machine_stage(arrays, rules)
+
+
+def _machine_stage(arrays: ScanTable, rules: np.ndarray = NO_RULES) -> _Stage:
+    """Make a stage of a table; it has a warning if the table costs the square of some text."""
     char_class, warning = _quadratic_class(arrays), ""
     if char_class is not None:
         example = chr(int(np.flatnonzero(arrays.class_of == char_class)[0])) * 3
         warning = f"the pattern reads text like {example + '…'!r} again and again: n bytes of it can take n² steps"
-    return _Stage(compiled, arrays, _ScanTables(*arrays), warning)
+    return _Stage(None, arrays, arrays.for_kernels(), rules, warning)
 
 
-def _cached_on_disk(source: str) -> ScanTable:
-    """Compile a pattern; a named one is read from a file beside Numba's cache, which spares some 0.5 s."""
-    if source not in PATTERN_NAMES:
-        return _compile_pattern(source)
-    name, module = PATTERN_NAMES[source], Path(__file__)
-    versions = repr((source, regex.__version__, np.__version__, sys.byteorder)).encode() + module.read_bytes()
+def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
+    """Read the table of a named pattern from the disk, or compile it and write it there."""
+    module = Path(__file__)
+    versions = repr((PATTERNS[name], regex.__version__, np.__version__, sys.byteorder)).encode() + module.read_bytes()
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or module.with_name("__pycache__"))
     path = folder / f"pattern.{name}.{hashlib.sha256(versions).hexdigest()[:32]}.npz"
     with contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), np.load(path) as known:
         return ScanTable(*[known[field] for field in ScanTable._fields])._replace(n_complete=int(known["n_complete"]))
-    table = _compile_pattern(source)
+    table = compile()
     with contextlib.suppress(OSError, InputError):
         for outdated in folder.glob(f"pattern.{name}.*.npz"):
             outdated.unlink(missing_ok=True)
@@ -3261,8 +3535,11 @@ def _count_spans(table, scan, keys, text, spans, tables):
 
 
 @kernel
-def _export_words(table):
-    """Write out the words of a table, in its order: returns symbols, offsets and counts."""
+def _export_words(table, class_of, dropped):
+    """Write out the words of a table, in its order, without those that are dropped: returns symbols, offsets, counts.
+
+    class_of, dropped  as in a ScanTable; no entries if nothing is dropped
+    """
     entries, long_words, n = table.entries, table.long_words, table.n_words
     symbols = np.empty(table.n_long_bytes + INLINE_BYTES * n, np.int32)
     offsets, counts = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
@@ -3277,14 +3554,16 @@ def _export_words(table):
                 symbols[end + i] = long_words[i64(entries[k, MORE]) + i]
             else:
                 symbols[end + i] = entries[k, i >> 3] >> u64(8 * (i & 7)) & u64(0xFF)
+        if _is_dropped(symbols, end, end + size, class_of, dropped):
+            continue
         counts[w] = entries[k, VALUE]
         w, end = w + 1, end + size
         offsets[w] = end
-    return symbols[:end].copy(), offsets, counts
+    return symbols[:end].copy(), offsets[: w + 1], counts[:w]
 
 
 class WordCounter:
-    """Count words; what several have counted adds up.
+    """Count words; what several have counted adds up. Texts must all be cut by one pattern if that drops pretokens.
 
     >>> counter = WordCounter()
     >>> counter.add_text(b"to be or not to be", Pattern("gpt2"))
@@ -3296,6 +3575,7 @@ class WordCounter:
     def __init__(self):
         self._table, self._scan = _new_word_table(1 << 16, 1 << 16), _new_scan()
         self._keys = np.empty((3, 2 * MAX_ENDS + 16), np.uint64)  # of _word_keys
+        self._dropped = np.zeros(0, np.uint8), np.zeros(0, bool)  # see _export_words
 
     def add_text(self, data: bytes, pattern: Pattern) -> None:
         """Count the pretokens of a text."""
@@ -3310,6 +3590,9 @@ class WordCounter:
         data = texts[0] if len(texts) == 1 else b"".join(texts)
         text, spans, n_stretches = pretokenizer.prepare(self._scan, data, stops, begins)
         _count_spans(self._table, self._scan, self._keys, text, spans, pretokenizer.pattern.last_tables)
+        table = pretokenizer.pattern.last_arrays
+        if table.dropped.any():
+            self._dropped = table.class_of, table.dropped
         return n_stretches
 
     def add_words(self, words: Words) -> None:
@@ -3322,7 +3605,7 @@ class WordCounter:
 
     def words(self) -> Words:
         """Return the words so far, in no particular order."""
-        return Words(*_export_words(self._table))
+        return Words(*_export_words(self._table, *self._dropped))
 
 
 def _count_task(source: Source, blocks: list[Block]) -> tuple[Words, int, int]:
@@ -4838,7 +5121,8 @@ def _encode_words(workspace, tables, text, n, ids, at):
             return at
         begin = ends[k - 1] if k else start
         size = ends[k] - begin
-        n_ids = _segment(text, begin, size, tables, scratch, ids, at)
+        is_dropped = _is_dropped(text, begin, ends[k], workspace.scan_tables.class_of, workspace.scan_tables.dropped)
+        n_ids = 0 if is_dropped else _segment(text, begin, size, tables, scratch, ids, at)
         if n_ids < 0:
             return -1 - begin
         if size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
@@ -6811,12 +7095,11 @@ def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 _BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
 _NAMED = {"BertPreTokenizer": "bert", "Whitespace": "whitespace", "WhitespaceSplit": "whitespace-split"}
-_PUNCTUATION = r"[!-/:-@\[-`{-~\p{P}]"
 # Without a decoder, tokens are joined by spaces: as those of a WordPiece which all begin a word.
 _JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
 
 
-def _read_pre_tokenizer(part: dict, where: str) -> list[PatternStep]:
+def _read_pre_tokenizer(part: dict, where: str) -> list[Step]:
     """Read one pre-tokenizer as steps of a pattern."""
     match part:
         case {"type": "ByteLevel"}:
@@ -6830,7 +7113,7 @@ def _read_pre_tokenizer(part: dict, where: str) -> list[PatternStep]:
         case {"type": "CharDelimiterSplit", "delimiter": str(text)}:
             text, behavior, invert = f"(?:{regex.escape(text)})", "Removed", False
         case {"type": "Punctuation"}:
-            text, behavior, invert = _PUNCTUATION, part.get("behavior", "Isolated"), False
+            text, behavior, invert = PUNCTUATION, part.get("behavior", "Isolated"), False
         case {"type": "Digits", "individual_digits": bool(single)}:
             text, behavior, invert = r"\p{N}" if single else r"\p{N}+", "Isolated", False
         case {"type": "Metaspace", "replacement": str(mark)}:
@@ -6879,7 +7162,7 @@ def _write_pre_tokenizers(model: Model) -> list[dict]:
     return written + last
 
 
-def _write_pre_tokenizer(steps: tuple[PatternStep, ...]) -> tuple[dict, int]:
+def _write_pre_tokenizer(steps: tuple[Step, ...]) -> tuple[dict, int]:
     """Write the pre-tokenizer of the first of some steps; returns it, and how many steps it is."""
     for type_name, name in _NAMED.items():
         known = PATTERNS[name] if type(PATTERNS[name]) is tuple else (PATTERNS[name],)
@@ -6890,8 +7173,10 @@ def _write_pre_tokenizer(steps: tuple[PatternStep, ...]) -> tuple[dict, int]:
         split = steps[1:2] == (_before(step.replacement),)
         return {"type": "Metaspace", **step._asdict(), "split": split}, 1 + split
     text, behavior, invert = (step, "isolated", False) if isinstance(step, str) else step
-    pattern = {"Regex": _translate_regex(text, "regex", "tokenizer.json")}
     behavior = behavior.title().replace("_", "")
+    if text == PUNCTUATION and not invert:
+        return {"type": "Punctuation", "behavior": behavior}, 1
+    pattern = {"Regex": _translate_regex(text, "regex", "tokenizer.json")}
     return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}, 1
 
 
