@@ -283,6 +283,12 @@ def _unwritable(folder: Path, error: OSError) -> InputError:
     return InputError(f"{folder.absolute()}: not a folder that can be written ({error.strerror})")
 
 
+def call_with(function: Callable, *arguments: object, **options: object):
+    """Call a function with arguments, and with those of the options that are parameters of it."""
+    names = inspect.signature(function).parameters.keys() & options
+    return function(*arguments, **{name: options[name] for name in names})
+
+
 def make_folder(folder: Path) -> None:
     """Create a folder if it is missing; raise InputError, before any work, if no file can be created in it."""
     try:
@@ -582,7 +588,9 @@ PATTERNS = {
 PATTERN_NAMES = {source: name for name, source in PATTERNS.items()}
 
 
-def metaspace_steps(replacement: str = "▁", prepend_scheme: str = "always", split: bool = True) -> tuple[Step, ...]:
+def metaspace_steps(
+    replacement: str = "▁", prepend_scheme: str = "always", split: bool = True
+) -> tuple[PatternStep, ...]:
     """List the steps of Hugging Face's Metaspace, which may begin a pretoken at each replacement.
 
     >>> Pattern(metaspace_steps("_")).split(b"one  two")
@@ -736,8 +744,8 @@ SURROGATE_ESCAPE = 0xDC80  # bytes that are not UTF-8 are matched as the lone su
 def _code_points_matching(source: str) -> np.ndarray:
     """Find the code points that a one-character expression matches, bool[0x110000].
 
-    The `regex` package is asked, so that its Unicode is ours; but not for a set of ranges in hexadecimal alone: it looks
-    at each of them for each character, and takes 4 s for 8,000.
+    The `regex` package is asked, so that its Unicode is ours; but not for ranges in hexadecimal alone: it looks at
+    each range for each character, and takes 4 s for 8,000.
     """
     found = np.zeros(N_CODE_POINTS, bool)
     if listed := regex.fullmatch(r"\[(\^?)(?:\\U([\da-f]{8})-\\U([\da-f]{8}))+\]", source):
@@ -1748,7 +1756,7 @@ PatternSource = Step | Sequence[Step]
 NO_RULES = np.zeros((0, 3), bool)
 
 
-def _named_steps(step: Step) -> tuple[Step, ...]:
+def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
     """Look up the steps of a name in PATTERNS, and check others; a Split that isolates becomes its expression."""
     if isinstance(step, Split):
         require(step.behavior in BEHAVIORS, f"{step.behavior!r} is none of the behaviors {', '.join(BEHAVIORS)}")
@@ -4431,18 +4439,22 @@ SPECIAL_TOKENS_AT = ("first", "after-bytes", "last")
 
 
 def build_vocabulary(
-    learned: Learned, special_tokens: Sequence[str] = (), special_tokens_at: str = "first"
+    learned: Learned,
+    special_tokens: Sequence[str] = (),
+    special_tokens_at: str = "first",
+    byte_tokens: Sequence[str] = (),
 ) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
     """Number the tokens: the alphabet (bytes in BYTE_ORDER), then what was merged; and the special tokens among them.
 
-    They are "first", as Hugging Face's trainer has them, "after-bytes", or "last", as in GPT-2. Returns the vocabulary,
-    id -> bytes, and the merges as pairs of bytes.
+    They are "first", as Hugging Face's trainer has them, "after-bytes", or "last", as in GPT-2. Tokens of single bytes
+    in a vocabulary of characters are before the alphabet. Returns the vocabulary, id -> bytes, and the merges as pairs
+    of bytes.
     """
     check_special_tokens_at(special_tokens_at)
     tokens, n_letters = learned.tokens, len(learned.alphabet)
     order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
-    in_order = [*(tokens[k] for k in order), *tokens[n_letters:]]
-    at = {"first": 0, "after-bytes": n_letters, "last": len(in_order)}[special_tokens_at]
+    in_order = [*map(str.encode, byte_tokens), *(tokens[k] for k in order), *tokens[n_letters:]]
+    at = {"first": 0, "after-bytes": len(byte_tokens) + n_letters, "last": len(in_order)}[special_tokens_at]
     in_order[at:at] = [text.encode() for text in special_tokens]
     return dict(enumerate(in_order)), learned.merges
 
@@ -4453,11 +4465,10 @@ def check_special_tokens_at(special_tokens_at: str) -> None:
     require(special_tokens_at in SPECIAL_TOKENS_AT, f"special_tokens_at is {places}, not {special_tokens_at!r}")
 
 
-def check_vocab_size(vocab_size: int, special_tokens: Sequence[str]) -> None:
-    """Check that a vocabulary has room for the bytes and the special tokens, and that its ids are in range."""
-    least = 256 + len(special_tokens)
-    if vocab_size < least:
-        raise InputError(f"a vocabulary of {vocab_size} is too small: 256 bytes and the special tokens make {least}")
+def check_vocab_size(vocab_size: int, least: int) -> None:
+    """Check that a vocabulary has room for what is in it before the training, and that its ids are in range."""
+    what = "256 bytes and the special tokens" if least >= 256 else "one character and the special tokens"
+    require(vocab_size >= least, f"a vocabulary of {vocab_size} is too small: {what} make {least}")
     require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
 
 
@@ -4640,11 +4651,17 @@ def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
     return TokenBytes(_with_padding(b"".join(vocab.values())), starts, sizes)
 
 
+def _stand_ins(model: Model) -> set[bytes]:
+    """List the tokens that stand for what is unknown."""
+    return {
+        *(_FALLBACK_TOKENS if model.byte_fallback else ()),
+        *([model.unk_token.encode()] if model.unk_token else ()),
+    }
+
+
 def _ids_by_token(model: Model) -> dict[bytes, int]:
-    """Map tokens to ids: those that text may become, but none that stand for what is unknown."""
-    unknown = set()
-    if model.alphabet == "characters" and model.merges is None:  # merges make what they name
-        unknown = {*(_FALLBACK_TOKENS if model.byte_fallback else ()), (model.unk_token or "").encode()}
+    """Map the tokens to ids that text may become by itself. A merge may make what stands for something unknown."""
+    unknown = _stand_ins(model) if model.alphabet == "characters" and model.merges is None else ()
     return {token: id for id in model.ordinary if (token := model.vocab[id]) not in unknown}
 
 
@@ -4999,6 +5016,21 @@ def _final_merges(ids, tokens, tables, pairs, out):
                 pairs[k, 0], pairs[k, 1] = out[0], out[1]
 
 
+def _merged_ids(model: Model) -> np.ndarray:
+    """List the tokens of several letters; where the model has ranks, the first to be merged is the first."""
+    letters = (
+        (lambda token: _code_point(token) >= 0) if model.alphabet == "characters" else (lambda token: len(token) == 1)
+    )
+    ids = np.array(sorted(id for token, id in _ids_by_token(model).items() if not letters(token)), np.int64)
+    if model.merges is not None or model.scores is None:
+        return ids
+    ranks = _score_ranks(model)[ids]
+    require(
+        len(set(ranks.tolist())) == len(ids), "two tokens have the same score: no list of merges says which is first"
+    )
+    return ids[np.argsort(ranks)]
+
+
 def final_merges(model: Model, ids: np.ndarray) -> np.ndarray:
     """Compute the final merge of each token: the two ids that become it, int64[K, 2]; -1 where merges do not reach it.
 
@@ -5010,6 +5042,157 @@ def final_merges(model: Model, ids: np.ndarray) -> np.ndarray:
     out = np.empty(tokens.sizes.max(), np.uint32)
     _final_merges(np.asarray(ids, np.int64), tokens, bpe_tables(model), pairs, out)
     return pairs
+
+
+@kernel
+def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
+    """Write the ids of words, and where those of each end; a letter that has no id becomes the one behind the last."""
+    letter_ids, at, unknown = tables.letter_ids, 0, np.int32(MAX_ID)
+    for letter in range(len(letter_ids)):
+        if letter_ids[letter] < 0:
+            letter_ids[letter] = unknown
+    for w in range(len(offsets) - 1):
+        at += segment_bpe(text, offsets[w], offsets[w + 1] - offsets[w], tables, scratch, ids, at)
+        id_offsets[w + 1] = at
+    return at
+
+
+def words_of_model(model: Model, words: Words) -> Words:
+    """Segment words over the single bytes into the tokens of a BPE, which are their alphabet, in the order of ids.
+
+    Letters that are no token split a word. What `learn` makes of the result are further merges, for `extend_model`:
+    those that a training of the model on these words would have made next. The model's own pattern is not asked: words
+    may reach across the ends of its pretokens (SuperBPE, Liu et al. 2025), and then its merges do, too, as they will
+    when the new model encodes.
+
+    >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
+    >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
+    array([2, 2, 1, 0], dtype=int32)
+    """
+    require(model.kind == "bpe", f"a model of the kind {model.kind!r} has no merges that others could follow")
+    require(words.alphabet is BYTES, "only words over the 256 bytes can be segmented by a model")
+    stand_ins = _stand_ins(model)
+    kept = [id for id in model.ordinary if model.vocab[id] not in stand_ins]
+    symbol_of = np.full(MAX_ID + 1, -1, np.int32)
+    symbol_of[kept] = np.arange(len(kept))
+    ids, offsets = np.empty(len(words.symbols) + 2, np.uint32), np.zeros_like(words.offsets)
+    text, scratch = _with_padding(words.symbols.astype(np.uint8)), np.empty(MAX_LINEAR_MERGE, np.uint64)
+    n = _segment_words(text, words.offsets, bpe_tables(model), scratch, ids, offsets)
+    return _split_at_unknown(symbol_of[ids[:n]], offsets, words.counts, [model.vocab[id] for id in kept])
+
+
+def extend_model(model: Model, learned: Learned, pattern: PatternSource | None = None) -> Model:
+    """Add the merges that were learnt on `words_of_model` to a model; returns a new one, with another pattern if given.
+
+    All ids stay, those of special tokens, too; new tokens get those behind the largest. A model whose ids or scores are
+    the ranks gets merges. Where a new merge makes a token that the old ones did not reach, it keeps its id.
+
+    >>> model = Model({0: b"a", 1: b"b", 2: b"<s>"}, [], {"<s>": 2})
+    >>> words = words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1}))
+    >>> extended = extend_model(model, learn(words, 4))
+    >>> extended.merges, extended.vocab[3], extended.vocab[4]
+    ([(b'a', b'b'), (b'ab', b'ab')], b'ab', b'abab')
+    """
+    merges, unreachable = _as_merges(model)
+    known = {model.vocab[id] for id in model.ordinary}
+    new = (token for token in learned.tokens[len(learned.alphabet) :] if token not in known)
+    return dataclasses.replace(
+        model,
+        vocab=model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1)),
+        merges=[*merges, *learned.merges],
+        scores=None,
+        ignore_merges=bool(unreachable) or model.ignore_merges,
+        pattern=model.pattern if pattern is None else pattern,
+    )
+
+
+def _letters_and_tokens(model: Model) -> tuple[set[str], set[str]] | None:
+    """List the characters that are tokens, and the tokens of several characters that text may become.
+
+    None where a part of a text can be segmented otherwise alone, even if no token reaches across its ends: a word that
+    is looked up whole, or is unknown as a whole; merges of what stands for something unknown.
+    """
+    by_merges = model.kind == "bpe" and model.merges is not None
+    looked_up = model.ignore_merges or (model.kind == "bpe" and model.merges is None and model.scores is None)
+    if model.alphabet == "bytes" or looked_up or model.kind == "wordpiece":
+        return None
+    if by_merges and not _stand_ins(model).isdisjoint(itertools.chain.from_iterable(model.merges)):
+        return None
+    tokens = _ids_by_token(model)
+    made = {left + right for left, right in model.merges} if by_merges else tokens
+    letters = {chr(code_point) for code_point in map(_code_point, tokens) if code_point >= 0}
+    return letters, {text for token in made if len(text := token.decode("utf-8", "replace")) > 1}
+
+
+def _connected(pairs: Iterable[tuple[str, str]]) -> list[set[str]]:
+    """Gather characters in sets, so that both of a pair are in the same one; the largest is the first."""
+    set_of: dict[str, set[str]] = {}
+    for left, right in pairs:
+        smaller, larger = sorted((set_of.get(left, {left}), set_of.get(right, {right})), key=len)
+        if smaller is not larger:
+            larger |= smaller
+        set_of.update(dict.fromkeys(larger if len(smaller) == len(larger) == 1 else smaller, larger))
+    return sorted({id(found): found for found in set_of.values()}.values(), key=len, reverse=True)
+
+
+def _write_set(characters: set[str], negated: bool = False) -> str:
+    """Write a set of characters as a regular expression of ranges."""
+    code_points = np.array(sorted(map(ord, characters)))
+    runs = np.split(code_points, np.flatnonzero(np.diff(code_points) > 1) + 1)
+    ranges = (rf"\U{run[0]:08x}-\U{run[-1]:08x}" for run in runs)
+    return f"[{'^' * negated}{''.join(ranges)}]"
+
+
+MAX_SETS = 16  # of characters in `exact_pattern`; smaller ones are taken together
+
+
+def exact_pattern(model: Model) -> str:
+    r"""Compute a regular expression that cuts text where no token of a model of characters reaches across.
+
+    Its pretokens can be segmented one by one, and kept in the cache, though the model takes a whole text for one word,
+    as those of SentencePiece do. It is "none" where that would not be exact.
+
+        ▁*(?:[set]+|[set]+|…)|▁+|[\s\S]
+
+    Two characters that are beside each other in a token are in the same set; what is beside nothing but ▁ is in the
+    last one. The mark ▁, or in a model without it a space, is in none if in no token anything else is before it. Where
+    it is never before anything else, the pattern is (?:[set]+|…)▁*|▁+|[\s\S]; else it is a character like any other.
+
+    Proof. Let the pattern cut between x and y. They are in different sets, or one is in no token with others; or y is
+    the mark, and x is not; or x is the mark, and y in no set. In no token is x before y, so no segment reaches across.
+    A merge across the cut would make such a token, and merges on one side of it do not see the other side. A longest
+    match ends there. A sum of scores is that of the two sides, and greatest if both are. An unknown character becomes
+    the same in each part; but where several in a row become one token, all unknown ones are in one set, also with the
+    neighbours that they have in tokens.
+
+    >>> vocab = dict(enumerate("▁ a b c d ▁a ab".encode().split()))
+    >>> pattern = exact_pattern(Model(vocab, [("▁".encode(), b"a"), (b"a", b"b")], alphabet="characters"))
+    >>> regex.findall(pattern, "▁ab▁acd▁▁")
+    ['▁ab', '▁a', 'c', 'd', '▁▁']
+    """
+    letters, tokens = _letters_and_tokens(model) or (set(), set())
+    pairs = set(itertools.chain.from_iterable(map(itertools.pairwise, tokens)))
+    mark = "▁" if "▁" in letters else " "
+    begins = all(left == mark for left, right in pairs if right == mark)
+    ends = all(right == mark for left, right in pairs if left == mark)
+    if mark not in letters or not (begins or ends):
+        mark = ""
+    sets = _connected(pair for pair in pairs if mark not in pair)
+    beside_mark = {*itertools.chain.from_iterable(pairs)}.difference(mark, *sets)
+    if rest := beside_mark.union(*sets[MAX_SETS:]):
+        sets[MAX_SETS:] = [rest]
+    expressions = [_write_set(found) for found in sets]
+    if model.fuse_unk and not model.byte_fallback:
+        expressions = [_write_set(found) for found in sets if found <= letters]
+        known = letters.difference(*(found for found in sets if not found <= letters))
+        expressions = [*expressions, _write_set(known, negated=True)] if known else []
+    if not expressions:
+        return "none"
+    words, any_character = f"(?:{'|'.join(one + '+' for one in expressions)})", r"[\U00000000-\U0010ffff]"
+    if not mark:
+        return f"{words}|{any_character}"
+    mark = _write_set({mark})
+    return f"{mark}*{words}|{mark}+|{any_character}" if begins else f"{words}{mark}*|{mark}+|{any_character}"
 
 
 def _segment(text, start, size, tables, scratch, ids, at):
@@ -5395,38 +5578,39 @@ def _is_longer(text, start, stop, n):
     return n < 0
 
 
+@inline_kernel
+def _write_unknown(unknown, ids, at):
+    """Write the id of an unknown word; returns 1, or -1 if there is no such id."""
+    ids[at] = max(unknown, 0)
+    return 1 if unknown >= 0 else -1
+
+
 @kernel
 def segment_wordpiece(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if it has no id.
 
-    Tokens are whole characters. So they are cut at whole characters, too, and what is not UTF-8 cannot be cut.
+    Tokens are whole characters; so words are cut between characters, too, and what is not UTF-8 is unknown.
     """
     edges, nodes, popped, between = tables.trie.edges, tables.nodes, tables.popped, tables.between
     position, stop, node, n = start, start + size, i64(0), 0
-    is_cut = (size <= tables.max_chars or not _is_longer(text, start, stop, tables.max_chars)) and (
-        not between or text[start] != 0xFF
-    )
-    while is_cut and (position < stop or node != between):
+    is_long = size > tables.max_chars and _is_longer(text, start, stop, tables.max_chars)
+    if is_long or (between and text[start] == 0xFF):
+        return _write_unknown(tables.unknown, ids, at)
+    while position < stop or node != between:
         child = _trie_child(node, text[position], edges) if position < stop else NO_CHILD
         if child >= 0:
             node = child
             position += 1
             continue
         k, node = i64(nodes[node].popped), i64(nodes[node].link)
-        is_cut = node >= 0
-        if is_cut:
-            n += popped[k].number
-        i = at + n
-        while is_cut and k >= 0:
+        if node < 0:
+            return _write_unknown(tables.unknown, ids, at)
+        i = n = n + popped[k].number
+        while k >= 0:
             i -= 1
-            ids[i] = popped[k].id
+            ids[at + i] = popped[k].id
             k = i64(popped[k].before)
-    if is_cut:
-        return n
-    if tables.unknown < 0:
-        return -1
-    ids[at] = tables.unknown
-    return 1
+    return n
 
 
 class LearnedWordPiece(NamedTuple):
@@ -5496,11 +5680,9 @@ class _Likelihood:
 def _score(pair, totals, least):
     """Compute count(ab) / (count(a) * count(b)) in float64; 0 for a pair that is rare.
 
-    The count of a pair, an upper bound, is lowered to those of its symbols.
+    Where a symbol is used up, the total is 0, but the count may be stale: 1 then keeps the score an upper bound.
     """
-    a, b = totals[pair.left], totals[pair.right]
-    if pair.count > min(a, b):
-        pair.count = min(a, b)
+    a, b = max(totals[pair.left], 1), max(totals[pair.right], 1)
     return pair.count / (np.float64(a) * np.float64(b)) if pair.count >= least else 0.0
 
 
@@ -5527,16 +5709,11 @@ def _choose_best(c, likelihood, learner):
 def _update_scores(a, likelihood, learner):
     """Compare the pairs of a symbol, whose total has fallen, with the best of their blocks; drop what is rare."""
     pairs, totals, heads, following = learner.pairs, likelihood.totals, likelihood.heads, likelihood.following
-    best, scores, before, k = likelihood.best, likelihood.scores, -1, heads[a]
+    best, scores, least, before, k = likelihood.best, likelihood.scores, learner.min_frequency, -1, heads[a]
     _choose_best(a, likelihood, learner)
     while k >= 0:
-        pair, count, after = pairs[k], pairs[k].count, following[k]
-        score, c = _score(pair, totals, learner.min_frequency), pair.left + pair.right - a
-        if k == best[c] and pair.count < count:
-            _choose_best(c, likelihood, learner)
-        elif k == best[c]:
-            scores[c] = score
-        elif score > scores[c] or (score == scores[c] > 0 and _is_preferred(k, best[c], learner)):
+        after, score, c = following[k], _score(pairs[k], totals, least), pairs[k].left + pairs[k].right - a
+        if score > scores[c] or (score == scores[c] > 0 and _is_preferred(k, best[c], learner)):
             best[c], scores[c] = k, score
         if score > 0:
             before = k
@@ -5697,7 +5874,7 @@ def learn_wordpiece(
 SIZE_BITS, SIZE_MASK = u64(6), u64(63)  # of an edge: id << 6 | characters - 1
 MAX_TOKEN_CHARS = 64
 LATTICE_PARTS = 8  # that threads may work at; their number is fixed, since sums of floats depend on it
-RADIX_BITS = 11
+RADIX_BITS = 12
 TINY, HUGE = 2.0**-100, 2.0**100  # probabilities below are scaled up, so that words of any length have one
 LEAST_EXPECTED = 0.5  # times that a token is expected in the corpus; what is rarer is dropped, as in SentencePiece
 
@@ -5706,8 +5883,8 @@ class LearnedUnigram(NamedTuple):
     """Tokens with their scores, the best first.
 
     >>> learned = learn_unigram(Words.from_counts({b"abab": 9, b"ab": 5, b"ba": 1}), 258)
-    >>> learned.tokens[:2], len(learned.tokens)
-    ([b'ab', b'abab'], 258)
+    >>> learned.tokens[:2], learned.scores[:2].round(2).tolist(), learned.merges
+    ([b'abab', b'ab'], [-2.88, -3.27], None)
     """
 
     tokens: list[bytes]
@@ -6014,10 +6191,28 @@ def _digamma(x: np.ndarray) -> np.ndarray:
     return np.log(y) + z * (1 / 24 - z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720))) - below
 
 
+@kernel
+def _hash_words(symbols, offsets):
+    """Hash each word."""
+    hashes = np.zeros(len(offsets) - 1, np.uint64)
+    for w in range(len(hashes)):
+        for k in range(offsets[w], offsets[w + 1]):
+            hashes[w] = _mix(hashes[w], u64(symbols[k]))
+    return hashes
+
+
+def _in_order(words: Words) -> Words:
+    """Sort words by a hash of theirs: their order decides how sums of floats are rounded, and the result must not."""
+    order, sizes = np.argsort(_hash_words(*words[:2]), kind="stable"), np.diff(words.offsets)
+    offsets = np.append(0, np.cumsum(sizes[order]))
+    moved = np.repeat(words.offsets[order] - offsets[:-1], sizes[order])
+    return Words(words.symbols[moved + np.arange(len(moved))], offsets, words.counts[order], words.alphabet)
+
+
 def _best_first(values: np.ndarray, n: int) -> np.ndarray:
     """Find the indices of the n greatest values, the greatest first; of equal ones the first."""
     chosen = np.arange(len(values))
-    if n < len(values):
+    if 0 < n < len(values):
         chosen = np.flatnonzero(values >= np.partition(values, len(values) - n)[len(values) - n])
     return chosen[np.argsort(-values[chosen], kind="stable")][:n]
 
@@ -6027,6 +6222,7 @@ class _UnigramLearner:
 
     def __init__(self, words: Words, seed_size: int, longest: int):
         """Begin with the alphabet and the substrings with the greatest number of characters times occurrences."""
+        words = _in_order(words)
         word_of = np.repeat(np.arange(len(words.counts), dtype=np.int32), np.diff(words.offsets))
         order = _sort_suffixes(words, longest)
         nodes = _list_substrings(order, *words[:3], word_of, longest)
@@ -6044,7 +6240,7 @@ class _UnigramLearner:
 
     @property
     def n_tokens(self) -> int:
-        return np.count_nonzero(self.probabilities)
+        return int(np.count_nonzero(self.probabilities))
 
     @property
     def scores(self) -> np.ndarray:
@@ -6119,6 +6315,7 @@ def learn_unigram(
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learned = learn_unigram(words, 260, on_round=lambda n, likelihood: rounds.append(n))
     >>> sorted(learned.tokens, key=len)[-4:], rounds
+    ([b'low', b'lower', b'newest', b'widest'], [260])
     """
     n, a = len(words.symbols), len(words.alphabet)
     require(0 < n < 2**31, "there are no words to learn from" if n == 0 else "words of 2**31 symbols are too many")
@@ -6386,7 +6583,7 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
     last, sums, following = np.empty(size + 1, np.int64), np.empty(size + 1), np.zeros(size + 1, np.int64)
     node = 0
     while node < size:
-        _, following[node] = _list_edges(text, start, node, node, edges, values, unknown, found)
+        _, following[node] = _list_edges(text, start, node, size, edges, values, unknown, found)
         node = following[node]
     sums[size] = 0.0
     for node in range(size - 1, -1, -1):
@@ -6629,8 +6826,7 @@ def _as_merges(model: Model) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
         return model.merges, []
     if model.scores is not None:
         return _merges_by_score(model), []
-    vocab, name_of = model.vocab, _name_of(model)
-    ids = np.array([id for id in model.ordinary if len(name_of(vocab[id])) > 1], np.int64)
+    vocab, ids = model.vocab, _merged_ids(model)
     pairs = final_merges(model, ids)
     unreachable = [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()]
     if model.merges is not None:
@@ -7945,7 +8141,12 @@ class Tokenizer:
                 return take(ids[:n])
         finally:
             self._idle.append(thread)
-        byte = next(byte for byte in bytes(text[-1 - n :]) if bytes([byte]) not in self._ids)
+        word = bytes(text[-1 - n :])
+        if self.model.alphabet == "characters":
+            letters = word.decode("utf-8", "surrogateescape")
+            letter = next(letter for letter in letters if letter.encode("utf-8", "surrogateescape") not in self._ids)
+            raise InputError(f"the character {letter!r} is not in the vocabulary, which has no token for the unknown")
+        byte = next(byte for byte in word if bytes([byte]) not in self._ids)
         raise InputError(f"the byte 0x{byte:02X} is not in the vocabulary")
 
     def encode_batch(
@@ -8379,38 +8580,171 @@ def decode_file(
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class Family(NamedTuple):
+    """What `train` makes of a family of models if it is not told otherwise."""
+
+    kind: str  # of the model, a name in KINDS
+    alphabet: str
+    pattern: str
+    learner: str  # the kind whose `learn` is used
+    mark: str = ""  # with characters
+    unk_token: str = "<unk>"  # with characters
+    subword_prefix: str = ""
+
+
+FAMILIES = {
+    "bpe": Family("bpe", "bytes", "gpt2", "bpe", mark="▁"),
+    "wordpiece": Family("wordpiece", "characters", "bert", "wordpiece", unk_token="[UNK]", subword_prefix="##"),
+    "unigram": Family("unigram", "characters", "gpt2", "unigram", mark="▁"),
+    "longest": Family("wordpiece", "bytes", "gpt2", "bpe"),
+}
+ALPHABETS = ("bytes", "characters")
+BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
+_BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
+NORMALIZERS = {name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt")} | {
+    "strip-accents": {"type": "StripAccents"},
+    "bert": _BERT | {"lowercase": True},
+    "bert-cased": _BERT | {"lowercase": False},
+}
+
+
+@dataclasses.dataclass
+class _Plan:
+    """What a training makes, decided before any text is read."""
+
+    learner: Callable
+    fields: dict  # of the model: those that do not come from the text
+    special_tokens: list[str]
+    vocab_size: int
+    special_tokens_at: str
+    coverage: float
+    rules: dict  # keywords of the learner
+    base: Model | None = None  # to go on from
+
+    @property
+    def byte_tokens(self) -> tuple[str, ...]:
+        """The tokens of single bytes in a vocabulary of characters."""
+        return BYTE_TOKENS if self.fields.get("byte_fallback") else ()
+
+    @property
+    def n_symbols(self) -> int:
+        """Count the tokens that the learner may use."""
+        return self.vocab_size - len(self.special_tokens) - len(self.byte_tokens)
+
+    def source(self, files: Sequence[Path], text_field: str | None) -> Source:
+        """Make the Source of the text. What spells a byte token ends a document: it must not be learnt."""
+        pattern, normalizer = Pattern(self.fields["pattern"]), self.fields["normalizer"]
+        special_tokens = [*self.special_tokens, *self.byte_tokens]
+        return Source(files, pattern, special_tokens, text_field, normalizer=normalizer)
+
+    def learn(self, words: Words, progress: bool = False) -> Learned:
+        """Learn from words of bytes, over the alphabet of the plan."""
+        n_symbols = self.n_symbols
+        if self.base:
+            words = words_of_model(self.base, words)
+            n_symbols = len(words.alphabet) + self.vocab_size - len(self.base.vocab)
+        elif self.fields["alphabet"] == "characters":
+            words = words.as_characters(self.coverage)
+            require(
+                len(words.alphabet) <= n_symbols,
+                f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {self.vocab_size:,} "
+                f"has room for {max(n_symbols, 0):,}: raise vocab_size, or keep the most frequent (coverage 0.9995)",
+            )
+        return self.learner(words, n_symbols, progress=progress, **self.rules)
+
+    def model(self, learned: Learned) -> Model:
+        """Make the model of what was learnt."""
+        if self.base:
+            return extend_model(self.base, learned, self.fields["pattern"])
+        vocab, merges = build_vocabulary(learned, self.special_tokens, self.special_tokens_at, self.byte_tokens)
+        scores = getattr(learned, "scores", None)
+        if scores is not None:
+            score_of = dict(zip(learned.tokens, scores.tolist(), strict=True))
+            scores = np.array([score_of.get(vocab[id], 0.0) for id in range(len(vocab))])
+        return Model(vocab, merges, self.special_tokens, scores=scores, **self.fields)
+
+
+def _plan_steps(family: Family, alphabet: str, pattern: PatternSource | None, mark: str | None) -> dict:
+    """Choose the steps around a model: the pattern, and the decoder."""
+    if mark is None:
+        mark = family.mark if alphabet == "characters" else ""
+    require(not mark or alphabet == "characters", "a mark goes with characters: alphabet bytes has none")
+    require(len(mark) <= 1 and not mark.isspace(), f"a mark is one character that is no white space, not {mark!r}")
+    if not mark:
+        decoder = [{"type": "WordPiece", "prefix": family.subword_prefix, "cleanup": True}]
+        decoder = decoder if family.subword_prefix else [{"type": "Fuse"}] * (alphabet == "characters")
+        return {"pattern": pattern or family.pattern, "decoder": decoder}
+    spaces_come_back = mark == "▁"  # any other one marks where a word begins, and white space is left out
+    steps = pattern or (family.pattern if spaces_come_back else "whitespace-split")
+    steps = [steps] if isinstance(steps, (str, Metaspace)) else list(steps)
+    if spaces_come_back:
+        replace = {"type": "Replace", "pattern": {"String": mark}, "content": " "}
+        decoder = [replace, {"type": "ByteFallback"}, {"type": "Fuse"}]
+        return {"pattern": [*steps, Metaspace(mark, "never")], "decoder": decoder}
+    decoder = [{"type": "Metaspace", "replacement": mark, "prepend_scheme": "always", "split": True}]
+    return {"pattern": [*steps, Metaspace(mark, "always")], "decoder": decoder}
+
+
+def _plan_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
+    """Look up the steps of a normalizer by their names."""
+    steps = []
+    for step in [normalizer] if isinstance(normalizer, str) else normalizer:
+        known = isinstance(step, dict) or step in NORMALIZERS
+        require(known, f"no normalizer is named {step!r}; there are {', '.join(NORMALIZERS)}")
+        steps.append(step if isinstance(step, dict) else NORMALIZERS[step])
+    return steps
+
+
+def _choose_rules(learner: Callable, **rules: object) -> dict:
+    """Keep the options that a learner has; raises InputError for another one that is not at its default."""
+    known = inspect.signature(learner).parameters
+    defaults = {"tie_break": "bytes", "score": "likelihood", "min_frequency": 1}
+    for name, value in rules.items():
+        require(name in known or value == defaults[name], f"{name}={value!r} is not for this kind of model")
+    return {name: value for name, value in rules.items() if name in known}
+
+
 class Training(NamedTuple):
     """Everything that a training measured; as a string, what a person wants to know of it."""
 
     tokenizer: Tokenizer
     counted: CorpusCounts
-    merges: Learned
+    learned: Learned
     seconds: dict[str, float]  # by stage
     files: Sequence[Path]  # what was read
     vocab_size: int  # as it was asked for
 
     def __str__(self) -> str:
-        counted, counts, n_tokens = self.counted, self.merges.counts, self.merges.n_tokens
-        m, special, peak = len(counts), self.tokenizer.special_tokens.values(), peak_memory()
+        counted, special, peak = self.counted, self.tokenizer.special_tokens.values(), peak_memory()
         ordinary = (self.tokenizer.vocab[id] for id in self.tokenizer.vocab.keys() - special)
         longest = (token.decode("utf-8", "replace") for token in sorted(ordinary, key=lambda t: (-len(t), t))[:8])
-        now, half, quarter = (counted.n_bytes / n_tokens[k] for k in (m, m // 2, m // 4))
         rows = [
             ("read", f"{counted.n_bytes:,} bytes in {counted.n_documents:,} documents, from {_name_some(self.files)}"),
             ("pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"),
-            ("merges", f"{m:,}; the last pair occurred {counts[-1]:,} times" if m else "0"),
+            *self._learned_rows(),
             ("vocabulary", f"{len(self.tokenizer):,} tokens, {len(special)} of them special"),
-            (
-                "compression",
-                f"{now:.2f} bytes per token ({half:.2f} with half the merges, {quarter:.2f} with a quarter)",
-            ),
+        ]
+        if len(self.tokenizer) < self.vocab_size:
+            rows.append(("", f"fewer than the {self.vocab_size:,} asked for: no pair is left that may be merged"))
+        rows += [
             ("longest", " ".join(repr(t if len(t) <= 24 else f"{t[:20]}…×{len(t)}") for t in longest)),
             ("seconds", ", ".join(f"{name} {spent:.2f}" for name, spent in self.seconds.items())),
             ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
         ]
-        if len(self.tokenizer) < self.vocab_size:
-            rows.insert(4, ("", f"fewer than the {self.vocab_size:,} asked for: no pair is left that may be merged"))
         return "\n".join(f"{name:12s} {text}" for name, text in rows)
+
+    def _learned_rows(self) -> Iterator[tuple[str, str]]:
+        """Describe what was learnt."""
+        if likelihoods := getattr(self.learned, "likelihoods", None):
+            yield "likelihood", " ".join(f"{value:.4f}" for value in likelihoods) + " a character, after each round"
+            return
+        counts = self.learned.counts
+        yield "merges", f"{len(counts):,}; the last pair occurred {counts[-1]:,} times" if len(counts) else "0"
+        n_tokens, m = getattr(self.learned, "n_tokens", None), len(counts)
+        if n_tokens is not None:
+            now, half, quarter = (self.counted.n_bytes / n_tokens[k] for k in (m, m // 2, m // 4))
+            halves = f"{half:.2f} with half the merges, {quarter:.2f} with a quarter"
+            yield "compression", f"{now:.2f} bytes per token ({halves})"
 
 
 def _name_some(files: Sequence[Path]) -> str:
@@ -8424,8 +8758,17 @@ def train(
     vocab_size: int = 8192,
     special_tokens: Sequence[str] = (),
     *,
-    pattern: str | Sequence[str] = "gpt2",
+    model: str = "bpe",
+    alphabet: str | None = None,
+    pattern: PatternSource | None = None,
+    mark: str | None = None,
+    normalizer: Sequence[str] = (),
+    coverage: float = 1.0,
+    byte_fallback: bool = False,
+    unk_token: str | None = None,
+    from_: str | os.PathLike | Model | None = None,
     tie_break: str = "bytes",
+    score: str = "likelihood",
     min_frequency: int = 1,
     workers: int | None = None,
     text_field: str | None = None,
@@ -8438,9 +8781,21 @@ def train(
                        sources of Python's standard library
     vocab_size         tokens in all
     special_tokens     strings that end documents, and are not learnt from
-    pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, none, or a regular expression
+    model              bpe; wordpiece; unigram; or longest: the longest token of a vocabulary that bpe has learnt
+    alphabet           what tokens are made of: bytes, or characters; the default is bytes with bpe and longest
+    pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split, none, or a
+                       regular expression; the default is bert with wordpiece, else gpt2
+    mark               with characters: ▁ is written for each space, and comes back as one; any other character marks
+                       where a word begins, and white space is left out. The default is ▁ with bpe and unigram
+    normalizer         changes text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
+    coverage           with characters: the share of all occurrences that the characters in the vocabulary make up
+    byte_fallback      with characters: one that is not in the vocabulary becomes tokens of its bytes
+    unk_token          with characters and no byte_fallback: what it becomes; the default is <unk> or, with wordpiece,
+                       [UNK]
+    from_              a model, whose merges are gone on from; its tokens keep their ids
     tie_break          which of two equally frequent pairs is merged first: bytes, the one with the greater bytes, or
                        ids, the one with the smaller ids (the rule of Hugging Face)
+    score              which pair a wordpiece merges: likelihood, count(ab) / (count(a) * count(b)), or count
     min_frequency      merge no pair that is rarer
     workers            processes that scan; one a core if not given. The result never depends on it
     text_field         where a line of a .jsonl file has its text; "text" if not given
@@ -8452,34 +8807,107 @@ def train(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("low low lower<|end|>newest")
     ...     training = train(folder, 260, ["<|end|>"])
-    >>> training.merges.counts.tolist(), training.counted.n_documents
+    >>> training.learned.counts.tolist(), training.counted.n_documents
     ([3, 3, 2], 2)
     """
-    special_tokens = check_special_tokens(special_tokens)
-    check_vocab_size(vocab_size, special_tokens)
-    check_special_tokens_at(special_tokens_at)
-    require(min_frequency <= MAX_COUNT, f"no pair occurs {min_frequency} times: counts have 64 bits")
-    rules = {"tie_break": tie_break, "min_frequency": min_frequency}
+    plan = call_with(_plan_training, **locals())
     engine = Engine(workers, progress=progress)
     files = standard_library() if inputs is None else find_files(inputs)
     seconds: dict[str, float] = {}
     with stage("compile", seconds):
-        source = Source(files, Pattern(pattern), special_tokens, text_field)
+        source = plan.source(files, text_field)
         if source.pattern.warning:
             warnings.warn(source.pattern.warning, stacklevel=2)
         with engine.progress_bar("compile", 1, " set of kernels") as bar:
             compile_counting(source.pattern)
-            learn(Words.from_counts({b"aa": 1}), 257, **rules)
+            learn(Words.from_counts({b"aa": 1}), 257)
             bar.update()
     with stage("scan", seconds):
         counted = count(source, engine)
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn", seconds):
-        merges = learn(counted.words, vocab_size - len(special_tokens), **rules, progress=progress)
+        learned = plan.learn(counted.words, progress)
     with stage("vocabulary", seconds):
-        vocab, pairs = build_vocabulary(merges, special_tokens, special_tokens_at)
-        tokenizer = Tokenizer(vocab, pairs, special_tokens, pattern)
-    return Training(tokenizer, counted, merges, seconds, files, vocab_size)
+        tokenizer = Tokenizer.from_model(plan.model(learned))
+    return Training(tokenizer, counted, learned, seconds, files, vocab_size)
+
+
+def _plan_training(
+    *,
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    special_tokens_at: str,
+    model: str,
+    alphabet: str | None,
+    pattern: PatternSource | None,
+    mark: str | None,
+    normalizer: str | Sequence[str | dict],
+    coverage: float,
+    byte_fallback: bool,
+    unk_token: str | None,
+    from_: str | os.PathLike | Model | None,
+    tie_break: str,
+    score: str,
+    min_frequency: int,
+) -> _Plan:
+    """Decide what a training makes; raises InputError for what does not go together. See `train`."""
+    require(min_frequency <= MAX_COUNT, f"no pair occurs {min_frequency} times: counts have 64 bits")
+    require(model in FAMILIES, f"no family of models is named {model!r}; there are {', '.join(FAMILIES)}")
+    check_special_tokens_at(special_tokens_at)
+    special_tokens, family = check_special_tokens(special_tokens), FAMILIES[model]
+    learner = KINDS[family.learner].learn
+    rules = _choose_rules(learner, tie_break=tie_break, score=score, min_frequency=min_frequency)
+    if from_ is not None:
+        require(model == "bpe", "there are merges to go on from in a BPE only")
+        return _plan_from(from_, vocab_size, special_tokens, rules, pattern)
+    alphabet = alphabet or family.alphabet
+    require(alphabet in ALPHABETS, f"the alphabet is {' or '.join(ALPHABETS)}, not {alphabet!r}")
+    require(0 < coverage <= 1, f"coverage is more than 0, and at most 1: not {coverage}")
+    by_characters = alphabet == "characters"
+    if not by_characters:
+        require(
+            coverage == 1 and not byte_fallback, "coverage and byte_fallback go with characters: bytes are all known"
+        )
+        require(not family.subword_prefix, "a wordpiece is made of characters")
+        unk_token = None
+    elif byte_fallback:
+        require(not family.subword_prefix, "byte_fallback is not for a wordpiece")
+        require(unk_token is None, "with byte_fallback nothing is unknown: leave unk_token away")
+    else:
+        unk_token = unk_token or family.unk_token
+        special_tokens = [*special_tokens, *({unk_token} - {*special_tokens})]
+    check_vocab_size(vocab_size, (1 if by_characters else 256) + len(special_tokens) + 256 * byte_fallback)
+    fields = _plan_steps(family, alphabet, pattern, mark) | {
+        "kind": family.kind,
+        "alphabet": alphabet,
+        "normalizer": _plan_normalizer(normalizer),
+        "unk_token": unk_token,
+        "byte_fallback": byte_fallback,
+        "subword_prefix": family.subword_prefix,
+    }
+    return _Plan(learner, fields, special_tokens, vocab_size, special_tokens_at, coverage, rules)
+
+
+def _plan_from(
+    from_: str | os.PathLike | Model,
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    rules: dict,
+    pattern: PatternSource | None,
+) -> _Plan:
+    """Decide how to go on from a model."""
+    base = from_ if isinstance(from_, Model) else load_model(from_)
+    require(base.kind == "bpe", f"there are merges to go on from in a BPE, not in a {base.kind}")
+    require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
+    base = dataclasses.replace(base, pattern=pattern or base.pattern, merges=_as_merges(base)[0], ignore_merges=False)
+    if added := [text for text in special_tokens if text not in base.special_tokens]:
+        base = dataclasses.replace(base, special_tokens=[*base.special_tokens, *added])
+    require(
+        vocab_size > len(base.vocab),
+        f"the model has {len(base.vocab):,} tokens already: a vocabulary of {vocab_size:,} has no room for more",
+    )
+    fields = {"pattern": base.pattern, "normalizer": base.normalizer, "alphabet": base.alphabet}
+    return _Plan(learn, fields, [*base.special_tokens], vocab_size, "last", 1.0, rules, base)
 
 
 def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
@@ -8523,7 +8951,7 @@ def train_bpe_from_counts(
     ([(b'u', b'g'), (b'h', b'ug')], b'hug')
     """
     special_tokens = check_special_tokens(special_tokens)
-    check_vocab_size(vocab_size, special_tokens)
+    check_vocab_size(vocab_size, 256 + len(special_tokens))
     words = Words.from_counts(counts)
     for token in special_tokens:
         for word in counts:
@@ -8543,12 +8971,6 @@ _PYTHON_ONLY = {"allowed_special", "executor", "progress", "options"}  # --no-sp
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)  # of a docstring: a parameter and what it means
 
 
-def _call(function: Callable, *arguments: object, **options: object):
-    """Call a function with arguments, and with those of the options that are parameters of it."""
-    names = inspect.signature(function).parameters.keys() & options
-    return function(*arguments, **{name: options[name] for name in names})
-
-
 def _load_model(model: str, *, encoding: str | None = None, pattern: str | None = None) -> Tokenizer:
     """Load the model of a command.
 
@@ -8564,9 +8986,10 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
 
     out  folder to write
     """
-    config = _call(transformers_config, **options)  # a wrong name must not cost the training
-    make_folder(Path(out))
-    training = _call(train, inputs or None, **options)
+    special_tokens = call_with(_plan_training, **options).special_tokens
+    config = call_with(transformers_config, **options | {"special_tokens": special_tokens})
+    make_folder(Path(out))  # what is wrong must not cost the training
+    training = call_with(train, inputs or None, **options)
     with stage("save", training.seconds):
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
@@ -8583,7 +9006,7 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
     """
     out = options["out"]
     options["allowed_special"] = "none" if no_special else "all"
-    tokenizer = _call(_load_model, model, **options)
+    tokenizer = call_with(_load_model, model, **options)
     if tokenizer.pattern.warning:
         warnings.warn(tokenizer.pattern.warning, stacklevel=2)
     seconds: dict[str, float] = {}
@@ -8591,7 +9014,7 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
         tokenizer.compile_kernels()
     options["progress"] &= out is not None
     with stage("encode", seconds):
-        encoded = _call(encode_files, tokenizer, inputs, **options)
+        encoded = call_with(encode_files, tokenizer, inputs, **options)
     if options["progress"]:
         spent = max(seconds["encode"], 1e-3)
         rates = f"{encoded.bytes / spent / 1e6:,.1f} MB/s, {tqdm.format_sizeof(encoded.tokens / spent)} tokens/s"
@@ -8600,8 +9023,8 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
 
 def _decode_command(model: str, tokens: str, **options) -> None:
     """Turn token ids into text."""
-    tokenizer = _call(_load_model, model, **options)
-    _call(decode_file, tokenizer, tokens, **options)
+    tokenizer = call_with(_load_model, model, **options)
+    call_with(decode_file, tokenizer, tokens, **options)
 
 
 def _convert_command(model: str, *, to: str, out: str, **options) -> None:
@@ -8610,8 +9033,8 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
     to   the format: huggingface, gpt2 or tiktoken
     out  folder to write
     """
-    tokenizer = _call(_load_model, model, **options)
-    tokenizer.model.config |= _call(transformers_config, tokenizer.special_tokens, **options)
+    tokenizer = call_with(_load_model, model, **options)
+    tokenizer.model.config |= call_with(transformers_config, tokenizer.special_tokens, **options)
     tokenizer.save(out, to)
     if options["progress"]:
         print(f"{len(tokenizer):,} tokens, {len(tokenizer.special_tokens)} of them special, written to {out}")
@@ -8627,14 +9050,15 @@ _COMMANDS = {
 
 def _add_argument(parser: argparse.ArgumentParser, parameter: inspect.Parameter, positional: bool, text: str) -> None:
     """Add the argument of the command line that sets a parameter."""
-    name, default, kind = parameter.name, parameter.default, str(parameter.annotation)
+    name, default, kind = parameter.name.rstrip("_"), parameter.default, str(parameter.annotation)
     many, text = kind.startswith("Sequence[str]"), text.replace("%", "%%")
     if positional:
         nargs = None if not many else "*" if default == () else "+"
         parser.add_argument(name, metavar=name.removesuffix("s").upper(), help=text, nargs=nargs)
         return
     flag, metavar = "--" + name.replace("_", "-"), name.split("_")[-1].upper()
-    settings = {"type": int if kind.startswith("int") else str, "default": default, "metavar": metavar}
+    convert = {"int": int, "float": float}.get(kind.partition(" ")[0], str)
+    settings = {"type": convert, "default": default, "metavar": metavar}
     if kind == "bool":
         settings = {"action": "store_true"}
     elif many:
@@ -8642,7 +9066,7 @@ def _add_argument(parser: argparse.ArgumentParser, parameter: inspect.Parameter,
         settings = {"action": "append", "default": [], "metavar": metavar.removesuffix("S")}
     elif default is not None and default is not parameter.empty:
         text += f" (default: {default})"
-    parser.add_argument(flag, dest=name, required=default is parameter.empty, help=text, **settings)
+    parser.add_argument(flag, dest=parameter.name, required=default is parameter.empty, help=text, **settings)
 
 
 def _make_parser() -> argparse.ArgumentParser:
