@@ -1751,8 +1751,8 @@ class Pattern:
         return [data[start:stop] for start, stop, *_ in spans.tolist()]
 
 
-Step = str | Split | Metaspace
-PatternSource = Step | Sequence[Step]
+PatternStep = str | Split | Metaspace
+PatternSource = PatternStep | Sequence[PatternStep]
 NO_RULES = np.zeros((0, 3), bool)
 
 
@@ -2230,7 +2230,7 @@ def _map_tables(chars: _CharMap) -> _MapTables:
         keys, _with_padding(b"".join(encoded)), 0, np.cumsum([*map(len, encoded)], dtype=np.int64), len(encoded),
         numbers, np.empty((3, len(encoded) + 16), np.uint64),
     )  # fmt: skip
-    clusters = _cluster_tables() if chars.by_cluster else _compile_stage(PATTERNS["none"]).tables
+    clusters = _cluster_tables() if chars.by_cluster else Pattern("none").last_tables
     return _MapTables(
         entries, ascii, chars.texts, chars.offsets, keys, max(map(len, chars.keys), default=0), max(int(np.diff(chars.offsets).max()), 1),
         _with_padding(b"".join(affixes)), np.cumsum([*map(len, affixes)]),
@@ -7295,7 +7295,7 @@ _NAMED = {"BertPreTokenizer": "bert", "Whitespace": "whitespace", "WhitespaceSpl
 _JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
 
 
-def _read_pre_tokenizer(part: dict, where: str) -> list[Step]:
+def _read_pre_tokenizer(part: dict, where: str) -> list[PatternStep]:
     """Read one pre-tokenizer as steps of a pattern."""
     match part:
         case {"type": "ByteLevel"}:
@@ -7358,7 +7358,7 @@ def _write_pre_tokenizers(model: Model) -> list[dict]:
     return written + last
 
 
-def _write_pre_tokenizer(steps: tuple[Step, ...]) -> tuple[dict, int]:
+def _write_pre_tokenizer(steps: tuple[PatternStep, ...]) -> tuple[dict, int]:
     """Write the pre-tokenizer of the first of some steps; returns it, and how many steps it is."""
     for type_name, name in _NAMED.items():
         known = PATTERNS[name] if type(PATTERNS[name]) is tuple else (PATTERNS[name],)
