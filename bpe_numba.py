@@ -6859,7 +6859,8 @@ def _merges_by_score(model: Model) -> list[tuple[bytes, bytes]]:
     fallback = frozenset(_FALLBACK_TOKENS)
     ids = {model.vocab[id].decode(): id for id in model.ordinary if model.vocab[id] not in fallback}
     splits = [(name, n) for name in ids for n in range(1, len(name)) if name[:n] in ids and name[n:] in ids]
-    splits.sort(key=lambda split: (model.scores[ids[split[0]]], split[1], len(split[0])), reverse=True)
+    score_of = dict(zip(ids, model.scores[[*ids.values()]].tolist(), strict=True))
+    splits.sort(key=lambda split: (score_of[split[0]], split[1], len(split[0])), reverse=True)
     return [(name[:n].encode(), name[n:].encode()) for name, n in splits]
 
 
@@ -7306,7 +7307,6 @@ def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 _BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
 _NAMED = {"BertPreTokenizer": "bert", "Whitespace": "whitespace", "WhitespaceSplit": "whitespace-split"}
-_PUNCTUATION = r"[!-/:-@\[-`{-~\p{P}]"
 # Without a decoder, tokens are joined by spaces: as those of a WordPiece which all begin a word.
 _JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
 
@@ -7325,7 +7325,7 @@ def _read_pre_tokenizer(part: dict, where: str) -> list[PatternStep]:
         case {"type": "CharDelimiterSplit", "delimiter": str(text)}:
             text, behavior, invert = f"(?:{regex.escape(text)})", "Removed", False
         case {"type": "Punctuation"}:
-            text, behavior, invert = _PUNCTUATION, part.get("behavior", "Isolated"), False
+            text, behavior, invert = PUNCTUATION, part.get("behavior", "Isolated"), False
         case {"type": "Digits", "individual_digits": bool(single)}:
             text, behavior, invert = r"\p{N}" if single else r"\p{N}+", "Isolated", False
         case {"type": "Metaspace", "replacement": str(mark)}:
@@ -7385,8 +7385,10 @@ def _write_pre_tokenizer(steps: tuple[PatternStep, ...]) -> tuple[dict, int]:
         split = steps[1:2] == (_before(step.replacement),)
         return {"type": "Metaspace", **step._asdict(), "split": split}, 1 + split
     text, behavior, invert = (step, "isolated", False) if isinstance(step, str) else step
-    pattern = {"Regex": _translate_regex(text, "regex", "tokenizer.json")}
     behavior = behavior.title().replace("_", "")
+    if text == PUNCTUATION and not invert:
+        return {"type": "Punctuation", "behavior": behavior}, 1
+    pattern = {"Regex": _translate_regex(text, "regex", "tokenizer.json")}
     return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}, 1
 
 
@@ -7419,8 +7421,8 @@ def read_huggingface(data: dict, where: str) -> Model:
     post_processor = data.get("post_processor")
     check(post_processor is None or isinstance(post_processor, dict), "its post_processor is not an object")
     ids, flags = _read_added_tokens(data.get("added_tokens") or [], where)
-    fields = KINDS[_TYPES[kind]].read(written, list(ids), alphabet, where)
-    fields |= _read_steps(data, parts, alphabet, where)
+    fields = _read_steps(data, parts, alphabet, where)
+    fields |= KINDS[_TYPES[kind]].read(written, list(ids), alphabet, where)
     names = _token_names(written)
     special_tokens = _number_added(ids, names)
     for text, id in special_tokens.items():
@@ -7442,7 +7444,7 @@ def read_huggingface(data: dict, where: str) -> Model:
 
 def _read_steps(data: dict, parts: Sequence[dict], alphabet: str, where: str) -> dict:
     """Read the normalizer, the pattern and the decoder: fields of Model."""
-    normalizer = _flatten(data.get("normalizer"), "normalizers", where)
+    normalizer, pattern = _flatten(data.get("normalizer"), "normalizers", where), _read_pre_tokenizers(parts, where)
     decoder = _flatten(data.get("decoder"), "decoders", where)
     by_bytes = [step for step in decoder if step["type"] == "ByteLevel"]
     if alphabet == "bytes":
@@ -7453,10 +7455,9 @@ def _read_steps(data: dict, parts: Sequence[dict], alphabet: str, where: str) ->
         require(not by_bytes, f"{where}: a decoder ByteLevel is not supported without a pre_tokenizer ByteLevel")
         decoder = decoder or [_JOINED_BY_SPACES]
     with _blaming(where):
-        fields = {"normalizer": normalizer, "pattern": _read_pre_tokenizers(parts, where), "decoder": decoder}
         Normalizer(normalizer)
         decoded_tokens({}, decoder)
-    return fields
+    return {"normalizer": normalizer, "pattern": pattern, "decoder": decoder}
 
 
 @contextlib.contextmanager
@@ -7570,8 +7571,7 @@ def _without_sentencepiece(model: Model) -> Model:
     if not steps:
         return model
     step, normalizer, fields = steps[0], [], {}
-    for name in ("treat_whitespace_as_suffix",):
-        require(not step.get(name), f"a tokenizer.json cannot say {name}")
+    require(not step["treat_whitespace_as_suffix"], "a tokenizer.json cannot say treat_whitespace_as_suffix")
     charsmap, squeezes, prefix = (
         step.get("precompiled_charsmap"),
         step["remove_extra_whitespaces"],
