@@ -2197,6 +2197,9 @@ def _plan(steps: Sequence[_CharMap | _Pass]) -> list[_Pass]:
     return plan
 
 
+MAX_CHARSMAP_NODES = 1 << 19  # SentencePiece's own have 264,000; a damaged one may have circles
+
+
 def _read_charsmap(text: str) -> dict[str, str]:
     """Read the keys and replacements of a precompiled charsmap, in base64; raises InputError if it is damaged.
 
@@ -2212,24 +2215,28 @@ def _read_charsmap(text: str) -> dict[str, str]:
         raise damaged
     labels, offsets = units & 0x800000FF, units >> 10 << ((units & 1 << 9) >> 6)
     bases = np.where((labels > 0) & (labels < 256), np.arange(len(units)) ^ labels, -1)
-    by_base, changes = np.argsort(bases, kind="stable"), {}
+    by_base, changes, n_nodes = np.argsort(bases, kind="stable"), {}, 0
     bases = bases[by_base]
     prefixes, nodes = [b""], offsets[:1]
     try:
-        while len(nodes) <= 1 << 20 and len(prefixes[0]) < 100:
-            first, end = np.searchsorted(bases, nodes), np.searchsorted(bases, nodes, "right")
-            parents = np.repeat(np.arange(len(nodes)), end - first)
-            if not len(parents):
-                return changes
-            places = by_base[np.arange(len(parents)) + (first - np.cumsum(end - first) + end - first)[parents]]
+        while n_nodes <= MAX_CHARSMAP_NODES:
+            first = np.searchsorted(bases, nodes)
+            sizes = np.searchsorted(bases, nodes, "right") - first
+            n_nodes += int(sizes.sum())
+            if not sizes.any() or n_nodes > MAX_CHARSMAP_NODES:
+                break
+            parents = np.repeat(np.arange(len(nodes)), sizes)
+            places = by_base[np.arange(len(parents)) + (first - np.cumsum(sizes) + sizes)[parents]]
             prefixes = [prefixes[k] + BYTES[b] for k, b in zip(parents.tolist(), labels[places].tolist(), strict=True)]
             nodes = places ^ offsets[places]
             for k in np.flatnonzero(units[places] >> 8 & 1).tolist():
                 start = int(units[nodes[k]] & 0x7FFFFFFF)
                 changes[prefixes[k].decode()] = texts[start : texts.index(b"\0", start)].decode()
     except (IndexError, ValueError):
-        pass
-    raise damaged
+        raise damaged from None
+    if n_nodes > MAX_CHARSMAP_NODES:
+        raise damaged
+    return changes
 
 
 def _sentencepiece_steps(
