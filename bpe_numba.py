@@ -2209,10 +2209,10 @@ def _read_charsmap(text: str) -> dict[str, str]:
     """
     blob = base64.b64decode(text, validate=True)
     size = int.from_bytes(blob[:4], "little")
-    units, texts = np.frombuffer(blob[4 : 4 + size // 4 * 4], "<u4").astype(np.int64), blob[4 + size :]
     damaged = InputError(f"the precompiled charsmap is damaged, or cut off: it has {len(blob):,} bytes")
-    if not size or len(units) != size / 4 or not texts.endswith(b"\0"):
+    if not size or size % 4 or 4 + size > len(blob):
         raise damaged
+    units, texts = np.frombuffer(blob[4 : 4 + size], "<u4").astype(np.int64), blob[4 + size :]
     labels, offsets = units & 0x800000FF, units >> 10 << ((units & 1 << 9) >> 6)
     bases = np.where((labels > 0) & (labels < 256), np.arange(len(units)) ^ labels, -1)
     by_base, changes, n_nodes = np.argsort(bases, kind="stable"), {}, 0
