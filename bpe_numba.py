@@ -30,6 +30,7 @@ The way of the data, which is the order of the sections
     Patterns        a name, or a regular expression -> a table over bytes that finds where pretokens end
     Scanning        text -> where pretokens end, and where the text may be cut
     Special tokens  text -> spans: special tokens, and the text between them
+    Normalizing     spans -> spans of text as a model wants it: normal forms, lower case, marks; decoders
     Reading         files, folders, globs, standard input -> blocks that can be scanned on their own
     Words           blocks -> Words, in worker processes, by a hash table of byte strings
     Learning        Words -> merges, the one serial part
