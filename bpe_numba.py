@@ -30,6 +30,7 @@ The way of the data, which is the order of the sections
     Patterns        a name, or a regular expression -> a table over bytes that finds where pretokens end
     Scanning        text -> where pretokens end, and where the text may be cut
     Special tokens  text -> spans: special tokens, and the text between them
+    Normalizing     spans -> spans of text as a model wants it: normal forms, lower case, marks; decoders
     Reading         files, folders, globs, standard input -> blocks that can be scanned on their own
     Words           blocks -> Words, in worker processes, by a hash table of byte strings
     Learning        Words -> merges, the one serial part
@@ -2568,6 +2569,9 @@ def _plan(steps: Sequence[_CharMap | _Pass]) -> list[_Pass]:
     return plan
 
 
+MAX_CHARSMAP_NODES = 1 << 19  # SentencePiece's own have 264,000; a damaged one may have circles
+
+
 def _read_charsmap(text: str) -> dict[str, str]:
     """Read the keys and replacements of a precompiled charsmap, in base64; raises InputError if it is damaged.
 
@@ -2577,30 +2581,34 @@ def _read_charsmap(text: str) -> dict[str, str]:
     """
     blob = base64.b64decode(text, validate=True)
     size = int.from_bytes(blob[:4], "little")
-    units, texts = np.frombuffer(blob[4 : 4 + size // 4 * 4], "<u4").astype(np.int64), blob[4 + size :]
     damaged = InputError(f"the precompiled charsmap is damaged, or cut off: it has {len(blob):,} bytes")
-    if not size or len(units) != size / 4 or not texts.endswith(b"\0"):
+    if not size or size % 4 or 4 + size > len(blob):
         raise damaged
+    units, texts = np.frombuffer(blob[4 : 4 + size], "<u4").astype(np.int64), blob[4 + size :]
     labels, offsets = units & 0x800000FF, units >> 10 << ((units & 1 << 9) >> 6)
     bases = np.where((labels > 0) & (labels < 256), np.arange(len(units)) ^ labels, -1)
-    by_base, changes = np.argsort(bases, kind="stable"), {}
+    by_base, changes, n_nodes = np.argsort(bases, kind="stable"), {}, 0
     bases = bases[by_base]
     prefixes, nodes = [b""], offsets[:1]
     try:
-        while len(nodes) <= 1 << 20 and len(prefixes[0]) < 100:
-            first, end = np.searchsorted(bases, nodes), np.searchsorted(bases, nodes, "right")
-            parents = np.repeat(np.arange(len(nodes)), end - first)
-            if not len(parents):
-                return changes
-            places = by_base[np.arange(len(parents)) + (first - np.cumsum(end - first) + end - first)[parents]]
+        while n_nodes <= MAX_CHARSMAP_NODES:
+            first = np.searchsorted(bases, nodes)
+            sizes = np.searchsorted(bases, nodes, "right") - first
+            n_nodes += int(sizes.sum())
+            if not sizes.any() or n_nodes > MAX_CHARSMAP_NODES:
+                break
+            parents = np.repeat(np.arange(len(nodes)), sizes)
+            places = by_base[np.arange(len(parents)) + (first - np.cumsum(sizes) + sizes)[parents]]
             prefixes = [prefixes[k] + BYTES[b] for k, b in zip(parents.tolist(), labels[places].tolist(), strict=True)]
             nodes = places ^ offsets[places]
             for k in np.flatnonzero(units[places] >> 8 & 1).tolist():
                 start = int(units[nodes[k]] & 0x7FFFFFFF)
                 changes[prefixes[k].decode()] = texts[start : texts.index(b"\0", start)].decode()
     except (IndexError, ValueError):
-        pass
-    raise damaged
+        raise damaged from None
+    if n_nodes > MAX_CHARSMAP_NODES:
+        raise damaged
+    return changes
 
 
 def _sentencepiece_steps(

@@ -1005,6 +1005,8 @@ def sentencepiece_normalizers(rule, symbols, flags):
     flags=st.sampled_from([*itertools.product([True, False], repeat=4)]),
 )
 def test_sentencepiece_normalizer_is_that_of_sentencepiece(rule, text, symbols, flags):
+    if rule == "nmt_nfkc":  # each takes half a second to read
+        symbols, flags = (), (True, flags[1], True, False)
     ours, theirs = sentencepiece_normalizers(rule, symbols, flags)
     assert ours.normalize(text) == theirs.normalize(text)
 
@@ -1053,14 +1055,17 @@ def test_normalizers_are_values():
 
 
 @given(place=st.integers(0, 1 << 18), noise=st.binary(max_size=9))
-@examples(30)
+@settings(max_examples=10)
 def test_charsmaps_that_are_damaged_are_refused_or_read(place, noise):
     blob = base64.b64decode(charsmap("nfkc"))
     place %= len(blob)
-    for damaged in (blob[:place], blob[:place] + noise + blob[place + len(noise) :]):
-        steps = [{"type": "Precompiled", "precompiled_charsmap": base64.b64encode(damaged).decode()}]
-        with contextlib.suppress(bpe.InputError) if noise else pytest.raises(bpe.InputError, match="cut off"):
-            bpe.Normalizer(steps)
+    for damaged, caught in (
+        (blob[:place], pytest.raises(bpe.InputError, match="cut off")),
+        (blob[:place] + noise + blob[place + len(noise) :], contextlib.suppress(bpe.InputError)),
+    ):
+        with caught:
+            step = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(damaged).decode()}
+            bpe.Normalizer([step])
 
 
 @pytest.mark.parametrize(
@@ -1093,7 +1098,8 @@ DECODERS = {
     "Llama": [replace("▁", " "), *types("ByteFallback", "Fuse"), STRIP_SPACE],
     "Gemma": [replace("▁", " "), *types("ByteFallback", "Fuse")],
     "replaced behind": [*types("ByteFallback", "Fuse"), replace("a", "bc")],
-    "each stripped": [{"type": "Strip", "content": "a", "start": 2, "stop": 1}, replace("##", "")],
+    "each stripped": [{"type": "Strip", "content": "a", "start": 2, "stop": 0}, replace("##", "")],
+    "the end": [{"type": "Strip", "content": "s", "start": 0, "stop": 1}],
     "no suffix": [{"type": "BPEDecoder", "suffix": "</w>"}],
 }
 DECODED = [
