@@ -4137,7 +4137,7 @@ def _is_preferred(pair, other, learner):
 def _set_best(c, pair, score, likelihood, learner):
     """Set the best pair of a block, and play the games above it again, as far as it decides them.
 
-    To look at all blocks instead takes as long for 32,000 symbols, but 20 times as long for 200,000.
+    To look at all blocks before each merge instead took learning 2.5 times as long, 32,000 symbols or 100,000.
     """
     best, scores, winners = likelihood.best, likelihood.scores, likelihood.winners
     best[c], scores[c] = pair, score
