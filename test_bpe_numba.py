@@ -2419,8 +2419,8 @@ def wordpiece_words(counts):
     return bpe.Words(np.array(symbols, np.int32), offsets, counts, [char.encode() for char in alphabet])
 
 
-few_characters = st.sampled_from(["a", "ab", "aé", "abc", "abé中🙂", "abcdefghij"])
-character_counts = few_characters.flatmap(
+few_letters_of_words = st.sampled_from(["a", "ab", "aé", "abc", "abé中🙂", "abcdefghij"])
+counts_of_words = few_letters_of_words.flatmap(
     lambda letters: st.dictionaries(
         st.text(letters, min_size=1, max_size=30).map(str.encode), st.integers(1, 5) | st.integers(1, 2**40), min_size=1
     )
@@ -2429,7 +2429,7 @@ character_counts = few_characters.flatmap(
 
 @kernels
 @examples(200)
-@given(counts=character_counts, extra=st.integers(0, 60), least=st.integers(0, 4))
+@given(counts=counts_of_words, extra=st.integers(0, 60), least=st.integers(0, 4))
 def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
     words = wordpiece_words(counts)
     n_symbols = 2 * len(words.alphabet) + extra
