@@ -2133,9 +2133,9 @@ def decoded_tokens(
 
 
 class Pretokenizer:
-    r"""Cut texts at special tokens, normalize what is between them, and cut that by all steps of a pattern but the last.
+    """Cut texts at special tokens, normalize what is between them, and cut that by all steps of a pattern but the last.
 
-    >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), r"_\p{L}*"]), {"<|end|>": 7})
+    >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
     >>> text, spans, n_stretches = pretokenizer.prepare(_new_scan(), b"a b<|end|>", np.array([10]))
     >>> text.tobytes()[:4], spans.tolist(), n_stretches
     (b'_a_b', [[0, 4, -2, 0], [4, 11, 7, 0]], 1)
