@@ -1757,6 +1757,7 @@ class Pattern:
 
 PatternStep = str | Split | Metaspace
 PatternSource = PatternStep | Sequence[PatternStep]
+_LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
 NO_RULES = np.zeros((0, 3), bool)
 
 
@@ -1764,7 +1765,9 @@ def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
     """Look up the steps of a name in PATTERNS, and check others; a Split that isolates becomes its expression."""
     if isinstance(step, Split):
         require(step.behavior in BEHAVIORS, f"{step.behavior!r} is none of the behaviors {', '.join(BEHAVIORS)}")
-        return (step.regex,) if step.behavior == "isolated" else (step,)
+        if step.behavior != "isolated":
+            return (step,)
+        return (Split(step.regex) if _LIKE_A_NAME.fullmatch(step.regex) else step.regex,)
     if isinstance(step, Metaspace):
         scheme = step.prepend_scheme
         require(scheme in PREPEND_SCHEMES, f"{scheme!r} is none of the prepend schemes {', '.join(PREPEND_SCHEMES)}")
@@ -1772,6 +1775,8 @@ def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
         return (step,)
     require(isinstance(step, str), f"a step of a pattern is a str, Split or Metaspace, not {type(step).__name__}")
     steps = PATTERNS.get(step, step)
+    if steps is step and _LIKE_A_NAME.fullmatch(step):
+        raise InputError(f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular expression")
     return steps if type(steps) is tuple else (steps,)
 
 
@@ -1802,8 +1807,6 @@ def _chain_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
 def _compile_split(split: Split) -> _Stage:
     """Compile a Split by the `regex` package, which must accept its expression, and to a table if it can be."""
     source, rules = split.regex, split.rules()
-    if regex.fullmatch(r"[A-Za-z][A-Za-z\d_-]+", source):
-        raise InputError(f"no pattern is named {source!r}; there are {', '.join(PATTERNS)}, or a regular expression")
     try:
         compiled = regex.compile(source)
     except (regex.error, ValueError, OverflowError, RecursionError) as error:
@@ -2893,10 +2896,10 @@ def _flattened(steps: Iterable[dict], field: str) -> Iterator[dict]:
 class Pretokenizer:
     """Cut texts at special tokens, normalize what is between them, and cut that by all steps of a pattern but the last.
 
-    >>> pretokenizer = Pretokenizer(Pattern(["-", "gpt2"]), {"<|end|>": 7})
-    >>> text, spans, n_stretches = pretokenizer.prepare(_new_scan(), b"a-b<|end|>", np.array([10]))
-    >>> spans.tolist(), n_stretches
-    ([[0, 1, -2, 0], [1, 2, -1, 0], [2, 3, -1, 0], [3, 10, 7, 0]], 1)
+    >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
+    >>> text, spans, n_stretches = pretokenizer.prepare(_new_scan(), b"a b<|end|>", np.array([10]))
+    >>> text.tobytes()[:4], spans.tolist(), n_stretches
+    (b'_a_b', [[0, 4, -2, 0], [4, 11, 7, 0]], 1)
     """
 
     def __init__(

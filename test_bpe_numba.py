@@ -610,7 +610,7 @@ def test_patterns_know_what_they_leave_out():
 def test_patterns_have_names_sources_and_stages():
     gpt2, chain, bert = bpe.Pattern("gpt2"), bpe.Pattern(["gpt2", r"\p{N}"]), bpe.Pattern("bert")
     assert repr(bert) == "Pattern('bert')" and bpe.Pattern(list(bert.source)).name == "bert"
-    assert bpe.Pattern(bpe.Split(r"\d")).source == r"\d"
+    assert bpe.Pattern(bpe.Split(r"\d")).source == r"\d" and bpe.Pattern(bpe.Split("the")).source == bpe.Split("the")
     assert bpe.Pattern([bpe.Metaspace(), "bert"]).source == (bpe.Metaspace(), *bert.source)
     assert gpt2.name == "gpt2" and gpt2.source == bpe.PATTERNS["gpt2"] and bpe.Pattern(gpt2.source).name == "gpt2"
     assert chain.name is None and chain.source == (gpt2.source, r"\p{N}")
@@ -703,8 +703,8 @@ def test_classes_of_characters_are_those_of_rust(pre_tokenizer, steps):
 
 def test_metaspace_knows_where_a_text_begins():
     for scheme, expected in [("always", "▁a|▁▁b|▁c|▁d|e▁"), ("first", "▁a|▁▁b|▁c|d|e▁"), ("never", "a|▁▁b|▁c|d|e▁")]:
-        spans = np.array([[0, 1, bpe.BEGINS, 0], [1, 4, 7, 0], [4, 7, bpe.INSIDE, 0], [7, 10, bpe.INSIDE, 0]])
-        spans = np.vstack([spans, [[10, 11, bpe.INSIDE, 0], [11, 13, bpe.CONTINUES, 1]]])
+        spans = np.array([[0, 1, bpe.BEGINS, 0], [1, 4, 7, 0], [4, 7, bpe.INSIDE, 0], [7, 11, bpe.INSIDE, 0]])
+        spans = np.vstack([spans, [[11, 12, bpe.INSIDE, 0], [12, 14, bpe.CONTINUES, 1]]])
         text, moved = bpe.Metaspace("▁", scheme).refine(None, bpe._with_padding("aX Y  b▁cde ".encode()), spans)
         words = [text[start:stop].tobytes().decode() for start, stop, id, _ in moved.tolist() if id < 0]
         assert "|".join(words) == expected and moved[:, bpe.ID].tolist() == spans[:, bpe.ID].tolist()
