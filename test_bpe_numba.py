@@ -1467,19 +1467,19 @@ placed_marks = st.sampled_from(["{m}{t}", "{t}{m}", "{t}", "{t}{m}{t}"])
 @given(data=st.data(), place=placed_marks, seed=st.integers(0, 9), mark=st.sampled_from("▁ "))
 def test_words_of_the_exact_pattern_can_be_segmented_alone(data, place, seed, mark):
     source = random.Random(seed)
-    parts = [
-        token.decode()
-        for letters in ("ab", "éx", "中", ".,")
-        for token in random_character_tokens(source, letters, 3)[0]
-    ]
-    tokens = {*"ab中.", mark, *parts, *(place.format(m=mark * source.randrange(1, 3), t=part) for part in parts[::2])}
-    tokens -= set(data.draw(st.sampled_from(["", "é", mark, "a中", "ab中.éx,"])))  # letters that are no token
+    drawn = [random_character_tokens(source, letters, 3)[0] for letters in ("abcdef", "éx", "中", ".,")]
+    parts = [token.decode() for token in itertools.chain.from_iterable(drawn)]
+    tokens = {*"abcdef中.", mark, *parts}
+    tokens |= {place.format(m=mark * source.randrange(1, 3), t=part) for part in parts[::2]}
+    tokens -= set(data.draw(st.sampled_from(["", "é", mark, "a中", "abcdef中.éx,"])))  # letters that are no token
     tokens, unk = sorted(tokens), data.draw(st.sampled_from([{"byte_fallback": True}, {"fuse_unk": True}, {}]))
     vocab = [token.encode() for token in ["<unk>", *tokens]] + BYTE_TOKENS * ("byte_fallback" in unk)
     splits = [(token[:k], token[k:]) for token in tokens for k in range(1, len(token))]
     merges = [(a.encode(), b.encode()) for a, b in splits if {a, b} <= {*tokens}]
     source.shuffle(merges)
-    text = data.draw(st.text([*"ab中.éx,zй", mark, mark], max_size=40))
+    text = data.draw(
+        st.text([*"abcdef中.éx,zй", mark, mark], max_size=40) | st.lists(st.sampled_from(tokens)).map("".join)
+    )
     scores = np.array([source.random() for _ in vocab])
     by_score = {*"".join(tokens)} <= {*tokens}  # else it is refused
     for ranks in [{"merges": merges}] + [{"merges": None, "scores": scores}] * by_score:
