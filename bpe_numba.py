@@ -5132,11 +5132,13 @@ def _connected(pairs: Iterable[tuple[str, str]]) -> list[set[str]]:
     """Gather characters in sets, so that both of a pair are in the same one; the largest is the first."""
     set_of: dict[str, set[str]] = {}
     for left, right in pairs:
-        smaller, larger = sorted((set_of.get(left, {left}), set_of.get(right, {right})), key=len)
-        if smaller is not larger:
+        found, other = set_of.setdefault(left, {left}), set_of.setdefault(right, {right})
+        if found is not other:
+            larger, smaller = (found, other) if len(found) > len(other) else (other, found)
             larger |= smaller
-        set_of.update(dict.fromkeys(larger if len(smaller) == len(larger) == 1 else smaller, larger))
-    return sorted({id(found): found for found in set_of.values()}.values(), key=len, reverse=True)
+            set_of.update(dict.fromkeys(smaller, larger))
+    distinct = {id(found): found for found in set_of.values()}.values()
+    return sorted(distinct, key=lambda found: (-len(found), min(found)))
 
 
 def _write_set(characters: set[str], negated: bool = False) -> str:
