@@ -267,7 +267,7 @@ def require(condition: object, message: str) -> None:
 
 
 def import_optional(name: str, *others: str):
-    """Import what only some functions need; name the remedy if it, or another package that it needs, is missing."""
+    """Import what only some functions need; raise InputError that names the remedy if it, or another, is missing."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -532,12 +532,15 @@ class Split(NamedTuple):
 class Metaspace(NamedTuple):
     """A step of a Pattern that writes spaces as another character, and puts one before pretokens that lack it.
 
+    replacement     the character
+    prepend_scheme  "always": it is put before every pretoken; "first": before that which begins the text; "never"
+
     >>> Pattern([Metaspace("_", "first"), "_[^_]*|[^_]+"]).split(b"one two")
     [b'_one', b'_two']
     """
 
     replacement: str = "▁"
-    prepend_scheme: str = "always"  # before every pretoken; "first": before that which begins the text; "never"
+    prepend_scheme: str = "always"
 
     def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Replace spaces, and put the replacement before spans; returns text and spans."""
@@ -548,7 +551,7 @@ class Metaspace(NamedTuple):
 
 
 PREPEND_SCHEMES = ("never", "first", "always")
-NEVER, FIRST, ALWAYS = range(3)  # the same for kernels
+NEVER, ALWAYS = 0, 2  # the same for kernels
 
 # Punctuation as `tokenizers` and Rust's crate unicode_categories have it: what ASCII has beside letters and digits, and
 # that of Unicode 8. Since then two characters have left, and these have come.
@@ -2187,10 +2190,10 @@ _EXTEND = r"[\p{GCB=Extend}\p{GCB=ZWJ}]"
 _HANGUL = r"\p{GCB=L}*(?:\p{GCB=V}+|\p{GCB=LV}\p{GCB=V}*|\p{GCB=LVT})\p{GCB=T}*|\p{GCB=L}+|\p{GCB=T}+"
 _CONJUNCT = rf"\p{{InCB=Consonant}}(?:{_EXTEND}*\p{{InCB=Linker}}{_EXTEND}*\p{{InCB=Consonant}})*"
 _EMOJI = r"\p{Extended_Pictographic}(?:\p{GCB=Extend}*\p{GCB=ZWJ}\p{Extended_Pictographic})*|\p{GCB=RI}{2}"
-_CONTROL = r"\p{GCB=CN}\r\n"
+_CLUSTER_ENDS = r"\p{GCB=CN}\r\n"
 _CLUSTER = (
-    rf"\r\n|\p{{GCB=Prepend}}*(?:{_HANGUL}|{_EMOJI}|{_CONJUNCT}|[^{_CONTROL}])"
-    rf"[\p{{GCB=Extend}}\p{{GCB=ZWJ}}\p{{GCB=SpacingMark}}]*|[{_CONTROL}]"
+    rf"\r\n|\p{{GCB=Prepend}}*(?:{_HANGUL}|{_EMOJI}|{_CONJUNCT}|[^{_CLUSTER_ENDS}])"
+    rf"[\p{{GCB=Extend}}\p{{GCB=ZWJ}}\p{{GCB=SpacingMark}}]*|[{_CLUSTER_ENDS}]"
 )  # Unicode's Annex 29; \X of `regex` cannot be compiled
 
 
@@ -2733,7 +2736,7 @@ class Normalizer:
         """
         if not self:
             return pattern.cut_tables
-        class_of, must_split = _cut_arrays(pattern.cut_tables)
+        class_of, must_split = pattern.cut_arrays.class_of, pattern.cut_arrays.must_split
         codes = np.concatenate([np.arange(0xD800), np.arange(0xE000, 0x20000), [SURROGATE_ESCAPE]])
         data = "".join(map(chr, codes.tolist())).encode("utf-8", "surrogateescape")
         stops = np.cumsum(1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000))
@@ -2761,13 +2764,6 @@ class Normalizer:
         return _ScanTables(np.zeros(1, np.uint32), 0, kind_of, no_states, no_states == 1, splits)
 
 
-@kernel
-def _cut_arrays(tables):
-    """Return class_of and must_split of tables."""
-    return tables.class_of, tables.must_split
-
-
-@kernel
 def _edge_characters(text, spans):
     """Decode the first and the last character of each span; returns int64[2, P], with -1 for those that are empty."""
     edges = np.full((2, len(spans)), -1, np.int64)
@@ -4965,16 +4961,6 @@ def _random(state):
 
 
 @kernel
-def _random(state):
-    """Draw a float64 in [0, 1): the upper 53 bits of SplitMix64 (Steele, Lea and Flood 2014). state is uint64[1]."""
-    state[0] += u64(0x9E3779B97F4A7C15)
-    x = state[0]
-    x = (x ^ (x >> u64(30))) * u64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> u64(27))) * u64(0x94D049BB133111EB)
-    return np.float64((x ^ (x >> u64(31))) >> u64(11)) * 2.0**-53
-
-
-@kernel
 def segment_bpe(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a letter has none."""
     tokens = tables.tokens
@@ -5911,7 +5897,10 @@ class _Lattice(NamedTuple):
 def _sort_keys(keys, n_bits):
     """Sort keys of so many bits by radix; returns their order and the sorted keys. The keys given are overwritten."""
     n = len(keys)
-    order, next_order, next_keys = np.arange(n).astype(np.uint32), np.empty(n, np.uint32), np.empty(n, np.uint64)
+    order, next_order = _on_huge_pages(np.empty(n, np.uint32)), _on_huge_pages(np.empty(n, np.uint32))
+    next_keys = _on_huge_pages(np.empty(n, np.uint64))
+    for k in range(n):
+        order[k] = k
     for shift in range(0, n_bits, RADIX_BITS):
         starts = np.zeros((1 << RADIX_BITS) + 1, np.int64)
         mask, down = u64((1 << RADIX_BITS) - 1), u64(shift)
@@ -5931,7 +5920,7 @@ def _sort_keys(keys, n_bits):
 @kernel
 def _first_keys(symbols, offsets, n_bits, depth):
     """Pack as many symbols, from each on, into one key; behind the end of a word is 0."""
-    keys, shift = np.empty(len(symbols), np.uint64), u64(n_bits * (depth - 1))
+    keys, shift = _on_huge_pages(np.empty(len(symbols), np.uint64)), u64(n_bits * (depth - 1))
     for w in range(len(offsets) - 1):
         key = u64(0)
         for k in range(offsets[w + 1] - 1, offsets[w] - 1, -1):
@@ -5943,7 +5932,8 @@ def _first_keys(symbols, offsets, n_bits, depth):
 @kernel
 def _next_keys(order, sorted_keys, offsets, n_bits, depth):
     """Join the rank of each suffix by its first symbols, `depth` of them, and the rank of what is behind those."""
-    ranks, keys, rank = np.empty(len(order), np.uint32), np.empty(len(order), np.uint64), 0
+    ranks, rank = _on_huge_pages(np.empty(len(order), np.uint32)), 0
+    keys = _on_huge_pages(np.empty(len(order), np.uint64))
     for k in range(len(order)):
         rank += k == 0 or sorted_keys[k] != sorted_keys[k - 1]
         ranks[order[k]] = rank
@@ -5977,12 +5967,15 @@ def _list_substrings(order, symbols, offsets, counts, word_of, longest):
     nodes of the tree of suffixes, found with a stack of those that are open (Abouelhoda, Kurtz and Ohlebusch 2004,
     "Replacing suffix trees with enhanced suffix arrays"); and its leaves, where a word was seen more than once.
     """
-    found, n_found, n = np.empty((len(order) // 2 + 16, 4), np.int64), 0, len(order)
+    found, n_found, n = _on_huge_pages(np.empty((len(order) // 2 + 16, 4), np.int64)), 0, len(order)
     lefts, depths, before = np.empty((3, longest + 3), np.int64)  # of the open nodes; and what was counted before each
     top, counted, last, last_size = -1, 0, 0, 0
     for k in range(n + 1):
         position, size, count = 0, 0, 0
         if k < n:
+            ahead = order[min(k + 16, n - 1)]
+            prefetch(word_of, ahead)
+            prefetch(symbols, ahead)
             position = i64(order[k])
             word = word_of[position]
             size, count = min(offsets[word + 1] - position, longest + 1), counts[word]
@@ -6011,7 +6004,10 @@ def _find_longest(order, nodes, ids):
 
     The list goes by `first`, the shorter before the longer, and gives ids. Returns both as ids, -1 where there is none.
     """
-    longest, shorter = np.empty(len(order), np.int32), np.full(ids.max() + 1 if len(ids) else 0, -1, np.int32)
+    longest, shorter = (
+        _on_huge_pages(np.empty(len(order), np.int32)),
+        np.full(ids.max() + 1 if len(ids) else 0, -1, np.int32),
+    )
     opened, top, m = np.empty(MAX_TOKEN_CHARS + 1, np.int64), -1, 0
     for k in range(len(order)):
         while top >= 0 and nodes[opened[top], 1] <= k:
@@ -6034,7 +6030,7 @@ def _write_edges(symbols, offsets, longest, shorter, sizes):
         while id >= 0:
             n_edges += 1
             id = shorter[id]
-    edges, stops = np.empty(n_edges, np.uint32), np.zeros(len(offsets), np.int64)
+    edges, stops = _on_huge_pages(np.empty(n_edges, np.uint32)), np.zeros(len(offsets), np.int64)
     own_edges, n = np.zeros(len(sizes), np.int64), 0
     for w in range(len(offsets) - 1):
         for k in range(offsets[w], offsets[w + 1]):
@@ -6059,10 +6055,12 @@ def _expect(lattice, first, stop, probabilities, longest):
     reach from there; on the way back at the same nodes.
     """
     edges, stops, counts = lattice.edges, lattice.stops, lattice.counts
-    table = np.empty((len(probabilities), 2), np.float64)  # both in one cache line: probability and expectation
+    table = _on_huge_pages(
+        np.empty((len(probabilities), 2), np.float64)
+    )  # both in one cache line: probability and expectation
     for id in range(len(probabilities)):
         table[id, 0], table[id, 1] = probabilities[id], 0.0
-    reach, likelihood = MAX_TOKEN_CHARS + 1, 0.0
+    reach, likelihood, last = MAX_TOKEN_CHARS + 1, 0.0, len(edges) - 1
     forward, backward = np.zeros((2, longest + 2 * reach), np.float64)
     scaled = np.zeros(longest + 2 * reach, np.bool_)
     for w in range(first, stop):
@@ -6071,6 +6069,7 @@ def _expect(lattice, first, stop, probabilities, longest):
             forward[k] = 0.0
         forward[0] = 1.0
         for e in range(stops[w], stops[w + 1]):
+            prefetch(table, u64(2) * (edges[min(e + 16, last)] >> SIZE_BITS))
             size = edges[e] & SIZE_MASK
             forward[n + 1 + i64(size)] += forward[n] * table[edges[e] >> SIZE_BITS, 0]
             if size == 0:
@@ -6106,6 +6105,7 @@ def _best_path(edges, start, limit, scores, best, last):
     """
     ahead, n, e, best[0] = 0, 0, start, 0.0
     while n < limit:
+        prefetch(scores, edges[min(e + 16, len(edges) - 1)] >> SIZE_BITS)
         id, end = edges[e] >> SIZE_BITS, n + 1 + i64(edges[e] & SIZE_MASK)
         if end <= limit:
             while ahead < end:
@@ -6180,15 +6180,29 @@ def _drop_edges(lattice, new_ids, n):
     return own_edges, kept
 
 
-def _digamma(x: np.ndarray) -> np.ndarray:
+@kernel
+def _digamma(x):
     """Compute the derivative of the logarithm of the gamma function: up to 7 by its recurrence, then by its series."""
-    x, below = x.astype(np.float64), np.zeros(len(x))
-    while (small := x < 7).any():
-        below[small] += 1 / x[small]
-        x[small] += 1
+    below = 0.0
+    while x < 7:
+        below += 1 / x
+        x += 1
     y = x - 0.5
     z = 1 / (y * y)
     return np.log(y) + z * (1 / 24 - z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720))) - below
+
+
+@kernel
+def _maximize(expected, n_alphabet, probabilities):
+    """Write the probabilities that go with expected counts; 0 for what is rarer than LEAST_EXPECTED, but letters."""
+    total = 0.0
+    for id in range(len(expected)):
+        if id < n_alphabet:
+            expected[id] = max(expected[id], LEAST_EXPECTED)
+        total += expected[id] if expected[id] >= LEAST_EXPECTED else 0.0
+    whole = _digamma(total)
+    for id in range(len(expected)):
+        probabilities[id] = np.exp(_digamma(expected[id]) - whole) if expected[id] >= LEAST_EXPECTED else 0.0
 
 
 @kernel
@@ -6264,11 +6278,7 @@ class _UnigramLearner:
         Nonparametric Models with Variational Inference"); SentencePiece does so.
         """
         expected, likelihoods = zip(*self.in_parts(_expect, self.probabilities), strict=True)
-        expected, a = sum(expected), len(self.words.alphabet)
-        expected[:a] = np.maximum(expected[:a], LEAST_EXPECTED)
-        kept = expected >= LEAST_EXPECTED
-        self.probabilities[:] = 0
-        self.probabilities[kept] = np.exp(_digamma(expected[kept]) - _digamma(expected[kept].sum(keepdims=True)))
+        _maximize(sum(expected), len(self.words.alphabet), self.probabilities)
         return sum(likelihoods)
 
     def prune(self, n: int) -> None:
@@ -6367,11 +6377,12 @@ class UnigramTables:
     longest: int  # bytes of a token
     unk_id: int  # -1 if there is none
     fuse_unk: bool
+    rounds: bool  # sums are in float32
     tolerance: float  # for each byte of a word: where two paths differ by less, neither is certain; 0 if all are
 
 
-def unigram_tables(model: Model) -> UnigramTables:
-    """Make the tables by which `segment_unigram` cuts words as a model says.
+def unigram_tables(model: Model, whole: bool = False) -> UnigramTables:
+    """Make the tables by which `segment_unigram` cuts words as a model says; or a `whole` text as if it were one word.
 
     Scores in float64 are those of Hugging Face, who cut each word on its own. Scores in float32 are SentencePiece's,
     which sums them in float32 over a whole text: what is before a word decides how sums in it are rounded, and so which
@@ -6380,6 +6391,7 @@ def unigram_tables(model: Model) -> UnigramTables:
     most; so if they differ by more than 2**-11 for each byte of the word, they do in any text. Where the gap at a node
     of a word's best path is smaller, `segment_unigram` returns NOT_CERTAIN, and `segment_unigram_behind` decides. It
     does so, too, where unknown characters are several, or begin the word: they may be one token with those before it.
+    With `whole` tables nothing is uncertain.
 
     A token whose score is -inf is never chosen. Raises InputError for scores that cannot be.
     """
@@ -6399,7 +6411,8 @@ def unigram_tables(model: Model) -> UnigramTables:
         max(len(model.vocab[id]) for id in chosen.tolist()),
         -1 if model.unk_token is None else id_of[model.unk_token.encode()],
         model.fuse_unk,
-        0.0 if scores.dtype != np.float32 else np.inf if scores[chosen].max() > 0 else ROUND_LIMIT * 2.0**-24,
+        scores.dtype == np.float32 and whole,
+        0.0 if scores.dtype != np.float32 or whole else np.inf if scores[chosen].max() > 0 else ROUND_LIMIT * 2.0**-24,
     )
 
 
@@ -6429,12 +6442,11 @@ def _list_edges(text, start, node, size, edges, values, unknown, found):
 
 
 @kernel
-def _cut_best(text, start, size, tables, tolerance, best, last):
+def _cut_best(text, start, size, tables, tolerance, rounds, best, last):
     """Find the best path through a word (Viterbi); returns whether no other comes near.
 
     best[0] is the score before the word. Writes that of the best path to each node over the others; and its last edge,
-    as start << EDGE_BITS | id. Of paths with equal sums the one with the longest last edge is taken. Sums are rounded
-    to the type of `best`.
+    as start << EDGE_BITS | id. Of paths with equal sums the one with the longest last edge is taken.
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, found = len(scores) - 1, np.empty(tables.longest + 1, np.int64)
@@ -6442,16 +6454,18 @@ def _cut_best(text, start, size, tables, tolerance, best, last):
     for k in range(1, size + 1):
         best[k] = -np.inf
     while node < size:
-        before = np.float64(best[node])
+        before = best[node]
         n, following = _list_edges(text, start, node, size, edges, values, unknown, found)
         for k in range(n):
             end, id = found[k] >> EDGE_BITS, found[k] & EDGE_MASK
-            best[size + 1] = before + scores[id]  # which rounds it
-            gap = np.float64(best[size + 1]) - best[end]
+            total = before + scores[id]
+            if rounds:
+                total = np.float64(np.float32(total))
+            gap = total - best[end]
             if tolerance:
                 gaps[end] = gap if gap > 0 else min(gaps[end], -gap)
             if gap > 0:
-                best[end], last[end] = best[size + 1], node << EDGE_BITS | id
+                best[end], last[end] = total, node << EDGE_BITS | id
         node = following
     while tolerance and node > 0:
         if gaps[node] <= tolerance * size:
@@ -6461,7 +6475,7 @@ def _cut_best(text, start, size, tables, tolerance, best, last):
 
 
 @kernel
-def _write_unknown(text, start, stop, tables, ids, at):
+def _write_unknown_path(text, start, stop, tables, ids, at):
     """Write the ids of unknown characters, the last first; returns their number, or -1 if there is none.
 
     Where the bytes together are a token, as with Hugging Face's scores of any size they may be, it is that; else the
@@ -6495,7 +6509,7 @@ def _write_path(text, start, size, in_text, tables, last, ids, at):
             first = before
             while fuse_unk and first > 0 and (last[first] & EDGE_MASK) in (unknown, unk_id):
                 first = last[first] >> EDGE_BITS
-            written = _write_unknown(text, start + first, start + node, tables, ids, at + n)
+            written = _write_unknown_path(text, start + first, start + node, tables, ids, at + n)
             if written < 0:
                 return -1
             if in_text and ids[at + n] == unk_id and (first == 0 or first < before):
@@ -6515,9 +6529,9 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
 
     Or -1, if a character is unknown and there is no unknown token; or NOT_CERTAIN, see `unigram_tables`.
     """
-    best, last = np.empty(size + 2, np.float64), np.empty(size + 1, np.int64)
+    best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
     best[0] = 0.0
-    if not _cut_best(text, start, size, tables, tables.tolerance, best, last):
+    if not _cut_best(text, start, size, tables, tables.tolerance, tables.rounds, best, last):
         return NOT_CERTAIN
     return _write_path(text, start, size, tables.tolerance > 0, tables, last, ids, at)
 
@@ -6558,10 +6572,10 @@ def segment_unigram_behind(text, start, size, tables, text_sum, ids, at):
     `text_sum` is that of the text, see `add_scores`. All words before this one were cut by `segment_unigram`, with a
     result that was certain, or here.
     """
-    best, last = np.empty(size + 2, np.float32), np.empty(size + 1, np.int64)
+    best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
     add_scores(text_sum, tables, ids, at)
     best[0] = text_sum[0]
-    _cut_best(text, start, size, tables, 0.0, best, last)
+    _cut_best(text, start, size, tables, 0.0, True, best, last)
     n = _write_path(text, start, size, False, tables, last, ids, at)
     if tables.fuse_unk and n > 0 and text_sum[1] < at and ids[at] == tables.unk_id == ids[at - 1]:
         n -= 1
@@ -8598,8 +8612,7 @@ FAMILIES = {
     "unigram": Family("unigram", "characters", "gpt2", "unigram", mark="▁"),
     "longest": Family("wordpiece", "bytes", "gpt2", "bpe"),
 }
-ALPHABETS = ("bytes", "characters")
-BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
+BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
 _BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
 NORMALIZERS = {name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt")} | {
     "strip-accents": {"type": "StripAccents"},
@@ -8676,7 +8689,7 @@ def _plan_steps(family: Family, alphabet: str, pattern: PatternSource | None, ma
         return {"pattern": pattern or family.pattern, "decoder": decoder}
     spaces_come_back = mark == "▁"  # any other one marks where a word begins, and white space is left out
     steps = pattern or (family.pattern if spaces_come_back else "whitespace-split")
-    steps = [steps] if isinstance(steps, (str, Metaspace)) else list(steps)
+    steps = [steps] if isinstance(steps, (str, Split, Metaspace)) else list(steps)
     if spaces_come_back:
         replace = {"type": "Replace", "pattern": {"String": mark}, "content": " "}
         decoder = [replace, {"type": "ByteFallback"}, {"type": "Fuse"}]

@@ -35,6 +35,7 @@ import subprocess
 import sys
 import threading
 import time
+import unicodedata
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -178,21 +179,56 @@ def naive_encode_by_id(word, id_of):
     return symbols
 
 
-def naive_split(patterns, data):
-    """The pretokens by the `regex` package: matches, and what is between them. Each pattern cuts what the last left."""
+def naive_split(steps, data):
+    """The pretokens by the `regex` package, step by step: each cuts what the last left. Metaspace's begin a text."""
     words = [data]
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        words = [part for word in words for part in naive_matches(pattern, word)]
+    for step in steps if type(steps) in (tuple, list) else [steps]:
+        if isinstance(step, bpe.Metaspace):
+            words = [naive_metaspace(step, word, k == 0) for k, word in enumerate(words)]
+        else:
+            regex_, *how = step if isinstance(step, bpe.Split) else (step, "isolated", False)
+            words = [part for word in words for part in naive_behavior(naive_pieces(regex_, word), *how)]
     return words
 
 
-def naive_matches(pattern, data):
-    """Raises TimeoutError where `regex` goes back without end, as random patterns make it do."""
-    text, words, end = data.decode("utf-8", "surrogateescape"), [], 0
+def naive_metaspace(step, word, begins_text):
+    """A word whose spaces are replaced; it begins with the replacement, if the scheme says so."""
+    space, word = step.replacement.encode(), word.replace(b" ", step.replacement.encode())
+    wanted = step.prepend_scheme == "always" or (step.prepend_scheme == "first" and begins_text)
+    return space + word if wanted and word and not word.startswith(space) else word
+
+
+def naive_behavior(pieces, behavior, invert):
+    """The words that Hugging Face's Split makes of matches and what is between them."""
+    pieces = [(word, matched != invert) for word, matched in pieces]
+    if behavior == "removed":
+        return [word for word, matched in pieces if not matched]
+    if behavior == "merged_with_next":  # the mirror image of the other
+        mirrored = [(word[::-1], matched) for word, matched in pieces[::-1]]
+        mirrored = naive_behavior(mirrored, "merged_with_previous", False)
+        return [word[::-1] for word in mirrored[::-1]]
+    words, before = [], False
+    for word, matched in pieces:
+        joined = {"contiguous": matched == before, "merged_with_previous": matched and not before}.get(behavior, False)
+        if words and joined:
+            words[-1] += word
+        else:
+            words.append(word)
+        before = matched
+    return words
+
+
+def naive_pieces(pattern, data):
+    """Matches and what is between them, and whether each is a match.
+
+    Raises TimeoutError where `regex` goes back without end, as random patterns make it do.
+    """
+    text, pieces, end = data.decode("utf-8", "surrogateescape"), [], 0
     for match in regex.finditer(pattern, text, timeout=5):
-        words += [text[end : match.start()], match[0]]
+        pieces += [(text[end : match.start()], False), (match[0], True)]
         end = match.end()
-    return [word.encode("utf-8", "surrogateescape") for word in [*words, text[end:]] if word]
+    pieces.append((text[end:], False))
+    return [(word.encode("utf-8", "surrogateescape"), matched) for word, matched in pieces if word]
 
 
 def naive_parts(text, special):
@@ -345,8 +381,8 @@ def test_no_name_of_the_module_is_bound_twice():
         match statement:
             case ast.FunctionDef() | ast.ClassDef():
                 return [statement.name]
-            case ast.Assign() | ast.AnnAssign():
-                names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+            case ast.Assign(targets=targets):
+                names = [node for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
                 return [name.id for name in names if isinstance(name.ctx, ast.Store)]
         return []
 
@@ -561,16 +597,115 @@ def test_patterns_that_cost_the_square_are_named():
 
 
 def test_patterns_know_what_they_leave_out():
-    assert all(bpe.Pattern(name).covers for name in [*bpe.PATTERNS, r"\s+|\S", r"[\s\S]"])
-    assert not any(bpe.Pattern(p).covers for p in (r"\w+", ".", r"[^\x00]", r"a+b|[^a]", (r"\w+", r"\d")))
+    regexes = [name for name, pattern in bpe.PATTERNS.items() if isinstance(pattern, str)]
+    assert all(bpe.Pattern(name).covers for name in [*regexes, r"\s+|\S", r"[\s\S]"])
+    others = ["bert", "whitespace", bpe.Split(r"[\s\S]", "removed"), (r"[\s\S]", bpe.Metaspace())]
+    partial = [r"\w+", ".", r"[^\x00]", r"a+b|[^a]", (r"\w+", r"\d")]
+    assert not any(bpe.Pattern(pattern).covers for pattern in others + partial)
 
 
 def test_patterns_have_names_sources_and_stages():
-    gpt2, chain = bpe.Pattern("gpt2"), bpe.Pattern(["gpt2", r"\p{N}"])
+    gpt2, chain, bert = bpe.Pattern("gpt2"), bpe.Pattern(["gpt2", r"\p{N}"]), bpe.Pattern("bert")
+    assert repr(bert) == "Pattern('bert')" and bpe.Pattern(list(bert.source)).name == "bert"
+    assert bpe.Pattern(bpe.Split(r"\d")).source == r"\d"
+    assert bpe.Pattern([bpe.Metaspace(), "bert"]).source == (bpe.Metaspace(), *bert.source)
     assert gpt2.name == "gpt2" and gpt2.source == bpe.PATTERNS["gpt2"] and bpe.Pattern(gpt2.source).name == "gpt2"
     assert chain.name is None and chain.source == (gpt2.source, r"\p{N}")
-    for pattern in (gpt2, chain):
+    for pattern in (gpt2, chain, bert, bpe.Pattern(bpe.metaspace_steps())):
         assert pickle.loads(pickle.dumps(pattern)).source == pattern.source
+
+
+# Pre-tokenizers of Hugging Face's that look for characters, and the steps that are the same; they are one machine each.
+PRE = tokenizers.pre_tokenizers
+CHARACTER_SPLITS = [
+    (PRE.BertPreTokenizer(), "bert"),
+    (PRE.Whitespace(), "whitespace"),
+    (PRE.WhitespaceSplit(), "whitespace-split"),
+    (PRE.Digits(individual_digits=True), r"\p{N}"),
+    (PRE.Digits(individual_digits=False), bpe.Split(r"\p{N}", "contiguous")),
+    (PRE.CharDelimiterSplit("."), bpe.Split(r"\.", "removed")),
+    *((PRE.Punctuation(how), bpe.Split(bpe.PUNCTUATION, how)) for how in bpe.BEHAVIORS),
+]
+# Expressions that need more than a machine for some behaviors: two characters do not decide, or `regex` must look.
+SPLIT_REGEXES = ["a", "[ab]+", "ab|b", r"\s+(?!\S)|\s", r"[a-z]\d*", "(?=b)", "(?<=a)b|(?=1)", "b*?c"]
+ANY_SPLITS = [
+    (Split(tokenizers.Regex(r), how, invert), bpe.Split(r, how, invert))
+    for r, how, invert in itertools.product(SPLIT_REGEXES, bpe.BEHAVIORS, [False, True])
+]
+METASPACES = [
+    (PRE.Metaspace(char, scheme, split), bpe.metaspace_steps(char, scheme, split))
+    for char, scheme, split in itertools.product("▁_", bpe.PREPEND_SCHEMES, [False, True])
+]
+assigned = st.characters(exclude_categories=["Cs", "Cn"])  # Rust's Unicode and ours differ in what is new
+split_texts = st.text(assigned | st.sampled_from("ab1c -.,\n\t▁_é中"), max_size=40) | st.text("ab1c ", max_size=40)
+
+
+def hf_split(pre_tokenizer, text):
+    return [word.encode() for word, _ in pre_tokenizer.pre_tokenize_str(text)]
+
+
+@kernels
+@pytest.mark.parametrize("pre_tokenizer, steps", CHARACTER_SPLITS)
+@given(text=split_texts)
+def test_splits_at_characters_are_one_machine_as_exact_as_hugging_face(pre_tokenizer, steps, text):
+    pattern = bpe.Pattern(steps)
+    assert pattern.is_direct and pattern.split(text.encode()) == hf_split(pre_tokenizer, text)
+
+
+@kernels
+@examples(25)
+@pytest.mark.parametrize("pre_tokenizer, split", ANY_SPLITS)
+@given(texts=st.lists(split_texts, min_size=5, max_size=10), data=hostile_bytes)
+def test_every_behavior_is_that_of_hugging_face(pre_tokenizer, split, texts, data):
+    pattern = bpe.Pattern(split)
+    assert [pattern.split(text.encode()) for text in texts] == [hf_split(pre_tokenizer, text) for text in texts]
+    if "?=" not in split.regex:
+        assert pattern.split(data) == naive_split(split, data)
+
+
+@kernels
+@examples(300)
+@given(
+    before=st.lists(st.sampled_from([*CHARACTER_SPLITS * 3, *ANY_SPLITS]), max_size=3),
+    metaspace=st.lists(st.sampled_from(METASPACES), max_size=1),
+    behind=st.lists(st.sampled_from([*CHARACTER_SPLITS * 3, *ANY_SPLITS]), max_size=2),
+    gpt2=st.booleans(),
+    text=split_texts,
+)
+@example([CHARACTER_SPLITS[2]], [METASPACES[5]], [], False, " one  two ▁three")
+def test_chains_are_those_of_hugging_face(before, metaspace, behind, gpt2, text):
+    parts = before + metaspace + behind or CHARACTER_SPLITS[:1]
+    pre_tokenizer = PRE.Sequence([pre_tokenizer for pre_tokenizer, _ in parts] + [GPT2_SPLIT] * gpt2)
+    steps = [step for _, part in parts for step in (part if type(part) is tuple else [part])]
+    assert bpe.Pattern(steps + ["gpt2"] * gpt2).split(text.encode()) == hf_split(pre_tokenizer, text)
+
+
+GPT2_SPLIT = Split(tokenizers.Regex(bpe.PATTERNS["gpt2"]), "isolated")
+
+
+def test_chains_are_one_machine_where_two_characters_decide():
+    long = (r"\d", bpe.Split("a+", "merged_with_next"), "whitespace", r"\s")
+    for steps in (("bert", r"\p{N}"), ("bert", "gpt2"), long):
+        assert bpe.Pattern(steps).is_direct
+    for steps in (("gpt2", r"\d"), (r"\d", r"a\d|\d"), (bpe.Split("ab", "removed"), "gpt2"), bpe.metaspace_steps()):
+        assert bpe.Pattern(steps).is_compiled and not bpe.Pattern(steps).is_direct
+
+
+@pytest.mark.parametrize("pre_tokenizer, steps", [*CHARACTER_SPLITS[:5], CHARACTER_SPLITS[6]])
+def test_classes_of_characters_are_those_of_rust(pre_tokenizer, steps):
+    known = "".join(char for char in ALL_CHARACTERS if unicodedata.category(char) != "Cn")
+    for text in ("A".join(known), " A".join(known)):
+        assert bpe.Pattern(steps).split(text.encode()) == hf_split(pre_tokenizer, text)
+
+
+def test_metaspace_knows_where_a_text_begins():
+    for scheme, expected in [("always", "▁a|▁▁b|▁c|▁d|e▁"), ("first", "▁a|▁▁b|▁c|d|e▁"), ("never", "a|▁▁b|▁c|d|e▁")]:
+        spans = np.array([[0, 1, bpe.BEGINS, 0], [1, 4, 7, 0], [4, 7, bpe.INSIDE, 0], [7, 10, bpe.INSIDE, 0]])
+        spans = np.vstack([spans, [[10, 11, bpe.INSIDE, 0], [11, 13, bpe.CONTINUES, 1]]])
+        text, moved = bpe.Metaspace("▁", scheme).refine(None, bpe._with_padding("aX Y  b▁cde ".encode()), spans)
+        words = [text[start:stop].tobytes().decode() for start, stop, id, _ in moved.tolist() if id < 0]
+        assert "|".join(words) == expected and moved[:, bpe.ID].tolist() == spans[:, bpe.ID].tolist()
+        assert text[moved[1, 0] : moved[1, 1]].tobytes() == b"X Y"  # special tokens stay
 
 
 @pytest.mark.parametrize("name", ["cl100k", "o200k"])
@@ -603,6 +738,11 @@ TIKTOKEN_PATTERNS = tiktoken_patterns()
         ("gpt9", "no pattern is named 'gpt9'; there are gpt2, cl100k"),
         ("(?:" * 300 + "a" + ")" * 300, "does not compile"),
         ("a{" + "9" * 5000 + "}", "does not compile"),
+        (bpe.Split("a", "dropped"), "'dropped' is none of the behaviors isolated, removed"),
+        (bpe.Split("a*", "removed"), "empty string"),
+        (bpe.Metaspace("ab"), "one character for a space, not 'ab'"),
+        (bpe.Metaspace("_", "last"), "'last' is none of the prepend schemes never"),
+        ([1], "not int"),
     ],
 )
 def test_bad_patterns_are_refused(bad, part):
@@ -621,6 +761,19 @@ def test_long_texts_are_scanned_by_all_lanes(pattern):
         data = "".join(source.choices(letters, k=LONG // 4)).encode() + bytes(source.choices(range(256), k=9))
         for whole in (data * 2, data.replace(b"a", b"\xe4")):
             assert compiled.split(whole) == naive_split(bpe.PATTERNS.get(pattern, pattern), whole)
+
+
+DROPPING = ["bert", "whitespace", ("whitespace-split", *bpe.metaspace_steps()), (bpe.Split("ab", "removed"), "gpt2")]
+SPACED = [bpe.metaspace_steps("_", "first"), (bpe.Metaspace(" "), "gpt2"), (bpe.Split(r"\s", "contiguous"), "gpt2")]
+
+
+@kernels
+@pytest.mark.parametrize("steps", DROPPING + SPACED)
+def test_long_texts_go_through_all_steps(steps):
+    source, pattern = random.Random(4), bpe.Pattern(steps)
+    for letters in ("ab c.12 é中▁_\n", "the cat   sat "):
+        data = "".join(source.choices(letters, k=LONG // 2)).encode() + bytes(source.choices(range(256), k=9))
+        assert pattern.split(data) == naive_split(pattern.source, data)
 
 
 @kernels
@@ -854,6 +1007,37 @@ def test_what_workers_send_is_words(library):
     counted(library[:9], block_bytes=1 << 14, executor=pool)
     sent = [value for result in pool.results for value in result if isinstance(value, bpe.Words)]
     assert len(sent) == len(pool.results) > 1 and all(words.symbols.dtype == np.int32 for words in sent)
+
+
+@kernels
+@examples(100)
+@given(text=text_parts, special=special_sets, steps=st.sampled_from(DROPPING), size=st.integers(5, 100))
+@example(b"ab ab\n c" * 9, [], DROPPING[2], 5)
+def test_dropped_pretokens_are_in_no_count_and_have_no_ids(tmp_path_factory, text, special, steps, size):
+    """In blocks, and in chunks, of a few bytes too."""
+    path = tmp_path_factory.getbasetemp() / "dropped.txt"
+    path.write_bytes(text)
+    pattern = bpe.Pattern(steps)
+    assert counted([path], special, steps, size, workers=1) == naive_count(text, pattern.source, special)
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], special, pattern=steps)
+    as_text = [token.encode().decode("latin-1") for token in special]
+    parts = [part.encode("latin-1") for part in naive_parts(text.decode("latin-1"), as_text)]
+    parts[::2] = [b"".join(naive_split(pattern.source, part)) for part in parts[::2]]
+    ids = [id for k, part in enumerate(parts) for id in ([tokenizer.special_tokens[part.decode()]] if k % 2 else part)]
+    assert tokenizer.encode(text) == ids == tokenizer.encode(text)
+    assert list(tokenizer.encode_iterable(text[k : k + size] for k in range(0, len(text), size))) == ids
+
+
+@kernels
+@given(text=pattern_texts.map(str.encode) | hostile_bytes, steps=st.sampled_from(SPACED), size=st.integers(5, 50))
+def test_metaspace_is_put_before_a_text_once(tmp_path_factory, text, steps, size):
+    path = tmp_path_factory.getbasetemp() / "spaced.txt"
+    path.write_bytes(text)
+    words = naive_split(bpe.Pattern(steps).source, text)
+    assert counted([path], [], steps, size, workers=1)[0] == Counter(filter(None, words))
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], pattern=steps)
+    chunks = (text[k : k + size] for k in range(0, len(text), size))
+    assert bytes(tokenizer.encode_iterable(chunks)) == b"".join(words) == bytes(tokenizer.encode(text))
 
 
 @pytest.mark.parametrize("pattern", ["gpt2", "cl100k", "o200k", "none", r"(?<!x)\w+"])
@@ -2144,8 +2328,9 @@ def sentencepieces(request, library, tmp_path_factory):
 def test_ids_of_short_texts_are_those_of_sentencepiece(sentencepieces, text):
     theirs, model = sentencepieces
     text = text.replace("\0", "")  # which SentencePiece drops
-    by_words, whole = cut_text(theirs.normalize(text).encode(), bpe.unigram_tables(model))
-    assert by_words == whole == theirs.encode(text)
+    data = theirs.normalize(text).encode()
+    by_words, whole = cut_text(data, bpe.unigram_tables(model))
+    assert by_words == whole == cut(data, bpe.unigram_tables(model, whole=True)) == theirs.encode(text)
 
 
 def test_ids_of_long_texts_are_those_of_sentencepiece(sentencepieces, library):
