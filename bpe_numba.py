@@ -2224,8 +2224,8 @@ def _map_tables(chars: _CharMap) -> _MapTables:
         if (key_in_ascii and entry & BEGINS_KEY) or entry & INEXACT or chr(code) in "\r" * chars.by_cluster:
             ascii[code] = -1
     if chars.squeezes:
-        ascii[ascii == ord(" ")] = -1
-    keeps_ascii = bool((ascii[:0x80] == np.arange(0x80)).all())
+        ascii[(ascii == ord(" ")) & (np.arange(256) != ord(" "))] = -1
+    keeps_ascii = bool((ascii[:0x80] == np.arange(0x80)).all()) and not chars.squeezes
     affixes = (chars.prefix, chars.suffix, chars.trimmed)
     keys, encoded = _new_word_table(64, 64), [key.encode() for key in chars.keys]
     numbers = np.fromiter(chars.keys.values(), np.int64, len(encoded))
@@ -2235,8 +2235,8 @@ def _map_tables(chars: _CharMap) -> _MapTables:
     )  # fmt: skip
     clusters = _cluster_tables() if chars.by_cluster else Pattern("none").last_tables
     return _MapTables(
-        entries, ascii, chars.texts, chars.offsets, keys, max(map(len, chars.keys), default=0), max(int(np.diff(chars.offsets).max()), 1),
-        _with_padding(b"".join(affixes)), np.cumsum([*map(len, affixes)]),
+        entries, ascii, chars.texts, chars.offsets, keys, max(map(len, chars.keys), default=0),
+        max(int(np.diff(chars.offsets).max()), 1), _with_padding(b"".join(affixes)), np.cumsum([*map(len, affixes)]),
         clusters, chars.by_cluster, chars.squeezes, keeps_ascii,
     )  # fmt: skip
 
@@ -2321,7 +2321,7 @@ MAPPED_BYTES = 1 << 12  # for which room is made at once: an array that may be r
 
 @kernel
 def _map_text(text, start, stop, id, tables, out, begin):
-    """Map text[start : stop] to out[begin :]; returns `out`, or a longer one, and where it ends there; -1 if inexact."""
+    """Map text[start : stop] to out[begin :]; returns `out`, or a longer one, and the end there, or -1 if inexact."""
     entries, ascii, texts, offsets = tables.entries, tables.ascii, tables.texts, tables.offsets
     affixes, stops, squeezes, by_cluster = tables.affixes, tables.affix_stops, tables.squeezes, tables.by_cluster
     keeps_ascii, has_keys = tables.keeps_ascii, tables.by_cluster or tables.longest_key > 0
@@ -2339,6 +2339,8 @@ def _map_text(text, start, stop, id, tables, out, begin):
                 store_u64(out, n, word)
                 position, n = position + 8, n + 8
             while position < limit and ascii[text[position]] >= 0 and not (has_keys and text[position + 1] >= 0x80):
+                if squeezes and text[position] == 32 and (n == begin or out[n - 1] == 32):
+                    break
                 out[n] = ascii[text[position]]
                 position, n = position + 1, n + 1
             if position == limit:
@@ -2481,8 +2483,8 @@ class _NormalForm(_Pass):
         return super().apply(text, spans)
 
     def change(self, text: str) -> str:
-        """Normalize one text."""
-        return unicodedata.normalize(self.form, text)
+        """Normalize one text, by lines: those that are normal cost little, and nothing composes with a newline."""
+        return "\n".join([unicodedata.normalize(self.form, line) for line in text.split("\n")])
 
 
 @functools.lru_cache(maxsize=1)
@@ -2736,7 +2738,7 @@ class Normalizer:
         """
         if not self:
             return pattern.cut_tables
-        class_of, must_split = pattern.cut_arrays.class_of, pattern.cut_arrays.must_split
+        class_of, must_split = pattern.cut_arrays.class_of.astype(np.int64), pattern.cut_arrays.must_split
         codes = np.concatenate([np.arange(0xD800), np.arange(0xE000, 0x20000), [SURROGATE_ESCAPE]])
         data = "".join(map(chr, codes.tolist())).encode("utf-8", "surrogateescape")
         stops = np.cumsum(1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000))
@@ -4483,14 +4485,19 @@ def id_dtype(model: Model | int, name: str = "auto") -> np.dtype:
 
 
 class Kind(NamedTuple):
-    """A family of tokenizers. To add one is to write these six in a section of their own, and a row in KINDS."""
+    """A family of tokenizers. To add one is to write the first six in a section of their own, and a row in KINDS."""
 
-    learn: Callable  # (words, n_symbols, **options) -> Learned
-    tables: Callable  # (model) -> a NamedTuple of arrays
-    tables_type: type  # the class of that NamedTuple, by which Numba finds `segment`
+    learn: Callable  # (words, n_symbols, **options) -> Learned, or what has its tokens, merges and alphabet
+    tables: Callable  # (model) -> a struct, or a NamedTuple of arrays
+    tables_type: type  # the class of that, by which Numba finds the kernels
     segment: Callable  # kernel (text, start, size, tables, scratch, ids, at) -> n ids written to ids[at:]; -1: no id
     write: Callable  # (model) -> the "model" object of a tokenizer.json
     read: Callable  # ("model" object, texts of added tokens, alphabet, where) -> fields of Model
+    sample: Callable | None = None  # kernel (text, start, size, tables, alpha, random state, ids, at): as `segment`
+    n_best: Callable | None = None  # (word, tables, n) -> the best [(ids, score)]
+    segment_behind: Callable | None = None  # kernel, see `_segment_behind`
+    finish_text: Callable | None = None  # kernel, see `_finish_text`
+    exact_pattern: Callable | None = None  # (model) -> a pattern that cuts where no token reaches across
 
 
 # What transformers reads beside a model, in tokenizer_config.json.
@@ -5181,17 +5188,87 @@ def exact_pattern(model: Model) -> str:
     return f"{mark}*{words}|{mark}+|{any_character}" if begins else f"{words}{mark}*|{mark}+|{any_character}"
 
 
+NOT_CERTAIN = -2  # what `segment` returns for a word that is cut one way or another by what is before it in its text
+
+
 def _segment(text, start, size, tables, scratch, ids, at):
     """Cut a word into tokens by the kernel of the kind whose tables these are."""
     raise NotImplementedError("kernels call it")
 
 
+def _segment_behind(text, start, size, tables, text_sum, ids, at):
+    """Cut a word for which `_segment` has returned NOT_CERTAIN."""
+    raise NotImplementedError("kernels call it")
+
+
+def _finish_text(text, start, stop, tables, text_sum, ids, at):
+    """Check the ids of a text, ids[text_sum[1] : at], and write them anew if need be; returns where they end."""
+    raise NotImplementedError("kernels call it")
+
+
+def _sample(text, start, size, tables, alpha, state, ids, at):
+    """Cut a word into tokens at random."""
+    raise NotImplementedError("kernels call it")
+
+
+def _kind_of(tables) -> Kind:
+    """Look up the kind of a model by the Numba type of its tables.
+
+    That is when a kernel is compiled: no loop asks for the kind, and only kinds in use are compiled.
+    """
+    family = getattr(tables, "instance_class", type(tables))  # of a named tuple; else that of a struct
+    return next(kind for kind in KINDS.values() if getattr(kind.tables_type, "numba_type", kind.tables_type) is family)
+
+
 @overload(_segment)
 def _segment_by_kind(text, start, size, tables, scratch, ids, at):
-    """Choose the kernel when the types are known: no loop asks for the kind, and only those in use are compiled."""
-    family = getattr(tables, "instance_class", type(tables))  # of a named tuple; else that of a struct
-    segment = next(k.segment for k in KINDS.values() if getattr(k.tables_type, "numba_type", k.tables_type) is family)
+    """Choose the kernel of a kind."""
+    segment = _kind_of(tables).segment
     return lambda text, start, size, tables, scratch, ids, at: segment(text, start, size, tables, scratch, ids, at)
+
+
+@overload(_segment_behind)
+def _segment_behind_by_kind(text, start, size, tables, text_sum, ids, at):
+    """Choose the kernel of a kind that has one."""
+    behind = _kind_of(tables).segment_behind
+    if not behind:
+        return lambda text, start, size, tables, text_sum, ids, at: i64(NOT_CERTAIN)
+    return lambda text, start, size, tables, text_sum, ids, at: behind(text, start, size, tables, text_sum, ids, at)
+
+
+@overload(_finish_text)
+def _finish_text_by_kind(text, start, stop, tables, text_sum, ids, at):
+    """Choose the kernel of a kind that has one."""
+    finish = _kind_of(tables).finish_text
+    if not finish:
+        return lambda text, start, stop, tables, text_sum, ids, at: at
+    return lambda text, start, stop, tables, text_sum, ids, at: finish(text, start, stop, tables, text_sum, ids, at)
+
+
+@overload(_sample)
+def _sample_by_kind(text, start, size, tables, alpha, state, ids, at):
+    """Choose the kernel of a kind."""
+    sample = _kind_of(tables).sample
+    return lambda text, start, size, tables, alpha, state, ids, at: sample(
+        text, start, size, tables, alpha, state, ids, at
+    )
+
+
+@kernel
+def _sample_spans(text, spans, tables, alpha, state, ids):
+    """Write the ids of words that are cut at random; returns their number, or -1 - start of a word that has none."""
+    at = i64(0)
+    for p in range(len(spans)):
+        start = spans[p, START]
+        if spans[p, ID] >= 0:
+            ids[at] = spans[p, ID]
+            n = 1
+        else:
+            n = _sample(text, start, spans[p, STOP] - start, tables, alpha, state, ids, at)
+        if n < 0:
+            return -1 - start
+        at += n
+    return at
 
 
 # Entries of the cache: the value and what is `more` of an entry in the table of words are
@@ -5214,6 +5291,7 @@ class _Workspace:
     scratch: np.ndarray  # uint64[…], for one word
     words: _WordTable  # the cache
     pool: np.ndarray  # uint32[…], ids of words that have more than three, or are long
+    text_sum: np.ndarray  # float64[3], what a kind sums of the text so far, and the ids between which that was
     n_pooled: int
     max_entries: int  # of the cache
 
@@ -5292,9 +5370,12 @@ def _encode_words(workspace, tables, text, n, ids, at):
         size = ends[k] - begin
         is_dropped = _is_dropped(text, begin, ends[k], workspace.scan_tables.class_of, workspace.scan_tables.dropped)
         n_ids = 0 if is_dropped else _segment(text, begin, size, tables, scratch, ids, at)
+        is_certain = n_ids != NOT_CERTAIN
+        if not is_certain:
+            n_ids = _segment_behind(text, begin, size, tables, workspace.text_sum, ids, at)
         if n_ids < 0:
             return -1 - begin
-        if size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
+        if is_certain and size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
             if (
                 2 * words.n_words >= len(entries) < workspace.max_entries
                 or 4 * words.n_words >= 3 * len(entries)
@@ -5317,7 +5398,7 @@ def _encode_spans(workspace, text, spans, ids, id_stops):
     There must be room for as many ids as the text has bytes, and two more.
     """
     scan, tables, scan_tables = workspace.scan, workspace.tables, workspace.scan_tables
-    lanes = scan.lanes
+    lanes, text_sum = scan.lanes, workspace.text_sum
     scan.marked = np.zeros(0, np.uint8)
     for t in range(len(id_stops)):
         id_stops[t] = 0
@@ -5329,11 +5410,13 @@ def _encode_spans(workspace, text, spans, ids, id_stops):
         else:
             _rewind(spans[p, START], lanes)
             more = spans[p, START] < spans[p, STOP]
+            text_sum[0], text_sum[1], text_sum[2] = 0.0, at, at
             while more:
                 more = _scan_batch(scan, text, spans[p, STOP], scan_tables)
                 at = _encode_words(workspace, tables, text, lanes[0, N_ENDS], ids, at)
                 if at < 0:
                     return at
+            at = _finish_text(text, spans[p, START], spans[p, STOP], tables, text_sum, ids, at)
         id_stops[spans[p, TEXT]] = at
     for t in range(1, len(id_stops)):
         id_stops[t] = max(id_stops[t], id_stops[t - 1])
@@ -6363,7 +6446,6 @@ def learn_unigram(
 
 UNKNOWN_PENALTY = 10.0  # an unknown character scores so much less than the worst token
 ROUND_LIMIT = 2.0**13  # the total score of a text up to which words may be certain
-NOT_CERTAIN = -2
 EDGE_BITS, EDGE_MASK = 24, (1 << 24) - 1  # of an edge: node << 24 | id; nodes are offsets in bytes from a word's start
 
 
@@ -6377,12 +6459,11 @@ class UnigramTables:
     longest: int  # bytes of a token
     unk_id: int  # -1 if there is none
     fuse_unk: bool
-    rounds: bool  # sums are in float32
     tolerance: float  # for each byte of a word: where two paths differ by less, neither is certain; 0 if all are
 
 
-def unigram_tables(model: Model, whole: bool = False) -> UnigramTables:
-    """Make the tables by which `segment_unigram` cuts words as a model says; or a `whole` text as if it were one word.
+def unigram_tables(model: Model) -> UnigramTables:
+    """Make the tables by which `segment_unigram` cuts words as a model says.
 
     Scores in float64 are those of Hugging Face, who cut each word on its own. Scores in float32 are SentencePiece's,
     which sums them in float32 over a whole text: what is before a word decides how sums in it are rounded, and so which
@@ -6391,7 +6472,6 @@ def unigram_tables(model: Model, whole: bool = False) -> UnigramTables:
     most; so if they differ by more than 2**-11 for each byte of the word, they do in any text. Where the gap at a node
     of a word's best path is smaller, `segment_unigram` returns NOT_CERTAIN, and `segment_unigram_behind` decides. It
     does so, too, where unknown characters are several, or begin the word: they may be one token with those before it.
-    With `whole` tables nothing is uncertain.
 
     A token whose score is -inf is never chosen. Raises InputError for scores that cannot be.
     """
@@ -6411,8 +6491,7 @@ def unigram_tables(model: Model, whole: bool = False) -> UnigramTables:
         max(len(model.vocab[id]) for id in chosen.tolist()),
         -1 if model.unk_token is None else id_of[model.unk_token.encode()],
         model.fuse_unk,
-        scores.dtype == np.float32 and whole,
-        0.0 if scores.dtype != np.float32 or whole else np.inf if scores[chosen].max() > 0 else ROUND_LIMIT * 2.0**-24,
+        0.0 if scores.dtype != np.float32 else np.inf if scores[chosen].max() > 0 else ROUND_LIMIT * 2.0**-24,
     )
 
 
@@ -6531,15 +6610,9 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
     """
     best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
     best[0] = 0.0
-    if not _cut_best(text, start, size, tables, tables.tolerance, tables.rounds, best, last):
+    if not _cut_best(text, start, size, tables, tables.tolerance, False, best, last):
         return NOT_CERTAIN
     return _write_path(text, start, size, tables.tolerance > 0, tables, last, ids, at)
-
-
-@kernel
-def start_text(text_sum, at):
-    """Begin to sum the scores of a text whose ids will be ids[at :]; see `add_scores`."""
-    text_sum[0], text_sum[1], text_sum[2] = 0.0, at, at
 
 
 @kernel
@@ -6583,6 +6656,16 @@ def segment_unigram_behind(text, start, size, tables, text_sum, ids, at):
             ids[k] = ids[k + 1]
     text_sum[0], text_sum[2] = best[size], at + n
     return n
+
+
+@kernel
+def finish_text_unigram(text, start, stop, tables, text_sum, ids, at):
+    """Cut a text as one word if its total is so large that no word of it is certain; returns where its ids end."""
+    if tables.tolerance == 0 or add_scores(text_sum, tables, ids, at) < ROUND_LIMIT:
+        return at
+    at = i64(text_sum[1])
+    text_sum[0], text_sum[2] = 0.0, at
+    return at + segment_unigram_behind(text, start, stop - start, tables, text_sum, ids, at)
 
 
 @kernel
@@ -7883,11 +7966,25 @@ def _holds(folder: Path, format: Format, model: Model) -> bool:
 
 
 KINDS = {
-    "bpe": Kind(learn, bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe),
+    "bpe": Kind(
+        learn, bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe, sample_bpe, exact_pattern=exact_pattern
+    ),
     "wordpiece": Kind(
         learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
     ),
-    "unigram": Kind(learn_unigram, unigram_tables, UnigramTables, segment_unigram, write_unigram, read_unigram),
+    "unigram": Kind(
+        learn_unigram,
+        unigram_tables,
+        UnigramTables,
+        segment_unigram,
+        write_unigram,
+        read_unigram,
+        sample_unigram,
+        n_best_unigram,
+        segment_unigram_behind,
+        finish_text_unigram,
+        exact_pattern,
+    ),
 }
 
 
@@ -7908,6 +8005,7 @@ class _Thread:
             np.empty(MAX_LINEAR_MERGE, np.uint64),
             _new_word_table(min(CACHE_WORDS, cache_size), pooled),
             np.empty(pooled, np.uint32),
+            np.zeros(3),
             0,
             cache_size,
         )
@@ -7922,6 +8020,16 @@ class _Thread:
     def room(self, n_bytes: int) -> np.ndarray:
         """Return an array for the ids of so many bytes."""
         return self.ids if n_bytes + 4 <= len(self.ids) else np.empty(n_bytes + 4, np.uint32)
+
+
+def _working_pattern(model: Model) -> Pattern:
+    """Make the pattern of a model; one that takes whole texts for words is cut where no token reaches across."""
+    pattern, exact = Pattern(model.pattern), KINDS[model.kind].exact_pattern
+    takes_whole_texts = pattern.name == "none" or isinstance(pattern.stages[-1], Metaspace)
+    if model.alphabet == "bytes" or not exact or not takes_whole_texts:
+        return pattern
+    steps = [pattern.source] if isinstance(pattern.source, (str, Metaspace)) else list(pattern.source)
+    return Pattern([*(step for step in steps if step != PATTERNS["none"]), exact(model)])
 
 
 class Tokenizer:
@@ -7971,7 +8079,7 @@ class Tokenizer:
         """Make the tables of a model."""
         require(model.kind in KINDS, f"no kind of model is named {model.kind!r}; there are {', '.join(KINDS)}")
         self.model = model
-        self.pattern = Pattern(model.pattern)
+        self.pattern = _working_pattern(model)
         self._cache_size = 1 << max(2, cache_size - 1).bit_length()
         self._ids = model.ids
         self._decoded = decoded_tokens(model.vocab, model.decoder)
@@ -8012,7 +8120,8 @@ class Tokenizer:
         return len(self.vocab)
 
     def __repr__(self) -> str:
-        pattern = self.pattern.name or self.pattern.source
+        pattern = Pattern(self.model.pattern)
+        pattern = pattern.name or pattern.source
         return f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special, pattern {pattern}>"
 
     def __reduce__(self):
@@ -8155,13 +8264,65 @@ class Tokenizer:
                 return take(ids[:n])
         finally:
             self._idle.append(thread)
-        word = bytes(text[-1 - n :])
+        raise self._unknown(bytes(text[-1 - n :]))
+
+    def _unknown(self, word: bytes) -> InputError:
+        """Make the error of a text that goes on with what has no token."""
         if self.model.alphabet == "characters":
-            letters = word.decode("utf-8", "surrogateescape")
-            letter = next(letter for letter in letters if letter.encode("utf-8", "surrogateescape") not in self._ids)
-            raise InputError(f"the character {letter!r} is not in the vocabulary, which has no token for the unknown")
+            letters = (letter.encode("utf-8", "surrogateescape") for letter in word.decode("utf-8", "surrogateescape"))
+            letter = next(letter for letter in letters if letter not in self._ids).decode("utf-8", "replace")
+            return InputError(f"the character {letter!r} is not in the vocabulary, which has no token for the unknown")
         byte = next(byte for byte in word if bytes([byte]) not in self._ids)
-        raise InputError(f"the byte 0x{byte:02X} is not in the vocabulary")
+        return InputError(f"the byte 0x{byte:02X} is not in the vocabulary")
+
+    def sample(
+        self, text: str | bytes, alpha: float = 0.1, seed: int = 0, allowed_special: str | Iterable[str] = "all"
+    ) -> list[int]:
+        """Encode a text at random, to train a model on more than one way to cut it; each seed gives one way.
+
+        alpha  of a unigram model: a way is as probable as exp(alpha * score), so 0 takes all alike (Kudo 2018). Of a
+               BPE: the probability with which a merge is left out each time, so 0 leaves none (Provilkov et al. 2020)
+
+        Raises InputError for a model that knows one way only.
+
+        >>> vocab = {b: bytes([b]) for b in range(256)} | {256: b"ab", 257: b"abab"}
+        >>> tokenizer = Tokenizer(vocab, [(b"a", b"b"), (b"ab", b"ab")])
+        >>> [tokenizer.sample("abab", 0.5, seed) for seed in range(3)]
+        [[97, 98, 256], [257], [97, 98, 256]]
+        """
+        kind = KINDS[self.model.kind]
+        require(kind.sample, f"a {self.model.kind} has one way to cut a word: there is nothing to sample")
+        lowest, highest = (-np.inf, np.inf) if kind.n_best else (0, 1)
+        require(lowest < alpha < highest or alpha in (0, 1), f"alpha is a probability, not {alpha}")
+        text, spans = self._words(text, allowed_special)
+        ids, state = np.empty(len(text), np.uint32), np.array([seed % 2**64], np.uint64)
+        n = _sample_spans(text, spans, self._tables, float(alpha), state, ids)
+        if n < 0:
+            raise self._unknown(bytes(text[-1 - n :]))
+        return ids[:n].tolist()
+
+    def n_best(
+        self, text: str | bytes, n: int, allowed_special: str | Iterable[str] = "all"
+    ) -> list[tuple[list[int], float]]:
+        """Find the n best ways to cut a text by a unigram model, and their scores (log probabilities), the best first.
+
+        Raises InputError for a model that has no scores, and for an n below 1.
+        """
+        find = KINDS[self.model.kind].n_best
+        require(find, f"a {self.model.kind} has no scores by which one way to cut a word is better")
+        text, spans = self._words(text, allowed_special)
+        best = [([], 0.0)]
+        for start, stop, id, _ in spans.tolist():
+            ways = [([id], 0.0)] if id >= 0 else find(text[start:stop].tobytes(), self._tables, n)
+            joined = [(ids + more, score + other) for ids, score in best for more, other in ways]
+            best = sorted(joined, key=lambda way: -way[1])[:n]
+        return best
+
+    def _words(self, text: str | bytes, allowed_special: str | Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Cut a text into special tokens and words; returns a padded text, and spans of it."""
+        data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
+        text, spans, _ = pretokenizer.prepare(scan, data, np.array([len(data)]))
+        return text, _refine(scan, text, spans, self.pattern.last_tables, NO_RULES)
 
     def encode_batch(
         self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
@@ -8883,8 +9044,8 @@ def _plan_training(
         )
         require(not family.subword_prefix, "a wordpiece is made of characters")
         unk_token = None
-    elif byte_fallback:
-        require(not family.subword_prefix, "byte_fallback is not for a wordpiece")
+    elif byte_fallback and family.kind != "unigram":  # which names an unknown token always
+        require(family.kind == "bpe", "byte_fallback is for bpe and unigram")
         require(unk_token is None, "with byte_fallback nothing is unknown: leave unk_token away")
     else:
         unk_token = unk_token or family.unk_token
@@ -8896,6 +9057,7 @@ def _plan_training(
         "normalizer": _plan_normalizer(normalizer),
         "unk_token": unk_token,
         "byte_fallback": byte_fallback,
+        "fuse_unk": by_characters and family.kind == "unigram",
         "subword_prefix": family.subword_prefix,
     }
     return _Plan(learner, fields, special_tokens, vocab_size, special_tokens_at, coverage, rules)

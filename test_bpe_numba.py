@@ -16,6 +16,7 @@ import copy
 import ctypes
 import dataclasses
 import doctest
+import functools
 import gzip
 import hashlib
 import importlib.util
@@ -33,6 +34,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unicodedata
@@ -47,6 +49,7 @@ import numpy as np
 import pytest
 import regex
 import sentencepiece
+import sentencepiece.sentencepiece_model_pb2
 import tiktoken
 import tiktoken.load
 import tokenizers
@@ -806,6 +809,347 @@ def test_every_class_of_characters_is_that_of_regex(name, border_characters):
 def test_every_character_is_scanned_as_regex_does():
     data = "".join(f" {char}a" for char in ALL_CHARACTERS).encode()
     assert bpe.Pattern("o200k").split(data) == naive_split(bpe.PATTERNS["o200k"], data)
+
+
+# ─── Normalizing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# Characters of Unicode 3.2, which all tables know; among the odd ones are marks of every kind, parts of grapheme
+# clusters, white space, what grows, and what is in keys of several characters.
+OLD_CHARACTERS = [c for c in map(chr, range(0x110000)) if unicodedata.ucd_3_2_0.category(c) not in ("Cn", "Cs")]
+ODD = (
+    "\n\r\t  \x00\x01\x85\xa0\xad´`'aAeEiİſßΣά\u0301\u0308\u0327\u0345\u302e\u1734\u0600\u200d\ufe0f©\u1100\u1161\u11a8"
+)
+ODD += "가각क\u094d\u093cか\u3099\uff9e▁\ufdfa\ufeff\ufffd\u212b　中א\u05b0\u1e9b\u0323\ue000\U0002000b🇩🙂"
+odd_texts = st.text(
+    st.sampled_from(ODD) | st.sampled_from(OLD_CHARACTERS) | st.characters(max_codepoint=0x17F), max_size=30
+)
+odd_texts |= st.text("aá \u0301é\r\n`▁", max_size=30)
+
+
+def normalizing_model(rule="nmt_nfkc", rows=None, symbols=(), **options):
+    """A SentencePiece model, whose normalizer has these options; `rows` are rules of its own, key and replacement."""
+    with tempfile.TemporaryDirectory() as folder:
+        if rows:
+            lines = ["\t".join(" ".join(f"{ord(c):X}" for c in text) for text in row) for row in rows]
+            Path(folder, "rules.tsv").write_text("\n".join(lines) + "\n")
+            rule = {"normalization_rule_tsv": str(Path(folder, "rules.tsv"))}
+        else:
+            rule = {"normalization_rule_name": rule}
+        out = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["the quick brown fox", "jumps over lazy dogs"]), model_writer=out, vocab_size=40,
+            hard_vocab_limit=False, minloglevel=3, user_defined_symbols=list(symbols), **rule, **options,
+        )  # fmt: skip
+    model = sentencepiece.sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(out.getvalue())
+    return model
+
+
+@functools.lru_cache
+def charsmap(rule):
+    return base64.b64encode(normalizing_model(rule).normalizer_spec.precompiled_charsmap).decode()
+
+
+def replace(pattern, content, kind="String"):
+    return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+
+
+def strip(left, right):
+    return {"type": "Strip", "strip_left": left, "strip_right": right}
+
+
+def bert(clean=True, chinese=True, accents=None, lowercase=True):
+    fields = {"clean_text": clean, "handle_chinese_chars": chinese, "strip_accents": accents, "lowercase": lowercase}
+    return {"type": "BertNormalizer", **fields}
+
+
+def types(*names):
+    return [{"type": name} for name in names]
+
+
+PREPEND = {"type": "Prepend", "prepend": "▁"}
+NORMALIZERS = {
+    **{name: types(name) for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt")},
+    **{f"BERT {n}": [bert(*flags)] for n, flags in enumerate(itertools.product(*[[True, False]] * 4))},
+    "BERT": [bert()],
+    "strip": [strip(True, True)],
+    "strip the left": [strip(True, False)],
+    "strip the right": [strip(False, True)],
+    "a character": [replace(" ", "▁")],
+    "several": [replace("``", '"'), replace("a\u0301", "")],
+    "a regex": [replace(r" {2,}|[`-b]", "▁", "Regex")],
+    "Llama": [PREPEND, replace(" ", "▁")],
+    "ALBERT": [replace("``", '"'), replace("''", '"'), *types("NFKD", "StripAccents", "Lowercase")],
+    "lower first": types("Lowercase", "NFD", "StripAccents"),
+    "accents last": types("NFD", "Lowercase", "StripAccents"),
+    "Nmt before": [*types("Nmt", "NFD"), bert()],
+    "not one map": [*types("NFKD"), replace("a", "bb"), *types("StripAccents"), replace("bb", "c"), PREPEND],
+    "empty before": [*types("StripAccents"), PREPEND],
+}
+PRECOMPILED = {
+    "precompiled": lambda: [{"type": "Precompiled", "precompiled_charsmap": charsmap("nmt_nfkc")}],
+    "folded": lambda: [{"type": "Precompiled", "precompiled_charsmap": charsmap("nfkc_cf")}],
+    "XLM-R": lambda: [
+        {"type": "Precompiled", "precompiled_charsmap": charsmap("nfkc")},
+        strip(False, True),
+        replace(" {2,}", "▁", "Regex"),
+        *types("Lowercase"),
+    ],
+}
+
+
+def steps_named(name):
+    return NORMALIZERS[name] if name in NORMALIZERS else PRECOMPILED[name]()
+
+
+@functools.lru_cache
+def normalizers(name):
+    """The normalizer of these steps here, and in `tokenizers`."""
+    steps = steps_named(name)
+    data = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
+    data["normalizer"] = {"type": "Sequence", "normalizers": list(steps)}
+    return bpe.Normalizer(steps), tokenizers.Tokenizer.from_str(json.dumps(data)).normalizer
+
+
+@kernels
+@pytest.mark.parametrize("name", [*NORMALIZERS, *PRECOMPILED])
+@given(text=odd_texts)
+def test_normalizers_are_those_of_tokenizers(name, text):
+    ours, theirs = normalizers(name)
+    assert ours.normalize(text.encode()).decode() == theirs.normalize_str(text)
+
+
+@pytest.mark.parametrize("name", ["NFC", "NFKD", "Lowercase", "StripAccents", "Nmt", "BERT", "ALBERT", "precompiled"])
+def test_each_character_is_normalized_as_in_tokenizers(name):
+    ours, theirs = normalizers(name)
+    encoded = [char.encode() for char in OLD_CHARACTERS]
+    edges = np.cumsum([0, *map(len, encoded)])
+    spans = np.column_stack(
+        [edges[:-1], edges[1:], np.full(len(encoded), bpe.INSIDE), np.zeros(len(encoded), np.int64)]
+    )
+    text, spans = ours.apply(bpe._with_padding(b"".join(encoded)), spans)
+    found = [text[start:stop].tobytes().decode() for start, stop, *_ in spans.tolist()]
+    assert found == [theirs.normalize_str(char) for char in OLD_CHARACTERS]
+
+
+@pytest.mark.parametrize("name", ["BERT", "ALBERT", "Llama", "precompiled", "XLM-R"])
+def test_long_texts_are_normalized_as_in_tokenizers(name, some_texts):
+    ours, theirs = normalizers(name)
+    for text in [*some_texts[10:20], "\ufdfa" * 9000, "é\r\n" * 5000, "e\u0301\u0327 " * 5000]:
+        assert ours.normalize(text.encode()).decode() == theirs.normalize_str(text)
+
+
+def naive_bert(text):
+    """BERT's normalizer, a character at a time."""
+    text = "".join(c for c in text if c in "\t\n\r" or not (unicodedata.category(c)[0] == "C" or c == "\ufffd"))
+    text = "".join(" " if c.isspace() else f" {c} " if regex.match(r"\p{Unified_Ideograph}", c) else c for c in text)
+    return "".join(c.lower() for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
+
+
+@kernels
+@given(text=st.text(st.sampled_from("aÀé \n\x00中İΣ\u0301\u0327\u302e\u1b44ẞ가𝐀\ufffd"), max_size=40))
+def test_bert_normalizer_is_that_of_its_definition(text):
+    assert normalizers("BERT")[0].normalize(text.encode()).decode() == naive_bert(text)
+
+
+@kernels
+@pytest.mark.parametrize("name", ["NFC", "Lowercase", "BERT", "ALBERT", "precompiled", "Nmt"])
+@given(data=hostile_bytes)
+def test_what_is_not_utf8_stays_as_it_is(name, data):
+    ours, theirs = normalizers(name)
+    parts = regex.split(r"([\udc80-\udcff]+)", data.decode("utf-8", "surrogateescape"))
+    wanted = "".join(part if k % 2 else theirs.normalize_str(part) for k, part in enumerate(parts))
+    assert ours.normalize(data) == wanted.encode("utf-8", "surrogateescape")
+
+
+@kernels
+def test_spans_are_normalized_on_their_own_and_special_tokens_not_at_all():
+    normalizer = bpe.Normalizer([strip(True, True), *types("NFC", "Lowercase"), PREPEND])
+    text = bpe._with_padding("AE<E>\u0301B C <E> D".encode())
+    spans = [[0, 2, bpe.BEGINS, 0], [2, 5, 7, 0], [5, 11, bpe.INSIDE, 0], [11, 14, 7, 1], [14, 16, bpe.CONTINUES, 2]]
+    text, found = normalizer.apply(text, np.array(spans))
+    assert [text[start:stop].tobytes().decode() for start, stop, *_ in found] == [
+        "▁ae",
+        "<E>",
+        "▁\u0301b c",
+        "<E>",
+        "d",
+    ]
+    assert found[:, bpe.ID :].tolist() == [span[2:] for span in spans] and len(text) == found[-1, 1] + bpe.PADDING
+
+
+RULES = [("a", "bb"), ("ab", " c  d "), ("abc", ""), ("x", ""), ("é", "e"), ("e\u0301", "  "), (" b", "b "), ("▁", " ")]
+SYMBOLS = ["ab", "  ", "é", "``x", "b c"]
+OPTIONS = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces", "treat_whitespace_as_suffix")
+
+
+@functools.lru_cache
+def sentencepiece_normalizers(rule, symbols, flags):
+    """The normalizer of a SentencePiece model here, and in its own package."""
+    rows = RULES if rule == "rows" else None
+    model = normalizing_model(rule, rows, symbols)
+    options = dict(zip(OPTIONS, flags, strict=True))
+    for name in OPTIONS[:3]:
+        setattr(model.normalizer_spec, name, options[name])
+    model.trainer_spec.treat_whitespace_as_suffix = options["treat_whitespace_as_suffix"]
+    fields = {"precompiled_charsmap": base64.b64encode(model.normalizer_spec.precompiled_charsmap).decode(), **options}
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
+    return bpe.Normalizer([{"type": "SentencePiece", "user_defined_symbols": list(symbols), **fields}]), theirs
+
+
+@kernels
+@pytest.mark.parametrize("rule", ["identity", "nmt_nfkc", "rows"])
+@given(
+    text=(odd_texts | st.text("abcxeé\u0301 `▁", max_size=30)).map(str.encode) | hostile_bytes,
+    symbols=st.sampled_from([(), tuple(SYMBOLS)]),
+    flags=st.sampled_from([*itertools.product([True, False], repeat=4)]),
+)
+def test_sentencepiece_normalizer_is_that_of_sentencepiece(rule, text, symbols, flags):
+    ours, theirs = sentencepiece_normalizers(rule, symbols, flags)
+    assert ours.normalize(text) == theirs.normalize(text)
+
+
+CUT = ["NFC", "NFKC", "BERT", "ALBERT", "Llama", "several", "not one map", "precompiled", "strip", "a regex"]
+
+
+@kernels
+@pytest.mark.parametrize("name", [*CUT, "sp identity", "sp nmt_nfkc", "sp rows"])
+@given(text=odd_texts | pattern_texts, pattern=st.sampled_from(["gpt2", "o200k", r"▁?[^▁]+|▁", r"\w+|\s"]))
+def test_text_is_cut_where_its_normal_form_would_be(name, text, pattern):
+    if name.startswith("sp "):
+        normalizer = sentencepiece_normalizers(name[3:], (), (True, True, True, False))[0]
+    else:
+        normalizer = normalizers(name)[0]
+    pattern, data = bpe.Pattern(pattern), text.encode()
+    text, tables = bpe._with_padding(data), cut_tables(name, pattern.source, normalizer)
+    cuts = [at for at in range(1, len(data)) if bpe._next_split(text, max(at - 4, 0), at + 1, tables) == at]
+    spans = [[a, b, bpe.CONTINUES if a else bpe.BEGINS, 0] for a, b in itertools.pairwise([0, *cuts, len(data)])]
+    text, spans = normalizer.apply(text, np.array(spans))
+    parts = [text[start:stop].tobytes() for start, stop, *_ in spans.tolist()]
+    assert [word for part in parts for word in pattern.split(part)] == pattern.split(normalizer.normalize(data))
+
+
+CUT_TABLES = {}
+
+
+def cut_tables(name, source, normalizer):
+    if (name, source) not in CUT_TABLES:
+        CUT_TABLES[name, source] = normalizer.cut_tables(bpe.Pattern(source))
+    return CUT_TABLES[name, source]
+
+
+@pytest.mark.parametrize("name", ["NFC", "BERT", "ALBERT", "Llama", "precompiled"])
+def test_text_can_be_cut_between_words(name):
+    tables = normalizers(name)[0].cut_tables(bpe.Pattern("gpt2"))
+    for text, place in (("the cat", 3), ("été é", 5)):
+        assert bpe._next_split(bpe._with_padding(text.encode()), 0, 9, tables) == place
+
+
+def test_normalizers_are_values():
+    normalizer = pickle.loads(pickle.dumps(normalizers("ALBERT")[0]))
+    assert normalizer and not bpe.Normalizer([]) and list(normalizer.steps) == NORMALIZERS["ALBERT"]
+    assert normalizer.normalize("``É''".encode()) == b'"e"'
+    assert not bpe.Normalizer([{"type": "Sequence", "normalizers": []}])
+
+
+@given(place=st.integers(0, 1 << 18), noise=st.binary(max_size=9))
+@examples(30)
+def test_charsmaps_that_are_damaged_are_refused_or_read(place, noise):
+    blob = base64.b64decode(charsmap("nfkc"))
+    place %= len(blob)
+    for damaged in (blob[:place], blob[:place] + noise + blob[place + len(noise) :]):
+        steps = [{"type": "Precompiled", "precompiled_charsmap": base64.b64encode(damaged).decode()}]
+        with contextlib.suppress(bpe.InputError) if noise else pytest.raises(bpe.InputError, match="cut off"):
+            bpe.Normalizer(steps)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ({"type": "ByteLevel"}, "ByteLevel.*not supported"),
+        ({"no": "type"}, "not supported"),
+        ({"type": "Precompiled", "precompiled_charsmap": "AAA"}, "Precompiled: .*padding"),
+        ({"type": "Precompiled", "precompiled_charsmap": ""}, "cut off"),
+        ({"type": "Strip", "strip_left": True}, "Strip: .*strip_right"),
+        ({"type": "Prepend", "prepend": 5}, "Prepend: "),
+        (replace("", "a"), "Replace: "),
+        (replace("(?i)a", "a", "Regex"), "Replace: "),
+        (replace("a*", "a", "Regex"), "Replace: .*no characters"),
+        (replace("a", "a", "Glob"), "Replace: .*Glob"),
+    ],
+)
+def test_normalizers_that_are_wrong_are_refused(step, message):
+    with pytest.raises(bpe.InputError, match=message):
+        bpe.Normalizer([step])
+
+
+METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+STRIP_SPACE = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+DECODERS = {
+    "WordPiece": [{"type": "WordPiece", "prefix": "##", "cleanup": True}],
+    "without cleanup": [{"type": "WordPiece", "prefix": "##", "cleanup": False}],
+    "Metaspace": [METASPACE],
+    "never": [{**METASPACE, "prepend_scheme": "never"}],
+    "Llama": [replace("▁", " "), *types("ByteFallback", "Fuse"), STRIP_SPACE],
+    "Gemma": [replace("▁", " "), *types("ByteFallback", "Fuse")],
+    "replaced behind": [*types("ByteFallback", "Fuse"), replace("a", "bc")],
+    "each stripped": [{"type": "Strip", "content": "a", "start": 2, "stop": 1}, replace("##", "")],
+    "no suffix": [{"type": "BPEDecoder", "suffix": "</w>"}],
+}
+DECODED = [
+    "▁",
+    "▁▁a",
+    "##s",
+    "a",
+    "aaba",
+    "n't",
+    " n't",
+    "do not",
+    ".",
+    "▁.",
+    "<0x41>",
+    "<0x+f>",
+    "<0x4>",
+    "<unk>",
+    "中",
+    "'s",
+]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@given(ids=st.lists(st.integers(0, len(DECODED) - 1), min_size=1, max_size=8))
+def test_decoders_are_those_of_tokenizers(name, ids):
+    first, later = bpe.decoded_tokens({id: token.encode() for id, token in enumerate(DECODED)}, DECODERS[name])
+    data = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
+    data["decoder"] = {"type": "Sequence", "decoders": DECODERS[name]}
+    theirs = tokenizers.Tokenizer.from_str(json.dumps(data)).decoder
+    found = b"".join([first[ids[0]], *(later[id] for id in ids[1:])])
+    assert found.decode() == theirs.decode([DECODED[id] for id in ids])
+
+
+def test_bytes_of_characters_are_joined():
+    vocab = {0: b"<0xE4>", 1: b"<0xB8>", 2: b"<0xAD>"}
+    first, later = bpe.decoded_tokens(vocab, DECODERS["Llama"])
+    assert (first[0] + later[1] + later[2]).decode() == "中" and first[0] == later[0]
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        types("CTC"),
+        types("Strip"),
+        [{"type": "BPEDecoder", "suffix": "a"}],
+        [*types("Fuse"), replace("aa", "b")],
+        [*types("Fuse"), {**STRIP_SPACE, "start": 2}],
+        [*types("ByteLevel"), METASPACE],
+        [*types("Fuse", "ByteFallback")],
+        [METASPACE, *types("Fuse"), STRIP_SPACE],
+        [replace("a", "b", "Regex")],
+    ],
+)
+def test_decoders_that_need_all_tokens_are_refused_by_name(decoder):
+    with pytest.raises(bpe.InputError, match=f"{decoder[-1]['type']}.*not supported"):
+        bpe.decoded_tokens({0: "▁".encode(), 1: b"a"}, [{"type": "Sequence", "decoders": decoder}])
 
 
 # ─── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -2330,7 +2674,7 @@ def test_ids_of_short_texts_are_those_of_sentencepiece(sentencepieces, text):
     text = text.replace("\0", "")  # which SentencePiece drops
     data = theirs.normalize(text).encode()
     by_words, whole = cut_text(data, bpe.unigram_tables(model))
-    assert by_words == whole == cut(data, bpe.unigram_tables(model, whole=True)) == theirs.encode(text)
+    assert by_words == whole == theirs.encode(text)
 
 
 def test_ids_of_long_texts_are_those_of_sentencepiece(sentencepieces, library):
@@ -3229,8 +3573,8 @@ def test_going_on_from_a_model_is_to_train_in_one_go(library, tmp_path, tie_brea
         ({"alphabet": "characters", "coverage": 0.0}, "coverage is more than 0"),
         ({"coverage": 0.5}, "coverage and byte_fallback go with characters"),
         ({"model": "wordpiece", "alphabet": "bytes"}, "a wordpiece is made of characters"),
-        ({"model": "wordpiece", "byte_fallback": True}, "not for a wordpiece"),
-        ({"model": "unigram", "byte_fallback": True, "unk_token": "?!"}, "nothing is unknown"),
+        ({"model": "wordpiece", "byte_fallback": True}, "byte_fallback is for bpe and unigram"),
+        ({"alphabet": "characters", "byte_fallback": True, "unk_token": "?!"}, "nothing is unknown"),
         ({"model": "unigram", "tie_break": "ids"}, "tie_break='ids' is not for this kind"),
         ({"score": "count"}, "score='count' is not for this kind"),
         ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
