@@ -1005,6 +1005,8 @@ def sentencepiece_normalizers(rule, symbols, flags):
     flags=st.sampled_from([*itertools.product([True, False], repeat=4)]),
 )
 def test_sentencepiece_normalizer_is_that_of_sentencepiece(rule, text, symbols, flags):
+    if rule == "nmt_nfkc":  # each takes half a second to read
+        symbols, flags = (), (True, flags[1], True, False)
     ours, theirs = sentencepiece_normalizers(rule, symbols, flags)
     assert ours.normalize(text) == theirs.normalize(text)
 
@@ -1053,14 +1055,17 @@ def test_normalizers_are_values():
 
 
 @given(place=st.integers(0, 1 << 18), noise=st.binary(max_size=9))
-@examples(30)
+@settings(max_examples=10)
 def test_charsmaps_that_are_damaged_are_refused_or_read(place, noise):
     blob = base64.b64decode(charsmap("nfkc"))
     place %= len(blob)
-    for damaged in (blob[:place], blob[:place] + noise + blob[place + len(noise) :]):
-        steps = [{"type": "Precompiled", "precompiled_charsmap": base64.b64encode(damaged).decode()}]
-        with contextlib.suppress(bpe.InputError) if noise else pytest.raises(bpe.InputError, match="cut off"):
-            bpe.Normalizer(steps)
+    for damaged, caught in (
+        (blob[:place], pytest.raises(bpe.InputError, match="cut off")),
+        (blob[:place] + noise + blob[place + len(noise) :], contextlib.suppress(bpe.InputError)),
+    ):
+        with caught:
+            step = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(damaged).decode()}
+            bpe.Normalizer([step])
 
 
 @pytest.mark.parametrize(
@@ -1093,7 +1098,8 @@ DECODERS = {
     "Llama": [replace("▁", " "), *types("ByteFallback", "Fuse"), STRIP_SPACE],
     "Gemma": [replace("▁", " "), *types("ByteFallback", "Fuse")],
     "replaced behind": [*types("ByteFallback", "Fuse"), replace("a", "bc")],
-    "each stripped": [{"type": "Strip", "content": "a", "start": 2, "stop": 1}, replace("##", "")],
+    "each stripped": [{"type": "Strip", "content": "a", "start": 2, "stop": 0}, replace("##", "")],
+    "the end": [{"type": "Strip", "content": "s", "start": 0, "stop": 1}],
     "no suffix": [{"type": "BPEDecoder", "suffix": "</w>"}],
 }
 DECODED = [
@@ -2413,8 +2419,8 @@ def wordpiece_words(counts):
     return bpe.Words(np.array(symbols, np.int32), offsets, counts, [char.encode() for char in alphabet])
 
 
-few_characters = st.sampled_from(["a", "ab", "aé", "abc", "abé中🙂", "abcdefghij"])
-character_counts = few_characters.flatmap(
+few_letters_of_words = st.sampled_from(["a", "ab", "aé", "abc", "abé中🙂", "abcdefghij"])
+counts_of_words = few_letters_of_words.flatmap(
     lambda letters: st.dictionaries(
         st.text(letters, min_size=1, max_size=30).map(str.encode), st.integers(1, 5) | st.integers(1, 2**40), min_size=1
     )
@@ -2423,7 +2429,7 @@ character_counts = few_characters.flatmap(
 
 @kernels
 @examples(200)
-@given(counts=character_counts, extra=st.integers(0, 60), least=st.integers(0, 4))
+@given(counts=counts_of_words, extra=st.integers(0, 60), least=st.integers(0, 4))
 def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
     words = wordpiece_words(counts)
     n_symbols = 2 * len(words.alphabet) + extra
