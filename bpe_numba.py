@@ -2202,7 +2202,7 @@ _CLUSTER = (
 def _cluster_tables() -> _ScanTables:
     """Compile the pattern of grapheme clusters, for `_match_end` only."""
     dfa = _Dfa(_RegexParser(_CLUSTER).parse())
-    return _ScanTables(np.zeros(1, np.uint32), 0, dfa.class_of, *dfa.build(), np.zeros((1, 1), bool))
+    return _ScanTables(np.zeros(1, np.uint32), 0, dfa.class_of, *dfa.build(), np.zeros((1, 1), bool), np.zeros(0, bool))
 
 
 def _map_tables(chars: _CharMap) -> _MapTables:
@@ -2771,7 +2771,7 @@ class Normalizer:
             kind_of[codes[firsts << 8 | lasts == pair]] = kind
         splits = np.pad(must_split, (0, 1))[kinds[:, None] & 0xFF, kinds >> 8]
         no_states = np.zeros((1, 1), np.int16)
-        return _ScanTables(np.zeros(1, np.uint32), 0, kind_of, no_states, no_states == 1, splits)
+        return _ScanTables(np.zeros(1, np.uint32), 0, kind_of, no_states, no_states == 1, splits, np.zeros(0, bool))
 
 
 def _edge_characters(text, spans):
