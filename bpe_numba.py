@@ -2205,7 +2205,7 @@ _CLUSTER = (
 def _cluster_tables() -> _ScanTables:
     """Compile the pattern of grapheme clusters, for `_match_end` only."""
     dfa = _Dfa(_RegexParser(_CLUSTER).parse())
-    return _ScanTables(np.zeros(1, np.uint32), 0, dfa.class_of, *dfa.build(), np.zeros((1, 1), bool))
+    return _ScanTables(np.zeros(1, np.uint32), 0, dfa.class_of, *dfa.build(), np.zeros((1, 1), bool), np.zeros(0, bool))
 
 
 def _map_tables(chars: _CharMap) -> _MapTables:
@@ -2774,7 +2774,7 @@ class Normalizer:
             kind_of[codes[firsts << 8 | lasts == pair]] = kind
         splits = np.pad(must_split, (0, 1))[kinds[:, None] & 0xFF, kinds >> 8]
         no_states = np.zeros((1, 1), np.int16)
-        return _ScanTables(np.zeros(1, np.uint32), 0, kind_of, no_states, no_states == 1, splits)
+        return _ScanTables(np.zeros(1, np.uint32), 0, kind_of, no_states, no_states == 1, splits, np.zeros(0, bool))
 
 
 def _edge_characters(text, spans):
@@ -7262,10 +7262,12 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str, where: str) -> dic
 
 
 def write_wordpiece(model: Model) -> dict:
-    """Write the "model" object of a WordPiece."""
+    """Write the "model" object of a WordPiece, or of the longest match over bytes, where nothing is unknown."""
+    unlimited = model.alphabet == "characters" or model.max_word_chars >= MAX_ID
+    require(unlimited, f"a tokenizer.json counts bytes where max_word_chars {model.max_word_chars} counts characters")
     return {
         "type": "WordPiece",
-        "unk_token": model.unk_token,
+        "unk_token": model.unk_token or "<unk>",
         "continuing_subword_prefix": model.subword_prefix,
         "max_input_chars_per_word": model.max_word_chars,
         "vocab": _vocab_names(model),
@@ -7279,8 +7281,12 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str, where: str) 
     require(isinstance(names, dict), f"{where}: the vocabulary of a WordPiece is an object of tokens and ids")
     require(isinstance(unknown, str), f"{where}: the unk_token of a WordPiece is a string, not {unknown!r}")
     require(isinstance(prefix, str), f"{where}: a continuing_subword_prefix is a string, not {prefix!r}")
-    require(_is_id(longest), f"{where}: max_input_chars_per_word is a whole number, not {longest!r}")
-    vocab = _read_vocab(names, names.keys(), where)
+    whole = type(longest) is int and longest >= 0
+    require(whole, f"{where}: max_input_chars_per_word is a whole number, not {longest!r}")
+    by_bytes = alphabet == "bytes"
+    require(not by_bytes or (not prefix and longest >= MAX_ID), f"{where}: ByteLevel with WordPiece is not supported")
+    unknown = None if by_bytes and unknown not in names else unknown
+    vocab = _read_vocab(names, set(added) if by_bytes else names.keys(), where)
     return {
         "vocab": vocab, "merges": None, "unk_token": unknown, "subword_prefix": prefix, "max_word_chars": longest
     }  # fmt: skip
@@ -7521,7 +7527,7 @@ def read_huggingface(data: dict, where: str) -> Model:
         check(not data.get(key), f"{key} is not supported: what it adds or takes away is not the text's")
     parts = _flatten(data.get("pre_tokenizer"), "pretokenizers", where)
     alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
-    check(alphabet == "characters" or kind == "BPE", f"a model of type {kind} with ByteLevel is not supported")
+    check(alphabet == "characters" or kind != "Unigram", "a model of type Unigram with ByteLevel is not supported")
     post_processor = data.get("post_processor")
     check(post_processor is None or isinstance(post_processor, dict), "its post_processor is not an object")
     ids, flags = _read_added_tokens(data.get("added_tokens") or [], where)
@@ -7715,6 +7721,9 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     check(model.kind in _FAMILIES.values(), f"it is of kind {model.kind}")
     check(model.alphabet == "characters", "its tokens are made of bytes")
     check(sorted(model.vocab) == [*range(len(model.vocab))], "its ids have gaps")
+    if model.unk_token is None and model.byte_fallback:  # it needs one there, though nothing is unknown
+        unknown = {"<unk>": len(model.vocab)}
+        model = dataclasses.replace(model, special_tokens=model.special_tokens | unknown, unk_token="<unk>")
     check(model.unk_token is not None, "it has no token for what is unknown")
     check(model.fuse_unk or model.byte_fallback, "several unknown characters are several tokens")
     check(not model.ignore_merges, "pretokens that are tokens ignore the merges")
@@ -7751,13 +7760,12 @@ def _sentencepiece_step(model: Model) -> dict | None:
     """Say by SentencePiece's step of a Normalizer what a model does to spaces; None if it cannot."""
     source = Pattern(model.pattern).source
     pattern, normalizer = list(source) if type(source) is tuple else [source], list(model.normalizer)
-    if pattern[0] == Metaspace(MARK, "never") and not normalizer:
-        normalizer, pattern = [_SPACES_TO_MARKS], pattern[1:]
-    tokens = [model.vocab[id].decode() for id in model.ordinary]
-    whole = [PATTERNS["none"]]  # pretokens change nothing where no token reaches across their ends
-    if not any(MARK in token[1:] for token in tokens) and pattern == [_before(MARK)]:
-        pattern = whole
-    if pattern != whole or not normalizer:
+    if Metaspace(MARK, "never") in pattern and not normalizer:
+        pattern.remove(Metaspace(MARK, "never"))
+        normalizer = [_SPACES_TO_MARKS]
+    inside = any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary)
+    free = [PATTERNS["none"]] + [_before(" "), _before(MARK)] * (not inside)  # which cut through no token
+    if not normalizer or not all(step in free for step in pattern):
         return None
     if normalizer[0]["type"] == "SentencePiece":
         return normalizer[0] if len(normalizer) == 1 else None
@@ -7770,7 +7778,7 @@ def _sentencepiece_step(model: Model) -> dict | None:
 def _sentencepiece_scores(model: Model) -> np.ndarray | None:
     """Find scores by which SentencePiece merges as a model does, the best first; None if there are none."""
     if model.scores is not None:
-        return model.scores[: len(model.vocab)].astype(np.float32)
+        return np.resize(model.scores.astype(np.float32), len(model.vocab))
     rank_of = {left + right: rank for rank, (left, right) in reversed([*enumerate(model.merges)])}
     scores = np.full(len(model.vocab), -len(model.merges), np.float32)
     for id in model.ordinary:
@@ -7834,10 +7842,11 @@ def _bert_config(model: Model) -> dict:
 
 def write_bert(model: Model) -> dict[str, str]:
     """Write vocab.txt, and what is said beside it."""
+    require(model.kind == "wordpiece", f"a vocab.txt cannot hold a model of kind {model.kind}")
     names, config = {id: token.decode("utf-8", "replace") for id, token in model.vocab.items()}, _bert_config(model)
     text = "".join(names.get(id, "") + "\n" for id in range(max(names, default=-1) + 1))
     other = read_bert(text.encode(), "vocab.txt", config)
-    for field in ("kind", "alphabet", "normalizer", "pattern", "unk_token", "subword_prefix", "max_word_chars",
+    for field in ("alphabet", "normalizer", "pattern", "unk_token", "subword_prefix", "max_word_chars",
                   "special_tokens", "flags", "vocab"):  # fmt: skip
         ours, theirs = getattr(model, field), getattr(other, field)
         if field == "pattern":
