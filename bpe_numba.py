@@ -7502,9 +7502,6 @@ def _write_pre_tokenizer(steps: tuple[PatternStep, ...]) -> tuple[dict, int]:
     return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}, 1
 
 
-_TYPES = {"BPE": "bpe", "WordPiece": "wordpiece", "Unigram": "unigram"}
-
-
 def _type_of(written: dict) -> object:
     """Tell the type of a "model" object; in files of before 2022 only its keys say it."""
     by_keys = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
@@ -7520,8 +7517,8 @@ def read_huggingface(data: dict, where: str) -> Model:
     written = data.get("model")
     check(isinstance(written, dict), "not a tokenizer.json: it has no model")
     kind = _type_of(written)
-    known = isinstance(kind, str) and _TYPES.get(kind) in KINDS
-    check(known, f"a model of type {kind!r} is not supported, only {', '.join(_TYPES)}")
+    known = isinstance(kind, str) and kind.lower() in KINDS
+    check(known, f"a model of type {kind!r} is not supported, only BPE, WordPiece and Unigram")
     check(kind != "BPE" or isinstance(written.get("merges"), list), "its BPE has no list of merges")
     for key in ("truncation", "padding"):
         check(not data.get(key), f"{key} is not supported: what it adds or takes away is not the text's")
@@ -7532,7 +7529,7 @@ def read_huggingface(data: dict, where: str) -> Model:
     check(post_processor is None or isinstance(post_processor, dict), "its post_processor is not an object")
     ids, flags = _read_added_tokens(data.get("added_tokens") or [], where)
     fields = _read_steps(data, parts, alphabet, where)
-    fields |= KINDS[_TYPES[kind]].read(written, list(ids), alphabet, where)
+    fields |= KINDS[kind.lower()].read(written, list(ids), alphabet, where)
     names = _token_names(written)
     special_tokens = _number_added(ids, names)
     for text, id in special_tokens.items():
@@ -7541,7 +7538,7 @@ def read_huggingface(data: dict, where: str) -> Model:
     check(len(set(ids.values())) == len(ids), "two added tokens have one id")
     fields |= {"special_tokens": special_tokens, "flags": flags, "post_processor": post_processor}
     with _blaming(where):
-        model = Model(**fields, kind=_TYPES[kind], alphabet=alphabet)
+        model = Model(**fields, kind=kind.lower(), alphabet=alphabet)
     if model.ignore_merges:
         for text in (text for text, flag in flags.items() if flag.single_word and text in names):
             # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.

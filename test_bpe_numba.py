@@ -2234,7 +2234,7 @@ TOY = bpe.Kind(
     tables_type=ToyTables,
     segment=toy_segment,
     write=lambda model: {"type": "Toy", "vocab": {in_chars(model.vocab[id]): id for id in model.ordinary}},
-    read=lambda data, added, where: {"vocab": {data["vocab"][in_chars(b)]: b for b in BYTES}, "merges": None},
+    read=lambda data, added, alphabet, where: {"vocab": {data["vocab"][in_chars(b)]: b for b in BYTES}, "merges": None},
 )
 
 
