@@ -30,11 +30,14 @@ The way of the data, which is the order of the sections
     Patterns        a name, or a regular expression -> a table over bytes that finds where pretokens end
     Scanning        text -> where pretokens end, and where the text may be cut
     Special tokens  text -> spans: special tokens, and the text between them
+    Normalizing     spans -> spans of text as a model wants it: normal forms, lower case, marks; decoders
     Reading         files, folders, globs, standard input -> blocks that can be scanned on their own
     Words           blocks -> Words, in worker processes, by a hash table of byte strings
     Learning        Words -> merges, the one serial part
     Models          a tokenizer as data: vocabulary, merges, special tokens, pattern, and their checks
     Encoding        words -> ids, by kernels with a cache; ids -> bytes
+    WordPiece       words -> the longest tokens; Words -> such tokens, by likelihood or by count
+    Unigram         Words -> tokens with probabilities; words -> ids by the most probable path
     Formats         a Model <-> the files of Hugging Face, GPT-2 and tiktoken
     Tokenizer       text -> ids -> text
     Token files     files of text -> files of token ids, by many workers, and back
@@ -69,6 +72,7 @@ import sysconfig
 import tempfile
 import threading
 import time
+import unicodedata
 import warnings
 import zipfile
 import zlib
@@ -263,18 +267,27 @@ def require(condition: object, message: str) -> None:
         raise InputError(message)
 
 
-def import_optional(name: str):
-    """Import a package that only some functions need; raise InputError that names the remedy if it is missing."""
+def import_optional(name: str, *others: str):
+    """Import what only some functions need; raise InputError that names the remedy if it, or another, is missing."""
     try:
         return importlib.import_module(name)
     except ImportError:
-        package = name.partition(".")[0]
-        raise InputError(f"this needs the package {package}: pip install {package}") from None
+        packages = name.partition(".")[0], *others
+        plural = "s" * bool(others)
+        raise InputError(
+            f"this needs the package{plural} {' and '.join(packages)}: pip install {' '.join(packages)}"
+        ) from None
 
 
 def _unwritable(folder: Path, error: OSError) -> InputError:
     """Make the error of a folder in which no file can be created."""
     return InputError(f"{folder.absolute()}: not a folder that can be written ({error.strerror})")
+
+
+def call_with(function: Callable, *arguments: object, **options: object):
+    """Call a function with arguments, and with those of the options that are parameters of it."""
+    names = inspect.signature(function).parameters.keys() & options
+    return function(*arguments, **{name: options[name] for name in names})
 
 
 def make_folder(folder: Path) -> None:
@@ -479,6 +492,81 @@ class Engine:
 
 # ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")
+
+
+class Split(NamedTuple):
+    r"""A step of a Pattern that cuts where an expression matches, as `Split` of Hugging Face's does.
+
+    regex     what is looked for, from left to right
+    behavior  what becomes of matches: each is a pretoken ("isolated"), or dropped ("removed"); the first of several
+              that touch is joined to what is before them ("merged_with_previous"), the last to what is behind them
+              ("merged_with_next"), or all to one another ("contiguous")
+    invert    what lies between matches is treated as a match, and matches as what lies between
+
+    >>> Pattern(Split(r"\s", "removed")).split(b"one two")
+    [b'one', b'two']
+    >>> Pattern(Split("_", "merged_with_next")).split(b"one_two")
+    [b'one', b'_two']
+    """
+
+    regex: str
+    behavior: str = "isolated"
+    invert: bool = False
+
+    def rules(self) -> np.ndarray:
+        """List what becomes of pieces, bool[2, 3], by whether one is a match.
+
+        Columns 0 and 1: joined to a piece behind it that is none, or is one; column 2: dropped.
+        """
+        kept = [[0, 0, 0], [0, 0, 0]]
+        rules = {
+            "isolated": kept,
+            "removed": [kept[0], [0, 1, 1]],
+            "merged_with_previous": [[0, 1, 0], kept[1]],
+            "merged_with_next": [kept[0], [1, 0, 0]],
+            "contiguous": [[1, 0, 0], [0, 1, 0]],
+        }[self.behavior]
+        return np.array(rules, bool)[::-1][:, [1, 0, 2]] if self.invert else np.array(rules, bool)
+
+
+class Metaspace(NamedTuple):
+    """A step of a Pattern that writes spaces as another character, and puts one before pretokens that lack it.
+
+    replacement     the character
+    prepend_scheme  "always": it is put before every pretoken; "first": before that which begins the text; "never"
+
+    >>> Pattern([Metaspace("_", "first"), "_[^_]*|[^_]+"]).split(b"one two")
+    [b'_one', b'_two']
+    """
+
+    replacement: str = "▁"
+    prepend_scheme: str = "always"
+
+    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Replace spaces, and put the replacement before spans; returns text and spans."""
+        space = self.replacement.encode()
+        room = len(text) + len(space) * (np.count_nonzero(text == 0x20) + len(spans)) + PADDING
+        word = u64(int.from_bytes(space, "little"))
+        return _replace_spaces(text, spans, word, len(space), PREPEND_SCHEMES.index(self.prepend_scheme), room)
+
+
+PREPEND_SCHEMES = ("never", "first", "always")
+NEVER, ALWAYS = 0, 2  # the same for kernels
+
+# Punctuation as `tokenizers` and Rust's crate unicode_categories have it: what ASCII has beside letters and digits, and
+# that of Unicode 8. Since then two characters have left, and these have come.
+_NEWER_PUNCTUATION = (
+    r"\u061D\u09FD\u0A76\u0C77\u0C84\u1B4E-\u1B4F\u1B7D-\u1B7F\u2E43-\u2E4F\u2E52-\u2E5D\u2E60-\u2E63\U00010D6E"
+    r"\U00010EAD\U00010ED0\U00010F55-\U00010F59\U00010F86-\U00010F89\U000113D4-\U000113D5\U000113D7-\U000113D8"
+    r"\U0001144B-\U0001144F\U0001145A-\U0001145B\U0001145D\U00011660-\U0001166C\U000116B9\U0001183B"
+    r"\U00011944-\U00011946\U000119E2\U00011A3F-\U00011A46\U00011A9A-\U00011A9C\U00011A9E-\U00011AA2"
+    r"\U00011B00-\U00011B09\U00011BE1\U00011C41-\U00011C45\U00011C70-\U00011C71\U00011EF7-\U00011EF8"
+    r"\U00011F43-\U00011F4F\U00011FFF\U00012FF1-\U00012FF2\U00016D6D-\U00016D6F\U00016E97-\U00016E9A\U00016FE2"
+    r"\U0001E5FF\U0001E95E-\U0001E95F"
+)
+PUNCTUATION = rf"(?![{_NEWER_PUNCTUATION}])[\p{{P}}$+<=>\^`|~\u166D\U000111C9]"
+
 # The expressions are those of the tools' own sources, but for cl100k: tiktoken's possessive quantifiers are written as
 # greedy ones, which match the same, and its `$` as (?![\s\S]), since in Oniguruma `$` also matches before a newline.
 PATTERNS = {
@@ -495,8 +583,26 @@ PATTERNS = {
     "nanochat": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*"
     r"|\s*[\r\n]|\s+(?!\S)|\s+",
     "none": r"[\s\S]+",
+    # Hugging Face's BertPreTokenizer, Whitespace and WhitespaceSplit. Rust's white space is \s, and its \w too but for
+    # characters that are newer than its Unicode 16, as is its `is_numeric` \p{N}.
+    "bert": (Split(r"\s", "removed"), PUNCTUATION),
+    "whitespace": Split(r"\w+|[^\w\s]+", "removed", invert=True),
+    "whitespace-split": Split(r"\s", "removed"),
 }
 PATTERN_NAMES = {source: name for name, source in PATTERNS.items()}
+
+
+def metaspace_steps(
+    replacement: str = "▁", prepend_scheme: str = "always", split: bool = True
+) -> tuple[PatternStep, ...]:
+    """List the steps of Hugging Face's Metaspace, which may begin a pretoken at each replacement.
+
+    >>> Pattern(metaspace_steps("_")).split(b"one  two")
+    [b'_one', b'_', b'_two']
+    """
+    cut = Split(regex.escape(replacement), "merged_with_next")
+    return (Metaspace(replacement, prepend_scheme), cut) if split else (Metaspace(replacement, prepend_scheme),)
+
 
 # A program for a machine with ordered threads (Pike's, as Cox describes it in "Regular Expression Matching: the Virtual
 # Machine Approach"): ("class", source) takes a character that the one-character expression matches; ("lookahead",
@@ -772,6 +878,11 @@ class ScanTable(NamedTuple):
     next_state: np.ndarray  # int16[D, C + 1]     state, class -> state, or -1
     accepts: np.ndarray  # bool[D, C + 1]         state, class -> the pattern has matched before this character
     must_split: np.ndarray  # bool[C, C]          between such characters a pretoken ends, whatever precedes them
+    dropped: np.ndarray  # bool[C]                pretokens that begin with such a character are left out
+
+    def for_kernels(self) -> _ScanTables:
+        """Make the same for kernels."""
+        return _ScanTables(*self[:-1], self.dropped if self.dropped.any() else self.dropped[:0])
 
 
 @struct
@@ -784,6 +895,7 @@ class _ScanTables:
     next_state: np.ndarray
     accepts: np.ndarray
     must_split: np.ndarray
+    dropped: np.ndarray  # of no entries if nothing is dropped
 
 
 # the same for kernels
@@ -801,13 +913,19 @@ def _compile_pattern(source: str) -> ScanTable:
     next_state, accepts = dfa.build()
     if accepts[0].any():
         raise Unsupported("it matches the empty string before some characters")
+    return _scan_table(dfa.class_of, next_state, accepts, np.zeros(dfa.n_classes, bool))
+
+
+def _scan_table(class_of: np.ndarray, next_state: np.ndarray, accepts: np.ndarray, dropped: np.ndarray) -> ScanTable:
+    """Make the machine over bytes of one over characters."""
     code_points = np.arange(N_CODE_POINTS)
     sizes = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000)
     sizes[0xD800:0xE000] = 1  # bytes that are not UTF-8
-    kinds, letter_of = np.unique(dfa.class_of * i64(8) + sizes, return_inverse=True)
+    kinds, letter_of = np.unique(class_of * i64(8) + sizes, return_inverse=True)
     entries = _streaming_transducer(next_state, accepts, [(kind >> 3, kind & 7) for kind in kinds.tolist()])
     table = _utf8_table(entries, letter_of.astype(np.uint16))
-    return ScanTable(table, len(entries), dfa.class_of, next_state, accepts, _must_split_pairs(next_state, accepts))
+    must_split = _must_split_pairs(next_state, accepts)
+    return ScanTable(table, len(entries), class_of, next_state, accepts, must_split, dropped)
 
 
 def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray:
@@ -934,6 +1052,95 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
     if len(rows) >= 1 << 24:
         raise Unsupported("a table of more than 16 million rows")
     return np.concatenate(rows)
+
+
+# Several steps, or one that is not "isolated", as one machine. Most steps of tokenizers look for a kind of characters,
+# so that two neighbours decide whether a pretoken ends between them. Such cuts add up: BertPreTokenizer is the table
+#
+#     cuts, before \ behind    space   punctuation   other            dropped
+#     space                      -         x           x                  x
+#     punctuation                x         x           x                  -
+#     other                      x         x           -                  -
+#
+# and another pattern behind them is a machine that sees the end of its text at each cut.
+
+
+def _sure_starts(table: ScanTable) -> np.ndarray | None:
+    """Find the classes that matches begin with, bool[C]; None unless each is a match alone, whatever comes next."""
+    first = table.next_state[0, :-1]
+    return first >= 0 if table.accepts[first[first >= 0]].all() else None
+
+
+def _with_gaps(table: ScanTable) -> tuple[np.ndarray, np.ndarray] | None:
+    """Add a state in which a machine reads what its pattern leaves out: returns `next_state` and `accepts`, or None."""
+    starts, next_state = _sure_starts(table), table.next_state
+    if starts is None:
+        return None
+    gap = np.append(np.where(starts, -1, len(next_state)), -1)
+    first = np.where(next_state[0] < 0, gap, next_state[0])
+    return np.vstack([first, next_state[1:], gap]), np.vstack([table.accepts, np.ones(len(gap), bool)])
+
+
+def _cuts_between(table: ScanTable) -> np.ndarray | None:
+    """Find the classes between which pretokens end, bool[C, C]; None if two characters do not decide that."""
+    complete = _with_gaps(table)
+    if complete is None or not complete[1][1:].all():
+        return None
+    ends = complete[0][:, :-1] < 0
+    behind = [states[states >= 0] for states in complete[0].T[:-1]]  # each class
+    alike = all((ends[states] == ends[states[0]]).all() for states in behind)
+    return np.array([ends[states[0]] for states in behind]) if alike else None
+
+
+def _cutting_machine(class_of: np.ndarray, cuts: np.ndarray, dropped: np.ndarray) -> ScanTable:
+    """Make the machine that ends pretokens between some classes; its state is the class of the last character."""
+    states = np.arange(1, len(cuts) + 1)
+    next_state = np.vstack([states, np.where(cuts, -1, states)])
+    accepts = np.ones((len(cuts) + 1, len(cuts) + 1), bool)
+    accepts[0] = False
+    return _scan_table(class_of, np.pad(next_state, ((0, 0), (0, 1)), constant_values=-1), accepts, dropped)
+
+
+def _with_rules(table: ScanTable, rules: np.ndarray) -> ScanTable | None:
+    """Make the machine that also joins and drops pretokens as Split.rules say; None if that cannot be."""
+    starts, cuts = _sure_starts(table), _cuts_between(table)
+    if not rules.any():
+        return table
+    if starts is None:
+        return None
+    dropped = rules[starts.astype(int), 2]
+    if cuts is not None and (table.next_state[1:, :-1][:, ~starts] < 0).all():  # a class is in matches, or in none
+        joined = rules[np.ix_(starts.astype(int), starts.astype(int))]
+        return _cutting_machine(table.class_of, cuts & ~joined, dropped)
+    return table._replace(dropped=dropped) if dropped.any() else None
+
+
+def _chained(first: ScanTable, second: ScanTable) -> ScanTable | None:
+    """Make one machine of two steps, if two characters decide where the first cuts, and one where the second matches.
+
+    A state is a class, of the character before, and a state of the second step; that sees the end of its text at a cut.
+    """
+    cuts, complete = _cuts_between(first), _with_gaps(second)
+    kinds, class_of = np.unique(first.class_of * i64(256) + second.class_of, return_inverse=True)
+    if cuts is None or complete is None or len(kinds) > 250:
+        return None
+    cuts, classes, others = np.vstack([cuts, np.zeros(len(cuts), bool)]), kinds >> 8, kinds & 255  # row -1: none before
+    states, next_state, accepts = {(-1, 0): 0}, [], []
+    waiting = list(states)
+    for before, state in waiting:
+        following = np.where(cuts[before, classes], -1, complete[0][state, others])
+        accepted = np.where(cuts[before, classes], complete[1][state, -1], complete[1][state, others])
+        reached = list(zip(classes.tolist(), following.tolist(), strict=True))
+        waiting += [pair for pair in dict.fromkeys(reached) if pair[1] >= 0 and pair not in states]
+        states |= {pair: number for number, pair in enumerate(waiting)}
+        next_state.append([states[pair] if pair[1] >= 0 else -1 for pair in reached] + [-1])
+        accepts.append([*accepted.tolist(), complete[1][state, -1]])
+        if len(states) > 5000:
+            return None
+    dropped = first.dropped[classes] | second.dropped[others]
+    with contextlib.suppress(Unsupported):
+        return _scan_table(class_of.astype(np.uint8), np.array(next_state, np.int16), np.array(accepts), dropped)
+    return None
 
 
 # ─── Scanning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -1268,23 +1475,41 @@ START, STOP, ID, TEXT = range(4)
 INSIDE, BEGINS, CONTINUES = -1, -2, -3
 
 
+@kernel
+def _reserve_spans(spans, n):
+    """Return the array of spans, or a longer copy if it has fewer than n rows."""
+    if n <= len(spans):
+        return spans
+    longer = np.empty((2 * n + 64, 4), np.int64)
+    for p in range(len(spans)):
+        for column in range(4):
+            longer[p, column] = spans[p, column]
+    return longer
+
+
 @inline_kernel
 def _append_span(spans, n, start, stop, id, number):
     """Write a span behind n others; returns the array of spans, a longer one if it was full."""
     if n == len(spans):
-        longer = np.empty((2 * n + 64, 4), np.int64)
-        for p in range(n):
-            for column in range(4):
-                longer[p, column] = spans[p, column]
-        spans = longer
+        spans = _reserve_spans(spans, n + 1)
     spans[n, START], spans[n, STOP], spans[n, ID], spans[n, TEXT] = start, stop, id, number
     return spans
 
 
+@inline_kernel
+def _is_dropped(text, start, stop, class_of, dropped):
+    """Tell whether a pretoken is one of those that are left out."""
+    return len(dropped) > 0 and dropped[class_of[_decode_character(text, start, stop) >> 3]]
+
+
 @kernel
-def _refine(scan, text, spans, tables):
-    """Cut the spans that are no special tokens into pretokens; returns spans."""
+def _refine(scan, text, spans, tables, rules):
+    """Cut the spans that are no special tokens into pretokens; returns spans.
+
+    rules  of Split, if they must be kept here, or none: bool[0, 3]
+    """
     refined, n, lanes = np.empty((len(spans) + 64, 4), np.int64), 0, scan.lanes
+    class_of, dropped = tables.class_of, tables.dropped
     scan.marked = np.zeros(0, np.uint8)
     for p in range(len(spans)):
         start, stop = spans[p, START], spans[p, STOP]
@@ -1293,68 +1518,140 @@ def _refine(scan, text, spans, tables):
             n += 1
             continue
         _rewind(start, lanes)
-        more = start < stop
+        more, matched = start < stop, 0
         while more:
             more = _scan_batch(scan, text, stop, tables)
+            refined = _reserve_spans(refined, n + lanes[0, N_ENDS])
             for k in range(lanes[0, N_ENDS]):
                 end = lanes[0, ENDS + k]
-                id = spans[p, ID] if start == spans[p, START] else INSIDE
-                refined = _append_span(refined, n, start, end, id, spans[p, TEXT])
+                before = matched
+                if len(rules):
+                    matched = i64(_match_end(text, start, stop, tables) > start)
+                    is_dropped, joined = rules[matched, 2], start > spans[p, START] and rules[before, matched]
+                else:
+                    is_dropped, joined = _is_dropped(text, start, end, class_of, dropped), False
+                if joined and not is_dropped:
+                    refined[n - 1, STOP] = end
+                elif not is_dropped:
+                    begins = start == spans[p, START] and spans[p, ID] == BEGINS
+                    refined[n, START], refined[n, STOP] = start, end
+                    refined[n, ID], refined[n, TEXT] = BEGINS if begins else INSIDE, spans[p, TEXT]
+                    n += 1
                 start = end
-                n += 1
     return refined[:n]
 
 
-class _Stage(NamedTuple):
-    """One regular expression of a Pattern."""
+@kernel
+def _join_spans(text, spans, tables):
+    """Join spans, in place, that touch where a pretoken begins in any case: they are scanned as one; returns spans."""
+    class_of, must_split = tables.class_of, tables.must_split
+    begins = np.ones(len(must_split), np.bool_)
+    for before in range(len(must_split)):
+        for behind in range(len(must_split)):
+            begins[behind] &= must_split[before, behind]
+    joined, n = spans, 0
+    for p in range(len(spans)):
+        start, stop, last = spans[p, START], spans[p, STOP], n - 1
+        touches = n > 0 and joined[last, STOP] == start < stop and joined[last, TEXT] == spans[p, TEXT]
+        are_text = touches and joined[last, START] < start and joined[last, ID] < 0 and spans[p, ID] < 0
+        if are_text and begins[class_of[_decode_character(text, start, stop) >> 3]]:
+            joined[last, STOP] = stop
+        else:
+            for column in range(4):
+                joined[n, column] = spans[p, column]
+            n += 1
+    return joined[:n]
 
-    regex: regex.Pattern
+
+@kernel
+def _replace_spaces(text, spans, replacement, size, scheme, room):
+    """Write the spans of Metaspace: `replacement`, of so many bytes, is put for spaces, and before spans by a scheme.
+
+    Returns text, for which there must be room, and spans. 8 bytes are copied together, and those from a space on are
+    overwritten: no branch depends on where it is.
+    """
+    out, moved, at = _on_huge_pages(np.empty(room, np.uint8)), spans.copy(), 0
+    ones = ALL_ONES // u64(255)
+    tops, spaces, mask = ones << u64(7), ones << u64(5), ALL_ONES >> u64(64 - 8 * size)
+    for p in range(len(spans)):
+        start, stop, id = spans[p, START], spans[p, STOP], spans[p, ID]
+        moved[p, START] = at
+        wanted = (scheme == ALWAYS and id == INSIDE) or (scheme != NEVER and id == BEGINS)
+        begins = text[start] == 0x20 or (start + size <= stop and load_u64(text, start) & mask == replacement)
+        if wanted and start < stop and not begins:
+            store_u64(out, at, replacement)
+            at += size
+        while start < stop:
+            word = load_u64(text, start)
+            different = word ^ spaces
+            found = (different - ones) & ~different & tops if id < 0 else u64(0)  # the lowest bit is in the first space
+            before = (((found & (~found + u64(1))) >> u64(7)) - u64(1)) & ones  # a bit for each byte before that
+            n = min(i64((before * ones) >> u64(56)), stop - start)
+            store_u64(out, at, word)
+            start, at = start + n, at + n
+            if n < 8 and start < stop:
+                store_u64(out, at, replacement)
+                start, at = start + 1, at + size
+        moved[p, STOP] = at
+    for k in range(at, at + PADDING):
+        out[k] = 0
+    return out[: at + PADDING], moved
+
+
+class _Stage(NamedTuple):
+    """Splits of a Pattern that are done together."""
+
+    regex: regex.Pattern | None  # None if there are tables
     arrays: ScanTable | None  # None where it is left to the `regex` package
     tables: _ScanTables | None  # the same, for kernels
+    rules: np.ndarray  # of the Split, where the machine does not keep them; or none, bool[0, 3]
     warning: str
+
+    @property
+    def is_machine(self) -> bool:
+        """Whether the tables do all of it."""
+        return self.tables is not None and not len(self.rules)
+
+    @property
+    def joins(self) -> bool:
+        """Whether pretokens are joined that the tables cut."""
+        return bool(self.rules[:, :2][~self.rules[:, 2]].any())
 
     def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Cut the spans of a padded text that are no special tokens into pretokens; returns text and spans."""
         if self.tables:
-            return text, _refine(scan, text, spans, self.tables)
-        refined = []
-        for start, stop, id, number in spans.tolist():
-            for size in map(len, self.split(text[start:stop].tobytes())) if id < 0 else [stop - start]:
-                refined.append((start, start + size, id, number))
-                start, id = start + size, INSIDE
-        return text, np.array(refined, np.int64).reshape(-1, 4)
+            return text, _refine(scan, text, spans, self.tables, self.rules)
+        refined, rules = [], self.rules.tolist()
+        for first, stop, id, number in spans.tolist():
+            if id >= 0:
+                refined.append([first, stop, id, number])
+                continue
+            start, before = first, None
+            for piece, matched in self._pieces(text[first:stop].tobytes().decode("utf-8", "surrogateescape")):
+                end, dropped = start + len(piece.encode("utf-8", "surrogateescape")), rules[matched][2]
+                if not dropped and before is not None and rules[before][matched]:
+                    refined[-1][STOP] = end
+                elif not dropped:
+                    refined.append([start, end, BEGINS if start == first and id == BEGINS else INSIDE, number])
+                start, before = end, matched
+        return text, np.array([span for span in refined if span[START] < span[STOP]], np.int64).reshape(-1, 4)
 
-    def split(self, data: bytes) -> list[bytes]:
-        """Cut bytes by the `regex` package."""
-        text = data.decode("utf-8", "surrogateescape")
-        edges = {edge for match in self.regex.finditer(text) for edge in match.span()}
-        edges = sorted(edges | {0, len(text)})
-        return [text[start:end].encode("utf-8", "surrogateescape") for start, end in itertools.pairwise(edges)]
+    def _pieces(self, text: str) -> Iterator[tuple[str, bool]]:
+        """Cut a text by the `regex` package: yields matches and what is between them, and whether it is a match.
 
-
-class Metaspace(NamedTuple):
-    """A step of a Pattern that writes spaces as another character, and puts one before pretokens that lack it.
-
-    >>> Pattern([Metaspace("_", "first"), "_[^_]*|[^_]+"]).split(b"one two")
-    [b'_one', b'_two']
-    """
-
-    replacement: str = "▁"
-    prepend_scheme: str = "always"  # before every pretoken; "first": before that which begins the text; "never"
-
-    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Replace spaces, and put the replacement before spans; returns text and spans."""
-        space, pieces, moved, end = self.replacement.encode(), [], spans.copy(), 0
-        for p, (start, stop, id, _) in enumerate(spans.tolist()):
-            piece = text[start:stop].tobytes()
-            if id < 0:
-                piece = piece.replace(b" ", space)
-                wanted = {"always": id != CONTINUES, "first": id == BEGINS, "never": False}[self.prepend_scheme]
-                piece = space * (wanted and not piece.startswith(space)) + piece
-            pieces.append(piece)
-            moved[p, :2] = end, end + len(piece)
-            end += len(piece)
-        return _with_padding(b"".join(pieces)), moved
+        An empty match right behind another is none, as in Oniguruma.
+        """
+        position, end = 0, -1
+        while position <= len(text) and (match := self.regex.search(text, position)):
+            if match.start() == match.end() == end:
+                position += 1
+                continue
+            if max(end, 0) < match.start():
+                yield text[max(end, 0) : match.start()], False
+            yield match[0], True
+            position = end = match.end()
+        if max(end, 0) < len(text):
+            yield text[max(end, 0) :], False
 
 
 class Pattern:
@@ -1377,12 +1674,15 @@ class Pattern:
     """
 
     def __init__(self, source: PatternSource = "gpt2"):
-        given = [source] if isinstance(source, (str, Metaspace)) else list(source)
+        given = [source] if isinstance(source, (str, Split, Metaspace)) else list(source)
         require(given, "a pattern is a name or a regular expression, or several: none is given")
-        steps = tuple(step if isinstance(step, Metaspace) else PATTERNS.get(step, step) for step in given)
+        steps = tuple(itertools.chain.from_iterable(map(_named_steps, given)))
         self.source = steps[0] if len(steps) == 1 else steps
         self.name = PATTERN_NAMES.get(self.source)
-        self.stages = [step if isinstance(step, Metaspace) else _compile_stage(step) for step in steps]
+        self.stages: list[_Stage | Metaspace] = []
+        for is_metaspace, group in itertools.groupby(steps, lambda step: isinstance(step, Metaspace)):
+            run = tuple(group)
+            self.stages += run if is_metaspace else _compile_stages(run)
         self._splits = [stage for stage in self.stages if isinstance(stage, _Stage)]
         self.is_compiled = all(stage.tables for stage in self._splits)
         self.warning = "; ".join(stage.warning for stage in self._splits if stage.warning)
@@ -1394,52 +1694,119 @@ class Pattern:
         return f"Pattern({self.name or self.source!r})"
 
     @property
+    def cut_arrays(self) -> ScanTable:
+        """The table that proves where text may be cut: where the first expression cuts, so do all."""
+        spaces = list(itertools.takewhile(lambda stage: isinstance(stage, Metaspace), self.stages))
+        stage = [*self.stages, None][len(spaces)]
+        if not stage or not stage.tables or stage.joins:
+            return _compile_stages((PATTERNS["none"],))[0].arrays
+        class_of = stage.arrays.class_of.copy()
+        for step in reversed(spaces):  # a space is cut as what is written for it
+            class_of[0x20] = class_of[ord(step.replacement)]
+        return stage.arrays._replace(class_of=class_of)
+
+    @property
     def cut_tables(self) -> _ScanTables:
-        """The tables that prove where text may be cut: where the first expression cuts, so do all."""
-        return getattr(self.stages[0], "tables", None) or _compile_stage(PATTERNS["none"]).tables
+        """The same for kernels."""
+        return self.cut_arrays.for_kernels()
+
+    @property
+    def _last(self) -> _Stage:
+        """The stage that scans what all others have cut."""
+        last = self.stages[-1]
+        return last if isinstance(last, _Stage) and last.is_machine else _compile_stages((PATTERNS["none"],))[0]
 
     @property
     def last_tables(self) -> _ScanTables:
-        """The tables that scan what all other expressions have cut."""
-        return getattr(self.stages[-1], "tables", None) or _compile_stage(PATTERNS["none"]).tables
+        """The tables that scan what all other steps have cut."""
+        return self._last.tables
+
+    @property
+    def last_arrays(self) -> ScanTable:
+        """The same for Python."""
+        return self._last.arrays
 
     @property
     def covers(self) -> bool:
         """Whether it is proved that every character of a text is in a match: each, alone, is one."""
-        if len(self.stages) > 1 or not self.is_compiled or not self._splits:
+        if not isinstance(self.source, str) or not self.is_direct:
             return False
-        arrays = self.stages[0].arrays
-        first = arrays.next_state[0, :-1]
-        return bool((first >= 0).all() and arrays.accepts[first].all())
+        starts = _sure_starts(self.stages[0].arrays)
+        return starts is not None and bool(starts.all())
 
     @property
     def is_direct(self) -> bool:
         """Whether to scan by `last_tables` is all there is to do."""
-        return len(self.stages) == 1 and bool(self._splits) and self.is_compiled
+        return len(self.stages) == 1 and self.stages[0] is self._last
 
     def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Cut the spans of a padded text by all steps that must run before `last_tables` do; returns text and spans."""
-        for stage in self.stages if getattr(self.stages[-1], "tables", None) is None else self.stages[:-1]:
+        before = self.stages[:-1] if self.stages[-1] is self._last else self.stages
+        for stage in before:
             text, spans = stage.refine(scan, text, spans)
-        return text, spans
+        return text, _join_spans(text, spans, self.last_tables) if before else spans
 
     def split(self, data: bytes) -> list[bytes]:
         """Cut bytes into pretokens."""
         scan = _new_scan()
         text, spans = self.refine(scan, _with_padding(data), np.array([[0, len(data), BEGINS, 0]]))
-        spans = _refine(scan, text, spans, self.last_tables)
+        spans = _refine(scan, text, spans, self.last_tables, NO_RULES)
         data = text.tobytes()
         return [data[start:stop] for start, stop, *_ in spans.tolist()]
 
 
-PatternSource = str | Metaspace | Sequence[str | Metaspace]
+PatternStep = str | Split | Metaspace
+PatternSource = PatternStep | Sequence[PatternStep]
+_LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
+NO_RULES = np.zeros((0, 3), bool)
+
+
+def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
+    """Look up the steps of a name in PATTERNS, and check others; a Split that isolates becomes its expression."""
+    if isinstance(step, Split):
+        require(step.behavior in BEHAVIORS, f"{step.behavior!r} is none of the behaviors {', '.join(BEHAVIORS)}")
+        if step.behavior != "isolated":
+            return (step,)
+        return (Split(step.regex) if _LIKE_A_NAME.fullmatch(step.regex) else step.regex,)
+    if isinstance(step, Metaspace):
+        scheme = step.prepend_scheme
+        require(scheme in PREPEND_SCHEMES, f"{scheme!r} is none of the prepend schemes {', '.join(PREPEND_SCHEMES)}")
+        require(len(step.replacement) == 1, f"Metaspace writes one character for a space, not {step.replacement!r}")
+        return (step,)
+    require(isinstance(step, str), f"a step of a pattern is a str, Split or Metaspace, not {type(step).__name__}")
+    steps = PATTERNS.get(step, step)
+    if steps is step and _LIKE_A_NAME.fullmatch(step):
+        raise InputError(f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular expression")
+    return steps if type(steps) is tuple else (steps,)
 
 
 @functools.lru_cache(maxsize=64)
-def _compile_stage(source: str) -> _Stage:
-    """Compile a regular expression by the `regex` package, which must accept it, and to a table if it can be."""
-    if regex.fullmatch(r"[A-Za-z][A-Za-z\d_-]+", source):
-        raise InputError(f"no pattern is named {source!r}; there are {', '.join(PATTERNS)}, or a regular expression")
+def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
+    """Compile Splits that follow one another; those of a named pattern are one machine, which is kept on the disk."""
+    name = PATTERN_NAMES.get(steps[0] if len(steps) == 1 else steps)
+    if name:
+        return (_machine_stage(_cached_on_disk(name, lambda: _chain_stages(steps)[0].arrays)),)
+    return _chain_stages(steps)
+
+
+def _chain_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
+    """Compile Splits that follow one another to as few machines as can be."""
+    if len(steps) == 1:
+        return (_compile_split(steps[0] if isinstance(steps[0], Split) else Split(steps[0])),)
+    stages = []
+    for step in steps:
+        (stage,) = _compile_stages((step,))
+        both_are = stages and stages[-1].is_machine and stage.is_machine
+        if chained := _chained(stages[-1].arrays, stage.arrays) if both_are else None:
+            stages[-1] = _machine_stage(chained)
+        else:
+            stages.append(stage)
+    return tuple(stages)
+
+
+def _compile_split(split: Split) -> _Stage:
+    """Compile a Split by the `regex` package, which must accept its expression, and to a table if it can be."""
+    source, rules = split.regex, split.rules()
     try:
         compiled = regex.compile(source)
     except (regex.error, ValueError, OverflowError, RecursionError) as error:
@@ -1449,29 +1816,33 @@ def _compile_stage(source: str) -> _Stage:
         f"the pattern {source!r} matches the empty string; a pretoken has at least one character",
     )
     try:
-        arrays = _cached_on_disk(source)
+        arrays = _compile_pattern(source)
+        require(arrays.accepts.any(), f"the pattern {source!r} matches nothing")
+        machine = _with_rules(arrays, rules)
     except Unsupported as error:
         warning = f"the pattern is left to the `regex` package, which is some 50 times slower: {error}"
-        return _Stage(compiled, None, None, warning)
-    require(arrays.accepts.any(), f"the pattern {source!r} matches nothing")
+        return _Stage(compiled, None, None, rules, warning)
+    return _machine_stage(machine) if machine else _machine_stage(arrays, rules)
+
+
+def _machine_stage(arrays: ScanTable, rules: np.ndarray = NO_RULES) -> _Stage:
+    """Make a stage of a table; it has a warning if the table costs the square of some text."""
     char_class, warning = _quadratic_class(arrays), ""
     if char_class is not None:
         example = chr(int(np.flatnonzero(arrays.class_of == char_class)[0])) * 3
         warning = f"the pattern reads text like {example + '…'!r} again and again: n bytes of it can take n² steps"
-    return _Stage(compiled, arrays, _ScanTables(*arrays), warning)
+    return _Stage(None, arrays, arrays.for_kernels(), rules, warning)
 
 
-def _cached_on_disk(source: str) -> ScanTable:
-    """Compile a pattern; a named one is read from a file beside Numba's cache, which spares some 0.5 s."""
-    if source not in PATTERN_NAMES:
-        return _compile_pattern(source)
-    name, module = PATTERN_NAMES[source], Path(__file__)
-    versions = repr((source, regex.__version__, np.__version__, sys.byteorder)).encode() + module.read_bytes()
+def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
+    """Read the table of a named pattern from the disk, or compile it and write it there."""
+    module = Path(__file__)
+    versions = repr((PATTERNS[name], regex.__version__, np.__version__, sys.byteorder)).encode() + module.read_bytes()
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or module.with_name("__pycache__"))
     path = folder / f"pattern.{name}.{hashlib.sha256(versions).hexdigest()[:32]}.npz"
     with contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), np.load(path) as known:
         return ScanTable(*[known[field] for field in ScanTable._fields])._replace(n_complete=int(known["n_complete"]))
-    table = _compile_pattern(source)
+    table = compile()
     with contextlib.suppress(OSError, InputError):
         for outdated in folder.glob(f"pattern.{name}.*.npz"):
             outdated.unlink(missing_ok=True)
@@ -1740,54 +2111,795 @@ def _find_cut(text, start, stop, tables, special, longest, whole_tokens):
 
 
 # ─── Normalizing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Most steps change characters one by one: such steps in a row are one _CharMap, and one pass over the text. Unicode's
+# normal forms, white space at the ends, and regular expressions are passes of their own; but a decomposition whose
+# accents the next step removes is part of the map, since then no two characters are left that it would reorder.
+
+
+class _CharMap(NamedTuple):
+    """What characters become, one by one; and keys of several characters, where the longest one counts."""
+
+    numbers: np.ndarray  # int64[0x110000]  of the replacement of a character, from 1 on; 0: it stays as it is
+    texts: np.ndarray  # uint8[…]           the replacements end to end, and PADDING
+    offsets: np.ndarray  # int64[R + 2]     number r is texts[offsets[r] : offsets[r + 1]]
+    keys: Mapping[str, int] = {}  # with the numbers of their replacements
+    prefix: bytes = b""  # written before each text that is not empty
+    suffix: bytes = b""  # and behind it
+    by_cluster: bool = False  # keys are those of spm_precompiled: see _shortest_key
+    squeezes: bool = False  # spaces are left out at both ends, and behind spaces
+    trimmed: bytes = b""  # what else is left out at the end then
+    inexact: frozenset[int] = frozenset()  # characters that need the steps one after another
+
+
+def _char_map(changes: Mapping[str, str], **fields) -> _CharMap:
+    """Make the map of these changes, of one character or of several each."""
+    texts = [text.encode("utf-8", "surrogateescape") for text in changes.values()]
+    numbers = np.zeros(N_CODE_POINTS, np.int64)
+    single = np.array([len(key) == 1 for key in changes], bool)
+    numbers[list(map(ord, itertools.compress(changes, single)))] = 1 + np.flatnonzero(single)
+    keys = {key: number for number, key in enumerate(changes, 1) if len(key) > 1}
+    return _CharMap(numbers, _with_padding(b"".join(texts)), np.cumsum([0, 0, *map(len, texts)]), keys, **fields)
+
+
+def _uniform_map(source: str, text: str = "") -> _CharMap:
+    """Make the map of each character that matches a one-character expression to the same text."""
+    return _char_map({"": text})._replace(numbers=_code_points_matching(source).astype(np.int64))
+
+
+def _composed(first: _CharMap, second: _CharMap) -> _CharMap | None:
+    """Make one map of two; None if that would not be the same."""
+    after = (second.keys, second.prefix, second.suffix, second.squeezes, second.by_cluster)
+    replaced = set(map(ord, bytes(first.texts[:-PADDING]).decode("utf-8", "surrogateescape")))
+    if any(after) or first.squeezes or first.inexact or second.inexact & replaced:
+        return None
+    stage = _MapPass(second)
+    n = len(first.offsets) - 1
+    spans = np.stack([first.offsets[:-1], first.offsets[1:], np.full(n, INSIDE), np.arange(n)], axis=1)
+    texts, spans = stage.apply(first.texts, spans)
+    bare = texts[:-PADDING].tobytes()
+    return first._replace(
+        numbers=np.where(first.numbers > 0, first.numbers, second.numbers + (n - 1) * (second.numbers > 0)),
+        texts=_with_padding(bare + second.texts[:-PADDING].tobytes()),
+        offsets=np.concatenate([spans[:, START], len(bare) + second.offsets[1:]]),
+        prefix=stage.rewrite(first.prefix),
+        suffix=stage.rewrite(first.suffix),
+        inexact=frozenset(code for code in second.inexact if not first.numbers[code]),
+    )
+
+
+@struct
+class _MapTables:
+    """A _CharMap for kernels."""
+
+    entries: np.ndarray  # uint32[0x110000]  the number of a replacement << 3, and the bits below
+    ascii: np.ndarray  # int16[256]          the byte that a character of one byte becomes; -1: ask `entries`
+    texts: np.ndarray
+    offsets: np.ndarray
+    keys: _WordTable  # with the numbers of their replacements
+    longest_key: int  # in characters
+    longest: int  # the most bytes that a byte can become
+    affixes: np.ndarray  # uint8[…]          prefix, suffix and `trimmed`
+    affix_stops: np.ndarray  # int64[3]
+    clusters: _ScanTables  # the pattern of grapheme clusters
+    by_cluster: bool
+    squeezes: bool
+    keeps_ascii: bool  # all of it
+
+
+BEGINS_KEY, CONTINUES_KEY, INEXACT = 1, 2, 4  # bits of entries
+MAX_CLUSTER_BYTES = 5  # that spm_precompiled replaces as a whole
+
+_EXTEND = r"[\p{GCB=Extend}\p{GCB=ZWJ}]"
+_HANGUL = r"\p{GCB=L}*(?:\p{GCB=V}+|\p{GCB=LV}\p{GCB=V}*|\p{GCB=LVT})\p{GCB=T}*|\p{GCB=L}+|\p{GCB=T}+"
+_CONJUNCT = rf"\p{{InCB=Consonant}}(?:{_EXTEND}*\p{{InCB=Linker}}{_EXTEND}*\p{{InCB=Consonant}})*"
+_EMOJI = r"\p{Extended_Pictographic}(?:\p{GCB=Extend}*\p{GCB=ZWJ}\p{Extended_Pictographic})*|\p{GCB=RI}{2}"
+_CLUSTER_ENDS = r"\p{GCB=CN}\r\n"
+_CLUSTER = (
+    rf"\r\n|\p{{GCB=Prepend}}*(?:{_HANGUL}|{_EMOJI}|{_CONJUNCT}|[^{_CLUSTER_ENDS}])"
+    rf"[\p{{GCB=Extend}}\p{{GCB=ZWJ}}\p{{GCB=SpacingMark}}]*|[{_CLUSTER_ENDS}]"
+)  # Unicode's Annex 29; \X of `regex` cannot be compiled
+
+
+@functools.lru_cache(maxsize=1)
+def _cluster_tables() -> _ScanTables:
+    """Compile the pattern of grapheme clusters, for `_match_end` only."""
+    dfa = _Dfa(_RegexParser(_CLUSTER).parse())
+    return _ScanTables(np.zeros(1, np.uint32), 0, dfa.class_of, *dfa.build(), np.zeros((1, 1), bool), np.zeros(0, bool))
+
+
+def _map_tables(chars: _CharMap) -> _MapTables:
+    """Make the tables of `_map_characters`."""
+    entries = (chars.numbers << 3).astype(np.uint32)
+    for bit, codes in (
+        (BEGINS_KEY, [ord(key[0]) for key in chars.keys]),
+        (CONTINUES_KEY, [ord(char) for key in chars.keys for char in key[1:]]),
+        (INEXACT, list(chars.inexact)),
+    ):
+        entries[codes] |= np.uint32(bit)
+    ascii = np.full(256, -1, np.int16)
+    key_in_ascii = bool((entries[:0x80] & CONTINUES_KEY).any())
+    for code, entry in enumerate(entries[:0x80].tolist()):
+        start, stop = chars.offsets[entry >> 3], chars.offsets[(entry >> 3) + 1]
+        if entry < 8:
+            ascii[code] = code
+        elif stop - start == 1:
+            ascii[code] = chars.texts[start]
+        if (key_in_ascii and entry & BEGINS_KEY) or entry & INEXACT or chr(code) in "\r" * chars.by_cluster:
+            ascii[code] = -1
+    if chars.squeezes:
+        ascii[(ascii == ord(" ")) & (np.arange(256) != ord(" "))] = -1
+    keeps_ascii = bool((ascii[:0x80] == np.arange(0x80)).all()) and not chars.squeezes
+    affixes = (chars.prefix, chars.suffix, chars.trimmed)
+    keys, encoded = _new_word_table(64, 64), [key.encode() for key in chars.keys]
+    numbers = np.fromiter(chars.keys.values(), np.int64, len(encoded))
+    _add_words(
+        keys, _with_padding(b"".join(encoded)), 0, np.cumsum([*map(len, encoded)], dtype=np.int64), len(encoded),
+        numbers, np.empty((3, len(encoded) + 16), np.uint64),
+    )  # fmt: skip
+    clusters = _cluster_tables() if chars.by_cluster else Pattern("none").last_tables
+    return _MapTables(
+        entries, ascii, chars.texts, chars.offsets, keys, max(map(len, chars.keys), default=0),
+        max(int(np.diff(chars.offsets).max()), 1), _with_padding(b"".join(affixes)), np.cumsum([*map(len, affixes)]),
+        clusters, chars.by_cluster, chars.squeezes, keeps_ascii,
+    )  # fmt: skip
+
+
+@kernel
+def _longest_key(text, position, size, stop, tables):
+    """Find the longest key at a position: the number of its replacement << 32 | its bytes; or -1.
+
+    The first character has `size` bytes. Keys are looked up while the characters can be those of one.
+    """
+    entries, end, n = tables.entries, position + size, 1
+    while n < tables.longest_key and end < stop:
+        character = _decode_character(text, end, stop)
+        if not entries[character >> 3] & u32(CONTINUES_KEY):
+            break
+        end += character & 7
+        n += 1
+    while end > position + size:
+        number = _find_value(text, position, end - position, tables.keys.entries, tables.keys.long_words)
+        if number >= 0:
+            return number << 32 | (end - position)
+        end -= 1
+        while text[end] & 0xC0 == 0x80:
+            end -= 1
+    return i64(-1)
+
+
+@kernel
+def _shortest_key(text, position, stop, tables):
+    """Find the shortest key that a grapheme cluster begins with; returns as `_longest_key` does, but for the cluster.
+
+    So spm_precompiled replaces the whole cluster, with what is behind the key.
+    """
+    entries, end = tables.entries, position
+    while end < stop:
+        character = _decode_character(text, end, stop)
+        number = i64(entries[character >> 3] >> u32(3)) if end == position else i64(-1)
+        end += character & 7
+        if number < 0:
+            number = _find_value(text, position, end - position, tables.keys.entries, tables.keys.long_words)
+        if number > 0:
+            return number << 32 | (stop - position)
+    return i64(-1)
+
+
+@inline_kernel
+def _copy_bytes(source, start, stop, out, n):
+    """Copy source[start : stop] to out[n :]; returns where it ends there. Both have PADDING behind."""
+    for k in range(start, stop, 8):
+        store_u64(out, n + k - start, load_u64(source, k))
+    return n + stop - start
+
+
+@kernel
+def _without_leading_spaces(out, start, n):
+    """Move out[start : n] over the spaces that it begins with; returns where it ends then."""
+    first = start
+    while first < n and out[first] == 32:
+        first += 1
+    for k in range(first, n):
+        out[start + k - first] = out[k]
+    return n - (first - start)
+
+
+@kernel
+def _trimmed_end(out, start, n, tables):
+    """Find where out[start : n] ends without the spaces, and what else is trimmed, at its end."""
+    affixes, stops = tables.affixes, tables.affix_stops
+    size = stops[2] - stops[1]
+    while n > start:
+        if out[n - 1] == 32:
+            n -= 1
+        elif size and n - size >= start and _equal(out, n - size, affixes, stops[1], size):
+            n -= size
+        else:
+            break
+    return n
+
+
+MAPPED_BYTES = 1 << 12  # for which room is made at once: an array that may be replaced at each byte takes 10 ns for it
+
+
+@kernel
+def _map_text(text, start, stop, id, tables, out, begin):
+    """Map text[start : stop] to out[begin :]; returns `out`, or a longer one, and the end there, or -1 if inexact."""
+    entries, ascii, texts, offsets = tables.entries, tables.ascii, tables.texts, tables.offsets
+    affixes, stops, squeezes, by_cluster = tables.affixes, tables.affix_stops, tables.squeezes, tables.by_cluster
+    keeps_ascii, has_keys = tables.keeps_ascii, tables.by_cluster or tables.longest_key > 0
+    out = _reserve(out, begin + len(affixes) + 2 * PADDING)
+    n = begin if id == CONTINUES else _copy_bytes(affixes, 0, stops[0], out, begin)
+    position, cluster_end, is_blank = start, start, True
+    while position < stop:
+        limit = min(stop, position + MAPPED_BYTES)
+        out = _reserve(out, n + (limit - position) * tables.longest + len(affixes) + 2 * PADDING)
+        while position < limit:
+            while keeps_ascii and position + 8 <= limit:
+                word = load_u64(text, position)
+                if (word | load_u64(text, position + 1)) & u64(0x8080808080808080):
+                    break
+                store_u64(out, n, word)
+                position, n = position + 8, n + 8
+            while position < limit and ascii[text[position]] >= 0 and not (has_keys and text[position + 1] >= 0x80):
+                if squeezes and text[position] == 32 and (n == begin or out[n - 1] == 32):
+                    break
+                out[n] = ascii[text[position]]
+                position, n = position + 1, n + 1
+            if position == limit:
+                break
+            character = _decode_character(text, position, stop)
+            size, entry, found, chunk = character & 7, entries[character >> 3], i64(-1), n
+            if entry & u32(INEXACT):
+                return out, i64(-1)
+            if by_cluster and position >= cluster_end:
+                cluster_end = _match_end(text, position, stop, tables.clusters)
+                if size < cluster_end - position <= MAX_CLUSTER_BYTES:
+                    found = _shortest_key(text, position, cluster_end, tables)
+            elif entry & u32(BEGINS_KEY) and not by_cluster:
+                found = _longest_key(text, position, size, stop, tables)
+            number = found >> 32 if found >= 0 else i64(entry >> u32(3))
+            size = found & 0xFFFFFFFF if found >= 0 else size
+            if number:
+                n = _copy_bytes(texts, offsets[number], offsets[number + 1], out, n)
+            else:
+                n = _copy_bytes(text, position, position + size, out, n)
+            if squeezes:
+                is_blank = is_blank and n == chunk + 1 and out[chunk] == 32
+                is_behind_space = out[chunk - 1] == 32 if chunk > begin else id != CONTINUES
+                n = _without_leading_spaces(out, chunk, n) if is_behind_space else n
+            position += size
+    if squeezes:
+        n = _trimmed_end(out, begin, n, tables)
+    return out, n if is_blank and squeezes and n == begin else _copy_bytes(affixes, stops[0], stops[1], out, n)
+
+
+@kernel
+def _map_characters(text, spans, tables):
+    """Map the spans of a text that are no special tokens; returns text and spans, and whether that is exact."""
+    mapped, out, n = np.empty(spans.shape, np.int64), np.empty(len(text) + len(tables.affixes) + 64, np.uint8), 0
+    for p in range(len(spans)):
+        start, stop, begin, id = spans[p, START], spans[p, STOP], n, spans[p, ID]
+        if id >= 0:
+            out = _reserve(out, n + stop - start + 2 * PADDING)
+            n = _copy_bytes(text, start, stop, out, n)
+        elif start < stop:
+            out, n = _map_text(text, start, stop, id, tables, out, n)
+            if n < 0:
+                return out, mapped, False
+        mapped[p, START], mapped[p, STOP], mapped[p, ID], mapped[p, TEXT] = begin, n, id, spans[p, TEXT]
+    out = _reserve(out, n + PADDING)
+    for k in range(PADDING):
+        out[n + k] = 0
+    return out[: n + PADDING], mapped, True
+
+
+@kernel
+def _strip_spans(text, spans, char_kinds, left, right):
+    """Take white space off the ends of the spans that are no special tokens, in place."""
+    for p in range(len(spans)):
+        start, stop = spans[p, START], spans[p, STOP]
+        if spans[p, ID] >= 0:
+            continue
+        while left and _kind_behind(text, start, stop, char_kinds) & SPACE:
+            start += _decode_character(text, start, stop) & 7
+        while right and stop > start and _kind_before(text, start, stop, char_kinds) & SPACE:
+            stop -= 1
+            while text[stop] & 0xC0 == 0x80:
+                stop -= 1
+        spans[p, START], spans[p, STOP] = start, stop
+
+
+class _Pass:
+    """One pass of a Normalizer over the text.
+
+    joined      bool[0x110000]: characters that may change with those before them; None: text is cut nowhere
+    unfinished  characters that its result must not end with where text is cut behind it
+    alone       the pass for a character alone, whose neighbours are no ends
+    """
+
+    joined: np.ndarray | None = None
+    unfinished: str = ""
+
+    @property
+    def alone(self) -> _Pass:
+        return self
+
+    def rewrite(self, data: bytes) -> bytes:
+        """Change one text that goes on from another."""
+        text, spans = self.apply(_with_padding(data), np.array([[0, len(data), CONTINUES, 0]]))
+        return text[spans[0, START] : spans[0, STOP]].tobytes()
+
+    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Change the spans of a padded text that are no special tokens, by `change`; returns text and spans."""
+        changed = [
+            self.change(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape") if id < 0 else data
+            for start, stop, id, _ in spans.tolist()
+            for data in [text[start:stop].tobytes()]
+        ]
+        edges = np.cumsum([0, *map(len, changed)])
+        return _with_padding(b"".join(changed)), np.column_stack([edges[:-1], edges[1:], spans[:, ID:]])
+
+    def change(self, text: str) -> str:
+        """Change one text."""
+        raise NotImplementedError
+
+
+class _MapPass(_Pass):
+    """Map characters; `steps` are what else does it, where that would not be exact."""
+
+    def __init__(self, chars: _CharMap, steps: Sequence[_Pass] = ()):
+        self.chars, self.steps, self.tables = chars, steps, _map_tables(chars)
+        self.unfinished = " ▁" if chars.squeezes else ""
+        if not chars.suffix:
+            self.joined = np.zeros(N_CODE_POINTS, bool)
+            self.joined[[*map(ord, set().union(*(key[1:] for key in chars.keys))), *chars.inexact]] = True
+            if chars.by_cluster:
+                self.joined |= _code_points_matching(r"[^\p{GCB=Other}\p{GCB=CN}\r]|\p{InCB=Consonant}")
+                self.joined |= _code_points_matching(r"\p{Extended_Pictographic}")
+
+    @property
+    def alone(self) -> _Pass:
+        return _MapPass(self.chars._replace(squeezes=False), self.steps)
+
+    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Change the spans of a padded text that are no special tokens; returns text and spans."""
+        mapped, mapped_spans, is_exact = _map_characters(text, spans, self.tables)
+        if is_exact:
+            return mapped, mapped_spans
+        for step in self.steps:
+            text, spans = step.apply(text, spans)
+        return text, spans
+
+
+class _NormalForm(_Pass):
+    """Bring text into a normal form of Unicode."""
+
+    def __init__(self, form: str):
+        self.form, self.joined = form, _joined_by_normal_forms()
+
+    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Change the spans of a padded text that are no special tokens; returns text and spans."""
+        data = text.tobytes()
+        if data.isascii() or unicodedata.is_normalized(self.form, data.decode("utf-8", "surrogateescape")):
+            return text, spans  # what is part of a text in a normal form is in it too
+        return super().apply(text, spans)
+
+    def change(self, text: str) -> str:
+        """Normalize one text, by lines: those that are normal cost little, and nothing composes with a newline."""
+        return "\n".join([unicodedata.normalize(self.form, line) for line in text.split("\n")])
+
+
+@functools.lru_cache(maxsize=1)
+def _joined_by_normal_forms() -> np.ndarray:
+    """Find the characters that a normal form may reorder, or compose with one before them, bool[0x110000]."""
+    seconds = {chr(code) for code in [*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)]}  # vowels and ends of Hangul
+    for char in _matching(r"\p{NFD_QC=N}"):
+        seconds.update(unicodedata.normalize("NFD", char)[1:])
+    joined = np.zeros(N_CODE_POINTS, bool)
+    for char in _matching(r"\p{NFKD_QC=N}|\p{M}|[\u1161-\u1175\u11a8-\u11c2]"):
+        first = unicodedata.normalize("NFKD", char)[0]
+        joined[ord(char)] = first in seconds or unicodedata.combining(first) > 0
+    return joined
+
+
+def _matching(source: str) -> list[str]:
+    """List the characters that match a one-character expression."""
+    return list(map(chr, np.flatnonzero(_code_points_matching(source)).tolist()))
+
+
+class _StripPass(_Pass):
+    """Take white space off the ends."""
+
+    def __init__(self, left: bool, right: bool):
+        self.left, self.right = left, right
+
+    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Shorten the spans of a padded text that are no special tokens; returns text and spans."""
+        spans = spans.copy()
+        _strip_spans(text, spans, _char_kinds(), self.left, self.right)
+        return text, spans
+
+
+class _RegexPass(_Pass):
+    """Replace what a regular expression matches."""
+
+    def __init__(self, source: str, content: str):
+        self.regex, self.content = regex.compile(source), content
+
+    def change(self, text: str) -> str:
+        """Replace all matches in one text."""
+        return self.regex.sub(lambda _: self.content, text)
+
+
+@functools.lru_cache(maxsize=2)
+def _decomposition_map(form: str) -> _CharMap:
+    """Make the map of each character alone to its decomposition in NFD or NFKD."""
+    chars = _matching(rf"\p{{{form}_QC=N}}")
+    return _char_map({char: unicodedata.normalize(form, char) for char in chars})
+
+
+def _fused(form: str, chars: _CharMap) -> _CharMap | None:
+    """Make one map of a decomposition and a map behind it; None if that does not remove accents.
+
+    It is exact for a text in whose decomposition no character is left that is reordered: they are 36 when BERT's
+    normalizer removes accents, such as the Hangul tone marks, and none when StripAccents does.
+    """
+    marks = [mark for mark in _matching(r"\p{M}") if unicodedata.combining(mark)]
+    left = {mark for mark in marks if (n := chars.numbers[ord(mark)]) == 0 or chars.offsets[n] < chars.offsets[n + 1]}
+    if "\u0301" in left:
+        return None
+    inexact = [char for char in _matching(rf"\p{{{form}_QC=N}}") if left & set(unicodedata.normalize(form, char))]
+    fused = _composed(_decomposition_map(form), chars)
+    return fused and fused._replace(inexact=frozenset(map(ord, [*left, *inexact])))
+
+
+def _plan(steps: Sequence[_CharMap | _Pass]) -> list[_Pass]:
+    """Make passes over the text of steps: maps in a row are one."""
+    maps: list[_CharMap | _Pass] = []
+    for step in steps:
+        both = isinstance(step, _CharMap) and maps and isinstance(maps[-1], _CharMap) and _composed(maps[-1], step)
+        maps[-1 if both else len(maps) :] = [both or step]
+    plan = [step if isinstance(step, _Pass) else _MapPass(step) for step in maps]
+    for k in range(len(maps) - 2, -1, -1):
+        if isinstance(maps[k], _NormalForm) and maps[k].form in ("NFD", "NFKD") and isinstance(maps[k + 1], _CharMap):
+            fused, first = _fused(maps[k].form, maps[k + 1]), k
+            if fused and k and isinstance(maps[k - 1], _CharMap) and (all_three := _composed(maps[k - 1], fused)):
+                fused, first = all_three, k - 1
+            if fused:
+                plan[first : k + 2] = [_MapPass(fused, plan[first : k + 2])]
+    return plan
+
+
+MAX_CHARSMAP_NODES = 1 << 19  # SentencePiece's own have 264,000; a damaged one may have circles
+
+
+def _read_charsmap(text: str) -> dict[str, str]:
+    """Read the keys and replacements of a precompiled charsmap, in base64; raises InputError if it is damaged.
+
+    It is the number of bytes of a trie, uint32; the trie; and the replacements, each with a NUL behind. The trie is a
+    double array as Darts-clone writes it (Yata 2008): the child of the node at p by the byte b is at p ^ b, where p is
+    the node's place ^ its offset; if a key ends there, its replacement is where the unit at p says.
+    """
+    blob = base64.b64decode(text, validate=True)
+    size = int.from_bytes(blob[:4], "little")
+    damaged = InputError(f"the precompiled charsmap is damaged, or cut off: it has {len(blob):,} bytes")
+    if not size or size % 4 or 4 + size > len(blob):
+        raise damaged
+    units, texts = np.frombuffer(blob[4 : 4 + size], "<u4").astype(np.int64), blob[4 + size :]
+    labels, offsets = units & 0x800000FF, units >> 10 << ((units & 1 << 9) >> 6)
+    bases = np.where((labels > 0) & (labels < 256), np.arange(len(units)) ^ labels, -1)
+    by_base, changes, n_nodes = np.argsort(bases, kind="stable"), {}, 0
+    bases = bases[by_base]
+    prefixes, nodes = [b""], offsets[:1]
+    try:
+        while n_nodes <= MAX_CHARSMAP_NODES:
+            first = np.searchsorted(bases, nodes)
+            sizes = np.searchsorted(bases, nodes, "right") - first
+            n_nodes += int(sizes.sum())
+            if not sizes.any() or n_nodes > MAX_CHARSMAP_NODES:
+                break
+            parents = np.repeat(np.arange(len(nodes)), sizes)
+            places = by_base[np.arange(len(parents)) + (first - np.cumsum(sizes) + sizes)[parents]]
+            prefixes = [prefixes[k] + BYTES[b] for k, b in zip(parents.tolist(), labels[places].tolist(), strict=True)]
+            nodes = places ^ offsets[places]
+            for k in np.flatnonzero(units[places] >> 8 & 1).tolist():
+                start = int(units[nodes[k]] & 0x7FFFFFFF)
+                changes[prefixes[k].decode()] = texts[start : texts.index(b"\0", start)].decode()
+    except (IndexError, ValueError):
+        raise damaged from None
+    if n_nodes > MAX_CHARSMAP_NODES:
+        raise damaged
+    return changes
+
+
+def _sentencepiece_steps(
+    precompiled_charsmap: str = "",
+    add_dummy_prefix: bool = True,
+    remove_extra_whitespaces: bool = True,
+    escape_whitespaces: bool = True,
+    treat_whitespace_as_suffix: bool = False,
+    user_defined_symbols: Sequence[str] = (),
+) -> list[_CharMap]:
+    """Make the steps of SentencePiece's normalizer: no key of its charsmap counts where a user-defined symbol is."""
+    symbols, space, mark = tuple(user_defined_symbols), " " * add_dummy_prefix, {" ": "▁"} if escape_whitespaces else {}
+    changes = _read_charsmap(precompiled_charsmap) if precompiled_charsmap else {}
+    changes = {key: text for key, text in changes.items() if not key.startswith(symbols)}
+    affixes = (b"", space.encode()) if treat_whitespace_as_suffix else (space.encode(), b"")
+    chars = _char_map(
+        {**changes, **{symbol: symbol for symbol in symbols}, chr(SURROGATE_ESCAPE): "\ufffd"},
+        prefix=affixes[0],
+        suffix=affixes[1],
+        squeezes=remove_extra_whitespaces,
+        trimmed="".join(mark.values()).encode() * remove_extra_whitespaces,
+    )
+    return [chars, _char_map(mark)] if mark else [chars]
+
+
+_NEWER_FORMATS = "\u0890\u0891\u08e2\U000110cd\U00013430-\U0001343f"  # than the tables of `tokenizers`
+_IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f"
+_IDEOGRAPHS += "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
+
+
+def _lowercase_map() -> _CharMap:
+    """Make the map of characters to lower case, each on its own, Σ too."""
+    return _char_map({char: char.lower() for char in _matching(r"\p{Changes_When_Lowercased}")})
+
+
+def _bert_steps(
+    clean_text: bool, handle_chinese_chars: bool, strip_accents: bool | None, lowercase: bool
+) -> Iterator[_CharMap | _Pass]:
+    """Make the steps of BERT's normalizer."""
+    if clean_text:
+        yield _uniform_map(rf"(?![\t\n\r{_NEWER_FORMATS}])[\p{{Cc}}\p{{Cf}}\p{{Co}}\ufffd]")
+        yield _uniform_map(r"[\t\n\r\p{White_Space}]", " ")
+    if handle_chinese_chars:
+        yield _char_map({char: f" {char} " for char in _matching(f"[{_IDEOGRAPHS}]")})
+    if lowercase if strip_accents is None else strip_accents:
+        yield _NormalForm("NFD")
+        yield _uniform_map(r"(?![\u1885\u1886])[\p{Mn}\u1734]")  # as of 2015
+    if lowercase:
+        yield _lowercase_map()
+
+
+def _nmt_steps() -> list[_CharMap]:
+    """Make the step Nmt."""
+    removed = _uniform_map(r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]")
+    return [removed, _uniform_map(r"[\t\n\f\r\u1680\u200b-\u200f\u2028\u2029\u2581\ufeff\ufffd]", " ")]
+
+
+def _replace_steps(pattern: Mapping[str, str], content: str) -> list[_CharMap | _Pass]:
+    """Make the step Replace."""
+    (kind, source), *more = pattern.items()
+    require(kind in ("String", "Regex") and source and not more, f"a pattern to replace is not supported: {pattern}")
+    if kind == "Regex":
+        return [_RegexPass(_translate_regex(source, "oniguruma", "Replace"), content)]
+    return [_char_map({source: content})]
+
+
+# What makes the steps of a type; its parameters are the fields.
+_NORMALIZERS: dict[str, Callable[..., Iterable[_CharMap | _Pass]]] = {
+    **{form: lambda form=form: [_NormalForm(form)] for form in ("NFC", "NFD", "NFKC", "NFKD")},
+    "Lowercase": lambda: [_lowercase_map()],
+    "Strip": lambda strip_left, strip_right: [_StripPass(strip_left, strip_right)],
+    "StripAccents": lambda: [_uniform_map(r"\p{M}")],
+    "Replace": _replace_steps,
+    "Prepend": lambda prepend: [_char_map({}, prefix=prepend.encode())],
+    "BertNormalizer": _bert_steps,
+    "Nmt": _nmt_steps,
+    "Precompiled": lambda precompiled_charsmap: [_char_map(_read_charsmap(precompiled_charsmap), by_cluster=True)],
+    "SentencePiece": _sentencepiece_steps,
+}
+
+
+def _normalizer_steps(step: dict) -> list[_CharMap | _Pass]:
+    """Make the steps that a step of a tokenizer.json consists of."""
+    fields = dict(step)
+    kind = fields.pop("type", None)
+    require(kind in _NORMALIZERS, f"the normalizer {json.dumps(step)[:100]} is not supported")
+    try:
+        return list(_NORMALIZERS[kind](**fields))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"the normalizer {kind}: {error}") from None
 
 
 class Normalizer:
     """Change text before it is cut into pretokens: steps as a tokenizer.json writes them.
 
-    >>> Normalizer([]).normalize(b"text")
-    b'text'
+    NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Nmt, Precompiled and
+    Sequence do what they do in the `tokenizers` package, to each stretch of text between special tokens on its own;
+    but for characters that are newer than its tables, some of which are of 2015. SentencePiece, with the fields
+    precompiled_charsmap (in base64), add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces,
+    treat_whitespace_as_suffix and user_defined_symbols, does what the `sentencepiece` package does. What is not UTF-8
+    stays as it is; there each byte of it becomes U+FFFD. Raises InputError for what is not supported.
+
+    >>> Normalizer([{"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]).normalize("Élan".encode())
+    b'elan'
+    >>> Normalizer([{"type": "SentencePiece"}]).normalize(b" two  words ").decode()
+    '▁two▁words'
     """
 
     def __init__(self, steps: Sequence[dict] = ()):
         self.steps = tuple(steps)
-        require(not steps, f"a normalizer is not supported: {json.dumps(self.steps)[:100]}")
+        self._plan = _plan([part for step in _flattened(self.steps, "normalizers") for part in _normalizer_steps(step)])
 
     def __reduce__(self):
         return Normalizer, (self.steps,)
 
     def __bool__(self) -> bool:
-        return bool(self.steps)
+        return bool(self._plan)
 
     def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Normalize the spans of a padded text that are no special tokens; returns text and spans."""
+        for step in self._plan:
+            text, spans = step.apply(text, spans)
         return text, spans
 
     def normalize(self, data: bytes) -> bytes:
         """Normalize one text."""
         text, spans = self.apply(_with_padding(data), np.array([[0, len(data), BEGINS, 0]]))
-        return b"".join(text[start:stop].tobytes() for start, stop, *_ in spans.tolist())
+        return text[spans[0, START] : spans[0, STOP]].tobytes()
 
     def cut_tables(self, pattern: Pattern) -> _ScanTables:
-        """Make the tables that prove where text may be cut before it is normalized."""
-        return pattern.cut_tables
+        """Make the tables that prove where text may be cut before it is normalized.
+
+        That is where the pattern must split between what the two characters become, each on its own, if neither is one
+        that changes with what is beside it. Those beyond U+1FFFF are not looked at, and text is not cut beside them.
+        """
+        if not self:
+            return pattern.cut_tables
+        class_of, must_split = pattern.cut_arrays.class_of.astype(np.int64), pattern.cut_arrays.must_split
+        codes = np.concatenate([np.arange(0xD800), np.arange(0xE000, 0x20000), [SURROGATE_ESCAPE]])
+        data = "".join(map(chr, codes.tolist())).encode("utf-8", "surrogateescape")
+        stops = np.cumsum(1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000))
+        stops[-1] = len(data)  # a byte that is not UTF-8
+        text, columns = _with_padding(data), [np.append(0, stops[:-1]), stops, np.full(len(codes), CONTINUES), codes]
+        spans, cut_before, cut_behind = np.column_stack(columns), True, True
+        for step in self._plan:
+            if step.joined is None:
+                return Pattern("none").cut_tables
+            first, last = _edge_characters(text, spans)
+            cut_before = cut_before & (first >= 0) & ~step.joined[first] & ~step.joined[last]
+            text, spans = step.alone.apply(text, spans)
+            first, last = _edge_characters(text, spans)
+            cut_behind = cut_behind & ~np.isin(last, [*map(ord, step.unfinished)])
+        never = len(must_split)  # a class that never splits
+        firsts = np.where(cut_before & (first >= 0), class_of[first], never)
+        lasts = np.where((firsts < never) & cut_behind, class_of[last], never)
+        kinds, counts = np.unique(firsts << 8 | lasts, return_counts=True)
+        kinds = np.append(np.sort(kinds[np.argsort(counts)[-254:]]), never << 8 | never)
+        kind_of = np.full(N_CODE_POINTS, len(kinds) - 1, np.uint8)
+        for kind, pair in enumerate(kinds.tolist()):
+            kind_of[codes[firsts << 8 | lasts == pair]] = kind
+        splits = np.pad(must_split, (0, 1))[kinds[:, None] & 0xFF, kinds >> 8]
+        no_states = np.zeros((1, 1), np.int16)
+        return _ScanTables(np.zeros(1, np.uint32), 0, kind_of, no_states, no_states == 1, splits, np.zeros(0, bool))
+
+
+def _edge_characters(text, spans):
+    """Decode the first and the last character of each span; returns int64[2, P], with -1 for those that are empty."""
+    edges = np.full((2, len(spans)), -1, np.int64)
+    for p in range(len(spans)):
+        position, stop = spans[p, START], spans[p, STOP]
+        while position < stop:
+            character = _decode_character(text, position, stop)
+            edges[1, p] = character >> 3
+            if edges[0, p] < 0:
+                edges[0, p] = edges[1, p]
+            position += character & 7
+    return edges
+
+
+_BYTE_TOKEN = regex.compile(r"<0x([+\dA-Fa-f][\dA-Fa-f])>")
+_CLEANUP = {
+    " .": ".", " ?": "?", " !": "!", " ,": ",", " ' ": "'", " n't": "n't", " 'm": "'m", " do not": " don't",
+    " 's": "'s", " 've": "'ve", " 're": "'re",
+}  # fmt: skip
+
+
+def _decode_wordpiece(token: str, is_first: bool, prefix: str, cleanup: bool) -> str:
+    """Decode a token of WordPiece."""
+    if not is_first:
+        token = token[len(prefix) :] if token.startswith(prefix) else " " + token
+    for text, replacement in _CLEANUP.items() if cleanup else ():
+        token = token.replace(text, replacement)
+    return token
+
+
+def _decode_metaspace(token: str, is_first: bool, replacement: str, prepend_scheme: str = "always", **_) -> str:
+    """Decode a token of Metaspace: the first one loses its marks."""
+    return token.replace(replacement, "" if is_first and prepend_scheme != "never" else " ")
+
+
+def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: int) -> str:
+    """Take up to so many of a character off the ends of a token."""
+    n_left = len(token) - len(token.lstrip(content))
+    n_right = len(token) - len(token.rstrip(content))
+    return token[min(start, n_left) : max(len(token) - min(stop, n_right), 0)]
+
+
+def _decode_bytes(token: str, is_first: bool) -> str:
+    """Decode a token that names a byte."""
+    match = _BYTE_TOKEN.fullmatch(token)
+    return bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape") if match else token
+
+
+def _decode_replace(token: str, is_first: bool, pattern: Mapping[str, str], content: str) -> str:
+    """Replace a text in a token."""
+    return token.replace(pattern["String"], content)
+
+
+_DECODERS: dict[str, Callable[..., str]] = {
+    "ByteFallback": _decode_bytes,
+    "Metaspace": _decode_metaspace,
+    "Replace": _decode_replace,
+    "Strip": _decode_strip,
+    "WordPiece": _decode_wordpiece,
+}
 
 
 def decoded_tokens(
     vocab: Mapping[int, bytes], decoder: Sequence[dict]
 ) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
-    """Decode each token, as the first of a sequence and as a later one."""
-    require(not decoder, f"a decoder that is not ByteLevel is not supported: {json.dumps(decoder)[:100]}")
-    return vocab, vocab
+    """Decode each token, as the first of a sequence and as a later one, by steps as a tokenizer.json writes them.
+
+    Joined, they are what the `tokenizers` package decodes, where that is UTF-8. ByteLevel is nothing to do, since
+    tokens are bytes here. Behind ByteFallback and Fuse, which join tokens, a step must be one that can be done to each
+    on its own: Replace of one ASCII character, or Strip of one at the start. Raises InputError for all others.
+
+    >>> first, later = decoded_tokens({0: "▁a".encode(), 1: b"<0xE4>"}, [{"type": "Metaspace", "replacement": "▁"}])
+    >>> first[0], later[0], later[1]
+    (b'a', b' a', b'<0xE4>')
+    """
+    firsts = {id: token.decode("utf-8", "surrogateescape") for id, token in vocab.items()}
+    later, are_joined = dict(firsts), False
+    for step in _flattened(decoder, "decoders"):
+        fields = dict(step)
+        kind = fields.pop("type", None)
+        if kind == "BPEDecoder" and not any(fields["suffix"] in token for token in later.values()):
+            continue
+        try:
+            require(
+                not are_joined or _is_single_character(kind, firsts, **fields), "it is behind one that joins tokens"
+            )
+            if kind not in ("ByteLevel", "Fuse"):
+                decode = _DECODERS[kind]
+                firsts = {id: decode(token, True, **fields) for id, token in firsts.items()}
+                if not are_joined or kind == "Replace":
+                    later = {id: decode(token, False, **fields) for id, token in later.items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"the decoder {json.dumps(step)[:100]} is not supported: {error}") from None
+        are_joined = are_joined or kind in ("ByteLevel", "ByteFallback", "Fuse")
+    encoded = [{id: t.encode("utf-8", "surrogateescape") for id, t in tokens.items()} for tokens in (firsts, later)]
+    return encoded[0], encoded[1]
+
+
+def _is_single_character(kind: str, firsts: Mapping[int, str], **fields) -> bool:
+    """Tell whether a step behind one that joins tokens can be done to each on its own."""
+    if kind == "Strip":
+        one = fields["content"].isascii() and fields["start"] == 1 and fields["stop"] == 0
+        return one and all(firsts.values())
+    replaced = fields["pattern"]["String"] if kind == "Replace" else "_" * (kind == "Fuse")
+    return len(replaced) == 1 and replaced.isascii()
+
+
+def _flattened(steps: Iterable[dict], field: str) -> Iterator[dict]:
+    """List steps, those of a Sequence in its place."""
+    for step in steps:
+        if step.get("type") == "Sequence":
+            yield from _flattened(step[field], field)
+        else:
+            yield step
 
 
 class Pretokenizer:
     """Cut texts at special tokens, normalize what is between them, and cut that by all steps of a pattern but the last.
 
-    >>> pretokenizer = Pretokenizer(Pattern(["-", "gpt2"]), {"<|end|>": 7})
-    >>> text, spans, n_stretches = pretokenizer.prepare(_new_scan(), b"a-b<|end|>", np.array([10]))
-    >>> spans.tolist(), n_stretches
-    ([[0, 1, -2, 0], [1, 2, -1, 0], [2, 3, -1, 0], [3, 10, 7, 0]], 1)
+    >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
+    >>> text, spans, n_stretches = pretokenizer.prepare(_new_scan(), b"a b<|end|>", np.array([10]))
+    >>> text.tobytes()[:4], spans.tolist(), n_stretches
+    (b'_a_b', [[0, 4, -2, 0], [4, 11, 7, 0]], 1)
     """
 
     def __init__(
@@ -1804,7 +2916,9 @@ class Pretokenizer:
         if not self.normalizer and not passes[0]:
             passes.reverse()
         self.special = _special_table(passes[0], flags)
-        self.normalized = _special_table(passes[1], flags, self.normalizer.normalize) if passes[1] else None
+        by_symbols = any(step["type"] == "SentencePiece" for step in self.normalizer.steps)  # which it leaves alone
+        normalize = bytes if by_symbols else self.normalizer.normalize
+        self.normalized = _special_table(passes[1], flags, normalize) if passes[1] else None
         self.is_direct = pattern.is_direct and not self.normalizer and not self.normalized
 
     def prepare(
@@ -2454,8 +3568,11 @@ def _count_spans(table, scan, keys, text, spans, tables):
 
 
 @kernel
-def _export_words(table):
-    """Write out the words of a table, in its order: returns symbols, offsets and counts."""
+def _export_words(table, class_of, dropped):
+    """Write out the words of a table, in its order, without those that are dropped: returns symbols, offsets, counts.
+
+    class_of, dropped  as in a ScanTable; no entries if nothing is dropped
+    """
     entries, long_words, n = table.entries, table.long_words, table.n_words
     symbols = np.empty(table.n_long_bytes + INLINE_BYTES * n, np.int32)
     offsets, counts = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
@@ -2470,14 +3587,16 @@ def _export_words(table):
                 symbols[end + i] = long_words[i64(entries[k, MORE]) + i]
             else:
                 symbols[end + i] = entries[k, i >> 3] >> u64(8 * (i & 7)) & u64(0xFF)
+        if _is_dropped(symbols, end, end + size, class_of, dropped):
+            continue
         counts[w] = entries[k, VALUE]
         w, end = w + 1, end + size
         offsets[w] = end
-    return symbols[:end].copy(), offsets, counts
+    return symbols[:end].copy(), offsets[: w + 1], counts[:w]
 
 
 class WordCounter:
-    """Count words; what several have counted adds up.
+    """Count words; what several have counted adds up. Texts must all be cut by one pattern if that drops pretokens.
 
     >>> counter = WordCounter()
     >>> counter.add_text(b"to be or not to be", Pattern("gpt2"))
@@ -2489,6 +3608,7 @@ class WordCounter:
     def __init__(self):
         self._table, self._scan = _new_word_table(1 << 16, 1 << 16), _new_scan()
         self._keys = np.empty((3, 2 * MAX_ENDS + 16), np.uint64)  # of _word_keys
+        self._dropped = np.zeros(0, np.uint8), np.zeros(0, bool)  # see _export_words
 
     def add_text(self, data: bytes, pattern: Pattern) -> None:
         """Count the pretokens of a text."""
@@ -2503,6 +3623,9 @@ class WordCounter:
         data = texts[0] if len(texts) == 1 else b"".join(texts)
         text, spans, n_stretches = pretokenizer.prepare(self._scan, data, stops, begins)
         _count_spans(self._table, self._scan, self._keys, text, spans, pretokenizer.pattern.last_tables)
+        table = pretokenizer.pattern.last_arrays
+        if table.dropped.any():
+            self._dropped = table.class_of, table.dropped
         return n_stretches
 
     def add_words(self, words: Words) -> None:
@@ -2515,7 +3638,7 @@ class WordCounter:
 
     def words(self) -> Words:
         """Return the words so far, in no particular order."""
-        return Words(*_export_words(self._table))
+        return Words(*_export_words(self._table, *self._dropped))
 
 
 def _count_task(source: Source, blocks: list[Block]) -> tuple[Words, int, int]:
@@ -3137,6 +4260,9 @@ class Model:
         self.flags = {text: flags for text, flags in (self.flags or {}).items() if text in self.special_tokens}
         self.normalizer, self.decoder = tuple(self.normalizer), tuple(self.decoder)
         _validate_bytes(self)
+        _validate_scores(self)
+        if self.alphabet != "bytes":
+            _validate_characters(self)
 
     def __repr__(self) -> str:
         return f"<Model: {self.kind}, {len(self.vocab)} tokens, {len(self.special_tokens)} special>"
@@ -3217,8 +4343,13 @@ def _made_special_ids(model: Model) -> set[int]:
     """List those of `_special_ids` that text becomes by merges alone; tokens added with `special: false` often do."""
     special = _special_ids(model)
     wanted = {model.vocab[id] for id in special}
-    made = wanted.intersection(itertools.starmap(bytes.__add__, model.merges or ()))
-    made.update(token for token in wanted if len(token) == 1)
+    if model.kind == "bpe":
+        made = wanted.intersection(itertools.starmap(bytes.__add__, model.merges or ()))
+        made.update(token for token in wanted if len(token if model.alphabet == "bytes" else token.decode()) == 1)
+    else:
+        plain = [text for text in model.special_tokens if not model.flags.get(text, AddedToken()).special]
+        n = MAX_ID if model.scores is None else len(model.scores)
+        made = {text.encode() for text in plain if model.special_tokens[text] < n}
     if made:
         made.difference_update(token for id, token in model.vocab.items() if id not in special)
     return {id for id in special if model.vocab[id] in made}
@@ -3238,6 +4369,61 @@ def _validate_bytes(model: Model) -> None:
         if id in made and model.flags.get(text, AddedToken()).special:
             how = "is a single byte" if len(model.vocab[id]) == 1 else "is what merges make of its text"
             raise InputError(f"the special token {text!r} {how}: any text could forge it")
+
+
+ALPHABETS = ("bytes", "characters")
+
+
+def _validate_scores(model: Model) -> None:
+    """Check that every token that text may become has a score that is a number; make the scores an array of floats."""
+    if model.scores is None:
+        require(model.kind != "unigram", "a model of kind unigram has a score for each token: none are given")
+        return
+    try:
+        model.scores = np.asarray(model.scores)
+        odd = ~(model.scores < np.inf)  # -inf: never chosen
+    except (TypeError, ValueError):
+        raise InputError("the scores are no numbers") from None
+    dtype = model.scores.dtype
+    require(dtype in (np.float32, np.float64), f"scores are numbers of type float32 or float64, not {dtype}")
+    if odd.any():
+        id = int(np.argmax(odd))
+        raise InputError(
+            f"the score of {model.vocab.get(id, b'')!r}, id {id}, is {model.scores[id]}, which is no number"
+        )
+    n, last = len(model.scores), max(model.ordinary, default=-1)
+    require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n}")
+
+
+def _validate_characters(model: Model) -> None:
+    """Check that tokens are UTF-8, that the tokens of what is unknown are there, and some token for spaces."""
+    require(model.alphabet in ALPHABETS, f"an alphabet is bytes or characters, not {model.alphabet!r}")
+    tokens = set(model.vocab.values())
+    for token in model.vocab.values():
+        try:
+            token.decode()
+        except UnicodeDecodeError:
+            raise InputError(f"the token {token!r} is not UTF-8, as those made of characters are") from None
+    unknown = model.unk_token
+    require(unknown is None or unknown.encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
+    missing = [token.decode() for token in _FALLBACK_TOKENS if model.byte_fallback and token not in tokens]
+    require(not missing, f"{missing[:1]} is not in the vocabulary: byte_fallback needs a token for each byte")
+    for mark in _marks(model):
+        require(
+            mark == " " or any(mark.encode() in token for token in tokens),
+            f"no token of the vocabulary has the mark {mark!r} that stands for a space",
+        )
+
+
+def _marks(model: Model) -> list[str]:
+    """List what a model writes for spaces."""
+    steps = [model.pattern] if isinstance(model.pattern, (str, Split, Metaspace)) else model.pattern
+    marks = [step.replacement for step in steps if isinstance(step, Metaspace)]
+    escapes = any(step.get("type") == "SentencePiece" and step.get("escape_whitespaces") for step in model.normalizer)
+    replaced = [
+        step["content"] for step in model.normalizer if step.get("pattern") == {"String": " "} and step.get("content")
+    ]
+    return marks + replaced + ["▁"] * escapes
 
 
 def _check_texts(special_tokens: Iterable[str]) -> list[str]:
@@ -3278,18 +4464,22 @@ SPECIAL_TOKENS_AT = ("first", "after-bytes", "last")
 
 
 def build_vocabulary(
-    learned: Learned, special_tokens: Sequence[str] = (), special_tokens_at: str = "first"
+    learned: Learned,
+    special_tokens: Sequence[str] = (),
+    special_tokens_at: str = "first",
+    byte_tokens: Sequence[str] = (),
 ) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
     """Number the tokens: the alphabet (bytes in BYTE_ORDER), then what was merged; and the special tokens among them.
 
-    They are "first", as Hugging Face's trainer has them, "after-bytes", or "last", as in GPT-2. Returns the vocabulary,
-    id -> bytes, and the merges as pairs of bytes.
+    They are "first", as Hugging Face's trainer has them, "after-bytes", or "last", as in GPT-2. Tokens of single bytes
+    in a vocabulary of characters are before the alphabet. Returns the vocabulary, id -> bytes, and the merges as pairs
+    of bytes.
     """
     check_special_tokens_at(special_tokens_at)
     tokens, n_letters = learned.tokens, len(learned.alphabet)
     order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
-    in_order = [*(tokens[k] for k in order), *tokens[n_letters:]]
-    at = {"first": 0, "after-bytes": n_letters, "last": len(in_order)}[special_tokens_at]
+    in_order = [*map(str.encode, byte_tokens), *(tokens[k] for k in order), *tokens[n_letters:]]
+    at = {"first": 0, "after-bytes": len(byte_tokens) + n_letters, "last": len(in_order)}[special_tokens_at]
     in_order[at:at] = [text.encode() for text in special_tokens]
     return dict(enumerate(in_order)), learned.merges
 
@@ -3300,11 +4490,10 @@ def check_special_tokens_at(special_tokens_at: str) -> None:
     require(special_tokens_at in SPECIAL_TOKENS_AT, f"special_tokens_at is {places}, not {special_tokens_at!r}")
 
 
-def check_vocab_size(vocab_size: int, special_tokens: Sequence[str]) -> None:
-    """Check that a vocabulary has room for the bytes and the special tokens, and that its ids are in range."""
-    least = 256 + len(special_tokens)
-    if vocab_size < least:
-        raise InputError(f"a vocabulary of {vocab_size} is too small: 256 bytes and the special tokens make {least}")
+def check_vocab_size(vocab_size: int, least: int) -> None:
+    """Check that a vocabulary has room for what is in it before the training, and that its ids are in range."""
+    what = "256 bytes and the special tokens" if least >= 256 else "one character and the special tokens"
+    require(vocab_size >= least, f"a vocabulary of {vocab_size} is too small: {what} make {least}")
     require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
 
 
@@ -3323,14 +4512,19 @@ def id_dtype(model: Model | int, name: str = "auto") -> np.dtype:
 
 
 class Kind(NamedTuple):
-    """A family of tokenizers. To add one is to write these six in a section of their own, and a row in KINDS."""
+    """A family of tokenizers. To add one is to write the first six in a section of their own, and a row in KINDS."""
 
-    learn: Callable  # (words, n_symbols, **options) -> Learned
-    tables: Callable  # (model) -> a NamedTuple of arrays
-    tables_type: type  # the class of that NamedTuple, by which Numba finds `segment`
+    learn: Callable  # (words, n_symbols, **options) -> Learned, or what has its tokens, merges and alphabet
+    tables: Callable  # (model) -> a struct, or a NamedTuple of arrays
+    tables_type: type  # the class of that, by which Numba finds the kernels
     segment: Callable  # kernel (text, start, size, tables, scratch, ids, at) -> n ids written to ids[at:]; -1: no id
     write: Callable  # (model) -> the "model" object of a tokenizer.json
-    read: Callable  # ("model" object, texts of added tokens, where) -> fields of Model
+    read: Callable  # ("model" object, texts of added tokens, alphabet, where) -> fields of Model
+    sample: Callable | None = None  # kernel (text, start, size, tables, alpha, random state, ids, at): as `segment`
+    n_best: Callable | None = None  # (word, tables, n) -> the best [(ids, score)]
+    segment_behind: Callable | None = None  # kernel, see `_segment_behind`
+    finish_text: Callable | None = None  # kernel, see `_finish_text`
+    exact_pattern: Callable | None = None  # (model) -> a pattern that cuts where no token reaches across
 
 
 # What transformers reads beside a model, in tokenizer_config.json.
@@ -3518,10 +4712,7 @@ def _letter_ids(model: Model, id_of: Mapping[bytes, int]) -> np.ndarray:
 
 def _score_ranks(model: Model) -> np.ndarray:
     """Number the scores, the highest first; ids of equal scores have the same rank."""
-    scores, last = np.asarray(model.scores), max(model.vocab, default=-1)
-    require(len(scores) > last, f"there are {len(scores)} scores, but ids up to {last}")
-    require(np.isfinite(scores).all(), "the scores are not all numbers")
-    return np.unique(-scores, return_inverse=True)[1].reshape(-1)
+    return np.unique(-model.scores, return_inverse=True)[1].reshape(-1)
 
 
 def bpe_tables(model: Model) -> BpeTables:
@@ -4026,17 +5217,87 @@ def exact_pattern(model: Model) -> str:
     return f"{mark}*{words}|{mark}+|{any_character}" if begins else f"{words}{mark}*|{mark}+|{any_character}"
 
 
+NOT_CERTAIN = -2  # what `segment` returns for a word that is cut one way or another by what is before it in its text
+
+
 def _segment(text, start, size, tables, scratch, ids, at):
     """Cut a word into tokens by the kernel of the kind whose tables these are."""
     raise NotImplementedError("kernels call it")
 
 
+def _segment_behind(text, start, size, tables, text_sum, ids, at):
+    """Cut a word for which `_segment` has returned NOT_CERTAIN."""
+    raise NotImplementedError("kernels call it")
+
+
+def _finish_text(text, start, stop, tables, text_sum, ids, at):
+    """Check the ids of a text, ids[text_sum[1] : at], and write them anew if need be; returns where they end."""
+    raise NotImplementedError("kernels call it")
+
+
+def _sample(text, start, size, tables, alpha, state, ids, at):
+    """Cut a word into tokens at random."""
+    raise NotImplementedError("kernels call it")
+
+
+def _kind_of(tables) -> Kind:
+    """Look up the kind of a model by the Numba type of its tables.
+
+    That is when a kernel is compiled: no loop asks for the kind, and only kinds in use are compiled.
+    """
+    family = getattr(tables, "instance_class", type(tables))  # of a named tuple; else that of a struct
+    return next(kind for kind in KINDS.values() if getattr(kind.tables_type, "numba_type", kind.tables_type) is family)
+
+
 @overload(_segment)
 def _segment_by_kind(text, start, size, tables, scratch, ids, at):
-    """Choose the kernel when the types are known: no loop asks for the kind, and only those in use are compiled."""
-    family = getattr(tables, "instance_class", type(tables))  # of a named tuple; else that of a struct
-    segment = next(k.segment for k in KINDS.values() if getattr(k.tables_type, "numba_type", k.tables_type) is family)
+    """Choose the kernel of a kind."""
+    segment = _kind_of(tables).segment
     return lambda text, start, size, tables, scratch, ids, at: segment(text, start, size, tables, scratch, ids, at)
+
+
+@overload(_segment_behind)
+def _segment_behind_by_kind(text, start, size, tables, text_sum, ids, at):
+    """Choose the kernel of a kind that has one."""
+    behind = _kind_of(tables).segment_behind
+    if not behind:
+        return lambda text, start, size, tables, text_sum, ids, at: i64(NOT_CERTAIN)
+    return lambda text, start, size, tables, text_sum, ids, at: behind(text, start, size, tables, text_sum, ids, at)
+
+
+@overload(_finish_text)
+def _finish_text_by_kind(text, start, stop, tables, text_sum, ids, at):
+    """Choose the kernel of a kind that has one."""
+    finish = _kind_of(tables).finish_text
+    if not finish:
+        return lambda text, start, stop, tables, text_sum, ids, at: at
+    return lambda text, start, stop, tables, text_sum, ids, at: finish(text, start, stop, tables, text_sum, ids, at)
+
+
+@overload(_sample)
+def _sample_by_kind(text, start, size, tables, alpha, state, ids, at):
+    """Choose the kernel of a kind."""
+    sample = _kind_of(tables).sample
+    return lambda text, start, size, tables, alpha, state, ids, at: sample(
+        text, start, size, tables, alpha, state, ids, at
+    )
+
+
+@kernel
+def _sample_spans(text, spans, tables, alpha, state, ids):
+    """Write the ids of words that are cut at random; returns their number, or -1 - start of a word that has none."""
+    at = i64(0)
+    for p in range(len(spans)):
+        start = spans[p, START]
+        if spans[p, ID] >= 0:
+            ids[at] = spans[p, ID]
+            n = 1
+        else:
+            n = _sample(text, start, spans[p, STOP] - start, tables, alpha, state, ids, at)
+        if n < 0:
+            return -1 - start
+        at += n
+    return at
 
 
 # Entries of the cache: the value and what is `more` of an entry in the table of words are
@@ -4059,6 +5320,7 @@ class _Workspace:
     scratch: np.ndarray  # uint64[…], for one word
     words: _WordTable  # the cache
     pool: np.ndarray  # uint32[…], ids of words that have more than three, or are long
+    text_sum: np.ndarray  # float64[3], what a kind sums of the text so far, and the ids between which that was
     n_pooled: int
     max_entries: int  # of the cache
 
@@ -4135,10 +5397,14 @@ def _encode_words(workspace, tables, text, n, ids, at):
             return at
         begin = ends[k - 1] if k else start
         size = ends[k] - begin
-        n_ids = _segment(text, begin, size, tables, scratch, ids, at)
+        is_dropped = _is_dropped(text, begin, ends[k], workspace.scan_tables.class_of, workspace.scan_tables.dropped)
+        n_ids = 0 if is_dropped else _segment(text, begin, size, tables, scratch, ids, at)
+        is_certain = n_ids != NOT_CERTAIN
+        if not is_certain:
+            n_ids = _segment_behind(text, begin, size, tables, workspace.text_sum, ids, at)
         if n_ids < 0:
             return -1 - begin
-        if size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
+        if is_certain and size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
             if (
                 2 * words.n_words >= len(entries) < workspace.max_entries
                 or 4 * words.n_words >= 3 * len(entries)
@@ -4161,7 +5427,7 @@ def _encode_spans(workspace, text, spans, ids, id_stops):
     There must be room for as many ids as the text has bytes, and two more.
     """
     scan, tables, scan_tables = workspace.scan, workspace.tables, workspace.scan_tables
-    lanes = scan.lanes
+    lanes, text_sum = scan.lanes, workspace.text_sum
     scan.marked = np.zeros(0, np.uint8)
     for t in range(len(id_stops)):
         id_stops[t] = 0
@@ -4173,11 +5439,13 @@ def _encode_spans(workspace, text, spans, ids, id_stops):
         else:
             _rewind(spans[p, START], lanes)
             more = spans[p, START] < spans[p, STOP]
+            text_sum[0], text_sum[1], text_sum[2] = 0.0, at, at
             while more:
                 more = _scan_batch(scan, text, spans[p, STOP], scan_tables)
                 at = _encode_words(workspace, tables, text, lanes[0, N_ENDS], ids, at)
                 if at < 0:
                     return at
+            at = _finish_text(text, spans[p, START], spans[p, STOP], tables, text_sum, ids, at)
         id_stops[spans[p, TEXT]] = at
     for t in range(1, len(id_stops)):
         id_stops[t] = max(id_stops[t], id_stops[t - 1])
@@ -4212,15 +5480,1334 @@ def _join_tokens(ids, tokens):
     return out[:total], -1
 
 
+# Tokens as a trie: node 0 is the root, and the edge from a node by a byte is one number in a hash table with linear
+# probing, half full at most. No edge leads to the root: an entry of 0 is free. To find the edge costs one cache line;
+# the child is in the same word.
+#
+#     node << 36 | byte << 28 | child
+CHILD_BITS, CHILD_MASK = u64(28), u64(2**28 - 1)
+NO_CHILD = i64(-1)
+
+
+@struct
+class _Trie:
+    """Tokens by their bytes. Nodes are numbered by depth: what is nearer to the root has a smaller number."""
+
+    edges: np.ndarray  # uint64[H]    see above
+    values: np.ndarray  # int32[K]    of each node: the id of the token that ends there, or -1
+
+
+@inline_kernel
+def _trie_slot(key, edges):
+    """Look up an edge, node << 8 | byte: returns the slot that has it, or the free one where it belongs."""
+    mask = u64(len(edges) - 1)
+    slot = key * u64(0x9E3779B97F4A7C15) >> u64(32) & mask
+    while edges[slot] and edges[slot] >> CHILD_BITS != key:
+        slot = (slot + u64(1)) & mask
+    return slot
+
+
+@inline_kernel
+def _trie_child(node, byte, edges):
+    """Look up the node that an edge leads to; -1 if there is no such edge."""
+    edge = edges[_trie_slot(u64(node) << u64(8) | u64(byte), edges)]
+    return i64(edge & CHILD_MASK) if edge else NO_CHILD
+
+
+@kernel
+def _grow_edges(edges):
+    """Move all edges into a table twice as large."""
+    larger = np.zeros(2 * len(edges), np.uint64)
+    for edge in edges:
+        if edge:
+            larger[_trie_slot(edge >> CHILD_BITS, larger)] = edge
+    return larger
+
+
+@kernel
+def _build_trie(text, starts, sizes, ids):
+    """Make the edges and the values of tokens, the longest first: they go down together, a byte of each at a time."""
+    edges, values, n_nodes, n, depth = np.zeros(64, np.uint64), np.empty(64, np.int32), 1, len(ids), 0
+    values[0] = -1
+    nodes = np.zeros(n, np.int64)  # how far each token has come
+    while n:
+        while n and sizes[n - 1] == depth:  # of the tokens left, the last ones are the shortest
+            n -= 1
+            values[nodes[n]] = ids[n]
+        for k in range(n):
+            key = u64(nodes[k]) << u64(8) | u64(text[starts[k] + depth])
+            slot = _trie_slot(key, edges)
+            if not edges[slot]:
+                edges[slot] = key << CHILD_BITS | u64(n_nodes)
+                values = _reserve(values, n_nodes + 1)
+                values[n_nodes] = -1
+                n_nodes += 1
+            nodes[k] = i64(edges[slot] & CHILD_MASK)
+            if 2 * n_nodes > len(edges):
+                edges = _grow_edges(edges)
+        depth += 1
+    return edges, values[:n_nodes].copy()
+
+
+def make_trie(tokens: Mapping[int, bytes]) -> _Trie:
+    """Make a trie of tokens by id; of several ids with the same bytes the first in order counts.
+
+    200,000 tokens of English take 0.08 s.
+    """
+    sizes = np.fromiter(map(len, tokens.values()), np.int64, len(tokens))
+    order = np.argsort(-sizes, kind="stable")
+    ids, starts = np.fromiter(tokens, np.int32, len(tokens)), np.cumsum(sizes) - sizes
+    text = _with_padding(b"".join(tokens.values()))
+    require(len(text) < CHILD_MASK, "a vocabulary of 2**28 bytes or more cannot be searched")
+    return _Trie(*_build_trie(text, starts[order], sizes[order], ids[order]))
+
+
+# ─── WordPiece ────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# A word is cut from the left into the longest tokens that there are: behind its beginning they are those that have the
+# prefix, "##", and are matched without it. In linear time, by a trie with failure links (Song et al. 2021, "Fast
+# WordPiece Tokenization"). A node stands for what was read since the last cut. Where it has no child for the next
+# byte, the tokens that are certain by now are *popped*, and the failure link leads to the node of what is left of the
+# text; or there is no link, and no way to cut the word. With the tokens a, abcdx, ##b, ##c, ##cdy and ##dz:
+#
+#     node       a     ab    abc    abcd     ##b   ##c   ##cd   ##cdy   ##d   ##dz
+#     popped     a     a     a ##b  a ##b    ##b   ##c   ##c    ##cdy         ##dz
+#     link to    ##    ##b   ##c    ##cd     ##    ##    ##d    ##      none  ##
+#
+# "abcdz" is read up to abcd; a and ##b are popped, and ##cd has no z; ##c is popped, and ##d has it. At the end of the
+# word the links are followed to "##", where nothing is left. Below the root of the trie are all tokens as they are, for
+# the beginnings of words, and below INSIDE_WORD those with the prefix, without it: a "##" in the text is only text.
+INSIDE_WORD = b"\xff"  # not a byte of UTF-8
+
+_NODE = _record(
+    link=np.int32,  # the node of what is left when the tokens are popped; -1: the word cannot be cut
+    popped=np.int32,  # the last of these tokens
+)
+_POPPED = _record(
+    id=np.int32,
+    before=np.int32,  # the token before it; -1 if it is the first
+    number=np.int32,  # of tokens up to this one
+)
+
+
+@struct
+class WordPieceTables:
+    """The automaton of a vocabulary: see above."""
+
+    trie: _Trie
+    nodes: np.ndarray  # _NODE[K]
+    popped: np.ndarray  # _POPPED[…]   lists that share their beginnings: no more entries than the tokens have bytes
+    between: int  # the node where nothing is left: "##"
+    unknown: int  # the id of a word that cannot be cut, or -1
+    max_chars: int  # of a word; longer ones are unknown
+
+
+@kernel
+def _append_popped(popped, n, before, last):
+    """Append the tokens up to `last` behind those up to `before`, as new entries from n on."""
+    size, number = popped[last].number, popped[before].number
+    popped = _reserve(popped, n + size)
+    for k in range(n + size - 1, n - 1, -1):
+        popped[k].id, popped[k].before, popped[k].number = popped[last].id, k - 1, number + k + 1 - n
+        last = popped[last].before
+    popped[n].before = before
+    return popped
+
+
+@kernel
+def _link_nodes(trie, ids, has_prefix):
+    """Make the nodes, the lists of popped tokens, and the number of the node between tokens; the trie numbers `ids`.
+
+    Links lead to nodes of smaller numbers, or of the same depth, of which only the number is needed.
+    """
+    edges, values = trie.edges, trie.values
+    nodes, popped, n = np.empty(len(values), _NODE), np.empty(64, _POPPED), 0
+    between = _trie_child(0, 0xFF, edges) if has_prefix else i64(0)
+    edge_to = np.zeros(len(nodes), np.uint64)
+    for edge in edges:
+        edge_to[i64(edge & CHILD_MASK)] = edge
+    for k in range(len(nodes)):
+        node, parent, byte = nodes[k], nodes[edge_to[k] >> u64(36)], edge_to[k] >> CHILD_BITS & u64(0xFF)
+        node.link = node.popped = -1
+        if k == 0 or k == between:
+            continue
+        if values[k] >= 0:
+            popped = _reserve(popped, n + 1)
+            popped[n].id, popped[n].before, popped[n].number = ids[values[k]], -1, 1
+            node.link, node.popped, n = between, n, n + 1
+            continue
+        link, node.popped = i64(parent.link), parent.popped
+        while link >= 0:
+            child, last = _trie_child(link, byte, edges), nodes[link].popped
+            if child >= 0:
+                node.link = child
+                break
+            link = i64(nodes[link].link)
+            if link >= 0:
+                popped = _append_popped(popped, n, node.popped, last)
+                n += popped[last].number
+                node.popped = n - 1
+    return nodes, popped[:n].copy(), between
+
+
+def wordpiece_tables(model: Model) -> WordPieceTables:
+    """Make the tables by which `segment_wordpiece` cuts words as a model does."""
+    prefix, ids = model.subword_prefix.encode(), model.ordinary
+    tokens = [model.vocab[id] for id in ids]
+    if prefix:
+        continuing = [id for id in ids if model.vocab[id].startswith(prefix)]
+        wrong = [id for id, token in zip(ids, tokens, strict=True) if token.startswith(INSIDE_WORD)]
+        require(not wrong, f"token {wrong[:1]} is not UTF-8, which subword_prefix {model.subword_prefix!r} takes")
+        tokens += [INSIDE_WORD + model.vocab[id][len(prefix) :] for id in continuing] + [INSIDE_WORD]
+        ids = ids + continuing
+    trie = make_trie(dict(enumerate(tokens)))
+    nodes, popped, between = _link_nodes(trie, np.array([*ids, -1], np.int32), bool(prefix))
+    unknown = -1 if model.unk_token is None else model.ids.get(model.unk_token.encode(), -1)
+    return WordPieceTables(trie, nodes, popped, between, unknown, model.max_word_chars)
+
+
+@kernel
+def _is_longer(text, start, stop, n):
+    """Check whether text[start : stop] has more than n characters."""
+    for k in range(start, stop):
+        n -= text[k] & 0xC0 != 0x80
+    return n < 0
+
+
+@inline_kernel
+def _write_unknown(unknown, ids, at):
+    """Write the id of an unknown word; returns 1, or -1 if there is no such id."""
+    ids[at] = max(unknown, 0)
+    return 1 if unknown >= 0 else -1
+
+
+@kernel
+def segment_wordpiece(text, start, size, tables, scratch, ids, at):
+    """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if it has no id.
+
+    Tokens are whole characters; so words are cut between characters, too, and what is not UTF-8 is unknown.
+    """
+    edges, nodes, popped, between = tables.trie.edges, tables.nodes, tables.popped, tables.between
+    position, stop, node, n = start, start + size, i64(0), 0
+    is_long = size > tables.max_chars and _is_longer(text, start, stop, tables.max_chars)
+    if is_long or (between and text[start] == 0xFF):
+        return _write_unknown(tables.unknown, ids, at)
+    while position < stop or node != between:
+        child = _trie_child(node, text[position], edges) if position < stop else NO_CHILD
+        if child >= 0:
+            node = child
+            position += 1
+            continue
+        k, node = i64(nodes[node].popped), i64(nodes[node].link)
+        if node < 0:
+            return _write_unknown(tables.unknown, ids, at)
+        i = n = n + popped[k].number
+        while k >= 0:
+            i -= 1
+            ids[at + i] = popped[k].id
+            k = i64(popped[k].before)
+    return n
+
+
+class LearnedWordPiece(NamedTuple):
+    """Merges in the order in which they were made. Symbols 0 to A - 1 are the alphabet; merge k makes symbol A + k.
+
+    >>> learned = learn_wordpiece(Words.from_counts({b"aab": 3, b"b": 1}), 5)
+    >>> learned.tokens, learned.pairs.tolist()
+    ([b'a', b'b', b'##a', b'##b', b'aa'], [[0, 2]])
+    """
+
+    pairs: np.ndarray  # int32[M, 2]      the two symbols joined
+    counts: np.ndarray  # int64[M]        occurrences of the pair in the corpus when it was merged
+    n_tokens: np.ndarray  # int64[M + 1]  symbols in the corpus before the first merge, and after each
+    alphabet: Sequence[bytes]  # first those that begin words, then those that continue them
+    n_beginning: int  # how many of the alphabet begin words
+    prefix: bytes
+
+    merges = None  # WordPiece does not merge
+
+    @property
+    def tokens(self) -> list[bytes]:
+        """Spell the tokens, with the prefix where they continue words; what is spelled in two ways comes once."""
+        continues = [k >= self.n_beginning for k in range(len(self.alphabet))]
+        for left in self.pairs[:, 0].tolist():
+            continues.append(continues[left])
+        texts = Learned(self.pairs, self.counts, self.n_tokens, self.alphabet).tokens
+        return list(dict.fromkeys(map(bytes.__add__, map(self.prefix.__mul__, continues), texts)))
+
+
+def _mark_continuing(words: Words, prefix: bytes) -> tuple[Words, int]:
+    """Give symbols that continue words numbers of their own; returns words, and how many symbols begin words.
+
+    All characters are among those that may begin words, as Hugging Face's trainer has it. Both parts of the alphabet
+    are sorted, by bytes, which for UTF-8 is by code point.
+    """
+    a = len(words.alphabet)
+    order = np.array(sorted(range(a), key=words.alphabet.__getitem__), np.int64)
+    marked = np.argsort(order)[words.symbols] + (a if prefix else 0)
+    marked[words.offsets[:-1][np.diff(words.offsets) > 0]] %= a
+    present = np.zeros(2 * a, bool)
+    present[marked] = present[marked % a] = True
+    symbols = (np.cumsum(present) - 1)[marked].astype(np.int32)
+    alphabet = [words.alphabet[k] for k in order[np.flatnonzero(present) % a]]
+    return words._replace(symbols=symbols, alphabet=alphabet), int(np.count_nonzero(present[:a]))
+
+
+@struct
+class _Likelihood:
+    """What learning by likelihood knows beside a _Learner.
+
+    Each pair is in the block of the symbol that came with it, or of its left one if both are of the alphabet, and in
+    the list of the other symbol. Of each block the best pair is known. A merge lowers the totals of two symbols, and
+    only the scores of their pairs change: their blocks are searched again, and the pairs in their lists are compared
+    with the best of the blocks where they are. Counts of pairs are not lowered: as in learning by count, they are upper
+    bounds, and so are the scores. A pair that has the greatest is refreshed before it is merged.
+    """
+
+    totals: np.ndarray  # int64[V]      occurrences of each symbol in the corpus
+    starts: np.ndarray  # int64[V + 1]  the block of symbol c is pairs[starts[c] : starts[c + 1]]
+    heads: np.ndarray  # int64[V]       the first pair in the list of each symbol, or -1
+    following: np.ndarray  # int64[P]   the next pair of the same list, or -1
+    best: np.ndarray  # int64[B]        the best pair of each block; B is a power of two
+    scores: np.ndarray  # float64[B]    its score; 0 if there is none
+    winners: np.ndarray  # int64[2 B]   a tournament of blocks: at k is the better of those at 2 k and 2 k + 1
+
+
+@inline_kernel
+def _score(pair, totals, least):
+    """Compute count(ab) / (count(a) * count(b)) in float64; 0 for a pair that is rare.
+
+    Where a symbol is used up, the total is 0, but the count may be stale: 1 then keeps the score an upper bound.
+    """
+    a, b = max(totals[pair.left], 1), max(totals[pair.right], 1)
+    return pair.count / (np.float64(a) * np.float64(b)) if pair.count >= least else 0.0
+
+
+@kernel
+def _is_preferred(pair, other, learner):
+    """Compare two pairs of equal score: the greater count goes first, and then the greater bytes."""
+    count, other_count = learner.pairs[pair].count, learner.pairs[other].count
+    return count > other_count if count != other_count else _precedes(pair, other, learner)
+
+
+@kernel
+def _set_best(c, pair, score, likelihood, learner):
+    """Set the best pair of a block, and play the games above it again, as far as it decides them.
+
+    To look at all blocks before each merge instead took learning 2.5 times as long, 32,000 symbols or 100,000.
+    """
+    best, scores, winners = likelihood.best, likelihood.scores, likelihood.winners
+    best[c], scores[c] = pair, score
+    node = (c + len(scores)) >> 1
+    while node:
+        before, left, right = winners[node], winners[2 * node], winners[2 * node + 1]
+        is_tie = scores[left] == scores[right] > 0
+        winners[node] = right if scores[right] > scores[left] else left
+        if is_tie and _is_preferred(best[right], best[left], learner):
+            winners[node] = right
+        if winners[node] == before != c:
+            break
+        node >>= 1
+
+
+@kernel
+def _choose_best(c, likelihood, learner):
+    """Search the block of symbol c for its best pair."""
+    pairs, totals, starts, least = learner.pairs, likelihood.totals, likelihood.starts, learner.min_frequency
+    best, best_score = -1, 0.0
+    for k in range(starts[c], starts[c + 1]):
+        score = _score(pairs[k], totals, least)
+        if score > best_score or (score == best_score > 0 and _is_preferred(k, best, learner)):
+            best, best_score = k, score
+    _set_best(c, best, best_score, likelihood, learner)
+
+
+@kernel
+def _update_scores(a, likelihood, learner):
+    """Compare the pairs of a symbol, whose total has fallen, with the best of their blocks; drop what is rare."""
+    pairs, totals, heads, following = learner.pairs, likelihood.totals, likelihood.heads, likelihood.following
+    best, scores, least, before, k = likelihood.best, likelihood.scores, learner.min_frequency, -1, heads[a]
+    _choose_best(a, likelihood, learner)
+    while k >= 0:
+        after, score, c = following[k], _score(pairs[k], totals, least), pairs[k].left + pairs[k].right - a
+        if score > scores[c] or (score == scores[c] > 0 and _is_preferred(k, best[c], learner)):
+            _set_best(c, k, score, likelihood, learner)
+        if score > 0:
+            before = k
+        elif before < 0:
+            heads[a] = after
+        else:
+            following[before] = after
+        k = after
+
+
+@kernel
+def _add_block(c, start, stop, likelihood, learner):
+    """Make pairs[start : stop] the block of symbol c, and put them into the lists of their other symbols."""
+    likelihood.following = _reserve(likelihood.following, stop)
+    pairs, heads, following, least = learner.pairs, likelihood.heads, likelihood.following, learner.min_frequency
+    likelihood.starts[c], likelihood.starts[c + 1] = start, stop
+    for k in range(start, stop):
+        other = pairs[k].left + pairs[k].right - c
+        if other != c and pairs[k].count >= least:
+            following[k] = heads[other]
+            heads[other] = k
+    _choose_best(c, likelihood, learner)
+
+
+@kernel
+def _score_alphabet(likelihood, learner):
+    """Count the symbols of the alphabet, and add their pairs."""
+    cells, classes, pairs, totals = learner.cells, learner.classes, learner.pairs, likelihood.totals
+    winners, found, stop = likelihood.winners, 0, 0
+    for node in range(len(winners) // 2 - 1, 0, -1):
+        winners[node] = winners[2 * node]
+    for position in range(len(cells)):
+        found += classes[found].stop <= position
+        if cells[position] != WORD_END:
+            totals[cells[position]] += classes[found].count
+    for c in range(learner.n_symbols):
+        start = stop
+        while stop < learner.n_pairs and pairs[stop].left == c:
+            stop += 1
+        _add_block(c, start, stop, likelihood, learner)
+
+
+@kernel
+def _merge_likeliest_until(likelihood, learner, goal):
+    """Merge the best pair until there are `goal` symbols or no pair is left; returns how many symbols there are."""
+    symbols, totals = learner.symbols, likelihood.totals
+    while learner.n_symbols < goal:
+        winner = likelihood.winners[1]
+        if likelihood.scores[winner] == 0:
+            break
+        best = likelihood.best[winner]
+        pair, c, start = learner.pairs[best], learner.n_symbols, learner.n_pairs
+        a, b, count = pair.left, pair.right, pair.count
+        _refresh_or_replace(pair, NO_SYMBOL, learner)
+        if pair.count < count:
+            _choose_best(winner, likelihood, learner)
+            continue
+        _apply_merge(pair, learner)
+        totals[c] = symbols[c - 1].n_tokens - symbols[c].n_tokens
+        totals[a] -= totals[c]
+        totals[b] -= totals[c]
+        _add_block(c, start, learner.n_pairs, likelihood, learner)
+        _update_scores(a, likelihood, learner)
+        if a != b:
+            _update_scores(b, likelihood, learner)
+    return learner.n_symbols
+
+
+def _learn_by_likelihood(words: Words, n_symbols: int, min_frequency: int, progress: bool) -> Learned:
+    """Merge the pair of the greatest count(ab) / (count(a) * count(b)), again and again; see `learn_wordpiece`."""
+    n, a = len(words.symbols), len(words.alphabet)
+    require(n > 0, "there are no words to learn from")
+    require(n_symbols >= a, f"n_symbols is {n_symbols}, but the alphabet has {a} symbols")
+    n_symbols = min(n_symbols, a + n)
+    symbols, spelled = _make_symbols(words, n_symbols, "bytes")
+    cells = _make_cells(words, np.int32 if n < INT32_SYMBOLS else np.int64)
+    learner = _new_learner(*cells, symbols, spelled, True, min(max(min_frequency, 1), MAX_COUNT), a)
+    _add_first_pairs(learner)
+    n_blocks = 1 << n_symbols.bit_length()
+    totals, starts, heads = np.zeros((3, n_symbols + 1), np.int64)
+    heads[:] = -1
+    best, scores, winners = np.zeros(n_blocks, np.int64), np.zeros(n_blocks), np.arange(-n_blocks, n_blocks)
+    likelihood = _Likelihood(totals, starts, heads, np.zeros(1024, np.int64), best, scores, winners)
+    _score_alphabet(likelihood, learner)
+    done = goal = a
+    with Engine(progress=progress).progress_bar("learn", n_symbols - a, " merges") as bar:
+        while done == goal < n_symbols:
+            goal = min(goal + MERGES_PER_ROUND, n_symbols)
+            done = _merge_likeliest_until(likelihood, learner, goal)
+            bar.update(done - a - bar.n)
+    made = symbols[a:done]
+    pairs = np.stack([made["left"], made["right"]], axis=1)
+    return Learned(pairs, made["count"].copy(), symbols["n_tokens"][a - 1 : done].copy(), words.alphabet)
+
+
+def learn_wordpiece(
+    words: Words,
+    n_symbols: int,
+    *,
+    score: str = "likelihood",
+    min_frequency: int = 1,
+    prefix: str = "##",
+    progress: bool = False,
+) -> LearnedWordPiece:
+    """Learn tokens of characters, of which those that continue words have a prefix; n_symbols with the alphabet.
+
+    The pair merges that has the greatest score: "count", its occurrences, as Hugging Face's WordPieceTrainer does it,
+    with ties by ids; or "likelihood", count(ab) / (count(a) * count(b)) in float64, for the symbols that go together
+    most (after Schuster and Nakajima 2012, "Japanese and Korean Voice Search"). Of equal scores the greater count goes
+    first, then the greater bytes, without the prefix, left then right; of equal bytes what begins words. No pair merges
+    that occurs less than `min_frequency` times: the likelihood alone prefers what occurs once.
+
+    `words` hold plain characters; the alphabet is those that occur, and again, with the prefix, those that occur
+    behind the first of a word. Their order, by bytes, decides about ties; Hugging Face's order of the latter is
+    random, so that of tokens of equal counts theirs may have others. Raises InputError where there are no words, and
+    where the alphabet has more than n_symbols.
+
+    >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
+    >>> learn_wordpiece(words, 20, score="count").tokens[-3:]
+    [b'##w', b'##es', b'##est']
+    """
+    require(score in ("likelihood", "count"), f"score is 'likelihood' or 'count', not {score!r}")
+    marked, n_beginning = _mark_continuing(words, prefix.encode())
+    if score == "count":
+        learned = learn(marked, n_symbols, tie_break="ids", min_frequency=min_frequency, progress=progress)
+    else:
+        learned = _learn_by_likelihood(marked, n_symbols, min_frequency, progress)
+    return LearnedWordPiece(*learned, n_beginning, prefix.encode())
+
+
+# ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# A unigram model gives each token a probability, whatever is beside it; a way to cut a word is as probable as the
+# product of its tokens (Kudo 2018, "Subword Regularization"). A *score* is the logarithm of a probability. All ways to
+# cut a word are the paths through its *lattice*: a node before each character and behind the last one, and an edge for
+# each token that is found there.
+#
+# While learning, tokens are only taken away: so the lattices of all words are found once, from the sorted suffixes of
+# the words, and written as one stream of edges, in the order of the text; where several tokens begin, the longest goes
+# first, and the last is the character itself, which is always a token. With 7 for "ab" and 0 and 1 for "a" and "b",
+# the word "aba" is
+#
+#     edge       7, 2    0, 1    1, 1    0, 1
+#     begins     0       0       1       2
+#
+# An edge of one character thus ends its node, from the left as from the right, and no offsets of nodes are kept. No
+# trie is searched: a pass over the 42 million edges of 100 MB of English takes 0.3 s.
+
+SIZE_BITS, SIZE_MASK = u64(6), u64(63)  # of an edge: id << 6 | characters - 1
+MAX_TOKEN_CHARS = 64
+LATTICE_PARTS = 8  # that threads may work at; their number is fixed, since sums of floats depend on it
+RADIX_BITS = 12
+TINY, HUGE = 2.0**-100, 2.0**100  # probabilities below are scaled up, so that words of any length have one
+LEAST_EXPECTED = 0.5  # times that a token is expected in the corpus; what is rarer is dropped, as in SentencePiece
+
+
+class LearnedUnigram(NamedTuple):
+    """Tokens with their scores, the best first.
+
+    >>> learned = learn_unigram(Words.from_counts({b"abab": 9, b"ab": 5, b"ba": 1}), 258)
+    >>> learned.tokens[:2], learned.scores[:2].round(2).tolist(), learned.merges
+    ([b'abab', b'ab'], [-2.88, -3.27], None)
+    """
+
+    tokens: list[bytes]
+    scores: np.ndarray  # float64[V]   logarithms of probabilities
+    likelihoods: list[float]  # the logarithm of the corpus's probability in each round, before tokens were taken away
+    alphabet: Sequence[bytes]
+
+    @property
+    def merges(self) -> None:
+        """Say that there are none, as a Model wants it."""
+
+
+class _Lattice(NamedTuple):
+    """The lattices of words, end to end."""
+
+    edges: np.ndarray  # uint32[E]      see above
+    stops: np.ndarray  # int64[W + 1]   where the edges of each word end
+    offsets: np.ndarray  # int64[W + 1] and its symbols: those of Words
+    counts: np.ndarray  # int64[W]
+    own_edges: np.ndarray  # int64[V]   where one edge is of each token
+
+
+@kernel
+def _sort_keys(keys, n_bits):
+    """Sort keys of so many bits by radix; returns their order and the sorted keys. The keys given are overwritten."""
+    n = len(keys)
+    order, next_order = _on_huge_pages(np.empty(n, np.uint32)), _on_huge_pages(np.empty(n, np.uint32))
+    next_keys = _on_huge_pages(np.empty(n, np.uint64))
+    for k in range(n):
+        order[k] = k
+    for shift in range(0, n_bits, RADIX_BITS):
+        starts = np.zeros((1 << RADIX_BITS) + 1, np.int64)
+        mask, down = u64((1 << RADIX_BITS) - 1), u64(shift)
+        for key in keys:
+            starts[(key >> down & mask) + u64(1)] += 1
+        for k in range(1 << RADIX_BITS):
+            starts[k + 1] += starts[k]
+        for k in range(n):
+            bucket = keys[k] >> down & mask
+            at = starts[bucket]
+            starts[bucket] = at + 1
+            next_keys[at], next_order[at] = keys[k], order[k]
+        keys, next_keys, order, next_order = next_keys, keys, next_order, order
+    return order, keys
+
+
+@kernel
+def _first_keys(symbols, offsets, n_bits, depth):
+    """Pack as many symbols, from each on, into one key; behind the end of a word is 0."""
+    keys, shift = _on_huge_pages(np.empty(len(symbols), np.uint64)), u64(n_bits * (depth - 1))
+    for w in range(len(offsets) - 1):
+        key = u64(0)
+        for k in range(offsets[w + 1] - 1, offsets[w] - 1, -1):
+            key = u64(symbols[k] + 1) << shift | key >> u64(n_bits)
+            keys[k] = key
+    return keys
+
+
+@kernel
+def _next_keys(order, sorted_keys, offsets, n_bits, depth):
+    """Join the rank of each suffix by its first symbols, `depth` of them, and the rank of what is behind those."""
+    ranks, rank = _on_huge_pages(np.empty(len(order), np.uint32)), 0
+    keys = _on_huge_pages(np.empty(len(order), np.uint64))
+    for k in range(len(order)):
+        rank += k == 0 or sorted_keys[k] != sorted_keys[k - 1]
+        ranks[order[k]] = rank
+    for w in range(len(offsets) - 1):
+        for k in range(offsets[w], offsets[w + 1]):
+            behind = u64(ranks[k + depth]) if k + depth < offsets[w + 1] else u64(0)
+            keys[k] = u64(ranks[k]) << u64(n_bits) | behind
+    return keys
+
+
+def _sort_suffixes(words: Words, longest: int) -> np.ndarray:
+    """Sort the suffixes of all words by their first symbols, at least so many: uint32[N].
+
+    By prefix doubling (Manber and Myers 1990), from as many symbols as one key can hold.
+    """
+    n_bits = len(words.alphabet).bit_length()
+    depth = 63 // n_bits
+    order, keys = _sort_keys(_first_keys(words.symbols, words.offsets, n_bits, depth), n_bits * depth)
+    n_bits = len(words.symbols).bit_length()
+    while depth < longest:
+        order, keys = _sort_keys(_next_keys(order, keys, words.offsets, n_bits, depth), 2 * n_bits)
+        depth *= 2
+    return order
+
+
+@kernel
+def _list_substrings(order, symbols, offsets, counts, word_of, longest):
+    """List what occurs twice or more and cannot be longer without being rarer: int64[S, 4].
+
+    A row has first and stop in the order of suffixes, characters, and characters times occurrences. These are the
+    nodes of the tree of suffixes, found with a stack of those that are open (Abouelhoda, Kurtz and Ohlebusch 2004,
+    "Replacing suffix trees with enhanced suffix arrays"); and its leaves, where a word was seen more than once.
+    """
+    found, n_found, n = _on_huge_pages(np.empty((len(order) // 2 + 16, 4), np.int64)), 0, len(order)
+    lefts, depths, before = np.empty((3, longest + 3), np.int64)  # of the open nodes; and what was counted before each
+    top, counted, last, last_size = -1, 0, 0, 0
+    for k in range(n + 1):
+        position, size, count = 0, 0, 0
+        if k < n:
+            ahead = order[min(k + 16, n - 1)]
+            prefetch(word_of, ahead)
+            prefetch(symbols, ahead)
+            position = i64(order[k])
+            word = word_of[position]
+            size, count = min(offsets[word + 1] - position, longest + 1), counts[word]
+        common, left, total = 0, k, counted
+        while common < min(size, last_size) and symbols[position + common] == symbols[last + common]:
+            common += 1
+        while top >= 0 and depths[top] > common:
+            left, total = lefts[top], before[top]
+            if 1 < depths[top] <= longest and counted - total > 1:
+                found = _append_span(found, n_found, left, k, depths[top], depths[top] * (counted - total))
+                n_found += 1
+            top -= 1
+        if common and (top < 0 or depths[top] < common):
+            top += 1
+            lefts[top], depths[top], before[top] = left, common, total
+        if size > common:
+            top += 1
+            lefts[top], depths[top], before[top] = k, size, counted
+        counted, last, last_size = counted + count, position, size
+    return found[:n_found]
+
+
+@kernel
+def _find_longest(order, nodes, ids):
+    """Find the longest substring of a list that begins at each position, and the next shorter one of each substring.
+
+    The list goes by `first`, the shorter before the longer, and gives ids. Returns both as ids, -1 where there is none.
+    """
+    longest, shorter = (
+        _on_huge_pages(np.empty(len(order), np.int32)),
+        np.full(ids.max() + 1 if len(ids) else 0, -1, np.int32),
+    )
+    opened, top, m = np.empty(MAX_TOKEN_CHARS + 1, np.int64), -1, 0
+    for k in range(len(order)):
+        while top >= 0 and nodes[opened[top], 1] <= k:
+            top -= 1
+        while m < len(nodes) and nodes[m, 0] == k:
+            if top >= 0:
+                shorter[ids[m]] = ids[opened[top]]
+            top += 1
+            opened[top] = m
+            m += 1
+        longest[order[k]] = ids[opened[top]] if top >= 0 else -1
+    return longest, shorter
+
+
+@kernel
+def _write_edges(symbols, offsets, longest, shorter, sizes):
+    """Write the edges of all words: returns edges, where those of each word end, and where one is of each token."""
+    n_edges = len(symbols)
+    for id in longest:
+        while id >= 0:
+            n_edges += 1
+            id = shorter[id]
+    edges, stops = _on_huge_pages(np.empty(n_edges, np.uint32)), np.zeros(len(offsets), np.int64)
+    own_edges, n = np.zeros(len(sizes), np.int64), 0
+    for w in range(len(offsets) - 1):
+        for k in range(offsets[w], offsets[w + 1]):
+            id = i64(longest[k])
+            while id >= 0:
+                edges[n] = u64(id) << SIZE_BITS | u64(sizes[id] - 1)
+                own_edges[id] = n
+                id = i64(shorter[id])
+                n += 1
+            edges[n] = u64(symbols[k]) << SIZE_BITS
+            n += 1
+        stops[w + 1] = n
+    return edges, stops, own_edges
+
+
+@kernel
+def _expect(lattice, first, stop, probabilities, longest):
+    """Compute how often each token is expected in some words, and the logarithm of their probability.
+
+    Forward and backward over each word. `backward` has the count and the probability of the whole word in it, so that
+    forward * probability * backward is what an edge adds. What falls below TINY is scaled, with the nodes that tokens
+    reach from there; on the way back at the same nodes.
+    """
+    edges, stops, counts = lattice.edges, lattice.stops, lattice.counts
+    table = _on_huge_pages(
+        np.empty((len(probabilities), 2), np.float64)
+    )  # both in one cache line: probability and expectation
+    for id in range(len(probabilities)):
+        table[id, 0], table[id, 1] = probabilities[id], 0.0
+    reach, likelihood, last = MAX_TOKEN_CHARS + 1, 0.0, len(edges) - 1
+    forward, backward = np.zeros((2, longest + 2 * reach), np.float64)
+    scaled = np.zeros(longest + 2 * reach, np.bool_)
+    for w in range(first, stop):
+        n, n_scaled = 0, 0
+        for k in range(reach):
+            forward[k] = 0.0
+        forward[0] = 1.0
+        for e in range(stops[w], stops[w + 1]):
+            prefetch(table, u64(2) * (edges[min(e + 16, last)] >> SIZE_BITS))
+            size = edges[e] & SIZE_MASK
+            forward[n + 1 + i64(size)] += forward[n] * table[edges[e] >> SIZE_BITS, 0]
+            if size == 0:
+                n += 1
+                forward[n + reach - 1] = 0.0
+                scaled[n] = forward[n] < TINY
+                if scaled[n]:
+                    n_scaled += 1
+                    for k in range(n, n + reach):
+                        forward[k] *= HUGE
+        likelihood += counts[w] * (np.log(forward[n]) - n_scaled * np.log(HUGE))
+        k, total = n + 1, counts[w] / forward[n]
+        for e in range(stops[w + 1] - 1, stops[w] - 1, -1):
+            size = edges[e] & SIZE_MASK
+            if size == 0:
+                k -= 1
+                backward[k], total = total, 0.0
+                if scaled[k]:
+                    for i in range(k, min(k + reach, n + 1)):
+                        backward[i] *= HUGE
+            entry = table[edges[e] >> SIZE_BITS]
+            onward = entry[0] * backward[k + i64(size)]
+            total += onward
+            entry[1] += forward[k - 1] * onward
+    return table[:, 1].copy(), likelihood
+
+
+@kernel
+def _best_path(edges, start, limit, scores, best, last):
+    """Find the best path from the node where edges[start] begins over so many characters (Viterbi).
+
+    best[k] is the score of the best path to node k, last[k] its last edge.
+    """
+    ahead, n, e, best[0] = 0, 0, start, 0.0
+    while n < limit:
+        prefetch(scores, edges[min(e + 16, len(edges) - 1)] >> SIZE_BITS)
+        id, end = edges[e] >> SIZE_BITS, n + 1 + i64(edges[e] & SIZE_MASK)
+        if end <= limit:
+            while ahead < end:
+                ahead += 1
+                best[ahead] = -np.inf
+            if best[n] + scores[id] > best[end]:
+                best[end], last[end] = best[n] + scores[id], edges[e]
+            n += end == n + 1
+        e += 1
+
+
+@kernel
+def _count_best(lattice, first, stop, scores, longest):
+    """Count the tokens of the best way to cut each of some words."""
+    edges, offsets, counts = lattice.edges, lattice.offsets, lattice.counts
+    found, best, last = np.zeros(len(scores)), np.empty(longest + 1), np.empty(longest + 1, np.uint32)
+    for w in range(first, stop):
+        n = offsets[w + 1] - offsets[w]
+        _best_path(edges, lattice.stops[w], n, scores, best, last)
+        while n > 0:
+            found[last[n] >> SIZE_BITS] += counts[w]
+            n -= i64(last[n] & SIZE_MASK) + 1
+    return found
+
+
+@kernel
+def _losses(lattice, sizes, n_alphabet, scores, found):
+    """Compute by how much the corpus becomes less probable without each token, as SentencePiece estimates it.
+
+    All `found` occurrences of a token on best paths become those tokens into which its own characters are cut without
+    it. -inf for a token that is on no best path, or is cut itself; inf for the alphabet.
+    """
+    edges, own_edges, losses, total = lattice.edges, lattice.own_edges, np.full(len(scores), -np.inf), found.sum()
+    best, last = np.empty(MAX_TOKEN_CHARS + 1), np.empty(MAX_TOKEN_CHARS + 1, np.uint32)
+    for id in range(len(scores)):
+        n, count = sizes[id], found[id]
+        if id < n_alphabet:
+            losses[id] = np.inf
+            continue
+        if count == 0:
+            continue
+        _best_path(edges, own_edges[id] + 1, n, scores, best, last)
+        if best[n] > scores[id]:
+            continue
+        n_others, others = 0, 0.0
+        while n > 0:
+            others += np.log(found[last[n] >> SIZE_BITS] + count)
+            n_others += 1
+            n -= i64(last[n] & SIZE_MASK) + 1
+        others -= n_others * np.log(total + count * (n_others - 1))
+        losses[id] = count * (np.log(count / total) - others)
+    return losses
+
+
+@kernel
+def _drop_edges(lattice, new_ids, n):
+    """Renumber the tokens of all edges, in place, and drop the edges of those that have no new id, which is -1.
+
+    Returns where one edge is of each of the n tokens that are left, and the number of edges.
+    """
+    edges, stops, own_edges = lattice.edges, lattice.stops, np.zeros(n, np.int64)
+    e = kept = 0
+    for w in range(len(stops) - 1):
+        while e < stops[w + 1]:
+            id = new_ids[edges[e] >> SIZE_BITS]
+            if id >= 0:
+                edges[kept] = u64(id) << SIZE_BITS | u64(edges[e]) & SIZE_MASK
+                own_edges[id] = kept
+                kept += 1
+            e += 1
+        stops[w + 1] = kept
+    return own_edges, kept
+
+
+@kernel
+def _digamma(x):
+    """Compute the derivative of the logarithm of the gamma function: up to 7 by its recurrence, then by its series."""
+    below = 0.0
+    while x < 7:
+        below += 1 / x
+        x += 1
+    y = x - 0.5
+    z = 1 / (y * y)
+    return np.log(y) + z * (1 / 24 - z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720))) - below
+
+
+@kernel
+def _maximize(expected, n_alphabet, probabilities):
+    """Write the probabilities that go with expected counts; 0 for what is rarer than LEAST_EXPECTED, but letters."""
+    total = 0.0
+    for id in range(len(expected)):
+        if id < n_alphabet:
+            expected[id] = max(expected[id], LEAST_EXPECTED)
+        total += expected[id] if expected[id] >= LEAST_EXPECTED else 0.0
+    whole = _digamma(total)
+    for id in range(len(expected)):
+        probabilities[id] = np.exp(_digamma(expected[id]) - whole) if expected[id] >= LEAST_EXPECTED else 0.0
+
+
+@kernel
+def _hash_words(symbols, offsets):
+    """Hash each word."""
+    hashes = np.zeros(len(offsets) - 1, np.uint64)
+    for w in range(len(hashes)):
+        for k in range(offsets[w], offsets[w + 1]):
+            hashes[w] = _mix(hashes[w], u64(symbols[k]))
+    return hashes
+
+
+def _in_order(words: Words) -> Words:
+    """Sort words by a hash of theirs: their order decides how sums of floats are rounded, and the result must not."""
+    order, sizes = np.argsort(_hash_words(*words[:2]), kind="stable"), np.diff(words.offsets)
+    offsets = np.append(0, np.cumsum(sizes[order]))
+    moved = np.repeat(words.offsets[order] - offsets[:-1], sizes[order])
+    return Words(words.symbols[moved + np.arange(len(moved))], offsets, words.counts[order], words.alphabet)
+
+
+def _best_first(values: np.ndarray, n: int) -> np.ndarray:
+    """Find the indices of the n greatest values, the greatest first; of equal ones the first."""
+    chosen = np.arange(len(values))
+    if 0 < n < len(values):
+        chosen = np.flatnonzero(values >= np.partition(values, len(values) - n)[len(values) - n])
+    return chosen[np.argsort(-values[chosen], kind="stable")][:n]
+
+
+class _UnigramLearner:
+    """Hold the tokens that are left, their probabilities, and the lattices of the words."""
+
+    def __init__(self, words: Words, seed_size: int, longest: int):
+        """Begin with the alphabet and the substrings with the greatest number of characters times occurrences."""
+        words = _in_order(words)
+        word_of = np.repeat(np.arange(len(words.counts), dtype=np.int32), np.diff(words.offsets))
+        order = _sort_suffixes(words, longest)
+        nodes = _list_substrings(order, *words[:3], word_of, longest)
+        nodes = nodes[_best_first(nodes[:, 3], seed_size)]
+        a, by_first = len(words.alphabet), np.lexsort((nodes[:, 2], nodes[:, 0]))
+        found = np.bincount(words.symbols, words.counts[word_of], a)
+        self.words, self.longest_word = words, int(np.diff(words.offsets).max())
+        self.starts = np.append(np.zeros(a, np.int64), order[nodes[:, 0]])  # where each token is in the symbols
+        self.sizes = np.append(np.ones(a, np.int64), nodes[:, 2])
+        longest_at, shorter = _find_longest(order, nodes[by_first], a + by_first)
+        edges, stops, own_edges = _write_edges(*words[:2], longest_at, shorter, self.sizes)
+        self.lattice = _Lattice(edges, stops, *words[1:3], own_edges)
+        weights = np.append(np.maximum(found, LEAST_EXPECTED), nodes[:, 3])
+        self.probabilities = weights / weights.sum()
+
+    @property
+    def n_tokens(self) -> int:
+        return int(np.count_nonzero(self.probabilities))
+
+    @property
+    def scores(self) -> np.ndarray:
+        with np.errstate(divide="ignore"):
+            return np.log(self.probabilities)
+
+    def in_parts(self, run: Callable, values: np.ndarray) -> list:
+        """Run a kernel over the words in parts, in threads."""
+        stops = self.lattice.stops
+        bounds = np.searchsorted(stops, np.linspace(0, stops[-1], LATTICE_PARTS + 1)).tolist()
+        work = functools.partial(self._run_part, run, values)
+        return list(Engine().map(work, itertools.pairwise([0, *bounds[1:]]), threads=True))
+
+    def _run_part(self, run: Callable, values: np.ndarray, bounds: tuple[int, int]) -> object:
+        return run(self.lattice, *bounds, values, self.longest_word)
+
+    def maximize(self) -> float:
+        """Make one step of expectation maximization; returns the logarithm of the probability of the corpus before.
+
+        The digamma function instead of the logarithm prefers few tokens (Liang and Klein 2007, "Structured Bayesian
+        Nonparametric Models with Variational Inference"); SentencePiece does so.
+        """
+        expected, likelihoods = zip(*self.in_parts(_expect, self.probabilities), strict=True)
+        _maximize(sum(expected), len(self.words.alphabet), self.probabilities)
+        return sum(likelihoods)
+
+    def prune(self, n: int) -> None:
+        """Keep the alphabet and the n tokens, together, whose loss would cost the most."""
+        found = sum(self.in_parts(_count_best, self.scores))
+        losses = _losses(self.lattice, self.sizes, len(self.words.alphabet), self.scores, found)
+        best = _best_first(losses, min(n, np.count_nonzero(losses > -np.inf)))
+        kept = np.sort(best)
+        new_ids = np.full(len(losses), -1, np.int32)
+        new_ids[kept] = range(len(kept))
+        own_edges, n_edges = _drop_edges(self.lattice, new_ids, len(kept))
+        self.lattice = self.lattice._replace(edges=self.lattice.edges[:n_edges], own_edges=own_edges)
+        self.starts, self.sizes, self.probabilities = self.starts[kept], self.sizes[kept], self.probabilities[kept]
+
+    def spell(self, id: int) -> bytes:
+        """Return the bytes of a token."""
+        alphabet, start = self.words.alphabet, self.starts[id]
+        if id < len(alphabet):
+            return alphabet[id]
+        return b"".join(alphabet[symbol] for symbol in self.words.symbols[start : start + self.sizes[id]].tolist())
+
+
+def learn_unigram(
+    words: Words,
+    n_symbols: int,
+    *,
+    seed_size: int = 1_000_000,
+    max_piece_length: int = 16,
+    shrinking_factor: float = 0.75,
+    n_sub_iterations: int = 2,
+    progress: bool = False,
+    on_round: Callable[[int, float], None] | None = None,
+) -> LearnedUnigram:
+    """Learn a vocabulary of `n_symbols` tokens, with those of the alphabet, and their probabilities (Kudo 2018).
+
+    Begins with the `seed_size` substrings of up to `max_piece_length` symbols that cover the most of the corpus. Each
+    round fits the probabilities in `n_sub_iterations` steps of expectation maximization, calls `on_round` with the
+    number of tokens and the logarithm of the probability of the corpus, and keeps the part `shrinking_factor` of the
+    tokens: those without which the corpus would be the least probable, and the alphabet. The last tenth goes by
+    probability. So does SentencePiece, whose seeds are taken from the text before it is cut into words. Fewer tokens
+    are returned where the words have no more. Raises InputError where there are no words, or an option cannot be.
+
+    >>> rounds = []
+    >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
+    >>> learned = learn_unigram(words, 260, on_round=lambda n, likelihood: rounds.append(n))
+    >>> sorted(learned.tokens, key=len)[-4:], rounds
+    ([b'low', b'lower', b'newest', b'widest'], [260])
+    """
+    n, a = len(words.symbols), len(words.alphabet)
+    require(0 < n < 2**31, "there are no words to learn from" if n == 0 else "words of 2**31 symbols are too many")
+    require(
+        0 <= words.symbols.min() <= words.symbols.max() < a,
+        f"the symbols of words must be 0 to {a - 1}, their alphabet",
+    )
+    require(n_symbols >= a, f"n_symbols is {n_symbols}, but the alphabet has {a} symbols")
+    require(0 <= seed_size <= 1 << 25, f"seed_size is {seed_size}: it must be 0 to {1 << 25:,}")
+    require(
+        1 <= max_piece_length <= MAX_TOKEN_CHARS,
+        f"max_piece_length is {max_piece_length}: it must be 1 to {MAX_TOKEN_CHARS}",
+    )
+    require(0 < shrinking_factor < 1, f"shrinking_factor is {shrinking_factor}: it must be between 0 and 1")
+    require(n_sub_iterations >= 1, f"n_sub_iterations is {n_sub_iterations}: it must be 1 or more")
+    learner = _UnigramLearner(words, seed_size, max_piece_length)
+    goal, likelihoods = max(n_symbols * 11 // 10, a), []
+    with Engine(progress=progress).progress_bar("prune", max(len(learner.sizes) - goal, 0), " tokens") as bar:
+        while True:
+            for _ in range(n_sub_iterations):
+                likelihood = learner.maximize()
+            likelihoods.append(likelihood)
+            if on_round:
+                on_round(learner.n_tokens, likelihood)
+            if learner.n_tokens <= goal:
+                break
+            learner.prune(max(goal, int(shrinking_factor * learner.n_tokens)))
+            bar.update(bar.total - max(len(learner.sizes) - goal, 0) - bar.n)
+    scores = learner.scores
+    rest = a + _best_first(scores[a:], n_symbols - a)
+    chosen = np.append(np.arange(a), rest[scores[rest] > -np.inf])
+    chosen = chosen[_best_first(scores[chosen], len(chosen))]
+    return LearnedUnigram([learner.spell(id) for id in chosen.tolist()], scores[chosen], likelihoods, words.alphabet)
+
+
+UNKNOWN_PENALTY = 10.0  # an unknown character scores so much less than the worst token
+ROUND_LIMIT = 2.0**13  # the total score of a text up to which words may be certain
+EDGE_BITS, EDGE_MASK = 24, (1 << 24) - 1  # of an edge: node << 24 | id; nodes are offsets in bytes from a word's start
+
+
+@struct
+class UnigramTables:
+    """Tokens, and what they score."""
+
+    trie: _Trie
+    scores: np.ndarray  # float64[V + 1]  by id; the last is that of an unknown character
+    byte_ids: np.ndarray  # int32[256]    the tokens "<0x00>" to "<0xFF>", or -1
+    longest: int  # bytes of a token
+    unk_id: int  # -1 if there is none
+    fuse_unk: bool
+    tolerance: float  # for each byte of a word: where two paths differ by less, neither is certain; 0 if all are
+
+
+def unigram_tables(model: Model) -> UnigramTables:
+    """Make the tables by which `segment_unigram` cuts words as a model says.
+
+    Scores in float64 are those of Hugging Face, who cut each word on its own. Scores in float32 are SentencePiece's,
+    which sums them in float32 over a whole text: what is before a word decides how sums in it are rounded, and so which
+    of two paths is taken that score nearly the same. As long as a total is below ROUND_LIMIT, an addition rounds by
+    half of 2**-11, at most. Two sums to a node of a word have as many additions each as there are bytes before it, at
+    most; so if they differ by more than 2**-11 for each byte of the word, they do in any text. Where the gap at a node
+    of a word's best path is smaller, `segment_unigram` returns NOT_CERTAIN, and `segment_unigram_behind` decides. It
+    does so, too, where unknown characters are several, or begin the word: they may be one token with those before it.
+
+    A token whose score is -inf is never chosen. Raises InputError for scores that cannot be.
+    """
+    ids, scores, id_of = np.array(model.ordinary, np.int64), model.scores, model.ids
+    require(scores is not None, "a unigram model needs the scores of its tokens")
+    require(len(scores) > ids.max(initial=-1), f"there are {len(scores)} scores, but ids up to {ids.max(initial=-1)}")
+    wrong = ids[np.isnan(scores[ids]) | (scores[ids] == np.inf)]
+    require(not len(wrong), f"the score of token {wrong[:1].sum()} is not a number")
+    chosen = ids[scores[ids] > -np.inf]
+    require(len(chosen), "a unigram model needs tokens with scores")
+    byte_names = [b"<0x%02X>" % byte for byte in range(256)] if model.byte_fallback else [b""] * 256
+    unknown = scores[chosen].min() - scores.dtype.type(UNKNOWN_PENALTY)
+    return UnigramTables(
+        make_trie({id: model.vocab[id] for id in chosen.tolist()}),
+        np.append(scores, unknown).astype(np.float64),
+        np.array([id_of.get(name, -1) for name in byte_names], np.int32),
+        max(len(model.vocab[id]) for id in chosen.tolist()),
+        -1 if model.unk_token is None else id_of[model.unk_token.encode()],
+        model.fuse_unk,
+        0.0 if scores.dtype != np.float32 else np.inf if scores[chosen].max() > 0 else ROUND_LIMIT * 2.0**-24,
+    )
+
+
+@inline_kernel
+def _list_edges(text, start, node, size, edges, values, unknown, found):
+    """List the edges from a node of a word, as end << EDGE_BITS | id; returns their number and the next node.
+
+    They are the tokens that begin there, from the shortest on, and the character alone, if it is none of them. A byte
+    that is not UTF-8 is such a character.
+    """
+    position, stop = start + node, start + size
+    width = i64(1) if text[position] < 0x80 else _decode_character(text, position, stop) & 7
+    state, end, n, is_known = i64(0), position, 0, False
+    while end < stop:
+        state = _trie_child(state, text[end], edges)
+        if state < 0:
+            break
+        end += 1
+        if values[state] >= 0:
+            found[n] = (end - start) << EDGE_BITS | i64(values[state])
+            n += 1
+            is_known |= end == position + width
+    if not is_known:
+        found[n] = (node + width) << EDGE_BITS | unknown
+        n += 1
+    return n, node + width
+
+
+@kernel
+def _cut_best(text, start, size, tables, tolerance, rounds, best, last):
+    """Find the best path through a word (Viterbi); returns whether no other comes near.
+
+    best[0] is the score before the word. Writes that of the best path to each node over the others; and its last edge,
+    as start << EDGE_BITS | id. Of paths with equal sums the one with the longest last edge is taken.
+    """
+    edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
+    unknown, found = len(scores) - 1, np.empty(tables.longest + 1, np.int64)
+    gaps, node = np.empty(size + 1 if tolerance else 0, np.float64), 0
+    for k in range(1, size + 1):
+        best[k] = -np.inf
+    while node < size:
+        before = best[node]
+        n, following = _list_edges(text, start, node, size, edges, values, unknown, found)
+        for k in range(n):
+            end, id = found[k] >> EDGE_BITS, found[k] & EDGE_MASK
+            total = before + scores[id]
+            if rounds:
+                total = np.float64(np.float32(total))
+            gap = total - best[end]
+            if tolerance:
+                gaps[end] = gap if gap > 0 else min(gaps[end], -gap)
+            if gap > 0:
+                best[end], last[end] = total, node << EDGE_BITS | id
+        node = following
+    while tolerance and node > 0:
+        if gaps[node] <= tolerance * size:
+            return False
+        node = last[node] >> EDGE_BITS
+    return True
+
+
+@kernel
+def _write_unknown_path(text, start, stop, tables, ids, at):
+    """Write the ids of unknown characters, the last first; returns their number, or -1 if there is none.
+
+    Where the bytes together are a token, as with Hugging Face's scores of any size they may be, it is that; else the
+    tokens of the bytes, if they all have one; else the unknown token.
+    """
+    edges, values, byte_ids, state, have_ids = tables.trie.edges, tables.trie.values, tables.byte_ids, i64(0), True
+    for k in range(start, stop):
+        have_ids &= byte_ids[text[k]] >= 0
+        if state >= 0:
+            state = _trie_child(state, text[k], edges)
+    id = i64(values[state]) if state >= 0 else i64(-1)
+    if id < 0 and have_ids:
+        for k in range(stop - start):
+            ids[at + k] = byte_ids[text[stop - 1 - k]]
+        return stop - start
+    id = id if id >= 0 else tables.unk_id
+    ids[at] = id
+    return 1 if id >= 0 else -1
+
+
+@kernel
+def _write_path(text, start, size, in_text, tables, last, ids, at):
+    """Write the ids of the path that ends with the edge last[size]; returns what `segment_unigram` does.
+
+    `in_text` says that there may be words before it.
+    """
+    unknown, unk_id, fuse_unk, n, node = len(tables.scores) - 1, tables.unk_id, tables.fuse_unk, 0, size
+    while node > 0:
+        before, id = last[node] >> EDGE_BITS, last[node] & EDGE_MASK
+        if id in (unknown, unk_id):
+            first = before
+            while fuse_unk and first > 0 and (last[first] & EDGE_MASK) in (unknown, unk_id):
+                first = last[first] >> EDGE_BITS
+            written = _write_unknown_path(text, start + first, start + node, tables, ids, at + n)
+            if written < 0:
+                return -1
+            if in_text and ids[at + n] == unk_id and (first == 0 or first < before):
+                return NOT_CERTAIN
+            n, node = n + written, first
+        else:
+            ids[at + n] = id
+            n, node = n + 1, before
+    for k in range(n >> 1):  # they were written from the end of the word
+        ids[at + k], ids[at + n - 1 - k] = ids[at + n - 1 - k], ids[at + k]
+    return n
+
+
+@kernel
+def segment_unigram(text, start, size, tables, scratch, ids, at):
+    """Cut the word text[start : start + size] into the ids of its best path, ids[at :]; returns their number.
+
+    Or -1, if a character is unknown and there is no unknown token; or NOT_CERTAIN, see `unigram_tables`.
+    """
+    best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
+    best[0] = 0.0
+    if not _cut_best(text, start, size, tables, tables.tolerance, False, best, last):
+        return NOT_CERTAIN
+    return _write_path(text, start, size, tables.tolerance > 0, tables, last, ids, at)
+
+
+@kernel
+def add_scores(text_sum, tables, ids, at):
+    """Add the scores of ids up to ids[at - 1] as SentencePiece sums them, in float32; returns by how much it is off 0.
+
+    text_sum, float64[3], is the sum of ids[text_sum[1] : text_sum[2]]. Where the result is ROUND_LIMIT or more, the
+    text must be cut once more: as one word, by `segment_unigram_behind` after `start_text`.
+    """
+    scores, byte_ids, total = tables.scores, tables.byte_ids, np.float32(text_sum[0])
+    unk_score = np.float32(scores[len(scores) - 1])
+    for k in range(i64(text_sum[2]), at):
+        id = i64(ids[k])
+        if id != tables.unk_id and np.isfinite(scores[id]):
+            total += np.float32(scores[id])
+        else:
+            begins = True  # a character; it is unknown as one, if it became several bytes
+            for byte in range(0x80, 0xC0):
+                begins &= byte_ids[byte] != id
+            if begins:
+                total += unk_score
+    text_sum[0], text_sum[2] = total, at
+    return abs(total)
+
+
+@kernel
+def segment_unigram_behind(text, start, size, tables, text_sum, ids, at):
+    """Cut a word as SentencePiece does behind all that is before it in a text; returns as `segment_unigram` does.
+
+    `text_sum` is that of the text, see `add_scores`. All words before this one were cut by `segment_unigram`, with a
+    result that was certain, or here.
+    """
+    best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
+    add_scores(text_sum, tables, ids, at)
+    best[0] = text_sum[0]
+    _cut_best(text, start, size, tables, 0.0, True, best, last)
+    n = _write_path(text, start, size, False, tables, last, ids, at)
+    if tables.fuse_unk and n > 0 and text_sum[1] < at and ids[at] == tables.unk_id == ids[at - 1]:
+        n -= 1
+        for k in range(at, at + n):
+            ids[k] = ids[k + 1]
+    text_sum[0], text_sum[2] = best[size], at + n
+    return n
+
+
+@kernel
+def finish_text_unigram(text, start, stop, tables, text_sum, ids, at):
+    """Cut a text as one word if its total is so large that no word of it is certain; returns where its ids end."""
+    if tables.tolerance == 0 or add_scores(text_sum, tables, ids, at) < ROUND_LIMIT:
+        return at
+    at = i64(text_sum[1])
+    text_sum[0], text_sum[2] = 0.0, at
+    return at + segment_unigram_behind(text, start, stop - start, tables, text_sum, ids, at)
+
+
+@kernel
+def sample_unigram(text, start, size, tables, alpha, state, ids, at):
+    """Cut a word at random: the probability of a path is in proportion to exp(alpha * score); see `segment_unigram`.
+
+    Sums the probabilities of all paths from each node to the end, from the last node on, then goes forward and chooses
+    among the edges of each node. `state` is that of `_random`.
+    """
+    edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
+    unknown, found = len(scores) - 1, np.empty(tables.longest + 1, np.int64)
+    last, sums, following = np.empty(size + 1, np.int64), np.empty(size + 1), np.zeros(size + 1, np.int64)
+    node = 0
+    while node < size:
+        _, following[node] = _list_edges(text, start, node, size, edges, values, unknown, found)
+        node = following[node]
+    sums[size] = 0.0
+    for node in range(size - 1, -1, -1):
+        if following[node]:
+            n, _ = _list_edges(text, start, node, size, edges, values, unknown, found)
+            greatest, total = -np.inf, 0.0
+            for k in range(n):
+                greatest = max(greatest, alpha * scores[found[k] & EDGE_MASK] + sums[found[k] >> EDGE_BITS])
+            for k in range(n):
+                total += np.exp(alpha * scores[found[k] & EDGE_MASK] + sums[found[k] >> EDGE_BITS] - greatest)
+            sums[node] = greatest + np.log(total)
+    node = 0
+    while node < size:
+        n, _ = _list_edges(text, start, node, size, edges, values, unknown, found)
+        k, left = -1, _random(state)
+        while k + 1 < n and left >= 0:
+            k += 1
+            left -= np.exp(alpha * scores[found[k] & EDGE_MASK] + sums[found[k] >> EDGE_BITS] - sums[node])
+        end = found[k] >> EDGE_BITS
+        last[end] = node << EDGE_BITS | (found[k] & EDGE_MASK)
+        node = end
+    return _write_path(text, start, size, False, tables, last, ids, at)
+
+
+@kernel
+def _find_n_best(text, size, tables, n_best):
+    """Find the n best paths through a text, as `n_best_unigram` says: returns all ids, where each ends, and scores."""
+    edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
+    unknown, found, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
+    best, counts = np.empty((size + 1, n_best), np.float64), np.zeros(size + 1, np.int64)
+    lasts, ranks = np.empty((size + 1, n_best), np.int64), np.empty((size + 1, n_best), np.int64)
+    best[0, 0], counts[0] = 0.0, 1
+    while node < size:
+        n, following = _list_edges(text, 0, node, size, edges, values, unknown, found)
+        for k in range(n):
+            end, id = found[k] >> EDGE_BITS, found[k] & EDGE_MASK
+            for rank in range(counts[node]):
+                total, at = best[node, rank] + scores[id], min(counts[end], n_best - 1)
+                if counts[end] == n_best and not total > best[end, at]:
+                    break
+                while at > 0 and total > best[end, at - 1]:
+                    best[end, at], lasts[end, at], ranks[end, at] = (
+                        best[end, at - 1],
+                        lasts[end, at - 1],
+                        ranks[end, at - 1],
+                    )
+                    at -= 1
+                best[end, at], lasts[end, at], ranks[end, at] = total, node << EDGE_BITS | id, rank
+                counts[end] = min(counts[end] + 1, n_best)
+        node = following
+    ids, stops, last, written = np.empty(size, np.uint32), np.zeros(counts[size], np.int64), lasts[:, 0].copy(), 0
+    for path in range(counts[size]):
+        node, rank = size, path
+        while node > 0:
+            last[node], rank, node = lasts[node, rank], ranks[node, rank], lasts[node, rank] >> EDGE_BITS
+        ids = _reserve(ids, written + size)
+        written += max(_write_path(text, 0, size, False, tables, last, ids, written), 0)
+        stops[path] = written
+    return ids[:written], stops, best[size, : counts[size]].copy()
+
+
+def n_best_unigram(data: bytes, tables: UnigramTables, n: int) -> list[tuple[list[int], float]]:
+    """Find the n best ways to cut a word, and their scores, the best first; fewer, if there are not so many.
+
+    Of two paths with equal scores, that goes first whose last token is longer; of those with the same last token that
+    goes first whose rest does. Scores are summed in float64. Raises InputError for an n
+    below 1.
+
+    >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, None, kind="unigram", scores=np.array([-2.0, -3.0, -4.0]))
+    >>> n_best_unigram(b"ab", unigram_tables(model), 5)
+    [([2], -4.0), ([0, 1], -5.0)]
+    """
+    require(n >= 1, f"the {n} best ways to cut a word are none: n must be 1 or more")
+    ids, stops, scores = _find_n_best(_with_padding(data), len(data), tables, n)
+    return list(zip([part.tolist() for part in np.split(ids, stops[:-1])], scores.tolist(), strict=True))
+
+
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 # A reader makes a Model of files, and raises ValueError for what would encode otherwise here than there. A writer makes
 # texts by file name of a Model, and raises ValueError for what the format cannot hold.
 #
-#     huggingface   all of a model, and what transformers reads beside it. A Kind reads and writes the "model" in it,
-#                   the rest is the same for all kinds. Refused: normalizers, byte fallback, other pre-tokenizers
-#     gpt2          vocabulary and merges. What is neither a byte nor made by a merge is taken for a special token
-#     tiktoken      the vocabulary alone: any two tokens that join to a token merge, the lowest id first
+#     huggingface    all of a model, and what transformers reads beside it. A Kind reads and writes the "model" in it,
+#                    the rest is the same for all kinds
+#     gpt2           vocabulary and merges. What is neither a byte nor made by a merge is taken for a special token
+#     tiktoken       the vocabulary alone: any two tokens that join to a token merge, the lowest id first
+#     sentencepiece  tokens, their scores and types, and what is done to spaces: there are no pretokens
+#     bert           the tokens of a WordPiece alone, one a line
 
 
 class Encoding(NamedTuple):
@@ -4318,7 +6905,14 @@ def _read_vocab(names: object, texts: frozenset[str] | set[str], where: str) -> 
     return vocab
 
 
-def _read_merges(pairs: list, place: Callable[[int], str]) -> list[tuple[bytes, bytes]]:
+def _utf8_all(names: Sequence[str], where: str) -> list[bytes]:
+    """Read the names of tokens that are made of characters, as `_unprintable_all` reads those made of bytes."""
+    return [name.encode("utf-8", "surrogatepass") for name in names]
+
+
+def _read_merges(
+    pairs: list, place: Callable[[int], str], read_names: Callable = _unprintable_all
+) -> list[tuple[bytes, bytes]]:
     """Read pairs of names, as lists or with a space between; place(k) says where pair k is, should it be no merge."""
     names = []
     if set(map(type, pairs)) == {str} and all(pair.count(" ") == 1 for pair in pairs):
@@ -4327,27 +6921,33 @@ def _read_merges(pairs: list, place: Callable[[int], str]) -> list[tuple[bytes, 
         names = list(itertools.chain.from_iterable(pairs))
     if set(map(type, names)) == {str} and all(names):
         with contextlib.suppress(InputError):
-            tokens = _unprintable_all(names, "")
+            tokens = read_names(names, "")
             return list(zip(tokens[::2], tokens[1::2], strict=True))
     merges = []  # one by one: some are wrong, or of the other form
     for k, pair in enumerate(pairs):
         names = pair.split(" ") if isinstance(pair, str) else pair
         if not isinstance(names, list) or len(names) != 2 or not all(isinstance(name, str) and name for name in names):
             raise InputError(f"{place(k)}: {pair!r} is not a merge, two tokens with a space between them")
-        merges.append((_unprintable(names[0], place(k)), _unprintable(names[1], place(k))))
+        merges.append(tuple(read_names(names, place(k))))
     return merges
 
 
+def _name_of(model: Model) -> Callable[[bytes], str]:
+    """Choose how files name tokens: byte by byte, or as the text that they are."""
+    return _printable if model.alphabet == "bytes" else bytes.decode
+
+
 def _vocab_names(model: Model) -> dict[str, int]:
-    """Name the tokens as files do, by id: special tokens by their text, all others byte by byte."""
+    """Name the tokens as files do, by id; special tokens by their text."""
     made = _made_special_ids(model)
     text_of: dict[int, str] = {}
     for text, id in model.special_tokens.items():
         if model.vocab[id] == text.encode() and id not in made:
             text_of[id] = text
     names: dict[str, int] = {}
+    name_of = _name_of(model)
     for id, token in sorted(model.vocab.items()):
-        name = text_of.get(id) or _printable(token)
+        name = text_of.get(id) or name_of(token)
         if name in names:
             raise InputError(
                 f"the ids {names[name]} and {id} would both be written as {name!r}: rename the special token"
@@ -4360,12 +6960,40 @@ def _as_merges(model: Model) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
     """List the merges, even if the model has ranks; and the tokens that only a look at whole pretokens finds."""
     if model.merges is not None and not model.ignore_merges:
         return model.merges, []
+    if model.scores is not None:
+        return _merges_by_score(model), []
     vocab, ids = model.vocab, _merged_ids(model)
     pairs = final_merges(model, ids)
     unreachable = [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()]
     if model.merges is not None:
         return model.merges, unreachable
     return [(vocab[left], vocab[right]) for left, right in pairs[pairs[:, 0] >= 0].tolist()], unreachable
+
+
+def _merges_by_score(model: Model) -> list[tuple[bytes, bytes]]:
+    """List the pairs of tokens that join to a token, the best score first, as transformers' converters do.
+
+    Of equal scores the one whose left token is longest is first. So runs of spaces, which have equal scores in Llama 2,
+    grow from the left, as SentencePiece merges them.
+    """
+    fallback = frozenset(_FALLBACK_TOKENS)
+    ids = {model.vocab[id].decode(): id for id in model.ordinary if model.vocab[id] not in fallback}
+    splits = [(name, n) for name in ids for n in range(1, len(name)) if name[:n] in ids and name[n:] in ids]
+    score_of = dict(zip(ids, model.scores[[*ids.values()]].tolist(), strict=True))
+    splits.sort(key=lambda split: (score_of[split[0]], split[1], len(split[0])), reverse=True)
+    return [(name[:n].encode(), name[n:].encode()) for name, n in splits]
+
+
+def _beyond_bytes(model: Model) -> str:
+    """Name what a model has that a BPE over bytes has not, or return ""."""
+    features = {
+        f"it is of kind {model.kind}": model.kind != "bpe",
+        "its tokens are made of characters": model.alphabet != "bytes",
+        "it has a normalizer": model.normalizer,
+        "it has a decoder": model.decoder,
+        "its merges are ordered by scores": model.scores is not None,
+    }
+    return next((feature for feature, present in features.items() if present), "")
 
 
 def _is_plain(model: Model) -> bool:
@@ -4400,7 +7028,7 @@ def read_gpt2(
 
 def write_gpt2(model: Model) -> dict[str, str]:
     """Write vocab.json and merges.txt, from which `read_gpt2` makes the same ids if it is told the pattern."""
-    require(model.kind == "bpe", f"GPT-2's files cannot hold a model of kind {model.kind}")
+    require(not _beyond_bytes(model), f"GPT-2's files cannot hold this tokenizer: {_beyond_bytes(model)}")
     require(_is_plain(model), "GPT-2's files cannot say that special tokens have flags, or text gets a space before it")
     merges, unreachable = _as_merges(model)
     names = [(_printable(left), _printable(right)) for left, right in merges]
@@ -4486,8 +7114,8 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
     def check(condition: object, why: str) -> None:
         require(condition, f"tiktoken cannot do what this tokenizer does: {why}")
 
+    check(not _beyond_bytes(model), _beyond_bytes(model))
     ranks = {model.vocab[id]: id for id in model.ordinary}
-    check(model.kind == "bpe", f"it is of kind {model.kind}")
     check(all(bytes([b]) in ranks for b in range(256)), "some byte is not a token")
     check(_is_plain(model), "its special tokens have flags, or text gets a space before it")
     pattern = Pattern(model.pattern)
@@ -4596,14 +7224,14 @@ def _translate_regex(text: str, dialect: str, where: str) -> str:
     return "".join(done)
 
 
-# Hugging Face's tokenizer.json
+# Hugging Face's tokenizer.json: the "model" of each kind
 
 
 def write_bpe(model: Model) -> dict:
     """Write the "model" object of a BPE."""
     merges, unreachable = _as_merges(model)
-    names = _vocab_names(model)
-    specials = model.special_tokens.items()
+    names, name_of = _vocab_names(model), _name_of(model)
+    specials = model.special_tokens.items() if model.alphabet == "bytes" else ()
     if any(text in _BYTE_NAMES and not text.isascii() and model.vocab[id] == text.encode() for text, id in specials):
         # In the vocabulary it would be the name of a byte: leave out all that are numbered on behind it anyway.
         first = max(model.ordinary, default=-1) + 1
@@ -4611,25 +7239,32 @@ def write_bpe(model: Model) -> dict:
     return {
         "type": "BPE",
         "dropout": None,
-        "unk_token": None,
+        "unk_token": model.unk_token,
         "continuing_subword_prefix": None,
         "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
+        "fuse_unk": model.fuse_unk,
+        "byte_fallback": model.byte_fallback,
         "ignore_merges": bool(unreachable) or (model.merges is not None and model.ignore_merges),
         "vocab": names,
-        "merges": [(_printable(left), _printable(right)) for left, right in merges],
+        "merges": [(name_of(left), name_of(right)) for left, right in merges],
     }
 
 
-def read_bpe(data: dict, added: Sequence[str], where: str) -> dict:
+def read_bpe(data: dict, added: Sequence[str], alphabet: str, where: str) -> dict:
     """Read the "model" object of a BPE: the fields of Model that it decides."""
-    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
+    refused = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+    for key in refused if alphabet == "bytes" else refused[:3]:
         require(not data.get(key), f"{where}: a model with {key} is not supported")
     names, ignore_merges = data.get("vocab"), bool(data.get("ignore_merges"))
     require(isinstance(names, dict), f"{where}: its vocabulary is not an object of tokens and ids")
-    merges = _read_merges(data["merges"], lambda k: f"{where}, merge {k}")
+    read_names = _unprintable_all if alphabet == "bytes" else _utf8_all
+    merges = _read_merges(data["merges"], lambda k: f"{where}, merge {k}", read_names)
     require(len(set(merges)) == len(merges), f"{where}: a merge stands there twice")
+    fields = {"merges": merges, "ignore_merges": ignore_merges}
+    if alphabet == "characters":
+        unknown = {"unk_token": data.get("unk_token")}
+        unknown |= {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk")}
+        return fields | unknown | {"vocab": _read_vocab(names, names.keys(), where)}
     texts = set(added)
     if doubtful := {text for text in added if not text.isascii() and _BYTE_NAMES.issuperset(text)}:
         # It may be the name of bytes that text becomes: of one byte, or made by a merge, or found as a whole.
@@ -4639,7 +7274,72 @@ def read_bpe(data: dict, added: Sequence[str], where: str) -> dict:
     if data.get("unk_token") is not None:
         missing = {bytes([b]) for b in range(256)}.difference(vocab.values())
         require(not missing, f"{where}: an unk_token is not supported where bytes are missing in the vocabulary")
-    return {"vocab": vocab, "merges": merges, "ignore_merges": ignore_merges}
+    return fields | {"vocab": vocab}
+
+
+def write_wordpiece(model: Model) -> dict:
+    """Write the "model" object of a WordPiece, or of the longest match over bytes, where nothing is unknown."""
+    unlimited = model.alphabet == "characters" or model.max_word_chars >= MAX_ID
+    require(unlimited, f"a tokenizer.json counts bytes where max_word_chars {model.max_word_chars} counts characters")
+    return {
+        "type": "WordPiece",
+        "unk_token": model.unk_token or "<unk>",
+        "continuing_subword_prefix": model.subword_prefix,
+        "max_input_chars_per_word": model.max_word_chars,
+        "vocab": _vocab_names(model),
+    }
+
+
+def read_wordpiece(data: dict, added: Sequence[str], alphabet: str, where: str) -> dict:
+    """Read the "model" object of a WordPiece."""
+    names, longest = data.get("vocab"), data.get("max_input_chars_per_word", 100)
+    unknown, prefix = data.get("unk_token", "[UNK]"), data.get("continuing_subword_prefix", "##")
+    require(isinstance(names, dict), f"{where}: the vocabulary of a WordPiece is an object of tokens and ids")
+    require(isinstance(unknown, str), f"{where}: the unk_token of a WordPiece is a string, not {unknown!r}")
+    require(isinstance(prefix, str), f"{where}: a continuing_subword_prefix is a string, not {prefix!r}")
+    whole = type(longest) is int and longest >= 0
+    require(whole, f"{where}: max_input_chars_per_word is a whole number, not {longest!r}")
+    by_bytes = alphabet == "bytes"
+    require(not by_bytes or (not prefix and longest >= MAX_ID), f"{where}: ByteLevel with WordPiece is not supported")
+    unknown = None if by_bytes and unknown not in names else unknown
+    vocab = _read_vocab(names, set(added) if by_bytes else names.keys(), where)
+    return {
+        "vocab": vocab, "merges": None, "unk_token": unknown, "subword_prefix": prefix, "max_word_chars": longest
+    }  # fmt: skip
+
+
+def write_unigram(model: Model) -> dict:
+    """Write the "model" object of a Unigram, whose tokens are numbered from 0."""
+    names = [*itertools.islice(_vocab_names(model).items(), len(model.scores))]
+    gap = next((k for k, (_, id) in enumerate(names) if id != k), None)
+    scores = [score if score > -np.inf else 0.0 for score in model.scores.tolist()]  # of tokens of bytes
+    require(gap is None, f"a tokenizer.json numbers the tokens of a Unigram without gaps: the id {gap} is missing")
+    return {
+        "type": "Unigram",
+        "unk_id": dict(names).get(model.unk_token),
+        "vocab": [[name, score] for (name, _), score in zip(names, scores, strict=False)],
+        "byte_fallback": model.byte_fallback,
+    }
+
+
+def read_unigram(data: dict, added: Sequence[str], alphabet: str, where: str) -> dict:
+    """Read the "model" object of a Unigram."""
+    pairs, unknown = data.get("vocab"), data.get("unk_id")
+    require(isinstance(pairs, list), f"{where}: the vocabulary of a Unigram is a list of tokens and scores")
+    for pair in pairs:
+        odd = not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str)
+        if odd or type(pair[1]) not in (int, float) or not np.isfinite(pair[1]):
+            raise InputError(f"{where}: {json.dumps(pair)[:100]} is not a token and its score")
+    if unknown is not None and not (_is_id(unknown) and unknown < len(pairs)):
+        raise InputError(f"{where}: the unk_id {unknown!r} is not in the vocabulary of {len(pairs)}")
+    return {
+        "vocab": dict(enumerate(_utf8_all([name for name, _ in pairs], where))),
+        "merges": None,
+        "scores": np.array([score for _, score in pairs], np.float64),
+        "unk_token": None if unknown is None else pairs[unknown][0],
+        "fuse_unk": True,
+        "byte_fallback": bool(data.get("byte_fallback")),
+    }
 
 
 def _names_text(name: str) -> bool:
@@ -4658,13 +7358,25 @@ def _number_added(texts: Iterable[str], names: Mapping[str, int]) -> dict[str, i
 
 def write_huggingface(model: Model) -> dict[str, str]:
     """Write the three files of a tokenizer for transformers."""
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False} | model.config
+    model = _without_sentencepiece(model)
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
     return {
         "tokenizer.json": _to_json(_to_tokenizer_json(model), indent=2),
-        "tokenizer_config.json": _to_json(config, indent=2),
+        "tokenizer_config.json": _config_json(model),
         "special_tokens_map.json": _to_json(roles, indent=2),
     }
+
+
+def _config_json(model: Model) -> str:
+    """Write a tokenizer_config.json."""
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    return _to_json(config | model.config | _bert_config(model), indent=2)
+
+
+def _token_names(written: dict) -> dict[str, int]:
+    """Map the names in the vocabulary of a "model" object to their ids."""
+    vocab = written["vocab"]
+    return vocab if isinstance(vocab, dict) else {name: id for id, (name, _) in enumerate(vocab)}
 
 
 def _to_tokenizer_json(model: Model) -> dict:
@@ -4676,13 +7388,13 @@ def _to_tokenizer_json(model: Model) -> dict:
             warnings.warn(
                 f"a tokenizer.json has one text for an id: {text!r}, the second of {id}, is left out", stacklevel=3
             )
-    for text, id in _number_added(texts.values(), written["vocab"]).items():
+    for text, id in _number_added(texts.values(), _token_names(written)).items():
         if texts.get(id) != text:
             raise InputError(
                 f"in a tokenizer.json the special token {text!r} would get the id {id}, "
                 f"not {model.special_tokens[text]}: rename it"
             )
-    pre_tokenizer = _to_pre_tokenizer(Pattern(model.pattern))
+    decoder = [_BYTE_LEVEL] if model.alphabet == "bytes" else list(model.decoder or [{"type": "Fuse"}])
     return {
         "version": "1.0",
         "truncation": None,
@@ -4690,32 +7402,129 @@ def _to_tokenizer_json(model: Model) -> dict:
         "added_tokens": [
             {"id": id, "content": text, **model.flags.get(text, AddedToken())._asdict()} for id, text in texts.items()
         ],
-        "normalizer": None,
-        "pre_tokenizer": pre_tokenizer,
+        "normalizer": _in_sequence(model.normalizer, "normalizers"),
+        "pre_tokenizer": _in_sequence(_write_pre_tokenizers(model), "pretokenizers"),
         "post_processor": model.post_processor,
-        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "decoder": _in_sequence([] if decoder == [_JOINED_BY_SPACES] else decoder, "decoders"),
         "model": written,
     }
 
 
-def _to_pre_tokenizer(pattern: Pattern) -> dict:
-    """Write the "pre_tokenizer" object: Splits by regular expressions, and ByteLevel, which knows GPT-2's."""
-    sources = [pattern.source] if isinstance(pattern.source, (str, Metaspace)) else list(pattern.source)
-    add_prefix_space = sources[0] == Metaspace(" ")
-    sources = sources[add_prefix_space:]
-    by_regex = sources == [PATTERNS["gpt2"]]
-    byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": add_prefix_space,
-        "trim_offsets": True,
-        "use_regex": by_regex,
-    }
-    if by_regex or sources == [PATTERNS["none"]]:
-        return byte_level
-    require(not add_prefix_space, "a tokenizer.json adds a space before text with the patterns gpt2 and none only")
-    texts = [_translate_regex(source, "regex", "tokenizer.json") for source in sources]
-    splits = [{"type": "Split", "pattern": {"Regex": text}, "behavior": "Isolated", "invert": False} for text in texts]
-    return {"type": "Sequence", "pretokenizers": [*splits, byte_level]}
+def _flatten(part: object, key: str, where: str) -> list[dict]:
+    """List the steps of a normalizer, a pre_tokenizer or a decoder; `key` is that of the steps in a Sequence."""
+    steps, left = [], [] if part is None else [part]
+    while left:
+        step = left.pop()
+        if not isinstance(step, dict) or not isinstance(step.get("type"), str):
+            raise InputError(f"{where}: no step among the {key}: {json.dumps(step)[:100]}")
+        if step["type"] != "Sequence":
+            steps.append(step)
+            continue
+        require(isinstance(step.get(key), list), f"{where}: a Sequence without {key}: {json.dumps(step)[:100]}")
+        left += step[key][::-1]
+    return steps
+
+
+def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
+    """Write several steps as one Sequence."""
+    return ({"type": "Sequence", key: [*steps]} if len(steps) > 1 else steps[0]) if steps else None
+
+
+_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+_BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
+_NAMED = {"BertPreTokenizer": "bert", "Whitespace": "whitespace", "WhitespaceSplit": "whitespace-split"}
+# Without a decoder, tokens are joined by spaces: as those of a WordPiece which all begin a word.
+_JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
+
+
+def _read_pre_tokenizer(part: dict, where: str) -> list[PatternStep]:
+    """Read one pre-tokenizer as steps of a pattern."""
+    match part:
+        case {"type": "ByteLevel"}:
+            prefix, by_regex = part.get("add_prefix_space", True), part.get("use_regex", True)
+            return [Metaspace(" ")] * bool(prefix) + ["gpt2"] * bool(by_regex)
+        case {"type": "Split", "pattern": {"Regex": str(text)}, "behavior": behavior, "invert": bool(invert)}:
+            text = _translate_regex(text, "oniguruma", where)
+            text = f"(?:{text})" if regex.fullmatch(r"[\w-]*", text) else text  # not a name
+        case {"type": "Split", "pattern": {"String": str(text)}, "behavior": behavior, "invert": bool(invert)}:
+            text = f"(?:{regex.escape(text)})"
+        case {"type": "CharDelimiterSplit", "delimiter": str(text)}:
+            text, behavior, invert = f"(?:{regex.escape(text)})", "Removed", False
+        case {"type": "Punctuation"}:
+            text, behavior, invert = PUNCTUATION, part.get("behavior", "Isolated"), False
+        case {"type": "Digits", "individual_digits": bool(single)}:
+            text, behavior, invert = r"\p{N}" if single else r"\p{N}+", "Isolated", False
+        case {"type": "Metaspace", "replacement": str(mark)}:
+            scheme = part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "never")
+            return [Metaspace(mark, scheme)] + [_before(mark)] * bool(part.get("split", True))
+        case {"type": str(name)} if name in _NAMED:
+            return [_NAMED[name]]
+        case _:
+            behavior = None
+    known = isinstance(behavior, str) and behavior in _BEHAVIORS
+    require(known, f"{where}: a pre_tokenizer that is not supported: {json.dumps(part)[:200]}")
+    return [Split(text, _BEHAVIORS[behavior], invert)]
+
+
+def _before(mark: str) -> Split:
+    """Make the step that cuts before each mark, as Hugging Face's Metaspace does."""
+    return Split(f"(?:{regex.escape(mark)})", "merged_with_next")
+
+
+def _read_pre_tokenizers(parts: Sequence[dict], where: str) -> PatternSource:
+    """Read the steps of a pattern. A ByteLevel may be the last."""
+    for part in parts[:-1]:
+        require(part["type"] != "ByteLevel", f"{where}: a ByteLevel that is not the last pre_tokenizer")
+    steps = [step for part in parts for step in _read_pre_tokenizer(part, where)]
+    if not any(isinstance(step, (str, Split)) for step in steps):
+        steps.append("none")
+    return steps if len(steps) > 1 else steps[0]
+
+
+def _write_pre_tokenizers(model: Model) -> list[dict]:
+    """Write the steps of a pattern, and ByteLevel, which knows GPT-2's."""
+    source = Pattern(model.pattern).source
+    steps = source if type(source) is tuple else (source,)
+    steps, last = tuple(step for step in steps if step != PATTERNS["none"]), []
+    if model.alphabet == "bytes":
+        by_regex = steps[-1:] == (PATTERNS["gpt2"],)
+        steps = steps[: len(steps) - by_regex]
+        prefix = steps[-1:] == (Metaspace(" "),)
+        steps = steps[: len(steps) - prefix]
+        last = [_BYTE_LEVEL | {"add_prefix_space": prefix, "use_regex": by_regex}]
+    written = []
+    while steps:
+        part, n = _write_pre_tokenizer(steps)
+        written.append(part)
+        steps = steps[n:]
+    return written + last
+
+
+def _write_pre_tokenizer(steps: tuple[PatternStep, ...]) -> tuple[dict, int]:
+    """Write the pre-tokenizer of the first of some steps; returns it, and how many steps it is."""
+    for type_name, name in _NAMED.items():
+        known = PATTERNS[name] if type(PATTERNS[name]) is tuple else (PATTERNS[name],)
+        if steps[: len(known)] == known:
+            return {"type": type_name}, len(known)
+    step = steps[0]
+    if isinstance(step, Metaspace):
+        split = steps[1:2] == (_before(step.replacement),)
+        return {"type": "Metaspace", **step._asdict(), "split": split}, 1 + split
+    text, behavior, invert = (step, "isolated", False) if isinstance(step, str) else step
+    behavior = behavior.title().replace("_", "")
+    if text == PUNCTUATION and not invert:
+        return {"type": "Punctuation", "behavior": behavior}, 1
+    pattern = {"Regex": _translate_regex(text, "regex", "tokenizer.json")}
+    return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}, 1
+
+
+_TYPES = {"BPE": "bpe", "WordPiece": "wordpiece", "Unigram": "unigram"}
+
+
+def _type_of(written: dict) -> object:
+    """Tell the type of a "model" object; in files of before 2022 only its keys say it."""
+    by_keys = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
+    return written.get("type", next((name for key, name in by_keys.items() if key in written), None))
 
 
 def read_huggingface(data: dict, where: str) -> Model:
@@ -4726,41 +7535,64 @@ def read_huggingface(data: dict, where: str) -> Model:
 
     written = data.get("model")
     check(isinstance(written, dict), "not a tokenizer.json: it has no model")
-    kind = written.get("type", "BPE")
-    known = isinstance(kind, str) and kind.lower() in KINDS
-    check(known and (kind != "BPE" or isinstance(written.get("merges"), list)), f"its model is not a BPE but {kind!r}")
-    normalizer = data.get("normalizer")
-    check(
-        not normalizer or normalizer == {"type": "Sequence", "normalizers": []},
-        f"a normalizer is not supported: {json.dumps(normalizer)[:100]}",
-    )
+    kind = _type_of(written)
+    known = isinstance(kind, str) and _TYPES.get(kind) in KINDS
+    check(known, f"a model of type {kind!r} is not supported, only {', '.join(_TYPES)}")
+    check(kind != "BPE" or isinstance(written.get("merges"), list), "its BPE has no list of merges")
     for key in ("truncation", "padding"):
         check(not data.get(key), f"{key} is not supported: what it adds or takes away is not the text's")
-    decoder = data.get("decoder")
-    check(
-        not decoder or (isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"),
-        f"a decoder that is not ByteLevel is not supported: {json.dumps(decoder)[:100]}",
-    )
+    parts = _flatten(data.get("pre_tokenizer"), "pretokenizers", where)
+    alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
+    check(alphabet == "characters" or kind != "Unigram", "a model of type Unigram with ByteLevel is not supported")
     post_processor = data.get("post_processor")
     check(post_processor is None or isinstance(post_processor, dict), "its post_processor is not an object")
     ids, flags = _read_added_tokens(data.get("added_tokens") or [], where)
-    fields = KINDS[kind.lower()].read(written, list(ids), where)
-    special_tokens = _number_added(ids, written["vocab"])
+    fields = _read_steps(data, parts, alphabet, where)
+    fields |= KINDS[_TYPES[kind]].read(written, list(ids), alphabet, where)
+    names = _token_names(written)
+    special_tokens = _number_added(ids, names)
     for text, id in special_tokens.items():
         if ids[text] != id or not _is_id(ids[text]):
             raise InputError(f"{where}: the added token {text!r} has the ids {id} and {ids[text]!r}")
     check(len(set(ids.values())) == len(ids), "two added tokens have one id")
-    pattern = _read_pre_tokenizer(data.get("pre_tokenizer"), where)
     fields |= {"special_tokens": special_tokens, "flags": flags, "post_processor": post_processor}
-    model = Model(**fields, kind=kind.lower(), pattern=pattern)
+    with _blaming(where):
+        model = Model(**fields, kind=_TYPES[kind], alphabet=alphabet)
     if model.ignore_merges:
-        for text in (text for text, flag in flags.items() if flag.single_word and text in written["vocab"]):
+        for text in (text for text, flag in flags.items() if flag.single_word and text in names):
             # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
             check(
                 model.special_tokens[text] in model.ordinary,
                 f"single_word {text!r} with ignore_merges is not supported",
             )
     return model
+
+
+def _read_steps(data: dict, parts: Sequence[dict], alphabet: str, where: str) -> dict:
+    """Read the normalizer, the pattern and the decoder: fields of Model."""
+    normalizer, pattern = _flatten(data.get("normalizer"), "normalizers", where), _read_pre_tokenizers(parts, where)
+    decoder = _flatten(data.get("decoder"), "decoders", where)
+    by_bytes = [step for step in decoder if step["type"] == "ByteLevel"]
+    if alphabet == "bytes":
+        others = [step for step in decoder if step not in by_bytes]
+        require(not others, f"{where}: a decoder that is not ByteLevel is not supported: {json.dumps(others)[:100]}")
+        decoder = []
+    else:
+        require(not by_bytes, f"{where}: a decoder ByteLevel is not supported without a pre_tokenizer ByteLevel")
+        decoder = decoder or [_JOINED_BY_SPACES]
+    with _blaming(where):
+        Normalizer(normalizer)
+        decoded_tokens({}, decoder)
+    return {"normalizer": normalizer, "pattern": pattern, "decoder": decoder}
+
+
+@contextlib.contextmanager
+def _blaming(where: str) -> Iterator[None]:
+    """Say in which file an error is."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(str(error) if where in str(error) else f"{where}: {error}") from None
 
 
 def _read_added_tokens(added: object, where: str) -> tuple[dict[str, object], dict[str, AddedToken]]:
@@ -4779,32 +7611,265 @@ def _read_added_tokens(added: object, where: str) -> tuple[dict[str, object], di
     return ids, flags
 
 
-def _read_pre_tokenizer(pre_tokenizer: object, where: str) -> PatternSource:
-    """Read the patterns of Splits and of ByteLevel, which may put a space before text."""
-    parts = pre_tokenizer
-    if isinstance(pre_tokenizer, dict):
-        parts = pre_tokenizer.get("pretokenizers") if pre_tokenizer.get("type") == "Sequence" else [pre_tokenizer]
-    patterns = []
-    if isinstance(parts, list) and parts:
-        for part in parts[:-1]:
-            match part:
-                case {"type": "Split", "pattern": {"Regex": str(text)}, "behavior": "Isolated", "invert": False}:
-                    text = _translate_regex(text, "oniguruma", where)
-                    patterns.append(f"(?:{text})" if regex.fullmatch(r"[\w-]*", text) else text)  # not a name
-                case {"type": "Split", "pattern": {"String": str(text)}, "behavior": "Isolated", "invert": False}:
-                    patterns.append(f"(?:{regex.escape(text)})")
-                case {"type": "Digits", "individual_digits": bool(single)}:
-                    patterns.append(r"\p{N}" if single else r"\p{N}+")
-                case _:
-                    break
-        last = parts[-1]
-        if len(patterns) == len(parts) - 1 and isinstance(last, dict) and last.get("type") == "ByteLevel":
-            prefix, by_regex = last.get("add_prefix_space", True), last.get("use_regex", True)
-            patterns += ["gpt2"] * bool(by_regex)
-            if patterns in ([], ["gpt2"]) or not prefix:
-                steps = [Metaspace(" ")] * bool(prefix) + (patterns or ["none"])
-                return steps if len(steps) > 1 else steps[0]
-    raise InputError(f"{where}: a pre_tokenizer that is not supported: {json.dumps(pre_tokenizer)[:200]}")
+# SentencePiece's .model, and what transformers makes of it
+
+MARK = "▁"  # that SentencePiece writes for a space
+_SPACES = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")  # in its normalizer_spec
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # the types of its pieces
+_FAMILIES = {1: "unigram", 2: "bpe"}  # its types of models
+_MARKS_TO_SPACES = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
+_SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
+
+
+def _model_proto():
+    """Make an empty message of SentencePiece's definition."""
+    return import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto()
+
+
+def read_sentencepiece(data: bytes, where: str) -> Model:
+    """Read a SentencePiece model, unigram or BPE. User-defined symbols are found first, unless they are not allowed."""
+
+    def check(condition: object, fault: str) -> None:
+        require(condition, f"{where}: {fault}")
+
+    proto = _model_proto()
+    try:
+        proto.ParseFromString(data)
+    except import_optional("google.protobuf.message").DecodeError:
+        raise InputError(f"{where}: no SentencePiece model, or it is cut off") from None
+    trainer, spec = proto.trainer_spec, proto.normalizer_spec
+    whole = len(proto.pieces) and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
+    check(whole, "no SentencePiece model, or it is cut off")
+    check(trainer.model_type in _FAMILIES, "a SentencePiece model of words or of single characters is not supported")
+    check(not proto.denormalizer_spec.precompiled_charsmap, "a denormalizer is not supported")
+    kind = _FAMILIES[trainer.model_type]
+    names, types = [piece.piece for piece in proto.pieces], np.array([piece.type for piece in proto.pieces])
+    of_type = {number: [names[id] for id in np.flatnonzero(types == number)] for number in range(1, 7)}
+    check(not of_type[_UNUSED], f"unused tokens are not supported: {of_type[_UNUSED][:1]}")
+    check(len(of_type[_UNKNOWN]) == 1, f"it has {len(of_type[_UNKNOWN])} tokens for what is unknown, not one")
+    scores = np.array([piece.score for piece in proto.pieces], np.float32)
+    if kind == "unigram":
+        scores[types == _BYTE], best = -np.inf, scores[types == _NORMAL].max(initial=-np.inf)
+        for id in np.flatnonzero(types == _USER_DEFINED).tolist():  # they win against what they are made of
+            scores[id] = len(names[id].encode()) * best - 0.1
+    step = {"type": "SentencePiece", "precompiled_charsmap": base64.b64encode(spec.precompiled_charsmap).decode()}
+    step |= {name: getattr(spec, name) for name in _SPACES}
+    step["treat_whitespace_as_suffix"] = trainer.treat_whitespace_as_suffix
+    step["user_defined_symbols"] = of_type[_USER_DEFINED]
+    at = {"bos_token": trainer.bos_id, "eos_token": trainer.eos_id, "pad_token": trainer.pad_id}
+    config = {role: names[id] for role, id in at.items() if 0 <= id < len(names) and types[id] == _CONTROL}
+    with _blaming(where):
+        Normalizer([step])
+        return Model(
+            dict(enumerate(map(str.encode, names))),
+            None,
+            {names[id]: id for id in np.flatnonzero(~np.isin(types, [_NORMAL, _BYTE])).tolist()},
+            "none",
+            kind,
+            flags={text: AddedToken(normalized=True, special=False) for text in of_type[_USER_DEFINED]},
+            alphabet="characters",
+            scores=scores,
+            normalizer=[step],
+            decoder=_sentencepiece_decoder(step, trainer.byte_fallback),
+            unk_token=of_type[_UNKNOWN][0],
+            byte_fallback=trainer.byte_fallback,
+            fuse_unk=True,
+            config=config | {"unk_token": of_type[_UNKNOWN][0]},
+        )
+
+
+def _sentencepiece_decoder(step: Mapping[str, object], byte_fallback: bool) -> list[dict]:
+    """Make the decoder that undoes what the step of a Normalizer does, as that of Llama 2 does."""
+    has_prefix = (step["add_dummy_prefix"] or step["remove_extra_whitespaces"]) and not step[
+        "treat_whitespace_as_suffix"
+    ]
+    return [
+        *[_MARKS_TO_SPACES] * step["escape_whitespaces"],
+        *[{"type": "ByteFallback"}] * byte_fallback,
+        {"type": "Fuse"},
+        *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * has_prefix,
+    ]
+
+
+def _without_sentencepiece(model: Model) -> Model:
+    """Say by steps that Hugging Face has what SentencePiece's does, as the converters of transformers say it."""
+    steps = [step for step in model.normalizer if step["type"] == "SentencePiece"]
+    if not steps:
+        return model
+    step, normalizer, fields = steps[0], [], {}
+    require(not step["treat_whitespace_as_suffix"], "a tokenizer.json cannot say treat_whitespace_as_suffix")
+    charsmap, squeezes, prefix = (
+        step.get("precompiled_charsmap"),
+        step["remove_extra_whitespaces"],
+        step["add_dummy_prefix"],
+    )
+    if charsmap:
+        normalizer.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
+    if squeezes:
+        normalizer.append({"type": "Strip", "strip_left": True, "strip_right": True})
+        normalizer.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    inside = any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary)  # tokens that reach over a space
+    if model.kind == "unigram" and squeezes and step["escape_whitespaces"] and not inside:
+        mark = Metaspace(MARK, "always" if prefix else "never")
+        fields["pattern"] = [mark, _before(MARK)]
+        fields["decoder"] = [{"type": "Metaspace", **mark._asdict(), "split": True}]
+    else:
+        normalizer += [{"type": "Prepend", "prepend": MARK if step["escape_whitespaces"] else " "}] * prefix
+        normalizer += [_SPACES_TO_MARKS] * step["escape_whitespaces"]
+    symbols, fallback = step.get("user_defined_symbols", []), frozenset(_FALLBACK_TOKENS)
+    tokens = [(token.decode(), model.scores[id]) for id in model.ordinary if (token := model.vocab[id]) not in fallback]
+    scores = [score for token, score in tokens if len(set(token)) > 1]  # for runs of one see _merges_by_score
+    if model.kind != "bpe" or charsmap or squeezes or symbols or len(set(scores)) < len(scores):
+        warnings.warn(
+            "in a tokenizer.json some ids may differ: Hugging Face normalizes text, or adds scores, in another way",
+            stacklevel=4,
+        )
+    flags = model.flags | {text: AddedToken(special=False) for text in symbols}
+    return dataclasses.replace(model, normalizer=normalizer, flags=flags, **fields)
+
+
+def write_sentencepiece(model: Model) -> dict[str, bytes]:
+    """Write a SentencePiece model that has the same ids, but for special tokens, which it does not look for."""
+
+    def check(condition: object, why: str) -> None:
+        require(condition, f"SentencePiece cannot do what this tokenizer does: {why}")
+
+    check(model.kind in _FAMILIES.values(), f"it is of kind {model.kind}")
+    check(model.alphabet == "characters", "its tokens are made of bytes")
+    check(sorted(model.vocab) == [*range(len(model.vocab))], "its ids have gaps")
+    if model.unk_token is None and model.byte_fallback:  # it needs one there, though nothing is unknown
+        unknown = {"<unk>": len(model.vocab)}
+        model = dataclasses.replace(model, special_tokens=model.special_tokens | unknown, unk_token="<unk>")
+    check(model.unk_token is not None, "it has no token for what is unknown")
+    check(model.fuse_unk or model.byte_fallback, "several unknown characters are several tokens")
+    check(not model.ignore_merges, "pretokens that are tokens ignore the merges")
+    plain = (AddedToken(), AddedToken(special=False), AddedToken(normalized=True, special=False))
+    check(all(flags in plain for flags in model.flags.values()), "its special tokens have flags")
+    step = _sentencepiece_step(model)
+    check(step, "its normalizer and its pattern are not SentencePiece's")
+    proto, scores = _model_proto(), _sentencepiece_scores(model)
+    check(scores is not None, "it merges in another order than that of its tokens")
+    ids, types = model.ids, np.full(len(model.vocab), _NORMAL)
+    types[[ids[token] for token in _FALLBACK_TOKENS if model.byte_fallback]] = _BYTE
+    for text, id in model.special_tokens.items():
+        types[id] = _CONTROL if model.flags.get(text, AddedToken()).special else _USER_DEFINED
+    types[ids[model.unk_token.encode()]] = _UNKNOWN
+    for id, score in enumerate(np.where(types == _NORMAL, scores, 0).tolist()):
+        proto.pieces.add(piece=model.vocab[id].decode(), score=score, type=int(types[id]))
+    trainer, spec = proto.trainer_spec, proto.normalizer_spec
+    trainer.model_type = next(number for number, kind in _FAMILIES.items() if kind == model.kind)
+    trainer.vocab_size, trainer.byte_fallback = len(model.vocab), model.byte_fallback
+    trainer.treat_whitespace_as_suffix = step.get("treat_whitespace_as_suffix", False)
+    for role in ("unk", "bos", "eos", "pad"):
+        text = model.unk_token if role == "unk" else model.config.get(f"{role}_token")
+        setattr(trainer, f"{role}_id", ids.get(text.encode(), -1) if isinstance(text, str) else -1)
+        if isinstance(text, str):
+            setattr(trainer, f"{role}_piece", text)
+    for name in _SPACES:
+        setattr(spec, name, step[name])
+    spec.precompiled_charsmap = base64.b64decode(step.get("precompiled_charsmap", ""))
+    spec.name = "custom" if spec.precompiled_charsmap else "identity"
+    return {"tokenizer.model": proto.SerializeToString(deterministic=True)}
+
+
+def _sentencepiece_step(model: Model) -> dict | None:
+    """Say by SentencePiece's step of a Normalizer what a model does to spaces; None if it cannot."""
+    source = Pattern(model.pattern).source
+    pattern, normalizer = list(source) if type(source) is tuple else [source], list(model.normalizer)
+    if Metaspace(MARK, "never") in pattern and not normalizer:
+        pattern.remove(Metaspace(MARK, "never"))
+        normalizer = [_SPACES_TO_MARKS]
+    inside = any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary)
+    free = [PATTERNS["none"]] + [_before(" "), _before(MARK)] * (not inside)  # which cut through no token
+    if not normalizer or not all(step in free for step in pattern):
+        return None
+    if normalizer[0]["type"] == "SentencePiece":
+        return normalizer[0] if len(normalizer) == 1 else None
+    prefix = normalizer[0] == {"type": "Prepend", "prepend": MARK}
+    if normalizer[prefix:] != [_SPACES_TO_MARKS]:
+        return None
+    return {"add_dummy_prefix": prefix, "remove_extra_whitespaces": False, "escape_whitespaces": True}
+
+
+def _sentencepiece_scores(model: Model) -> np.ndarray | None:
+    """Find scores by which SentencePiece merges as a model does, the best first; None if there are none."""
+    if model.scores is not None:
+        return np.resize(model.scores.astype(np.float32), len(model.vocab))
+    rank_of = {left + right: rank for rank, (left, right) in reversed([*enumerate(model.merges)])}
+    scores = np.full(len(model.vocab), -len(model.merges), np.float32)
+    for id in model.ordinary:
+        scores[id] = -rank_of.get(model.vocab[id], len(model.merges))
+    ids = np.array([id for id in model.ordinary if model.vocab[id] in rank_of], np.int64)
+    same = final_merges(model, ids) == final_merges(dataclasses.replace(model, merges=None, scores=scores), ids)
+    return scores if same.all() else None
+
+
+# vocab.txt of BERT: a token a line
+
+_BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def read_bert(data: bytes, where: str, config: Mapping[str, object]) -> Model:
+    """Read the vocabulary of a BERT; tokenizer_config.json says, or else its tokens do, whether it is in lower case."""
+    names = [line.rstrip() for line in _decode_utf8(data, where).split("\n")]
+    vocab = {id: name.encode() for id, name in enumerate(names) if name}
+    ids = {name: id for id, name in enumerate(names) if name}
+    if len(ids) < len(vocab):
+        name, _ = Counter(filter(None, names)).most_common(1)[0]
+        raise InputError(f"{where}, line {ids[name] + 1}: {name!r} stands there twice")
+    specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
+    lowercase, is_lower = config.get("do_lower_case"), all(n == n.lower() for n in ids if n not in specials)
+    normalizer = {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
+        "strip_accents": config.get("strip_accents"),
+        "lowercase": is_lower if lowercase is None else bool(lowercase),
+    }
+    roles, ends = {"pad_token": "[PAD]", "unk_token": "[UNK]"}, {"sep": "[SEP]", "cls": "[CLS]"}
+    ends = {role: [text, specials[text]] for role, text in ends.items() if text in specials}
+    with _blaming(where):
+        return Model(
+            vocab,
+            None,
+            specials,
+            "bert",
+            "wordpiece",
+            alphabet="characters",
+            normalizer=[normalizer],
+            decoder=[{"type": "WordPiece", "prefix": "##", "cleanup": True}],
+            unk_token="[UNK]",
+            subword_prefix="##",
+            config={role: text for role, text in roles.items() if text in specials},
+            post_processor={"type": "BertProcessing", **ends} if len(ends) == 2 else None,
+        )
+
+
+def _bert_config(model: Model) -> dict:
+    """Write what tokenizer_config.json says of a BERT's normalizer."""
+    step = model.normalizer[0] if len(model.normalizer) == 1 else {}
+    if model.kind != "wordpiece" or step.get("type") != "BertNormalizer":
+        return {}
+    kept = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
+    return {name: step[field] for name, field in kept.items()} | {
+        "tokenize_chinese_chars": step["handle_chinese_chars"]
+    }
+
+
+def write_bert(model: Model) -> dict[str, str]:
+    """Write vocab.txt, and what is said beside it."""
+    require(model.kind == "wordpiece", f"a vocab.txt cannot hold a model of kind {model.kind}")
+    names, config = {id: token.decode("utf-8", "replace") for id, token in model.vocab.items()}, _bert_config(model)
+    text = "".join(names.get(id, "") + "\n" for id in range(max(names, default=-1) + 1))
+    other = read_bert(text.encode(), "vocab.txt", config)
+    for field in ("alphabet", "normalizer", "pattern", "unk_token", "subword_prefix", "max_word_chars",
+                  "special_tokens", "flags", "vocab"):  # fmt: skip
+        ours, theirs = getattr(model, field), getattr(other, field)
+        if field == "pattern":
+            ours, theirs = Pattern(ours).source, Pattern(theirs).source
+        shown = "" if field == "vocab" else f" {ours!r}"[:100]
+        require(ours == theirs, f"a vocab.txt cannot say the {field}{shown} of this tokenizer: {theirs!r}"[:200])
+    return {"vocab.txt": text, "tokenizer_config.json": _config_json(model)}
 
 
 # Files and folders
@@ -4813,7 +7878,7 @@ def _read_pre_tokenizer(pre_tokenizer: object, where: str) -> PatternSource:
 class Format(NamedTuple):
     """A format to save in."""
 
-    write: Callable[[Model], dict[str, str]]
+    write: Callable[[Model], dict[str, str | bytes]]
     files: tuple[str, ...]  # that it may write; the first says what is there
 
 
@@ -4821,6 +7886,8 @@ FORMATS = {
     "huggingface": Format(write_huggingface, ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")),
     "gpt2": Format(write_gpt2, ("vocab.json", "merges.txt")),
     "tiktoken": Format(write_tiktoken, ("tokenizer.tiktoken", "tokenizer.tiktoken.json")),
+    "sentencepiece": Format(write_sentencepiece, ("tokenizer.model",)),
+    "bert": Format(write_bert, ("vocab.txt", "tokenizer_config.json")),
 }
 
 
@@ -4835,7 +7902,9 @@ def load_model(
     path = Path(path)
     file = _find_model_file(path) if path.is_dir() else path
     require(file.is_file(), f"{path}: no such file or folder")
-    data = _read_limited(file)
+    data, config = _read_limited(file), {}
+    if (beside := file.with_name("tokenizer_config.json")).is_file():
+        config = _parse_object(_read_limited(beside), str(beside))
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     if data.lstrip()[:1] == b"{":
         content = _parse_object(data, str(file))
@@ -4850,15 +7919,18 @@ def load_model(
     elif regex.match(rb"#version|\S+ \S+\r?\n", data):
         vocab = _companion_file(file, ("merges", "vocab"), ("vocab.bpe", "encoder.json"), "vocabulary")
         model = _load_gpt2(vocab, file, options)
-    elif b"\n##" in data:
-        raise InputError(f"{file}: looks like a vocabulary of WordPiece (BERT's), which is not supported")
     elif data[:1] == b"\n":
-        raise InputError(f"{file}: looks like a SentencePiece model, which is not supported")
+        _refuse_options(options, f"{file}: a SentencePiece model")
+        model = read_sentencepiece(data, str(file))
+    elif regex.search(rb"(?m)^(?:##|\[UNK\]\r?$)", data):
+        _refuse_options(options, f"{file}: a vocabulary of BERT's")
+        model = read_bert(data, str(file), config)
     else:
-        raise InputError(f"{file}: neither a tokenizer.json, nor vocab.json or merges.txt, nor a rank file")
-    if (config := file.with_name("tokenizer_config.json")).is_file():
-        content = _parse_object(_read_limited(config), str(config))
-        model.config = {name: content[name] for name in CONFIG_KEYS if name in content}
+        raise InputError(
+            f"{file}: neither a tokenizer.json, nor vocab.json or merges.txt, nor a rank file, "
+            "nor a SentencePiece model, nor BERT's vocab.txt"
+        )
+    model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
     return model
 
 
@@ -4877,13 +7949,17 @@ def _refuse_options(options: Mapping[str, object], what: str) -> None:
 def _find_model_file(folder: Path) -> Path:
     """Find the file of a folder that is, or begins, a model; what `save` writes before all others."""
     names = [format.files[0] for format in FORMATS.values()]
-    for name in (*names, "encoder.json", "tokenizer.model"):
+    for name in (*names, "encoder.json"):
         if (folder / name).is_file():
             return folder / name
-    found = sorted(folder.glob("*.tiktoken")) + sorted(folder.glob("*tokenizer.json"))
-    if len(found) != 1:
-        raise InputError(f"{folder}: no tokenizer.json here, nor vocab.json and merges.txt, nor one .tiktoken file")
-    return found[0]
+    for endings in (("*.tiktoken", "*tokenizer.json"), ("*.model", "*vocab.txt")):
+        found = [file for ending in endings for file in sorted(folder.glob(ending))]
+        if len(found) == 1:
+            return found[0]
+    raise InputError(
+        f"{folder}: no tokenizer.json here, nor vocab.json and merges.txt, nor vocab.txt, "
+        "nor one .tiktoken or .model file"
+    )
 
 
 def _companion_file(file: Path, names: tuple[str, str], published: tuple[str, str], what: str) -> Path:
@@ -4914,6 +7990,7 @@ def save_model(model: Model, path: str | os.PathLike, format: str | None = None)
         for other in FORMATS.values()
         if (folder / other.files[0]).is_file() and other.files[0] not in texts and not _holds(folder, other, model)
         for name in other.files
+        if name not in texts
     ]
     atomic_write_all(folder, texts)
     for file in outdated:
@@ -4936,7 +8013,27 @@ def _holds(folder: Path, format: Format, model: Model) -> bool:
     return same_text and Pattern(other.pattern).source == Pattern(model.pattern).source
 
 
-KINDS = {"bpe": Kind(learn, bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe)}
+KINDS = {
+    "bpe": Kind(
+        learn, bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe, sample_bpe, exact_pattern=exact_pattern
+    ),
+    "wordpiece": Kind(
+        learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
+    ),
+    "unigram": Kind(
+        learn_unigram,
+        unigram_tables,
+        UnigramTables,
+        segment_unigram,
+        write_unigram,
+        read_unigram,
+        sample_unigram,
+        n_best_unigram,
+        segment_unigram_behind,
+        finish_text_unigram,
+        exact_pattern,
+    ),
+}
 
 
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -4956,6 +8053,7 @@ class _Thread:
             np.empty(MAX_LINEAR_MERGE, np.uint64),
             _new_word_table(min(CACHE_WORDS, cache_size), pooled),
             np.empty(pooled, np.uint32),
+            np.zeros(3),
             0,
             cache_size,
         )
@@ -4970,6 +8068,16 @@ class _Thread:
     def room(self, n_bytes: int) -> np.ndarray:
         """Return an array for the ids of so many bytes."""
         return self.ids if n_bytes + 4 <= len(self.ids) else np.empty(n_bytes + 4, np.uint32)
+
+
+def _working_pattern(model: Model) -> Pattern:
+    """Make the pattern of a model; one that takes whole texts for words is cut where no token reaches across."""
+    pattern, exact = Pattern(model.pattern), KINDS[model.kind].exact_pattern
+    takes_whole_texts = pattern.name == "none" or isinstance(pattern.stages[-1], Metaspace)
+    if model.alphabet == "bytes" or not exact or not takes_whole_texts:
+        return pattern
+    steps = [pattern.source] if isinstance(pattern.source, (str, Metaspace)) else list(pattern.source)
+    return Pattern([*(step for step in steps if step != PATTERNS["none"]), exact(model)])
 
 
 class Tokenizer:
@@ -5019,7 +8127,7 @@ class Tokenizer:
         """Make the tables of a model."""
         require(model.kind in KINDS, f"no kind of model is named {model.kind!r}; there are {', '.join(KINDS)}")
         self.model = model
-        self.pattern = Pattern(model.pattern)
+        self.pattern = _working_pattern(model)
         self._cache_size = 1 << max(2, cache_size - 1).bit_length()
         self._ids = model.ids
         self._decoded = decoded_tokens(model.vocab, model.decoder)
@@ -5060,7 +8168,8 @@ class Tokenizer:
         return len(self.vocab)
 
     def __repr__(self) -> str:
-        pattern = self.pattern.name or self.pattern.source
+        pattern = Pattern(self.model.pattern)
+        pattern = pattern.name or pattern.source
         return f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special, pattern {pattern}>"
 
     def __reduce__(self):
@@ -5203,13 +8312,65 @@ class Tokenizer:
                 return take(ids[:n])
         finally:
             self._idle.append(thread)
-        word = bytes(text[-1 - n :])
+        raise self._unknown(bytes(text[-1 - n :]))
+
+    def _unknown(self, word: bytes) -> InputError:
+        """Make the error of a text that goes on with what has no token."""
         if self.model.alphabet == "characters":
-            letters = word.decode("utf-8", "surrogateescape")
-            letter = next(letter for letter in letters if letter.encode("utf-8", "surrogateescape") not in self._ids)
-            raise InputError(f"the character {letter!r} is not in the vocabulary, which has no token for the unknown")
+            letters = (letter.encode("utf-8", "surrogateescape") for letter in word.decode("utf-8", "surrogateescape"))
+            letter = next(letter for letter in letters if letter not in self._ids).decode("utf-8", "replace")
+            return InputError(f"the character {letter!r} is not in the vocabulary, which has no token for the unknown")
         byte = next(byte for byte in word if bytes([byte]) not in self._ids)
-        raise InputError(f"the byte 0x{byte:02X} is not in the vocabulary")
+        return InputError(f"the byte 0x{byte:02X} is not in the vocabulary")
+
+    def sample(
+        self, text: str | bytes, alpha: float = 0.1, seed: int = 0, allowed_special: str | Iterable[str] = "all"
+    ) -> list[int]:
+        """Encode a text at random, to train a model on more than one way to cut it; each seed gives one way.
+
+        alpha  of a unigram model: a way is as probable as exp(alpha * score), so 0 takes all alike (Kudo 2018). Of a
+               BPE: the probability with which a merge is left out each time, so 0 leaves none (Provilkov et al. 2020)
+
+        Raises InputError for a model that knows one way only.
+
+        >>> vocab = {b: bytes([b]) for b in range(256)} | {256: b"ab", 257: b"abab"}
+        >>> tokenizer = Tokenizer(vocab, [(b"a", b"b"), (b"ab", b"ab")])
+        >>> [tokenizer.sample("abab", 0.5, seed) for seed in range(3)]
+        [[97, 98, 256], [257], [97, 98, 256]]
+        """
+        kind = KINDS[self.model.kind]
+        require(kind.sample, f"a {self.model.kind} has one way to cut a word: there is nothing to sample")
+        lowest, highest = (-np.inf, np.inf) if kind.n_best else (0, 1)
+        require(lowest < alpha < highest or alpha in (0, 1), f"alpha is a probability, not {alpha}")
+        text, spans = self._words(text, allowed_special)
+        ids, state = np.empty(len(text), np.uint32), np.array([seed % 2**64], np.uint64)
+        n = _sample_spans(text, spans, self._tables, float(alpha), state, ids)
+        if n < 0:
+            raise self._unknown(bytes(text[-1 - n :]))
+        return ids[:n].tolist()
+
+    def n_best(
+        self, text: str | bytes, n: int, allowed_special: str | Iterable[str] = "all"
+    ) -> list[tuple[list[int], float]]:
+        """Find the n best ways to cut a text by a unigram model, and their scores (log probabilities), the best first.
+
+        Raises InputError for a model that has no scores, and for an n below 1.
+        """
+        find = KINDS[self.model.kind].n_best
+        require(find, f"a {self.model.kind} has no scores by which one way to cut a word is better")
+        text, spans = self._words(text, allowed_special)
+        best = [([], 0.0)]
+        for start, stop, id, _ in spans.tolist():
+            ways = [([id], 0.0)] if id >= 0 else find(text[start:stop].tobytes(), self._tables, n)
+            joined = [(ids + more, score + other) for ids, score in best for more, other in ways]
+            best = sorted(joined, key=lambda way: -way[1])[:n]
+        return best
+
+    def _words(self, text: str | bytes, allowed_special: str | Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Cut a text into special tokens and words; returns a padded text, and spans of it."""
+        data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
+        text, spans, _ = pretokenizer.prepare(scan, data, np.array([len(data)]))
+        return text, _refine(scan, text, spans, self.pattern.last_tables, NO_RULES)
 
     def encode_batch(
         self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
@@ -5642,38 +8803,170 @@ def decode_file(
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class Family(NamedTuple):
+    """What `train` makes of a family of models if it is not told otherwise."""
+
+    kind: str  # of the model, a name in KINDS
+    alphabet: str
+    pattern: str
+    learner: str  # the kind whose `learn` is used
+    mark: str = ""  # with characters
+    unk_token: str = "<unk>"  # with characters
+    subword_prefix: str = ""
+
+
+FAMILIES = {
+    "bpe": Family("bpe", "bytes", "gpt2", "bpe", mark="▁"),
+    "wordpiece": Family("wordpiece", "characters", "bert", "wordpiece", unk_token="[UNK]", subword_prefix="##"),
+    "unigram": Family("unigram", "characters", "gpt2", "unigram", mark="▁"),
+    "longest": Family("wordpiece", "bytes", "gpt2", "bpe"),
+}
+BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
+_BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
+NORMALIZERS = {name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt")} | {
+    "strip-accents": {"type": "StripAccents"},
+    "bert": _BERT | {"lowercase": True},
+    "bert-cased": _BERT | {"lowercase": False},
+}
+
+
+@dataclasses.dataclass
+class _Plan:
+    """What a training makes, decided before any text is read."""
+
+    learner: Callable
+    fields: dict  # of the model: those that do not come from the text
+    special_tokens: list[str]
+    vocab_size: int
+    special_tokens_at: str
+    coverage: float
+    rules: dict  # keywords of the learner
+    base: Model | None = None  # to go on from
+
+    @property
+    def byte_tokens(self) -> tuple[str, ...]:
+        """The tokens of single bytes in a vocabulary of characters."""
+        return BYTE_TOKENS if self.fields.get("byte_fallback") else ()
+
+    @property
+    def n_symbols(self) -> int:
+        """Count the tokens that the learner may use."""
+        return self.vocab_size - len(self.special_tokens) - len(self.byte_tokens)
+
+    def source(self, files: Sequence[Path], text_field: str | None) -> Source:
+        """Make the Source of the text. What spells a byte token ends a document: it must not be learnt."""
+        pattern, normalizer = Pattern(self.fields["pattern"]), self.fields["normalizer"]
+        special_tokens = [*self.special_tokens, *self.byte_tokens]
+        return Source(files, pattern, special_tokens, text_field, normalizer=normalizer)
+
+    def learn(self, words: Words, progress: bool = False) -> Learned:
+        """Learn from words of bytes, over the alphabet of the plan."""
+        n_symbols = self.n_symbols
+        if self.base:
+            words = words_of_model(self.base, words)
+            n_symbols = len(words.alphabet) + self.vocab_size - len(self.base.vocab)
+        elif self.fields["alphabet"] == "characters":
+            words = words.as_characters(self.coverage)
+            require(
+                len(words.alphabet) <= n_symbols,
+                f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {self.vocab_size:,} "
+                f"has room for {max(n_symbols, 0):,}: raise vocab_size, or keep the most frequent (coverage 0.9995)",
+            )
+        return self.learner(words, n_symbols, progress=progress, **self.rules)
+
+    def model(self, learned: Learned) -> Model:
+        """Make the model of what was learnt."""
+        if self.base:
+            return extend_model(self.base, learned, self.fields["pattern"])
+        vocab, merges = build_vocabulary(learned, self.special_tokens, self.special_tokens_at, self.byte_tokens)
+        scores = getattr(learned, "scores", None)
+        if scores is not None:
+            score_of = dict(zip(learned.tokens, scores.tolist(), strict=True))
+            scores = np.array([score_of.get(vocab[id], 0.0) for id in range(len(vocab))])
+        return Model(vocab, merges, self.special_tokens, scores=scores, **self.fields)
+
+
+def _plan_steps(family: Family, alphabet: str, pattern: PatternSource | None, mark: str | None) -> dict:
+    """Choose the steps around a model: the pattern, and the decoder."""
+    if mark is None:
+        mark = family.mark if alphabet == "characters" else ""
+    require(not mark or alphabet == "characters", "a mark goes with characters: alphabet bytes has none")
+    require(len(mark) <= 1 and not mark.isspace(), f"a mark is one character that is no white space, not {mark!r}")
+    if not mark:
+        decoder = [{"type": "WordPiece", "prefix": family.subword_prefix, "cleanup": True}]
+        decoder = decoder if family.subword_prefix else [{"type": "Fuse"}] * (alphabet == "characters")
+        return {"pattern": pattern or family.pattern, "decoder": decoder}
+    spaces_come_back = mark == "▁"  # any other one marks where a word begins, and white space is left out
+    steps = pattern or (family.pattern if spaces_come_back else "whitespace-split")
+    steps = [steps] if isinstance(steps, (str, Split, Metaspace)) else list(steps)
+    if spaces_come_back:
+        replace = {"type": "Replace", "pattern": {"String": mark}, "content": " "}
+        decoder = [replace, {"type": "ByteFallback"}, {"type": "Fuse"}]
+        return {"pattern": [*steps, Metaspace(mark, "never")], "decoder": decoder}
+    decoder = [{"type": "Metaspace", "replacement": mark, "prepend_scheme": "always", "split": True}]
+    return {"pattern": [*steps, Metaspace(mark, "always")], "decoder": decoder}
+
+
+def _plan_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
+    """Look up the steps of a normalizer by their names."""
+    steps = []
+    for step in [normalizer] if isinstance(normalizer, str) else normalizer:
+        known = isinstance(step, dict) or step in NORMALIZERS
+        require(known, f"no normalizer is named {step!r}; there are {', '.join(NORMALIZERS)}")
+        steps.append(step if isinstance(step, dict) else NORMALIZERS[step])
+    return steps
+
+
+def _choose_rules(learner: Callable, **rules: object) -> dict:
+    """Keep the options that a learner has; raises InputError for another one that is not at its default."""
+    known = inspect.signature(learner).parameters
+    defaults = {"tie_break": "bytes", "score": "likelihood", "min_frequency": 1}
+    for name, value in rules.items():
+        require(name in known or value == defaults[name], f"{name}={value!r} is not for this kind of model")
+    return {name: value for name, value in rules.items() if name in known}
+
+
 class Training(NamedTuple):
     """Everything that a training measured; as a string, what a person wants to know of it."""
 
     tokenizer: Tokenizer
     counted: CorpusCounts
-    merges: Learned
+    learned: Learned
     seconds: dict[str, float]  # by stage
     files: Sequence[Path]  # what was read
     vocab_size: int  # as it was asked for
 
     def __str__(self) -> str:
-        counted, counts, n_tokens = self.counted, self.merges.counts, self.merges.n_tokens
-        m, special, peak = len(counts), self.tokenizer.special_tokens.values(), peak_memory()
+        counted, special, peak = self.counted, self.tokenizer.special_tokens.values(), peak_memory()
         ordinary = (self.tokenizer.vocab[id] for id in self.tokenizer.vocab.keys() - special)
         longest = (token.decode("utf-8", "replace") for token in sorted(ordinary, key=lambda t: (-len(t), t))[:8])
-        now, half, quarter = (counted.n_bytes / n_tokens[k] for k in (m, m // 2, m // 4))
         rows = [
             ("read", f"{counted.n_bytes:,} bytes in {counted.n_documents:,} documents, from {_name_some(self.files)}"),
             ("pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"),
-            ("merges", f"{m:,}; the last pair occurred {counts[-1]:,} times" if m else "0"),
+            *self._learned_rows(),
             ("vocabulary", f"{len(self.tokenizer):,} tokens, {len(special)} of them special"),
-            (
-                "compression",
-                f"{now:.2f} bytes per token ({half:.2f} with half the merges, {quarter:.2f} with a quarter)",
-            ),
+        ]
+        if len(self.tokenizer) < self.vocab_size:
+            rows.append(("", f"fewer than the {self.vocab_size:,} asked for: no pair is left that may be merged"))
+        rows += [
             ("longest", " ".join(repr(t if len(t) <= 24 else f"{t[:20]}…×{len(t)}") for t in longest)),
             ("seconds", ", ".join(f"{name} {spent:.2f}" for name, spent in self.seconds.items())),
             ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
         ]
-        if len(self.tokenizer) < self.vocab_size:
-            rows.insert(4, ("", f"fewer than the {self.vocab_size:,} asked for: no pair is left that may be merged"))
         return "\n".join(f"{name:12s} {text}" for name, text in rows)
+
+    def _learned_rows(self) -> Iterator[tuple[str, str]]:
+        """Describe what was learnt."""
+        if likelihoods := getattr(self.learned, "likelihoods", None):
+            yield "likelihood", " ".join(f"{value:.4f}" for value in likelihoods) + " a character, after each round"
+            return
+        counts = self.learned.counts
+        yield "merges", f"{len(counts):,}; the last pair occurred {counts[-1]:,} times" if len(counts) else "0"
+        n_tokens, m = getattr(self.learned, "n_tokens", None), len(counts)
+        if n_tokens is not None:
+            now, half, quarter = (self.counted.n_bytes / n_tokens[k] for k in (m, m // 2, m // 4))
+            halves = f"{half:.2f} with half the merges, {quarter:.2f} with a quarter"
+            yield "compression", f"{now:.2f} bytes per token ({halves})"
 
 
 def _name_some(files: Sequence[Path]) -> str:
@@ -5687,8 +8980,17 @@ def train(
     vocab_size: int = 8192,
     special_tokens: Sequence[str] = (),
     *,
-    pattern: str | Sequence[str] = "gpt2",
+    model: str = "bpe",
+    alphabet: str | None = None,
+    pattern: PatternSource | None = None,
+    mark: str | None = None,
+    normalizer: Sequence[str] = (),
+    coverage: float = 1.0,
+    byte_fallback: bool = False,
+    unk_token: str | None = None,
+    from_: str | os.PathLike | Model | None = None,
     tie_break: str = "bytes",
+    score: str = "likelihood",
     min_frequency: int = 1,
     workers: int | None = None,
     text_field: str | None = None,
@@ -5701,9 +9003,21 @@ def train(
                        sources of Python's standard library
     vocab_size         tokens in all
     special_tokens     strings that end documents, and are not learnt from
-    pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, none, or a regular expression
+    model              bpe; wordpiece; unigram; or longest: the longest token of a vocabulary that bpe has learnt
+    alphabet           what tokens are made of: bytes, or characters; the default is bytes with bpe and longest
+    pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split, none, or a
+                       regular expression; the default is bert with wordpiece, else gpt2
+    mark               with characters: ▁ is written for each space, and comes back as one; any other character marks
+                       where a word begins, and white space is left out. The default is ▁ with bpe and unigram
+    normalizer         changes text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
+    coverage           with characters: the share of all occurrences that the characters in the vocabulary make up
+    byte_fallback      with characters: one that is not in the vocabulary becomes tokens of its bytes
+    unk_token          with characters and no byte_fallback: what it becomes; the default is <unk> or, with wordpiece,
+                       [UNK]
+    from_              a model, whose merges are gone on from; its tokens keep their ids
     tie_break          which of two equally frequent pairs is merged first: bytes, the one with the greater bytes, or
                        ids, the one with the smaller ids (the rule of Hugging Face)
+    score              which pair a wordpiece merges: likelihood, count(ab) / (count(a) * count(b)), or count
     min_frequency      merge no pair that is rarer
     workers            processes that scan; one a core if not given. The result never depends on it
     text_field         where a line of a .jsonl file has its text; "text" if not given
@@ -5715,34 +9029,108 @@ def train(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("low low lower<|end|>newest")
     ...     training = train(folder, 260, ["<|end|>"])
-    >>> training.merges.counts.tolist(), training.counted.n_documents
+    >>> training.learned.counts.tolist(), training.counted.n_documents
     ([3, 3, 2], 2)
     """
-    special_tokens = check_special_tokens(special_tokens)
-    check_vocab_size(vocab_size, special_tokens)
-    check_special_tokens_at(special_tokens_at)
-    require(min_frequency <= MAX_COUNT, f"no pair occurs {min_frequency} times: counts have 64 bits")
-    rules = {"tie_break": tie_break, "min_frequency": min_frequency}
+    plan = call_with(_plan_training, **locals())
     engine = Engine(workers, progress=progress)
     files = standard_library() if inputs is None else find_files(inputs)
     seconds: dict[str, float] = {}
     with stage("compile", seconds):
-        source = Source(files, Pattern(pattern), special_tokens, text_field)
+        source = plan.source(files, text_field)
         if source.pattern.warning:
             warnings.warn(source.pattern.warning, stacklevel=2)
         with engine.progress_bar("compile", 1, " set of kernels") as bar:
             compile_counting(source.pattern)
-            learn(Words.from_counts({b"aa": 1}), 257, **rules)
+            learn(Words.from_counts({b"aa": 1}), 257)
             bar.update()
     with stage("scan", seconds):
         counted = count(source, engine)
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn", seconds):
-        merges = learn(counted.words, vocab_size - len(special_tokens), **rules, progress=progress)
+        learned = plan.learn(counted.words, progress)
     with stage("vocabulary", seconds):
-        vocab, pairs = build_vocabulary(merges, special_tokens, special_tokens_at)
-        tokenizer = Tokenizer(vocab, pairs, special_tokens, pattern)
-    return Training(tokenizer, counted, merges, seconds, files, vocab_size)
+        tokenizer = Tokenizer.from_model(plan.model(learned))
+    return Training(tokenizer, counted, learned, seconds, files, vocab_size)
+
+
+def _plan_training(
+    *,
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    special_tokens_at: str,
+    model: str,
+    alphabet: str | None,
+    pattern: PatternSource | None,
+    mark: str | None,
+    normalizer: str | Sequence[str | dict],
+    coverage: float,
+    byte_fallback: bool,
+    unk_token: str | None,
+    from_: str | os.PathLike | Model | None,
+    tie_break: str,
+    score: str,
+    min_frequency: int,
+) -> _Plan:
+    """Decide what a training makes; raises InputError for what does not go together. See `train`."""
+    require(min_frequency <= MAX_COUNT, f"no pair occurs {min_frequency} times: counts have 64 bits")
+    require(model in FAMILIES, f"no family of models is named {model!r}; there are {', '.join(FAMILIES)}")
+    check_special_tokens_at(special_tokens_at)
+    special_tokens, family = check_special_tokens(special_tokens), FAMILIES[model]
+    learner = KINDS[family.learner].learn
+    rules = _choose_rules(learner, tie_break=tie_break, score=score, min_frequency=min_frequency)
+    if from_ is not None:
+        require(model == "bpe", "there are merges to go on from in a BPE only")
+        return _plan_from(from_, vocab_size, special_tokens, rules, pattern)
+    alphabet = alphabet or family.alphabet
+    require(alphabet in ALPHABETS, f"the alphabet is {' or '.join(ALPHABETS)}, not {alphabet!r}")
+    require(0 < coverage <= 1, f"coverage is more than 0, and at most 1: not {coverage}")
+    by_characters = alphabet == "characters"
+    if not by_characters:
+        require(
+            coverage == 1 and not byte_fallback, "coverage and byte_fallback go with characters: bytes are all known"
+        )
+        require(not family.subword_prefix, "a wordpiece is made of characters")
+        unk_token = None
+    elif byte_fallback and family.kind != "unigram":  # which names an unknown token always
+        require(family.kind == "bpe", "byte_fallback is for bpe and unigram")
+        require(unk_token is None, "with byte_fallback nothing is unknown: leave unk_token away")
+    else:
+        unk_token = unk_token or family.unk_token
+        special_tokens = [*special_tokens, *({unk_token} - {*special_tokens})]
+    check_vocab_size(vocab_size, (1 if by_characters else 256) + len(special_tokens) + 256 * byte_fallback)
+    fields = _plan_steps(family, alphabet, pattern, mark) | {
+        "kind": family.kind,
+        "alphabet": alphabet,
+        "normalizer": _plan_normalizer(normalizer),
+        "unk_token": unk_token,
+        "byte_fallback": byte_fallback,
+        "fuse_unk": by_characters and family.kind == "unigram",
+        "subword_prefix": family.subword_prefix,
+    }
+    return _Plan(learner, fields, special_tokens, vocab_size, special_tokens_at, coverage, rules)
+
+
+def _plan_from(
+    from_: str | os.PathLike | Model,
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    rules: dict,
+    pattern: PatternSource | None,
+) -> _Plan:
+    """Decide how to go on from a model."""
+    base = from_ if isinstance(from_, Model) else load_model(from_)
+    require(base.kind == "bpe", f"there are merges to go on from in a BPE, not in a {base.kind}")
+    require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
+    base = dataclasses.replace(base, pattern=pattern or base.pattern, merges=_as_merges(base)[0], ignore_merges=False)
+    if added := [text for text in special_tokens if text not in base.special_tokens]:
+        base = dataclasses.replace(base, special_tokens=[*base.special_tokens, *added])
+    require(
+        vocab_size > len(base.vocab),
+        f"the model has {len(base.vocab):,} tokens already: a vocabulary of {vocab_size:,} has no room for more",
+    )
+    fields = {"pattern": base.pattern, "normalizer": base.normalizer, "alphabet": base.alphabet}
+    return _Plan(learn, fields, [*base.special_tokens], vocab_size, "last", 1.0, rules, base)
 
 
 def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
@@ -5786,7 +9174,7 @@ def train_bpe_from_counts(
     ([(b'u', b'g'), (b'h', b'ug')], b'hug')
     """
     special_tokens = check_special_tokens(special_tokens)
-    check_vocab_size(vocab_size, special_tokens)
+    check_vocab_size(vocab_size, 256 + len(special_tokens))
     words = Words.from_counts(counts)
     for token in special_tokens:
         for word in counts:
@@ -5806,12 +9194,6 @@ _PYTHON_ONLY = {"allowed_special", "executor", "progress", "options"}  # --no-sp
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)  # of a docstring: a parameter and what it means
 
 
-def _call(function: Callable, *arguments: object, **options: object):
-    """Call a function with arguments, and with those of the options that are parameters of it."""
-    names = inspect.signature(function).parameters.keys() & options
-    return function(*arguments, **{name: options[name] for name in names})
-
-
 def _load_model(model: str, *, encoding: str | None = None, pattern: str | None = None) -> Tokenizer:
     """Load the model of a command.
 
@@ -5827,9 +9209,10 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
 
     out  folder to write
     """
-    config = _call(transformers_config, **options)  # a wrong name must not cost the training
-    make_folder(Path(out))
-    training = _call(train, inputs or None, **options)
+    special_tokens = call_with(_plan_training, **options).special_tokens
+    config = call_with(transformers_config, **options | {"special_tokens": special_tokens})
+    make_folder(Path(out))  # what is wrong must not cost the training
+    training = call_with(train, inputs or None, **options)
     with stage("save", training.seconds):
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
@@ -5846,7 +9229,7 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
     """
     out = options["out"]
     options["allowed_special"] = "none" if no_special else "all"
-    tokenizer = _call(_load_model, model, **options)
+    tokenizer = call_with(_load_model, model, **options)
     if tokenizer.pattern.warning:
         warnings.warn(tokenizer.pattern.warning, stacklevel=2)
     seconds: dict[str, float] = {}
@@ -5854,7 +9237,7 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
         tokenizer.compile_kernels()
     options["progress"] &= out is not None
     with stage("encode", seconds):
-        encoded = _call(encode_files, tokenizer, inputs, **options)
+        encoded = call_with(encode_files, tokenizer, inputs, **options)
     if options["progress"]:
         spent = max(seconds["encode"], 1e-3)
         rates = f"{encoded.bytes / spent / 1e6:,.1f} MB/s, {tqdm.format_sizeof(encoded.tokens / spent)} tokens/s"
@@ -5863,8 +9246,8 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
 
 def _decode_command(model: str, tokens: str, **options) -> None:
     """Turn token ids into text."""
-    tokenizer = _call(_load_model, model, **options)
-    _call(decode_file, tokenizer, tokens, **options)
+    tokenizer = call_with(_load_model, model, **options)
+    call_with(decode_file, tokenizer, tokens, **options)
 
 
 def _convert_command(model: str, *, to: str, out: str, **options) -> None:
@@ -5873,8 +9256,8 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
     to   the format: huggingface, gpt2 or tiktoken
     out  folder to write
     """
-    tokenizer = _call(_load_model, model, **options)
-    tokenizer.model.config |= _call(transformers_config, tokenizer.special_tokens, **options)
+    tokenizer = call_with(_load_model, model, **options)
+    tokenizer.model.config |= call_with(transformers_config, tokenizer.special_tokens, **options)
     tokenizer.save(out, to)
     if options["progress"]:
         print(f"{len(tokenizer):,} tokens, {len(tokenizer.special_tokens)} of them special, written to {out}")
@@ -5890,14 +9273,15 @@ _COMMANDS = {
 
 def _add_argument(parser: argparse.ArgumentParser, parameter: inspect.Parameter, positional: bool, text: str) -> None:
     """Add the argument of the command line that sets a parameter."""
-    name, default, kind = parameter.name, parameter.default, str(parameter.annotation)
+    name, default, kind = parameter.name.rstrip("_"), parameter.default, str(parameter.annotation)
     many, text = kind.startswith("Sequence[str]"), text.replace("%", "%%")
     if positional:
         nargs = None if not many else "*" if default == () else "+"
         parser.add_argument(name, metavar=name.removesuffix("s").upper(), help=text, nargs=nargs)
         return
     flag, metavar = "--" + name.replace("_", "-"), name.split("_")[-1].upper()
-    settings = {"type": int if kind.startswith("int") else str, "default": default, "metavar": metavar}
+    convert = {"int": int, "float": float}.get(kind.partition(" ")[0], str)
+    settings = {"type": convert, "default": default, "metavar": metavar}
     if kind == "bool":
         settings = {"action": "store_true"}
     elif many:
@@ -5905,7 +9289,7 @@ def _add_argument(parser: argparse.ArgumentParser, parameter: inspect.Parameter,
         settings = {"action": "append", "default": [], "metavar": metavar.removesuffix("S")}
     elif default is not None and default is not parameter.empty:
         text += f" (default: {default})"
-    parser.add_argument(flag, dest=name, required=default is parameter.empty, help=text, **settings)
+    parser.add_argument(flag, dest=parameter.name, required=default is parameter.empty, help=text, **settings)
 
 
 def _make_parser() -> argparse.ArgumentParser:

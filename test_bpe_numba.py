@@ -16,6 +16,7 @@ import copy
 import ctypes
 import dataclasses
 import doctest
+import functools
 import gzip
 import hashlib
 import importlib.util
@@ -33,8 +34,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import unicodedata
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -46,6 +49,7 @@ import numpy as np
 import pytest
 import regex
 import sentencepiece
+import sentencepiece.sentencepiece_model_pb2
 import tiktoken
 import tiktoken.load
 import tokenizers
@@ -178,21 +182,56 @@ def naive_encode_by_id(word, id_of):
     return symbols
 
 
-def naive_split(patterns, data):
-    """The pretokens by the `regex` package: matches, and what is between them. Each pattern cuts what the last left."""
+def naive_split(steps, data):
+    """The pretokens by the `regex` package, step by step: each cuts what the last left. Metaspace's begin a text."""
     words = [data]
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        words = [part for word in words for part in naive_matches(pattern, word)]
+    for step in steps if type(steps) in (tuple, list) else [steps]:
+        if isinstance(step, bpe.Metaspace):
+            words = [naive_metaspace(step, word, k == 0) for k, word in enumerate(words)]
+        else:
+            regex_, *how = step if isinstance(step, bpe.Split) else (step, "isolated", False)
+            words = [part for word in words for part in naive_behavior(naive_pieces(regex_, word), *how)]
     return words
 
 
-def naive_matches(pattern, data):
-    """Raises TimeoutError where `regex` goes back without end, as random patterns make it do."""
-    text, words, end = data.decode("utf-8", "surrogateescape"), [], 0
+def naive_metaspace(step, word, begins_text):
+    """A word whose spaces are replaced; it begins with the replacement, if the scheme says so."""
+    space, word = step.replacement.encode(), word.replace(b" ", step.replacement.encode())
+    wanted = step.prepend_scheme == "always" or (step.prepend_scheme == "first" and begins_text)
+    return space + word if wanted and word and not word.startswith(space) else word
+
+
+def naive_behavior(pieces, behavior, invert):
+    """The words that Hugging Face's Split makes of matches and what is between them."""
+    pieces = [(word, matched != invert) for word, matched in pieces]
+    if behavior == "removed":
+        return [word for word, matched in pieces if not matched]
+    if behavior == "merged_with_next":  # the mirror image of the other
+        mirrored = [(word[::-1], matched) for word, matched in pieces[::-1]]
+        mirrored = naive_behavior(mirrored, "merged_with_previous", False)
+        return [word[::-1] for word in mirrored[::-1]]
+    words, before = [], False
+    for word, matched in pieces:
+        joined = {"contiguous": matched == before, "merged_with_previous": matched and not before}.get(behavior, False)
+        if words and joined:
+            words[-1] += word
+        else:
+            words.append(word)
+        before = matched
+    return words
+
+
+def naive_pieces(pattern, data):
+    """Matches and what is between them, and whether each is a match.
+
+    Raises TimeoutError where `regex` goes back without end, as random patterns make it do.
+    """
+    text, pieces, end = data.decode("utf-8", "surrogateescape"), [], 0
     for match in regex.finditer(pattern, text, timeout=5):
-        words += [text[end : match.start()], match[0]]
+        pieces += [(text[end : match.start()], False), (match[0], True)]
         end = match.end()
-    return [word.encode("utf-8", "surrogateescape") for word in [*words, text[end:]] if word]
+    pieces.append((text[end:], False))
+    return [(word.encode("utf-8", "surrogateescape"), matched) for word, matched in pieces if word]
 
 
 def naive_parts(text, special):
@@ -345,8 +384,8 @@ def test_no_name_of_the_module_is_bound_twice():
         match statement:
             case ast.FunctionDef() | ast.ClassDef():
                 return [statement.name]
-            case ast.Assign() | ast.AnnAssign():
-                names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+            case ast.Assign(targets=targets):
+                names = [node for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
                 return [name.id for name in names if isinstance(name.ctx, ast.Store)]
         return []
 
@@ -561,16 +600,115 @@ def test_patterns_that_cost_the_square_are_named():
 
 
 def test_patterns_know_what_they_leave_out():
-    assert all(bpe.Pattern(name).covers for name in [*bpe.PATTERNS, r"\s+|\S", r"[\s\S]"])
-    assert not any(bpe.Pattern(p).covers for p in (r"\w+", ".", r"[^\x00]", r"a+b|[^a]", (r"\w+", r"\d")))
+    regexes = [name for name, pattern in bpe.PATTERNS.items() if isinstance(pattern, str)]
+    assert all(bpe.Pattern(name).covers for name in [*regexes, r"\s+|\S", r"[\s\S]"])
+    others = ["bert", "whitespace", bpe.Split(r"[\s\S]", "removed"), (r"[\s\S]", bpe.Metaspace())]
+    partial = [r"\w+", ".", r"[^\x00]", r"a+b|[^a]", (r"\w+", r"\d")]
+    assert not any(bpe.Pattern(pattern).covers for pattern in others + partial)
 
 
 def test_patterns_have_names_sources_and_stages():
-    gpt2, chain = bpe.Pattern("gpt2"), bpe.Pattern(["gpt2", r"\p{N}"])
+    gpt2, chain, bert = bpe.Pattern("gpt2"), bpe.Pattern(["gpt2", r"\p{N}"]), bpe.Pattern("bert")
+    assert repr(bert) == "Pattern('bert')" and bpe.Pattern(list(bert.source)).name == "bert"
+    assert bpe.Pattern(bpe.Split(r"\d")).source == r"\d" and bpe.Pattern(bpe.Split("the")).source == bpe.Split("the")
+    assert bpe.Pattern([bpe.Metaspace(), "bert"]).source == (bpe.Metaspace(), *bert.source)
     assert gpt2.name == "gpt2" and gpt2.source == bpe.PATTERNS["gpt2"] and bpe.Pattern(gpt2.source).name == "gpt2"
     assert chain.name is None and chain.source == (gpt2.source, r"\p{N}")
-    for pattern in (gpt2, chain):
+    for pattern in (gpt2, chain, bert, bpe.Pattern(bpe.metaspace_steps())):
         assert pickle.loads(pickle.dumps(pattern)).source == pattern.source
+
+
+# Pre-tokenizers of Hugging Face's that look for characters, and the steps that are the same; they are one machine each.
+PRE = tokenizers.pre_tokenizers
+CHARACTER_SPLITS = [
+    (PRE.BertPreTokenizer(), "bert"),
+    (PRE.Whitespace(), "whitespace"),
+    (PRE.WhitespaceSplit(), "whitespace-split"),
+    (PRE.Digits(individual_digits=True), r"\p{N}"),
+    (PRE.Digits(individual_digits=False), bpe.Split(r"\p{N}", "contiguous")),
+    (PRE.CharDelimiterSplit("."), bpe.Split(r"\.", "removed")),
+    *((PRE.Punctuation(how), bpe.Split(bpe.PUNCTUATION, how)) for how in bpe.BEHAVIORS),
+]
+# Expressions that need more than a machine for some behaviors: two characters do not decide, or `regex` must look.
+SPLIT_REGEXES = ["a", "[ab]+", "ab|b", r"\s+(?!\S)|\s", r"[a-z]\d*", "(?=b)", "(?<=a)b|(?=1)", "b*?c"]
+ANY_SPLITS = [
+    (Split(tokenizers.Regex(r), how, invert), bpe.Split(r, how, invert))
+    for r, how, invert in itertools.product(SPLIT_REGEXES, bpe.BEHAVIORS, [False, True])
+]
+METASPACES = [
+    (PRE.Metaspace(char, scheme, split), bpe.metaspace_steps(char, scheme, split))
+    for char, scheme, split in itertools.product("▁_", bpe.PREPEND_SCHEMES, [False, True])
+]
+assigned = st.characters(exclude_categories=["Cs", "Cn"])  # Rust's Unicode and ours differ in what is new
+split_texts = st.text(assigned | st.sampled_from("ab1c -.,\n\t▁_é中"), max_size=40) | st.text("ab1c ", max_size=40)
+
+
+def hf_split(pre_tokenizer, text):
+    return [word.encode() for word, _ in pre_tokenizer.pre_tokenize_str(text)]
+
+
+@kernels
+@pytest.mark.parametrize("pre_tokenizer, steps", CHARACTER_SPLITS)
+@given(text=split_texts)
+def test_splits_at_characters_are_one_machine_as_exact_as_hugging_face(pre_tokenizer, steps, text):
+    pattern = bpe.Pattern(steps)
+    assert pattern.is_direct and pattern.split(text.encode()) == hf_split(pre_tokenizer, text)
+
+
+@kernels
+@examples(25)
+@pytest.mark.parametrize("pre_tokenizer, split", ANY_SPLITS)
+@given(texts=st.lists(split_texts, min_size=5, max_size=10), data=hostile_bytes)
+def test_every_behavior_is_that_of_hugging_face(pre_tokenizer, split, texts, data):
+    pattern = bpe.Pattern(split)
+    assert [pattern.split(text.encode()) for text in texts] == [hf_split(pre_tokenizer, text) for text in texts]
+    if "?=" not in split.regex:
+        assert pattern.split(data) == naive_split(split, data)
+
+
+@kernels
+@examples(300)
+@given(
+    before=st.lists(st.sampled_from([*CHARACTER_SPLITS * 3, *ANY_SPLITS]), max_size=3),
+    metaspace=st.lists(st.sampled_from(METASPACES), max_size=1),
+    behind=st.lists(st.sampled_from([*CHARACTER_SPLITS * 3, *ANY_SPLITS]), max_size=2),
+    gpt2=st.booleans(),
+    text=split_texts,
+)
+@example([CHARACTER_SPLITS[2]], [METASPACES[5]], [], False, " one  two ▁three")
+def test_chains_are_those_of_hugging_face(before, metaspace, behind, gpt2, text):
+    parts = before + metaspace + behind or CHARACTER_SPLITS[:1]
+    pre_tokenizer = PRE.Sequence([pre_tokenizer for pre_tokenizer, _ in parts] + [GPT2_SPLIT] * gpt2)
+    steps = [step for _, part in parts for step in (part if type(part) is tuple else [part])]
+    assert bpe.Pattern(steps + ["gpt2"] * gpt2).split(text.encode()) == hf_split(pre_tokenizer, text)
+
+
+GPT2_SPLIT = Split(tokenizers.Regex(bpe.PATTERNS["gpt2"]), "isolated")
+
+
+def test_chains_are_one_machine_where_two_characters_decide():
+    long = (r"\d", bpe.Split("a+", "merged_with_next"), "whitespace", r"\s")
+    for steps in (("bert", r"\p{N}"), ("bert", "gpt2"), long):
+        assert bpe.Pattern(steps).is_direct
+    for steps in (("gpt2", r"\d"), (r"\d", r"a\d|\d"), (bpe.Split("ab", "removed"), "gpt2"), bpe.metaspace_steps()):
+        assert bpe.Pattern(steps).is_compiled and not bpe.Pattern(steps).is_direct
+
+
+@pytest.mark.parametrize("pre_tokenizer, steps", [*CHARACTER_SPLITS[:5], CHARACTER_SPLITS[6]])
+def test_classes_of_characters_are_those_of_rust(pre_tokenizer, steps):
+    known = "".join(char for char in ALL_CHARACTERS if unicodedata.category(char) != "Cn")
+    for text in ("A".join(known), " A".join(known)):
+        assert bpe.Pattern(steps).split(text.encode()) == hf_split(pre_tokenizer, text)
+
+
+def test_metaspace_knows_where_a_text_begins():
+    for scheme, expected in [("always", "▁a|▁▁b|▁c|▁d|e▁"), ("first", "▁a|▁▁b|▁c|d|e▁"), ("never", "a|▁▁b|▁c|d|e▁")]:
+        spans = np.array([[0, 1, bpe.BEGINS, 0], [1, 4, 7, 0], [4, 7, bpe.INSIDE, 0], [7, 11, bpe.INSIDE, 0]])
+        spans = np.vstack([spans, [[11, 12, bpe.INSIDE, 0], [12, 14, bpe.CONTINUES, 1]]])
+        text, moved = bpe.Metaspace("▁", scheme).refine(None, bpe._with_padding("aX Y  b▁cde ".encode()), spans)
+        words = [text[start:stop].tobytes().decode() for start, stop, id, _ in moved.tolist() if id < 0]
+        assert "|".join(words) == expected and moved[:, bpe.ID].tolist() == spans[:, bpe.ID].tolist()
+        assert text[moved[1, 0] : moved[1, 1]].tobytes() == b"X Y"  # special tokens stay
 
 
 @pytest.mark.parametrize("name", ["cl100k", "o200k"])
@@ -603,6 +741,11 @@ TIKTOKEN_PATTERNS = tiktoken_patterns()
         ("gpt9", "no pattern is named 'gpt9'; there are gpt2, cl100k"),
         ("(?:" * 300 + "a" + ")" * 300, "does not compile"),
         ("a{" + "9" * 5000 + "}", "does not compile"),
+        (bpe.Split("a", "dropped"), "'dropped' is none of the behaviors isolated, removed"),
+        (bpe.Split("a*", "removed"), "empty string"),
+        (bpe.Metaspace("ab"), "one character for a space, not 'ab'"),
+        (bpe.Metaspace("_", "last"), "'last' is none of the prepend schemes never"),
+        ([1], "not int"),
     ],
 )
 def test_bad_patterns_are_refused(bad, part):
@@ -621,6 +764,19 @@ def test_long_texts_are_scanned_by_all_lanes(pattern):
         data = "".join(source.choices(letters, k=LONG // 4)).encode() + bytes(source.choices(range(256), k=9))
         for whole in (data * 2, data.replace(b"a", b"\xe4")):
             assert compiled.split(whole) == naive_split(bpe.PATTERNS.get(pattern, pattern), whole)
+
+
+DROPPING = ["bert", "whitespace", ("whitespace-split", *bpe.metaspace_steps()), (bpe.Split("ab", "removed"), "gpt2")]
+SPACED = [bpe.metaspace_steps("_", "first"), (bpe.Metaspace(" "), "gpt2"), (bpe.Split(r"\s", "contiguous"), "gpt2")]
+
+
+@kernels
+@pytest.mark.parametrize("steps", DROPPING + SPACED)
+def test_long_texts_go_through_all_steps(steps):
+    source, pattern = random.Random(4), bpe.Pattern(steps)
+    for letters in ("ab c.12 é中▁_\n", "the cat   sat "):
+        data = "".join(source.choices(letters, k=LONG // 2)).encode() + bytes(source.choices(range(256), k=9))
+        assert pattern.split(data) == naive_split(pattern.source, data)
 
 
 @kernels
@@ -653,6 +809,353 @@ def test_every_class_of_characters_is_that_of_regex(name, border_characters):
 def test_every_character_is_scanned_as_regex_does():
     data = "".join(f" {char}a" for char in ALL_CHARACTERS).encode()
     assert bpe.Pattern("o200k").split(data) == naive_split(bpe.PATTERNS["o200k"], data)
+
+
+# ─── Normalizing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# Characters of Unicode 3.2, which all tables know; among the odd ones are marks of every kind, parts of grapheme
+# clusters, white space, what grows, and what is in keys of several characters.
+OLD_CHARACTERS = [c for c in map(chr, range(0x110000)) if unicodedata.ucd_3_2_0.category(c) not in ("Cn", "Cs")]
+ODD = (
+    "\n\r\t  \x00\x01\x85\xa0\xad´`'aAeEiİſßΣά\u0301\u0308\u0327\u0345\u302e\u1734\u0600\u200d\ufe0f©\u1100\u1161\u11a8"
+)
+ODD += "가각क\u094d\u093cか\u3099\uff9e▁\ufdfa\ufeff\ufffd\u212b　中א\u05b0\u1e9b\u0323\ue000\U0002000b🇩🙂"
+odd_texts = st.text(
+    st.sampled_from(ODD) | st.sampled_from(OLD_CHARACTERS) | st.characters(max_codepoint=0x17F), max_size=30
+)
+odd_texts |= st.text("aá \u0301é\r\n`▁", max_size=30)
+
+
+def normalizing_model(rule="nmt_nfkc", rows=None, symbols=(), **options):
+    """A SentencePiece model, whose normalizer has these options; `rows` are rules of its own, key and replacement."""
+    with tempfile.TemporaryDirectory() as folder:
+        if rows:
+            lines = ["\t".join(" ".join(f"{ord(c):X}" for c in text) for text in row) for row in rows]
+            Path(folder, "rules.tsv").write_text("\n".join(lines) + "\n")
+            rule = {"normalization_rule_tsv": str(Path(folder, "rules.tsv"))}
+        else:
+            rule = {"normalization_rule_name": rule}
+        out = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["the quick brown fox", "jumps over lazy dogs"]), model_writer=out, vocab_size=40,
+            hard_vocab_limit=False, minloglevel=3, user_defined_symbols=list(symbols), **rule, **options,
+        )  # fmt: skip
+    model = sentencepiece.sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(out.getvalue())
+    return model
+
+
+@functools.lru_cache
+def charsmap(rule):
+    return base64.b64encode(normalizing_model(rule).normalizer_spec.precompiled_charsmap).decode()
+
+
+def replace(pattern, content, kind="String"):
+    return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+
+
+def strip(left, right):
+    return {"type": "Strip", "strip_left": left, "strip_right": right}
+
+
+def bert(clean=True, chinese=True, accents=None, lowercase=True):
+    fields = {"clean_text": clean, "handle_chinese_chars": chinese, "strip_accents": accents, "lowercase": lowercase}
+    return {"type": "BertNormalizer", **fields}
+
+
+def types(*names):
+    return [{"type": name} for name in names]
+
+
+PREPEND = {"type": "Prepend", "prepend": "▁"}
+NORMALIZERS = {
+    **{name: types(name) for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt")},
+    **{f"BERT {n}": [bert(*flags)] for n, flags in enumerate(itertools.product(*[[True, False]] * 4))},
+    "BERT": [bert()],
+    "strip": [strip(True, True)],
+    "strip the left": [strip(True, False)],
+    "strip the right": [strip(False, True)],
+    "a character": [replace(" ", "▁")],
+    "several": [replace("``", '"'), replace("a\u0301", "")],
+    "a regex": [replace(r" {2,}|[`-b]", "▁", "Regex")],
+    "Llama": [PREPEND, replace(" ", "▁")],
+    "ALBERT": [replace("``", '"'), replace("''", '"'), *types("NFKD", "StripAccents", "Lowercase")],
+    "lower first": types("Lowercase", "NFD", "StripAccents"),
+    "accents last": types("NFD", "Lowercase", "StripAccents"),
+    "Nmt before": [*types("Nmt", "NFD"), bert()],
+    "not one map": [*types("NFKD"), replace("a", "bb"), *types("StripAccents"), replace("bb", "c"), PREPEND],
+    "empty before": [*types("StripAccents"), PREPEND],
+}
+PRECOMPILED = {
+    "precompiled": lambda: [{"type": "Precompiled", "precompiled_charsmap": charsmap("nmt_nfkc")}],
+    "folded": lambda: [{"type": "Precompiled", "precompiled_charsmap": charsmap("nfkc_cf")}],
+    "XLM-R": lambda: [
+        {"type": "Precompiled", "precompiled_charsmap": charsmap("nfkc")},
+        strip(False, True),
+        replace(" {2,}", "▁", "Regex"),
+        *types("Lowercase"),
+    ],
+}
+
+
+def steps_named(name):
+    return NORMALIZERS[name] if name in NORMALIZERS else PRECOMPILED[name]()
+
+
+@functools.lru_cache
+def normalizers(name):
+    """The normalizer of these steps here, and in `tokenizers`."""
+    steps = steps_named(name)
+    data = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
+    data["normalizer"] = {"type": "Sequence", "normalizers": list(steps)}
+    return bpe.Normalizer(steps), tokenizers.Tokenizer.from_str(json.dumps(data)).normalizer
+
+
+@kernels
+@pytest.mark.parametrize("name", [*NORMALIZERS, *PRECOMPILED])
+@given(text=odd_texts)
+def test_normalizers_are_those_of_tokenizers(name, text):
+    ours, theirs = normalizers(name)
+    assert ours.normalize(text.encode()).decode() == theirs.normalize_str(text)
+
+
+@pytest.mark.parametrize("name", ["NFC", "NFKD", "Lowercase", "StripAccents", "Nmt", "BERT", "ALBERT", "precompiled"])
+def test_each_character_is_normalized_as_in_tokenizers(name):
+    ours, theirs = normalizers(name)
+    encoded = [char.encode() for char in OLD_CHARACTERS]
+    edges = np.cumsum([0, *map(len, encoded)])
+    spans = np.column_stack(
+        [edges[:-1], edges[1:], np.full(len(encoded), bpe.INSIDE), np.zeros(len(encoded), np.int64)]
+    )
+    text, spans = ours.apply(bpe._with_padding(b"".join(encoded)), spans)
+    found = [text[start:stop].tobytes().decode() for start, stop, *_ in spans.tolist()]
+    assert found == [theirs.normalize_str(char) for char in OLD_CHARACTERS]
+
+
+@pytest.mark.parametrize("name", ["BERT", "ALBERT", "Llama", "precompiled", "XLM-R"])
+def test_long_texts_are_normalized_as_in_tokenizers(name, some_texts):
+    ours, theirs = normalizers(name)
+    for text in [*some_texts[10:20], "\ufdfa" * 9000, "é\r\n" * 5000, "e\u0301\u0327 " * 5000]:
+        assert ours.normalize(text.encode()).decode() == theirs.normalize_str(text)
+
+
+def naive_bert(text):
+    """BERT's normalizer, a character at a time."""
+    text = "".join(c for c in text if c in "\t\n\r" or not (unicodedata.category(c)[0] == "C" or c == "\ufffd"))
+    text = "".join(" " if c.isspace() else f" {c} " if regex.match(r"\p{Unified_Ideograph}", c) else c for c in text)
+    return "".join(c.lower() for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
+
+
+@kernels
+@given(text=st.text(st.sampled_from("aÀé \n\x00中İΣ\u0301\u0327\u302e\u1b44ẞ가𝐀\ufffd"), max_size=40))
+def test_bert_normalizer_is_that_of_its_definition(text):
+    assert normalizers("BERT")[0].normalize(text.encode()).decode() == naive_bert(text)
+
+
+@kernels
+@pytest.mark.parametrize("name", ["NFC", "Lowercase", "BERT", "ALBERT", "precompiled", "Nmt"])
+@given(data=hostile_bytes)
+def test_what_is_not_utf8_stays_as_it_is(name, data):
+    ours, theirs = normalizers(name)
+    parts = regex.split(r"([\udc80-\udcff]+)", data.decode("utf-8", "surrogateescape"))
+    wanted = "".join(part if k % 2 else theirs.normalize_str(part) for k, part in enumerate(parts))
+    assert ours.normalize(data) == wanted.encode("utf-8", "surrogateescape")
+
+
+@kernels
+def test_spans_are_normalized_on_their_own_and_special_tokens_not_at_all():
+    normalizer = bpe.Normalizer([strip(True, True), *types("NFC", "Lowercase"), PREPEND])
+    text = bpe._with_padding("AE<E>\u0301B C <E> D".encode())
+    spans = [[0, 2, bpe.BEGINS, 0], [2, 5, 7, 0], [5, 11, bpe.INSIDE, 0], [11, 14, 7, 1], [14, 16, bpe.CONTINUES, 2]]
+    text, found = normalizer.apply(text, np.array(spans))
+    assert [text[start:stop].tobytes().decode() for start, stop, *_ in found] == [
+        "▁ae",
+        "<E>",
+        "▁\u0301b c",
+        "<E>",
+        "d",
+    ]
+    assert found[:, bpe.ID :].tolist() == [span[2:] for span in spans] and len(text) == found[-1, 1] + bpe.PADDING
+
+
+RULES = [("a", "bb"), ("ab", " c  d "), ("abc", ""), ("x", ""), ("é", "e"), ("e\u0301", "  "), (" b", "b "), ("▁", " ")]
+SYMBOLS = ["ab", "  ", "é", "``x", "b c"]
+OPTIONS = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces", "treat_whitespace_as_suffix")
+
+
+@functools.lru_cache
+def sentencepiece_normalizers(rule, symbols, flags):
+    """The normalizer of a SentencePiece model here, and in its own package."""
+    rows = RULES if rule == "rows" else None
+    model = normalizing_model(rule, rows, symbols)
+    options = dict(zip(OPTIONS, flags, strict=True))
+    for name in OPTIONS[:3]:
+        setattr(model.normalizer_spec, name, options[name])
+    model.trainer_spec.treat_whitespace_as_suffix = options["treat_whitespace_as_suffix"]
+    fields = {"precompiled_charsmap": base64.b64encode(model.normalizer_spec.precompiled_charsmap).decode(), **options}
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
+    return bpe.Normalizer([{"type": "SentencePiece", "user_defined_symbols": list(symbols), **fields}]), theirs
+
+
+@kernels
+@pytest.mark.parametrize("rule", ["identity", "nmt_nfkc", "rows"])
+@given(
+    text=(odd_texts | st.text("abcxeé\u0301 `▁", max_size=30)).map(str.encode) | hostile_bytes,
+    symbols=st.sampled_from([(), tuple(SYMBOLS)]),
+    flags=st.sampled_from([*itertools.product([True, False], repeat=4)]),
+)
+def test_sentencepiece_normalizer_is_that_of_sentencepiece(rule, text, symbols, flags):
+    if rule == "nmt_nfkc":  # each takes half a second to read
+        symbols, flags = (), (True, flags[1], True, False)
+    ours, theirs = sentencepiece_normalizers(rule, symbols, flags)
+    assert ours.normalize(text) == theirs.normalize(text)
+
+
+CUT = ["NFC", "NFKC", "BERT", "ALBERT", "Llama", "several", "not one map", "precompiled", "strip", "a regex"]
+
+
+@kernels
+@pytest.mark.parametrize("name", [*CUT, "sp identity", "sp nmt_nfkc", "sp rows"])
+@given(text=odd_texts | pattern_texts, pattern=st.sampled_from(["gpt2", "o200k", r"▁?[^▁]+|▁", r"\w+|\s"]))
+def test_text_is_cut_where_its_normal_form_would_be(name, text, pattern):
+    if name.startswith("sp "):
+        normalizer = sentencepiece_normalizers(name[3:], (), (True, True, True, False))[0]
+    else:
+        normalizer = normalizers(name)[0]
+    pattern, data = bpe.Pattern(pattern), text.encode()
+    text, tables = bpe._with_padding(data), cut_tables(name, pattern.source, normalizer)
+    cuts = [at for at in range(1, len(data)) if bpe._next_split(text, max(at - 4, 0), at + 1, tables) == at]
+    spans = [[a, b, bpe.CONTINUES if a else bpe.BEGINS, 0] for a, b in itertools.pairwise([0, *cuts, len(data)])]
+    text, spans = normalizer.apply(text, np.array(spans))
+    parts = [text[start:stop].tobytes() for start, stop, *_ in spans.tolist()]
+    assert [word for part in parts for word in pattern.split(part)] == pattern.split(normalizer.normalize(data))
+
+
+CUT_TABLES = {}
+
+
+def cut_tables(name, source, normalizer):
+    if (name, source) not in CUT_TABLES:
+        CUT_TABLES[name, source] = normalizer.cut_tables(bpe.Pattern(source))
+    return CUT_TABLES[name, source]
+
+
+@pytest.mark.parametrize("name", ["NFC", "BERT", "ALBERT", "Llama", "precompiled"])
+def test_text_can_be_cut_between_words(name):
+    tables = normalizers(name)[0].cut_tables(bpe.Pattern("gpt2"))
+    for text, place in (("the cat", 3), ("été é", 5)):
+        assert bpe._next_split(bpe._with_padding(text.encode()), 0, 9, tables) == place
+
+
+def test_normalizers_are_values():
+    normalizer = pickle.loads(pickle.dumps(normalizers("ALBERT")[0]))
+    assert normalizer and not bpe.Normalizer([]) and list(normalizer.steps) == NORMALIZERS["ALBERT"]
+    assert normalizer.normalize("``É''".encode()) == b'"e"'
+    assert not bpe.Normalizer([{"type": "Sequence", "normalizers": []}])
+
+
+@given(place=st.integers(0, 1 << 18), noise=st.binary(max_size=9))
+@settings(max_examples=10)
+def test_charsmaps_that_are_damaged_are_refused_or_read(place, noise):
+    blob = base64.b64decode(charsmap("nfkc"))
+    place %= len(blob)
+    for damaged, caught in (
+        (blob[:place], pytest.raises(bpe.InputError, match="cut off")),
+        (blob[:place] + noise + blob[place + len(noise) :], contextlib.suppress(bpe.InputError)),
+    ):
+        with caught:
+            step = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(damaged).decode()}
+            bpe.Normalizer([step])
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ({"type": "ByteLevel"}, "ByteLevel.*not supported"),
+        ({"no": "type"}, "not supported"),
+        ({"type": "Precompiled", "precompiled_charsmap": "AAA"}, "Precompiled: .*padding"),
+        ({"type": "Precompiled", "precompiled_charsmap": ""}, "cut off"),
+        ({"type": "Strip", "strip_left": True}, "Strip: .*strip_right"),
+        ({"type": "Prepend", "prepend": 5}, "Prepend: "),
+        (replace("", "a"), "Replace: "),
+        (replace("(?i)a", "a", "Regex"), "Replace: "),
+        (replace("a*", "a", "Regex"), "Replace: .*no characters"),
+        (replace("a", "a", "Glob"), "Replace: .*Glob"),
+    ],
+)
+def test_normalizers_that_are_wrong_are_refused(step, message):
+    with pytest.raises(bpe.InputError, match=message):
+        bpe.Normalizer([step])
+
+
+METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+STRIP_SPACE = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+DECODERS = {
+    "WordPiece": [{"type": "WordPiece", "prefix": "##", "cleanup": True}],
+    "without cleanup": [{"type": "WordPiece", "prefix": "##", "cleanup": False}],
+    "Metaspace": [METASPACE],
+    "never": [{**METASPACE, "prepend_scheme": "never"}],
+    "Llama": [replace("▁", " "), *types("ByteFallback", "Fuse"), STRIP_SPACE],
+    "Gemma": [replace("▁", " "), *types("ByteFallback", "Fuse")],
+    "replaced behind": [*types("ByteFallback", "Fuse"), replace("a", "bc")],
+    "each stripped": [{"type": "Strip", "content": "a", "start": 2, "stop": 0}, replace("##", "")],
+    "the end": [{"type": "Strip", "content": "s", "start": 0, "stop": 1}],
+    "no suffix": [{"type": "BPEDecoder", "suffix": "</w>"}],
+}
+DECODED = [
+    "▁",
+    "▁▁a",
+    "##s",
+    "a",
+    "aaba",
+    "n't",
+    " n't",
+    "do not",
+    ".",
+    "▁.",
+    "<0x41>",
+    "<0x+f>",
+    "<0x4>",
+    "<unk>",
+    "中",
+    "'s",
+]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@given(ids=st.lists(st.integers(0, len(DECODED) - 1), min_size=1, max_size=8))
+def test_decoders_are_those_of_tokenizers(name, ids):
+    first, later = bpe.decoded_tokens({id: token.encode() for id, token in enumerate(DECODED)}, DECODERS[name])
+    data = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
+    data["decoder"] = {"type": "Sequence", "decoders": DECODERS[name]}
+    theirs = tokenizers.Tokenizer.from_str(json.dumps(data)).decoder
+    found = b"".join([first[ids[0]], *(later[id] for id in ids[1:])])
+    assert found.decode() == theirs.decode([DECODED[id] for id in ids])
+
+
+def test_bytes_of_characters_are_joined():
+    vocab = {0: b"<0xE4>", 1: b"<0xB8>", 2: b"<0xAD>"}
+    first, later = bpe.decoded_tokens(vocab, DECODERS["Llama"])
+    assert (first[0] + later[1] + later[2]).decode() == "中" and first[0] == later[0]
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        types("CTC"),
+        types("Strip"),
+        [{"type": "BPEDecoder", "suffix": "a"}],
+        [*types("Fuse"), replace("aa", "b")],
+        [*types("Fuse"), {**STRIP_SPACE, "start": 2}],
+        [*types("ByteLevel"), METASPACE],
+        [*types("Fuse", "ByteFallback")],
+        [METASPACE, *types("Fuse"), STRIP_SPACE],
+        [replace("a", "b", "Regex")],
+    ],
+)
+def test_decoders_that_need_all_tokens_are_refused_by_name(decoder):
+    with pytest.raises(bpe.InputError, match=f"{decoder[-1]['type']}.*not supported"):
+        bpe.decoded_tokens({0: "▁".encode(), 1: b"a"}, [{"type": "Sequence", "decoders": decoder}])
 
 
 # ─── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -854,6 +1357,37 @@ def test_what_workers_send_is_words(library):
     counted(library[:9], block_bytes=1 << 14, executor=pool)
     sent = [value for result in pool.results for value in result if isinstance(value, bpe.Words)]
     assert len(sent) == len(pool.results) > 1 and all(words.symbols.dtype == np.int32 for words in sent)
+
+
+@kernels
+@examples(100)
+@given(text=text_parts, special=special_sets, steps=st.sampled_from(DROPPING), size=st.integers(5, 100))
+@example(b"ab ab\n c" * 9, [], DROPPING[2], 5)
+def test_dropped_pretokens_are_in_no_count_and_have_no_ids(tmp_path_factory, text, special, steps, size):
+    """In blocks, and in chunks, of a few bytes too."""
+    path = tmp_path_factory.getbasetemp() / "dropped.txt"
+    path.write_bytes(text)
+    pattern = bpe.Pattern(steps)
+    assert counted([path], special, steps, size, workers=1) == naive_count(text, pattern.source, special)
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], special, pattern=steps)
+    as_text = [token.encode().decode("latin-1") for token in special]
+    parts = [part.encode("latin-1") for part in naive_parts(text.decode("latin-1"), as_text)]
+    parts[::2] = [b"".join(naive_split(pattern.source, part)) for part in parts[::2]]
+    ids = [id for k, part in enumerate(parts) for id in ([tokenizer.special_tokens[part.decode()]] if k % 2 else part)]
+    assert tokenizer.encode(text) == ids == tokenizer.encode(text)
+    assert list(tokenizer.encode_iterable(text[k : k + size] for k in range(0, len(text), size))) == ids
+
+
+@kernels
+@given(text=pattern_texts.map(str.encode) | hostile_bytes, steps=st.sampled_from(SPACED), size=st.integers(5, 50))
+def test_metaspace_is_put_before_a_text_once(tmp_path_factory, text, steps, size):
+    path = tmp_path_factory.getbasetemp() / "spaced.txt"
+    path.write_bytes(text)
+    words = naive_split(bpe.Pattern(steps).source, text)
+    assert counted([path], [], steps, size, workers=1)[0] == Counter(filter(None, words))
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], pattern=steps)
+    chunks = (text[k : k + size] for k in range(0, len(text), size))
+    assert bytes(tokenizer.encode_iterable(chunks)) == b"".join(words) == bytes(tokenizer.encode(text))
 
 
 @pytest.mark.parametrize("pattern", ["gpt2", "cl100k", "o200k", "none", r"(?<!x)\w+"])
@@ -1726,6 +2260,579 @@ def test_a_family_of_tokenizers_is_added_in_one_place(tmp_path, monkeypatch):
     assert np.load(tmp_path / "a.npy").tolist() == expected
 
 
+# ─── WordPiece ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# For vocabularies whose tokens are prefixes of each other, look like the prefix of continuing tokens, or are it.
+pieces = st.text("ab#é", min_size=1, max_size=5) | st.text("aé", min_size=1, max_size=9)
+prefixes = st.sampled_from(["##", "", "#", "a", "▁é"])
+
+
+def naive_wordpiece(word, vocab, prefix="##", unk=None, max_chars=100):
+    """The longest token, again and again; [unk] if there is none, or the word has too many characters."""
+    chars, tokens, start = word.decode("utf-8", "surrogateescape"), [], 0
+    while start < len(chars):
+        ends = (end for end in range(len(chars), start, -1) if (prefix if start else "") + chars[start:end] in vocab)
+        end = next(ends, 0)
+        if not end or len(chars) > max_chars:
+            return None if unk is None else [vocab[unk]]
+        tokens.append(vocab[(prefix if start else "") + chars[start:end]])
+        start = end
+    return tokens
+
+
+def wordpiece_model(tokens, prefix="##", unk=None, max_chars=100):
+    """What the tables are made of, and the vocabulary by token."""
+    vocab = {token: 3 * k for k, token in enumerate(tokens)}
+    by_id = {id: token.encode() for token, id in vocab.items()}
+    fields = {
+        "vocab": by_id,
+        "merges": None,
+        "kind": "wordpiece",
+        "alphabet": "characters",
+        "max_word_chars": max_chars,
+    }
+    return bpe.Model(**fields, unk_token=unk, subword_prefix=prefix), vocab
+
+
+def segmented(word, tables):
+    text, ids = bpe._with_padding(b"ab" + word + b"ab"), np.zeros(len(word) + 4, np.uint32)
+    n = bpe.segment_wordpiece(text, 2, len(word), tables, np.empty(0, np.uint64), ids, 1)
+    return None if n < 0 else ids[1 : 1 + n].tolist()
+
+
+@kernels
+@examples(300)
+@given(tokens=st.lists(pieces, min_size=1, max_size=12, unique=True), prefix=prefixes, data=st.data())
+def test_words_are_cut_as_by_the_naive_cutter(tokens, prefix, data):
+    begin = [token.removeprefix(prefix) for token in tokens]
+    with_prefix = [*tokens, *map(prefix.__add__, begin), *data.draw(st.sampled_from([[], [prefix]]))]
+    tokens = list(filter(None, dict.fromkeys(with_prefix)))
+    unk, most = data.draw(st.sampled_from([None, tokens[-1]])), data.draw(st.sampled_from([100, 100, 7]))
+    model, vocab = wordpiece_model(tokens, prefix, unk, most)
+    tables = bpe.wordpiece_tables(model)
+    made = st.lists(st.sampled_from(begin), min_size=1, max_size=9).map("".join).filter(bool)
+    word = data.draw(made.map(str.encode) | pieces.map(str.encode) | hostile_bytes.filter(bool))
+    assert segmented(word, tables) == naive_wordpiece(word, vocab, prefix, unk, most)
+
+
+@kernels
+@examples(100)
+@given(text=st.text("abcd", min_size=9, max_size=12), prefix=prefixes, source=st.randoms(use_true_random=False))
+def test_words_that_leave_long_tokens_are_cut_as_by_the_naive_cutter(text, prefix, source):
+    """A few tokens that nearly are parts of one text: where it leaves them, several short ones are certain at once."""
+
+    def part():
+        start = source.randrange(4)
+        return text[start : start + source.randint(4, 9)] + source.choice("abcde")
+
+    tokens = [*"abcd", *(prefix + c for c in "abcde"), *(source.choice([prefix, ""]) + part() for _ in range(4))]
+    model, vocab = wordpiece_model(dict.fromkeys(tokens), prefix)
+    tables = bpe.wordpiece_tables(model)
+    for word in (part() + part() for _ in range(20)):
+        assert segmented(word.encode(), tables) == naive_wordpiece(word.encode(), vocab, prefix)
+
+
+@kernels
+@pytest.mark.parametrize("prefix", ["##", "", "#", "a"])
+def test_words_are_cut_as_by_hugging_face(prefix):
+    source = random.Random(3)
+    tokens = {"[UNK]", *"abc", *(prefix + c for c in "ab")}
+    while len(tokens) < 300:
+        tokens.add(source.choice([prefix, ""]) + "".join(source.choices("aab#cé", k=source.randint(1, 7))))
+    model, vocab = wordpiece_model(sorted(tokens), prefix, "[UNK]", 40)
+    options = {"unk_token": "[UNK]", "continuing_subword_prefix": prefix, "max_input_chars_per_word": 40}
+    theirs, tables = tokenizers.models.WordPiece(vocab, **options), bpe.wordpiece_tables(model)
+    words = ["".join(source.choices("aaaabb#cé", k=source.randint(1, 45))) for _ in range(2000)]
+    for word in [*words, *tokens, "é" * 40, "a" * 40, "a" * 41]:
+        assert segmented(word.encode(), tables) == [token.id for token in theirs.tokenize(word)]
+
+
+@kernels
+def test_a_word_is_cut_in_linear_time():
+    """The greedy way looks at the rest of the word for each token: here some 10^10 steps."""
+    tokens = ["a" * 2000 + "b", *("##" + "a" * k for k in (1, 999)), "a"]
+    tables = bpe.wordpiece_tables(wordpiece_model(tokens, max_chars=1 << 30)[0])
+    assert len(segmented(b"a" * 999_001, tables)) == 1 + 1000 + 1 - 1
+    assert_linear(lambda n: segmented(b"a" * n, tables), 50_000)
+
+
+@kernels
+def test_lists_of_popped_tokens_take_no_more_than_the_vocabulary():
+    with within(60):  # 20,000 lists of up to 20,000 tokens would be 800 MB
+        tables = bpe.wordpiece_tables(wordpiece_model(["a" * 20_000 + "b", "a", "##a"], max_chars=1 << 30)[0])
+    assert segmented(b"a" * 20_000, tables) == [3] + [6] * 19_999
+
+
+def test_a_token_that_is_not_utf_8_is_refused():
+    model = bpe.Model({0: b"a", 7: b"\xffb"}, None, kind="wordpiece", subword_prefix="##")
+    with pytest.raises(bpe.InputError, match=r"token \[7\]"):
+        bpe.wordpiece_tables(model)
+
+
+def naive_likelihood(counts, n_symbols, min_frequency=1):
+    """Merge the pair of the greatest count(ab) / (count(a) count(b)). A symbol is its text and whether it continues."""
+    words = [[(char, i > 0) for i, char in enumerate(word.decode())] for word in counts]
+    first = sorted(
+        {(char, False) for word in words for char, _ in word} | set(itertools.chain(*words)), key=by_code_point
+    )
+    order, merges = {symbol: k for k, symbol in enumerate(first)}, []
+
+    def rank(symbol):
+        return symbol[0].encode(), -order[symbol]
+
+    while len(order) < n_symbols:
+        symbols, pairs = Counter(), Counter()
+        for word, count in zip(words, counts.values(), strict=True):
+            for symbol in word:
+                symbols[symbol] += count
+            for pair in itertools.pairwise(word):
+                pairs[pair] += count
+        scores = {
+            (a, b): (n / (float(symbols[a]) * float(symbols[b])), n, rank(a), rank(b))
+            for (a, b), n in pairs.items()
+            if n >= max(min_frequency, 1)
+        }
+        if not scores:
+            break
+        a, b = max(scores, key=scores.get)
+        made = a[0] + b[0], a[1]
+        order[made] = len(order)
+        merges.append((order[a], order[b], pairs[a, b]))
+        words = [joined(word, (a, b), made) for word in words]
+    return ["##" * continues + text for text, continues in order], merges
+
+
+def by_code_point(symbol):
+    return symbol[1], symbol[0]
+
+
+def joined(word, pair, made):
+    """Replace every occurrence of a pair of symbols, from left to right."""
+    out, i = [], 0
+    while i < len(word):
+        found = tuple(word[i : i + 2]) == pair
+        out.append(made if found else word[i])
+        i += 1 + found
+    return out
+
+
+def wordpiece_words(counts):
+    """Words over the characters of these words, in the order in which they come."""
+    alphabet = list(dict.fromkeys(itertools.chain.from_iterable(word.decode() for word in counts)))
+    symbols = [alphabet.index(char) for word in counts for char in word.decode()]
+    offsets = np.cumsum([0, *(len(word.decode()) for word in counts)])
+    counts = np.fromiter(counts.values(), np.int64, len(counts))
+    return bpe.Words(np.array(symbols, np.int32), offsets, counts, [char.encode() for char in alphabet])
+
+
+few_letters_of_words = st.sampled_from(["a", "ab", "aé", "abc", "abé中🙂", "abcdefghij"])
+counts_of_words = few_letters_of_words.flatmap(
+    lambda letters: st.dictionaries(
+        st.text(letters, min_size=1, max_size=30).map(str.encode), st.integers(1, 5) | st.integers(1, 2**40), min_size=1
+    )
+)
+
+
+@kernels
+@examples(200)
+@given(counts=counts_of_words, extra=st.integers(0, 60), least=st.integers(0, 4))
+def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
+    words = wordpiece_words(counts)
+    n_symbols = 2 * len(words.alphabet) + extra
+    learned = bpe.learn_wordpiece(words, n_symbols, min_frequency=least)
+    tokens, merges = naive_likelihood(counts, n_symbols, least)
+    assert [token.decode() for token in learned.tokens] == tokens
+    assert [(*pair, n) for pair, n in zip(learned.pairs.tolist(), learned.counts.tolist(), strict=True)] == merges
+
+
+@kernels
+@pytest.mark.parametrize("least", [1, 3])
+def test_tokens_by_likelihood_of_real_words_are_those_of_the_oracle(library, least):
+    counts = Counter(regex.findall(rb"[a-z]+|[A-Z]+", b"".join(path.read_bytes() for path in library[:20])))
+    counts = dict(counts.most_common(150 if BOUNDS_CHECKED else 800))
+    learned = bpe.learn_wordpiece(wordpiece_words(counts), 500, min_frequency=least)
+    assert [token.decode() for token in learned.tokens] == naive_likelihood(counts, 500, least)[0]
+
+
+def hugging_face_wordpiece(counts, vocab_size, prefix, min_frequency=0):
+    """The vocabulary of Hugging Face's trainer, {token: id}."""
+    model = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    options = {"continuing_subword_prefix": prefix, "min_frequency": min_frequency, "show_progress": False}
+    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=vocab_size, **options)
+    model.train_from_iterator(((word.decode() + " ") * n for word, n in counts.items()), trainer)
+    return model.get_vocab()
+
+
+def in_their_order(words, prefix, theirs):
+    """Words with the alphabet of beginnings and continuations in the order of Hugging Face's ids, which is random."""
+    marked, n_beginning = bpe._mark_continuing(words, prefix)
+    names = [prefix * (k >= n_beginning) + token for k, token in enumerate(marked.alphabet)]
+    order = sorted(range(len(names)), key=lambda k: theirs[names[k].decode()])
+    alphabet = [marked.alphabet[k] for k in order]
+    return marked._replace(symbols=np.argsort(order)[marked.symbols].astype(np.int32), alphabet=alphabet), n_beginning
+
+
+@pytest.mark.parametrize("prefix", ["##", "", "▁"])
+def test_the_vocabulary_is_that_of_hugging_faces_trainer(library, prefix, monkeypatch):
+    text = b" ".join(path.read_bytes() for path in library[:60]) + "é中文 ñandú Straße über".encode() * 3
+    counts = {word: n for word, n in Counter(text.split()).items() if b"#" not in word and word.decode().isprintable()}
+    theirs = hugging_face_wordpiece(counts, 2000, prefix)
+    words = wordpiece_words(counts)
+    ours = bpe.learn_wordpiece(words, 2000, score="count", prefix=prefix)
+    assert len(theirs.keys() ^ {token.decode() for token in ours.tokens}) <= 20  # of equal counts, in another order
+    marked = in_their_order(words, prefix.encode(), theirs)
+    monkeypatch.setattr(bpe, "_mark_continuing", lambda *_: marked)
+    ours = bpe.learn_wordpiece(words, 2000, score="count", prefix=prefix)
+    assert {token.decode(): id for id, token in enumerate(ours.tokens)} == theirs
+
+
+def test_the_minimum_of_hugging_faces_trainer():
+    counts = {b"roses": 1, b"are": 2, b"red": 1, b"is": 2, b"bird": 3, b"big": 3}
+    theirs = hugging_face_wordpiece(counts, 100, "##", min_frequency=3)
+    ours = bpe.learn_wordpiece(wordpiece_words(counts), 100, score="count", min_frequency=3)
+    assert {token.decode() for token in ours.tokens} == theirs.keys() and b"bi" in ours.tokens
+
+
+def test_text_that_looks_like_the_prefix_gives_a_token_once():
+    learned = bpe.learn_wordpiece(wordpiece_words({b"###": 3, b"a#": 1}), 8)
+    assert len(set(learned.tokens)) == len(learned.tokens) and b"##" in learned.tokens
+
+
+@pytest.mark.parametrize(
+    "counts, n_symbols, score, part",
+    [({b"ab": 1}, 9, "best", "score"), ({}, 9, "count", "no words"), ({}, 9, "likelihood", "no words")]
+    + [({b"abcd": 1}, 3, score, "the alphabet has 7") for score in ("count", "likelihood")],
+)
+def test_learning_wordpiece_refuses(counts, n_symbols, score, part):
+    with pytest.raises(bpe.InputError, match=part):
+        bpe.learn_wordpiece(wordpiece_words(counts), n_symbols, score=score)
+
+
+# ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def words_of_characters(counts):
+    """Words over the characters of some words, {str: count}, in code point order."""
+    alphabet = sorted(set().union(*counts))
+    number = {char: k for k, char in enumerate(alphabet)}
+    symbols = np.array([number[char] for word in counts for char in word], np.int32)
+    offsets = np.append(0, np.cumsum([len(word) for word in counts])).astype(np.int64)
+    return bpe.Words(symbols, offsets, np.array([*counts.values()], np.int64), [char.encode() for char in alphabet])
+
+
+def naive_paths(word, score_of, unk_score):
+    """All ways to cut a word, as (score, tokens), the best first; None is a character that is no token.
+
+    Of equal scores that goes first whose last token is longer, and then whose rest goes first.
+    """
+
+    def paths(start):
+        if start == len(word):
+            return [[]]
+        ends = [end for end in range(start + 1, len(word) + 1) if word[start:end] in score_of]
+        tokens = [word[start:end] for end in ends] + [None] * (start + 1 not in ends)
+        return [[token, *rest] for token in tokens for rest in paths(start + (1 if token is None else len(token)))]
+
+    def order(path):
+        sums = itertools.accumulate((unk_score if t is None else score_of[t] for t in path), initial=0.0)
+        sizes = [1 if t is None else len(t) for t in path]
+        return [(-total, -size) for total, size in reversed(list(zip([*sums][1:], sizes, strict=True)))]
+
+    found = sorted(((order(path), path) for path in paths(0)), key=lambda pair: pair[0])
+    return [(-order[0][0] if order else 0.0, path) for order, path in found]
+
+
+def unigram_model(score_of, dtype=np.float64, **options):
+    """A model of tokens and their scores, with <unk> as its first."""
+    vocab = {0: b"<unk>"} | {1 + k: token.encode() for k, token in enumerate(score_of)}
+    options = {"unk_token": "<unk>", "fuse_unk": True} | options
+    scores = np.array([-np.inf, *score_of.values()], dtype)
+    return bpe.Model(vocab, None, kind="unigram", scores=scores, **options)
+
+
+def cut(data, tables):
+    """The ids of a word, or the negative number that says why there are none."""
+    ids = np.empty(len(data) + 2, np.uint32)
+    n = bpe.segment_unigram(bpe._with_padding(data), 0, len(data), tables, np.empty(24, np.uint64), ids, 0)
+    return ids[:n].tolist() if n >= 0 else n
+
+
+def cut_text(data, tables):
+    """The ids of a text, cut at each ▁ as an encoder does it; and as one word."""
+    ids, text_sum, at = np.empty(len(data) + 2, np.uint32), np.zeros(3), 0
+    for word in re.findall(b"(?:\xe2\x96\x81)*(?:(?!\xe2\x96\x81)[\\s\\S])+|(?:\xe2\x96\x81)+", data):
+        text = bpe._with_padding(word)
+        n = bpe.segment_unigram(text, 0, len(word), tables, np.empty(24, np.uint64), ids, at)
+        if n == bpe.NOT_CERTAIN:
+            n = bpe.segment_unigram_behind(text, 0, len(word), tables, text_sum, ids, at)
+        at += n
+    assert bpe.add_scores(text_sum, tables, ids, at) < bpe.ROUND_LIMIT
+    whole, text_sum = np.empty(len(data) + 2, np.uint32), np.zeros(3)
+    n = bpe.segment_unigram_behind(bpe._with_padding(data), 0, len(data), tables, text_sum, whole, 0)
+    return ids[:at].tolist(), whole[:n].tolist()
+
+
+few_characters = st.text("aab▁é中🙂", min_size=1, max_size=4)
+equal_scores = st.integers(-4, -1).map(float) | st.floats(-20, 0)
+score_tables = st.dictionaries(few_characters, equal_scores, min_size=1, max_size=12)
+short_words = st.text("aab▁é中🙂", max_size=8)
+
+
+@kernels
+@given(score_tables, short_words)
+def test_paths_are_those_of_the_oracle(score_of, word):
+    model = unigram_model(score_of)
+    id_of = {None: 0} | {token: 1 + k for k, token in enumerate(score_of)}
+    paths = naive_paths(word, score_of, min(score_of.values()) - 10)
+    expected = [([id_of[token] for token in path], score) for score, path in paths]
+    tables = bpe.unigram_tables(dataclasses.replace(model, fuse_unk=False))
+    assert cut(word.encode(), tables) == expected[0][0]
+    for n in (1, 3, 50):
+        assert bpe.n_best_unigram(word.encode(), tables, n) == expected[:n]
+
+
+@kernels
+@given(score_tables, pattern_texts | short_words, st.booleans(), st.booleans())
+def test_unigram_is_that_of_hugging_face(score_of, text, byte_fallback, all_bytes):
+    byte_names = [f"<0x{byte:02X}>" for byte in range(256 if all_bytes else 0xC0)]
+    score_of |= dict.fromkeys(byte_names, -20.0) if byte_fallback else {}
+    model = unigram_model(score_of, byte_fallback=byte_fallback)
+    model.scores[0] = 0.0  # their <unk> is found in text
+    vocab = [(model.vocab[id].decode(), float(model.scores[id])) for id in model.vocab]
+    theirs = tokenizers.Tokenizer(tokenizers.models.Unigram(vocab, 0, byte_fallback))
+    for some in (text, f"<unk>{text}é<0x41>"):
+        assert cut(some.encode(), bpe.unigram_tables(model)) == theirs.encode(some).ids
+
+
+@kernels
+@given(hostile_bytes)
+def test_what_is_not_utf8_is_unknown_byte_by_byte(data):
+    byte_names = {f"<0x{byte:02X}>": -np.inf for byte in range(256)}
+    tables = bpe.unigram_tables(unigram_model({"é": -1.0} | byte_names, byte_fallback=True))
+    parts = data.decode("utf-8", "surrogateescape").encode("utf-8", "surrogateescape").split("é".encode())
+    expected = [id for part in parts for id in [1, *(2 + byte for byte in part)]][1:]
+    assert cut(data, tables) == expected
+
+
+def test_a_character_without_any_token_is_said():
+    assert cut(b"ab", bpe.unigram_tables(unigram_model({"a": -1.0}, unk_token=None))) == -1
+
+
+@kernels
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 2.0])
+def test_samples_are_distributed_as_they_should(alpha):
+    score_of = {"a": -1.0, "é": -2.5, "aé": -2.0, "éa": -3.0, "aéa": -4.0, "éaé": -5.5}
+    word, tables = "aéaéxa".encode(), bpe.unigram_tables(unigram_model(score_of))
+    paths = naive_paths("aéaéxa", score_of, -15.5)
+    names = {None: 0} | {token: 1 + k for k, token in enumerate(score_of)}
+    weights = np.exp([alpha * score for score, _ in paths])
+    expected = 20_000 * weights / weights.sum()
+    text, ids, state, seen = bpe._with_padding(word), np.empty(20, np.uint32), np.array([1], np.uint64), Counter()
+    for _ in range(20_000):
+        n = bpe.sample_unigram(text, 0, len(word), tables, alpha, state, ids, 0)
+        seen[tuple(ids[:n].tolist())] += 1
+    observed = np.array([seen[tuple(names[token] for token in path)] for _, path in paths])
+    assert observed.sum() == 20_000
+    kept, degrees = expected > 5, np.count_nonzero(expected > 5) - 1
+    chi_square = ((observed - expected)[kept] ** 2 / expected[kept]).sum()
+    assert chi_square < degrees + 4 * (2 * degrees) ** 0.5
+
+
+@pytest.mark.parametrize(
+    "scores, part",
+    [
+        (None, "needs the scores"),
+        (np.array([0.0, -1.0]), "2 scores, but ids up to 2"),
+        (np.array([0.0, np.nan, -1.0]), "the score of token 1 is not a number"),
+        (np.array([0.0, -1.0, np.inf]), "the score of token 2 is not a number"),
+        (np.full(3, -np.inf), "needs tokens with scores"),
+    ],
+)
+def test_scores_that_cannot_be_are_refused(scores, part):
+    model = SimpleNamespace(ordinary=[0, 1, 2], ids={}, scores=scores)
+    with pytest.raises(bpe.InputError, match=part):
+        bpe.unigram_tables(model)
+    with pytest.raises(bpe.InputError, match="n must be 1 or more"):
+        bpe.n_best_unigram(b"a", None, 0)
+
+
+def sentencepiece_model(text, folder, **options):
+    """A unigram model that SentencePiece has learnt from lines of text, and the same as ours."""
+    (folder / "text").write_text(text)
+    options = {"model_type": "unigram", "normalization_rule_name": "identity", "minloglevel": 2} | options
+    options |= {"bos_id": -1, "eos_id": -1, "max_sentence_length": 1 << 20, "num_threads": 1}
+    sentencepiece.SentencePieceTrainer.train(input=str(folder / "text"), model_prefix=str(folder / "m"), **options)
+    theirs = sentencepiece.SentencePieceProcessor(str(folder / "m.model"))
+    ids = range(theirs.get_piece_size())
+    scores = [theirs.get_score(i) if not theirs.is_byte(i) | theirs.is_unknown(i) else -np.inf for i in ids]
+    names = {theirs.id_to_piece(i): score for i, score in zip(ids, scores, strict=True)}
+    names = {name: -0.1 if name in options.get("user_defined_symbols", ()) else names[name] for name in names}
+    assert next(iter(names)) == "<unk>"
+    del names["<unk>"]
+    return theirs, unigram_model(names, np.float32, byte_fallback=options.get("byte_fallback", False))
+
+
+@pytest.fixture(scope="session", params=[False, True], ids=["unk", "bytes"])
+def sentencepieces(request, library, tmp_path_factory):
+    text = "".join(path.read_text("utf-8") for path in library[:60])
+    options = {"vocab_size": 1000, "byte_fallback": request.param, "user_defined_symbols": ["<x>", "self"]}
+    return sentencepiece_model(text, tmp_path_factory.mktemp("sp"), character_coverage=0.99, **options)
+
+
+@given(text=texts | pattern_texts | st.text("eé中 self_(<x>)", max_size=300))
+def test_ids_of_short_texts_are_those_of_sentencepiece(sentencepieces, text):
+    theirs, model = sentencepieces
+    text = text.replace("\0", "")  # which SentencePiece drops
+    data = theirs.normalize(text).encode()
+    by_words, whole = cut_text(data, bpe.unigram_tables(model))
+    assert by_words == whole == theirs.encode(text)
+
+
+def test_ids_of_long_texts_are_those_of_sentencepiece(sentencepieces, library):
+    theirs, model = sentencepieces
+    tables = bpe.unigram_tables(model)
+    for path in library[60:90]:
+        text = path.read_text("utf-8").replace("\n", " ")[:2000]
+        by_words, whole = cut_text(theirs.normalize(text).encode(), tables)
+        assert by_words == whole == theirs.encode(text)
+
+
+def naive_substrings(counts, longest):
+    """The substrings that occur twice or more, and are not always followed by one and the same character."""
+    found, followed = Counter(), {}
+    for number, (word, count) in enumerate(counts.items()):
+        for start in range(len(word)):
+            for end in range(start + 2, min(start + longest, len(word)) + 1):
+                found[word[start:end]] += count
+                behind = word[end] if end < len(word) else (number, start)
+                followed.setdefault(word[start:end], set()).add(behind)
+    ends = {word[k:] for word in counts for k in range(len(word))}
+    return {part: n for part, n in found.items() if n > 1 and (len(followed[part]) > 1 or part in ends)}
+
+
+character_counts = st.dictionaries(st.text("abé", min_size=1, max_size=12), st.integers(1, 4), min_size=1, max_size=12)
+wide_counts = st.dictionaries(st.text(min_size=1, max_size=9), st.integers(1, 9), min_size=1, max_size=12)
+
+
+@kernels
+@given(character_counts | wide_counts, st.integers(1, 17))
+def test_seeds_are_the_substrings_that_are_not_always_followed_by_one_character(counts, longest):
+    learner = bpe._UnigramLearner(words_of_characters(counts), 1000, longest)
+    seeds = naive_substrings(counts, longest)
+    a, ids = len(learner.words.alphabet), range(len(learner.sizes))
+    assert {learner.spell(id).decode() for id in ids[a:]} == set(seeds) and len(ids) == a + len(seeds)
+    weights = learner.probabilities[a:] / learner.probabilities[0]
+    first = max(sum(word.count(min("".join(counts))) * n for word, n in counts.items()), 0.5)
+    assert np.allclose(
+        weights * first, [len(part) * seeds[part] for part in map(bytes.decode, map(learner.spell, ids[a:]))]
+    )
+
+
+@kernels
+@given(character_counts, st.integers(0, 30))
+def test_expectations_are_those_of_the_oracle(counts, n_seeds):
+    learner = bpe._UnigramLearner(words_of_characters(counts), n_seeds, 5)
+    score_of = {learner.spell(id).decode(): score for id, score in enumerate(learner.scores)}
+    expected, best, likelihood = Counter(), Counter(), 0.0
+    for word, count in counts.items():
+        paths = naive_paths(word, score_of, 0.0)
+        weights = np.exp([score for score, _ in paths])
+        likelihood += count * np.log(weights.sum())
+        best.update({token: count * n for token, n in Counter(paths[0][1]).items()})
+        for weight, (_, path) in zip(weights, paths, strict=True):
+            for token in path:
+                expected[token] += count * weight / weights.sum()
+    found, likelihoods = zip(*learner.in_parts(bpe._expect, learner.probabilities), strict=True)
+    assert np.allclose(sum(found), [expected[token] for token in score_of]) and np.isclose(sum(likelihoods), likelihood)
+    found = sum(learner.in_parts(bpe._count_best, learner.scores))
+    assert np.isclose(found @ learner.scores, sum(n * score_of[token] for token, n in best.items()))
+
+
+@kernels
+@given(character_counts, st.integers(0, 30))
+def test_losses_are_those_of_the_oracle(counts, n_seeds):
+    learner = bpe._UnigramLearner(words_of_characters(counts), n_seeds, 5)
+    score_of = {learner.spell(id).decode(): score for id, score in enumerate(learner.scores)}
+    found = sum(learner.in_parts(bpe._count_best, learner.scores))
+    count_of, a = dict(zip(score_of, found, strict=True)), len(learner.words.alphabet)
+    losses = bpe._losses(learner.lattice, learner.sizes, a, learner.scores, found)
+    for token, loss in list(zip(score_of, losses, strict=True))[a:]:
+        n, total = count_of[token], found.sum()
+        score, path = naive_paths(token, {t: s for t, s in score_of.items() if t != token}, 0.0)[0]
+        if n == 0 or not np.isclose(score, score_of[token]):
+            assert np.isneginf(loss) == (n == 0 or score > score_of[token])
+        if not np.isneginf(loss):
+            after = sum(np.log((count_of[t] + n) / (total + n * (len(path) - 1))) for t in path)
+            assert np.isclose(loss, n * (np.log(n / total) - after))
+
+
+@kernels
+def test_words_of_any_length_have_a_likelihood():
+    source = random.Random(0)
+    counts = {"".join(source.choices("abcdefgh", k=5000)): 3, "a" * 3000: 1, "h": 2}
+    learner = bpe._UnigramLearner(words_of_characters(counts), 0, 4)
+    scores = dict(zip("abcdefgh", learner.scores, strict=True))
+    expected, likelihoods = zip(*learner.in_parts(bpe._expect, learner.probabilities), strict=True)
+    assert np.isclose(sum(likelihoods), sum(n * scores[char] for word, n in counts.items() for char in word))
+    assert np.allclose(sum(expected), [sum(n * word.count(char) for word, n in counts.items()) for char in "abcdefgh"])
+    learner = bpe._UnigramLearner(words_of_characters(counts), 1000, 4)
+    expected, _ = zip(*learner.in_parts(bpe._expect, learner.probabilities), strict=True)
+    assert np.isclose(sum(expected) @ learner.sizes, sum(len(word) * n for word, n in counts.items()))
+
+
+def text_counts(paths):
+    return Counter("▁" + word for path in paths for word in path.read_text("utf-8").split())
+
+
+def test_learning_unigram_is_that_of_sentencepiece(library, tmp_path):
+    """Not the same: what SentencePiece always finds before a space, such as "import", is none of its seeds."""
+    text = "".join(path.read_text("utf-8") for path in library[:60])
+    options = {"vocab_size": 2001, "character_coverage": 1.0, "split_by_unicode_script": False}
+    theirs, model = sentencepiece_model(text, tmp_path, split_by_number=False, **options)
+    learned = bpe.learn_unigram(words_of_characters(text_counts(library[:60])), 2000)
+    assert learned.likelihoods[-1] < 0 and (np.diff(learned.scores) <= 0).all()
+    assert {*learned.alphabet} < {*learned.tokens} and len({*learned.tokens}) == 2000
+    assert len({*learned.tokens} & {*model.vocab.values()}) > 0.65 * 2000
+    score_of = dict(zip(map(bytes.decode, learned.tokens), learned.scores.tolist(), strict=True))
+    ours = bpe.unigram_tables(unigram_model(score_of))
+    held_out = text_counts(library[60:90])
+    n_ours = sum(n * len(cut(word.encode(), ours)) for word, n in held_out.items())
+    n_theirs = sum(n * len(theirs.encode(word[1:])) for word, n in held_out.items())
+    assert n_ours < 1.005 * n_theirs
+
+
+def test_learning_unigram_does_not_depend_on_the_order_of_words(library):
+    counts = text_counts(library[:5])
+    shuffled = dict(random.Random(1).sample(list(counts.items()), len(counts)))
+    rounds = []
+    ours, other = (
+        bpe.learn_unigram(words_of_characters(c), 500, on_round=lambda *round: rounds.append(round))
+        for c in (counts, shuffled)
+    )
+    assert ours.tokens == other.tokens and np.allclose(ours.scores, other.scores)
+    assert len(rounds) == 2 * len(ours.likelihoods) and all(
+        a[0] > b[0] for a, b in itertools.pairwise(rounds[: len(rounds) // 2])
+    )
+
+
+@pytest.mark.parametrize(
+    "counts, options, part",
+    [
+        ({}, {}, "no words"),
+        ({"ab": 1}, {"n_symbols": 1}, "the alphabet has 2"),
+        ({"ab": 1}, {"max_piece_length": 0}, "must be 1 to 64"),
+        ({"ab": 1}, {"max_piece_length": 65}, "must be 1 to 64"),
+        ({"ab": 1}, {"shrinking_factor": 1.0}, "between 0 and 1"),
+        ({"ab": 1}, {"n_sub_iterations": 0}, "1 or more"),
+        ({"ab": 1}, {"seed_size": -1}, "seed_size is -1"),
+    ],
+)
+def test_learning_unigram_refuses(counts, options, part):
+    with pytest.raises(bpe.InputError, match=part):
+        bpe.learn_unigram(words_of_characters(counts), **{"n_symbols": 10} | options)
+
+
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -2392,7 +3499,7 @@ def test_training_does_not_depend_on_workers_or_blocks(library, monkeypatch):
 
 def test_curve_of_tokens_is_the_length_of_the_encoded_text(trained, library):
     encoded = sum(len(trained.tokenizer.encode(path.read_bytes())) for path in library[:200])
-    assert trained.merges.n_tokens[-1] == encoded and trained.merges.n_tokens[0] == trained.counted.n_bytes
+    assert trained.learned.n_tokens[-1] == encoded and trained.learned.n_tokens[0] == trained.counted.n_bytes
 
 
 def test_training_takes_several_patterns(library):
@@ -2409,6 +3516,88 @@ def test_no_text_is_refused(tmp_path, data):
     (tmp_path / "empty.txt").write_bytes(data)
     with pytest.raises(ValueError, match=r"no text to learn from in .*empty\.txt"):
         bpe.train_bpe(tmp_path / "empty.txt", 300, [END])
+
+
+# What a family can give back, and the steps it is trained with.
+FAMILIES = [
+    ({"model": "bpe", "alphabet": "characters", "byte_fallback": True}, True),
+    ({"model": "bpe", "alphabet": "characters", "mark": ""}, True),
+    ({"model": "bpe", "normalizer": ["nfc"]}, False),
+    ({"model": "unigram"}, True),
+    ({"model": "unigram", "byte_fallback": True, "coverage": 0.99}, True),
+    ({"model": "unigram", "alphabet": "bytes"}, True),
+    ({"model": "wordpiece"}, False),
+    ({"model": "wordpiece", "score": "count", "normalizer": ["bert"]}, False),
+    ({"model": "longest"}, True),
+    ({"model": "longest", "alphabet": "characters", "mark": "_"}, False),
+]
+
+
+@pytest.mark.parametrize("options, is_lossless", FAMILIES, ids=lambda value: str(value))
+def test_each_family_is_trained_saved_and_loaded_by_its_owner(library, tmp_path, options, is_lossless):
+    training = bpe.train(library[:20], 1000, [END], workers=1, **options)
+    ours, text = training.tokenizer, library[3].read_text()[:5000]
+    assert len(ours) == 1000 and str(training).startswith("read ")
+    ours.save(tmp_path)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for some in (text, f" two  spaces {END}{END} and é, 中文 ", "", "   ", "\n\n"):
+        ids = ours.encode(some)
+        assert ids == theirs.encode(some, add_special_tokens=False).ids
+        assert ids == bpe.Tokenizer.load(tmp_path).encode(some)
+        if is_lossless and (some == text or options.get("byte_fallback") or ours.model.alphabet == "bytes"):
+            assert ours.decode(ids) == some
+
+
+def test_characters_that_are_rare_are_unknown_or_bytes(library):
+    texts = {"coverage": 0.95, "workers": 1, "alphabet": "characters"}
+    unknown = bpe.train(library[:20], 800, unk_token="<?>", **texts).tokenizer
+    assert unknown.encode("中") == [unknown.token_to_id("<?>")] and "<?>" in unknown.special_tokens
+    fallback = bpe.train(library[:20], 800, byte_fallback=True, **texts).tokenizer
+    assert [fallback.id_to_token(id) for id in fallback.encode("中")] == [b"<0xE4>", b"<0xB8>", b"<0xAD>"]
+    assert fallback.decode(fallback.encode("中文 é")) == "中文 é"
+
+
+def test_a_mark_says_where_words_begin(library):
+    marked = bpe.train(library[:20], 600, model="longest", alphabet="characters", mark="_", workers=1).tokenizer
+    tokens = [marked.id_to_token(id).decode() for id in marked.encode("def  self.x\n return")]
+    assert "".join(tokens) == "_def_self.x_return" and marked.decode(marked.encode("def  self")) == "def self"
+
+
+@pytest.mark.parametrize("tie_break", ["bytes", "ids"])
+def test_going_on_from_a_model_is_to_train_in_one_go(library, tmp_path, tie_break):
+    options = {"tie_break": tie_break, "workers": 1}
+    small, large = (bpe.train(library[:20], size, [END], **options) for size in (500, 900))
+    small.tokenizer.save(tmp_path)
+    grown = bpe.train(library[:20], 900, from_=tmp_path, **options).tokenizer
+    assert (grown.vocab, grown.merges) == (large.tokenizer.vocab, large.tokenizer.merges)
+    across = bpe.train(library[:20], 600, from_=tmp_path, pattern=r"\S+(?: \S+){0,3}|\s+", **options).tokenizer
+    assert {id: across.vocab[id] for id in small.tokenizer.vocab} == small.tokenizer.vocab
+    assert any(b" " in token.strip() for token in across.vocab.values())
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"model": "bert"}, "no family of models is named 'bert'"),
+        ({"alphabet": "letters"}, "the alphabet is bytes or characters"),
+        ({"mark": "▁"}, "a mark goes with characters"),
+        ({"alphabet": "characters", "mark": "ab"}, "a mark is one character"),
+        ({"alphabet": "characters", "coverage": 0.0}, "coverage is more than 0"),
+        ({"coverage": 0.5}, "coverage and byte_fallback go with characters"),
+        ({"model": "wordpiece", "alphabet": "bytes"}, "a wordpiece is made of characters"),
+        ({"model": "wordpiece", "byte_fallback": True}, "byte_fallback is for bpe and unigram"),
+        ({"alphabet": "characters", "byte_fallback": True, "unk_token": "?!"}, "nothing is unknown"),
+        ({"model": "unigram", "tie_break": "ids"}, "tie_break='ids' is not for this kind"),
+        ({"score": "count"}, "score='count' is not for this kind"),
+        ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
+        ({"alphabet": "characters", "vocab_size": 20}, "different characters"),
+        ({"model": "unigram", "from_": "x"}, "there are merges to go on from in a BPE only"),
+        ({"from_": "no-such-model"}, "no such file"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(library, options, message):
+    with pytest.raises(bpe.InputError, match=message):
+        bpe.train(library[:3], **({"vocab_size": 1000, "workers": 1} | options))
 
 
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────────────────────────
