@@ -3301,7 +3301,8 @@ class Words(NamedTuple):
         text = _with_padding(self.symbols.astype(np.uint8))
         n = _decode_words(text, self.offsets, self.counts, code_points, offsets, totals)
         totals[SURROGATE_ESCAPE] = 0
-        frequent = np.argsort(-totals, kind="stable")[: np.count_nonzero(totals)]
+        seen = np.flatnonzero(totals)
+        frequent = seen[np.argsort(-totals[seen], kind="stable")]
         before = np.cumsum(totals[frequent]) - totals[frequent]
         frequent = frequent[(before < coverage * totals.sum()) | (coverage == 1)]
         kept = np.union1d(frequent, np.array([*map(ord, required)], np.int64))
@@ -3335,15 +3336,30 @@ def _decode_words(text, offsets, counts, code_points, decoded_offsets, totals):
     return n
 
 
+@kernel
+def _move_known(symbols, offsets, counts, part_offsets, part_counts):
+    """Move the symbols up over those that are -1, and write the parts of words between them; returns their number."""
+    n = n_parts = 0
+    for w in range(len(counts)):
+        is_known = False
+        for k in range(offsets[w], offsets[w + 1]):
+            was_known, is_known = is_known, symbols[k] >= 0
+            if is_known:
+                if not was_known:
+                    part_offsets[n_parts], part_counts[n_parts] = n, counts[w]
+                    n_parts += 1
+                symbols[n] = symbols[k]
+                n += 1
+    part_offsets[n_parts] = n
+    return n_parts
+
+
 def _split_at_unknown(symbols: np.ndarray, offsets: np.ndarray, counts: np.ndarray, alphabet: Sequence[bytes]) -> Words:
     """Make Words of some whose unknown symbols are -1: the parts between those, each with the count of its word."""
-    known = symbols >= 0
-    begins = np.append(True, ~known)[:-1]  # of a part, if it is known: behind an unknown one, or of a word
-    begins[offsets[:-1][np.diff(offsets) > 0]] = True
-    starts = np.flatnonzero(known & begins)
-    words = np.searchsorted(offsets, starts, side="right") - 1
-    n_before = np.append(0, np.cumsum(known))
-    return Words(symbols[known], n_before[np.append(starts, len(symbols))], counts[words], alphabet)
+    part_offsets, part_counts = np.empty((2, len(symbols) + 1), np.int64)
+    n_parts = _move_known(symbols, offsets, counts, part_offsets, part_counts)
+    part_offsets = part_offsets[: n_parts + 1].copy()
+    return Words(symbols[: part_offsets[-1]], part_offsets, part_counts[:n_parts].copy(), alphabet)
 
 
 class CorpusCounts(NamedTuple):

@@ -2047,7 +2047,7 @@ def test_the_exact_pattern_keeps_scripts_and_marks_apart():
     [
         ({"unk_token": "?"}, "unk_token '\\?' is not in the vocabulary"),
         ({"vocab": {0: b"a", 1: b"abc", 2: b"b"}}, "has the character 'c', which is no token"),
-        ({"scores": np.array([1.0])}, "1 scores, but ids up to 1"),
+        ({"scores": np.array([1.0])}, "id 1, has no score"),
         ({"scores": np.array([1.0, np.nan])}, "not all numbers|no number"),
     ],
 )
