@@ -8333,7 +8333,7 @@ class Tokenizer:
         >>> vocab = {b: bytes([b]) for b in range(256)} | {256: b"ab", 257: b"abab"}
         >>> tokenizer = Tokenizer(vocab, [(b"a", b"b"), (b"ab", b"ab")])
         >>> [tokenizer.sample("abab", 0.5, seed) for seed in range(3)]
-        [[97, 98, 256], [257], [97, 98, 256]]
+        [[256, 97, 98], [257], [257]]
         """
         kind = KINDS[self.model.kind]
         require(kind.sample, f"a {self.model.kind} has one way to cut a word: there is nothing to sample")
@@ -9087,7 +9087,7 @@ def _plan_training(
         require(
             coverage == 1 and not byte_fallback, "coverage and byte_fallback go with characters: bytes are all known"
         )
-        require(not family.subword_prefix, "a wordpiece is made of characters")
+        require(family.alphabet == "bytes", f"a model of the family {model} is made of characters")
         unk_token = None
     elif byte_fallback and family.kind != "unigram":  # which names an unknown token always
         require(family.kind == "bpe", "byte_fallback is for bpe and unigram")
@@ -9104,6 +9104,7 @@ def _plan_training(
         "byte_fallback": byte_fallback,
         "fuse_unk": by_characters and family.kind == "unigram",
         "subword_prefix": family.subword_prefix,
+        "max_word_chars": MAX_ID if model == "longest" else 100,
     }
     return _Plan(learner, fields, special_tokens, vocab_size, special_tokens_at, coverage, rules)
 
