@@ -1757,6 +1757,7 @@ class Pattern:
 
 PatternStep = str | Split | Metaspace
 PatternSource = PatternStep | Sequence[PatternStep]
+_LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
 NO_RULES = np.zeros((0, 3), bool)
 
 
@@ -1764,7 +1765,9 @@ def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
     """Look up the steps of a name in PATTERNS, and check others; a Split that isolates becomes its expression."""
     if isinstance(step, Split):
         require(step.behavior in BEHAVIORS, f"{step.behavior!r} is none of the behaviors {', '.join(BEHAVIORS)}")
-        return (step.regex,) if step.behavior == "isolated" else (step,)
+        if step.behavior != "isolated":
+            return (step,)
+        return (Split(step.regex) if _LIKE_A_NAME.fullmatch(step.regex) else step.regex,)
     if isinstance(step, Metaspace):
         scheme = step.prepend_scheme
         require(scheme in PREPEND_SCHEMES, f"{scheme!r} is none of the prepend schemes {', '.join(PREPEND_SCHEMES)}")
@@ -1772,6 +1775,8 @@ def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
         return (step,)
     require(isinstance(step, str), f"a step of a pattern is a str, Split or Metaspace, not {type(step).__name__}")
     steps = PATTERNS.get(step, step)
+    if steps is step and _LIKE_A_NAME.fullmatch(step):
+        raise InputError(f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular expression")
     return steps if type(steps) is tuple else (steps,)
 
 
@@ -1802,8 +1807,6 @@ def _chain_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
 def _compile_split(split: Split) -> _Stage:
     """Compile a Split by the `regex` package, which must accept its expression, and to a table if it can be."""
     source, rules = split.regex, split.rules()
-    if regex.fullmatch(r"[A-Za-z][A-Za-z\d_-]+", source):
-        raise InputError(f"no pattern is named {source!r}; there are {', '.join(PATTERNS)}, or a regular expression")
     try:
         compiled = regex.compile(source)
     except (regex.error, ValueError, OverflowError, RecursionError) as error:
@@ -2893,10 +2896,10 @@ def _flattened(steps: Iterable[dict], field: str) -> Iterator[dict]:
 class Pretokenizer:
     """Cut texts at special tokens, normalize what is between them, and cut that by all steps of a pattern but the last.
 
-    >>> pretokenizer = Pretokenizer(Pattern(["-", "gpt2"]), {"<|end|>": 7})
-    >>> text, spans, n_stretches = pretokenizer.prepare(_new_scan(), b"a-b<|end|>", np.array([10]))
-    >>> spans.tolist(), n_stretches
-    ([[0, 1, -2, 0], [1, 2, -1, 0], [2, 3, -1, 0], [3, 10, 7, 0]], 1)
+    >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
+    >>> text, spans, n_stretches = pretokenizer.prepare(_new_scan(), b"a b<|end|>", np.array([10]))
+    >>> text.tobytes()[:4], spans.tolist(), n_stretches
+    (b'_a_b', [[0, 4, -2, 0], [4, 11, 7, 0]], 1)
     """
 
     def __init__(
@@ -3298,7 +3301,8 @@ class Words(NamedTuple):
         text = _with_padding(self.symbols.astype(np.uint8))
         n = _decode_words(text, self.offsets, self.counts, code_points, offsets, totals)
         totals[SURROGATE_ESCAPE] = 0
-        frequent = np.argsort(-totals, kind="stable")[: np.count_nonzero(totals)]
+        seen = np.flatnonzero(totals)
+        frequent = seen[np.argsort(-totals[seen], kind="stable")]
         before = np.cumsum(totals[frequent]) - totals[frequent]
         frequent = frequent[(before < coverage * totals.sum()) | (coverage == 1)]
         kept = np.union1d(frequent, np.array([*map(ord, required)], np.int64))
@@ -3332,15 +3336,30 @@ def _decode_words(text, offsets, counts, code_points, decoded_offsets, totals):
     return n
 
 
+@kernel
+def _move_known(symbols, offsets, counts, part_offsets, part_counts):
+    """Move the symbols up over those that are -1, and write the parts of words between them; returns their number."""
+    n = n_parts = 0
+    for w in range(len(counts)):
+        is_known = False
+        for k in range(offsets[w], offsets[w + 1]):
+            was_known, is_known = is_known, symbols[k] >= 0
+            if is_known:
+                if not was_known:
+                    part_offsets[n_parts], part_counts[n_parts] = n, counts[w]
+                    n_parts += 1
+                symbols[n] = symbols[k]
+                n += 1
+    part_offsets[n_parts] = n
+    return n_parts
+
+
 def _split_at_unknown(symbols: np.ndarray, offsets: np.ndarray, counts: np.ndarray, alphabet: Sequence[bytes]) -> Words:
     """Make Words of some whose unknown symbols are -1: the parts between those, each with the count of its word."""
-    known = symbols >= 0
-    begins = np.append(True, ~known)[:-1]  # of a part, if it is known: behind an unknown one, or of a word
-    begins[offsets[:-1][np.diff(offsets) > 0]] = True
-    starts = np.flatnonzero(known & begins)
-    words = np.searchsorted(offsets, starts, side="right") - 1
-    n_before = np.append(0, np.cumsum(known))
-    return Words(symbols[known], n_before[np.append(starts, len(symbols))], counts[words], alphabet)
+    part_offsets, part_counts = np.empty((2, len(symbols) + 1), np.int64)
+    n_parts = _move_known(symbols, offsets, counts, part_offsets, part_counts)
+    part_offsets = part_offsets[: n_parts + 1].copy()
+    return Words(symbols[: part_offsets[-1]], part_offsets, part_counts[:n_parts].copy(), alphabet)
 
 
 class CorpusCounts(NamedTuple):
@@ -5129,11 +5148,13 @@ def _connected(pairs: Iterable[tuple[str, str]]) -> list[set[str]]:
     """Gather characters in sets, so that both of a pair are in the same one; the largest is the first."""
     set_of: dict[str, set[str]] = {}
     for left, right in pairs:
-        smaller, larger = sorted((set_of.get(left, {left}), set_of.get(right, {right})), key=len)
-        if smaller is not larger:
+        found, other = set_of.setdefault(left, {left}), set_of.setdefault(right, {right})
+        if found is not other:
+            larger, smaller = (found, other) if len(found) > len(other) else (other, found)
             larger |= smaller
-        set_of.update(dict.fromkeys(larger if len(smaller) == len(larger) == 1 else smaller, larger))
-    return sorted({id(found): found for found in set_of.values()}.values(), key=len, reverse=True)
+            set_of.update(dict.fromkeys(smaller, larger))
+    distinct = {id(found): found for found in set_of.values()}.values()
+    return sorted(distinct, key=lambda found: (-len(found), min(found)))
 
 
 def _write_set(characters: set[str], negated: bool = False) -> str:
@@ -7497,9 +7518,6 @@ def _write_pre_tokenizer(steps: tuple[PatternStep, ...]) -> tuple[dict, int]:
     return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}, 1
 
 
-_TYPES = {"BPE": "bpe", "WordPiece": "wordpiece", "Unigram": "unigram"}
-
-
 def _type_of(written: dict) -> object:
     """Tell the type of a "model" object; in files of before 2022 only its keys say it."""
     by_keys = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
@@ -7515,8 +7533,8 @@ def read_huggingface(data: dict, where: str) -> Model:
     written = data.get("model")
     check(isinstance(written, dict), "not a tokenizer.json: it has no model")
     kind = _type_of(written)
-    known = isinstance(kind, str) and _TYPES.get(kind) in KINDS
-    check(known, f"a model of type {kind!r} is not supported, only {', '.join(_TYPES)}")
+    known = isinstance(kind, str) and kind.lower() in KINDS
+    check(known, f"a model of type {kind!r} is not supported, only BPE, WordPiece and Unigram")
     check(kind != "BPE" or isinstance(written.get("merges"), list), "its BPE has no list of merges")
     for key in ("truncation", "padding"):
         check(not data.get(key), f"{key} is not supported: what it adds or takes away is not the text's")
@@ -7527,7 +7545,7 @@ def read_huggingface(data: dict, where: str) -> Model:
     check(post_processor is None or isinstance(post_processor, dict), "its post_processor is not an object")
     ids, flags = _read_added_tokens(data.get("added_tokens") or [], where)
     fields = _read_steps(data, parts, alphabet, where)
-    fields |= KINDS[_TYPES[kind]].read(written, list(ids), alphabet, where)
+    fields |= KINDS[kind.lower()].read(written, list(ids), alphabet, where)
     names = _token_names(written)
     special_tokens = _number_added(ids, names)
     for text, id in special_tokens.items():
@@ -7536,7 +7554,7 @@ def read_huggingface(data: dict, where: str) -> Model:
     check(len(set(ids.values())) == len(ids), "two added tokens have one id")
     fields |= {"special_tokens": special_tokens, "flags": flags, "post_processor": post_processor}
     with _blaming(where):
-        model = Model(**fields, kind=_TYPES[kind], alphabet=alphabet)
+        model = Model(**fields, kind=kind.lower(), alphabet=alphabet)
     if model.ignore_merges:
         for text in (text for text, flag in flags.items() if flag.single_word and text in names):
             # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
