@@ -7777,7 +7777,8 @@ def _sentencepiece_step(model: Model) -> dict | None:
         pattern.remove(Metaspace(MARK, "never"))
         normalizer = [_SPACES_TO_MARKS]
     inside = any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary)
-    free = [PATTERNS["none"]] + [_before(" "), _before(MARK)] * (not inside)  # which cut through no token
+    cuts = [Split(text, "merged_with_next") for text in (" ", MARK)] + [_before(" "), _before(MARK)]
+    free = [PATTERNS["none"]] + cuts * (not inside)  # which cut through no token
     if not normalizer or not all(step in free for step in pattern):
         return None
     if normalizer[0]["type"] == "SentencePiece":

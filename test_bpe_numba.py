@@ -56,6 +56,10 @@ import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
+from tokenizers import Regex
+from tokenizers import decoders as D
+from tokenizers import normalizers as N
+from tokenizers import pre_tokenizers as P
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
 import bpe_numba as bpe
@@ -2868,6 +2872,20 @@ def edited(folder, **changes):
     (folder / "tokenizer.json").write_text(json.dumps(data))
 
 
+# What a tokenizer.json may say, and what it does to a text.
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+NO_REGEX = BYTE_LEVEL | {"use_regex": False}
+NO_FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+
+
+def split_by(text, kind="Regex"):
+    return {"type": "Split", "pattern": {kind: text}, "behavior": "Isolated", "invert": False}
+
+
+def in_sequence(*parts):
+    return {"type": "Sequence", "pretokenizers": list(parts)}
+
+
 @pytest.mark.parametrize(
     "changes, part",
     [
@@ -2876,7 +2894,12 @@ def edited(folder, **changes):
         ({"model__type": "WordPiece"}, "WordPiece"),
         ({"model__byte_fallback": True}, "byte_fallback"),
         ({"model__dropout": 0.1}, "dropout"),
-        ({"normalizer": {"type": "NFC"}}, "normalizer.*NFC"),
+        ({"model__type": "WordLevel"}, "WordLevel"),
+        ({"normalizer": {"type": "ByteLevel"}}, "normalizer.*ByteLevel"),
+        ({"normalizer": {"type": "Sequence"}}, "without normalizers"),
+        ({"pre_tokenizer": in_sequence({"type": "ByteLevel"}, {"type": "Whitespace"})}, "not the last"),
+        ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "UnicodeScripts"),
+        ({"pre_tokenizer": None}, "decoder ByteLevel"),
         ({"pre_tokenizer": {"type": "Metaspace"}}, "Metaspace"),
         ({"decoder": {"type": "Metaspace"}}, "decoder.*Metaspace"),
         ({"truncation": {"max_length": 3}}, "truncation"),
@@ -2917,7 +2940,10 @@ def test_models_that_would_not_mean_the_same_are_refused(tokenizer, tmp_path, ch
         ("tokenizer.json", b'{"model": "\xff"}', "not UTF-8 at byte 11"),
         ("tokenizer.json", b"\0" * 5000, "neither"),
         ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15", "SentencePiece"),
-        ("vocab.txt", b"[PAD]\n[UNK]\n##s\n", "WordPiece"),
+        ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02", "SentencePiece"),
+        ("vocab.txt", b"[PAD]\n##s\n", "unk_token .*UNK.* not in the vocabulary"),
+        ("vocab.txt", b"[UNK]\n##s\n##s\n", "line 3: '##s' stands there twice"),
+        ("vocab.txt", b"[UNK]\n\xff\n", "not UTF-8"),
         ("tokenizer.model", b"IQ== 0\n", "does not say its pattern"),
         ("a.tiktoken", b"IQ== 0\nIg== 0\n", "line 2.*twice"),
         ("a.tiktoken", b"IQ== 0\nIQ== 1\n", "same bytes"),
@@ -2941,20 +2967,6 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path):
         file.truncate(1 << 30)
     with pytest.raises(ValueError, match="256 MB"):
         bpe.Tokenizer.load(tmp_path)
-
-
-# What a tokenizer.json may say, and what it does to a text.
-BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-NO_REGEX = BYTE_LEVEL | {"use_regex": False}
-NO_FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-
-
-def split_by(text, kind="Regex"):
-    return {"type": "Split", "pattern": {kind: text}, "behavior": "Isolated", "invert": False}
-
-
-def in_sequence(*parts):
-    return {"type": "Sequence", "pretokenizers": list(parts)}
 
 
 PRE_TOKENIZERS = [
@@ -3198,7 +3210,7 @@ def test_a_gpt2_folder_is_known_by_its_content(tokenizer, tmp_path):
             assert loaded.special_tokens == tokenizer.special_tokens
 
 
-@pytest.mark.parametrize("older, newer", list(itertools.permutations(bpe.FORMATS, 2)))
+@pytest.mark.parametrize("older, newer", list(itertools.permutations(["huggingface", "gpt2", "tiktoken"], 2)))
 def test_a_folder_holds_one_model(tokenizer, tmp_path, older, newer):
     other = bpe.Tokenizer(*bpe.train_bpe_from_counts({b"newest": 6, b" widest": 3}, 263, [END]), [END])
     for first, second, same in ((other, tokenizer, False), (tokenizer, tokenizer, True)):
@@ -3217,6 +3229,361 @@ def test_a_file_in_the_way_that_cannot_be_read_is_refused(tokenizer, tmp_path):
     with pytest.raises(bpe.InputError, match=r"tokenizer\.json"):
         tokenizer.save(tmp_path, "tiktoken")
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
+
+
+# Files as they are known: what makes the model, its normalizer, pre-tokenizer, decoder and special tokens.
+PIECES = ["<unk>", "<s>", "</s>"]
+BERT_PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+FALLBACK = [f"<0x{b:02X}>" for b in range(256)]
+LLAMA_DECODER = [D.Replace("▁", " "), D.ByteFallback(), D.Fuse(), D.Strip(" ", 1, 0)]
+BY_BYTES = {"initial_alphabet": ByteLevel.alphabet(), "special_tokens": [END]}
+NO_BYTES = {"limit_alphabet": 90, "special_tokens": PIECES}
+DEEPSEEK = [
+    Split(Regex(text), "isolated") for text in ("[\r\n]", r"\s?[A-Za-z]+", r"\s?[!-/:-~]+", r"\s+$", "[一-龥]+")
+]
+FAMOUS = {
+    "llama": ("BPE", N.Sequence([N.Prepend("▁"), N.Replace(" ", "▁")]), None, D.Sequence(LLAMA_DECODER), FALLBACK),
+    "mistral": ("BPE", None, P.Metaspace(prepend_scheme="first", split=False), D.Sequence(LLAMA_DECODER), FALLBACK),
+    "gemma": (
+        "BPE",
+        N.Replace(" ", "▁"),
+        Split(" ", "merged_with_previous"),
+        D.Sequence(LLAMA_DECODER[:3]),
+        FALLBACK,
+    ),
+    "albert": (
+        "Unigram",
+        N.Sequence([N.Replace("``", '"'), N.NFKD(), N.StripAccents(), N.Lowercase(), N.Replace(Regex(" {2,}"), " ")]),
+        P.Metaspace(),
+        D.Metaspace(),
+        PIECES,
+    ),
+    "t5": ("Unigram", N.Sequence([N.Nmt(), N.NFKC()]), Sequence([P.WhitespaceSplit(), P.Metaspace()]), None, PIECES),
+    "bert": ("WordPiece", N.BertNormalizer(), P.BertPreTokenizer(), D.WordPiece(), BERT_PIECES),
+    "cut": (
+        "WordPiece",
+        N.Strip(),
+        Sequence([P.Whitespace(), P.Punctuation("contiguous"), P.Digits(True), P.CharDelimiterSplit("x")]),
+        None,
+        BERT_PIECES,
+    ),
+    "qwen": (
+        "BPE",
+        N.NFC(),
+        Sequence([Split(Regex(bpe.PATTERNS["qwen2"]), "isolated"), ByteLevel(False, use_regex=False)]),
+        D.ByteLevel(),
+        [],
+    ),
+    "deepseek": (
+        "BPE",
+        None,
+        Sequence([*DEEPSEEK, P.Digits(True), ByteLevel(False, use_regex=False)]),
+        D.ByteLevel(),
+        [],
+    ),
+    "roberta": ("BPE", None, ByteLevel(True), D.ByteLevel(), []),
+    "neox": ("BPE", N.NFC(), ByteLevel(False), D.ByteLevel(), []),
+    "characters": ("BPE", N.NFD(), Split(Regex(r"\w+"), "contiguous"), D.BPEDecoder(), PIECES),
+}
+
+
+def famous(name, texts):
+    """A tokenizer of the `tokenizers` package, as such a model has it, trained on texts."""
+    kind, normalizer, pre_tokenizer, decoder, specials = FAMOUS[name]
+    unknown = {"BPE": {"unk_token": "<unk>", "fuse_unk": True}, "WordPiece": {"unk_token": "[UNK]"}, "Unigram": {}}[
+        kind
+    ]
+    options = {"special_tokens": specials or [END], "show_progress": False, "vocab_size": 1200}
+    if not specials:
+        unknown, options = {}, options | {"initial_alphabet": ByteLevel.alphabet()}
+    elif kind == "Unigram":
+        options["unk_token"] = "<unk>"
+    else:
+        options["limit_alphabet"] = 90
+    if specials == FALLBACK:
+        options["special_tokens"] = PIECES + FALLBACK
+    theirs = tokenizers.Tokenizer(getattr(tokenizers.models, kind)(**unknown))
+    theirs.pre_tokenizer = P.Metaspace() if specials == FALLBACK else pre_tokenizer
+    theirs.train_from_iterator(texts, getattr(tokenizers.trainers, f"{kind.replace('BPE', 'Bpe')}Trainer")(**options))
+    data = json.loads(theirs.to_str())
+    data["model"] |= {"byte_fallback": True} if specials == FALLBACK else {}
+    data["added_tokens"] = [token for token in data["added_tokens"] if not token["content"].startswith("<0x")]
+    theirs = tokenizers.Tokenizer.from_str(json.dumps(data))
+    for part, value in (("normalizer", normalizer), ("pre_tokenizer", pre_tokenizer), ("decoder", decoder)):
+        setattr(theirs, part, value)
+    return theirs
+
+
+@pytest.fixture(scope="session")
+def prose(library):
+    """Lines of text in which there are more letters than those of English."""
+    return "\n".join(path.read_text()[:3000] for path in library[:60]).split("\n") + ["naïve café", "中文 текст"] * 9
+
+
+# Texts in which what normalizers and pre-tokenizers look at is frequent.
+famous_texts = st.text("ab Éé\u0301ﬁ中12٣ \n\t.,'x▁<>#\u3000", max_size=40)
+famous_texts |= st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=40)
+
+
+@pytest.mark.parametrize("name", FAMOUS)
+def test_famous_tokenizers_mean_what_they_mean_there(name, prose, tmp_path_factory):
+    folder, theirs = tmp_path_factory.mktemp(name), famous(name, prose)
+    theirs.save(str(folder / "tokenizer.json"))
+    ours = bpe.Tokenizer.load(folder)
+    for older, newer in (("", "2"), ("2", "3")):
+        bpe.Tokenizer.load(folder / older).save(folder / newer, "huggingface")
+    again, theirs_again = bpe.Tokenizer.load(folder / "2"), tokenizers.Tokenizer.from_file(f"{folder}/2/tokenizer.json")
+    assert (folder / "2" / "tokenizer.json").read_bytes() == (folder / "3" / "tokenizer.json").read_bytes()
+    assert again.digest == ours.digest
+
+    @examples(60)
+    @given(text=famous_texts)
+    @example("\n".join(prose)[:20_000])
+    def equal(text):
+        expected = theirs.encode(text, add_special_tokens=False).ids
+        assert ours.encode(text) == again.encode(text) == list(ours.encode_iterable(text)) == expected
+        assert theirs_again.encode(text, add_special_tokens=False).ids == expected
+        assert ours.decode(expected) == theirs.decode(expected, skip_special_tokens=False)
+
+    equal()
+
+
+@pytest.mark.parametrize(
+    "name, changes, part",
+    [
+        ("llama", {"model__unk_token": "<x>"}, "unk_token '<x>' is not in the vocabulary"),
+        ("llama", {"model__end_of_word_suffix": "</w>"}, "end_of_word_suffix"),
+        ("llama", {"model__vocab": {"<unk>": 0, "a": 1}, "model__merges": []}, "<0x00>.*byte_fallback"),
+        ("mistral", {"model__vocab": {"<unk>": 0}, "model__merges": [], "model__byte_fallback": False}, "mark '▁'"),
+        ("albert", {"model__vocab": [["<unk>", "0"]]}, "not a token and its score"),
+        ("albert", {"model__vocab": [["<unk>", float("nan")]]}, "not a token and its score"),
+        ("albert", {"model__vocab": [["<unk>", float("-inf")]]}, "not a token and its score"),
+        ("albert", {"model__vocab": {"<unk>": 0}}, "list of tokens and scores"),
+        ("albert", {"model__unk_id": 5000}, "unk_id 5000"),
+        ("albert", {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "Precompiled"),
+        ("albert", {"decoder": {"type": "CTC"}}, "CTC"),
+        ("albert", {"pre_tokenizer": BYTE_LEVEL}, "Unigram with ByteLevel"),
+        ("bert", {"pre_tokenizer": BYTE_LEVEL, "decoder": None}, "ByteLevel with WordPiece"),
+        ("bert", {"model__vocab": ["a"]}, "object of tokens and ids"),
+        ("bert", {"model__max_input_chars_per_word": "100"}, "max_input_chars_per_word"),
+        ("bert", {"model__unk_token": None}, "unk_token"),
+        ("bert", {"added_tokens": [], "model__vocab": {"a": 0}}, "unk_token '.UNK.' is not in the vocabulary"),
+    ],
+)
+def test_parts_of_other_families_that_cannot_be_are_named(name, changes, part, prose, tmp_path):
+    famous(name, prose[:300]).save(str(tmp_path / "tokenizer.json"))
+    edited(tmp_path, **{"added_tokens": []} | changes)
+    with pytest.raises(bpe.InputError, match=part) as raised:
+        bpe.Tokenizer.load(tmp_path)
+    assert str(tmp_path) in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_type_that_is_not_written_is_told_by_its_fields(prose, tmp_path):
+    for name in ("llama", "albert", "bert"):
+        theirs = famous(name, prose[:300])
+        theirs.save(str(tmp_path / "tokenizer.json"))
+        data = json.loads(theirs.to_str())
+        del data["model"]["type"]
+        (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+        assert bpe.Tokenizer.load(tmp_path).encode("an end") == theirs.encode("an end", add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("name", ["llama", "albert", "bert"])
+@pytest.mark.parametrize("format", ["gpt2", "tiktoken"])
+def test_formats_of_bytes_refuse_other_families(name, format, prose, tmp_path):
+    famous(name, prose[:300]).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(bpe.InputError, match=r"characters|kind"):
+        bpe.Tokenizer.load(tmp_path).save(tmp_path / "b", format)
+
+
+def trained_there(folder, prose, **options):
+    """A model trained by the `sentencepiece` package, and its file."""
+    (folder / "prose.txt").write_text("\n".join(prose))
+    options = {"vocab_size": 600, "character_coverage": 0.999, "hard_vocab_limit": False, "minloglevel": 2} | options
+    prefix = str(folder / "m")
+    sentencepiece.SentencePieceTrainer.train(input=str(folder / "prose.txt"), model_prefix=prefix, **options)
+    return sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model"), folder / "m.model"
+
+
+LLAMA = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True}
+SENTENCEPIECE = [
+    {"model_type": "bpe", **LLAMA},
+    {"model_type": "bpe"},
+    {"model_type": "bpe", "add_dummy_prefix": False, "split_by_whitespace": False},
+    {"model_type": "bpe", "treat_whitespace_as_suffix": True},
+    {"model_type": "bpe", "normalization_rule_name": "nmt_nfkc_cf", "pad_id": 3},
+    {"model_type": "unigram"},
+    {"model_type": "unigram", **LLAMA},
+    {"model_type": "unigram", "normalization_rule_name": "identity", "add_dummy_prefix": False},
+]
+
+
+@pytest.mark.parametrize("options", SENTENCEPIECE)
+def test_sentencepiece_models_mean_what_they_mean_there(options, prose, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sp")
+    theirs, file = trained_there(folder, prose, **options)
+    ours = bpe.Tokenizer.load(file)
+    ours.save(folder / "again", "sentencepiece")
+    again = sentencepiece.SentencePieceProcessor(model_file=str(folder / "again" / "tokenizer.model"))
+    assert bpe.Tokenizer.load(folder / "again").digest == ours.digest
+    assert [again.bos_id(), again.unk_id(), again.pad_id()] == [theirs.bos_id(), theirs.unk_id(), theirs.pad_id()]
+
+    @examples(60)
+    @given(text=famous_texts)
+    @example("\n".join(prose)[:20_000])
+    @example("<0x0A> <s> é <unk>")
+    def equal(text):
+        expected = theirs.encode(text)
+        assert ours.encode_ordinary(text) == again.encode(text) == expected
+        if theirs.unk_id() not in expected and not options.get("treat_whitespace_as_suffix"):
+            assert ours.decode(expected) == theirs.decode(expected)
+
+    equal()
+
+
+def test_a_sentencepiece_model_finds_its_own_symbols_first(prose, tmp_path):
+    for kind in ("bpe", "unigram"):
+        symbols = ["<a>", "def", "e▁x"]
+        theirs, file = trained_there(tmp_path, prose, model_type=kind, user_defined_symbols=symbols)
+        ours = bpe.Tokenizer.load(file)
+        for text in ("<a>", "a def <a> b", "the x def", "xdefx <a><a>", " <s>"):
+            assert ours.encode(text, symbols) == theirs.encode(text)
+        ours.save(tmp_path / kind, "sentencepiece")
+        again = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / kind / "tokenizer.model"))
+        assert again.encode("xdefx <a><a> the") == theirs.encode("xdefx <a><a> the")
+
+
+def test_a_llama_model_becomes_the_tokenizer_json_that_is_known(prose, tmp_path):
+    theirs, file = trained_there(tmp_path, prose, model_type="bpe", **LLAMA)
+    bpe.Tokenizer.load(file).save(tmp_path / "hf")
+    data = json.loads((tmp_path / "hf" / "tokenizer.json").read_text())
+    known = tokenizers.Tokenizer(tokenizers.models.BPE())
+    known.normalizer, known.decoder = FAMOUS["llama"][1], FAMOUS["llama"][3]
+    assert data["normalizer"] == json.loads(known.to_str())["normalizer"] and data["pre_tokenizer"] is None
+    assert data["decoder"] == json.loads(known.to_str())["decoder"]
+    converted = tokenizers.Tokenizer.from_file(f"{tmp_path}/hf/tokenizer.json")
+    for text in ("", "  two  words", "\n".join(prose)[:20_000], "é 🙂 ▁"):
+        assert converted.encode(text, add_special_tokens=False).ids == theirs.encode(text)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_models_that_hugging_face_runs_otherwise_are_written_with_a_warning(kind, prose, tmp_path):
+    theirs, file = trained_there(tmp_path, prose, model_type=kind)
+    with pytest.warns(UserWarning, match="some ids may differ"):
+        bpe.Tokenizer.load(file).save(tmp_path / "hf")
+    converted = tokenizers.Tokenizer.from_file(f"{tmp_path}/hf/tokenizer.json")
+    for text in ("", "  two  words ", " ".join(prose[:100]), "café ﬁ ２"):
+        assert converted.encode(text, add_special_tokens=False).ids == theirs.encode(text)
+
+
+def test_our_own_models_with_marks_become_sentencepiece_models(prose, tmp_path):
+    (tmp_path / "prose.txt").write_text("\n".join(prose))
+    words = bpe.Split(" ", "merged_with_next")
+    for options in ({"model": "unigram"}, {"alphabet": "characters", "byte_fallback": True, "coverage": 0.99}):
+        ours = bpe.train(tmp_path / "prose.txt", 700, workers=1, progress=False, pattern=words, **options).tokenizer
+        ours.save(tmp_path / "sp", "sentencepiece")
+        theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "sp" / "tokenizer.model"))
+        for text in ("", "  two  words ", "\n".join(prose)[:20_000], "é 🙂 ▁"):
+            assert theirs.encode(text) == ours.encode(text)
+    ours = bpe.train(tmp_path / "prose.txt", 700, model="unigram", workers=1, progress=False).tokenizer
+    with pytest.raises(bpe.InputError, match="its pattern"):
+        ours.save(tmp_path / "sp", "sentencepiece")
+
+
+def test_sentencepiece_models_that_cannot_be_are_refused(prose, tmp_path):
+    _, file = trained_there(tmp_path, prose, model_type="unigram")
+    whole = file.read_bytes()
+    for size in (2, 3, 100, len(whole) // 3, len(whole) - 1000):
+        file.write_bytes(whole[:size])
+        with pytest.raises(bpe.InputError, match=r"m\.model: .*cut off"):
+            bpe.Tokenizer.load(file)
+    proto = sentencepiece_model_pb2.ModelProto.FromString(whole)
+    for change, part in (
+        (lambda p: setattr(p.trainer_spec, "model_type", 3), "words"),
+        (lambda p: setattr(p.pieces[9], "type", 5), "unused"),
+        (lambda p: setattr(p.pieces[9], "score", float("nan")), "no number"),
+        (lambda p: setattr(p.pieces[0], "type", 1), "0 tokens for what is unknown"),
+        (lambda p: setattr(p.trainer_spec, "byte_fallback", True), "<0x00>"),
+        (lambda p: setattr(p.normalizer_spec, "precompiled_charsmap", b"\4\0\0\0ab"), "charsmap"),
+        (lambda p: setattr(p.denormalizer_spec, "precompiled_charsmap", b"a"), "denormalizer"),
+        (lambda p: p.ClearField("normalizer_spec"), "cut off"),
+    ):
+        changed = sentencepiece_model_pb2.ModelProto()
+        changed.CopyFrom(proto)
+        change(changed)
+        file.write_bytes(changed.SerializeToString())
+        with pytest.raises(bpe.InputError, match=rf"m\.model: .*{part}"):
+            bpe.Tokenizer.load(file)
+
+
+def test_without_protobuf_both_packages_are_named(prose, tmp_path, monkeypatch):
+    _, file = trained_there(tmp_path, prose, model_type="bpe")
+    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
+    with pytest.raises(bpe.InputError, match="pip install sentencepiece protobuf"):
+        bpe.Tokenizer.load(file)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_a_vocabulary_of_bert_is_known_by_its_content(lowercase, prose, tmp_path):
+    trained = tokenizers.BertWordPieceTokenizer(lowercase=lowercase)
+    trained.train_from_iterator(prose, vocab_size=800, show_progress=False)
+    trained.save_model(str(tmp_path))
+    theirs = tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=lowercase)
+    ours = bpe.Tokenizer.load(tmp_path)
+    for format in ("huggingface", "bert"):
+        ours.save(tmp_path / format, format)
+        again = bpe.Tokenizer.load(tmp_path / format)
+        assert again.digest == ours.digest
+        for text in (*prose[:50], "Élan VITAL 中文 [MASK]", "x" * 101, "[CLS] a"):
+            expected = theirs.encode(text, add_special_tokens=False).ids
+            assert again.encode(text) == ours.encode(text) == expected
+            assert again.decode(expected) == theirs.decode(expected, skip_special_tokens=False)
+    assert (tmp_path / "bert" / "vocab.txt").read_bytes() == (tmp_path / "vocab.txt").read_bytes()
+    from_json = tokenizers.Tokenizer.from_file(str(tmp_path / "huggingface" / "tokenizer.json"))
+    assert from_json.encode("a b").ids == theirs.encode("a b").ids  # [CLS] and [SEP], too
+
+
+def test_what_a_vocab_txt_cannot_say_is_refused(prose, tmp_path):
+    famous("bert", prose[:300]).save(str(tmp_path / "tokenizer.json"))
+    model = bpe.Tokenizer.load(tmp_path).model
+    bpe.save_model(model, tmp_path / "good", "bert")
+    changes = [{"subword_prefix": "@@"}, {"max_word_chars": 7}, {"pattern": "whitespace"}, {"normalizer": []}]
+    for change in [*changes, {"vocab": model.vocab | {5000: b"late "}}, {"special_tokens": {"[UNK]": 1}}]:
+        with pytest.raises(bpe.InputError, match=rf"vocab\.txt cannot say the {next(iter(change))}"):
+            bpe.save_model(dataclasses.replace(model, **change), tmp_path / "bad", "bert")
+
+
+def test_the_config_beside_a_vocabulary_says_its_case(prose, tmp_path):
+    (tmp_path / "vocab.txt").write_text("[UNK]\nA\na\n##b\n")
+    assert bpe.Tokenizer.load(tmp_path).encode("A ab") == [1, 2, 3]
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    assert bpe.Tokenizer.load(tmp_path).encode("A ab") == [2, 2, 3]
+
+
+def test_a_folder_holds_one_model_of_any_family(prose, tmp_path):
+    _, file = trained_there(tmp_path, prose, model_type="bpe", **LLAMA)
+    llama, folder = bpe.Tokenizer.load(file), tmp_path / "folder"
+    famous("bert", prose[:300]).save(str(tmp_path / "tokenizer.json"))
+    bert = bpe.Tokenizer.load(tmp_path / "tokenizer.json")
+    for model, format, files in (
+        (llama, "sentencepiece", {"tokenizer.model"}),
+        (llama, "huggingface", {"tokenizer.model", *bpe.FORMATS["huggingface"].files}),
+        (bert, "bert", {"vocab.txt", "tokenizer_config.json"}),
+        (bert, "huggingface", {"vocab.txt", *bpe.FORMATS["huggingface"].files}),
+        (llama, "sentencepiece", {"tokenizer.model"}),
+    ):
+        model.save(folder, format)
+        assert {path.name for path in folder.iterdir()} == files
+        assert bpe.Tokenizer.load(folder).encode("the end") == model.encode("the end")
+
+
+def test_longest_match_over_bytes_is_a_wordpiece_there(prose, tmp_path):
+    vocab = BYTE_VOCAB | {256: b"the", 257: b" the", 258: "é".encode(), 259: b"th"}
+    model = bpe.Model(vocab, None, kind="wordpiece", max_word_chars=1 << 24)
+    bpe.save_model(model, tmp_path)
+    theirs, ours = tokenizers.Tokenizer.from_file(f"{tmp_path}/tokenizer.json"), bpe.Tokenizer.load(tmp_path)
+    for text in prose[:50]:
+        assert ours.encode(text) == theirs.encode(text).ids
 
 
 def test_many_added_tokens_load_in_linear_time(trained, tmp_path):
