@@ -3244,13 +3244,7 @@ DEEPSEEK = [
 FAMOUS = {
     "llama": ("BPE", N.Sequence([N.Prepend("▁"), N.Replace(" ", "▁")]), None, D.Sequence(LLAMA_DECODER), FALLBACK),
     "mistral": ("BPE", None, P.Metaspace(prepend_scheme="first", split=False), D.Sequence(LLAMA_DECODER), FALLBACK),
-    "gemma": (
-        "BPE",
-        N.Replace(" ", "▁"),
-        Split(" ", "merged_with_previous"),
-        D.Sequence(LLAMA_DECODER[:3]),
-        FALLBACK,
-    ),
+    "gemma": ("BPE", N.Replace(" ", "▁"), Split(" ", "merged_with_previous"), D.Sequence(LLAMA_DECODER[:3]), FALLBACK),
     "albert": (
         "Unigram",
         N.Sequence([N.Replace("``", '"'), N.NFKD(), N.StripAccents(), N.Lowercase(), N.Replace(Regex(" {2,}"), " ")]),
