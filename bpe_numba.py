@@ -1,4 +1,4 @@
-"""Train and run byte-pair-encoding (BPE) tokenizers, with kernels compiled by Numba.
+"""Train and run subword tokenizers, BPE, WordPiece and Unigram, with kernels compiled by Numba.
 
     python bpe_numba.py train                                    # on the Python standard library's own sources
     python bpe_numba.py train corpus.txt --vocab-size 32000 --special-token "<|endoftext|>" --out model
@@ -16,11 +16,12 @@ What the words mean here
     document        a text on its own: a file, a line of a .jsonl, or what lies between two special tokens
     pretoken        a piece of a document that the pattern cuts out; no token reaches across its ends
     word            a pretoken as a sequence of symbols, with the count of its occurrences
-    symbol          a number for a string of bytes while learning: 0 to 255 are the single bytes
+    symbol          a number for a string of bytes while learning; the first are an alphabet: bytes, or characters
     pair            two neighbouring symbols of a word
     merge           a pair that became one symbol; its rank is its number in the list of merges
     token, id       an entry of the vocabulary, as bytes, and its number
     special token   a token that is found in a text as it is: never split, never merged, never learnt from
+    family, kind    of models: how a vocabulary is learnt, and how words are cut by it
 
 and the letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs or spans, T texts.
 
@@ -38,7 +39,7 @@ The way of the data, which is the order of the sections
     Encoding        words -> ids, by kernels with a cache; ids -> bytes
     WordPiece       words -> the longest tokens; Words -> such tokens, by likelihood or by count
     Unigram         Words -> tokens with probabilities; words -> ids by the most probable path
-    Formats         a Model <-> the files of Hugging Face, GPT-2 and tiktoken
+    Formats         a Model <-> the files of Hugging Face, GPT-2, tiktoken, SentencePiece and BERT
     Tokenizer       text -> ids -> text
     Token files     files of text -> files of token ids, by many workers, and back
     Training        files -> a tokenizer, in one call
@@ -8042,11 +8043,12 @@ class _Thread:
 
     def __init__(self, tables: object, pretokenizer: Pretokenizer, cache_size: int):
         pooled = max(16 * cache_size, 1 << 16)
+        self.scan = _new_scan()
         self.workspace = _Workspace(
             tables,
             pretokenizer.pattern.last_tables,
             pretokenizer.special,
-            _new_scan(),
+            self.scan,
             np.empty((3, 2 * MAX_ENDS + 16), np.uint64),
             np.empty(MAX_LINEAR_MERGE, np.uint64),
             _new_word_table(min(CACHE_WORDS, cache_size), pooled),
@@ -8303,7 +8305,7 @@ class Tokenizer:
                 ids = thread.room(len(data))
                 n = thread.encode_texts(thread.workspace, data, stops, ids, id_stops)
             else:
-                text, spans, _ = pretokenizer.prepare(_new_scan(), data, stops, begins)
+                text, spans, _ = pretokenizer.prepare(thread.scan, data, stops, begins)
                 ids = thread.room(len(text))
                 n = _encode_spans(thread.workspace, text, spans, ids, id_stops)
             if n >= 0:
@@ -9252,7 +9254,7 @@ def _decode_command(model: str, tokens: str, **options) -> None:
 def _convert_command(model: str, *, to: str, out: str, **options) -> None:
     """Write a model in another format.
 
-    to   the format: huggingface, gpt2 or tiktoken
+    to   the format: huggingface, gpt2, tiktoken, sentencepiece or bert
     out  folder to write
     """
     tokenizer = call_with(_load_model, model, **options)
@@ -9293,7 +9295,7 @@ def _add_argument(parser: argparse.ArgumentParser, parameter: inspect.Parameter,
 
 def _make_parser() -> argparse.ArgumentParser:
     """Make the parser of the command line from the signatures and docstrings of _COMMANDS."""
-    parser = argparse.ArgumentParser(prog="bpe_numba", description="Train and run byte-level BPE tokenizers.")
+    parser = argparse.ArgumentParser(prog="bpe_numba", description="Train and run subword tokenizers.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (run, *callees) in _COMMANDS.items():
