@@ -1748,7 +1748,7 @@ class Pattern:
         return text, _join_spans(text, spans, self.last_tables) if before else spans
 
     def split(self, data: bytes) -> list[bytes]:
-        """Cut bytes into pretokens."""
+        """Cut bytes into pretokens, without those that are dropped."""
         scan = _new_scan()
         text, spans = self.refine(scan, _with_padding(data), np.array([[0, len(data), BEGINS, 0]]))
         spans = _refine(scan, text, spans, self.last_tables, NO_RULES)
