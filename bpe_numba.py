@@ -8883,6 +8883,7 @@ class _Plan:
         if scores is not None:
             score_of = dict(zip(learned.tokens, scores.tolist(), strict=True))
             scores = np.array([score_of.get(vocab[id], 0.0) for id in range(len(vocab))])
+        merges = merges if self.fields["kind"] == "bpe" else None  # the longest match does not need them
         return Model(vocab, merges, self.special_tokens, scores=scores, **self.fields)
 
 

@@ -3893,19 +3893,58 @@ FAMILIES = [
 ]
 
 
-@pytest.mark.parametrize("options, is_lossless", FAMILIES, ids=lambda value: str(value))
-def test_each_family_is_trained_saved_and_loaded_by_its_owner(library, tmp_path, options, is_lossless):
-    training = bpe.train(library[:20], 1000, [END], workers=1, **options)
+@pytest.fixture(scope="session", params=FAMILIES, ids=lambda family: " ".join(map(str, family[0].values())))
+def family(request, library):
+    """A training of each family; and whether text comes back."""
+    options, is_lossless = request.param
+    return bpe.train(library[:20], 1000, [END], workers=1, **options), is_lossless
+
+
+def test_each_family_is_trained_saved_and_loaded_by_its_owner(family, library, tmp_path):
+    training, is_lossless = family
     ours, text = training.tokenizer, library[3].read_text()[:5000]
     assert len(ours) == 1000 and str(training).startswith("read ")
     ours.save(tmp_path)
-    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    theirs, loaded = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")), bpe.Tokenizer.load(tmp_path)
+    assert loaded.digest == ours.digest
+    knows_all = ours.model.alphabet == "bytes" or ours.model.byte_fallback
     for some in (text, f" two  spaces {END}{END} and é, 中文 ", "", "   ", "\n\n"):
         ids = ours.encode(some)
-        assert ids == theirs.encode(some, add_special_tokens=False).ids
-        assert ids == bpe.Tokenizer.load(tmp_path).encode(some)
-        if is_lossless and (some == text or options.get("byte_fallback") or ours.model.alphabet == "bytes"):
+        assert ids == theirs.encode(some, add_special_tokens=False).ids == loaded.encode(some)
+        if is_lossless and (some == text or knows_all):
             assert ours.decode(ids) == some
+
+
+def test_each_family_encodes_files_and_chunks_as_texts(family, tmp_path, monkeypatch):
+    ours, source = family[0].tokenizer, random.Random(7)
+    text = "".join(
+        source.choices(["the ", "def", END, " ", "\n", "é中", "e\u0301", "1234", "  ", " some words"], k=3000)
+    )
+    (tmp_path / "a.txt").write_text(text)
+    expected = ours.encode(text)
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", 700)
+    bpe.encode_files(ours, tmp_path / "a.txt", tmp_path / "a.npy", workers=2)
+    assert np.load(tmp_path / "a.npy").tolist() == expected
+    assert list(ours.encode_iterable([text[k : k + 99] for k in range(0, len(text), 99)])) == expected
+    assert pickle.loads(pickle.dumps(ours)).encode_batch([text] * 3) == [expected] * 3
+
+
+def test_each_family_samples_what_it_can(family):
+    ours, text = family[0].tokenizer, f"def sample(self):{END} return self.words"
+    if ours.model.kind == "wordpiece":
+        with pytest.raises(bpe.InputError, match="one way to cut"):
+            ours.sample(text)
+        return
+    assert len({tuple(ours.sample(text, 0.5, seed)) for seed in range(20)}) > 5
+    assert all(ours.decode(ours.sample(text, 0.5, seed)) == ours.decode(ours.encode(text)) for seed in range(20))
+    if ours.model.kind == "bpe":
+        assert ours.sample(text, 0) == ours.encode(text)
+        with pytest.raises(bpe.InputError, match="no scores"):
+            ours.n_best(text, 2)
+    else:
+        ways = ours.n_best(text, 5)
+        assert ways[0][0] == ours.encode(text) and ways == sorted(ways, key=lambda way: -way[1])
+        assert len({tuple(ids) for ids, _ in ways}) == 5 and {ours.decode(ids) for ids, _ in ways} == {text}
 
 
 def test_characters_that_are_rare_are_unknown_or_bytes(library):
