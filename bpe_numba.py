@@ -2898,9 +2898,9 @@ class Pretokenizer:
     """Cut texts at special tokens, normalize what is between them, and cut that by all steps of a pattern but the last.
 
     >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
-    >>> text, spans, n_stretches = pretokenizer.prepare(_new_scan(), b"a b<|end|>", np.array([10]))
-    >>> text.tobytes()[:4], spans.tolist(), n_stretches
-    (b'_a_b', [[0, 4, -2, 0], [4, 11, 7, 0]], 1)
+    >>> text, spans, stretches = pretokenizer.prepare(_new_scan(), b"a b<|end|>", np.array([10]))
+    >>> text.tobytes()[:4], spans.tolist(), stretches.tolist()
+    (b'_a_b', [[0, 4, -2, 0], [4, 11, 7, 0]], [[0, 3, -2, 0], [3, 10, 7, 0]])
     """
 
     def __init__(
@@ -2924,20 +2924,19 @@ class Pretokenizer:
 
     def prepare(
         self, scan: _Scan, data: bytes, stops: np.ndarray, begins: int = BEGINS
-    ) -> tuple[np.ndarray, np.ndarray, int]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Make spans of texts that lie end to end, for the last step of the pattern.
 
-        Returns text, spans, and the number of stretches between special tokens. `begins` is the id of the first span:
-        BEGINS, or another if the text goes on from an earlier block.
+        Returns text, spans, and the spans of what was given: special tokens, and the stretches between them. `begins`
+        is the id of the first span: BEGINS, or another if the text goes on from an earlier block.
         """
         text, spans = _copy_texts(data, stops, begins)
-        spans = _split_at_special(text, spans[spans[:, START] < spans[:, STOP]], self.special)
-        text, spans = self.normalizer.apply(text, spans)
+        stretches = _split_at_special(text, spans[spans[:, START] < spans[:, STOP]], self.special)
+        text, spans = self.normalizer.apply(text, stretches)
         if self.normalized:
             spans = _split_at_special(text, spans, self.normalized)
-        n_stretches = int(np.count_nonzero(spans[:, ID] < 0))
         text, spans = self.pattern.refine(scan, text, spans)
-        return text, spans, n_stretches
+        return text, spans, stretches
 
 
 # ─── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -3368,15 +3367,11 @@ class CorpusCounts(NamedTuple):
 
     words: Words
     n_documents: int
+    n_bytes: int  # of text as it was read, without special tokens
 
     @property
     def n_pretokens(self) -> int:
         return int(self.words.counts.sum())
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of text, without special tokens."""
-        return int(np.dot(np.diff(self.words.offsets), self.words.counts))
 
 
 # The table of words: open addressing with linear probing, half full at most. With 8 slots, after "the" (home slot 2)
@@ -3615,19 +3610,20 @@ class WordCounter:
         """Count the pretokens of a text."""
         self.add_texts([data], Pretokenizer(pattern))
 
-    def add_texts(self, texts: Sequence[bytes], pretokenizer: Pretokenizer, begins: int = BEGINS) -> int:
-        """Count the pretokens of texts between special tokens; returns the number of stretches between those.
+    def add_texts(self, texts: Sequence[bytes], pretokenizer: Pretokenizer, begins: int = BEGINS) -> tuple[int, int]:
+        """Count the pretokens of texts between special tokens; returns the number of stretches there, and their bytes.
 
         begins  the id of the first span, see Pretokenizer.prepare
         """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         data = texts[0] if len(texts) == 1 else b"".join(texts)
-        text, spans, n_stretches = pretokenizer.prepare(self._scan, data, stops, begins)
+        text, spans, stretches = pretokenizer.prepare(self._scan, data, stops, begins)
         _count_spans(self._table, self._scan, self._keys, text, spans, pretokenizer.pattern.last_tables)
         table = pretokenizer.pattern.last_arrays
         if table.dropped.any():
             self._dropped = table.class_of, table.dropped
-        return n_stretches
+        stretches = stretches[stretches[:, ID] < 0]
+        return len(stretches), int((stretches[:, STOP] - stretches[:, START]).sum())
 
     def add_words(self, words: Words) -> None:
         """Add words over the single bytes that were counted elsewhere."""
@@ -3642,13 +3638,14 @@ class WordCounter:
         return Words(*_export_words(self._table, *self._dropped))
 
 
-def _count_task(source: Source, blocks: list[Block]) -> tuple[Words, int, int]:
-    """Count the pretokens of some blocks; returns words, the documents that end there, and bytes on the disk."""
-    counter, n_documents = WordCounter(), 0
+def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]:
+    """Count the pretokens of some blocks; returns the counts, and the bytes on the disk."""
+    counter, n_documents, n_bytes = WordCounter(), 0, 0
     for block in blocks:
-        n_documents += counter.add_texts(source.texts(block), source.pretokenizer, block.begins)
-        n_documents -= not block.ends_document
-    return counter.words(), n_documents, sum(block.n_bytes for block in blocks)
+        found = counter.add_texts(source.texts(block), source.pretokenizer, block.begins)
+        n_documents += found[0] - (not block.ends_document)
+        n_bytes += found[1]
+    return CorpusCounts(counter.words(), n_documents, n_bytes), sum(block.n_bytes for block in blocks)
 
 
 def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
@@ -3661,7 +3658,7 @@ def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
     (2, 1)
     """
     engine = engine or Engine()
-    counter, n_documents = WordCounter(), 0
+    counter, n_documents, n_bytes = WordCounter(), 0, 0
     # Blocks name their files: the list need not go with every task.
     work = functools.partial(_count_task, dataclasses.replace(source, files=()))
     # Few large tasks, since the parent adds up alone; but some for each worker, so that all end together.
@@ -3671,11 +3668,12 @@ def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
         engine.progress_bar("scan", source.total_bytes, "B") as bar,
         contextlib.closing(engine.map(work, tasks)) as parts,
     ):
-        for words, documents, n_bytes in parts:
-            counter.add_words(words)
-            n_documents += documents
-            bar.update(n_bytes)
-    return CorpusCounts(counter.words(), n_documents)
+        for part, n_read in parts:
+            counter.add_words(part.words)
+            n_documents += part.n_documents
+            n_bytes += part.n_bytes
+            bar.update(n_read)
+    return CorpusCounts(counter.words(), n_documents, n_bytes)
 
 
 def compile_counting(pattern: Pattern | None = None) -> None:
@@ -8921,7 +8919,7 @@ def _plan_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
 def _choose_rules(learner: Callable, **rules: object) -> dict:
     """Keep the options that a learner has; raises InputError for another one that is not at its default."""
     known = inspect.signature(learner).parameters
-    defaults = {"tie_break": "bytes", "score": "likelihood", "min_frequency": 1}
+    defaults = {"tie_break": "bytes", "score": "count", "min_frequency": 1}
     for name, value in rules.items():
         require(name in known or value == defaults[name], f"{name}={value!r} is not for this kind of model")
     return {name: value for name, value in rules.items() if name in known}
@@ -8959,7 +8957,8 @@ class Training(NamedTuple):
     def _learned_rows(self) -> Iterator[tuple[str, str]]:
         """Describe what was learnt."""
         if likelihoods := getattr(self.learned, "likelihoods", None):
-            yield "likelihood", " ".join(f"{value:.4f}" for value in likelihoods) + " a character, after each round"
+            each = " ".join(f"{value / self.counted.n_pretokens:.3f}" for value in likelihoods)
+            yield "likelihood", f"{each} a pretoken, after each round"
             return
         counts = self.learned.counts
         yield "merges", f"{len(counts):,}; the last pair occurred {counts[-1]:,} times" if len(counts) else "0"
@@ -8991,7 +8990,7 @@ def train(
     unk_token: str | None = None,
     from_: str | os.PathLike | Model | None = None,
     tie_break: str = "bytes",
-    score: str = "likelihood",
+    score: str = "count",
     min_frequency: int = 1,
     workers: int | None = None,
     text_field: str | None = None,
@@ -9018,7 +9017,8 @@ def train(
     from_              a model, whose merges are gone on from; its tokens keep their ids
     tie_break          which of two equally frequent pairs is merged first: bytes, the one with the greater bytes, or
                        ids, the one with the smaller ids (the rule of Hugging Face)
-    score              which pair a wordpiece merges: likelihood, count(ab) / (count(a) * count(b)), or count
+    score              which pair a wordpiece merges: the one of the greatest count (the way of Hugging Face), or of the
+                       greatest likelihood, count(ab) / (count(a) * count(b)), which alone prefers what is seen once
     min_frequency      merge no pair that is rarer
     workers            processes that scan; one a core if not given. The result never depends on it
     text_field         where a line of a .jsonl file has its text; "text" if not given
@@ -9220,7 +9220,8 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
         training.tokenizer.save(out)
     if options["progress"]:
         print(training)
-        print(f"written      {out}: tokenizer.json and what transformers wants, vocab.json and merges.txt\n")
+        names = itertools.chain.from_iterable(format.files for format in FORMATS.values())
+        print(f"written      {out}: {', '.join(name for name in dict.fromkeys(names) if Path(out, name).is_file())}\n")
         print(f"Next:\n  echo 'Hello, world!' | python bpe_numba.py encode {shlex.quote(out)} -")
 
 
