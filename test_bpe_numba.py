@@ -1359,7 +1359,7 @@ def test_counts_do_not_depend_on_the_number_of_workers(library):
 def test_what_workers_send_is_words(library):
     pool = OneByOne()
     counted(library[:9], block_bytes=1 << 14, executor=pool)
-    sent = [value for result in pool.results for value in result if isinstance(value, bpe.Words)]
+    sent = [counts.words for counts, _ in pool.results]
     assert len(sent) == len(pool.results) > 1 and all(words.symbols.dtype == np.int32 for words in sent)
 
 
