@@ -4124,6 +4124,38 @@ def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> tuple[np.ndar
     return symbols, np.frombuffer(b"".join(alphabet), np.uint8).copy()
 
 
+def _run_learner(
+    start: Callable, words: Words, n_symbols: int, tie_break: str, min_frequency: int, progress: bool
+) -> Learned:
+    """Merge pairs until there are `n_symbols` symbols; start(learner, n_symbols) makes what merges up to a goal."""
+    n, a = len(words.symbols), len(words.alphabet)
+    require(n > 0, "there are no words to learn from")
+    require(
+        0 <= words.symbols.min() <= words.symbols.max() < a,
+        f"the symbols of words must be 0 to {a - 1}, their alphabet",
+    )
+    require(n_symbols >= a, f"n_symbols is {n_symbols}, but the alphabet has {a} symbols")
+    n_symbols = min(n_symbols, a + n)  # a merge takes a symbol away, at least
+    index_dtype = np.int32 if n < INT32_SYMBOLS else np.int64
+    symbols, spelled = _make_symbols(words, n_symbols, tie_break)
+    least = min(max(min_frequency, 1), MAX_COUNT)
+    learner = _new_learner(*_make_cells(words, index_dtype), symbols, spelled, tie_break == "bytes", least, a)
+    _add_first_pairs(learner)
+    merge_until, done, goal = start(learner, n_symbols), a, a
+    with Engine(progress=progress).progress_bar("learn", n_symbols - a, " merges") as bar:
+        while done == goal < n_symbols:
+            goal = min(goal + MERGES_PER_ROUND, n_symbols)
+            done = merge_until(goal)
+            bar.update(done - a - bar.n)
+    made = symbols[a:done]
+    pairs = np.stack([made["left"], made["right"]], axis=1)
+    return Learned(pairs, made["count"].copy(), symbols["n_tokens"][a - 1 : done].copy(), words.alphabet)
+
+
+def _merge_most_frequent(learner: _Learner, n_symbols: int) -> Callable[[int], int]:
+    return functools.partial(_merge_until, learner)
+
+
 def learn(
     words: Words, n_symbols: int, *, tie_break: str = "bytes", min_frequency: int = 1, progress: bool = False
 ) -> Learned:
@@ -4139,29 +4171,8 @@ def learn(
     >>> learned.pairs.tolist(), learned.counts.tolist(), learned.n_tokens.tolist()
     ([[97, 97], [97, 98]], [6, 4], [14, 11, 7])
     """
-    n, a = len(words.symbols), len(words.alphabet)
     require(tie_break in ("bytes", "ids"), f"tie_break is 'bytes' or 'ids', not {tie_break!r}")
-    require(n > 0, "there are no words to learn from")
-    require(
-        0 <= words.symbols.min() <= words.symbols.max() < a,
-        f"the symbols of words must be 0 to {a - 1}, their alphabet",
-    )
-    require(n_symbols >= a, f"n_symbols is {n_symbols}, but the alphabet has {a} symbols")
-    n_symbols = min(n_symbols, a + n)  # a merge takes a symbol away, at least
-    index_dtype = np.int32 if n < INT32_SYMBOLS else np.int64
-    symbols, spelled = _make_symbols(words, n_symbols, tie_break)
-    least = min(max(min_frequency, 1), MAX_COUNT)
-    learner = _new_learner(*_make_cells(words, index_dtype), symbols, spelled, tie_break == "bytes", least, a)
-    _add_first_pairs(learner)
-    done = goal = a
-    with Engine(progress=progress).progress_bar("learn", n_symbols - a, " merges") as bar:
-        while done == goal < n_symbols:
-            goal = min(goal + MERGES_PER_ROUND, n_symbols)
-            done = _merge_until(learner, goal)
-            bar.update(done - a - bar.n)
-    made = symbols[a:done]
-    pairs = np.stack([made["left"], made["right"]], axis=1)
-    return Learned(pairs, made["count"].copy(), symbols["n_tokens"][a - 1 : done].copy(), words.alphabet)
+    return _run_learner(_merge_most_frequent, words, n_symbols, tie_break, min_frequency, progress)
 
 
 # ─── Models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -4681,63 +4692,52 @@ def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
 
 
 def _stand_ins(model: Model) -> set[bytes]:
-    """List the tokens that stand for what is unknown."""
-    return {
-        *(_FALLBACK_TOKENS if model.byte_fallback else ()),
-        *([model.unk_token.encode()] if model.unk_token else ()),
-    }
+    """List the tokens that stand for unknown characters."""
+    if model.alphabet == "bytes":
+        return set()
+    return {*_FALLBACK_TOKENS * model.byte_fallback, *([model.unk_token.encode()] if model.unk_token else [])}
 
 
 def _ids_by_token(model: Model) -> dict[bytes, int]:
     """Map the tokens to ids that text may become by itself. A merge may make what stands for something unknown."""
-    unknown = _stand_ins(model) if model.alphabet == "characters" and model.merges is None else ()
+    unknown = _stand_ins(model) if model.merges is None else ()
     return {token: id for id in model.ordinary if (token := model.vocab[id]) not in unknown}
 
 
-def _code_point(token: bytes) -> int:
-    """Return the code point of a token that is one character, else -1."""
-    char = token.decode("utf-8", "ignore") if len(token) <= 4 else ""
-    return ord(char) if len(char) == 1 and len(char.encode()) == len(token) else -1
+def _letters(model: Model, id_of: Mapping[bytes, int]) -> dict[int, int]:
+    """Map the bytes, or the code points of the characters, that are tokens to their ids."""
+    spelled = id_of if model.alphabet == "bytes" else {token.decode(): id for token, id in id_of.items()}
+    return {ord(token): id for token, id in spelled.items() if len(token) == 1}
 
 
-def _letter_ids(model: Model, id_of: Mapping[bytes, int]) -> np.ndarray:
-    """Make the table of the ids of bytes, or of code points."""
-    if model.alphabet == "bytes":
-        return np.array([id_of.get(byte, -1) for byte in BYTES], np.int32)
-    letter_ids = np.full(N_CODE_POINTS + 1, -1, np.int32)
-    letter_ids[[_code_point(token) for token in id_of]] = list(id_of.values())  # the last entry is of all others
-    return letter_ids[:-1]
+def bpe_tables(model: Model, unknown_letter: int = -1) -> BpeTables:
+    """Make the tables by which `segment_bpe` merges as a model does; raises InputError for merges that cannot be.
 
-
-def _score_ranks(model: Model) -> np.ndarray:
-    """Number the scores, the highest first; ids of equal scores have the same rank."""
-    return np.unique(-model.scores, return_inverse=True)[1].reshape(-1)
-
-
-def bpe_tables(model: Model) -> BpeTables:
-    """Make the tables by which `segment_bpe` merges as a model does; raises InputError for merges that cannot be."""
-    id_of = _ids_by_token(model)
-    letter_ids, tokens = _letter_ids(model, id_of), _new_word_table(64, 64)
+    unknown_letter    the id of bytes or characters that are no token; -1 if there is none
+    """
+    id_of, ids, tokens = _ids_by_token(model), model.ids, _new_word_table(64, 64)
+    letters, of_characters = _letters(model, id_of), model.alphabet == "characters"
+    letter_ids = np.full(N_CODE_POINTS if of_characters else 256, unknown_letter, np.int32)
+    letter_ids[np.array([*letters], np.int64)] = [*letters.values()]
     if model.merges is None or model.ignore_merges:
-        text, ids = _with_padding(b"".join(id_of)), np.fromiter(id_of.values(), np.int64, len(id_of))
+        text, token_ids = _with_padding(b"".join(id_of)), np.fromiter(id_of.values(), np.int64, len(id_of))
         ends = np.cumsum(np.fromiter(map(len, id_of), np.int64, len(id_of)))
         # The value of a token is its count, and it is counted as often as its id says.
-        _add_words(tokens, text, 0, ends, len(ids), ids, np.empty((3, len(ids) + 16), np.uint64))
+        _add_words(tokens, text, 0, ends, len(id_of), token_ids, np.empty((3, len(id_of) + 16), np.uint64))
     if model.merges is None:
-        _check_splittable(model, id_of, letter_ids)
-        merges = _list_splits(text, ends, ids, tokens)
-        merges[:, 3] = merges[:, 2] if model.scores is None else _score_ranks(model)[merges[:, 2]]
+        _check_splittable(model, id_of, letters)
+        merges = _list_splits(text, ends, token_ids, tokens)
+        if model.scores is not None:  # ids of equal scores have the same rank
+            merges[:, 3] = np.unique(-model.scores, return_inverse=True)[1].reshape(-1)[merges[:, 2]]
     else:
-        merges = _merges_as_ids(model.merges, model.ids | id_of)
+        merges = _merges_as_ids(model.merges, ids | id_of)
     if model.scores is not None and not model.ignore_merges:
         tokens = _new_word_table(64, 64)
-    ids, size = model.ids, 1 << max(6, (2 * len(merges) - 1).bit_length())
-    unknown = None if model.unk_token is None else model.unk_token.encode()
-    require(unknown is None or unknown in ids, f"the unk_token {model.unk_token!r} is not in the vocabulary")
+    size = 1 << max(6, (2 * len(merges) - 1).bit_length())
     tables = BpeTables(
         letter_ids,
-        np.array([ids.get(token, -1) if model.byte_fallback else -1 for token in _FALLBACK_TOKENS], np.int32),
-        ids.get(unknown, -1),
+        np.array([ids[token] if model.byte_fallback and of_characters else -1 for token in _FALLBACK_TOKENS], np.int32),
+        ids[model.unk_token.encode()] if model.unk_token and of_characters else -1,
         model.fuse_unk,
         np.full(1 << 16, NO_MERGE, np.uint64),
         np.full((size, 2), NO_MERGE, np.uint64),
@@ -4748,7 +4748,7 @@ def bpe_tables(model: Model) -> BpeTables:
     return tables
 
 
-def _check_splittable(model: Model, id_of: Mapping[bytes, int], letter_ids: np.ndarray) -> None:
+def _check_splittable(model: Model, id_of: Mapping[bytes, int], letters: Mapping[int, int]) -> None:
     """Check that a model without merges has no token that is too long, or has a character that is no token itself.
 
     SentencePiece would merge such a character with its neighbours before it finds that it is unknown. Its trainer makes
@@ -4757,11 +4757,9 @@ def _check_splittable(model: Model, id_of: Mapping[bytes, int], letter_ids: np.n
     longest = max(id_of, key=len, default=b"")
     if len(longest) > LONGEST_TOKEN:
         raise InputError(f"token {id_of[longest]} has {len(longest):,} bytes; without merges there may be 4,096")
-    if model.alphabet == "characters":
-        letters = {chr(letter) for letter in np.flatnonzero(letter_ids >= 0)}
-        for token, id in id_of.items():
-            if unknown := set(token.decode("utf-8", "replace")) - letters:
-                raise InputError(f"token {id}, {token!r}, has the character {min(unknown)!r}, which is no token itself")
+    for token, id in id_of.items() if model.alphabet == "characters" else ():
+        if unknown := set(token.decode()).difference(map(chr, letters)):
+            raise InputError(f"token {id}, {token!r}, has the character {min(unknown)!r}, which is no token itself")
 
 
 def _merges_as_ids(merges: Sequence[tuple[bytes, bytes]], id_of: Mapping[bytes, int]) -> np.ndarray:
@@ -4778,7 +4776,7 @@ def _merges_as_ids(merges: Sequence[tuple[bytes, bytes]], id_of: Mapping[bytes, 
 
 @kernel
 def _list_splits(text, ends, ids, tokens):
-    """List all ways to make one of these tokens of two others: left, right, token, and a 0; int64[…, 4]."""
+    """List all ways to make one of these tokens of two others: left, right, token, and again; int64[…, 4]."""
     splits, n, begin = np.empty((4 * len(ids), 4), np.int64), 0, 0
     entries, long_words = tokens.entries, tokens.long_words
     for k in range(len(ids)):
@@ -4786,7 +4784,7 @@ def _list_splits(text, ends, ids, tokens):
             left = _find_value(text, begin, middle - begin, entries, long_words)
             right = _find_value(text, middle, ends[k] - middle, entries, long_words) if left >= 0 else left
             if right >= 0:
-                splits = _append_span(splits, n, left, right, ids[k], 0)
+                splits = _append_span(splits, n, left, right, ids[k], ids[k])
                 n += 1
         begin = ends[k]
     return splits[:n]
@@ -4830,13 +4828,17 @@ def _fill_merges(pairs, tables):
 
 
 @kernel
-def _first_characters(text, start, size, tables, ids, at):
-    """Write the ids of the characters of a word; see `_first_letters`."""
+def _first_letters(text, start, size, tables, ids, at):
+    """Write the ids that merging a word begins with: of its bytes or characters; returns their number, or -1.
+
+    A character that is no token, or a byte that is not UTF-8, becomes its bytes' tokens or `unk_id`, as the model says.
+    There are never more ids than bytes. Without any of these the result is -1.
+    """
     letter_ids, fallback_ids, unk_id, fuse_unk = tables.letter_ids, tables.fallback_ids, tables.unk_id, tables.fuse_unk
     position, stop, n, was_unknown = start, start + size, at, False
     while position < stop:
-        character = _decode_character(text, position, stop)
-        id, end = letter_ids[character >> 3], position + (character & 7)
+        letter = i64(text[position]) << 3 | 1 if len(letter_ids) == 256 else _decode_character(text, position, stop)
+        id, end = letter_ids[letter >> 3], position + (letter & 7)
         if id >= 0:
             ids[n] = id
             n += 1
@@ -4852,24 +4854,6 @@ def _first_characters(text, start, size, tables, ids, at):
         was_unknown = id < 0
         position = end
     return n - at
-
-
-@kernel
-def _first_letters(text, start, size, tables, ids, at):
-    """Write the ids that merging a word begins with: of its bytes or characters; returns their number, or -1.
-
-    A character that is no token, or a byte that is not UTF-8, becomes its bytes' tokens or `unk_id`, as the model says.
-    There are never more ids than bytes. Without any of these, and for a byte without an id, the result is -1.
-    """
-    letter_ids = tables.letter_ids
-    if len(letter_ids) > 256:
-        return _first_characters(text, start, size, tables, ids, at)
-    for k in range(size):
-        id = letter_ids[text[start + k]]
-        if id < 0:
-            return -1
-        ids[at + k] = id
-    return size
 
 
 @kernel
@@ -4929,26 +4913,26 @@ def _heap_pop(heap, size):
 
 
 @kernel
-def _merge_long(n, excluded, tables, alpha, state, ids, at):
-    """Merge as `_merge_short` does, a word of any length in n log n steps: ranks and places wait in a heap.
+def _merge_long(n, fewest, tables, alpha, state, ids, at):
+    """Merge as `_merge_short` does, a word of any length in n log n steps, until no more than `fewest` ids are left.
 
-    No pair becomes the id `excluded`. A merge is left out with the probability alpha each time the next is chosen; then
-    `state` is that of `_random`. The symbols are a linked list: before[k] and after[k] are the neighbours of k.
+    Ranks and places wait in a heap. (A tree with the lowest rank of each half needs no pushes, but took 1.4 times as
+    long.) A merge is left out with the probability alpha each time the next is chosen; then `state` is that of
+    `_random`. The symbols are a linked list: before[k] and after[k] are the neighbours of k.
     """
-    symbols, before, after = np.empty(n, np.uint32), np.empty(n, np.uint32), np.empty(n, np.uint32)
+    before, after = np.empty(n, np.uint32), np.empty(n, np.uint32)
     entries = np.full(n, NO_MERGE, np.uint64)  # of each symbol and the next
-    heap, waiting = np.empty(2 * n, np.uint64), 0  # a merge takes one away and adds two at most
+    heap, waiting, n_left = np.empty(2 * n, np.uint64), 0, n  # a merge takes one away and adds two at most
     end, left_out = len(heap), NO_MERGE  # what is left out is heap[end :], and the last of it
     merges, bloom = tables.merges, tables.bloom
     for k in range(n):
-        symbols[k], before[k], after[k] = ids[at + k], k - 1, k + 1
+        before[k], after[k] = k - 1, k + 1
     for k in range(n - 1):
-        entry = _find_merge(u64(symbols[k]), u64(symbols[k + 1]), merges, bloom)
-        if entry != NO_MERGE and entry & LOW_HALF != excluded:
-            entries[k] = entry
-            _heap_push(heap, waiting, entry & ~LOW_HALF | u64(k))
+        entries[k] = _find_merge(u64(ids[at + k]), u64(ids[at + k + 1]), merges, bloom)
+        if entries[k] != NO_MERGE:
+            _heap_push(heap, waiting, entries[k] & ~LOW_HALF | u64(k))
             waiting += 1
-    while waiting:
+    while waiting and n_left > fewest:
         item = _heap_pop(heap, waiting)
         waiting -= 1
         i = i64(item & LOW_HALF)
@@ -4965,22 +4949,21 @@ def _merge_long(n, excluded, tables, alpha, state, ids, at):
         end, left_out = len(heap), NO_MERGE
         j = i64(after[i])
         k = i64(after[j])
-        symbols[i], after[i], entries[i], entries[j] = entries[i] & LOW_HALF, k, NO_MERGE, NO_MERGE
+        ids[at + i], after[i], entries[i], entries[j] = entries[i] & LOW_HALF, k, NO_MERGE, NO_MERGE
         if k < n:
             before[k] = i
         for left in (i, i64(before[i]) if i else n):
             if left < n and i64(after[left]) < n:
-                entry = _find_merge(u64(symbols[left]), u64(symbols[after[left]]), merges, bloom)
-                entries[left] = NO_MERGE if entry & LOW_HALF == excluded else entry
+                entries[left] = _find_merge(u64(ids[at + left]), u64(ids[at + i64(after[left])]), merges, bloom)
                 if entries[left] != NO_MERGE:
-                    _heap_push(heap, waiting, entry & ~LOW_HALF | u64(left))
+                    _heap_push(heap, waiting, entries[left] & ~LOW_HALF | u64(left))
                     waiting += 1
-    out, k = at, 0
-    while k < n:
-        ids[out] = symbols[k]
-        out += 1
+        n_left -= 1
+    k = 0
+    for out in range(n_left):
+        ids[at + out] = ids[at + k]
         k = i64(after[k])
-    return out - at
+    return n_left
 
 
 @kernel
@@ -5005,7 +4988,7 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
     n = _first_letters(text, start, size, tables, ids, at)
     if n <= MAX_LINEAR_MERGE:
         return _merge_short(text, start, n, tables, scratch, ids, at)
-    return _merge_long(n, NO_MERGE, tables, 0.0, scratch, ids, at)
+    return _merge_long(n, 1, tables, 0.0, scratch, ids, at)
 
 
 @kernel
@@ -5019,7 +5002,7 @@ def sample_bpe(text, start, size, tables, alpha, state, ids, at):
     if not alpha > 0.0:
         return segment_bpe(text, start, size, tables, np.empty(MAX_LINEAR_MERGE, np.uint64), ids, at)
     n = _first_letters(text, start, size, tables, ids, at)
-    return _merge_long(n, NO_MERGE, tables, alpha, state, ids, at) if n > 0 else n
+    return _merge_long(n, 1, tables, alpha, state, ids, at) if n > 0 else n
 
 
 @kernel
@@ -5028,34 +5011,23 @@ def _final_merges(ids, tokens, tables, pairs, out):
     state = np.empty(1, np.uint64)  # which nothing uses
     for k in range(len(ids)):
         n = _first_letters(tokens.bytes, tokens.starts[ids[k]], tokens.sizes[ids[k]], tables, out, 0)
-        n = _merge_long(n, u64(ids[k]), tables, 0.0, state, out, 0) if n > 0 else n
-        if n == 2:
+        if n >= 2 and _merge_long(n, 2, tables, 0.0, state, out, 0) == 2:
             entry = _find_merge(u64(out[0]), u64(out[1]), tables.merges, tables.bloom)
             if entry & LOW_HALF == u64(ids[k]):
                 pairs[k, 0], pairs[k, 1] = out[0], out[1]
 
 
 def _merged_ids(model: Model) -> np.ndarray:
-    """List the tokens of several letters; where the model has ranks, the first to be merged is the first."""
-    letters = (
-        (lambda token: _code_point(token) >= 0) if model.alphabet == "characters" else (lambda token: len(token) == 1)
-    )
-    ids = np.array(sorted(id for token, id in _ids_by_token(model).items() if not letters(token)), np.int64)
-    if model.merges is not None or model.scores is None:
-        return ids
-    ranks = _score_ranks(model)[ids]
-    require(
-        len(set(ranks.tolist())) == len(ids), "two tokens have the same score: no list of merges says which is first"
-    )
-    return ids[np.argsort(ranks)]
+    """List the ids of the tokens of several letters."""
+    id_of = _ids_by_token(model)
+    return np.array(sorted({*id_of.values()}.difference(_letters(model, id_of).values())), np.int64)
 
 
 def final_merges(model: Model, ids: np.ndarray) -> np.ndarray:
     """Compute the final merge of each token: the two ids that become it, int64[K, 2]; -1 where merges do not reach it.
 
-    The bytes of the token are encoded with the token itself excluded. Only one pair can be left: what happens to these
-    bytes until they are one token is decided by them alone, since each merge that is made in them would have been made
-    in them alone, in the same order.
+    The bytes of the token are merged until two are left: what happens to these bytes until they are one token is
+    decided by them alone, since each merge that is made in them would have been made in them alone, in the same order.
     """
     pairs, tokens = np.full((len(ids), 2), -1, np.int64), make_token_bytes(model.vocab)
     out = np.empty(tokens.sizes.max(), np.uint32)
@@ -5065,11 +5037,8 @@ def final_merges(model: Model, ids: np.ndarray) -> np.ndarray:
 
 @kernel
 def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
-    """Write the ids of words, and where those of each end; a letter that has no id becomes the one behind the last."""
-    letter_ids, at, unknown = tables.letter_ids, 0, np.int32(MAX_ID)
-    for letter in range(len(letter_ids)):
-        if letter_ids[letter] < 0:
-            letter_ids[letter] = unknown
+    """Write the ids of words, and where those of each end."""
+    at = 0
     for w in range(len(offsets) - 1):
         at += segment_bpe(text, offsets[w], offsets[w + 1] - offsets[w], tables, scratch, ids, at)
         id_offsets[w + 1] = at
@@ -5096,7 +5065,8 @@ def words_of_model(model: Model, words: Words) -> Words:
     symbol_of[kept] = np.arange(len(kept))
     ids, offsets = np.empty(len(words.symbols) + 2, np.uint32), np.zeros_like(words.offsets)
     text, scratch = _with_padding(words.symbols.astype(np.uint8)), np.empty(MAX_LINEAR_MERGE, np.uint64)
-    n = _segment_words(text, words.offsets, bpe_tables(model), scratch, ids, offsets)
+    tables = bpe_tables(model, unknown_letter=MAX_ID)
+    n = _segment_words(text, words.offsets, tables, scratch, ids, offsets)
     return _split_at_unknown(symbol_of[ids[:n]], offsets, words.counts, [model.vocab[id] for id in kept])
 
 
@@ -5123,24 +5093,6 @@ def extend_model(model: Model, learned: Learned, pattern: PatternSource | None =
         ignore_merges=bool(unreachable) or model.ignore_merges,
         pattern=model.pattern if pattern is None else pattern,
     )
-
-
-def _letters_and_tokens(model: Model) -> tuple[set[str], set[str]] | None:
-    """List the characters that are tokens, and the tokens of several characters that text may become.
-
-    None where a part of a text can be segmented otherwise alone, even if no token reaches across its ends: a word that
-    is looked up whole, or is unknown as a whole; merges of what stands for something unknown.
-    """
-    by_merges = model.kind == "bpe" and model.merges is not None
-    looked_up = model.ignore_merges or (model.kind == "bpe" and model.merges is None and model.scores is None)
-    if model.alphabet == "bytes" or looked_up or model.kind == "wordpiece":
-        return None
-    if by_merges and not _stand_ins(model).isdisjoint(itertools.chain.from_iterable(model.merges)):
-        return None
-    tokens = _ids_by_token(model)
-    made = {left + right for left, right in model.merges} if by_merges else tokens
-    letters = {chr(code_point) for code_point in map(_code_point, tokens) if code_point >= 0}
-    return letters, {text for token in made if len(text := token.decode("utf-8", "replace")) > 1}
 
 
 def _connected(pairs: Iterable[tuple[str, str]]) -> list[set[str]]:
@@ -5171,115 +5123,89 @@ def exact_pattern(model: Model) -> str:
     r"""Compute a regular expression that cuts text where no token of a model of characters reaches across.
 
     Its pretokens can be segmented one by one, and kept in the cache, though the model takes a whole text for one word,
-    as those of SentencePiece do. It is "none" where that would not be exact.
+    as those of SentencePiece do. It is "none" where a part can be segmented otherwise alone: a word that is looked up
+    whole, or merges of what stands for something unknown.
 
-        ▁*(?:[set]+|[set]+|…)|▁+|[\s\S]
+        ▁*(?:[set]+|[set]+|…|[\s\S])
 
-    Two characters that are beside each other in a token are in the same set; what is beside nothing but ▁ is in the
-    last one. The mark ▁, or in a model without it a space, is in none if in no token anything else is before it. Where
-    it is never before anything else, the pattern is (?:[set]+|…)▁*|▁+|[\s\S]; else it is a character like any other.
+    Two characters that are beside each other in a token are in the same set. The mark ▁, or in a model without it a
+    space, is in none if in no token anything else is before it; else it is a character like any other.
 
-    Proof. Let the pattern cut between x and y. They are in different sets, or one is in no token with others; or y is
-    the mark, and x is not; or x is the mark, and y in no set. In no token is x before y, so no segment reaches across.
-    A merge across the cut would make such a token, and merges on one side of it do not see the other side. A longest
-    match ends there. A sum of scores is that of the two sides, and greatest if both are. An unknown character becomes
-    the same in each part; but where several in a row become one token, all unknown ones are in one set, also with the
-    neighbours that they have in tokens.
+    Proof. Let the pattern cut between x and y. They are in different sets, or one is in no token with others but the
+    mark; or y is the mark, and x is not. In no token is x before y, so no segment reaches across. A merge across the
+    cut would make such a token, and merges on one side of it do not see the other side. A longest match ends there. A
+    sum of scores is that of the two sides, and greatest if both are. An unknown character becomes the same in each
+    part; but where several in a row become one token, all unknown ones are in one set, also with the neighbours that
+    they have in tokens.
 
     >>> vocab = dict(enumerate("▁ a b c d ▁a ab".encode().split()))
     >>> pattern = exact_pattern(Model(vocab, [("▁".encode(), b"a"), (b"a", b"b")], alphabet="characters"))
     >>> regex.findall(pattern, "▁ab▁acd▁▁")
     ['▁ab', '▁a', 'c', 'd', '▁▁']
     """
-    letters, tokens = _letters_and_tokens(model) or (set(), set())
-    pairs = set(itertools.chain.from_iterable(map(itertools.pairwise, tokens)))
+    id_of, merges = _ids_by_token(model), model.merges
+    looked_up = model.ignore_merges or (merges is None and model.scores is None)
+    if model.alphabet == "bytes" or looked_up or not _stand_ins(model).isdisjoint(itertools.chain(*(merges or ()))):
+        return "none"
+    letters = {*map(chr, _letters(model, id_of))}
+    made = id_of if merges is None else {left + right for left, right in merges}
+    pairs = {pair for token in made for pair in itertools.pairwise(token.decode("utf-8", "replace"))}
     mark = "▁" if "▁" in letters else " "
-    begins = all(left == mark for left, right in pairs if right == mark)
-    ends = all(right == mark for left, right in pairs if left == mark)
-    if mark not in letters or not (begins or ends):
+    if mark not in letters or any(left != mark == right for left, right in pairs):
         mark = ""
     sets = _connected(pair for pair in pairs if mark not in pair)
-    beside_mark = {*itertools.chain.from_iterable(pairs)}.difference(mark, *sets)
-    if rest := beside_mark.union(*sets[MAX_SETS:]):
-        sets[MAX_SETS:] = [rest]
-    expressions = [_write_set(found) for found in sets]
+    if len(sets) > MAX_SETS:
+        sets[MAX_SETS:] = [set().union(*sets[MAX_SETS:])]
+    expressions = [*map(_write_set, sets)]
     if model.fuse_unk and not model.byte_fallback:
-        expressions = [_write_set(found) for found in sets if found <= letters]
         known = letters.difference(*(found for found in sets if not found <= letters))
-        expressions = [*expressions, _write_set(known, negated=True)] if known else []
-    if not expressions:
-        return "none"
-    words, any_character = f"(?:{'|'.join(one + '+' for one in expressions)})", r"[\U00000000-\U0010ffff]"
-    if not mark:
-        return f"{words}|{any_character}"
-    mark = _write_set({mark})
-    return f"{mark}*{words}|{mark}+|{any_character}" if begins else f"{words}{mark}*|{mark}+|{any_character}"
+        if not known:
+            return "none"
+        expressions = [_write_set(known, negated=True), *(_write_set(found) for found in sets if found <= letters)]
+    words = "|".join([*(one + "+" for one in expressions), r"[\U00000000-\U0010ffff]"])
+    return f"{mark and _write_set({mark}) + '*'}(?:{words})"
 
 
 NOT_CERTAIN = -2  # what `segment` returns for a word that is cut one way or another by what is before it in its text
 
 
-def _segment(text, start, size, tables, scratch, ids, at):
-    """Cut a word into tokens by the kernel of the kind whose tables these are."""
-    raise NotImplementedError("kernels call it")
+def _kernel_of_kind(name: str, otherwise: Callable | None = None) -> Callable:
+    """Make a function for kernels that calls a kernel of a kind, the field `name` of Kind, or another if it has none.
 
-
-def _segment_behind(text, start, size, tables, text_sum, ids, at):
-    """Cut a word for which `_segment` has returned NOT_CERTAIN."""
-    raise NotImplementedError("kernels call it")
-
-
-def _finish_text(text, start, stop, tables, text_sum, ids, at):
-    """Check the ids of a text, ids[text_sum[1] : at], and write them anew if need be; returns where they end."""
-    raise NotImplementedError("kernels call it")
-
-
-def _sample(text, start, size, tables, alpha, state, ids, at):
-    """Cut a word into tokens at random."""
-    raise NotImplementedError("kernels call it")
-
-
-def _kind_of(tables) -> Kind:
-    """Look up the kind of a model by the Numba type of its tables.
-
-    That is when a kernel is compiled: no loop asks for the kind, and only kinds in use are compiled.
+    The kind is that whose tables are the fourth argument, by their Numba type. It is looked up when the caller is
+    compiled: no loop asks for the kind, and only kinds in use are compiled.
     """
-    family = getattr(tables, "instance_class", type(tables))  # of a named tuple; else that of a struct
-    return next(kind for kind in KINDS.values() if getattr(kind.tables_type, "numba_type", kind.tables_type) is family)
+
+    def call(*arguments):
+        raise NotImplementedError("kernels call it")
+
+    @overload(call)
+    def choose(*arguments):
+        tables = arguments[3]
+        family = getattr(tables, "instance_class", type(tables))  # of a named tuple; else that of a struct
+        types = {getattr(kind.tables_type, "numba_type", kind.tables_type): kind for kind in KINDS.values()}
+        chosen = getattr(types[family], name) or otherwise
+        return lambda *arguments: chosen(*arguments)
+
+    return call
 
 
-@overload(_segment)
-def _segment_by_kind(text, start, size, tables, scratch, ids, at):
-    """Choose the kernel of a kind."""
-    segment = _kind_of(tables).segment
-    return lambda text, start, size, tables, scratch, ids, at: segment(text, start, size, tables, scratch, ids, at)
+@inline_kernel
+def _stay_uncertain(text, start, size, tables, text_sum, ids, at):
+    """Return that nothing was written, for kinds that are always certain."""
+    return NOT_CERTAIN
 
 
-@overload(_segment_behind)
-def _segment_behind_by_kind(text, start, size, tables, text_sum, ids, at):
-    """Choose the kernel of a kind that has one."""
-    behind = _kind_of(tables).segment_behind
-    if not behind:
-        return lambda text, start, size, tables, text_sum, ids, at: i64(NOT_CERTAIN)
-    return lambda text, start, size, tables, text_sum, ids, at: behind(text, start, size, tables, text_sum, ids, at)
+@inline_kernel
+def _keep_text(text, start, stop, tables, text_sum, ids, at):
+    """Return where the ids of a text end, for kinds that have nothing to change."""
+    return at
 
 
-@overload(_finish_text)
-def _finish_text_by_kind(text, start, stop, tables, text_sum, ids, at):
-    """Choose the kernel of a kind that has one."""
-    finish = _kind_of(tables).finish_text
-    if not finish:
-        return lambda text, start, stop, tables, text_sum, ids, at: at
-    return lambda text, start, stop, tables, text_sum, ids, at: finish(text, start, stop, tables, text_sum, ids, at)
-
-
-@overload(_sample)
-def _sample_by_kind(text, start, size, tables, alpha, state, ids, at):
-    """Choose the kernel of a kind."""
-    sample = _kind_of(tables).sample
-    return lambda text, start, size, tables, alpha, state, ids, at: sample(
-        text, start, size, tables, alpha, state, ids, at
-    )
+_segment = _kernel_of_kind("segment")
+_segment_behind = _kernel_of_kind("segment_behind", _stay_uncertain)  # cuts a word for which `_segment` is NOT_CERTAIN
+_finish_text = _kernel_of_kind("finish_text", _keep_text)  # checks ids[text_sum[1] : at], and returns where they end
+_sample = _kernel_of_kind("sample")
 
 
 @kernel
@@ -5898,31 +5824,15 @@ def _merge_likeliest_until(likelihood, learner, goal):
     return learner.n_symbols
 
 
-def _learn_by_likelihood(words: Words, n_symbols: int, min_frequency: int, progress: bool) -> Learned:
-    """Merge the pair of the greatest count(ab) / (count(a) * count(b)), again and again; see `learn_wordpiece`."""
-    n, a = len(words.symbols), len(words.alphabet)
-    require(n > 0, "there are no words to learn from")
-    require(n_symbols >= a, f"n_symbols is {n_symbols}, but the alphabet has {a} symbols")
-    n_symbols = min(n_symbols, a + n)
-    symbols, spelled = _make_symbols(words, n_symbols, "bytes")
-    cells = _make_cells(words, np.int32 if n < INT32_SYMBOLS else np.int64)
-    learner = _new_learner(*cells, symbols, spelled, True, min(max(min_frequency, 1), MAX_COUNT), a)
-    _add_first_pairs(learner)
+def _merge_likeliest(learner: _Learner, n_symbols: int) -> Callable[[int], int]:
+    """Score the pairs of a new learner; returns what merges the best up to a goal."""
     n_blocks = 1 << n_symbols.bit_length()
     totals, starts, heads = np.zeros((3, n_symbols + 1), np.int64)
     heads[:] = -1
     best, scores, winners = np.zeros(n_blocks, np.int64), np.zeros(n_blocks), np.arange(-n_blocks, n_blocks)
     likelihood = _Likelihood(totals, starts, heads, np.zeros(1024, np.int64), best, scores, winners)
     _score_alphabet(likelihood, learner)
-    done = goal = a
-    with Engine(progress=progress).progress_bar("learn", n_symbols - a, " merges") as bar:
-        while done == goal < n_symbols:
-            goal = min(goal + MERGES_PER_ROUND, n_symbols)
-            done = _merge_likeliest_until(likelihood, learner, goal)
-            bar.update(done - a - bar.n)
-    made = symbols[a:done]
-    pairs = np.stack([made["left"], made["right"]], axis=1)
-    return Learned(pairs, made["count"].copy(), symbols["n_tokens"][a - 1 : done].copy(), words.alphabet)
+    return functools.partial(_merge_likeliest_until, likelihood, learner)
 
 
 def learn_wordpiece(
@@ -5953,10 +5863,8 @@ def learn_wordpiece(
     """
     require(score in ("likelihood", "count"), f"score is 'likelihood' or 'count', not {score!r}")
     marked, n_beginning = _mark_continuing(words, prefix.encode())
-    if score == "count":
-        learned = learn(marked, n_symbols, tie_break="ids", min_frequency=min_frequency, progress=progress)
-    else:
-        learned = _learn_by_likelihood(marked, n_symbols, min_frequency, progress)
+    start, tie_break = (_merge_most_frequent, "ids") if score == "count" else (_merge_likeliest, "bytes")
+    learned = _run_learner(start, marked, n_symbols, tie_break, min_frequency, progress)
     return LearnedWordPiece(*learned, n_beginning, prefix.encode())
 
 
