@@ -6334,6 +6334,7 @@ class UnigramTables:
 
     trie: _Trie
     scores: np.ndarray  # float64[V + 1]  by id; the last is that of an unknown character
+    sums: np.ndarray  # float32[V + 1]    by id: what it adds to the score of a text; see `add_scores`
     byte_ids: np.ndarray  # int32[256]    the tokens "<0x00>" to "<0xFF>", or -1
     longest: int  # bytes of a token
     unk_id: int  # -1 if there is none
@@ -6362,13 +6363,20 @@ def unigram_tables(model: Model) -> UnigramTables:
     chosen = ids[scores[ids] > -np.inf]
     require(len(chosen), "a unigram model needs tokens with scores")
     byte_names = [b"<0x%02X>" % byte for byte in range(256)] if model.byte_fallback else [b""] * 256
-    unknown = scores[chosen].min() - scores.dtype.type(UNKNOWN_PENALTY)
+    byte_ids = np.array([id_of.get(name, -1) for name in byte_names], np.int32)
+    unk_id = -1 if model.unk_token is None else id_of[model.unk_token.encode()]
+    scores = np.append(scores, scores[chosen].min() - scores.dtype.type(UNKNOWN_PENALTY))
+    sums = np.full(len(scores), scores[-1])
+    sums[byte_ids[0x80:0xC0]] = 0  # a character that became several bytes is unknown once
+    sums = np.where(np.isfinite(scores), scores, sums).astype(np.float32)
+    sums[unk_id] = scores[-1]
     return UnigramTables(
         make_trie({id: model.vocab[id] for id in chosen.tolist()}),
-        np.append(scores, unknown).astype(np.float64),
-        np.array([id_of.get(name, -1) for name in byte_names], np.int32),
+        scores.astype(np.float64),
+        sums,
+        byte_ids,
         max(len(model.vocab[id]) for id in chosen.tolist()),
-        -1 if model.unk_token is None else id_of[model.unk_token.encode()],
+        unk_id,
         model.fuse_unk,
         0.0 if scores.dtype != np.float32 else np.inf if scores[chosen].max() > 0 else ROUND_LIMIT * 2.0**-24,
     )
@@ -6400,12 +6408,13 @@ def _list_edges(text, start, node, size, edges, values, unknown, found):
 
 
 @kernel
-def _cut_best(text, start, size, tables, tolerance, rounds, best, last):
-    """Find the best path through a word (Viterbi); returns whether no other comes near.
+def _cut_best(text, start, size, tables, rounds, best, last):
+    """Find the best path through a word (Viterbi); returns whether no other comes near, if sums are not rounded.
 
     best[0] is the score before the word. Writes that of the best path to each node over the others; and its last edge,
     as start << EDGE_BITS | id. Of paths with equal sums the one with the longest last edge is taken.
     """
+    tolerance = 0.0 if rounds else tables.tolerance
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, found = len(scores) - 1, np.empty(tables.longest + 1, np.int64)
     gaps, node = np.empty(size + 1 if tolerance else 0, np.float64), 0
@@ -6475,7 +6484,7 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
     """
     best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
     best[0] = 0.0
-    if not _cut_best(text, start, size, tables, tables.tolerance, False, best, last):
+    if not _cut_best(text, start, size, tables, False, best, last):
         return NOT_CERTAIN
     return _write_path(text, start, size, tables.tolerance > 0, tables, last, ids, at)
 
@@ -6487,18 +6496,9 @@ def add_scores(text_sum, tables, ids, at):
     text_sum, float64[3], is the sum of ids[text_sum[1] : text_sum[2]]. Where the result is ROUND_LIMIT or more, the
     text must be cut once more: as one word, by `segment_unigram_behind` after `start_text`.
     """
-    scores, byte_ids, total = tables.scores, tables.byte_ids, np.float32(text_sum[0])
-    unk_score = np.float32(scores[len(scores) - 1])
+    sums, total = tables.sums, np.float32(text_sum[0])
     for k in range(i64(text_sum[2]), at):
-        id = i64(ids[k])
-        if id != tables.unk_id and np.isfinite(scores[id]):
-            total += np.float32(scores[id])
-        else:
-            begins = True  # a character; it is unknown as one, if it became several bytes
-            for byte in range(0x80, 0xC0):
-                begins &= byte_ids[byte] != id
-            if begins:
-                total += unk_score
+        total += sums[ids[k]]
     text_sum[0], text_sum[2] = total, at
     return abs(total)
 
@@ -6513,7 +6513,7 @@ def segment_unigram_behind(text, start, size, tables, text_sum, ids, at):
     best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
     add_scores(text_sum, tables, ids, at)
     best[0] = text_sum[0]
-    _cut_best(text, start, size, tables, 0.0, True, best, last)
+    _cut_best(text, start, size, tables, True, best, last)
     n = _write_path(text, start, size, False, tables, last, ids, at)
     if tables.fuse_unk and n > 0 and text_sum[1] < at and ids[at] == tables.unk_id == ids[at - 1]:
         n -= 1
