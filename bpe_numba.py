@@ -5875,21 +5875,14 @@ def learn_wordpiece(
 # cut a word are the paths through its *lattice*: a node before each character and behind the last one, and an edge for
 # each token that is found there.
 #
-# While learning, tokens are only taken away: so the lattices of all words are found once, from the sorted suffixes of
-# the words, and written as one stream of edges, in the order of the text; where several tokens begin, the longest goes
-# first, and the last is the character itself, which is always a token. With 7 for "ab" and 0 and 1 for "a" and "b",
-# the word "aba" is
+# While learning, tokens are only taken away: so of the tokens that begin at a place in the words only the longest is
+# kept by place, and by token the next shorter one, which begins at the same places. The last one of such a chain is the
+# character itself, which is always a token. With 0 and 1 for "a" and "b" and 2 for "ab", the word "aba" is
 #
-#     edge       7, 2    0, 1    1, 1    0, 1
-#     begins     0       0       1       2
-#
-# An edge of one character thus ends its node, from the left as from the right, and no offsets of nodes are kept. No
-# trie is searched: a pass over the 42 million edges of 100 MB of English takes 0.3 s.
+#     longest    2    1    0            shorter of 2    0        of 0 and 1    -1
 
-SIZE_BITS, SIZE_MASK = u64(6), u64(63)  # of an edge: id << 6 | characters - 1
 MAX_TOKEN_CHARS = 64
 LATTICE_PARTS = 8  # that threads may work at; their number is fixed, since sums of floats depend on it
-RADIX_BITS = 12
 TINY, HUGE = 2.0**-100, 2.0**100  # probabilities below are scaled up, so that words of any length have one
 LEAST_EXPECTED = 0.5  # times that a token is expected in the corpus; what is rarer is dropped, as in SentencePiece
 
@@ -5913,325 +5906,169 @@ class LearnedUnigram(NamedTuple):
 
 
 class _Lattice(NamedTuple):
-    """The lattices of words, end to end."""
+    """The lattices of words, see above. A token has a greater number than the next shorter one."""
 
-    edges: np.ndarray  # uint32[E]      see above
-    stops: np.ndarray  # int64[W + 1]   where the edges of each word end
-    offsets: np.ndarray  # int64[W + 1] and its symbols: those of Words
-    counts: np.ndarray  # int64[W]
-    own_edges: np.ndarray  # int64[V]   where one edge is of each token
-
-
-@kernel
-def _sort_keys(keys, n_bits):
-    """Sort keys of so many bits by radix; returns their order and the sorted keys. The keys given are overwritten."""
-    n = len(keys)
-    order, next_order = _on_huge_pages(np.empty(n, np.uint32)), _on_huge_pages(np.empty(n, np.uint32))
-    next_keys = _on_huge_pages(np.empty(n, np.uint64))
-    for k in range(n):
-        order[k] = k
-    for shift in range(0, n_bits, RADIX_BITS):
-        starts = np.zeros((1 << RADIX_BITS) + 1, np.int64)
-        mask, down = u64((1 << RADIX_BITS) - 1), u64(shift)
-        for key in keys:
-            starts[(key >> down & mask) + u64(1)] += 1
-        for k in range(1 << RADIX_BITS):
-            starts[k + 1] += starts[k]
-        for k in range(n):
-            bucket = keys[k] >> down & mask
-            at = starts[bucket]
-            starts[bucket] = at + 1
-            next_keys[at], next_order[at] = keys[k], order[k]
-        keys, next_keys, order, next_order = next_keys, keys, next_order, order
-    return order, keys
+    longest: np.ndarray  # int32[N]      by place in the symbols: the longest token that begins there
+    shorter: np.ndarray  # int32[V]      by token: the next shorter one, or -1
+    sizes: np.ndarray  # int32[V]        in characters
+    places: np.ndarray  # int64[V]       one where it begins
+    offsets: np.ndarray  # int64[W + 1]  and
+    counts: np.ndarray  # int64[W]       those of Words
 
 
 @kernel
-def _first_keys(symbols, offsets, n_bits, depth):
-    """Pack as many symbols, from each on, into one key; behind the end of a word is 0."""
-    keys, shift = _on_huge_pages(np.empty(len(symbols), np.uint64)), u64(n_bits * (depth - 1))
-    for w in range(len(offsets) - 1):
-        key = u64(0)
-        for k in range(offsets[w + 1] - 1, offsets[w] - 1, -1):
-            key = u64(symbols[k] + 1) << shift | key >> u64(n_bits)
-            keys[k] = key
-    return keys
-
-
-@kernel
-def _next_keys(order, sorted_keys, offsets, n_bits, depth):
-    """Join the rank of each suffix by its first symbols, `depth` of them, and the rank of what is behind those."""
-    ranks, rank = _on_huge_pages(np.empty(len(order), np.uint32)), 0
-    keys = _on_huge_pages(np.empty(len(order), np.uint64))
-    for k in range(len(order)):
-        rank += k == 0 or sorted_keys[k] != sorted_keys[k - 1]
-        ranks[order[k]] = rank
-    for w in range(len(offsets) - 1):
-        for k in range(offsets[w], offsets[w + 1]):
-            behind = u64(ranks[k + depth]) if k + depth < offsets[w + 1] else u64(0)
-            keys[k] = u64(ranks[k]) << u64(n_bits) | behind
-    return keys
-
-
-def _sort_suffixes(words: Words, longest: int) -> np.ndarray:
-    """Sort the suffixes of all words by their first symbols, at least so many: uint32[N].
-
-    By prefix doubling (Manber and Myers 1990), from as many symbols as one key can hold.
-    """
-    n_bits = len(words.alphabet).bit_length()
-    depth = 63 // n_bits
-    order, keys = _sort_keys(_first_keys(words.symbols, words.offsets, n_bits, depth), n_bits * depth)
-    n_bits = len(words.symbols).bit_length()
-    while depth < longest:
-        order, keys = _sort_keys(_next_keys(order, keys, words.offsets, n_bits, depth), 2 * n_bits)
-        depth *= 2
-    return order
-
-
-@kernel
-def _list_substrings(order, symbols, offsets, counts, word_of, longest):
-    """List what occurs twice or more and cannot be longer without being rarer: int64[S, 4].
-
-    A row has first and stop in the order of suffixes, characters, and characters times occurrences. These are the
-    nodes of the tree of suffixes, found with a stack of those that are open (Abouelhoda, Kurtz and Ohlebusch 2004,
-    "Replacing suffix trees with enhanced suffix arrays"); and its leaves, where a word was seen more than once.
-    """
-    found, n_found, n = _on_huge_pages(np.empty((len(order) // 2 + 16, 4), np.int64)), 0, len(order)
-    lefts, depths, before = np.empty((3, longest + 3), np.int64)  # of the open nodes; and what was counted before each
-    top, counted, last, last_size = -1, 0, 0, 0
-    for k in range(n + 1):
-        position, size, count = 0, 0, 0
-        if k < n:
-            ahead = order[min(k + 16, n - 1)]
-            prefetch(word_of, ahead)
-            prefetch(symbols, ahead)
-            position = i64(order[k])
-            word = word_of[position]
-            size, count = min(offsets[word + 1] - position, longest + 1), counts[word]
-        common, left, total = 0, k, counted
-        while common < min(size, last_size) and symbols[position + common] == symbols[last + common]:
-            common += 1
-        while top >= 0 and depths[top] > common:
-            left, total = lefts[top], before[top]
-            if 1 < depths[top] <= longest and counted - total > 1:
-                found = _append_span(found, n_found, left, k, depths[top], depths[top] * (counted - total))
-                n_found += 1
-            top -= 1
-        if common and (top < 0 or depths[top] < common):
-            top += 1
-            lefts[top], depths[top], before[top] = left, common, total
-        if size > common:
-            top += 1
-            lefts[top], depths[top], before[top] = k, size, counted
-        counted, last, last_size = counted + count, position, size
-    return found[:n_found]
-
-
-@kernel
-def _find_longest(order, nodes, ids):
-    """Find the longest substring of a list that begins at each position, and the next shorter one of each substring.
-
-    The list goes by `first`, the shorter before the longer, and gives ids. Returns both as ids, -1 where there is none.
-    """
-    longest, shorter = (
-        _on_huge_pages(np.empty(len(order), np.int32)),
-        np.full(ids.max() + 1 if len(ids) else 0, -1, np.int32),
-    )
-    opened, top, m = np.empty(MAX_TOKEN_CHARS + 1, np.int64), -1, 0
-    for k in range(len(order)):
-        while top >= 0 and nodes[opened[top], 1] <= k:
-            top -= 1
-        while m < len(nodes) and nodes[m, 0] == k:
-            if top >= 0:
-                shorter[ids[m]] = ids[opened[top]]
-            top += 1
-            opened[top] = m
-            m += 1
-        longest[order[k]] = ids[opened[top]] if top >= 0 else -1
-    return longest, shorter
-
-
-@kernel
-def _write_edges(symbols, offsets, longest, shorter, sizes):
-    """Write the edges of all words: returns edges, where those of each word end, and where one is of each token."""
-    n_edges = len(symbols)
-    for id in longest:
-        while id >= 0:
-            n_edges += 1
-            id = shorter[id]
-    edges, stops = _on_huge_pages(np.empty(n_edges, np.uint32)), np.zeros(len(offsets), np.int64)
-    own_edges, n = np.zeros(len(sizes), np.int64), 0
-    for w in range(len(offsets) - 1):
-        for k in range(offsets[w], offsets[w + 1]):
-            id = i64(longest[k])
-            while id >= 0:
-                edges[n] = u64(id) << SIZE_BITS | u64(sizes[id] - 1)
-                own_edges[id] = n
-                id = i64(shorter[id])
-                n += 1
-            edges[n] = u64(symbols[k]) << SIZE_BITS
+def _number_keys(keys):
+    """Number keys below 2**63 in the order in which they are first seen, by a hash table: int64[N]."""
+    n_slots, n = 1, 0
+    while 3 * n_slots <= 4 * len(keys):
+        n_slots *= 2
+    table, mask = _on_huge_pages(np.empty((n_slots, 2), np.int64)), u64(n_slots - 1)
+    for slot in range(n_slots):
+        table[slot, 0] = -1
+    numbers = np.empty(len(keys), np.int64)
+    for k in range(len(keys)):
+        prefetch(table, u64(2) * (_mix(u64(keys[min(k + 16, len(keys) - 1)]), u64(0)) & mask))
+        slot = _mix(u64(keys[k]), u64(0)) & mask
+        while table[slot, 0] >= 0 and table[slot, 0] != keys[k]:
+            slot = (slot + u64(1)) & mask
+        if table[slot, 0] < 0:
+            table[slot, 0], table[slot, 1] = keys[k], n
             n += 1
-        stops[w + 1] = n
-    return edges, stops, own_edges
+        numbers[k] = table[slot, 1]
+    return numbers
+
+
+def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, np.ndarray]:
+    """List the symbols of the alphabet, and the substrings of up to so many symbols that occur twice or more.
+
+    Returns lattices with all of them, how often they occur, and how often the most frequent of those does that are
+    longer by one symbol. Substrings are grown by a symbol at a time, and only where they occur twice.
+    """
+    a, sizes, alive = len(words.alphabet), np.diff(words.offsets), np.arange(len(words.symbols))
+    counts, ends, found = np.repeat(words.counts, sizes), np.repeat(words.offsets[1:], sizes), words.symbols.copy()
+    levels = [(np.full(a, -1), np.zeros(a, np.int64), np.bincount(words.symbols, counts, a))]
+    n, n_levels = a, [a]
+    for size in range(1, longest + 1):
+        alive = alive[alive + size < ends[alive]]
+        numbers = _number_keys(found[alive].astype(np.int64) << 32 | words.symbols[alive + size])
+        totals = np.bincount(numbers, counts[alive])
+        ids = np.cumsum(totals > 1) - 1
+        repeated = (totals > 1)[numbers]
+        alive, ids, totals = alive[repeated], ids[numbers[repeated]], totals[totals > 1]
+        places = np.empty(len(totals), np.int64)
+        places[ids] = alive
+        levels.append((found[places], places, totals))
+        found[alive] = n + ids
+        n += len(totals)
+        n_levels.append(len(totals))
+    shorter, places, totals = map(np.concatenate, zip(*levels, strict=True))
+    longer = np.zeros(n + 1)
+    np.maximum.at(longer, shorter, totals)
+    sizes = np.repeat(np.arange(1, longest + 2, dtype=np.int32), n_levels)
+    return _Lattice(found, shorter.astype(np.int32), sizes, places, *words[1:3]), totals, longer[:n]
 
 
 @kernel
-def _expect(lattice, first, stop, probabilities, longest):
+def _expect(lattice, first, stop, probabilities):
     """Compute how often each token is expected in some words, and the logarithm of their probability.
 
     Forward and backward over each word. `backward` has the count and the probability of the whole word in it, so that
     forward * probability * backward is what an edge adds. What falls below TINY is scaled, with the nodes that tokens
     reach from there; on the way back at the same nodes.
     """
-    edges, stops, counts = lattice.edges, lattice.stops, lattice.counts
-    table = _on_huge_pages(
-        np.empty((len(probabilities), 2), np.float64)
-    )  # both in one cache line: probability and expectation
-    for id in range(len(probabilities)):
+    longest, shorter, sizes, _, offsets, counts = lattice
+    table = _on_huge_pages(np.empty((len(sizes), 2), np.float64))  # in one cache line: probability and expectation
+    for id in range(len(sizes)):
         table[id, 0], table[id, 1] = probabilities[id], 0.0
-    reach, likelihood, last = MAX_TOKEN_CHARS + 1, 0.0, len(edges) - 1
-    forward, backward = np.zeros((2, longest + 2 * reach), np.float64)
-    scaled = np.zeros(longest + 2 * reach, np.bool_)
+    reach, likelihood, nodes = i64(sizes.max()), 0.0, np.empty((64, 2), np.float64)
+    scaled = np.empty(64, np.bool_)
     for w in range(first, stop):
-        n, n_scaled = 0, 0
-        for k in range(reach):
+        start, n, n_scaled = offsets[w], offsets[w + 1] - offsets[w], 0
+        if n >= len(scaled):
+            nodes, scaled = np.empty((2 * n, 2), np.float64), np.empty(2 * n, np.bool_)
+        forward, backward = nodes[:, 0], nodes[:, 1]
+        for k in range(n + 1):
             forward[k] = 0.0
         forward[0] = 1.0
-        for e in range(stops[w], stops[w + 1]):
-            prefetch(table, u64(2) * (edges[min(e + 16, last)] >> SIZE_BITS))
-            size = edges[e] & SIZE_MASK
-            forward[n + 1 + i64(size)] += forward[n] * table[edges[e] >> SIZE_BITS, 0]
-            if size == 0:
-                n += 1
-                forward[n + reach - 1] = 0.0
-                scaled[n] = forward[n] < TINY
-                if scaled[n]:
-                    n_scaled += 1
-                    for k in range(n, n + reach):
-                        forward[k] *= HUGE
+        for k in range(n):
+            prefetch(table, 2 * longest[min(start + k + 16, len(longest) - 1)])
+            scaled[k] = forward[k] < TINY
+            if scaled[k]:
+                n_scaled += 1
+                for i in range(k, min(k + reach, n + 1)):
+                    forward[i] *= HUGE
+            id = i64(longest[start + k])
+            while id >= 0:
+                forward[k + i64(sizes[id])] += forward[k] * table[id, 0]
+                id = i64(shorter[id])
         likelihood += counts[w] * (np.log(forward[n]) - n_scaled * np.log(HUGE))
-        k, total = n + 1, counts[w] / forward[n]
-        for e in range(stops[w + 1] - 1, stops[w] - 1, -1):
-            size = edges[e] & SIZE_MASK
-            if size == 0:
-                k -= 1
-                backward[k], total = total, 0.0
-                if scaled[k]:
-                    for i in range(k, min(k + reach, n + 1)):
-                        backward[i] *= HUGE
-            entry = table[edges[e] >> SIZE_BITS]
-            onward = entry[0] * backward[k + i64(size)]
-            total += onward
-            entry[1] += forward[k - 1] * onward
+        backward[n] = counts[w] / forward[n]
+        for k in range(n - 1, -1, -1):
+            id, backward[k] = i64(longest[start + k]), 0.0
+            while id >= 0:
+                onward = table[id, 0] * backward[k + i64(sizes[id])]
+                backward[k] += onward
+                table[id, 1] += forward[k] * onward
+                id = i64(shorter[id])
+            if scaled[k]:
+                for i in range(k, min(k + reach, n + 1)):
+                    backward[i] *= HUGE
     return table[:, 1].copy(), likelihood
 
 
 @kernel
-def _best_path(edges, start, limit, scores, best, last):
-    """Find the best path from the node where edges[start] begins over so many characters (Viterbi).
-
-    best[k] is the score of the best path to node k, last[k] its last edge.
-    """
-    ahead, n, e, best[0] = 0, 0, start, 0.0
-    while n < limit:
-        prefetch(scores, edges[min(e + 16, len(edges) - 1)] >> SIZE_BITS)
-        id, end = edges[e] >> SIZE_BITS, n + 1 + i64(edges[e] & SIZE_MASK)
-        if end <= limit:
-            while ahead < end:
-                ahead += 1
-                best[ahead] = -np.inf
-            if best[n] + scores[id] > best[end]:
-                best[end], last[end] = best[n] + scores[id], edges[e]
-            n += end == n + 1
-        e += 1
-
-
-@kernel
-def _count_best(lattice, first, stop, scores, longest):
-    """Count the tokens of the best way to cut each of some words."""
-    edges, offsets, counts = lattice.edges, lattice.offsets, lattice.counts
-    found, best, last = np.zeros(len(scores)), np.empty(longest + 1), np.empty(longest + 1, np.uint32)
-    for w in range(first, stop):
-        n = offsets[w + 1] - offsets[w]
-        _best_path(edges, lattice.stops[w], n, scores, best, last)
-        while n > 0:
-            found[last[n] >> SIZE_BITS] += counts[w]
-            n -= i64(last[n] & SIZE_MASK) + 1
-    return found
-
-
-@kernel
-def _losses(lattice, sizes, n_alphabet, scores, found):
+def _losses(lattice, n_alphabet, scores, expected):
     """Compute by how much the corpus becomes less probable without each token, as SentencePiece estimates it.
 
-    All `found` occurrences of a token on best paths become those tokens into which its own characters are cut without
-    it. -inf for a token that is on no best path, or is cut itself; inf for the alphabet.
+    All expected occurrences of a token become those tokens into which its own characters are best cut without it
+    (Viterbi). -inf for a token that is never expected, or is cut itself; inf for the alphabet.
     """
-    edges, own_edges, losses, total = lattice.edges, lattice.own_edges, np.full(len(scores), -np.inf), found.sum()
-    best, last = np.empty(MAX_TOKEN_CHARS + 1), np.empty(MAX_TOKEN_CHARS + 1, np.uint32)
+    longest, shorter, sizes, places, _, _ = lattice
+    losses, total = np.full(len(scores), -np.inf), expected.sum()
+    best, last = np.empty(MAX_TOKEN_CHARS + 1), np.empty(MAX_TOKEN_CHARS + 1, np.int64)
     for id in range(len(scores)):
-        n, count = sizes[id], found[id]
+        n, count = i64(sizes[id]), expected[id]
         if id < n_alphabet:
             losses[id] = np.inf
             continue
         if count == 0:
             continue
-        _best_path(edges, own_edges[id] + 1, n, scores, best, last)
+        for k in range(1, n + 1):
+            best[k] = -np.inf
+        best[0] = 0.0
+        for k in range(n):
+            other = i64(longest[places[id] + k] if k else shorter[id])
+            while other >= 0:
+                end = k + i64(sizes[other])
+                if end <= n and best[k] + scores[other] > best[end]:
+                    best[end], last[end] = best[k] + scores[other], other
+                other = i64(shorter[other])
         if best[n] > scores[id]:
             continue
         n_others, others = 0, 0.0
         while n > 0:
-            others += np.log(found[last[n] >> SIZE_BITS] + count)
+            others += np.log(expected[last[n]] + count)
             n_others += 1
-            n -= i64(last[n] & SIZE_MASK) + 1
+            n -= i64(sizes[last[n]])
         others -= n_others * np.log(total + count * (n_others - 1))
         losses[id] = count * (np.log(count / total) - others)
     return losses
 
 
-@kernel
-def _drop_edges(lattice, new_ids, n):
-    """Renumber the tokens of all edges, in place, and drop the edges of those that have no new id, which is -1.
-
-    Returns where one edge is of each of the n tokens that are left, and the number of edges.
-    """
-    edges, stops, own_edges = lattice.edges, lattice.stops, np.zeros(n, np.int64)
-    e = kept = 0
-    for w in range(len(stops) - 1):
-        while e < stops[w + 1]:
-            id = new_ids[edges[e] >> SIZE_BITS]
-            if id >= 0:
-                edges[kept] = u64(id) << SIZE_BITS | u64(edges[e]) & SIZE_MASK
-                own_edges[id] = kept
-                kept += 1
-            e += 1
-        stops[w + 1] = kept
-    return own_edges, kept
-
-
-@kernel
-def _digamma(x):
-    """Compute the derivative of the logarithm of the gamma function: up to 7 by its recurrence, then by its series."""
-    below = 0.0
-    while x < 7:
-        below += 1 / x
-        x += 1
-    y = x - 0.5
+def _digamma(x: np.ndarray) -> np.ndarray:
+    """Compute the derivative of the logarithm of the gamma function, by its recurrence and its series."""
+    y = x + 6.5
     z = 1 / (y * y)
-    return np.log(y) + z * (1 / 24 - z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720))) - below
+    series = np.log(y) + z * (1 / 24 - z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720)))
+    return series - sum(1 / (x + k) for k in range(7))
 
 
 @kernel
-def _maximize(expected, n_alphabet, probabilities):
-    """Write the probabilities that go with expected counts; 0 for what is rarer than LEAST_EXPECTED, but letters."""
-    total = 0.0
-    for id in range(len(expected)):
-        if id < n_alphabet:
-            expected[id] = max(expected[id], LEAST_EXPECTED)
-        total += expected[id] if expected[id] >= LEAST_EXPECTED else 0.0
-    whole = _digamma(total)
-    for id in range(len(expected)):
-        probabilities[id] = np.exp(_digamma(expected[id]) - whole) if expected[id] >= LEAST_EXPECTED else 0.0
+def _fall_back(new_ids, shorter):
+    """Give each token that has no new id, which is -1, that of the longest shorter one that has one, in place."""
+    for id in range(len(shorter)):
+        if new_ids[id] < 0:
+            new_ids[id] = new_ids[shorter[id]]
 
 
 @kernel
@@ -6264,22 +6101,19 @@ class _UnigramLearner:
     """Hold the tokens that are left, their probabilities, and the lattices of the words."""
 
     def __init__(self, words: Words, seed_size: int, longest: int):
-        """Begin with the alphabet and the substrings with the greatest number of characters times occurrences."""
-        words = _in_order(words)
-        word_of = np.repeat(np.arange(len(words.counts), dtype=np.int32), np.diff(words.offsets))
-        order = _sort_suffixes(words, longest)
-        nodes = _list_substrings(order, *words[:3], word_of, longest)
-        nodes = nodes[_best_first(nodes[:, 3], seed_size)]
-        a, by_first = len(words.alphabet), np.lexsort((nodes[:, 2], nodes[:, 0]))
-        found = np.bincount(words.symbols, words.counts[word_of], a)
-        self.words, self.longest_word = words, int(np.diff(words.offsets).max())
-        self.starts = np.append(np.zeros(a, np.int64), order[nodes[:, 0]])  # where each token is in the symbols
-        self.sizes = np.append(np.ones(a, np.int64), nodes[:, 2])
-        longest_at, shorter = _find_longest(order, nodes[by_first], a + by_first)
-        edges, stops, own_edges = _write_edges(*words[:2], longest_at, shorter, self.sizes)
-        self.lattice = _Lattice(edges, stops, *words[1:3], own_edges)
-        weights = np.append(np.maximum(found, LEAST_EXPECTED), nodes[:, 3])
-        self.probabilities = weights / weights.sum()
+        """Begin with the alphabet and the substrings with the greatest number of characters times occurrences.
+
+        A substring that cannot be longer without being rarer stands for those in it that are as frequent.
+        """
+        self.words, self.n_alphabet = _in_order(words), len(words.alphabet)
+        self.lattice, totals, longer = _list_substrings(self.words, longest)
+        sizes, a = self.lattice.sizes, self.n_alphabet
+        weights = np.where((totals > longer) & (sizes <= longest), sizes * totals, 0.0)
+        weights[:a] = np.maximum(totals[:a], LEAST_EXPECTED)
+        seeds = a + _best_first(weights[a:], min(seed_size, np.count_nonzero(weights[a:])))
+        self.probabilities = weights
+        self.keep(np.append(np.arange(a), np.sort(seeds)))
+        self.probabilities /= self.probabilities.sum()
 
     @property
     def n_tokens(self) -> int:
@@ -6290,15 +6124,24 @@ class _UnigramLearner:
         with np.errstate(divide="ignore"):
             return np.log(self.probabilities)
 
-    def in_parts(self, run: Callable, values: np.ndarray) -> list:
-        """Run a kernel over the words in parts, in threads."""
-        stops = self.lattice.stops
-        bounds = np.searchsorted(stops, np.linspace(0, stops[-1], LATTICE_PARTS + 1)).tolist()
-        work = functools.partial(self._run_part, run, values)
-        return list(Engine().map(work, itertools.pairwise([0, *bounds[1:]]), threads=True))
+    def keep(self, kept: np.ndarray) -> None:
+        """Forget all tokens but these, in their order; the alphabet must be among them."""
+        longest, shorter, sizes, places, *_ = self.lattice
+        new_ids = np.full(len(sizes) + 1, -1, np.int32)  # the last one is for the -1 behind the shortest
+        new_ids[kept] = np.arange(len(kept))
+        _fall_back(new_ids, shorter)
+        arrays = new_ids[longest], new_ids[shorter[kept]], sizes[kept], places[kept]
+        self.lattice = _Lattice(*arrays, *self.lattice[4:])
+        self.probabilities = self.probabilities[kept]
 
-    def _run_part(self, run: Callable, values: np.ndarray, bounds: tuple[int, int]) -> object:
-        return run(self.lattice, *bounds, values, self.longest_word)
+    def expect(self) -> tuple[np.ndarray, float]:
+        """Compute how often each token is expected, and the logarithm of the probability of the corpus."""
+        bounds = np.linspace(0, len(self.words.counts), LATTICE_PARTS + 1).astype(np.int64).tolist()
+        parts = Engine().map(
+            lambda part: _expect(self.lattice, *part, self.probabilities), itertools.pairwise(bounds), threads=True
+        )
+        expected, likelihoods = zip(*parts, strict=True)
+        return sum(expected), sum(likelihoods)
 
     def maximize(self) -> float:
         """Make one step of expectation maximization; returns the logarithm of the probability of the corpus before.
@@ -6306,28 +6149,25 @@ class _UnigramLearner:
         The digamma function instead of the logarithm prefers few tokens (Liang and Klein 2007, "Structured Bayesian
         Nonparametric Models with Variational Inference"); SentencePiece does so.
         """
-        expected, likelihoods = zip(*self.in_parts(_expect, self.probabilities), strict=True)
-        _maximize(sum(expected), len(self.words.alphabet), self.probabilities)
-        return sum(likelihoods)
+        expected, likelihood = self.expect()
+        expected[: self.n_alphabet] = np.maximum(expected[: self.n_alphabet], LEAST_EXPECTED)
+        self.expected = np.where(expected < LEAST_EXPECTED, 0.0, expected)
+        scores = _digamma(np.maximum(expected, LEAST_EXPECTED)) - _digamma(self.expected.sum())
+        self.probabilities = np.where(self.expected > 0, np.exp(scores), 0.0)
+        return likelihood
 
     def prune(self, n: int) -> None:
         """Keep the alphabet and the n tokens, together, whose loss would cost the most."""
-        found = sum(self.in_parts(_count_best, self.scores))
-        losses = _losses(self.lattice, self.sizes, len(self.words.alphabet), self.scores, found)
-        best = _best_first(losses, min(n, np.count_nonzero(losses > -np.inf)))
-        kept = np.sort(best)
-        new_ids = np.full(len(losses), -1, np.int32)
-        new_ids[kept] = range(len(kept))
-        own_edges, n_edges = _drop_edges(self.lattice, new_ids, len(kept))
-        self.lattice = self.lattice._replace(edges=self.lattice.edges[:n_edges], own_edges=own_edges)
-        self.starts, self.sizes, self.probabilities = self.starts[kept], self.sizes[kept], self.probabilities[kept]
+        losses = _losses(self.lattice, self.n_alphabet, self.scores, self.expected)
+        self.keep(np.sort(_best_first(losses, min(n, np.count_nonzero(losses > -np.inf)))))
 
     def spell(self, id: int) -> bytes:
         """Return the bytes of a token."""
-        alphabet, start = self.words.alphabet, self.starts[id]
-        if id < len(alphabet):
-            return alphabet[id]
-        return b"".join(alphabet[symbol] for symbol in self.words.symbols[start : start + self.sizes[id]].tolist())
+        if id < self.n_alphabet:
+            return self.words.alphabet[id]
+        start = self.lattice.places[id]
+        symbols = self.words.symbols[start : start + self.lattice.sizes[id]].tolist()
+        return b"".join(self.words.alphabet[symbol] for symbol in symbols)
 
 
 def learn_unigram(
@@ -6372,7 +6212,7 @@ def learn_unigram(
     require(n_sub_iterations >= 1, f"n_sub_iterations is {n_sub_iterations}: it must be 1 or more")
     learner = _UnigramLearner(words, seed_size, max_piece_length)
     goal, likelihoods = max(n_symbols * 11 // 10, a), []
-    with Engine(progress=progress).progress_bar("prune", max(len(learner.sizes) - goal, 0), " tokens") as bar:
+    with Engine(progress=progress).progress_bar("prune", max(len(learner.probabilities) - goal, 0), " tokens") as bar:
         while True:
             for _ in range(n_sub_iterations):
                 likelihood = learner.maximize()
@@ -6382,7 +6222,7 @@ def learn_unigram(
             if learner.n_tokens <= goal:
                 break
             learner.prune(max(goal, int(shrinking_factor * learner.n_tokens)))
-            bar.update(bar.total - max(len(learner.sizes) - goal, 0) - bar.n)
+            bar.update(bar.total - max(len(learner.probabilities) - goal, 0) - bar.n)
     scores = learner.scores
     rest = a + _best_first(scores[a:], n_symbols - a)
     chosen = np.append(np.arange(a), rest[scores[rest] > -np.inf])
@@ -6401,6 +6241,7 @@ class UnigramTables:
 
     trie: _Trie
     scores: np.ndarray  # float64[V + 1]  by id; the last is that of an unknown character
+    sums: np.ndarray  # float32[V + 1]    by id: what it adds to the score of a text; see `add_scores`
     byte_ids: np.ndarray  # int32[256]    the tokens "<0x00>" to "<0xFF>", or -1
     longest: int  # bytes of a token
     unk_id: int  # -1 if there is none
@@ -6429,13 +6270,20 @@ def unigram_tables(model: Model) -> UnigramTables:
     chosen = ids[scores[ids] > -np.inf]
     require(len(chosen), "a unigram model needs tokens with scores")
     byte_names = [b"<0x%02X>" % byte for byte in range(256)] if model.byte_fallback else [b""] * 256
-    unknown = scores[chosen].min() - scores.dtype.type(UNKNOWN_PENALTY)
+    byte_ids = np.array([id_of.get(name, -1) for name in byte_names], np.int32)
+    unk_id = -1 if model.unk_token is None else id_of[model.unk_token.encode()]
+    scores = np.append(scores, scores[chosen].min() - scores.dtype.type(UNKNOWN_PENALTY))
+    sums = np.full(len(scores), scores[-1])
+    sums[byte_ids[0x80:0xC0]] = 0  # a character that became several bytes is unknown once
+    sums = np.where(np.isfinite(scores), scores, sums).astype(np.float32)
+    sums[unk_id] = scores[-1]
     return UnigramTables(
         make_trie({id: model.vocab[id] for id in chosen.tolist()}),
-        np.append(scores, unknown).astype(np.float64),
-        np.array([id_of.get(name, -1) for name in byte_names], np.int32),
+        scores.astype(np.float64),
+        sums,
+        byte_ids,
         max(len(model.vocab[id]) for id in chosen.tolist()),
-        -1 if model.unk_token is None else id_of[model.unk_token.encode()],
+        unk_id,
         model.fuse_unk,
         0.0 if scores.dtype != np.float32 else np.inf if scores[chosen].max() > 0 else ROUND_LIMIT * 2.0**-24,
     )
@@ -6467,12 +6315,13 @@ def _list_edges(text, start, node, size, edges, values, unknown, found):
 
 
 @kernel
-def _cut_best(text, start, size, tables, tolerance, rounds, best, last):
-    """Find the best path through a word (Viterbi); returns whether no other comes near.
+def _cut_best(text, start, size, tables, rounds, best, last):
+    """Find the best path through a word (Viterbi); returns whether no other comes near, if sums are not rounded.
 
     best[0] is the score before the word. Writes that of the best path to each node over the others; and its last edge,
     as start << EDGE_BITS | id. Of paths with equal sums the one with the longest last edge is taken.
     """
+    tolerance = 0.0 if rounds else tables.tolerance
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, found = len(scores) - 1, np.empty(tables.longest + 1, np.int64)
     gaps, node = np.empty(size + 1 if tolerance else 0, np.float64), 0
@@ -6500,49 +6349,35 @@ def _cut_best(text, start, size, tables, tolerance, rounds, best, last):
 
 
 @kernel
-def _write_unknown_path(text, start, stop, tables, ids, at):
-    """Write the ids of unknown characters, the last first; returns their number, or -1 if there is none.
-
-    Where the bytes together are a token, as with Hugging Face's scores of any size they may be, it is that; else the
-    tokens of the bytes, if they all have one; else the unknown token.
-    """
-    edges, values, byte_ids, state, have_ids = tables.trie.edges, tables.trie.values, tables.byte_ids, i64(0), True
-    for k in range(start, stop):
-        have_ids &= byte_ids[text[k]] >= 0
-        if state >= 0:
-            state = _trie_child(state, text[k], edges)
-    id = i64(values[state]) if state >= 0 else i64(-1)
-    if id < 0 and have_ids:
-        for k in range(stop - start):
-            ids[at + k] = byte_ids[text[stop - 1 - k]]
-        return stop - start
-    id = id if id >= 0 else tables.unk_id
-    ids[at] = id
-    return 1 if id >= 0 else -1
-
-
-@kernel
 def _write_path(text, start, size, in_text, tables, last, ids, at):
     """Write the ids of the path that ends with the edge last[size]; returns what `segment_unigram` does.
 
-    `in_text` says that there may be words before it.
+    Unknown characters, and unknown tokens that a text names, are one if the tables say so. They become the tokens of
+    their bytes, if these all have one. `in_text` says that there may be words before this one.
     """
-    unknown, unk_id, fuse_unk, n, node = len(tables.scores) - 1, tables.unk_id, tables.fuse_unk, 0, size
+    unknown, unk_id, byte_ids, n, node = len(tables.scores) - 1, tables.unk_id, tables.byte_ids, 0, size
     while node > 0:
-        before, id = last[node] >> EDGE_BITS, last[node] & EDGE_MASK
-        if id in (unknown, unk_id):
-            first = before
-            while fuse_unk and first > 0 and (last[first] & EDGE_MASK) in (unknown, unk_id):
-                first = last[first] >> EDGE_BITS
-            written = _write_unknown_path(text, start + first, start + node, tables, ids, at + n)
-            if written < 0:
-                return -1
-            if in_text and ids[at + n] == unk_id and (first == 0 or first < before):
-                return NOT_CERTAIN
-            n, node = n + written, first
-        else:
-            ids[at + n] = id
-            n, node = n + 1, before
+        stop, id = node, last[node] & EDGE_MASK
+        node = last[node] >> EDGE_BITS
+        before = node
+        while id in (unknown, unk_id) and tables.fuse_unk and node > 0 and last[node] & EDGE_MASK in (unknown, unk_id):
+            node, id = last[node] >> EDGE_BITS, unknown
+        have_ids = id == unknown
+        for k in range(start + node, start + stop):
+            have_ids &= byte_ids[text[k]] >= 0
+        if have_ids:
+            for k in range(stop - 1, node - 1, -1):
+                ids[at + n] = byte_ids[text[start + k]]
+                n += 1
+            continue
+        if id == unknown:
+            id = unk_id
+        if id < 0:
+            return -1
+        if in_text and id == unk_id and (node == 0 or node < before):
+            return NOT_CERTAIN
+        ids[at + n] = id
+        n += 1
     for k in range(n >> 1):  # they were written from the end of the word
         ids[at + k], ids[at + n - 1 - k] = ids[at + n - 1 - k], ids[at + k]
     return n
@@ -6556,7 +6391,7 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
     """
     best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
     best[0] = 0.0
-    if not _cut_best(text, start, size, tables, tables.tolerance, False, best, last):
+    if not _cut_best(text, start, size, tables, False, best, last):
         return NOT_CERTAIN
     return _write_path(text, start, size, tables.tolerance > 0, tables, last, ids, at)
 
@@ -6568,18 +6403,9 @@ def add_scores(text_sum, tables, ids, at):
     text_sum, float64[3], is the sum of ids[text_sum[1] : text_sum[2]]. Where the result is ROUND_LIMIT or more, the
     text must be cut once more: as one word, by `segment_unigram_behind` after `start_text`.
     """
-    scores, byte_ids, total = tables.scores, tables.byte_ids, np.float32(text_sum[0])
-    unk_score = np.float32(scores[len(scores) - 1])
+    sums, total = tables.sums, np.float32(text_sum[0])
     for k in range(i64(text_sum[2]), at):
-        id = i64(ids[k])
-        if id != tables.unk_id and np.isfinite(scores[id]):
-            total += np.float32(scores[id])
-        else:
-            begins = True  # a character; it is unknown as one, if it became several bytes
-            for byte in range(0x80, 0xC0):
-                begins &= byte_ids[byte] != id
-            if begins:
-                total += unk_score
+        total += sums[ids[k]]
     text_sum[0], text_sum[2] = total, at
     return abs(total)
 
@@ -6594,7 +6420,7 @@ def segment_unigram_behind(text, start, size, tables, text_sum, ids, at):
     best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
     add_scores(text_sum, tables, ids, at)
     best[0] = text_sum[0]
-    _cut_best(text, start, size, tables, 0.0, True, best, last)
+    _cut_best(text, start, size, tables, True, best, last)
     n = _write_path(text, start, size, False, tables, last, ids, at)
     if tables.fuse_unk and n > 0 and text_sum[1] < at and ids[at] == tables.unk_id == ids[at - 1]:
         n -= 1
@@ -6618,74 +6444,38 @@ def finish_text_unigram(text, start, stop, tables, text_sum, ids, at):
 def sample_unigram(text, start, size, tables, alpha, state, ids, at):
     """Cut a word at random: the probability of a path is in proportion to exp(alpha * score); see `segment_unigram`.
 
-    Sums the probabilities of all paths from each node to the end, from the last node on, then goes forward and chooses
-    among the edges of each node. `state` is that of `_random`.
+    Sums the probabilities of all paths to each node, and keeps a last edge: each one that comes replaces the one before
+    it with the probability of its share in the sum (Chao 1982, "A general purpose unequal probability sampling plan").
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
-    unknown, found = len(scores) - 1, np.empty(tables.longest + 1, np.int64)
-    last, sums, following = np.empty(size + 1, np.int64), np.empty(size + 1), np.zeros(size + 1, np.int64)
-    node = 0
+    unknown, found, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
+    sums, last = np.full(size + 1, -np.inf), np.empty(size + 1, np.int64)
+    sums[0] = 0.0
     while node < size:
-        _, following[node] = _list_edges(text, start, node, size, edges, values, unknown, found)
-        node = following[node]
-    sums[size] = 0.0
-    for node in range(size - 1, -1, -1):
-        if following[node]:
-            n, _ = _list_edges(text, start, node, size, edges, values, unknown, found)
-            greatest, total = -np.inf, 0.0
-            for k in range(n):
-                greatest = max(greatest, alpha * scores[found[k] & EDGE_MASK] + sums[found[k] >> EDGE_BITS])
-            for k in range(n):
-                total += np.exp(alpha * scores[found[k] & EDGE_MASK] + sums[found[k] >> EDGE_BITS] - greatest)
-            sums[node] = greatest + np.log(total)
-    node = 0
-    while node < size:
-        n, _ = _list_edges(text, start, node, size, edges, values, unknown, found)
-        k, left = -1, _random(state)
-        while k + 1 < n and left >= 0:
-            k += 1
-            left -= np.exp(alpha * scores[found[k] & EDGE_MASK] + sums[found[k] >> EDGE_BITS] - sums[node])
-        end = found[k] >> EDGE_BITS
-        last[end] = node << EDGE_BITS | (found[k] & EDGE_MASK)
-        node = end
+        n, following = _list_edges(text, start, node, size, edges, values, unknown, found)
+        for k in range(n):
+            end, id = found[k] >> EDGE_BITS, found[k] & EDGE_MASK
+            total = sums[node] + alpha * scores[id]
+            sums[end] = np.logaddexp(sums[end], total)
+            if _random(state) < np.exp(total - sums[end]):
+                last[end] = node << EDGE_BITS | id
+        node = following
     return _write_path(text, start, size, False, tables, last, ids, at)
 
 
 @kernel
-def _find_n_best(text, size, tables, n_best):
-    """Find the n best paths through a text, as `n_best_unigram` says: returns all ids, where each ends, and scores."""
+def _list_lattice(text, size, tables):
+    """List all edges of a text, in the order of nodes: rows of start, end and id; and the scores of the edges."""
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
-    unknown, found, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
-    best, counts = np.empty((size + 1, n_best), np.float64), np.zeros(size + 1, np.int64)
-    lasts, ranks = np.empty((size + 1, n_best), np.int64), np.empty((size + 1, n_best), np.int64)
-    best[0, 0], counts[0] = 0.0, 1
+    unknown, found, node, n_rows = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0, 0
+    rows = np.empty((16, 4), np.int64)
     while node < size:
         n, following = _list_edges(text, 0, node, size, edges, values, unknown, found)
         for k in range(n):
-            end, id = found[k] >> EDGE_BITS, found[k] & EDGE_MASK
-            for rank in range(counts[node]):
-                total, at = best[node, rank] + scores[id], min(counts[end], n_best - 1)
-                if counts[end] == n_best and not total > best[end, at]:
-                    break
-                while at > 0 and total > best[end, at - 1]:
-                    best[end, at], lasts[end, at], ranks[end, at] = (
-                        best[end, at - 1],
-                        lasts[end, at - 1],
-                        ranks[end, at - 1],
-                    )
-                    at -= 1
-                best[end, at], lasts[end, at], ranks[end, at] = total, node << EDGE_BITS | id, rank
-                counts[end] = min(counts[end] + 1, n_best)
+            rows = _append_span(rows, n_rows, node, found[k] >> EDGE_BITS, found[k] & EDGE_MASK, 0)
+            n_rows += 1
         node = following
-    ids, stops, last, written = np.empty(size, np.uint32), np.zeros(counts[size], np.int64), lasts[:, 0].copy(), 0
-    for path in range(counts[size]):
-        node, rank = size, path
-        while node > 0:
-            last[node], rank, node = lasts[node, rank], ranks[node, rank], lasts[node, rank] >> EDGE_BITS
-        ids = _reserve(ids, written + size)
-        written += max(_write_path(text, 0, size, False, tables, last, ids, written), 0)
-        stops[path] = written
-    return ids[:written], stops, best[size, : counts[size]].copy()
+    return rows[:n_rows], scores[rows[:n_rows, 2]]
 
 
 def n_best_unigram(data: bytes, tables: UnigramTables, n: int) -> list[tuple[list[int], float]]:
@@ -6700,8 +6490,18 @@ def n_best_unigram(data: bytes, tables: UnigramTables, n: int) -> list[tuple[lis
     [([2], -4.0), ([0, 1], -5.0)]
     """
     require(n >= 1, f"the {n} best ways to cut a word are none: n must be 1 or more")
-    ids, stops, scores = _find_n_best(_with_padding(data), len(data), tables, n)
-    return list(zip([part.tolist() for part in np.split(ids, stops[:-1])], scores.tolist(), strict=True))
+    text, ways, best = _with_padding(data), [[] for _ in range(len(data) + 1)], []
+    ways[0] = [(0.0, ())]  # to each node: a score; and the way before, if any, the node, and the last edge
+    rows, scores = _list_lattice(text, len(data), tables)
+    for (start, end, id, _), score in zip(rows.tolist(), scores.tolist(), strict=True):
+        ways[start] = sorted(ways[start], key=lambda way: -way[0])[:n]
+        ways[end] += [(total + score, (path, end, start << EDGE_BITS | id)) for total, path in ways[start]]
+    for total, path in sorted(ways[-1], key=lambda way: -way[0])[:n]:
+        ids, last = np.empty(len(data), np.uint32), np.zeros(len(data) + 1, np.int64)
+        while path:
+            path, end, last[end] = path
+        best.append((ids[: max(_write_path(text, 0, len(data), False, tables, last, ids, 0), 0)].tolist(), total))
+    return best
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -2724,7 +2724,7 @@ wide_counts = st.dictionaries(st.text(min_size=1, max_size=9), st.integers(1, 9)
 def test_seeds_are_the_substrings_that_are_not_always_followed_by_one_character(counts, longest):
     learner = bpe._UnigramLearner(words_of_characters(counts), 1000, longest)
     seeds = naive_substrings(counts, longest)
-    a, ids = len(learner.words.alphabet), range(len(learner.sizes))
+    a, ids = len(learner.words.alphabet), range(len(learner.probabilities))
     assert {learner.spell(id).decode() for id in ids[a:]} == set(seeds) and len(ids) == a + len(seeds)
     weights = learner.probabilities[a:] / learner.probabilities[0]
     first = max(sum(word.count(min("".join(counts))) * n for word, n in counts.items()), 0.5)
@@ -2738,19 +2738,16 @@ def test_seeds_are_the_substrings_that_are_not_always_followed_by_one_character(
 def test_expectations_are_those_of_the_oracle(counts, n_seeds):
     learner = bpe._UnigramLearner(words_of_characters(counts), n_seeds, 5)
     score_of = {learner.spell(id).decode(): score for id, score in enumerate(learner.scores)}
-    expected, best, likelihood = Counter(), Counter(), 0.0
+    expected, likelihood = Counter(), 0.0
     for word, count in counts.items():
         paths = naive_paths(word, score_of, 0.0)
         weights = np.exp([score for score, _ in paths])
         likelihood += count * np.log(weights.sum())
-        best.update({token: count * n for token, n in Counter(paths[0][1]).items()})
         for weight, (_, path) in zip(weights, paths, strict=True):
             for token in path:
                 expected[token] += count * weight / weights.sum()
-    found, likelihoods = zip(*learner.in_parts(bpe._expect, learner.probabilities), strict=True)
-    assert np.allclose(sum(found), [expected[token] for token in score_of]) and np.isclose(sum(likelihoods), likelihood)
-    found = sum(learner.in_parts(bpe._count_best, learner.scores))
-    assert np.isclose(found @ learner.scores, sum(n * score_of[token] for token, n in best.items()))
+    found, total = learner.expect()
+    assert np.allclose(found, [expected[token] for token in score_of]) and np.isclose(total, likelihood)
 
 
 @kernels
@@ -2758,9 +2755,8 @@ def test_expectations_are_those_of_the_oracle(counts, n_seeds):
 def test_losses_are_those_of_the_oracle(counts, n_seeds):
     learner = bpe._UnigramLearner(words_of_characters(counts), n_seeds, 5)
     score_of = {learner.spell(id).decode(): score for id, score in enumerate(learner.scores)}
-    found = sum(learner.in_parts(bpe._count_best, learner.scores))
-    count_of, a = dict(zip(score_of, found, strict=True)), len(learner.words.alphabet)
-    losses = bpe._losses(learner.lattice, learner.sizes, a, learner.scores, found)
+    found, a = learner.expect()[0], learner.n_alphabet
+    count_of, losses = dict(zip(score_of, found, strict=True)), bpe._losses(learner.lattice, a, learner.scores, found)
     for token, loss in list(zip(score_of, losses, strict=True))[a:]:
         n, total = count_of[token], found.sum()
         score, path = naive_paths(token, {t: s for t, s in score_of.items() if t != token}, 0.0)[0]
@@ -2777,12 +2773,11 @@ def test_words_of_any_length_have_a_likelihood():
     counts = {"".join(source.choices("abcdefgh", k=5000)): 3, "a" * 3000: 1, "h": 2}
     learner = bpe._UnigramLearner(words_of_characters(counts), 0, 4)
     scores = dict(zip("abcdefgh", learner.scores, strict=True))
-    expected, likelihoods = zip(*learner.in_parts(bpe._expect, learner.probabilities), strict=True)
-    assert np.isclose(sum(likelihoods), sum(n * scores[char] for word, n in counts.items() for char in word))
-    assert np.allclose(sum(expected), [sum(n * word.count(char) for word, n in counts.items()) for char in "abcdefgh"])
+    expected, likelihood = learner.expect()
+    assert np.isclose(likelihood, sum(n * scores[char] for word, n in counts.items() for char in word))
+    assert np.allclose(expected, [sum(n * word.count(char) for word, n in counts.items()) for char in "abcdefgh"])
     learner = bpe._UnigramLearner(words_of_characters(counts), 1000, 4)
-    expected, _ = zip(*learner.in_parts(bpe._expect, learner.probabilities), strict=True)
-    assert np.isclose(sum(expected) @ learner.sizes, sum(len(word) * n for word, n in counts.items()))
+    assert np.isclose(learner.expect()[0] @ learner.lattice.sizes, sum(len(word) * n for word, n in counts.items()))
 
 
 def text_counts(paths):
