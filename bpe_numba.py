@@ -4194,23 +4194,20 @@ def _printable(token: bytes) -> str:
     return token.decode("latin-1").translate(_BYTES_TO_UNICODE)
 
 
-def _unprintable(name: str, where: str) -> bytes:
-    """Read what `_printable` writes; raises ValueError for a character that names no byte."""
+def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
+    """Read the names of tokens, as text or one byte a character; all at once, in a third of the time of one by one."""
+    if alphabet == "characters":
+        return [name.encode("utf-8", "surrogatepass") for name in names]
+    names = list(names)
+    joined = "".join(names)
     try:
-        return name.translate(_UNICODE_TO_BYTES).encode("latin-1")
+        tokens = joined.translate(_UNICODE_TO_BYTES).encode("latin-1")
     except UnicodeEncodeError as error:
-        char = name[error.start]
-        raise InputError(f"{where}: {char!r} in {name!r} does not stand for a byte: not a byte-level BPE") from None
-
-
-def _unprintable_all(names: Sequence[str], where: str) -> list[bytes]:
-    """Read many names in one translation, which takes a third of the time of one for each."""
-    try:
-        joined = _unprintable("".join(names), where)
-    except InputError:
-        return [_unprintable(name, where) for name in names]  # to blame one of them
+        char = joined[error.start]
+        name = next(name for name in names if char in name)
+        raise InputError(f"{char!r} in {name!r} does not stand for a byte: not a byte-level BPE") from None
     ends = itertools.accumulate(map(len, names), initial=0)
-    return [joined[start:end] for start, end in itertools.pairwise(ends)]
+    return [tokens[start:end] for start, end in itertools.pairwise(ends)]
 
 
 @dataclasses.dataclass(repr=False)
@@ -4310,12 +4307,8 @@ def _is_id(id: object) -> bool:
 def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
     """Copy a vocabulary, after a check of the types and the range of its ids and tokens."""
     vocab = dict(vocab)
-    # All at once: a call for each of 200,000 tokens takes 60 ms.
-    types = set(map(type, vocab)), set(map(type, vocab.values()))
-    if types == ({int}, {bytes}) and all(vocab.values()) and min(vocab) >= 0 and max(vocab) < MAX_ID:
-        return vocab
     for id, token in vocab.items():
-        if not _is_id(id):
+        if type(id) is not int or not 0 <= id < MAX_ID:  # _is_id, whose calls take 60 ms for 200,000 tokens
             raise InputError(f"the token {token!r} has the id {id!r}: {_ID_RANGE}")
         if not isinstance(token, bytes) or not token:
             raise InputError(f"a token is bytes, at least one: id {id} has {token!r}")
@@ -4368,12 +4361,11 @@ def _made_special_ids(model: Model) -> set[int]:
 def _validate_bytes(model: Model) -> None:
     """Check that ordinary tokens differ in their bytes, and that no text can forge a control token."""
     special = _special_ids(model)
-    ordinary = [token for id, token in model.vocab.items() if id not in special]
-    if len(set(ordinary)) < len(ordinary):
-        seen: dict[bytes, int] = {}
-        for id, token in model.vocab.items():
-            if id not in special and seen.setdefault(token, id) != id:
-                raise InputError(f"the ids {seen[token]} and {id} have the same bytes, {token!r}")
+    ordinary = {id: token for id, token in model.vocab.items() if id not in special}
+    if len(set(ordinary.values())) < len(ordinary):
+        token = _repeated(ordinary.values())
+        first, second = [id for id in ordinary if ordinary[id] == token][:2]
+        raise InputError(f"the ids {first} and {second} have the same bytes, {token!r}")
     made = _made_special_ids(model)
     for text, id in model.special_tokens.items():
         if id in made and model.flags.get(text, AddedToken()).special:
@@ -4381,28 +4373,31 @@ def _validate_bytes(model: Model) -> None:
             raise InputError(f"the special token {text!r} {how}: any text could forge it")
 
 
+def _repeated(items: Iterable) -> object:
+    """Find an item that is there twice."""
+    (item, _), *_ = Counter(items).most_common(1)
+    return item
+
+
 ALPHABETS = ("bytes", "characters")
 
 
 def _validate_scores(model: Model) -> None:
     """Check that every token that text may become has a score that is a number; make the scores an array of floats."""
+    require(
+        model.scores is not None or model.kind != "unigram",
+        "a model of kind unigram has a score for each token: none are given",
+    )
     if model.scores is None:
-        require(model.kind != "unigram", "a model of kind unigram has a score for each token: none are given")
         return
-    try:
-        model.scores = np.asarray(model.scores)
-        odd = ~(model.scores < np.inf)  # -inf: never chosen
-    except (TypeError, ValueError):
-        raise InputError("the scores are no numbers") from None
-    dtype = model.scores.dtype
-    require(dtype in (np.float32, np.float64), f"scores are numbers of type float32 or float64, not {dtype}")
-    if odd.any():
-        id = int(np.argmax(odd))
-        raise InputError(
-            f"the score of {model.vocab.get(id, b'')!r}, id {id}, is {model.scores[id]}, which is no number"
-        )
-    n, last = len(model.scores), max(model.ordinary, default=-1)
-    require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n}")
+    scores = model.scores = np.asarray(model.scores)
+    require(scores.dtype in (np.float32, np.float64), f"scores are of type float32 or float64, not {scores.dtype}")
+    for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
+        raise InputError(f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is no number")
+    last = max(model.ordinary, default=-1)
+    require(
+        last < len(scores), f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {len(scores)}"
+    )
 
 
 def _validate_characters(model: Model) -> None:
@@ -4425,15 +4420,14 @@ def _validate_characters(model: Model) -> None:
         )
 
 
-def _marks(model: Model) -> list[str]:
+def _marks(model: Model) -> set[str]:
     """List what a model writes for spaces."""
     steps = [model.pattern] if isinstance(model.pattern, (str, Split, Metaspace)) else model.pattern
-    marks = [step.replacement for step in steps if isinstance(step, Metaspace)]
-    escapes = any(step.get("type") == "SentencePiece" and step.get("escape_whitespaces") for step in model.normalizer)
-    replaced = [
-        step["content"] for step in model.normalizer if step.get("pattern") == {"String": " "} and step.get("content")
-    ]
-    return marks + replaced + ["▁"] * escapes
+    marks = {step.replacement for step in steps if isinstance(step, Metaspace)}
+    for step in model.normalizer:
+        marks |= {"▁"} if step.get("type") == "SentencePiece" and step.get("escape_whitespaces") else set()
+        marks |= {step["content"]} if step.get("pattern") == {"String": " "} else set()
+    return marks - {""}
 
 
 def _check_texts(special_tokens: Iterable[str]) -> list[str]:
@@ -4529,7 +4523,7 @@ class Kind(NamedTuple):
     tables_type: type  # the class of that, by which Numba finds the kernels
     segment: Callable  # kernel (text, start, size, tables, scratch, ids, at) -> n ids written to ids[at:]; -1: no id
     write: Callable  # (model) -> the "model" object of a tokenizer.json
-    read: Callable  # ("model" object, texts of added tokens, alphabet, where) -> fields of Model
+    read: Callable  # ("model" object, texts of added tokens, alphabet) -> fields of Model
     sample: Callable | None = None  # kernel (text, start, size, tables, alpha, random state, ids, at): as `segment`
     n_best: Callable | None = None  # (word, tables, n) -> the best [(ids, score)]
     segment_behind: Callable | None = None  # kernel, see `_segment_behind`
@@ -6576,8 +6570,7 @@ def _parse_object(data: bytes, where: str) -> dict:
     def once(pairs: list[tuple[str, object]]) -> dict:
         content = dict(pairs)
         if len(content) < len(pairs):
-            name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-            raise InputError(f"{where}: {name!r} stands there twice")
+            raise InputError(f"{where}: {_repeated(name for name, _ in pairs)!r} stands there twice")
         return content
 
     try:
@@ -6595,48 +6588,43 @@ def _to_json(data: object, indent: int | None = None) -> str:
     return json.dumps(data, ensure_ascii=False, indent=indent) + "\n"
 
 
-def _read_vocab(names: object, texts: frozenset[str] | set[str], where: str) -> dict[int, bytes]:
-    """Read a vocabulary, name -> id; the names in `texts` are text, all others name bytes."""
-    require(isinstance(names, dict), f"{where}: its vocabulary is not an object of tokens and ids")
-    ids = names.values()
-    if not set(map(type, ids)) <= {int} or not 0 <= min(ids, default=0) <= max(ids, default=0) < MAX_ID:
-        name, id = next((name, id) for name, id in names.items() if not _is_id(id))
-        raise InputError(f"{where}: {name!r} has the id {id!r}: {_ID_RANGE}")
-    tokens = _unprintable_all([name for name in names if name not in texts], where)
-    rest = iter(tokens)
+@contextlib.contextmanager
+def _blaming(where: object) -> Iterator[None]:
+    """Say in an error which file is wrong, or what cannot be done."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(str(error) if str(where) in str(error) else f"{where}: {error}") from None
+
+
+def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> dict[int, bytes]:
+    """Read a vocabulary, name -> id; the names in `texts` are text in any alphabet."""
+    require(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
+    for name, id in names.items():
+        if type(id) is not int or not 0 <= id < MAX_ID:
+            raise InputError(f"{name!r} has the id {id!r}: {_ID_RANGE}")
+    texts = {*texts}
+    rest = iter(_read_names([name for name in names if name not in texts], alphabet))
     vocab = {id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest) for name, id in names.items()}
     if len(vocab) < len(names):
-        (id, _), *_ = Counter(ids).most_common(1)
+        id = _repeated(names.values())
         same = [name for name in names if names[name] == id]
-        raise InputError(f"{where}: {same[1]!r} has the id {id!r}, which is that of {same[0]!r}")
+        raise InputError(f"{same[1]!r} has the id {id!r}, which is that of {same[0]!r}")
     return vocab
 
 
-def _utf8_all(names: Sequence[str], where: str) -> list[bytes]:
-    """Read the names of tokens that are made of characters, as `_unprintable_all` reads those made of bytes."""
-    return [name.encode("utf-8", "surrogatepass") for name in names]
-
-
-def _read_merges(
-    pairs: list, place: Callable[[int], str], read_names: Callable = _unprintable_all
-) -> list[tuple[bytes, bytes]]:
+def _read_merges(pairs: list, place: Callable[[int], str], alphabet: str = "bytes") -> list[tuple[bytes, bytes]]:
     """Read pairs of names, as lists or with a space between; place(k) says where pair k is, should it be no merge."""
-    names = []
-    if set(map(type, pairs)) == {str} and all(pair.count(" ") == 1 for pair in pairs):
-        names = " ".join(pairs).split(" ")
-    elif set(map(type, pairs)) == {list} and set(map(len, pairs)) == {2}:
-        names = list(itertools.chain.from_iterable(pairs))
-    if set(map(type, names)) == {str} and all(names):
-        with contextlib.suppress(InputError):
-            tokens = read_names(names, "")
-            return list(zip(tokens[::2], tokens[1::2], strict=True))
-    merges = []  # one by one: some are wrong, or of the other form
-    for k, pair in enumerate(pairs):
-        names = pair.split(" ") if isinstance(pair, str) else pair
-        if not isinstance(names, list) or len(names) != 2 or not all(isinstance(name, str) and name for name in names):
-            raise InputError(f"{place(k)}: {pair!r} is not a merge, two tokens with a space between them")
-        merges.append(tuple(read_names(names, place(k))))
-    return merges
+    names: list[str] = []
+    with contextlib.suppress(TypeError, ValueError):  # of what is no pair
+        for pair in pairs:
+            left, right = pair.split(" ") if isinstance(pair, str) else pair
+            names += left, right
+    k = next((k for k, name in enumerate(names) if not isinstance(name, str) or not name), len(names)) // 2
+    if k < len(pairs):
+        raise InputError(f"{place(k)}: {pairs[k]!r} is not a merge, two tokens with a space between them")
+    tokens = _read_names(names, alphabet)
+    return list(zip(tokens[::2], tokens[1::2], strict=True))
 
 
 def _name_of(model: Model) -> Callable[[bytes], str]:
@@ -6646,15 +6634,10 @@ def _name_of(model: Model) -> Callable[[bytes], str]:
 
 def _vocab_names(model: Model) -> dict[str, int]:
     """Name the tokens as files do, by id; special tokens by their text."""
-    made = _made_special_ids(model)
-    text_of: dict[int, str] = {}
-    for text, id in model.special_tokens.items():
-        if model.vocab[id] == text.encode() and id not in made:
-            text_of[id] = text
+    ordinary, name_of = set(model.ordinary), _name_of(model)
     names: dict[str, int] = {}
-    name_of = _name_of(model)
     for id, token in sorted(model.vocab.items()):
-        name = text_of.get(id) or name_of(token)
+        name = name_of(token) if id in ordinary else token.decode()
         if name in names:
             raise InputError(
                 f"the ids {names[name]} and {id} would both be written as {name!r}: rename the special token"
@@ -6683,33 +6666,27 @@ def _merges_by_score(model: Model) -> list[tuple[bytes, bytes]]:
     Of equal scores the one whose left token is longest is first. So runs of spaces, which have equal scores in Llama 2,
     grow from the left, as SentencePiece merges them.
     """
-    fallback = frozenset(_FALLBACK_TOKENS)
-    ids = {model.vocab[id].decode(): id for id in model.ordinary if model.vocab[id] not in fallback}
+    ids = {token.decode(): id for token, id in _ids_by_token(model).items()}
     splits = [(name, n) for name in ids for n in range(1, len(name)) if name[:n] in ids and name[n:] in ids]
-    score_of = dict(zip(ids, model.scores[[*ids.values()]].tolist(), strict=True))
-    splits.sort(key=lambda split: (score_of[split[0]], split[1], len(split[0])), reverse=True)
+    splits.sort(key=lambda split: (model.scores[ids[split[0]]], split[1], len(split[0])), reverse=True)
     return [(name[:n].encode(), name[n:].encode()) for name, n in splits]
 
 
-def _beyond_bytes(model: Model) -> str:
-    """Name what a model has that a BPE over bytes has not, or return ""."""
-    features = {
+def _refuse_beyond_bytes(model: Model) -> None:
+    """Refuse what a model has that a BPE over bytes has not which finds the longest special token at each place."""
+    flagged = any(flags.single_word or flags.lstrip or flags.rstrip for flags in model.flags.values())
+    late = {text for text, flags in model.flags.items() if flags.normalized}  # found after the others
+    overlap = set("".join(late)).intersection("".join(model.special_tokens.keys() - late))
+    for feature, present in {
         f"it is of kind {model.kind}": model.kind != "bpe",
         "its tokens are made of characters": model.alphabet != "bytes",
         "it has a normalizer": model.normalizer,
         "it has a decoder": model.decoder,
         "its merges are ordered by scores": model.scores is not None,
-    }
-    return next((feature for feature, present in features.items() if present), "")
-
-
-def _is_plain(model: Model) -> bool:
-    """Check that to find the longest special token at each place, and to leave text as it is, is all there is to do."""
-    flagged = any(flags.single_word or flags.lstrip or flags.rstrip for flags in model.flags.values())
-    late = {text for text, flags in model.flags.items() if flags.normalized}  # found after the others
-    no_overlap = set("".join(late)).isdisjoint("".join(model.special_tokens.keys() - late))
-    steps = Pattern(model.pattern).stages
-    return not any(isinstance(step, Metaspace) for step in steps) and not flagged and no_overlap
+        "spaces become other characters, or text gets one before it": _marks(model),
+        "its special tokens have flags": flagged or overlap,
+    }.items():
+        require(not present, feature)
 
 
 # GPT-2's vocab.json and merges.txt
@@ -6719,38 +6696,53 @@ def read_gpt2(
     vocab_path: Path,
     merges_path: Path,
     special_tokens: Iterable[str] | Mapping[str, int] | None = None,
-    pattern: str | Sequence[str] = "gpt2",
+    pattern: PatternSource = "gpt2",
 ) -> Model:
     """Read GPT-2's two files. If no special tokens are given, they are the tokens that no merge makes, bytes aside."""
     names = _parse_object(_read_limited(vocab_path), str(vocab_path))
     lines = enumerate(_decode_utf8(_read_limited(merges_path), str(merges_path)).split("\n"), 1)
     pairs = {k: line.rstrip("\r") for k, line in lines if line.strip() and not (k == 1 and line.startswith("#version"))}
-    merges = _read_merges(list(pairs.values()), lambda k: f"{merges_path}, line {list(pairs)[k]}")
+    with _blaming(merges_path):
+        merges = _read_merges(list(pairs.values()), lambda k: f"{merges_path}, line {list(pairs)[k]}")
     if special_tokens is None:
         made = {pair.replace(" ", "") for pair in pairs.values()}
         special_tokens = [name for name in names if name not in made and name not in _BYTE_NAMES]
     special_tokens = special_tokens if isinstance(special_tokens, Mapping) else _check_texts(special_tokens)
-    return Model(_read_vocab(names, {*special_tokens}, str(vocab_path)), merges, special_tokens, pattern)
+    with _blaming(vocab_path):
+        return Model(_read_vocab(names, "bytes", special_tokens), merges, special_tokens, pattern)
 
 
+def _read_gpt2_pair(
+    file: Path,
+    content: dict | None,
+    special_tokens: Iterable[str] | Mapping[str, int] | None = None,
+    pattern: PatternSource | None = None,
+) -> Model:
+    """Read one of GPT-2's two files, and the other, which is beside it."""
+    kinds = ("vocab", "encoder.json", "vocabulary"), ("merges", "vocab.bpe", "merges")
+    (word, published, _), (other, other_published, what) = kinds if content is not None else kinds[::-1]
+    name = other_published if file.name == published else file.name.replace(word, other)
+    beside = [file.with_name(name).with_suffix(suffix) for suffix in (file.suffix, ".txt", ".json", ".bpe")]
+    found = [other for other in beside if other.is_file() and other != file]
+    require(found, f"{file}: the {what} that belongs to it is missing: no {beside[0].stem}.* beside it")
+    files = (file, found[0]) if content is not None else (found[0], file)
+    return read_gpt2(*files, special_tokens, pattern or "gpt2")
+
+
+@_blaming("GPT-2's files cannot hold this tokenizer")
 def write_gpt2(model: Model) -> dict[str, str]:
     """Write vocab.json and merges.txt, from which `read_gpt2` makes the same ids if it is told the pattern."""
-    require(not _beyond_bytes(model), f"GPT-2's files cannot hold this tokenizer: {_beyond_bytes(model)}")
-    require(_is_plain(model), "GPT-2's files cannot say that special tokens have flags, or text gets a space before it")
+    _refuse_beyond_bytes(model)
     merges, unreachable = _as_merges(model)
-    names = [(_printable(left), _printable(right)) for left, right in merges]
-    made = {left + right for left, right in names} | _BYTE_NAMES
-    unmade = [token for id in model.ordinary if _printable(token := model.vocab[id]) not in made]
-    if unreachable or unmade:
-        token = (unreachable or unmade)[0]
-        raise InputError(f"GPT-2's files cannot say that {token!r} is a token, which no merges make")
+    pairs = [f"{_printable(left)} {_printable(right)}\n" for left, right in merges]
+    made = {*map(b"".join, merges), *BYTES}
+    unmade = unreachable or [model.vocab[id] for id in model.ordinary if model.vocab[id] not in made]
+    require(not unmade, f"no merges make the token {unmade[:1]}")
+    names = set(map(_printable, made))
     for text, id in model.special_tokens.items():
-        if text in made or model.vocab[id] != text.encode():
-            raise InputError(f"GPT-2's files cannot say that {text!r} is a special token: it is the name of another")
-    return {
-        "vocab.json": _to_json(_vocab_names(model)),
-        "merges.txt": "".join(["#version: 0.2\n", *(f"{left} {right}\n" for left, right in names)]),
-    }
+        special = text not in names and model.vocab[id] == text.encode()
+        require(special, f"{text!r}, a special token, is the name of another")
+    return {"vocab.json": _to_json(_vocab_names(model)), "merges.txt": "".join(["#version: 0.2\n", *pairs])}
 
 
 # tiktoken's rank files: a line for each token, its bytes in base64 and its id
@@ -6760,7 +6752,7 @@ def read_tiktoken(
     data: bytes,
     file: Path,
     encoding: str | None = None,
-    pattern: str | Sequence[str] | None = None,
+    pattern: PatternSource | None = None,
     special_tokens: Iterable[str] | Mapping[str, int] | None = None,
 ) -> Model:
     """Read a rank file; what it does not say is given, published, or in the .json beside it that `save` wrote."""
@@ -6777,26 +6769,23 @@ def read_tiktoken(
             fault = "stands there twice" if id in vocab else f": {_ID_RANGE}"
             raise InputError(f"{file}, line {number}: the id {id} {fault}")
         vocab[id] = token
-    beside = file.with_name(file.name + ".json")
-    if encoding is None and pattern is None:
-        if beside.is_file():
-            content = _parse_object(_read_limited(beside), str(beside))
-            pattern, specials = content.get("pattern"), content.get("special_tokens")
-            if not isinstance(pattern, str) or not isinstance(specials, dict):
-                raise InputError(f"{beside}: says neither the pattern nor the special tokens")
-            special_tokens = specials if special_tokens is None else special_tokens
-        else:
-            encoding = _find_encoding(vocab, file, special_tokens is not None)
+    beside, known = file.with_name(file.name + ".json"), {}
+    if encoding is None and pattern is None and beside.is_file():
+        known = _parse_object(_read_limited(beside), str(beside))
+        said = isinstance(known.get("pattern"), str) and isinstance(known.get("special_tokens"), dict)
+        require(said, f"{beside}: says neither the pattern nor the special tokens")
+    elif encoding is None and pattern is None:
+        encoding = _find_encoding(vocab, file, special_tokens is not None)
     if encoding is not None:
         require(encoding in ENCODINGS, f"no encoding is named {encoding!r}; there are {', '.join(ENCODINGS)}")
-        pattern = pattern or ENCODINGS[encoding].pattern
-        special_tokens = ENCODINGS[encoding].special_tokens if special_tokens is None else special_tokens
-    if pattern is None:
-        raise InputError(
-            f"{file}: a rank file does not say its pattern: name it (pattern=…, --pattern), "
-            f"or the encoding (encoding=…, --encoding): {', '.join(ENCODINGS)}"
-        )
-    return Model(vocab, None, special_tokens or (), pattern)
+        known = ENCODINGS[encoding]._asdict()
+    pattern = pattern or known.get("pattern")
+    require(
+        pattern is not None,
+        f"{file}: a rank file does not say its pattern: name it (pattern=…, --pattern), "
+        f"or the encoding (encoding=…, --encoding): {', '.join(ENCODINGS)}",
+    )
+    return Model(vocab, None, known.get("special_tokens", ()) if special_tokens is None else special_tokens, pattern)
 
 
 def _find_encoding(vocab: Mapping[int, bytes], file: Path, has_specials: bool) -> str | None:
@@ -6815,31 +6804,26 @@ def _find_encoding(vocab: Mapping[int, bytes], file: Path, has_specials: bool) -
     )
 
 
+@_blaming("tiktoken cannot do what this tokenizer does")
 def tiktoken_ranks(model: Model) -> dict[bytes, int]:
     """Find the ids by which tiktoken merges as the model does; raises ValueError if there are none."""
-
-    def check(condition: object, why: str) -> None:
-        require(condition, f"tiktoken cannot do what this tokenizer does: {why}")
-
-    check(not _beyond_bytes(model), _beyond_bytes(model))
+    _refuse_beyond_bytes(model)
     ranks = {model.vocab[id]: id for id in model.ordinary}
-    check(all(bytes([b]) in ranks for b in range(256)), "some byte is not a token")
-    check(_is_plain(model), "its special tokens have flags, or text gets a space before it")
+    require(ranks.keys() >= {*BYTES}, "some byte is not a token")
     pattern = Pattern(model.pattern)
-    check(isinstance(pattern.source, str), "it has several patterns")
-    check(pattern.covers, "its pattern may leave out some text, which tiktoken would drop")
+    require(isinstance(pattern.source, str), "it has several patterns")
+    require(pattern.covers, "its pattern may leave out some text, which tiktoken would drop")
     if model.merges is not None:
         ids = np.array(sorted(id for token, id in ranks.items() if len(token) > 1), np.int64)
         ours = final_merges(model, ids)
         theirs = final_merges(Model({id: token for token, id in ranks.items()}, None), ids)
-        for id, left in zip(ids.tolist(), ours[:, 0].tolist(), strict=True):
-            if left < 0 and not model.ignore_merges:
-                check(False, f"{model.vocab[id]!r} is a token that no merges make")
+        unmade = [model.vocab[id] for id in ids[ours[:, 0] < 0].tolist()]
+        require(model.ignore_merges or not unmade, f"no merges make the token {unmade[:1]}")
         rank_of = {pair: rank for rank, pair in reversed(list(enumerate(model.merges)))}
         vocab = model.vocab
         order = [rank_of[vocab[left], vocab[right]] for left, right in ours[ours[:, 0] >= 0].tolist()]
-        check(order == sorted(order), "its ids are not in the order of its merges")
-        check((ours == theirs).all(), "ids alone would merge otherwise")
+        require(order == sorted(order), "its ids are not in the order of its merges")
+        require((ours == theirs).all(), "ids alone would merge otherwise")
     return ranks
 
 
@@ -6878,51 +6862,37 @@ _ANCHORS = {  # at the end; also before any newline; and before the last
     "regex": {r"\Z": r"\z", "$": r"\Z"},
 }
 _WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"  # \w, and what it is beside; in Oniguruma only where \w is in no set
+_REPEATABLE = ("item", "word", "fold", "close")
 _WORD_AND = {"oniguruma": "\u00b2\u00b3\u00b9\u00bc\u00bd\u00be", "regex": "\u200c\u200d"}
 
 
 def _translate_regex(text: str, dialect: str, where: str) -> str:
     """Translate a regular expression from the dialect of "oniguruma" or "regex" to the other one."""
-    done: list[str] = []
-    opened: list[int] = []  # where in it the open groups begin
-    last = None  # where the item or group begins that may be repeated
-    position, without_assertions = 0, ""
-    while position < len(text):
-        token = regex.compile(_REGEX_TOKEN).match(text, position)
-        kind, source = (token.lastgroup, token[0]) if token else ("", "")
-        before, last = last, None
-        if kind == "open":
-            opened.append(len(done))
-        elif kind == "close" and opened:
-            last = opened.pop()
-            repeated = text.startswith(("*", "+", "?", "{"), token.end())
-            counted = done[last] == "(?>" and len(done) == last + 3 and regex.fullmatch(r"\{.*\}", done[-1])
-            if dialect == "oniguruma" and counted and not repeated:  # possessive again, which the scanner can do
-                del done[last]
-                source = "+"
-        elif kind == "anchor":
-            source = _ANCHORS[dialect].get(source, "")
+    to_regex = dialect == "oniguruma"
+    done, kind, without_assertions = [], "", ""
+    for token in regex.finditer(rf"{_REGEX_TOKEN}|(?P<odd>(?s:.))", text):
+        before, kind, source = kind, token.lastgroup, token[0]
+        is_counted = done[-3:-2] == ["(?>"] and regex.fullmatch(r"\{.*\}", done[-1])
+        is_repeated = text.startswith(("*", "+", "?", "{"), token.end())
+        if kind == "anchor":
+            source = _ANCHORS[dialect].get(source)
         elif kind == "word":
-            last = len(done)
-            source = ("[^" if source[1] == "W" else "[") + _WORD + _WORD_AND[dialect] + "]"
-        elif kind in ("item", "fold", "assertion"):
-            last = None if kind == "assertion" else len(done)
-            word = _WORD + _WORD_AND[dialect] * (dialect == "regex")  # here in sets only
-            source = regex.sub(r"\\.", lambda escape, word=word: word if escape[0] == r"\w" else escape[0], source)
-        elif kind == "repeat" and before is not None:
-            if source.endswith("}+"):  # possessive in `regex`, a second quantifier in Oniguruma
-                done.insert(before, "(?>" if dialect == "regex" else "(?:")
-                source = source[:-1] + (")" if dialect == "regex" else ")+")
-        elif kind != "or":
-            source = ""
-        if not source:
+            source = f"[{source}]" if source == r"\w" else r"[^\w]"
+        elif kind == "repeat" and before not in _REPEATABLE:
+            source = None
+        elif kind == "repeat" and source.endswith("}+"):  # possessive in `regex`, a second quantifier in Oniguruma
+            done[-1] = ("(?:" if to_regex else "(?>") + done[-1]
+            source = source[:-1] + (")+" if to_regex else ")") if before != "close" else None
+        elif kind == "close" and to_regex and is_counted and not is_repeated:
+            done[-3:], source = done[-2:], "+"  # possessive again, which the scanner can do
+        if kind == "odd" or source is None:
             raise InputError(
-                f"{where}: {text[position : position + 3]!r} at position {position} of the pattern {text!r} may mean "
+                f"{where}: {text[token.start() :][:3]!r} at position {token.start()} of the pattern {text!r} may mean "
                 "one thing to Hugging Face's engine (Oniguruma) and another to `regex`: write it otherwise"
             )
-        done.append(source)
+        word = _WORD + _WORD_AND[dialect] * (kind == "word" or not to_regex)
+        done.append(regex.sub(r"\\.", lambda escape, word=word: word if escape[0] == r"\w" else escape[0], source))
         without_assertions += "" if kind in ("assertion", "anchor") else token[0]
-        position = token.end()
     try:
         may_be_empty = regex.fullmatch(without_assertions, "")
     except regex.error as error:
@@ -6938,10 +6908,10 @@ def write_bpe(model: Model) -> dict:
     """Write the "model" object of a BPE."""
     merges, unreachable = _as_merges(model)
     names, name_of = _vocab_names(model), _name_of(model)
-    specials = model.special_tokens.items() if model.alphabet == "bytes" else ()
-    if any(text in _BYTE_NAMES and not text.isascii() and model.vocab[id] == text.encode() for text, id in specials):
-        # In the vocabulary it would be the name of a byte: leave out all that are numbered on behind it anyway.
-        first = max(model.ordinary, default=-1) + 1
+    first = max(model.ordinary, default=-1) + 1
+    doubtful = [name for name, id in names.items() if id >= first and name in _BYTE_NAMES and not name.isascii()]
+    if doubtful and model.alphabet == "bytes":
+        # It would be read as the name of a byte: leave out what is numbered on from there anyway.
         names = {name: id for name, id in names.items() if id < first}
     return {
         "type": "BPE",
@@ -6957,31 +6927,27 @@ def write_bpe(model: Model) -> dict:
     }
 
 
-def read_bpe(data: dict, added: Sequence[str], alphabet: str, where: str) -> dict:
+def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a BPE: the fields of Model that it decides."""
-    refused = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
-    for key in refused if alphabet == "bytes" else refused[:3]:
-        require(not data.get(key), f"{where}: a model with {key} is not supported")
-    names, ignore_merges = data.get("vocab"), bool(data.get("ignore_merges"))
-    require(isinstance(names, dict), f"{where}: its vocabulary is not an object of tokens and ids")
-    read_names = _unprintable_all if alphabet == "bytes" else _utf8_all
-    merges = _read_merges(data["merges"], lambda k: f"{where}, merge {k}", read_names)
-    require(len(set(merges)) == len(merges), f"{where}: a merge stands there twice")
-    fields = {"merges": merges, "ignore_merges": ignore_merges}
-    if alphabet == "characters":
-        unknown = {"unk_token": data.get("unk_token")}
-        unknown |= {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk")}
-        return fields | unknown | {"vocab": _read_vocab(names, names.keys(), where)}
+    by_bytes, names, unknown = alphabet == "bytes", data.get("vocab"), data.get("unk_token")
+    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", *["byte_fallback"] * by_bytes):
+        require(not data.get(key), f"a model with {key} is not supported")
+    require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
+    merges = _read_merges(data["merges"], lambda k: f"merge {k}", alphabet)
+    require(len(set(merges)) == len(merges), "a merge stands there twice")
+    fields = {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")} | {"merges": merges}
+    if not by_bytes:
+        return fields | {"vocab": _read_vocab(names), "unk_token": unknown}
     texts = set(added)
     if doubtful := {text for text in added if not text.isascii() and _BYTE_NAMES.issuperset(text)}:
         # It may be the name of bytes that text becomes: of one byte, or made by a merge, or found as a whole.
-        made = {_printable(left + right) for left, right in merges} | _BYTE_NAMES
-        texts -= {text for text in doubtful if text in made or (ignore_merges and _names_text(text))}
-    vocab = _read_vocab(names, texts, where)
-    if data.get("unk_token") is not None:
-        missing = {bytes([b]) for b in range(256)}.difference(vocab.values())
-        require(not missing, f"{where}: an unk_token is not supported where bytes are missing in the vocabulary")
-    return fields | {"vocab": vocab}
+        made, utf8 = {*map(b"".join, merges), *BYTES}, fields["ignore_merges"]
+        tokens = dict(zip(doubtful, _read_names(doubtful), strict=True))
+        texts -= {text for text, token in tokens.items() if token in made or (utf8 and _is_utf8(token))}
+    vocab = _read_vocab(names, alphabet, texts)
+    missing = {*BYTES}.difference(vocab.values()) if unknown is not None else ()
+    require(not missing, "an unk_token is not supported where bytes are missing in the vocabulary")
+    return fields | {"vocab": vocab, "fuse_unk": False}
 
 
 def write_wordpiece(model: Model) -> dict:
@@ -6997,19 +6963,19 @@ def write_wordpiece(model: Model) -> dict:
     }
 
 
-def read_wordpiece(data: dict, added: Sequence[str], alphabet: str, where: str) -> dict:
+def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a WordPiece."""
-    names, longest = data.get("vocab"), data.get("max_input_chars_per_word", 100)
-    unknown, prefix = data.get("unk_token", "[UNK]"), data.get("continuing_subword_prefix", "##")
-    require(isinstance(names, dict), f"{where}: the vocabulary of a WordPiece is an object of tokens and ids")
-    require(isinstance(unknown, str), f"{where}: the unk_token of a WordPiece is a string, not {unknown!r}")
-    require(isinstance(prefix, str), f"{where}: a continuing_subword_prefix is a string, not {prefix!r}")
-    whole = type(longest) is int and longest >= 0
-    require(whole, f"{where}: max_input_chars_per_word is a whole number, not {longest!r}")
+    defaults = {"max_input_chars_per_word": 100, "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
+    values = {key: data.get(key, default) for key, default in defaults.items()}
+    for key, value in values.items():
+        kind = type(defaults[key])
+        require(type(value) is kind, f"the {key} of a WordPiece is of type {kind.__name__}, not {value!r}")
+    longest, unknown, prefix = values.values()
+    require(longest >= 0, f"max_input_chars_per_word is a whole number, not {longest}")
     by_bytes = alphabet == "bytes"
-    require(not by_bytes or (not prefix and longest >= MAX_ID), f"{where}: ByteLevel with WordPiece is not supported")
-    unknown = None if by_bytes and unknown not in names else unknown
-    vocab = _read_vocab(names, set(added) if by_bytes else names.keys(), where)
+    require(not by_bytes or (not prefix and longest >= MAX_ID), "ByteLevel with WordPiece is not supported")
+    vocab = _read_vocab(data.get("vocab"), alphabet, added)
+    unknown = None if by_bytes and unknown not in data["vocab"] else unknown
     return {
         "vocab": vocab, "merges": None, "unk_token": unknown, "subword_prefix": prefix, "max_word_chars": longest
     }  # fmt: skip
@@ -7029,18 +6995,20 @@ def write_unigram(model: Model) -> dict:
     }
 
 
-def read_unigram(data: dict, added: Sequence[str], alphabet: str, where: str) -> dict:
+def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a Unigram."""
+    require(alphabet == "characters", "a model of type Unigram with ByteLevel is not supported")
     pairs, unknown = data.get("vocab"), data.get("unk_id")
-    require(isinstance(pairs, list), f"{where}: the vocabulary of a Unigram is a list of tokens and scores")
+    require(isinstance(pairs, list), "the vocabulary of a Unigram is a list of tokens and scores")
     for pair in pairs:
-        odd = not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str)
-        if odd or type(pair[1]) not in (int, float) or not np.isfinite(pair[1]):
-            raise InputError(f"{where}: {json.dumps(pair)[:100]} is not a token and its score")
-    if unknown is not None and not (_is_id(unknown) and unknown < len(pairs)):
-        raise InputError(f"{where}: the unk_id {unknown!r} is not in the vocabulary of {len(pairs)}")
+        match pair:
+            case [str(), score] if type(score) in (int, float) and abs(score) < 1e300:
+                continue
+        raise InputError(f"{json.dumps(pair)[:100]} is not a token and its score")
+    is_there = unknown is None or (_is_id(unknown) and unknown < len(pairs))
+    require(is_there, f"the unk_id {unknown!r} is not in the vocabulary of {len(pairs)}")
     return {
-        "vocab": dict(enumerate(_utf8_all([name for name, _ in pairs], where))),
+        "vocab": dict(enumerate(_read_names((name for name, _ in pairs), alphabet))),
         "merges": None,
         "scores": np.array([score for _, score in pairs], np.float64),
         "unk_token": None if unknown is None else pairs[unknown][0],
@@ -7049,12 +7017,9 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str, where: str) ->
     }
 
 
-def _names_text(name: str) -> bool:
-    """Check that a name is that of bytes that are UTF-8, so that a pretoken may be these bytes."""
-    try:
-        return bool(_unprintable(name, "").decode())
-    except ValueError:
-        return False
+def _is_utf8(token: bytes) -> bool:
+    """Check that bytes are text, so that a pretoken may be these bytes."""
+    return token.decode("utf-8", "replace").encode() == token
 
 
 def _number_added(texts: Iterable[str], names: Mapping[str, int]) -> dict[str, int]:
@@ -7117,19 +7082,15 @@ def _to_tokenizer_json(model: Model) -> dict:
     }
 
 
-def _flatten(part: object, key: str, where: str) -> list[dict]:
+def _flatten(part: object, key: str) -> list[dict]:
     """List the steps of a normalizer, a pre_tokenizer or a decoder; `key` is that of the steps in a Sequence."""
-    steps, left = [], [] if part is None else [part]
-    while left:
-        step = left.pop()
-        if not isinstance(step, dict) or not isinstance(step.get("type"), str):
-            raise InputError(f"{where}: no step among the {key}: {json.dumps(step)[:100]}")
-        if step["type"] != "Sequence":
-            steps.append(step)
-            continue
-        require(isinstance(step.get(key), list), f"{where}: a Sequence without {key}: {json.dumps(step)[:100]}")
-        left += step[key][::-1]
-    return steps
+    try:
+        steps = list(_flattened([] if part is None else [part], key))
+        if all(isinstance(step["type"], str) for step in steps):
+            return steps
+    except (AttributeError, KeyError, TypeError):
+        pass
+    raise InputError(f"a step without a type, or a Sequence without {key}: {json.dumps(part)[:100]}")
 
 
 def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
@@ -7144,55 +7105,48 @@ _NAMED = {"BertPreTokenizer": "bert", "Whitespace": "whitespace", "WhitespaceSpl
 _JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
 
 
-def _read_pre_tokenizer(part: dict, where: str) -> list[PatternStep]:
+def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
     """Read one pre-tokenizer as steps of a pattern."""
+    behavior, invert = part.get("behavior", "Isolated"), part.get("invert", False)
     match part:
         case {"type": "ByteLevel"}:
             prefix, by_regex = part.get("add_prefix_space", True), part.get("use_regex", True)
-            return [Metaspace(" ")] * bool(prefix) + ["gpt2"] * bool(by_regex)
-        case {"type": "Split", "pattern": {"Regex": str(text)}, "behavior": behavior, "invert": bool(invert)}:
-            text = _translate_regex(text, "oniguruma", where)
-            text = f"(?:{text})" if regex.fullmatch(r"[\w-]*", text) else text  # not a name
-        case {"type": "Split", "pattern": {"String": str(text)}, "behavior": behavior, "invert": bool(invert)}:
-            text = f"(?:{regex.escape(text)})"
-        case {"type": "CharDelimiterSplit", "delimiter": str(text)}:
-            text, behavior, invert = f"(?:{regex.escape(text)})", "Removed", False
-        case {"type": "Punctuation"}:
-            text, behavior, invert = PUNCTUATION, part.get("behavior", "Isolated"), False
-        case {"type": "Digits", "individual_digits": bool(single)}:
-            text, behavior, invert = r"\p{N}" if single else r"\p{N}+", "Isolated", False
+            return (Metaspace(" "),) * bool(prefix) + ("gpt2",) * bool(by_regex)
         case {"type": "Metaspace", "replacement": str(mark)}:
             scheme = part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "never")
-            return [Metaspace(mark, scheme)] + [_before(mark)] * bool(part.get("split", True))
+            return metaspace_steps(mark, scheme, bool(part.get("split", True)))
+        case {"type": "Split", "pattern": {"Regex": str(text)}}:
+            text = _translate_regex(text, "oniguruma", "its pre_tokenizer")
+        case {"type": "Split", "pattern": {"String": str(text)}}:
+            text = regex.escape(text)
+        case {"type": "CharDelimiterSplit", "delimiter": str(text)}:
+            text, behavior = regex.escape(text), "Removed"
+        case {"type": "Punctuation"}:
+            text = PUNCTUATION
+        case {"type": "Digits", "individual_digits": bool(single)}:
+            text = r"\p{N}" if single else r"\p{N}+"
         case {"type": str(name)} if name in _NAMED:
-            return [_NAMED[name]]
+            return (_NAMED[name],)
         case _:
             behavior = None
-    known = isinstance(behavior, str) and behavior in _BEHAVIORS
-    require(known, f"{where}: a pre_tokenizer that is not supported: {json.dumps(part)[:200]}")
-    return [Split(text, _BEHAVIORS[behavior], invert)]
+    known = isinstance(behavior, str) and behavior in _BEHAVIORS and isinstance(invert, bool)
+    require(known, f"a pre_tokenizer that is not supported: {json.dumps(part)[:200]}")
+    return (Split(text, _BEHAVIORS[behavior], invert),)
 
 
-def _before(mark: str) -> Split:
-    """Make the step that cuts before each mark, as Hugging Face's Metaspace does."""
-    return Split(f"(?:{regex.escape(mark)})", "merged_with_next")
-
-
-def _read_pre_tokenizers(parts: Sequence[dict], where: str) -> PatternSource:
+def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
     """Read the steps of a pattern. A ByteLevel may be the last."""
-    for part in parts[:-1]:
-        require(part["type"] != "ByteLevel", f"{where}: a ByteLevel that is not the last pre_tokenizer")
-    steps = [step for part in parts for step in _read_pre_tokenizer(part, where)]
-    if not any(isinstance(step, (str, Split)) for step in steps):
+    types = [part["type"] for part in parts[:-1]]
+    require("ByteLevel" not in types, "a ByteLevel that is not the last pre_tokenizer")
+    steps = [step for part in parts for step in _read_pre_tokenizer(part)]
+    if all(isinstance(step, Metaspace) for step in steps):
         steps.append("none")
     return steps if len(steps) > 1 else steps[0]
 
 
 def _write_pre_tokenizers(model: Model) -> list[dict]:
     """Write the steps of a pattern, and ByteLevel, which knows GPT-2's."""
-    source = Pattern(model.pattern).source
-    steps = source if type(source) is tuple else (source,)
-    steps, last = tuple(step for step in steps if step != PATTERNS["none"]), []
+    steps, last = tuple(step for step in _steps(model) if step != PATTERNS["none"]), []
     if model.alphabet == "bytes":
         by_regex = steps[-1:] == (PATTERNS["gpt2"],)
         steps = steps[: len(steps) - by_regex]
@@ -7207,22 +7161,26 @@ def _write_pre_tokenizers(model: Model) -> list[dict]:
     return written + last
 
 
+def _steps(model: Model) -> tuple[PatternStep, ...]:
+    """List the steps of a model's pattern, names looked up."""
+    source = Pattern(model.pattern).source
+    return source if type(source) is tuple else (source,)
+
+
 def _write_pre_tokenizer(steps: tuple[PatternStep, ...]) -> tuple[dict, int]:
     """Write the pre-tokenizer of the first of some steps; returns it, and how many steps it is."""
     for type_name, name in _NAMED.items():
         known = PATTERNS[name] if type(PATTERNS[name]) is tuple else (PATTERNS[name],)
         if steps[: len(known)] == known:
             return {"type": type_name}, len(known)
-    step = steps[0]
-    if isinstance(step, Metaspace):
-        split = steps[1:2] == (_before(step.replacement),)
-        return {"type": "Metaspace", **step._asdict(), "split": split}, 1 + split
-    text, behavior, invert = (step, "isolated", False) if isinstance(step, str) else step
-    behavior = behavior.title().replace("_", "")
+    if isinstance(mark := steps[0], Metaspace):
+        split = steps[:2] == metaspace_steps(*mark)
+        return {"type": "Metaspace", **mark._asdict(), "split": split}, 1 + split
+    text, behavior, invert = Split(steps[0]) if isinstance(steps[0], str) else steps[0]
+    fields = {"behavior": behavior.title().replace("_", ""), "invert": invert}
     if text == PUNCTUATION and not invert:
-        return {"type": "Punctuation", "behavior": behavior}, 1
-    pattern = {"Regex": _translate_regex(text, "regex", "tokenizer.json")}
-    return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}, 1
+        return {"type": "Punctuation", "behavior": fields["behavior"]}, 1
+    return {"type": "Split", "pattern": {"Regex": _translate_regex(text, "regex", "tokenizer.json")}, **fields}, 1
 
 
 def _type_of(written: dict) -> object:
@@ -7231,86 +7189,80 @@ def _type_of(written: dict) -> object:
     return written.get("type", next((name for key, name in by_keys.items() if key in written), None))
 
 
-def read_huggingface(data: dict, where: str) -> Model:
+def read_huggingface(content: dict) -> Model:
     """Read a tokenizer.json; raises ValueError for what would encode otherwise here than there."""
+    Normalizer(_flatten(content.get("normalizer"), "normalizers"))
+    return _read_parts(content)
 
-    def check(condition: object, fault: str) -> None:
-        require(condition, f"{where}: {fault}")
 
-    written = data.get("model")
-    check(isinstance(written, dict), "not a tokenizer.json: it has no model")
-    kind = _type_of(written)
-    known = isinstance(kind, str) and kind.lower() in KINDS
-    check(known, f"a model of type {kind!r} is not supported, only BPE, WordPiece and Unigram")
-    check(kind != "BPE" or isinstance(written.get("merges"), list), "its BPE has no list of merges")
+def _read_parts(content: dict) -> Model:
+    """Read a tokenizer.json whose normalizer is known to be one."""
+    written = content.get("model")
+    require(isinstance(written, dict), "not a tokenizer.json: it has no model")
+    kind = str(_type_of(written))
+    require(kind.lower() in KINDS, f"a model of type {kind!r} is not supported, only BPE, WordPiece and Unigram")
     for key in ("truncation", "padding"):
-        check(not data.get(key), f"{key} is not supported: what it adds or takes away is not the text's")
-    parts = _flatten(data.get("pre_tokenizer"), "pretokenizers", where)
-    alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
-    check(alphabet == "characters" or kind != "Unigram", "a model of type Unigram with ByteLevel is not supported")
-    post_processor = data.get("post_processor")
-    check(post_processor is None or isinstance(post_processor, dict), "its post_processor is not an object")
-    ids, flags = _read_added_tokens(data.get("added_tokens") or [], where)
-    fields = _read_steps(data, parts, alphabet, where)
-    fields |= KINDS[kind.lower()].read(written, list(ids), alphabet, where)
+        require(not content.get(key), f"{key} is not supported: what it adds or takes away is not the text's")
+    parts = _flatten(content.get("pre_tokenizer"), "pretokenizers")
+    pattern, alphabet = _read_pre_tokenizers(parts), "characters"
+    if parts and parts[-1]["type"] == "ByteLevel":
+        alphabet = "bytes"
+    post_processor = content.get("post_processor")
+    require(post_processor is None or isinstance(post_processor, dict), "its post_processor is not an object")
+    ids, flags = _read_added_tokens(content.get("added_tokens") or [])
+    fields = KINDS[kind.lower()].read(written, list(ids), alphabet)
     names = _token_names(written)
     special_tokens = _number_added(ids, names)
     for text, id in special_tokens.items():
-        if ids[text] != id or not _is_id(ids[text]):
-            raise InputError(f"{where}: the added token {text!r} has the ids {id} and {ids[text]!r}")
-    check(len(set(ids.values())) == len(ids), "two added tokens have one id")
-    fields |= {"special_tokens": special_tokens, "flags": flags, "post_processor": post_processor}
-    with _blaming(where):
-        model = Model(**fields, kind=kind.lower(), alphabet=alphabet)
-    if model.ignore_merges:
-        for text in (text for text, flag in flags.items() if flag.single_word and text in names):
-            # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
-            check(
-                model.special_tokens[text] in model.ordinary,
-                f"single_word {text!r} with ignore_merges is not supported",
-            )
+        if ids[text] != id:
+            raise InputError(f"the added token {text!r} has the ids {id} and {ids[text]!r}")
+    normalizer, decoder = (
+        _flatten(content.get("normalizer"), "normalizers"),
+        _read_decoder(content.get("decoder"), alphabet),
+    )
+    model = Model(
+        **fields,
+        special_tokens=special_tokens,
+        pattern=pattern,
+        kind=kind.lower(),
+        flags=flags,
+        alphabet=alphabet,
+        normalizer=normalizer,
+        decoder=decoder,
+        post_processor=post_processor,
+    )
+    # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
+    found = {text for text, flag in flags.items() if flag.single_word and text in names and model.ignore_merges}
+    hidden = [text for text in found if special_tokens[text] not in model.ordinary]
+    require(not hidden, f"single_word {hidden[:1]} with ignore_merges is not supported")
     return model
 
 
-def _read_steps(data: dict, parts: Sequence[dict], alphabet: str, where: str) -> dict:
-    """Read the normalizer, the pattern and the decoder: fields of Model."""
-    normalizer, pattern = _flatten(data.get("normalizer"), "normalizers", where), _read_pre_tokenizers(parts, where)
-    decoder = _flatten(data.get("decoder"), "decoders", where)
-    by_bytes = [step for step in decoder if step["type"] == "ByteLevel"]
-    if alphabet == "bytes":
-        others = [step for step in decoder if step not in by_bytes]
-        require(not others, f"{where}: a decoder that is not ByteLevel is not supported: {json.dumps(others)[:100]}")
-        decoder = []
-    else:
-        require(not by_bytes, f"{where}: a decoder ByteLevel is not supported without a pre_tokenizer ByteLevel")
-        decoder = decoder or [_JOINED_BY_SPACES]
-    with _blaming(where):
-        Normalizer(normalizer)
-        decoded_tokens({}, decoder)
-    return {"normalizer": normalizer, "pattern": pattern, "decoder": decoder}
+def _read_decoder(part: object, alphabet: str) -> list[dict]:
+    """Read a decoder. That of bytes is ByteLevel, and none here."""
+    steps = _flatten(part, "decoders")
+    odd = [step for step in steps if (step["type"] == "ByteLevel") != (alphabet == "bytes")]
+    require(not odd, f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {json.dumps(odd)[:100]}")
+    steps = [] if alphabet == "bytes" else steps or [_JOINED_BY_SPACES]
+    decoded_tokens({}, steps)
+    return steps
 
 
-@contextlib.contextmanager
-def _blaming(where: str) -> Iterator[None]:
-    """Say in which file an error is."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(str(error) if where in str(error) else f"{where}: {error}") from None
-
-
-def _read_added_tokens(added: object, where: str) -> tuple[dict[str, object], dict[str, AddedToken]]:
+def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
     """Read a list of added tokens: text -> id, as the file has it; and the flags of those that have any."""
-    if not isinstance(added, list) or not all(isinstance(t, dict) and isinstance(t.get("content"), str) for t in added):
-        raise InputError(f"{where}: added_tokens is not a list of tokens")
+    are_tokens = isinstance(added, list) and all(isinstance(token, dict) for token in added)
+    require(
+        are_tokens and all(isinstance(token.get("content"), str) for token in added),
+        "added_tokens is not a list of tokens",
+    )
     ids = {token["content"]: token.get("id") for token in added}
-    require(len(ids) == len(added), f"{where}: a token is added twice")
+    require(len(ids) == len(added), "a token is added twice")
     flags = {}
     for token in added:
-        values = [token.get(name, default) for name, default in AddedToken._field_defaults.items()]
-        if not all(isinstance(value, bool) for value in values):
-            raise InputError(f"{where}: the flags of {token['content']!r} are odd")
-        if (found := AddedToken(*values)) != AddedToken():
+        found = AddedToken(**{name: token[name] for name in AddedToken._fields if name in token})
+        if set(map(type, found)) != {bool}:
+            raise InputError(f"the flags of {token['content']!r} are odd")
+        if found != AddedToken():
             flags[token["content"]] = found
     return ids, flags
 
@@ -7320,66 +7272,63 @@ def _read_added_tokens(added: object, where: str) -> tuple[dict[str, object], di
 MARK = "▁"  # that SentencePiece writes for a space
 _SPACES = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")  # in its normalizer_spec
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # the types of its pieces
-_FAMILIES = {1: "unigram", 2: "bpe"}  # its types of models
+_FAMILIES = ("", "unigram", "bpe", "", "")  # its types of models; the others are words and characters
 _MARKS_TO_SPACES = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
 _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
 
 
-def _model_proto():
-    """Make an empty message of SentencePiece's definition."""
-    return import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto()
+def _model_proto(**fields: object):
+    """Make a message of SentencePiece's definition."""
+    return import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto(**fields)
 
 
-def read_sentencepiece(data: bytes, where: str) -> Model:
+def read_sentencepiece(data: bytes) -> Model:
     """Read a SentencePiece model, unigram or BPE. User-defined symbols are found first, unless they are not allowed."""
-
-    def check(condition: object, fault: str) -> None:
-        require(condition, f"{where}: {fault}")
-
-    proto = _model_proto()
-    try:
+    proto, whole = _model_proto(), False
+    with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
         proto.ParseFromString(data)
-    except import_optional("google.protobuf.message").DecodeError:
-        raise InputError(f"{where}: no SentencePiece model, or it is cut off") from None
+        whole = len(proto.pieces) and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
+    require(whole, "no SentencePiece model, or it is cut off")
     trainer, spec = proto.trainer_spec, proto.normalizer_spec
-    whole = len(proto.pieces) and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
-    check(whole, "no SentencePiece model, or it is cut off")
-    check(trainer.model_type in _FAMILIES, "a SentencePiece model of words or of single characters is not supported")
-    check(not proto.denormalizer_spec.precompiled_charsmap, "a denormalizer is not supported")
     kind = _FAMILIES[trainer.model_type]
-    names, types = [piece.piece for piece in proto.pieces], np.array([piece.type for piece in proto.pieces])
-    of_type = {number: [names[id] for id in np.flatnonzero(types == number)] for number in range(1, 7)}
-    check(not of_type[_UNUSED], f"unused tokens are not supported: {of_type[_UNUSED][:1]}")
-    check(len(of_type[_UNKNOWN]) == 1, f"it has {len(of_type[_UNKNOWN])} tokens for what is unknown, not one")
-    scores = np.array([piece.score for piece in proto.pieces], np.float32)
+    require(kind, "a SentencePiece model of words or of single characters is not supported")
+    require(not proto.denormalizer_spec.precompiled_charsmap, "a denormalizer is not supported")
+    names, scores = (
+        [piece.piece for piece in proto.pieces],
+        np.array([piece.score for piece in proto.pieces], np.float32),
+    )
+    of_type: list[list[int]] = [[] for _ in range(7)]
+    for id, piece in enumerate(proto.pieces):
+        of_type[piece.type].append(id)
+    unused, symbols = ([names[id] for id in of_type[type]] for type in (_UNUSED, _USER_DEFINED))
+    require(not unused, f"unused tokens are not supported: {unused[:1]}")
+    unknown = of_type[_UNKNOWN]
+    require(len(unknown) == 1, f"it has {len(unknown)} tokens for what is unknown, not one")
     if kind == "unigram":
-        scores[types == _BYTE], best = -np.inf, scores[types == _NORMAL].max(initial=-np.inf)
-        for id in np.flatnonzero(types == _USER_DEFINED).tolist():  # they win against what they are made of
-            scores[id] = len(names[id].encode()) * best - 0.1
+        scores[of_type[_BYTE]], best = -np.inf, scores[of_type[_NORMAL]].max(initial=-np.inf)
+        # Symbols win against what they are made of.
+        scores[of_type[_USER_DEFINED]] = [len(symbol.encode()) * best - 0.1 for symbol in symbols]
     step = {"type": "SentencePiece", "precompiled_charsmap": base64.b64encode(spec.precompiled_charsmap).decode()}
     step |= {name: getattr(spec, name) for name in _SPACES}
-    step["treat_whitespace_as_suffix"] = trainer.treat_whitespace_as_suffix
-    step["user_defined_symbols"] = of_type[_USER_DEFINED]
-    at = {"bos_token": trainer.bos_id, "eos_token": trainer.eos_id, "pad_token": trainer.pad_id}
-    config = {role: names[id] for role, id in at.items() if 0 <= id < len(names) and types[id] == _CONTROL}
-    with _blaming(where):
-        Normalizer([step])
-        return Model(
-            dict(enumerate(map(str.encode, names))),
-            None,
-            {names[id]: id for id in np.flatnonzero(~np.isin(types, [_NORMAL, _BYTE])).tolist()},
-            "none",
-            kind,
-            flags={text: AddedToken(normalized=True, special=False) for text in of_type[_USER_DEFINED]},
-            alphabet="characters",
-            scores=scores,
-            normalizer=[step],
-            decoder=_sentencepiece_decoder(step, trainer.byte_fallback),
-            unk_token=of_type[_UNKNOWN][0],
-            byte_fallback=trainer.byte_fallback,
-            fuse_unk=True,
-            config=config | {"unk_token": of_type[_UNKNOWN][0]},
-        )
+    step |= {"treat_whitespace_as_suffix": trainer.treat_whitespace_as_suffix, "user_defined_symbols": symbols}
+    Normalizer([step])
+    roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
+    return Model(
+        dict(enumerate(map(str.encode, names))),
+        None,
+        {names[id]: id for id in sorted(unknown + of_type[_CONTROL] + of_type[_USER_DEFINED])},
+        "none",
+        kind,
+        flags={text: AddedToken(normalized=True, special=False) for text in symbols},
+        alphabet="characters",
+        scores=scores,
+        normalizer=[step],
+        decoder=_sentencepiece_decoder(step, trainer.byte_fallback),
+        unk_token=names[unknown[0]],
+        byte_fallback=trainer.byte_fallback,
+        fuse_unk=True,
+        config={role: names[id] for role, id in roles.items() if id in unknown + of_type[_CONTROL]},
+    )
 
 
 def _sentencepiece_decoder(step: Mapping[str, object], byte_fallback: bool) -> list[dict]:
@@ -7397,32 +7346,25 @@ def _sentencepiece_decoder(step: Mapping[str, object], byte_fallback: bool) -> l
 
 def _without_sentencepiece(model: Model) -> Model:
     """Say by steps that Hugging Face has what SentencePiece's does, as the converters of transformers say it."""
-    steps = [step for step in model.normalizer if step["type"] == "SentencePiece"]
-    if not steps:
+    if all(step["type"] != "SentencePiece" for step in model.normalizer):
         return model
-    step, normalizer, fields = steps[0], [], {}
+    require(len(model.normalizer) == 1, "a tokenizer.json cannot say SentencePiece beside another normalizer")
+    step, fields = model.normalizer[0], {}
+    prefix, squeezes, escapes = (step[name] for name in _SPACES)
+    charsmap, symbols = step.get("precompiled_charsmap"), step.get("user_defined_symbols", [])
     require(not step["treat_whitespace_as_suffix"], "a tokenizer.json cannot say treat_whitespace_as_suffix")
-    charsmap, squeezes, prefix = (
-        step.get("precompiled_charsmap"),
-        step["remove_extra_whitespaces"],
-        step["add_dummy_prefix"],
-    )
-    if charsmap:
-        normalizer.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
+    normalizer = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap)
     if squeezes:
         normalizer.append({"type": "Strip", "strip_left": True, "strip_right": True})
         normalizer.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-    inside = any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary)  # tokens that reach over a space
-    if model.kind == "unigram" and squeezes and step["escape_whitespaces"] and not inside:
+    if model.kind == "unigram" and squeezes and escapes and not _reaches_over_marks(model):
         mark = Metaspace(MARK, "always" if prefix else "never")
-        fields["pattern"] = [mark, _before(MARK)]
+        fields["pattern"] = metaspace_steps(*mark)
         fields["decoder"] = [{"type": "Metaspace", **mark._asdict(), "split": True}]
     else:
-        normalizer += [{"type": "Prepend", "prepend": MARK if step["escape_whitespaces"] else " "}] * prefix
-        normalizer += [_SPACES_TO_MARKS] * step["escape_whitespaces"]
-    symbols, fallback = step.get("user_defined_symbols", []), frozenset(_FALLBACK_TOKENS)
-    tokens = [(token.decode(), model.scores[id]) for id in model.ordinary if (token := model.vocab[id]) not in fallback]
-    scores = [score for token, score in tokens if len(set(token)) > 1]  # for runs of one see _merges_by_score
+        normalizer += [{"type": "Prepend", "prepend": MARK if escapes else " "}] * prefix + [_SPACES_TO_MARKS] * escapes
+    # Runs of one character have equal scores in Llama 2: see _merges_by_score.
+    scores = [model.scores[id] for token, id in _ids_by_token(model).items() if len(set(token.decode())) > 1]
     if model.kind != "bpe" or charsmap or squeezes or symbols or len(set(scores)) < len(scores):
         warnings.warn(
             "in a tokenizer.json some ids may differ: Hugging Face normalizes text, or adds scores, in another way",
@@ -7432,81 +7374,93 @@ def _without_sentencepiece(model: Model) -> Model:
     return dataclasses.replace(model, normalizer=normalizer, flags=flags, **fields)
 
 
+def _reaches_over_marks(model: Model) -> bool:
+    """Tell whether a token that text may become has a mark that does not begin it."""
+    return any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary)
+
+
 def write_sentencepiece(model: Model) -> dict[str, bytes]:
     """Write a SentencePiece model that has the same ids, but for special tokens, which it does not look for."""
-
-    def check(condition: object, why: str) -> None:
-        require(condition, f"SentencePiece cannot do what this tokenizer does: {why}")
-
-    check(model.kind in _FAMILIES.values(), f"it is of kind {model.kind}")
-    check(model.alphabet == "characters", "its tokens are made of bytes")
-    check(sorted(model.vocab) == [*range(len(model.vocab))], "its ids have gaps")
-    if model.unk_token is None and model.byte_fallback:  # it needs one there, though nothing is unknown
-        unknown = {"<unk>": len(model.vocab)}
-        model = dataclasses.replace(model, special_tokens=model.special_tokens | unknown, unk_token="<unk>")
-    check(model.unk_token is not None, "it has no token for what is unknown")
-    check(model.fuse_unk or model.byte_fallback, "several unknown characters are several tokens")
-    check(not model.ignore_merges, "pretokens that are tokens ignore the merges")
-    plain = (AddedToken(), AddedToken(special=False), AddedToken(normalized=True, special=False))
-    check(all(flags in plain for flags in model.flags.values()), "its special tokens have flags")
-    step = _sentencepiece_step(model)
-    check(step, "its normalizer and its pattern are not SentencePiece's")
-    proto, scores = _model_proto(), _sentencepiece_scores(model)
-    check(scores is not None, "it merges in another order than that of its tokens")
+    with _blaming("SentencePiece cannot do what this tokenizer does"):
+        _check_for_sentencepiece(model)
+        step, scores = _sentencepiece_step(model), _sentencepiece_scores(model)
+    if model.unk_token is None:  # it needs one there, though nothing is unknown
+        special_tokens, scores = model.special_tokens | {"<unk>": len(model.vocab)}, np.append(scores, 0)
+        model = dataclasses.replace(model, special_tokens=special_tokens, unk_token="<unk>", scores=scores)
     ids, types = model.ids, np.full(len(model.vocab), _NORMAL)
     types[[ids[token] for token in _FALLBACK_TOKENS if model.byte_fallback]] = _BYTE
     for text, id in model.special_tokens.items():
         types[id] = _CONTROL if model.flags.get(text, AddedToken()).special else _USER_DEFINED
     types[ids[model.unk_token.encode()]] = _UNKNOWN
-    for id, score in enumerate(np.where(types == _NORMAL, scores, 0).tolist()):
-        proto.pieces.add(piece=model.vocab[id].decode(), score=score, type=int(types[id]))
-    trainer, spec = proto.trainer_spec, proto.normalizer_spec
-    trainer.model_type = next(number for number, kind in _FAMILIES.items() if kind == model.kind)
-    trainer.vocab_size, trainer.byte_fallback = len(model.vocab), model.byte_fallback
-    trainer.treat_whitespace_as_suffix = step.get("treat_whitespace_as_suffix", False)
-    for role in ("unk", "bos", "eos", "pad"):
-        text = model.unk_token if role == "unk" else model.config.get(f"{role}_token")
-        setattr(trainer, f"{role}_id", ids.get(text.encode(), -1) if isinstance(text, str) else -1)
-        if isinstance(text, str):
-            setattr(trainer, f"{role}_piece", text)
-    for name in _SPACES:
-        setattr(spec, name, step[name])
-    spec.precompiled_charsmap = base64.b64decode(step.get("precompiled_charsmap", ""))
-    spec.name = "custom" if spec.precompiled_charsmap else "identity"
+    tokens = [token.decode() for _, token in sorted(model.vocab.items())]
+    rows = zip(tokens, np.where(types == _NORMAL, scores, 0).tolist(), types.tolist(), strict=True)
+    config = model.config | {"unk_token": model.unk_token}
+    texts = {role[:3]: text if isinstance(text := config.get(role), str) else "" for role in ROLES}
+    charsmap = base64.b64decode(step.get("precompiled_charsmap", ""))
+    proto = _model_proto(
+        pieces=[{"piece": token, "score": score, "type": type} for token, score, type in rows],
+        trainer_spec={
+            "model_type": _FAMILIES.index(model.kind),
+            "vocab_size": len(model.vocab),
+            "byte_fallback": model.byte_fallback,
+            "treat_whitespace_as_suffix": step.get("treat_whitespace_as_suffix", False),
+            **{f"{role}_id": ids.get(text.encode(), -1) for role, text in texts.items()},
+            **{f"{role}_piece": text for role, text in texts.items() if text},
+        },
+        normalizer_spec={
+            "name": "custom" if charsmap else "identity",
+            "precompiled_charsmap": charsmap,
+            **{name: step[name] for name in _SPACES},
+        },
+    )
     return {"tokenizer.model": proto.SerializeToString(deterministic=True)}
 
 
-def _sentencepiece_step(model: Model) -> dict | None:
-    """Say by SentencePiece's step of a Normalizer what a model does to spaces; None if it cannot."""
-    source = Pattern(model.pattern).source
-    pattern, normalizer = list(source) if type(source) is tuple else [source], list(model.normalizer)
+def _check_for_sentencepiece(model: Model) -> None:
+    """Check that a model is one of SentencePiece's, but for what is done to spaces, and the order of merges."""
+    plain = (AddedToken(), AddedToken(special=False), AddedToken(normalized=True, special=False))
+    for fault, is_there in {
+        f"it is of kind {model.kind}": model.kind not in _FAMILIES,
+        "its tokens are made of bytes": model.alphabet == "bytes",
+        "its ids have gaps": len(model.vocab) <= max(model.vocab, default=0),
+        "it has no token for what is unknown": not (model.unk_token or model.byte_fallback),
+        "several unknown characters are several tokens": not (model.fuse_unk or model.byte_fallback),
+        "pretokens that are tokens ignore the merges": model.ignore_merges,
+        "its special tokens have flags": not all(flags in plain for flags in model.flags.values()),
+    }.items():
+        require(not is_there, fault)
+
+
+def _sentencepiece_step(model: Model) -> dict:
+    """Say by SentencePiece's step of a Normalizer what a model does to spaces; raises ValueError if it cannot."""
+    pattern, normalizer = list(_steps(model)), list(model.normalizer)
     if Metaspace(MARK, "never") in pattern and not normalizer:
         pattern.remove(Metaspace(MARK, "never"))
         normalizer = [_SPACES_TO_MARKS]
-    inside = any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary)
-    cuts = [Split(text, "merged_with_next") for text in (" ", MARK)] + [_before(" "), _before(MARK)]
-    free = [PATTERNS["none"]] + cuts * (not inside)  # which cut through no token
-    if not normalizer or not all(step in free for step in pattern):
-        return None
-    if normalizer[0]["type"] == "SentencePiece":
-        return normalizer[0] if len(normalizer) == 1 else None
-    prefix = normalizer[0] == {"type": "Prepend", "prepend": MARK}
-    if normalizer[prefix:] != [_SPACES_TO_MARKS]:
-        return None
-    return {"add_dummy_prefix": prefix, "remove_extra_whitespaces": False, "escape_whitespaces": True}
+    prefix = normalizer[:1] == [{"type": "Prepend", "prepend": MARK}]
+    step = {"add_dummy_prefix": prefix, "remove_extra_whitespaces": False, "escape_whitespaces": True}
+    known = normalizer[prefix:] == [_SPACES_TO_MARKS]
+    if [step["type"] for step in normalizer] == ["SentencePiece"]:
+        step, known = normalizer[0], True
+    free = [PATTERNS["none"]]
+    if not _reaches_over_marks(model):  # these cut through no token
+        free += [Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)]
+    require(known and {*pattern} <= {*free}, "its normalizer and its pattern are not SentencePiece's")
+    return step
 
 
-def _sentencepiece_scores(model: Model) -> np.ndarray | None:
-    """Find scores by which SentencePiece merges as a model does, the best first; None if there are none."""
+def _sentencepiece_scores(model: Model) -> np.ndarray:
+    """Find scores by which SentencePiece merges as a model does; raises ValueError if there are none."""
     if model.scores is not None:
         return np.resize(model.scores.astype(np.float32), len(model.vocab))
-    rank_of = {left + right: rank for rank, (left, right) in reversed([*enumerate(model.merges)])}
-    scores = np.full(len(model.vocab), -len(model.merges), np.float32)
-    for id in model.ordinary:
-        scores[id] = -rank_of.get(model.vocab[id], len(model.merges))
+    merges, _ = _as_merges(model)
+    rank_of = {left + right: rank for rank, (left, right) in reversed([*enumerate(merges)])}
+    ranks = [rank_of.get(token, len(merges)) for _, token in sorted(model.vocab.items())]
+    by_score = dataclasses.replace(model, merges=None, scores=-np.array(ranks, np.float32))
     ids = np.array([id for id in model.ordinary if model.vocab[id] in rank_of], np.int64)
-    same = final_merges(model, ids) == final_merges(dataclasses.replace(model, merges=None, scores=scores), ids)
-    return scores if same.all() else None
+    same = final_merges(model, ids) == final_merges(by_score, ids)
+    require(same.all(), "it merges in another order than that of its tokens")
+    return by_score.scores
 
 
 # vocab.txt of BERT: a token a line
@@ -7514,40 +7468,35 @@ def _sentencepiece_scores(model: Model) -> np.ndarray | None:
 _BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def read_bert(data: bytes, where: str, config: Mapping[str, object]) -> Model:
+def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     """Read the vocabulary of a BERT; tokenizer_config.json says, or else its tokens do, whether it is in lower case."""
-    names = [line.rstrip() for line in _decode_utf8(data, where).split("\n")]
-    vocab = {id: name.encode() for id, name in enumerate(names) if name}
+    names = [line.rstrip() for line in _decode_utf8(data, str(file)).split("\n")]
     ids = {name: id for id, name in enumerate(names) if name}
-    if len(ids) < len(vocab):
-        name, _ = Counter(filter(None, names)).most_common(1)[0]
-        raise InputError(f"{where}, line {ids[name] + 1}: {name!r} stands there twice")
+    if len(ids) < sum(map(bool, names)):
+        name = _repeated(filter(None, names))
+        raise InputError(f"{file}, line {ids[name] + 1}: {name!r} stands there twice")
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
     lowercase, is_lower = config.get("do_lower_case"), all(n == n.lower() for n in ids if n not in specials)
-    normalizer = {
-        "type": "BertNormalizer",
-        "clean_text": True,
-        "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
-        "strip_accents": config.get("strip_accents"),
-        "lowercase": is_lower if lowercase is None else bool(lowercase),
-    }
-    roles, ends = {"pad_token": "[PAD]", "unk_token": "[UNK]"}, {"sep": "[SEP]", "cls": "[CLS]"}
-    ends = {role: [text, specials[text]] for role, text in ends.items() if text in specials}
-    with _blaming(where):
-        return Model(
-            vocab,
-            None,
-            specials,
-            "bert",
-            "wordpiece",
-            alphabet="characters",
-            normalizer=[normalizer],
-            decoder=[{"type": "WordPiece", "prefix": "##", "cleanup": True}],
-            unk_token="[UNK]",
-            subword_prefix="##",
-            config={role: text for role, text in roles.items() if text in specials},
-            post_processor={"type": "BertProcessing", **ends} if len(ends) == 2 else None,
-        )
+    ends = {role: [text, specials[text]] for role, text in (("sep", "[SEP]"), ("cls", "[CLS]")) if text in specials}
+    model = _read_parts(
+        {
+            "model": {"type": "WordPiece", "vocab": ids},
+            "added_tokens": [{"content": text, "id": id} for text, id in specials.items()],
+            "normalizer": {
+                "type": "BertNormalizer",
+                "clean_text": True,
+                "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
+                "strip_accents": config.get("strip_accents"),
+                "lowercase": is_lower if lowercase is None else bool(lowercase),
+            },
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+            "post_processor": {"type": "BertProcessing", **ends} if len(ends) == 2 else None,
+        }
+    )
+    roles = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
+    model.config = {role: text for role, text in roles.items() if text in specials}
+    return model
 
 
 def _bert_config(model: Model) -> dict:
@@ -7566,12 +7515,10 @@ def write_bert(model: Model) -> dict[str, str]:
     require(model.kind == "wordpiece", f"a vocab.txt cannot hold a model of kind {model.kind}")
     names, config = {id: token.decode("utf-8", "replace") for id, token in model.vocab.items()}, _bert_config(model)
     text = "".join(names.get(id, "") + "\n" for id in range(max(names, default=-1) + 1))
-    other = read_bert(text.encode(), "vocab.txt", config)
+    other = read_bert(text.encode(), Path("vocab.txt"), config)
     for field in ("alphabet", "normalizer", "pattern", "unk_token", "subword_prefix", "max_word_chars",
                   "special_tokens", "flags", "vocab"):  # fmt: skip
-        ours, theirs = getattr(model, field), getattr(other, field)
-        if field == "pattern":
-            ours, theirs = Pattern(ours).source, Pattern(theirs).source
+        ours, theirs = (_steps(m) if field == "pattern" else getattr(m, field) for m in (model, other))
         shown = "" if field == "vocab" else f" {ours!r}"[:100]
         require(ours == theirs, f"a vocab.txt cannot say the {field}{shown} of this tokenizer: {theirs!r}"[:200])
     return {"vocab.txt": text, "tokenizer_config.json": _config_json(model)}
@@ -7581,74 +7528,65 @@ def write_bert(model: Model) -> dict[str, str]:
 
 
 class Format(NamedTuple):
-    """A format to save in."""
+    """A format of files. What `load_model` is told goes to the reader if that has a parameter of the name."""
 
+    read: Callable[..., Model]  # by data, file, JSON content and config beside it, likewise
     write: Callable[[Model], dict[str, str | bytes]]
     files: tuple[str, ...]  # that it may write; the first says what is there
+    sign: bytes = rb"(?!)"  # an expression that finds the files which are no JSON
+
+
+_RANK = rb"[A-Za-z0-9+/]+=* \d+\r?\n"  # a line of tiktoken's
 
 
 FORMATS = {
-    "huggingface": Format(write_huggingface, ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")),
-    "gpt2": Format(write_gpt2, ("vocab.json", "merges.txt")),
-    "tiktoken": Format(write_tiktoken, ("tokenizer.tiktoken", "tokenizer.tiktoken.json")),
-    "sentencepiece": Format(write_sentencepiece, ("tokenizer.model",)),
-    "bert": Format(write_bert, ("vocab.txt", "tokenizer_config.json")),
+    "huggingface": Format(
+        read_huggingface, write_huggingface, ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+    ),
+    "gpt2": Format(
+        _read_gpt2_pair, write_gpt2, ("vocab.json", "merges.txt"), rb"\A(?:#version|(?!" + _RANK + rb")\S+ \S+\r?\n)"
+    ),
+    "tiktoken": Format(
+        read_tiktoken, write_tiktoken, ("tokenizer.tiktoken", "tokenizer.tiktoken.json"), rb"\A" + _RANK
+    ),
+    "sentencepiece": Format(read_sentencepiece, write_sentencepiece, ("tokenizer.model",), rb"\A\n"),
+    "bert": Format(read_bert, write_bert, ("vocab.txt", "tokenizer_config.json"), rb"(?m)^(?:##|\[UNK\]\r?$)"),
 }
 
 
+# How files begin that are no JSON; of BERT's vocabulary: what is in it.
 def load_model(
     path: str | os.PathLike,
     *,
     encoding: str | None = None,
-    pattern: str | Sequence[str] | None = None,
+    pattern: PatternSource | None = None,
     special_tokens: Iterable[str] | Mapping[str, int] | None = None,
 ) -> Model:
     """Read a model from a file or a folder: what it is, its content tells. See Tokenizer.load."""
     path = Path(path)
     file = _find_model_file(path) if path.is_dir() else path
     require(file.is_file(), f"{path}: no such file or folder")
-    data, config = _read_limited(file), {}
+    data, content, config = _read_limited(file), None, {}
     if (beside := file.with_name("tokenizer_config.json")).is_file():
         config = _parse_object(_read_limited(beside), str(beside))
-    options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     if data.lstrip()[:1] == b"{":
         content = _parse_object(data, str(file))
-        if all(isinstance(value, int) for value in content.values()):
-            merges = _companion_file(file, ("vocab", "merges"), ("encoder.json", "vocab.bpe"), "merges")
-            model = _load_gpt2(file, merges, options)
-        else:
-            _refuse_options(options, f"{file}: a tokenizer.json")
-            model = read_huggingface(content, str(file))
-    elif regex.match(rb"[A-Za-z0-9+/]+=* \d+\r?\n", data):
-        model = read_tiktoken(data, file, **options)
-    elif regex.match(rb"#version|\S+ \S+\r?\n", data):
-        vocab = _companion_file(file, ("merges", "vocab"), ("vocab.bpe", "encoder.json"), "vocabulary")
-        model = _load_gpt2(vocab, file, options)
-    elif data[:1] == b"\n":
-        _refuse_options(options, f"{file}: a SentencePiece model")
-        model = read_sentencepiece(data, str(file))
-    elif regex.search(rb"(?m)^(?:##|\[UNK\]\r?$)", data):
-        _refuse_options(options, f"{file}: a vocabulary of BERT's")
-        model = read_bert(data, str(file), config)
+        format = FORMATS["gpt2" if all(isinstance(value, int) for value in content.values()) else "huggingface"]
     else:
-        raise InputError(
-            f"{file}: neither a tokenizer.json, nor vocab.json or merges.txt, nor a rank file, "
-            "nor a SentencePiece model, nor BERT's vocab.txt"
-        )
+        format = next((format for format in FORMATS.values() if regex.search(format.sign, data)), None)
+    require(
+        format,
+        f"{file}: neither a tokenizer.json, nor vocab.json or merges.txt, nor a rank file, "
+        "nor a SentencePiece model, nor BERT's vocab.txt",
+    )
+    options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
+    for name in options.keys() - inspect.signature(format.read).parameters.keys():
+        hint = f"leave {name}= (--{name.replace('_', '-')}) away"
+        require(options[name] is None, f"{file}: a file like {format.files[0]} says that itself: {hint}")
+    with _blaming(file):
+        model = call_with(format.read, data=data, file=file, content=content, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
     return model
-
-
-def _load_gpt2(vocab: Path, merges: Path, options: dict) -> Model:
-    """Read GPT-2's two files with what is said beside them."""
-    _refuse_options({"encoding": options["encoding"]}, f"{vocab}: not a rank file; it")
-    return read_gpt2(vocab, merges, options["special_tokens"], options["pattern"] or "gpt2")
-
-
-def _refuse_options(options: Mapping[str, object], what: str) -> None:
-    """Refuse to be told what the file says."""
-    for name, value in options.items():
-        require(value is None, f"{what} says that itself: leave {name}= (--{name.replace('_', '-')}) away")
 
 
 def _find_model_file(folder: Path) -> Path:
@@ -7665,16 +7603,6 @@ def _find_model_file(folder: Path) -> Path:
         f"{folder}: no tokenizer.json here, nor vocab.json and merges.txt, nor vocab.txt, "
         "nor one .tiktoken or .model file"
     )
-
-
-def _companion_file(file: Path, names: tuple[str, str], published: tuple[str, str], what: str) -> Path:
-    """Find the other of GPT-2's two files."""
-    name = published[1] if file.name == published[0] else file.name.replace(*names)
-    for suffix in (file.suffix, ".txt", ".json", ".bpe"):
-        other = file.with_name(name).with_suffix(suffix)
-        if other.is_file() and other != file:
-            return other
-    raise InputError(f"{file}: the {what} that belongs to it is missing: no {file.with_name(name).stem}.* beside it")
 
 
 def save_model(model: Model, path: str | os.PathLike, format: str | None = None) -> None:
