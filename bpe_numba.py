@@ -2113,178 +2113,77 @@ def _find_cut(text, start, stop, tables, special, longest, whole_tokens):
 
 # ─── Normalizing ──────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Most steps change characters one by one: such steps in a row are one _CharMap, and one pass over the text. Unicode's
-# normal forms, white space at the ends, and regular expressions are passes of their own; but a decomposition whose
-# accents the next step removes is part of the map, since then no two characters are left that it would reorder.
+# Most steps change characters one by one, but for some that change with those beside them, such as accents in a normal
+# form. These steps in a row are one pass of a kernel, over a map of the characters. It leaves out *stretches*: from the
+# character before a joined one to the one behind it. Python changes them, by one step after another. All other steps
+# are passes of their own, in Python.
 
 
-class _CharMap(NamedTuple):
-    """What characters become, one by one; and keys of several characters, where the longest one counts."""
+class _CharacterStep(NamedTuple):
+    """A step that changes characters one by one, but for stretches."""
 
-    numbers: np.ndarray  # int64[0x110000]  of the replacement of a character, from 1 on; 0: it stays as it is
-    texts: np.ndarray  # uint8[…]           the replacements end to end, and PADDING
-    offsets: np.ndarray  # int64[R + 2]     number r is texts[offsets[r] : offsets[r + 1]]
-    keys: Mapping[str, int] = {}  # with the numbers of their replacements
-    prefix: bytes = b""  # written before each text that is not empty
-    suffix: bytes = b""  # and behind it
-    by_cluster: bool = False  # keys are those of spm_precompiled: see _shortest_key
-    squeezes: bool = False  # spaces are left out at both ends, and behind spaces
-    trimmed: bytes = b""  # what else is left out at the end then
-    inexact: frozenset[int] = frozenset()  # characters that need the steps one after another
+    changes: Mapping[int, str]  # as str.translate takes them
+    joined: frozenset[str] = frozenset()
+    change_stretch: Callable[[str], str] | None = None  # if it is not str.translate
+    decomposes: bool = False  # NFD or NFKD
 
 
-def _char_map(changes: Mapping[str, str], **fields) -> _CharMap:
-    """Make the map of these changes, of one character or of several each."""
-    texts = [text.encode("utf-8", "surrogateescape") for text in changes.values()]
-    numbers = np.zeros(N_CODE_POINTS, np.int64)
-    single = np.array([len(key) == 1 for key in changes], bool)
-    numbers[list(map(ord, itertools.compress(changes, single)))] = 1 + np.flatnonzero(single)
-    keys = {key: number for number, key in enumerate(changes, 1) if len(key) > 1}
-    return _CharMap(numbers, _with_padding(b"".join(texts)), np.cumsum([0, 0, *map(len, texts)]), keys, **fields)
+def _composed(steps: Sequence[_CharacterStep]) -> tuple[dict[int, str], set[str]]:
+    """Compose steps: returns what becomes of characters, and which are joined.
 
-
-def _uniform_map(source: str, text: str = "") -> _CharMap:
-    """Make the map of each character that matches a one-character expression to the same text."""
-    return _char_map({"": text})._replace(numbers=_code_points_matching(source).astype(np.int64))
-
-
-def _composed(first: _CharMap, second: _CharMap) -> _CharMap | None:
-    """Make one map of two; None if that would not be the same."""
-    after = (second.keys, second.prefix, second.suffix, second.squeezes, second.by_cluster)
-    replaced = set(map(ord, bytes(first.texts[:-PADDING]).decode("utf-8", "surrogateescape")))
-    if any(after) or first.squeezes or first.inexact or second.inexact & replaced:
-        return None
-    stage = _MapPass(second)
-    n = len(first.offsets) - 1
-    spans = np.stack([first.offsets[:-1], first.offsets[1:], np.full(n, INSIDE), np.arange(n)], axis=1)
-    texts, spans = stage.apply(first.texts, spans)
-    bare = texts[:-PADDING].tobytes()
-    return first._replace(
-        numbers=np.where(first.numbers > 0, first.numbers, second.numbers + (n - 1) * (second.numbers > 0)),
-        texts=_with_padding(bare + second.texts[:-PADDING].tobytes()),
-        offsets=np.concatenate([spans[:, START], len(bare) + second.offsets[1:]]),
-        prefix=stage.rewrite(first.prefix),
-        suffix=stage.rewrite(first.suffix),
-        inexact=frozenset(code for code in second.inexact if not first.numbers[code]),
-    )
+    A decomposition does no more to joined characters than to reorder them: it counts only for those that are not
+    removed by a later step.
+    """
+    changes: dict[int, str] = {}
+    joined: set[str] = set()
+    for step in reversed(steps):
+        kept = {char for char in joined if ord(char) not in step.changes}
+        kept |= {chr(code) for code, text in step.changes.items() if not joined.isdisjoint(text)}
+        changes = {**changes, **{code: text.translate(changes) for code, text in step.changes.items()}}
+        joined = kept | {char for char in step.joined if not step.decomposes or changes.get(ord(char), char)}
+    return changes, joined
 
 
 @struct
 class _MapTables:
-    """A _CharMap for kernels."""
+    """What becomes of characters, and of keys of several characters, of which the longest counts."""
 
-    entries: np.ndarray  # uint32[0x110000]  the number of a replacement << 3, and the bits below
-    ascii: np.ndarray  # int16[256]          the byte that a character of one byte becomes; -1: ask `entries`
-    texts: np.ndarray
-    offsets: np.ndarray
-    keys: _WordTable  # with the numbers of their replacements
-    longest_key: int  # in characters
+    entries: np.ndarray  # int32[0x110000]  the number of a character's text from 1 on; 0: it stays; JOINED, BEGINS_KEY
+    ascii: np.ndarray  # int16[256]         the byte that a character of one byte becomes; -1: ask `entries`
+    texts: np.ndarray  # uint8[…]           end to end, and PADDING
+    offsets: np.ndarray  # int64[R + 2]     number r is texts[offsets[r] : offsets[r + 1]]
+    keys: _Trie  # with the numbers of their texts
     longest: int  # the most bytes that a byte can become
-    affixes: np.ndarray  # uint8[…]          prefix, suffix and `trimmed`
-    affix_stops: np.ndarray  # int64[3]
-    clusters: _ScanTables  # the pattern of grapheme clusters
-    by_cluster: bool
-    squeezes: bool
     keeps_ascii: bool  # all of it
 
 
-BEGINS_KEY, CONTINUES_KEY, INEXACT = 1, 2, 4  # bits of entries
-MAX_CLUSTER_BYTES = 5  # that spm_precompiled replaces as a whole
-
-_EXTEND = r"[\p{GCB=Extend}\p{GCB=ZWJ}]"
-_HANGUL = r"\p{GCB=L}*(?:\p{GCB=V}+|\p{GCB=LV}\p{GCB=V}*|\p{GCB=LVT})\p{GCB=T}*|\p{GCB=L}+|\p{GCB=T}+"
-_CONJUNCT = rf"\p{{InCB=Consonant}}(?:{_EXTEND}*\p{{InCB=Linker}}{_EXTEND}*\p{{InCB=Consonant}})*"
-_EMOJI = r"\p{Extended_Pictographic}(?:\p{GCB=Extend}*\p{GCB=ZWJ}\p{Extended_Pictographic})*|\p{GCB=RI}{2}"
-_CLUSTER_ENDS = r"\p{GCB=CN}\r\n"
-_CLUSTER = (
-    rf"\r\n|\p{{GCB=Prepend}}*(?:{_HANGUL}|{_EMOJI}|{_CONJUNCT}|[^{_CLUSTER_ENDS}])"
-    rf"[\p{{GCB=Extend}}\p{{GCB=ZWJ}}\p{{GCB=SpacingMark}}]*|[{_CLUSTER_ENDS}]"
-)  # Unicode's Annex 29; \X of `regex` cannot be compiled
+BEGINS_KEY, JOINED = -1, -2
 
 
-@functools.lru_cache(maxsize=1)
-def _cluster_tables() -> _ScanTables:
-    """Compile the pattern of grapheme clusters, for `_match_end` only."""
-    dfa = _Dfa(_RegexParser(_CLUSTER).parse())
-    return _ScanTables(np.zeros(1, np.uint32), 0, dfa.class_of, *dfa.build(), np.zeros((1, 1), bool), np.zeros(0, bool))
-
-
-def _map_tables(chars: _CharMap) -> _MapTables:
+def _map_tables(changes: Mapping[int, str], joined: Iterable[str], keys: Mapping[str, str]) -> _MapTables:
     """Make the tables of `_map_characters`."""
-    entries = (chars.numbers << 3).astype(np.uint32)
-    for bit, codes in (
-        (BEGINS_KEY, [ord(key[0]) for key in chars.keys]),
-        (CONTINUES_KEY, [ord(char) for key in chars.keys for char in key[1:]]),
-        (INEXACT, list(chars.inexact)),
-    ):
-        entries[codes] |= np.uint32(bit)
+    continues_in_ascii = any(char.isascii() for key in keys for char in key[1:])
+    begins = {key[0] for key in keys}
+    keys = {**{char: changes.get(ord(char), char) for char in begins}, **keys}
+    texts = [text.encode("utf-8", "surrogateescape") for text in [*changes.values(), *keys.values()]]
+    entries = np.zeros(N_CODE_POINTS, np.int32)
+    entries[list(changes)] = np.arange(1, len(changes) + 1)
+    entries[list(map(ord, begins))] = BEGINS_KEY
+    entries[list(map(ord, joined))] = JOINED
     ascii = np.full(256, -1, np.int16)
-    key_in_ascii = bool((entries[:0x80] & CONTINUES_KEY).any())
-    for code, entry in enumerate(entries[:0x80].tolist()):
-        start, stop = chars.offsets[entry >> 3], chars.offsets[(entry >> 3) + 1]
-        if entry < 8:
-            ascii[code] = code
-        elif stop - start == 1:
-            ascii[code] = chars.texts[start]
-        if (key_in_ascii and entry & BEGINS_KEY) or entry & INEXACT or chr(code) in "\r" * chars.by_cluster:
-            ascii[code] = -1
-    if chars.squeezes:
-        ascii[(ascii == ord(" ")) & (np.arange(256) != ord(" "))] = -1
-    keeps_ascii = bool((ascii[:0x80] == np.arange(0x80)).all()) and not chars.squeezes
-    affixes = (chars.prefix, chars.suffix, chars.trimmed)
-    keys, encoded = _new_word_table(64, 64), [key.encode() for key in chars.keys]
-    numbers = np.fromiter(chars.keys.values(), np.int64, len(encoded))
-    _add_words(
-        keys, _with_padding(b"".join(encoded)), 0, np.cumsum([*map(len, encoded)], dtype=np.int64), len(encoded),
-        numbers, np.empty((3, len(encoded) + 16), np.uint64),
-    )  # fmt: skip
-    clusters = _cluster_tables() if chars.by_cluster else Pattern("none").last_tables
+    for code in range(0x80):
+        text = changes.get(code, chr(code))
+        if len(text) == 1 and text.isascii() and entries[code] >= (0 if continues_in_ascii else BEGINS_KEY):
+            ascii[code] = ord(text)
     return _MapTables(
-        entries, ascii, chars.texts, chars.offsets, keys, max(map(len, chars.keys), default=0),
-        max(int(np.diff(chars.offsets).max()), 1), _with_padding(b"".join(affixes)), np.cumsum([*map(len, affixes)]),
-        clusters, chars.by_cluster, chars.squeezes, keeps_ascii,
-    )  # fmt: skip
-
-
-@kernel
-def _longest_key(text, position, size, stop, tables):
-    """Find the longest key at a position: the number of its replacement << 32 | its bytes; or -1.
-
-    The first character has `size` bytes. Keys are looked up while the characters can be those of one.
-    """
-    entries, end, n = tables.entries, position + size, 1
-    while n < tables.longest_key and end < stop:
-        character = _decode_character(text, end, stop)
-        if not entries[character >> 3] & u32(CONTINUES_KEY):
-            break
-        end += character & 7
-        n += 1
-    while end > position + size:
-        number = _find_value(text, position, end - position, tables.keys.entries, tables.keys.long_words)
-        if number >= 0:
-            return number << 32 | (end - position)
-        end -= 1
-        while text[end] & 0xC0 == 0x80:
-            end -= 1
-    return i64(-1)
-
-
-@kernel
-def _shortest_key(text, position, stop, tables):
-    """Find the shortest key that a grapheme cluster begins with; returns as `_longest_key` does, but for the cluster.
-
-    So spm_precompiled replaces the whole cluster, with what is behind the key.
-    """
-    entries, end = tables.entries, position
-    while end < stop:
-        character = _decode_character(text, end, stop)
-        number = i64(entries[character >> 3] >> u32(3)) if end == position else i64(-1)
-        end += character & 7
-        if number < 0:
-            number = _find_value(text, position, end - position, tables.keys.entries, tables.keys.long_words)
-        if number > 0:
-            return number << 32 | (stop - position)
-    return i64(-1)
+        entries,
+        ascii,
+        _with_padding(b"".join(texts)),
+        np.cumsum([0, 0, *map(len, texts)]),
+        make_trie({number: key.encode() for number, key in enumerate(keys, len(changes) + 1)}),
+        max(map(len, texts), default=1) + 1,
+        bool((ascii[:0x80] == np.arange(0x80)).all()),
+    )
 
 
 @inline_kernel
@@ -2296,213 +2195,166 @@ def _copy_bytes(source, start, stop, out, n):
 
 
 @kernel
-def _without_leading_spaces(out, start, n):
-    """Move out[start : n] over the spaces that it begins with; returns where it ends then."""
-    first = start
-    while first < n and out[first] == 32:
-        first += 1
-    for k in range(first, n):
-        out[start + k - first] = out[k]
-    return n - (first - start)
+def _longest_key(text, position, stop, tables):
+    """Find the longest key at a position, where there is one: the number of its text << 32 | its bytes."""
+    edges, values, node, found = tables.keys.edges, tables.keys.values, i64(0), i64(0)
+    for k in range(position, stop):
+        node = _trie_child(node, text[k], edges)
+        if node < 0:
+            break
+        if values[node] >= 0:
+            found = i64(values[node]) << 32 | (k + 1 - position)
+    return found
+
+
+MIN_STRETCH_BYTES = 128  # Python takes 1 us for each
 
 
 @kernel
-def _trimmed_end(out, start, n, tables):
-    """Find where out[start : n] ends without the spaces, and what else is trimmed, at its end."""
-    affixes, stops = tables.affixes, tables.affix_stops
-    size = stops[2] - stops[1]
-    while n > start:
-        if out[n - 1] == 32:
-            n -= 1
-        elif size and n - size >= start and _equal(out, n - size, affixes, stops[1], size):
-            n -= size
-        else:
-            break
-    return n
+def _stretch_end(text, start, stop, tables):
+    """Find where the stretch ends that has a joined character at a place: between two that are not joined.
+
+    Characters that are removed do not end it: a later step than theirs may see those around them as neighbours.
+    """
+    entries, offsets, position, was_joined = tables.entries, tables.offsets, start, True
+    while position < stop:
+        character = _decode_character(text, position, stop)
+        entry = i64(entries[character >> 3])
+        if entry <= 0 or offsets[entry] < offsets[entry + 1]:
+            if not was_joined and entry != JOINED and position >= start + MIN_STRETCH_BYTES:
+                break
+            was_joined = entry == JOINED
+        position += character & 7
+    return position
 
 
 MAPPED_BYTES = 1 << 12  # for which room is made at once: an array that may be replaced at each byte takes 10 ns for it
 
 
 @kernel
-def _map_text(text, start, stop, id, tables, out, begin):
-    """Map text[start : stop] to out[begin :]; returns `out`, or a longer one, and the end there, or -1 if inexact."""
+def _map_text(text, span, tables, out, n, stretches, n_stretches):
+    """Map a span of a text to out[n :], and copy its stretches.
+
+    Returns `out` and the end there, `stretches` (spans of `out`) and their number; longer arrays if they were full.
+    """
     entries, ascii, texts, offsets = tables.entries, tables.ascii, tables.texts, tables.offsets
-    affixes, stops, squeezes, by_cluster = tables.affixes, tables.affix_stops, tables.squeezes, tables.by_cluster
-    keeps_ascii, has_keys = tables.keeps_ascii, tables.by_cluster or tables.longest_key > 0
-    out = _reserve(out, begin + len(affixes) + 2 * PADDING)
-    n = begin if id == CONTINUES else _copy_bytes(affixes, 0, stops[0], out, begin)
-    position, cluster_end, is_blank = start, start, True
+    keeps_ascii, longest, stop = tables.keeps_ascii, tables.longest, span[STOP]
+    position = before = span[START]  # where the last character that was not removed begins, and in `out`
+    n_before = n
     while position < stop:
         limit = min(stop, position + MAPPED_BYTES)
-        out = _reserve(out, n + (limit - position) * tables.longest + len(affixes) + 2 * PADDING)
+        out = _reserve(out, n + (limit - position) * longest + 2 * PADDING)
         while position < limit:
             while keeps_ascii and position + 8 <= limit:
                 word = load_u64(text, position)
                 if (word | load_u64(text, position + 1)) & u64(0x8080808080808080):
                     break
                 store_u64(out, n, word)
-                position, n = position + 8, n + 8
-            while position < limit and ascii[text[position]] >= 0 and not (has_keys and text[position + 1] >= 0x80):
-                if squeezes and text[position] == 32 and (n == begin or out[n - 1] == 32):
-                    break
+                position, n, before, n_before = position + 8, n + 8, position + 7, n + 7
+            while position < limit and ascii[text[position]] >= 0 and text[position + 1] < 0x80:
                 out[n] = ascii[text[position]]
-                position, n = position + 1, n + 1
+                position, n, before, n_before = position + 1, n + 1, position, n
             if position == limit:
                 break
             character = _decode_character(text, position, stop)
-            size, entry, found, chunk = character & 7, entries[character >> 3], i64(-1), n
-            if entry & u32(INEXACT):
-                return out, i64(-1)
-            if by_cluster and position >= cluster_end:
-                cluster_end = _match_end(text, position, stop, tables.clusters)
-                if size < cluster_end - position <= MAX_CLUSTER_BYTES:
-                    found = _shortest_key(text, position, cluster_end, tables)
-            elif entry & u32(BEGINS_KEY) and not by_cluster:
-                found = _longest_key(text, position, size, stop, tables)
-            number = found >> 32 if found >= 0 else i64(entry >> u32(3))
-            size = found & 0xFFFFFFFF if found >= 0 else size
+            size, number = character & 7, i64(entries[character >> 3])
+            if number == JOINED:
+                position, n = _stretch_end(text, position, stop, tables), n_before
+                out = _reserve(out, n + position - before + (limit - before) * longest + 2 * PADDING)
+                stretches = _append_span(stretches, n_stretches, n, n + position - before, 0, 0)
+                n, n_stretches = _copy_bytes(text, before, position, out, n), n_stretches + 1
+                before, n_before = position, n
+                continue
+            if number == BEGINS_KEY:
+                found = _longest_key(text, position, stop, tables)
+                number, size = found >> 32, found & 0xFFFFFFFF
+            start = n
             if number:
                 n = _copy_bytes(texts, offsets[number], offsets[number + 1], out, n)
             else:
                 n = _copy_bytes(text, position, position + size, out, n)
-            if squeezes:
-                is_blank = is_blank and n == chunk + 1 and out[chunk] == 32
-                is_behind_space = out[chunk - 1] == 32 if chunk > begin else id != CONTINUES
-                n = _without_leading_spaces(out, chunk, n) if is_behind_space else n
+            if n > start:
+                before, n_before = position, start
             position += size
-    if squeezes:
-        n = _trimmed_end(out, begin, n, tables)
-    return out, n if is_blank and squeezes and n == begin else _copy_bytes(affixes, stops[0], stops[1], out, n)
+    return out, n, stretches, n_stretches
 
 
 @kernel
 def _map_characters(text, spans, tables):
-    """Map the spans of a text that are no special tokens; returns text and spans, and whether that is exact."""
-    mapped, out, n = np.empty(spans.shape, np.int64), np.empty(len(text) + len(tables.affixes) + 64, np.uint8), 0
+    """Map the spans of a text that are no special tokens; returns text, spans, and the stretches that are left."""
+    mapped, out, n = np.empty(spans.shape, np.int64), np.empty(len(text) + 64, np.uint8), 0
+    stretches, n_stretches = np.empty((16, 4), np.int64), 0
     for p in range(len(spans)):
         start, stop, begin, id = spans[p, START], spans[p, STOP], n, spans[p, ID]
         if id >= 0:
             out = _reserve(out, n + stop - start + 2 * PADDING)
             n = _copy_bytes(text, start, stop, out, n)
-        elif start < stop:
-            out, n = _map_text(text, start, stop, id, tables, out, n)
-            if n < 0:
-                return out, mapped, False
+        else:
+            out, n, stretches, n_stretches = _map_text(text, spans[p], tables, out, n, stretches, n_stretches)
         mapped[p, START], mapped[p, STOP], mapped[p, ID], mapped[p, TEXT] = begin, n, id, spans[p, TEXT]
     out = _reserve(out, n + PADDING)
     for k in range(PADDING):
         out[n + k] = 0
-    return out[: n + PADDING], mapped, True
+    return out[: n + PADDING], mapped, stretches[:n_stretches]
 
 
-@kernel
-def _strip_spans(text, spans, char_kinds, left, right):
-    """Take white space off the ends of the spans that are no special tokens, in place."""
-    for p in range(len(spans)):
-        start, stop = spans[p, START], spans[p, STOP]
-        if spans[p, ID] >= 0:
-            continue
-        while left and _kind_behind(text, start, stop, char_kinds) & SPACE:
-            start += _decode_character(text, start, stop) & 7
-        while right and stop > start and _kind_before(text, start, stop, char_kinds) & SPACE:
-            stop -= 1
-            while text[stop] & 0xC0 == 0x80:
-                stop -= 1
-        spans[p, START], spans[p, STOP] = start, stop
+class _MapPass:
+    """Change characters by several steps at once; or keys, of several characters too, by one."""
 
+    trims = False
 
-class _Pass:
-    """One pass of a Normalizer over the text.
+    def __init__(self, steps: Sequence[_CharacterStep], keys: Mapping[str, str] | None = None):
+        self.steps, keys = steps, keys or {}
+        changes, joined = _composed(steps)
+        self.joined = frozenset(joined.union(*(key[1:] for key in keys)))
+        self.tables = _map_tables(changes, joined, keys)
 
-    joined      bool[0x110000]: characters that may change with those before them; None: text is cut nowhere
-    unfinished  characters that its result must not end with where text is cut behind it
-    alone       the pass for a character alone, whose neighbours are no ends
-    """
-
-    joined: np.ndarray | None = None
-    unfinished: str = ""
-
-    @property
-    def alone(self) -> _Pass:
-        return self
-
-    def rewrite(self, data: bytes) -> bytes:
-        """Change one text that goes on from another."""
-        text, spans = self.apply(_with_padding(data), np.array([[0, len(data), CONTINUES, 0]]))
-        return text[spans[0, START] : spans[0, STOP]].tobytes()
+    def change_stretch(self, data: bytes) -> bytes:
+        text = data.decode("utf-8", "surrogateescape")
+        for step in self.steps:
+            text = step.change_stretch(text) if step.change_stretch else text.translate(step.changes)
+        return text.encode("utf-8", "surrogateescape")
 
     def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Change the spans of a padded text that are no special tokens, by `change`; returns text and spans."""
+        """Change the spans of a padded text that are no special tokens; returns text and spans."""
+        text, spans, stretches = _map_characters(text, spans, self.tables)
+        if not len(stretches):
+            return text, spans
+        starts, stops = stretches[:, START], stretches[:, STOP]
+        data, parts, end = text[:-PADDING].tobytes(), [], 0
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):  # rows as lists take 6 times as long
+            parts += data[end:start], self.change_stretch(data[start:stop])
+            end = stop
+        grown = np.append(0, np.cumsum([*map(len, parts[1::2])] - (stops - starts)))
+        spans[:, :ID] += grown[np.searchsorted(stops, spans[:, :ID], "right")]
+        return _with_padding(b"".join([*parts, data[end:]])), spans
+
+
+class _TextPass(NamedTuple):
+    """Change texts as a whole."""
+
+    change: Callable[[bytes, bool], bytes]  # of a text, and whether it does not go on from an earlier block
+    joined: frozenset[str] | None = None  # characters that may change with those beside them; None: any
+    trims: bool = False  # it only removes spaces, and marks
+
+    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Change the spans of a padded text that are no special tokens; returns text and spans."""
         changed = [
-            self.change(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape") if id < 0 else data
+            self.change(data, id != CONTINUES) if id < 0 else data
             for start, stop, id, _ in spans.tolist()
             for data in [text[start:stop].tobytes()]
         ]
         edges = np.cumsum([0, *map(len, changed)])
         return _with_padding(b"".join(changed)), np.column_stack([edges[:-1], edges[1:], spans[:, ID:]])
 
-    def change(self, text: str) -> str:
-        """Change one text."""
-        raise NotImplementedError
 
+def _decoding_pass(change: Callable[[str], str]) -> _TextPass:
+    """Make the pass that changes decoded texts, wherever they go on from."""
 
-class _MapPass(_Pass):
-    """Map characters; `steps` are what else does it, where that would not be exact."""
+    def change_bytes(text: bytes, begins: bool) -> bytes:
+        return change(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
-    def __init__(self, chars: _CharMap, steps: Sequence[_Pass] = ()):
-        self.chars, self.steps, self.tables = chars, steps, _map_tables(chars)
-        self.unfinished = " ▁" if chars.squeezes else ""
-        if not chars.suffix:
-            self.joined = np.zeros(N_CODE_POINTS, bool)
-            self.joined[[*map(ord, set().union(*(key[1:] for key in chars.keys))), *chars.inexact]] = True
-            if chars.by_cluster:
-                self.joined |= _code_points_matching(r"[^\p{GCB=Other}\p{GCB=CN}\r]|\p{InCB=Consonant}")
-                self.joined |= _code_points_matching(r"\p{Extended_Pictographic}")
-
-    @property
-    def alone(self) -> _Pass:
-        return _MapPass(self.chars._replace(squeezes=False), self.steps)
-
-    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Change the spans of a padded text that are no special tokens; returns text and spans."""
-        mapped, mapped_spans, is_exact = _map_characters(text, spans, self.tables)
-        if is_exact:
-            return mapped, mapped_spans
-        for step in self.steps:
-            text, spans = step.apply(text, spans)
-        return text, spans
-
-
-class _NormalForm(_Pass):
-    """Bring text into a normal form of Unicode."""
-
-    def __init__(self, form: str):
-        self.form, self.joined = form, _joined_by_normal_forms()
-
-    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Change the spans of a padded text that are no special tokens; returns text and spans."""
-        data = text.tobytes()
-        if data.isascii() or unicodedata.is_normalized(self.form, data.decode("utf-8", "surrogateescape")):
-            return text, spans  # what is part of a text in a normal form is in it too
-        return super().apply(text, spans)
-
-    def change(self, text: str) -> str:
-        """Normalize one text, by lines: those that are normal cost little, and nothing composes with a newline."""
-        return "\n".join([unicodedata.normalize(self.form, line) for line in text.split("\n")])
-
-
-@functools.lru_cache(maxsize=1)
-def _joined_by_normal_forms() -> np.ndarray:
-    """Find the characters that a normal form may reorder, or compose with one before them, bool[0x110000]."""
-    seconds = {chr(code) for code in [*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)]}  # vowels and ends of Hangul
-    for char in _matching(r"\p{NFD_QC=N}"):
-        seconds.update(unicodedata.normalize("NFD", char)[1:])
-    joined = np.zeros(N_CODE_POINTS, bool)
-    for char in _matching(r"\p{NFKD_QC=N}|\p{M}|[\u1161-\u1175\u11a8-\u11c2]"):
-        first = unicodedata.normalize("NFKD", char)[0]
-        joined[ord(char)] = first in seconds or unicodedata.combining(first) > 0
-    return joined
+    return _TextPass(change_bytes)
 
 
 def _matching(source: str) -> list[str]:
@@ -2510,70 +2362,32 @@ def _matching(source: str) -> list[str]:
     return list(map(chr, np.flatnonzero(_code_points_matching(source)).tolist()))
 
 
-class _StripPass(_Pass):
-    """Take white space off the ends."""
-
-    def __init__(self, left: bool, right: bool):
-        self.left, self.right = left, right
-
-    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Shorten the spans of a padded text that are no special tokens; returns text and spans."""
-        spans = spans.copy()
-        _strip_spans(text, spans, _char_kinds(), self.left, self.right)
-        return text, spans
+def _uniform_step(source: str, text: str = "") -> _CharacterStep:
+    """Make the step that changes each character that matches a one-character expression to the same text."""
+    return _CharacterStep(dict.fromkeys(np.flatnonzero(_code_points_matching(source)).tolist(), text))
 
 
-class _RegexPass(_Pass):
-    """Replace what a regular expression matches."""
-
-    def __init__(self, source: str, content: str):
-        self.regex, self.content = regex.compile(source), content
-
-    def change(self, text: str) -> str:
-        """Replace all matches in one text."""
-        return self.regex.sub(lambda _: self.content, text)
-
-
-@functools.lru_cache(maxsize=2)
-def _decomposition_map(form: str) -> _CharMap:
-    """Make the map of each character alone to its decomposition in NFD or NFKD."""
-    chars = _matching(rf"\p{{{form}_QC=N}}")
-    return _char_map({char: unicodedata.normalize(form, char) for char in chars})
-
-
-def _fused(form: str, chars: _CharMap) -> _CharMap | None:
-    """Make one map of a decomposition and a map behind it; None if that does not remove accents.
-
-    It is exact for a text in whose decomposition no character is left that is reordered: they are 36 when BERT's
-    normalizer removes accents, such as the Hangul tone marks, and none when StripAccents does.
-    """
-    marks = [mark for mark in _matching(r"\p{M}") if unicodedata.combining(mark)]
-    left = {mark for mark in marks if (n := chars.numbers[ord(mark)]) == 0 or chars.offsets[n] < chars.offsets[n + 1]}
-    if "\u0301" in left:
-        return None
-    inexact = [char for char in _matching(rf"\p{{{form}_QC=N}}") if left & set(unicodedata.normalize(form, char))]
-    fused = _composed(_decomposition_map(form), chars)
-    return fused and fused._replace(inexact=frozenset(map(ord, [*left, *inexact])))
+@functools.lru_cache
+def _normal_form(form: str) -> _CharacterStep:
+    """Make the step that brings text into a normal form of Unicode, which may reorder and compose joined characters."""
+    decomposed, seconds = form.replace("C", "D"), set()
+    if form != decomposed:
+        seconds.update(
+            _matching(r"[\u1161-\u1175\u11a8-\u11c2]"),
+            *(unicodedata.normalize("NFD", char)[1:] for char in _matching(r"\p{NFD_QC=N}")),
+        )
+    firsts = {c: unicodedata.normalize(decomposed, c)[0] for c in _matching(rf"\p{{{decomposed}_QC=N}}|\p{{M}}")}
+    return _CharacterStep(
+        {ord(char): unicodedata.normalize(form, char) for char in _matching(rf"\p{{{form}_QC=N}}")},
+        frozenset(seconds.union(c for c, first in firsts.items() if first in seconds or unicodedata.combining(first))),
+        functools.partial(unicodedata.normalize, form),
+        form == decomposed,
+    )
 
 
-def _plan(steps: Sequence[_CharMap | _Pass]) -> list[_Pass]:
-    """Make passes over the text of steps: maps in a row are one."""
-    maps: list[_CharMap | _Pass] = []
-    for step in steps:
-        both = isinstance(step, _CharMap) and maps and isinstance(maps[-1], _CharMap) and _composed(maps[-1], step)
-        maps[-1 if both else len(maps) :] = [both or step]
-    plan = [step if isinstance(step, _Pass) else _MapPass(step) for step in maps]
-    for k in range(len(maps) - 2, -1, -1):
-        if isinstance(maps[k], _NormalForm) and maps[k].form in ("NFD", "NFKD") and isinstance(maps[k + 1], _CharMap):
-            fused, first = _fused(maps[k].form, maps[k + 1]), k
-            if fused and k and isinstance(maps[k - 1], _CharMap) and (all_three := _composed(maps[k - 1], fused)):
-                fused, first = all_three, k - 1
-            if fused:
-                plan[first : k + 2] = [_MapPass(fused, plan[first : k + 2])]
-    return plan
-
-
-MAX_CHARSMAP_NODES = 1 << 19  # SentencePiece's own have 264,000; a damaged one may have circles
+MAX_CHARSMAP_BYTES = (
+    1 << 23
+)  # of all prefixes of keys; SentencePiece's own have 1,500,000, a damaged one may have circles
 
 
 def _read_charsmap(text: str) -> dict[str, str]:
@@ -2589,53 +2403,92 @@ def _read_charsmap(text: str) -> dict[str, str]:
     if not size or size % 4 or 4 + size > len(blob):
         raise damaged
     units, texts = np.frombuffer(blob[4 : 4 + size], "<u4").astype(np.int64), blob[4 + size :]
-    labels, offsets = units & 0x800000FF, units >> 10 << ((units & 1 << 9) >> 6)
-    bases = np.where((labels > 0) & (labels < 256), np.arange(len(units)) ^ labels, -1)
-    by_base, changes, n_nodes = np.argsort(bases, kind="stable"), {}, 0
-    bases = bases[by_base]
-    prefixes, nodes = [b""], offsets[:1]
+    nodes = (np.arange(len(units)) ^ units >> 10 << ((units & 1 << 9) >> 6)).tolist()
+    labels, children = (units & 0x800000FF).tolist(), {}
+    for place, label in enumerate(labels):
+        if 0 < label < 256:
+            children.setdefault(place ^ label, []).append(place)
+    changes, n_bytes, stack = {}, 0, [(b"", nodes[0])]
     try:
-        while n_nodes <= MAX_CHARSMAP_NODES:
-            first = np.searchsorted(bases, nodes)
-            sizes = np.searchsorted(bases, nodes, "right") - first
-            n_nodes += int(sizes.sum())
-            if not sizes.any() or n_nodes > MAX_CHARSMAP_NODES:
-                break
-            parents = np.repeat(np.arange(len(nodes)), sizes)
-            places = by_base[np.arange(len(parents)) + (first - np.cumsum(sizes) + sizes)[parents]]
-            prefixes = [prefixes[k] + BYTES[b] for k, b in zip(parents.tolist(), labels[places].tolist(), strict=True)]
-            nodes = places ^ offsets[places]
-            for k in np.flatnonzero(units[places] >> 8 & 1).tolist():
-                start = int(units[nodes[k]] & 0x7FFFFFFF)
-                changes[prefixes[k].decode()] = texts[start : texts.index(b"\0", start)].decode()
+        while stack:
+            prefix, node = stack.pop()
+            for place in children.get(node, ()):
+                key = prefix + BYTES[labels[place]]
+                stack.append((key, nodes[place]))
+                n_bytes += len(key)
+                if units[place] >> 8 & 1:
+                    start = int(units[nodes[place]] & 0x7FFFFFFF)
+                    changes[key.decode()] = texts[start : texts.index(b"\0", start)].decode()
+            require(n_bytes <= MAX_CHARSMAP_BYTES, "a circle")
     except (IndexError, ValueError):
         raise damaged from None
-    if n_nodes > MAX_CHARSMAP_NODES:
-        raise damaged
     return changes
 
 
-def _sentencepiece_steps(
+MAX_CLUSTER_BYTES = 5  # that the crate spm_precompiled replaces as a whole
+
+
+def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
+    """Make the step Precompiled: it looks for the shortest key that a short grapheme cluster begins with."""
+    changes = _read_charsmap(precompiled_charsmap)
+
+    @functools.lru_cache(1 << 16)
+    def change_cluster(cluster: str) -> str:
+        if len(cluster.encode("utf-8", "surrogateescape")) <= MAX_CLUSTER_BYTES:
+            for prefix in itertools.accumulate(cluster):
+                if prefix in changes:
+                    return changes[prefix]
+        return "".join([changes.get(char, char) for char in cluster])
+
+    return _CharacterStep(
+        {ord(key): text for key, text in changes.items() if len(key) == 1},
+        frozenset(_matching(r"[^\p{GCB=Other}\p{GCB=CN}\p{GCB=LF}\p{GCB=LV}\p{GCB=LVT}]")),
+        lambda text: "".join(map(change_cluster, regex.findall(r"\X", text))),
+    )
+
+
+# Bytes of SentencePiece's pass, which are in no text: a space that is not left out, since a key became it, and several;
+# and what was removed.
+KEPT_SPACE, REMOVED = b"\xff", b"\xfe"
+
+
+def _sentencepiece_passes(
     precompiled_charsmap: str = "",
     add_dummy_prefix: bool = True,
     remove_extra_whitespaces: bool = True,
     escape_whitespaces: bool = True,
     treat_whitespace_as_suffix: bool = False,
     user_defined_symbols: Sequence[str] = (),
-) -> list[_CharMap]:
-    """Make the steps of SentencePiece's normalizer: no key of its charsmap counts where a user-defined symbol is."""
-    symbols, space, mark = tuple(user_defined_symbols), " " * add_dummy_prefix, {" ": "▁"} if escape_whitespaces else {}
+) -> list[_MapPass | _TextPass]:
+    """Make the passes of SentencePiece's normalizer: no key of its charsmap counts where a user-defined symbol is."""
+    symbols, blank = tuple(user_defined_symbols), b" " * remove_extra_whitespaces
     changes = _read_charsmap(precompiled_charsmap) if precompiled_charsmap else {}
     changes = {key: text for key, text in changes.items() if not key.startswith(symbols)}
-    affixes = (b"", space.encode()) if treat_whitespace_as_suffix else (space.encode(), b"")
-    chars = _char_map(
-        {**changes, **{symbol: symbol for symbol in symbols}, chr(SURROGATE_ESCAPE): "\ufffd"},
-        prefix=affixes[0],
-        suffix=affixes[1],
-        squeezes=remove_extra_whitespaces,
-        trimmed="".join(mark.values()).encode() * remove_extra_whitespaces,
-    )
-    return [chars, _char_map(mark)] if mark else [chars]
+    changes.update(zip(symbols, symbols, strict=True))
+    changes[chr(SURROGATE_ESCAPE)] = "\ufffd"
+    changes = {key: re.sub("(?<= ) ", "\udcff", text) or "\udcfe" for key, text in changes.items()}
+    keys = {key: text for key, text in changes.items() if len(key) > 1}
+    step = _CharacterStep({ord(key): text for key, text in changes.items() if key not in keys})
+    prefix, suffix = b" " * add_dummy_prefix, b""
+    if treat_whitespace_as_suffix:
+        prefix, suffix = suffix, prefix
+    trimmed = re.compile(b"(?: |\xff" + ("▁".encode() + b"|")[::-1] * escape_whitespaces + b")*")
+
+    def trim(text: bytes, begins: bool) -> bytes:
+        if not text.strip(blank):
+            return b""
+        text = text.replace(REMOVED, b"")
+        if remove_extra_whitespaces:
+            if b"  " in text or KEPT_SPACE in text:
+                text = re.sub(b"( \xff*) [ \xff]*", rb"\1", text)
+            text = prefix * begins + (text.lstrip(b" \xff") if begins else text)
+            text = text[: len(text) - re.match(trimmed, text[::-1]).end()]
+        else:
+            text = prefix * begins + text
+        return (text + suffix).replace(KEPT_SPACE, b" ")
+
+    passes = [_MapPass([step], keys), _TextPass(trim, None if suffix else frozenset(), trims=remove_extra_whitespaces)]
+    return [*passes, *_replace_passes({"String": " "}, "▁")] if escape_whitespaces else passes
 
 
 _NEWER_FORMATS = "\u0890\u0891\u08e2\U000110cd\U00013430-\U0001343f"  # than the tables of `tokenizers`
@@ -2643,58 +2496,73 @@ _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U000
 _IDEOGRAPHS += "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
 
 
-def _lowercase_map() -> _CharMap:
-    """Make the map of characters to lower case, each on its own, Σ too."""
-    return _char_map({char: char.lower() for char in _matching(r"\p{Changes_When_Lowercased}")})
+def _lowercase_step() -> _CharacterStep:
+    """Make the step of characters to lower case, each on its own, Σ too."""
+    return _CharacterStep({ord(char): char.lower() for char in _matching(r"\p{Changes_When_Lowercased}")})
 
 
 def _bert_steps(
     clean_text: bool, handle_chinese_chars: bool, strip_accents: bool | None, lowercase: bool
-) -> Iterator[_CharMap | _Pass]:
+) -> Iterator[_CharacterStep]:
     """Make the steps of BERT's normalizer."""
     if clean_text:
-        yield _uniform_map(rf"(?![\t\n\r{_NEWER_FORMATS}])[\p{{Cc}}\p{{Cf}}\p{{Co}}\ufffd]")
-        yield _uniform_map(r"[\t\n\r\p{White_Space}]", " ")
+        yield _uniform_step(rf"(?![\t\n\r{_NEWER_FORMATS}])[\p{{Cc}}\p{{Cf}}\p{{Co}}\ufffd]")
+        yield _uniform_step(r"[\t\n\r\p{White_Space}]", " ")
     if handle_chinese_chars:
-        yield _char_map({char: f" {char} " for char in _matching(f"[{_IDEOGRAPHS}]")})
+        yield _CharacterStep({ord(char): f" {char} " for char in _matching(f"[{_IDEOGRAPHS}]")})
     if lowercase if strip_accents is None else strip_accents:
-        yield _NormalForm("NFD")
-        yield _uniform_map(r"(?![\u1885\u1886])[\p{Mn}\u1734]")  # as of 2015
+        yield _normal_form("NFD")
+        yield _uniform_step(r"(?![\u1885\u1886])[\p{Mn}\u1734]")  # as of 2015
     if lowercase:
-        yield _lowercase_map()
+        yield _lowercase_step()
 
 
-def _nmt_steps() -> list[_CharMap]:
+def _nmt_steps() -> list[_CharacterStep]:
     """Make the step Nmt."""
-    removed = _uniform_map(r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]")
-    return [removed, _uniform_map(r"[\t\n\f\r\u1680\u200b-\u200f\u2028\u2029\u2581\ufeff\ufffd]", " ")]
+    removed = _uniform_step(r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]")
+    return [removed, _uniform_step(r"[\t\n\f\r\u1680\u200b-\u200f\u2028\u2029\u2581\ufeff\ufffd]", " ")]
 
 
-def _replace_steps(pattern: Mapping[str, str], content: str) -> list[_CharMap | _Pass]:
+def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_TextPass]:
     """Make the step Replace."""
     (kind, source), *more = pattern.items()
     require(kind in ("String", "Regex") and source and not more, f"a pattern to replace is not supported: {pattern}")
-    if kind == "Regex":
-        return [_RegexPass(_translate_regex(source, "oniguruma", "Replace"), content)]
-    return [_char_map({source: content})]
+    if kind == "String":
+        old, new = source.encode(), content.encode()
+        return [_TextPass(lambda text, begins: text.replace(old, new), frozenset(source[1:]))]
+    expression = regex.compile(_translate_regex(source, "oniguruma", "Replace"))
+    return [_decoding_pass(lambda text: expression.sub(lambda match: content, text))]
+
+
+def _strip_passes(strip_left: bool, strip_right: bool) -> list[_TextPass]:
+    """Make the step Strip."""
+    spaces = "".join(_matching(r"\p{White_Space}"))
+    left, right = spaces * strip_left, spaces * strip_right
+    return [_decoding_pass(lambda text: text.lstrip(left).rstrip(right))]
+
+
+def _prepend_passes(prepend: str) -> list[_TextPass]:
+    """Make the step Prepend."""
+    prefix = prepend.encode()
+    return [_TextPass(lambda text, begins: prefix + text if text and begins else text, frozenset())]
 
 
 # What makes the steps of a type; its parameters are the fields.
-_NORMALIZERS: dict[str, Callable[..., Iterable[_CharMap | _Pass]]] = {
-    **{form: lambda form=form: [_NormalForm(form)] for form in ("NFC", "NFD", "NFKC", "NFKD")},
-    "Lowercase": lambda: [_lowercase_map()],
-    "Strip": lambda strip_left, strip_right: [_StripPass(strip_left, strip_right)],
-    "StripAccents": lambda: [_uniform_map(r"\p{M}")],
-    "Replace": _replace_steps,
-    "Prepend": lambda prepend: [_char_map({}, prefix=prepend.encode())],
+_NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _MapPass | _TextPass]]] = {
+    **{form: lambda form=form: [_normal_form(form)] for form in ("NFC", "NFD", "NFKC", "NFKD")},
+    "Lowercase": lambda: [_lowercase_step()],
+    "Strip": _strip_passes,
+    "StripAccents": lambda: [_uniform_step(r"\p{M}")],
+    "Replace": _replace_passes,
+    "Prepend": _prepend_passes,
     "BertNormalizer": _bert_steps,
     "Nmt": _nmt_steps,
-    "Precompiled": lambda precompiled_charsmap: [_char_map(_read_charsmap(precompiled_charsmap), by_cluster=True)],
-    "SentencePiece": _sentencepiece_steps,
+    "Precompiled": lambda precompiled_charsmap: [_precompiled_step(precompiled_charsmap)],
+    "SentencePiece": _sentencepiece_passes,
 }
 
 
-def _normalizer_steps(step: dict) -> list[_CharMap | _Pass]:
+def _normalizer_steps(step: dict) -> list[_CharacterStep | _MapPass | _TextPass]:
     """Make the steps that a step of a tokenizer.json consists of."""
     fields = dict(step)
     kind = fields.pop("type", None)
@@ -2723,17 +2591,21 @@ class Normalizer:
 
     def __init__(self, steps: Sequence[dict] = ()):
         self.steps = tuple(steps)
-        self._plan = _plan([part for step in _flattened(self.steps, "normalizers") for part in _normalizer_steps(step)])
+        steps = [part for step in _flattened(self.steps, "normalizers") for part in _normalizer_steps(step)]
+        self._passes: list[_MapPass | _TextPass] = []
+        for by_character, group in itertools.groupby(steps, lambda step: isinstance(step, _CharacterStep)):
+            group = list(group)
+            self._passes += [_MapPass(group)] if by_character else group
 
     def __reduce__(self):
         return Normalizer, (self.steps,)
 
     def __bool__(self) -> bool:
-        return bool(self._plan)
+        return bool(self._passes)
 
     def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Normalize the spans of a padded text that are no special tokens; returns text and spans."""
-        for step in self._plan:
+        for step in self._passes:
             text, spans = step.apply(text, spans)
         return text, spans
 
@@ -2756,18 +2628,21 @@ class Normalizer:
         stops = np.cumsum(1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000))
         stops[-1] = len(data)  # a byte that is not UTF-8
         text, columns = _with_padding(data), [np.append(0, stops[:-1]), stops, np.full(len(codes), CONTINUES), codes]
-        spans, cut_before, cut_behind = np.column_stack(columns), True, True
-        for step in self._plan:
+        spans, may_cut = np.column_stack(columns), np.ones((2, len(codes)), bool)  # before and behind
+        for step in self._passes:
             if step.joined is None:
                 return Pattern("none").cut_tables
-            first, last = _edge_characters(text, spans)
-            cut_before = cut_before & (first >= 0) & ~step.joined[first] & ~step.joined[last]
-            text, spans = step.alone.apply(text, spans)
-            first, last = _edge_characters(text, spans)
-            cut_behind = cut_behind & ~np.isin(last, [*map(ord, step.unfinished)])
+            edges = _edge_characters(text, spans)
+            may_cut[0] &= ~np.isin(edges, [*map(ord, step.joined)]).any(axis=0) & (edges[0] >= 0)
+            if step.trims:
+                may_cut &= ~np.isin(edges, [0xDCFE, 0xDCFF])
+                may_cut[1] &= ~np.isin(edges[1], [*map(ord, " ▁")])
+            else:
+                text, spans = step.apply(text, spans)
+        first, last = _edge_characters(text, spans)
         never = len(must_split)  # a class that never splits
-        firsts = np.where(cut_before & (first >= 0), class_of[first], never)
-        lasts = np.where((firsts < never) & cut_behind, class_of[last], never)
+        firsts = np.where(may_cut[0] & (first >= 0), class_of[first], never)
+        lasts = np.where((firsts < never) & may_cut[1], class_of[last], never)
         kinds, counts = np.unique(firsts << 8 | lasts, return_counts=True)
         kinds = np.append(np.sort(kinds[np.argsort(counts)[-254:]]), never << 8 | never)
         kind_of = np.full(N_CODE_POINTS, len(kinds) - 1, np.uint8)
@@ -2778,25 +2653,15 @@ class Normalizer:
         return _ScanTables(np.zeros(1, np.uint32), 0, kind_of, no_states, no_states == 1, splits, np.zeros(0, bool))
 
 
-def _edge_characters(text, spans):
+def _edge_characters(text: np.ndarray, spans: np.ndarray) -> np.ndarray:
     """Decode the first and the last character of each span; returns int64[2, P], with -1 for those that are empty."""
-    edges = np.full((2, len(spans)), -1, np.int64)
-    for p in range(len(spans)):
-        position, stop = spans[p, START], spans[p, STOP]
-        while position < stop:
-            character = _decode_character(text, position, stop)
-            edges[1, p] = character >> 3
-            if edges[0, p] < 0:
-                edges[0, p] = edges[1, p]
-            position += character & 7
-    return edges
+    texts = [text[start:stop].tobytes().decode("utf-8", "surrogateescape") for start, stop, *_ in spans.tolist()]
+    return np.array([[ord(text[k]) if text else -1 for text in texts] for k in (0, -1)])
 
 
-_BYTE_TOKEN = regex.compile(r"<0x([+\dA-Fa-f][\dA-Fa-f])>")
-_CLEANUP = {
-    " .": ".", " ?": "?", " !": "!", " ,": ",", " ' ": "'", " n't": "n't", " 'm": "'m", " do not": " don't",
-    " 's": "'s", " 've": "'ve", " 're": "'re",
-}  # fmt: skip
+_BYTE_TOKEN = re.compile(r"\A<0x([+\dA-Fa-f][\dA-Fa-f])>\Z", re.ASCII)
+_CLEANUP = {f" {text}": text for text in (".", "?", "!", ",", "' ", "n't", "'m", "do not", "'s", "'ve", "'re")}
+_CLEANUP |= {" ' ": "'", " do not": " don't"}
 
 
 def _decode_wordpiece(token: str, is_first: bool, prefix: str, cleanup: bool) -> str:
@@ -2808,33 +2673,30 @@ def _decode_wordpiece(token: str, is_first: bool, prefix: str, cleanup: bool) ->
     return token
 
 
-def _decode_metaspace(token: str, is_first: bool, replacement: str, prepend_scheme: str = "always", **_) -> str:
-    """Decode a token of Metaspace: the first one loses its marks."""
-    return token.replace(replacement, "" if is_first and prepend_scheme != "never" else " ")
-
-
 def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: int) -> str:
     """Take up to so many of a character off the ends of a token."""
-    n_left = len(token) - len(token.lstrip(content))
-    n_right = len(token) - len(token.rstrip(content))
-    return token[min(start, n_left) : max(len(token) - min(stop, n_right), 0)]
+    one = re.escape(content)
+    return re.sub(rf"\A(?:{one}){{0,{start}}}|(?:{one}){{0,{stop}}}\Z", "", token)
 
 
-def _decode_bytes(token: str, is_first: bool) -> str:
-    """Decode a token that names a byte."""
-    match = _BYTE_TOKEN.fullmatch(token)
-    return bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape") if match else token
+def _decode_suffix(token: str, is_first: bool, suffix: str) -> str:
+    """Refuse a token with a suffix, which would depend on the token behind it."""
+    require(suffix not in token, f"the token {token!r} has the suffix")
+    return token
 
 
-def _decode_replace(token: str, is_first: bool, pattern: Mapping[str, str], content: str) -> str:
-    """Replace a text in a token."""
-    return token.replace(pattern["String"], content)
-
-
+# What decodes a token, by the type of a step; its further parameters are the fields.
 _DECODERS: dict[str, Callable[..., str]] = {
-    "ByteFallback": _decode_bytes,
-    "Metaspace": _decode_metaspace,
-    "Replace": _decode_replace,
+    "BPEDecoder": _decode_suffix,
+    "ByteFallback": lambda token, is_first: _BYTE_TOKEN.sub(
+        lambda match: bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape"), token
+    ),
+    "ByteLevel": lambda token, is_first, **_: token,
+    "Fuse": lambda token, is_first: token,
+    "Metaspace": lambda token, is_first, replacement, prepend_scheme="always", **_: token.replace(
+        replacement, "" if is_first and prepend_scheme != "never" else " "
+    ),
+    "Replace": lambda token, is_first, pattern, content: token.replace(pattern["String"], content),
     "Strip": _decode_strip,
     "WordPiece": _decode_wordpiece,
 }
@@ -2854,21 +2716,17 @@ def decoded_tokens(
     (b'a', b' a', b'<0xE4>')
     """
     firsts = {id: token.decode("utf-8", "surrogateescape") for id, token in vocab.items()}
-    later, are_joined = dict(firsts), False
+    later, are_joined = firsts, False
     for step in _flattened(decoder, "decoders"):
-        fields = dict(step)
-        kind = fields.pop("type", None)
-        if kind == "BPEDecoder" and not any(fields["suffix"] in token for token in later.values()):
-            continue
+        fields = {name: field for name, field in step.items() if name != "type"}
+        kind = step.get("type")
         try:
-            require(
-                not are_joined or _is_single_character(kind, firsts, **fields), "it is behind one that joins tokens"
-            )
-            if kind not in ("ByteLevel", "Fuse"):
-                decode = _DECODERS[kind]
-                firsts = {id: decode(token, True, **fields) for id, token in firsts.items()}
-                if not are_joined or kind == "Replace":
-                    later = {id: decode(token, False, **fields) for id, token in later.items()}
+            alone = not are_joined or _is_single_character(kind, firsts, **fields)
+            require(alone, "it is behind one that joins tokens")
+            decode = functools.partial(_DECODERS[kind], **fields)
+            firsts = {id: decode(token, True) for id, token in firsts.items()}
+            if not are_joined or kind == "Replace":
+                later = {id: decode(token, False) for id, token in later.items()}
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"the decoder {json.dumps(step)[:100]} is not supported: {error}") from None
         are_joined = are_joined or kind in ("ByteLevel", "ByteFallback", "Fuse")
