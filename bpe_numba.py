@@ -62,6 +62,7 @@ import inspect
 import io
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import pickle
@@ -5584,8 +5585,8 @@ class Report:
         """Draw the results; `label` writes texts in characters that there are fonts for."""
         raise NotImplementedError
 
-    def text(self, width: int | None = None) -> str:
-        """Write the tables for a terminal of so many cells, or of its own width."""
+    def text(self, width: int | None = None, colour: bool = False) -> str:
+        """Write the tables for a terminal of so many cells, or of its own width, and in colours if it has them."""
         width = width or min(shutil.get_terminal_size().columns, 120)
         return "\n\n".join([*textwrap.wrap(self.title, width), *(_format_table(t, width) for t in self.tables())])
 
@@ -5686,6 +5687,16 @@ def load_learned(path: str | os.PathLike) -> tuple[Learned, int]:
 # Corpora, each unique word encoded once
 
 
+def _documents(source: Source, n_bytes: float = math.inf) -> Iterator[bytes]:
+    """Read documents, cut at special tokens: all, or so many bytes, or somewhat more."""
+    special, size = "|".join(map(regex.escape, source.special_tokens)).encode(), 0
+    for text in itertools.chain.from_iterable(map(source.texts, source.blocks())):
+        if size >= n_bytes:
+            return
+        yield from filter(None, regex.split(special, text)) if special else [text]
+        size += len(text)
+
+
 class EncodedWords(NamedTuple):
     """The unique words of a corpus, encoded: word w became ids[offsets[w] : offsets[w + 1]], counts[w] times."""
 
@@ -5750,12 +5761,8 @@ def encode_corpus(
     encoded = encode_words(words, tokenizer)
     if not source.normalizer and all(isinstance(step, _Stage) for step in source.pattern.stages):
         return encoded
-    n_bytes = n_characters = 0
-    for text in itertools.chain.from_iterable(map(source.texts, source.blocks())):
-        for token in source.special_tokens:
-            text = text.replace(token.encode(), b"")
-        n_bytes += len(text)
-        n_characters += int(np.count_nonzero((np.frombuffer(text, np.uint8) & 0xC0) != 0x80))
+    sizes = [(len(text), np.count_nonzero(np.frombuffer(text, np.uint8) & 0xC0 != 0x80)) for text in _documents(source)]
+    n_bytes, n_characters = np.sum(sizes, 0, int).tolist()
     return encoded._replace(n_bytes=n_bytes, n_characters=n_characters)
 
 
@@ -5817,7 +5824,7 @@ KINDS_OF_TOKENS = {
     "punctuation, symbols": r"\s*[^\s\p{L}\p{N}]+\s*",
     "mixed": r"[\s\S]+",
 }
-RARE = 100  # a token is hardly ever used if it was made of so many times more pairs than are left of it
+RARE = 1000  # a token is hardly ever used if it was made of so many times more pairs than are left of it
 
 
 @functools.cache
@@ -6242,9 +6249,10 @@ def compare(
     options = {"text_field": text_field, "workers": workers, "progress": progress}
     encoded = [[encode_corpus(t, corpus, **options) for corpus in corpora.values()] for t in tokenizers.values()]
     rates = [[e.n_bytes / e.n_tokens for e in row] for row in encoded]
-    first, probes = next(iter(tokenizers.values())), []
+    sources = [next(iter(tokenizers.values())).source(corpus, "all", text_field) for corpus in corpora.values()]
+    samples, probes = [b"".join(_documents(source, SAMPLE_BYTES)) for source in sources], []
     for name, source in PROBES.items():
-        found = b"".join(b"".join(re.findall(source, _sample(first, c, text_field))) for c in corpora.values())
+        found = b"".join(itertools.chain.from_iterable(re.findall(source, sample) for sample in samples))
         if found:
             probes.append(name)
             for row, tokenizer in zip(rates, tokenizers.values(), strict=True):
@@ -6262,18 +6270,6 @@ def compare(
         same,
         differences,
     )
-
-
-def _sample(tokenizer: Tokenizer, inputs: object, text_field: str | None) -> bytes:
-    """Read the beginning of a corpus."""
-    source = tokenizer.source(inputs, "all", text_field)
-    sample, n_bytes = [], 0
-    for text in itertools.chain.from_iterable(map(source.texts, source.blocks())):
-        sample.append(text[: SAMPLE_BYTES - n_bytes])
-        n_bytes += len(sample[-1])
-        if n_bytes == SAMPLE_BYTES:
-            break
-    return b"".join(sample)
 
 
 def _compare_words(
@@ -6474,17 +6470,6 @@ _PEERS = {
 ENCODED_BYTES = 20_000_000  # of the corpus, that are encoded: some peers make 3 MB/s
 
 
-def _documents(source: Source, n_bytes: int) -> list[bytes]:
-    """Read documents, cut at special tokens: so many bytes, or somewhat more."""
-    special, found, size = "|".join(map(regex.escape, source.special_tokens)), [], 0
-    for text in itertools.chain.from_iterable(map(source.texts, source.blocks())):
-        if size >= n_bytes:
-            break
-        found += filter(None, regex.split(special.encode(), text)) if special else [text]
-        size += len(text)
-    return found
-
-
 class Run(NamedTuple):
     """What one tool did in a process of its own."""
 
@@ -6492,7 +6477,6 @@ class Run(NamedTuple):
     job: str  # "train" or "encode"
     seconds: list[float]  # of the first time; and encoding, of the second
     n_bytes: int  # of text
-    memory: int  # bytes at the peak of the process, and of its workers
     result: object  # tokens in the order of the merges; or a hash of the ids; or what went wrong, a string
     verdict: str = ""  # "same" as bpe_numba, or how it differs
 
@@ -6503,7 +6487,7 @@ def _run_peer(tool: str, source: Source, size: int, tokenizer: Tokenizer | None)
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     os.environ["TOKENIZERS_PARALLELISM"] = "false" if tokenizer else "true"
     job = "encode" if tokenizer else "train"
-    documents = _documents(source, ENCODED_BYTES if tokenizer else sys.maxsize)
+    documents = list(_documents(source, ENCODED_BYTES if tokenizer else math.inf))
     n_bytes, seconds, result = sum(map(len, documents)), [], None
     if tool == "bpe_numba":
         train_bpe_from_counts({b"aa": 1}, 257, tie_break="ids")  # kernels are compiled, or loaded
@@ -6517,8 +6501,8 @@ def _run_peer(tool: str, source: Source, size: int, tokenizer: Tokenizer | None)
         seconds.append(time.perf_counter() - start)
     if tokenizer:
         ids = np.concatenate([np.asarray(part, np.uint32) for part in result])
-        return Run(tool, job, seconds, n_bytes, peak_memory() or 0, (len(ids), hashlib.sha256(ids).hexdigest()))
-    return Run(tool, job, seconds, n_bytes, peak_memory() or 0, result())
+        return Run(tool, job, seconds, n_bytes, (len(ids), hashlib.sha256(ids).hexdigest()))
+    return Run(tool, job, seconds, n_bytes, result())
 
 
 def _run_apart(tool: str, *arguments: object) -> Run:
@@ -6529,7 +6513,7 @@ def _run_apart(tool: str, *arguments: object) -> Run:
             return pool.submit(_run_peer, tool, *arguments).result()
     except Exception as error:
         job = "encode" if arguments[-1] else "train"
-        return Run(tool, job, [], 0, 0, None, " ".join(str(error).split())[:60] or type(error).__name__)
+        return Run(tool, job, [], 0, None, " ".join(str(error).split())[:60] or type(error).__name__)
 
 
 def _judge(run: Run, ours: Run) -> Run:
@@ -6540,7 +6524,7 @@ def _judge(run: Run, ours: Run) -> Run:
         return run._replace(verdict=f"differs: {run.result[0]:,} ids, not {ours.result[0]:,}")
     n = sum(1 for _ in itertools.takewhile(bool, map(bytes.__eq__, run.result, ours.result)))
     common = len(set(run.result) & set(ours.result)) / max(len(ours.result), 1)
-    return run._replace(verdict=f"{100 * common:.1f} % of the tokens; the first {n:,} merges are equal")
+    return run._replace(verdict=f"{100 * common:.1f} % alike; differs from merge {n:,}")
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -6566,14 +6550,12 @@ class Benchmark(Report):
             rates = [f"{run.n_bytes / s / 1e6:.1f}" for s in run.seconds] or times
             ratio = f"{run.seconds[0] / ours.seconds[0]:.1f}x" if run.seconds and ours.seconds else "–"
             name = f"{run.tool} {self.versions[run.tool]}"
-            rows.append(
-                (name, *(times + rates if job == "train" else rates), ratio, f"{run.memory / 1e6:,.0f}", run.verdict)
-            )
+            rows.append((name, *(times + rates if job == "train" else rates), ratio, run.verdict))
         if job == "train":
             title, header = "Training, all cores", ("seconds", "MB/s")
         else:
             title, header = f"Encoding {ours.n_bytes / 1e6:.1f} MB, one core", ("MB/s", "again")
-        return Table(f"{title}; {self.machine}", ("tool", *header, "time", "peak MB", "result"), rows)
+        return Table(f"{title}; {self.machine}", ("tool", *header, "time", "result"), rows)
 
     def draw(self, figure, label: Callable[[str], str]) -> None:
         jobs = [job for job in ("train", "encode") if self._of(job)]
