@@ -5527,6 +5527,7 @@ _STYLE = dict.fromkeys(("text.color", "xtick.color", "ytick.color", "grid.color"
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.alpha": 0.15,
     "font.size": 9,
     "legend.frameon": False,
@@ -5636,15 +5637,18 @@ class Report:
         return svg.replace(b"<defs>", _SVG_STYLE.encode() + b"<defs>", 1)
 
 
-def _count_ticks(axis) -> None:
-    """Write the ticks of an axis of numbers as 10, 2k, 3M."""
+def _write_ticks(axis, *values: float) -> None:
+    """Write the ticks of an axis of numbers as 10, 2k, 3M; of these numbers only, if some are given."""
 
     def write(value: float, _position: int) -> str:
         scale, unit = next((pair for pair in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if value >= pair[0]), (1, ""))
         return f"{value / scale:g}{unit}"
 
+    low, high = axis.get_view_interval()
+    if values:
+        axis.set_ticks([value for value in values if low <= value <= high])
+        axis.set_ticks([], minor=True)
     axis.set_major_formatter(write)
-    axis.set_minor_formatter(lambda *_: "")
 
 
 # What training learnt, beside its model
@@ -6022,7 +6026,7 @@ class Inspection(Report):
         left, right = figure.subplots(1, 2)
         left.bar(np.arange(len(self.lengths)), self.lengths)
         left.set(xlabel="bytes of a token", ylabel="tokens", xlim=(0, min(len(self.lengths), 25)))
-        _count_ticks(left.yaxis)
+        _write_ticks(left.yaxis)
         if not (ranked := self.ranked):
             kinds = sorted(self.kinds, key=self.kinds.__getitem__)
             right.barh([label(kind) for kind in kinds], [self.kinds[kind] for kind in kinds])
@@ -6035,8 +6039,9 @@ class Inspection(Report):
                 note = label(visible(self.tokens[ranked[k]]))
                 right.annotate(note, (k + 1, counts[k]), (4, 4), textcoords="offset points", fontsize=8)
         right.set(xlabel="rank", ylabel="occurrences")
-        _count_ticks(right.xaxis)
-        _count_ticks(right.yaxis)
+        right.set_ylim(bottom=0.7)
+        _write_ticks(right.xaxis)
+        _write_ticks(right.yaxis)
 
 
 ROWS = 12  # of a list in a table
@@ -6141,8 +6146,9 @@ class Curve(Report):
         left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
         right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
         left.legend()
-        for axis in (left.xaxis, right.xaxis, right.yaxis):
-            _count_ticks(axis)
+        for axis in (left.xaxis, right.xaxis):
+            _write_ticks(axis, 256, *(1000 << k for k in range(15)))
+        _write_ticks(right.yaxis, *(n * 10.0**k for k in range(-4, 2) for n in (1, 2, 5)))
 
 
 def curve(models: Mapping[str, tuple[Learned, int]]) -> Curve:
@@ -6492,6 +6498,7 @@ def _run_peer(tool: str, source: Source, size: int, tokenizer: Tokenizer | None)
     if tool == "bpe_numba":
         train_bpe_from_counts({b"aa": 1}, 257, tie_break="ids")  # kernels are compiled, or loaded
         compile_counting(source.pattern)
+        (tokenizer or Tokenizer(dict(enumerate(BYTES)), [])).compile_kernels()
     work = (
         _PEERS[tool].encode(tokenizer, documents) if tokenizer else lambda: _PEERS[tool].train(source, documents, size)
     )
@@ -6548,7 +6555,7 @@ class Benchmark(Report):
         for run in runs:
             times = [f"{s:.2f}" for s in run.seconds] or ["–"] * len(ours.seconds)
             rates = [f"{run.n_bytes / s / 1e6:.1f}" for s in run.seconds] or times
-            ratio = f"{run.seconds[0] / ours.seconds[0]:.1f}x" if run.seconds and ours.seconds else "–"
+            ratio = f"{run.seconds[0] / ours.seconds[0]:.2g}x" if run.seconds and ours.seconds else "–"
             name = f"{run.tool} {self.versions[run.tool]}"
             rows.append((name, *(times + rates if job == "train" else rates), ratio, run.verdict))
         if job == "train":
