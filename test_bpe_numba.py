@@ -2345,7 +2345,7 @@ def test_learned_is_saved_and_loaded(prose, tmp_path):
 
 @pytest.mark.parametrize("data", [b"", b"PK", b"\x93NUMPY"])
 def test_what_is_no_saved_training_is_refused(tmp_path, data):
-    with pytest.raises(bpe.InputError, match="no training.npz here: only a model that `train` wrote"):
+    with pytest.raises(bpe.InputError, match=r"no training\.npz here: only a model that `train` wrote"):
         bpe.load_learned(tmp_path)
     (tmp_path / "training.npz").write_bytes(data)
     with pytest.raises(bpe.InputError, match="not what a training saved"):
@@ -2387,7 +2387,8 @@ def test_measures_equal_their_definitions(prose):
 
 @given(words=word_counts)
 def test_encoded_words_are_those_of_each_word(words):
-    tokenizer = bpe.Tokenizer(*bpe.train_bpe_from_counts(words, 262))
+    learned = bpe.learn(bpe.Words.from_counts(words), 262)
+    tokenizer = bpe.Tokenizer(dict(enumerate(learned.tokens)), learned.merges)
     encoded = bpe.encode_words(bpe.Words.from_counts(words), tokenizer)
     naive = {word: [tokenizer.token_to_id(t) for t in naive_encode(word, tokenizer.merges)] for word in encoded.words}
     assert np.split(encoded.ids, encoded.offsets[1:-1])[0].tolist() == naive[encoded.words[0]]
@@ -2407,11 +2408,8 @@ def test_unreachable_tokens_are_those_no_text_has(merges):
     source, reasons = random.Random(1), Counter()
     for _ in range(30):
         tokens, pairs = random_tokens(source, b"ab 1", 8)
-        tokens = list(dict.fromkeys([*tokens, *(left + right for left, right in pairs)]))
-        pairs = list(dict.fromkeys(pairs))
-        pairs = [pair for pair in pairs if pair[0] + pair[1] in tokens]
-        tokens = [token for token in tokens if len(token) <= 5]
-        pairs = [pair for pair in pairs if pair[0] + pair[1] in tokens]
+        tokens = [token for token in tokens if len(token) <= 5 and set(token) <= {*b"ab 1"}]
+        pairs = [pair for pair in dict.fromkeys(pairs) if pair[0] + pair[1] in tokens]
         tokenizer = bpe.Tokenizer(dict(enumerate(tokens)), pairs if merges else None)
         why = bpe.unreachable_tokens(tokenizer)
         reasons.update(why.values())
@@ -2544,10 +2542,7 @@ def test_a_peer_that_differs_or_fails_is_told():
     ours = bpe.Run("bpe_numba", "train", [1.0], 9, [b"ab", b"cd", b"ef"])
     judged = bpe._judge(ours._replace(tool="x", result=[b"ab", b"ef", b"gh"]), ours)
     assert judged.verdict == "66.7 % alike; differs from merge 1"
-    assert (
-        "no module" in bpe._run_apart("nothing", None, 0, None).verdict
-        or bpe._run_apart("nothing", None, 0, None).verdict
-    )
+    assert bpe._run_apart("nothing", bpe.Source([], bpe.Pattern()), 0, None).verdict == "'nothing'"
     with pytest.raises(bpe.InputError, match="no peer is named"):
         bpe.bench(tools=["nothing"])
 
@@ -2569,7 +2564,7 @@ def test_commands_of_research(command, model, tmp_path, monkeypatch):
     shown = command("compare", folder / "model", "--corpus", folder / "text.txt", "--quiet", "--markdown").stdout
     assert b"| 1 model | " in shown
     shown = command("view", folder / "model", "The", "cat", "--html", tmp_path / "view.html").stdout.decode()
-    assert shown.endswith("7 bytes, 4 tokens\n") and "\x1b" not in shown and (tmp_path / "view.html").is_file()
+    assert shown.endswith("7 bytes, 3 tokens\n") and "\x1b" not in shown and (tmp_path / "view.html").is_file()
     assert command("view", folder / "model", stdin=b"The cat").stdout.decode() == shown
 
 
