@@ -5735,6 +5735,7 @@ def encode_words(words: Words, tokenizer: Tokenizer) -> EncodedWords:
     >>> encoded.n_tokens, encoded.frequencies(257)[[97, 99, 256]].tolist()
     (7, [0, 2, 5])
     """
+    require(tuple(words.alphabet) == BYTES, "words over another alphabet than the 256 bytes cannot be encoded")
     symbols = words.symbols.astype(np.uint8)
     data, starts = symbols.tobytes(), words.offsets
     texts = [data[start:stop] for start, stop in itertools.pairwise(starts.tolist())]
@@ -5763,6 +5764,7 @@ def encode_corpus(
     words = count(source, Engine(workers, progress=progress)).words
     require(len(words.counts), f"no text to look at in {_name_some(source.files)}")
     encoded = encode_words(words, tokenizer)
+    require(len(encoded.ids), f"no token is in the text of {_name_some(source.files)}")
     if not source.normalizer and all(isinstance(step, _Stage) for step in source.pattern.stages):
         return encoded
     sizes = [(len(text), np.count_nonzero(np.frombuffer(text, np.uint8) & 0xC0 != 0x80)) for text in _documents(source)]
@@ -5797,7 +5799,7 @@ def measure(encoded: EncodedWords, ids: Sequence[int]) -> dict[str, float]:
     frequencies, n_words = encoded.frequencies(max(ids) + 1)[list(ids)], int(encoded.counts.sum())
     n, v = encoded.n_tokens, len(ids)
     p = frequencies[frequencies > 0] / n
-    bits, ranks = np.log2(v), np.arange(1, v + 1)
+    bits, ranks = np.log2(max(v, 2)), np.arange(1, v + 1)
     several = np.diff(encoded.offsets) > 1
     return {
         "tokens": n,
@@ -6094,6 +6096,10 @@ def inspect_model(
     """
     model = tokenizer.model
     rest, ids = decoded_tokens(model.vocab, model.decoder)[1], model.ordinary
+    require(ids, "the model has no token but special ones: there is nothing to inspect")
+    if learned:
+        is_of_model = model.ids.keys() >= set(learned.tokens[len(learned.alphabet) :])
+        require(is_of_model, f"the {LEARNED_FILE} is of another model: remove it, or train again")
     tokens = {id: rest[id] for id in ids if rest[id]}
     classes = [_classify(token) for token in tokens.values()]
     kinds, scripts = (dict(Counter(names).most_common()) for names in zip(*classes, strict=True))
@@ -6364,7 +6370,7 @@ class View(Report):
     def draw(self, figure, label: Callable[[str], str]) -> None:
         rows, width = self.rows(90), 90
         figure.set_size_inches(7, 0.36 * len(rows) + 0.1)
-        axes = figure.add_subplot(xlim=(0, width), ylim=(len(rows), 0))
+        axes = figure.add_subplot(xlim=(0, width), ylim=(max(len(rows), 1), 0))
         axes.axis("off")
         for y, row in enumerate(rows):
             x = 0
