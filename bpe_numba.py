@@ -5547,6 +5547,7 @@ table {{ border-collapse: collapse; font-size: .9em }}
 th, td {{ padding: .15em .7em; text-align: left; border-bottom: 1px solid #8884 }}  .number {{ text-align: right }}
 .tokens {{ line-height: 3; overflow-wrap: anywhere }}
 .tokens b {{ font: 15px ui-monospace, monospace; color: {INK}; padding: .2em 1px; position: relative }}
+.tokens b {{ display: inline-block; min-width: 2.3em; line-height: 1.2 }}
 .tokens i {{ font: 9px sans-serif; position: absolute; left: 1px; top: 2.3em; color: #888 }}
 @media (prefers-color-scheme: dark) {{ body {{ color: {PAPER}; background: #16191d }} }}
 </style>
@@ -5556,9 +5557,15 @@ th, td {{ padding: .15em .7em; text-align: left; border-bottom: 1px solid #8884 
 
 def _choose_fonts(text: str) -> tuple[list[str], str]:
     """Choose installed fonts that together have the characters of a text; returns them, and what none of them has."""
-    fonts = import_optional("matplotlib.font_manager").fontManager.ttflist
+    fonts = import_optional("matplotlib.font_manager")
+    for path in {*fonts.findSystemFonts()} - {font.fname for font in fonts.fontManager.ttflist}:
+        with contextlib.suppress(Exception):  # a new font is not in matplotlib's list, or is none that it can read
+            fonts.fontManager.addfont(path)
     open_font = import_optional("matplotlib.ft2font").FT2Font
-    ranked = sorted(fonts, key=lambda f: (f.name != "DejaVu Sans", f.style != "normal", f.weight != 400, f.fname))
+    ranked = sorted(
+        fonts.fontManager.ttflist,
+        key=lambda f: (f.name != "DejaVu Sans", f.style != "normal", f.weight != 400, f.fname),
+    )
     families, missing = [], {ord(char) for char in text if char.isprintable()}
     for font in ranked:
         found = missing & open_font(font.fname).get_charmap().keys() if "Last" not in font.name and missing else ()

@@ -2491,11 +2491,11 @@ def test_reports_fit_the_terminal(reports, width):
         assert max(map(bpe._cell_width, report.text(width).splitlines())) <= width
 
 
+@pytest.mark.filterwarnings("ignore:no font here")
 def test_reports_are_pages_without_a_network(reports, tmp_path):
     pytest.importorskip("matplotlib")
     for report in reports:
-        with contextlib.suppress(UserWarning):
-            report.html(tmp_path / "page.html")
+        report.html(tmp_path / "page.html")
         page = (tmp_path / "page.html").read_text()
         assert "prefers-color-scheme: dark" in page and report.title in page
         assert not regex.search(r"<(script|link|img|iframe)|@import|url\(http|(src|href)=.http", page)
