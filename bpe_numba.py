@@ -6506,8 +6506,9 @@ class Run(NamedTuple):
     verdict: str = ""  # "same" as bpe_numba, or how it differs
 
 
-def _run_peer(tool: str, source: Source, size: int, tokenizer: Tokenizer | None) -> Run:
+def _run_peer(start_method: str, tool: str, source: Source, size: int, tokenizer: Tokenizer | None) -> Run:
     """Train, or encode if there is a tokenizer, and take the time; runs in a process of its own."""
+    multiprocessing.set_start_method(start_method, force=True)  # of workers: "spawn" is inherited, and takes seconds
     for descriptor in (1, 2):  # some peers write what nobody has asked for
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     os.environ["TOKENIZERS_PARALLELISM"] = "false" if tokenizer else "true"
@@ -6536,7 +6537,7 @@ def _run_apart(tool: str, *arguments: object) -> Run:
     apart = multiprocessing.get_context("spawn")
     try:
         with ProcessPoolExecutor(1, apart, signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
-            return pool.submit(_run_peer, tool, *arguments).result()
+            return pool.submit(_run_peer, multiprocessing.get_start_method(), tool, *arguments).result()
     except Exception as error:
         job = "encode" if arguments[-1] else "train"
         return Run(tool, job, [], 0, None, " ".join(str(error).split())[:60] or type(error).__name__)
