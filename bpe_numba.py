@@ -6759,13 +6759,17 @@ def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
 
 
 def _curve_command(models: Sequence[str], **options) -> None:
-    """Compute how many tokens the training text has with each size of the vocabulary."""
+    """Compute how many tokens the training text has with each size of the vocabulary.
+
+    models  folders that `train` wrote
+    """
     _call(_show, curve(_name_all(models, load_learned)), **options)
 
 
 def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **options) -> None:
     """Compare models on corpora.
 
+    models  files or folders, of any format
     corpus  files, a folder or a glob; not given: the sources of Python's standard library
     """
     corpora = _name_all(corpus, str) or {"standard library": standard_library()}
