@@ -42,6 +42,7 @@ The way of the data, which is the order of the sections
     Tokenizer       text -> ids -> text
     Token files     files of text -> files of token ids, by many workers, and back
     Training        files -> a tokenizer, in one call
+    Research        tokenizers, corpora, what training learnt -> reports: tables, pictures, pages
     Command line
 """
 
@@ -57,19 +58,26 @@ import functools
 import glob
 import gzip
 import hashlib
-import importlib
+import html
+import importlib.metadata
+import importlib.util
 import inspect
+import io
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import pickle
+import platform
 import re
 import shlex
+import shutil
 import signal
 import sys
 import sysconfig
 import tempfile
+import textwrap
 import threading
 import time
 import unicodedata
@@ -9185,11 +9193,1246 @@ def train_bpe_from_counts(
     return vocab, pairs
 
 
+# ─── Research ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Tokenizer, Words, Learned -> reports: dataclasses of plain arrays, whose string is their tables. A corpus is counted
+# first, and each unique word is encoded once, by the model without its normalizer and pattern: its tokens count as
+# often as the word was seen.
+
+
+class Table(NamedTuple):
+    """A table of a report, in strings."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    @property
+    def columns(self) -> list[tuple[str, ...]]:
+        return list(zip(self.header, *self.rows, strict=True))
+
+    @property
+    def is_number(self) -> list[bool]:
+        """Whether the cells of each column are all numbers, which stand on the right."""
+        number = regex.compile(r"[-\d.,]*[kMG]?( ?(%|x|s|MB))?")
+        return [all(map(number.fullmatch, cells[1:])) for cells in self.columns]
+
+
+NARROWEST_COLUMN = 10  # cells that a narrow terminal leaves to a column of text
+_SEEN = str.maketrans({" ": "␣", "\n": "↵", "\t": "→"})
+
+
+def visible(token: bytes) -> str:
+    r"""Write a token so that its spaces are seen, and control characters and what is not UTF-8 do no harm.
+
+    >>> print(visible("é one\n".encode()), visible(b"\xe4\xb8"), visible(b"\x1b"), visible("\u202e".encode()))
+    é␣one↵ <E4><B8> <1B> <U+202E>
+    """
+    text = token.decode("utf-8", "surrogateescape").translate(_SEEN)
+    if not text.isprintable():
+        codes = ((c, ord(c) - (0xDC00 if "\udc80" <= c <= "\udcff" else 0)) for c in text)
+        text = "".join(c if c.isprintable() else f"<{n:02X}>" if n < 256 else f"<U+{n:04X}>" for c, n in codes)
+    return "◌" + text if unicodedata.category(text[0]) == "Mn" else text  # which it would else be drawn over
+
+
+def _cell_width(text: str) -> int:
+    """Count the cells of a terminal that a text takes: two for a wide character, none for one that combines."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+
+
+def _fit(text: str, width: int, on_right: bool = False) -> str:
+    """Bring a text to a width: shortened, or filled up with spaces."""
+    if (gap := width - _cell_width(text)) < 0:
+        while _cell_width(text) >= width:
+            text = text[:-1]
+        return _fit(text + "…", width)
+    return " " * gap + text if on_right else text + " " * gap
+
+
+def _format_table(table: Table, width: int) -> str:
+    """Write a table for a terminal: long texts are shortened, and columns that find no place stand below."""
+    lines = textwrap.wrap(table.title, width)
+    if not table.rows:
+        return "\n".join(lines)
+    sizes = [max(map(_cell_width, cells)) for cells in table.columns]
+    texts = [k for k, is_number in enumerate(table.is_number) if not is_number]
+    while sum(sizes) + 2 * len(sizes) - 2 > width and texts:
+        widest = max(texts, key=sizes.__getitem__)
+        if sizes[widest] <= NARROWEST_COLUMN:
+            break
+        sizes[widest] -= 1
+    groups, used = [[0]], sizes[0]
+    for k in range(1, len(sizes)):
+        if used + 2 + sizes[k] > width and len(groups[-1]) > 1:
+            groups.append([0])  # the first column is repeated
+            used = sizes[0]
+        groups[-1].append(k)
+        used += 2 + sizes[k]
+    for group in groups:
+        for row in [table.header, *table.rows]:
+            lines.append("  ".join(_fit(row[k], sizes[k], table.is_number[k]) for k in group).rstrip())
+    return "\n".join(lines)
+
+
+def _format_markdown(table: Table) -> str:
+    """Write a table as Markdown."""
+    rules = ["---:" if is_number else "---" for is_number in table.is_number]
+    rows = [[cell.replace("|", "\\|") for cell in row] for row in (table.header, rules, *table.rows)]
+    return f"{table.title}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _format_html(table: Table) -> str:
+    """Write a table as HTML."""
+    styles = [' class="number"' * is_number for is_number in table.is_number]
+    rows = [
+        "<tr>"
+        + "".join(f"<{tag}{s}>{html.escape(cell)}</{tag}>" for s, cell in zip(styles, row, strict=True))
+        + "</tr>"
+        for tag, rows in (("th", [table.header]), ("td", table.rows))
+        for row in rows
+    ]
+    return f"<h2>{html.escape(table.title)}</h2>\n<div><table>\n" + "\n".join(rows) + "\n</table></div>"
+
+
+# Pictures are drawn in this ink, which in SVG becomes the colour of the text around, and in colours for any ground.
+INK, PAPER = "#24292f", "#e8eaed"
+COLOURS = ("#2f8fd8", "#e07b39", "#2ea37c", "#c35fa6", "#b5952a", "#7d7ad1", "#d2555a", "#7b8794")
+GROUNDS = ("#bfdcf5", "#f6d5bd", "#c5e8d5", "#ecd0e6", "#efe3b0", "#d5d6f4")  # of tokens, under INK
+_STYLE = dict.fromkeys(("text.color", "xtick.color", "ytick.color", "grid.color"), INK) | {
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.15,
+    "font.size": 9,
+    "legend.frameon": False,
+    "text.parse_math": False,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "bpe_numba",
+}
+_SVG_STYLE = f"<style>svg{{color:{INK}}}@media(prefers-color-scheme:dark){{svg{{color:{PAPER}}}}}</style>"
+_PAGE = f"""<!DOCTYPE html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>TITLE</title>
+<style>
+:root {{ color-scheme: light dark }}
+body {{ font: 15px/1.5 system-ui, sans-serif; color: {INK}; background: #fff }}
+body {{ max-width: 60em; margin: 2em auto; padding: 0 1em }}
+h1, h2 {{ font-size: 1.1em }}  div {{ overflow-x: auto }}  svg {{ max-width: 100%; height: auto }}
+table {{ border-collapse: collapse; font-size: .9em }}
+th, td {{ padding: .15em .7em; text-align: left; border-bottom: 1px solid #8884 }}  .number {{ text-align: right }}
+.tokens {{ line-height: 3; overflow-wrap: anywhere }}
+.tokens b {{ font: 15px ui-monospace, monospace; color: {INK}; padding: .2em 1px; position: relative }}
+.tokens b {{ display: inline-block; min-width: 2.3em; line-height: 1.2 }}
+.tokens i {{ font: 9px sans-serif; position: absolute; left: 1px; top: 2.3em; color: #888 }}
+@media (prefers-color-scheme: dark) {{ body {{ color: {PAPER}; background: #16191d }} }}
+</style>
+<h1>TITLE</h1>
+"""
+
+
+def _choose_fonts(text: str) -> tuple[list[str], str]:
+    """Choose installed fonts that together have the characters of a text; returns them, and what none of them has."""
+    fonts = import_optional("matplotlib.font_manager")
+    for path in {*fonts.findSystemFonts()} - {font.fname for font in fonts.fontManager.ttflist}:
+        with contextlib.suppress(Exception):  # a new font is not in matplotlib's list, or is none that it can read
+            fonts.fontManager.addfont(path)
+    open_font = import_optional("matplotlib.ft2font").FT2Font
+    ranked = sorted(
+        fonts.fontManager.ttflist,
+        key=lambda f: (f.name != "DejaVu Sans", f.style != "normal", f.weight != 400, f.fname),
+    )
+    families, missing = [], {ord(char) for char in text if char.isprintable()}
+    for font in ranked:
+        found = missing & open_font(font.fname).get_charmap().keys() if "Last" not in font.name and missing else ()
+        if found:
+            families.append(font.name)
+            missing -= found
+    return families, "".join(map(chr, sorted(missing)))
+
+
+class Report:
+    """What research returns: a dataclass of plain arrays, which as a string is its tables.
+
+    It prints itself for the terminal at hand, or for `text(width)`. A picture needs matplotlib: on white in .png and
+    .pdf; in .svg and HTML its text is light where the reader's page is dark.
+    """
+
+    title: str
+    figure_size = (7.0, 3.0)  # inches: two columns of a paper
+
+    def tables(self) -> list[Table]:
+        """Write the results as tables."""
+        raise NotImplementedError
+
+    def draw(self, figure, label: Callable[[str], str]) -> None:
+        """Draw the results; `label` writes texts in characters that there are fonts for."""
+        raise NotImplementedError
+
+    def text(self, width: int | None = None, colour: bool = False) -> str:
+        """Write the tables for a terminal of so many cells, or of its own width, and in colours if it has them."""
+        width = width or min(shutil.get_terminal_size().columns, 120)
+        return "\n\n".join([*textwrap.wrap(self.title, width), *(_format_table(t, width) for t in self.tables())])
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def markdown(self) -> str:
+        """Write the tables as Markdown."""
+        return "\n\n".join([self.title, *map(_format_markdown, self.tables())])
+
+    def _html_body(self) -> str:
+        """Write what stands below the title of the page."""
+        return "\n".join([self._picture("svg").decode(), *map(_format_html, self.tables())])
+
+    def html(self, path: str | os.PathLike) -> None:
+        """Write a page that needs no other file, with picture and tables, light or dark as its reader has it."""
+        page = _PAGE.replace("TITLE", html.escape(self.title)) + self._html_body() + "\n</html>\n"
+        with atomic_write(Path(path)) as file:
+            file.write(page.encode("utf-8", "replace"))
+
+    def plot(self, path: str | os.PathLike) -> None:
+        """Draw the picture to a .png, .svg or .pdf file."""
+        suffix = Path(path).suffix
+        require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
+        picture = self._picture(suffix[1:])
+        with atomic_write(Path(path)) as file:
+            file.write(picture)
+
+    def _picture(self, format: str) -> bytes:
+        """Draw the picture in a format."""
+        make_figure = import_optional("matplotlib.figure").Figure
+        texts = "".join(itertools.chain([self.title], *(itertools.chain(t.header, *t.rows) for t in self.tables())))
+        families, missing = _choose_fonts(texts + "0123456789,.%kM…")
+        if missing:
+            message = f"no font here has {missing[:20]!r}: the picture shows code points; install one, as Noto Sans CJK"
+            warnings.warn(message, stacklevel=4)
+        codes, out = {ord(char): f"<U+{ord(char):04X}>" for char in missing}, io.BytesIO()
+        style = _STYLE | {"font.family": families, "axes.prop_cycle": import_optional("cycler").cycler(color=COLOURS)}
+        with sys.modules["matplotlib"].rc_context(style):
+            figure = make_figure(figsize=self.figure_size, layout="constrained")
+            self.draw(figure, lambda text: text.translate(codes))
+            ground, metadata = ("none", {"Date": None}) if format == "svg" else ("white", None)
+            figure.savefig(out, format=format, dpi=200, facecolor=ground, metadata=metadata)
+        if format != "svg":
+            return out.getvalue()
+        svg = regex.sub(rb"^[\s\S]*?(?=<svg)", b"", out.getvalue()).replace(INK.encode(), b"currentColor")
+        return svg.replace(b"<defs>", _SVG_STYLE.encode() + b"<defs>", 1)
+
+
+def _write_ticks(axis, *values: float) -> None:
+    """Write the ticks of an axis of numbers as 10, 2k, 3M; of these numbers only, if some are given."""
+
+    def write(value: float, _position: int) -> str:
+        scale, unit = next((pair for pair in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if value >= pair[0]), (1, ""))
+        return f"{value / scale:g}{unit}"
+
+    low, high = axis.get_view_interval()
+    if values:
+        axis.set_ticks([value for value in values if low <= value <= high])
+        axis.set_ticks([], minor=True)
+    axis.set_major_formatter(write)
+
+
+# What training learnt, beside its model
+
+LEARNED_FILE = "training.npz"
+
+
+def save_learned(folder: str | os.PathLike, learned: Learned, n_bytes: int) -> None:
+    """Write what training learnt beside its model: the merges with their counts, and the bytes of its corpus.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_learned(folder, learn(Words.from_counts({b"aaab": 3, b"ab": 1}), 258), 14)
+    ...     learned, n_bytes = load_learned(folder)
+    >>> learned.counts.tolist(), learned.n_tokens.tolist(), n_bytes
+    ([6, 4], [14, 11, 7], 14)
+    """
+    letters = np.frombuffer(b"".join(learned.alphabet), np.uint8)
+    sizes = np.fromiter(map(len, learned.alphabet), np.int64, len(learned.alphabet))
+    arrays = {"pairs": learned.pairs, "counts": learned.counts, "n_tokens": learned.n_tokens}
+    with atomic_write(Path(folder, LEARNED_FILE)) as file:
+        np.savez_compressed(file, **arrays, letters=letters, sizes=sizes, n_bytes=n_bytes)
+
+
+def load_learned(path: str | os.PathLike) -> tuple[Learned, int]:
+    """Read what training learnt from a model's folder, or the .npz file: and the bytes of its corpus."""
+    file = Path(path, LEARNED_FILE) if Path(path).is_dir() else Path(path)
+    remedy = "only a model that `train` wrote has its merge counts; train one on the same text"
+    require(file.is_file() and file.suffix == ".npz", f"{path}: no {LEARNED_FILE} here: {remedy}")
+    try:
+        with np.load(file) as saved:
+            ends = np.cumsum(saved["sizes"]).tolist()
+            letters = saved["letters"].tobytes()
+            alphabet = tuple(letters[start:stop] for start, stop in itertools.pairwise([0, *ends]))
+            learned = Learned(saved["pairs"], saved["counts"], saved["n_tokens"], alphabet)
+            return learned, int(saved["n_bytes"])
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{file}: not what a training saved ({error})") from None
+
+
+# Corpora, each unique word encoded once
+
+
+def _documents(source: Source, n_bytes: float = math.inf) -> Iterator[bytes]:
+    """Read documents, cut at special tokens: all, or so many bytes, or somewhat more."""
+    special, size = "|".join(map(regex.escape, source.special_tokens)).encode(), 0
+    for text in itertools.chain.from_iterable(map(source.texts, source.blocks())):
+        if size >= n_bytes:
+            return
+        yield from filter(None, regex.split(special, text)) if special else [text]
+        size += len(text)
+
+
+class EncodedWords(NamedTuple):
+    """The unique words of a corpus, encoded: word w became ids[offsets[w] : offsets[w + 1]], counts[w] times."""
+
+    words: list[bytes]
+    counts: np.ndarray  # int64[W]
+    ids: np.ndarray  # uint32[N]
+    offsets: np.ndarray  # int64[W + 1]
+    n_bytes: int  # of text, without special tokens
+    n_characters: int
+
+    @property
+    def n_tokens(self) -> int:
+        """Count the tokens of the corpus."""
+        return int(np.dot(np.diff(self.offsets), self.counts))
+
+    def frequencies(self, n_ids: int) -> np.ndarray:
+        """Count how often each id occurs in the corpus, int64[n_ids]."""
+        weights = np.repeat(self.counts, np.diff(self.offsets))  # float64 adds them exactly, below 2**53
+        return np.bincount(self.ids, weights, n_ids).astype(np.int64)
+
+
+def word_encoder(tokenizer: Tokenizer) -> Tokenizer:
+    """Make a tokenizer that encodes words that were normalized and cut already."""
+    return Tokenizer.from_model(dataclasses.replace(tokenizer.model, pattern="none", normalizer=()))
+
+
+def encode_words(words: Words, tokenizer: Tokenizer) -> EncodedWords:
+    """Encode each unique word once.
+
+    >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)} | {256: b"ab"}, [(b"a", b"b")])
+    >>> encoded = encode_words(Words.from_counts({b"ab": 3, b"abc": 2}), tokenizer)
+    >>> encoded.n_tokens, encoded.frequencies(257)[[97, 99, 256]].tolist()
+    (7, [0, 2, 5])
+    """
+    require(tuple(words.alphabet) == BYTES, "words over another alphabet than the 256 bytes cannot be encoded")
+    symbols = words.symbols.astype(np.uint8)
+    data, starts = symbols.tobytes(), words.offsets
+    texts = [data[start:stop] for start, stop in itertools.pairwise(starts.tolist())]
+    ids, offsets = word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
+    begins = np.append(0, np.cumsum((symbols & 0xC0) != 0x80))  # bytes that begin a character
+    n_characters = int(np.dot(begins[starts[1:]] - begins[starts[:-1]], words.counts))
+    return EncodedWords(texts, words.counts, ids, offsets, int(np.dot(np.diff(starts), words.counts)), n_characters)
+
+
+def encode_corpus(
+    tokenizer: Tokenizer,
+    inputs: object,
+    *,
+    text_field: str | None = None,
+    workers: int | None = None,
+    progress: bool = False,
+) -> EncodedWords:
+    """Count the words of a corpus, files or Words, and encode each once; raises InputError if it has none.
+
+    Bytes and characters are those of the text. Only where a normalizer or a step that drops text hides them, the files
+    are read a second time.
+    """
+    if isinstance(inputs, Words):
+        return encode_words(inputs, tokenizer)
+    source = tokenizer.source(inputs, "all", text_field)
+    words = count(source, Engine(workers, progress=progress)).words
+    require(len(words.counts), f"no text to look at in {_name_some(source.files)}")
+    encoded = encode_words(words, tokenizer)
+    require(len(encoded.ids), f"no token is in the text of {_name_some(source.files)}")
+    if not source.normalizer and all(isinstance(step, _Stage) for step in source.pattern.stages):
+        return encoded
+    sizes = [(len(text), np.count_nonzero(np.frombuffer(text, np.uint8) & 0xC0 != 0x80)) for text in _documents(source)]
+    n_bytes, n_characters = np.sum(sizes, 0, int).tolist()
+    return encoded._replace(n_bytes=n_bytes, n_characters=n_characters)
+
+
+RENYI_ORDER = 2.5  # for which Zouhar et al. found the best agreement with BLEU
+
+
+def measure(encoded: EncodedWords, ids: Sequence[int]) -> dict[str, float]:
+    """Compute the usual measures of a tokenizer on a corpus; `ids` are those that text may become, V of them.
+
+    With p the relative frequencies of the ids:
+
+    bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding" (2019)
+    characters per token     of text
+    compression              bits of text for one bit of ids, if an id takes log2 V bits: what a larger vocabulary earns
+    fertility                tokens per word: Rust et al., "How Good is Your Tokenizer?" (2021); a word is a pretoken
+    continued words          the share of words that become several tokens (ibidem)
+    entropy efficiency       Shannon's entropy of p over log2 V
+    Rényi efficiency         -log2(sum p**2.5) / 1.5 over log2 V: Zouhar et al., "Tokenization and the Noiseless
+                             Channel" (2023)
+    vocabulary utilisation   the share of ids that occur
+    Gini                     of the frequencies of all ids: 0 if all are equal, 1 if one has all (Gini 1912)
+
+    >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)} | {256: b"ab"}, [(b"a", b"b")])
+    >>> found = measure(encode_words(Words.from_counts({b"ab": 3, b"abc": 2}), tokenizer), range(257))
+    >>> found["tokens"], round(found["bytes per token"], 3), found["fertility"], found["continued words"]
+    (7, 1.714, 1.4, 0.4)
+    """
+    frequencies, n_words = encoded.frequencies(max(ids) + 1)[list(ids)], int(encoded.counts.sum())
+    n, v = encoded.n_tokens, len(ids)
+    p = frequencies[frequencies > 0] / n
+    bits, ranks = np.log2(max(v, 2)), np.arange(1, v + 1)
+    several = np.diff(encoded.offsets) > 1
+    return {
+        "tokens": n,
+        "bytes per token": encoded.n_bytes / n,
+        "characters per token": encoded.n_characters / n,
+        "compression": 8 * encoded.n_bytes / (n * bits),
+        "fertility": n / n_words,
+        "continued words": float(encoded.counts[several].sum() / n_words),
+        "entropy efficiency": float(-np.dot(p, np.log2(p)) / bits),
+        "Rényi efficiency": float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER) / bits),
+        "vocabulary utilisation": len(p) / v,
+        "Gini": float((2 * np.dot(ranks, np.sort(frequencies)) / (v * n)) - (v + 1) / v),
+    }
+
+
+# inspect
+
+SCRIPTS = (
+    *("Latin", "Han", "Cyrillic", "Arabic", "Greek", "Hebrew", "Devanagari", "Hiragana", "Katakana", "Hangul", "Thai"),
+    *("Bengali", "Tamil", "Telugu", "Armenian", "Georgian", "Khmer", "Lao", "Myanmar", "Ethiopic"),
+)
+# Kinds of tokens, the first that matches all of one.
+KINDS_OF_TOKENS = {
+    "white space": r"\s+",
+    "word behind a space": r" [\p{L}\p{M}]+",
+    "letters": r"[\p{L}\p{M}'’]+",
+    "digits": r" ?\p{N}+",
+    "punctuation, symbols": r"\s*[^\s\p{L}\p{N}]+\s*",
+    "mixed": r"[\s\S]+",
+}
+RARE = 1000  # a token is hardly ever used if it was made of so many times more pairs than are left of it
+
+
+@functools.cache
+def _script(char: str) -> str:
+    """Look up the script of a character; "" if several have it."""
+    if not char.isalpha() and regex.match(r"[\p{Common}\p{Inherited}]", char):
+        return ""
+    return next((name for name in SCRIPTS if regex.match(rf"\p{{Script={name}}}", char)), "other")
+
+
+def _classify(token: bytes) -> tuple[str, str]:
+    """Find the kind and the script of a token."""
+    try:
+        text = token.decode()
+    except UnicodeDecodeError:
+        return ("byte" if len(token) == 1 else "parts of characters"), "none"
+    kind = next(kind for kind, source in KINDS_OF_TOKENS.items() if regex.fullmatch(source, text))
+    if text.isascii():
+        return kind, "Latin" if regex.search("[A-Za-z]", text) else "none"
+    scripts = set(map(_script, text)) - {""}
+    return kind, scripts.pop() if len(scripts) == 1 else "several" if scripts else "none"
+
+
+# What may stand before and behind a token, so that some text becomes it: a letter that it is not merged with, or what
+# ends a pretoken, or goes on with it; and what may complete a token that begins or ends with part of a character.
+_BEFORE = (b"", *(bytes([ascii]) for ascii in (9, 10, 13, *range(32, 127))), "é".encode(), "中".encode())
+_BEHIND = (b"", b"a", b"q", b"X", b"S", b"LL", b"VE", b" ", b"1", b".", b"\n", b"/", "é".encode(), "中".encode())
+_LAST_BYTES = [bytes([last]) for last in range(0x80, 0xC0)]
+_COMPLETIONS = [
+    *((bytes([lead]), b"") for lead in range(0xC2, 0xF5)),
+    *itertools.product(_BEFORE, _LAST_BYTES),
+    *((b"", b"".join(pair)) for pair in itertools.product(_LAST_BYTES, repeat=2)),
+]
+
+
+def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, str]:
+    """Find the tokens that no text becomes, and why: {id: "merges", "pattern" or "no text found"}.
+
+    Every token is encoded. What then is not itself is called by
+
+    merges         if its bytes as one word become other tokens. This is a proof: what happens to these bytes in a
+                   longer word until they are one token is decided by them alone, since each merge that is made in them
+                   would have been made in them alone, in the same order (for Unigram, the same holds of best paths)
+    pattern        if the pattern ends a pretoken between two of its characters, whatever is around them: a proof, too
+    no text found  if 1,400 ways to put something before and behind it do not help either: no proof
+
+    >>> tokens = [b"a", b"b", b"c", b" ", b"ab", b"bc", b"abc", b"a ", b"a b"]
+    >>> merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc"), (b"a", b" "), (b"a ", b"b")]
+    >>> unreachable_tokens(Tokenizer(dict(enumerate(tokens)), merges))
+    {6: 'merges', 7: 'pattern', 8: 'pattern'}
+    """
+    model, first = tokenizer.model, decoded_tokens(tokenizer.vocab, tokenizer.model.decoder)[0]
+    waiting = {*model.ordinary} - _ids_seen(tokenizer, model.ordinary, first)
+    cut = waiting - _ids_seen(word_encoder(tokenizer), waiting, model.vocab)
+    if model.kind == "wordpiece":  # what does not begin a word is never a word
+        cut = set()
+    if model.byte_fallback:  # no word spells <0x00>
+        cut = {id for id in cut if not regex.fullmatch(rb"<0x[\dA-F]{2}>", model.vocab[id])}
+    source, unproved, why = Source((), tokenizer.pattern), "no text found", {}
+    for id in sorted(waiting):
+        by_pattern = "pattern" if _is_cut_inside(source, model.vocab[id]) else unproved
+        why[id] = "merges" if id in cut else by_pattern
+    for contexts, only_parts in ((itertools.product(_BEFORE, _BEHIND), False), (_COMPLETIONS, True)):
+        left = {id for id in why if why[id] == unproved and not (only_parts and _is_utf8(first[id]))}
+        for before, behind in contexts:
+            seen = _ids_seen(tokenizer, left, {id: before + first[id] + behind for id in left})
+            left -= seen
+            for id in seen:
+                del why[id]
+    return why
+
+
+def _ids_seen(tokenizer: Tokenizer, ids: Iterable[int], texts: Mapping[int, bytes]) -> set[int]:
+    """List those ids that are among the tokens of their texts; a text that cannot be encoded has none."""
+    if not (ids := list(ids)):
+        return set()
+    try:
+        encoded, offsets = tokenizer.encode_batch_to_numpy([texts[id] for id in ids], "none", threads=1)
+    except InputError:  # a byte is not in the vocabulary
+        halves = (ids[: len(ids) // 2], ids[len(ids) // 2 :]) if len(ids) > 1 else ()
+        return set().union(*(_ids_seen(tokenizer, half, texts) for half in halves))
+    owner = np.repeat(np.array(ids), np.diff(offsets))
+    return set(owner[encoded == owner].tolist())
+
+
+def _is_cut_inside(source: Source, token: bytes) -> bool:
+    """Check whether the pattern ends a pretoken inside a token wherever it is. Parts of characters are left out."""
+    whole = regex.sub(rb"^[\x80-\xbf]+|[\xc0-\xff][\x80-\xbf]{0,2}$", lambda m: m[0] * _is_utf8(m[0]), token)
+    text = whole + bytes(64)
+    cut = source.find_cut(lambda at, n: text[at : at + n], 0, False) if _is_utf8(whole) else None
+    return cut is not None and cut[0] < len(whole)
+
+
+def _is_utf8(data: bytes) -> bool:
+    """Check that bytes are UTF-8."""
+    return data.decode("utf-8", "replace").encode() == data
+
+
+class Glitch(NamedTuple):
+    """A token that training made of many pairs, and that is hardly ever used: a candidate for a "glitch token".
+
+    Land and Bartolo, "Fishing for Magikarp" (2024), find such tokens in models; here their counts tell where they went.
+    """
+
+    id: int
+    made: int  # how many pairs became this token when it was merged
+    used: int  # how often it is in the corpus; without one, in the text it was trained on
+    taken: list[tuple[bytes, int]]  # the later merges that took them, and how many, the largest first
+
+    @property
+    def destiny(self) -> str:
+        """Write the three largest of those merges, with their shares."""
+        return ", ".join(f"{visible(token)} {100 * n // self.made} %" for token, n in self.taken[:3])
+
+
+def training_uses(learned: Learned) -> tuple[np.ndarray, np.ndarray]:
+    """Compute how often each merged symbol was made, and how often it is in the training corpus in the end; int64[M].
+
+    What a merge takes away from the tokens of the corpus is how often it was done.
+
+    >>> made, left = training_uses(learn(Words.from_counts({b"abc": 3, b"ab": 1}), 258))
+    >>> made.tolist(), left.tolist()
+    ([4, 3], [1, 3])
+    """
+    a, made = len(learned.alphabet), -np.diff(learned.n_tokens)
+    left = np.append(np.zeros(a, np.int64), made)
+    np.subtract.at(left, learned.pairs.ravel(), np.repeat(made, 2))
+    return made, left[a:]
+
+
+def find_glitches(learned: Learned, ids: Mapping[bytes, int], frequencies: np.ndarray | None = None) -> list[Glitch]:
+    """List tokens that were made RARE times as often as they are used, or more: those made most often first."""
+    made, used = training_uses(learned)
+    tokens, a = learned.tokens, len(learned.alphabet)
+    numbers = np.array([ids.get(token, -1) for token in tokens[a:]], np.int64)
+    if frequencies is not None:
+        used = frequencies[numbers]
+    rare = np.flatnonzero((numbers >= 0) & (used * RARE <= made))
+    taken: dict[int, list[tuple[bytes, int]]] = {a + k: [] for k in rare.tolist()}
+    for k in np.flatnonzero(np.isin(learned.pairs, rare + a).any(1)).tolist():
+        for symbol in learned.pairs[k].tolist():
+            if symbol in taken:
+                taken[symbol].append((tokens[a + k], int(made[k])))
+    rare = rare[np.argsort(-made[rare], kind="stable")]
+    largest = {k: sorted(taken[a + k], key=lambda pair: -pair[1]) for k in rare.tolist()}
+    return [Glitch(int(numbers[k]), int(made[k]), int(used[k]), largest[k]) for k in rare.tolist()]
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Inspection(Report):
+    """What a vocabulary is made of, and what a corpus uses of it. See `inspect_model`."""
+
+    title: str
+    tokens: dict[int, bytes]  # id -> decoded bytes, without special tokens
+    lengths: np.ndarray  # int64[L]            tokens by their number of bytes
+    kinds: dict[str, int]
+    scripts: dict[str, int]
+    unreachable: dict[int, str]  # see `unreachable_tokens`
+    measures: dict[str, float]  # see `measure`
+    frequencies: np.ndarray | None  # int64    of each id in the corpus
+    glitches: list[Glitch] | None
+
+    @property
+    def ranked(self) -> list[int]:
+        """List the ids by their frequencies, the greatest first."""
+        return sorted(self.tokens, key=lambda id: -self.frequencies[id]) if self.frequencies is not None else []
+
+    def tables(self) -> list[Table]:
+        names = {id: visible(token) for id, token in self.tokens.items()}
+        lengths = {str(k): n for k, n in enumerate(self.lengths.tolist())}
+        longest = sorted(names, key=lambda id: (-len(self.tokens[id]), id))[:8]
+        reasons = Counter(self.unreachable.values())
+        told = ", ".join(f"{n:,} ({why})" for why, n in reasons.items()) or "none"
+        found = [
+            Table("Measures", ("measure", "value"), [(name, _number(value)) for name, value in self.measures.items()]),
+            *(_shares(name, n) for name, n in (("kind", self.kinds), ("script", self.scripts), ("bytes", lengths))),
+            Table(
+                "Longest tokens",
+                ("id", "token", "bytes"),
+                [(str(i), names[i], f"{len(self.tokens[i])}") for i in longest],
+            ),
+            Table(
+                f"Tokens that no text can reach: {told}",
+                ("id", "token", "why"),
+                [(str(id), names[id], why) for id, why in itertools.islice(self.unreachable.items(), ROWS)],
+            ),
+        ]
+        if len(ranked := self.ranked):
+            unused = np.count_nonzero(self.frequencies[ranked] == 0)
+            rows = [(f"{k + 1:,}", names[ranked[k]], f"{self.frequencies[ranked[k]]:,}") for k in _powers(len(ranked))]
+            found.append(Table(f"Frequencies: {unused:,} tokens never occur", ("rank", "token", "count"), rows))
+        if self.glitches is None:
+            found.append(Table(f"Glitch tokens: beside this model is no {LEARNED_FILE}, which `train` writes", (), ()))
+        else:
+            rows = [(str(g.id), names[g.id], f"{g.made:,}", f"{g.used:,}", g.destiny) for g in self.glitches[:ROWS]]
+            header = ("id", "token", "made", "used", "now in")
+            found.append(Table(f"Candidates for glitch tokens: {len(self.glitches):,}", header, rows))
+        return [table for table in found if table.rows or not table.header or ":" in table.title]
+
+    def draw(self, figure, label: Callable[[str], str]) -> None:
+        left, right = figure.subplots(1, 2)
+        left.bar(np.arange(len(self.lengths)), self.lengths)
+        left.set(xlabel="bytes of a token", ylabel="tokens", xlim=(0, min(len(self.lengths), 25)))
+        _write_ticks(left.yaxis)
+        if not (ranked := self.ranked):
+            kinds = sorted(self.kinds, key=self.kinds.__getitem__)
+            right.barh([label(kind) for kind in kinds], [self.kinds[kind] for kind in kinds])
+            right.set(xlabel="tokens")
+            return
+        counts = self.frequencies[ranked]
+        right.loglog(np.arange(1, len(ranked) + 1), counts)
+        for k in _powers(len(ranked)):
+            if counts[k]:
+                note = label(visible(self.tokens[ranked[k]]))
+                right.annotate(note, (k + 1, counts[k]), (4, 4), textcoords="offset points", fontsize=8)
+        right.set(xlabel="rank", ylabel="occurrences")
+        right.set_ylim(bottom=0.7)
+        _write_ticks(right.xaxis)
+        _write_ticks(right.yaxis)
+
+
+ROWS = 12  # of a list in a table
+
+
+def _number(value: float) -> str:
+    """Write a number with four digits, or a whole one whole."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _powers(n: int) -> list[int]:
+    """List the indices of the ranks 1, 10, 100 … and n."""
+    return sorted({min(10**k, n) - 1 for k in range(len(str(n)) + 1)})
+
+
+def _shares(name: str, counts: Mapping[str, int]) -> Table:
+    """Make a table of counts and their shares."""
+    total = max(sum(counts.values()), 1)
+    rows = [(key, f"{n:,}", f"{100 * n / total:.1f} %") for key, n in counts.items() if n]
+    return Table(f"Tokens by {name}", (name, "tokens", "share"), rows)
+
+
+def inspect_model(
+    tokenizer: Tokenizer,
+    inputs: object = None,
+    *,
+    learned: Learned | None = None,
+    text_field: str | None = None,
+    workers: int | None = None,
+    progress: bool = False,
+) -> Inspection:
+    """Describe a vocabulary, and what a corpus uses of it.
+
+    inputs      files, folders, globs, or - for standard input; or Words. None: the vocabulary alone
+    learned     what training learnt, for the candidates for glitch tokens, see `load_learned`
+    text_field  where a line of a .jsonl file has its text; "text" if not given
+    workers     processes that scan; one a core if not given. The result never depends on it
+    progress    draw progress bars
+
+    >>> tokenizer = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
+    >>> inspection = inspect_model(tokenizer, Words.from_counts({b"low": 5, b" lower": 2}))
+    >>> inspection.measures["tokens"], inspection.kinds["letters"], inspection.unreachable
+    (9, 57, {})
+    """
+    model = tokenizer.model
+    rest, ids = decoded_tokens(model.vocab, model.decoder)[1], model.ordinary
+    require(ids, "the model has no token but special ones: there is nothing to inspect")
+    if learned:
+        is_of_model = model.ids.keys() >= set(learned.tokens[len(learned.alphabet) :])
+        require(is_of_model, f"the {LEARNED_FILE} is of another model: remove it, or train again")
+    tokens = {id: rest[id] for id in ids if rest[id]}
+    classes = [_classify(token) for token in tokens.values()]
+    kinds, scripts = (dict(Counter(names).most_common()) for names in zip(*classes, strict=True))
+    frequencies, measures = None, {}
+    if inputs is not None:
+        engine = {"text_field": text_field, "workers": workers, "progress": progress}
+        encoded = encode_corpus(tokenizer, inputs, **engine)
+        frequencies, measures = encoded.frequencies(max(model.vocab) + 1), measure(encoded, ids)
+    return Inspection(
+        f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, {model.kind}",
+        tokens,
+        np.bincount(np.fromiter(map(len, tokens.values()), np.int64, len(tokens))),
+        kinds,
+        scripts,
+        unreachable_tokens(tokenizer),
+        measures,
+        frequencies,
+        find_glitches(learned, model.ids, frequencies) if learned else None,
+    )
+
+
+# curve
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Curve(Report):
+    """The tokens of training corpora against the size of the vocabulary, for every size. See `curve`."""
+
+    title: str
+    sizes: dict[str, np.ndarray]  # int64[M + 1]     of the vocabulary, without special tokens, after each merge
+    n_tokens: dict[str, np.ndarray]  # int64[M + 1]  of the corpus with a vocabulary of that size
+    n_bytes: dict[str, int]  # of the corpus
+
+    def saved_by_next(self, name: str, n: int = 1000) -> np.ndarray:
+        """Compute the share of the tokens that n more would save, at each size that has n more; float64[M + 1 - n]."""
+        tokens = self.n_tokens[name]
+        return 1 - tokens[n:] / tokens[: len(tokens) - n]
+
+    def tables(self) -> list[Table]:
+        return [self._table(name) for name in self.sizes]
+
+    def _table(self, name: str) -> Table:
+        sizes, tokens, saved, rows = self.sizes[name], self.n_tokens[name], self.saved_by_next(name), []
+        wanted = {*(1000 << k for k in range(15)), 512, int(sizes[0]), int(sizes[-1])}
+        for k in (size - int(sizes[0]) for size in sorted(wanted) if sizes[0] <= size <= sizes[-1]):
+            saves = f"{100 * saved[k]:.2f} %" if k < len(saved) else ""
+            rows.append((f"{sizes[k]:,}", f"{tokens[k]:,}", f"{self.n_bytes[name] / max(tokens[k], 1):.3f}", saves))
+        return Table(name, ("vocabulary", "tokens", "bytes/token", "1,000 more save"), rows)
+
+    def draw(self, figure, label: Callable[[str], str]) -> None:
+        left, right = figure.subplots(1, 2)
+        for name, sizes in self.sizes.items():
+            saved = self.saved_by_next(name)
+            left.plot(sizes, self.n_bytes[name] / np.maximum(self.n_tokens[name], 1), label=label(name))
+            right.plot(sizes[: len(saved)], 100 * saved)
+        left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
+        right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
+        left.legend()
+        for axis in (left.xaxis, right.xaxis):
+            _write_ticks(axis, 256, *(1000 << k for k in range(15)))
+        _write_ticks(right.yaxis, *(n * 10.0**k for k in range(-4, 2) for n in (1, 2, 5)))
+
+
+def curve(models: Mapping[str, tuple[Learned, int]]) -> Curve:
+    """Compute the tokens of the training corpus for every size of the vocabulary at once, from the counts of merges.
+
+    models  name -> what `load_learned` returns
+
+    >>> counts = {b"aaab": 3, b"ab": 1}
+    >>> report = curve({"a": (learn(Words.from_counts(counts), 258), 14)})
+    >>> report.sizes["a"].tolist(), report.n_tokens["a"].tolist(), report.saved_by_next("a", 1).round(2).tolist()
+    ([256, 257, 258], [14, 11, 7], [0.21, 0.36])
+    """
+    sizes = {name: len(known.alphabet) + np.arange(len(known.n_tokens)) for name, (known, _) in models.items()}
+    n_tokens = {name: known.n_tokens for name, (known, _) in models.items()}
+    title = "Tokens of the training corpus by the size of the vocabulary, without special tokens"
+    return Curve(title, sizes, n_tokens, {name: n_bytes for name, (_, n_bytes) in models.items()})
+
+
+# compare
+
+COMPARED_WORDS = 10_000  # the most frequent ones
+SAMPLE_BYTES = 1 << 22  # of each corpus that are searched for digits and indentation
+PROBES = {"digits": rb"\d+\s", "indentation": rb"\n[ \t]+\S"}
+
+
+class Difference(NamedTuple):
+    """A word that models split differently."""
+
+    word: bytes
+    count: int
+    pieces: list[list[bytes]]  # by model
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Comparison(Report):
+    """Models beside each other on the same corpora. See `compare`."""
+
+    title: str
+    models: list[str]
+    corpora: list[str]
+    bytes_per_token: np.ndarray  # float64[models, corpora]
+    n_tokens: list[int]  # of each vocabulary, without special tokens
+    n_shared: np.ndarray  # int64[models, models]    tokens that are in both vocabularies
+    same: float  # the share of the words, by their occurrences, that all models split alike
+    differences: list[Difference]  # the most frequent first
+
+    def tables(self) -> list[Table]:
+        numbered = [f"{k} {name}" for k, name in enumerate(self.models, 1)]
+        rates = [[name, *map("{:.3f}".format, row)] for name, row in zip(numbered, self.bytes_per_token, strict=True)]
+        shared = [
+            [name, f"{n:,}", *(f"{100 * part / n:.1f} %" for part in row.tolist())]
+            for name, n, row in zip(numbered, self.n_tokens, self.n_shared, strict=True)
+        ]
+        numbers = [f"in {k}" for k in range(1, len(numbered) + 1)]
+        words = [
+            [visible(d.word), f"{d.count:,}", *("|".join(map(visible, pieces)) for pieces in d.pieces)]
+            for d in self.differences[:ROWS]
+        ]
+        told = f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} most frequent, weighted"
+        return [
+            Table("Bytes per token", ("model", *self.corpora), rates),
+            Table("Part of the vocabulary that others have", ("model", "tokens", *numbers), shared),
+            Table(told, ("word", "count", *map(str, range(1, len(numbered) + 1))), words),
+        ]
+
+    def draw(self, figure, label: Callable[[str], str]) -> None:
+        axes, places, height = figure.subplots(), np.arange(len(self.corpora)), 0.8 / len(self.models)
+        for k, (name, rates) in enumerate(zip(self.models, self.bytes_per_token, strict=True)):
+            axes.barh(places + (k + 0.5) * height - 0.4, rates, 0.9 * height, label=label(name))
+        axes.set_yticks(places, [label(corpus) for corpus in self.corpora])
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.set(xlabel="bytes per token")
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+def compare(
+    tokenizers: Mapping[str, Tokenizer],
+    corpora: Mapping[str, object],
+    *,
+    text_field: str | None = None,
+    workers: int | None = None,
+    progress: bool = False,
+) -> Comparison:
+    """Compare models: bytes per token on each corpus, common tokens, and the words that they split differently.
+
+    tokenizers  name -> Tokenizer
+    corpora     name -> files, folders or globs. Digits and indentation are sought in them, as corpora of their own
+    text_field  where a line of a .jsonl file has its text; "text" if not given
+    workers     processes that scan; one a core if not given. The result never depends on it
+    progress    draw progress bars
+
+    Words are cut by the pattern of the first model, and each is encoded alone by all.
+
+    >>> small = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 258))
+    >>> large = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.txt").write_text("low lower low")
+    ...     report = compare({"small": small, "large": large}, {"text": folder})
+    >>> report.bytes_per_token.round(2).tolist(), report.n_shared.tolist(), report.differences[0].pieces
+    ([[1.86], [2.6]], [[258, 258], [258, 260]], [[b' ', b'low', b'e', b'r'], [b' ', b'lower']])
+    """
+    require(tokenizers and corpora, "to compare takes a model and a corpus, at least")
+    options = {"text_field": text_field, "workers": workers, "progress": progress}
+    encoded = [[encode_corpus(t, corpus, **options) for corpus in corpora.values()] for t in tokenizers.values()]
+    rates = [[e.n_bytes / e.n_tokens for e in row] for row in encoded]
+    sources = [next(iter(tokenizers.values())).source(corpus, "all", text_field) for corpus in corpora.values()]
+    samples, probes = [b"".join(_documents(source, SAMPLE_BYTES)) for source in sources], []
+    for name, source in PROBES.items():
+        found = b"".join(itertools.chain.from_iterable(re.findall(source, sample) for sample in samples))
+        if found:
+            probes.append(name)
+            for row, tokenizer in zip(rates, tokenizers.values(), strict=True):
+                row.append(len(found) / len(tokenizer.encode_to_numpy(found, "none")))
+    decoded = [decoded_tokens(t.vocab, t.model.decoder)[1] for t in tokenizers.values()]
+    known = [{tokens[id] for id in t.model.ordinary} for tokens, t in zip(decoded, tokenizers.values(), strict=True)]
+    same, differences = _compare_words(list(tokenizers.values()), decoded, encoded[0])
+    return Comparison(
+        "Models compared",
+        list(tokenizers),
+        [*corpora, *probes],
+        np.array(rates),
+        list(map(len, known)),
+        np.array([[len(a & b) for b in known] for a in known]),
+        same,
+        differences,
+    )
+
+
+def _compare_words(
+    tokenizers: Sequence[Tokenizer], decoded: Sequence[Mapping[int, bytes]], encoded: Sequence[EncodedWords]
+) -> tuple[float, list[Difference]]:
+    """Split the most frequent words by all models: the share that is split alike, and the words that are not."""
+    counts: Counter[bytes] = Counter()
+    for corpus in encoded:
+        counts.update(dict(zip(corpus.words, corpus.counts.tolist(), strict=True)))
+    words = counts.most_common(COMPARED_WORDS)
+    pieces = []
+    for tokenizer, tokens in zip(tokenizers, decoded, strict=True):
+        batch = tokenizer.encode_batch([word for word, _ in words], "none")
+        pieces.append([[tokens[id] for id in ids] for ids in batch])
+    found = [Difference(*word, list(split)) for word, split in zip(words, zip(*pieces, strict=True), strict=True)]
+    # A model that puts a space before each text has it in the first piece.
+    different = [d for d in found if any(_without_space(p) != _without_space(d.pieces[0]) for p in d.pieces)]
+    return 1 - sum(d.count for d in different) / sum(d.count for d in found), different
+
+
+def _without_space(pieces: list[bytes]) -> list[bytes]:
+    return [pieces[0].removeprefix(b" "), *pieces[1:]] if pieces else pieces
+
+
+# view
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class View(Report):
+    """A text cut into tokens. See `view`."""
+
+    title: str
+    ids: np.ndarray  # uint32[N]
+    tokens: list[bytes]
+    figure_size = (7.0, 0.3)  # and more for each row
+
+    def rows(self, width: int) -> list[list[tuple[int, str, int]]]:
+        """Lay out tokens in rows: number, what is shown, and the cells it takes; a row ends behind a newline."""
+        rows, used = [[]], 0
+        for k, (id, token) in enumerate(zip(self.ids.tolist(), self.tokens, strict=True)):
+            shown = visible(token) if token else ""
+            shown = _fit(shown, min(_cell_width(shown), width - 1))
+            cells = max(_cell_width(shown), len(str(id)))
+            if used + cells + 1 > width and rows[-1]:
+                rows.append([])
+                used = 0
+            rows[-1].append((k, shown, cells))
+            used += cells + 1
+            if token.endswith(b"\n"):
+                rows.append([])
+                used = 0
+        return [row for row in rows if row]
+
+    def text(self, width: int | None = None, colour: bool = False) -> str:
+        """Write tokens between bars, and their ids below; with `colour` on grounds of colours that change."""
+        lines = []
+        for row in self.rows(width or min(shutil.get_terminal_size().columns, 120)):
+            shown = [_fit(text, cells) for _, text, cells in row]
+            if colour:
+                shown = [
+                    f"\x1b[30;48;5;{TERMINAL_GROUNDS[k % 6]}m{s}\x1b[0m" for s, (k, *_) in zip(shown, row, strict=True)
+                ]
+            ids = (_fit(str(self.ids[k]), cells) for k, _, cells in row)
+            lines.append("|".join(shown) + "|\n" + " ".join(ids).rstrip())
+        return "\n".join([*lines, self.title])
+
+    def tables(self) -> list[Table]:
+        shown = [visible(token) if token else "" for token in self.tokens]
+        return [Table("Tokens", ("id", "token"), list(zip(map(str, self.ids), shown, strict=True)))]
+
+    def _html_body(self) -> str:
+        parts = []
+        for k, (id, token) in enumerate(zip(self.ids.tolist(), self.tokens, strict=True)):
+            shown = html.escape(visible(token)) if token else ""
+            parts.append(
+                f'<b style="background:{GROUNDS[k % 6]}">{shown}<i>{id}</i></b>' + "<br>" * token.endswith(b"\n")
+            )
+        return f'<p class="tokens">{"<wbr>".join(parts)}</p>'
+
+    def draw(self, figure, label: Callable[[str], str]) -> None:
+        rows, width = self.rows(90), 90
+        figure.set_size_inches(7, 0.36 * len(rows) + 0.1)
+        axes = figure.add_subplot(xlim=(0, width), ylim=(max(len(rows), 1), 0))
+        axes.axis("off")
+        for y, row in enumerate(rows):
+            x = 0
+            for k, shown, cells in row:
+                axes.barh(y + 0.3, cells + 0.8, 0.5, left=x, color=GROUNDS[k % 6])
+                axes.text(x + 0.4, y + 0.3, label(shown), va="center", fontsize=7, color="black")
+                axes.text(x + 0.4, y + 0.72, str(self.ids[k]), va="center", fontsize=5)
+                x += cells + 1
+
+
+TERMINAL_GROUNDS = (153, 223, 157, 225, 229, 189)  # of the 256 colours; black is read on each
+
+
+def view(tokenizer: Tokenizer, text: str | bytes) -> View:
+    r"""Cut a text into tokens, to be looked at.
+
+    >>> print(view(Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260)), "low lower\n").text(40))
+    low|␣  |lower|↵  |
+    257 220 259   198
+    10 bytes, 4 tokens
+    """
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+    ids = tokenizer.encode_to_numpy(data)
+    first, rest = decoded_tokens(tokenizer.vocab, tokenizer.model.decoder)
+    tokens = [(rest if k else first)[id] for k, id in enumerate(ids.tolist())]
+    return View(f"{len(data):,} bytes, {len(ids):,} tokens", ids, tokens)
+
+
+# bench: each tool works in a process of its own, one after another
+
+
+def _train_here(source: Source, _documents: list[bytes], size: int) -> Callable[[], list[bytes]]:
+    options = {"pattern": source.pattern.source, "text_field": source.text_field, "tie_break": "ids"}
+    files = list(source.files)
+    training = train(files, size + len(source.special_tokens), source.special_tokens, **options)
+    return lambda: training.merges.tokens[256:]
+
+
+def _train_tokenizers(source: Source, documents: list[bytes], size: int) -> Callable[[], list[bytes]]:
+    package, pattern = import_optional("tokenizers"), source.pattern
+    tokenizer, parts = package.Tokenizer(package.models.BPE()), package.pre_tokenizers
+    steps = [parts.ByteLevel(add_prefix_space=False, use_regex=pattern.name == "gpt2")]  # whose regex it has built in
+    if pattern.name != "gpt2":
+        steps.insert(0, parts.Split(package.Regex(pattern.source), "isolated"))
+    tokenizer.pre_tokenizer = parts.Sequence(steps)
+    letters = parts.ByteLevel.alphabet()
+    trainer = package.trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=letters)
+    tokenizer.train_from_iterator((text.decode("utf-8", "replace") for text in documents), trainer)
+    return lambda: _unprintable_all(["".join(m) for m in json.loads(tokenizer.to_str())["model"]["merges"]], "")
+
+
+def _train_gigatoken(source: Source, documents: list[bytes], size: int) -> Callable[[], list[bytes]]:
+    require(source.pattern.name == "gpt2", "trains with GPT-2's pattern only")
+    separator = f"<|{os.urandom(8).hex()}|>"
+    data, learner = separator.encode().join(documents), import_optional("gigatoken").gigatoken_rs.train_bpe
+    _, merges = learner(data, size + 1, [separator], separator=separator.encode())
+    return lambda: list(itertools.starmap(bytes.__add__, merges))
+
+
+def _train_rustbpe(source: Source, documents: list[bytes], size: int) -> Callable[[], list[bytes]]:
+    tokenizer = import_optional("rustbpe").Tokenizer()
+    texts = (text.decode("utf-8", "replace") for text in documents)
+    tokenizer.train_from_iterator(texts, size, pattern=source.pattern.source)
+    return lambda: [bytes(token) for token, rank in tokenizer.get_mergeable_ranks() if rank >= 256]
+
+
+def _train_bpeasy(source: Source, documents: list[bytes], size: int) -> Callable[[], list[bytes]]:
+    texts = (text.decode("utf-8", "replace") for text in documents)
+    vocab = import_optional("bpeasy").train_bpe(texts, source.pattern.source, 128, size)
+    return lambda: sorted((token for token in vocab if len(token) > 1), key=vocab.__getitem__)
+
+
+def _train_sentencepiece(_source: Source, documents: list[bytes], size: int) -> Callable[[], list[bytes]]:
+    package, out = import_optional("sentencepiece"), io.BytesIO()
+    lines = (line.decode("utf-8", "replace") for text in documents for line in text.split(b"\n"))
+    options = {"model_type": "bpe", "byte_fallback": True, "hard_vocab_limit": False, "num_threads": available_cores()}
+    package.SentencePieceTrainer.train(sentence_iterator=lines, model_writer=out, vocab_size=size + 3, **options)
+    processor = package.SentencePieceProcessor(model_proto=out.getvalue())
+    pieces = map(processor.id_to_piece, range(3 + 256, processor.get_piece_size()))
+    return lambda: [piece.replace("▁", " ").encode() for piece in pieces if len(piece) > 1]
+
+
+def _encode_tokenizers(tokenizer: Tokenizer, documents: list[bytes]) -> Callable:
+    encoder, texts = tokenizer.to_huggingface(), [text.decode("utf-8", "replace") for text in documents]
+    return lambda: [e.ids for e in encoder.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def _encode_tiktoken(tokenizer: Tokenizer, documents: list[bytes]) -> Callable:
+    encoder, texts = tokenizer.to_tiktoken(), [text.decode("utf-8", "replace") for text in documents]
+    return lambda: encoder.encode_ordinary_batch(texts, num_threads=1)
+
+
+def _encode_gigatoken(tokenizer: Tokenizer, documents: list[bytes]) -> Callable:
+    definition = write_huggingface(tokenizer.model)["tokenizer.json"]
+    encoder = import_optional("gigatoken").Tokenizer.from_json(definition).backend
+    return lambda: encoder.encode_batch(documents, parallel=False)
+
+
+class _Peer(NamedTuple):
+    """How a tool is called: what to do is prepared, then timed, and its result read afterwards."""
+
+    train: Callable | None  # (source, documents, size) -> a function that lists the merged tokens in their order
+    encode: Callable | None  # (tokenizer, documents) -> a function that encodes: the ids of each document
+
+
+_PEERS = {
+    "bpe_numba": _Peer(_train_here, lambda tokenizer, texts: lambda: [tokenizer.encode_texts(texts, "none")[0]]),
+    "gigatoken": _Peer(_train_gigatoken, _encode_gigatoken),
+    "tokenizers": _Peer(_train_tokenizers, _encode_tokenizers),
+    "tiktoken": _Peer(None, _encode_tiktoken),
+    "rustbpe": _Peer(_train_rustbpe, None),
+    "bpeasy": _Peer(_train_bpeasy, None),
+    "sentencepiece": _Peer(_train_sentencepiece, None),
+}
+ENCODED_BYTES = 20_000_000  # of the corpus, that are encoded: some peers make 3 MB/s
+
+
+class Run(NamedTuple):
+    """What one tool did in a process of its own."""
+
+    tool: str
+    job: str  # "train" or "encode"
+    seconds: list[float]  # of the first time; and encoding, of the second
+    n_bytes: int  # of text
+    result: object  # tokens in the order of the merges; or a hash of the ids; or what went wrong, a string
+    verdict: str = ""  # "same" as bpe_numba, or how it differs
+
+
+def _run_peer(start_method: str, tool: str, source: Source, size: int, tokenizer: Tokenizer | None) -> Run:
+    """Train, or encode if there is a tokenizer, and take the time; runs in a process of its own."""
+    multiprocessing.set_start_method(start_method, force=True)  # of workers: "spawn" is inherited, and takes seconds
+    for descriptor in (1, 2):  # some peers write what nobody has asked for
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false" if tokenizer else "true"
+    job = "encode" if tokenizer else "train"
+    documents = list(_documents(source, ENCODED_BYTES if tokenizer else math.inf))
+    n_bytes, seconds, result = sum(map(len, documents)), [], None
+    if tool == "bpe_numba":
+        train_bpe_from_counts({b"aa": 1}, 257, tie_break="ids")  # kernels are compiled, or loaded
+        compile_counting(source.pattern)
+        (tokenizer or Tokenizer(dict(enumerate(BYTES)), [])).compile_kernels()
+    work = (
+        _PEERS[tool].encode(tokenizer, documents) if tokenizer else lambda: _PEERS[tool].train(source, documents, size)
+    )
+    for _ in range(2 if tokenizer else 1):
+        start = time.perf_counter()
+        result = work()
+        seconds.append(time.perf_counter() - start)
+    if tokenizer:
+        ids = np.concatenate([np.asarray(part, np.uint32) for part in result])
+        return Run(tool, job, seconds, n_bytes, (len(ids), hashlib.sha256(ids).hexdigest()))
+    return Run(tool, job, seconds, n_bytes, result())
+
+
+def _run_apart(tool: str, *arguments: object) -> Run:
+    """Run a tool in a new process, and tell what went wrong, if something did."""
+    apart = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(1, apart, signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
+            return pool.submit(_run_peer, multiprocessing.get_start_method(), tool, *arguments).result()
+    except Exception as error:
+        job = "encode" if arguments[-1] else "train"
+        return Run(tool, job, [], 0, None, " ".join(str(error).split())[:60] or type(error).__name__)
+
+
+def _judge(run: Run, ours: Run) -> Run:
+    """Compare what a tool made with what bpe_numba made of the same text."""
+    if run.verdict or run.result == ours.result:
+        return run._replace(verdict=run.verdict or "same")
+    if run.job == "encode":
+        return run._replace(verdict=f"differs: {run.result[0]:,} ids, not {ours.result[0]:,}")
+    n = sum(1 for _ in itertools.takewhile(bool, map(bytes.__eq__, run.result, ours.result)))
+    common = len(set(run.result) & set(ours.result)) / max(len(ours.result), 1)
+    return run._replace(verdict=f"{100 * common:.1f} % alike; differs from merge {n:,}")
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Benchmark(Report):
+    """Tools beside each other on one text. See `bench`."""
+
+    title: str
+    machine: str
+    versions: dict[str, str]
+    runs: list[Run]  # for each job the first is that of bpe_numba
+
+    def _of(self, job: str) -> list[Run]:
+        return [run for run in self.runs if run.job == job]
+
+    def tables(self) -> list[Table]:
+        return [self._table(job) for job in ("train", "encode") if self._of(job)]
+
+    def _table(self, job: str) -> Table:
+        runs = self._of(job)
+        ours, rows = runs[0], []
+        for run in runs:
+            times = [f"{s:.2f}" for s in run.seconds] or ["–"] * len(ours.seconds)
+            rates = [f"{run.n_bytes / s / 1e6:.1f}" for s in run.seconds] or times
+            ratio = f"{run.seconds[0] / ours.seconds[0]:.2g}x" if run.seconds and ours.seconds else "–"
+            name = f"{run.tool} {self.versions[run.tool]}"
+            rows.append((name, *(times + rates if job == "train" else rates), ratio, run.verdict))
+        if job == "train":
+            title, header = "Training, all cores", ("seconds", "MB/s")
+        else:
+            title, header = f"Encoding {ours.n_bytes / 1e6:.1f} MB, one core", ("MB/s", "again")
+        return Table(f"{title}; {self.machine}", ("tool", *header, "time", "result"), rows)
+
+    def draw(self, figure, label: Callable[[str], str]) -> None:
+        jobs = [job for job in ("train", "encode") if self._of(job)]
+        for axes, job in zip(np.atleast_1d(figure.subplots(1, len(jobs))), jobs, strict=True):
+            runs = [run for run in self._of(job) if run.seconds]
+            rates = [run.n_bytes / run.seconds[0] / 1e6 for run in runs]
+            colours = [COLOURS[run.tool == "bpe_numba"] for run in runs]
+            axes.bar_label(axes.barh([run.tool for run in runs], rates, color=colours), fmt="%.3g", padding=2)
+            axes.invert_yaxis()
+            axes.grid(visible=False, axis="y")
+            axes.margins(x=0.15)
+            axes.set(xlabel=f"{job}, MB/s")
+
+
+def _describe_machine() -> str:
+    """Name the processor, the cores, and the versions below."""
+    name = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    versions = f"Python {platform.python_version()}, Numba {numba.__version__}"
+    return f"{available_cores()} cores of {name}, {platform.system()}, {versions}"
+
+
+def bench(
+    inputs: object = None,
+    vocab_size: int = 8192,
+    special_tokens: Sequence[str] = (),
+    *,
+    pattern: str = "gpt2",
+    text_field: str | None = None,
+    tools: Sequence[str] = (),
+) -> Benchmark:
+    """Train and encode with every peer that is installed, one after another, each in a process of its own.
+
+    inputs          files, folders or globs. Not given: the sources of Python's standard library
+    vocab_size      tokens in all
+    special_tokens  strings that end documents, and are not learnt from
+    pattern         a name, or a regular expression; some peers have their own
+    text_field      where a line of a .jsonl file has its text; "text" if not given
+    tools           which peers; all that are installed, if not given
+
+    A time of training is that of the call, with the text in memory (here: in files that were just read), and kernels
+    loaded. All encode the first 20 MB with the tokenizer that was trained here, whose ids theirs must equal: with a
+    fresh one, and again. Raises InputError for a tool that is not known.
+    """
+    require(not (unknown := set(tools) - _PEERS.keys()), f"no peer is named {unknown}; there are {', '.join(_PEERS)}")
+    files = standard_library() if inputs is None else find_files(inputs)
+    special_tokens = check_special_tokens(special_tokens)
+    check_vocab_size(vocab_size, special_tokens)
+    source = Source(files, Pattern(pattern), special_tokens, text_field)
+    wanted = [tool for tool in _PEERS if tool in (tools or _PEERS) or tool == "bpe_numba"]
+    wanted = [tool for tool in wanted if tool == "bpe_numba" or importlib.util.find_spec(tool)]
+    trained = train(files, vocab_size, special_tokens, pattern=pattern, text_field=text_field, tie_break="ids")
+    runs: list[Run] = []
+    for job, tokenizer in (("train", None), ("encode", trained.tokenizer)):
+        size = vocab_size - len(special_tokens)
+        able = [tool for tool in wanted if getattr(_PEERS[tool], job)]
+        made = [_run_apart(tool, source, size, tokenizer) for tool in able]
+        runs += [_judge(run, made[0]) for run in made]
+    versions = {tool: __version__ if tool == "bpe_numba" else importlib.metadata.version(tool) for tool in wanted}
+    text = f"{trained.counted.n_bytes / 1e6:.1f} MB from {_name_some(files)}"
+    return Benchmark(f"{vocab_size:,} tokens of {text}", _describe_machine(), versions, runs)
+
+
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 # A command is a function below. Its options are its own keywords, and those with a default of the functions that it
 # calls: their names, types and defaults come from signatures, their help from docstrings, and from nowhere else.
-_PYTHON_ONLY = {"allowed_special", "executor", "progress", "options"}  # --no-special, none, --quiet, none
+_PYTHON_ONLY = {"allowed_special", "executor", "progress", "options", "learned"}  # --no-special, none, --quiet, none
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)  # of a docstring: a parameter and what it means
 
 
@@ -9215,6 +10458,7 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     with stage("save", training.seconds):
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
+        save_learned(out, training.merges, training.counted.n_bytes)
     if options["progress"]:
         print(training)
         print(f"written      {out}: tokenizer.json and what transformers wants, vocab.json and merges.txt\n")
@@ -9262,11 +10506,75 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
         print(f"{len(tokenizer):,} tokens, {len(tokenizer.special_tokens)} of them special, written to {out}")
 
 
+def _show(report: Report, *, plot: str | None = None, html: str | None = None, markdown: bool = False) -> None:
+    """Print a report.
+
+    plot      draw its picture to a .png, .svg or .pdf file
+    html      write it as a page, with its picture
+    markdown  print Markdown
+    """
+    for write, path in ((report.plot, plot), (report.html, html)):
+        if path:
+            write(path)
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    print(report.markdown() if markdown else report.text(colour=colour))
+
+
+def _name_all(paths: Sequence[str], load: Callable) -> dict:
+    """Load what paths name, by the last part of each; by the whole path where that is not enough."""
+    names = [path.resolve().stem if path.is_file() else path.resolve().name for path in map(Path, paths)]
+    return {path if names.count(name) > 1 else name: load(path) for name, path in zip(names, paths, strict=True)}
+
+
+def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
+    """Describe a vocabulary, and what a corpus uses of it."""
+    tokenizer = _call(_load_model, model, **options)
+    learned = load_learned(model)[0] if Path(model, LEARNED_FILE).is_file() else None
+    _call(_show, _call(inspect_model, tokenizer, inputs or None, learned=learned, **options), **options)
+
+
+def _curve_command(models: Sequence[str], **options) -> None:
+    """Compute how many tokens the training text has with each size of the vocabulary.
+
+    models  folders that `train` wrote
+    """
+    _call(_show, curve(_name_all(models, load_learned)), **options)
+
+
+def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **options) -> None:
+    """Compare models on corpora.
+
+    models  files or folders, of any format
+    corpus  files, a folder or a glob; not given: the sources of Python's standard library
+    """
+    corpora = _name_all(corpus, str) or {"standard library": standard_library()}
+    _call(_show, _call(compare, _name_all(models, Tokenizer.load), corpora, **options), **options)
+
+
+def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
+    """Show a text cut into tokens.
+
+    text  the text; not given: standard input
+    """
+    data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
+    _call(_show, view(_call(_load_model, model, **options), data), **options)
+
+
+def _bench_command(inputs: Sequence[str] = (), **options) -> None:
+    """Train and encode beside the peers that are installed."""
+    _call(_show, _call(bench, inputs or None, **options), **options)
+
+
 _COMMANDS = {
     "train": (_train_command, train, transformers_config),
     "encode": (_encode_command, _load_model, encode_files),
     "decode": (_decode_command, _load_model, decode_file),
     "convert": (_convert_command, _load_model, transformers_config),
+    "inspect": (_inspect_command, _load_model, inspect_model, _show),
+    "curve": (_curve_command, _show),
+    "compare": (_compare_command, compare, _show),
+    "view": (_view_command, _load_model, _show),
+    "bench": (_bench_command, bench, _show),
 }
 
 
@@ -9284,8 +10592,8 @@ def _add_argument(parser: argparse.ArgumentParser, parameter: inspect.Parameter,
     if kind == "bool":
         settings = {"action": "store_true"}
     elif many:
-        flag, text = flag.removesuffix("s"), f"{text}; may be repeated"
-        settings = {"action": "append", "default": [], "metavar": metavar.removesuffix("S")}
+        flag, text = re.sub("(?<!u)s$", "", flag), f"{text}; may be repeated"  # --special-token, but --corpus
+        settings = {"action": "append", "default": [], "metavar": flag.split("-")[-1].upper()}
     elif default is not None and default is not parameter.empty:
         text += f" (default: {default})"
     parser.add_argument(flag, dest=parameter.name, required=default is parameter.empty, help=text, **settings)
