@@ -10193,7 +10193,7 @@ def _train_here(source: Source, _documents: list[bytes], size: int) -> Callable[
     options = {"pattern": source.pattern.source, "text_field": source.text_field, "tie_break": "ids"}
     files = list(source.files)
     training = train(files, size + len(source.special_tokens), source.special_tokens, **options)
-    return lambda: training.merges.tokens[256:]
+    return lambda: training.learned.tokens[256:]
 
 
 def _train_tokenizers(source: Source, documents: list[bytes], size: int) -> Callable[[], list[bytes]]:
@@ -10458,7 +10458,8 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     with stage("save", training.seconds):
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
-        save_learned(out, training.merges, training.counted.n_bytes)
+        if isinstance(training.learned, Learned):  # a unigram has no merges, and so no curve
+            save_learned(out, training.learned, training.counted.n_bytes)
     if options["progress"]:
         print(training)
         print(f"written      {out}: tokenizer.json and what transformers wants, vocab.json and merges.txt\n")
