@@ -10529,9 +10529,9 @@ def _name_all(paths: Sequence[str], load: Callable) -> dict:
 
 def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
     """Describe a vocabulary, and what a corpus uses of it."""
-    tokenizer = _call(_load_model, model, **options)
+    tokenizer = call_with(_load_model, model, **options)
     learned = load_learned(model)[0] if Path(model, LEARNED_FILE).is_file() else None
-    _call(_show, _call(inspect_model, tokenizer, inputs or None, learned=learned, **options), **options)
+    call_with(_show, call_with(inspect_model, tokenizer, inputs or None, learned=learned, **options), **options)
 
 
 def _curve_command(models: Sequence[str], **options) -> None:
@@ -10539,7 +10539,7 @@ def _curve_command(models: Sequence[str], **options) -> None:
 
     models  folders that `train` wrote
     """
-    _call(_show, curve(_name_all(models, load_learned)), **options)
+    call_with(_show, curve(_name_all(models, load_learned)), **options)
 
 
 def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **options) -> None:
@@ -10549,7 +10549,7 @@ def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **opt
     corpus  files, a folder or a glob; not given: the sources of Python's standard library
     """
     corpora = _name_all(corpus, str) or {"standard library": standard_library()}
-    _call(_show, _call(compare, _name_all(models, Tokenizer.load), corpora, **options), **options)
+    call_with(_show, call_with(compare, _name_all(models, Tokenizer.load), corpora, **options), **options)
 
 
 def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
@@ -10558,12 +10558,12 @@ def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
     text  the text; not given: standard input
     """
     data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
-    _call(_show, view(_call(_load_model, model, **options), data), **options)
+    call_with(_show, view(call_with(_load_model, model, **options), data), **options)
 
 
 def _bench_command(inputs: Sequence[str] = (), **options) -> None:
     """Train and encode beside the peers that are installed."""
-    _call(_show, _call(bench, inputs or None, **options), **options)
+    call_with(_show, call_with(bench, inputs or None, **options), **options)
 
 
 _COMMANDS = {

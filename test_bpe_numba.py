@@ -4290,27 +4290,27 @@ def test_readme_examples_run(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def prose(library):
+def some_prose(library):
     """A tokenizer of 1,500 tokens, what its training learnt, and a text it was trained on."""
     training = bpe.train(library[:40], 1500, [END], workers=1)
     return training.tokenizer, training, library[:40]
 
 
-def test_curve_is_the_length_of_the_text_encoded_at_five_sizes(prose):
-    _, training, files = prose
-    report = bpe.curve({"prose": (training.merges, training.counted.n_bytes)})
+def test_curve_is_the_length_of_the_text_encoded_at_five_sizes(some_prose):
+    _, training, files = some_prose
+    report = bpe.curve({"some_prose": (training.merges, training.counted.n_bytes)})
     merges = training.merges.merges
     for size in (256, 300, 511, 900, 256 + len(merges)):
         vocab = dict(enumerate([*BYTES, *(left + right for left, right in merges[: size - 256])]))
         tokenizer = bpe.Tokenizer(vocab, merges[: size - 256])
-        k = report.sizes["prose"].tolist().index(size)
-        assert report.n_tokens["prose"][k] == sum(len(tokenizer.encode(path.read_bytes())) for path in files)
-    n, saved = report.n_tokens["prose"], report.saved_by_next("prose")
+        k = report.sizes["some_prose"].tolist().index(size)
+        assert report.n_tokens["some_prose"][k] == sum(len(tokenizer.encode(path.read_bytes())) for path in files)
+    n, saved = report.n_tokens["some_prose"], report.saved_by_next("some_prose")
     assert saved[7] == 1 - n[1007] / n[7] and len(saved) == len(n) - 1000
 
 
-def test_learned_is_saved_and_loaded(prose, tmp_path):
-    _, training, _ = prose
+def test_learned_is_saved_and_loaded(some_prose, tmp_path):
+    _, training, _ = some_prose
     bpe.save_learned(tmp_path, training.merges, 7)
     for path in (tmp_path, tmp_path / "training.npz"):
         learned, n_bytes = bpe.load_learned(path)
@@ -4351,8 +4351,8 @@ def naive_measures(tokenizer, texts):
     }
 
 
-def test_measures_equal_their_definitions(prose):
-    tokenizer, _, files = prose
+def test_measures_equal_their_definitions(some_prose):
+    tokenizer, _, files = some_prose
     found = bpe.inspect_model(tokenizer, files[5:8], workers=1)
     wanted = naive_measures(tokenizer, [path.read_bytes() for path in files[5:8]])
     assert found.measures.keys() == wanted.keys() and found.measures == pytest.approx(wanted)
@@ -4393,8 +4393,8 @@ def test_unreachable_tokens_are_those_no_text_has(merges):
     assert reasons["pattern"] and (reasons["merges"] or not merges)
 
 
-def test_training_uses_are_the_frequencies_in_the_corpus(prose):
-    tokenizer, training, files = prose
+def test_training_uses_are_the_frequencies_in_the_corpus(some_prose):
+    tokenizer, training, files = some_prose
     made, left = bpe.training_uses(training.merges)
     encoded = bpe.encode_words(training.counted.words, tokenizer)
     ids = [tokenizer.token_to_id(token) for token in training.merges.tokens[256:]]
@@ -4411,8 +4411,8 @@ def test_glitch_candidates_tell_where_their_count_went():
     assert bpe.find_glitches(learned, ids, np.full(260, 9)) == []
 
 
-def test_models_are_compared(prose, tmp_path):
-    tokenizer, _, files = prose
+def test_models_are_compared(some_prose, tmp_path):
+    tokenizer, _, files = some_prose
     cl100k = bpe.Tokenizer(*bpe.train_bpe(files[0], 600), pattern="cl100k")
     (tmp_path / "a.txt").write_text("one 12345 two\n    three\n" * 9)
     report = bpe.compare({"a": tokenizer, "b": cl100k}, {"text": tmp_path / "a.txt", "code": files[0]}, workers=1)
@@ -4427,8 +4427,8 @@ def test_models_are_compared(prose, tmp_path):
     assert [d.count for d in report.differences] == sorted((d.count for d in report.differences), reverse=True)
 
 
-def test_a_view_shows_every_token(prose):
-    tokenizer, _, _ = prose
+def test_a_view_shows_every_token(some_prose):
+    tokenizer, _, _ = some_prose
     text = "def f():\n\treturn 'é中🙂' \x1b[31m\u202e\n".encode() + b"\xff"
     report = bpe.view(tokenizer, text)
     assert b"".join(report.tokens) == text and report.ids.tolist() == tokenizer.encode(text)
@@ -4447,9 +4447,9 @@ def test_visible_text_is_printable(token):
 
 
 @pytest.fixture(scope="session")
-def reports(prose):
+def reports(some_prose):
     """One of each report."""
-    tokenizer, training, files = prose
+    tokenizer, training, files = some_prose
     learned = training.merges, training.counted.n_bytes
     return [
         bpe.inspect_model(tokenizer, files[:3], learned=training.merges, workers=1),
@@ -4523,8 +4523,8 @@ def test_a_peer_that_differs_or_fails_is_told():
 
 
 @pytest.mark.parametrize("name", ["inspect", "compare"])
-def test_an_empty_corpus_is_refused(command, prose, tmp_path, name):
-    prose[0].save(tmp_path / "model")
+def test_an_empty_corpus_is_refused(command, some_prose, tmp_path, name):
+    some_prose[0].save(tmp_path / "model")
     (tmp_path / "empty.txt").write_bytes(b"")
     arguments = ["--corpus"] * (name == "compare") + [tmp_path / "empty.txt"]
     assert_refused(command(name, tmp_path / "model", *arguments), "no text to look at in", "empty.txt")
@@ -4543,14 +4543,14 @@ def test_commands_of_research(command, model, tmp_path, monkeypatch):
     assert command("view", folder / "model", stdin=b"The cat").stdout.decode() == shown
 
 
-def test_a_model_from_elsewhere_has_no_curve(command, prose, tmp_path):
-    prose[0].save(tmp_path / "model")
+def test_a_model_from_elsewhere_has_no_curve(command, some_prose, tmp_path):
+    some_prose[0].save(tmp_path / "model")
     assert_refused(command("curve", tmp_path / "model"), "model: no training.npz here", "`train`")
     assert "beside this model is no training.npz" in command("inspect", tmp_path / "model").stdout.decode()
 
 
-def test_a_missing_matplotlib_is_named(command, prose, tmp_path, monkeypatch):
-    prose[0].save(tmp_path / "model")
+def test_a_missing_matplotlib_is_named(command, some_prose, tmp_path, monkeypatch):
+    some_prose[0].save(tmp_path / "model")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     result = command("inspect", tmp_path / "model", "--plot", tmp_path / "a.png")
     assert_refused(result, "this needs the package matplotlib: pip install matplotlib")
