@@ -9201,21 +9201,27 @@ def train_bpe_from_counts(
 
 
 class Table(NamedTuple):
-    """A table of a report, in strings."""
+    """A table of a report, of strings and numbers; numbers stand on the right, and None is left empty."""
 
     title: str
     header: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[str | float | None]]
 
     @property
-    def columns(self) -> list[tuple[str, ...]]:
-        return list(zip(self.header, *self.rows, strict=True))
+    def cells(self) -> list[list[str]]:
+        """Write the header and the rows as strings: whole numbers whole, others with four digits."""
+
+        def write(value: str | float | None) -> str:
+            if value is None or isinstance(value, str):
+                return value or ""
+            return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+
+        return [[*self.header], *(list(map(write, row)) for row in self.rows)]
 
     @property
-    def is_number(self) -> list[bool]:
-        """Whether the cells of each column are all numbers, which stand on the right."""
-        number = regex.compile(r"[-\d.,]*[kMG]?( ?(%|x|s|MB))?")
-        return [all(map(number.fullmatch, cells[1:])) for cells in self.columns]
+    def on_right(self) -> list[bool]:
+        """Tell which columns are numbers."""
+        return [not any(isinstance(value, str) for value in column) for column in zip(*self.rows, strict=True)]
 
 
 NARROWEST_COLUMN = 10  # cells that a narrow terminal leaves to a column of text
@@ -9229,10 +9235,11 @@ def visible(token: bytes) -> str:
     é␣one↵ <E4><B8> <1B> <U+202E>
     """
     text = token.decode("utf-8", "surrogateescape").translate(_SEEN)
-    if not text.isprintable():
-        codes = ((c, ord(c) - (0xDC00 if "\udc80" <= c <= "\udcff" else 0)) for c in text)
+    if not text.isprintable():  # a byte that is not UTF-8 is a surrogate, whose lower half it is
+        codes = ((c, ord(c) & 0xFF if c < "\x80" or "\udc80" <= c <= "\udcff" else ord(c)) for c in text)
         text = "".join(c if c.isprintable() else f"<{n:02X}>" if n < 256 else f"<U+{n:04X}>" for c, n in codes)
-    return "◌" + text if unicodedata.category(text[0]) == "Mn" else text  # which it would else be drawn over
+    is_mark = unicodedata.category(text[:1] or " ") == "Mn"  # which would else be drawn over what is before it
+    return "◌" * is_mark + text
 
 
 def _cell_width(text: str) -> int:
@@ -9251,68 +9258,56 @@ def _fit(text: str, width: int, on_right: bool = False) -> str:
     return " " * gap + text if on_right else text + " " * gap
 
 
-def _format_table(table: Table, width: int) -> str:
-    """Write a table for a terminal: long texts are shortened, and columns that find no place stand below."""
-    lines = textwrap.wrap(table.title, width)
-    if not table.rows:
+def _format_text(table: Table, width: int) -> str:
+    """Write a table for a terminal: long texts are shortened; where that is not enough, each cell has its own line."""
+    lines, (header, *rows) = textwrap.wrap(table.title, width), table.cells
+    if not rows:
         return "\n".join(lines)
-    sizes = [max(map(_cell_width, cells)) for cells in table.columns]
-    texts = [k for k, is_number in enumerate(table.is_number) if not is_number]
-    while sum(sizes) + 2 * len(sizes) - 2 > width and texts:
-        widest = max(texts, key=sizes.__getitem__)
-        if sizes[widest] <= NARROWEST_COLUMN:
-            break
-        sizes[widest] -= 1
-    groups, used = [[0]], sizes[0]
-    for k in range(1, len(sizes)):
-        if used + 2 + sizes[k] > width and len(groups[-1]) > 1:
-            groups.append([0])  # the first column is repeated
-            used = sizes[0]
-        groups[-1].append(k)
-        used += 2 + sizes[k]
-    for group in groups:
-        for row in [table.header, *table.rows]:
-            lines.append("  ".join(_fit(row[k], sizes[k], table.is_number[k]) for k in group).rstrip())
+    sizes = [max(map(_cell_width, cells)) for cells in zip(header, *rows, strict=True)]
+    gaps = 2 * len(sizes) - 2
+    texts = [k for k, on_right in enumerate(table.on_right) if not on_right]
+    while sum(sizes) + gaps > width and max((sizes[k] for k in texts), default=0) > NARROWEST_COLUMN:
+        sizes[max(texts, key=sizes.__getitem__)] -= 1
+    if sum(sizes) + gaps > width:
+        named = (f"{name}: {cell}" for row in rows for name, cell in zip(header, row, strict=True))
+        return "\n".join([*lines, *(_fit(line, width).rstrip() for line in named)])
+    for row in (header, *rows):
+        lines.append("  ".join(map(_fit, row, sizes, table.on_right)).rstrip())
     return "\n".join(lines)
 
 
 def _format_markdown(table: Table) -> str:
     """Write a table as Markdown."""
-    rules = ["---:" if is_number else "---" for is_number in table.is_number]
-    rows = [[cell.replace("|", "\\|") for cell in row] for row in (table.header, rules, *table.rows)]
-    return f"{table.title}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    header, *rows = ([cell.replace("|", "\\|") for cell in row] for row in table.cells)
+    rules = ["---:" if on_right else "---" for on_right in table.on_right]
+    lines = [f"| {' | '.join(row)} |" for row in (header, rules, *rows) if rows]
+    return f"{table.title}\n\n" + "\n".join(lines)
 
 
 def _format_html(table: Table) -> str:
     """Write a table as HTML."""
-    styles = [' class="number"' * is_number for is_number in table.is_number]
-    rows = [
-        "<tr>"
-        + "".join(f"<{tag}{s}>{html.escape(cell)}</{tag}>" for s, cell in zip(styles, row, strict=True))
-        + "</tr>"
-        for tag, rows in (("th", [table.header]), ("td", table.rows))
-        for row in rows
-    ]
-    return f"<h2>{html.escape(table.title)}</h2>\n<div><table>\n" + "\n".join(rows) + "\n</table></div>"
+    lines, tag = [f"<h2>{html.escape(table.title)}</h2>", "<div><table>"], "th"
+    for row in table.cells if table.rows else ():
+        classes = (" class=number" * on_right for on_right in table.on_right)
+        cells = (f"<{tag}{c}>{html.escape(cell)}</{tag}>" for c, cell in zip(classes, row, strict=True))
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+        tag = "td"
+    return "\n".join([*lines, "</table></div>"])
 
 
 # Pictures are drawn in this ink, which in SVG becomes the colour of the text around, and in colours for any ground.
 INK, PAPER = "#24292f", "#e8eaed"
 COLOURS = ("#2f8fd8", "#e07b39", "#2ea37c", "#c35fa6", "#b5952a", "#7d7ad1", "#d2555a", "#7b8794")
-GROUNDS = ("#bfdcf5", "#f6d5bd", "#c5e8d5", "#ecd0e6", "#efe3b0", "#d5d6f4")  # of tokens, under INK
-_STYLE = dict.fromkeys(("text.color", "xtick.color", "ytick.color", "grid.color"), INK) | {
-    "axes.labelcolor": INK,
-    "axes.edgecolor": INK,
+_STYLE = dict.fromkeys(("text.color", "xtick.color", "ytick.color", "axes.labelcolor", "axes.edgecolor"), INK) | {
     "axes.facecolor": "none",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.alpha": 0.15,
+    "grid.alpha": 0.3,
     "font.size": 9,
     "legend.frameon": False,
-    "text.parse_math": False,
-    "svg.fonttype": "path",
+    "text.parse_math": False,  # tokens hold dollar signs
     "svg.hashsalt": "bpe_numba",
 }
 _SVG_STYLE = f"<style>svg{{color:{INK}}}@media(prefers-color-scheme:dark){{svg{{color:{PAPER}}}}}</style>"
@@ -9320,8 +9315,7 @@ _PAGE = f"""<!DOCTYPE html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>TITLE</title>
 <style>
 :root {{ color-scheme: light dark }}
-body {{ font: 15px/1.5 system-ui, sans-serif; color: {INK}; background: #fff }}
-body {{ max-width: 60em; margin: 2em auto; padding: 0 1em }}
+body {{ font: 15px/1.5 system-ui, sans-serif; color: {INK}; max-width: 60em; margin: 2em auto; padding: 0 1em }}
 h1, h2 {{ font-size: 1.1em }}  div {{ overflow-x: auto }}  svg {{ max-width: 100%; height: auto }}
 table {{ border-collapse: collapse; font-size: .9em }}
 th, td {{ padding: .15em .7em; text-align: left; border-bottom: 1px solid #8884 }}  .number {{ text-align: right }}
@@ -9342,14 +9336,13 @@ def _choose_fonts(text: str) -> tuple[list[str], str]:
         with contextlib.suppress(Exception):  # a new font is not in matplotlib's list, or is none that it can read
             fonts.fontManager.addfont(path)
     open_font = import_optional("matplotlib.ft2font").FT2Font
-    ranked = sorted(
-        fonts.fontManager.ttflist,
-        key=lambda f: (f.name != "DejaVu Sans", f.style != "normal", f.weight != 400, f.fname),
+    usual = sorted(
+        (font for font in fonts.fontManager.ttflist if "Last" not in font.name),  # which has boxes for all characters
+        key=lambda font: (font.name != "DejaVu Sans", font.style != "normal", font.weight != 400),
     )
     families, missing = [], {ord(char) for char in text if char.isprintable()}
-    for font in ranked:
-        found = missing & open_font(font.fname).get_charmap().keys() if "Last" not in font.name and missing else ()
-        if found:
+    for font in usual:
+        if missing and (found := missing & open_font(font.fname).get_charmap().keys()):
             families.append(font.name)
             missing -= found
     return families, "".join(map(chr, sorted(missing)))
@@ -9363,7 +9356,6 @@ class Report:
     """
 
     title: str
-    figure_size = (7.0, 3.0)  # inches: two columns of a paper
 
     def tables(self) -> list[Table]:
         """Write the results as tables."""
@@ -9371,12 +9363,12 @@ class Report:
 
     def draw(self, figure, label: Callable[[str], str]) -> None:
         """Draw the results; `label` writes texts in characters that there are fonts for."""
-        raise NotImplementedError
+        raise InputError(f"a {type(self).__name__.lower()} has no picture: write it as HTML")
 
     def text(self, width: int | None = None, colour: bool = False) -> str:
         """Write the tables for a terminal of so many cells, or of its own width, and in colours if it has them."""
         width = width or min(shutil.get_terminal_size().columns, 120)
-        return "\n\n".join([*textwrap.wrap(self.title, width), *(_format_table(t, width) for t in self.tables())])
+        return "\n\n".join([*textwrap.wrap(self.title, width), *(_format_text(t, width) for t in self.tables())])
 
     def __str__(self) -> str:
         return self.text()
@@ -9385,13 +9377,13 @@ class Report:
         """Write the tables as Markdown."""
         return "\n\n".join([self.title, *map(_format_markdown, self.tables())])
 
-    def _html_body(self) -> str:
+    def html_body(self) -> str:
         """Write what stands below the title of the page."""
-        return "\n".join([self._picture("svg").decode(), *map(_format_html, self.tables())])
+        return "\n".join([self.picture("svg").decode(), *map(_format_html, self.tables())])
 
     def html(self, path: str | os.PathLike) -> None:
         """Write a page that needs no other file, with picture and tables, light or dark as its reader has it."""
-        page = _PAGE.replace("TITLE", html.escape(self.title)) + self._html_body() + "\n</html>\n"
+        page = _PAGE.replace("TITLE", html.escape(self.title)) + self.html_body() + "\n</html>\n"
         with atomic_write(Path(path)) as file:
             file.write(page.encode("utf-8", "replace"))
 
@@ -9399,26 +9391,27 @@ class Report:
         """Draw the picture to a .png, .svg or .pdf file."""
         suffix = Path(path).suffix
         require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
-        picture = self._picture(suffix[1:])
+        picture = self.picture(suffix[1:])
         with atomic_write(Path(path)) as file:
             file.write(picture)
 
-    def _picture(self, format: str) -> bytes:
-        """Draw the picture in a format."""
+    def picture(self, format: str) -> bytes:
+        """Draw the picture in a format: png, svg or pdf."""
         make_figure = import_optional("matplotlib.figure").Figure
-        texts = "".join(itertools.chain([self.title], *(itertools.chain(t.header, *t.rows) for t in self.tables())))
-        families, missing = _choose_fonts(texts + "0123456789,.%kM…")
+        cells = (cell for table in self.tables() for row in table.cells for cell in row)
+        families, missing = _choose_fonts("".join(itertools.chain(map(chr, range(32, 127)), "…", cells)))
         if missing:
             message = f"no font here has {missing[:20]!r}: the picture shows code points; install one, as Noto Sans CJK"
             warnings.warn(message, stacklevel=4)
         codes, out = {ord(char): f"<U+{ord(char):04X}>" for char in missing}, io.BytesIO()
         style = _STYLE | {"font.family": families, "axes.prop_cycle": import_optional("cycler").cycler(color=COLOURS)}
+        is_svg = format == "svg"
         with sys.modules["matplotlib"].rc_context(style):
-            figure = make_figure(figsize=self.figure_size, layout="constrained")
+            figure = make_figure(figsize=(7, 3), layout="constrained")  # inches: two columns of a paper
             self.draw(figure, lambda text: text.translate(codes))
-            ground, metadata = ("none", {"Date": None}) if format == "svg" else ("white", None)
-            figure.savefig(out, format=format, dpi=200, facecolor=ground, metadata=metadata)
-        if format != "svg":
+            options = {"facecolor": "none", "metadata": {"Date": None}} if is_svg else {"facecolor": "white"}
+            figure.savefig(out, format=format, dpi=200, **options)
+        if not is_svg:
             return out.getvalue()
         svg = regex.sub(rb"^[\s\S]*?(?=<svg)", b"", out.getvalue()).replace(INK.encode(), b"currentColor")
         return svg.replace(b"<defs>", _SVG_STYLE.encode() + b"<defs>", 1)
@@ -9443,49 +9436,51 @@ def _write_ticks(axis, *values: float) -> None:
 LEARNED_FILE = "training.npz"
 
 
-def save_learned(folder: str | os.PathLike, learned: Learned, n_bytes: int) -> None:
+def save_learned(folder: str | os.PathLike, training: Training) -> None:
     """Write what training learnt beside its model: the merges with their counts, and the bytes of its corpus.
 
+    What was learnt by another training is removed. Only a BPE makes the tokens that its merges have counted.
+
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save_learned(folder, learn(Words.from_counts({b"aaab": 3, b"ab": 1}), 258), 14)
-    ...     learned, n_bytes = load_learned(folder)
+    ...     path = Path(folder, "a.txt")
+    ...     _ = path.write_text("aaab aaab")
+    ...     training = train(path, 258)
+    ...     save_learned(folder, training)
+    ...     learned, n_bytes = load_learned(folder, training.tokenizer.model)
     >>> learned.counts.tolist(), learned.n_tokens.tolist(), n_bytes
-    ([6, 4], [14, 11, 7], 14)
+    ([4, 2], [9, 7, 5], 9)
     """
-    letters = np.frombuffer(b"".join(learned.alphabet), np.uint8)
-    sizes = np.fromiter(map(len, learned.alphabet), np.int64, len(learned.alphabet))
+    file, learned, model = Path(folder, LEARNED_FILE), training.learned, training.tokenizer.model
+    file.unlink(missing_ok=True)
+    if model.kind != "bpe":
+        return
     arrays = {"pairs": learned.pairs, "counts": learned.counts, "n_tokens": learned.n_tokens}
-    with atomic_write(Path(folder, LEARNED_FILE)) as file:
-        np.savez_compressed(file, **arrays, letters=letters, sizes=sizes, n_bytes=n_bytes)
+    alphabet = json.dumps([letter.decode("latin-1") for letter in learned.alphabet])
+    with atomic_write(file) as out:
+        about = {"alphabet": alphabet, "n_bytes": training.counted.n_bytes, "model": model.fingerprint}
+        np.savez_compressed(out, **arrays, **about)
 
 
-def load_learned(path: str | os.PathLike) -> tuple[Learned, int]:
-    """Read what training learnt from a model's folder, or the .npz file: and the bytes of its corpus."""
-    file = Path(path, LEARNED_FILE) if Path(path).is_dir() else Path(path)
-    remedy = "only a model that `train` wrote has its merge counts; train one on the same text"
-    require(file.is_file() and file.suffix == ".npz", f"{path}: no {LEARNED_FILE} here: {remedy}")
+def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]:
+    """Read what training learnt from the folder of its model, and the bytes of its corpus.
+
+    Raises InputError if there is nothing, or if it is of another model.
+    """
+    file = Path(folder, LEARNED_FILE)
+    remedy = "only a BPE that `train` wrote has its merge counts; train one on the same text"
+    require(file.is_file(), f"{folder}: no {LEARNED_FILE} here: {remedy}")
     try:
         with np.load(file) as saved:
-            ends = np.cumsum(saved["sizes"]).tolist()
-            letters = saved["letters"].tobytes()
-            alphabet = tuple(letters[start:stop] for start, stop in itertools.pairwise([0, *ends]))
+            alphabet = tuple(letter.encode("latin-1") for letter in json.loads(str(saved["alphabet"])))
             learned = Learned(saved["pairs"], saved["counts"], saved["n_tokens"], alphabet)
-            return learned, int(saved["n_bytes"])
+            n_bytes, fingerprint = int(saved["n_bytes"]), str(saved["model"])
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{file}: not what a training saved ({error})") from None
+    require(fingerprint == model.fingerprint, f"{file}: of another model than is beside it: remove it, or train again")
+    return learned, n_bytes
 
 
 # Corpora, each unique word encoded once
-
-
-def _documents(source: Source, n_bytes: float = math.inf) -> Iterator[bytes]:
-    """Read documents, cut at special tokens: all, or so many bytes, or somewhat more."""
-    special, size = "|".join(map(regex.escape, source.special_tokens)).encode(), 0
-    for text in itertools.chain.from_iterable(map(source.texts, source.blocks())):
-        if size >= n_bytes:
-            return
-        yield from filter(None, regex.split(special, text)) if special else [text]
-        size += len(text)
 
 
 class EncodedWords(NamedTuple):
@@ -9509,54 +9504,46 @@ class EncodedWords(NamedTuple):
         return np.bincount(self.ids, weights, n_ids).astype(np.int64)
 
 
-def word_encoder(tokenizer: Tokenizer) -> Tokenizer:
+def _documents(source: Source) -> Iterator[list[bytes]]:
+    """Read texts, each cut at special tokens."""
+    special = re.compile("|".join(map(re.escape, source.special_tokens)).encode() or b"(?!)")  # which matches nowhere
+    for block in source.blocks():
+        yield from map(special.split, source.texts(block))
+
+
+def _word_encoder(tokenizer: Tokenizer) -> Tokenizer:
     """Make a tokenizer that encodes words that were normalized and cut already."""
     return Tokenizer.from_model(dataclasses.replace(tokenizer.model, pattern="none", normalizer=()))
 
 
-def encode_words(words: Words, tokenizer: Tokenizer) -> EncodedWords:
-    """Encode each unique word once.
+def encode_corpus(
+    tokenizer: Tokenizer, inputs: object, *, text_field: str | None = None, engine: Engine | None = None
+) -> EncodedWords:
+    """Count the words of a corpus, and encode each once; raises InputError if it has none.
+
+    inputs      files, folders or globs
+    text_field  where a line of a .jsonl file has its text; "text" if not given
+    engine      how many processes scan
+
+    The files are read twice: their words are not all of their text where a normalizer or the pattern changes it.
 
     >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)} | {256: b"ab"}, [(b"a", b"b")])
-    >>> encoded = encode_words(Words.from_counts({b"ab": 3, b"abc": 2}), tokenizer)
-    >>> encoded.n_tokens, encoded.frequencies(257)[[97, 99, 256]].tolist()
-    (7, [0, 2, 5])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.txt").write_text("ab\\nab\\nabc")
+    ...     encoded = encode_corpus(tokenizer, folder)
+    >>> encoded.n_tokens, encoded.frequencies(257)[[97, 99, 256]].tolist(), encoded.n_bytes
+    (6, [0, 1, 3], 9)
     """
-    require(tuple(words.alphabet) == BYTES, "words over another alphabet than the 256 bytes cannot be encoded")
-    symbols = words.symbols.astype(np.uint8)
-    data, starts = symbols.tobytes(), words.offsets
-    texts = [data[start:stop] for start, stop in itertools.pairwise(starts.tolist())]
-    ids, offsets = word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
-    begins = np.append(0, np.cumsum((symbols & 0xC0) != 0x80))  # bytes that begin a character
-    n_characters = int(np.dot(begins[starts[1:]] - begins[starts[:-1]], words.counts))
-    return EncodedWords(texts, words.counts, ids, offsets, int(np.dot(np.diff(starts), words.counts)), n_characters)
-
-
-def encode_corpus(
-    tokenizer: Tokenizer,
-    inputs: object,
-    *,
-    text_field: str | None = None,
-    workers: int | None = None,
-    progress: bool = False,
-) -> EncodedWords:
-    """Count the words of a corpus, files or Words, and encode each once; raises InputError if it has none.
-
-    Bytes and characters are those of the text. Only where a normalizer or a step that drops text hides them, the files
-    are read a second time.
-    """
-    if isinstance(inputs, Words):
-        return encode_words(inputs, tokenizer)
     source = tokenizer.source(inputs, "all", text_field)
-    words = count(source, Engine(workers, progress=progress)).words
-    require(len(words.counts), f"no text to look at in {_name_some(source.files)}")
-    encoded = encode_words(words, tokenizer)
-    require(len(encoded.ids), f"no token is in the text of {_name_some(source.files)}")
-    if not source.normalizer and all(isinstance(step, _Stage) for step in source.pattern.stages):
-        return encoded
-    sizes = [(len(text), np.count_nonzero(np.frombuffer(text, np.uint8) & 0xC0 != 0x80)) for text in _documents(source)]
-    n_bytes, n_characters = np.sum(sizes, 0, int).tolist()
-    return encoded._replace(n_bytes=n_bytes, n_characters=n_characters)
+    require(STANDARD_STREAM not in source.files, "standard input is read once only, a corpus twice: name a file")
+    words = count(source, engine).words
+    require(len(words.counts), f"no text to look at in {', '.join(map(str, source.files[:3]))}")
+    data = words.symbols.astype(np.uint8).tobytes()
+    texts = [data[start:stop] for start, stop in itertools.pairwise(words.offsets.tolist())]
+    ids, offsets = _word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
+    plain = (np.frombuffer(b"".join(parts), np.int8) for parts in _documents(source))
+    sizes = [(len(text), np.count_nonzero(text >= -64)) for text in plain]  # less: a byte that continues a character
+    return EncodedWords(texts, words.counts, ids, offsets, *np.sum(sizes, 0, int).tolist())
 
 
 RENYI_ORDER = 2.5  # for which Zouhar et al. found the best agreement with BLEU
@@ -9571,43 +9558,36 @@ def measure(encoded: EncodedWords, ids: Sequence[int]) -> dict[str, float]:
     characters per token     of text
     compression              bits of text for one bit of ids, if an id takes log2 V bits: what a larger vocabulary earns
     fertility                tokens per word: Rust et al., "How Good is Your Tokenizer?" (2021); a word is a pretoken
-    continued words          the share of words that become several tokens (ibidem)
     entropy efficiency       Shannon's entropy of p over log2 V
     Rényi efficiency         -log2(sum p**2.5) / 1.5 over log2 V: Zouhar et al., "Tokenization and the Noiseless
                              Channel" (2023)
     vocabulary utilisation   the share of ids that occur
     Gini                     of the frequencies of all ids: 0 if all are equal, 1 if one has all (Gini 1912)
 
-    >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)} | {256: b"ab"}, [(b"a", b"b")])
-    >>> found = measure(encode_words(Words.from_counts({b"ab": 3, b"abc": 2}), tokenizer), range(257))
-    >>> found["tokens"], round(found["bytes per token"], 3), found["fertility"], found["continued words"]
-    (7, 1.714, 1.4, 0.4)
+    >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), np.array([1, 1, 0]), np.array([0, 1, 3]), 12, 12)
+    >>> found = measure(encoded, range(2))
+    >>> found["tokens"], round(found["bytes per token"], 3), found["fertility"], round(found["Gini"], 3)
+    (7, 1.714, 1.4, 0.214)
     """
-    frequencies, n_words = encoded.frequencies(max(ids) + 1)[list(ids)], int(encoded.counts.sum())
+    frequencies = np.sort(encoded.frequencies(max(ids) + 1)[list(ids)])
     n, v = encoded.n_tokens, len(ids)
     p = frequencies[frequencies > 0] / n
-    bits, ranks = np.log2(max(v, 2)), np.arange(1, v + 1)
-    several = np.diff(encoded.offsets) > 1
+    bits = np.log2(max(v, 2))
     return {
         "tokens": n,
         "bytes per token": encoded.n_bytes / n,
         "characters per token": encoded.n_characters / n,
         "compression": 8 * encoded.n_bytes / (n * bits),
-        "fertility": n / n_words,
-        "continued words": float(encoded.counts[several].sum() / n_words),
+        "fertility": n / int(encoded.counts.sum()),
         "entropy efficiency": float(-np.dot(p, np.log2(p)) / bits),
         "Rényi efficiency": float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER) / bits),
         "vocabulary utilisation": len(p) / v,
-        "Gini": float((2 * np.dot(ranks, np.sort(frequencies)) / (v * n)) - (v + 1) / v),
+        "Gini": float(2 * np.dot(np.arange(1, v + 1), frequencies) / (v * n) - (v + 1) / v),
     }
 
 
 # inspect
 
-SCRIPTS = (
-    *("Latin", "Han", "Cyrillic", "Arabic", "Greek", "Hebrew", "Devanagari", "Hiragana", "Katakana", "Hangul", "Thai"),
-    *("Bengali", "Tamil", "Telugu", "Armenian", "Georgian", "Khmer", "Lao", "Myanmar", "Ethiopic"),
-)
 # Kinds of tokens, the first that matches all of one.
 KINDS_OF_TOKENS = {
     "white space": r"\s+",
@@ -9618,102 +9598,60 @@ KINDS_OF_TOKENS = {
     "mixed": r"[\s\S]+",
 }
 RARE = 1000  # a token is hardly ever used if it was made of so many times more pairs than are left of it
-
-
-@functools.cache
-def _script(char: str) -> str:
-    """Look up the script of a character; "" if several have it."""
-    if not char.isalpha() and regex.match(r"[\p{Common}\p{Inherited}]", char):
-        return ""
-    return next((name for name in SCRIPTS if regex.match(rf"\p{{Script={name}}}", char)), "other")
+ROWS = 12  # of a list in a table
 
 
 def _classify(token: bytes) -> tuple[str, str]:
-    """Find the kind and the script of a token."""
+    """Find the kind and the script of a token: the first word of the names of its letters."""
     try:
         text = token.decode()
     except UnicodeDecodeError:
         return ("byte" if len(token) == 1 else "parts of characters"), "none"
     kind = next(kind for kind, source in KINDS_OF_TOKENS.items() if regex.fullmatch(source, text))
-    if text.isascii():
-        return kind, "Latin" if regex.search("[A-Za-z]", text) else "none"
-    scripts = set(map(_script, text)) - {""}
-    return kind, scripts.pop() if len(scripts) == 1 else "several" if scripts else "none"
+    scripts = {unicodedata.name(char, "other").partition(" ")[0].capitalize() for char in text if char.isalpha()}
+    return kind, "several" if len(scripts) > 1 else "".join(scripts).replace("Cjk", "Han") or "none"
 
 
-# What may stand before and behind a token, so that some text becomes it: a letter that it is not merged with, or what
-# ends a pretoken, or goes on with it; and what may complete a token that begins or ends with part of a character.
-_BEFORE = (b"", *(bytes([ascii]) for ascii in (9, 10, 13, *range(32, 127))), "é".encode(), "中".encode())
-_BEHIND = (b"", b"a", b"q", b"X", b"S", b"LL", b"VE", b" ", b"1", b".", b"\n", b"/", "é".encode(), "中".encode())
-_LAST_BYTES = [bytes([last]) for last in range(0x80, 0xC0)]
-_COMPLETIONS = [
-    *((bytes([lead]), b"") for lead in range(0xC2, 0xF5)),
-    *itertools.product(_BEFORE, _LAST_BYTES),
-    *((b"", b"".join(pair)) for pair in itertools.product(_LAST_BYTES, repeat=2)),
-]
+# What may stand before and behind a token, so that some text becomes it.
+_BEFORE = (b"", b"a", b"Q", b"1", b".", b" ", b"\n", "é".encode(), "中".encode())
+_BEHIND = (b"", b"a", b"Q", b"1", b".", b" ", "中".encode())
 
 
 def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, str]:
-    """Find the tokens that no text becomes, and why: {id: "merges", "pattern" or "no text found"}.
+    """Find the tokens that no text becomes: {id: "proved" or "not found"}.
 
-    Every token is encoded. What then is not itself is called by
+    Every token is encoded, alone and in contexts. Of those that are not found, some are proved to be unreachable: their
+    bytes as one word become other tokens. What happens to these bytes in a longer word until they are one token is
+    decided by them alone, since each merge that is made in them would have been made in them alone, in the same order;
+    for Unigram, the same holds of best paths. A WordPiece has no such proof: there, what does not begin a word is never
+    a word.
 
-    merges         if its bytes as one word become other tokens. This is a proof: what happens to these bytes in a
-                   longer word until they are one token is decided by them alone, since each merge that is made in them
-                   would have been made in them alone, in the same order (for Unigram, the same holds of best paths)
-    pattern        if the pattern ends a pretoken between two of its characters, whatever is around them: a proof, too
-    no text found  if 1,400 ways to put something before and behind it do not help either: no proof
-
-    >>> tokens = [b"a", b"b", b"c", b" ", b"ab", b"bc", b"abc", b"a ", b"a b"]
-    >>> merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc"), (b"a", b" "), (b"a ", b"b")]
+    >>> tokens = [b"a", b"b", b"c", b"ab", b"bc", b"abc", b"bca"]
+    >>> merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc"), (b"bc", b"a")]
     >>> unreachable_tokens(Tokenizer(dict(enumerate(tokens)), merges))
-    {6: 'merges', 7: 'pattern', 8: 'pattern'}
+    {5: 'proved'}
     """
-    model, first = tokenizer.model, decoded_tokens(tokenizer.vocab, tokenizer.model.decoder)[0]
-    waiting = {*model.ordinary} - _ids_seen(tokenizer, model.ordinary, first)
-    cut = waiting - _ids_seen(word_encoder(tokenizer), waiting, model.vocab)
-    if model.kind == "wordpiece":  # what does not begin a word is never a word
-        cut = set()
-    if model.byte_fallback:  # no word spells <0x00>
-        cut = {id for id in cut if not regex.fullmatch(rb"<0x[\dA-F]{2}>", model.vocab[id])}
-    source, unproved, why = Source((), tokenizer.pattern), "no text found", {}
-    for id in sorted(waiting):
-        by_pattern = "pattern" if _is_cut_inside(source, model.vocab[id]) else unproved
-        why[id] = "merges" if id in cut else by_pattern
-    for contexts, only_parts in ((itertools.product(_BEFORE, _BEHIND), False), (_COMPLETIONS, True)):
-        left = {id for id in why if why[id] == unproved and not (only_parts and _is_utf8(first[id]))}
-        for before, behind in contexts:
-            seen = _ids_seen(tokenizer, left, {id: before + first[id] + behind for id in left})
-            left -= seen
-            for id in seen:
-                del why[id]
-    return why
+    model = tokenizer.model
+    texts, left = decoded_tokens(model.vocab, model.decoder)[0], {*model.ordinary}
+    for before, behind in itertools.product(_BEFORE, _BEHIND):
+        left -= _ids_seen(tokenizer, {id: before + texts[id] + behind for id in left})
+    proved = set()
+    if left and model.kind != "wordpiece":
+        names = {id: model.vocab[id] for id in left if model.vocab[id].decode("latin-1") not in BYTE_TOKENS}
+        proved = names.keys() - _ids_seen(_word_encoder(tokenizer), names)
+    return {id: "proved" if id in proved else "not found" for id in sorted(left)}
 
 
-def _ids_seen(tokenizer: Tokenizer, ids: Iterable[int], texts: Mapping[int, bytes]) -> set[int]:
-    """List those ids that are among the tokens of their texts; a text that cannot be encoded has none."""
-    if not (ids := list(ids)):
-        return set()
+def _ids_seen(tokenizer: Tokenizer, texts: Mapping[int, bytes]) -> set[int]:
+    """List the ids that are among the tokens of their texts; a text that cannot be encoded has none."""
+    ids = np.array([*texts], np.int64)
     try:
-        encoded, offsets = tokenizer.encode_batch_to_numpy([texts[id] for id in ids], "none", threads=1)
+        encoded, offsets = tokenizer.encode_batch_to_numpy(texts.values(), "none", threads=1)
     except InputError:  # a byte is not in the vocabulary
-        halves = (ids[: len(ids) // 2], ids[len(ids) // 2 :]) if len(ids) > 1 else ()
-        return set().union(*(_ids_seen(tokenizer, half, texts) for half in halves))
-    owner = np.repeat(np.array(ids), np.diff(offsets))
-    return set(owner[encoded == owner].tolist())
-
-
-def _is_cut_inside(source: Source, token: bytes) -> bool:
-    """Check whether the pattern ends a pretoken inside a token wherever it is. Parts of characters are left out."""
-    whole = regex.sub(rb"^[\x80-\xbf]+|[\xc0-\xff][\x80-\xbf]{0,2}$", lambda m: m[0] * _is_utf8(m[0]), token)
-    text = whole + bytes(64)
-    cut = source.find_cut(lambda at, n: text[at : at + n], 0, False) if _is_utf8(whole) else None
-    return cut is not None and cut[0] < len(whole)
-
-
-def _is_utf8(data: bytes) -> bool:
-    """Check that bytes are UTF-8."""
-    return data.decode("utf-8", "replace").encode() == data
+        halves = [ids[: len(ids) // 2], ids[len(ids) // 2 :]] if len(ids) > 1 else []
+        return set().union(*(_ids_seen(tokenizer, {id: texts[id] for id in half.tolist()}) for half in halves))
+    owners = np.repeat(ids, np.diff(offsets))
+    return set(owners[encoded == owners].tolist())
 
 
 class Glitch(NamedTuple):
@@ -9725,7 +9663,7 @@ class Glitch(NamedTuple):
     id: int
     made: int  # how many pairs became this token when it was merged
     used: int  # how often it is in the corpus; without one, in the text it was trained on
-    taken: list[tuple[bytes, int]]  # the later merges that took them, and how many, the largest first
+    taken: list[tuple[bytes, int]]  # what later merges made of it, and of how many, the largest first
 
     @property
     def destiny(self) -> str:
@@ -9733,37 +9671,25 @@ class Glitch(NamedTuple):
         return ", ".join(f"{visible(token)} {100 * n // self.made} %" for token, n in self.taken[:3])
 
 
-def training_uses(learned: Learned) -> tuple[np.ndarray, np.ndarray]:
-    """Compute how often each merged symbol was made, and how often it is in the training corpus in the end; int64[M].
-
-    What a merge takes away from the tokens of the corpus is how often it was done.
-
-    >>> made, left = training_uses(learn(Words.from_counts({b"abc": 3, b"ab": 1}), 258))
-    >>> made.tolist(), left.tolist()
-    ([4, 3], [1, 3])
-    """
-    a, made = len(learned.alphabet), -np.diff(learned.n_tokens)
-    left = np.append(np.zeros(a, np.int64), made)
-    np.subtract.at(left, learned.pairs.ravel(), np.repeat(made, 2))
-    return made, left[a:]
-
-
 def find_glitches(learned: Learned, ids: Mapping[bytes, int], frequencies: np.ndarray | None = None) -> list[Glitch]:
-    """List tokens that were made RARE times as often as they are used, or more: those made most often first."""
-    made, used = training_uses(learned)
-    tokens, a = learned.tokens, len(learned.alphabet)
-    numbers = np.array([ids.get(token, -1) for token in tokens[a:]], np.int64)
+    """List tokens that were made RARE times as often as they are used, or more: those made most often first.
+
+    frequencies  of the ids in a corpus. Without, those in the training text: what a merge takes away from the tokens of
+                 the text is how often it was done, and it takes as many from both of its symbols
+    """
+    made, tokens, a = -np.diff(learned.n_tokens), learned.tokens, len(learned.alphabet)
+    used = np.append(np.zeros(a, np.int64), made)
+    np.subtract.at(used, learned.pairs.ravel(), np.repeat(made, 2))
+    numbers = np.array([ids.get(token, -1) for token in tokens], np.int64)
     if frequencies is not None:
         used = frequencies[numbers]
-    rare = np.flatnonzero((numbers >= 0) & (used * RARE <= made))
-    taken: dict[int, list[tuple[bytes, int]]] = {a + k: [] for k in rare.tolist()}
-    for k in np.flatnonzero(np.isin(learned.pairs, rare + a).any(1)).tolist():
-        for symbol in learned.pairs[k].tolist():
-            if symbol in taken:
-                taken[symbol].append((tokens[a + k], int(made[k])))
-    rare = rare[np.argsort(-made[rare], kind="stable")]
-    largest = {k: sorted(taken[a + k], key=lambda pair: -pair[1]) for k in rare.tolist()}
-    return [Glitch(int(numbers[k]), int(made[k]), int(used[k]), largest[k]) for k in rare.tolist()]
+    is_rare = (numbers[a:] >= 0) & (used[a:] * RARE <= made)
+    taken: dict[int, Counter[bytes]] = {a + k: Counter() for k in np.flatnonzero(is_rare).tolist()}
+    for k, pair in enumerate(learned.pairs.tolist()):
+        for symbol in taken.keys() & pair:
+            taken[symbol][tokens[a + k]] += int(made[k]) * pair.count(symbol)
+    rare = sorted(taken, key=lambda symbol: -made[symbol - a])
+    return [Glitch(int(numbers[k]), int(made[k - a]), int(used[k]), taken[k].most_common()) for k in rare]
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -9776,87 +9702,65 @@ class Inspection(Report):
     kinds: dict[str, int]
     scripts: dict[str, int]
     unreachable: dict[int, str]  # see `unreachable_tokens`
-    measures: dict[str, float]  # see `measure`
+    measures: dict[str, float]  # see `measure`; without a corpus, there are none
     frequencies: np.ndarray | None  # int64    of each id in the corpus
     glitches: list[Glitch] | None
 
     @property
     def ranked(self) -> list[int]:
         """List the ids by their frequencies, the greatest first."""
-        return sorted(self.tokens, key=lambda id: -self.frequencies[id]) if self.frequencies is not None else []
+        return sorted(self.tokens, key=lambda id: -self.frequencies[id])
+
+    def _shown(self, ids: Iterable[int], values: Mapping[int, str | int]) -> list[tuple[str, str, str | int]]:
+        """Make the rows of a list of tokens, of which each has a value."""
+        return [(str(id), visible(self.tokens[id]), values[id]) for id in itertools.islice(ids, ROWS)]
 
     def tables(self) -> list[Table]:
-        names = {id: visible(token) for id, token in self.tokens.items()}
+        found = [Table("Measures", ("measure", "value"), [*self.measures.items()])] if self.measures else []
         lengths = {str(k): n for k, n in enumerate(self.lengths.tolist())}
-        longest = sorted(names, key=lambda id: (-len(self.tokens[id]), id))[:8]
-        reasons = Counter(self.unreachable.values())
-        told = ", ".join(f"{n:,} ({why})" for why, n in reasons.items()) or "none"
-        found = [
-            Table("Measures", ("measure", "value"), [(name, _number(value)) for name, value in self.measures.items()]),
-            *(_shares(name, n) for name, n in (("kind", self.kinds), ("script", self.scripts), ("bytes", lengths))),
-            Table(
-                "Longest tokens",
-                ("id", "token", "bytes"),
-                [(str(i), names[i], f"{len(self.tokens[i])}") for i in longest],
-            ),
-            Table(
-                f"Tokens that no text can reach: {told}",
-                ("id", "token", "why"),
-                [(str(id), names[id], why) for id, why in itertools.islice(self.unreachable.items(), ROWS)],
-            ),
-        ]
-        if len(ranked := self.ranked):
-            unused = np.count_nonzero(self.frequencies[ranked] == 0)
-            rows = [(f"{k + 1:,}", names[ranked[k]], f"{self.frequencies[ranked[k]]:,}") for k in _powers(len(ranked))]
-            found.append(Table(f"Frequencies: {unused:,} tokens never occur", ("rank", "token", "count"), rows))
+        for name, counts in (("kind", self.kinds), ("script", self.scripts), ("bytes", lengths)):
+            rows = [(key, n, 100 * n / len(self.tokens)) for key, n in counts.items() if n]
+            found.append(Table(f"Tokens by {name}", (name, "tokens", "%"), rows))
+        sizes = {id: len(token) for id, token in self.tokens.items()}
+        longest = sorted(sizes, key=lambda id: (-sizes[id], id))
+        proved = sum(why == "proved" for why in self.unreachable.values())
+        title = f"Tokens that no text can reach: {proved:,} proved, {len(self.unreachable) - proved:,} not found"
+        found.append(Table("Longest tokens", ("id", "token", "bytes"), self._shown(longest, sizes)))
+        found.append(Table(title, ("id", "token", "why"), self._shown(self.unreachable, self.unreachable)))
+        if self.frequencies is not None:
+            ranked = self.ranked
+            counts = self.frequencies[ranked].tolist()
+            rows = [(k + 1, visible(self.tokens[ranked[k]]), counts[k]) for k in _powers(len(ranked))]
+            title = f"Frequencies: {counts.count(0):,} tokens never occur"
+            found.append(Table(title, ("rank", "token", "count"), rows))
         if self.glitches is None:
-            found.append(Table(f"Glitch tokens: beside this model is no {LEARNED_FILE}, which `train` writes", (), ()))
-        else:
-            rows = [(str(g.id), names[g.id], f"{g.made:,}", f"{g.used:,}", g.destiny) for g in self.glitches[:ROWS]]
-            header = ("id", "token", "made", "used", "now in")
-            found.append(Table(f"Candidates for glitch tokens: {len(self.glitches):,}", header, rows))
-        return [table for table in found if table.rows or not table.header or ":" in table.title]
+            title = f"Glitch tokens: beside this model is no {LEARNED_FILE}, which `train` writes"
+            return [*found, Table(title, (), ())]
+        rows = [(str(g.id), visible(self.tokens[g.id]), g.made, g.used, g.destiny) for g in self.glitches[:ROWS]]
+        header = ("id", "token", "made", "used", "now in")
+        return [*found, Table(f"Candidates for glitch tokens: {len(self.glitches):,}", header, rows)]
 
     def draw(self, figure, label: Callable[[str], str]) -> None:
-        left, right = figure.subplots(1, 2)
+        left, *others = figure.subplots(1, 1 if self.frequencies is None else 2, squeeze=False)[0]
         left.bar(np.arange(len(self.lengths)), self.lengths)
         left.set(xlabel="bytes of a token", ylabel="tokens", xlim=(0, min(len(self.lengths), 25)))
         _write_ticks(left.yaxis)
-        if not (ranked := self.ranked):
-            kinds = sorted(self.kinds, key=self.kinds.__getitem__)
-            right.barh([label(kind) for kind in kinds], [self.kinds[kind] for kind in kinds])
-            right.set(xlabel="tokens")
-            return
-        counts = self.frequencies[ranked]
-        right.loglog(np.arange(1, len(ranked) + 1), counts)
-        for k in _powers(len(ranked)):
-            if counts[k]:
+        for axes in others:
+            ranked = self.ranked
+            counts = self.frequencies[ranked]
+            axes.loglog(np.arange(1, len(ranked) + 1), counts)
+            for k in filter(counts.__getitem__, _powers(len(ranked))):
                 note = label(visible(self.tokens[ranked[k]]))
-                right.annotate(note, (k + 1, counts[k]), (4, 4), textcoords="offset points", fontsize=8)
-        right.set(xlabel="rank", ylabel="occurrences")
-        right.set_ylim(bottom=0.7)
-        _write_ticks(right.xaxis)
-        _write_ticks(right.yaxis)
-
-
-ROWS = 12  # of a list in a table
-
-
-def _number(value: float) -> str:
-    """Write a number with four digits, or a whole one whole."""
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+                axes.annotate(note, (k + 1, counts[k]), (4, 4), textcoords="offset points", fontsize=8)
+            axes.set(xlabel="rank", ylabel="occurrences")
+            axes.set_ylim(bottom=0.7)
+            _write_ticks(axes.xaxis)
+            _write_ticks(axes.yaxis)
 
 
 def _powers(n: int) -> list[int]:
     """List the indices of the ranks 1, 10, 100 … and n."""
     return sorted({min(10**k, n) - 1 for k in range(len(str(n)) + 1)})
-
-
-def _shares(name: str, counts: Mapping[str, int]) -> Table:
-    """Make a table of counts and their shares."""
-    total = max(sum(counts.values()), 1)
-    rows = [(key, f"{n:,}", f"{100 * n / total:.1f} %") for key, n in counts.items() if n]
-    return Table(f"Tokens by {name}", (name, "tokens", "share"), rows)
 
 
 def inspect_model(
@@ -9865,42 +9769,37 @@ def inspect_model(
     *,
     learned: Learned | None = None,
     text_field: str | None = None,
-    workers: int | None = None,
-    progress: bool = False,
+    engine: Engine | None = None,
 ) -> Inspection:
     """Describe a vocabulary, and what a corpus uses of it.
 
-    inputs      files, folders, globs, or - for standard input; or Words. None: the vocabulary alone
+    inputs      files, folders or globs. None: the vocabulary alone
     learned     what training learnt, for the candidates for glitch tokens, see `load_learned`
     text_field  where a line of a .jsonl file has its text; "text" if not given
-    workers     processes that scan; one a core if not given. The result never depends on it
-    progress    draw progress bars
+    engine      how many processes scan
 
     >>> tokenizer = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
-    >>> inspection = inspect_model(tokenizer, Words.from_counts({b"low": 5, b" lower": 2}))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.txt").write_text("low lower low")
+    ...     inspection = inspect_model(tokenizer, folder)
     >>> inspection.measures["tokens"], inspection.kinds["letters"], inspection.unreachable
-    (9, 57, {})
+    (5, 57, {})
     """
     model = tokenizer.model
-    rest, ids = decoded_tokens(model.vocab, model.decoder)[1], model.ordinary
-    require(ids, "the model has no token but special ones: there is nothing to inspect")
-    if learned:
-        is_of_model = model.ids.keys() >= set(learned.tokens[len(learned.alphabet) :])
-        require(is_of_model, f"the {LEARNED_FILE} is of another model: remove it, or train again")
-    tokens = {id: rest[id] for id in ids if rest[id]}
-    classes = [_classify(token) for token in tokens.values()]
-    kinds, scripts = (dict(Counter(names).most_common()) for names in zip(*classes, strict=True))
+    decoded, ids = decoded_tokens(model.vocab, model.decoder)[1], model.ordinary
+    tokens = {id: decoded[id] for id in ids if decoded[id]}
+    require(tokens, "the model has no token but special ones: there is nothing to inspect")
+    kinds, scripts = (Counter(names) for names in zip(*map(_classify, tokens.values()), strict=True))
     frequencies, measures = None, {}
     if inputs is not None:
-        engine = {"text_field": text_field, "workers": workers, "progress": progress}
-        encoded = encode_corpus(tokenizer, inputs, **engine)
+        encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
         frequencies, measures = encoded.frequencies(max(model.vocab) + 1), measure(encoded, ids)
     return Inspection(
         f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, {model.kind}",
         tokens,
         np.bincount(np.fromiter(map(len, tokens.values()), np.int64, len(tokens))),
-        kinds,
-        scripts,
+        dict(kinds.most_common()),
+        dict(scripts.most_common()),
         unreachable_tokens(tokenizer),
         measures,
         frequencies,
@@ -9926,28 +9825,30 @@ class Curve(Report):
         return 1 - tokens[n:] / tokens[: len(tokens) - n]
 
     def tables(self) -> list[Table]:
-        return [self._table(name) for name in self.sizes]
-
-    def _table(self, name: str) -> Table:
-        sizes, tokens, saved, rows = self.sizes[name], self.n_tokens[name], self.saved_by_next(name), []
-        wanted = {*(1000 << k for k in range(15)), 512, int(sizes[0]), int(sizes[-1])}
-        for k in (size - int(sizes[0]) for size in sorted(wanted) if sizes[0] <= size <= sizes[-1]):
-            saves = f"{100 * saved[k]:.2f} %" if k < len(saved) else ""
-            rows.append((f"{sizes[k]:,}", f"{tokens[k]:,}", f"{self.n_bytes[name] / max(tokens[k], 1):.3f}", saves))
-        return Table(name, ("vocabulary", "tokens", "bytes/token", "1,000 more save"), rows)
+        found = []
+        for name, sizes in self.sizes.items():
+            rates, saved = self.n_bytes[name] / self.n_tokens[name], 100 * self.saved_by_next(name)
+            every = list(itertools.zip_longest(*(a.tolist() for a in (sizes, self.n_tokens[name], rates, saved))))
+            first, last = every[0][0], every[-1][0]
+            rows = [every[size - first] for size in sorted({first, last, 512, *_SIZES}) if first <= size <= last]
+            found.append(Table(name, ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save"), rows))
+        return found
 
     def draw(self, figure, label: Callable[[str], str]) -> None:
         left, right = figure.subplots(1, 2)
         for name, sizes in self.sizes.items():
             saved = self.saved_by_next(name)
-            left.plot(sizes, self.n_bytes[name] / np.maximum(self.n_tokens[name], 1), label=label(name))
+            left.plot(sizes, self.n_bytes[name] / self.n_tokens[name], label=label(name))
             right.plot(sizes[: len(saved)], 100 * saved)
         left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
         right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
         left.legend()
-        for axis in (left.xaxis, right.xaxis):
-            _write_ticks(axis, 256, *(1000 << k for k in range(15)))
+        _write_ticks(left.xaxis, *_SIZES)
+        _write_ticks(right.xaxis, *_SIZES)
         _write_ticks(right.yaxis, *(n * 10.0**k for k in range(-4, 2) for n in (1, 2, 5)))
+
+
+_SIZES = (256, *(1000 << k for k in range(15)))  # of vocabularies, that tables and axes show
 
 
 def curve(models: Mapping[str, tuple[Learned, int]]) -> Curve:
@@ -9960,17 +9861,21 @@ def curve(models: Mapping[str, tuple[Learned, int]]) -> Curve:
     >>> report.sizes["a"].tolist(), report.n_tokens["a"].tolist(), report.saved_by_next("a", 1).round(2).tolist()
     ([256, 257, 258], [14, 11, 7], [0.21, 0.36])
     """
-    sizes = {name: len(known.alphabet) + np.arange(len(known.n_tokens)) for name, (known, _) in models.items()}
-    n_tokens = {name: known.n_tokens for name, (known, _) in models.items()}
-    title = "Tokens of the training corpus by the size of the vocabulary, without special tokens"
-    return Curve(title, sizes, n_tokens, {name: n_bytes for name, (_, n_bytes) in models.items()})
+    return Curve(
+        "Tokens of the training corpus by the size of the vocabulary, without special tokens",
+        {name: len(learned.alphabet) + np.arange(len(learned.n_tokens)) for name, (learned, _) in models.items()},
+        {name: learned.n_tokens for name, (learned, _) in models.items()},
+        {name: n_bytes for name, (_, n_bytes) in models.items()},
+    )
 
 
 # compare
 
 COMPARED_WORDS = 10_000  # the most frequent ones
-SAMPLE_BYTES = 1 << 22  # of each corpus that are searched for digits and indentation
-PROBES = {"digits": rb"\d+\s", "indentation": rb"\n[ \t]+\S"}
+PROBES = {
+    "digits": "".join(f"{n**2} " for n in range(1000)),
+    "indentation": "".join(f"\n{' ' * 4 * (n % 7)}x" for n in range(100)),
+}
 
 
 class Difference(NamedTuple):
@@ -9989,28 +9894,24 @@ class Comparison(Report):
     models: list[str]
     corpora: list[str]
     bytes_per_token: np.ndarray  # float64[models, corpora]
-    n_tokens: list[int]  # of each vocabulary, without special tokens
-    n_shared: np.ndarray  # int64[models, models]    tokens that are in both vocabularies
+    n_shared: np.ndarray  # int64[models, models]    tokens that are in both vocabularies, special tokens apart
     same: float  # the share of the words, by their occurrences, that all models split alike
     differences: list[Difference]  # the most frequent first
 
     def tables(self) -> list[Table]:
-        numbered = [f"{k} {name}" for k, name in enumerate(self.models, 1)]
-        rates = [[name, *map("{:.3f}".format, row)] for name, row in zip(numbered, self.bytes_per_token, strict=True)]
-        shared = [
-            [name, f"{n:,}", *(f"{100 * part / n:.1f} %" for part in row.tolist())]
-            for name, n, row in zip(numbered, self.n_tokens, self.n_shared, strict=True)
-        ]
-        numbers = [f"in {k}" for k in range(1, len(numbered) + 1)]
-        words = [
-            [visible(d.word), f"{d.count:,}", *("|".join(map(visible, pieces)) for pieces in d.pieces)]
-            for d in self.differences[:ROWS]
-        ]
+        names = [f"{k} {name}" for k, name in enumerate(self.models, 1)]
+        numbers = [str(k) for k in range(1, len(names) + 1)]
+        rates = [(name, *row) for name, row in zip(names, self.bytes_per_token.tolist(), strict=True)]
+        sizes = np.diag(self.n_shared)
+        shares = (100 * self.n_shared / sizes[:, None]).tolist()
+        shared = [(name, n, *row) for name, n, row in zip(names, sizes.tolist(), shares, strict=True)]
+        some = self.differences[:ROWS]
+        words = [(visible(d.word), d.count, *("|".join(map(visible, p)) for p in d.pieces)) for d in some]
         told = f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} most frequent, weighted"
         return [
             Table("Bytes per token", ("model", *self.corpora), rates),
-            Table("Part of the vocabulary that others have", ("model", "tokens", *numbers), shared),
-            Table(told, ("word", "count", *map(str, range(1, len(numbered) + 1))), words),
+            Table("% of the vocabulary that others have", ("model", "tokens", *numbers), shared),
+            Table(told, ("word", "count", *numbers), words),
         ]
 
     def draw(self, figure, label: Callable[[str], str]) -> None:
@@ -10029,16 +9930,14 @@ def compare(
     corpora: Mapping[str, object],
     *,
     text_field: str | None = None,
-    workers: int | None = None,
-    progress: bool = False,
+    engine: Engine | None = None,
 ) -> Comparison:
     """Compare models: bytes per token on each corpus, common tokens, and the words that they split differently.
 
     tokenizers  name -> Tokenizer
-    corpora     name -> files, folders or globs. Digits and indentation are sought in them, as corpora of their own
+    corpora     name -> files, folders or globs; square numbers and indented lines are added as two corpora more
     text_field  where a line of a .jsonl file has its text; "text" if not given
-    workers     processes that scan; one a core if not given. The result never depends on it
-    progress    draw progress bars
+    engine      how many processes scan
 
     Words are cut by the pattern of the first model, and each is encoded alone by all.
 
@@ -10047,59 +9946,42 @@ def compare(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("low lower low")
     ...     report = compare({"small": small, "large": large}, {"text": folder})
-    >>> report.bytes_per_token.round(2).tolist(), report.n_shared.tolist(), report.differences[0].pieces
-    ([[1.86], [2.6]], [[258, 258], [258, 260]], [[b' ', b'low', b'e', b'r'], [b' ', b'lower']])
+    >>> report.bytes_per_token[:, 0].round(2).tolist(), report.n_shared.tolist(), report.differences[0].pieces
+    ([1.86, 2.6], [[258, 258], [258, 260]], [[b' ', b'low', b'e', b'r'], [b' ', b'lower']])
     """
     require(tokenizers and corpora, "to compare takes a model and a corpus, at least")
-    options = {"text_field": text_field, "workers": workers, "progress": progress}
-    encoded = [[encode_corpus(t, corpus, **options) for corpus in corpora.values()] for t in tokenizers.values()]
-    rates = [[e.n_bytes / e.n_tokens for e in row] for row in encoded]
-    sources = [next(iter(tokenizers.values())).source(corpus, "all", text_field) for corpus in corpora.values()]
-    samples, probes = [b"".join(_documents(source, SAMPLE_BYTES)) for source in sources], []
-    for name, source in PROBES.items():
-        found = b"".join(itertools.chain.from_iterable(re.findall(source, sample) for sample in samples))
-        if found:
-            probes.append(name)
-            for row, tokenizer in zip(rates, tokenizers.values(), strict=True):
-                row.append(len(found) / len(tokenizer.encode_to_numpy(found, "none")))
-    decoded = [decoded_tokens(t.vocab, t.model.decoder)[1] for t in tokenizers.values()]
-    known = [{tokens[id] for id in t.model.ordinary} for tokens, t in zip(decoded, tokenizers.values(), strict=True)]
-    same, differences = _compare_words(list(tokenizers.values()), decoded, encoded[0])
+    rates, known, split, counts = [], [], [], Counter()
+    options = {"text_field": text_field, "engine": engine}
+    for number, tokenizer in enumerate(tokenizers.values()):
+        encoded = [encode_corpus(tokenizer, corpus, **options) for corpus in corpora.values()]
+        if number == 0:
+            for corpus in encoded:
+                counts.update(dict(zip(corpus.words, corpus.counts.tolist(), strict=True)))
+            words = counts.most_common(COMPARED_WORDS)
+        probed = [len(text) / len(tokenizer.encode_ordinary(text)) for text in PROBES.values()]
+        rates.append([*(corpus.n_bytes / corpus.n_tokens for corpus in encoded), *probed])
+        tokens = decoded_tokens(tokenizer.vocab, tokenizer.model.decoder)[1]
+        known.append({tokens[id] for id in tokenizer.model.ordinary})
+        batch = tokenizer.encode_batch((word for word, _ in words), "none")
+        split.append([[tokens[id] for id in ids] for ids in batch])
+    found = [Difference(*word, list(pieces)) for word, pieces in zip(words, zip(*split, strict=True), strict=True)]
+    # Without the first piece, since a model may put a space before each text.
+    different = [d for d in found if any(pieces[1:] != d.pieces[0][1:] for pieces in d.pieces)]
     return Comparison(
         "Models compared",
         list(tokenizers),
-        [*corpora, *probes],
+        [*corpora, *PROBES],
         np.array(rates),
-        list(map(len, known)),
         np.array([[len(a & b) for b in known] for a in known]),
-        same,
-        differences,
+        1 - sum(d.count for d in different) / sum(d.count for d in found),
+        different,
     )
 
 
-def _compare_words(
-    tokenizers: Sequence[Tokenizer], decoded: Sequence[Mapping[int, bytes]], encoded: Sequence[EncodedWords]
-) -> tuple[float, list[Difference]]:
-    """Split the most frequent words by all models: the share that is split alike, and the words that are not."""
-    counts: Counter[bytes] = Counter()
-    for corpus in encoded:
-        counts.update(dict(zip(corpus.words, corpus.counts.tolist(), strict=True)))
-    words = counts.most_common(COMPARED_WORDS)
-    pieces = []
-    for tokenizer, tokens in zip(tokenizers, decoded, strict=True):
-        batch = tokenizer.encode_batch([word for word, _ in words], "none")
-        pieces.append([[tokens[id] for id in ids] for ids in batch])
-    found = [Difference(*word, list(split)) for word, split in zip(words, zip(*pieces, strict=True), strict=True)]
-    # A model that puts a space before each text has it in the first piece.
-    different = [d for d in found if any(_without_space(p) != _without_space(d.pieces[0]) for p in d.pieces)]
-    return 1 - sum(d.count for d in different) / sum(d.count for d in found), different
-
-
-def _without_space(pieces: list[bytes]) -> list[bytes]:
-    return [pieces[0].removeprefix(b" "), *pieces[1:]] if pieces else pieces
-
-
 # view
+
+# The grounds of tokens in turn, on which black is read: in HTML, and of the 256 colours of a terminal.
+GROUNDS = (("#bfdcf5", 153), ("#f6d5bd", 223), ("#c5e8d5", 157), ("#ecd0e6", 225), ("#efe3b0", 229), ("#d5d6f4", 189))
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -10109,66 +9991,32 @@ class View(Report):
     title: str
     ids: np.ndarray  # uint32[N]
     tokens: list[bytes]
-    figure_size = (7.0, 0.3)  # and more for each row
 
-    def rows(self, width: int) -> list[list[tuple[int, str, int]]]:
-        """Lay out tokens in rows: number, what is shown, and the cells it takes; a row ends behind a newline."""
-        rows, used = [[]], 0
-        for k, (id, token) in enumerate(zip(self.ids.tolist(), self.tokens, strict=True)):
-            shown = visible(token) if token else ""
-            shown = _fit(shown, min(_cell_width(shown), width - 1))
-            cells = max(_cell_width(shown), len(str(id)))
-            if used + cells + 1 > width and rows[-1]:
-                rows.append([])
-                used = 0
-            rows[-1].append((k, shown, cells))
-            used += cells + 1
-            if token.endswith(b"\n"):
-                rows.append([])
-                used = 0
-        return [row for row in rows if row]
+    def tables(self) -> list[Table]:
+        rows = [(str(id), visible(token)) for id, token in zip(self.ids, self.tokens, strict=True)]
+        return [Table("Tokens", ("id", "token"), rows)]
 
     def text(self, width: int | None = None, colour: bool = False) -> str:
         """Write tokens between bars, and their ids below; with `colour` on grounds of colours that change."""
-        lines = []
-        for row in self.rows(width or min(shutil.get_terminal_size().columns, 120)):
-            shown = [_fit(text, cells) for _, text, cells in row]
-            if colour:
-                shown = [
-                    f"\x1b[30;48;5;{TERMINAL_GROUNDS[k % 6]}m{s}\x1b[0m" for s, (k, *_) in zip(shown, row, strict=True)
-                ]
-            ids = (_fit(str(self.ids[k]), cells) for k, _, cells in row)
-            lines.append("|".join(shown) + "|\n" + " ".join(ids).rstrip())
-        return "\n".join([*lines, self.title])
+        width = width or min(shutil.get_terminal_size().columns, 120)
+        lines, used = [], width
+        for k, (id, shown) in enumerate(self.tables()[0].rows):
+            size = max(min(_cell_width(shown), width - 1), len(id))
+            if used + size >= width:
+                lines += ["", ""]
+                used = 0
+            cell = _fit(shown, size)
+            lines[-2] += f"\x1b[30;48;5;{GROUNDS[k % 6][1]}m{cell}\x1b[0m|" if colour else f"{cell}|"
+            lines[-1] += f"{id:{size + 1}}"
+            used = width if self.tokens[k].endswith(b"\n") else used + size + 1
+        return "\n".join([*map(str.rstrip, lines), self.title])
 
-    def tables(self) -> list[Table]:
-        shown = [visible(token) if token else "" for token in self.tokens]
-        return [Table("Tokens", ("id", "token"), list(zip(map(str, self.ids), shown, strict=True)))]
-
-    def _html_body(self) -> str:
+    def html_body(self) -> str:
         parts = []
-        for k, (id, token) in enumerate(zip(self.ids.tolist(), self.tokens, strict=True)):
-            shown = html.escape(visible(token)) if token else ""
-            parts.append(
-                f'<b style="background:{GROUNDS[k % 6]}">{shown}<i>{id}</i></b>' + "<br>" * token.endswith(b"\n")
-            )
+        for k, (id, shown) in enumerate(self.tables()[0].rows):
+            part = f'<b style="background:{GROUNDS[k % 6][0]}">{html.escape(shown)}<i>{id}</i></b>'
+            parts.append(part + "<br>" * self.tokens[k].endswith(b"\n"))
         return f'<p class="tokens">{"<wbr>".join(parts)}</p>'
-
-    def draw(self, figure, label: Callable[[str], str]) -> None:
-        rows, width = self.rows(90), 90
-        figure.set_size_inches(7, 0.36 * len(rows) + 0.1)
-        axes = figure.add_subplot(xlim=(0, width), ylim=(max(len(rows), 1), 0))
-        axes.axis("off")
-        for y, row in enumerate(rows):
-            x = 0
-            for k, shown, cells in row:
-                axes.barh(y + 0.3, cells + 0.8, 0.5, left=x, color=GROUNDS[k % 6])
-                axes.text(x + 0.4, y + 0.3, label(shown), va="center", fontsize=7, color="black")
-                axes.text(x + 0.4, y + 0.72, str(self.ids[k]), va="center", fontsize=5)
-                x += cells + 1
-
-
-TERMINAL_GROUNDS = (153, 223, 157, 225, 229, 189)  # of the 256 colours; black is read on each
 
 
 def view(tokenizer: Tokenizer, text: str | bytes) -> View:
@@ -10189,88 +10037,100 @@ def view(tokenizer: Tokenizer, text: str | bytes) -> View:
 # bench: each tool works in a process of its own, one after another
 
 
-def _train_here(source: Source, _documents: list[bytes], size: int) -> Callable[[], list[bytes]]:
+class Job(NamedTuple):
+    """What tools are to do: train, or encode if there is a tokenizer."""
+
+    source: Source
+    size: int  # of the vocabulary, without special tokens
+    tokenizer: Tokenizer | None = None
+    documents: Sequence[bytes] = ()
+    texts: Sequence[str] = ()  # the same
+
+
+def _train_here(job: Job) -> Iterable[bytes]:
+    source = job.source
     options = {"pattern": source.pattern.source, "text_field": source.text_field, "tie_break": "ids"}
-    files = list(source.files)
-    training = train(files, size + len(source.special_tokens), source.special_tokens, **options)
-    return lambda: training.learned.tokens[256:]
+    training = train(source.files, job.size + len(source.special_tokens), source.special_tokens, **options)
+    return itertools.islice(training.learned.tokens, 256, None)
 
 
-def _train_tokenizers(source: Source, documents: list[bytes], size: int) -> Callable[[], list[bytes]]:
-    package, pattern = import_optional("tokenizers"), source.pattern
+def _train_tokenizers(job: Job) -> Iterable[bytes]:
+    package, pattern = import_optional("tokenizers"), job.source.pattern
     tokenizer, parts = package.Tokenizer(package.models.BPE()), package.pre_tokenizers
     steps = [parts.ByteLevel(add_prefix_space=False, use_regex=pattern.name == "gpt2")]  # whose regex it has built in
     if pattern.name != "gpt2":
         steps.insert(0, parts.Split(package.Regex(pattern.source), "isolated"))
     tokenizer.pre_tokenizer = parts.Sequence(steps)
     letters = parts.ByteLevel.alphabet()
-    trainer = package.trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=letters)
-    tokenizer.train_from_iterator((text.decode("utf-8", "replace") for text in documents), trainer)
-    return lambda: _unprintable_all(["".join(m) for m in json.loads(tokenizer.to_str())["model"]["merges"]], "")
+    trainer = package.trainers.BpeTrainer(vocab_size=job.size, show_progress=False, initial_alphabet=letters)
+    tokenizer.train_from_iterator(job.texts, trainer)
+    return (left + right for left, right in read_huggingface(json.loads(tokenizer.to_str()), "tokenizers").merges)
 
 
-def _train_gigatoken(source: Source, documents: list[bytes], size: int) -> Callable[[], list[bytes]]:
-    require(source.pattern.name == "gpt2", "trains with GPT-2's pattern only")
+def _train_gigatoken(job: Job) -> Iterable[bytes]:
+    require(job.source.pattern.name == "gpt2", "trains with GPT-2's pattern only")
     separator = f"<|{os.urandom(8).hex()}|>"
-    data, learner = separator.encode().join(documents), import_optional("gigatoken").gigatoken_rs.train_bpe
-    _, merges = learner(data, size + 1, [separator], separator=separator.encode())
-    return lambda: list(itertools.starmap(bytes.__add__, merges))
+    data, learner = separator.encode().join(job.documents), import_optional("gigatoken").gigatoken_rs.train_bpe
+    _, merges = learner(data, job.size + 1, [separator], separator=separator.encode())
+    return itertools.starmap(bytes.__add__, merges)
 
 
-def _train_rustbpe(source: Source, documents: list[bytes], size: int) -> Callable[[], list[bytes]]:
+def _train_rustbpe(job: Job) -> Iterable[bytes]:
     tokenizer = import_optional("rustbpe").Tokenizer()
-    texts = (text.decode("utf-8", "replace") for text in documents)
-    tokenizer.train_from_iterator(texts, size, pattern=source.pattern.source)
-    return lambda: [bytes(token) for token, rank in tokenizer.get_mergeable_ranks() if rank >= 256]
+    tokenizer.train_from_iterator(iter(job.texts), job.size, pattern=job.source.pattern.source)
+    return (bytes(token) for token, rank in tokenizer.get_mergeable_ranks() if rank >= 256)
 
 
-def _train_bpeasy(source: Source, documents: list[bytes], size: int) -> Callable[[], list[bytes]]:
-    texts = (text.decode("utf-8", "replace") for text in documents)
-    vocab = import_optional("bpeasy").train_bpe(texts, source.pattern.source, 128, size)
-    return lambda: sorted((token for token in vocab if len(token) > 1), key=vocab.__getitem__)
+def _train_bpeasy(job: Job) -> Iterable[bytes]:
+    vocab = import_optional("bpeasy").train_bpe(iter(job.texts), job.source.pattern.source, 128, job.size)
+    return (token for token in sorted(vocab, key=vocab.__getitem__) if len(token) > 1)
 
 
-def _train_sentencepiece(_source: Source, documents: list[bytes], size: int) -> Callable[[], list[bytes]]:
+def _train_sentencepiece(job: Job) -> Iterable[bytes]:
     package, out = import_optional("sentencepiece"), io.BytesIO()
-    lines = (line.decode("utf-8", "replace") for text in documents for line in text.split(b"\n"))
+    lines = itertools.chain.from_iterable(text.split("\n") for text in job.texts)
     options = {"model_type": "bpe", "byte_fallback": True, "hard_vocab_limit": False, "num_threads": available_cores()}
-    package.SentencePieceTrainer.train(sentence_iterator=lines, model_writer=out, vocab_size=size + 3, **options)
-    processor = package.SentencePieceProcessor(model_proto=out.getvalue())
-    pieces = map(processor.id_to_piece, range(3 + 256, processor.get_piece_size()))
-    return lambda: [piece.replace("▁", " ").encode() for piece in pieces if len(piece) > 1]
+    package.SentencePieceTrainer.train(sentence_iterator=lines, model_writer=out, vocab_size=job.size + 3, **options)
+    model = package.SentencePieceProcessor(model_proto=out.getvalue())
+    pieces = map(model.id_to_piece, range(3 + 256, model.get_piece_size()))
+    return (piece.replace("▁", " ").encode() for piece in pieces if len(piece) > 1)
 
 
-def _encode_tokenizers(tokenizer: Tokenizer, documents: list[bytes]) -> Callable:
-    encoder, texts = tokenizer.to_huggingface(), [text.decode("utf-8", "replace") for text in documents]
-    return lambda: [e.ids for e in encoder.encode_batch_fast(texts, add_special_tokens=False)]
+def _encode_here(job: Job) -> Callable:
+    job.tokenizer.compile_kernels()
+    return lambda: [job.tokenizer.encode_texts(job.documents, "none")[0]]
 
 
-def _encode_tiktoken(tokenizer: Tokenizer, documents: list[bytes]) -> Callable:
-    encoder, texts = tokenizer.to_tiktoken(), [text.decode("utf-8", "replace") for text in documents]
-    return lambda: encoder.encode_ordinary_batch(texts, num_threads=1)
+def _encode_tokenizers(job: Job) -> Callable:
+    encode = job.tokenizer.to_huggingface().encode_batch_fast
+    return lambda: [encoding.ids for encoding in encode(job.texts, add_special_tokens=False)]
 
 
-def _encode_gigatoken(tokenizer: Tokenizer, documents: list[bytes]) -> Callable:
-    definition = write_huggingface(tokenizer.model)["tokenizer.json"]
+def _encode_tiktoken(job: Job) -> Callable:
+    return functools.partial(job.tokenizer.to_tiktoken().encode_ordinary_batch, job.texts, num_threads=1)
+
+
+def _encode_gigatoken(job: Job) -> Callable:
+    definition = write_huggingface(job.tokenizer.model)["tokenizer.json"]
     encoder = import_optional("gigatoken").Tokenizer.from_json(definition).backend
-    return lambda: encoder.encode_batch(documents, parallel=False)
-
-
-class _Peer(NamedTuple):
-    """How a tool is called: what to do is prepared, then timed, and its result read afterwards."""
-
-    train: Callable | None  # (source, documents, size) -> a function that lists the merged tokens in their order
-    encode: Callable | None  # (tokenizer, documents) -> a function that encodes: the ids of each document
+    return functools.partial(encoder.encode_batch, job.documents, parallel=False)
 
 
 _PEERS = {
-    "bpe_numba": _Peer(_train_here, lambda tokenizer, texts: lambda: [tokenizer.encode_texts(texts, "none")[0]]),
-    "gigatoken": _Peer(_train_gigatoken, _encode_gigatoken),
-    "tokenizers": _Peer(_train_tokenizers, _encode_tokenizers),
-    "tiktoken": _Peer(None, _encode_tiktoken),
-    "rustbpe": _Peer(_train_rustbpe, None),
-    "bpeasy": _Peer(_train_bpeasy, None),
-    "sentencepiece": _Peer(_train_sentencepiece, None),
+    "train": {  # returns the merged tokens in their order, which are listed when the time has been taken
+        "bpe_numba": _train_here,
+        "gigatoken": _train_gigatoken,
+        "tokenizers": _train_tokenizers,
+        "rustbpe": _train_rustbpe,
+        "bpeasy": _train_bpeasy,
+        "sentencepiece": _train_sentencepiece,
+    },
+    "encode": {  # returns what is then timed: a function that returns the ids of each document
+        "bpe_numba": _encode_here,
+        "gigatoken": _encode_gigatoken,
+        "tokenizers": _encode_tokenizers,
+        "tiktoken": _encode_tiktoken,
+    },
 }
 ENCODED_BYTES = 20_000_000  # of the corpus, that are encoded: some peers make 3 MB/s
 
@@ -10282,56 +10142,54 @@ class Run(NamedTuple):
     job: str  # "train" or "encode"
     seconds: list[float]  # of the first time; and encoding, of the second
     n_bytes: int  # of text
-    result: object  # tokens in the order of the merges; or a hash of the ids; or what went wrong, a string
-    verdict: str = ""  # "same" as bpe_numba, or how it differs
+    result: object  # tokens in the order of the merges; or the number of ids, and their hash
+    verdict: str = ""  # "same" as bpe_numba, or how it differs, or what went wrong
 
 
-def _run_peer(start_method: str, tool: str, source: Source, size: int, tokenizer: Tokenizer | None) -> Run:
-    """Train, or encode if there is a tokenizer, and take the time; runs in a process of its own."""
-    multiprocessing.set_start_method(start_method, force=True)  # of workers: "spawn" is inherited, and takes seconds
+def _run_here(name: str, tool: str, job: Job) -> Run:
+    """Do a job in this process, which is not needed for anything else, and take the time."""
+    multiprocessing.set_start_method(None, force=True)  # of workers: "spawn" is inherited, and takes seconds
     for descriptor in (1, 2):  # some peers write what nobody has asked for
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false" if tokenizer else "true"
-    job = "encode" if tokenizer else "train"
-    documents = list(_documents(source, ENCODED_BYTES if tokenizer else math.inf))
-    n_bytes, seconds, result = sum(map(len, documents)), [], None
+    os.environ["TOKENIZERS_PARALLELISM"] = "false" if job.tokenizer else "true"
+    documents = list(filter(None, itertools.chain.from_iterable(_documents(job.source))))
+    if job.tokenizer:
+        documents = documents[: 1 + int(np.searchsorted(np.cumsum(list(map(len, documents))), ENCODED_BYTES))]
+    job = job._replace(documents=documents, texts=[text.decode("utf-8", "replace") for text in documents])
     if tool == "bpe_numba":
-        train_bpe_from_counts({b"aa": 1}, 257, tie_break="ids")  # kernels are compiled, or loaded
-        compile_counting(source.pattern)
-        (tokenizer or Tokenizer(dict(enumerate(BYTES)), [])).compile_kernels()
-    work = (
-        _PEERS[tool].encode(tokenizer, documents) if tokenizer else lambda: _PEERS[tool].train(source, documents, size)
-    )
-    for _ in range(2 if tokenizer else 1):
+        compile_counting(job.source.pattern)
+        train_bpe_from_counts({b"aa": 1}, 257, tie_break="ids")
+    work = functools.partial(_PEERS[name][tool], job)
+    work, seconds, result = work() if job.tokenizer else work, [], None
+    for _ in range(2 if job.tokenizer else 1):
         start = time.perf_counter()
         result = work()
         seconds.append(time.perf_counter() - start)
-    if tokenizer:
+    if job.tokenizer:
         ids = np.concatenate([np.asarray(part, np.uint32) for part in result])
-        return Run(tool, job, seconds, n_bytes, (len(ids), hashlib.sha256(ids).hexdigest()))
-    return Run(tool, job, seconds, n_bytes, result())
+        result = len(ids), hashlib.sha256(ids).hexdigest()
+    return Run(tool, name, seconds, sum(map(len, documents)), result if job.tokenizer else list(result))
 
 
-def _run_apart(tool: str, *arguments: object) -> Run:
-    """Run a tool in a new process, and tell what went wrong, if something did."""
+def _run_apart(name: str, tool: str, job: Job) -> Run:
+    """Do a job in a new process, and tell what went wrong, if something did."""
     apart = multiprocessing.get_context("spawn")
     try:
         with ProcessPoolExecutor(1, apart, signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
-            return pool.submit(_run_peer, multiprocessing.get_start_method(), tool, *arguments).result()
+            return pool.submit(_run_here, name, tool, job).result()
     except Exception as error:
-        job = "encode" if arguments[-1] else "train"
-        return Run(tool, job, [], 0, None, " ".join(str(error).split())[:60] or type(error).__name__)
+        return Run(tool, name, [], 0, None, " ".join(str(error).split())[:60] or type(error).__name__)
 
 
-def _judge(run: Run, ours: Run) -> Run:
+def _judge(run: Run, ours: Run) -> str:
     """Compare what a tool made with what bpe_numba made of the same text."""
     if run.verdict or run.result == ours.result:
-        return run._replace(verdict=run.verdict or "same")
+        return run.verdict or "same"
     if run.job == "encode":
-        return run._replace(verdict=f"differs: {run.result[0]:,} ids, not {ours.result[0]:,}")
+        return f"differs: {run.result[0]:,} ids, not {ours.result[0]:,}"
     n = sum(1 for _ in itertools.takewhile(bool, map(bytes.__eq__, run.result, ours.result)))
-    common = len(set(run.result) & set(ours.result)) / max(len(ours.result), 1)
-    return run._replace(verdict=f"{100 * common:.1f} % alike; differs from merge {n:,}")
+    common = len({*run.result} & {*ours.result}) / max(len(ours.result), 1)
+    return f"{100 * common:.1f} % alike; differs from merge {n:,}"
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -10341,48 +10199,39 @@ class Benchmark(Report):
     title: str
     machine: str
     versions: dict[str, str]
-    runs: list[Run]  # for each job the first is that of bpe_numba
-
-    def _of(self, job: str) -> list[Run]:
-        return [run for run in self.runs if run.job == job]
+    runs: dict[str, list[Run]]  # by job; the first is that of bpe_numba
 
     def tables(self) -> list[Table]:
-        return [self._table(job) for job in ("train", "encode") if self._of(job)]
-
-    def _table(self, job: str) -> Table:
-        runs = self._of(job)
-        ours, rows = runs[0], []
-        for run in runs:
-            times = [f"{s:.2f}" for s in run.seconds] or ["–"] * len(ours.seconds)
-            rates = [f"{run.n_bytes / s / 1e6:.1f}" for s in run.seconds] or times
-            ratio = f"{run.seconds[0] / ours.seconds[0]:.2g}x" if run.seconds and ours.seconds else "–"
-            name = f"{run.tool} {self.versions[run.tool]}"
-            rows.append((name, *(times + rates if job == "train" else rates), ratio, run.verdict))
-        if job == "train":
-            title, header = "Training, all cores", ("seconds", "MB/s")
-        else:
-            title, header = f"Encoding {ours.n_bytes / 1e6:.1f} MB, one core", ("MB/s", "again")
-        return Table(f"{title}; {self.machine}", ("tool", *header, "time", "result"), rows)
+        found = []
+        for name, runs in self.runs.items():
+            ours, rows = runs[0], []
+            for run in runs:
+                times = run.seconds or [math.nan] * len(ours.seconds)
+                rates = [run.n_bytes / seconds / 1e6 for seconds in times]
+                figures = [*(rates if name == "encode" else times + rates), times[0] / ours.seconds[0]]
+                figures = [None if math.isnan(figure) else figure for figure in figures]
+                rows.append((f"{run.tool} {self.versions[run.tool]}", *figures, run.verdict))
+            cores, header = ("one core", "again") if name == "encode" else ("all cores", "MB/s")
+            header = ("tool", "MB/s" if name == "encode" else "seconds", header, "times ours", "result")
+            found.append(Table(f"{name} {ours.n_bytes / 1e6:.1f} MB, {cores}; {self.machine}", header, rows))
+        return found
 
     def draw(self, figure, label: Callable[[str], str]) -> None:
-        jobs = [job for job in ("train", "encode") if self._of(job)]
-        for axes, job in zip(np.atleast_1d(figure.subplots(1, len(jobs))), jobs, strict=True):
-            runs = [run for run in self._of(job) if run.seconds]
-            rates = [run.n_bytes / run.seconds[0] / 1e6 for run in runs]
-            colours = [COLOURS[run.tool == "bpe_numba"] for run in runs]
-            axes.bar_label(axes.barh([run.tool for run in runs], rates, color=colours), fmt="%.3g", padding=2)
+        for axes, (name, runs) in zip(figure.subplots(1, 2), self.runs.items(), strict=True):
+            done = [run for run in runs if run.seconds]
+            rates = [run.n_bytes / run.seconds[0] / 1e6 for run in done]
+            colours = [COLOURS[run.tool == "bpe_numba"] for run in done]
+            axes.bar_label(axes.barh([run.tool for run in done], rates, color=colours), fmt="%.3g", padding=2)
             axes.invert_yaxis()
             axes.grid(visible=False, axis="y")
-            axes.margins(x=0.15)
-            axes.set(xlabel=f"{job}, MB/s")
+            axes.set(xlabel=f"{name}, MB/s", xmargin=0.15)
 
 
 def _describe_machine() -> str:
     """Name the processor, the cores, and the versions below."""
     name = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    with contextlib.suppress(OSError):
+        name = next(iter(re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())), name)
     versions = f"Python {platform.python_version()}, Numba {numba.__version__}"
     return f"{available_cores()} cores of {name}, {platform.system()}, {versions}"
 
@@ -10409,30 +10258,29 @@ def bench(
     loaded. All encode the first 20 MB with the tokenizer that was trained here, whose ids theirs must equal: with a
     fresh one, and again. Raises InputError for a tool that is not known.
     """
-    require(not (unknown := set(tools) - _PEERS.keys()), f"no peer is named {unknown}; there are {', '.join(_PEERS)}")
-    files = standard_library() if inputs is None else find_files(inputs)
+    known = dict.fromkeys(itertools.chain.from_iterable(_PEERS.values()))
+    require(not (unknown := set(tools) - known.keys()), f"no peer is named {unknown}; there are {', '.join(known)}")
+    options = {"pattern": pattern, "text_field": text_field, "tie_break": "ids"}
+    training = train(inputs, vocab_size, special_tokens, **options)
     special_tokens = check_special_tokens(special_tokens)
-    check_vocab_size(vocab_size, special_tokens)
-    source = Source(files, Pattern(pattern), special_tokens, text_field)
-    wanted = [tool for tool in _PEERS if tool in (tools or _PEERS) or tool == "bpe_numba"]
-    wanted = [tool for tool in wanted if tool == "bpe_numba" or importlib.util.find_spec(tool)]
-    trained = train(files, vocab_size, special_tokens, pattern=pattern, text_field=text_field, tie_break="ids")
-    runs: list[Run] = []
-    for job, tokenizer in (("train", None), ("encode", trained.tokenizer)):
-        size = vocab_size - len(special_tokens)
-        able = [tool for tool in wanted if getattr(_PEERS[tool], job)]
-        made = [_run_apart(tool, source, size, tokenizer) for tool in able]
-        runs += [_judge(run, made[0]) for run in made]
-    versions = {tool: __version__ if tool == "bpe_numba" else importlib.metadata.version(tool) for tool in wanted}
-    text = f"{trained.counted.n_bytes / 1e6:.1f} MB from {_name_some(files)}"
-    return Benchmark(f"{vocab_size:,} tokens of {text}", _describe_machine(), versions, runs)
+    job = Job(Source(training.files, Pattern(pattern), special_tokens, text_field), vocab_size - len(special_tokens))
+    peers = filter(importlib.util.find_spec, {*(tools or known)} - {"bpe_numba"})
+    versions, runs = {tool: importlib.metadata.version(tool) for tool in peers} | {"bpe_numba": __version__}, {}
+    for name, tokenizer in (("train", None), ("encode", training.tokenizer)):
+        able = [tool for tool in _PEERS[name] if tool in versions]
+        made = [_run_apart(name, tool, job._replace(tokenizer=tokenizer)) for tool in able]
+        require(made[0].seconds, f"bpe_numba could not {name}: {made[0].verdict}")
+        runs[name] = [run._replace(verdict=_judge(run, made[0])) for run in made]
+    title = f"{vocab_size:,} tokens of {training.counted.n_bytes / 1e6:.1f} MB in {len(training.files):,} files"
+    return Benchmark(title, _describe_machine(), versions, runs)
 
 
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 # A command is a function below. Its options are its own keywords, and those with a default of the functions that it
 # calls: their names, types and defaults come from signatures, their help from docstrings, and from nowhere else.
-_PYTHON_ONLY = {"allowed_special", "executor", "progress", "options", "learned"}  # --no-special, none, --quiet, none
+# Not options are what others stand for (--no-special, --quiet, --workers), and what only Python has.
+_PYTHON_ONLY = {"allowed_special", "executor", "progress", "options", "learned", "engine"}
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)  # of a docstring: a parameter and what it means
 
 
@@ -10458,8 +10306,7 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     with stage("save", training.seconds):
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
-        if isinstance(training.learned, Learned):  # a unigram has no merges, and so no curve
-            save_learned(out, training.learned, training.counted.n_bytes)
+        save_learned(out, training)
     if options["progress"]:
         print(training)
         print(f"written      {out}: tokenizer.json and what transformers wants, vocab.json and merges.txt\n")
@@ -10529,9 +10376,10 @@ def _name_all(paths: Sequence[str], load: Callable) -> dict:
 
 def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
     """Describe a vocabulary, and what a corpus uses of it."""
-    tokenizer = call_with(_load_model, model, **options)
-    learned = load_learned(model)[0] if Path(model, LEARNED_FILE).is_file() else None
-    call_with(_show, call_with(inspect_model, tokenizer, inputs or None, learned=learned, **options), **options)
+    tokenizer, options["engine"] = call_with(_load_model, model, **options), call_with(Engine, **options)
+    if Path(model, LEARNED_FILE).is_file():
+        options["learned"] = load_learned(model, tokenizer.model)[0]
+    call_with(_show, call_with(inspect_model, tokenizer, inputs or None, **options), **options)
 
 
 def _curve_command(models: Sequence[str], **options) -> None:
@@ -10539,7 +10387,8 @@ def _curve_command(models: Sequence[str], **options) -> None:
 
     models  folders that `train` wrote
     """
-    call_with(_show, curve(_name_all(models, load_learned)), **options)
+    learned = _name_all(models, lambda folder: load_learned(folder, load_model(folder)))
+    call_with(_show, curve(learned), **options)
 
 
 def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **options) -> None:
@@ -10548,8 +10397,9 @@ def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **opt
     models  files or folders, of any format
     corpus  files, a folder or a glob; not given: the sources of Python's standard library
     """
+    tokenizers, options["engine"] = _name_all(models, Tokenizer.load), call_with(Engine, **options)
     corpora = _name_all(corpus, str) or {"standard library": standard_library()}
-    call_with(_show, call_with(compare, _name_all(models, Tokenizer.load), corpora, **options), **options)
+    call_with(_show, call_with(compare, tokenizers, corpora, **options), **options)
 
 
 def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
@@ -10571,9 +10421,9 @@ _COMMANDS = {
     "encode": (_encode_command, _load_model, encode_files),
     "decode": (_decode_command, _load_model, decode_file),
     "convert": (_convert_command, _load_model, transformers_config),
-    "inspect": (_inspect_command, _load_model, inspect_model, _show),
+    "inspect": (_inspect_command, _load_model, inspect_model, Engine, _show),
     "curve": (_curve_command, _show),
-    "compare": (_compare_command, compare, _show),
+    "compare": (_compare_command, compare, Engine, _show),
     "view": (_view_command, _load_model, _show),
     "bench": (_bench_command, bench, _show),
 }
