@@ -65,7 +65,6 @@ import inspect
 import io
 import itertools
 import json
-import math
 import multiprocessing
 import os
 import pickle
@@ -9286,13 +9285,8 @@ def _format_markdown(table: Table) -> str:
 
 def _format_html(table: Table) -> str:
     """Write a table as HTML."""
-    lines, tag = [f"<h2>{html.escape(table.title)}</h2>", "<div><table>"], "th"
-    for row in table.cells if table.rows else ():
-        classes = (" class=number" * on_right for on_right in table.on_right)
-        cells = (f"<{tag}{c}>{html.escape(cell)}</{tag}>" for c, cell in zip(classes, row, strict=True))
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-        tag = "td"
-    return "\n".join([*lines, "</table></div>"])
+    rows = ("<tr><td>" + "<td>".join(map(html.escape, row)) for row in table.cells if table.rows)
+    return "\n".join([f"<h2>{html.escape(table.title)}</h2>", "<div><table>", *rows, "</table></div>"])
 
 
 # Pictures are drawn in this ink, which in SVG becomes the colour of the text around, and in colours for any ground.
@@ -9318,7 +9312,8 @@ _PAGE = f"""<!DOCTYPE html>
 body {{ font: 15px/1.5 system-ui, sans-serif; color: {INK}; max-width: 60em; margin: 2em auto; padding: 0 1em }}
 h1, h2 {{ font-size: 1.1em }}  div {{ overflow-x: auto }}  svg {{ max-width: 100%; height: auto }}
 table {{ border-collapse: collapse; font-size: .9em }}
-th, td {{ padding: .15em .7em; text-align: left; border-bottom: 1px solid #8884 }}  .number {{ text-align: right }}
+td {{ padding: .15em .7em; border-bottom: 1px solid #8884 }}
+td + td {{ text-align: right }}  tr:first-child {{ font-weight: bold }}
 .tokens {{ line-height: 3; overflow-wrap: anywhere }}
 .tokens b {{ font: 15px ui-monospace, monospace; color: {INK}; padding: .2em 1px; position: relative }}
 .tokens b {{ display: inline-block; min-width: 2.3em; line-height: 1.2 }}
@@ -9329,23 +9324,21 @@ th, td {{ padding: .15em .7em; text-align: left; border-bottom: 1px solid #8884 
 """
 
 
-def _choose_fonts(text: str) -> tuple[list[str], str]:
-    """Choose installed fonts that together have the characters of a text; returns them, and what none of them has."""
-    fonts = import_optional("matplotlib.font_manager")
-    for path in {*fonts.findSystemFonts()} - {font.fname for font in fonts.fontManager.ttflist}:
-        with contextlib.suppress(Exception):  # a new font is not in matplotlib's list, or is none that it can read
-            fonts.fontManager.addfont(path)
+def _choose_fonts(text: str) -> list[str]:
+    """Choose installed fonts that together have the characters of a text; warn of those that none has."""
+    manager = import_optional("matplotlib.font_manager").fontManager
     open_font = import_optional("matplotlib.ft2font").FT2Font
-    usual = sorted(
-        (font for font in fonts.fontManager.ttflist if "Last" not in font.name),  # which has boxes for all characters
-        key=lambda font: (font.name != "DejaVu Sans", font.style != "normal", font.weight != 400),
-    )
     families, missing = [], {ord(char) for char in text if char.isprintable()}
-    for font in usual:
-        if missing and (found := missing & open_font(font.fname).get_charmap().keys()):
-            families.append(font.name)
+    for font in sorted(manager.ttflist, key=lambda f: (f.name != "DejaVu Sans", f.style != "normal", f.weight != 400)):
+        if missing and "Last" not in font.name:  # which has a box for every character
+            found = missing & open_font(font.fname).get_charmap().keys()
+            families += [font.name] * bool(found)
             missing -= found
-    return families, "".join(map(chr, sorted(missing)))
+    if missing:
+        folder = sys.modules["matplotlib"].get_cachedir()
+        names = "".join(map(chr, sorted(missing)))[:20]
+        warnings.warn(f"no font here has {names!r}: install one, as Noto Sans CJK, and empty {folder}", stacklevel=5)
+    return families
 
 
 class Report:
@@ -9361,14 +9354,14 @@ class Report:
         """Write the results as tables."""
         raise NotImplementedError
 
-    def draw(self, figure, label: Callable[[str], str]) -> None:
-        """Draw the results; `label` writes texts in characters that there are fonts for."""
+    def draw(self, figure) -> None:
+        """Draw the results."""
         raise InputError(f"a {type(self).__name__.lower()} has no picture: write it as HTML")
 
     def text(self, width: int | None = None, colour: bool = False) -> str:
         """Write the tables for a terminal of so many cells, or of its own width, and in colours if it has them."""
         width = width or min(shutil.get_terminal_size().columns, 120)
-        return "\n\n".join([*textwrap.wrap(self.title, width), *(_format_text(t, width) for t in self.tables())])
+        return "\n\n".join([textwrap.fill(self.title, width), *(_format_text(t, width) for t in self.tables())])
 
     def __str__(self) -> str:
         return self.text()
@@ -9399,19 +9392,17 @@ class Report:
         """Draw the picture in a format: png, svg or pdf."""
         make_figure = import_optional("matplotlib.figure").Figure
         cells = (cell for table in self.tables() for row in table.cells for cell in row)
-        families, missing = _choose_fonts("".join(itertools.chain(map(chr, range(32, 127)), "…", cells)))
-        if missing:
-            message = f"no font here has {missing[:20]!r}: the picture shows code points; install one, as Noto Sans CJK"
-            warnings.warn(message, stacklevel=4)
-        codes, out = {ord(char): f"<U+{ord(char):04X}>" for char in missing}, io.BytesIO()
+        families = _choose_fonts("".join(itertools.chain(map(chr, range(32, 127)), "…", cells)))
+        out, options = io.BytesIO(), {"facecolor": "white"}
+        if format == "svg":
+            options = {"facecolor": "none", "metadata": {"Date": None}}
         style = _STYLE | {"font.family": families, "axes.prop_cycle": import_optional("cycler").cycler(color=COLOURS)}
-        is_svg = format == "svg"
-        with sys.modules["matplotlib"].rc_context(style):
+        with sys.modules["matplotlib"].rc_context(style), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # one for each character that is missing
             figure = make_figure(figsize=(7, 3), layout="constrained")  # inches: two columns of a paper
-            self.draw(figure, lambda text: text.translate(codes))
-            options = {"facecolor": "none", "metadata": {"Date": None}} if is_svg else {"facecolor": "white"}
+            self.draw(figure)
             figure.savefig(out, format=format, dpi=200, **options)
-        if not is_svg:
+        if format != "svg":
             return out.getvalue()
         svg = regex.sub(rb"^[\s\S]*?(?=<svg)", b"", out.getvalue()).replace(INK.encode(), b"currentColor")
         return svg.replace(b"<defs>", _SVG_STYLE.encode() + b"<defs>", 1)
@@ -9419,16 +9410,20 @@ class Report:
 
 def _write_ticks(axis, *values: float) -> None:
     """Write the ticks of an axis of numbers as 10, 2k, 3M; of these numbers only, if some are given."""
-
-    def write(value: float, _position: int) -> str:
-        scale, unit = next((pair for pair in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if value >= pair[0]), (1, ""))
-        return f"{value / scale:g}{unit}"
-
     low, high = axis.get_view_interval()
     if values:
         axis.set_ticks([value for value in values if low <= value <= high])
         axis.set_ticks([], minor=True)
-    axis.set_major_formatter(write)
+    axis.set_major_formatter(lambda value, _: re.sub(r"\.0+(?!\d)", "", tqdm.format_sizeof(value)))
+
+
+def _draw_bars(axes, names: Sequence[str], values: Sequence[float], k: int = 0, n: int = 1, **options: str):
+    """Draw bars from the top down, a named one for each value; they are the k-th of n beside each other."""
+    height = 0.8 / n
+    axes.set_yticks(np.arange(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
+    return axes.barh(np.arange(len(names)) + (k + 0.5) * height - 0.4, values, 0.9 * height, **options)
 
 
 # What training learnt, beside its model
@@ -9454,11 +9449,10 @@ def save_learned(folder: str | os.PathLike, training: Training) -> None:
     file.unlink(missing_ok=True)
     if model.kind != "bpe":
         return
-    arrays = {"pairs": learned.pairs, "counts": learned.counts, "n_tokens": learned.n_tokens}
     alphabet = json.dumps([letter.decode("latin-1") for letter in learned.alphabet])
+    arrays = learned._replace(alphabet=alphabet)._asdict()
     with atomic_write(file) as out:
-        about = {"alphabet": alphabet, "n_bytes": training.counted.n_bytes, "model": model.fingerprint}
-        np.savez_compressed(out, **arrays, **about)
+        np.savez_compressed(out, **arrays, n_bytes=training.counted.n_bytes, model=model.fingerprint)
 
 
 def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]:
@@ -9471,13 +9465,13 @@ def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]
     require(file.is_file(), f"{folder}: no {LEARNED_FILE} here: {remedy}")
     try:
         with np.load(file) as saved:
-            alphabet = tuple(letter.encode("latin-1") for letter in json.loads(str(saved["alphabet"])))
-            learned = Learned(saved["pairs"], saved["counts"], saved["n_tokens"], alphabet)
+            learned = Learned(*map(saved.__getitem__, Learned._fields))
+            alphabet = [letter.encode("latin-1") for letter in json.loads(str(learned.alphabet))]
             n_bytes, fingerprint = int(saved["n_bytes"]), str(saved["model"])
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{file}: not what a training saved ({error})") from None
     require(fingerprint == model.fingerprint, f"{file}: of another model than is beside it: remove it, or train again")
-    return learned, n_bytes
+    return learned._replace(alphabet=alphabet), n_bytes
 
 
 # Corpora, each unique word encoded once
@@ -9556,7 +9550,6 @@ def measure(encoded: EncodedWords, ids: Sequence[int]) -> dict[str, float]:
 
     bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding" (2019)
     characters per token     of text
-    compression              bits of text for one bit of ids, if an id takes log2 V bits: what a larger vocabulary earns
     fertility                tokens per word: Rust et al., "How Good is Your Tokenizer?" (2021); a word is a pretoken
     entropy efficiency       Shannon's entropy of p over log2 V
     Rényi efficiency         -log2(sum p**2.5) / 1.5 over log2 V: Zouhar et al., "Tokenization and the Noiseless
@@ -9577,7 +9570,6 @@ def measure(encoded: EncodedWords, ids: Sequence[int]) -> dict[str, float]:
         "tokens": n,
         "bytes per token": encoded.n_bytes / n,
         "characters per token": encoded.n_characters / n,
-        "compression": 8 * encoded.n_bytes / (n * bits),
         "fertility": n / int(encoded.counts.sum()),
         "entropy efficiency": float(-np.dot(p, np.log2(p)) / bits),
         "Rényi efficiency": float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER) / bits),
@@ -9612,9 +9604,9 @@ def _classify(token: bytes) -> tuple[str, str]:
     return kind, "several" if len(scripts) > 1 else "".join(scripts).replace("Cjk", "Han") or "none"
 
 
-# What may stand before and behind a token, so that some text becomes it.
-_BEFORE = (b"", b"a", b"Q", b"1", b".", b" ", b"\n", "é".encode(), "中".encode())
-_BEHIND = (b"", b"a", b"Q", b"1", b".", b" ", "中".encode())
+# What may stand before and behind a token, so that some text becomes it: also parts of characters.
+_BEFORE = (b"", b"a", b"Q", b"1", b".", b" ", b"\n", "é".encode(), "中".encode(), b"\xe8", b"\xec")
+_BEHIND = (b"", b"a", b"Q", b"1", b".", b" ", "中".encode(), b"\x80", b"\xa0", b"\x80\x80", b"\xa0\xa0", b"\xb0\xb0")
 
 
 def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, str]:
@@ -9644,14 +9636,13 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, str]:
 
 def _ids_seen(tokenizer: Tokenizer, texts: Mapping[int, bytes]) -> set[int]:
     """List the ids that are among the tokens of their texts; a text that cannot be encoded has none."""
-    ids = np.array([*texts], np.int64)
     try:
-        encoded, offsets = tokenizer.encode_batch_to_numpy(texts.values(), "none", threads=1)
+        encoded = tokenizer.encode_batch(texts.values(), "none", threads=1)
     except InputError:  # a byte is not in the vocabulary
-        halves = [ids[: len(ids) // 2], ids[len(ids) // 2 :]] if len(ids) > 1 else []
-        return set().union(*(_ids_seen(tokenizer, {id: texts[id] for id in half.tolist()}) for half in halves))
-    owners = np.repeat(ids, np.diff(offsets))
-    return set(owners[encoded == owners].tolist())
+        items, middle = list(texts.items()), len(texts) // 2
+        halves = (items[:middle], items[middle:]) if middle else ()
+        return set().union(*(_ids_seen(tokenizer, dict(half)) for half in halves))
+    return {id for id, ids in zip(texts, encoded, strict=True) if id in ids}
 
 
 class Glitch(NamedTuple):
@@ -9664,11 +9655,6 @@ class Glitch(NamedTuple):
     made: int  # how many pairs became this token when it was merged
     used: int  # how often it is in the corpus; without one, in the text it was trained on
     taken: list[tuple[bytes, int]]  # what later merges made of it, and of how many, the largest first
-
-    @property
-    def destiny(self) -> str:
-        """Write the three largest of those merges, with their shares."""
-        return ", ".join(f"{visible(token)} {100 * n // self.made} %" for token, n in self.taken[:3])
 
 
 def find_glitches(learned: Learned, ids: Mapping[bytes, int], frequencies: np.ndarray | None = None) -> list[Glitch]:
@@ -9698,7 +9684,7 @@ class Inspection(Report):
 
     title: str
     tokens: dict[int, bytes]  # id -> decoded bytes, without special tokens
-    lengths: np.ndarray  # int64[L]            tokens by their number of bytes
+    lengths: dict[int, int]  # number of bytes -> tokens of so many
     kinds: dict[str, int]
     scripts: dict[str, int]
     unreachable: dict[int, str]  # see `unreachable_tokens`
@@ -9707,55 +9693,60 @@ class Inspection(Report):
     glitches: list[Glitch] | None
 
     @property
-    def ranked(self) -> list[int]:
-        """List the ids by their frequencies, the greatest first."""
-        return sorted(self.tokens, key=lambda id: -self.frequencies[id])
-
-    def _shown(self, ids: Iterable[int], values: Mapping[int, str | int]) -> list[tuple[str, str, str | int]]:
-        """Make the rows of a list of tokens, of which each has a value."""
-        return [(str(id), visible(self.tokens[id]), values[id]) for id in itertools.islice(ids, ROWS)]
+    def ranked(self) -> tuple[list[int], np.ndarray]:
+        """List the ids by their frequencies, the greatest first, and the frequencies."""
+        ids = sorted(self.tokens, key=lambda id: -self.frequencies[id])
+        return ids, self.frequencies[ids]
 
     def tables(self) -> list[Table]:
-        found = [Table("Measures", ("measure", "value"), [*self.measures.items()])] if self.measures else []
-        lengths = {str(k): n for k, n in enumerate(self.lengths.tolist())}
-        for name, counts in (("kind", self.kinds), ("script", self.scripts), ("bytes", lengths)):
-            rows = [(key, n, 100 * n / len(self.tokens)) for key, n in counts.items() if n]
+        shown = {id: visible(token) for id, token in self.tokens.items()}
+
+        def list_some(title: str, name: str, values: Mapping[int, str | int]) -> Table:
+            rows = [(str(id), shown[id], value) for id, value in itertools.islice(values.items(), ROWS)]
+            return Table(title, ("id", "token", name), rows)
+
+        found = []
+        for name, counts in (("kind", self.kinds), ("script", self.scripts), ("bytes", self.lengths)):
+            rows = [(str(key), n, round(100 * n / len(shown), 2)) for key, n in counts.items()]
             found.append(Table(f"Tokens by {name}", (name, "tokens", "%"), rows))
-        sizes = {id: len(token) for id, token in self.tokens.items()}
-        longest = sorted(sizes, key=lambda id: (-sizes[id], id))
+        sizes = sorted(((len(token), id) for id, token in self.tokens.items()), key=lambda pair: -pair[0])
+        found.append(list_some("Longest tokens", "bytes", {id: size for size, id in sizes}))
         proved = sum(why == "proved" for why in self.unreachable.values())
         title = f"Tokens that no text can reach: {proved:,} proved, {len(self.unreachable) - proved:,} not found"
-        found.append(Table("Longest tokens", ("id", "token", "bytes"), self._shown(longest, sizes)))
-        found.append(Table(title, ("id", "token", "why"), self._shown(self.unreachable, self.unreachable)))
+        found.append(list_some(title, "why", self.unreachable))
         if self.frequencies is not None:
-            ranked = self.ranked
-            counts = self.frequencies[ranked].tolist()
-            rows = [(k + 1, visible(self.tokens[ranked[k]]), counts[k]) for k in _powers(len(ranked))]
-            title = f"Frequencies: {counts.count(0):,} tokens never occur"
+            ranked, counts = self.ranked
+            rows = [(k + 1, shown[ranked[k]], int(counts[k])) for k in _powers(len(ranked))]
+            title = f"Frequencies: {np.count_nonzero(counts == 0):,} tokens never occur"
             found.append(Table(title, ("rank", "token", "count"), rows))
-        if self.glitches is None:
-            title = f"Glitch tokens: beside this model is no {LEARNED_FILE}, which `train` writes"
-            return [*found, Table(title, (), ())]
-        rows = [(str(g.id), visible(self.tokens[g.id]), g.made, g.used, g.destiny) for g in self.glitches[:ROWS]]
-        header = ("id", "token", "made", "used", "now in")
-        return [*found, Table(f"Candidates for glitch tokens: {len(self.glitches):,}", header, rows)]
+            found.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
+        title, header = f"Glitch tokens: beside this model is no {LEARNED_FILE}, which `train` writes", ()
+        if self.glitches is not None:
+            title, header = (
+                f"Candidates for glitch tokens: {len(self.glitches):,}",
+                ("id", "token", "made", "used", "now in"),
+            )
+        rows = []
+        for id, made, used, taken in (self.glitches or [])[:ROWS]:
+            shares = ", ".join(f"{visible(token)} {100 * n // made} %" for token, n in taken[:3])
+            rows.append((str(id), shown[id], made, used, shares))
+        return [*found, Table(title, header, rows)]
 
-    def draw(self, figure, label: Callable[[str], str]) -> None:
-        left, *others = figure.subplots(1, 1 if self.frequencies is None else 2, squeeze=False)[0]
-        left.bar(np.arange(len(self.lengths)), self.lengths)
-        left.set(xlabel="bytes of a token", ylabel="tokens", xlim=(0, min(len(self.lengths), 25)))
-        _write_ticks(left.yaxis)
-        for axes in others:
-            ranked = self.ranked
-            counts = self.frequencies[ranked]
-            axes.loglog(np.arange(1, len(ranked) + 1), counts)
-            for k in filter(counts.__getitem__, _powers(len(ranked))):
-                note = label(visible(self.tokens[ranked[k]]))
-                axes.annotate(note, (k + 1, counts[k]), (4, 4), textcoords="offset points", fontsize=8)
-            axes.set(xlabel="rank", ylabel="occurrences")
-            axes.set_ylim(bottom=0.7)
-            _write_ticks(axes.xaxis)
-            _write_ticks(axes.yaxis)
+    def draw(self, figure) -> None:
+        axes = figure.subplots()
+        if self.frequencies is None:
+            axes.bar([*self.lengths], [*self.lengths.values()])
+            axes.set(xlabel="bytes of a token", ylabel="tokens", xlim=(0, min(max(self.lengths), 25) + 0.5))
+            return
+        ranked, counts = self.ranked
+        axes.loglog(np.arange(1, len(ranked) + 1), counts)
+        for k in filter(counts.__getitem__, _powers(len(ranked))):
+            note = visible(self.tokens[ranked[k]])
+            axes.annotate(note, (k + 1, counts[k]), (4, 4), textcoords="offset points", fontsize=8)
+        axes.set(xlabel="rank", ylabel="occurrences")
+        axes.set_ylim(bottom=0.7)
+        _write_ticks(axes.xaxis)
+        _write_ticks(axes.yaxis)
 
 
 def _powers(n: int) -> list[int]:
@@ -9797,7 +9788,7 @@ def inspect_model(
     return Inspection(
         f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, {model.kind}",
         tokens,
-        np.bincount(np.fromiter(map(len, tokens.values()), np.int64, len(tokens))),
+        dict(sorted(Counter(map(len, tokens.values())).items())),
         dict(kinds.most_common()),
         dict(scripts.most_common()),
         unreachable_tokens(tokenizer),
@@ -9834,11 +9825,11 @@ class Curve(Report):
             found.append(Table(name, ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save"), rows))
         return found
 
-    def draw(self, figure, label: Callable[[str], str]) -> None:
+    def draw(self, figure) -> None:
         left, right = figure.subplots(1, 2)
         for name, sizes in self.sizes.items():
             saved = self.saved_by_next(name)
-            left.plot(sizes, self.n_bytes[name] / self.n_tokens[name], label=label(name))
+            left.plot(sizes, self.n_bytes[name] / self.n_tokens[name], label=name)
             right.plot(sizes[: len(saved)], 100 * saved)
         left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
         right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
@@ -9914,13 +9905,10 @@ class Comparison(Report):
             Table(told, ("word", "count", *numbers), words),
         ]
 
-    def draw(self, figure, label: Callable[[str], str]) -> None:
-        axes, places, height = figure.subplots(), np.arange(len(self.corpora)), 0.8 / len(self.models)
+    def draw(self, figure) -> None:
+        axes = figure.subplots()
         for k, (name, rates) in enumerate(zip(self.models, self.bytes_per_token, strict=True)):
-            axes.barh(places + (k + 0.5) * height - 0.4, rates, 0.9 * height, label=label(name))
-        axes.set_yticks(places, [label(corpus) for corpus in self.corpora])
-        axes.invert_yaxis()
-        axes.grid(visible=False, axis="y")
+            _draw_bars(axes, self.corpora, rates, k, len(self.models), label=name)
         axes.set(xlabel="bytes per token")
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
@@ -10049,18 +10037,15 @@ class Job(NamedTuple):
 
 def _train_here(job: Job) -> Iterable[bytes]:
     source = job.source
-    options = {"pattern": source.pattern.source, "text_field": source.text_field, "tie_break": "ids"}
-    training = train(source.files, job.size + len(source.special_tokens), source.special_tokens, **options)
-    return itertools.islice(training.learned.tokens, 256, None)
+    words = count(source).words
+    return itertools.islice(learn(words, job.size, tie_break="ids").tokens, 256, None)
 
 
 def _train_tokenizers(job: Job) -> Iterable[bytes]:
-    package, pattern = import_optional("tokenizers"), job.source.pattern
+    package = import_optional("tokenizers")
     tokenizer, parts = package.Tokenizer(package.models.BPE()), package.pre_tokenizers
-    steps = [parts.ByteLevel(add_prefix_space=False, use_regex=pattern.name == "gpt2")]  # whose regex it has built in
-    if pattern.name != "gpt2":
-        steps.insert(0, parts.Split(package.Regex(pattern.source), "isolated"))
-    tokenizer.pre_tokenizer = parts.Sequence(steps)
+    split = parts.Split(package.Regex(job.source.pattern.source), "isolated")
+    tokenizer.pre_tokenizer = parts.Sequence([split, parts.ByteLevel(add_prefix_space=False, use_regex=False)])
     letters = parts.ByteLevel.alphabet()
     trainer = package.trainers.BpeTrainer(vocab_size=job.size, show_progress=False, initial_alphabet=letters)
     tokenizer.train_from_iterator(job.texts, trainer)
@@ -10139,14 +10124,13 @@ class Run(NamedTuple):
     """What one tool did in a process of its own."""
 
     tool: str
-    job: str  # "train" or "encode"
     seconds: list[float]  # of the first time; and encoding, of the second
     n_bytes: int  # of text
-    result: object  # tokens in the order of the merges; or the number of ids, and their hash
+    result: list  # tokens in the order of the merges; or ids
     verdict: str = ""  # "same" as bpe_numba, or how it differs, or what went wrong
 
 
-def _run_here(name: str, tool: str, job: Job) -> Run:
+def _run_here(work: Callable, tool: str, job: Job) -> Run:
     """Do a job in this process, which is not needed for anything else, and take the time."""
     multiprocessing.set_start_method(None, force=True)  # of workers: "spawn" is inherited, and takes seconds
     for descriptor in (1, 2):  # some peers write what nobody has asked for
@@ -10156,40 +10140,32 @@ def _run_here(name: str, tool: str, job: Job) -> Run:
     if job.tokenizer:
         documents = documents[: 1 + int(np.searchsorted(np.cumsum(list(map(len, documents))), ENCODED_BYTES))]
     job = job._replace(documents=documents, texts=[text.decode("utf-8", "replace") for text in documents])
-    if tool == "bpe_numba":
-        compile_counting(job.source.pattern)
-        train_bpe_from_counts({b"aa": 1}, 257, tie_break="ids")
-    work = functools.partial(_PEERS[name][tool], job)
-    work, seconds, result = work() if job.tokenizer else work, [], None
+    compile_counting(job.source.pattern)
+    learn(Words.from_counts({b"aa": 1}), 257)
+    work, seconds = work(job) if job.tokenizer else functools.partial(work, job), []
     for _ in range(2 if job.tokenizer else 1):
         start = time.perf_counter()
         result = work()
         seconds.append(time.perf_counter() - start)
-    if job.tokenizer:
-        ids = np.concatenate([np.asarray(part, np.uint32) for part in result])
-        result = len(ids), hashlib.sha256(ids).hexdigest()
-    return Run(tool, name, seconds, sum(map(len, documents)), result if job.tokenizer else list(result))
+    result = np.concatenate([np.asarray(ids) for ids in result]).tolist() if job.tokenizer else list(result)
+    return Run(tool, seconds, sum(map(len, documents)), result)
 
 
-def _run_apart(name: str, tool: str, job: Job) -> Run:
+def _run_apart(*task: object) -> Run:
     """Do a job in a new process, and tell what went wrong, if something did."""
     apart = multiprocessing.get_context("spawn")
     try:
         with ProcessPoolExecutor(1, apart, signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
-            return pool.submit(_run_here, name, tool, job).result()
+            return pool.submit(_run_here, *task).result()
     except Exception as error:
-        return Run(tool, name, [], 0, None, " ".join(str(error).split())[:60] or type(error).__name__)
+        return Run(task[1], [], 0, [], " ".join(str(error).split())[:60] or type(error).__name__)
 
 
 def _judge(run: Run, ours: Run) -> str:
     """Compare what a tool made with what bpe_numba made of the same text."""
-    if run.verdict or run.result == ours.result:
-        return run.verdict or "same"
-    if run.job == "encode":
-        return f"differs: {run.result[0]:,} ids, not {ours.result[0]:,}"
-    n = sum(1 for _ in itertools.takewhile(bool, map(bytes.__eq__, run.result, ours.result)))
-    common = len({*run.result} & {*ours.result}) / max(len(ours.result), 1)
-    return f"{100 * common:.1f} % alike; differs from merge {n:,}"
+    both = itertools.zip_longest(run.result, ours.result)
+    different = next((f"differs from {k:,} of {len(ours.result):,} on" for k, (a, b) in enumerate(both) if a != b), "")
+    return run.verdict or different or "same"
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -10202,28 +10178,23 @@ class Benchmark(Report):
     runs: dict[str, list[Run]]  # by job; the first is that of bpe_numba
 
     def tables(self) -> list[Table]:
-        found = []
+        found, header = [], ("tool", "seconds", "MB/s", "times ours", "result")
         for name, runs in self.runs.items():
-            ours, rows = runs[0], []
+            rows = []
             for run in runs:
-                times = run.seconds or [math.nan] * len(ours.seconds)
-                rates = [run.n_bytes / seconds / 1e6 for seconds in times]
-                figures = [*(rates if name == "encode" else times + rates), times[0] / ours.seconds[0]]
-                figures = [None if math.isnan(figure) else figure for figure in figures]
-                rows.append((f"{run.tool} {self.versions[run.tool]}", *figures, run.verdict))
-            cores, header = ("one core", "again") if name == "encode" else ("all cores", "MB/s")
-            header = ("tool", "MB/s" if name == "encode" else "seconds", header, "times ours", "result")
-            found.append(Table(f"{name} {ours.n_bytes / 1e6:.1f} MB, {cores}; {self.machine}", header, rows))
+                first = run.seconds[0] if run.seconds else None
+                rates = ", ".join(f"{run.n_bytes / seconds / 1e6:.1f}" for seconds in run.seconds)
+                ratio = first and first / runs[0].seconds[0]
+                rows.append((f"{run.tool} {self.versions[run.tool]}", first, rates, ratio, run.verdict))
+            found.append(Table(f"{name}, {runs[0].n_bytes / 1e6:.1f} MB; {self.machine}", header, rows))
         return found
 
-    def draw(self, figure, label: Callable[[str], str]) -> None:
+    def draw(self, figure) -> None:
         for axes, (name, runs) in zip(figure.subplots(1, 2), self.runs.items(), strict=True):
             done = [run for run in runs if run.seconds]
             rates = [run.n_bytes / run.seconds[0] / 1e6 for run in done]
-            colours = [COLOURS[run.tool == "bpe_numba"] for run in done]
-            axes.bar_label(axes.barh([run.tool for run in done], rates, color=colours), fmt="%.3g", padding=2)
-            axes.invert_yaxis()
-            axes.grid(visible=False, axis="y")
+            bars = _draw_bars(axes, [run.tool for run in done], rates)
+            axes.bar_label(bars, fmt="%.3g", padding=2)
             axes.set(xlabel=f"{name}, MB/s", xmargin=0.15)
 
 
@@ -10266,11 +10237,12 @@ def bench(
     job = Job(Source(training.files, Pattern(pattern), special_tokens, text_field), vocab_size - len(special_tokens))
     peers = filter(importlib.util.find_spec, {*(tools or known)} - {"bpe_numba"})
     versions, runs = {tool: importlib.metadata.version(tool) for tool in peers} | {"bpe_numba": __version__}, {}
-    for name, tokenizer in (("train", None), ("encode", training.tokenizer)):
-        able = [tool for tool in _PEERS[name] if tool in versions]
-        made = [_run_apart(name, tool, job._replace(tokenizer=tokenizer)) for tool in able]
-        require(made[0].seconds, f"bpe_numba could not {name}: {made[0].verdict}")
-        runs[name] = [run._replace(verdict=_judge(run, made[0])) for run in made]
+    for (name, peers), tokenizer in zip(_PEERS.items(), (None, training.tokenizer), strict=True):
+        job = job._replace(tokenizer=tokenizer)
+        runs[name] = [_run_apart(work, tool, job) for tool, work in peers.items() if tool in versions]
+        ours = runs[name][0]
+        require(ours.seconds, f"bpe_numba could not {name}: {ours.verdict}")
+        runs[name] = [run._replace(verdict=_judge(run, ours)) for run in runs[name]]
     title = f"{vocab_size:,} tokens of {training.counted.n_bytes / 1e6:.1f} MB in {len(training.files):,} files"
     return Benchmark(title, _describe_machine(), versions, runs)
 

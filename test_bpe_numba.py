@@ -4356,7 +4356,6 @@ def naive_measures(tokenizer, texts):
         "tokens": len(ids),
         "bytes per token": size / len(ids),
         "characters per token": sum(len(text.decode()) for text in texts) / len(ids),
-        "compression": 8 * size / (len(ids) * math.log2(v)),
         "fertility": len(ids) / len(words),
         "entropy efficiency": -sum(x * math.log2(x) for x in p) / math.log2(v),
         "Rényi efficiency": math.log2(sum(x**2.5 for x in p)) / (1 - 2.5) / math.log2(v),
@@ -4432,7 +4431,6 @@ def test_glitch_candidates_tell_where_their_count_went():
     ids = {token: id for id, token in enumerate(learned.tokens)}
     (glitch,) = bpe.find_glitches(learned, ids)
     assert glitch == (ids[b"ab"], 8002, 2, [(b"abc", 5000), (b"abd", 3000)])
-    assert glitch.destiny == "abc 62 %, abd 37 %"
     assert bpe.find_glitches(learned, ids, np.full(260, 9)) == []
 
 
@@ -4500,7 +4498,7 @@ def test_reports_are_pages_without_a_network(reports, tmp_path):
         page = (tmp_path / "page.html").read_text()
         assert "prefers-color-scheme: dark" in page and report.title in page
         assert not regex.search(r"<(script|link|img|iframe)|@import|url\(http|(src|href)=.http", page)
-        cells = [html.escape(cell) for table in report.tables() for row in table.rows for cell in row]
+        cells = [html.escape(cell) for table in report.tables() for row in table.cells for cell in row if table.rows]
         assert isinstance(report, bpe.View) or all(cell in page for cell in cells)
 
 
@@ -4524,8 +4522,8 @@ def test_markdown_is_the_table(reports):
 
 def test_characters_without_a_font_are_named():
     pytest.importorskip("matplotlib")
-    families, missing = bpe._choose_fonts("abc\U0001fbff\U000e0fff")
-    assert families[0] == "DejaVu Sans" and "a" not in missing and "\U000e0fff" not in missing
+    with pytest.warns(UserWarning, match="no font here has '\U0001fbff': install one"):
+        assert bpe._choose_fonts("abc\U0001fbff\U000e0fff") == ["DejaVu Sans"]
 
 
 def test_peers_do_the_same_work(library):
@@ -4541,10 +4539,12 @@ def test_peers_do_the_same_work(library):
 
 
 def test_a_peer_that_differs_or_fails_is_told():
-    ours = bpe.Run("bpe_numba", "train", [1.0], 9, [b"ab", b"cd", b"ef"])
-    other = ours._replace(tool="x", result=[b"ab", b"ef", b"gh"])
-    assert bpe._judge(other, ours) == "66.7 % alike; differs from merge 1"
-    assert bpe._run_apart("train", "nothing", bpe.Job(bpe.Source([], bpe.Pattern()), 0)).verdict == "'nothing'"
+    ours = bpe.Run("bpe_numba", [1.0], 9, [b"ab", b"cd", b"ef"])
+    for result in ([b"ab", b"ef", b"gh"], [b"ab"], [b"ab", b"ef", b"ef", b"gh"]):
+        assert bpe._judge(ours._replace(result=result), ours) == "differs from 1 of 3 on"
+    assert bpe._judge(ours, ours) == "same"
+    run = bpe._run_apart(bpe._encode_tiktoken, "tiktoken", bpe.Job(bpe.Source([], bpe.Pattern()), 0))
+    assert run.verdict == "'NoneType' object has no attribute 'to_tiktoken'" and not run.seconds
     with pytest.raises(bpe.InputError, match="no peer is named"):
         bpe.bench(tools=["nothing"])
 
