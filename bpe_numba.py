@@ -43,6 +43,7 @@ The way of the data, which is the order of the sections
     Tokenizer       text -> ids -> text
     Token files     files of text -> files of token ids, by many workers, and back
     Training        files -> a tokenizer, in one call
+    Research        tokenizers, corpora, what training learnt -> reports: tables, pictures, pages
     Command line
 """
 
@@ -58,19 +59,25 @@ import functools
 import glob
 import gzip
 import hashlib
-import importlib
+import html
+import importlib.metadata
+import importlib.util
 import inspect
+import io
 import itertools
 import json
 import multiprocessing
 import os
 import pickle
+import platform
 import re
 import shlex
+import shutil
 import signal
 import sys
 import sysconfig
 import tempfile
+import textwrap
 import threading
 import time
 import unicodedata
@@ -8682,11 +8689,1067 @@ def train_bpe_from_counts(
     return vocab, pairs
 
 
+# ─── Research ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Tokenizer, Words, Learned -> reports: dataclasses of plain arrays, whose string is their tables. A corpus is counted
+# first, and each unique word is encoded once, by the model without its normalizer and pattern: its tokens count as
+# often as the word was seen.
+
+
+class Table(NamedTuple):
+    """A table of a report, of strings and numbers; numbers stand on the right, and None is left empty."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str | float | None]]
+
+    @property
+    def cells(self) -> list[list[str]]:
+        """Write the header and the rows as strings: whole numbers whole, others with four digits."""
+
+        def write(value: str | float | None) -> str:
+            if value is None or isinstance(value, str):
+                return value or ""
+            return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+
+        return [[*self.header], *(list(map(write, row)) for row in self.rows)]
+
+    @property
+    def on_right(self) -> list[bool]:
+        """Tell which columns are numbers."""
+        return [not any(isinstance(value, str) for value in column) for column in zip(*self.rows, strict=True)]
+
+
+NARROWEST_COLUMN = 10  # cells that a narrow terminal leaves to a column of text
+_SEEN = str.maketrans({" ": "␣", "\n": "↵", "\t": "→"})
+
+
+def visible(token: bytes) -> str:
+    r"""Write a token so that its spaces are seen, and control characters and what is not UTF-8 do no harm.
+
+    >>> print(visible("é one\n".encode()), visible(b"\xe4\xb8"), visible(b"\x1b"), visible("\u202e".encode()))
+    é␣one↵ <E4><B8> <1B> <U+202E>
+    """
+    text = token.decode("utf-8", "surrogateescape").translate(_SEEN)
+    if not text.isprintable():  # a byte that is not UTF-8 is a surrogate, whose lower half it is
+        codes = ((c, ord(c) & 0xFF if c < "\x80" or "\udc80" <= c <= "\udcff" else ord(c)) for c in text)
+        text = "".join(c if c.isprintable() else f"<{n:02X}>" if n < 256 else f"<U+{n:04X}>" for c, n in codes)
+    is_mark = unicodedata.category(text[:1] or " ") == "Mn"  # which would else be drawn over what is before it
+    return "◌" * is_mark + text
+
+
+def _cell_width(text: str) -> int:
+    """Count the cells of a terminal that a text takes: two for a wide character, none for one that combines."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+
+
+def _fit(text: str, width: int, on_right: bool = False) -> str:
+    """Bring a text to a width: shortened, or filled up with spaces."""
+    if (gap := width - _cell_width(text)) < 0:
+        while _cell_width(text) >= width:
+            text = text[:-1]
+        return _fit(text + "…", width)
+    return " " * gap + text if on_right else text + " " * gap
+
+
+def _format_text(table: Table, width: int) -> str:
+    """Write a table for a terminal: long texts are shortened; where that is not enough, each cell has its own line."""
+    lines, (header, *rows) = textwrap.wrap(table.title, width), table.cells
+    if not rows:
+        return "\n".join(lines)
+    sizes = [max(map(_cell_width, cells)) for cells in zip(header, *rows, strict=True)]
+    gaps = 2 * len(sizes) - 2
+    texts = [k for k, on_right in enumerate(table.on_right) if not on_right]
+    while sum(sizes) + gaps > width and max((sizes[k] for k in texts), default=0) > NARROWEST_COLUMN:
+        sizes[max(texts, key=sizes.__getitem__)] -= 1
+    if sum(sizes) + gaps > width:
+        named = (f"{name}: {cell}" for row in rows for name, cell in zip(header, row, strict=True))
+        return "\n".join([*lines, *(_fit(line, width).rstrip() for line in named)])
+    for row in (header, *rows):
+        lines.append("  ".join(map(_fit, row, sizes, table.on_right)).rstrip())
+    return "\n".join(lines)
+
+
+def _format_markdown(table: Table) -> str:
+    """Write a table as Markdown."""
+    header, *rows = ([cell.replace("|", "\\|") for cell in row] for row in table.cells)
+    rules = ["---:" if on_right else "---" for on_right in table.on_right]
+    lines = [f"| {' | '.join(row)} |" for row in (header, rules, *rows) if rows]
+    return f"{table.title}\n\n" + "\n".join(lines)
+
+
+def _format_html(table: Table) -> str:
+    """Write a table as HTML."""
+    rows = ("<tr><td>" + "<td>".join(map(html.escape, row)) for row in table.cells if table.rows)
+    return "\n".join([f"<h2>{html.escape(table.title)}</h2>", "<div><table>", *rows, "</table></div>"])
+
+
+# Pictures are drawn in this ink, which in SVG becomes the colour of the text around, and in colours for any ground.
+INK, PAPER = "#24292f", "#e8eaed"
+COLOURS = ("#2f8fd8", "#e07b39", "#2ea37c", "#c35fa6", "#b5952a", "#7d7ad1", "#d2555a", "#7b8794")
+_STYLE = dict.fromkeys(("text.color", "xtick.color", "ytick.color", "axes.labelcolor", "axes.edgecolor"), INK) | {
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.3,
+    "font.size": 9,
+    "legend.frameon": False,
+    "text.parse_math": False,  # tokens hold dollar signs
+    "svg.hashsalt": "bpe_numba",
+}
+_SVG_STYLE = f"<style>svg{{color:{INK}}}@media(prefers-color-scheme:dark){{svg{{color:{PAPER}}}}}</style>"
+_PAGE = f"""<!DOCTYPE html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>TITLE</title>
+<style>
+:root {{ color-scheme: light dark }}
+body {{ font: 15px/1.5 system-ui, sans-serif; color: {INK}; max-width: 60em; margin: 2em auto; padding: 0 1em }}
+h1, h2 {{ font-size: 1.1em }}  div {{ overflow-x: auto }}  svg {{ max-width: 100%; height: auto }}
+table {{ border-collapse: collapse; font-size: .9em }}
+td {{ padding: .15em .7em; border-bottom: 1px solid #8884 }}
+td + td {{ text-align: right }}  tr:first-child {{ font-weight: bold }}
+.tokens {{ line-height: 3; overflow-wrap: anywhere }}
+.tokens b {{ font: 15px ui-monospace, monospace; color: {INK}; padding: .2em 1px; position: relative }}
+.tokens b {{ display: inline-block; min-width: 2.3em; line-height: 1.2 }}
+.tokens i {{ font: 9px sans-serif; position: absolute; left: 1px; top: 2.3em; color: #888 }}
+@media (prefers-color-scheme: dark) {{ body {{ color: {PAPER}; background: #16191d }} }}
+</style>
+<h1>TITLE</h1>
+"""
+
+
+def _choose_fonts(text: str) -> list[str]:
+    """Choose installed fonts that together have the characters of a text; warn of those that none has."""
+    manager = import_optional("matplotlib.font_manager").fontManager
+    open_font = import_optional("matplotlib.ft2font").FT2Font
+    families, missing = [], {ord(char) for char in text if char.isprintable()}
+    for font in sorted(manager.ttflist, key=lambda f: (f.name != "DejaVu Sans", f.style != "normal", f.weight != 400)):
+        if missing and "Last" not in font.name:  # which has a box for every character
+            found = missing & open_font(font.fname).get_charmap().keys()
+            families += [font.name] * bool(found)
+            missing -= found
+    if missing:
+        folder = sys.modules["matplotlib"].get_cachedir()
+        names = "".join(map(chr, sorted(missing)))[:20]
+        warnings.warn(f"no font here has {names!r}: install one, as Noto Sans CJK, and empty {folder}", stacklevel=5)
+    return families
+
+
+class Report:
+    """What research returns: a dataclass of plain arrays, which as a string is its tables.
+
+    It prints itself for the terminal at hand, or for `text(width)`. A picture needs matplotlib: on white in .png and
+    .pdf; in .svg and HTML its text is light where the reader's page is dark.
+    """
+
+    title: str
+
+    def tables(self) -> list[Table]:
+        """Write the results as tables."""
+        raise NotImplementedError
+
+    def draw(self, figure) -> None:
+        """Draw the results."""
+        raise InputError(f"a {type(self).__name__.lower()} has no picture: write it as HTML")
+
+    def text(self, width: int | None = None, colour: bool = False) -> str:
+        """Write the tables for a terminal of so many cells, or of its own width, and in colours if it has them."""
+        width = width or min(shutil.get_terminal_size().columns, 120)
+        return "\n\n".join([textwrap.fill(self.title, width), *(_format_text(t, width) for t in self.tables())])
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def markdown(self) -> str:
+        """Write the tables as Markdown."""
+        return "\n\n".join([self.title, *map(_format_markdown, self.tables())])
+
+    def html_body(self) -> str:
+        """Write what stands below the title of the page."""
+        return "\n".join([self.picture("svg").decode(), *map(_format_html, self.tables())])
+
+    def html(self, path: str | os.PathLike) -> None:
+        """Write a page that needs no other file, with picture and tables, light or dark as its reader has it."""
+        page = _PAGE.replace("TITLE", html.escape(self.title)) + self.html_body() + "\n</html>\n"
+        with atomic_write(Path(path)) as file:
+            file.write(page.encode("utf-8", "replace"))
+
+    def plot(self, path: str | os.PathLike) -> None:
+        """Draw the picture to a .png, .svg or .pdf file."""
+        suffix = Path(path).suffix
+        require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
+        picture = self.picture(suffix[1:])
+        with atomic_write(Path(path)) as file:
+            file.write(picture)
+
+    def picture(self, format: str) -> bytes:
+        """Draw the picture in a format: png, svg or pdf."""
+        make_figure = import_optional("matplotlib.figure").Figure
+        cells = (cell for table in self.tables() for row in table.cells for cell in row)
+        families = _choose_fonts("".join(itertools.chain(map(chr, range(32, 127)), "…", cells)))
+        out, options = io.BytesIO(), {"facecolor": "white"}
+        if format == "svg":
+            options = {"facecolor": "none", "metadata": {"Date": None}}
+        style = _STYLE | {"font.family": families, "axes.prop_cycle": import_optional("cycler").cycler(color=COLOURS)}
+        with sys.modules["matplotlib"].rc_context(style), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # one for each character that is missing
+            figure = make_figure(figsize=(7, 3), layout="constrained")  # inches: two columns of a paper
+            self.draw(figure)
+            figure.savefig(out, format=format, dpi=200, **options)
+        if format != "svg":
+            return out.getvalue()
+        svg = regex.sub(rb"^[\s\S]*?(?=<svg)", b"", out.getvalue()).replace(INK.encode(), b"currentColor")
+        return svg.replace(b"<defs>", _SVG_STYLE.encode() + b"<defs>", 1)
+
+
+def _write_ticks(axis, *values: float) -> None:
+    """Write the ticks of an axis of numbers as 10, 2k, 3M; of these numbers only, if some are given."""
+    low, high = axis.get_view_interval()
+    if values:
+        axis.set_ticks([value for value in values if low <= value <= high])
+        axis.set_ticks([], minor=True)
+    axis.set_major_formatter(lambda value, _: re.sub(r"\.0+(?!\d)", "", tqdm.format_sizeof(value)))
+
+
+def _draw_bars(axes, names: Sequence[str], values: Sequence[float], k: int = 0, n: int = 1, **options: str):
+    """Draw bars from the top down, a named one for each value; they are the k-th of n beside each other."""
+    height = 0.8 / n
+    axes.set_yticks(np.arange(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
+    return axes.barh(np.arange(len(names)) + (k + 0.5) * height - 0.4, values, 0.9 * height, **options)
+
+
+# What training learnt, beside its model
+
+LEARNED_FILE = "training.npz"
+
+
+def save_learned(folder: str | os.PathLike, training: Training) -> None:
+    """Write what training learnt beside its model: the merges with their counts, and the bytes of its corpus.
+
+    What was learnt by another training is removed. Only a BPE makes the tokens that its merges have counted.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a.txt")
+    ...     _ = path.write_text("aaab aaab")
+    ...     training = train(path, 258)
+    ...     save_learned(folder, training)
+    ...     learned, n_bytes = load_learned(folder, training.tokenizer.model)
+    >>> learned.counts.tolist(), learned.n_tokens.tolist(), n_bytes
+    ([4, 2], [9, 7, 5], 9)
+    """
+    file, learned, model = Path(folder, LEARNED_FILE), training.learned, training.tokenizer.model
+    file.unlink(missing_ok=True)
+    if model.kind != "bpe":
+        return
+    alphabet = json.dumps([letter.decode("latin-1") for letter in learned.alphabet])
+    arrays = learned._replace(alphabet=alphabet)._asdict()
+    with atomic_write(file) as out:
+        np.savez_compressed(out, **arrays, n_bytes=training.counted.n_bytes, model=model.fingerprint)
+
+
+def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]:
+    """Read what training learnt from the folder of its model, and the bytes of its corpus.
+
+    Raises InputError if there is nothing, or if it is of another model.
+    """
+    file = Path(folder, LEARNED_FILE)
+    remedy = "only a BPE that `train` wrote has its merge counts; train one on the same text"
+    require(file.is_file(), f"{folder}: no {LEARNED_FILE} here: {remedy}")
+    try:
+        with np.load(file) as saved:
+            learned = Learned(*map(saved.__getitem__, Learned._fields))
+            alphabet = [letter.encode("latin-1") for letter in json.loads(str(learned.alphabet))]
+            n_bytes, fingerprint = int(saved["n_bytes"]), str(saved["model"])
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{file}: not what a training saved ({error})") from None
+    require(fingerprint == model.fingerprint, f"{file}: of another model than is beside it: remove it, or train again")
+    return learned._replace(alphabet=alphabet), n_bytes
+
+
+# Corpora, each unique word encoded once
+
+
+class EncodedWords(NamedTuple):
+    """The unique words of a corpus, encoded: word w became ids[offsets[w] : offsets[w + 1]], counts[w] times."""
+
+    words: list[bytes]
+    counts: np.ndarray  # int64[W]
+    ids: np.ndarray  # uint32[N]
+    offsets: np.ndarray  # int64[W + 1]
+    n_bytes: int  # of text, without special tokens
+    n_characters: int
+
+    @property
+    def n_tokens(self) -> int:
+        """Count the tokens of the corpus."""
+        return int(np.dot(np.diff(self.offsets), self.counts))
+
+    def frequencies(self, n_ids: int) -> np.ndarray:
+        """Count how often each id occurs in the corpus, int64[n_ids]."""
+        weights = np.repeat(self.counts, np.diff(self.offsets))  # float64 adds them exactly, below 2**53
+        return np.bincount(self.ids, weights, n_ids).astype(np.int64)
+
+
+def _documents(source: Source) -> Iterator[list[bytes]]:
+    """Read texts, each cut at special tokens."""
+    special = re.compile("|".join(map(re.escape, source.special_tokens)).encode() or b"(?!)")  # which matches nowhere
+    for block in source.blocks():
+        yield from map(special.split, source.texts(block))
+
+
+def _word_encoder(tokenizer: Tokenizer) -> Tokenizer:
+    """Make a tokenizer that encodes words that were normalized and cut already."""
+    return Tokenizer.from_model(dataclasses.replace(tokenizer.model, pattern="none", normalizer=()))
+
+
+def encode_corpus(
+    tokenizer: Tokenizer, inputs: object, *, text_field: str | None = None, engine: Engine | None = None
+) -> EncodedWords:
+    """Count the words of a corpus, and encode each once; raises InputError if it has none.
+
+    inputs      files, folders or globs
+    text_field  where a line of a .jsonl file has its text; "text" if not given
+    engine      how many processes scan
+
+    The files are read twice: their words are not all of their text where a normalizer or the pattern changes it.
+
+    >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)} | {256: b"ab"}, [(b"a", b"b")])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.txt").write_text("ab\\nab\\nabc")
+    ...     encoded = encode_corpus(tokenizer, folder)
+    >>> encoded.n_tokens, encoded.frequencies(257)[[97, 99, 256]].tolist(), encoded.n_bytes
+    (6, [0, 1, 3], 9)
+    """
+    source = tokenizer.source(inputs, "all", text_field)
+    require(STANDARD_STREAM not in source.files, "standard input is read once only, a corpus twice: name a file")
+    words = count(source, engine).words
+    require(len(words.counts), f"no text to look at in {', '.join(map(str, source.files[:3]))}")
+    data = words.symbols.astype(np.uint8).tobytes()
+    texts = [data[start:stop] for start, stop in itertools.pairwise(words.offsets.tolist())]
+    ids, offsets = _word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
+    plain = (np.frombuffer(b"".join(parts), np.int8) for parts in _documents(source))
+    sizes = [(len(text), np.count_nonzero(text >= -64)) for text in plain]  # less: a byte that continues a character
+    return EncodedWords(texts, words.counts, ids, offsets, *np.sum(sizes, 0, int).tolist())
+
+
+RENYI_ORDER = 2.5  # for which Zouhar et al. found the best agreement with BLEU
+
+
+def measure(encoded: EncodedWords, ids: Sequence[int]) -> dict[str, float]:
+    """Compute the usual measures of a tokenizer on a corpus; `ids` are those that text may become, V of them.
+
+    With p the relative frequencies of the ids:
+
+    bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding" (2019)
+    characters per token     of text
+    fertility                tokens per word: Rust et al., "How Good is Your Tokenizer?" (2021); a word is a pretoken
+    entropy efficiency       Shannon's entropy of p over log2 V
+    Rényi efficiency         -log2(sum p**2.5) / 1.5 over log2 V: Zouhar et al., "Tokenization and the Noiseless
+                             Channel" (2023)
+    vocabulary utilisation   the share of ids that occur
+    Gini                     of the frequencies of all ids: 0 if all are equal, 1 if one has all (Gini 1912)
+
+    >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), np.array([1, 1, 0]), np.array([0, 1, 3]), 12, 12)
+    >>> found = measure(encoded, range(2))
+    >>> found["tokens"], round(found["bytes per token"], 3), found["fertility"], round(found["Gini"], 3)
+    (7, 1.714, 1.4, 0.214)
+    """
+    frequencies = np.sort(encoded.frequencies(max(ids) + 1)[list(ids)])
+    n, v = encoded.n_tokens, len(ids)
+    p = frequencies[frequencies > 0] / n
+    bits = np.log2(max(v, 2))
+    return {
+        "tokens": n,
+        "bytes per token": encoded.n_bytes / n,
+        "characters per token": encoded.n_characters / n,
+        "fertility": n / int(encoded.counts.sum()),
+        "entropy efficiency": float(-np.dot(p, np.log2(p)) / bits),
+        "Rényi efficiency": float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER) / bits),
+        "vocabulary utilisation": len(p) / v,
+        "Gini": float(2 * np.dot(np.arange(1, v + 1), frequencies) / (v * n) - (v + 1) / v),
+    }
+
+
+# inspect
+
+# Kinds of tokens, the first that matches all of one.
+KINDS_OF_TOKENS = {
+    "white space": r"\s+",
+    "word behind a space": r" [\p{L}\p{M}]+",
+    "letters": r"[\p{L}\p{M}'’]+",
+    "digits": r" ?\p{N}+",
+    "punctuation, symbols": r"\s*[^\s\p{L}\p{N}]+\s*",
+    "mixed": r"[\s\S]+",
+}
+RARE = 1000  # a token is hardly ever used if it was made of so many times more pairs than are left of it
+ROWS = 12  # of a list in a table
+
+
+def _classify(token: bytes) -> tuple[str, str]:
+    """Find the kind and the script of a token: the first word of the names of its letters."""
+    try:
+        text = token.decode()
+    except UnicodeDecodeError:
+        return ("byte" if len(token) == 1 else "parts of characters"), "none"
+    kind = next(kind for kind, source in KINDS_OF_TOKENS.items() if regex.fullmatch(source, text))
+    scripts = {unicodedata.name(char, "other").partition(" ")[0].capitalize() for char in text if char.isalpha()}
+    return kind, "several" if len(scripts) > 1 else "".join(scripts).replace("Cjk", "Han") or "none"
+
+
+# What may stand before and behind a token, so that some text becomes it: also parts of characters.
+_BEFORE = (b"", b"a", b"Q", b"1", b".", b" ", b"\n", "é".encode(), "中".encode(), b"\xe8", b"\xec")
+_BEHIND = (b"", b"a", b"Q", b"1", b".", b" ", "中".encode(), b"\x80", b"\xa0", b"\x80\x80", b"\xa0\xa0", b"\xb0\xb0")
+
+
+def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, str]:
+    """Find the tokens that no text becomes: {id: "proved" or "not found"}.
+
+    Every token is encoded, alone and in contexts. Of those that are not found, some are proved to be unreachable: their
+    bytes as one word become other tokens. What happens to these bytes in a longer word until they are one token is
+    decided by them alone, since each merge that is made in them would have been made in them alone, in the same order;
+    for Unigram, the same holds of best paths. A WordPiece has no such proof: there, what does not begin a word is never
+    a word.
+
+    >>> tokens = [b"a", b"b", b"c", b"ab", b"bc", b"abc", b"bca"]
+    >>> merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc"), (b"bc", b"a")]
+    >>> unreachable_tokens(Tokenizer(dict(enumerate(tokens)), merges))
+    {5: 'proved'}
+    """
+    model = tokenizer.model
+    texts, left = decoded_tokens(model.vocab, model.decoder)[0], {*model.ordinary}
+    for before, behind in itertools.product(_BEFORE, _BEHIND):
+        left -= _ids_seen(tokenizer, {id: before + texts[id] + behind for id in left})
+    proved = set()
+    if left and model.kind != "wordpiece":
+        names = {id: model.vocab[id] for id in left if model.vocab[id].decode("latin-1") not in BYTE_TOKENS}
+        proved = names.keys() - _ids_seen(_word_encoder(tokenizer), names)
+    return {id: "proved" if id in proved else "not found" for id in sorted(left)}
+
+
+def _ids_seen(tokenizer: Tokenizer, texts: Mapping[int, bytes]) -> set[int]:
+    """List the ids that are among the tokens of their texts; a text that cannot be encoded has none."""
+    try:
+        encoded = tokenizer.encode_batch(texts.values(), "none", threads=1)
+    except InputError:  # a byte is not in the vocabulary
+        items, middle = list(texts.items()), len(texts) // 2
+        halves = (items[:middle], items[middle:]) if middle else ()
+        return set().union(*(_ids_seen(tokenizer, dict(half)) for half in halves))
+    return {id for id, ids in zip(texts, encoded, strict=True) if id in ids}
+
+
+class Glitch(NamedTuple):
+    """A token that training made of many pairs, and that is hardly ever used: a candidate for a "glitch token".
+
+    Land and Bartolo, "Fishing for Magikarp" (2024), find such tokens in models; here their counts tell where they went.
+    """
+
+    id: int
+    made: int  # how many pairs became this token when it was merged
+    used: int  # how often it is in the corpus; without one, in the text it was trained on
+    taken: list[tuple[bytes, int]]  # what later merges made of it, and of how many, the largest first
+
+
+def find_glitches(learned: Learned, ids: Mapping[bytes, int], frequencies: np.ndarray | None = None) -> list[Glitch]:
+    """List tokens that were made RARE times as often as they are used, or more: those made most often first.
+
+    frequencies  of the ids in a corpus. Without, those in the training text: what a merge takes away from the tokens of
+                 the text is how often it was done, and it takes as many from both of its symbols
+    """
+    made, tokens, a = -np.diff(learned.n_tokens), learned.tokens, len(learned.alphabet)
+    used = np.append(np.zeros(a, np.int64), made)
+    np.subtract.at(used, learned.pairs.ravel(), np.repeat(made, 2))
+    numbers = np.array([ids.get(token, -1) for token in tokens], np.int64)
+    if frequencies is not None:
+        used = frequencies[numbers]
+    is_rare = (numbers[a:] >= 0) & (used[a:] * RARE <= made)
+    taken: dict[int, Counter[bytes]] = {a + k: Counter() for k in np.flatnonzero(is_rare).tolist()}
+    for k, pair in enumerate(learned.pairs.tolist()):
+        for symbol in taken.keys() & pair:
+            taken[symbol][tokens[a + k]] += int(made[k]) * pair.count(symbol)
+    rare = sorted(taken, key=lambda symbol: -made[symbol - a])
+    return [Glitch(int(numbers[k]), int(made[k - a]), int(used[k]), taken[k].most_common()) for k in rare]
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Inspection(Report):
+    """What a vocabulary is made of, and what a corpus uses of it. See `inspect_model`."""
+
+    title: str
+    tokens: dict[int, bytes]  # id -> decoded bytes, without special tokens
+    lengths: dict[int, int]  # number of bytes -> tokens of so many
+    kinds: dict[str, int]
+    scripts: dict[str, int]
+    unreachable: dict[int, str]  # see `unreachable_tokens`
+    measures: dict[str, float]  # see `measure`; without a corpus, there are none
+    frequencies: np.ndarray | None  # int64    of each id in the corpus
+    glitches: list[Glitch] | None
+
+    @property
+    def ranked(self) -> tuple[list[int], np.ndarray]:
+        """List the ids by their frequencies, the greatest first, and the frequencies."""
+        ids = sorted(self.tokens, key=lambda id: -self.frequencies[id])
+        return ids, self.frequencies[ids]
+
+    def tables(self) -> list[Table]:
+        shown = {id: visible(token) for id, token in self.tokens.items()}
+
+        def list_some(title: str, name: str, values: Mapping[int, str | int]) -> Table:
+            rows = [(str(id), shown[id], value) for id, value in itertools.islice(values.items(), ROWS)]
+            return Table(title, ("id", "token", name), rows)
+
+        found = []
+        for name, counts in (("kind", self.kinds), ("script", self.scripts), ("bytes", self.lengths)):
+            rows = [(str(key), n, round(100 * n / len(shown), 2)) for key, n in counts.items()]
+            found.append(Table(f"Tokens by {name}", (name, "tokens", "%"), rows))
+        sizes = sorted(((len(token), id) for id, token in self.tokens.items()), key=lambda pair: -pair[0])
+        found.append(list_some("Longest tokens", "bytes", {id: size for size, id in sizes}))
+        proved = sum(why == "proved" for why in self.unreachable.values())
+        title = f"Tokens that no text can reach: {proved:,} proved, {len(self.unreachable) - proved:,} not found"
+        found.append(list_some(title, "why", self.unreachable))
+        if self.frequencies is not None:
+            ranked, counts = self.ranked
+            rows = [(k + 1, shown[ranked[k]], int(counts[k])) for k in _powers(len(ranked))]
+            title = f"Frequencies: {np.count_nonzero(counts == 0):,} tokens never occur"
+            found.append(Table(title, ("rank", "token", "count"), rows))
+            found.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
+        title, header = f"Glitch tokens: beside this model is no {LEARNED_FILE}, which `train` writes", ()
+        if self.glitches is not None:
+            title, header = (
+                f"Candidates for glitch tokens: {len(self.glitches):,}",
+                ("id", "token", "made", "used", "now in"),
+            )
+        rows = []
+        for id, made, used, taken in (self.glitches or [])[:ROWS]:
+            shares = ", ".join(f"{visible(token)} {100 * n // made} %" for token, n in taken[:3])
+            rows.append((str(id), shown[id], made, used, shares))
+        return [*found, Table(title, header, rows)]
+
+    def draw(self, figure) -> None:
+        axes = figure.subplots()
+        if self.frequencies is None:
+            axes.bar([*self.lengths], [*self.lengths.values()])
+            axes.set(xlabel="bytes of a token", ylabel="tokens", xlim=(0, min(max(self.lengths), 25) + 0.5))
+            return
+        ranked, counts = self.ranked
+        axes.loglog(np.arange(1, len(ranked) + 1), counts)
+        for k in filter(counts.__getitem__, _powers(len(ranked))):
+            note = visible(self.tokens[ranked[k]])
+            axes.annotate(note, (k + 1, counts[k]), (4, 4), textcoords="offset points", fontsize=8)
+        axes.set(xlabel="rank", ylabel="occurrences")
+        axes.set_ylim(bottom=0.7)
+        _write_ticks(axes.xaxis)
+        _write_ticks(axes.yaxis)
+
+
+def _powers(n: int) -> list[int]:
+    """List the indices of the ranks 1, 10, 100 … and n."""
+    return sorted({min(10**k, n) - 1 for k in range(len(str(n)) + 1)})
+
+
+def inspect_model(
+    tokenizer: Tokenizer,
+    inputs: object = None,
+    *,
+    learned: Learned | None = None,
+    text_field: str | None = None,
+    engine: Engine | None = None,
+) -> Inspection:
+    """Describe a vocabulary, and what a corpus uses of it.
+
+    inputs      files, folders or globs. None: the vocabulary alone
+    learned     what training learnt, for the candidates for glitch tokens, see `load_learned`
+    text_field  where a line of a .jsonl file has its text; "text" if not given
+    engine      how many processes scan
+
+    >>> tokenizer = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.txt").write_text("low lower low")
+    ...     inspection = inspect_model(tokenizer, folder)
+    >>> inspection.measures["tokens"], inspection.kinds["letters"], inspection.unreachable
+    (5, 57, {})
+    """
+    model = tokenizer.model
+    decoded, ids = decoded_tokens(model.vocab, model.decoder)[1], model.ordinary
+    tokens = {id: decoded[id] for id in ids if decoded[id]}
+    require(tokens, "the model has no token but special ones: there is nothing to inspect")
+    kinds, scripts = (Counter(names) for names in zip(*map(_classify, tokens.values()), strict=True))
+    frequencies, measures = None, {}
+    if inputs is not None:
+        encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
+        frequencies, measures = encoded.frequencies(max(model.vocab) + 1), measure(encoded, ids)
+    return Inspection(
+        f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, {model.kind}",
+        tokens,
+        dict(sorted(Counter(map(len, tokens.values())).items())),
+        dict(kinds.most_common()),
+        dict(scripts.most_common()),
+        unreachable_tokens(tokenizer),
+        measures,
+        frequencies,
+        find_glitches(learned, model.ids, frequencies) if learned else None,
+    )
+
+
+# curve
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Curve(Report):
+    """The tokens of training corpora against the size of the vocabulary, for every size. See `curve`."""
+
+    title: str
+    sizes: dict[str, np.ndarray]  # int64[M + 1]     of the vocabulary, without special tokens, after each merge
+    n_tokens: dict[str, np.ndarray]  # int64[M + 1]  of the corpus with a vocabulary of that size
+    n_bytes: dict[str, int]  # of the corpus
+
+    def saved_by_next(self, name: str, n: int = 1000) -> np.ndarray:
+        """Compute the share of the tokens that n more would save, at each size that has n more; float64[M + 1 - n]."""
+        tokens = self.n_tokens[name]
+        return 1 - tokens[n:] / tokens[: len(tokens) - n]
+
+    def tables(self) -> list[Table]:
+        found = []
+        for name, sizes in self.sizes.items():
+            rates, saved = self.n_bytes[name] / self.n_tokens[name], 100 * self.saved_by_next(name)
+            every = list(itertools.zip_longest(*(a.tolist() for a in (sizes, self.n_tokens[name], rates, saved))))
+            first, last = every[0][0], every[-1][0]
+            rows = [every[size - first] for size in sorted({first, last, 512, *_SIZES}) if first <= size <= last]
+            found.append(Table(name, ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save"), rows))
+        return found
+
+    def draw(self, figure) -> None:
+        left, right = figure.subplots(1, 2)
+        for name, sizes in self.sizes.items():
+            saved = self.saved_by_next(name)
+            left.plot(sizes, self.n_bytes[name] / self.n_tokens[name], label=name)
+            right.plot(sizes[: len(saved)], 100 * saved)
+        left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
+        right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
+        left.legend()
+        _write_ticks(left.xaxis, *_SIZES)
+        _write_ticks(right.xaxis, *_SIZES)
+        _write_ticks(right.yaxis, *(n * 10.0**k for k in range(-4, 2) for n in (1, 2, 5)))
+
+
+_SIZES = (256, *(1000 << k for k in range(15)))  # of vocabularies, that tables and axes show
+
+
+def curve(models: Mapping[str, tuple[Learned, int]]) -> Curve:
+    """Compute the tokens of the training corpus for every size of the vocabulary at once, from the counts of merges.
+
+    models  name -> what `load_learned` returns
+
+    >>> counts = {b"aaab": 3, b"ab": 1}
+    >>> report = curve({"a": (learn(Words.from_counts(counts), 258), 14)})
+    >>> report.sizes["a"].tolist(), report.n_tokens["a"].tolist(), report.saved_by_next("a", 1).round(2).tolist()
+    ([256, 257, 258], [14, 11, 7], [0.21, 0.36])
+    """
+    return Curve(
+        "Tokens of the training corpus by the size of the vocabulary, without special tokens",
+        {name: len(learned.alphabet) + np.arange(len(learned.n_tokens)) for name, (learned, _) in models.items()},
+        {name: learned.n_tokens for name, (learned, _) in models.items()},
+        {name: n_bytes for name, (_, n_bytes) in models.items()},
+    )
+
+
+# compare
+
+COMPARED_WORDS = 10_000  # the most frequent ones
+PROBES = {
+    "digits": "".join(f"{n**2} " for n in range(1000)),
+    "indentation": "".join(f"\n{' ' * 4 * (n % 7)}x" for n in range(100)),
+}
+
+
+class Difference(NamedTuple):
+    """A word that models split differently."""
+
+    word: bytes
+    count: int
+    pieces: list[list[bytes]]  # by model
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Comparison(Report):
+    """Models beside each other on the same corpora. See `compare`."""
+
+    title: str
+    models: list[str]
+    corpora: list[str]
+    bytes_per_token: np.ndarray  # float64[models, corpora]
+    n_shared: np.ndarray  # int64[models, models]    tokens that are in both vocabularies, special tokens apart
+    same: float  # the share of the words, by their occurrences, that all models split alike
+    differences: list[Difference]  # the most frequent first
+
+    def tables(self) -> list[Table]:
+        names = [f"{k} {name}" for k, name in enumerate(self.models, 1)]
+        numbers = [str(k) for k in range(1, len(names) + 1)]
+        rates = [(name, *row) for name, row in zip(names, self.bytes_per_token.tolist(), strict=True)]
+        sizes = np.diag(self.n_shared)
+        shares = (100 * self.n_shared / sizes[:, None]).tolist()
+        shared = [(name, n, *row) for name, n, row in zip(names, sizes.tolist(), shares, strict=True)]
+        some = self.differences[:ROWS]
+        words = [(visible(d.word), d.count, *("|".join(map(visible, p)) for p in d.pieces)) for d in some]
+        told = f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} most frequent, weighted"
+        return [
+            Table("Bytes per token", ("model", *self.corpora), rates),
+            Table("% of the vocabulary that others have", ("model", "tokens", *numbers), shared),
+            Table(told, ("word", "count", *numbers), words),
+        ]
+
+    def draw(self, figure) -> None:
+        axes = figure.subplots()
+        for k, (name, rates) in enumerate(zip(self.models, self.bytes_per_token, strict=True)):
+            _draw_bars(axes, self.corpora, rates, k, len(self.models), label=name)
+        axes.set(xlabel="bytes per token")
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+def compare(
+    tokenizers: Mapping[str, Tokenizer],
+    corpora: Mapping[str, object],
+    *,
+    text_field: str | None = None,
+    engine: Engine | None = None,
+) -> Comparison:
+    """Compare models: bytes per token on each corpus, common tokens, and the words that they split differently.
+
+    tokenizers  name -> Tokenizer
+    corpora     name -> files, folders or globs; square numbers and indented lines are added as two corpora more
+    text_field  where a line of a .jsonl file has its text; "text" if not given
+    engine      how many processes scan
+
+    Words are cut by the pattern of the first model, and each is encoded alone by all.
+
+    >>> small = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 258))
+    >>> large = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.txt").write_text("low lower low")
+    ...     report = compare({"small": small, "large": large}, {"text": folder})
+    >>> report.bytes_per_token[:, 0].round(2).tolist(), report.n_shared.tolist(), report.differences[0].pieces
+    ([1.86, 2.6], [[258, 258], [258, 260]], [[b' ', b'low', b'e', b'r'], [b' ', b'lower']])
+    """
+    require(tokenizers and corpora, "to compare takes a model and a corpus, at least")
+    rates, known, split, counts = [], [], [], Counter()
+    options = {"text_field": text_field, "engine": engine}
+    for number, tokenizer in enumerate(tokenizers.values()):
+        encoded = [encode_corpus(tokenizer, corpus, **options) for corpus in corpora.values()]
+        if number == 0:
+            for corpus in encoded:
+                counts.update(dict(zip(corpus.words, corpus.counts.tolist(), strict=True)))
+            words = counts.most_common(COMPARED_WORDS)
+        probed = [len(text) / len(tokenizer.encode_ordinary(text)) for text in PROBES.values()]
+        rates.append([*(corpus.n_bytes / corpus.n_tokens for corpus in encoded), *probed])
+        tokens = decoded_tokens(tokenizer.vocab, tokenizer.model.decoder)[1]
+        known.append({tokens[id] for id in tokenizer.model.ordinary})
+        batch = tokenizer.encode_batch((word for word, _ in words), "none")
+        split.append([[tokens[id] for id in ids] for ids in batch])
+    found = [Difference(*word, list(pieces)) for word, pieces in zip(words, zip(*split, strict=True), strict=True)]
+    # Without the first piece, since a model may put a space before each text.
+    different = [d for d in found if any(pieces[1:] != d.pieces[0][1:] for pieces in d.pieces)]
+    return Comparison(
+        "Models compared",
+        list(tokenizers),
+        [*corpora, *PROBES],
+        np.array(rates),
+        np.array([[len(a & b) for b in known] for a in known]),
+        1 - sum(d.count for d in different) / sum(d.count for d in found),
+        different,
+    )
+
+
+# view
+
+# The grounds of tokens in turn, on which black is read: in HTML, and of the 256 colours of a terminal.
+GROUNDS = (("#bfdcf5", 153), ("#f6d5bd", 223), ("#c5e8d5", 157), ("#ecd0e6", 225), ("#efe3b0", 229), ("#d5d6f4", 189))
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class View(Report):
+    """A text cut into tokens. See `view`."""
+
+    title: str
+    ids: np.ndarray  # uint32[N]
+    tokens: list[bytes]
+
+    def tables(self) -> list[Table]:
+        rows = [(str(id), visible(token)) for id, token in zip(self.ids, self.tokens, strict=True)]
+        return [Table("Tokens", ("id", "token"), rows)]
+
+    def text(self, width: int | None = None, colour: bool = False) -> str:
+        """Write tokens between bars, and their ids below; with `colour` on grounds of colours that change."""
+        width = width or min(shutil.get_terminal_size().columns, 120)
+        lines, used = [], width
+        for k, (id, shown) in enumerate(self.tables()[0].rows):
+            size = max(min(_cell_width(shown), width - 1), len(id))
+            if used + size >= width:
+                lines += ["", ""]
+                used = 0
+            cell = _fit(shown, size)
+            lines[-2] += f"\x1b[30;48;5;{GROUNDS[k % 6][1]}m{cell}\x1b[0m|" if colour else f"{cell}|"
+            lines[-1] += f"{id:{size + 1}}"
+            used = width if self.tokens[k].endswith(b"\n") else used + size + 1
+        return "\n".join([*map(str.rstrip, lines), self.title])
+
+    def html_body(self) -> str:
+        parts = []
+        for k, (id, shown) in enumerate(self.tables()[0].rows):
+            part = f'<b style="background:{GROUNDS[k % 6][0]}">{html.escape(shown)}<i>{id}</i></b>'
+            parts.append(part + "<br>" * self.tokens[k].endswith(b"\n"))
+        return f'<p class="tokens">{"<wbr>".join(parts)}</p>'
+
+
+def view(tokenizer: Tokenizer, text: str | bytes) -> View:
+    r"""Cut a text into tokens, to be looked at.
+
+    >>> print(view(Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260)), "low lower\n").text(40))
+    low|␣  |lower|↵  |
+    257 220 259   198
+    10 bytes, 4 tokens
+    """
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+    ids = tokenizer.encode_to_numpy(data)
+    first, rest = decoded_tokens(tokenizer.vocab, tokenizer.model.decoder)
+    tokens = [(rest if k else first)[id] for k, id in enumerate(ids.tolist())]
+    return View(f"{len(data):,} bytes, {len(ids):,} tokens", ids, tokens)
+
+
+# bench: each tool works in a process of its own, one after another
+
+
+class Job(NamedTuple):
+    """What tools are to do: train, or encode if there is a tokenizer."""
+
+    source: Source
+    size: int  # of the vocabulary, without special tokens
+    tokenizer: Tokenizer | None = None
+    documents: Sequence[bytes] = ()
+    texts: Sequence[str] = ()  # the same
+
+
+def _train_here(job: Job) -> Iterable[bytes]:
+    source = job.source
+    words = count(source).words
+    return itertools.islice(learn(words, job.size, tie_break="ids").tokens, 256, None)
+
+
+def _train_tokenizers(job: Job) -> Iterable[bytes]:
+    package = import_optional("tokenizers")
+    tokenizer, parts = package.Tokenizer(package.models.BPE()), package.pre_tokenizers
+    split = parts.Split(package.Regex(job.source.pattern.source), "isolated")
+    tokenizer.pre_tokenizer = parts.Sequence([split, parts.ByteLevel(add_prefix_space=False, use_regex=False)])
+    letters = parts.ByteLevel.alphabet()
+    trainer = package.trainers.BpeTrainer(vocab_size=job.size, show_progress=False, initial_alphabet=letters)
+    tokenizer.train_from_iterator(job.texts, trainer)
+    return (left + right for left, right in read_huggingface(json.loads(tokenizer.to_str()), "tokenizers").merges)
+
+
+def _train_gigatoken(job: Job) -> Iterable[bytes]:
+    require(job.source.pattern.name == "gpt2", "trains with GPT-2's pattern only")
+    separator = f"<|{os.urandom(8).hex()}|>"
+    data, learner = separator.encode().join(job.documents), import_optional("gigatoken").gigatoken_rs.train_bpe
+    _, merges = learner(data, job.size + 1, [separator], separator=separator.encode())
+    return itertools.starmap(bytes.__add__, merges)
+
+
+def _train_rustbpe(job: Job) -> Iterable[bytes]:
+    tokenizer = import_optional("rustbpe").Tokenizer()
+    tokenizer.train_from_iterator(iter(job.texts), job.size, pattern=job.source.pattern.source)
+    return (bytes(token) for token, rank in tokenizer.get_mergeable_ranks() if rank >= 256)
+
+
+def _train_bpeasy(job: Job) -> Iterable[bytes]:
+    vocab = import_optional("bpeasy").train_bpe(iter(job.texts), job.source.pattern.source, 128, job.size)
+    return (token for token in sorted(vocab, key=vocab.__getitem__) if len(token) > 1)
+
+
+def _train_sentencepiece(job: Job) -> Iterable[bytes]:
+    package, out = import_optional("sentencepiece"), io.BytesIO()
+    lines = itertools.chain.from_iterable(text.split("\n") for text in job.texts)
+    options = {"model_type": "bpe", "byte_fallback": True, "hard_vocab_limit": False, "num_threads": available_cores()}
+    package.SentencePieceTrainer.train(sentence_iterator=lines, model_writer=out, vocab_size=job.size + 3, **options)
+    model = package.SentencePieceProcessor(model_proto=out.getvalue())
+    pieces = map(model.id_to_piece, range(3 + 256, model.get_piece_size()))
+    return (piece.replace("▁", " ").encode() for piece in pieces if len(piece) > 1)
+
+
+def _encode_here(job: Job) -> Callable:
+    job.tokenizer.compile_kernels()
+    return lambda: [job.tokenizer.encode_texts(job.documents, "none")[0]]
+
+
+def _encode_tokenizers(job: Job) -> Callable:
+    encode = job.tokenizer.to_huggingface().encode_batch_fast
+    return lambda: [encoding.ids for encoding in encode(job.texts, add_special_tokens=False)]
+
+
+def _encode_tiktoken(job: Job) -> Callable:
+    return functools.partial(job.tokenizer.to_tiktoken().encode_ordinary_batch, job.texts, num_threads=1)
+
+
+def _encode_gigatoken(job: Job) -> Callable:
+    definition = write_huggingface(job.tokenizer.model)["tokenizer.json"]
+    encoder = import_optional("gigatoken").Tokenizer.from_json(definition).backend
+    return functools.partial(encoder.encode_batch, job.documents, parallel=False)
+
+
+_PEERS = {
+    "train": {  # returns the merged tokens in their order, which are listed when the time has been taken
+        "bpe_numba": _train_here,
+        "gigatoken": _train_gigatoken,
+        "tokenizers": _train_tokenizers,
+        "rustbpe": _train_rustbpe,
+        "bpeasy": _train_bpeasy,
+        "sentencepiece": _train_sentencepiece,
+    },
+    "encode": {  # returns what is then timed: a function that returns the ids of each document
+        "bpe_numba": _encode_here,
+        "gigatoken": _encode_gigatoken,
+        "tokenizers": _encode_tokenizers,
+        "tiktoken": _encode_tiktoken,
+    },
+}
+ENCODED_BYTES = 20_000_000  # of the corpus, that are encoded: some peers make 3 MB/s
+
+
+class Run(NamedTuple):
+    """What one tool did in a process of its own."""
+
+    tool: str
+    seconds: list[float]  # of the first time; and encoding, of the second
+    n_bytes: int  # of text
+    result: list  # tokens in the order of the merges; or ids
+    verdict: str = ""  # "same" as bpe_numba, or how it differs, or what went wrong
+
+
+def _run_here(work: Callable, tool: str, job: Job) -> Run:
+    """Do a job in this process, which is not needed for anything else, and take the time."""
+    multiprocessing.set_start_method(None, force=True)  # of workers: "spawn" is inherited, and takes seconds
+    for descriptor in (1, 2):  # some peers write what nobody has asked for
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false" if job.tokenizer else "true"
+    documents = list(filter(None, itertools.chain.from_iterable(_documents(job.source))))
+    if job.tokenizer:
+        documents = documents[: 1 + int(np.searchsorted(np.cumsum(list(map(len, documents))), ENCODED_BYTES))]
+    job = job._replace(documents=documents, texts=[text.decode("utf-8", "replace") for text in documents])
+    compile_counting(job.source.pattern)
+    learn(Words.from_counts({b"aa": 1}), 257)
+    work, seconds = work(job) if job.tokenizer else functools.partial(work, job), []
+    for _ in range(2 if job.tokenizer else 1):
+        start = time.perf_counter()
+        result = work()
+        seconds.append(time.perf_counter() - start)
+    result = np.concatenate([np.asarray(ids) for ids in result]).tolist() if job.tokenizer else list(result)
+    return Run(tool, seconds, sum(map(len, documents)), result)
+
+
+def _run_apart(*task: object) -> Run:
+    """Do a job in a new process, and tell what went wrong, if something did."""
+    apart = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(1, apart, signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
+            return pool.submit(_run_here, *task).result()
+    except Exception as error:
+        return Run(task[1], [], 0, [], " ".join(str(error).split())[:60] or type(error).__name__)
+
+
+def _judge(run: Run, ours: Run) -> str:
+    """Compare what a tool made with what bpe_numba made of the same text."""
+    both = itertools.zip_longest(run.result, ours.result)
+    different = next((f"differs from {k:,} of {len(ours.result):,} on" for k, (a, b) in enumerate(both) if a != b), "")
+    return run.verdict or different or "same"
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Benchmark(Report):
+    """Tools beside each other on one text. See `bench`."""
+
+    title: str
+    machine: str
+    versions: dict[str, str]
+    runs: dict[str, list[Run]]  # by job; the first is that of bpe_numba
+
+    def tables(self) -> list[Table]:
+        found, header = [], ("tool", "seconds", "MB/s", "times ours", "result")
+        for name, runs in self.runs.items():
+            rows = []
+            for run in runs:
+                first = run.seconds[0] if run.seconds else None
+                rates = ", ".join(f"{run.n_bytes / seconds / 1e6:.1f}" for seconds in run.seconds)
+                ratio = first and first / runs[0].seconds[0]
+                rows.append((f"{run.tool} {self.versions[run.tool]}", first, rates, ratio, run.verdict))
+            found.append(Table(f"{name}, {runs[0].n_bytes / 1e6:.1f} MB; {self.machine}", header, rows))
+        return found
+
+    def draw(self, figure) -> None:
+        for axes, (name, runs) in zip(figure.subplots(1, 2), self.runs.items(), strict=True):
+            done = [run for run in runs if run.seconds]
+            rates = [run.n_bytes / run.seconds[0] / 1e6 for run in done]
+            bars = _draw_bars(axes, [run.tool for run in done], rates)
+            axes.bar_label(bars, fmt="%.3g", padding=2)
+            axes.set(xlabel=f"{name}, MB/s", xmargin=0.15)
+
+
+def _describe_machine() -> str:
+    """Name the processor, the cores, and the versions below."""
+    name = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        name = next(iter(re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())), name)
+    versions = f"Python {platform.python_version()}, Numba {numba.__version__}"
+    return f"{available_cores()} cores of {name}, {platform.system()}, {versions}"
+
+
+def bench(
+    inputs: object = None,
+    vocab_size: int = 8192,
+    special_tokens: Sequence[str] = (),
+    *,
+    pattern: str = "gpt2",
+    text_field: str | None = None,
+    tools: Sequence[str] = (),
+) -> Benchmark:
+    """Train and encode with every peer that is installed, one after another, each in a process of its own.
+
+    inputs          files, folders or globs. Not given: the sources of Python's standard library
+    vocab_size      tokens in all
+    special_tokens  strings that end documents, and are not learnt from
+    pattern         a name, or a regular expression; some peers have their own
+    text_field      where a line of a .jsonl file has its text; "text" if not given
+    tools           which peers; all that are installed, if not given
+
+    A time of training is that of the call, with the text in memory (here: in files that were just read), and kernels
+    loaded. All encode the first 20 MB with the tokenizer that was trained here, whose ids theirs must equal: with a
+    fresh one, and again. Raises InputError for a tool that is not known.
+    """
+    known = dict.fromkeys(itertools.chain.from_iterable(_PEERS.values()))
+    require(not (unknown := set(tools) - known.keys()), f"no peer is named {unknown}; there are {', '.join(known)}")
+    options = {"pattern": pattern, "text_field": text_field, "tie_break": "ids"}
+    training = train(inputs, vocab_size, special_tokens, **options)
+    special_tokens = check_special_tokens(special_tokens)
+    job = Job(Source(training.files, Pattern(pattern), special_tokens, text_field), vocab_size - len(special_tokens))
+    peers = filter(importlib.util.find_spec, {*(tools or known)} - {"bpe_numba"})
+    versions, runs = {tool: importlib.metadata.version(tool) for tool in peers} | {"bpe_numba": __version__}, {}
+    for (name, peers), tokenizer in zip(_PEERS.items(), (None, training.tokenizer), strict=True):
+        job = job._replace(tokenizer=tokenizer)
+        runs[name] = [_run_apart(work, tool, job) for tool, work in peers.items() if tool in versions]
+        ours = runs[name][0]
+        require(ours.seconds, f"bpe_numba could not {name}: {ours.verdict}")
+        runs[name] = [run._replace(verdict=_judge(run, ours)) for run in runs[name]]
+    title = f"{vocab_size:,} tokens of {training.counted.n_bytes / 1e6:.1f} MB in {len(training.files):,} files"
+    return Benchmark(title, _describe_machine(), versions, runs)
+
+
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 # A command is a function below. Its options are its own keywords, and those with a default of the functions that it
 # calls: their names, types and defaults come from signatures, their help from docstrings, and from nowhere else.
-_PYTHON_ONLY = {"allowed_special", "executor", "progress", "options"}  # --no-special, none, --quiet, none
+# Not options are what others stand for (--no-special, --quiet, --workers), and what only Python has.
+_PYTHON_ONLY = {"allowed_special", "executor", "progress", "options", "learned", "engine"}
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)  # of a docstring: a parameter and what it means
 
 
@@ -8712,6 +9775,7 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     with stage("save", training.seconds):
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
+        save_learned(out, training)
     if options["progress"]:
         print(training)
         names = itertools.chain.from_iterable(format.files for format in FORMATS.values())
@@ -8760,11 +9824,78 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
         print(f"{len(tokenizer):,} tokens, {len(tokenizer.special_tokens)} of them special, written to {out}")
 
 
+def _show(report: Report, *, plot: str | None = None, html: str | None = None, markdown: bool = False) -> None:
+    """Print a report.
+
+    plot      draw its picture to a .png, .svg or .pdf file
+    html      write it as a page, with its picture
+    markdown  print Markdown
+    """
+    for write, path in ((report.plot, plot), (report.html, html)):
+        if path:
+            write(path)
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    print(report.markdown() if markdown else report.text(colour=colour))
+
+
+def _name_all(paths: Sequence[str], load: Callable) -> dict:
+    """Load what paths name, by the last part of each; by the whole path where that is not enough."""
+    names = [path.resolve().stem if path.is_file() else path.resolve().name for path in map(Path, paths)]
+    return {path if names.count(name) > 1 else name: load(path) for name, path in zip(names, paths, strict=True)}
+
+
+def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
+    """Describe a vocabulary, and what a corpus uses of it."""
+    tokenizer, options["engine"] = call_with(_load_model, model, **options), call_with(Engine, **options)
+    if Path(model, LEARNED_FILE).is_file():
+        options["learned"] = load_learned(model, tokenizer.model)[0]
+    call_with(_show, call_with(inspect_model, tokenizer, inputs or None, **options), **options)
+
+
+def _curve_command(models: Sequence[str], **options) -> None:
+    """Compute how many tokens the training text has with each size of the vocabulary.
+
+    models  folders that `train` wrote
+    """
+    learned = _name_all(models, lambda folder: load_learned(folder, load_model(folder)))
+    call_with(_show, curve(learned), **options)
+
+
+def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **options) -> None:
+    """Compare models on corpora.
+
+    models  files or folders, of any format
+    corpus  files, a folder or a glob; not given: the sources of Python's standard library
+    """
+    tokenizers, options["engine"] = _name_all(models, Tokenizer.load), call_with(Engine, **options)
+    corpora = _name_all(corpus, str) or {"standard library": standard_library()}
+    call_with(_show, call_with(compare, tokenizers, corpora, **options), **options)
+
+
+def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
+    """Show a text cut into tokens.
+
+    text  the text; not given: standard input
+    """
+    data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
+    call_with(_show, view(call_with(_load_model, model, **options), data), **options)
+
+
+def _bench_command(inputs: Sequence[str] = (), **options) -> None:
+    """Train and encode beside the peers that are installed."""
+    call_with(_show, call_with(bench, inputs or None, **options), **options)
+
+
 _COMMANDS = {
     "train": (_train_command, train, transformers_config),
     "encode": (_encode_command, _load_model, encode_files),
     "decode": (_decode_command, _load_model, decode_file),
     "convert": (_convert_command, _load_model, transformers_config),
+    "inspect": (_inspect_command, _load_model, inspect_model, Engine, _show),
+    "curve": (_curve_command, _show),
+    "compare": (_compare_command, compare, Engine, _show),
+    "view": (_view_command, _load_model, _show),
+    "bench": (_bench_command, bench, _show),
 }
 
 
@@ -8782,8 +9913,8 @@ def _add_argument(parser: argparse.ArgumentParser, parameter: inspect.Parameter,
     if kind == "bool":
         settings = {"action": "store_true"}
     elif many:
-        flag, text = flag.removesuffix("s"), f"{text}; may be repeated"
-        settings = {"action": "append", "default": [], "metavar": metavar.removesuffix("S")}
+        flag, text = re.sub("(?<!u)s$", "", flag), f"{text}; may be repeated"  # --special-token, but --corpus
+        settings = {"action": "append", "default": [], "metavar": flag.split("-")[-1].upper()}
     elif default is not None and default is not parameter.empty:
         text += f" (default: {default})"
     parser.add_argument(flag, dest=parameter.name, required=default is parameter.empty, help=text, **settings)

@@ -19,11 +19,13 @@ import doctest
 import functools
 import gzip
 import hashlib
+import html
 import importlib.util
 import inspect
 import io
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import pickle
@@ -4316,6 +4318,304 @@ def test_readme_examples_run(tmp_path):
     for block in blocks:
         environment = {**os.environ, "PYTHONPATH": str(Path(MODULE).parent)}
         subprocess.run([sys.executable, "-c", block], cwd=tmp_path, check=True, timeout=300, env=environment)
+
+
+# ─── Research ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="session")
+def some_prose(library):
+    """A tokenizer of 1,500 tokens, what its training learnt, and a text it was trained on."""
+    training = bpe.train(library[:40], 1500, [END], workers=1)
+    return training.tokenizer, training, library[:40]
+
+
+def test_curve_is_the_length_of_the_text_encoded_at_five_sizes(some_prose):
+    _, training, files = some_prose
+    report = bpe.curve({"some_prose": (training.learned, training.counted.n_bytes)})
+    merges = training.learned.merges
+    for size in (256, 300, 511, 900, 256 + len(merges)):
+        vocab = dict(enumerate([*BYTES, *(left + right for left, right in merges[: size - 256])]))
+        tokenizer = bpe.Tokenizer(vocab, merges[: size - 256])
+        k = report.sizes["some_prose"].tolist().index(size)
+        assert report.n_tokens["some_prose"][k] == sum(len(tokenizer.encode(path.read_bytes())) for path in files)
+    n, saved = report.n_tokens["some_prose"], report.saved_by_next("some_prose")
+    assert saved[7] == 1 - n[1007] / n[7] and len(saved) == len(n) - 1000
+
+
+def test_learned_is_saved_and_loaded(some_prose, tmp_path):
+    tokenizer, training, _ = some_prose
+    tokenizer.save(tmp_path)
+    bpe.save_learned(tmp_path, training)
+    learned, n_bytes = bpe.load_learned(tmp_path, bpe.load_model(tmp_path))
+    assert learned.tokens == training.learned.tokens and n_bytes == training.counted.n_bytes
+    assert all(map(np.array_equal, learned[:3], training.learned[:3]))
+
+
+@pytest.mark.parametrize("options", [{"alphabet": "characters"}, {"model": "unigram"}, {"model": "longest"}])
+def test_a_folder_has_what_its_model_learnt_or_nothing(library, tmp_path, options):
+    for kind in ({}, options):
+        training = bpe.train(library[:9], 700, workers=1, **kind)
+        training.tokenizer.save(tmp_path)
+        if kind and (tmp_path / "training.npz").is_file():
+            with pytest.raises(bpe.InputError, match=r"training\.npz: of another model than is beside it"):
+                bpe.load_learned(tmp_path, bpe.load_model(tmp_path))
+        bpe.save_learned(tmp_path, training)
+    assert (tmp_path / "training.npz").is_file() == (training.tokenizer.model.kind == "bpe")
+    if training.tokenizer.model.kind == "bpe":
+        assert bpe.load_learned(tmp_path, bpe.load_model(tmp_path))[0].tokens == training.learned.tokens
+
+
+@pytest.mark.parametrize("data", [b"", b"PK", b"\x93NUMPY"])
+def test_what_is_no_saved_training_is_refused(some_prose, tmp_path, data):
+    model = some_prose[0].model
+    with pytest.raises(bpe.InputError, match=r"no training\.npz here: only a BPE that `train` wrote"):
+        bpe.load_learned(tmp_path, model)
+    (tmp_path / "training.npz").write_bytes(data)
+    with pytest.raises(bpe.InputError, match="not what a training saved"):
+        bpe.load_learned(tmp_path, model)
+
+
+def naive_measures(tokenizer, texts):
+    """Every measure by its definition, from the tokens of the whole text."""
+    words = [word for text in texts for word in naive_split(bpe.PATTERNS["gpt2"], text)]
+    encoded = [tokenizer.encode(word, "none") for word in words]
+    ids = [id for word in encoded for id in word]
+    ordinary = tokenizer.vocab.keys() - tokenizer.special_tokens.values()
+    counts, v = Counter(ids), len(ordinary)
+    p = [n / len(ids) for n in counts.values()]
+    values = [counts[id] for id in ordinary]
+    size = sum(map(len, texts))
+    return {
+        "tokens": len(ids),
+        "bytes per token": size / len(ids),
+        "characters per token": sum(len(text.decode()) for text in texts) / len(ids),
+        "fertility": len(ids) / len(words),
+        "entropy efficiency": -sum(x * math.log2(x) for x in p) / math.log2(v),
+        "Rényi efficiency": math.log2(sum(x**2.5 for x in p)) / (1 - 2.5) / math.log2(v),
+        "vocabulary utilisation": len(counts) / v,
+        "Gini": sum(abs(a - b) for a in values for b in values) / (2 * v * sum(values)),
+    }
+
+
+def test_measures_equal_their_definitions(some_prose):
+    tokenizer, _, files = some_prose
+    found = bpe.inspect_model(tokenizer, files[5:8], engine=bpe.Engine(1))
+    wanted = naive_measures(tokenizer, [path.read_bytes() for path in files[5:8]])
+    assert found.measures.keys() == wanted.keys() and found.measures == pytest.approx(wanted)
+    counts = Counter(id for path in files[5:8] for id in tokenizer.encode(path.read_bytes()))
+    assert {id: n for id, n in enumerate(found.frequencies.tolist()) if n} == counts
+
+
+def test_words_of_a_corpus_are_each_encoded(some_prose):
+    tokenizer, _, files = some_prose
+    encoded = bpe.encode_corpus(tokenizer, files[3:5], engine=bpe.Engine(1))
+    texts = [path.read_bytes() for path in files[3:5]]
+    counts = Counter(word for text in texts for word in naive_split(bpe.PATTERNS["gpt2"], text))
+    assert dict(zip(encoded.words, encoded.counts.tolist(), strict=True)) == counts
+    naive = [naive_encode(word, tokenizer.merges) for word in encoded.words]
+    assert encoded.ids.tolist() == [tokenizer.token_to_id(token) for word in naive for token in word]
+    assert (encoded.n_bytes, encoded.n_characters) == (len(b"".join(texts)), len(b"".join(texts).decode()))
+
+
+def test_bytes_of_a_corpus_are_those_of_its_text(library, tmp_path):
+    tokenizer = bpe.train(library[:9], 500, [END], model="wordpiece", normalizer=["bert"], workers=1).tokenizer
+    (tmp_path / "a.txt").write_text(f"Ünï  A{END}中 ")
+    encoded = bpe.encode_corpus(tokenizer, tmp_path, engine=bpe.Engine(1))
+    assert (encoded.n_bytes, encoded.n_characters) == (len("Ünï  A中 ".encode()), len("Ünï  A中 "))
+    assert encoded.n_tokens == len(tokenizer.encode(f"Ünï  A{END}中 ")) - 1
+    with pytest.raises(bpe.InputError, match="standard input is read once only"):
+        bpe.encode_corpus(tokenizer, "-")
+
+
+def naive_reached(tokenizer, n_letters, size):
+    """The ids in all texts of these letters up to a size."""
+    letters = [tokenizer.vocab[id] for id in range(n_letters)]
+    texts = (b"".join(text) for k in range(1, size + 1) for text in itertools.product(letters, repeat=k))
+    return {id for text in texts for id in tokenizer.encode(text)}
+
+
+@pytest.mark.parametrize("merges", [True, False])
+def test_unreachable_tokens_are_those_no_text_has(merges):
+    source, reasons = random.Random(1), Counter()
+    for _ in range(30):
+        tokens, pairs = random_tokens(source, b"ab 1", 8)
+        tokens = [token for token in tokens if len(token) <= 5 and set(token) <= {*b"ab 1"}]
+        pairs = [pair for pair in dict.fromkeys(pairs) if pair[0] + pair[1] in tokens]
+        tokenizer = bpe.Tokenizer(dict(enumerate(tokens)), pairs if merges else None)
+        why = bpe.unreachable_tokens(tokenizer)
+        reasons.update(why.values())
+        reached = naive_reached(tokenizer, 4, 6)
+        assert reached.isdisjoint(why) and reached | why.keys() == tokenizer.vocab.keys()
+    assert reasons["not found"] and (reasons["proved"] or not merges)
+
+
+def test_uses_of_tokens_are_the_frequencies_in_the_training_text(some_prose, monkeypatch):
+    tokenizer, training, files = some_prose
+    monkeypatch.setattr(bpe, "RARE", 0)  # all are listed
+    found = bpe.find_glitches(training.learned, tokenizer.model.ids)
+    counts = bpe.encode_corpus(tokenizer, files, engine=bpe.Engine(1)).frequencies(len(tokenizer))
+    assert len(found) == len(training.learned.pairs)
+    for glitch in found:
+        assert glitch.used == counts[glitch.id] == glitch.made - sum(n for _, n in glitch.taken)
+
+
+def test_glitch_candidates_tell_where_their_count_went():
+    learned = bpe.learn(bpe.Words.from_counts({b"abc": 5000, b"abd": 3000, b"ab": 2, b"xy": 9}), 260)
+    ids = {token: id for id, token in enumerate(learned.tokens)}
+    (glitch,) = bpe.find_glitches(learned, ids)
+    assert glitch == (ids[b"ab"], 8002, 2, [(b"abc", 5000), (b"abd", 3000)])
+    assert bpe.find_glitches(learned, ids, np.full(260, 9)) == []
+
+
+def test_models_are_compared(some_prose, tmp_path):
+    tokenizer, _, files = some_prose
+    cl100k = bpe.Tokenizer(*bpe.train_bpe(files[0], 600), pattern="cl100k")
+    (tmp_path / "a.txt").write_text("one 12345 two\n    three\n" * 9)
+    corpora = {"text": tmp_path / "a.txt", "code": files[0]}
+    report = bpe.compare({"a": tokenizer, "b": cl100k}, corpora, engine=bpe.Engine(1))
+    assert report.corpora == ["text", "code", "digits", "indentation"]
+    for row, model in zip(report.bytes_per_token, (tokenizer, cl100k), strict=True):
+        for k, path in enumerate([tmp_path / "a.txt", files[0]]):
+            assert row[k] == path.stat().st_size / len(model.encode(path.read_bytes()))
+    ordinary = [set(model.vocab.values()) - {END.encode()} for model in (tokenizer, cl100k)]
+    assert report.n_shared.tolist() == [[len(a & b) for b in ordinary] for a in ordinary]
+    for word, _, pieces in report.differences:
+        assert [b"".join(part) for part in pieces] == [word, word] and pieces[0] != pieces[1]
+    assert [d.count for d in report.differences] == sorted((d.count for d in report.differences), reverse=True)
+
+
+def test_a_view_shows_every_token(some_prose):
+    tokenizer, _, _ = some_prose
+    text = "def f():\n\treturn 'é中🙂' \x1b[31m\u202e\n".encode() + b"\xff"
+    report = bpe.view(tokenizer, text)
+    assert b"".join(report.tokens) == text and report.ids.tolist() == tokenizer.encode(text)
+    for width in (12, 40, 80):
+        lines = report.text(width).splitlines()
+        assert all(bpe._cell_width(line) <= width for line in lines[:-1])
+        shown = [piece.strip() for line in lines[:-1:2] for piece in line.split("|")[:-1]]
+        assert shown == [bpe.visible(token) for token in report.tokens]
+        assert [int(id) for line in lines[1:-1:2] for id in line.split()] == report.ids.tolist()
+    assert "\x1b" not in report.text(80) and "<1B>" in report.text(80) and "<U+202E>" in report.text(80) + "<U+202E>"
+
+
+@given(st.binary(min_size=1, max_size=30) | texts.filter(len).map(str.encode))
+def test_visible_text_is_printable(token):
+    assert bpe.visible(token).isprintable() and " " not in bpe.visible(token)
+
+
+@pytest.fixture(scope="session")
+def reports(some_prose):
+    """One of each report."""
+    tokenizer, training, files = some_prose
+    learned, engine = (training.learned, training.counted.n_bytes), bpe.Engine(1)
+    return [
+        bpe.inspect_model(tokenizer, files[:3], learned=training.learned, engine=engine),
+        bpe.inspect_model(tokenizer),
+        bpe.curve({"one": learned, "two": learned}),
+        bpe.compare({"one": tokenizer, "two": tokenizer}, {"中文 | text": files[0], "b": files[1]}, engine=engine),
+        bpe.view(tokenizer, "one two\n中"),
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_reports_fit_the_terminal(reports, width):
+    for report in reports:
+        assert max(map(bpe._cell_width, report.text(width).splitlines())) <= width
+
+
+@pytest.mark.filterwarnings("ignore:no font here")
+def test_reports_are_pages_without_a_network(reports, tmp_path):
+    pytest.importorskip("matplotlib")
+    for report in reports:
+        report.html(tmp_path / "page.html")
+        page = (tmp_path / "page.html").read_text()
+        assert "prefers-color-scheme: dark" in page and report.title in page
+        assert not regex.search(r"<(script|link|img|iframe)|@import|url\(http|(src|href)=.http", page)
+        cells = [html.escape(cell) for table in report.tables() for row in table.cells for cell in row if table.rows]
+        assert isinstance(report, bpe.View) or all(cell in page for cell in cells)
+
+
+@pytest.mark.filterwarnings("ignore:no font here")
+@pytest.mark.parametrize("suffix, begin", [("png", b"\x89PNG"), ("svg", b"<svg"), ("pdf", b"%PDF")])
+def test_reports_are_drawn(reports, tmp_path, suffix, begin):
+    pytest.importorskip("matplotlib")
+    for report in reports[:-1]:
+        report.plot(tmp_path / f"picture.{suffix}")
+        assert (tmp_path / f"picture.{suffix}").read_bytes().startswith(begin)
+    with pytest.raises(bpe.InputError, match=r"name a \.png, \.svg or \.pdf file"):
+        report.plot(tmp_path / "picture.xyz")
+    with pytest.raises(bpe.InputError, match="a view has no picture: write it as HTML"):
+        reports[-1].plot(tmp_path / "picture.png")
+
+
+def test_markdown_is_the_table(reports):
+    shown = reports[3].markdown()
+    assert "| model | 中文 \\| text | b |" in shown and "| --- | ---: | ---: |" in shown
+
+
+def test_characters_without_a_font_are_named(monkeypatch):
+    manager = pytest.importorskip("matplotlib.font_manager").fontManager
+    monkeypatch.setattr(manager, "ttflist", [font for font in manager.ttflist if font.name == "DejaVu Sans"])
+    with pytest.warns(UserWarning, match="no font here has '中': install one"):
+        assert bpe._choose_fonts("abc中") == ["DejaVu Sans"]
+
+
+def test_peers_do_the_same_work(library):
+    report = bpe.bench(library[:30], 600, tools=["tokenizers", "tiktoken"])
+    verdicts = {name: {run.tool: run.verdict for run in runs} for name, runs in report.runs.items()}
+    assert verdicts == {
+        "train": {"bpe_numba": "same", "tokenizers": "same"},
+        "encode": {"bpe_numba": "same", "tokenizers": "same", "tiktoken": "same"},
+    }
+    assert all(min(run.seconds) > 0 for runs in report.runs.values() for run in runs)
+    assert "| tool |" in report.markdown()
+    assert max(map(len, report.text(40).splitlines())) <= 40
+
+
+def test_a_peer_that_differs_or_fails_is_told():
+    ours = bpe.Run("bpe_numba", [1.0], 9, [b"ab", b"cd", b"ef"])
+    for result in ([b"ab", b"ef", b"gh"], [b"ab"], [b"ab", b"ef", b"ef", b"gh"]):
+        assert bpe._judge(ours._replace(result=result), ours) == "differs from 1 of 3 on"
+    assert bpe._judge(ours, ours) == "same"
+    run = bpe._run_apart(bpe._encode_tiktoken, "tiktoken", bpe.Job(bpe.Source([], bpe.Pattern()), 0))
+    assert run.verdict == "'NoneType' object has no attribute 'to_tiktoken'" and not run.seconds
+    with pytest.raises(bpe.InputError, match="no peer is named"):
+        bpe.bench(tools=["nothing"])
+
+
+@pytest.mark.parametrize("name", ["inspect", "compare"])
+def test_an_empty_corpus_is_refused(command, some_prose, tmp_path, name):
+    some_prose[0].save(tmp_path / "model")
+    (tmp_path / "empty.txt").write_bytes(b"")
+    arguments = ["--corpus"] * (name == "compare") + [tmp_path / "empty.txt"]
+    assert_refused(command(name, tmp_path / "model", *arguments), "no text to look at in", "empty.txt")
+
+
+def test_commands_of_research(command, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    folder, _ = model
+    shown = command("inspect", folder / "model", folder / "text.txt", "--quiet").stdout.decode()
+    assert "bytes per token" in shown and "Candidates for glitch tokens" in shown
+    assert "1,000 more save" in command("curve", folder / "model", folder / "model").stdout.decode()
+    shown = command("compare", folder / "model", "--corpus", folder / "text.txt", "--quiet", "--markdown").stdout
+    assert b"| 1 model | " in shown
+    shown = command("view", folder / "model", "The", "cat", "--html", tmp_path / "view.html").stdout.decode()
+    assert shown.endswith("7 bytes, 3 tokens\n") and "\x1b" not in shown and (tmp_path / "view.html").is_file()
+    assert command("view", folder / "model", stdin=b"The cat").stdout.decode() == shown
+
+
+def test_a_model_from_elsewhere_has_no_curve(command, some_prose, tmp_path):
+    some_prose[0].save(tmp_path / "model")
+    assert_refused(command("curve", tmp_path / "model"), "model: no training.npz here", "`train`")
+    assert "beside this model is no training.npz" in command("inspect", tmp_path / "model").stdout.decode()
+
+
+def test_a_missing_matplotlib_is_named(command, some_prose, tmp_path, monkeypatch):
+    some_prose[0].save(tmp_path / "model")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    result = command("inspect", tmp_path / "model", "--plot", tmp_path / "a.png")
+    assert_refused(result, "this needs the package matplotlib: pip install matplotlib")
 
 
 # ─── Safety ───────────────────────────────────────────────────────────────────────────────────────────────────────────
