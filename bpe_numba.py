@@ -7099,7 +7099,7 @@ def _read_parts(content: dict) -> Model:
     # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
     found = {text for text, flag in flags.items() if flag.single_word and text in names and model.ignore_merges}
     hidden = [text for text in found if special_tokens[text] not in model.ordinary]
-    require(not hidden, f"single_word {hidden[:1]} with ignore_merges is not supported")
+    require(not hidden, f"single_word {''.join(hidden[:1])!r} with ignore_merges is not supported")
     return model
 
 
