@@ -4392,7 +4392,6 @@ class Kind(NamedTuple):
     sample: Callable | None = None  # kernel (text, start, size, tables, alpha, random state, ids, at): as `segment`
     n_best: Callable | None = None  # (word, tables, n) -> the best [(ids, score)]
     segment_behind: Callable | None = None  # kernel, see `_segment_behind`
-    finish_text: Callable | None = None  # kernel, see `_finish_text`
     exact_pattern: Callable | None = None  # (model) -> a pattern that cuts where no token reaches across
 
 
@@ -5055,15 +5054,8 @@ def _stay_uncertain(text, start, size, tables, text_sum, ids, at):
     return NOT_CERTAIN
 
 
-@inline_kernel
-def _keep_text(text, start, stop, tables, text_sum, ids, at):
-    """Return where the ids of a text end, for kinds that have nothing to change."""
-    return at
-
-
 _segment = _kernel_of_kind("segment")
 _segment_behind = _kernel_of_kind("segment_behind", _stay_uncertain)  # cuts a word for which `_segment` is NOT_CERTAIN
-_finish_text = _kernel_of_kind("finish_text", _keep_text)  # checks ids[text_sum[1] : at], and returns where they end
 _sample = _kernel_of_kind("sample")
 
 
@@ -5229,7 +5221,6 @@ def _encode_spans(workspace, text, spans, ids, id_stops):
                 at = _encode_words(workspace, tables, text, lanes[0, N_ENDS], ids, at)
                 if at < 0:
                     return at
-            at = _finish_text(text, spans[p, START], spans[p, STOP], tables, text_sum, ids, at)
         id_stops[spans[p, TEXT]] = at
     for t in range(1, len(id_stops)):
         id_stops[t] = max(id_stops[t], id_stops[t - 1])
@@ -6090,7 +6081,7 @@ def learn_unigram(
 
 
 UNKNOWN_PENALTY = 10.0  # an unknown character scores so much less than the worst token
-ROUND_LIMIT = 2.0**13  # the total score of a text up to which words may be certain
+ROUND_LIMIT = 2.0**13  # the total score of a text up to which SentencePiece is taken to sum in float32
 EDGE_BITS, EDGE_MASK = 24, (1 << 24) - 1  # of an edge: node << 24 | id; nodes are offsets in bytes from a word's start
 
 
@@ -6100,7 +6091,7 @@ class UnigramTables:
 
     trie: _Trie
     scores: np.ndarray  # float64[V + 1]  by id; the last is that of an unknown character
-    sums: np.ndarray  # float32[V + 1]    by id: what it adds to the score of a text; see `add_scores`
+    sums: np.ndarray  # float64[V + 1]    by id: what it adds to the score of a text; see `segment_unigram_behind`
     byte_ids: np.ndarray  # int32[256]    the tokens "<0x00>" to "<0xFF>", or -1
     longest: int  # bytes of a token
     unk_id: int  # -1 if there is none
@@ -6112,12 +6103,14 @@ def unigram_tables(model: Model) -> UnigramTables:
     """Make the tables by which `segment_unigram` cuts words as a model says.
 
     Scores in float64 are those of Hugging Face, who cut each word on its own. Scores in float32 are SentencePiece's,
-    which sums them in float32 over a whole text: what is before a word decides how sums in it are rounded, and so which
-    of two paths is taken that score nearly the same. As long as a total is below ROUND_LIMIT, an addition rounds by
-    half of 2**-11, at most. Two sums to a node of a word have as many additions each as there are bytes before it, at
-    most; so if they differ by more than 2**-11 for each byte of the word, they do in any text. Where the gap at a node
-    of a word's best path is smaller, `segment_unigram` returns NOT_CERTAIN, and `segment_unigram_behind` decides. It
-    does so, too, where unknown characters are several, or begin the word: they may be one token with those before it.
+    which sums them over a whole text: what is before a word decides how sums in it are rounded, and so which of two
+    paths is taken that score nearly the same, as "9" + "99" and "99" + "9". Release 0.2.3 was tried: at the beginning
+    of a text its choices are those of sums in float32; in texts of 200 KB they are those of float64. So sums are rounded
+    to float32 below ROUND_LIMIT, where an addition rounds by half of 2**-11, at most. Two sums to a node of a word have
+    as many additions each as there are bytes before it, at most; so if they differ by more than 2**-11 for each byte of
+    the word, they do in any text. Where the gap at a node of a word's best path is smaller, `segment_unigram` returns
+    NOT_CERTAIN, and `segment_unigram_behind` decides. It does so, too, where unknown characters are several, or begin
+    the word: they may be one token with those before it.
 
     A token whose score is -inf is never chosen. Raises InputError for scores that cannot be.
     """
@@ -6134,7 +6127,7 @@ def unigram_tables(model: Model) -> UnigramTables:
     scores = np.append(scores, scores[chosen].min() - scores.dtype.type(UNKNOWN_PENALTY))
     sums = np.full(len(scores), scores[-1])
     sums[byte_ids[0x80:0xC0]] = 0  # a character that became several bytes is unknown once
-    sums = np.where(np.isfinite(scores), scores, sums).astype(np.float32)
+    sums = np.where(np.isfinite(scores), scores, sums).astype(np.float64)
     sums[unk_id] = scores[-1]
     return UnigramTables(
         make_trie({id: model.vocab[id] for id in chosen.tolist()}),
@@ -6174,13 +6167,13 @@ def _list_edges(text, start, node, size, edges, values, unknown, found):
 
 
 @kernel
-def _cut_best(text, start, size, tables, rounds, best, last):
-    """Find the best path through a word (Viterbi); returns whether no other comes near, if sums are not rounded.
+def _cut_best(text, start, size, tables, tolerance, rounds, best, last):
+    """Find the best path through a word (Viterbi); returns whether no other comes near.
 
     best[0] is the score before the word. Writes that of the best path to each node over the others; and its last edge,
-    as start << EDGE_BITS | id. Of paths with equal sums the one with the longest last edge is taken.
+    as start << EDGE_BITS | id. Of paths with equal sums the one with the longest last edge is taken. Sums are in
+    float32 if `rounds`.
     """
-    tolerance = 0.0 if rounds else tables.tolerance
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, found = len(scores) - 1, np.empty(tables.longest + 1, np.int64)
     gaps, node = np.empty(size + 1 if tolerance else 0, np.float64), 0
@@ -6250,36 +6243,26 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
     """
     best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
     best[0] = 0.0
-    if not _cut_best(text, start, size, tables, False, best, last):
+    if not _cut_best(text, start, size, tables, tables.tolerance, False, best, last):
         return NOT_CERTAIN
     return _write_path(text, start, size, tables.tolerance > 0, tables, last, ids, at)
-
-
-@kernel
-def add_scores(text_sum, tables, ids, at):
-    """Add the scores of ids up to ids[at - 1] as SentencePiece sums them, in float32; returns by how much it is off 0.
-
-    text_sum, float64[3], is the sum of ids[text_sum[1] : text_sum[2]]. Where the result is ROUND_LIMIT or more, the
-    text must be cut once more: as one word, by `segment_unigram_behind` after `start_text`.
-    """
-    sums, total = tables.sums, np.float32(text_sum[0])
-    for k in range(i64(text_sum[2]), at):
-        total += sums[ids[k]]
-    text_sum[0], text_sum[2] = total, at
-    return abs(total)
 
 
 @kernel
 def segment_unigram_behind(text, start, size, tables, text_sum, ids, at):
     """Cut a word as SentencePiece does behind all that is before it in a text; returns as `segment_unigram` does.
 
-    `text_sum` is that of the text, see `add_scores`. All words before this one were cut by `segment_unigram`, with a
-    result that was certain, or here.
+    text_sum, float64[3], has the scores of ids[text_sum[1] : text_sum[2]] added up, those of the text so far; all words
+    before this one were cut by `segment_unigram`, with a result that was certain, or here.
     """
-    best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
-    add_scores(text_sum, tables, ids, at)
-    best[0] = text_sum[0]
-    _cut_best(text, start, size, tables, True, best, last)
+    best, last, sums = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64), tables.sums
+    total = text_sum[0]
+    for k in range(i64(text_sum[2]), at):
+        total += sums[ids[k]]
+        if abs(total) < ROUND_LIMIT:
+            total = np.float64(np.float32(total))
+    best[0] = total
+    _cut_best(text, start, size, tables, 0.0, abs(total) < ROUND_LIMIT, best, last)
     n = _write_path(text, start, size, False, tables, last, ids, at)
     if tables.fuse_unk and n > 0 and text_sum[1] < at and ids[at] == tables.unk_id == ids[at - 1]:
         n -= 1
@@ -6287,16 +6270,6 @@ def segment_unigram_behind(text, start, size, tables, text_sum, ids, at):
             ids[k] = ids[k + 1]
     text_sum[0], text_sum[2] = best[size], at + n
     return n
-
-
-@kernel
-def finish_text_unigram(text, start, stop, tables, text_sum, ids, at):
-    """Cut a text as one word if its total is so large that no word of it is certain; returns where its ids end."""
-    if tables.tolerance == 0 or add_scores(text_sum, tables, ids, at) < ROUND_LIMIT:
-        return at
-    at = i64(text_sum[1])
-    text_sum[0], text_sum[2] = 0.0, at
-    return at + segment_unigram_behind(text, start, stop - start, tables, text_sum, ids, at)
 
 
 @kernel
@@ -7528,7 +7501,6 @@ KINDS = {
         sample_unigram,
         n_best_unigram,
         segment_unigram_behind,
-        finish_text_unigram,
         exact_pattern,
     ),
 }

@@ -68,7 +68,7 @@ import bpe_numba as bpe
 
 MODULE = str(Path(bpe.__file__))
 BOUNDS_CHECKED = os.environ.get("NUMBA_BOUNDSCHECK") == "1"  # this is the second run of the tests of kernels
-settings.register_profile("normal", deadline=None)  # the first example compiles kernels
+settings.register_profile("normal", deadline=None, max_examples=50)  # the first example compiles kernels
 settings.register_profile("few", deadline=None, max_examples=15)
 kernels = pytest.mark.kernels
 settings.load_profile("few" if BOUNDS_CHECKED else "normal")
@@ -2573,7 +2573,6 @@ def cut_text(data, tables):
         if n == bpe.NOT_CERTAIN:
             n = bpe.segment_unigram_behind(text, 0, len(word), tables, text_sum, ids, at)
         at += n
-    assert bpe.add_scores(text_sum, tables, ids, at) < bpe.ROUND_LIMIT
     whole, text_sum = np.empty(len(data) + 2, np.uint32), np.zeros(3)
     n = bpe.segment_unigram_behind(bpe._with_padding(data), 0, len(data), tables, text_sum, whole, 0)
     return ids[:at].tolist(), whole[:n].tolist()
