@@ -6105,12 +6105,12 @@ def unigram_tables(model: Model) -> UnigramTables:
     Scores in float64 are those of Hugging Face, who cut each word on its own. Scores in float32 are SentencePiece's,
     which sums them over a whole text: what is before a word decides how sums in it are rounded, and so which of two
     paths is taken that score nearly the same, as "9" + "99" and "99" + "9". Release 0.2.3 was tried: at the beginning
-    of a text its choices are those of sums in float32; in texts of 200 KB they are those of float64. So sums are rounded
-    to float32 below ROUND_LIMIT, where an addition rounds by half of 2**-11, at most. Two sums to a node of a word have
-    as many additions each as there are bytes before it, at most; so if they differ by more than 2**-11 for each byte of
-    the word, they do in any text. Where the gap at a node of a word's best path is smaller, `segment_unigram` returns
-    NOT_CERTAIN, and `segment_unigram_behind` decides. It does so, too, where unknown characters are several, or begin
-    the word: they may be one token with those before it.
+    of a text its choices are those of sums in float32; in texts of 200 KB they are those of float64. So sums are
+    rounded to float32 below ROUND_LIMIT, where an addition rounds by half of 2**-11, at most. Two sums to a node of a
+    word have as many additions each as there are bytes before it, at most; so if they differ by more than 2**-11 for
+    each byte of the word, they do in any text. Where the gap at a node of a word's best path is smaller,
+    `segment_unigram` returns NOT_CERTAIN, and `segment_unigram_behind` decides. It does so, too, where unknown
+    characters are several, or begin the word: they may be one token with those before it.
 
     A token whose score is -inf is never chosen. Raises InputError for scores that cannot be.
     """
