@@ -9518,7 +9518,7 @@ def _train_tokenizers(job: Job) -> Iterable[bytes]:
     letters = parts.ByteLevel.alphabet()
     trainer = package.trainers.BpeTrainer(vocab_size=job.size, show_progress=False, initial_alphabet=letters)
     tokenizer.train_from_iterator(job.texts, trainer)
-    return (left + right for left, right in read_huggingface(json.loads(tokenizer.to_str()), "tokenizers").merges)
+    return (left + right for left, right in read_huggingface(json.loads(tokenizer.to_str())).merges)
 
 
 def _train_gigatoken(job: Job) -> Iterable[bytes]:
