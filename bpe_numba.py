@@ -1743,6 +1743,11 @@ class Pattern:
         return starts is not None and bool(starts.all())
 
     @property
+    def makes_words(self) -> bool:
+        """Whether `refine` leaves nothing to cut."""
+        return self.stages[-1] is not self._last
+
+    @property
     def is_direct(self) -> bool:
         """Whether to scan by `last_tables` is all there is to do."""
         return len(self.stages) == 1 and self.stages[0] is self._last
@@ -3416,11 +3421,36 @@ def _add_words(table, text, start, ends, n, weights, keys):
 
 
 @kernel
-def _count_spans(table, scan, keys, text, spans, tables):
-    """Scan and count the spans of a text that are no special tokens."""
+def _gather_words(spans, p, lanes):
+    """Take spans for words, from span p on, as long as they touch in one text: the ends of lane 0; returns the next p.
+
+    So 800,000 spans of 4 MB are counted in a tenth of the time that it takes one by one.
+    """
+    lanes[0, FIRST], n, number = spans[p, START], 0, spans[p, TEXT]
+    end = spans[p, START]
+    while p < len(spans) and n < MAX_ENDS and spans[p, START] == end and spans[p, ID] < 0 and spans[p, TEXT] == number:
+        end = spans[p, STOP]
+        if spans[p, START] < end:
+            lanes[0, ENDS + n] = end
+            n += 1
+        p += 1
+    lanes[0, N_ENDS] = n
+    return p
+
+
+@kernel
+def _count_spans(table, scan, keys, text, spans, tables, are_words):
+    """Scan and count the spans of a text that are no special tokens, and that may be words as they are."""
     once, lanes = np.ones(1, np.int64), scan.lanes
     scan.marked = np.zeros(0, np.uint8)
-    for p in range(len(spans)):
+    p = 0
+    while are_words and p < len(spans):
+        if spans[p, ID] >= 0:
+            p += 1
+            continue
+        p = _gather_words(spans, p, lanes)
+        _add_words(table, text, lanes[0, FIRST], lanes[0, ENDS:], lanes[0, N_ENDS], once, keys)
+    for p in range(0 if are_words else len(spans)):
         _rewind(spans[p, START], lanes)
         more = spans[p, START] < spans[p, STOP] and spans[p, ID] < 0
         while more:
@@ -3483,7 +3513,8 @@ class WordCounter:
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         data = texts[0] if len(texts) == 1 else b"".join(texts)
         text, spans, stretches = pretokenizer.prepare(self._scan, data, stops, begins)
-        _count_spans(self._table, self._scan, self._keys, text, spans, pretokenizer.pattern.last_tables)
+        pattern = pretokenizer.pattern
+        _count_spans(self._table, self._scan, self._keys, text, spans, pattern.last_tables, pattern.makes_words)
         table = pretokenizer.pattern.last_arrays
         if table.dropped.any():
             self._dropped = table.class_of, table.dropped
@@ -5097,6 +5128,7 @@ class _Workspace:
     words: _WordTable  # the cache
     pool: np.ndarray  # uint32[…], ids of words that have more than three, or are long
     text_sum: np.ndarray  # float64[3], what a kind sums of the text so far, and the ids between which that was
+    are_words: bool  # spans are cut already
     n_pooled: int
     max_entries: int  # of the cache
 
@@ -5207,21 +5239,28 @@ def _encode_spans(workspace, text, spans, ids, id_stops):
     scan.marked = np.zeros(0, np.uint8)
     for t in range(len(id_stops)):
         id_stops[t] = 0
-    at = i64(0)
-    for p in range(len(spans)):
+    at, p, are_words = i64(0), 0, workspace.are_words
+    while p < len(spans):
+        number = spans[p, TEXT]
         if spans[p, ID] >= 0:
             ids[at] = spans[p, ID]
             at += 1
+            p += 1
+        elif are_words:
+            p = _gather_words(spans, p, lanes)
+            text_sum[0], text_sum[1], text_sum[2] = 0.0, at, at
+            at = _encode_words(workspace, tables, text, lanes[0, N_ENDS], ids, at)
         else:
             _rewind(spans[p, START], lanes)
             more = spans[p, START] < spans[p, STOP]
             text_sum[0], text_sum[1], text_sum[2] = 0.0, at, at
-            while more:
+            while more and at >= 0:
                 more = _scan_batch(scan, text, spans[p, STOP], scan_tables)
                 at = _encode_words(workspace, tables, text, lanes[0, N_ENDS], ids, at)
-                if at < 0:
-                    return at
-        id_stops[spans[p, TEXT]] = at
+            p += 1
+        if at < 0:
+            return at
+        id_stops[number] = at
     for t in range(1, len(id_stops)):
         id_stops[t] = max(id_stops[t], id_stops[t - 1])
     return at
@@ -7525,6 +7564,7 @@ class _Thread:
             _new_word_table(min(CACHE_WORDS, cache_size), pooled),
             np.empty(pooled, np.uint32),
             np.zeros(3),
+            pretokenizer.pattern.makes_words,
             0,
             cache_size,
         )
