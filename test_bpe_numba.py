@@ -68,15 +68,15 @@ import bpe_numba as bpe
 
 MODULE = str(Path(bpe.__file__))
 BOUNDS_CHECKED = os.environ.get("NUMBA_BOUNDSCHECK") == "1"  # this is the second run of the tests of kernels
-settings.register_profile("normal", deadline=None, max_examples=50)  # the first example compiles kernels
+settings.register_profile("normal", deadline=None, max_examples=30)  # the first example compiles kernels
 settings.register_profile("few", deadline=None, max_examples=15)
 kernels = pytest.mark.kernels
 settings.load_profile("few" if BOUNDS_CHECKED else "normal")
 
 
 def examples(n):
-    """Settings for so many examples; for a few in the second run."""
-    return settings(max_examples=min(n, 15) if BOUNDS_CHECKED else n)
+    """Settings for so many examples, 60 at most; for a few in the second run."""
+    return settings(max_examples=min(n, 15 if BOUNDS_CHECKED else 60))
 
 
 # ─── The oracle ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -4676,5 +4676,5 @@ def checked_run(request, tmp_path_factory):
 @pytest.mark.skipif(BOUNDS_CHECKED, reason="this is that run")
 def test_kernels_stay_inside_their_arrays(checked_run):
     process, output = checked_run
-    assert process.wait(timeout=600) == 0, output.read_text()
+    assert process.wait(timeout=1800) == 0, output.read_text()
     assert regex.search(r"\d+ passed", output.read_text())
