@@ -682,6 +682,7 @@ def test_every_behavior_is_that_of_hugging_face(pre_tokenizer, split, texts, dat
     text=split_texts,
 )
 @example([CHARACTER_SPLITS[2]], [METASPACES[5]], [], False, " one  two ▁three")
+@examples(20)  # most compile a machine of their own
 def test_chains_are_those_of_hugging_face(before, metaspace, behind, gpt2, text):
     parts = before + metaspace + behind or CHARACTER_SPLITS[:1]
     pre_tokenizer = PRE.Sequence([pre_tokenizer for pre_tokenizer, _ in parts] + [GPT2_SPLIT] * gpt2)
@@ -1022,6 +1023,7 @@ CUT = ["NFC", "NFKC", "BERT", "ALBERT", "Llama", "several", "not one map", "prec
 
 @kernels
 @pytest.mark.parametrize("name", [*CUT, "sp identity", "sp nmt_nfkc", "sp rows"])
+@examples(8)  # each makes the tables of where text is cut
 @given(text=odd_texts | pattern_texts, pattern=st.sampled_from(["gpt2", "o200k", r"▁?[^▁]+|▁", r"\w+|\s"]))
 def test_text_is_cut_where_its_normal_form_would_be(name, text, pattern):
     if name.startswith("sp "):
