@@ -2345,28 +2345,109 @@ class _MapPass:
 class _TextPass(NamedTuple):
     """Change texts as a whole."""
 
-    change: Callable[[bytes, bool], bytes]  # of a text, and whether it does not go on from an earlier block
+    change: Callable[[bytes], bytes]
     joined: frozenset[str] | None = None  # characters that may change with those beside them; None: any
-    trims: bool = False  # it only removes spaces, and marks
+    trims = False
 
     def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Change the spans of a padded text that are no special tokens; returns text and spans."""
         changed = [
-            self.change(data, id != CONTINUES) if id < 0 else data
-            for start, stop, id, _ in spans.tolist()
-            for data in [text[start:stop].tobytes()]
+            (self.change if id < 0 else bytes)(text[start:stop].tobytes()) for start, stop, id, _ in spans.tolist()
         ]
         edges = np.cumsum([0, *map(len, changed)])
         return _with_padding(b"".join(changed)), np.column_stack([edges[:-1], edges[1:], spans[:, ID:]])
 
 
 def _decoding_pass(change: Callable[[str], str]) -> _TextPass:
-    """Make the pass that changes decoded texts, wherever they go on from."""
+    """Make the pass that changes decoded texts."""
+    return _TextPass(lambda text: change(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"))
 
-    def change_bytes(text: bytes, begins: bool) -> bytes:
-        return change(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
-    return _TextPass(change_bytes)
+# Bytes of SentencePiece's passes, which are in no text: a space that is not left out, since a key became it, and
+# several; and what was removed.
+KEPT_SPACE, REMOVED = 0xFF, 0xFE
+
+
+@inline_kernel
+def _write_bytes(source, out, n):
+    """Write all of a short array to out[n :]; returns where it ends there."""
+    for k in range(len(source)):
+        out[n + k] = source[k]
+    return n + len(source)
+
+
+@inline_kernel
+def _without_endings(text, start, stop, ending):
+    """Leave out an ending of text[start : stop] as often as it is there; returns where it ends then."""
+    while stop - start >= len(ending):
+        for k in range(len(ending)):
+            if text[stop - len(ending) + k] != ending[k]:
+                return stop
+        stop -= len(ending)
+    return stop
+
+
+@kernel
+def _change_edges(text, spans, space, prefix, suffix, trims, is_marked):
+    """Write spaces as `space`, and a prefix and a suffix around the spans of a text that are no special tokens.
+
+    `trims` leaves out spaces at the ends and behind others. Empty spans stay empty, and with `trims` those of spaces.
+    """
+    changed, n = spans.copy(), 0
+    out = np.empty(len(text) * len(space) + len(spans) * (len(prefix) + len(suffix)) + PADDING, np.uint8)
+    for p in range(len(spans)):
+        start, stop, id, begin = spans[p, START], spans[p, STOP], spans[p, ID], n
+        if id < 0 and id != CONTINUES:
+            n = _write_bytes(prefix, out, n)
+        is_empty, was_space, is_kept = True, trims and id != CONTINUES, False
+        for position in range(start, stop):
+            byte = text[position]
+            if id >= 0 or (byte != 0x20 and not (is_marked and byte >= REMOVED)):
+                out[n], n, is_empty, was_space, is_kept = byte, n + 1, False, False, False
+            elif byte == 0x20:
+                is_kept, is_empty = not was_space, is_empty and trims
+                was_space = trims
+                if is_kept:
+                    n = _write_bytes(space, out, n)
+            else:
+                is_empty = False
+                if byte == KEPT_SPACE and is_kept:
+                    n = _write_bytes(space, out, n)
+        if trims and id < 0:
+            n = _without_endings(out, begin, n, space)
+        if is_empty:
+            n = begin
+        elif id < 0:
+            n = _write_bytes(suffix, out, n)
+        changed[p, START], changed[p, STOP] = begin, n
+    for k in range(PADDING):
+        out[n + k] = 0
+    return out[: n + PADDING], changed
+
+
+class _EdgePass(NamedTuple):
+    """Change spaces, and the ends of texts: Prepend, and what SentencePiece does."""
+
+    prefix: bytes
+    suffix: bytes = b""
+    space: bytes = b" "
+    trims: bool = False
+    is_marked: bool = False  # by REMOVED and KEPT_SPACE
+
+    @property
+    def joined(self) -> frozenset[str] | None:
+        return None if self.suffix else frozenset()
+
+    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Change the spans of a padded text that are no special tokens; returns text and spans."""
+        written = map(_byte_array, (self.space, self.prefix, self.suffix))
+        return _change_edges(text, spans, *written, self.trims, self.is_marked)
+
+
+@functools.lru_cache
+def _byte_array(data: bytes) -> np.ndarray:
+    """Make the array of some bytes."""
+    return np.array(bytearray(data))
 
 
 def _matching(source: str) -> list[str]:
@@ -2459,11 +2540,6 @@ def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
     )
 
 
-# Bytes of SentencePiece's pass, which are in no text: a space that is not left out, since a key became it, and several;
-# and what was removed.
-KEPT_SPACE, REMOVED = b"\xff", b"\xfe"
-
-
 def _sentencepiece_passes(
     precompiled_charsmap: str = "",
     add_dummy_prefix: bool = True,
@@ -2471,36 +2547,20 @@ def _sentencepiece_passes(
     escape_whitespaces: bool = True,
     treat_whitespace_as_suffix: bool = False,
     user_defined_symbols: Sequence[str] = (),
-) -> list[_MapPass | _TextPass]:
+) -> list[_MapPass | _EdgePass]:
     """Make the passes of SentencePiece's normalizer: no key of its charsmap counts where a user-defined symbol is."""
-    symbols, blank = tuple(user_defined_symbols), b" " * remove_extra_whitespaces
+    symbols = tuple(user_defined_symbols)
     changes = _read_charsmap(precompiled_charsmap) if precompiled_charsmap else {}
     changes = {key: text for key, text in changes.items() if not key.startswith(symbols)}
     changes.update(zip(symbols, symbols, strict=True))
     changes[chr(SURROGATE_ESCAPE)] = "\ufffd"
-    changes = {key: re.sub("(?<= ) ", "\udcff", text) or "\udcfe" for key, text in changes.items()}
+    changes = {key: re.sub("(?<= ) ", chr(0xDC00 | KEPT_SPACE), text) for key, text in changes.items()}
+    changes = {key: text or chr(0xDC00 | REMOVED) for key, text in changes.items()}
     keys = {key: text for key, text in changes.items() if len(key) > 1}
     step = _CharacterStep({ord(key): text for key, text in changes.items() if key not in keys})
-    prefix, suffix = b" " * add_dummy_prefix, b""
-    if treat_whitespace_as_suffix:
-        prefix, suffix = suffix, prefix
-    trimmed = re.compile(b"(?: |\xff" + ("▁".encode() + b"|")[::-1] * escape_whitespaces + b")*")
-
-    def trim(text: bytes, begins: bool) -> bytes:
-        if not text.strip(blank):
-            return b""
-        text = text.replace(REMOVED, b"")
-        if remove_extra_whitespaces:
-            if b"  " in text or KEPT_SPACE in text:
-                text = re.sub(b"( \xff*) [ \xff]*", rb"\1", text)
-            text = prefix * begins + (text.lstrip(b" \xff") if begins else text)
-            text = text[: len(text) - re.match(trimmed, text[::-1]).end()]
-        else:
-            text = prefix * begins + text
-        return (text + suffix).replace(KEPT_SPACE, b" ")
-
-    passes = [_MapPass([step], keys), _TextPass(trim, None if suffix else frozenset(), trims=remove_extra_whitespaces)]
-    return [*passes, *_replace_passes({"String": " "}, "▁")] if escape_whitespaces else passes
+    space = ("▁" if escape_whitespaces else " ").encode()
+    edges = (b"", space * add_dummy_prefix) if treat_whitespace_as_suffix else (space * add_dummy_prefix, b"")
+    return [_MapPass([step], keys), _EdgePass(*edges, space, remove_extra_whitespaces, is_marked=True)]
 
 
 _NEWER_FORMATS = "\u0890\u0891\u08e2\U000110cd\U00013430-\U0001343f"  # than the tables of `tokenizers`
@@ -2535,13 +2595,15 @@ def _nmt_steps() -> list[_CharacterStep]:
     return [removed, _uniform_step(r"[\t\n\f\r\u1680\u200b-\u200f\u2028\u2029\u2581\ufeff\ufffd]", " ")]
 
 
-def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_TextPass]:
+def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_CharacterStep | _TextPass]:
     """Make the step Replace."""
     (kind, source), *more = pattern.items()
     require(kind in ("String", "Regex") and source and not more, f"a pattern to replace is not supported: {pattern}")
+    if kind == "String" and len(source) == 1:
+        return [_CharacterStep({ord(source): content})]
     if kind == "String":
         old, new = source.encode(), content.encode()
-        return [_TextPass(lambda text, begins: text.replace(old, new), frozenset(source[1:]))]
+        return [_TextPass(lambda text: text.replace(old, new), frozenset(source[1:]))]
     expression = regex.compile(_translate_regex(source, "oniguruma", "Replace"))
     return [_decoding_pass(lambda text: expression.sub(lambda match: content, text))]
 
@@ -2553,20 +2615,14 @@ def _strip_passes(strip_left: bool, strip_right: bool) -> list[_TextPass]:
     return [_decoding_pass(lambda text: text.lstrip(left).rstrip(right))]
 
 
-def _prepend_passes(prepend: str) -> list[_TextPass]:
-    """Make the step Prepend."""
-    prefix = prepend.encode()
-    return [_TextPass(lambda text, begins: prefix + text if text and begins else text, frozenset())]
-
-
 # What makes the steps of a type; its parameters are the fields.
-_NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _MapPass | _TextPass]]] = {
+_NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _MapPass | _EdgePass | _TextPass]]] = {
     **{form: lambda form=form: [_normal_form(form)] for form in ("NFC", "NFD", "NFKC", "NFKD")},
     "Lowercase": lambda: [_lowercase_step()],
     "Strip": _strip_passes,
     "StripAccents": lambda: [_uniform_step(r"\p{M}")],
     "Replace": _replace_passes,
-    "Prepend": _prepend_passes,
+    "Prepend": lambda prepend: [_EdgePass(prepend.encode())],
     "BertNormalizer": _bert_steps,
     "Nmt": _nmt_steps,
     "Precompiled": lambda precompiled_charsmap: [_precompiled_step(precompiled_charsmap)],
@@ -2574,7 +2630,7 @@ _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _MapPass | _Text
 }
 
 
-def _normalizer_steps(step: dict) -> list[_CharacterStep | _MapPass | _TextPass]:
+def _normalizer_steps(step: dict) -> list[_CharacterStep | _MapPass | _EdgePass | _TextPass]:
     """Make the steps that a step of a tokenizer.json consists of."""
     fields = dict(step)
     kind = fields.pop("type", None)
@@ -2604,7 +2660,7 @@ class Normalizer:
     def __init__(self, steps: Sequence[dict] = ()):
         self.steps = tuple(steps)
         steps = [part for step in _flattened(self.steps, "normalizers") for part in _normalizer_steps(step)]
-        self._passes: list[_MapPass | _TextPass] = []
+        self._passes: list[_MapPass | _EdgePass | _TextPass] = []
         for by_character, group in itertools.groupby(steps, lambda step: isinstance(step, _CharacterStep)):
             group = list(group)
             self._passes += [_MapPass(group)] if by_character else group
@@ -2647,10 +2703,10 @@ class Normalizer:
             edges = _edge_characters(text, spans)
             may_cut[0] &= ~np.isin(edges, [*map(ord, step.joined)]).any(axis=0) & (edges[0] >= 0)
             if step.trims:
-                may_cut &= ~np.isin(edges, [0xDCFE, 0xDCFF])
+                may_cut &= ~np.isin(edges, [0xDC00 | KEPT_SPACE, 0xDC00 | REMOVED])
                 may_cut[1] &= ~np.isin(edges[1], [*map(ord, " ▁")])
-            else:
-                text, spans = step.apply(text, spans)
+                step = step._replace(trims=False)
+            text, spans = step.apply(text, spans)
         first, last = _edge_characters(text, spans)
         never = len(must_split)  # a class that never splits
         firsts = np.where(may_cut[0] & (first >= 0), class_of[first], never)
@@ -4423,6 +4479,9 @@ class Kind(NamedTuple):
     sample: Callable | None = None  # kernel (text, start, size, tables, alpha, random state, ids, at): as `segment`
     n_best: Callable | None = None  # (word, tables, n) -> the best [(ids, score)]
     segment_behind: Callable | None = None  # kernel, see `_segment_behind`
+    fuse: Callable | None = (
+        None  # kernel (ids, first, at, tables) -> where the ids of a text, ids[first : at], end then
+    )
     exact_pattern: Callable | None = None  # (model) -> a pattern that cuts where no token reaches across
 
 
@@ -5085,8 +5144,15 @@ def _stay_uncertain(text, start, size, tables, text_sum, ids, at):
     return NOT_CERTAIN
 
 
+@inline_kernel
+def _leave_ids(ids, first, at, tables):
+    """Return where ids end, for kinds that cut each word for good."""
+    return at
+
+
 _segment = _kernel_of_kind("segment")
 _segment_behind = _kernel_of_kind("segment_behind", _stay_uncertain)  # cuts a word for which `_segment` is NOT_CERTAIN
+_fuse = _kernel_of_kind("fuse", _leave_ids)
 _sample = _kernel_of_kind("sample")
 
 
@@ -5127,7 +5193,7 @@ class _Workspace:
     scratch: np.ndarray  # uint64[…], for one word
     words: _WordTable  # the cache
     pool: np.ndarray  # uint32[…], ids of words that have more than three, or are long
-    text_sum: np.ndarray  # float64[3], what a kind sums of the text so far, and the ids between which that was
+    text_sum: np.ndarray  # float64[2], what a kind sums of the text so far, and the id up to which that was
     are_words: bool  # spans are cut already
     n_pooled: int
     max_entries: int  # of the cache
@@ -5247,16 +5313,18 @@ def _encode_spans(workspace, text, spans, ids, id_stops):
             at += 1
             p += 1
         elif are_words:
-            p = _gather_words(spans, p, lanes)
-            text_sum[0], text_sum[1], text_sum[2] = 0.0, at, at
+            p, first = _gather_words(spans, p, lanes), at
+            text_sum[0], text_sum[1] = 0.0, at
             at = _encode_words(workspace, tables, text, lanes[0, N_ENDS], ids, at)
+            at = _fuse(ids, first, at, tables)
         else:
             _rewind(spans[p, START], lanes)
-            more = spans[p, START] < spans[p, STOP]
-            text_sum[0], text_sum[1], text_sum[2] = 0.0, at, at
+            more, first = spans[p, START] < spans[p, STOP], at
+            text_sum[0], text_sum[1] = 0.0, at
             while more and at >= 0:
                 more = _scan_batch(scan, text, spans[p, STOP], scan_tables)
                 at = _encode_words(workspace, tables, text, lanes[0, N_ENDS], ids, at)
+            at = _fuse(ids, first, at, tables)
             p += 1
         if at < 0:
             return at
@@ -6148,8 +6216,8 @@ def unigram_tables(model: Model) -> UnigramTables:
     rounded to float32 below ROUND_LIMIT, where an addition rounds by half of 2**-11, at most. Two sums to a node of a
     word have as many additions each as there are bytes before it, at most; so if they differ by more than 2**-11 for
     each byte of the word, they do in any text. Where the gap at a node of a word's best path is smaller,
-    `segment_unigram` returns NOT_CERTAIN, and `segment_unigram_behind` decides. It does so, too, where unknown
-    characters are several, or begin the word: they may be one token with those before it.
+    `segment_unigram` returns NOT_CERTAIN, and `segment_unigram_behind` decides. Unknown characters are tokens of their
+    own until the whole text is cut, and then `fuse_unigram` makes one of several.
 
     A token whose score is -inf is never chosen. Raises InputError for scores that cannot be.
     """
@@ -6240,18 +6308,18 @@ def _cut_best(text, start, size, tables, tolerance, rounds, best, last):
 
 
 @kernel
-def _write_path(text, start, size, in_text, tables, last, ids, at):
+def _write_path(text, start, size, fuses, tables, last, ids, at):
     """Write the ids of the path that ends with the edge last[size]; returns what `segment_unigram` does.
 
-    Unknown characters, and unknown tokens that a text names, are one if the tables say so. They become the tokens of
-    their bytes, if these all have one. `in_text` says that there may be words before this one.
+    Unknown characters in a row, and unknown tokens that a text names, are one token if `fuses` and the tables say so.
+    They become the tokens of their bytes, if these all have one.
     """
     unknown, unk_id, byte_ids, n, node = len(tables.scores) - 1, tables.unk_id, tables.byte_ids, 0, size
+    fuses &= tables.fuse_unk
     while node > 0:
         stop, id = node, last[node] & EDGE_MASK
         node = last[node] >> EDGE_BITS
-        before = node
-        while id in (unknown, unk_id) and tables.fuse_unk and node > 0 and last[node] & EDGE_MASK in (unknown, unk_id):
+        while fuses and id in (unknown, unk_id) and node > 0 and last[node] & EDGE_MASK in (unknown, unk_id):
             node, id = last[node] >> EDGE_BITS, unknown
         have_ids = id == unknown
         for k in range(start + node, start + stop):
@@ -6265,8 +6333,6 @@ def _write_path(text, start, size, in_text, tables, last, ids, at):
             id = unk_id
         if id < 0:
             return -1
-        if in_text and id == unk_id and (node == 0 or node < before):
-            return NOT_CERTAIN
         ids[at + n] = id
         n += 1
     for k in range(n >> 1):  # they were written from the end of the word
@@ -6284,31 +6350,42 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
     best[0] = 0.0
     if not _cut_best(text, start, size, tables, tables.tolerance, False, best, last):
         return NOT_CERTAIN
-    return _write_path(text, start, size, tables.tolerance > 0, tables, last, ids, at)
+    return _write_path(text, start, size, not tables.tolerance, tables, last, ids, at)
 
 
 @kernel
 def segment_unigram_behind(text, start, size, tables, text_sum, ids, at):
     """Cut a word as SentencePiece does behind all that is before it in a text; returns as `segment_unigram` does.
 
-    text_sum, float64[3], has the scores of ids[text_sum[1] : text_sum[2]] added up, those of the text so far; all words
-    before this one were cut by `segment_unigram`, with a result that was certain, or here.
+    text_sum, float64[2], has the sum of the scores of the text so far, of the ids before ids[text_sum[1]]; those of the
+    words behind them are added.
     """
     best, last, sums = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64), tables.sums
     total = text_sum[0]
-    for k in range(i64(text_sum[2]), at):
+    for k in range(i64(text_sum[1]), at):
         total += sums[ids[k]]
         if abs(total) < ROUND_LIMIT:
             total = np.float64(np.float32(total))
     best[0] = total
     _cut_best(text, start, size, tables, 0.0, abs(total) < ROUND_LIMIT, best, last)
     n = _write_path(text, start, size, False, tables, last, ids, at)
-    if tables.fuse_unk and n > 0 and text_sum[1] < at and ids[at] == tables.unk_id == ids[at - 1]:
-        n -= 1
-        for k in range(at, at + n):
-            ids[k] = ids[k + 1]
-    text_sum[0], text_sum[2] = best[size], at + n
+    text_sum[0], text_sum[1] = best[size], at + n
     return n
+
+
+@kernel
+def fuse_unigram(ids, first, at, tables):
+    """Make one of several unknown tokens in a row, of the ids of a text, ids[first : at]; returns where they end."""
+    if at < first or not tables.fuse_unk or not tables.tolerance:
+        return at
+    out, unk_id, before = first, tables.unk_id, -1
+    for k in range(first, at):
+        id = i64(ids[k])
+        if not id == before == unk_id:
+            ids[out] = id
+            out += 1
+        before = id
+    return out
 
 
 @kernel
@@ -6331,7 +6408,7 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
             if _random(state) < np.exp(total - sums[end]):
                 last[end] = node << EDGE_BITS | id
         node = following
-    return _write_path(text, start, size, False, tables, last, ids, at)
+    return _write_path(text, start, size, True, tables, last, ids, at)
 
 
 @kernel
@@ -6371,7 +6448,7 @@ def n_best_unigram(data: bytes, tables: UnigramTables, n: int) -> list[tuple[lis
         ids, last = np.empty(len(data), np.uint32), np.zeros(len(data) + 1, np.int64)
         while path:
             path, end, last[end] = path
-        best.append((ids[: max(_write_path(text, 0, len(data), False, tables, last, ids, 0), 0)].tolist(), total))
+        best.append((ids[: max(_write_path(text, 0, len(data), True, tables, last, ids, 0), 0)].tolist(), total))
     return best
 
 
@@ -7540,6 +7617,7 @@ KINDS = {
         sample_unigram,
         n_best_unigram,
         segment_unigram_behind,
+        fuse_unigram,
         exact_pattern,
     ),
 }
@@ -7563,7 +7641,7 @@ class _Thread:
             np.empty(MAX_LINEAR_MERGE, np.uint64),
             _new_word_table(min(CACHE_WORDS, cache_size), pooled),
             np.empty(pooled, np.uint32),
-            np.zeros(3),
+            np.zeros(2),
             pretokenizer.pattern.makes_words,
             0,
             cache_size,

@@ -2567,15 +2567,16 @@ def cut(data, tables):
 
 def cut_text(data, tables):
     """The ids of a text, cut at each ▁ as an encoder does it; and as one word."""
-    ids, text_sum, at = np.empty(len(data) + 2, np.uint32), np.zeros(3), 0
+    ids, text_sum, at = np.empty(len(data) + 2, np.uint32), np.zeros(2), 0
     for word in re.findall(b"(?:\xe2\x96\x81)*(?:(?!\xe2\x96\x81)[\\s\\S])+|(?:\xe2\x96\x81)+", data):
         text = bpe._with_padding(word)
         n = bpe.segment_unigram(text, 0, len(word), tables, np.empty(24, np.uint64), ids, at)
         if n == bpe.NOT_CERTAIN:
             n = bpe.segment_unigram_behind(text, 0, len(word), tables, text_sum, ids, at)
         at += n
-    whole, text_sum = np.empty(len(data) + 2, np.uint32), np.zeros(3)
+    whole, text_sum = np.empty(len(data) + 2, np.uint32), np.zeros(2)
     n = bpe.segment_unigram_behind(bpe._with_padding(data), 0, len(data), tables, text_sum, whole, 0)
+    at, n = bpe.fuse_unigram(ids, 0, at, tables), bpe.fuse_unigram(whole, 0, n, tables)
     return ids[:at].tolist(), whole[:n].tolist()
 
 
