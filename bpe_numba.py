@@ -1571,6 +1571,23 @@ def _join_spans(text, spans, tables):
     return joined[:n]
 
 
+EACH_BYTE = ALL_ONES // u64(255)  # 1 in each byte of a word
+SPACES = EACH_BYTE << u64(5)
+
+
+@inline_kernel
+def _zero_bytes(word):
+    """Mark the bytes of a word that are 0 by their highest bits: the lowest mark is right, others may be wrong."""
+    return (word - EACH_BYTE) & ~word & EACH_BYTE << u64(7)
+
+
+@inline_kernel
+def _first_marked(marks):
+    """Find the first of 8 bytes whose highest bit is set in a word that has no other bits; 8 if there is none."""
+    before = (((marks & (~marks + u64(1))) >> u64(7)) - u64(1)) & EACH_BYTE  # a bit for each byte before it
+    return i64((before * EACH_BYTE) >> u64(56))
+
+
 @kernel
 def _replace_spaces(text, spans, replacement, size, scheme, room):
     """Write the spans of Metaspace: `replacement`, of so many bytes, is put for spaces, and before spans by a scheme.
@@ -1579,8 +1596,7 @@ def _replace_spaces(text, spans, replacement, size, scheme, room):
     overwritten: no branch depends on where it is.
     """
     out, moved, at = _on_huge_pages(np.empty(room, np.uint8)), spans.copy(), 0
-    ones = ALL_ONES // u64(255)
-    tops, spaces, mask = ones << u64(7), ones << u64(5), ALL_ONES >> u64(64 - 8 * size)
+    mask = ALL_ONES >> u64(64 - 8 * size)
     for p in range(len(spans)):
         start, stop, id = spans[p, START], spans[p, STOP], spans[p, ID]
         moved[p, START] = at
@@ -1591,10 +1607,7 @@ def _replace_spaces(text, spans, replacement, size, scheme, room):
             at += size
         while start < stop:
             word = load_u64(text, start)
-            different = word ^ spaces
-            found = (different - ones) & ~different & tops if id < 0 else u64(0)  # the lowest bit is in the first space
-            before = (((found & (~found + u64(1))) >> u64(7)) - u64(1)) & ones  # a bit for each byte before that
-            n = min(i64((before * ones) >> u64(56)), stop - start)
+            n = min(_first_marked(_zero_bytes(word ^ SPACES) if id < 0 else u64(0)), stop - start)
             store_u64(out, at, word)
             start, at = start + n, at + n
             if n < 8 and start < stop:
@@ -2400,19 +2413,25 @@ def _change_edges(text, spans, space, prefix, suffix, trims, is_marked):
         if id < 0 and id != CONTINUES:
             n = _write_bytes(prefix, out, n)
         is_empty, was_space, is_kept = True, trims and id != CONTINUES, False
-        for position in range(start, stop):
-            byte = text[position]
-            if id >= 0 or (byte != 0x20 and not (is_marked and byte >= REMOVED)):
-                out[n], n, is_empty, was_space, is_kept = byte, n + 1, False, False, False
-            elif byte == 0x20:
-                is_kept, is_empty = not was_space, is_empty and trims
-                was_space = trims
-                if is_kept:
-                    n = _write_bytes(space, out, n)
+        while start < stop:
+            word = load_u64(text, start)
+            found = _zero_bytes(word ^ SPACES) if id < 0 else u64(0)
+            if is_marked and id < 0:  # 0xFE and 0xFF
+                found |= _zero_bytes(~word & ~EACH_BYTE)
+            size = min(_first_marked(found), stop - start)
+            store_u64(out, n, word)
+            start, n = start + size, n + size
+            if size:
+                is_empty, was_space, is_kept = False, False, False
+            if size == 8 or start == stop:
+                continue
+            if text[start] == 0x20:
+                is_kept, is_empty, was_space = not was_space, is_empty and trims, trims
             else:
                 is_empty = False
-                if byte == KEPT_SPACE and is_kept:
-                    n = _write_bytes(space, out, n)
+            if is_kept and text[start] != REMOVED:
+                n = _write_bytes(space, out, n)
+            start += 1
         if trims and id < 0:
             n = _without_endings(out, begin, n, space)
         if is_empty:
@@ -2783,9 +2802,12 @@ def decoded_tokens(
     >>> first[0], later[0], later[1]
     (b'a', b' a', b'<0xE4>')
     """
+    steps = [*_flattened(decoder, "decoders")]
+    if all(step.get("type") == "ByteLevel" for step in steps):
+        return vocab, vocab
     firsts = {id: token.decode("utf-8", "surrogateescape") for id, token in vocab.items()}
     later, are_joined = firsts, False
-    for step in _flattened(decoder, "decoders"):
+    for step in steps:
         fields = {name: field for name, field in step.items() if name != "type"}
         kind = step.get("type")
         try:
