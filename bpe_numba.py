@@ -2516,7 +2516,8 @@ def _read_charsmap(text: str) -> dict[str, str]:
         raise damaged
     units, texts = np.frombuffer(blob[4 : 4 + size], "<u4").astype(np.int64), blob[4 + size :]
     nodes = (np.arange(len(units)) ^ units >> 10 << ((units & 1 << 9) >> 6)).tolist()
-    labels, children = (units & 0x800000FF).tolist(), {}
+    labels, has_value, values = (column.tolist() for column in (units & 0x800000FF, units >> 8 & 1, units & 0x7FFFFFFF))
+    children: dict[int, list[int]] = {}
     for place, label in enumerate(labels):
         if 0 < label < 256:
             children.setdefault(place ^ label, []).append(place)
@@ -2528,8 +2529,8 @@ def _read_charsmap(text: str) -> dict[str, str]:
                 key = prefix + BYTES[labels[place]]
                 stack.append((key, nodes[place]))
                 n_bytes += len(key)
-                if units[place] >> 8 & 1:
-                    start = int(units[nodes[place]] & 0x7FFFFFFF)
+                if has_value[place]:
+                    start = values[nodes[place]]
                     changes[key.decode()] = texts[start : texts.index(b"\0", start)].decode()
             require(n_bytes <= MAX_CHARSMAP_BYTES, "a circle")
     except (IndexError, ValueError):
@@ -2573,8 +2574,9 @@ def _sentencepiece_passes(
     changes = {key: text for key, text in changes.items() if not key.startswith(symbols)}
     changes.update(zip(symbols, symbols, strict=True))
     changes[chr(SURROGATE_ESCAPE)] = "\ufffd"
-    changes = {key: re.sub("(?<= ) ", chr(0xDC00 | KEPT_SPACE), text) for key, text in changes.items()}
-    changes = {key: text or chr(0xDC00 | REMOVED) for key, text in changes.items()}
+    for key, text in changes.items():
+        if not text or "  " in text:
+            changes[key] = re.sub("(?<= ) ", chr(0xDC00 | KEPT_SPACE), text) or chr(0xDC00 | REMOVED)
     keys = {key: text for key, text in changes.items() if len(key) > 1}
     step = _CharacterStep({ord(key): text for key, text in changes.items() if key not in keys})
     space = ("▁" if escape_whitespaces else " ").encode()
@@ -2660,6 +2662,16 @@ def _normalizer_steps(step: dict) -> list[_CharacterStep | _MapPass | _EdgePass 
         raise InputError(f"the normalizer {kind}: {error}") from None
 
 
+@functools.lru_cache(8)
+def _normalizer_passes(steps: str) -> list[_MapPass | _EdgePass | _TextPass]:
+    """Make the passes of steps in JSON: those that change characters, one behind the other, are one."""
+    parts, passes = [part for s in _flattened(json.loads(steps), "normalizers") for part in _normalizer_steps(s)], []
+    for by_character, group in itertools.groupby(parts, lambda part: isinstance(part, _CharacterStep)):
+        group = list(group)
+        passes += [_MapPass(group)] if by_character else group
+    return passes
+
+
 class Normalizer:
     """Change text before it is cut into pretokens: steps as a tokenizer.json writes them.
 
@@ -2678,11 +2690,7 @@ class Normalizer:
 
     def __init__(self, steps: Sequence[dict] = ()):
         self.steps = tuple(steps)
-        steps = [part for step in _flattened(self.steps, "normalizers") for part in _normalizer_steps(step)]
-        self._passes: list[_MapPass | _EdgePass | _TextPass] = []
-        for by_character, group in itertools.groupby(steps, lambda step: isinstance(step, _CharacterStep)):
-            group = list(group)
-            self._passes += [_MapPass(group)] if by_character else group
+        self._passes = _normalizer_passes(json.dumps(self.steps))
 
     def __reduce__(self):
         return Normalizer, (self.steps,)
@@ -4727,8 +4735,9 @@ def _check_splittable(model: Model, id_of: Mapping[bytes, int], letters: Mapping
     longest = max(id_of, key=len, default=b"")
     if len(longest) > LONGEST_TOKEN:
         raise InputError(f"token {id_of[longest]} has {len(longest):,} bytes; without merges there may be 4,096")
+    known = {*map(chr, letters)}
     for token, id in id_of.items() if model.alphabet == "characters" else ():
-        if unknown := set(token.decode()).difference(map(chr, letters)):
+        if unknown := set(token.decode()) - known:
             raise InputError(f"token {id}, {token!r}, has the character {min(unknown)!r}, which is no token itself")
 
 
