@@ -3640,6 +3640,10 @@ def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
     (2, 1)
     """
     engine = engine or Engine()
+    *before, last = source.pattern.stages
+    if before and isinstance(last, Metaspace) and last.prepend_scheme == "never":  # each word once, not each time
+        counted = count(dataclasses.replace(source, pattern=Pattern(source.pattern.source[:-1])), engine)
+        return counted._replace(words=_replace_in_words(counted.words, last))
     counter, n_documents, n_bytes = WordCounter(), 0, 0
     # Blocks name their files: the list need not go with every task.
     work = functools.partial(_count_task, dataclasses.replace(source, files=()))
@@ -3656,6 +3660,15 @@ def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
             n_bytes += part.n_bytes
             bar.update(n_read)
     return CorpusCounts(counter.words(), n_documents, n_bytes)
+
+
+def _replace_in_words(words: Words, step: Metaspace) -> Words:
+    """Replace spaces in words that were counted before; those that become equal add up."""
+    columns = words.offsets[:-1], words.offsets[1:], np.full_like(words.counts, INSIDE), np.arange(len(words.counts))
+    text, spans = step.refine(_new_scan(), _with_padding(words.symbols.astype(np.uint8)), np.column_stack(columns))
+    counter = WordCounter()
+    counter.add_words(Words(text[:-PADDING].astype(np.int32), np.append(0, spans[:, STOP]), words.counts))
+    return counter.words()
 
 
 def compile_counting(pattern: Pattern | None = None) -> None:

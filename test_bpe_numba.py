@@ -774,6 +774,7 @@ def test_long_texts_are_scanned_by_all_lanes(pattern):
 
 DROPPING = ["bert", "whitespace", ("whitespace-split", *bpe.metaspace_steps()), (bpe.Split("ab", "removed"), "gpt2")]
 SPACED = [bpe.metaspace_steps("_", "first"), (bpe.Metaspace(" "), "gpt2"), (bpe.Split(r"\s", "contiguous"), "gpt2")]
+SPACED += [("gpt2", bpe.Metaspace("_", "never"))]
 
 
 @kernels
