@@ -3002,8 +3002,10 @@ def _read_rows(block: Block, text_field: str) -> list[bytes]:
     try:
         with import_optional("pyarrow.parquet").ParquetFile(block.path) as file:
             names = ", ".join(file.schema_arrow.names)
+            require(
+                text_field in file.schema_arrow.names, f"no column {text_field!r} (--text-field names one of {names})"
+            )
             rows = file.read_row_group(block.before, [text_field], use_threads=False).to_pylist()
-        require(rows == [] or rows[0], f"no column {text_field!r} (--text-field names another) among {names}")
         return [_record_text(row, text_field) for row in rows]
     except ValueError as error:
         raise InputError(f"{block.path}, row group {block.before}: {error}") from None
@@ -7656,6 +7658,7 @@ def save_model(model: Model, path: str | os.PathLike, format: str | None = None)
     require(format in (None, *FORMATS), f"the formats are {', '.join(FORMATS)}, not {format!r}")
     texts, first = FORMATS[format or "huggingface"].write(model), FORMATS[format or "huggingface"].files[0]
     if folder.suffix == Path(first).suffix and not folder.is_dir():  # a file, and what belongs beside it
+        require(format != "gpt2", f"{folder}: GPT-2's format has two files: name a folder for them")
         atomic_write_all(folder.parent, {name.replace(first, folder.name): text for name, text in texts.items()})
         return
     if format is None and model.merges is not None and not model.ignore_merges:
@@ -10252,7 +10255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reconfigure(errors="backslashreplace")  # names of files may hold bytes that are not UTF-8
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_: print(f"bpe_numba: note: {message}", file=sys.stderr)
+            warnings.showwarning = lambda message, *_: tqdm.write(f"bpe_numba: note: {message}", sys.stderr)
             options.pop("run")(**options)
         print(end="", flush=True)
         return 0

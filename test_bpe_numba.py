@@ -4012,7 +4012,7 @@ def command(capfdbinary, monkeypatch):
     def run_here(*arguments, stdin=b"", cwd=None):
         before = signal.getsignal(signal.SIGINT)
         with monkeypatch.context() as patch:
-            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin))))
             patch.chdir(cwd or Path.cwd())
             try:
                 status = bpe.main(list(map(str, arguments)))
