@@ -8093,8 +8093,9 @@ class Tokenizer:
         known = tuple(self._allowed(allowed_special))
         source = self._chunk_sources.setdefault(known, self.source((), known))  # a normalizer's takes 0.9 s to make
         cutter, begins = Cutter(source, WINDOW_BYTES), BEGINS
-        for chunk in [chunks] if isinstance(chunks, (str, bytes)) else chunks:
-            for data, ends_document in cutter.feed(_text_bytes(chunk)):
+        chunks = map(_text_bytes, [chunks] if isinstance(chunks, (str, bytes)) else chunks)
+        for gathered in _batched_by_size(chunks, len, WINDOW_BYTES):  # lines, say
+            for data, ends_document in cutter.feed(b"".join(gathered)):
                 yield from self.encode_texts([data], allowed_special, begins)[0].tolist()
                 begins = INSIDE if ends_document else CONTINUES
         yield from self.encode_texts([cutter.close()], allowed_special, begins)[0].tolist()
