@@ -3012,17 +3012,17 @@ def _read_rows(block: Block, text_field: str) -> list[bytes]:
 
 
 class Texts(NamedTuple):
-    """Texts in memory, which a Source reads as it reads a file: strings, or batches of them, once."""
+    """Texts in memory, which a Source reads as it reads a file: strings, or lists of them, once."""
 
-    texts: Iterable[str | bytes | Iterable[str | bytes]]
+    texts: Iterable[str | bytes | Sequence[str | bytes]]
 
     def __str__(self) -> str:
         return "texts in memory"
 
     def blocks(self, size: int) -> Iterator[Block]:
         """Gather texts in blocks of about this size."""
-        one = (str, bytes)
-        texts = itertools.chain.from_iterable([text] if isinstance(text, one) else text for text in self.texts)
+        batches = (found if isinstance(found, (list, tuple)) else [found] for found in self.texts)
+        texts = itertools.chain.from_iterable(batches)
         for batch in _batched_by_size(map(_text_bytes, texts), len, size):
             yield Block(Path(str(self)), 0, sum(map(len, batch)), data=batch, read_texts=_list_texts)
 
@@ -8746,7 +8746,7 @@ def train(
     vocab_size: int = 8192,
     special_tokens: Sequence[str] = (),
     *,
-    texts: Iterable[str | bytes | Iterable[str | bytes]] | None = None,
+    texts: Iterable[str | bytes | Sequence[str | bytes]] | None = None,
     model: str = "bpe",
     alphabet: str | None = None,
     pattern: PatternSource | None = None,
@@ -8771,7 +8771,7 @@ def train(
                        library
     vocab_size         tokens in all
     special_tokens     strings that end documents, and are not learnt from
-    texts              texts to learn from instead of inputs, or batches of them; they are read once, in bounded memory
+    texts              texts to learn from instead of inputs, or lists of them; they are read once, in bounded memory
     model              bpe; wordpiece; unigram; or longest: the longest token of a vocabulary that bpe has learnt
     alphabet           what tokens are made of: bytes, or characters; the default is bytes with bpe and longest
     pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split, none, or a
