@@ -487,7 +487,11 @@ class Engine:
             while running:
                 yield running.popleft().result()
         except BrokenExecutor:
-            raise InputError("a worker process died, perhaps for want of memory: try fewer (--workers)") from None
+            forked = multiprocessing.get_start_method() == "fork"
+            hint = "" if forked else "; or the script that called this lacks `if __name__ == '__main__':`"
+            raise InputError(
+                f"a worker process died, perhaps for want of memory: try fewer (--workers){hint}"
+            ) from None
         finally:
             for future in running:
                 future.cancel()
