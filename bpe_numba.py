@@ -2861,14 +2861,14 @@ def find_files(inputs: str | os.PathLike | Iterable[str | os.PathLike]) -> list[
     files = []
     for given in map(os.fspath, [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs):
         path = as_path(given)
-        if path.is_dir():
+        if os.path.isdir(given):
             found = sorted(file for file in path.rglob("*") if _is_corpus(file.relative_to(path)) and file.is_file())
             require(found, f"{given}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
-        elif given == "-" or path.exists():
+        elif given == "-" or os.path.exists(given):  # False for a text that no path could be
             found = [path]
         else:
             found = sorted(Path(name) for name in glob.glob(given, recursive=True) if os.path.isfile(name))
-            hint = "; if it is a text, in Python: texts=[…]" if " " in given.strip() else ""
+            hint = "" if path.suffix and " " not in given else "; if it is a text, in Python: texts=[…]"
             require(found, f"{given[:80]}: no such file or folder, and no file matches it{hint}")
         files += found
     return files
@@ -2893,7 +2893,7 @@ def _plain_name(path: Path) -> str:
 
 def _is_stream(path: Path) -> bool:
     """Whether a file can be read once only, or not by another process, for which /dev/stdin is another file."""
-    return not path.is_file() or Path("/dev") in path.absolute().parents
+    return not path.is_file() or path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
 
 
 def _recognize(head: bytes) -> str | None:

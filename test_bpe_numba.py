@@ -4015,8 +4015,9 @@ def test_texts_in_memory_are_learnt_as_documents(library, tmp_path, monkeypatch,
 
 
 def test_texts_and_names_are_told_apart():
-    with pytest.raises(bpe.InputError, match=r"Hello world: no such file.*; if it is a text, in Python: texts="):
-        bpe.train_bpe("Hello world", 300)
+    for text in ("Hello", "Hello world. " * 999, "\0"):
+        with pytest.raises(bpe.InputError, match=r"no such file.*; if it is a text, in Python: texts="):
+            bpe.train_bpe(text, 300)
     for options in ({"texts": "Hello"}, {"texts": ["Hello"], "inputs": "x"}, {"texts": [5]}):
         with pytest.raises(bpe.InputError):
             bpe.train(**options, vocab_size=300)
