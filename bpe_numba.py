@@ -8097,9 +8097,8 @@ class Tokenizer:
         known = tuple(self._allowed(allowed_special))
         source = self._chunk_sources.setdefault(known, self.source((), known))  # a normalizer's takes 0.9 s to make
         cutter, begins = Cutter(source, WINDOW_BYTES), BEGINS
-        chunks = map(_text_bytes, [chunks] if isinstance(chunks, (str, bytes)) else chunks)
-        for gathered in _batched_by_size(chunks, len, WINDOW_BYTES):  # lines, say
-            for data, ends_document in cutter.feed(b"".join(gathered)):
+        for chunk in [chunks] if isinstance(chunks, (str, bytes)) else chunks:
+            for data, ends_document in cutter.feed(_text_bytes(chunk)):
                 yield from self.encode_texts([data], allowed_special, begins)[0].tolist()
                 begins = INSIDE if ends_document else CONTINUES
         yield from self.encode_texts([cutter.close()], allowed_special, begins)[0].tolist()
@@ -8807,7 +8806,7 @@ def train(
     >>> training.learned.counts.tolist(), training.counted.n_documents
     ([3, 3, 2], 2)
     >>> train(texts=["low low lower", "newest"], vocab_size=260).learned.counts.tolist()
-    [3, 3, 2]
+    [3, 3, 2, 1]
     """
     plan = call_with(_plan_training, **locals())
     engine = Engine(workers, progress=progress)
