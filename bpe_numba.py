@@ -51,6 +51,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import bz2
 import contextlib
 import copy
 import dataclasses
@@ -66,6 +67,7 @@ import inspect
 import io
 import itertools
 import json
+import lzma
 import multiprocessing
 import os
 import pickle
@@ -485,7 +487,11 @@ class Engine:
             while running:
                 yield running.popleft().result()
         except BrokenExecutor:
-            raise InputError("a worker process died, perhaps for want of memory: try fewer (--workers)") from None
+            forked = multiprocessing.get_start_method() == "fork"
+            hint = "" if forked else "; or the script that called this lacks `if __name__ == '__main__':`"
+            raise InputError(
+                f"a worker process died, perhaps for want of memory: try fewer (--workers){hint}"
+            ) from None
         finally:
             for future in running:
                 future.cancel()
@@ -2897,10 +2903,30 @@ class Pretokenizer:
 
 # ─── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-SUFFIXES = (".txt", ".jsonl", ".txt.gz", ".jsonl.gz")  # what is taken from a folder
+SUFFIXES = (".txt", ".jsonl", ".ndjson", ".parquet")  # what is taken from a folder
+PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")  # that may follow
 BLOCK_BYTES = 1 << 22  # of text that are read and scanned in one go
 WINDOW_BYTES = 1 << 16  # of a file that are first looked at to find where it may be cut
+HEAD_BYTES = 1 << 12  # of a file that tell what it is
 STANDARD_STREAM = Path("-")
+
+# How files begin that are no text: those that are unpacked, Parquet, and those that are refused.
+_SIGNS = {
+    "gzip": rb"\x1f\x8b",
+    "xz": rb"\xfd7zXZ\x00",
+    "bzip2": rb"BZh[1-9](?:1AY&SY|\x17rE8P)",
+    "zstandard": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",
+    "Parquet": rb"PAR1",
+    "a zip archive": rb"PK(?:\x03\x04|\x05\x06)",
+    "a 7z archive": rb"7z\xbc\xaf\x27\x1c",
+    "a tar archive": rb"(?s:.{257})ustar",
+    "a PDF": rb"%PDF-",
+    "an Arrow file": rb"ARROW1",
+    "a NumPy array": rb"\x93NUMPY",
+    "an SQLite database": rb"SQLite format 3\x00",
+    "a program": rb"\x7fELF",
+    "an image": rb"\x89PNG|\xff\xd8\xff|GIF8[79]a",
+}
 
 
 def standard_library() -> list[Path]:
@@ -2915,33 +2941,82 @@ def standard_library() -> list[Path]:
 def find_files(inputs: str | os.PathLike | Iterable[str | os.PathLike]) -> list[Path]:
     """Expand files, folders, globs and "-" (standard input) to files; raises ValueError for what is not there.
 
-    From folders, at any depth, the files whose names end in one of SUFFIXES are taken, sorted.
+    From folders, at any depth, the files are taken, sorted, whose names end in one of SUFFIXES, and perhaps in one of
+    PACKED_SUFFIXES; but neither what is hidden, nor vocab.txt and merges.txt, which are a model's.
     """
     files = []
     for given in map(os.fspath, [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs):
-        path = Path(given)
-        if path.is_dir():
-            found = sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES) and file.is_file())
-            require(found, f"{given}: no file in this folder ends in {', '.join(SUFFIXES)}")
-        elif given == "-" or path.exists():
+        path = as_path(given)
+        if os.path.isdir(given):
+            found = sorted(file for file in path.rglob("*") if _is_corpus(file.relative_to(path)) and file.is_file())
+            require(found, f"{given}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
+        elif given == "-" or os.path.exists(given):  # False for a text that no path could be
             found = [path]
         else:
             found = sorted(Path(name) for name in glob.glob(given, recursive=True) if os.path.isfile(name))
-            require(found, f"{given}: no such file or folder, and no file matches it")
+            hint = "" if path.suffix and " " not in given else "; if it is a text, in Python: texts=[…]"
+            require(found, f"{given[:80]}: no such file or folder, and no file matches it{hint}")
         files += found
     return files
 
 
+def as_path(name: str | os.PathLike) -> Path:
+    """Make a Path; raises InputError for an empty name, which would be the current folder."""
+    require(os.fspath(name), "the name of a file or folder is empty: is a variable not set?")
+    return Path(name)
+
+
+def _is_corpus(path: Path) -> bool:
+    """Whether a file of a folder is text by its name, and no part of a model."""
+    kept = path.name not in ("vocab.txt", "merges.txt") and not any(part.startswith(".") for part in path.parts)
+    return kept and _plain_name(path).endswith(SUFFIXES)
+
+
+def _plain_name(path: Path) -> str:
+    """Return the name of a file, in lower case, as it is when unpacked."""
+    return (path.stem if path.suffix.lower() in PACKED_SUFFIXES else path.name).lower()
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether a file can be read once only, or not by another process, for which /dev/stdin is another file."""
+    return not path.is_file() or path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
+
+
+def _recognize(head: bytes) -> str | None:
+    """Tell what a file is that begins so, if it is no text."""
+    return next((name for name, sign in _SIGNS.items() if re.match(sign, head)), None)
+
+
+def _open_zstandard(file: IO[bytes]) -> IO[bytes]:
+    for name in ("compression.zstd", "backports.zstd"):  # of Python 3.14, and of a package for those before
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name).ZstdFile(file)
+    raise InputError("to unpack zstandard, Python 3.14 is needed, or a package: pip install backports.zstd")
+
+
+_UNPACKERS = {
+    "gzip": lambda file: gzip.GzipFile(fileobj=file),
+    "xz": lzma.LZMAFile,
+    "bzip2": bz2.BZ2File,
+    "zstandard": _open_zstandard,
+}
+
+
 def _read_chunks(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
-    """Read a file, uncompressed, in chunks of up to so many bytes; yields each with the position on the disk."""
+    """Read a file, unpacked, in chunks of up to so many bytes; yields each with the position on the disk."""
     with contextlib.nullcontext(sys.stdin.buffer) if path == STANDARD_STREAM else open(path, "rb") as raw:
-        file, position = gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw, 0
+        kind, position = _recognize(raw.peek(HEAD_BYTES)), 0
         try:
+            file = _UNPACKERS.get(kind, lambda file: file)(raw)
             while chunk := file.read(size):
                 position = raw.tell() if file is not raw and raw.seekable() else position + len(chunk)
                 yield chunk, position
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise InputError(f"{path}: not a whole gzip file ({error})") from None
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        except Exception as error:  # each way of packing has errors of its own
+            if kind not in _UNPACKERS or getattr(error, "errno", None):
+                raise
+            raise InputError(f"{path}: not a whole {kind} file ({error})") from None
 
 
 def _read_part(path: Path, start: int, n_bytes: int) -> bytes:
@@ -2951,12 +3026,8 @@ def _read_part(path: Path, start: int, n_bytes: int) -> bytes:
         return file.read(n_bytes)
 
 
-def _json_text(line: bytes, text_field: str) -> bytes:
-    """Read the text in a line of a .jsonl file: one string in its object."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON ({error})") from None
+def _record_text(record: object, text_field: str) -> bytes:
+    """Take the text of a record: one string in it."""
     text = record.get(text_field) if isinstance(record, dict) else None
     if not isinstance(text, str):
         raise InputError(f"no text in the field {text_field!r} (--text-field names another)")
@@ -2981,32 +3052,86 @@ class Block(NamedTuple):
     start: int  # bytes on the disk
     stop: int
     ends_document: bool = True
-    data: bytes | None = None  # None: read them from the file
-    lines_before: int = 0  # in a stream
+    data: bytes | list[bytes] | None = None  # None: read them from the file
+    before: int = 0  # lines, in a stream; row groups, in a Parquet file
     begins: int = BEGINS  # the id of its first span
+    read_texts: Callable[[Block, str], list[bytes]] | None = None  # None: it is one text
 
     @property
     def n_bytes(self) -> int:
         """Bytes on the disk."""
         return self.stop - self.start
 
+    def read(self) -> bytes:
+        """Read the bytes, if they are not at hand."""
+        return _read_part(self.path, self.start, self.n_bytes) if self.data is None else self.data
+
     def count_lines_before(self) -> int:
         """Count the lines before the block; in a file only then, when a message needs it."""
         if self.data is not None:
-            return self.lines_before
+            return self.before
         starts = range(0, self.start, BLOCK_BYTES)
         return sum(_read_part(self.path, at, min(BLOCK_BYTES, self.start - at)).count(b"\n") for at in starts)
+
+
+def _read_lines(block: Block, text_field: str) -> list[bytes]:
+    """Read the texts in lines of JSON."""
+    texts = []
+    for number, line in enumerate(block.read().split(b"\n")):
+        try:
+            if line.strip():
+                texts.append(_record_text(json.loads(line), text_field))
+        except (ValueError, RecursionError) as error:
+            reason = error if isinstance(error, InputError) else f"not JSON ({error})"
+            raise InputError(f"{block.path}, line {block.count_lines_before() + number + 1}: {reason}") from None
+    return texts
+
+
+def _read_rows(block: Block, text_field: str) -> list[bytes]:
+    """Read the texts in a row group of a Parquet file."""
+    try:
+        with import_optional("pyarrow.parquet").ParquetFile(block.path) as file:
+            names = ", ".join(file.schema_arrow.names)
+            require(
+                text_field in file.schema_arrow.names, f"no column {text_field!r} (--text-field names one of {names})"
+            )
+            rows = file.read_row_group(block.before, [text_field], use_threads=False).to_pylist()
+        return [_record_text(row, text_field) for row in rows]
+    except ValueError as error:
+        raise InputError(f"{block.path}, row group {block.before}: {error}") from None
+
+
+class Texts(NamedTuple):
+    """Texts in memory, which a Source reads as it reads a file: strings, or lists of them, once."""
+
+    texts: Iterable[str | bytes | Sequence[str | bytes]]
+
+    def __str__(self) -> str:
+        return "texts in memory"
+
+    def blocks(self, size: int) -> Iterator[Block]:
+        """Gather texts in blocks of about this size."""
+        batches = (found if isinstance(found, (list, tuple)) else [found] for found in self.texts)
+        texts = itertools.chain.from_iterable(batches)
+        for batch in _batched_by_size(map(_text_bytes, texts), len, size):
+            yield Block(Path(str(self)), 0, sum(map(len, batch)), data=batch, read_texts=_list_texts)
+
+
+def _list_texts(block: Block, text_field: str) -> list[bytes]:
+    """Return the texts that a block has at hand."""
+    return block.data
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
     """How text is read: given once, and handed down whole, to worker processes too.
 
-    files           paths, as from `find_files`
+    files           paths, as from `find_files`; or Texts
     pattern         cuts texts where it always ends a pretoken
     special_tokens  end documents; `flags` says how they are found, if not in the plain way
     normalizer      changes texts before they are cut: steps of a Normalizer
-    text_field      where a line of a .jsonl file has its text; "text" if not given. If given, standard input is JSON
+    text_field      where a line of JSON, or a row of a Parquet file, has its text; "text" if not given. If given, what
+                    comes through a pipe is lines of JSON
     block_bytes     of text in a block; BLOCK_BYTES if not given. No result depends on it
 
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -3017,7 +3142,7 @@ class Source:
     [[b'one', b'two']]
     """
 
-    files: Sequence[Path]
+    files: Sequence[Path | Texts]
     pattern: Pattern
     special_tokens: Sequence[str] = ()
     text_field: str | None = None
@@ -3052,44 +3177,50 @@ class Source:
             return Pattern("none").cut_tables
         return normalizer.cut_tables(self.pattern)
 
-    def begins(self, path: Path, ends_document: bool) -> int:
-        """Choose the id of the first span behind a block."""
-        return BEGINS if self.is_json(path) else INSIDE if ends_document else CONTINUES
-
     def __reduce__(self):
         return Source, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     @property
     def total_bytes(self) -> int | None:
-        """Bytes on the disk, if known."""
-        known = STANDARD_STREAM not in self.files and all(path.is_file() for path in self.files)
+        """Bytes on the disk, if known: none of them comes through a pipe."""
+        known = all(isinstance(path, Path) and path.is_file() for path in self.files)
         return sum(path.stat().st_size for path in self.files) if known else None
 
     def is_json(self, path: Path) -> bool:
-        """Whether a file has a text in each line; standard input has if a text field is named."""
-        return path.name.endswith((".jsonl", ".jsonl.gz")) or (path == STANDARD_STREAM and self.text_field is not None)
+        """Whether a file has a text in each line: a .jsonl; or a pipe, which has no name, if a text field is named."""
+        by_name = _plain_name(path).endswith((".jsonl", ".ndjson"))
+        return by_name or (self.text_field is not None and _is_stream(path))
 
     def texts(self, block: Block) -> list[bytes]:
-        """Read the texts of a block: one, or those in its lines of JSON."""
-        data = _read_part(block.path, block.start, block.n_bytes) if block.data is None else block.data
-        if not self.is_json(block.path):
-            return [data]
-        texts, field = [], self.text_field or "text"
-        for number, line in enumerate(data.split(b"\n")):
-            try:
-                if line.strip():
-                    texts.append(_json_text(line, field))
-            except InputError as error:
-                raise InputError(f"{block.path}, line {block.count_lines_before() + number + 1}: {error}") from None
-        return texts
+        """Read the texts of a block: one, or those in its lines or rows."""
+        return block.read_texts(block, self.text_field or "text") if block.read_texts else [block.read()]
 
     def blocks(self) -> Iterator[Block]:
         """Read all files, in blocks that can be worked at in any order, of `block_bytes` where that can be had."""
         for path in self.files:
-            if path.is_file() and not path.name.endswith(".gz"):
-                yield from self._file_blocks(path)
-            else:
+            if isinstance(path, Texts):
+                yield from path.blocks(self.block_bytes)
+                continue
+            kind = "stream" if _is_stream(path) else _recognize(head := _read_part(path, 0, HEAD_BYTES))
+            if kind == "Parquet":
+                yield from _row_groups(path)
+            elif kind == "stream" or kind in _UNPACKERS:
                 yield from self._stream_blocks(path)
+            else:
+                self._look_at(path, head)
+                yield from self._file_blocks(path)
+
+    def _look_at(self, path: Path, head: bytes) -> None:
+        """Refuse a file that is known not to be text, and warn of the first file that may be something else."""
+        kind = _recognize(head)
+        hint = (
+            "name the file, which is read from its end" if kind == "Parquet" else "unpack it, or make text of it, first"
+        )
+        require(kind is None, f"{path}: {kind} is no text: {hint}")
+        doubt = None if self.is_json(path) else _find_doubt(path, head)
+        if doubt and not self.__dict__.get("_is_warned"):
+            self.__dict__["_is_warned"] = True
+            warnings.warn(f"{path}: {doubt}", stacklevel=2)
 
     def tasks(self, task_bytes: int | None = None) -> Iterator[list[Block]]:
         """Gather blocks in lists of so many bytes, or somewhat more: small files are not each a piece of work."""
@@ -3099,13 +3230,13 @@ class Source:
     def _file_blocks(self, path: Path) -> Iterator[Block]:
         """Cut a file in parts, which workers read on their own."""
         start, size, read = 0, path.stat().st_size, functools.partial(_read_part, path)
-        begins = BEGINS
+        begins, is_json = BEGINS, self.is_json(path)
         while start < size:
             is_last = size - start <= self.block_bytes * 3 // 2
-            cut = None if is_last else self.find_cut(read, start + self.block_bytes, self.is_json(path))
+            cut = None if is_last else self.find_cut(read, start + self.block_bytes, is_json)
             stop, ends_document = cut or (size, True)
-            yield Block(path, start, stop, ends_document, begins=begins)
-            start, begins = stop, self.begins(path, ends_document)
+            yield Block(path, start, stop, ends_document, begins=begins, read_texts=_read_lines if is_json else None)
+            start, begins = stop, _begins(ends_document, is_json)
 
     @property
     def _margin(self) -> int:
@@ -3133,15 +3264,51 @@ class Source:
 
     def _stream_blocks(self, path: Path) -> Iterator[Block]:
         """Read a file that can only be read from its beginning: here, and workers get the text."""
-        cutter = Cutter(self, self.block_bytes, self.is_json(path))
-        taken, position, n_lines, begins = 0, 0, 0, BEGINS
+        is_json, begins = self.is_json(path), BEGINS
+        cutter, read_texts = Cutter(self, self.block_bytes, is_json), _read_lines if is_json else None
+        taken = position = n_lines = 0
         for chunk, position in _read_chunks(path, self.block_bytes):
+            if not taken and not cutter.n_waiting:
+                self._look_at(path, chunk[:HEAD_BYTES])
             for data, ends_document in cutter.feed(chunk):
-                yield Block(path, taken, position, ends_document, data, n_lines, begins)
-                taken, begins = position, self.begins(path, ends_document)
+                yield Block(path, taken, position, ends_document, data, n_lines, begins, read_texts)
+                taken, begins = position, _begins(ends_document, is_json)
                 n_lines += data.count(b"\n")
         if data := cutter.close():
-            yield Block(path, taken, position, True, data, n_lines, begins)
+            yield Block(path, taken, position, True, data, n_lines, begins, read_texts)
+
+
+def _begins(ends_document: bool, is_json: bool) -> int:
+    """Choose the id of the first span behind a block."""
+    return BEGINS if is_json else INSIDE if ends_document else CONTINUES
+
+
+def _row_groups(path: Path) -> Iterator[Block]:
+    """Make a block of each row group of a Parquet file; the last one ends where the file does."""
+    try:
+        metadata = import_optional("pyarrow.parquet").read_metadata(path)
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"{path}: not a whole Parquet file ({error})") from None
+    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
+    packed = [sum(group.column(k).total_compressed_size for k in range(group.num_columns)) for group in groups]
+    stops = [*itertools.accumulate(packed[:-1]), path.stat().st_size]
+    for k, (start, stop) in enumerate(zip([0, *stops], stops, strict=False)):
+        yield Block(path, start, stop, before=k, read_texts=_read_rows)
+
+
+def _find_doubt(path: Path, head: bytes) -> str | None:
+    """Tell why a text that begins so may not be one."""
+    strange = head.decode("utf-8", "replace").count("\ufffd") + head.count(0)
+    if strange > len(head) / 100:
+        share = min(100, 100 * strange // len(head))
+        return f"{share} % of its beginning is not UTF-8; it is read byte by byte (iconv makes UTF-8 of other text)"
+    if re.match(rb'\s*\[?\s*\{\s*"', head):
+        return "looks like JSON, and is read as text: name lines of JSON .jsonl, or --text-field if they are piped"
+    if _plain_name(path).endswith((".csv", ".tsv")):
+        return "a table is read as text, with its separators"
+    return None
 
 
 class Cutter:
@@ -3153,14 +3320,14 @@ class Cutter:
     def __init__(self, source: Source, size: int, is_json: bool = False):
         self.source, self.size, self.is_json = source, size, is_json
         self._chunks: list[bytes] = []
-        self._n_waiting = 0
+        self.n_waiting = 0
         self._enough = size  # waiting bytes that are worth a look
 
     def feed(self, chunk: bytes) -> Iterator[tuple[bytes, bool]]:
         """Take a chunk; yields parts that are certain by now, and whether a document ends with them."""
         self._chunks.append(chunk)
-        self._n_waiting += len(chunk)
-        if self._n_waiting < self._enough:
+        self.n_waiting += len(chunk)
+        if self.n_waiting < self._enough:
             return
         data, start = b"".join(self._chunks), 0
         while len(data) - start >= self.size:
@@ -3169,9 +3336,9 @@ class Cutter:
                 break
             yield data[start : cut[0]], cut[1]
             start = cut[0]
-        self._chunks, self._n_waiting = [data[start:]], len(data) - start
+        self._chunks, self.n_waiting = [data[start:]], len(data) - start
         # text without cuts is looked through twice at most, not once a chunk
-        self._enough = 2 * self._n_waiting if self._n_waiting >= self.size else self.size
+        self._enough = 2 * self.n_waiting if self.n_waiting >= self.size else self.size
 
     def close(self) -> bytes:
         """Return what was waiting: the text ends here."""
@@ -7561,7 +7728,7 @@ def load_model(
     special_tokens: Iterable[str] | Mapping[str, int] | None = None,
 ) -> Model:
     """Read a model from a file or a folder: what it is, its content tells. See Tokenizer.load."""
-    path = Path(path)
+    path = as_path(path)
     file = _find_model_file(path) if path.is_dir() else path
     require(file.is_file(), f"{path}: no such file or folder")
     data, content, config = _read_limited(file), None, {}
@@ -7606,13 +7773,19 @@ def _find_model_file(folder: Path) -> Path:
 def save_model(model: Model, path: str | os.PathLike, format: str | None = None) -> None:
     """Write a model folder in one of FORMATS, or by default the first, and the second if it can be.
 
+    A path that ends as the first file of the format does, model.tiktoken say, is the name of that file.
+
     A folder holds one model, or `load_model` would read one of two. Files of the other FORMATS in it stay if they hold
     the same model, and are removed behind the writing if they hold another. Files of other names, a downloaded
     cl100k_base.tiktoken say, are neither touched nor read before those that are written here.
     """
-    folder = Path(path)
+    folder = as_path(path)
     require(format in (None, *FORMATS), f"the formats are {', '.join(FORMATS)}, not {format!r}")
-    texts = FORMATS[format or "huggingface"].write(model)
+    texts, first = FORMATS[format or "huggingface"].write(model), FORMATS[format or "huggingface"].files[0]
+    if folder.suffix == Path(first).suffix and not folder.is_dir():  # a file, and what belongs beside it
+        require(format != "gpt2", f"{folder}: GPT-2's format has two files: name a folder for them")
+        atomic_write_all(folder.parent, {name.replace(first, folder.name): text for name, text in texts.items()})
+        return
     if format is None and model.merges is not None and not model.ignore_merges:
         with contextlib.suppress(InputError):
             texts |= FORMATS["gpt2"].write(model)
@@ -7770,6 +7943,7 @@ class Tokenizer:
         self._pretokenizers: dict[str, Pretokenizer] = {}
         self._pretokenizers = {allowed: self._pretokenizer(allowed) for allowed in ("all", "none")}
         self._idle: list[_Thread] = []  # those that no thread is using
+        self._chunk_sources: dict[tuple[str, ...], Source] = {}  # of encode_iterable, by special tokens
 
     @property
     def vocab(self) -> dict[int, bytes]:
@@ -8042,7 +8216,9 @@ class Tokenizer:
 
         Where the pattern, or flags of special tokens, allow no cut, memory holds a whole document.
         """
-        cutter, begins = Cutter(self.source((), allowed_special), WINDOW_BYTES), BEGINS
+        known = tuple(self._allowed(allowed_special))
+        source = self._chunk_sources.setdefault(known, self.source((), known))  # a normalizer's takes 0.9 s to make
+        cutter, begins = Cutter(source, WINDOW_BYTES), BEGINS
         for chunk in [chunks] if isinstance(chunks, (str, bytes)) else chunks:
             for data, ends_document in cutter.feed(_text_bytes(chunk)):
                 yield from self.encode_texts([data], allowed_special, begins)[0].tolist()
@@ -8172,7 +8348,23 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-NPY_HEADER_BYTES = 128  # of an array in a row, however long: NumPy pads it for growth
+LLMC_SIGNS = {2: (20240520, 1), 4: (20240801, 7)}  # llm.c's files, of GPT-2 and Llama 3, by the size of a number
+
+
+def _npy_header(dtype: np.dtype, n: int) -> bytes:
+    """Make the header of a .npy file of n numbers: 128 bytes for any n, since NumPy pads it for growth."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)})
+    return file.getvalue()
+
+
+def _llmc_header(dtype: np.dtype, n: int) -> bytes:
+    """Make the header of a file for llm.c: 256 numbers, the third of which is n."""
+    require(n < 2**31, f"{n:,} tokens are more than llm.c counts in one file: write several")
+    return np.array([*LLMC_SIGNS[dtype.itemsize], n, *[0] * 253], "<i4").tobytes()
+
+
+_HEADERS = {"npy": _npy_header, "llm.c": _llmc_header, "bin": lambda dtype, n: b""}
 
 
 class Encoded(NamedTuple):
@@ -8224,7 +8416,7 @@ def _encode_blocks(
         texts = source.texts(block)
         ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.begins)
         n_bytes += sum(map(len, texts))
-        stops = offsets[1:] if is_last or source.is_json(block.path) else offsets[:0]
+        stops = offsets[1:] if is_last or block.read_texts else offsets[:0]
         if end_id is not None:
             ended = np.append(ids, 0)[stops - 1] == end_id
             ended &= stops > offsets[: len(stops)]  # an empty text has the last id of the text before it there
@@ -8262,10 +8454,13 @@ def _line_printer() -> Callable:
 
 
 @contextlib.contextmanager
-def _array_writer(path: Path, dtype: np.dtype | type) -> Iterator[Callable]:
+def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> Iterator[Callable]:
     """Write a .npy or .bin file, or bare numbers to standard output, in pieces: yields a function of the next array."""
     if path != STANDARD_STREAM and path.suffix not in (".npy", ".bin"):
         raise InputError(f"{path}: name a .npy file, or a .bin file for the bare numbers")
+    require(layout in ("auto", "llm.c"), f"the layout is auto or llm.c, not {layout!r}")
+    require(layout == "auto" or path.suffix == ".bin", f"{path}: name a .bin file for llm.c")
+    header = _HEADERS[(path.suffix[1:] or "bin") if layout == "auto" else layout]
     dtype, n = np.dtype(dtype).newbyteorder("<"), 0
 
     def write(numbers: np.ndarray, *_: object) -> None:
@@ -8276,14 +8471,51 @@ def _array_writer(path: Path, dtype: np.dtype | type) -> Iterator[Callable]:
         n += len(numbers)
 
     with _open_output(path) as file:
-        if path.suffix == ".npy":
-            file.write(bytes(NPY_HEADER_BYTES))
+        file.write(header(dtype, 0))
         yield write
-        if path.suffix == ".npy":
+        if header(dtype, n):
             file.seek(0)
-            header = {"descr": dtype.str, "fortran_order": False, "shape": (n,)}
-            np.lib.format.write_array_header_1_0(file, header)
-            assert file.tell() == NPY_HEADER_BYTES
+            file.write(header(dtype, n))
+
+
+def _val_path(path: Path) -> Path:
+    """Name the file of the documents that are held out from a file for training."""
+    before, found, behind = path.name.rpartition("train")
+    require(found, f"{path}: name a file with `train` in it for --val-fraction: the other one has `val` there")
+    return path.with_name(f"{before}val{behind}")
+
+
+class _Split(NamedTuple):
+    """Writes the ids of every 1 / fraction-th document to one file, and those of all others to another.
+
+    Of n documents, floor(n * fraction) are chosen: document d, from 0, if floor((d + 1) * fraction) is greater than
+    floor(d * fraction). So a choice depends on nothing but the order of the documents.
+    """
+
+    write: Callable
+    write_val: Callable
+    billionths: int  # the fraction, so that nothing is rounded
+    totals: np.ndarray  # int64[2, 2], modified in place: tokens and documents of each file
+
+    def __call__(self, ids: np.ndarray, ends: np.ndarray) -> None:
+        """Write ids, in which documents end at `ends`; the last one may go on in the next ids."""
+        first = self.totals[:, 1].sum()
+        numbers = (np.arange(first, first + len(ends) + 2) * self.billionths) // 10**9
+        is_val = numbers[1:] > numbers[:-1]
+        chosen = np.repeat(is_val, np.diff(ends, prepend=0, append=len(ids)))
+        for k, (write, mask) in enumerate(((self.write, ~chosen), (self.write_val, chosen))):
+            write(ids[mask])
+            self.totals[k] += np.count_nonzero(mask), np.count_nonzero(is_val[:-1] == k)
+
+    def describe(self, encoded: Mapping[Path, Encoded]) -> dict[Path, dict]:
+        """Describe both files, but for the bytes of text; raises InputError if one has no document."""
+        n = self.totals[:, 1].tolist()
+        require(all(n), f"--val-fraction makes {n[0]} documents for training, and {n[1]} to hold out: both need some")
+        both = {}
+        for (path, whole), (n_tokens, n_documents) in zip(encoded.items(), self.totals.tolist(), strict=True):
+            both[path] = whole._asdict() | {"tokens": n_tokens, "documents": n_documents}
+            del both[path]["bytes"]
+        return both
 
 
 def encode_files(
@@ -8293,6 +8525,8 @@ def encode_files(
     *,
     dtype: str = "auto",
     append: str | None = None,
+    layout: str = "auto",
+    val_fraction: float | None = None,
     document_index: str | os.PathLike | None = None,
     allowed_special: str | Iterable[str] = "all",
     workers: int | None = None,
@@ -8302,17 +8536,22 @@ def encode_files(
 ) -> Encoded:
     """Write the token ids of files, folders or globs to one file, in the order of the texts, and describe it.
 
-    inputs           files, folders, globs, or - for standard input; .jsonl and .gz by their names
+    inputs           files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), Parquet; text and
+                     JSON may be packed by gzip, xz, bzip2 or zstandard
     out              a .npy file; a .bin file, for the bare numbers; or -, for those on standard output. A file gets a
                      description beside it, with .json behind its name. Not given: ids are printed, a line a document
     dtype            of the ids: uint16, uint32, or auto, the smaller one that holds every id of the vocabulary
     append           a special token: every document ends with it. Documents are files and lines of .jsonl files, and
                      end at this token where it is in a text: it is not doubled
+    layout           auto, by the name of the file; or llm.c, which is a .bin file with its header of 1,024 bytes
+    val_fraction     as with nanoGPT, documents are held out: 0.0005 is the last of every 2,000, in the order in which
+                     they are read. They go to the file that has `val` where the name of the other has `train`
     document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
     allowed_special  the special tokens that are found in the texts: "all", "none", or some of them
     workers          threads, or processes for JSON; one a core if not given. The result never depends on it
     executor         a pool of concurrent.futures, or of its kind, to work in instead
-    text_field       where a line of a .jsonl file has its text; "text" if not given
+    text_field       where a line of JSON, or a row of Parquet, has its text; "text" if not given. If given, what comes
+                     through a pipe is lines of JSON
     progress         draw a progress bar
 
     Memory is bounded. Files take their names when they are whole. Raises InputError for what cannot be done.
@@ -8325,12 +8564,18 @@ def encode_files(
     3 tokens (uint16) of 1 documents and 3 bytes, 1.00 bytes per token
     array([ 72, 105,  33], dtype=uint16)
     """
-    out = None if out is None else Path(out)
+    out = None if out is None else as_path(out)
     if document_index is not None:
-        require(out is not None, "--document-index goes with --out")
-        document_index = Path(document_index)
+        require(
+            out is not None and val_fraction is None, "--document-index goes with --out, and not with --val-fraction"
+        )
+        document_index = as_path(document_index)
         if document_index.resolve() in (out.resolve(), _sidecar(out).resolve()):
             raise InputError(f"{document_index} is to be written twice: give the document index a name of its own")
+    if val_fraction is not None:
+        require(0 < val_fraction < 1, f"--val-fraction is between 0 and 1, not {val_fraction}")
+    require(out is not None or layout == "auto", "--layout goes with --out")
+    val_out = None if val_fraction is None else _val_path(out or STANDARD_STREAM)
     id_type = id_dtype(tokenizer.model, dtype)
     engine = Engine(workers, executor, progress)
     allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
@@ -8347,7 +8592,10 @@ def encode_files(
     batches = engine.map(work, _mark_text_ends(source.tasks()), threads)
     n_tokens = n_documents = n_bytes = 0
     with contextlib.ExitStack() as stack:
-        write = stack.enter_context(_array_writer(out, id_type)) if out else _line_printer()
+        write = stack.enter_context(_array_writer(out, id_type, layout)) if out else _line_printer()
+        if val_out:
+            write_val = stack.enter_context(_array_writer(val_out, id_type, layout))
+            write = split = _Split(write, write_val, round(val_fraction * 10**9), np.zeros((2, 2), np.int64))
         write_index = stack.enter_context(_array_writer(document_index, np.int64)) if document_index else None
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         if write_index:
@@ -8363,9 +8611,12 @@ def encode_files(
             bar.set_postfix_str(f"{rate} tokens/s", refresh=False)
             bar.update(batch.n_read)
         encoded = Encoded(n_tokens, n_documents, n_bytes, id_type.name, tokenizer.digest)
-        if out and out != STANDARD_STREAM:
-            sidecar = stack.enter_context(atomic_write(_sidecar(out)))
-            sidecar.write((json.dumps(encoded._asdict(), indent=2) + "\n").encode())
+        described = {} if out in (None, STANDARD_STREAM) else {out: encoded._asdict()}
+        if val_out:
+            described = split.describe({out: encoded, val_out: encoded})
+        for path, description in described.items():
+            sidecar = stack.enter_context(atomic_write(_sidecar(path)))
+            sidecar.write((json.dumps(description, indent=2) + "\n").encode())
     return encoded
 
 
@@ -8380,16 +8631,21 @@ def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
     ...     read_ids(path, "uint16").tolist()
     [1, 2]
     """
-    path, sidecar = Path(path), _sidecar(Path(path))
-    if path.suffix != ".npy":
+    path, sidecar = as_path(path), _sidecar(as_path(path))
+    header = np.fromfile(path, "<i4", 256).tolist()
+    size = next((size for size, sign in LLMC_SIGNS.items() if (*sign,) == (*header[:2],)), 0)
+    is_llmc = size and path.stat().st_size == 1024 + size * header[2]
+    if is_llmc:
+        dtype = f"uint{8 * size}"
+    elif path.suffix != ".npy":
         if sidecar.is_file():
             dtype = _parse_object(_read_limited(sidecar), str(sidecar)).get("dtype")
         require(dtype in ("uint16", "uint32"), f"{path}: are its numbers uint16 or uint32? Name it with --dtype")
     try:
         if path.suffix == ".npy":
             ids = np.lib.format.open_memmap(path, mode="r")
-        elif path.stat().st_size:
-            ids = np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r")
+        elif path.stat().st_size > 1024 * is_llmc:
+            ids = np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r", 1024 * is_llmc)
         else:  # which cannot be mapped
             ids = np.zeros(0, dtype)
     except ValueError as error:
@@ -8567,7 +8823,7 @@ class Training(NamedTuple):
     counted: CorpusCounts
     learned: Learned
     seconds: dict[str, float]  # by stage
-    files: Sequence[Path]  # what was read
+    files: Sequence[Path | Texts]  # what was read
     vocab_size: int  # as it was asked for
 
     def __str__(self) -> str:
@@ -8615,6 +8871,7 @@ def train(
     vocab_size: int = 8192,
     special_tokens: Sequence[str] = (),
     *,
+    texts: Iterable[str | bytes | Sequence[str | bytes]] | None = None,
     model: str = "bpe",
     alphabet: str | None = None,
     pattern: PatternSource | None = None,
@@ -8634,10 +8891,12 @@ def train(
 ) -> Training:
     """Train on files, folders or globs, and return the tokenizer with all that was measured.
 
-    inputs             files, folders, globs, or - for standard input; .jsonl and .gz by their names. Not given: the
-                       sources of Python's standard library
+    inputs             files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), Parquet; text and
+                       JSON may be packed by gzip, xz, bzip2 or zstandard. Not given: the sources of Python's standard
+                       library
     vocab_size         tokens in all
     special_tokens     strings that end documents, and are not learnt from
+    texts              texts to learn from instead of inputs, or lists of them; they are read once, in bounded memory
     model              bpe; wordpiece; unigram; or longest: the longest token of a vocabulary that bpe has learnt
     alphabet           what tokens are made of: bytes, or characters; the default is bytes with bpe and longest
     pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split, none, or a
@@ -8656,7 +8915,8 @@ def train(
                        greatest likelihood, count(ab) / (count(a) * count(b)), which alone prefers what is seen once
     min_frequency      merge no pair that is rarer
     workers            processes that scan; one a core if not given. The result never depends on it
-    text_field         where a line of a .jsonl file has its text; "text" if not given
+    text_field         where a line of JSON, or a row of Parquet, has its text; "text" if not given. If given, what
+                       comes through a pipe is lines of JSON
     progress           draw progress bars
     special_tokens_at  which ids they get: first, after-bytes, or last (as in GPT-2)
 
@@ -8667,10 +8927,14 @@ def train(
     ...     training = train(folder, 260, ["<|end|>"])
     >>> training.learned.counts.tolist(), training.counted.n_documents
     ([3, 3, 2], 2)
+    >>> train(texts=["low low lower", "newest"], vocab_size=260).learned.counts.tolist()
+    [3, 3, 2, 1]
     """
     plan = call_with(_plan_training, **locals())
     engine = Engine(workers, progress=progress)
-    files = standard_library() if inputs is None else find_files(inputs)
+    require(inputs is None or texts is None, "name inputs, or give texts, not both")
+    require(not isinstance(texts, (str, bytes)), "texts are several, in a list say: this is one")
+    files = [Texts(texts)] if texts is not None else standard_library() if inputs is None else find_files(inputs)
     seconds: dict[str, float] = {}
     with stage("compile", seconds):
         source = plan.source(files, text_field)
@@ -8777,12 +9041,12 @@ def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
 
 
 def train_bpe(
-    input_path: str | os.PathLike | Iterable[str | os.PathLike],
-    vocab_size: int,
+    input_path: str | os.PathLike | Iterable[str | os.PathLike] | None = None,
+    vocab_size: int = 8192,
     special_tokens: Sequence[str] = (),
     **options,
 ) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
-    """Train on a file, or several, and return the vocabulary and the merges; the options are those of `train`.
+    """Train on a file, or several, or on `texts`, and return the vocabulary and the merges; options are as of `train`.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.txt")
@@ -8790,6 +9054,8 @@ def train_bpe(
     ...     vocab, merges = train_bpe(path, 260, ["<|end|>"])
     >>> vocab[0], merges
     (b'<|end|>', [(b'o', b'w'), (b'l', b'ow'), (b' ', b'low')])
+    >>> train_bpe(texts=["low low lower", "newest"], vocab_size=258)[1]
+    [(b'o', b'w'), (b'l', b'ow')]
     """
     tokenizer = train(input_path, vocab_size, special_tokens, **options).tokenizer
     _warn_if_short(tokenizer.vocab, vocab_size)
@@ -9160,7 +9426,7 @@ def encode_corpus(
     (6, [0, 1, 3], 9)
     """
     source = tokenizer.source(inputs, "all", text_field)
-    require(STANDARD_STREAM not in source.files, "standard input is read once only, a corpus twice: name a file")
+    require(not any(map(_is_stream, source.files)), "a corpus is read twice, a pipe only once: name a file")
     words = count(source, engine).words
     require(len(words.counts), f"no text to look at in {', '.join(map(str, source.files[:3]))}")
     data = words.symbols.astype(np.uint8).tobytes()
@@ -9883,7 +10149,7 @@ def bench(
 # A command is a function below. Its options are its own keywords, and those with a default of the functions that it
 # calls: their names, types and defaults come from signatures, their help from docstrings, and from nowhere else.
 # Not options are what others stand for (--no-special, --quiet, --workers), and what only Python has.
-_PYTHON_ONLY = {"allowed_special", "executor", "progress", "options", "learned", "engine"}
+_PYTHON_ONLY = {"allowed_special", "executor", "progress", "options", "learned", "engine", "texts"}
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)  # of a docstring: a parameter and what it means
 
 
@@ -9904,7 +10170,7 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     """
     special_tokens = call_with(_plan_training, **options).special_tokens
     config = call_with(transformers_config, **options | {"special_tokens": special_tokens})
-    make_folder(Path(out))  # what is wrong must not cost the training
+    make_folder(as_path(out))  # what is wrong must not cost the training
     training = call_with(train, inputs or None, **options)
     with stage("save", training.seconds):
         training.tokenizer.model.config |= config
@@ -9935,8 +10201,9 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
         encoded = call_with(encode_files, tokenizer, inputs, **options)
     if options["progress"]:
         spent = max(seconds["encode"], 1e-3)
+        written = out if options["val_fraction"] is None else f"{out} and {_val_path(Path(out))}"
         rates = f"{encoded.bytes / spent / 1e6:,.1f} MB/s, {tqdm.format_sizeof(encoded.tokens / spent)} tokens/s"
-        print(f"{encoded}\n{spent:.2f} s: {rates}, written to {out}", file=sys.stderr if out == "-" else sys.stdout)
+        print(f"{encoded}\n{spent:.2f} s: {rates}, written to {written}", file=sys.stderr if out == "-" else sys.stdout)
 
 
 def _decode_command(model: str, tokens: str, **options) -> None:
@@ -9949,7 +10216,7 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
     """Write a model in another format.
 
     to   the format: huggingface, gpt2, tiktoken, sentencepiece or bert
-    out  folder to write
+    out  folder to write; or a file, if it ends as those of the format do: .json, .tiktoken, .model, .txt
     """
     tokenizer = call_with(_load_model, model, **options)
     tokenizer.model.config |= call_with(transformers_config, tokenizer.special_tokens, **options)
@@ -10114,7 +10381,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reconfigure(errors="backslashreplace")  # names of files may hold bytes that are not UTF-8
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_: print(f"bpe_numba: note: {message}", file=sys.stderr)
+            warnings.showwarning = lambda message, *_: tqdm.write(f"bpe_numba: note: {message}", sys.stderr)
             options.pop("run")(**options)
         print(end="", flush=True)
         return 0

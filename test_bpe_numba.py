@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import ast
 import base64
+import bz2
 import concurrent.futures
 import contextlib
 import copy
 import ctypes
 import dataclasses
 import doctest
+import fractions
 import functools
 import gzip
 import hashlib
@@ -25,6 +27,7 @@ import inspect
 import io
 import itertools
 import json
+import lzma
 import math
 import multiprocessing
 import os
@@ -1249,6 +1252,105 @@ def test_a_named_pipe_is_read(tmp_path):
     writer.join()
 
 
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress])
+def test_packed_files_are_known_by_their_content(tmp_path, monkeypatch, pack):
+    text = f"one two{END}three ".encode() * 5000
+    (tmp_path / "a.dat").write_bytes(pack(text) + pack(text))
+    expected = naive_count(text * 2, bpe.PATTERNS["gpt2"], [END])
+    assert counted([tmp_path / "a.dat"], block_bytes=10_000) == expected
+    with open(tmp_path / "a.dat", "rb") as file:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
+        assert counted([bpe.STANDARD_STREAM], block_bytes=10_000) == expected
+    (tmp_path / "a.dat").write_bytes(pack(text)[:-5])
+    with pytest.raises(ValueError, match=r"a\.dat: not a whole (gzip|xz|bzip2) file"):
+        counted([tmp_path / "a.dat"])
+
+
+def test_zstandard_is_read_or_refused(tmp_path):
+    packed = bytes.fromhex("28b52ffd20073900006f6e652074776f")  # "one two"
+    (tmp_path / "a.txt.zst").write_bytes(packed)
+    if any(map(importlib.util.find_spec, ("compression", "backports"))):
+        assert counted([tmp_path / "a.txt.zst"])[0] == {b"one": 1, b" two": 1}
+    else:
+        with pytest.raises(bpe.InputError, match=r"a\.txt\.zst: .* pip install backports\.zstd"):
+            counted([tmp_path / "a.txt.zst"])
+
+
+def test_row_groups_of_parquet_are_blocks(tmp_path):
+    parquet, path = pytest.importorskip("pyarrow.parquet"), tmp_path / "a.parquet"
+    documents = [f"text {k} é" for k in range(10)]
+    parquet.write_table(sys.modules["pyarrow"].table({"body": documents, "n": list(range(10))}), path, row_group_size=4)
+    blocks = list(bpe.Source([path], bpe.Pattern(), text_field="body").blocks())
+    assert len(blocks) == 3 and sum(block.n_bytes for block in blocks) == path.stat().st_size
+    counts, n_documents = counted(bpe.find_files(tmp_path), text_field="body")
+    assert n_documents == 10 and counts == naive_count(END.join(documents).encode(), bpe.PATTERNS["gpt2"], [END])[0]
+    for field, message in ((None, "no column 'text' .*body, n"), ("n", "row group 0: no text in the field 'n'")):
+        with pytest.raises(bpe.InputError, match=message):
+            counted([path], text_field=field)
+
+
+@pytest.mark.parametrize(
+    "data, what", [(b"PK\x03\x04", "zip"), (b"%PDF-1", "PDF"), (bytes(257) + b"ustar", "tar"), (b"\x93NUMPY", "NumPy")]
+)
+def test_what_is_no_text_is_refused(tmp_path, data, what):
+    for content in (data * 9, gzip.compress(data * 9)):
+        (tmp_path / "a.txt").write_bytes(content)
+        with pytest.raises(bpe.InputError, match=rf"a\.txt: an? {what}.* is no text"):
+            counted([tmp_path / "a.txt"])
+
+
+@pytest.mark.parametrize(
+    "name, data, doubt",
+    [
+        ("a.txt", "Größe ".encode("latin-1") * 99, "33 % of its beginning is not UTF-8"),
+        ("a.txt", "text".encode("utf-16"), "not UTF-8"),
+        ("a.txt", b'{"text": "one"}', "looks like JSON"),
+        ("a.csv", b"id,text\n1,one\n", "a table is read as text"),
+    ],
+)
+def test_doubtful_text_gets_one_note(tmp_path, name, data, doubt):
+    (tmp_path / name).write_bytes(data)
+    with pytest.warns(UserWarning, match=doubt) as notes:
+        counted([tmp_path / name] * 3, workers=1)
+    assert len(notes) == 1
+
+
+def test_folders_leave_models_and_what_is_hidden_aside(trained, tmp_path):
+    (tmp_path / "a.txt").write_text("some text")
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "hidden.txt").write_text("more")
+    trained.tokenizer.save(tmp_path)
+    bpe.save_learned(tmp_path, trained)
+    bpe.encode_files(trained.tokenizer, tmp_path, tmp_path / "o.bin", workers=1)
+    assert bpe.find_files(tmp_path) == [tmp_path / "a.txt"]
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(bpe.InputError, match="no text in this folder"):
+        bpe.find_files(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", [""]])
+def test_empty_names_are_refused(tokenizer, name):
+    for use in (bpe.find_files, bpe.train, lambda name: bpe.encode_files(tokenizer, name)):
+        with pytest.raises(bpe.InputError, match="is empty: is a variable not set"):
+            use(name)
+    for use in (bpe.Tokenizer.load, tokenizer.save, bpe.read_ids, lambda out: bpe.encode_files(tokenizer, "x", out)):
+        with pytest.raises(bpe.InputError, match="is empty"):
+            use("")
+
+
+def test_piped_lines_are_json_if_a_text_field_is_named(tmp_path):
+    lines = b'{"body": "one two"}\n{"body": "three"}\n'
+    for field, expected in (
+        ("body", ({b"one": 1, b" two": 1, b"three": 1}, 2)),
+        (None, naive_count(lines, bpe.PATTERNS["gpt2"], [])),
+    ):
+        read, write = os.pipe()
+        os.write(write, lines)
+        os.close(write)
+        assert counted([Path(f"/dev/fd/{read}")], [], text_field=field) == expected
+        os.close(read)
+
+
 def test_bytes_that_are_not_utf8_are_kept(tmp_path):
     data = bytes(range(256)) * 3 + b"\xf0\x9f\x99" + b"ok \xed\xa0\x80\xc0\xaf"
     (tmp_path / "raw.txt").write_bytes(data)
@@ -1280,7 +1382,7 @@ def test_lines_are_numbered_in_every_block(tmp_path):
         counted([tmp_path / "a.jsonl"], block_bytes=100, workers=2)
 
 
-@pytest.mark.parametrize("damage", [lambda z: z[:-9], lambda z: z[:20] + b"\x00\x01" + z[22:], lambda z: b"not gzip"])
+@pytest.mark.parametrize("damage", [lambda z: z[:-9], lambda z: z[:20] + b"\x00\x01" + z[22:]])
 def test_bad_gzip_is_refused(tmp_path, damage):
     (tmp_path / "x.txt.gz").write_bytes(damage(gzip.compress(random.Random(0).randbytes(500))))
     with pytest.raises(ValueError, match=r"x\.txt\.gz: not a whole gzip file"):
@@ -3150,6 +3252,11 @@ def test_rank_files_are_those_of_tiktoken(tokenizer, tmp_path, some_texts):
     assert tokenizer.to_tiktoken().encode_batch(strings, allowed_special="all") == expected
     loaded = bpe.Tokenizer.load(tmp_path)
     assert loaded.encode_batch(strings) == expected
+    loaded.save(tmp_path / "named.tiktoken", "tiktoken")
+    assert bpe.Tokenizer.load(tmp_path / "named.tiktoken").digest == loaded.digest
+    assert [path.name for path in sorted(tmp_path.glob("named*"))] == ["named.tiktoken", "named.tiktoken.json"]
+    with pytest.raises(bpe.InputError, match="two files: name a folder"):
+        tokenizer.save(tmp_path / "vocab.json", "gpt2")
     loaded.save(tmp_path / "again", "tiktoken")
     for name in ("tokenizer.tiktoken", "tokenizer.tiktoken.json"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / name).read_bytes()
@@ -3810,6 +3917,46 @@ def test_files_and_chunks_are_encoded_as_texts(tokenizer, tmp_path, monkeypatch,
     assert list(ours.encode_iterable([data[k : k + 99] for k in range(0, len(data), 99)])) == expected
 
 
+@pytest.mark.parametrize("fraction", [0.0005, 0.1, 0.29, 0.75])
+def test_documents_are_held_out_evenly(tokenizer, tmp_path, monkeypatch, fraction):
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", 5000)
+    documents = [f"document {k} " * (k % 7) for k in range(2100)]
+    (tmp_path / "a.txt").write_text(END.join(documents))
+    options = {"append": END, "val_fraction": fraction}
+    bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "train.bin", **options, workers=2)
+    exact, expected = fractions.Fraction(str(fraction)), [[], []]
+    for k, document in enumerate(documents):
+        expected[math.floor((k + 1) * exact) > math.floor(k * exact)] += tokenizer.encode(document + END)
+    assert [bpe.read_ids(tmp_path / f"{name}.bin").tolist() for name in ("train", "val")] == expected
+    described = [json.loads((tmp_path / f"{name}.bin.json").read_text()) for name in ("train", "val")]
+    assert [found["tokens"] for found in described] == list(map(len, expected))
+    assert described[1]["documents"] == math.floor(2100 * exact)
+
+
+def test_nothing_is_written_where_no_document_is_held_out(tokenizer, tmp_path):
+    (tmp_path / "a.txt").write_text("one document")
+    with pytest.raises(bpe.InputError, match="makes 1 documents for training, and 0 to hold out"):
+        bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "train.bin", val_fraction=0.1)
+    for out, message in (("o.bin", "with `train` in it"), (None, "`train`")):
+        with pytest.raises(bpe.InputError, match=message):
+            bpe.encode_files(tokenizer, tmp_path / "a.txt", out and tmp_path / out, val_fraction=0.1)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize("dtype, sign", [("uint16", (20240520, 1)), ("uint32", (20240801, 7))])
+def test_files_for_llmc_have_its_header(tokenizer, tmp_path, dtype, sign):
+    (tmp_path / "a.txt").write_text("some text")
+    bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "a.bin", layout="llm.c", dtype=dtype)
+    ids = tokenizer.encode("some text")
+    assert np.fromfile(tmp_path / "a.bin", "<i4", 256).tolist() == [*sign, len(ids), *[0] * 253]
+    assert np.fromfile(tmp_path / "a.bin", dtype, offset=1024).tolist() == ids
+    (tmp_path / "a.bin.json").unlink()
+    assert bpe.read_ids(tmp_path / "a.bin").tolist() == ids
+    for out, layout in (("a.npy", "llm.c"), ("b.bin", "x")):
+        with pytest.raises(bpe.InputError, match=r"a \.bin file for llm\.c|layout is auto or llm\.c"):
+            bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / out, layout=layout)
+
+
 def test_a_larger_vocabulary_takes_larger_numbers(tmp_path):
     tokenizer = bpe.Tokenizer(BYTE_VOCAB | {70_000: b"the"}, None)
     (tmp_path / "a.txt").write_text("in the end")
@@ -3855,6 +4002,27 @@ def test_training_does_not_depend_on_workers_or_blocks(library, monkeypatch):
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 1 << 15)
     for n in (1, 2, 5):
         assert bpe.train_bpe(files[::-1] if n == 1 else files, 1500, [END], workers=n) == whole
+
+
+@kernels
+@pytest.mark.parametrize("batch", [1, 7])
+def test_texts_in_memory_are_learnt_as_documents(library, tmp_path, monkeypatch, batch):
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", 1 << 14)
+    documents = [path.read_text() for path in library[:20]]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    texts = documents if batch == 1 else (documents[k : k + batch] for k in range(0, 20, batch))
+    training = bpe.train(texts=texts, vocab_size=500, workers=2)
+    assert (training.tokenizer.vocab, training.tokenizer.merges) == bpe.train_bpe(tmp_path / "a.jsonl", 500)
+    assert training.counted.n_documents == 20 and "from texts in memory" in str(training)
+
+
+def test_texts_and_names_are_told_apart():
+    for text in ("Hello", "Hello world. " * 999, "\0"):
+        with pytest.raises(bpe.InputError, match=r"no such file.*; if it is a text, in Python: texts="):
+            bpe.train_bpe(text, 300)
+    for options in ({"texts": "Hello"}, {"texts": ["Hello"], "inputs": "x"}, {"texts": [5]}):
+        with pytest.raises(bpe.InputError):
+            bpe.train(**options, vocab_size=300)
 
 
 def test_curve_of_tokens_is_the_length_of_the_encoded_text(trained, library):
@@ -4014,7 +4182,7 @@ def command(capfdbinary, monkeypatch):
     def run_here(*arguments, stdin=b"", cwd=None):
         before = signal.getsignal(signal.SIGINT)
         with monkeypatch.context() as patch:
-            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin))))
             patch.chdir(cwd or Path.cwd())
             try:
                 status = bpe.main(list(map(str, arguments)))
@@ -4426,7 +4594,7 @@ def test_bytes_of_a_corpus_are_those_of_its_text(library, tmp_path):
     encoded = bpe.encode_corpus(tokenizer, tmp_path, engine=bpe.Engine(1))
     assert (encoded.n_bytes, encoded.n_characters) == (len("Ünï  A中 ".encode()), len("Ünï  A中 "))
     assert encoded.n_tokens == len(tokenizer.encode(f"Ünï  A{END}中 ")) - 1
-    with pytest.raises(bpe.InputError, match="standard input is read once only"):
+    with pytest.raises(bpe.InputError, match="a pipe only once"):
         bpe.encode_corpus(tokenizer, "-")
 
 
