@@ -4160,7 +4160,8 @@ class Model:
         self.vocab = _validate_vocab(self.vocab)
         _assign_special_ids(self)
         self.merges = None if self.merges is None else [(left, right) for left, right in self.merges]
-        self.flags = {text: flags for text, flags in (self.flags or {}).items() if text in self.special_tokens}
+        odd = {text: flags for text, flags in (self.flags or {}).items() if flags != AddedToken()}
+        self.flags = {text: flags for text, flags in odd.items() if text in self.special_tokens}
         self.normalizer, self.decoder = tuple(self.normalizer), tuple(self.decoder)
         _validate_bytes(self)
         _validate_scores(self)
@@ -6490,8 +6491,8 @@ def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str
     return vocab
 
 
-def _read_merges(pairs: list, place: Callable[[int], str], alphabet: str = "bytes") -> list[tuple[bytes, bytes]]:
-    """Read pairs of names, as lists or with a space between; place(k) says where pair k is, should it be no merge."""
+def _read_merges(pairs: list, alphabet: str = "bytes", place: str = "merge", first: int = 0) -> list:
+    """Read pairs of names, as lists or with a space between; the first of them stands at place number `first`."""
     names: list[str] = []
     with contextlib.suppress(TypeError, ValueError):  # of what is no pair
         for pair in pairs:
@@ -6499,7 +6500,7 @@ def _read_merges(pairs: list, place: Callable[[int], str], alphabet: str = "byte
             names += left, right
     k = next((k for k, name in enumerate(names) if not isinstance(name, str) or not name), len(names)) // 2
     if k < len(pairs):
-        raise InputError(f"{place(k)}: {pairs[k]!r} is not a merge, two tokens with a space between them")
+        raise InputError(f"{place} {k + first}: {pairs[k]!r} is not a merge, two tokens with a space between them")
     tokens = _read_names(names, alphabet)
     return list(zip(tokens[::2], tokens[1::2], strict=True))
 
@@ -6549,21 +6550,27 @@ def _merges_by_score(model: Model) -> list[tuple[bytes, bytes]]:
     return [(name[:n].encode(), name[n:].encode()) for name, n in splits]
 
 
+def _refuse(faults: Mapping[str, object]) -> None:
+    """Raise InputError for the first fault that is there."""
+    for fault, is_there in faults.items():
+        require(not is_there, fault)
+
+
 def _refuse_beyond_bytes(model: Model) -> None:
     """Refuse what a model has that a BPE over bytes has not which finds the longest special token at each place."""
-    flagged = any(flags.single_word or flags.lstrip or flags.rstrip for flags in model.flags.values())
     late = {text for text, flags in model.flags.items() if flags.normalized}  # found after the others
     overlap = set("".join(late)).intersection("".join(model.special_tokens.keys() - late))
-    for feature, present in {
-        f"it is of kind {model.kind}": model.kind != "bpe",
-        "its tokens are made of characters": model.alphabet != "bytes",
-        "it has a normalizer": model.normalizer,
-        "it has a decoder": model.decoder,
-        "its merges are ordered by scores": model.scores is not None,
-        "spaces become other characters, or text gets one before it": _marks(model),
-        "its special tokens have flags": flagged or overlap,
-    }.items():
-        require(not present, feature)
+    _refuse(
+        {
+            f"it is of kind {model.kind}": model.kind != "bpe",
+            "its tokens are made of characters": model.alphabet != "bytes",
+            "it has a normalizer": model.normalizer,
+            "it has a decoder": model.decoder,
+            "its merges are ordered by scores": model.scores is not None,
+            "spaces become other characters, or text gets one before it": _marks(model),
+            "its special tokens have flags": overlap or any(any(flags[:3]) for flags in model.flags.values()),
+        }
+    )
 
 
 # GPT-2's vocab.json and merges.txt
@@ -6577,16 +6584,19 @@ def read_gpt2(
 ) -> Model:
     """Read GPT-2's two files. If no special tokens are given, they are the tokens that no merge makes, bytes aside."""
     names = _parse_object(_read_limited(vocab_path), str(vocab_path))
-    lines = enumerate(_decode_utf8(_read_limited(merges_path), str(merges_path)).split("\n"), 1)
-    pairs = {k: line.rstrip("\r") for k, line in lines if line.strip() and not (k == 1 and line.startswith("#version"))}
+    lines = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip().splitlines()
+    first = int(lines[:1] != [] and lines[0].startswith("#version"))
     with _blaming(merges_path):
-        merges = _read_merges(list(pairs.values()), lambda k: f"{merges_path}, line {list(pairs)[k]}")
+        merges = _read_merges(lines[first:], place="line", first=first + 1)
     if special_tokens is None:
-        made = {pair.replace(" ", "") for pair in pairs.values()}
-        special_tokens = [name for name in names if name not in made and name not in _BYTE_NAMES]
+        made = {*_BYTE_NAMES, *(line.replace(" ", "") for line in lines)}
+        special_tokens = [name for name in names if name not in made]
     special_tokens = special_tokens if isinstance(special_tokens, Mapping) else _check_texts(special_tokens)
     with _blaming(vocab_path):
         return Model(_read_vocab(names, "bytes", special_tokens), merges, special_tokens, pattern)
+
+
+_GPT2_FILES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
 
 
 def _read_gpt2_pair(
@@ -6596,12 +6606,13 @@ def _read_gpt2_pair(
     pattern: PatternSource | None = None,
 ) -> Model:
     """Read one of GPT-2's two files, and the other, which is beside it."""
-    kinds = ("vocab", "encoder.json", "vocabulary"), ("merges", "vocab.bpe", "merges")
-    (word, published, _), (other, other_published, what) = kinds if content is not None else kinds[::-1]
-    name = other_published if file.name == published else file.name.replace(word, other)
-    beside = [file.with_name(name).with_suffix(suffix) for suffix in (file.suffix, ".txt", ".json", ".bpe")]
-    found = [other for other in beside if other.is_file() and other != file]
-    require(found, f"{file}: the {what} that belongs to it is missing: no {beside[0].stem}.* beside it")
+    what, names = "merges", _GPT2_FILES
+    if content is None:
+        what, names = "vocabulary", {merges: vocab for vocab, merges in _GPT2_FILES.items()}
+    beside = [file.with_name(file.name.removesuffix(a) + b) for a, b in names.items() if file.name.endswith(a)]
+    found = [other for other in beside if other.is_file()]
+    wanted = " or ".join(other.name for other in beside) or f"its name does not end in {' or '.join(names)}"
+    require(found, f"{file}: the {what} that belongs to it is missing: {wanted}")
     files = (file, found[0]) if content is not None else (found[0], file)
     return read_gpt2(*files, special_tokens, pattern or "gpt2")
 
@@ -6634,9 +6645,7 @@ def read_tiktoken(
 ) -> Model:
     """Read a rank file; what it does not say is given, published, or in the .json beside it that `save` wrote."""
     vocab: dict[int, bytes] = {}
-    for number, line in enumerate(data.split(b"\n"), 1):
-        if not line.strip():
-            continue
+    for number, line in enumerate(data.rstrip().split(b"\n"), 1):
         try:
             token, id = line.split()
             token, id = base64.b64decode(token, validate=True), int(id)
@@ -6646,13 +6655,14 @@ def read_tiktoken(
             fault = "stands there twice" if id in vocab else f": {_ID_RANGE}"
             raise InputError(f"{file}, line {number}: the id {id} {fault}")
         vocab[id] = token
-    beside, known = file.with_name(file.name + ".json"), {}
-    if encoding is None and pattern is None and beside.is_file():
-        known = _parse_object(_read_limited(beside), str(beside))
-        said = isinstance(known.get("pattern"), str) and isinstance(known.get("special_tokens"), dict)
-        require(said, f"{beside}: says neither the pattern nor the special tokens")
-    elif encoding is None and pattern is None:
-        encoding = _find_encoding(vocab, file, special_tokens is not None)
+    known, beside = {}, file.with_name(file.name + ".json")
+    if encoding is None and pattern is None:
+        if beside.is_file():
+            known = _parse_object(_read_limited(beside), str(beside))
+            said = isinstance(known.get("pattern"), str) and isinstance(known.get("special_tokens"), dict)
+            require(said, f"{beside}: says neither the pattern nor the special tokens")
+        else:
+            encoding = _find_encoding(data, file, special_tokens is not None)
     if encoding is not None:
         require(encoding in ENCODINGS, f"no encoding is named {encoding!r}; there are {', '.join(ENCODINGS)}")
         known = ENCODINGS[encoding]._asdict()
@@ -6665,20 +6675,19 @@ def read_tiktoken(
     return Model(vocab, None, known.get("special_tokens", ()) if special_tokens is None else special_tokens, pattern)
 
 
-def _find_encoding(vocab: Mapping[int, bytes], file: Path, has_specials: bool) -> str | None:
+def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str | None:
     """Look up a rank file among those published; several of one digest differ in their special tokens."""
-    canonical = "".join(f"{base64.b64encode(token).decode()} {id}\n" for id, token in sorted(vocab.items()))
-    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    digest = hashlib.sha256(data).hexdigest()
     names = [name for name, encoding in ENCODINGS.items() if encoding.digest == digest]
     differ = any(ENCODINGS[name] != ENCODINGS[names[0]] for name in names)
     if not differ or has_specials:
-        return names[0] if names else None
-    if file.stem in names:
-        return file.stem
-    raise InputError(
+        return next(iter(names), None)
+    require(
+        file.stem in names,
         f"{file}: the same ranks are in {' and '.join(names)}, whose special tokens differ: "
-        f"name one (encoding=…, --encoding)"
+        f"name one (encoding=…, --encoding)",
     )
+    return file.stem
 
 
 @_blaming("tiktoken cannot do what this tokenizer does")
@@ -6810,7 +6819,7 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", *["byte_fallback"] * by_bytes):
         require(not data.get(key), f"a model with {key} is not supported")
     require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
-    merges = _read_merges(data["merges"], lambda k: f"merge {k}", alphabet)
+    merges = _read_merges(data["merges"], alphabet)
     require(len(set(merges)) == len(merges), "a merge stands there twice")
     fields = {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")} | {"merges": merges}
     if not by_bytes:
@@ -6819,55 +6828,55 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     if doubtful := {text for text in added if not text.isascii() and _BYTE_NAMES.issuperset(text)}:
         # It may be the name of bytes that text becomes: of one byte, or made by a merge, or found as a whole.
         made, utf8 = {*map(b"".join, merges), *BYTES}, fields["ignore_merges"]
-        tokens = dict(zip(doubtful, _read_names(doubtful), strict=True))
-        texts -= {text for text, token in tokens.items() if token in made or (utf8 and _is_utf8(token))}
+        tokens = zip(doubtful, _read_names(doubtful), strict=True)
+        texts -= {text for text, token in tokens if token in made or (utf8 and _is_utf8(token))}
     vocab = _read_vocab(names, alphabet, texts)
-    missing = {*BYTES}.difference(vocab.values()) if unknown is not None else ()
+    missing = unknown is not None and {*BYTES}.difference(vocab.values())
     require(not missing, "an unk_token is not supported where bytes are missing in the vocabulary")
     return fields | {"vocab": vocab, "fuse_unk": False}
+
+
+_WORDPIECE_FIELDS = {
+    "unk_token": ("unk_token", "[UNK]"),
+    "subword_prefix": ("continuing_subword_prefix", "##"),
+    "max_word_chars": ("max_input_chars_per_word", 100),
+}
 
 
 def write_wordpiece(model: Model) -> dict:
     """Write the "model" object of a WordPiece, or of the longest match over bytes, where nothing is unknown."""
     unlimited = model.alphabet == "characters" or model.max_word_chars >= MAX_ID
     require(unlimited, f"a tokenizer.json counts bytes where max_word_chars {model.max_word_chars} counts characters")
-    return {
-        "type": "WordPiece",
-        "unk_token": model.unk_token or "<unk>",
-        "continuing_subword_prefix": model.subword_prefix,
-        "max_input_chars_per_word": model.max_word_chars,
-        "vocab": _vocab_names(model),
-    }
+    fields = {key: getattr(model, field) for field, (key, _) in _WORDPIECE_FIELDS.items()}
+    unknown = model.unk_token or "<unk>"
+    return {"type": "WordPiece", **fields, "unk_token": unknown, "vocab": _vocab_names(model)}
 
 
 def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a WordPiece."""
-    defaults = {"max_input_chars_per_word": 100, "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
-    values = {key: data.get(key, default) for key, default in defaults.items()}
-    for key, value in values.items():
-        kind = type(defaults[key])
+    fields = {field: data.get(key, default) for field, (key, default) in _WORDPIECE_FIELDS.items()}
+    for value, (key, default) in zip(fields.values(), _WORDPIECE_FIELDS.values(), strict=True):
+        kind = type(default)
         require(type(value) is kind, f"the {key} of a WordPiece is of type {kind.__name__}, not {value!r}")
-    longest, unknown, prefix = values.values()
-    require(longest >= 0, f"max_input_chars_per_word is a whole number, not {longest}")
-    by_bytes = alphabet == "bytes"
-    require(not by_bytes or (not prefix and longest >= MAX_ID), "ByteLevel with WordPiece is not supported")
+    if alphabet == "bytes":
+        unlimited = not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID
+        require(unlimited, "ByteLevel with WordPiece is not supported")
     vocab = _read_vocab(data.get("vocab"), alphabet, added)
-    unknown = None if by_bytes and unknown not in data["vocab"] else unknown
-    return {
-        "vocab": vocab, "merges": None, "unk_token": unknown, "subword_prefix": prefix, "max_word_chars": longest
-    }  # fmt: skip
+    if alphabet == "bytes" and fields["unk_token"] not in data["vocab"]:
+        fields["unk_token"] = None
+    return fields | {"vocab": vocab, "merges": None}
 
 
 def write_unigram(model: Model) -> dict:
     """Write the "model" object of a Unigram, whose tokens are numbered from 0."""
     names = [*itertools.islice(_vocab_names(model).items(), len(model.scores))]
     gap = next((k for k, (_, id) in enumerate(names) if id != k), None)
-    scores = [score if score > -np.inf else 0.0 for score in model.scores.tolist()]  # of tokens of bytes
     require(gap is None, f"a tokenizer.json numbers the tokens of a Unigram without gaps: the id {gap} is missing")
+    scores = np.where(np.isinf(model.scores), 0, model.scores).tolist()  # of tokens of bytes
     return {
         "type": "Unigram",
         "unk_id": dict(names).get(model.unk_token),
-        "vocab": [[name, score] for (name, _), score in zip(names, scores, strict=False)],
+        "vocab": [[name, scores[id]] for name, id in names],
         "byte_fallback": model.byte_fallback,
     }
 
@@ -6938,12 +6947,12 @@ def _to_tokenizer_json(model: Model) -> dict:
                 f"a tokenizer.json has one text for an id: {text!r}, the second of {id}, is left out", stacklevel=3
             )
     for text, id in _number_added(texts.values(), _token_names(written)).items():
-        if texts.get(id) != text:
+        ours = model.special_tokens[text]
+        if id != ours:
             raise InputError(
-                f"in a tokenizer.json the special token {text!r} would get the id {id}, "
-                f"not {model.special_tokens[text]}: rename it"
+                f"in a tokenizer.json the special token {text!r} would get the id {id}, not {ours}: rename it"
             )
-    decoder = [_BYTE_LEVEL] if model.alphabet == "bytes" else list(model.decoder or [{"type": "Fuse"}])
+    decoder = [_BYTE_LEVEL] if model.alphabet == "bytes" else [*model.decoder] or [{"type": "Fuse"}]
     return {
         "version": "1.0",
         "truncation": None,
@@ -6982,13 +6991,16 @@ _NAMED = {"BertPreTokenizer": "bert", "Whitespace": "whitespace", "WhitespaceSpl
 _JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
 
 
+_BYTE_LEVELS = [_BYTE_LEVEL | {"add_prefix_space": a, "use_regex": b} for b in (True, False) for a in (True, False)]
+
+
 def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
     """Read one pre-tokenizer as steps of a pattern."""
     behavior, invert = part.get("behavior", "Isolated"), part.get("invert", False)
     match part:
         case {"type": "ByteLevel"}:
             prefix, by_regex = part.get("add_prefix_space", True), part.get("use_regex", True)
-            return (Metaspace(" "),) * bool(prefix) + ("gpt2",) * bool(by_regex)
+            return (Metaspace(" "),) * bool(prefix) + (PATTERNS["gpt2"],) * bool(by_regex)
         case {"type": "Metaspace", "replacement": str(mark)}:
             scheme = part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "never")
             return metaspace_steps(mark, scheme, bool(part.get("split", True)))
@@ -7003,12 +7015,12 @@ def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
         case {"type": "Digits", "individual_digits": bool(single)}:
             text = r"\p{N}" if single else r"\p{N}+"
         case {"type": str(name)} if name in _NAMED:
-            return (_NAMED[name],)
+            return _named_steps(_NAMED[name])
         case _:
             behavior = None
     known = isinstance(behavior, str) and behavior in _BEHAVIORS and isinstance(invert, bool)
     require(known, f"a pre_tokenizer that is not supported: {json.dumps(part)[:200]}")
-    return (Split(text, _BEHAVIORS[behavior], invert),)
+    return _named_steps(Split(text, _BEHAVIORS[behavior], invert))
 
 
 def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
@@ -7022,42 +7034,25 @@ def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
 
 
 def _write_pre_tokenizers(model: Model) -> list[dict]:
-    """Write the steps of a pattern, and ByteLevel, which knows GPT-2's."""
-    steps, last = tuple(step for step in _steps(model) if step != PATTERNS["none"]), []
-    if model.alphabet == "bytes":
-        by_regex = steps[-1:] == (PATTERNS["gpt2"],)
-        steps = steps[: len(steps) - by_regex]
-        prefix = steps[-1:] == (Metaspace(" "),)
-        steps = steps[: len(steps) - prefix]
-        last = [_BYTE_LEVEL | {"add_prefix_space": prefix, "use_regex": by_regex}]
-    written = []
-    while steps:
-        part, n = _write_pre_tokenizer(steps)
+    """Write the steps of a pattern, from the last on: each time what is read as the steps at the end."""
+    steps, written = tuple(step for step in _steps(model) if step != PATTERNS["none"]), []
+    parts = _BYTE_LEVELS if model.alphabet == "bytes" else ()
+    while steps or parts:
+        for part in parts or _known_parts(steps):
+            read = _read_pre_tokenizer(part)
+            if read == steps[len(steps) - len(read) :]:
+                break
+        else:
+            part, read = _write_split(steps[-1]), steps[-1:]
+        steps, parts = steps[: len(steps) - len(read)], ()
         written.append(part)
-        steps = steps[n:]
-    return written + last
+    return written[::-1]
 
 
 def _steps(model: Model) -> tuple[PatternStep, ...]:
     """List the steps of a model's pattern, names looked up."""
     source = Pattern(model.pattern).source
     return source if type(source) is tuple else (source,)
-
-
-def _write_pre_tokenizer(steps: tuple[PatternStep, ...]) -> tuple[dict, int]:
-    """Write the pre-tokenizer of the first of some steps; returns it, and how many steps it is."""
-    for type_name, name in _NAMED.items():
-        known = PATTERNS[name] if type(PATTERNS[name]) is tuple else (PATTERNS[name],)
-        if steps[: len(known)] == known:
-            return {"type": type_name}, len(known)
-    if isinstance(mark := steps[0], Metaspace):
-        split = steps[:2] == metaspace_steps(*mark)
-        return {"type": "Metaspace", **mark._asdict(), "split": split}, 1 + split
-    text, behavior, invert = Split(steps[0]) if isinstance(steps[0], str) else steps[0]
-    fields = {"behavior": behavior.title().replace("_", ""), "invert": invert}
-    if text == PUNCTUATION and not invert:
-        return {"type": "Punctuation", "behavior": fields["behavior"]}, 1
-    return {"type": "Split", "pattern": {"Regex": _translate_regex(text, "regex", "tokenizer.json")}, **fields}, 1
 
 
 def _type_of(written: dict) -> object:
@@ -7081,9 +7076,7 @@ def _read_parts(content: dict) -> Model:
     for key in ("truncation", "padding"):
         require(not content.get(key), f"{key} is not supported: what it adds or takes away is not the text's")
     parts = _flatten(content.get("pre_tokenizer"), "pretokenizers")
-    pattern, alphabet = _read_pre_tokenizers(parts), "characters"
-    if parts and parts[-1]["type"] == "ByteLevel":
-        alphabet = "bytes"
+    alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
     post_processor = content.get("post_processor")
     require(post_processor is None or isinstance(post_processor, dict), "its post_processor is not an object")
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
@@ -7093,19 +7086,15 @@ def _read_parts(content: dict) -> Model:
     for text, id in special_tokens.items():
         if ids[text] != id:
             raise InputError(f"the added token {text!r} has the ids {id} and {ids[text]!r}")
-    normalizer, decoder = (
-        _flatten(content.get("normalizer"), "normalizers"),
-        _read_decoder(content.get("decoder"), alphabet),
-    )
     model = Model(
         **fields,
         special_tokens=special_tokens,
-        pattern=pattern,
+        pattern=_read_pre_tokenizers(parts),
         kind=kind.lower(),
         flags=flags,
         alphabet=alphabet,
-        normalizer=normalizer,
-        decoder=decoder,
+        normalizer=_flatten(content.get("normalizer"), "normalizers"),
+        decoder=_read_decoder(content.get("decoder"), alphabet),
         post_processor=post_processor,
     )
     # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
@@ -7126,22 +7115,20 @@ def _read_decoder(part: object, alphabet: str) -> list[dict]:
 
 
 def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
-    """Read a list of added tokens: text -> id, as the file has it; and the flags of those that have any."""
-    are_tokens = isinstance(added, list) and all(isinstance(token, dict) for token in added)
-    require(
-        are_tokens and all(isinstance(token.get("content"), str) for token in added),
-        "added_tokens is not a list of tokens",
-    )
-    ids = {token["content"]: token.get("id") for token in added}
+    """Read a list of added tokens: text -> id, as the file has it; and their flags."""
+    try:
+        ids = {token["content"]: token.get("id") for token in added}
+        flags = [
+            AddedToken(*(token.get(name, plain) for name, plain in AddedToken._field_defaults.items()))
+            for token in added
+        ]
+    except (AttributeError, KeyError, TypeError):
+        raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
-    flags = {}
-    for token in added:
-        found = AddedToken(**{name: token[name] for name in AddedToken._fields if name in token})
+    for text, found in zip(_check_texts(ids), flags, strict=True):
         if set(map(type, found)) != {bool}:
-            raise InputError(f"the flags of {token['content']!r} are odd")
-        if found != AddedToken():
-            flags[token["content"]] = found
-    return ids, flags
+            raise InputError(f"the flags of {text!r} are odd")
+    return ids, dict(zip(ids, flags, strict=True))
 
 
 # SentencePiece's .model, and what transformers makes of it
@@ -7159,6 +7146,25 @@ def _model_proto(**fields: object):
     return import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto(**fields)
 
 
+def _known_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
+    """Make the pre-tokenizers that the last of some steps may be, but for Split."""
+    yield from ({"type": name} for name in _NAMED)
+    yield from ({"type": "Punctuation", "behavior": behavior} for behavior in _BEHAVIORS)
+    for n in (2, 1):
+        if isinstance(mark := steps[-n:][0], Metaspace):
+            yield {"type": "Metaspace", **mark._asdict(), "split": n == 2}
+
+
+def _write_split(step: str | Split) -> dict:
+    """Write a step as a Split, which any expression can be."""
+    text, behavior, invert = step if isinstance(step, Split) else Split(step)
+    pattern = {"Regex": _translate_regex(text, "regex", "tokenizer.json")}
+    return {"type": "Split", "pattern": pattern, "behavior": behavior.title().replace("_", ""), "invert": invert}
+
+
+_SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+
+
 def read_sentencepiece(data: bytes) -> Model:
     """Read a SentencePiece model, unigram or BPE. User-defined symbols are found first, unless they are not allowed."""
     proto, whole = _model_proto(), False
@@ -7167,24 +7173,25 @@ def read_sentencepiece(data: bytes) -> Model:
         whole = len(proto.pieces) and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
     require(whole, "no SentencePiece model, or it is cut off")
     trainer, spec = proto.trainer_spec, proto.normalizer_spec
-    kind = _FAMILIES[trainer.model_type]
-    require(kind, "a SentencePiece model of words or of single characters is not supported")
-    require(not proto.denormalizer_spec.precompiled_charsmap, "a denormalizer is not supported")
-    names, scores = (
-        [piece.piece for piece in proto.pieces],
-        np.array([piece.score for piece in proto.pieces], np.float32),
+    kind, fallback = _FAMILIES[trainer.model_type], trainer.byte_fallback
+    names, scores, types = zip(*[(piece.piece, piece.score, piece.type) for piece in proto.pieces], strict=True)
+    scores, types = np.array(scores, np.float32), np.array(types)
+    kinds = (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)
+    unknown, control, symbol_ids, unused = (np.flatnonzero(types == kind).tolist() for kind in kinds)
+    symbols = [names[id] for id in symbol_ids]
+    _refuse(
+        {
+            "a SentencePiece model of words or of single characters is not supported": not kind,
+            "a denormalizer is not supported": proto.denormalizer_spec.precompiled_charsmap,
+            f"unused tokens are not supported: {[names[id] for id in unused[:1]]}": unused,
+            f"it has {len(unknown)} tokens for what is unknown, not one": len(unknown) != 1,
+        }
     )
-    of_type: list[list[int]] = [[] for _ in range(7)]
-    for id, piece in enumerate(proto.pieces):
-        of_type[piece.type].append(id)
-    unused, symbols = ([names[id] for id in of_type[type]] for type in (_UNUSED, _USER_DEFINED))
-    require(not unused, f"unused tokens are not supported: {unused[:1]}")
-    unknown = of_type[_UNKNOWN]
-    require(len(unknown) == 1, f"it has {len(unknown)} tokens for what is unknown, not one")
     if kind == "unigram":
-        scores[of_type[_BYTE]], best = -np.inf, scores[of_type[_NORMAL]].max(initial=-np.inf)
-        # Symbols win against what they are made of.
-        scores[of_type[_USER_DEFINED]] = [len(symbol.encode()) * best - 0.1 for symbol in symbols]
+        scores[types == _BYTE], best = -np.inf, scores[types == _NORMAL].max(initial=-np.inf)
+        scores[symbol_ids] = [
+            len(symbol.encode()) * best - 0.1 for symbol in symbols
+        ]  # more than what they are made of
     step = {"type": "SentencePiece", "precompiled_charsmap": base64.b64encode(spec.precompiled_charsmap).decode()}
     step |= {name: getattr(spec, name) for name in _SPACES}
     step |= {"treat_whitespace_as_suffix": trainer.treat_whitespace_as_suffix, "user_defined_symbols": symbols}
@@ -7193,18 +7200,18 @@ def read_sentencepiece(data: bytes) -> Model:
     return Model(
         dict(enumerate(map(str.encode, names))),
         None,
-        {names[id]: id for id in sorted(unknown + of_type[_CONTROL] + of_type[_USER_DEFINED])},
+        {names[id]: id for id in sorted(unknown + control + symbol_ids)},
         "none",
         kind,
         flags={text: AddedToken(normalized=True, special=False) for text in symbols},
         alphabet="characters",
         scores=scores,
         normalizer=[step],
-        decoder=_sentencepiece_decoder(step, trainer.byte_fallback),
+        decoder=_sentencepiece_decoder(step, fallback),
         unk_token=names[unknown[0]],
-        byte_fallback=trainer.byte_fallback,
+        byte_fallback=fallback,
         fuse_unk=True,
-        config={role: names[id] for role, id in roles.items() if id in unknown + of_type[_CONTROL]},
+        config={role: names[id] for role, id in roles.items() if id in unknown + control},
     )
 
 
@@ -7226,20 +7233,16 @@ def _without_sentencepiece(model: Model) -> Model:
     if all(step["type"] != "SentencePiece" for step in model.normalizer):
         return model
     require(len(model.normalizer) == 1, "a tokenizer.json cannot say SentencePiece beside another normalizer")
-    step, fields = model.normalizer[0], {}
+    step = model.normalizer[0]
     prefix, squeezes, escapes = (step[name] for name in _SPACES)
     charsmap, symbols = step.get("precompiled_charsmap"), step.get("user_defined_symbols", [])
     require(not step["treat_whitespace_as_suffix"], "a tokenizer.json cannot say treat_whitespace_as_suffix")
-    normalizer = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap)
-    if squeezes:
-        normalizer.append({"type": "Strip", "strip_left": True, "strip_right": True})
-        normalizer.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-    if model.kind == "unigram" and squeezes and escapes and not _reaches_over_marks(model):
-        mark = Metaspace(MARK, "always" if prefix else "never")
-        fields["pattern"] = metaspace_steps(*mark)
-        fields["decoder"] = [{"type": "Metaspace", **mark._asdict(), "split": True}]
-    else:
-        normalizer += [{"type": "Prepend", "prepend": MARK if escapes else " "}] * prefix + [_SPACES_TO_MARKS] * escapes
+    normalizer = [
+        *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
+        *[{"type": "Strip", "strip_left": True, "strip_right": True}, _SPACES_TO_ONE] * squeezes,
+        *[{"type": "Prepend", "prepend": MARK if escapes else " "}] * prefix,
+        *[_SPACES_TO_MARKS] * escapes,
+    ]
     # Runs of one character have equal scores in Llama 2: see _merges_by_score.
     scores = [model.scores[id] for token, id in _ids_by_token(model).items() if len(set(token.decode())) > 1]
     if model.kind != "bpe" or charsmap or squeezes or symbols or len(set(scores)) < len(scores):
@@ -7248,12 +7251,7 @@ def _without_sentencepiece(model: Model) -> Model:
             stacklevel=4,
         )
     flags = model.flags | {text: AddedToken(special=False) for text in symbols}
-    return dataclasses.replace(model, normalizer=normalizer, flags=flags, **fields)
-
-
-def _reaches_over_marks(model: Model) -> bool:
-    """Tell whether a token that text may become has a mark that does not begin it."""
-    return any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary)
+    return dataclasses.replace(model, normalizer=normalizer, flags=flags)
 
 
 def write_sentencepiece(model: Model) -> dict[str, bytes]:
@@ -7264,18 +7262,19 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     if model.unk_token is None:  # it needs one there, though nothing is unknown
         special_tokens, scores = model.special_tokens | {"<unk>": len(model.vocab)}, np.append(scores, 0)
         model = dataclasses.replace(model, special_tokens=special_tokens, unk_token="<unk>", scores=scores)
-    ids, types = model.ids, np.full(len(model.vocab), _NORMAL)
-    types[[ids[token] for token in _FALLBACK_TOKENS if model.byte_fallback]] = _BYTE
-    for text, id in model.special_tokens.items():
-        types[id] = _CONTROL if model.flags.get(text, AddedToken()).special else _USER_DEFINED
+    ids, symbols = model.ids, [text for text, flags in model.flags.items() if not flags.special]
+    types = dict.fromkeys(model.special_tokens.values(), _CONTROL)
+    types |= {model.special_tokens[text]: _USER_DEFINED for text in symbols}
+    types |= {ids[token]: _BYTE for token in _FALLBACK_TOKENS if model.byte_fallback}
     types[ids[model.unk_token.encode()]] = _UNKNOWN
-    tokens = [token.decode() for _, token in sorted(model.vocab.items())]
-    rows = zip(tokens, np.where(types == _NORMAL, scores, 0).tolist(), types.tolist(), strict=True)
     config = model.config | {"unk_token": model.unk_token}
     texts = {role[:3]: text if isinstance(text := config.get(role), str) else "" for role in ROLES}
     charsmap = base64.b64decode(step.get("precompiled_charsmap", ""))
     proto = _model_proto(
-        pieces=[{"piece": token, "score": score, "type": type} for token, score, type in rows],
+        pieces=[
+            {"piece": token.decode(), "score": 0 if id in types else scores[id], "type": types.get(id, _NORMAL)}
+            for id, token in sorted(model.vocab.items())
+        ],
         trainer_spec={
             "model_type": _FAMILIES.index(model.kind),
             "vocab_size": len(model.vocab),
@@ -7296,21 +7295,22 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
 def _check_for_sentencepiece(model: Model) -> None:
     """Check that a model is one of SentencePiece's, but for what is done to spaces, and the order of merges."""
     plain = (AddedToken(), AddedToken(special=False), AddedToken(normalized=True, special=False))
-    for fault, is_there in {
-        f"it is of kind {model.kind}": model.kind not in _FAMILIES,
-        "its tokens are made of bytes": model.alphabet == "bytes",
-        "its ids have gaps": len(model.vocab) <= max(model.vocab, default=0),
-        "it has no token for what is unknown": not (model.unk_token or model.byte_fallback),
-        "several unknown characters are several tokens": not (model.fuse_unk or model.byte_fallback),
-        "pretokens that are tokens ignore the merges": model.ignore_merges,
-        "its special tokens have flags": not all(flags in plain for flags in model.flags.values()),
-    }.items():
-        require(not is_there, fault)
+    _refuse(
+        {
+            f"it is of kind {model.kind}": model.kind not in _FAMILIES,
+            "its tokens are made of bytes": model.alphabet == "bytes",
+            "its ids have gaps": len(model.vocab) <= max(model.vocab, default=0),
+            "it has no token for what is unknown": not (model.unk_token or model.byte_fallback),
+            "several unknown characters are several tokens": not (model.fuse_unk or model.byte_fallback),
+            "pretokens that are tokens ignore the merges": model.ignore_merges,
+            "its special tokens have flags": {*model.flags.values()} - {*plain},
+        }
+    )
 
 
 def _sentencepiece_step(model: Model) -> dict:
     """Say by SentencePiece's step of a Normalizer what a model does to spaces; raises ValueError if it cannot."""
-    pattern, normalizer = list(_steps(model)), list(model.normalizer)
+    pattern, normalizer = {*_steps(model)} - {PATTERNS["none"]}, list(model.normalizer)
     if Metaspace(MARK, "never") in pattern and not normalizer:
         pattern.remove(Metaspace(MARK, "never"))
         normalizer = [_SPACES_TO_MARKS]
@@ -7319,10 +7319,9 @@ def _sentencepiece_step(model: Model) -> dict:
     known = normalizer[prefix:] == [_SPACES_TO_MARKS]
     if [step["type"] for step in normalizer] == ["SentencePiece"]:
         step, known = normalizer[0], True
-    free = [PATTERNS["none"]]
-    if not _reaches_over_marks(model):  # these cut through no token
-        free += [Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)]
-    require(known and {*pattern} <= {*free}, "its normalizer and its pattern are not SentencePiece's")
+    if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):  # these cut through no token
+        pattern -= {Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)}
+    require(known and not pattern, "its normalizer and its pattern are not SentencePiece's")
     return step
 
 
@@ -7353,7 +7352,7 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
         name = _repeated(filter(None, names))
         raise InputError(f"{file}, line {ids[name] + 1}: {name!r} stands there twice")
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
-    lowercase, is_lower = config.get("do_lower_case"), all(n == n.lower() for n in ids if n not in specials)
+    lowercase = config.get("do_lower_case", all(n == n.lower() for n in ids if n not in specials))
     ends = {role: [text, specials[text]] for role, text in (("sep", "[SEP]"), ("cls", "[CLS]")) if text in specials}
     model = _read_parts(
         {
@@ -7364,7 +7363,7 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
                 "clean_text": True,
                 "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
                 "strip_accents": config.get("strip_accents"),
-                "lowercase": is_lower if lowercase is None else bool(lowercase),
+                "lowercase": bool(lowercase),
             },
             "pre_tokenizer": {"type": "BertPreTokenizer"},
             "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
