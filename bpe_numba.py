@@ -8345,12 +8345,12 @@ class _Plan:
     """What a training makes, decided before any text is read."""
 
     learner: Callable
+    rules: dict  # its keywords, and others that are at their defaults
     fields: dict  # of the model: those that do not come from the text
     special_tokens: list[str]
     vocab_size: int
-    special_tokens_at: str
-    coverage: float
-    rules: dict  # keywords of the learner
+    special_tokens_at: str = "last"
+    coverage: float = 1.0
     base: Model | None = None  # to go on from
 
     @property
@@ -8382,7 +8382,7 @@ class _Plan:
                 f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {self.vocab_size:,} "
                 f"has room for {max(n_symbols, 0):,}: raise vocab_size, or keep the most frequent (coverage 0.9995)",
             )
-        return self.learner(words, n_symbols, progress=progress, **self.rules)
+        return call_with(self.learner, words, n_symbols, progress=progress, **self.rules)
 
     def model(self, learned: Learned) -> Model:
         """Make the model of what was learnt."""
@@ -8397,25 +8397,25 @@ class _Plan:
         return Model(vocab, merges, self.special_tokens, scores=scores, **self.fields)
 
 
-def _plan_steps(family: Family, alphabet: str, pattern: PatternSource | None, mark: str | None) -> dict:
+def _plan_steps(asked: argparse.Namespace, family: Family, alphabet: str) -> dict:
     """Choose the steps around a model: the pattern, and the decoder."""
+    by_characters, mark = alphabet == "characters", asked.mark
     if mark is None:
-        mark = family.mark if alphabet == "characters" else ""
-    require(not mark or alphabet == "characters", "a mark goes with characters: alphabet bytes has none")
+        mark = family.mark * by_characters
+    require(not mark or by_characters, "a mark goes with characters: alphabet bytes has none")
     require(len(mark) <= 1 and not mark.isspace(), f"a mark is one character that is no white space, not {mark!r}")
     if not mark:
-        decoder = [{"type": "WordPiece", "prefix": family.subword_prefix, "cleanup": True}]
-        decoder = decoder if family.subword_prefix else [{"type": "Fuse"}] * (alphabet == "characters")
-        return {"pattern": pattern or family.pattern, "decoder": decoder}
-    spaces_come_back = mark == "▁"  # any other one marks where a word begins, and white space is left out
-    steps = pattern or (family.pattern if spaces_come_back else "whitespace-split")
-    steps = [steps] if isinstance(steps, (str, Split, Metaspace)) else list(steps)
-    if spaces_come_back:
-        replace = {"type": "Replace", "pattern": {"String": mark}, "content": " "}
-        decoder = [replace, {"type": "ByteFallback"}, {"type": "Fuse"}]
-        return {"pattern": [*steps, Metaspace(mark, "never")], "decoder": decoder}
-    decoder = [{"type": "Metaspace", "replacement": mark, "prepend_scheme": "always", "split": True}]
-    return {"pattern": [*steps, Metaspace(mark, "always")], "decoder": decoder}
+        decoder = {"type": "WordPiece", "prefix": family.subword_prefix, "cleanup": True}
+        decoder = decoder if family.subword_prefix else {"type": "Fuse"}
+        return {"pattern": asked.pattern or family.pattern, "decoder": [decoder] * by_characters}
+    spaces_come_back = mark == MARK  # any other one marks where a word begins, and white space is left out
+    steps = asked.pattern or (family.pattern if spaces_come_back else "whitespace-split")
+    steps = [steps] if isinstance(steps, (str, Split, Metaspace)) else steps
+    step = Metaspace(mark, "never" if spaces_come_back else "always")
+    decoder = [_MARKS_TO_SPACES, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    if not spaces_come_back:
+        decoder = [{"type": "Metaspace", **step._asdict(), "split": True}]
+    return {"pattern": [*steps, step], "decoder": decoder}
 
 
 def _plan_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
@@ -8426,15 +8426,6 @@ def _plan_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
         require(known, f"no normalizer is named {step!r}; there are {', '.join(NORMALIZERS)}")
         steps.append(step if isinstance(step, dict) else NORMALIZERS[step])
     return steps
-
-
-def _choose_rules(learner: Callable, **rules: object) -> dict:
-    """Keep the options that a learner has; raises InputError for another one that is not at its default."""
-    known = inspect.signature(learner).parameters
-    defaults = {"tie_break": "bytes", "score": "count", "min_frequency": 1}
-    for name, value in rules.items():
-        require(name in known or value == defaults[name], f"{name}={value!r} is not for this kind of model")
-    return {name: value for name, value in rules.items() if name in known}
 
 
 class Training(NamedTuple):
@@ -8545,7 +8536,7 @@ def train(
     >>> training.learned.counts.tolist(), training.counted.n_documents
     ([3, 3, 2], 2)
     """
-    plan = call_with(_plan_training, **locals())
+    plan = _plan_training(argparse.Namespace(**locals()))
     engine = Engine(workers, progress=progress)
     files = standard_library() if inputs is None else find_files(inputs)
     seconds: dict[str, float] = {}
@@ -8567,42 +8558,30 @@ def train(
     return Training(tokenizer, counted, learned, seconds, files, vocab_size)
 
 
-def _plan_training(
-    *,
-    vocab_size: int,
-    special_tokens: Sequence[str],
-    special_tokens_at: str,
-    model: str,
-    alphabet: str | None,
-    pattern: PatternSource | None,
-    mark: str | None,
-    normalizer: str | Sequence[str | dict],
-    coverage: float,
-    byte_fallback: bool,
-    unk_token: str | None,
-    from_: str | os.PathLike | Model | None,
-    tie_break: str,
-    score: str,
-    min_frequency: int,
-) -> _Plan:
-    """Decide what a training makes; raises InputError for what does not go together. See `train`."""
-    require(min_frequency <= MAX_COUNT, f"no pair occurs {min_frequency} times: counts have 64 bits")
+_LEARNING_RULES = {"tie_break": "bytes", "score": "count", "min_frequency": 1}
+
+
+def _plan_training(asked: argparse.Namespace) -> _Plan:
+    """Decide what a training makes of the arguments of `train`; raises InputError for what does not go together."""
+    model, from_, unk_token = asked.model, asked.from_, asked.unk_token
+    require(asked.min_frequency <= MAX_COUNT, f"no pair occurs {asked.min_frequency} times: counts have 64 bits")
     require(model in FAMILIES, f"no family of models is named {model!r}; there are {', '.join(FAMILIES)}")
-    check_special_tokens_at(special_tokens_at)
-    special_tokens, family = check_special_tokens(special_tokens), FAMILIES[model]
-    learner = KINDS[family.learner].learn
-    rules = _choose_rules(learner, tie_break=tie_break, score=score, min_frequency=min_frequency)
+    check_special_tokens_at(asked.special_tokens_at)
+    special_tokens, family = check_special_tokens(asked.special_tokens), FAMILIES[model]
+    learner, rules = KINDS[family.learner].learn, {name: getattr(asked, name) for name in _LEARNING_RULES}
+    for name, value in rules.items() - _LEARNING_RULES.items():
+        known = name in inspect.signature(learner).parameters
+        require(known, f"{name}={value!r} is not for this kind of model")
     if from_ is not None:
         require(model == "bpe", "there are merges to go on from in a BPE only")
-        return _plan_from(from_, vocab_size, special_tokens, rules, pattern)
-    alphabet = alphabet or family.alphabet
+        return _plan_from(asked, special_tokens, rules)
+    alphabet = asked.alphabet or family.alphabet
     require(alphabet in ALPHABETS, f"the alphabet is {' or '.join(ALPHABETS)}, not {alphabet!r}")
-    require(0 < coverage <= 1, f"coverage is more than 0, and at most 1: not {coverage}")
-    by_characters = alphabet == "characters"
+    require(0 < asked.coverage <= 1, f"coverage is more than 0, and at most 1: not {asked.coverage}")
+    by_characters, byte_fallback = alphabet == "characters", asked.byte_fallback
     if not by_characters:
-        require(
-            coverage == 1 and not byte_fallback, "coverage and byte_fallback go with characters: bytes are all known"
-        )
+        plain = asked.coverage == 1 and not byte_fallback
+        require(plain, "coverage and byte_fallback go with characters: bytes are all known")
         require(family.alphabet == "bytes", f"a model of the family {model} is made of characters")
         unk_token = None
     elif byte_fallback and family.kind != "unigram":  # which names an unknown token always
@@ -8611,40 +8590,37 @@ def _plan_training(
     else:
         unk_token = unk_token or family.unk_token
         special_tokens = [*special_tokens, *({unk_token} - {*special_tokens})]
-    check_vocab_size(vocab_size, (1 if by_characters else 256) + len(special_tokens) + 256 * byte_fallback)
-    fields = _plan_steps(family, alphabet, pattern, mark) | {
+    check_vocab_size(asked.vocab_size, (1 if by_characters else 256) + len(special_tokens) + 256 * byte_fallback)
+    fields = _plan_steps(asked, family, alphabet) | {
         "kind": family.kind,
         "alphabet": alphabet,
-        "normalizer": _plan_normalizer(normalizer),
+        "normalizer": _plan_normalizer(asked.normalizer),
         "unk_token": unk_token,
         "byte_fallback": byte_fallback,
         "fuse_unk": by_characters and family.kind == "unigram",
         "subword_prefix": family.subword_prefix,
         "max_word_chars": MAX_ID if model == "longest" else 100,
     }
-    return _Plan(learner, fields, special_tokens, vocab_size, special_tokens_at, coverage, rules)
+    return _Plan(learner, rules, fields, special_tokens, asked.vocab_size, asked.special_tokens_at, asked.coverage)
 
 
-def _plan_from(
-    from_: str | os.PathLike | Model,
-    vocab_size: int,
-    special_tokens: Sequence[str],
-    rules: dict,
-    pattern: PatternSource | None,
-) -> _Plan:
+def _plan_from(asked: argparse.Namespace, special_tokens: Sequence[str], rules: dict) -> _Plan:
     """Decide how to go on from a model."""
-    base = from_ if isinstance(from_, Model) else load_model(from_)
+    base, vocab_size = asked.from_ if isinstance(asked.from_, Model) else load_model(asked.from_), asked.vocab_size
     require(base.kind == "bpe", f"there are merges to go on from in a BPE, not in a {base.kind}")
-    require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
-    base = dataclasses.replace(base, pattern=pattern or base.pattern, merges=_as_merges(base)[0], ignore_merges=False)
-    if added := [text for text in special_tokens if text not in base.special_tokens]:
-        base = dataclasses.replace(base, special_tokens=[*base.special_tokens, *added])
+    pattern, special_tokens = (
+        asked.pattern or base.pattern,
+        list(dict.fromkeys([*base.special_tokens, *special_tokens])),
+    )
+    fields = {"pattern": pattern, "normalizer": base.normalizer, "alphabet": base.alphabet}
+    texts = {} if special_tokens == [*base.special_tokens] else {"special_tokens": special_tokens}
+    base = dataclasses.replace(base, **texts, pattern=pattern, merges=_as_merges(base)[0], ignore_merges=False)
+    check_vocab_size(vocab_size, 0)
     require(
         vocab_size > len(base.vocab),
         f"the model has {len(base.vocab):,} tokens already: a vocabulary of {vocab_size:,} has no room for more",
     )
-    fields = {"pattern": base.pattern, "normalizer": base.normalizer, "alphabet": base.alphabet}
-    return _Plan(learn, fields, [*base.special_tokens], vocab_size, "last", 1.0, rules, base)
+    return _Plan(learn, rules, fields, special_tokens, vocab_size, base=base)
 
 
 def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
@@ -9779,7 +9755,7 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
 
     out  folder to write
     """
-    special_tokens = call_with(_plan_training, **options).special_tokens
+    special_tokens = _plan_training(argparse.Namespace(**options)).special_tokens
     config = call_with(transformers_config, **options | {"special_tokens": special_tokens})
     make_folder(Path(out))  # what is wrong must not cost the training
     training = call_with(train, inputs or None, **options)
