@@ -3670,7 +3670,7 @@ _PAIR = _record(
     start=np.int64,  # occurrences[start : start + length], ascending: all that there are, and stale ones
     length=np.int64,
 )
-_QUEUED = _record(count=np.int64, pair=np.int64)
+_QUEUED = _record(score=np.float64, count=np.int64, pair=np.int64)
 _NEIGHBOUR = _record(
     n_occurrences=np.int64,  # beside one symbol, on one side; 0 when not in use
     count=np.int64,  # the same in the corpus: each times the count of its word; 0 when not in use
@@ -3686,7 +3686,9 @@ class _Learner:
     All occurrences of a pair are created by the merge that makes its newer symbol. So each list of occurrences is
     written once, and a count only falls. Therefore counts are not kept up to date: a pair's is refreshed when it comes
     to the top of the heap, which looks at some 4 occurrences for each that is merged. No sets, no updates of
-    neighbouring pairs, and no table from pairs to counts are needed.
+    neighbouring pairs, and no table from pairs to counts are needed. Where pairs are scored by likelihood, a merge
+    lowers the totals of two symbols: their pairs, whose scores have risen, are pushed again, and what they were pushed
+    with before is dropped when it is popped.
 
     Proof: no merge makes the string of an older symbol. For between two ends of symbols, the symbols depend on the
     string alone: a merge across such an end would have removed it; and a run of equal symbols is merged from the left,
@@ -3700,18 +3702,22 @@ class _Learner:
     symbols: np.ndarray  # _SYMBOL[V + 1]
     spelled: np.ndarray  # uint8[…]        the bytes of all symbols
     pairs: np.ndarray  # _PAIR[P]
-    heap: np.ndarray  # _QUEUED[H]         the pairs whose count is at least the threshold, the best first
+    heap: np.ndarray  # _QUEUED[H]         the pairs whose score is at least the threshold, the best first
     occurrences: np.ndarray  # int32[3 C]  enough: a merge adds at most two for each symbol that it takes away
     neighbours: np.ndarray  # _NEIGHBOUR[V]
     beside: np.ndarray  # int32[C]         the neighbours at each occurrence of one symbol
     distinct: np.ndarray  # int32[V]       the neighbours, each once
+    totals: np.ndarray  # int64[V + 1]     the counts of symbols by which pairs are scored; empty if counts alone decide
+    heads: np.ndarray  # int64[V + 1]      the pairs of each symbol, a list: its first entry, or -1; empty if not needed
+    links: np.ndarray  # int64[2 P]        the next entry, or -1; 2 k is pair k by its left symbol, 2 k + 1 by its right
     by_bytes: bool  # the rule for ties
     min_frequency: int
-    threshold: int  # the least count of the pairs in the heap
+    threshold: float  # the least score of the pairs in the heap
     heap_size: int
     n_symbols: int
     n_pairs: int
     n_occurrences: int
+    n_linked: int  # the first pairs are in the lists
 
 
 @kernel
@@ -3722,8 +3728,10 @@ def _new_learner(cells, class_of, classes, symbols, spelled, by_bytes, min_frequ
     neighbours = np.zeros(len(symbols), _NEIGHBOUR)
     beside, distinct = np.empty(len(cells), np.int32), np.empty(len(symbols), np.int32)
     tables = (cells, class_of, classes, symbols, spelled, pairs, heap, occurrences, neighbours, beside, distinct)
-    threshold, heap_size, n_pairs, n_occurrences = MAX_COUNT, 0, 0, 0
-    return _Learner(*tables, by_bytes, min_frequency, threshold, heap_size, n_symbols, n_pairs, n_occurrences)
+    totals, heads, links = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+    threshold, heap_size, n_pairs, n_occurrences, n_linked = np.inf, 0, 0, 0, 0
+    counters = (heap_size, n_symbols, n_pairs, n_occurrences, n_linked)
+    return _Learner(*tables, totals, heads, links, by_bytes, min_frequency, threshold, *counters)
 
 
 @kernel
@@ -3743,21 +3751,41 @@ def _precedes(pair, other, learner):
     return a_size > b_size if a_size != b_size else a < b  # an alphabet may spell the same bytes in two ways
 
 
+@inline_kernel
+def _score(pair, totals, least):
+    """Compute a pair's count, or with totals count(ab) / (count(a) * count(b)), in float64; 0 for a pair that is rare.
+
+    Where a symbol is used up, the total is 0, but the count may be stale: 1 then keeps the score an upper bound.
+    """
+    if pair.count < least:
+        return 0.0
+    if not len(totals):
+        return np.float64(pair.count)
+    return pair.count / (np.float64(max(totals[pair.left], 1)) * np.float64(max(totals[pair.right], 1)))
+
+
+@inline_kernel
+def _goes_first(score, count, pair, other, learner):
+    """Compare a pair with a queued one: the greater score goes first, then the greater count, then `_precedes`."""
+    if score != other.score:
+        return score > other.score
+    return count > other.count if count != other.count else _precedes(pair, other.pair, learner)
+
+
 @kernel
-def _push(pair, count, learner):
+def _push(pair, score, learner):
     """Push a pair onto the heap: move it up from the end while it goes before its parent."""
-    child = learner.heap_size
+    child, count = learner.heap_size, learner.pairs[pair].count
     learner.heap_size += 1
     learner.heap = _reserve(learner.heap, learner.heap_size)
     heap = learner.heap
     while child > 0:
         parent = (child - 1) >> 1
-        above = heap[parent]
-        if count < above.count or (count == above.count and not _precedes(pair, above.pair, learner)):
+        if not _goes_first(score, count, pair, heap[parent], learner):
             break
-        heap[child].count, heap[child].pair = above.count, above.pair
+        heap[child] = heap[parent]
         child = parent
-    heap[child].count, heap[child].pair = count, pair
+    heap[child].score, heap[child].count, heap[child].pair = score, count, pair
 
 
 @kernel
@@ -3766,37 +3794,33 @@ def _pop(learner):
     heap = learner.heap
     learner.heap_size -= 1
     size = learner.heap_size
-    count, pair = heap[size].count, heap[size].pair
+    score, count, pair = heap[size].score, heap[size].count, heap[size].pair
     parent, child = 0, 1
     while child < size:
-        best, other = heap[child], heap[child + 1]
-        if child + 1 < size and (
-            other.count > best.count or (other.count == best.count and _precedes(other.pair, best.pair, learner))
-        ):
-            best = other
+        other = heap[child + 1]
+        if child + 1 < size and _goes_first(other.score, other.count, other.pair, heap[child], learner):
             child += 1
-        if count > best.count or (count == best.count and _precedes(pair, best.pair, learner)):
+        if _goes_first(score, count, pair, heap[child], learner):
             break
-        heap[parent].count, heap[parent].pair = best.count, best.pair
+        heap[parent] = heap[child]
         parent, child = child, 2 * child + 1
-    heap[parent].count, heap[parent].pair = count, pair
+    heap[parent].score, heap[parent].count, heap[parent].pair = score, count, pair
 
 
 @kernel
 def _refill_heap(learner):
-    """Lower the threshold to a quarter of the greatest count below it, and push what is now at or above it.
+    """Lower the threshold to half of the greatest score, and push what is now at or above it.
 
     The heap must be empty. Most pairs are rare and never get there: it has some ten thousand of them, not millions.
     """
-    pairs, previous = learner.pairs, learner.threshold
-    greatest = 0
+    pairs, totals, least, greatest = learner.pairs, learner.totals, learner.min_frequency, 0.0
     for pair in range(learner.n_pairs):
-        if pairs[pair].count < previous:
-            greatest = max(greatest, pairs[pair].count)
-    learner.threshold = max(learner.min_frequency, greatest // 4)
+        greatest = max(greatest, _score(pairs[pair], totals, least))
+    learner.threshold = threshold = greatest / 2
     for pair in range(learner.n_pairs):
-        if learner.threshold <= pairs[pair].count < previous:
-            _push(pair, pairs[pair].count, learner)
+        score = _score(pairs[pair], totals, least)
+        if score >= threshold and score > 0:
+            _push(pair, score, learner)
 
 
 @inline_kernel
@@ -3876,6 +3900,7 @@ def _add_new_pairs(side, c, positions, learner):
     learner.pairs = _reserve(learner.pairs, learner.n_pairs + n_distinct)
     symbols, pairs, neighbours, stop = learner.symbols, learner.pairs, learner.neighbours, learner.n_occurrences
     occurrences, beside, distinct = learner.occurrences, learner.beside, learner.distinct
+    totals, least, threshold = learner.totals, learner.min_frequency, learner.threshold
     for k in range(n_distinct):
         x, pair = distinct[k], learner.n_pairs
         learner.n_pairs += 1
@@ -3885,8 +3910,9 @@ def _add_new_pairs(side, c, positions, learner):
         neighbour.write_at, neighbour.offset = stop, symbols[x].width if side == LEFT else 0
         stop += neighbour.n_occurrences
         neighbour.n_occurrences = neighbour.count = 0
-        if new.count >= learner.threshold:
-            _push(pair, new.count, learner)
+        score = _score(new, totals, least)
+        if score >= threshold:
+            _push(pair, score, learner)
     learner.n_occurrences = stop
     for k in range(len(positions)):
         if beside[k] != WORD_END:
@@ -3945,15 +3971,72 @@ def _new_symbol(a, b, learner):
 
 
 @kernel
+def _count_symbols(learner):
+    """Count the symbols of the alphabet, by which pairs then are scored."""
+    cells, classes, found = learner.cells, learner.classes, 0
+    totals = np.zeros(len(learner.symbols), np.int64)
+    for position in range(len(cells)):
+        found += classes[found].stop <= position
+        if cells[position] != WORD_END:
+            totals[cells[position]] += classes[found].count
+    learner.totals, learner.heads = totals, np.full(len(totals), -1, np.int64)
+
+
+@kernel
+def _link_pairs(learner):
+    """Put new pairs into the lists of their two symbols."""
+    learner.links = _reserve(learner.links, 2 * learner.n_pairs)
+    pairs, heads, links = learner.pairs, learner.heads, learner.links
+    for k in range(2 * learner.n_linked, 2 * learner.n_pairs):
+        symbol = pairs[k >> 1].right if k & 1 else pairs[k >> 1].left
+        links[k], heads[symbol] = heads[symbol], k
+    learner.n_linked = learner.n_pairs
+
+
+@kernel
+def _push_again(symbol, learner):
+    """Push the pairs of a symbol whose total has fallen, since their scores have risen; drop those that are rare."""
+    pairs, totals, heads, links = learner.pairs, learner.totals, learner.heads, learner.links
+    least, threshold, before, k = learner.min_frequency, learner.threshold, i64(-1), heads[symbol]
+    while k >= 0:
+        score, after = _score(pairs[k >> 1], totals, least), links[k]
+        if score > 0:
+            before = k
+        elif before < 0:
+            heads[symbol] = after
+        else:
+            links[before] = after
+        if score >= threshold:
+            _push(k >> 1, score, learner)
+        k = after
+
+
+@kernel
+def _lower_totals(a, b, c, count, learner):
+    """Count the occurrences of a new symbol, which those of its parts no longer are."""
+    _link_pairs(learner)
+    totals = learner.totals
+    totals[c] = count
+    totals[a] -= count
+    totals[b] -= count
+    _push_again(a, learner)
+    if a != b:
+        _push_again(b, learner)
+
+
+@kernel
 def _apply_merge(pair, learner):
     """Merge a pair, whose count is up to date, everywhere. Its record is of no use when new pairs have been added."""
     symbols = learner.symbols
-    c = _new_symbol(pair.left, pair.right, learner)
+    a, b = pair.left, pair.right
+    c = _new_symbol(a, b, learner)
     symbols[c].count = pair.count
     _refresh_or_replace(pair, c, learner)
     symbols[c].n_tokens = symbols[c - 1].n_tokens - pair.count
-    pair.count = 0
     positions = learner.occurrences[pair.start : pair.start + pair.length]
+    if len(learner.heads):
+        _lower_totals(a, b, c, pair.count, learner)
+    pair.count = 0
     _add_new_pairs(LEFT, c, positions, learner)
     _add_new_pairs(RIGHT, c, positions, learner)
 
@@ -3966,15 +4049,18 @@ def _merge_until(learner, goal):
             _refill_heap(learner)
             if learner.heap_size == 0:
                 break
-        best = learner.heap[0].pair
-        pair = learner.pairs[best]
-        queued_count = pair.count
+        best, score, count = learner.heap[0].pair, learner.heap[0].score, learner.heap[0].count
+        pair, totals, least = learner.pairs[best], learner.totals, learner.min_frequency
         _pop(learner)
+        if pair.count != count or _score(pair, totals, least) != score:
+            continue  # it is in the heap again, with what it has now
         _refresh_or_replace(pair, NO_SYMBOL, learner)
-        if pair.count == queued_count:
+        if pair.count == count:
             _apply_merge(pair, learner)
-        elif pair.count >= learner.threshold:
-            _push(best, pair.count, learner)
+            continue
+        score = _score(pair, totals, least)
+        if score >= learner.threshold:
+            _push(best, score, learner)
     return learner.n_symbols
 
 
@@ -4021,9 +4107,9 @@ def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> tuple[np.ndar
 
 
 def _run_learner(
-    start: Callable, words: Words, n_symbols: int, tie_break: str, min_frequency: int, progress: bool
+    words: Words, n_symbols: int, tie_break: str, min_frequency: int, progress: bool, by_likelihood: bool = False
 ) -> Learned:
-    """Merge pairs until there are `n_symbols` symbols; start(learner, n_symbols) makes what merges up to a goal."""
+    """Merge the pairs of the greatest count, or likelihood, until there are `n_symbols` symbols."""
     n, a = len(words.symbols), len(words.alphabet)
     require(n > 0, "there are no words to learn from")
     require(
@@ -4036,20 +4122,18 @@ def _run_learner(
     symbols, spelled = _make_symbols(words, n_symbols, tie_break)
     least = min(max(min_frequency, 1), MAX_COUNT)
     learner = _new_learner(*_make_cells(words, index_dtype), symbols, spelled, tie_break == "bytes", least, a)
+    if by_likelihood:
+        _count_symbols(learner)
     _add_first_pairs(learner)
-    merge_until, done, goal = start(learner, n_symbols), a, a
+    done = goal = a
     with Engine(progress=progress).progress_bar("learn", n_symbols - a, " merges") as bar:
         while done == goal < n_symbols:
             goal = min(goal + MERGES_PER_ROUND, n_symbols)
-            done = merge_until(goal)
+            done = _merge_until(learner, goal)
             bar.update(done - a - bar.n)
     made = symbols[a:done]
     pairs = np.stack([made["left"], made["right"]], axis=1)
     return Learned(pairs, made["count"].copy(), symbols["n_tokens"][a - 1 : done].copy(), words.alphabet)
-
-
-def _merge_most_frequent(learner: _Learner, n_symbols: int) -> Callable[[int], int]:
-    return functools.partial(_merge_until, learner)
 
 
 def learn(
@@ -4068,7 +4152,7 @@ def learn(
     ([[97, 97], [97, 98]], [6, 4], [14, 11, 7])
     """
     require(tie_break in ("bytes", "ids"), f"tie_break is 'bytes' or 'ids', not {tie_break!r}")
-    return _run_learner(_merge_most_frequent, words, n_symbols, tie_break, min_frequency, progress)
+    return _run_learner(words, n_symbols, tie_break, min_frequency, progress)
 
 
 # ─── Models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -5568,163 +5652,6 @@ def _mark_continuing(words: Words, prefix: bytes) -> tuple[Words, int]:
     return words._replace(symbols=symbols, alphabet=alphabet), int(np.count_nonzero(present[:a]))
 
 
-@struct
-class _Likelihood:
-    """What learning by likelihood knows beside a _Learner.
-
-    Each pair is in the block of the symbol that came with it, or of its left one if both are of the alphabet, and in
-    the list of the other symbol. Of each block the best pair is known. A merge lowers the totals of two symbols, and
-    only the scores of their pairs change: their blocks are searched again, and the pairs in their lists are compared
-    with the best of the blocks where they are. Counts of pairs are not lowered: as in learning by count, they are upper
-    bounds, and so are the scores. A pair that has the greatest is refreshed before it is merged.
-    """
-
-    totals: np.ndarray  # int64[V]      occurrences of each symbol in the corpus
-    starts: np.ndarray  # int64[V + 1]  the block of symbol c is pairs[starts[c] : starts[c + 1]]
-    heads: np.ndarray  # int64[V]       the first pair in the list of each symbol, or -1
-    following: np.ndarray  # int64[P]   the next pair of the same list, or -1
-    best: np.ndarray  # int64[B]        the best pair of each block; B is a power of two
-    scores: np.ndarray  # float64[B]    its score; 0 if there is none
-    winners: np.ndarray  # int64[2 B]   a tournament of blocks: at k is the better of those at 2 k and 2 k + 1
-
-
-@inline_kernel
-def _score(pair, totals, least):
-    """Compute count(ab) / (count(a) * count(b)) in float64; 0 for a pair that is rare.
-
-    Where a symbol is used up, the total is 0, but the count may be stale: 1 then keeps the score an upper bound.
-    """
-    a, b = max(totals[pair.left], 1), max(totals[pair.right], 1)
-    return pair.count / (np.float64(a) * np.float64(b)) if pair.count >= least else 0.0
-
-
-@kernel
-def _is_preferred(pair, other, learner):
-    """Compare two pairs of equal score: the greater count goes first, and then the greater bytes."""
-    count, other_count = learner.pairs[pair].count, learner.pairs[other].count
-    return count > other_count if count != other_count else _precedes(pair, other, learner)
-
-
-@kernel
-def _set_best(c, pair, score, likelihood, learner):
-    """Set the best pair of a block, and play the games above it again, as far as it decides them.
-
-    To look at all blocks before each merge instead took learning 2.5 times as long, 32,000 symbols or 100,000.
-    """
-    best, scores, winners = likelihood.best, likelihood.scores, likelihood.winners
-    best[c], scores[c] = pair, score
-    node = (c + len(scores)) >> 1
-    while node:
-        before, left, right = winners[node], winners[2 * node], winners[2 * node + 1]
-        is_tie = scores[left] == scores[right] > 0
-        winners[node] = right if scores[right] > scores[left] else left
-        if is_tie and _is_preferred(best[right], best[left], learner):
-            winners[node] = right
-        if winners[node] == before != c:
-            break
-        node >>= 1
-
-
-@kernel
-def _choose_best(c, likelihood, learner):
-    """Search the block of symbol c for its best pair."""
-    pairs, totals, starts, least = learner.pairs, likelihood.totals, likelihood.starts, learner.min_frequency
-    best, best_score = -1, 0.0
-    for k in range(starts[c], starts[c + 1]):
-        score = _score(pairs[k], totals, least)
-        if score > best_score or (score == best_score > 0 and _is_preferred(k, best, learner)):
-            best, best_score = k, score
-    _set_best(c, best, best_score, likelihood, learner)
-
-
-@kernel
-def _update_scores(a, likelihood, learner):
-    """Compare the pairs of a symbol, whose total has fallen, with the best of their blocks; drop what is rare."""
-    pairs, totals, heads, following = learner.pairs, likelihood.totals, likelihood.heads, likelihood.following
-    best, scores, least, before, k = likelihood.best, likelihood.scores, learner.min_frequency, -1, heads[a]
-    _choose_best(a, likelihood, learner)
-    while k >= 0:
-        after, score, c = following[k], _score(pairs[k], totals, least), pairs[k].left + pairs[k].right - a
-        if score > scores[c] or (score == scores[c] > 0 and _is_preferred(k, best[c], learner)):
-            _set_best(c, k, score, likelihood, learner)
-        if score > 0:
-            before = k
-        elif before < 0:
-            heads[a] = after
-        else:
-            following[before] = after
-        k = after
-
-
-@kernel
-def _add_block(c, start, stop, likelihood, learner):
-    """Make pairs[start : stop] the block of symbol c, and put them into the lists of their other symbols."""
-    likelihood.following = _reserve(likelihood.following, stop)
-    pairs, heads, following, least = learner.pairs, likelihood.heads, likelihood.following, learner.min_frequency
-    likelihood.starts[c], likelihood.starts[c + 1] = start, stop
-    for k in range(start, stop):
-        other = pairs[k].left + pairs[k].right - c
-        if other != c and pairs[k].count >= least:
-            following[k] = heads[other]
-            heads[other] = k
-    _choose_best(c, likelihood, learner)
-
-
-@kernel
-def _score_alphabet(likelihood, learner):
-    """Count the symbols of the alphabet, and add their pairs."""
-    cells, classes, pairs, totals = learner.cells, learner.classes, learner.pairs, likelihood.totals
-    winners, found, stop = likelihood.winners, 0, 0
-    for node in range(len(winners) // 2 - 1, 0, -1):
-        winners[node] = winners[2 * node]
-    for position in range(len(cells)):
-        found += classes[found].stop <= position
-        if cells[position] != WORD_END:
-            totals[cells[position]] += classes[found].count
-    for c in range(learner.n_symbols):
-        start = stop
-        while stop < learner.n_pairs and pairs[stop].left == c:
-            stop += 1
-        _add_block(c, start, stop, likelihood, learner)
-
-
-@kernel
-def _merge_likeliest_until(likelihood, learner, goal):
-    """Merge the best pair until there are `goal` symbols or no pair is left; returns how many symbols there are."""
-    symbols, totals = learner.symbols, likelihood.totals
-    while learner.n_symbols < goal:
-        winner = likelihood.winners[1]
-        if likelihood.scores[winner] == 0:
-            break
-        best = likelihood.best[winner]
-        pair, c, start = learner.pairs[best], learner.n_symbols, learner.n_pairs
-        a, b, count = pair.left, pair.right, pair.count
-        _refresh_or_replace(pair, NO_SYMBOL, learner)
-        if pair.count < count:
-            _choose_best(winner, likelihood, learner)
-            continue
-        _apply_merge(pair, learner)
-        totals[c] = symbols[c - 1].n_tokens - symbols[c].n_tokens
-        totals[a] -= totals[c]
-        totals[b] -= totals[c]
-        _add_block(c, start, learner.n_pairs, likelihood, learner)
-        _update_scores(a, likelihood, learner)
-        if a != b:
-            _update_scores(b, likelihood, learner)
-    return learner.n_symbols
-
-
-def _merge_likeliest(learner: _Learner, n_symbols: int) -> Callable[[int], int]:
-    """Score the pairs of a new learner; returns what merges the best up to a goal."""
-    n_blocks = 1 << n_symbols.bit_length()
-    totals, starts, heads = np.zeros((3, n_symbols + 1), np.int64)
-    heads[:] = -1
-    best, scores, winners = np.zeros(n_blocks, np.int64), np.zeros(n_blocks), np.arange(-n_blocks, n_blocks)
-    likelihood = _Likelihood(totals, starts, heads, np.zeros(1024, np.int64), best, scores, winners)
-    _score_alphabet(likelihood, learner)
-    return functools.partial(_merge_likeliest_until, likelihood, learner)
-
-
 def learn_wordpiece(
     words: Words,
     n_symbols: int,
@@ -5753,8 +5680,8 @@ def learn_wordpiece(
     """
     require(score in ("likelihood", "count"), f"score is 'likelihood' or 'count', not {score!r}")
     marked, n_beginning = _mark_continuing(words, prefix.encode())
-    start, tie_break = (_merge_most_frequent, "ids") if score == "count" else (_merge_likeliest, "bytes")
-    learned = _run_learner(start, marked, n_symbols, tie_break, min_frequency, progress)
+    tie_break = "ids" if score == "count" else "bytes"
+    learned = _run_learner(marked, n_symbols, tie_break, min_frequency, progress, score == "likelihood")
     return LearnedWordPiece(*learned, n_beginning, prefix.encode())
 
 
