@@ -5619,8 +5619,7 @@ class LearnedWordPiece(NamedTuple):
     pairs: np.ndarray  # int32[M, 2]      the two symbols joined
     counts: np.ndarray  # int64[M]        occurrences of the pair in the corpus when it was merged
     n_tokens: np.ndarray  # int64[M + 1]  symbols in the corpus before the first merge, and after each
-    alphabet: Sequence[bytes]  # first those that begin words, then those that continue them
-    n_beginning: int  # how many of the alphabet begin words
+    alphabet: Sequence[bytes]  # first those that begin words, then those that continue them, with the prefix
     prefix: bytes
 
     merges = None  # WordPiece does not merge
@@ -5628,14 +5627,13 @@ class LearnedWordPiece(NamedTuple):
     @property
     def tokens(self) -> list[bytes]:
         """Spell the tokens, with the prefix where they continue words; what is spelled in two ways comes once."""
-        continues = [k >= self.n_beginning for k in range(len(self.alphabet))]
-        for left in self.pairs[:, 0].tolist():
-            continues.append(continues[left])
-        texts = Learned(self.pairs, self.counts, self.n_tokens, self.alphabet).tokens
-        return list(dict.fromkeys(map(bytes.__add__, map(self.prefix.__mul__, continues), texts)))
+        tokens = list(self.alphabet)
+        for left, right in self.pairs.tolist():
+            tokens.append(tokens[left] + tokens[right][len(self.prefix) :])
+        return list(dict.fromkeys(tokens))
 
 
-def _mark_continuing(words: Words, prefix: bytes) -> tuple[Words, int]:
+def _mark_continuing(words: Words, prefix: str) -> tuple[Words, int]:
     """Give symbols that continue words numbers of their own; returns words, and how many symbols begin words.
 
     All characters are among those that may begin words, as Hugging Face's trainer has it. Both parts of the alphabet
@@ -5679,10 +5677,11 @@ def learn_wordpiece(
     [b'##w', b'##es', b'##est']
     """
     require(score in ("likelihood", "count"), f"score is 'likelihood' or 'count', not {score!r}")
-    marked, n_beginning = _mark_continuing(words, prefix.encode())
+    marked, n_beginning = _mark_continuing(words, prefix)
     tie_break = "ids" if score == "count" else "bytes"
     learned = _run_learner(marked, n_symbols, tie_break, min_frequency, progress, score == "likelihood")
-    return LearnedWordPiece(*learned, n_beginning, prefix.encode())
+    alphabet = [prefix.encode() * (k >= n_beginning) + letter for k, letter in enumerate(marked.alphabet)]
+    return LearnedWordPiece(*learned[:3], alphabet, prefix.encode())
 
 
 # ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -6412,9 +6411,7 @@ def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str
     rest = iter(_read_names([name for name in names if name not in texts], alphabet))
     vocab = {id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest) for name, id in names.items()}
     if len(vocab) < len(names):
-        id = _repeated(names.values())
-        same = [name for name in names if names[name] == id]
-        raise InputError(f"{same[1]!r} has the id {id!r}, which is that of {same[0]!r}")
+        raise InputError(f"several tokens have the id {_repeated(names.values())}")
     return vocab
 
 
@@ -6582,39 +6579,36 @@ def read_tiktoken(
             fault = "stands there twice" if id in vocab else f": {_ID_RANGE}"
             raise InputError(f"{file}, line {number}: the id {id} {fault}")
         vocab[id] = token
-    known, beside = {}, file.with_name(file.name + ".json")
-    if encoding is None and pattern is None:
-        if beside.is_file():
-            known = _parse_object(_read_limited(beside), str(beside))
-            said = isinstance(known.get("pattern"), str) and isinstance(known.get("special_tokens"), dict)
-            require(said, f"{beside}: says neither the pattern nor the special tokens")
-        else:
-            encoding = _find_encoding(data, file, special_tokens is not None)
-    if encoding is not None:
+    known, beside = {"pattern": pattern}, file.with_name(file.name + ".json")
+    if encoding is None and pattern is None and beside.is_file():
+        known = _parse_object(_read_limited(beside), str(beside))
+        said = isinstance(known.get("pattern"), str) and isinstance(known.get("special_tokens"), dict)
+        require(said, f"{beside}: says neither the pattern nor the special tokens")
+    elif encoding is not None or pattern is None:
+        encoding = encoding or _find_encoding(data, file, special_tokens is not None)
         require(encoding in ENCODINGS, f"no encoding is named {encoding!r}; there are {', '.join(ENCODINGS)}")
         known = ENCODINGS[encoding]._asdict()
-    pattern = pattern or known.get("pattern")
+    special_tokens = known.get("special_tokens", ()) if special_tokens is None else special_tokens
+    return Model(vocab, None, special_tokens, pattern or known["pattern"])
+
+
+def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
+    """Look up a rank file among those published; several of one digest differ in their special tokens."""
+    digest = hashlib.sha256(data).hexdigest()
+    found = {name: encoding for name, encoding in ENCODINGS.items() if encoding.digest == digest}
     require(
-        pattern is not None,
+        found,
         f"{file}: a rank file does not say its pattern: name it (pattern=…, --pattern), "
         f"or the encoding (encoding=…, --encoding): {', '.join(ENCODINGS)}",
     )
-    return Model(vocab, None, known.get("special_tokens", ()) if special_tokens is None else special_tokens, pattern)
-
-
-def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str | None:
-    """Look up a rank file among those published; several of one digest differ in their special tokens."""
-    digest = hashlib.sha256(data).hexdigest()
-    names = [name for name, encoding in ENCODINGS.items() if encoding.digest == digest]
-    differ = any(ENCODINGS[name] != ENCODINGS[names[0]] for name in names)
-    if not differ or has_specials:
-        return next(iter(names), None)
+    first, *others = found.values()
+    name = next(iter(found)) if has_specials or all(other == first for other in others) else file.stem
     require(
-        file.stem in names,
-        f"{file}: the same ranks are in {' and '.join(names)}, whose special tokens differ: "
+        name in found,
+        f"{file}: the same ranks are in {' and '.join(found)}, whose special tokens differ: "
         f"name one (encoding=…, --encoding)",
     )
-    return file.stem
+    return name
 
 
 @_blaming("tiktoken cannot do what this tokenizer does")
@@ -7394,12 +7388,9 @@ def load_model(
 
 def _find_model_file(folder: Path) -> Path:
     """Find the file of a folder that is, or begins, a model; what `save` writes before all others."""
-    names = [format.files[0] for format in FORMATS.values()]
-    for name in (*names, "encoder.json"):
-        if (folder / name).is_file():
-            return folder / name
-    for endings in (("*.tiktoken", "*tokenizer.json"), ("*.model", "*vocab.txt")):
-        found = [file for ending in endings for file in sorted(folder.glob(ending))]
+    written = [[format.files[0]] for format in FORMATS.values()]
+    for names in (*written, ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]):
+        found = [file for name in names for file in folder.glob(name)]
         if len(found) == 1:
             return found[0]
     raise InputError(
