@@ -4365,20 +4365,15 @@ ALPHABETS = ("bytes", "characters")
 
 def _validate_scores(model: Model) -> None:
     """Check that every token that text may become has a score that is a number; make the scores an array of floats."""
-    require(
-        model.scores is not None or model.kind != "unigram",
-        "a model of kind unigram has a score for each token: none are given",
-    )
     if model.scores is None:
+        require(model.kind != "unigram", "a model of kind unigram has a score for each token: none are given")
         return
     scores = model.scores = np.asarray(model.scores)
     require(scores.dtype in (np.float32, np.float64), f"scores are of type float32 or float64, not {scores.dtype}")
     for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
         raise InputError(f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is no number")
-    last = max(model.ordinary, default=-1)
-    require(
-        last < len(scores), f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {len(scores)}"
-    )
+    last, n = max(model.ordinary, default=-1), len(scores)
+    require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n}")
 
 
 def _validate_characters(model: Model) -> None:
@@ -4602,22 +4597,20 @@ def transformers_config(
     >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
     {'eos_token': '<|end|>', 'model_max_length': 1024}
     """
-    roles = {"bos_token": bos_token, "eos_token": eos_token, "pad_token": pad_token, "unk_token": unk_token}
-    for role, token in roles.items():
-        if token is not None and token not in special_tokens:
+    fields = {name: value for name, value in locals().items() if value is not None and name in CONFIG_KEYS}
+    for role in (role for role in ROLES if role in fields):
+        if fields[role] not in special_tokens:
             known = ", ".join(special_tokens) or "it has none"
-            raise InputError(f"the {role} {token!r} is not a special token of this tokenizer: {known}")
+            raise InputError(f"the {role} {fields[role]!r} is not a special token of this tokenizer: {known}")
     if model_max_length is not None and model_max_length < 1:
         raise InputError(f"a model of {model_max_length} tokens has no room for text")
-    template = chat_template
     if chat_template == "chatml":
-        template = CHATML
         for token in ("<|im_start|>", "<|im_end|>"):
             require(token in special_tokens, f"ChatML needs the special token {token!r}")
+        fields["chat_template"] = CHATML
     elif chat_template is not None:
-        template = _read_chat_template(chat_template)
-    fields = roles | {"model_max_length": model_max_length, "chat_template": template}
-    return {name: value for name, value in fields.items() if value is not None}
+        fields["chat_template"] = _read_chat_template(chat_template)
+    return fields
 
 
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -6325,9 +6318,8 @@ class Encoding(NamedTuple):
 
 def _number_specials(names: Mapping[int, str], reserved: str, n: int, first: int) -> dict[str, int]:
     """Number n special tokens from `first` on; those without a name are `reserved` with 0, 1, 2 …"""
-    counter = itertools.count()
-    texts = (names[k] if k in names else f"{reserved}_{next(counter)}" for k in range(n))
-    return {f"<|{text}|>": id for id, text in enumerate(texts, first)}
+    others = (f"{reserved}_{k}" for k in itertools.count())
+    return {f"<|{names.get(k) or next(others)}|>": first + k for k in range(n)}
 
 
 _R50K = Encoding("gpt2", {"<|endoftext|>": 50256}, "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930")
@@ -6456,10 +6448,11 @@ def _as_merges(model: Model) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
         return _merges_by_score(model), []
     vocab, ids = model.vocab, _merged_ids(model)
     pairs = final_merges(model, ids)
-    unreachable = [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()]
-    if model.merges is not None:
-        return model.merges, unreachable
-    return [(vocab[left], vocab[right]) for left, right in pairs[pairs[:, 0] >= 0].tolist()], unreachable
+    is_made = pairs[:, 0] >= 0
+    merges = model.merges
+    if merges is None:
+        merges = [(vocab[left], vocab[right]) for left, right in pairs[is_made].tolist()]
+    return merges, [vocab[id] for id in ids[~is_made].tolist()]
 
 
 def _merges_by_score(model: Model) -> list[tuple[bytes, bytes]]:
@@ -6520,7 +6513,7 @@ def read_gpt2(
         return Model(_read_vocab(names, "bytes", special_tokens), merges, special_tokens, pattern)
 
 
-_GPT2_FILES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
+_BESIDE = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}  # GPT-2's two files, as published by two
 
 
 def _read_gpt2_pair(
@@ -6530,14 +6523,11 @@ def _read_gpt2_pair(
     pattern: PatternSource | None = None,
 ) -> Model:
     """Read one of GPT-2's two files, and the other, which is beside it."""
-    what, names = "merges", _GPT2_FILES
-    if content is None:
-        what, names = "vocabulary", {merges: vocab for vocab, merges in _GPT2_FILES.items()}
-    beside = [file.with_name(file.name.removesuffix(a) + b) for a, b in names.items() if file.name.endswith(a)]
-    found = [other for other in beside if other.is_file()]
-    wanted = " or ".join(other.name for other in beside) or f"its name does not end in {' or '.join(names)}"
-    require(found, f"{file}: the {what} that belongs to it is missing: {wanted}")
-    files = (file, found[0]) if content is not None else (found[0], file)
+    ending = next((name for name in _BESIDE if file.name.endswith(name)), None)
+    require(ending, f"{file}: one of GPT-2's two files, whose names end in {' or '.join(_BESIDE)}")
+    other, what = file.with_name(file.name.removesuffix(ending) + _BESIDE[ending]), ("merges", "vocabulary")
+    require(other.is_file(), f"{file}: the {what[content is None]} that belongs to it is missing: {other}")
+    files = (other, file) if content is None else (file, other)
     return read_gpt2(*files, special_tokens, pattern or "gpt2")
 
 
@@ -7094,29 +7084,27 @@ def read_sentencepiece(data: bytes) -> Model:
         whole = len(proto.pieces) and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
     require(whole, "no SentencePiece model, or it is cut off")
     trainer, spec = proto.trainer_spec, proto.normalizer_spec
-    kind, fallback = _FAMILIES[trainer.model_type], trainer.byte_fallback
     names, scores, types = zip(*[(piece.piece, piece.score, piece.type) for piece in proto.pieces], strict=True)
-    scores, types = np.array(scores, np.float32), np.array(types)
-    kinds = (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)
-    unknown, control, symbol_ids, unused = (np.flatnonzero(types == kind).tolist() for kind in kinds)
+    kind, scores, types = _FAMILIES[trainer.model_type], np.array(scores, np.float32), np.array(types)
+    special = (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)
+    unknown, control, symbol_ids, unused = (np.flatnonzero(types == type).tolist() for type in special)
     symbols = [names[id] for id in symbol_ids]
     _refuse(
         {
             "a SentencePiece model of words or of single characters is not supported": not kind,
             "a denormalizer is not supported": proto.denormalizer_spec.precompiled_charsmap,
-            f"unused tokens are not supported: {[names[id] for id in unused[:1]]}": unused,
+            f"unused tokens are not supported, such as the ids {unused[:3]}": unused,
             f"it has {len(unknown)} tokens for what is unknown, not one": len(unknown) != 1,
         }
     )
     if kind == "unigram":
         scores[types == _BYTE], best = -np.inf, scores[types == _NORMAL].max(initial=-np.inf)
-        scores[symbol_ids] = [
-            len(symbol.encode()) * best - 0.1 for symbol in symbols
-        ]  # more than what they are made of
+        scores[symbol_ids] = [len(symbol.encode()) * best - 0.1 for symbol in symbols]  # they win against their parts
     step = {"type": "SentencePiece", "precompiled_charsmap": base64.b64encode(spec.precompiled_charsmap).decode()}
     step |= {name: getattr(spec, name) for name in _SPACES}
     step |= {"treat_whitespace_as_suffix": trainer.treat_whitespace_as_suffix, "user_defined_symbols": symbols}
     Normalizer([step])
+    has_prefix = (spec.add_dummy_prefix or spec.remove_extra_whitespaces) and not trainer.treat_whitespace_as_suffix
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
     return Model(
         dict(enumerate(map(str.encode, names))),
@@ -7128,25 +7116,17 @@ def read_sentencepiece(data: bytes) -> Model:
         alphabet="characters",
         scores=scores,
         normalizer=[step],
-        decoder=_sentencepiece_decoder(step, fallback),
+        decoder=[  # as that of Llama 2
+            *[_MARKS_TO_SPACES] * spec.escape_whitespaces,
+            *[{"type": "ByteFallback"}] * trainer.byte_fallback,
+            {"type": "Fuse"},
+            *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * has_prefix,
+        ],
         unk_token=names[unknown[0]],
-        byte_fallback=fallback,
+        byte_fallback=trainer.byte_fallback,
         fuse_unk=True,
         config={role: names[id] for role, id in roles.items() if id in unknown + control},
     )
-
-
-def _sentencepiece_decoder(step: Mapping[str, object], byte_fallback: bool) -> list[dict]:
-    """Make the decoder that undoes what the step of a Normalizer does, as that of Llama 2 does."""
-    has_prefix = (step["add_dummy_prefix"] or step["remove_extra_whitespaces"]) and not step[
-        "treat_whitespace_as_suffix"
-    ]
-    return [
-        *[_MARKS_TO_SPACES] * step["escape_whitespaces"],
-        *[{"type": "ByteFallback"}] * byte_fallback,
-        {"type": "Fuse"},
-        *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * has_prefix,
-    ]
 
 
 def _without_sentencepiece(model: Model) -> Model:
