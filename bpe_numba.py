@@ -6616,10 +6616,9 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
         theirs = final_merges(Model({id: token for token, id in ranks.items()}, None), ids)
         unmade = [model.vocab[id] for id in ids[ours[:, 0] < 0].tolist()]
         require(model.ignore_merges or not unmade, f"no merges make the token {unmade[:1]}")
-        rank_of = {pair: rank for rank, pair in reversed(list(enumerate(model.merges)))}
-        vocab = model.vocab
-        order = [rank_of[vocab[left], vocab[right]] for left, right in ours[ours[:, 0] >= 0].tolist()]
-        require(order == sorted(order), "its ids are not in the order of its merges")
+        made = [(model.vocab[left], model.vocab[right]) for left, right in ours[ours[:, 0] >= 0].tolist()]
+        merges = iter(dict.fromkeys(model.merges))  # of which `in` skips those before
+        require(all(pair in merges for pair in made), "its ids are not in the order of its merges")
         require((ours == theirs).all(), "ids alone would merge otherwise")
     return ranks
 
@@ -6654,41 +6653,36 @@ _REGEX_TOKEN = (
     r"|(?P<repeat>[*+?][+?]?|\{\d+(?:,\d*)?\}\+?|\{\d+,\d*\}\?)"
     rf"|(?P<word>\\[wW])|(?P<item>{_ITEM})"
 )
-_ANCHORS = {  # at the end; also before any newline; and before the last
-    "oniguruma": {r"\z": r"\Z", "$": r"(?![^\n])", r"\Z": "$"},
-    "regex": {r"\Z": r"\z", "$": r"\Z"},
-}
-_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"  # \w, and what it is beside; in Oniguruma only where \w is in no set
 _REPEATABLE = ("item", "word", "fold", "close")
-_WORD_AND = {"oniguruma": "\u00b2\u00b3\u00b9\u00bc\u00bd\u00be", "regex": "\u200c\u200d"}
+_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"  # \w in a set of Oniguruma; elsewhere there are a few characters more
+_WORDS = {"oniguruma": _WORD + "\u00b2\u00b3\u00b9\u00bc\u00bd\u00be", "regex": _WORD + "\u200c\u200d"}
+_TRANSLATED = {dialect: {r"\w": f"[{word}]", r"\W": f"[^{word}]"} for dialect, word in _WORDS.items()}
+_TRANSLATED["oniguruma"] |= {r"\z": r"\Z", "$": r"(?![^\n])", r"\Z": "$"}  # at the end; before any newline; the last
+_TRANSLATED["regex"] |= {r"\Z": r"\z", "$": r"\Z"}
 
 
 def _translate_regex(text: str, dialect: str, where: str) -> str:
     """Translate a regular expression from the dialect of "oniguruma" or "regex" to the other one."""
-    to_regex = dialect == "oniguruma"
-    done, kind, without_assertions = [], "", ""
+    to_regex, done, kind, without_assertions = dialect == "oniguruma", [], "", ""
+    word_in_set = _WORD if to_regex else _WORDS[dialect]
     for token in regex.finditer(rf"{_REGEX_TOKEN}|(?P<odd>(?s:.))", text):
         before, kind, source = kind, token.lastgroup, token[0]
-        is_counted = done[-3:-2] == ["(?>"] and regex.fullmatch(r"\{.*\}", done[-1])
         is_repeated = text.startswith(("*", "+", "?", "{"), token.end())
-        if kind == "anchor":
-            source = _ANCHORS[dialect].get(source)
-        elif kind == "word":
-            source = f"[{source}]" if source == r"\w" else r"[^\w]"
+        if kind in ("anchor", "word"):
+            source = _TRANSLATED[dialect].get(source)
         elif kind == "repeat" and before not in _REPEATABLE:
             source = None
         elif kind == "repeat" and source.endswith("}+"):  # possessive in `regex`, a second quantifier in Oniguruma
             done[-1] = ("(?:" if to_regex else "(?>") + done[-1]
             source = source[:-1] + (")+" if to_regex else ")") if before != "close" else None
-        elif kind == "close" and to_regex and is_counted and not is_repeated:
+        elif kind == "close" and to_regex and done[-3:-2] == ["(?>"] and done[-1][0] == "{" and not is_repeated:
             done[-3:], source = done[-2:], "+"  # possessive again, which the scanner can do
         if kind == "odd" or source is None:
             raise InputError(
                 f"{where}: {text[token.start() :][:3]!r} at position {token.start()} of the pattern {text!r} may mean "
                 "one thing to Hugging Face's engine (Oniguruma) and another to `regex`: write it otherwise"
             )
-        word = _WORD + _WORD_AND[dialect] * (kind == "word" or not to_regex)
-        done.append(regex.sub(r"\\.", lambda escape, word=word: word if escape[0] == r"\w" else escape[0], source))
+        done.append(regex.sub(r"\\.", lambda escape: word_in_set if escape[0] == r"\w" else escape[0], source))
         without_assertions += "" if kind in ("assertion", "anchor") else token[0]
     try:
         may_be_empty = regex.fullmatch(without_assertions, "")
@@ -8256,11 +8250,6 @@ class _Plan:
         """The tokens of single bytes in a vocabulary of characters."""
         return BYTE_TOKENS if self.fields.get("byte_fallback") else ()
 
-    @property
-    def n_symbols(self) -> int:
-        """Count the tokens that the learner may use."""
-        return self.vocab_size - len(self.special_tokens) - len(self.byte_tokens)
-
     def source(self, files: Sequence[Path], text_field: str | None) -> Source:
         """Make the Source of the text. What spells a byte token ends a document: it must not be learnt."""
         pattern, normalizer = Pattern(self.fields["pattern"]), self.fields["normalizer"]
@@ -8269,7 +8258,7 @@ class _Plan:
 
     def learn(self, words: Words, progress: bool = False) -> Learned:
         """Learn from words of bytes, over the alphabet of the plan."""
-        n_symbols = self.n_symbols
+        n_symbols = self.vocab_size - len(self.special_tokens) - len(self.byte_tokens)
         if self.base:
             words = words_of_model(self.base, words)
             n_symbols = len(words.alphabet) + self.vocab_size - len(self.base.vocab)
