@@ -3809,14 +3809,15 @@ def _pop(learner):
 
 @kernel
 def _refill_heap(learner):
-    """Lower the threshold to half of the greatest score, and push what is now at or above it.
+    """Set the threshold to half of the greatest score, and make the heap of all pairs that are at or above it.
 
-    The heap must be empty. Most pairs are rare and never get there: it has some ten thousand of them, not millions.
+    Most pairs are rare and never get there: it has some ten thousand of them, not millions.
     """
     pairs, totals, least, greatest = learner.pairs, learner.totals, learner.min_frequency, 0.0
     for pair in range(learner.n_pairs):
         greatest = max(greatest, _score(pairs[pair], totals, least))
     learner.threshold = threshold = greatest / 2
+    learner.heap_size = 0
     for pair in range(learner.n_pairs):
         score = _score(pairs[pair], totals, least)
         if score >= threshold and score > 0:
@@ -4045,7 +4046,7 @@ def _apply_merge(pair, learner):
 def _merge_until(learner, goal):
     """Merge the best pair until there are `goal` symbols or no pair is left; returns how many symbols there are."""
     while learner.n_symbols < goal:
-        if learner.heap_size == 0:
+        if learner.heap_size == 0 or learner.heap_size > learner.n_pairs:  # most of it is stale
             _refill_heap(learner)
             if learner.heap_size == 0:
                 break
