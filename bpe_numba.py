@@ -6514,7 +6514,13 @@ def read_gpt2(
         return Model(_read_vocab(names, "bytes", special_tokens), merges, special_tokens, pattern)
 
 
-_BESIDE = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}  # GPT-2's two files, as published by two
+# The other one of GPT-2's two files
+_BESIDE = {
+    "vocab.json": "merges.txt",
+    "merges.txt": "vocab.json",
+    "encoder.json": "vocab.bpe",
+    "vocab.bpe": "encoder.json",
+}
 
 
 def _read_gpt2_pair(
