@@ -6897,13 +6897,11 @@ def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
 
 
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+_BYTE_LEVELS = [_BYTE_LEVEL | {"add_prefix_space": a, "use_regex": b} for b in (True, False) for a in (True, False)]
 _BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
 _NAMED = {"BertPreTokenizer": "bert", "Whitespace": "whitespace", "WhitespaceSplit": "whitespace-split"}
 # Without a decoder, tokens are joined by spaces: as those of a WordPiece which all begin a word.
 _JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
-
-
-_BYTE_LEVELS = [_BYTE_LEVEL | {"add_prefix_space": a, "use_regex": b} for b in (True, False) for a in (True, False)]
 
 
 def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
@@ -7332,7 +7330,6 @@ FORMATS = {
 }
 
 
-# How files begin that are no JSON; of BERT's vocabulary: what is in it.
 def load_model(
     path: str | os.PathLike,
     *,
