@@ -3936,7 +3936,7 @@ _PAIR = _record(
     start=np.int64,  # occurrences[start : start + length], ascending: all that there are, and stale ones
     length=np.int64,
 )
-_QUEUED = _record(count=np.int64, pair=np.int64)
+_QUEUED = _record(score=np.float64, count=np.int64, pair=np.int64)
 _NEIGHBOUR = _record(
     n_occurrences=np.int64,  # beside one symbol, on one side; 0 when not in use
     count=np.int64,  # the same in the corpus: each times the count of its word; 0 when not in use
@@ -3952,7 +3952,9 @@ class _Learner:
     All occurrences of a pair are created by the merge that makes its newer symbol. So each list of occurrences is
     written once, and a count only falls. Therefore counts are not kept up to date: a pair's is refreshed when it comes
     to the top of the heap, which looks at some 4 occurrences for each that is merged. No sets, no updates of
-    neighbouring pairs, and no table from pairs to counts are needed.
+    neighbouring pairs, and no table from pairs to counts are needed. Where pairs are scored by likelihood, a merge
+    lowers the totals of two symbols: their pairs, whose scores have risen, are pushed again, and what they were pushed
+    with before is dropped when it is popped.
 
     Proof: no merge makes the string of an older symbol. For between two ends of symbols, the symbols depend on the
     string alone: a merge across such an end would have removed it; and a run of equal symbols is merged from the left,
@@ -3966,18 +3968,22 @@ class _Learner:
     symbols: np.ndarray  # _SYMBOL[V + 1]
     spelled: np.ndarray  # uint8[…]        the bytes of all symbols
     pairs: np.ndarray  # _PAIR[P]
-    heap: np.ndarray  # _QUEUED[H]         the pairs whose count is at least the threshold, the best first
+    heap: np.ndarray  # _QUEUED[H]         the pairs whose score is at least the threshold, the best first
     occurrences: np.ndarray  # int32[3 C]  enough: a merge adds at most two for each symbol that it takes away
     neighbours: np.ndarray  # _NEIGHBOUR[V]
     beside: np.ndarray  # int32[C]         the neighbours at each occurrence of one symbol
     distinct: np.ndarray  # int32[V]       the neighbours, each once
+    totals: np.ndarray  # int64[V + 1]     the counts of symbols by which pairs are scored; empty if counts alone decide
+    heads: np.ndarray  # int64[V + 1]      the pairs of each symbol, a list: its first entry, or -1; empty if not needed
+    links: np.ndarray  # int64[2 P]        the next entry, or -1; 2 k is pair k by its left symbol, 2 k + 1 by its right
     by_bytes: bool  # the rule for ties
     min_frequency: int
-    threshold: int  # the least count of the pairs in the heap
+    threshold: float  # the least score of the pairs in the heap
     heap_size: int
     n_symbols: int
     n_pairs: int
     n_occurrences: int
+    n_linked: int  # the first pairs are in the lists
 
 
 @kernel
@@ -3988,8 +3994,10 @@ def _new_learner(cells, class_of, classes, symbols, spelled, by_bytes, min_frequ
     neighbours = np.zeros(len(symbols), _NEIGHBOUR)
     beside, distinct = np.empty(len(cells), np.int32), np.empty(len(symbols), np.int32)
     tables = (cells, class_of, classes, symbols, spelled, pairs, heap, occurrences, neighbours, beside, distinct)
-    threshold, heap_size, n_pairs, n_occurrences = MAX_COUNT, 0, 0, 0
-    return _Learner(*tables, by_bytes, min_frequency, threshold, heap_size, n_symbols, n_pairs, n_occurrences)
+    totals, heads, links = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+    threshold, heap_size, n_pairs, n_occurrences, n_linked = np.inf, 0, 0, 0, 0
+    counters = (heap_size, n_symbols, n_pairs, n_occurrences, n_linked)
+    return _Learner(*tables, totals, heads, links, by_bytes, min_frequency, threshold, *counters)
 
 
 @kernel
@@ -4009,21 +4017,41 @@ def _precedes(pair, other, learner):
     return a_size > b_size if a_size != b_size else a < b  # an alphabet may spell the same bytes in two ways
 
 
+@inline_kernel
+def _score(pair, totals, least):
+    """Compute a pair's count, or with totals count(ab) / (count(a) * count(b)), in float64; 0 for a pair that is rare.
+
+    Where a symbol is used up, the total is 0, but the count may be stale: 1 then keeps the score an upper bound.
+    """
+    if pair.count < least:
+        return 0.0
+    if not len(totals):
+        return np.float64(pair.count)
+    return pair.count / (np.float64(max(totals[pair.left], 1)) * np.float64(max(totals[pair.right], 1)))
+
+
+@inline_kernel
+def _goes_first(score, count, pair, other, learner):
+    """Compare a pair with a queued one: the greater score goes first, then the greater count, then `_precedes`."""
+    if score != other.score:
+        return score > other.score
+    return count > other.count if count != other.count else _precedes(pair, other.pair, learner)
+
+
 @kernel
-def _push(pair, count, learner):
+def _push(pair, score, learner):
     """Push a pair onto the heap: move it up from the end while it goes before its parent."""
-    child = learner.heap_size
+    child, count = learner.heap_size, learner.pairs[pair].count
     learner.heap_size += 1
     learner.heap = _reserve(learner.heap, learner.heap_size)
     heap = learner.heap
     while child > 0:
         parent = (child - 1) >> 1
-        above = heap[parent]
-        if count < above.count or (count == above.count and not _precedes(pair, above.pair, learner)):
+        if not _goes_first(score, count, pair, heap[parent], learner):
             break
-        heap[child].count, heap[child].pair = above.count, above.pair
+        heap[child] = heap[parent]
         child = parent
-    heap[child].count, heap[child].pair = count, pair
+    heap[child].score, heap[child].count, heap[child].pair = score, count, pair
 
 
 @kernel
@@ -4032,37 +4060,34 @@ def _pop(learner):
     heap = learner.heap
     learner.heap_size -= 1
     size = learner.heap_size
-    count, pair = heap[size].count, heap[size].pair
+    score, count, pair = heap[size].score, heap[size].count, heap[size].pair
     parent, child = 0, 1
     while child < size:
-        best, other = heap[child], heap[child + 1]
-        if child + 1 < size and (
-            other.count > best.count or (other.count == best.count and _precedes(other.pair, best.pair, learner))
-        ):
-            best = other
+        other = heap[child + 1]
+        if child + 1 < size and _goes_first(other.score, other.count, other.pair, heap[child], learner):
             child += 1
-        if count > best.count or (count == best.count and _precedes(pair, best.pair, learner)):
+        if _goes_first(score, count, pair, heap[child], learner):
             break
-        heap[parent].count, heap[parent].pair = best.count, best.pair
+        heap[parent] = heap[child]
         parent, child = child, 2 * child + 1
-    heap[parent].count, heap[parent].pair = count, pair
+    heap[parent].score, heap[parent].count, heap[parent].pair = score, count, pair
 
 
 @kernel
 def _refill_heap(learner):
-    """Lower the threshold to a quarter of the greatest count below it, and push what is now at or above it.
+    """Set the threshold to half of the greatest score, and make the heap of all pairs that are at or above it.
 
-    The heap must be empty. Most pairs are rare and never get there: it has some ten thousand of them, not millions.
+    Most pairs are rare and never get there: it has some ten thousand of them, not millions.
     """
-    pairs, previous = learner.pairs, learner.threshold
-    greatest = 0
+    pairs, totals, least, greatest = learner.pairs, learner.totals, learner.min_frequency, 0.0
     for pair in range(learner.n_pairs):
-        if pairs[pair].count < previous:
-            greatest = max(greatest, pairs[pair].count)
-    learner.threshold = max(learner.min_frequency, greatest // 4)
+        greatest = max(greatest, _score(pairs[pair], totals, least))
+    learner.threshold = threshold = greatest / 2
+    learner.heap_size = 0
     for pair in range(learner.n_pairs):
-        if learner.threshold <= pairs[pair].count < previous:
-            _push(pair, pairs[pair].count, learner)
+        score = _score(pairs[pair], totals, least)
+        if score >= threshold and score > 0:
+            _push(pair, score, learner)
 
 
 @inline_kernel
@@ -4142,6 +4167,7 @@ def _add_new_pairs(side, c, positions, learner):
     learner.pairs = _reserve(learner.pairs, learner.n_pairs + n_distinct)
     symbols, pairs, neighbours, stop = learner.symbols, learner.pairs, learner.neighbours, learner.n_occurrences
     occurrences, beside, distinct = learner.occurrences, learner.beside, learner.distinct
+    totals, least, threshold = learner.totals, learner.min_frequency, learner.threshold
     for k in range(n_distinct):
         x, pair = distinct[k], learner.n_pairs
         learner.n_pairs += 1
@@ -4151,8 +4177,9 @@ def _add_new_pairs(side, c, positions, learner):
         neighbour.write_at, neighbour.offset = stop, symbols[x].width if side == LEFT else 0
         stop += neighbour.n_occurrences
         neighbour.n_occurrences = neighbour.count = 0
-        if new.count >= learner.threshold:
-            _push(pair, new.count, learner)
+        score = _score(new, totals, least)
+        if score >= threshold:
+            _push(pair, score, learner)
     learner.n_occurrences = stop
     for k in range(len(positions)):
         if beside[k] != WORD_END:
@@ -4211,15 +4238,72 @@ def _new_symbol(a, b, learner):
 
 
 @kernel
+def _count_symbols(learner):
+    """Count the symbols of the alphabet, by which pairs then are scored."""
+    cells, classes, found = learner.cells, learner.classes, 0
+    totals = np.zeros(len(learner.symbols), np.int64)
+    for position in range(len(cells)):
+        found += classes[found].stop <= position
+        if cells[position] != WORD_END:
+            totals[cells[position]] += classes[found].count
+    learner.totals, learner.heads = totals, np.full(len(totals), -1, np.int64)
+
+
+@kernel
+def _link_pairs(learner):
+    """Put new pairs into the lists of their two symbols."""
+    learner.links = _reserve(learner.links, 2 * learner.n_pairs)
+    pairs, heads, links = learner.pairs, learner.heads, learner.links
+    for k in range(2 * learner.n_linked, 2 * learner.n_pairs):
+        symbol = pairs[k >> 1].right if k & 1 else pairs[k >> 1].left
+        links[k], heads[symbol] = heads[symbol], k
+    learner.n_linked = learner.n_pairs
+
+
+@kernel
+def _push_again(symbol, learner):
+    """Push the pairs of a symbol whose total has fallen, since their scores have risen; drop those that are rare."""
+    pairs, totals, heads, links = learner.pairs, learner.totals, learner.heads, learner.links
+    least, threshold, before, k = learner.min_frequency, learner.threshold, i64(-1), heads[symbol]
+    while k >= 0:
+        score, after = _score(pairs[k >> 1], totals, least), links[k]
+        if score > 0:
+            before = k
+        elif before < 0:
+            heads[symbol] = after
+        else:
+            links[before] = after
+        if score >= threshold:
+            _push(k >> 1, score, learner)
+        k = after
+
+
+@kernel
+def _lower_totals(a, b, c, count, learner):
+    """Count the occurrences of a new symbol, which those of its parts no longer are."""
+    _link_pairs(learner)
+    totals = learner.totals
+    totals[c] = count
+    totals[a] -= count
+    totals[b] -= count
+    _push_again(a, learner)
+    if a != b:
+        _push_again(b, learner)
+
+
+@kernel
 def _apply_merge(pair, learner):
     """Merge a pair, whose count is up to date, everywhere. Its record is of no use when new pairs have been added."""
     symbols = learner.symbols
-    c = _new_symbol(pair.left, pair.right, learner)
+    a, b = pair.left, pair.right
+    c = _new_symbol(a, b, learner)
     symbols[c].count = pair.count
     _refresh_or_replace(pair, c, learner)
     symbols[c].n_tokens = symbols[c - 1].n_tokens - pair.count
-    pair.count = 0
     positions = learner.occurrences[pair.start : pair.start + pair.length]
+    if len(learner.heads):
+        _lower_totals(a, b, c, pair.count, learner)
+    pair.count = 0
     _add_new_pairs(LEFT, c, positions, learner)
     _add_new_pairs(RIGHT, c, positions, learner)
 
@@ -4228,19 +4312,22 @@ def _apply_merge(pair, learner):
 def _merge_until(learner, goal):
     """Merge the best pair until there are `goal` symbols or no pair is left; returns how many symbols there are."""
     while learner.n_symbols < goal:
-        if learner.heap_size == 0:
+        if learner.heap_size == 0 or learner.heap_size > learner.n_pairs:  # most of it is stale
             _refill_heap(learner)
             if learner.heap_size == 0:
                 break
-        best = learner.heap[0].pair
-        pair = learner.pairs[best]
-        queued_count = pair.count
+        best, score, count = learner.heap[0].pair, learner.heap[0].score, learner.heap[0].count
+        pair, totals, least = learner.pairs[best], learner.totals, learner.min_frequency
         _pop(learner)
+        if pair.count != count or _score(pair, totals, least) != score:
+            continue  # it is in the heap again, with what it has now
         _refresh_or_replace(pair, NO_SYMBOL, learner)
-        if pair.count == queued_count:
+        if pair.count == count:
             _apply_merge(pair, learner)
-        elif pair.count >= learner.threshold:
-            _push(best, pair.count, learner)
+            continue
+        score = _score(pair, totals, least)
+        if score >= learner.threshold:
+            _push(best, score, learner)
     return learner.n_symbols
 
 
@@ -4287,9 +4374,9 @@ def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> tuple[np.ndar
 
 
 def _run_learner(
-    start: Callable, words: Words, n_symbols: int, tie_break: str, min_frequency: int, progress: bool
+    words: Words, n_symbols: int, tie_break: str, min_frequency: int, progress: bool, by_likelihood: bool = False
 ) -> Learned:
-    """Merge pairs until there are `n_symbols` symbols; start(learner, n_symbols) makes what merges up to a goal."""
+    """Merge the pairs of the greatest count, or likelihood, until there are `n_symbols` symbols."""
     n, a = len(words.symbols), len(words.alphabet)
     require(n > 0, "there are no words to learn from")
     require(
@@ -4302,20 +4389,18 @@ def _run_learner(
     symbols, spelled = _make_symbols(words, n_symbols, tie_break)
     least = min(max(min_frequency, 1), MAX_COUNT)
     learner = _new_learner(*_make_cells(words, index_dtype), symbols, spelled, tie_break == "bytes", least, a)
+    if by_likelihood:
+        _count_symbols(learner)
     _add_first_pairs(learner)
-    merge_until, done, goal = start(learner, n_symbols), a, a
+    done = goal = a
     with Engine(progress=progress).progress_bar("learn", n_symbols - a, " merges") as bar:
         while done == goal < n_symbols:
             goal = min(goal + MERGES_PER_ROUND, n_symbols)
-            done = merge_until(goal)
+            done = _merge_until(learner, goal)
             bar.update(done - a - bar.n)
     made = symbols[a:done]
     pairs = np.stack([made["left"], made["right"]], axis=1)
     return Learned(pairs, made["count"].copy(), symbols["n_tokens"][a - 1 : done].copy(), words.alphabet)
-
-
-def _merge_most_frequent(learner: _Learner, n_symbols: int) -> Callable[[int], int]:
-    return functools.partial(_merge_until, learner)
 
 
 def learn(
@@ -4334,7 +4419,7 @@ def learn(
     ([[97, 97], [97, 98]], [6, 4], [14, 11, 7])
     """
     require(tie_break in ("bytes", "ids"), f"tie_break is 'bytes' or 'ids', not {tie_break!r}")
-    return _run_learner(_merge_most_frequent, words, n_symbols, tie_break, min_frequency, progress)
+    return _run_learner(words, n_symbols, tie_break, min_frequency, progress)
 
 
 # ─── Models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -4426,7 +4511,8 @@ class Model:
         self.vocab = _validate_vocab(self.vocab)
         _assign_special_ids(self)
         self.merges = None if self.merges is None else [(left, right) for left, right in self.merges]
-        self.flags = {text: flags for text, flags in (self.flags or {}).items() if text in self.special_tokens}
+        odd = {text: flags for text, flags in (self.flags or {}).items() if flags != AddedToken()}
+        self.flags = {text: flags for text, flags in odd.items() if text in self.special_tokens}
         self.normalizer, self.decoder = tuple(self.normalizer), tuple(self.decoder)
         _validate_bytes(self)
         _validate_scores(self)
@@ -4546,20 +4632,15 @@ ALPHABETS = ("bytes", "characters")
 
 def _validate_scores(model: Model) -> None:
     """Check that every token that text may become has a score that is a number; make the scores an array of floats."""
-    require(
-        model.scores is not None or model.kind != "unigram",
-        "a model of kind unigram has a score for each token: none are given",
-    )
     if model.scores is None:
+        require(model.kind != "unigram", "a model of kind unigram has a score for each token: none are given")
         return
     scores = model.scores = np.asarray(model.scores)
     require(scores.dtype in (np.float32, np.float64), f"scores are of type float32 or float64, not {scores.dtype}")
     for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
         raise InputError(f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is no number")
-    last = max(model.ordinary, default=-1)
-    require(
-        last < len(scores), f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {len(scores)}"
-    )
+    last, n = max(model.ordinary, default=-1), len(scores)
+    require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n}")
 
 
 def _validate_characters(model: Model) -> None:
@@ -4786,22 +4867,20 @@ def transformers_config(
     >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
     {'eos_token': '<|end|>', 'model_max_length': 1024}
     """
-    roles = {"bos_token": bos_token, "eos_token": eos_token, "pad_token": pad_token, "unk_token": unk_token}
-    for role, token in roles.items():
-        if token is not None and token not in special_tokens:
+    fields = {name: value for name, value in locals().items() if value is not None and name in CONFIG_KEYS}
+    for role in (role for role in ROLES if role in fields):
+        if fields[role] not in special_tokens:
             known = ", ".join(special_tokens) or "it has none"
-            raise InputError(f"the {role} {token!r} is not a special token of this tokenizer: {known}")
+            raise InputError(f"the {role} {fields[role]!r} is not a special token of this tokenizer: {known}")
     if model_max_length is not None and model_max_length < 1:
         raise InputError(f"a model of {model_max_length} tokens has no room for text")
-    template = chat_template
     if chat_template == "chatml":
-        template = CHATML
         for token in ("<|im_start|>", "<|im_end|>"):
             require(token in special_tokens, f"ChatML needs the special token {token!r}")
+        fields["chat_template"] = CHATML
     elif chat_template is not None:
-        template = _read_chat_template(chat_template)
-    fields = roles | {"model_max_length": model_max_length, "chat_template": template}
-    return {name: value for name, value in fields.items() if value is not None}
+        fields["chat_template"] = _read_chat_template(chat_template)
+    return fields
 
 
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -5813,8 +5892,7 @@ class LearnedWordPiece(NamedTuple):
     pairs: np.ndarray  # int32[M, 2]      the two symbols joined
     counts: np.ndarray  # int64[M]        occurrences of the pair in the corpus when it was merged
     n_tokens: np.ndarray  # int64[M + 1]  symbols in the corpus before the first merge, and after each
-    alphabet: Sequence[bytes]  # first those that begin words, then those that continue them
-    n_beginning: int  # how many of the alphabet begin words
+    alphabet: Sequence[bytes]  # first those that begin words, then those that continue them, with the prefix
     prefix: bytes
 
     merges = None  # WordPiece does not merge
@@ -5822,14 +5900,13 @@ class LearnedWordPiece(NamedTuple):
     @property
     def tokens(self) -> list[bytes]:
         """Spell the tokens, with the prefix where they continue words; what is spelled in two ways comes once."""
-        continues = [k >= self.n_beginning for k in range(len(self.alphabet))]
-        for left in self.pairs[:, 0].tolist():
-            continues.append(continues[left])
-        texts = Learned(self.pairs, self.counts, self.n_tokens, self.alphabet).tokens
-        return list(dict.fromkeys(map(bytes.__add__, map(self.prefix.__mul__, continues), texts)))
+        tokens = list(self.alphabet)
+        for left, right in self.pairs.tolist():
+            tokens.append(tokens[left] + tokens[right][len(self.prefix) :])
+        return list(dict.fromkeys(tokens))
 
 
-def _mark_continuing(words: Words, prefix: bytes) -> tuple[Words, int]:
+def _mark_continuing(words: Words, prefix: str) -> tuple[Words, int]:
     """Give symbols that continue words numbers of their own; returns words, and how many symbols begin words.
 
     All characters are among those that may begin words, as Hugging Face's trainer has it. Both parts of the alphabet
@@ -5844,163 +5921,6 @@ def _mark_continuing(words: Words, prefix: bytes) -> tuple[Words, int]:
     symbols = (np.cumsum(present) - 1)[marked].astype(np.int32)
     alphabet = [words.alphabet[k] for k in order[np.flatnonzero(present) % a]]
     return words._replace(symbols=symbols, alphabet=alphabet), int(np.count_nonzero(present[:a]))
-
-
-@struct
-class _Likelihood:
-    """What learning by likelihood knows beside a _Learner.
-
-    Each pair is in the block of the symbol that came with it, or of its left one if both are of the alphabet, and in
-    the list of the other symbol. Of each block the best pair is known. A merge lowers the totals of two symbols, and
-    only the scores of their pairs change: their blocks are searched again, and the pairs in their lists are compared
-    with the best of the blocks where they are. Counts of pairs are not lowered: as in learning by count, they are upper
-    bounds, and so are the scores. A pair that has the greatest is refreshed before it is merged.
-    """
-
-    totals: np.ndarray  # int64[V]      occurrences of each symbol in the corpus
-    starts: np.ndarray  # int64[V + 1]  the block of symbol c is pairs[starts[c] : starts[c + 1]]
-    heads: np.ndarray  # int64[V]       the first pair in the list of each symbol, or -1
-    following: np.ndarray  # int64[P]   the next pair of the same list, or -1
-    best: np.ndarray  # int64[B]        the best pair of each block; B is a power of two
-    scores: np.ndarray  # float64[B]    its score; 0 if there is none
-    winners: np.ndarray  # int64[2 B]   a tournament of blocks: at k is the better of those at 2 k and 2 k + 1
-
-
-@inline_kernel
-def _score(pair, totals, least):
-    """Compute count(ab) / (count(a) * count(b)) in float64; 0 for a pair that is rare.
-
-    Where a symbol is used up, the total is 0, but the count may be stale: 1 then keeps the score an upper bound.
-    """
-    a, b = max(totals[pair.left], 1), max(totals[pair.right], 1)
-    return pair.count / (np.float64(a) * np.float64(b)) if pair.count >= least else 0.0
-
-
-@kernel
-def _is_preferred(pair, other, learner):
-    """Compare two pairs of equal score: the greater count goes first, and then the greater bytes."""
-    count, other_count = learner.pairs[pair].count, learner.pairs[other].count
-    return count > other_count if count != other_count else _precedes(pair, other, learner)
-
-
-@kernel
-def _set_best(c, pair, score, likelihood, learner):
-    """Set the best pair of a block, and play the games above it again, as far as it decides them.
-
-    To look at all blocks before each merge instead took learning 2.5 times as long, 32,000 symbols or 100,000.
-    """
-    best, scores, winners = likelihood.best, likelihood.scores, likelihood.winners
-    best[c], scores[c] = pair, score
-    node = (c + len(scores)) >> 1
-    while node:
-        before, left, right = winners[node], winners[2 * node], winners[2 * node + 1]
-        is_tie = scores[left] == scores[right] > 0
-        winners[node] = right if scores[right] > scores[left] else left
-        if is_tie and _is_preferred(best[right], best[left], learner):
-            winners[node] = right
-        if winners[node] == before != c:
-            break
-        node >>= 1
-
-
-@kernel
-def _choose_best(c, likelihood, learner):
-    """Search the block of symbol c for its best pair."""
-    pairs, totals, starts, least = learner.pairs, likelihood.totals, likelihood.starts, learner.min_frequency
-    best, best_score = -1, 0.0
-    for k in range(starts[c], starts[c + 1]):
-        score = _score(pairs[k], totals, least)
-        if score > best_score or (score == best_score > 0 and _is_preferred(k, best, learner)):
-            best, best_score = k, score
-    _set_best(c, best, best_score, likelihood, learner)
-
-
-@kernel
-def _update_scores(a, likelihood, learner):
-    """Compare the pairs of a symbol, whose total has fallen, with the best of their blocks; drop what is rare."""
-    pairs, totals, heads, following = learner.pairs, likelihood.totals, likelihood.heads, likelihood.following
-    best, scores, least, before, k = likelihood.best, likelihood.scores, learner.min_frequency, -1, heads[a]
-    _choose_best(a, likelihood, learner)
-    while k >= 0:
-        after, score, c = following[k], _score(pairs[k], totals, least), pairs[k].left + pairs[k].right - a
-        if score > scores[c] or (score == scores[c] > 0 and _is_preferred(k, best[c], learner)):
-            _set_best(c, k, score, likelihood, learner)
-        if score > 0:
-            before = k
-        elif before < 0:
-            heads[a] = after
-        else:
-            following[before] = after
-        k = after
-
-
-@kernel
-def _add_block(c, start, stop, likelihood, learner):
-    """Make pairs[start : stop] the block of symbol c, and put them into the lists of their other symbols."""
-    likelihood.following = _reserve(likelihood.following, stop)
-    pairs, heads, following, least = learner.pairs, likelihood.heads, likelihood.following, learner.min_frequency
-    likelihood.starts[c], likelihood.starts[c + 1] = start, stop
-    for k in range(start, stop):
-        other = pairs[k].left + pairs[k].right - c
-        if other != c and pairs[k].count >= least:
-            following[k] = heads[other]
-            heads[other] = k
-    _choose_best(c, likelihood, learner)
-
-
-@kernel
-def _score_alphabet(likelihood, learner):
-    """Count the symbols of the alphabet, and add their pairs."""
-    cells, classes, pairs, totals = learner.cells, learner.classes, learner.pairs, likelihood.totals
-    winners, found, stop = likelihood.winners, 0, 0
-    for node in range(len(winners) // 2 - 1, 0, -1):
-        winners[node] = winners[2 * node]
-    for position in range(len(cells)):
-        found += classes[found].stop <= position
-        if cells[position] != WORD_END:
-            totals[cells[position]] += classes[found].count
-    for c in range(learner.n_symbols):
-        start = stop
-        while stop < learner.n_pairs and pairs[stop].left == c:
-            stop += 1
-        _add_block(c, start, stop, likelihood, learner)
-
-
-@kernel
-def _merge_likeliest_until(likelihood, learner, goal):
-    """Merge the best pair until there are `goal` symbols or no pair is left; returns how many symbols there are."""
-    symbols, totals = learner.symbols, likelihood.totals
-    while learner.n_symbols < goal:
-        winner = likelihood.winners[1]
-        if likelihood.scores[winner] == 0:
-            break
-        best = likelihood.best[winner]
-        pair, c, start = learner.pairs[best], learner.n_symbols, learner.n_pairs
-        a, b, count = pair.left, pair.right, pair.count
-        _refresh_or_replace(pair, NO_SYMBOL, learner)
-        if pair.count < count:
-            _choose_best(winner, likelihood, learner)
-            continue
-        _apply_merge(pair, learner)
-        totals[c] = symbols[c - 1].n_tokens - symbols[c].n_tokens
-        totals[a] -= totals[c]
-        totals[b] -= totals[c]
-        _add_block(c, start, learner.n_pairs, likelihood, learner)
-        _update_scores(a, likelihood, learner)
-        if a != b:
-            _update_scores(b, likelihood, learner)
-    return learner.n_symbols
-
-
-def _merge_likeliest(learner: _Learner, n_symbols: int) -> Callable[[int], int]:
-    """Score the pairs of a new learner; returns what merges the best up to a goal."""
-    n_blocks = 1 << n_symbols.bit_length()
-    totals, starts, heads = np.zeros((3, n_symbols + 1), np.int64)
-    heads[:] = -1
-    best, scores, winners = np.zeros(n_blocks, np.int64), np.zeros(n_blocks), np.arange(-n_blocks, n_blocks)
-    likelihood = _Likelihood(totals, starts, heads, np.zeros(1024, np.int64), best, scores, winners)
-    _score_alphabet(likelihood, learner)
-    return functools.partial(_merge_likeliest_until, likelihood, learner)
 
 
 def learn_wordpiece(
@@ -6030,10 +5950,11 @@ def learn_wordpiece(
     [b'##w', b'##es', b'##est']
     """
     require(score in ("likelihood", "count"), f"score is 'likelihood' or 'count', not {score!r}")
-    marked, n_beginning = _mark_continuing(words, prefix.encode())
-    start, tie_break = (_merge_most_frequent, "ids") if score == "count" else (_merge_likeliest, "bytes")
-    learned = _run_learner(start, marked, n_symbols, tie_break, min_frequency, progress)
-    return LearnedWordPiece(*learned, n_beginning, prefix.encode())
+    marked, n_beginning = _mark_continuing(words, prefix)
+    tie_break = "ids" if score == "count" else "bytes"
+    learned = _run_learner(marked, n_symbols, tie_break, min_frequency, progress, score == "likelihood")
+    alphabet = [prefix.encode() * (k >= n_beginning) + letter for k, letter in enumerate(marked.alphabet)]
+    return LearnedWordPiece(*learned[:3], alphabet, prefix.encode())
 
 
 # ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -6686,9 +6607,8 @@ class Encoding(NamedTuple):
 
 def _number_specials(names: Mapping[int, str], reserved: str, n: int, first: int) -> dict[str, int]:
     """Number n special tokens from `first` on; those without a name are `reserved` with 0, 1, 2 …"""
-    counter = itertools.count()
-    texts = (names[k] if k in names else f"{reserved}_{next(counter)}" for k in range(n))
-    return {f"<|{text}|>": id for id, text in enumerate(texts, first)}
+    others = (f"{reserved}_{k}" for k in itertools.count())
+    return {f"<|{names.get(k) or next(others)}|>": first + k for k in range(n)}
 
 
 _R50K = Encoding("gpt2", {"<|endoftext|>": 50256}, "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930")
@@ -6772,14 +6692,12 @@ def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str
     rest = iter(_read_names([name for name in names if name not in texts], alphabet))
     vocab = {id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest) for name, id in names.items()}
     if len(vocab) < len(names):
-        id = _repeated(names.values())
-        same = [name for name in names if names[name] == id]
-        raise InputError(f"{same[1]!r} has the id {id!r}, which is that of {same[0]!r}")
+        raise InputError(f"several tokens have the id {_repeated(names.values())}")
     return vocab
 
 
-def _read_merges(pairs: list, place: Callable[[int], str], alphabet: str = "bytes") -> list[tuple[bytes, bytes]]:
-    """Read pairs of names, as lists or with a space between; place(k) says where pair k is, should it be no merge."""
+def _read_merges(pairs: list, alphabet: str = "bytes", place: str = "merge", first: int = 0) -> list:
+    """Read pairs of names, as lists or with a space between; the first of them stands at place number `first`."""
     names: list[str] = []
     with contextlib.suppress(TypeError, ValueError):  # of what is no pair
         for pair in pairs:
@@ -6787,7 +6705,7 @@ def _read_merges(pairs: list, place: Callable[[int], str], alphabet: str = "byte
             names += left, right
     k = next((k for k, name in enumerate(names) if not isinstance(name, str) or not name), len(names)) // 2
     if k < len(pairs):
-        raise InputError(f"{place(k)}: {pairs[k]!r} is not a merge, two tokens with a space between them")
+        raise InputError(f"{place} {k + first}: {pairs[k]!r} is not a merge, two tokens with a space between them")
     tokens = _read_names(names, alphabet)
     return list(zip(tokens[::2], tokens[1::2], strict=True))
 
@@ -6819,10 +6737,11 @@ def _as_merges(model: Model) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
         return _merges_by_score(model), []
     vocab, ids = model.vocab, _merged_ids(model)
     pairs = final_merges(model, ids)
-    unreachable = [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()]
-    if model.merges is not None:
-        return model.merges, unreachable
-    return [(vocab[left], vocab[right]) for left, right in pairs[pairs[:, 0] >= 0].tolist()], unreachable
+    is_made = pairs[:, 0] >= 0
+    merges = model.merges
+    if merges is None:
+        merges = [(vocab[left], vocab[right]) for left, right in pairs[is_made].tolist()]
+    return merges, [vocab[id] for id in ids[~is_made].tolist()]
 
 
 def _merges_by_score(model: Model) -> list[tuple[bytes, bytes]]:
@@ -6837,21 +6756,27 @@ def _merges_by_score(model: Model) -> list[tuple[bytes, bytes]]:
     return [(name[:n].encode(), name[n:].encode()) for name, n in splits]
 
 
+def _refuse(faults: Mapping[str, object]) -> None:
+    """Raise InputError for the first fault that is there."""
+    for fault, is_there in faults.items():
+        require(not is_there, fault)
+
+
 def _refuse_beyond_bytes(model: Model) -> None:
     """Refuse what a model has that a BPE over bytes has not which finds the longest special token at each place."""
-    flagged = any(flags.single_word or flags.lstrip or flags.rstrip for flags in model.flags.values())
     late = {text for text, flags in model.flags.items() if flags.normalized}  # found after the others
     overlap = set("".join(late)).intersection("".join(model.special_tokens.keys() - late))
-    for feature, present in {
-        f"it is of kind {model.kind}": model.kind != "bpe",
-        "its tokens are made of characters": model.alphabet != "bytes",
-        "it has a normalizer": model.normalizer,
-        "it has a decoder": model.decoder,
-        "its merges are ordered by scores": model.scores is not None,
-        "spaces become other characters, or text gets one before it": _marks(model),
-        "its special tokens have flags": flagged or overlap,
-    }.items():
-        require(not present, feature)
+    _refuse(
+        {
+            f"it is of kind {model.kind}": model.kind != "bpe",
+            "its tokens are made of characters": model.alphabet != "bytes",
+            "it has a normalizer": model.normalizer,
+            "it has a decoder": model.decoder,
+            "its merges are ordered by scores": model.scores is not None,
+            "spaces become other characters, or text gets one before it": _marks(model),
+            "its special tokens have flags": overlap or any(any(flags[:3]) for flags in model.flags.values()),
+        }
+    )
 
 
 # GPT-2's vocab.json and merges.txt
@@ -6865,16 +6790,25 @@ def read_gpt2(
 ) -> Model:
     """Read GPT-2's two files. If no special tokens are given, they are the tokens that no merge makes, bytes aside."""
     names = _parse_object(_read_limited(vocab_path), str(vocab_path))
-    lines = enumerate(_decode_utf8(_read_limited(merges_path), str(merges_path)).split("\n"), 1)
-    pairs = {k: line.rstrip("\r") for k, line in lines if line.strip() and not (k == 1 and line.startswith("#version"))}
+    lines = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip().splitlines()
+    first = int(lines[:1] != [] and lines[0].startswith("#version"))
     with _blaming(merges_path):
-        merges = _read_merges(list(pairs.values()), lambda k: f"{merges_path}, line {list(pairs)[k]}")
+        merges = _read_merges(lines[first:], place="line", first=first + 1)
     if special_tokens is None:
-        made = {pair.replace(" ", "") for pair in pairs.values()}
-        special_tokens = [name for name in names if name not in made and name not in _BYTE_NAMES]
+        made = {*_BYTE_NAMES, *(line.replace(" ", "") for line in lines)}
+        special_tokens = [name for name in names if name not in made]
     special_tokens = special_tokens if isinstance(special_tokens, Mapping) else _check_texts(special_tokens)
     with _blaming(vocab_path):
         return Model(_read_vocab(names, "bytes", special_tokens), merges, special_tokens, pattern)
+
+
+# The other one of GPT-2's two files
+_BESIDE = {
+    "vocab.json": "merges.txt",
+    "merges.txt": "vocab.json",
+    "encoder.json": "vocab.bpe",
+    "vocab.bpe": "encoder.json",
+}
 
 
 def _read_gpt2_pair(
@@ -6884,13 +6818,11 @@ def _read_gpt2_pair(
     pattern: PatternSource | None = None,
 ) -> Model:
     """Read one of GPT-2's two files, and the other, which is beside it."""
-    kinds = ("vocab", "encoder.json", "vocabulary"), ("merges", "vocab.bpe", "merges")
-    (word, published, _), (other, other_published, what) = kinds if content is not None else kinds[::-1]
-    name = other_published if file.name == published else file.name.replace(word, other)
-    beside = [file.with_name(name).with_suffix(suffix) for suffix in (file.suffix, ".txt", ".json", ".bpe")]
-    found = [other for other in beside if other.is_file() and other != file]
-    require(found, f"{file}: the {what} that belongs to it is missing: no {beside[0].stem}.* beside it")
-    files = (file, found[0]) if content is not None else (found[0], file)
+    ending = next((name for name in _BESIDE if file.name.endswith(name)), None)
+    require(ending, f"{file}: one of GPT-2's two files, whose names end in {' or '.join(_BESIDE)}")
+    other, what = file.with_name(file.name.removesuffix(ending) + _BESIDE[ending]), ("merges", "vocabulary")
+    require(other.is_file(), f"{file}: the {what[content is None]} that belongs to it is missing: {other}")
+    files = (other, file) if content is None else (file, other)
     return read_gpt2(*files, special_tokens, pattern or "gpt2")
 
 
@@ -6922,9 +6854,7 @@ def read_tiktoken(
 ) -> Model:
     """Read a rank file; what it does not say is given, published, or in the .json beside it that `save` wrote."""
     vocab: dict[int, bytes] = {}
-    for number, line in enumerate(data.split(b"\n"), 1):
-        if not line.strip():
-            continue
+    for number, line in enumerate(data.rstrip().split(b"\n"), 1):
         try:
             token, id = line.split()
             token, id = base64.b64decode(token, validate=True), int(id)
@@ -6934,39 +6864,36 @@ def read_tiktoken(
             fault = "stands there twice" if id in vocab else f": {_ID_RANGE}"
             raise InputError(f"{file}, line {number}: the id {id} {fault}")
         vocab[id] = token
-    beside, known = file.with_name(file.name + ".json"), {}
+    known, beside = {"pattern": pattern}, file.with_name(file.name + ".json")
     if encoding is None and pattern is None and beside.is_file():
         known = _parse_object(_read_limited(beside), str(beside))
         said = isinstance(known.get("pattern"), str) and isinstance(known.get("special_tokens"), dict)
         require(said, f"{beside}: says neither the pattern nor the special tokens")
-    elif encoding is None and pattern is None:
-        encoding = _find_encoding(vocab, file, special_tokens is not None)
-    if encoding is not None:
+    elif encoding is not None or pattern is None:
+        encoding = encoding or _find_encoding(data, file, special_tokens is not None)
         require(encoding in ENCODINGS, f"no encoding is named {encoding!r}; there are {', '.join(ENCODINGS)}")
         known = ENCODINGS[encoding]._asdict()
-    pattern = pattern or known.get("pattern")
+    special_tokens = known.get("special_tokens", ()) if special_tokens is None else special_tokens
+    return Model(vocab, None, special_tokens, pattern or known["pattern"])
+
+
+def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
+    """Look up a rank file among those published; several of one digest differ in their special tokens."""
+    digest = hashlib.sha256(data).hexdigest()
+    found = {name: encoding for name, encoding in ENCODINGS.items() if encoding.digest == digest}
     require(
-        pattern is not None,
+        found,
         f"{file}: a rank file does not say its pattern: name it (pattern=…, --pattern), "
         f"or the encoding (encoding=…, --encoding): {', '.join(ENCODINGS)}",
     )
-    return Model(vocab, None, known.get("special_tokens", ()) if special_tokens is None else special_tokens, pattern)
-
-
-def _find_encoding(vocab: Mapping[int, bytes], file: Path, has_specials: bool) -> str | None:
-    """Look up a rank file among those published; several of one digest differ in their special tokens."""
-    canonical = "".join(f"{base64.b64encode(token).decode()} {id}\n" for id, token in sorted(vocab.items()))
-    digest = hashlib.sha256(canonical.encode()).hexdigest()
-    names = [name for name, encoding in ENCODINGS.items() if encoding.digest == digest]
-    differ = any(ENCODINGS[name] != ENCODINGS[names[0]] for name in names)
-    if not differ or has_specials:
-        return names[0] if names else None
-    if file.stem in names:
-        return file.stem
-    raise InputError(
-        f"{file}: the same ranks are in {' and '.join(names)}, whose special tokens differ: "
-        f"name one (encoding=…, --encoding)"
+    first, *others = found.values()
+    name = next(iter(found)) if has_specials or all(other == first for other in others) else file.stem
+    require(
+        name in found,
+        f"{file}: the same ranks are in {' and '.join(found)}, whose special tokens differ: "
+        f"name one (encoding=…, --encoding)",
     )
+    return name
 
 
 @_blaming("tiktoken cannot do what this tokenizer does")
@@ -6984,10 +6911,9 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
         theirs = final_merges(Model({id: token for token, id in ranks.items()}, None), ids)
         unmade = [model.vocab[id] for id in ids[ours[:, 0] < 0].tolist()]
         require(model.ignore_merges or not unmade, f"no merges make the token {unmade[:1]}")
-        rank_of = {pair: rank for rank, pair in reversed(list(enumerate(model.merges)))}
-        vocab = model.vocab
-        order = [rank_of[vocab[left], vocab[right]] for left, right in ours[ours[:, 0] >= 0].tolist()]
-        require(order == sorted(order), "its ids are not in the order of its merges")
+        made = [(model.vocab[left], model.vocab[right]) for left, right in ours[ours[:, 0] >= 0].tolist()]
+        merges = iter(dict.fromkeys(model.merges))  # of which `in` skips those before
+        require(all(pair in merges for pair in made), "its ids are not in the order of its merges")
         require((ours == theirs).all(), "ids alone would merge otherwise")
     return ranks
 
@@ -7022,41 +6948,36 @@ _REGEX_TOKEN = (
     r"|(?P<repeat>[*+?][+?]?|\{\d+(?:,\d*)?\}\+?|\{\d+,\d*\}\?)"
     rf"|(?P<word>\\[wW])|(?P<item>{_ITEM})"
 )
-_ANCHORS = {  # at the end; also before any newline; and before the last
-    "oniguruma": {r"\z": r"\Z", "$": r"(?![^\n])", r"\Z": "$"},
-    "regex": {r"\Z": r"\z", "$": r"\Z"},
-}
-_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"  # \w, and what it is beside; in Oniguruma only where \w is in no set
 _REPEATABLE = ("item", "word", "fold", "close")
-_WORD_AND = {"oniguruma": "\u00b2\u00b3\u00b9\u00bc\u00bd\u00be", "regex": "\u200c\u200d"}
+_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"  # \w in a set of Oniguruma; elsewhere there are a few characters more
+_WORDS = {"oniguruma": _WORD + "\u00b2\u00b3\u00b9\u00bc\u00bd\u00be", "regex": _WORD + "\u200c\u200d"}
+_TRANSLATED = {dialect: {r"\w": f"[{word}]", r"\W": f"[^{word}]"} for dialect, word in _WORDS.items()}
+_TRANSLATED["oniguruma"] |= {r"\z": r"\Z", "$": r"(?![^\n])", r"\Z": "$"}  # at the end; before any newline; the last
+_TRANSLATED["regex"] |= {r"\Z": r"\z", "$": r"\Z"}
 
 
 def _translate_regex(text: str, dialect: str, where: str) -> str:
     """Translate a regular expression from the dialect of "oniguruma" or "regex" to the other one."""
-    to_regex = dialect == "oniguruma"
-    done, kind, without_assertions = [], "", ""
+    to_regex, done, kind, without_assertions = dialect == "oniguruma", [], "", ""
+    word_in_set = _WORD if to_regex else _WORDS[dialect]
     for token in regex.finditer(rf"{_REGEX_TOKEN}|(?P<odd>(?s:.))", text):
         before, kind, source = kind, token.lastgroup, token[0]
-        is_counted = done[-3:-2] == ["(?>"] and regex.fullmatch(r"\{.*\}", done[-1])
         is_repeated = text.startswith(("*", "+", "?", "{"), token.end())
-        if kind == "anchor":
-            source = _ANCHORS[dialect].get(source)
-        elif kind == "word":
-            source = f"[{source}]" if source == r"\w" else r"[^\w]"
+        if kind in ("anchor", "word"):
+            source = _TRANSLATED[dialect].get(source)
         elif kind == "repeat" and before not in _REPEATABLE:
             source = None
         elif kind == "repeat" and source.endswith("}+"):  # possessive in `regex`, a second quantifier in Oniguruma
             done[-1] = ("(?:" if to_regex else "(?>") + done[-1]
             source = source[:-1] + (")+" if to_regex else ")") if before != "close" else None
-        elif kind == "close" and to_regex and is_counted and not is_repeated:
+        elif kind == "close" and to_regex and done[-3:-2] == ["(?>"] and done[-1][0] == "{" and not is_repeated:
             done[-3:], source = done[-2:], "+"  # possessive again, which the scanner can do
         if kind == "odd" or source is None:
             raise InputError(
                 f"{where}: {text[token.start() :][:3]!r} at position {token.start()} of the pattern {text!r} may mean "
                 "one thing to Hugging Face's engine (Oniguruma) and another to `regex`: write it otherwise"
             )
-        word = _WORD + _WORD_AND[dialect] * (kind == "word" or not to_regex)
-        done.append(regex.sub(r"\\.", lambda escape, word=word: word if escape[0] == r"\w" else escape[0], source))
+        done.append(regex.sub(r"\\.", lambda escape: word_in_set if escape[0] == r"\w" else escape[0], source))
         without_assertions += "" if kind in ("assertion", "anchor") else token[0]
     try:
         may_be_empty = regex.fullmatch(without_assertions, "")
@@ -7098,7 +7019,7 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", *["byte_fallback"] * by_bytes):
         require(not data.get(key), f"a model with {key} is not supported")
     require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
-    merges = _read_merges(data["merges"], lambda k: f"merge {k}", alphabet)
+    merges = _read_merges(data["merges"], alphabet)
     require(len(set(merges)) == len(merges), "a merge stands there twice")
     fields = {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")} | {"merges": merges}
     if not by_bytes:
@@ -7107,55 +7028,55 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     if doubtful := {text for text in added if not text.isascii() and _BYTE_NAMES.issuperset(text)}:
         # It may be the name of bytes that text becomes: of one byte, or made by a merge, or found as a whole.
         made, utf8 = {*map(b"".join, merges), *BYTES}, fields["ignore_merges"]
-        tokens = dict(zip(doubtful, _read_names(doubtful), strict=True))
-        texts -= {text for text, token in tokens.items() if token in made or (utf8 and _is_utf8(token))}
+        tokens = zip(doubtful, _read_names(doubtful), strict=True)
+        texts -= {text for text, token in tokens if token in made or (utf8 and _is_utf8(token))}
     vocab = _read_vocab(names, alphabet, texts)
-    missing = {*BYTES}.difference(vocab.values()) if unknown is not None else ()
+    missing = unknown is not None and {*BYTES}.difference(vocab.values())
     require(not missing, "an unk_token is not supported where bytes are missing in the vocabulary")
     return fields | {"vocab": vocab, "fuse_unk": False}
+
+
+_WORDPIECE_FIELDS = {
+    "unk_token": ("unk_token", "[UNK]"),
+    "subword_prefix": ("continuing_subword_prefix", "##"),
+    "max_word_chars": ("max_input_chars_per_word", 100),
+}
 
 
 def write_wordpiece(model: Model) -> dict:
     """Write the "model" object of a WordPiece, or of the longest match over bytes, where nothing is unknown."""
     unlimited = model.alphabet == "characters" or model.max_word_chars >= MAX_ID
     require(unlimited, f"a tokenizer.json counts bytes where max_word_chars {model.max_word_chars} counts characters")
-    return {
-        "type": "WordPiece",
-        "unk_token": model.unk_token or "<unk>",
-        "continuing_subword_prefix": model.subword_prefix,
-        "max_input_chars_per_word": model.max_word_chars,
-        "vocab": _vocab_names(model),
-    }
+    fields = {key: getattr(model, field) for field, (key, _) in _WORDPIECE_FIELDS.items()}
+    unknown = model.unk_token or "<unk>"
+    return {"type": "WordPiece", **fields, "unk_token": unknown, "vocab": _vocab_names(model)}
 
 
 def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a WordPiece."""
-    defaults = {"max_input_chars_per_word": 100, "unk_token": "[UNK]", "continuing_subword_prefix": "##"}
-    values = {key: data.get(key, default) for key, default in defaults.items()}
-    for key, value in values.items():
-        kind = type(defaults[key])
+    fields = {field: data.get(key, default) for field, (key, default) in _WORDPIECE_FIELDS.items()}
+    for value, (key, default) in zip(fields.values(), _WORDPIECE_FIELDS.values(), strict=True):
+        kind = type(default)
         require(type(value) is kind, f"the {key} of a WordPiece is of type {kind.__name__}, not {value!r}")
-    longest, unknown, prefix = values.values()
-    require(longest >= 0, f"max_input_chars_per_word is a whole number, not {longest}")
-    by_bytes = alphabet == "bytes"
-    require(not by_bytes or (not prefix and longest >= MAX_ID), "ByteLevel with WordPiece is not supported")
+    if alphabet == "bytes":
+        unlimited = not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID
+        require(unlimited, "ByteLevel with WordPiece is not supported")
     vocab = _read_vocab(data.get("vocab"), alphabet, added)
-    unknown = None if by_bytes and unknown not in data["vocab"] else unknown
-    return {
-        "vocab": vocab, "merges": None, "unk_token": unknown, "subword_prefix": prefix, "max_word_chars": longest
-    }  # fmt: skip
+    if alphabet == "bytes" and fields["unk_token"] not in data["vocab"]:
+        fields["unk_token"] = None
+    return fields | {"vocab": vocab, "merges": None}
 
 
 def write_unigram(model: Model) -> dict:
     """Write the "model" object of a Unigram, whose tokens are numbered from 0."""
     names = [*itertools.islice(_vocab_names(model).items(), len(model.scores))]
     gap = next((k for k, (_, id) in enumerate(names) if id != k), None)
-    scores = [score if score > -np.inf else 0.0 for score in model.scores.tolist()]  # of tokens of bytes
     require(gap is None, f"a tokenizer.json numbers the tokens of a Unigram without gaps: the id {gap} is missing")
+    scores = np.where(np.isinf(model.scores), 0, model.scores).tolist()  # of tokens of bytes
     return {
         "type": "Unigram",
         "unk_id": dict(names).get(model.unk_token),
-        "vocab": [[name, score] for (name, _), score in zip(names, scores, strict=False)],
+        "vocab": [[name, scores[id]] for name, id in names],
         "byte_fallback": model.byte_fallback,
     }
 
@@ -7226,12 +7147,12 @@ def _to_tokenizer_json(model: Model) -> dict:
                 f"a tokenizer.json has one text for an id: {text!r}, the second of {id}, is left out", stacklevel=3
             )
     for text, id in _number_added(texts.values(), _token_names(written)).items():
-        if texts.get(id) != text:
+        ours = model.special_tokens[text]
+        if id != ours:
             raise InputError(
-                f"in a tokenizer.json the special token {text!r} would get the id {id}, "
-                f"not {model.special_tokens[text]}: rename it"
+                f"in a tokenizer.json the special token {text!r} would get the id {id}, not {ours}: rename it"
             )
-    decoder = [_BYTE_LEVEL] if model.alphabet == "bytes" else list(model.decoder or [{"type": "Fuse"}])
+    decoder = [_BYTE_LEVEL] if model.alphabet == "bytes" else [*model.decoder] or [{"type": "Fuse"}]
     return {
         "version": "1.0",
         "truncation": None,
@@ -7264,6 +7185,7 @@ def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
 
 
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+_BYTE_LEVELS = [_BYTE_LEVEL | {"add_prefix_space": a, "use_regex": b} for b in (True, False) for a in (True, False)]
 _BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
 _NAMED = {"BertPreTokenizer": "bert", "Whitespace": "whitespace", "WhitespaceSplit": "whitespace-split"}
 # Without a decoder, tokens are joined by spaces: as those of a WordPiece which all begin a word.
@@ -7276,7 +7198,7 @@ def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
     match part:
         case {"type": "ByteLevel"}:
             prefix, by_regex = part.get("add_prefix_space", True), part.get("use_regex", True)
-            return (Metaspace(" "),) * bool(prefix) + ("gpt2",) * bool(by_regex)
+            return (Metaspace(" "),) * bool(prefix) + (PATTERNS["gpt2"],) * bool(by_regex)
         case {"type": "Metaspace", "replacement": str(mark)}:
             scheme = part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "never")
             return metaspace_steps(mark, scheme, bool(part.get("split", True)))
@@ -7291,12 +7213,12 @@ def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
         case {"type": "Digits", "individual_digits": bool(single)}:
             text = r"\p{N}" if single else r"\p{N}+"
         case {"type": str(name)} if name in _NAMED:
-            return (_NAMED[name],)
+            return _named_steps(_NAMED[name])
         case _:
             behavior = None
     known = isinstance(behavior, str) and behavior in _BEHAVIORS and isinstance(invert, bool)
     require(known, f"a pre_tokenizer that is not supported: {json.dumps(part)[:200]}")
-    return (Split(text, _BEHAVIORS[behavior], invert),)
+    return _named_steps(Split(text, _BEHAVIORS[behavior], invert))
 
 
 def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
@@ -7310,42 +7232,25 @@ def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
 
 
 def _write_pre_tokenizers(model: Model) -> list[dict]:
-    """Write the steps of a pattern, and ByteLevel, which knows GPT-2's."""
-    steps, last = tuple(step for step in _steps(model) if step != PATTERNS["none"]), []
-    if model.alphabet == "bytes":
-        by_regex = steps[-1:] == (PATTERNS["gpt2"],)
-        steps = steps[: len(steps) - by_regex]
-        prefix = steps[-1:] == (Metaspace(" "),)
-        steps = steps[: len(steps) - prefix]
-        last = [_BYTE_LEVEL | {"add_prefix_space": prefix, "use_regex": by_regex}]
-    written = []
-    while steps:
-        part, n = _write_pre_tokenizer(steps)
+    """Write the steps of a pattern, from the last on: each time what is read as the steps at the end."""
+    steps, written = tuple(step for step in _steps(model) if step != PATTERNS["none"]), []
+    parts = _BYTE_LEVELS if model.alphabet == "bytes" else ()
+    while steps or parts:
+        for part in parts or _known_parts(steps):
+            read = _read_pre_tokenizer(part)
+            if read == steps[len(steps) - len(read) :]:
+                break
+        else:
+            part, read = _write_split(steps[-1]), steps[-1:]
+        steps, parts = steps[: len(steps) - len(read)], ()
         written.append(part)
-        steps = steps[n:]
-    return written + last
+    return written[::-1]
 
 
 def _steps(model: Model) -> tuple[PatternStep, ...]:
     """List the steps of a model's pattern, names looked up."""
     source = Pattern(model.pattern).source
     return source if type(source) is tuple else (source,)
-
-
-def _write_pre_tokenizer(steps: tuple[PatternStep, ...]) -> tuple[dict, int]:
-    """Write the pre-tokenizer of the first of some steps; returns it, and how many steps it is."""
-    for type_name, name in _NAMED.items():
-        known = PATTERNS[name] if type(PATTERNS[name]) is tuple else (PATTERNS[name],)
-        if steps[: len(known)] == known:
-            return {"type": type_name}, len(known)
-    if isinstance(mark := steps[0], Metaspace):
-        split = steps[:2] == metaspace_steps(*mark)
-        return {"type": "Metaspace", **mark._asdict(), "split": split}, 1 + split
-    text, behavior, invert = Split(steps[0]) if isinstance(steps[0], str) else steps[0]
-    fields = {"behavior": behavior.title().replace("_", ""), "invert": invert}
-    if text == PUNCTUATION and not invert:
-        return {"type": "Punctuation", "behavior": fields["behavior"]}, 1
-    return {"type": "Split", "pattern": {"Regex": _translate_regex(text, "regex", "tokenizer.json")}, **fields}, 1
 
 
 def _type_of(written: dict) -> object:
@@ -7369,9 +7274,7 @@ def _read_parts(content: dict) -> Model:
     for key in ("truncation", "padding"):
         require(not content.get(key), f"{key} is not supported: what it adds or takes away is not the text's")
     parts = _flatten(content.get("pre_tokenizer"), "pretokenizers")
-    pattern, alphabet = _read_pre_tokenizers(parts), "characters"
-    if parts and parts[-1]["type"] == "ByteLevel":
-        alphabet = "bytes"
+    alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
     post_processor = content.get("post_processor")
     require(post_processor is None or isinstance(post_processor, dict), "its post_processor is not an object")
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
@@ -7381,19 +7284,15 @@ def _read_parts(content: dict) -> Model:
     for text, id in special_tokens.items():
         if ids[text] != id:
             raise InputError(f"the added token {text!r} has the ids {id} and {ids[text]!r}")
-    normalizer, decoder = (
-        _flatten(content.get("normalizer"), "normalizers"),
-        _read_decoder(content.get("decoder"), alphabet),
-    )
     model = Model(
         **fields,
         special_tokens=special_tokens,
-        pattern=pattern,
+        pattern=_read_pre_tokenizers(parts),
         kind=kind.lower(),
         flags=flags,
         alphabet=alphabet,
-        normalizer=normalizer,
-        decoder=decoder,
+        normalizer=_flatten(content.get("normalizer"), "normalizers"),
+        decoder=_read_decoder(content.get("decoder"), alphabet),
         post_processor=post_processor,
     )
     # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
@@ -7414,22 +7313,20 @@ def _read_decoder(part: object, alphabet: str) -> list[dict]:
 
 
 def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
-    """Read a list of added tokens: text -> id, as the file has it; and the flags of those that have any."""
-    are_tokens = isinstance(added, list) and all(isinstance(token, dict) for token in added)
-    require(
-        are_tokens and all(isinstance(token.get("content"), str) for token in added),
-        "added_tokens is not a list of tokens",
-    )
-    ids = {token["content"]: token.get("id") for token in added}
+    """Read a list of added tokens: text -> id, as the file has it; and their flags."""
+    try:
+        ids = {token["content"]: token.get("id") for token in added}
+        flags = [
+            AddedToken(*(token.get(name, plain) for name, plain in AddedToken._field_defaults.items()))
+            for token in added
+        ]
+    except (AttributeError, KeyError, TypeError):
+        raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
-    flags = {}
-    for token in added:
-        found = AddedToken(**{name: token[name] for name in AddedToken._fields if name in token})
+    for text, found in zip(_check_texts(ids), flags, strict=True):
         if set(map(type, found)) != {bool}:
-            raise InputError(f"the flags of {token['content']!r} are odd")
-        if found != AddedToken():
-            flags[token["content"]] = found
-    return ids, flags
+            raise InputError(f"the flags of {text!r} are odd")
+    return ids, dict(zip(ids, flags, strict=True))
 
 
 # SentencePiece's .model, and what transformers makes of it
@@ -7447,6 +7344,25 @@ def _model_proto(**fields: object):
     return import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto(**fields)
 
 
+def _known_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
+    """Make the pre-tokenizers that the last of some steps may be, but for Split."""
+    yield from ({"type": name} for name in _NAMED)
+    yield from ({"type": "Punctuation", "behavior": behavior} for behavior in _BEHAVIORS)
+    for n in (2, 1):
+        if isinstance(mark := steps[-n:][0], Metaspace):
+            yield {"type": "Metaspace", **mark._asdict(), "split": n == 2}
+
+
+def _write_split(step: str | Split) -> dict:
+    """Write a step as a Split, which any expression can be."""
+    text, behavior, invert = step if isinstance(step, Split) else Split(step)
+    pattern = {"Regex": _translate_regex(text, "regex", "tokenizer.json")}
+    return {"type": "Split", "pattern": pattern, "behavior": behavior.title().replace("_", ""), "invert": invert}
+
+
+_SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+
+
 def read_sentencepiece(data: bytes) -> Model:
     """Read a SentencePiece model, unigram or BPE. User-defined symbols are found first, unless they are not allowed."""
     proto, whole = _model_proto(), False
@@ -7455,58 +7371,49 @@ def read_sentencepiece(data: bytes) -> Model:
         whole = len(proto.pieces) and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
     require(whole, "no SentencePiece model, or it is cut off")
     trainer, spec = proto.trainer_spec, proto.normalizer_spec
-    kind = _FAMILIES[trainer.model_type]
-    require(kind, "a SentencePiece model of words or of single characters is not supported")
-    require(not proto.denormalizer_spec.precompiled_charsmap, "a denormalizer is not supported")
-    names, scores = (
-        [piece.piece for piece in proto.pieces],
-        np.array([piece.score for piece in proto.pieces], np.float32),
+    names, scores, types = zip(*[(piece.piece, piece.score, piece.type) for piece in proto.pieces], strict=True)
+    kind, scores, types = _FAMILIES[trainer.model_type], np.array(scores, np.float32), np.array(types)
+    special = (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)
+    unknown, control, symbol_ids, unused = (np.flatnonzero(types == type).tolist() for type in special)
+    symbols = [names[id] for id in symbol_ids]
+    _refuse(
+        {
+            "a SentencePiece model of words or of single characters is not supported": not kind,
+            "a denormalizer is not supported": proto.denormalizer_spec.precompiled_charsmap,
+            f"unused tokens are not supported, such as the ids {unused[:3]}": unused,
+            f"it has {len(unknown)} tokens for what is unknown, not one": len(unknown) != 1,
+        }
     )
-    of_type: list[list[int]] = [[] for _ in range(7)]
-    for id, piece in enumerate(proto.pieces):
-        of_type[piece.type].append(id)
-    unused, symbols = ([names[id] for id in of_type[type]] for type in (_UNUSED, _USER_DEFINED))
-    require(not unused, f"unused tokens are not supported: {unused[:1]}")
-    unknown = of_type[_UNKNOWN]
-    require(len(unknown) == 1, f"it has {len(unknown)} tokens for what is unknown, not one")
     if kind == "unigram":
-        scores[of_type[_BYTE]], best = -np.inf, scores[of_type[_NORMAL]].max(initial=-np.inf)
-        # Symbols win against what they are made of.
-        scores[of_type[_USER_DEFINED]] = [len(symbol.encode()) * best - 0.1 for symbol in symbols]
+        scores[types == _BYTE], best = -np.inf, scores[types == _NORMAL].max(initial=-np.inf)
+        scores[symbol_ids] = [len(symbol.encode()) * best - 0.1 for symbol in symbols]  # they win against their parts
     step = {"type": "SentencePiece", "precompiled_charsmap": base64.b64encode(spec.precompiled_charsmap).decode()}
     step |= {name: getattr(spec, name) for name in _SPACES}
     step |= {"treat_whitespace_as_suffix": trainer.treat_whitespace_as_suffix, "user_defined_symbols": symbols}
     Normalizer([step])
+    has_prefix = (spec.add_dummy_prefix or spec.remove_extra_whitespaces) and not trainer.treat_whitespace_as_suffix
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
     return Model(
         dict(enumerate(map(str.encode, names))),
         None,
-        {names[id]: id for id in sorted(unknown + of_type[_CONTROL] + of_type[_USER_DEFINED])},
+        {names[id]: id for id in sorted(unknown + control + symbol_ids)},
         "none",
         kind,
         flags={text: AddedToken(normalized=True, special=False) for text in symbols},
         alphabet="characters",
         scores=scores,
         normalizer=[step],
-        decoder=_sentencepiece_decoder(step, trainer.byte_fallback),
+        decoder=[  # as that of Llama 2
+            *[_MARKS_TO_SPACES] * spec.escape_whitespaces,
+            *[{"type": "ByteFallback"}] * trainer.byte_fallback,
+            {"type": "Fuse"},
+            *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * has_prefix,
+        ],
         unk_token=names[unknown[0]],
         byte_fallback=trainer.byte_fallback,
         fuse_unk=True,
-        config={role: names[id] for role, id in roles.items() if id in unknown + of_type[_CONTROL]},
+        config={role: names[id] for role, id in roles.items() if id in unknown + control},
     )
-
-
-def _sentencepiece_decoder(step: Mapping[str, object], byte_fallback: bool) -> list[dict]:
-    """Make the decoder that undoes what the step of a Normalizer does, as that of Llama 2 does."""
-    has_prefix = (step["add_dummy_prefix"] or step["remove_extra_whitespaces"]) and not step[
-        "treat_whitespace_as_suffix"
-    ]
-    return [
-        *[_MARKS_TO_SPACES] * step["escape_whitespaces"],
-        *[{"type": "ByteFallback"}] * byte_fallback,
-        {"type": "Fuse"},
-        *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * has_prefix,
-    ]
 
 
 def _without_sentencepiece(model: Model) -> Model:
@@ -7514,20 +7421,16 @@ def _without_sentencepiece(model: Model) -> Model:
     if all(step["type"] != "SentencePiece" for step in model.normalizer):
         return model
     require(len(model.normalizer) == 1, "a tokenizer.json cannot say SentencePiece beside another normalizer")
-    step, fields = model.normalizer[0], {}
+    step = model.normalizer[0]
     prefix, squeezes, escapes = (step[name] for name in _SPACES)
     charsmap, symbols = step.get("precompiled_charsmap"), step.get("user_defined_symbols", [])
     require(not step["treat_whitespace_as_suffix"], "a tokenizer.json cannot say treat_whitespace_as_suffix")
-    normalizer = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap)
-    if squeezes:
-        normalizer.append({"type": "Strip", "strip_left": True, "strip_right": True})
-        normalizer.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-    if model.kind == "unigram" and squeezes and escapes and not _reaches_over_marks(model):
-        mark = Metaspace(MARK, "always" if prefix else "never")
-        fields["pattern"] = metaspace_steps(*mark)
-        fields["decoder"] = [{"type": "Metaspace", **mark._asdict(), "split": True}]
-    else:
-        normalizer += [{"type": "Prepend", "prepend": MARK if escapes else " "}] * prefix + [_SPACES_TO_MARKS] * escapes
+    normalizer = [
+        *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
+        *[{"type": "Strip", "strip_left": True, "strip_right": True}, _SPACES_TO_ONE] * squeezes,
+        *[{"type": "Prepend", "prepend": MARK if escapes else " "}] * prefix,
+        *[_SPACES_TO_MARKS] * escapes,
+    ]
     # Runs of one character have equal scores in Llama 2: see _merges_by_score.
     scores = [model.scores[id] for token, id in _ids_by_token(model).items() if len(set(token.decode())) > 1]
     if model.kind != "bpe" or charsmap or squeezes or symbols or len(set(scores)) < len(scores):
@@ -7536,12 +7439,7 @@ def _without_sentencepiece(model: Model) -> Model:
             stacklevel=4,
         )
     flags = model.flags | {text: AddedToken(special=False) for text in symbols}
-    return dataclasses.replace(model, normalizer=normalizer, flags=flags, **fields)
-
-
-def _reaches_over_marks(model: Model) -> bool:
-    """Tell whether a token that text may become has a mark that does not begin it."""
-    return any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary)
+    return dataclasses.replace(model, normalizer=normalizer, flags=flags)
 
 
 def write_sentencepiece(model: Model) -> dict[str, bytes]:
@@ -7552,18 +7450,19 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     if model.unk_token is None:  # it needs one there, though nothing is unknown
         special_tokens, scores = model.special_tokens | {"<unk>": len(model.vocab)}, np.append(scores, 0)
         model = dataclasses.replace(model, special_tokens=special_tokens, unk_token="<unk>", scores=scores)
-    ids, types = model.ids, np.full(len(model.vocab), _NORMAL)
-    types[[ids[token] for token in _FALLBACK_TOKENS if model.byte_fallback]] = _BYTE
-    for text, id in model.special_tokens.items():
-        types[id] = _CONTROL if model.flags.get(text, AddedToken()).special else _USER_DEFINED
+    ids, symbols = model.ids, [text for text, flags in model.flags.items() if not flags.special]
+    types = dict.fromkeys(model.special_tokens.values(), _CONTROL)
+    types |= {model.special_tokens[text]: _USER_DEFINED for text in symbols}
+    types |= {ids[token]: _BYTE for token in _FALLBACK_TOKENS if model.byte_fallback}
     types[ids[model.unk_token.encode()]] = _UNKNOWN
-    tokens = [token.decode() for _, token in sorted(model.vocab.items())]
-    rows = zip(tokens, np.where(types == _NORMAL, scores, 0).tolist(), types.tolist(), strict=True)
     config = model.config | {"unk_token": model.unk_token}
     texts = {role[:3]: text if isinstance(text := config.get(role), str) else "" for role in ROLES}
     charsmap = base64.b64decode(step.get("precompiled_charsmap", ""))
     proto = _model_proto(
-        pieces=[{"piece": token, "score": score, "type": type} for token, score, type in rows],
+        pieces=[
+            {"piece": token.decode(), "score": 0 if id in types else scores[id], "type": types.get(id, _NORMAL)}
+            for id, token in sorted(model.vocab.items())
+        ],
         trainer_spec={
             "model_type": _FAMILIES.index(model.kind),
             "vocab_size": len(model.vocab),
@@ -7584,21 +7483,22 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
 def _check_for_sentencepiece(model: Model) -> None:
     """Check that a model is one of SentencePiece's, but for what is done to spaces, and the order of merges."""
     plain = (AddedToken(), AddedToken(special=False), AddedToken(normalized=True, special=False))
-    for fault, is_there in {
-        f"it is of kind {model.kind}": model.kind not in _FAMILIES,
-        "its tokens are made of bytes": model.alphabet == "bytes",
-        "its ids have gaps": len(model.vocab) <= max(model.vocab, default=0),
-        "it has no token for what is unknown": not (model.unk_token or model.byte_fallback),
-        "several unknown characters are several tokens": not (model.fuse_unk or model.byte_fallback),
-        "pretokens that are tokens ignore the merges": model.ignore_merges,
-        "its special tokens have flags": not all(flags in plain for flags in model.flags.values()),
-    }.items():
-        require(not is_there, fault)
+    _refuse(
+        {
+            f"it is of kind {model.kind}": model.kind not in _FAMILIES,
+            "its tokens are made of bytes": model.alphabet == "bytes",
+            "its ids have gaps": len(model.vocab) <= max(model.vocab, default=0),
+            "it has no token for what is unknown": not (model.unk_token or model.byte_fallback),
+            "several unknown characters are several tokens": not (model.fuse_unk or model.byte_fallback),
+            "pretokens that are tokens ignore the merges": model.ignore_merges,
+            "its special tokens have flags": {*model.flags.values()} - {*plain},
+        }
+    )
 
 
 def _sentencepiece_step(model: Model) -> dict:
     """Say by SentencePiece's step of a Normalizer what a model does to spaces; raises ValueError if it cannot."""
-    pattern, normalizer = list(_steps(model)), list(model.normalizer)
+    pattern, normalizer = {*_steps(model)} - {PATTERNS["none"]}, list(model.normalizer)
     if Metaspace(MARK, "never") in pattern and not normalizer:
         pattern.remove(Metaspace(MARK, "never"))
         normalizer = [_SPACES_TO_MARKS]
@@ -7607,10 +7507,9 @@ def _sentencepiece_step(model: Model) -> dict:
     known = normalizer[prefix:] == [_SPACES_TO_MARKS]
     if [step["type"] for step in normalizer] == ["SentencePiece"]:
         step, known = normalizer[0], True
-    free = [PATTERNS["none"]]
-    if not _reaches_over_marks(model):  # these cut through no token
-        free += [Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)]
-    require(known and {*pattern} <= {*free}, "its normalizer and its pattern are not SentencePiece's")
+    if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):  # these cut through no token
+        pattern -= {Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)}
+    require(known and not pattern, "its normalizer and its pattern are not SentencePiece's")
     return step
 
 
@@ -7641,7 +7540,7 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
         name = _repeated(filter(None, names))
         raise InputError(f"{file}, line {ids[name] + 1}: {name!r} stands there twice")
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
-    lowercase, is_lower = config.get("do_lower_case"), all(n == n.lower() for n in ids if n not in specials)
+    lowercase = config.get("do_lower_case", all(n == n.lower() for n in ids if n not in specials))
     ends = {role: [text, specials[text]] for role, text in (("sep", "[SEP]"), ("cls", "[CLS]")) if text in specials}
     model = _read_parts(
         {
@@ -7652,7 +7551,7 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
                 "clean_text": True,
                 "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
                 "strip_accents": config.get("strip_accents"),
-                "lowercase": is_lower if lowercase is None else bool(lowercase),
+                "lowercase": bool(lowercase),
             },
             "pre_tokenizer": {"type": "BertPreTokenizer"},
             "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
@@ -7719,7 +7618,6 @@ FORMATS = {
 }
 
 
-# How files begin that are no JSON; of BERT's vocabulary: what is in it.
 def load_model(
     path: str | os.PathLike,
     *,
@@ -7756,12 +7654,9 @@ def load_model(
 
 def _find_model_file(folder: Path) -> Path:
     """Find the file of a folder that is, or begins, a model; what `save` writes before all others."""
-    names = [format.files[0] for format in FORMATS.values()]
-    for name in (*names, "encoder.json"):
-        if (folder / name).is_file():
-            return folder / name
-    for endings in (("*.tiktoken", "*tokenizer.json"), ("*.model", "*vocab.txt")):
-        found = [file for ending in endings for file in sorted(folder.glob(ending))]
+    written = [[format.files[0]] for format in FORMATS.values()]
+    for names in (*written, ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]):
+        found = [file for name in names for file in folder.glob(name)]
         if len(found) == 1:
             return found[0]
     raise InputError(
@@ -8724,23 +8619,18 @@ class _Plan:
     """What a training makes, decided before any text is read."""
 
     learner: Callable
+    rules: dict  # its keywords, and others that are at their defaults
     fields: dict  # of the model: those that do not come from the text
     special_tokens: list[str]
     vocab_size: int
-    special_tokens_at: str
-    coverage: float
-    rules: dict  # keywords of the learner
+    special_tokens_at: str = "last"
+    coverage: float = 1.0
     base: Model | None = None  # to go on from
 
     @property
     def byte_tokens(self) -> tuple[str, ...]:
         """The tokens of single bytes in a vocabulary of characters."""
         return BYTE_TOKENS if self.fields.get("byte_fallback") else ()
-
-    @property
-    def n_symbols(self) -> int:
-        """Count the tokens that the learner may use."""
-        return self.vocab_size - len(self.special_tokens) - len(self.byte_tokens)
 
     def source(self, files: Sequence[Path], text_field: str | None) -> Source:
         """Make the Source of the text. What spells a byte token ends a document: it must not be learnt."""
@@ -8750,7 +8640,7 @@ class _Plan:
 
     def learn(self, words: Words, progress: bool = False) -> Learned:
         """Learn from words of bytes, over the alphabet of the plan."""
-        n_symbols = self.n_symbols
+        n_symbols = self.vocab_size - len(self.special_tokens) - len(self.byte_tokens)
         if self.base:
             words = words_of_model(self.base, words)
             n_symbols = len(words.alphabet) + self.vocab_size - len(self.base.vocab)
@@ -8761,7 +8651,7 @@ class _Plan:
                 f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {self.vocab_size:,} "
                 f"has room for {max(n_symbols, 0):,}: raise vocab_size, or keep the most frequent (coverage 0.9995)",
             )
-        return self.learner(words, n_symbols, progress=progress, **self.rules)
+        return call_with(self.learner, words, n_symbols, progress=progress, **self.rules)
 
     def model(self, learned: Learned) -> Model:
         """Make the model of what was learnt."""
@@ -8776,25 +8666,25 @@ class _Plan:
         return Model(vocab, merges, self.special_tokens, scores=scores, **self.fields)
 
 
-def _plan_steps(family: Family, alphabet: str, pattern: PatternSource | None, mark: str | None) -> dict:
+def _plan_steps(asked: argparse.Namespace, family: Family, alphabet: str) -> dict:
     """Choose the steps around a model: the pattern, and the decoder."""
+    by_characters, mark = alphabet == "characters", asked.mark
     if mark is None:
-        mark = family.mark if alphabet == "characters" else ""
-    require(not mark or alphabet == "characters", "a mark goes with characters: alphabet bytes has none")
+        mark = family.mark * by_characters
+    require(not mark or by_characters, "a mark goes with characters: alphabet bytes has none")
     require(len(mark) <= 1 and not mark.isspace(), f"a mark is one character that is no white space, not {mark!r}")
     if not mark:
-        decoder = [{"type": "WordPiece", "prefix": family.subword_prefix, "cleanup": True}]
-        decoder = decoder if family.subword_prefix else [{"type": "Fuse"}] * (alphabet == "characters")
-        return {"pattern": pattern or family.pattern, "decoder": decoder}
-    spaces_come_back = mark == "▁"  # any other one marks where a word begins, and white space is left out
-    steps = pattern or (family.pattern if spaces_come_back else "whitespace-split")
-    steps = [steps] if isinstance(steps, (str, Split, Metaspace)) else list(steps)
-    if spaces_come_back:
-        replace = {"type": "Replace", "pattern": {"String": mark}, "content": " "}
-        decoder = [replace, {"type": "ByteFallback"}, {"type": "Fuse"}]
-        return {"pattern": [*steps, Metaspace(mark, "never")], "decoder": decoder}
-    decoder = [{"type": "Metaspace", "replacement": mark, "prepend_scheme": "always", "split": True}]
-    return {"pattern": [*steps, Metaspace(mark, "always")], "decoder": decoder}
+        decoder = {"type": "WordPiece", "prefix": family.subword_prefix, "cleanup": True}
+        decoder = decoder if family.subword_prefix else {"type": "Fuse"}
+        return {"pattern": asked.pattern or family.pattern, "decoder": [decoder] * by_characters}
+    spaces_come_back = mark == MARK  # any other one marks where a word begins, and white space is left out
+    steps = asked.pattern or (family.pattern if spaces_come_back else "whitespace-split")
+    steps = [steps] if isinstance(steps, (str, Split, Metaspace)) else steps
+    step = Metaspace(mark, "never" if spaces_come_back else "always")
+    decoder = [_MARKS_TO_SPACES, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    if not spaces_come_back:
+        decoder = [{"type": "Metaspace", **step._asdict(), "split": True}]
+    return {"pattern": [*steps, step], "decoder": decoder}
 
 
 def _plan_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
@@ -8805,15 +8695,6 @@ def _plan_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
         require(known, f"no normalizer is named {step!r}; there are {', '.join(NORMALIZERS)}")
         steps.append(step if isinstance(step, dict) else NORMALIZERS[step])
     return steps
-
-
-def _choose_rules(learner: Callable, **rules: object) -> dict:
-    """Keep the options that a learner has; raises InputError for another one that is not at its default."""
-    known = inspect.signature(learner).parameters
-    defaults = {"tie_break": "bytes", "score": "count", "min_frequency": 1}
-    for name, value in rules.items():
-        require(name in known or value == defaults[name], f"{name}={value!r} is not for this kind of model")
-    return {name: value for name, value in rules.items() if name in known}
 
 
 class Training(NamedTuple):
@@ -8930,7 +8811,7 @@ def train(
     >>> train(texts=["low low lower", "newest"], vocab_size=260).learned.counts.tolist()
     [3, 3, 2, 1]
     """
-    plan = call_with(_plan_training, **locals())
+    plan = _plan_training(argparse.Namespace(**locals()))
     engine = Engine(workers, progress=progress)
     require(inputs is None or texts is None, "name inputs, or give texts, not both")
     require(not isinstance(texts, (str, bytes)), "texts are several, in a list say: this is one")
@@ -8954,42 +8835,30 @@ def train(
     return Training(tokenizer, counted, learned, seconds, files, vocab_size)
 
 
-def _plan_training(
-    *,
-    vocab_size: int,
-    special_tokens: Sequence[str],
-    special_tokens_at: str,
-    model: str,
-    alphabet: str | None,
-    pattern: PatternSource | None,
-    mark: str | None,
-    normalizer: str | Sequence[str | dict],
-    coverage: float,
-    byte_fallback: bool,
-    unk_token: str | None,
-    from_: str | os.PathLike | Model | None,
-    tie_break: str,
-    score: str,
-    min_frequency: int,
-) -> _Plan:
-    """Decide what a training makes; raises InputError for what does not go together. See `train`."""
-    require(min_frequency <= MAX_COUNT, f"no pair occurs {min_frequency} times: counts have 64 bits")
+_LEARNING_RULES = {"tie_break": "bytes", "score": "count", "min_frequency": 1}
+
+
+def _plan_training(asked: argparse.Namespace) -> _Plan:
+    """Decide what a training makes of the arguments of `train`; raises InputError for what does not go together."""
+    model, from_, unk_token = asked.model, asked.from_, asked.unk_token
+    require(asked.min_frequency <= MAX_COUNT, f"no pair occurs {asked.min_frequency} times: counts have 64 bits")
     require(model in FAMILIES, f"no family of models is named {model!r}; there are {', '.join(FAMILIES)}")
-    check_special_tokens_at(special_tokens_at)
-    special_tokens, family = check_special_tokens(special_tokens), FAMILIES[model]
-    learner = KINDS[family.learner].learn
-    rules = _choose_rules(learner, tie_break=tie_break, score=score, min_frequency=min_frequency)
+    check_special_tokens_at(asked.special_tokens_at)
+    special_tokens, family = check_special_tokens(asked.special_tokens), FAMILIES[model]
+    learner, rules = KINDS[family.learner].learn, {name: getattr(asked, name) for name in _LEARNING_RULES}
+    for name, value in rules.items() - _LEARNING_RULES.items():
+        known = name in inspect.signature(learner).parameters
+        require(known, f"{name}={value!r} is not for this kind of model")
     if from_ is not None:
         require(model == "bpe", "there are merges to go on from in a BPE only")
-        return _plan_from(from_, vocab_size, special_tokens, rules, pattern)
-    alphabet = alphabet or family.alphabet
+        return _plan_from(asked, special_tokens, rules)
+    alphabet = asked.alphabet or family.alphabet
     require(alphabet in ALPHABETS, f"the alphabet is {' or '.join(ALPHABETS)}, not {alphabet!r}")
-    require(0 < coverage <= 1, f"coverage is more than 0, and at most 1: not {coverage}")
-    by_characters = alphabet == "characters"
+    require(0 < asked.coverage <= 1, f"coverage is more than 0, and at most 1: not {asked.coverage}")
+    by_characters, byte_fallback = alphabet == "characters", asked.byte_fallback
     if not by_characters:
-        require(
-            coverage == 1 and not byte_fallback, "coverage and byte_fallback go with characters: bytes are all known"
-        )
+        plain = asked.coverage == 1 and not byte_fallback
+        require(plain, "coverage and byte_fallback go with characters: bytes are all known")
         require(family.alphabet == "bytes", f"a model of the family {model} is made of characters")
         unk_token = None
     elif byte_fallback and family.kind != "unigram":  # which names an unknown token always
@@ -8998,40 +8867,37 @@ def _plan_training(
     else:
         unk_token = unk_token or family.unk_token
         special_tokens = [*special_tokens, *({unk_token} - {*special_tokens})]
-    check_vocab_size(vocab_size, (1 if by_characters else 256) + len(special_tokens) + 256 * byte_fallback)
-    fields = _plan_steps(family, alphabet, pattern, mark) | {
+    check_vocab_size(asked.vocab_size, (1 if by_characters else 256) + len(special_tokens) + 256 * byte_fallback)
+    fields = _plan_steps(asked, family, alphabet) | {
         "kind": family.kind,
         "alphabet": alphabet,
-        "normalizer": _plan_normalizer(normalizer),
+        "normalizer": _plan_normalizer(asked.normalizer),
         "unk_token": unk_token,
         "byte_fallback": byte_fallback,
         "fuse_unk": by_characters and family.kind == "unigram",
         "subword_prefix": family.subword_prefix,
         "max_word_chars": MAX_ID if model == "longest" else 100,
     }
-    return _Plan(learner, fields, special_tokens, vocab_size, special_tokens_at, coverage, rules)
+    return _Plan(learner, rules, fields, special_tokens, asked.vocab_size, asked.special_tokens_at, asked.coverage)
 
 
-def _plan_from(
-    from_: str | os.PathLike | Model,
-    vocab_size: int,
-    special_tokens: Sequence[str],
-    rules: dict,
-    pattern: PatternSource | None,
-) -> _Plan:
+def _plan_from(asked: argparse.Namespace, special_tokens: Sequence[str], rules: dict) -> _Plan:
     """Decide how to go on from a model."""
-    base = from_ if isinstance(from_, Model) else load_model(from_)
+    base, vocab_size = asked.from_ if isinstance(asked.from_, Model) else load_model(asked.from_), asked.vocab_size
     require(base.kind == "bpe", f"there are merges to go on from in a BPE, not in a {base.kind}")
-    require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
-    base = dataclasses.replace(base, pattern=pattern or base.pattern, merges=_as_merges(base)[0], ignore_merges=False)
-    if added := [text for text in special_tokens if text not in base.special_tokens]:
-        base = dataclasses.replace(base, special_tokens=[*base.special_tokens, *added])
+    pattern, special_tokens = (
+        asked.pattern or base.pattern,
+        list(dict.fromkeys([*base.special_tokens, *special_tokens])),
+    )
+    fields = {"pattern": pattern, "normalizer": base.normalizer, "alphabet": base.alphabet}
+    texts = {} if special_tokens == [*base.special_tokens] else {"special_tokens": special_tokens}
+    base = dataclasses.replace(base, **texts, pattern=pattern, merges=_as_merges(base)[0], ignore_merges=False)
+    check_vocab_size(vocab_size, 0)
     require(
         vocab_size > len(base.vocab),
         f"the model has {len(base.vocab):,} tokens already: a vocabulary of {vocab_size:,} has no room for more",
     )
-    fields = {"pattern": base.pattern, "normalizer": base.normalizer, "alphabet": base.alphabet}
-    return _Plan(learn, fields, [*base.special_tokens], vocab_size, "last", 1.0, rules, base)
+    return _Plan(learn, rules, fields, special_tokens, vocab_size, base=base)
 
 
 def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
@@ -10168,7 +10034,7 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
 
     out  folder to write
     """
-    special_tokens = call_with(_plan_training, **options).special_tokens
+    special_tokens = _plan_training(argparse.Namespace(**options)).special_tokens
     config = call_with(transformers_config, **options | {"special_tokens": special_tokens})
     make_folder(as_path(out))  # what is wrong must not cost the training
     training = call_with(train, inputs or None, **options)
