@@ -95,7 +95,7 @@ import numba
 import numpy as np
 import regex
 from llvmlite import ir
-from numba.core import cgutils
+from numba.core import cgutils, event
 from numba.experimental import structref
 from numba.extending import intrinsic, overload
 from tqdm import tqdm
@@ -129,13 +129,19 @@ def _compiler(**options: bool) -> Callable:
 
     There are no signatures: they would compile at import. A cached kernel does not see a change in another file: hence
     one module. Where neither its folder nor a home can be written, each process compiles anew.
+
+    Half of the time to compile is saved by what is left out: entries for C, entries for Python to kernels that are
+    inlined anyway, and a second compilation of what is called both with a number and with a literal.
     """
+    options["no_cfunc_wrapper"] = True
 
     def compile_lazily(function: Callable) -> Callable:
         try:
             compiled = numba.njit(cache=True, nogil=True, **options)(function)
         except RuntimeError:  # no place for a cache
             return numba.njit(nogil=True, **options)(function)
+        find_template = compiled.get_call_template
+        compiled.get_call_template = lambda types, names: find_template([numba.types.unliteral(t) for t in types], names)
         index = compiled._cache._cache_file
         load = index._load_index
 
@@ -153,7 +159,7 @@ def _compiler(**options: bool) -> Callable:
 
 
 kernel = _compiler()
-inline_kernel = _compiler(forceinline=True)  # for what is called once a word, or more often
+inline_kernel = _compiler(forceinline=True, no_cpython_wrapper=True)  # for what is called once a word, or more often
 
 
 def struct(fields: type) -> type:
@@ -427,6 +433,52 @@ def _defer_interrupt() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
+class _CompilationNotice(event.Listener):
+    """Tell on standard error that kernels are compiled, in a line and a bar that goes while it lasts.
+
+    Numba calls it for each function that is compiled, not for those that are cached: so it is silent when nothing is.
+
+    speaks  whether to; None: where somebody looks, on a terminal or in a notebook
+    """
+
+    speaks: bool | None = None
+
+    def __init__(self):
+        self.depth = self.n = 0  # functions that are being compiled, each for the one before; and that were
+        self.began = 0.0
+
+    def on_start(self, event: event.Event) -> None:
+        """Begin a function."""
+        dispatcher = event.data["dispatcher"]
+        if not self.depth:
+            if dispatcher.py_func.__module__ != __name__ or multiprocessing.parent_process():
+                return  # of another package; of a worker, whose parent has told
+            in_sight = sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+            speaks = in_sight if self.speaks is None else self.speaks
+            if speaks and not self.n:
+                cached = hasattr(dispatcher._cache, "_cache_file")
+                how_often = "once" if cached else "in each process (no cache can be written: set NUMBA_CACHE_DIR)"
+                print(f"bpe_numba: compiling kernels, {how_often}, in some 10 to 20 seconds", file=sys.stderr)
+            self.began = self.began or time.time()
+            form = "compiling: {n_fmt} functions in {elapsed}"
+            self.bar = tqdm(disable=not (speaks and in_sight), bar_format=form, initial=self.n, leave=False)
+            self.bar.start_t = self.began
+        self.depth += 1
+
+    def on_end(self, event: event.Event) -> None:
+        """End the function that was begun last."""
+        if not self.depth:
+            return
+        self.depth, self.n = self.depth - 1, self.n + 1
+        self.bar.update()
+        if not self.depth:
+            self.bar.close()
+
+
+compilation_notice = _CompilationNotice()
+event.register("numba:compile", compilation_notice)
+
+
 @dataclasses.dataclass(frozen=True)
 class Engine:
     """Run work: by how many workers, in which pool, with progress bars or without. The results never depend on it.
@@ -464,17 +516,17 @@ class Engine:
         of a single worker, run in this thread. Close the iterator to stop the workers.
         """
         items = iter(items)
-        first = list(itertools.islice(items, 2))
+        first = list(itertools.islice(items, 2 if self.executor else self.n_workers))  # more would have nothing to do
         items = itertools.chain(first, items)
-        if self.executor is None and (self.n_workers == 1 or len(first) < 2):
+        if self.executor is None and len(first) < 2:
             yield from map(function, items)
             return
         if self.executor is not None:
             pool = self.executor
         elif threads:
-            pool = ThreadPoolExecutor(self.n_workers)
+            pool = ThreadPoolExecutor(len(first))
         else:
-            pool = ProcessPoolExecutor(self.n_workers, initializer=_init_worker)
+            pool = ProcessPoolExecutor(len(first), initializer=_init_worker)
         running: deque[Future] = deque()
         try:
             for item in items:
@@ -485,7 +537,7 @@ class Engine:
             while running:
                 yield running.popleft().result()
         except BrokenExecutor:
-            raise InputError("a worker process died, perhaps for want of memory: try fewer (--workers)") from None
+            raise InputError("a worker process died, perhaps for want of memory: try fewer `workers`") from None
         finally:
             for future in running:
                 future.cancel()
@@ -8554,10 +8606,8 @@ def train(
         source = plan.source(files, text_field)
         if source.pattern.warning:
             warnings.warn(source.pattern.warning, stacklevel=2)
-        with engine.progress_bar("compile", 1, " set of kernels") as bar:
-            compile_counting(source.pattern)
-            learn(Words.from_counts({b"aa": 1}), 257)
-            bar.update()
+        compile_counting(source.pattern)
+        learn(Words.from_counts({b"aa": 1}), 257)
     with stage("scan", seconds):
         counted = count(source, engine)
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
