@@ -548,8 +548,6 @@ class Engine:
     progress: bool = False
 
     def __post_init__(self):
-        is_number = isinstance(self.workers, (int, np.integer))
-        require(self.workers is None or is_number, f"workers are a whole number, not {self.workers!r}")
         require(self.workers is None or self.workers >= 1, f"{self.workers} workers: at least one must do the work")
 
     @property
@@ -1786,6 +1784,7 @@ class Pattern:
     """
 
     def __init__(self, source: PatternSource = "gpt2"):
+        require(isinstance(source, Iterable), f"a pattern is a name or a regular expression, not {source!r}")
         given = [source] if isinstance(source, (str, Split, Metaspace)) else list(source)
         require(given, "a pattern is a name or a regular expression, or several: none is given")
         steps = tuple(itertools.chain.from_iterable(map(_named_steps, given)))
@@ -8522,7 +8521,7 @@ class _Plan:
             require(
                 len(words.alphabet) <= n_symbols,
                 f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {self.vocab_size:,} "
-                f"has room for {max(n_symbols, 0):,}: raise `vocab_size`, or keep the frequent ones (`coverage` 0.9995)",
+                f"has room for {max(n_symbols, 0):,}: raise `vocab_size`, or keep the usual ones (`coverage` 0.9995)",
             )
         return self.learner(words, n_symbols, progress=progress, **self.rules)
 
@@ -8664,7 +8663,7 @@ def _warn_of_unnamed(source: Source) -> None:
     unnamed = [token for token, n in seen.most_common() if n > 2 and token not in source.special_tokens]
     if unnamed:
         names = ", ".join(unnamed[:5])
-        warnings.warn(f"{names} in the text: learnt from as text, unless `special_tokens` names it", stacklevel=3)
+        warnings.warn(f"{names} in the text: learnt from as text, unless `special_tokens` names it", stacklevel=4)
 
 
 @checked
@@ -8733,7 +8732,7 @@ def train(
     with stage("compile", seconds):
         source = plan.source(files, text_field)
         if source.pattern.warning:
-            warnings.warn(source.pattern.warning, stacklevel=2)
+            warnings.warn(source.pattern.warning, stacklevel=3)
         _warn_of_unnamed(source)
         compile_counting(source.pattern)
         learn(Words.from_counts({b"aa": 1}), 257)
@@ -10026,8 +10025,8 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
 def _decode_command(model: str, tokens: str, **options) -> None:
     """Turn token ids into text.
 
-    decode model tokens.npy --out corpus.again.txt
-    decode model - <<< "[1, 2, 3]"
+    $ decode model tokens.npy --out corpus.again.txt
+    $ decode model - <<< "[1, 2, 3]"
     """
     tokenizer = call_with(_load_model, model, **options)
     call_with(decode_file, tokenizer, tokens, **options)
@@ -10072,8 +10071,8 @@ def _name_all(paths: Sequence[str], load: Callable) -> dict:
 def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
     """Describe a vocabulary, and what a corpus uses of it.
 
-    inspect model
-    inspect model corpus.txt --html report.html
+    $ inspect model
+    $ inspect model corpus.txt --html report.html
     """
     tokenizer, options["engine"] = call_with(_load_model, model, **options), call_with(Engine, **options)
     if Path(model, LEARNED_FILE).is_file():
@@ -10122,8 +10121,8 @@ def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
 def _bench_command(inputs: Sequence[str] = (), **options) -> None:
     """Train and encode beside the peers that are installed.
 
-    bench
-    bench corpus.txt --vocab-size 32k
+    $ bench
+    $ bench corpus.txt --vocab-size 32k
     """
     call_with(_show, call_with(bench, inputs or None, **options), **options)
 
