@@ -10026,7 +10026,7 @@ def _decode_command(model: str, tokens: str, **options) -> None:
     """Turn token ids into text.
 
     $ decode model tokens.npy --out corpus.again.txt
-    $ decode model - <<< "[1, 2, 3]"
+    $ decode model - < ids.txt
     """
     tokenizer = call_with(_load_model, model, **options)
     call_with(decode_file, tokenizer, tokens, **options)
