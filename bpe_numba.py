@@ -511,8 +511,9 @@ class _CompilationNotice(event.Listener):
                 print(f"bpe_numba: compiling kernels, {how_often}, in up to 20 seconds", file=sys.stderr)
             self.began = self.began or time.time()
             form = "compiling: {n_fmt} functions in {elapsed}"
-            self.bar = tqdm(disable=not (speaks and in_sight), bar_format=form, initial=self.n, leave=False)
-            self.bar.start_t = self.began
+            is_silent = not (speaks and in_sight)
+            self.bar = tqdm(disable=is_silent, bar_format=form, initial=self.n, leave=False, delay=0.1)
+            self.bar.start_t = self.began  # of the first
         self.depth += 1
 
     def on_end(self, event: event.Event) -> None:
