@@ -133,7 +133,7 @@ def _compiler(**options: bool) -> Callable:
     There are no signatures: they would compile at import. A cached kernel does not see a change in another file: hence
     one module. Where neither its folder nor a home can be written, each process compiles anew.
 
-    Half of the time to compile is saved by what is left out: entries for C, entries for Python to kernels that are
+    A fifth of the time to compile is saved by what is left out: entries for C, entries for Python to kernels that are
     inlined anyway, and a second compilation of what is called both with a number and with a literal.
     """
     options["no_cfunc_wrapper"] = True
