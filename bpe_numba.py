@@ -73,6 +73,7 @@ import os
 import pickle
 import platform
 import re
+import reprlib
 import shlex
 import shutil
 import signal
@@ -91,13 +92,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, NamedTuple
+from types import MappingProxyType
+from typing import IO, NamedTuple, TypeVar
 
 import numba
 import numpy as np
 import regex
 from llvmlite import ir
-from numba.core import cgutils
+from numba.core import cgutils, event
 from numba.experimental import structref
 from numba.extending import intrinsic, overload
 from tqdm import tqdm
@@ -123,6 +125,7 @@ __all__ = [
 
 u8, u32, u64, i64 = np.uint8, np.uint32, np.uint64, np.int64
 ALL_ONES = u64(2**64 - 1)
+Function = TypeVar("Function", bound=Callable)
 PADDING = 16  # bytes behind a text that kernels may read, though not use
 
 
@@ -131,13 +134,19 @@ def _compiler(**options: bool) -> Callable:
 
     There are no signatures: they would compile at import. A cached kernel does not see a change in another file: hence
     one module. Where neither its folder nor a home can be written, each process compiles anew.
+
+    A fifth of the time to compile is saved by what is left out: entries for C, entries for Python to kernels that are
+    inlined anyway, and a second compilation of what is called both with a number and with a literal.
     """
+    options["no_cfunc_wrapper"] = True
 
     def compile_lazily(function: Callable) -> Callable:
         try:
             compiled = numba.njit(cache=True, nogil=True, **options)(function)
         except RuntimeError:  # no place for a cache
             return numba.njit(nogil=True, **options)(function)
+        find_template = compiled.get_call_template
+        compiled.get_call_template = lambda types, names: find_template([*map(numba.types.unliteral, types)], names)
         index = compiled._cache._cache_file
         load = index._load_index
 
@@ -155,7 +164,7 @@ def _compiler(**options: bool) -> Callable:
 
 
 kernel = _compiler()
-inline_kernel = _compiler(forceinline=True)  # for what is called once a word, or more often
+inline_kernel = _compiler(forceinline=True, no_cpython_wrapper=True)  # for what is called once a word, or more often
 
 
 def struct(fields: type) -> type:
@@ -277,6 +286,52 @@ def require(condition: object, message: str) -> None:
         raise InputError(message)
 
 
+# What an annotation takes, and its name in messages; a bool is a number to Python, but not to a person.
+_ANNOTATED = {
+    "int": ((int, np.integer), "a whole number"),
+    "float": ((int, float, np.number), "a number"),
+    "bool": ((bool, np.bool_), "True or False"),
+    "str": (str, "a string"),
+}
+
+
+def checked(function: Function) -> Function:
+    """Make a function that first checks its arguments: what is annotated int, float, bool or str, or None, is that.
+
+    Messages name parameters as `this`, which is an option where the command line shows them.
+
+    >>> train(vocab_size=1e4)
+    Traceback (most recent call last):
+    ...
+    bpe_numba.InputError: `vocab_size` is a whole number, not 10000.0
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def check_and_call(*arguments: object, **options: object):
+        for name, value in signature.bind(*arguments, **options).arguments.items():
+            kind, _, other = str(signature.parameters[name].annotation).partition(" | ")
+            if kind not in _ANNOTATED or other not in ("", "None") or (other and value is None):
+                continue
+            types, what = _ANNOTATED[kind]
+            fits = isinstance(value, types) and isinstance(value, bool) <= (kind == "bool")
+            require(fits, f"`{name}` is {what}, not {value!r}")
+        return function(*arguments, **options)
+
+    return check_and_call
+
+
+def number_of(n: int, noun: str) -> str:
+    """Write a number of things: 1 file, 2 files."""
+    return f"{n:,} {noun}{'s' * (n != 1)}"
+
+
+def brief_repr(result: object) -> str:
+    """Write a result with a few characters of each field, however large they are."""
+    names = [*inspect.signature(type(result)).parameters]
+    return f"{type(result).__name__}({', '.join(f'{name}={reprlib.repr(getattr(result, name))}' for name in names)})"
+
+
 def import_optional(name: str, *others: str):
     """Import what only some functions need; raise InputError that names the remedy if it, or another, is missing."""
     try:
@@ -330,6 +385,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         return
     temporary = path.with_name(f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished")  # under 255 bytes in UTF-8
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         file = open(temporary, "xb")  # noqa: SIM115  not mkstemp: its files have mode 600, whatever the umask says
     except OSError as error:
         raise _unwritable(path.parent, error) from None
@@ -429,6 +485,53 @@ def _defer_interrupt() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
+class _CompilationNotice(event.Listener):
+    """Tell on standard error that kernels are compiled, in a line and a bar that goes while it lasts.
+
+    Numba calls it for each function that is compiled, not for those that are cached: so it is silent when nothing is.
+
+    speaks  whether to; None: where somebody looks, on a terminal or in a notebook
+    """
+
+    speaks: bool | None = None
+
+    def __init__(self):
+        self.depth = self.n = 0  # functions that are being compiled, each for the one before; and that were
+        self.began = 0.0
+
+    def on_start(self, event: event.Event) -> None:
+        """Begin a function."""
+        dispatcher = event.data["dispatcher"]
+        if not self.depth:
+            if dispatcher.py_func.__module__ != __name__ or multiprocessing.parent_process():
+                return  # of another package; of a worker, whose parent has told
+            in_sight = sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+            speaks = in_sight if self.speaks is None else self.speaks
+            if speaks and not self.n:
+                cached = hasattr(dispatcher._cache, "_cache_file")
+                how_often = "once" if cached else "in each process (no cache can be written: set NUMBA_CACHE_DIR)"
+                print(f"bpe_numba: compiling kernels, {how_often}, in up to 20 seconds", file=sys.stderr)
+            self.began = self.began or time.time()
+            form = "compiling: {n_fmt} functions in {elapsed}"
+            is_silent = not (speaks and in_sight)
+            self.bar = tqdm(disable=is_silent, bar_format=form, initial=self.n, leave=False, delay=0.1)
+            self.bar.start_t = self.began  # of the first
+        self.depth += 1
+
+    def on_end(self, event: event.Event) -> None:
+        """End the function that was begun last."""
+        if not self.depth:
+            return
+        self.depth, self.n = self.depth - 1, self.n + 1
+        self.bar.update()
+        if not self.depth:
+            self.bar.close()
+
+
+compilation_notice = _CompilationNotice()
+event.register("numba:compile", compilation_notice)
+
+
 @dataclasses.dataclass(frozen=True)
 class Engine:
     """Run work: by how many workers, in which pool, with progress bars or without. The results never depend on it.
@@ -466,17 +569,17 @@ class Engine:
         of a single worker, run in this thread. Close the iterator to stop the workers.
         """
         items = iter(items)
-        first = list(itertools.islice(items, 2))
+        first = list(itertools.islice(items, 2 if self.executor else self.n_workers))  # more would have nothing to do
         items = itertools.chain(first, items)
-        if self.executor is None and (self.n_workers == 1 or len(first) < 2):
+        if self.executor is None and len(first) < 2:
             yield from map(function, items)
             return
         if self.executor is not None:
             pool = self.executor
         elif threads:
-            pool = ThreadPoolExecutor(self.n_workers)
+            pool = ThreadPoolExecutor(len(first))
         else:
-            pool = ProcessPoolExecutor(self.n_workers, initializer=_init_worker)
+            pool = ProcessPoolExecutor(len(first), initializer=_init_worker)
         running: deque[Future] = deque()
         try:
             for item in items:
@@ -489,9 +592,7 @@ class Engine:
         except BrokenExecutor:
             forked = multiprocessing.get_start_method() == "fork"
             hint = "" if forked else "; or the script that called this lacks `if __name__ == '__main__':`"
-            raise InputError(
-                f"a worker process died, perhaps for want of memory: try fewer (--workers){hint}"
-            ) from None
+            raise InputError(f"a worker process died, perhaps for want of memory: try fewer `workers`{hint}") from None
         finally:
             for future in running:
                 future.cancel()
@@ -1701,6 +1802,7 @@ class Pattern:
     """
 
     def __init__(self, source: PatternSource = "gpt2"):
+        require(isinstance(source, Iterable), f"a pattern is a name or a regular expression, not {source!r}")
         given = [source] if isinstance(source, (str, Split, Metaspace)) else list(source)
         require(given, "a pattern is a name or a regular expression, or several: none is given")
         steps = tuple(itertools.chain.from_iterable(map(_named_steps, given)))
@@ -3030,7 +3132,7 @@ def _record_text(record: object, text_field: str) -> bytes:
     """Take the text of a record: one string in it."""
     text = record.get(text_field) if isinstance(record, dict) else None
     if not isinstance(text, str):
-        raise InputError(f"no text in the field {text_field!r} (--text-field names another)")
+        raise InputError(f"no text in the field {text_field!r} (`text_field` names another)")
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -3093,7 +3195,7 @@ def _read_rows(block: Block, text_field: str) -> list[bytes]:
         with import_optional("pyarrow.parquet").ParquetFile(block.path) as file:
             names = ", ".join(file.schema_arrow.names)
             require(
-                text_field in file.schema_arrow.names, f"no column {text_field!r} (--text-field names one of {names})"
+                text_field in file.schema_arrow.names, f"no column {text_field!r} (`text_field` names one of {names})"
             )
             rows = file.read_row_group(block.before, [text_field], use_threads=False).to_pylist()
         return [_record_text(row, text_field) for row in rows]
@@ -3179,6 +3281,8 @@ class Source:
 
     def __reduce__(self):
         return Source, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    __repr__ = brief_repr
 
     @property
     def total_bytes(self) -> int | None:
@@ -3305,7 +3409,7 @@ def _find_doubt(path: Path, head: bytes) -> str | None:
         share = min(100, 100 * strange // len(head))
         return f"{share} % of its beginning is not UTF-8; it is read byte by byte (iconv makes UTF-8 of other text)"
     if re.match(rb'\s*\[?\s*\{\s*"', head):
-        return "looks like JSON, and is read as text: name lines of JSON .jsonl, or --text-field if they are piped"
+        return "looks like JSON, and is read as text: name lines of JSON .jsonl, or `text_field` if they are piped"
     if _plain_name(path).endswith((".csv", ".tsv")):
         return "a table is read as text, with its separators"
     return None
@@ -3378,6 +3482,8 @@ class Words(NamedTuple):
     offsets: np.ndarray  # int64[W + 1]
     counts: np.ndarray  # int64[W]
     alphabet: Sequence[bytes] = BYTES  # the bytes of each symbol
+
+    __repr__ = brief_repr
 
     @classmethod
     def from_counts(cls, counts: Mapping[bytes, int]) -> Words:
@@ -3491,6 +3597,14 @@ class CorpusCounts(NamedTuple):
     words: Words
     n_documents: int
     n_bytes: int  # of text as it was read, without special tokens
+    special_tokens: Mapping[str, int] = MappingProxyType({})  # how often each was seen
+
+    __repr__ = brief_repr
+
+    @property
+    def n_read(self) -> int:
+        """Count the bytes that were read, special tokens included."""
+        return self.n_bytes + sum(len(token.encode()) * n for token, n in self.special_tokens.items())
 
     @property
     def n_pretokens(self) -> int:
@@ -3753,6 +3867,7 @@ class WordCounter:
         self._table, self._scan = _new_word_table(1 << 16, 1 << 16), _new_scan()
         self._keys = np.empty((3, 2 * MAX_ENDS + 16), np.uint64)  # of _word_keys
         self._dropped = np.zeros(0, np.uint8), np.zeros(0, bool)  # see _export_words
+        self.special_ids: Counter[int] = Counter()  # how often each was seen
 
     def add_text(self, data: bytes, pattern: Pattern) -> None:
         """Count the pretokens of a text."""
@@ -3771,7 +3886,9 @@ class WordCounter:
         table = pretokenizer.pattern.last_arrays
         if table.dropped.any():
             self._dropped = table.class_of, table.dropped
-        stretches = stretches[stretches[:, ID] < 0]
+        is_special = stretches[:, ID] >= 0
+        self.special_ids.update(stretches[is_special, ID].tolist())
+        stretches = stretches[~is_special]
         return len(stretches), int((stretches[:, STOP] - stretches[:, START]).sum())
 
     def add_words(self, words: Words) -> None:
@@ -3794,7 +3911,8 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
         found = counter.add_texts(source.texts(block), source.pretokenizer, block.begins)
         n_documents += found[0] - (not block.ends_document)
         n_bytes += found[1]
-    return CorpusCounts(counter.words(), n_documents, n_bytes), sum(block.n_bytes for block in blocks)
+    seen = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
+    return CorpusCounts(counter.words(), n_documents, n_bytes, seen), sum(block.n_bytes for block in blocks)
 
 
 def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
@@ -3811,7 +3929,7 @@ def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
     if before and isinstance(last, Metaspace) and last.prepend_scheme == "never":  # each word once, not each time
         counted = count(dataclasses.replace(source, pattern=Pattern(source.pattern.source[:-1])), engine)
         return counted._replace(words=_replace_in_words(counted.words, last))
-    counter, n_documents, n_bytes = WordCounter(), 0, 0
+    counter, n_documents, n_bytes, seen = WordCounter(), 0, 0, Counter()
     # Blocks name their files: the list need not go with every task.
     work = functools.partial(_count_task, dataclasses.replace(source, files=()))
     # Few large tasks, since the parent adds up alone; but some for each worker, so that all end together.
@@ -3825,8 +3943,9 @@ def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
             counter.add_words(part.words)
             n_documents += part.n_documents
             n_bytes += part.n_bytes
+            seen.update(part.special_tokens)
             bar.update(n_read)
-    return CorpusCounts(counter.words(), n_documents, n_bytes)
+    return CorpusCounts(counter.words(), n_documents, n_bytes, seen)
 
 
 def _replace_in_words(words: Words, step: Metaspace) -> Words:
@@ -3891,6 +4010,8 @@ class Learned(NamedTuple):
     counts: np.ndarray  # int64[M]        occurrences of the pair in the corpus when it was merged
     n_tokens: np.ndarray  # int64[M + 1]  symbols in the corpus before the first merge, and after each
     alphabet: Sequence[bytes]
+
+    __repr__ = brief_repr
 
     @property
     def tokens(self) -> list[bytes]:
@@ -4675,8 +4796,8 @@ def _marks(model: Model) -> set[str]:
 
 def _check_texts(special_tokens: Iterable[str]) -> list[str]:
     """Check that special tokens are different strings that can be encoded."""
-    if isinstance(special_tokens, str):
-        raise InputError(f"special tokens are a list of strings, not the one string {special_tokens!r}")
+    if isinstance(special_tokens, (str, bytes)) or not isinstance(special_tokens, Iterable):
+        raise InputError(f"special tokens are a list of strings, not {special_tokens!r}")
     special_tokens = list(special_tokens)
     seen = set()
     for text in special_tokens:
@@ -4734,7 +4855,7 @@ def build_vocabulary(
 def check_special_tokens_at(special_tokens_at: str) -> None:
     """Check the name of a place for special tokens."""
     places = ", ".join(SPECIAL_TOKENS_AT)
-    require(special_tokens_at in SPECIAL_TOKENS_AT, f"special_tokens_at is {places}, not {special_tokens_at!r}")
+    require(special_tokens_at in SPECIAL_TOKENS_AT, f"`special_tokens_at` is {places}, not {special_tokens_at!r}")
 
 
 def check_vocab_size(vocab_size: int, least: int) -> None:
@@ -4744,11 +4865,13 @@ def check_vocab_size(vocab_size: int, least: int) -> None:
     require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
 
 
-def id_dtype(model: Model | int, name: str = "auto") -> np.dtype:
+def id_dtype(model: Model | int, name: str | type | np.dtype = "auto") -> np.dtype:
     """Choose the dtype of ids in files: "uint16", "uint32", or with "auto" the first that holds them all.
 
     model           the model, or its largest id
+    name            the dtype, or its name
     """
+    name = name if isinstance(name, str) else getattr(name, "__name__", str(name))
     largest = model if isinstance(model, int) else max(model.vocab, default=0)
     if name == "auto":
         name = "uint16" if largest < 1 << 16 else "uint32"
@@ -4838,7 +4961,7 @@ def _read_chat_template(path: str | os.PathLike) -> str:
         # transformers' own tag, which jinja2 alone does not know
         source = re.sub(r"\{%[-+]?\s*(end)?generation\s*[-+]?%\}", "", template)
         try:
-            jinja2.Environment(extensions=["jinja2.ext.loopcontrols"]).parse(source)
+            jinja2.Environment(extensions=["jinja2.ext.loopcontrols"]).from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise InputError(f"{path}, line {error.lineno}: not a chat template in Jinja: {error.message}") from None
     return template
@@ -4871,7 +4994,7 @@ def transformers_config(
     for role in (role for role in ROLES if role in fields):
         if fields[role] not in special_tokens:
             known = ", ".join(special_tokens) or "it has none"
-            raise InputError(f"the {role} {fields[role]!r} is not a special token of this tokenizer: {known}")
+            raise InputError(f"`{role}` {fields[role]!r} is not a special token of this tokenizer: {known}")
     if model_max_length is not None and model_max_length < 1:
         raise InputError(f"a model of {model_max_length} tokens has no room for text")
     if chat_template == "chatml":
@@ -6883,15 +7006,14 @@ def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
     found = {name: encoding for name, encoding in ENCODINGS.items() if encoding.digest == digest}
     require(
         found,
-        f"{file}: a rank file does not say its pattern: name it (pattern=…, --pattern), "
-        f"or the encoding (encoding=…, --encoding): {', '.join(ENCODINGS)}",
+        f"{file}: a rank file does not say its pattern: name it (`pattern`), "
+        f"or the encoding (`encoding`): {', '.join(ENCODINGS)}",
     )
     first, *others = found.values()
     name = next(iter(found)) if has_specials or all(other == first for other in others) else file.stem
     require(
         name in found,
-        f"{file}: the same ranks are in {' and '.join(found)}, whose special tokens differ: "
-        f"name one (encoding=…, --encoding)",
+        f"{file}: the same ranks are in {' and '.join(found)}, whose special tokens differ: name one (`encoding`)",
     )
     return name
 
@@ -7869,6 +7991,11 @@ class Tokenizer:
         """Count the tokens, special tokens included."""
         return len(self.vocab)
 
+    @property
+    def vocab_size(self) -> int:
+        """The rows that a model's embedding needs: the largest id + 1, which is the number of tokens without gaps."""
+        return max(self.vocab, default=-1) + 1
+
     def __repr__(self) -> str:
         pattern = Pattern(self.model.pattern)
         pattern = pattern.name or pattern.source
@@ -7885,8 +8012,8 @@ class Tokenizer:
     @classmethod
     def from_files(
         cls,
-        vocab_path: str | os.PathLike,
-        merges_path: str | os.PathLike,
+        vocab_filepath: str | os.PathLike,
+        merges_filepath: str | os.PathLike,
         special_tokens: Iterable[str] | None = None,
         pattern: str = "gpt2",
     ) -> Tokenizer:
@@ -7894,7 +8021,7 @@ class Tokenizer:
 
         If no special tokens are given, they are the tokens that no merge makes, the bytes apart.
         """
-        return cls.from_model(read_gpt2(Path(vocab_path), Path(merges_path), special_tokens, pattern))
+        return cls.from_model(read_gpt2(Path(vocab_filepath), Path(merges_filepath), special_tokens, pattern))
 
     @classmethod
     def load(
@@ -7948,8 +8075,8 @@ class Tokenizer:
     def id_to_token(self, id: int) -> bytes:
         """Look up the bytes of a token; raises ValueError if there is no such id."""
         try:
-            return self.vocab[id]
-        except (KeyError, TypeError):
+            return self.vocab[_id_array([id]).item()]
+        except KeyError:
             last = max(self.vocab, default=-1)
             raise InputError(f"id {id!r} is not in the vocabulary, whose ids end at {last}") from None
 
@@ -8086,6 +8213,7 @@ class Tokenizer:
         ids, offsets = ids.tolist(), offsets.tolist()
         return [ids[start:stop] for start, stop in itertools.pairwise(offsets)]
 
+    @checked
     def encode_batch_to_numpy(
         self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -8105,7 +8233,7 @@ class Tokenizer:
         return ids, np.cumsum(np.concatenate([[0], *(np.diff(offsets) for _, offsets in encoded)]))
 
     def encode_iterable(
-        self, chunks: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all"
+        self, iterable: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all"
     ) -> Iterator[int]:
         """Encode a text that comes in chunks, a file say: yields the same ids as of the whole text, in bounded memory.
 
@@ -8114,7 +8242,7 @@ class Tokenizer:
         known = tuple(self._allowed(allowed_special))
         source = self._chunk_sources.setdefault(known, self.source((), known))  # a normalizer's takes 0.9 s to make
         cutter, begins = Cutter(source, WINDOW_BYTES), BEGINS
-        for chunk in [chunks] if isinstance(chunks, (str, bytes)) else chunks:
+        for chunk in [iterable] if isinstance(iterable, (str, bytes)) else iterable:
             for data, ends_document in cutter.feed(_text_bytes(chunk)):
                 yield from self.encode_texts([data], allowed_special, begins)[0].tolist()
                 begins = INSIDE if ends_document else CONTINUES
@@ -8172,9 +8300,10 @@ class Tokenizer:
 
         continues  other ids came before them: what begins a text is left out there only
         """
-        if isinstance(ids, list) and 0 < len(ids) <= 64 and not continues:  # two kernels take 3 µs
+        # Two kernels take 3 µs. To a dict 1.0 and True are 1.
+        if isinstance(ids, list) and 0 < len(ids) <= 64 and not continues and set(map(type, ids)) == {int}:
             first, rest = self._decoded
-            with contextlib.suppress(KeyError, TypeError):
+            with contextlib.suppress(KeyError):
                 return first[ids[0]] + b"".join([rest[id] for id in ids[1:]])
         ids = _id_array(ids)
         text, unknown = _join_tokens(ids, self._token_bytes)
@@ -8232,11 +8361,15 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
         if ids.dtype == np.uint32 or not ids.size or (ids.min() >= 0 and ids.max() < MAX_ID):
             return np.require(ids, np.uint32, ["C", "W"])
         ids = ids.tolist()
+    require(isinstance(ids, Iterable), f"ids are a list or an array, not {ids!r}")
     ids = ids if isinstance(ids, (list, tuple)) else list(ids)
+    for kind in set(map(type, ids)):
+        if issubclass(kind, bool) or not issubclass(kind, (int, np.integer)):
+            raise InputError(f"an id is a whole number, not {next(id for id in ids if type(id) is kind)!r}")
     try:
         return np.frombuffer(array("I", ids), np.uint32)
-    except (TypeError, OverflowError):
-        wrong = next(id for id in ids if not isinstance(id, (int, np.integer)) or not 0 <= id < MAX_ID)
+    except OverflowError:
+        wrong = next(id for id in ids if not 0 <= id < MAX_ID)
         raise InputError(f"id {wrong!r} is not in the vocabulary") from None
 
 
@@ -8270,11 +8403,13 @@ class Encoded(NamedTuple):
     bytes: int  # of text
     dtype: str
     model: str  # Tokenizer.digest
+    append: str | None = None  # the token at the end of each document; None: documents are texts, files and lines
 
     def __str__(self) -> str:
         per_token = self.bytes / max(self.tokens, 1)
-        text = f"{self.documents:,} documents and {self.bytes:,} bytes"
-        return f"{self.tokens:,} tokens ({self.dtype}) of {text}, {per_token:.2f} bytes per token"
+        documents = number_of(self.documents, "document" if self.append else "text")
+        of_text = f"of {number_of(self.bytes, 'byte')} in {documents}"
+        return f"{number_of(self.tokens, 'token')} ({self.dtype}) {of_text}, {per_token:.2f} bytes per token"
 
 
 class _EncodedBatch(NamedTuple):
@@ -8376,7 +8511,7 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
 def _val_path(path: Path) -> Path:
     """Name the file of the documents that are held out from a file for training."""
     before, found, behind = path.name.rpartition("train")
-    require(found, f"{path}: name a file with `train` in it for --val-fraction: the other one has `val` there")
+    require(found, f"{path}: name a file with 'train' in it for `val_fraction`: the other one has 'val' there")
     return path.with_name(f"{before}val{behind}")
 
 
@@ -8405,7 +8540,7 @@ class _Split(NamedTuple):
     def describe(self, encoded: Mapping[Path, Encoded]) -> dict[Path, dict]:
         """Describe both files, but for the bytes of text; raises InputError if one has no document."""
         n = self.totals[:, 1].tolist()
-        require(all(n), f"--val-fraction makes {n[0]} documents for training, and {n[1]} to hold out: both need some")
+        require(all(n), f"`val_fraction` makes {n[0]} documents for training, and {n[1]} to hold out: both need some")
         both = {}
         for (path, whole), (n_tokens, n_documents) in zip(encoded.items(), self.totals.tolist(), strict=True):
             both[path] = whole._asdict() | {"tokens": n_tokens, "documents": n_documents}
@@ -8413,12 +8548,13 @@ class _Split(NamedTuple):
         return both
 
 
+@checked
 def encode_files(
     tokenizer: Tokenizer,
     inputs: str | os.PathLike | Iterable[str | os.PathLike],
     out: str | os.PathLike | None = None,
     *,
-    dtype: str = "auto",
+    dtype: str | type | np.dtype = "auto",
     append: str | None = None,
     layout: str = "auto",
     val_fraction: float | None = None,
@@ -8456,20 +8592,19 @@ def encode_files(
     ...     tokenizer = Tokenizer({b: bytes([b]) for b in range(256)}, [])
     ...     print(encode_files(tokenizer, folder, Path(folder, "a.npy")))
     ...     np.load(Path(folder, "a.npy"))
-    3 tokens (uint16) of 1 documents and 3 bytes, 1.00 bytes per token
+    3 tokens (uint16) of 3 bytes in 1 text, 1.00 bytes per token
     array([ 72, 105,  33], dtype=uint16)
     """
     out = None if out is None else as_path(out)
     if document_index is not None:
-        require(
-            out is not None and val_fraction is None, "--document-index goes with --out, and not with --val-fraction"
-        )
+        together = out is not None and val_fraction is None
+        require(together, "`document_index` goes with `out`, and not with `val_fraction`")
         document_index = as_path(document_index)
         if document_index.resolve() in (out.resolve(), _sidecar(out).resolve()):
             raise InputError(f"{document_index} is to be written twice: give the document index a name of its own")
     if val_fraction is not None:
-        require(0 < val_fraction < 1, f"--val-fraction is between 0 and 1, not {val_fraction}")
-    require(out is not None or layout == "auto", "--layout goes with --out")
+        require(0 < val_fraction < 1, f"`val_fraction` is between 0 and 1, not {val_fraction}")
+    require(out is not None or layout == "auto", "`layout` goes with `out`")
     val_out = None if val_fraction is None else _val_path(out or STANDARD_STREAM)
     id_type = id_dtype(tokenizer.model, dtype)
     engine = Engine(workers, executor, progress)
@@ -8505,7 +8640,7 @@ def encode_files(
             rate = tqdm.format_sizeof(n_tokens / max(bar.format_dict["elapsed"], 1e-3))
             bar.set_postfix_str(f"{rate} tokens/s", refresh=False)
             bar.update(batch.n_read)
-        encoded = Encoded(n_tokens, n_documents, n_bytes, id_type.name, tokenizer.digest)
+        encoded = Encoded(n_tokens, n_documents, n_bytes, id_type.name, tokenizer.digest, append)
         described = {} if out in (None, STANDARD_STREAM) else {out: encoded._asdict()}
         if val_out:
             described = split.describe({out: encoded, val_out: encoded})
@@ -8535,7 +8670,7 @@ def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
     elif path.suffix != ".npy":
         if sidecar.is_file():
             dtype = _parse_object(_read_limited(sidecar), str(sidecar)).get("dtype")
-        require(dtype in ("uint16", "uint32"), f"{path}: are its numbers uint16 or uint32? Name it with --dtype")
+        require(dtype in ("uint16", "uint32"), f"{path}: are its numbers uint16 or uint32? Name it with `dtype`")
     try:
         if path.suffix == ".npy":
             ids = np.lib.format.open_memmap(path, mode="r")
@@ -8550,6 +8685,9 @@ def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
     return ids
 
 
+_LIST_AS_LINES = bytes.maketrans(b"[],", b"   ")
+
+
 def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
     """Read ids from a .npy or .bin file, or as decimal numbers from any other file, in batches."""
     if path != STANDARD_STREAM and path.suffix in (".npy", ".bin"):
@@ -8558,7 +8696,7 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
         return
     line, rest = 1, b""
     for chunk, _ in itertools.chain(_read_chunks(path, BLOCK_BYTES), [(b"\n", 0)]):
-        text = rest + chunk
+        text = rest + chunk.translate(_LIST_AS_LINES)
         if wrong := regex.search(rb"[^0-9\s]|[0-9]{19}", text):
             line += text.count(b"\n", 0, wrong.start())
             raise InputError(f"{path}, line {line}: not token ids, which are whole numbers")
@@ -8573,7 +8711,7 @@ def decode_file(
 ) -> None:
     """Write the text of a file of token ids, in bounded memory.
 
-    tokens  a .npy or .bin file, a text with ids as decimal numbers, or - for standard input
+    tokens  a .npy or .bin file, a text with ids as decimal numbers (1 2, or [1, 2]), or - for standard input
     out     where the text goes: a file, which takes its name when it is whole, or - for standard output
     dtype   uint16 or uint32, for a .bin file that has no .json beside it
     """
@@ -8649,7 +8787,7 @@ class _Plan:
             require(
                 len(words.alphabet) <= n_symbols,
                 f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {self.vocab_size:,} "
-                f"has room for {max(n_symbols, 0):,}: raise vocab_size, or keep the most frequent (coverage 0.9995)",
+                f"has room for {max(n_symbols, 0):,}: raise `vocab_size`, or keep the usual ones (`coverage` 0.9995)",
             )
         return call_with(self.learner, words, n_symbols, progress=progress, **self.rules)
 
@@ -8709,22 +8847,32 @@ class Training(NamedTuple):
 
     def __str__(self) -> str:
         counted, special, peak = self.counted, self.tokenizer.special_tokens.values(), peak_memory()
-        ordinary = (self.tokenizer.vocab[id] for id in self.tokenizer.vocab.keys() - special)
-        longest = (token.decode("utf-8", "replace") for token in sorted(ordinary, key=lambda t: (-len(t), t))[:8])
+        documents = number_of(counted.n_documents, "document")
         rows = [
-            ("read", f"{counted.n_bytes:,} bytes in {counted.n_documents:,} documents, from {_name_some(self.files)}"),
+            ("read", f"{number_of(counted.n_read, 'byte')} in {documents}, from {_name_some(self.files)}"),
             ("pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"),
             *self._learned_rows(),
             ("vocabulary", f"{len(self.tokenizer):,} tokens, {len(special)} of them special"),
         ]
-        if len(self.tokenizer) < self.vocab_size:
-            rows.append(("", f"fewer than the {self.vocab_size:,} asked for: no pair is left that may be merged"))
+        unseen = self.tokenizer.special_tokens.keys() - counted.special_tokens.keys() - {self.tokenizer.model.unk_token}
+        if unseen:
+            rows.append(("", f"never in the text: {', '.join(sorted(unseen))}"))
         rows += [
-            ("longest", " ".join(repr(t if len(t) <= 24 else f"{t[:20]}…×{len(t)}") for t in longest)),
+            ("longest", self._longest_tokens(WIDTH - LABEL_WIDTH)),
             ("seconds", ", ".join(f"{name} {spent:.2f}" for name, spent in self.seconds.items())),
             ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
         ]
-        return "\n".join(f"{name:12s} {text}" for name, text in rows)
+        return "\n".join(label(name, text) for name, text in rows)
+
+    __repr__ = __str__
+
+    def _longest_tokens(self, width: int) -> str:
+        """Write the longest tokens, as many as fit."""
+        ordinary = (
+            self.tokenizer.vocab[id] for id in self.tokenizer.vocab.keys() - self.tokenizer.special_tokens.values()
+        )
+        longest = (visible(token) for token in sorted(ordinary, key=lambda t: (-len(t), t))[:8])
+        return _fit(" ".join(t if len(t) <= 24 else f"{t[:20]}…×{len(t)}" for t in longest), width).rstrip()
 
     def _learned_rows(self) -> Iterator[tuple[str, str]]:
         """Describe what was learnt."""
@@ -8737,8 +8885,24 @@ class Training(NamedTuple):
         n_tokens, m = getattr(self.learned, "n_tokens", None), len(counts)
         if n_tokens is not None:
             now, half, quarter = (self.counted.n_bytes / n_tokens[k] for k in (m, m // 2, m // 4))
-            halves = f"{half:.2f} with half the merges, {quarter:.2f} with a quarter"
+            halves = f"with half the merges {half:.2f}, a quarter {quarter:.2f}"
             yield "compression", f"{now:.2f} bytes per token ({halves})"
+
+
+WIDTH, LABEL_WIDTH = 80, 13  # of what is printed for people
+
+
+def label(name: str, text: str) -> str:
+    """Write a line, or several that a terminal has room for, behind a name."""
+    indent, line = " " * LABEL_WIDTH, f"{name:{LABEL_WIDTH - 1}s} {text}"
+    return textwrap.fill(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
+    """Warn of a vocabulary that is smaller than asked for."""
+    if len(vocab) < vocab_size:
+        given = f"the text gives {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for"
+        warnings.warn(f"{given}: nothing is left to merge", stacklevel=4)
 
 
 def _name_some(files: Sequence[Path]) -> str:
@@ -8747,6 +8911,19 @@ def _name_some(files: Sequence[Path]) -> str:
     return named if len(files) <= 3 else f"{named}, … ({len(files):,} files)"
 
 
+def _warn_of_unnamed(source: Source) -> None:
+    """Warn of what looks like special tokens at the beginning of the text, but was not named."""
+    head = [path for path in source.files[:1] if path.is_file()]  # a stream can be read but once
+    blocks = dataclasses.replace(source, files=head).blocks()
+    texts = itertools.chain.from_iterable(map(source.texts, itertools.islice(blocks, 1)))
+    seen = Counter(found.decode() for text in texts for found in regex.findall(rb"<\|\w{1,40}\|>", text))
+    unnamed = [token for token, n in seen.most_common() if n > 2 and token not in source.special_tokens]
+    if unnamed:
+        names = ", ".join(unnamed[:5])
+        warnings.warn(f"{names} in the text: learnt from as text, unless `special_tokens` names it", stacklevel=4)
+
+
+@checked
 def train(
     inputs: str | os.PathLike | Iterable[str | os.PathLike] | None = None,
     vocab_size: int = 8192,
@@ -8787,7 +8964,7 @@ def train(
     normalizer         changes text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
     coverage           with characters: the share of all occurrences that the characters in the vocabulary make up
     byte_fallback      with characters: one that is not in the vocabulary becomes tokens of its bytes
-    unk_token          with characters and no byte_fallback: what it becomes; the default is <unk> or, with wordpiece,
+    unk_token          with characters and no byte fallback: what it becomes; the default is <unk> or, with wordpiece,
                        [UNK]
     from_              a model, whose merges are gone on from; its tokens keep their ids
     tie_break          which of two equally frequent pairs is merged first: bytes, the one with the greater bytes, or
@@ -8820,11 +8997,10 @@ def train(
     with stage("compile", seconds):
         source = plan.source(files, text_field)
         if source.pattern.warning:
-            warnings.warn(source.pattern.warning, stacklevel=2)
-        with engine.progress_bar("compile", 1, " set of kernels") as bar:
-            compile_counting(source.pattern)
-            learn(Words.from_counts({b"aa": 1}), 257)
-            bar.update()
+            warnings.warn(source.pattern.warning, stacklevel=3)
+        _warn_of_unnamed(source)
+        compile_counting(source.pattern)
+        learn(Words.from_counts({b"aa": 1}), 257)
     with stage("scan", seconds):
         counted = count(source, engine)
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
@@ -8832,6 +9008,7 @@ def train(
         learned = plan.learn(counted.words, progress)
     with stage("vocabulary", seconds):
         tokenizer = Tokenizer.from_model(plan.model(learned))
+    _warn_if_short(tokenizer.vocab, vocab_size)
     return Training(tokenizer, counted, learned, seconds, files, vocab_size)
 
 
@@ -8848,7 +9025,7 @@ def _plan_training(asked: argparse.Namespace) -> _Plan:
     learner, rules = KINDS[family.learner].learn, {name: getattr(asked, name) for name in _LEARNING_RULES}
     for name, value in rules.items() - _LEARNING_RULES.items():
         known = name in inspect.signature(learner).parameters
-        require(known, f"{name}={value!r} is not for this kind of model")
+        require(known, f"`{name}` {value!r} is not for this kind of model")
     if from_ is not None:
         require(model == "bpe", "there are merges to go on from in a BPE only")
         return _plan_from(asked, special_tokens, rules)
@@ -8858,12 +9035,12 @@ def _plan_training(asked: argparse.Namespace) -> _Plan:
     by_characters, byte_fallback = alphabet == "characters", asked.byte_fallback
     if not by_characters:
         plain = asked.coverage == 1 and not byte_fallback
-        require(plain, "coverage and byte_fallback go with characters: bytes are all known")
+        require(plain, "`coverage` and `byte_fallback` go with characters: bytes are all known")
         require(family.alphabet == "bytes", f"a model of the family {model} is made of characters")
         unk_token = None
     elif byte_fallback and family.kind != "unigram":  # which names an unknown token always
-        require(family.kind == "bpe", "byte_fallback is for bpe and unigram")
-        require(unk_token is None, "with byte_fallback nothing is unknown: leave unk_token away")
+        require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
+        require(unk_token is None, "with `byte_fallback` nothing is unknown: leave `unk_token` away")
     else:
         unk_token = unk_token or family.unk_token
         special_tokens = [*special_tokens, *({unk_token} - {*special_tokens})]
@@ -8900,12 +9077,6 @@ def _plan_from(asked: argparse.Namespace, special_tokens: Sequence[str], rules: 
     return _Plan(learn, rules, fields, special_tokens, vocab_size, base=base)
 
 
-def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
-    """Warn of a vocabulary that is smaller than asked for."""
-    if len(vocab) < vocab_size:
-        warnings.warn(f"the text gives {len(vocab)} tokens, not {vocab_size}: no pair is left to merge", stacklevel=3)
-
-
 def train_bpe(
     input_path: str | os.PathLike | Iterable[str | os.PathLike] | None = None,
     vocab_size: int = 8192,
@@ -8924,10 +9095,10 @@ def train_bpe(
     [(b'o', b'w'), (b'l', b'ow')]
     """
     tokenizer = train(input_path, vocab_size, special_tokens, **options).tokenizer
-    _warn_if_short(tokenizer.vocab, vocab_size)
     return tokenizer.vocab, tokenizer.merges
 
 
+@checked
 def train_bpe_from_counts(
     counts: Mapping[bytes, int],
     vocab_size: int,
@@ -9128,6 +9299,8 @@ class Report:
 
     def __str__(self) -> str:
         return self.text()
+
+    __repr__ = __str__
 
     def markdown(self) -> str:
         """Write the tables as Markdown."""
@@ -10016,6 +10189,14 @@ def bench(
 # calls: their names, types and defaults come from signatures, their help from docstrings, and from nowhere else.
 # Not options are what others stand for (--no-special, --quiet, --workers), and what only Python has.
 _PYTHON_ONLY = {"allowed_special", "executor", "progress", "options", "learned", "engine", "texts"}
+_GROUPS = {
+    "how text is read": "text_field corpus no_special append pattern mark normalizer encoding",
+    "what is learnt": "vocab_size special_tokens special_tokens_at model alphabet from_ tie_break score min_frequency "
+    "coverage byte_fallback unk_token",
+    "what is written": "out to dtype layout val_fraction document_index plot html markdown",
+    "for transformers": "bos_token eos_token pad_token model_max_length chat_template",
+}
+_EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)  # of a docstring: a command, without the program's name
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)  # of a docstring: a parameter and what it means
 
 
@@ -10029,10 +10210,22 @@ def _load_model(model: str, *, encoding: str | None = None, pattern: str | None 
     return Tokenizer.load(model, encoding=encoding, pattern=pattern)
 
 
+def _typed_command() -> str:
+    """Write how this program was called, as the beginning of what to type next."""
+    program = Path(sys.argv[0])
+    if program.stem not in ("bpe_numba", "bpe-numba"):  # called from Python
+        return "python bpe_numba.py"
+    typed = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
+    return shlex.join(typed) if program.suffix == ".py" else program.name
+
+
 def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options) -> None:
     """Learn a vocabulary from text.
 
     out  folder to write
+
+    $ train corpus.txt --vocab-size 32k --special-token "<|endoftext|>" --out model
+    $ train "shards/*.jsonl.gz" --model unigram --vocab-size 16k --out unigram
     """
     special_tokens = _plan_training(argparse.Namespace(**options)).special_tokens
     config = call_with(transformers_config, **options | {"special_tokens": special_tokens})
@@ -10045,15 +10238,23 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     if options["progress"]:
         print(training)
         names = itertools.chain.from_iterable(format.files for format in FORMATS.values())
-        print(f"written      {out}: {', '.join(name for name in dict.fromkeys(names) if Path(out, name).is_file())}\n")
-        print(f"Next:\n  echo 'Hello, world!' | python bpe_numba.py encode {shlex.quote(out)} -")
+        written = ", ".join(name for name in dict.fromkeys(names) if Path(out, name).is_file())
+        print(label("written", f"{out}: {written}"))
+        print(f"\nNext:\n  echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -")
 
 
 def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = False, **options) -> None:
     """Turn text into token ids.
 
     no_special  take special tokens in the text for ordinary text
+
+    $ encode model corpus.txt --out tokens.npy --append "<|endoftext|>"
+    $ encode model - < corpus.txt
     """
+    for given in inputs:
+        is_text = any(map(str.isspace, given)) and not (Path(given).exists() or glob.glob(given, recursive=True))
+        hint = f"echo {shlex.quote(given)} | {_typed_command()} encode {shlex.quote(model)} -"
+        require(not is_text, f"{given!r} is no file; if it is the text: {hint}")
     out = options["out"]
     options["allowed_special"] = "none" if no_special else "all"
     tokenizer = call_with(_load_model, model, **options)
@@ -10069,11 +10270,16 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
         spent = max(seconds["encode"], 1e-3)
         written = out if options["val_fraction"] is None else f"{out} and {_val_path(Path(out))}"
         rates = f"{encoded.bytes / spent / 1e6:,.1f} MB/s, {tqdm.format_sizeof(encoded.tokens / spent)} tokens/s"
-        print(f"{encoded}\n{spent:.2f} s: {rates}, written to {written}", file=sys.stderr if out == "-" else sys.stdout)
+        lines = str(encoded), f"{spent:.2f} s: {rates}, written to {written}"
+        print(*(textwrap.fill(line, WIDTH) for line in lines), sep="\n", file=sys.stderr if out == "-" else sys.stdout)
 
 
 def _decode_command(model: str, tokens: str, **options) -> None:
-    """Turn token ids into text."""
+    """Turn token ids into text.
+
+    $ decode model tokens.npy --out corpus.again.txt
+    $ decode model - < ids.txt
+    """
     tokenizer = call_with(_load_model, model, **options)
     call_with(decode_file, tokenizer, tokens, **options)
 
@@ -10083,6 +10289,9 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
 
     to   the format: huggingface, gpt2, tiktoken, sentencepiece or bert
     out  folder to write; or a file, if it ends as those of the format do: .json, .tiktoken, .model, .txt
+
+    $ convert model --to tiktoken --out model.tiktoken
+    $ convert o200k_base.tiktoken --to huggingface --out o200k
     """
     tokenizer = call_with(_load_model, model, **options)
     tokenizer.model.config |= call_with(transformers_config, tokenizer.special_tokens, **options)
@@ -10112,7 +10321,11 @@ def _name_all(paths: Sequence[str], load: Callable) -> dict:
 
 
 def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
-    """Describe a vocabulary, and what a corpus uses of it."""
+    """Describe a vocabulary, and what a corpus uses of it.
+
+    $ inspect model
+    $ inspect model corpus.txt --html report.html
+    """
     tokenizer, options["engine"] = call_with(_load_model, model, **options), call_with(Engine, **options)
     if Path(model, LEARNED_FILE).is_file():
         options["learned"] = load_learned(model, tokenizer.model)[0]
@@ -10123,6 +10336,9 @@ def _curve_command(models: Sequence[str], **options) -> None:
     """Compute how many tokens the training text has with each size of the vocabulary.
 
     models  folders that `train` wrote
+
+    $ curve model
+    $ curve english code --plot curve.png
     """
     learned = _name_all(models, lambda folder: load_learned(folder, load_model(folder)))
     call_with(_show, curve(learned), **options)
@@ -10133,6 +10349,9 @@ def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **opt
 
     models  files or folders, of any format
     corpus  files, a folder or a glob; not given: the sources of Python's standard library
+
+    $ compare model cl100k_base.tiktoken
+    $ compare model other-model --corpus english.txt --corpus code.txt
     """
     tokenizers, options["engine"] = _name_all(models, Tokenizer.load), call_with(Engine, **options)
     corpora = _name_all(corpus, str) or {"standard library": standard_library()}
@@ -10143,13 +10362,20 @@ def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
     """Show a text cut into tokens.
 
     text  the text; not given: standard input
+
+    $ view model "Hello, world"
+    $ view model < corpus.txt
     """
     data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
     call_with(_show, view(call_with(_load_model, model, **options), data), **options)
 
 
 def _bench_command(inputs: Sequence[str] = (), **options) -> None:
-    """Train and encode beside the peers that are installed."""
+    """Train and encode beside the peers that are installed.
+
+    $ bench
+    $ bench corpus.txt --vocab-size 32k
+    """
     call_with(_show, call_with(bench, inputs or None, **options), **options)
 
 
@@ -10166,16 +10392,36 @@ _COMMANDS = {
 }
 
 
-def _add_argument(parser: argparse.ArgumentParser, parameter: inspect.Parameter, positional: bool, text: str) -> None:
+def _whole_number(text: str) -> int:
+    """Read a whole number, which may be written as 10k, 1M or 10,000.
+
+    >>> _whole_number("10k"), _whole_number("10_000")
+    (10000, 10000)
+    """
+    found = re.fullmatch(r"(-?\d+(?:[_,]\d{3})*)([kM]?)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, as 32000 or 32k")
+    return int(re.sub("[_,]", "", found[1])) * {"": 1, "k": 10**3, "M": 10**6}[found[2]]
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> None:
+        self.exit(2, f"bpe_numba: {message}; see {self.prog} --help\n")
+
+
+def _add_argument(
+    parser: argparse._ArgumentGroup, parameter: inspect.Parameter, positional: bool, text: str
+) -> argparse.Action:
     """Add the argument of the command line that sets a parameter."""
     name, default, kind = parameter.name.rstrip("_"), parameter.default, str(parameter.annotation)
     many, text = kind.startswith("Sequence[str]"), text.replace("%", "%%")
     if positional:
         nargs = None if not many else "*" if default == () else "+"
-        parser.add_argument(name, metavar=name.removesuffix("s").upper(), help=text, nargs=nargs)
-        return
+        return parser.add_argument(name, metavar=name.removesuffix("s").upper(), help=text, nargs=nargs)
     flag, metavar = "--" + name.replace("_", "-"), name.split("_")[-1].upper()
-    convert = {"int": int, "float": float}.get(kind.partition(" ")[0], str)
+    convert = {"int": _whole_number, "float": float}.get(kind.partition(" ")[0], str)
     settings = {"type": convert, "default": default, "metavar": metavar}
     if kind == "bool":
         settings = {"action": "store_true"}
@@ -10184,18 +10430,20 @@ def _add_argument(parser: argparse.ArgumentParser, parameter: inspect.Parameter,
         settings = {"action": "append", "default": [], "metavar": flag.split("-")[-1].upper()}
     elif default is not None and default is not parameter.empty:
         text += f" (default: {default})"
-    parser.add_argument(flag, dest=parameter.name, required=default is parameter.empty, help=text, **settings)
+    return parser.add_argument(flag, dest=parameter.name, required=default is parameter.empty, help=text, **settings)
 
 
 def _make_parser() -> argparse.ArgumentParser:
     """Make the parser of the command line from the signatures and docstrings of _COMMANDS."""
-    parser = argparse.ArgumentParser(prog="bpe_numba", description="Train and run subword tokenizers.")
+    parser = _Parser(prog="bpe_numba", description="Train and run subword tokenizers.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (run, *callees) in _COMMANDS.items():
-        title = inspect.getdoc(run).partition("\n")[0]
-        command = commands.add_parser(name, help=title, description=title)
-        command.set_defaults(run=run)
+        doc = inspect.getdoc(run)
+        title = doc.partition("\n")[0]
+        examples = "\n".join(["examples:", *(f"  {_typed_command()} {line}" for line in _EXAMPLE.findall(doc))])
+        form = argparse.RawDescriptionHelpFormatter
+        command = commands.add_parser(name, help=title, description=title, epilog=examples, formatter_class=form)
         rows: dict[str, str] = {}
         parameters: dict[str, inspect.Parameter] = {}
         for function in (run, *callees):
@@ -10204,8 +10452,15 @@ def _make_parser() -> argparse.ArgumentParser:
                 if key not in _PYTHON_ONLY and (function is run or parameter.default is not parameter.empty):
                     parameters.setdefault(key, parameter)
         positional = inspect.getfullargspec(run).args
+        groups, flags = {}, {}
         for key, parameter in parameters.items():
-            _add_argument(command, parameter, key in positional, " ".join(rows.get(key, "").split()))
+            group, is_positional = command, key in positional
+            for title, names in () if is_positional else _GROUPS.items():
+                if key in names.split():
+                    group = groups[title] = groups.get(title) or command.add_argument_group(title)
+            action = _add_argument(group, parameter, is_positional, " ".join(rows.get(key, "").split()))
+            flags[key] = action.option_strings[0] if action.option_strings else action.metavar
+        command.set_defaults(run=run, flags=flags)
         command.add_argument("--quiet", dest="progress", action="store_false", help="no progress bars, no summary")
     return parser
 
@@ -10240,19 +10495,31 @@ def _drop_unwritable_output() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, 2 for bad input, 130 when interrupted."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who called
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
     options = vars(_make_parser().parse_args(arguments))
+    flags = options.pop("flags")
+    compilation_notice.speaks = options["progress"]
+
+    def say(message: object) -> None:
+        """Print a line that names options, where functions name parameters."""
+        line = " ".join(str(message).splitlines())
+        line = re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), line)
+        tqdm.write(f"bpe_numba: {line}", sys.stderr)  # which leaves bars whole
+
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, _interrupt_once)
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         reconfigure(errors="backslashreplace")  # names of files may hold bytes that are not UTF-8
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_: tqdm.write(f"bpe_numba: note: {message}", sys.stderr)
+            warnings.showwarning = lambda message, *_: say(f"note: {message}")
             options.pop("run")(**options)
         print(end="", flush=True)
         return 0
     except InputError as error:
-        message = " ".join(str(error).splitlines())
+        message = str(error)
     except BrokenPipeError:  # head has seen enough
         return 0
     except OSError as error:
@@ -10262,11 +10529,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, SystemError) as error:
         if not _is_interrupt(error):
             raise
-        print("bpe_numba: interrupted; nothing was written", file=sys.stderr)
+        say("interrupted; nothing was written")
         return 130
     finally:
         _drop_unwritable_output()
-    print(f"bpe_numba: {message}", file=sys.stderr)
+    say(message)
     return 2
 
 

@@ -35,6 +35,7 @@ import pickle
 import random
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -451,6 +452,35 @@ def _die(item):
 def test_a_worker_that_dies_is_an_error():
     with pytest.raises(bpe.InputError, match="worker process died"):
         list(bpe.Engine(workers=2).map(_die, range(4)))
+
+
+def test_no_more_workers_than_work():
+    before = threading.active_count()
+    counts = bpe.Engine(workers=1000).map(lambda _: threading.active_count() - before, range(3), threads=True)
+    assert max(counts) <= 3
+
+
+def test_compilation_is_told_once(capsys):
+    notice, ours = bpe._CompilationNotice(), SimpleNamespace(data={"dispatcher": bpe._add_words})
+    theirs = SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=test_compilation_is_told_once)})
+    notice.speaks = True
+    for event in (theirs, ours):
+        notice.on_start(event)
+        notice.on_start(ours)
+        notice.on_end(ours)
+        notice.on_end(event)
+    assert capsys.readouterr().err.count("compiling kernels, once") == 1 and notice.n == 3
+
+
+def test_arguments_are_checked_by_their_annotations():
+    @bpe.checked
+    def call(a: int, b: float | None = None, c: str | os.PathLike = "", d: bool = False):
+        return a, b, c, d
+
+    assert call(np.int64(1), 2, 3, d=True) == (1, 2, 3, True) and call(1, None)[1] is None
+    for options in ({"a": 1.0}, {"a": True}, {"a": None}, {"a": 1, "b": "2"}, {"a": 1, "d": 1}):
+        with pytest.raises(bpe.InputError, match=f"`{[*options][-1]}` is"):
+            call(**options)
 
 
 def test_files_take_their_names_when_they_are_whole(tmp_path):
@@ -1766,7 +1796,7 @@ def test_a_vocabulary_of_bytes_alone_has_no_merges():
 
 
 def test_a_text_that_is_too_small_is_said():
-    with pytest.warns(UserWarning, match="258 tokens, not 1000"):
+    with pytest.warns(UserWarning, match="258 tokens, fewer than the 1,000"):
         vocab, _ = bpe.train_bpe_from_counts({b"abc": 1}, 1000)
     assert len(vocab) == 258
 
@@ -3836,6 +3866,17 @@ def test_unknown_ids_are_named(tokenizer):
         bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode([2, 5, 3])
 
 
+def test_ids_are_whole_numbers():
+    tokenizer = bpe.Tokenizer(dict(enumerate(BYTES)), [])
+    for ids in ([1.0], [True], [0] * 99 + [1.0], ["1"], "12", None, 5, np.zeros(2), np.zeros(2, bool), [-1], [2**40]):
+        with pytest.raises(bpe.InputError, match="id"):
+            tokenizer.decode(ids)
+    assert tokenizer.decode([np.int64(65), 66]) == "AB" and tokenizer.vocab_size == 256
+    for id in (1.0, True, None, 256):
+        with pytest.raises(bpe.InputError, match="id"):
+            tokenizer.id_to_token(id)
+
+
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -3865,7 +3906,7 @@ def test_token_files_hold_every_document_once(tokenizer, corpus, monkeypatch, wo
     ids, index = np.load(folder / "o.npy", mmap_mode="r"), np.load(folder / "i.npy")
     assert ids.dtype == np.uint16 and index.dtype == np.int64
     assert [ids[a:b].tolist() for a, b in itertools.pairwise(index)] == documents
-    assert found == (len(ids), len(documents), found.bytes, "uint16", tokenizer.digest)
+    assert found == (len(ids), len(documents), found.bytes, "uint16", tokenizer.digest, END)
     assert found.bytes == len(tokenizer.decode_bytes(ids)) - len(END) * (len(documents) - 20 - 1 - 4)
     assert json.loads((folder / "o.npy.json").read_text()) == found._asdict()
     # Without lines of JSON the work is done by threads.
@@ -4149,12 +4190,12 @@ def test_going_on_from_a_model_is_to_train_in_one_go(library, tmp_path, tie_brea
         ({"mark": "▁"}, "a mark goes with characters"),
         ({"alphabet": "characters", "mark": "ab"}, "a mark is one character"),
         ({"alphabet": "characters", "coverage": 0.0}, "coverage is more than 0"),
-        ({"coverage": 0.5}, "coverage and byte_fallback go with characters"),
+        ({"coverage": 0.5}, "`coverage` and `byte_fallback` go with characters"),
         ({"model": "wordpiece", "alphabet": "bytes"}, "a model of the family wordpiece is made of characters"),
-        ({"model": "wordpiece", "byte_fallback": True}, "byte_fallback is for bpe and unigram"),
+        ({"model": "wordpiece", "byte_fallback": True}, "`byte_fallback` is for bpe and unigram"),
         ({"alphabet": "characters", "byte_fallback": True, "unk_token": "?!"}, "nothing is unknown"),
-        ({"model": "unigram", "tie_break": "ids"}, "tie_break='ids' is not for this kind"),
-        ({"score": "likelihood"}, "score='likelihood' is not for this kind"),
+        ({"model": "unigram", "tie_break": "ids"}, "`tie_break` 'ids' is not for this kind"),
+        ({"score": "likelihood"}, "`score` 'likelihood' is not for this kind"),
         ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
         ({"alphabet": "characters", "vocab_size": 20}, "different characters"),
         ({"model": "unigram", "from_": "x"}, "there are merges to go on from in a BPE only"),
@@ -4164,6 +4205,40 @@ def test_going_on_from_a_model_is_to_train_in_one_go(library, tmp_path, tie_brea
 def test_what_does_not_go_together_is_refused(library, options, message):
     with pytest.raises(bpe.InputError, match=message):
         bpe.train(library[:3], **({"vocab_size": 1000, "workers": 1} | options))
+
+
+def test_wrong_types_are_named_before_any_work(tmp_path):
+    (tmp_path / "a.txt").touch()
+    for options in (
+        {"vocab_size": 1e4},
+        {"vocab_size": "300"},
+        {"vocab_size": None},
+        {"workers": 1.5},
+        {"coverage": "x"},
+    ):
+        with pytest.raises(bpe.InputError, match=f"`{next(iter(options))}` is a"):
+            bpe.train(tmp_path / "nowhere", **options)
+    with pytest.raises(bpe.InputError, match="pattern"):
+        bpe.train(tmp_path, pattern=3)
+
+
+def test_results_are_a_page_and_not_a_wall(library):
+    training = bpe.train(library[:5], 300)
+    assert repr(training) == str(training) and max(map(len, repr(training).splitlines()[1:])) <= 80
+    source = training.tokenizer.source(library)
+    for result in (training.counted, training.counted.words, training.learned, training.tokenizer, source):
+        assert len(repr(result)) < 600
+
+
+def test_special_tokens_are_told_that_are_unseen_or_not_named(tmp_path):
+    (tmp_path / "a.txt").write_text(f"a text{END}" * 5)
+    with pytest.warns(UserWarning, match=re.escape(END)):
+        assert "never" not in str(bpe.train(tmp_path, 260))
+    training = bpe.train(tmp_path, 260, [END, "<pad>"])
+    assert "never in the text: <pad>\n" in str(training) and training.counted.n_read == 5 * (6 + len(END))
+    assert training.counted.special_tokens == {END: 5}
+    with pytest.warns(UserWarning, match="fewer than the 9,999"):
+        bpe.train(tmp_path, 9999, [END])
 
 
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -4220,7 +4295,7 @@ def model(tmp_path_factory):
 def test_train_tells_what_it_did(model):
     _folder, result = model
     shown = result.stdout.decode()
-    parts = "1,900 bytes in 51 documents", "270 tokens, 1 of them special", "bytes per token", "peak memory", "encode"
+    parts = "2,550 bytes in 51 documents", "270 tokens, 1 of them special", "bytes per token", "peak memory", "encode"
     assert all(part in shown for part in parts)
     assert "scan:" in result.stderr.decode() and "learn:" in result.stderr.decode()
     next_command = shown.splitlines()[-1].replace("python bpe_numba.py", f"{sys.executable} {MODULE}")
@@ -4468,6 +4543,57 @@ def test_bad_input_is_one_clear_line(arguments, parts, command, bad_files):
 )
 def test_bad_input_is_one_clear_line_in_a_process_too(arguments, parts, bad_files):
     assert_refused_leaving_nothing(run, arguments, parts, bad_files)
+
+
+@pytest.mark.parametrize("name", bpe._COMMANDS)
+def test_help_has_two_examples_that_parse(name, command):
+    shown = command(name, "--help").stdout.decode()
+    examples = shown.partition("examples:\n")[2].splitlines()
+    assert len(examples) == 2 and all(len(line) <= 80 for line in shown.splitlines() if line not in examples)
+    for line in examples:
+        words = re.split(" [<|] ", line.partition("bpe_numba.py ")[2])[0]
+        assert bpe._make_parser().parse_args(shlex.split(words)).flags
+
+
+def test_counts_may_be_short(command, tmp_path):
+    (tmp_path / "a.txt").write_text("some text")
+    result = command("train", "a.txt", "--vocab-size", "1k", "--out", "m", "--quiet", cwd=tmp_path)
+    assert result.returncode == 0 and b"fewer than the 1,000 asked for" in result.stderr
+    for wrong in ("1e4", "k", "1kk", "ten"):
+        assert_refused(
+            command("train", "a.txt", "--vocab-size", wrong, cwd=tmp_path), f"'{wrong}' is not a whole number"
+        )
+
+
+def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
+    folder, _ = model
+    for ids in (b"[72, 105]", b"72,105", b"72 105"):
+        shown = command("decode", folder / "model", "-", "--out", tmp_path / "a" / "b.txt", stdin=ids)
+        assert shown.returncode == 0 and len((tmp_path / "a" / "b.txt").read_bytes()) == 2
+    encoded = command("encode", folder / "model", folder / "text.txt", "--out", tmp_path / "c" / "d" / "o.npy")
+    assert b"2,550 bytes in 1 text," in encoded.stdout and (tmp_path / "c" / "d" / "o.npy.json").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, parts",
+    [
+        (("encode", "model", "Hello world"), ["no file", "echo 'Hello world' |", "encode model -"]),
+        (("encode", "model", "text.txt", "--document-index", "i.npy"), ["--document-index goes with --out"]),
+        (("train", "text.txt", "--coverage", "0.5"), ["--coverage and --byte-fallback go with"]),
+        (("train", "text.txt", "--vocb", "3"), ["--vocb"]),
+        (("frain",), ["frain"]),
+        (("decode", "model", "odd.bin"), ["--dtype"]),
+    ],
+)
+def test_messages_speak_of_options(arguments, parts, command, bad_files):
+    assert_refused_leaving_nothing(command, arguments, parts, bad_files)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">/dev/full"])
+def test_closed_and_full_streams_are_no_traceback(model, closed):
+    command = f"{sys.executable} {MODULE} encode {model[0]}/model - --out - {closed} </dev/null"
+    result = subprocess.run(command, shell=True, capture_output=True)
+    assert b"Traceback" not in result.stderr + result.stdout
 
 
 def test_a_huge_minimum_leaves_the_bytes(command, bad_files):
