@@ -122,6 +122,9 @@ __all__ = [
 u8, u32, u64, i64 = np.uint8, np.uint32, np.uint64, np.int64
 ALL_ONES = u64(2**64 - 1)
 PADDING = 16  # bytes behind a text that kernels may read, though not use
+COMPILES = not numba.config.DISABLE_JIT  # else kernels are plain Python, to be debugged, or profiled line by line
+if not COMPILES:
+    np.seterr(over="ignore")  # hashes, which count modulo 2**64
 
 
 def _compiler(**options: bool) -> Callable:
@@ -132,6 +135,8 @@ def _compiler(**options: bool) -> Callable:
     """
 
     def compile_lazily(function: Callable) -> Callable:
+        if not COMPILES:
+            return function
         try:
             compiled = numba.njit(cache=True, nogil=True, **options)(function)
         except RuntimeError:  # no place for a cache
@@ -164,6 +169,9 @@ def struct(fields: type) -> type:
     by position, and does not read their fields.
     """
 
+    if not COMPILES:
+        return dataclasses.dataclass(eq=False)(fields)
+
     @kernel
     def new(*values):
         return proxy(*values)
@@ -182,7 +190,12 @@ def struct(fields: type) -> type:
     return proxy
 
 
-@intrinsic
+def _intrinsic(plain: Callable) -> Callable:
+    """Make a decorator of what emits instructions; where nothing is compiled, `plain` does the same."""
+    return intrinsic if COMPILES else lambda function: plain
+
+
+@_intrinsic(lambda array, index: None)
 def prefetch(typing_context, array, index):
     """Ask for array[index] to be in the cache soon. The index must be inside the array, which is taken as flat."""
 
@@ -198,7 +211,7 @@ def prefetch(typing_context, array, index):
     return numba.void(array, numba.intp), emit
 
 
-@intrinsic
+@_intrinsic(lambda array, index: array.reshape(-1)[index : index + 8].view(u64)[0])
 def load_u64(typing_context, array, index):
     """Load the 8 bytes at array[index :] as a little-endian uint64. They must be inside the array, of uint8."""
 
@@ -211,7 +224,7 @@ def load_u64(typing_context, array, index):
     return numba.uint64(array, numba.intp), emit
 
 
-@intrinsic
+@_intrinsic(lambda array, index, word: array[index : index + 8].view(u64).fill(word))
 def store_u64(typing_context, array, index, word):
     """Write a uint64 as 8 bytes to array[index :], little-endian. They must be inside the array, of uint8."""
 
@@ -236,7 +249,7 @@ def _reserve(array, n):
 
 
 _madvise = numba.types.ExternalFunction("madvise", numba.intc(numba.uintp, numba.uintp, numba.intc))
-HUGE_PAGES = 14 if sys.platform == "linux" else 0  # MADV_HUGEPAGE
+HUGE_PAGES = 14 if COMPILES and sys.platform == "linux" else 0  # MADV_HUGEPAGE
 
 
 @kernel
@@ -4815,7 +4828,7 @@ def _merge_long(n, fewest, tables, alpha, state, ids, at):
     end, left_out = len(heap), NO_MERGE  # what is left out is heap[end :], and the last of it
     merges, bloom = tables.merges, tables.bloom
     for k in range(n):
-        before[k], after[k] = k - 1, k + 1
+        before[k], after[k] = max(k - 1, 0), k + 1
     for k in range(n - 1):
         entries[k] = _find_merge(u64(ids[at + k]), u64(ids[at + k + 1]), merges, bloom)
         if entries[k] != NO_MERGE:
@@ -5066,7 +5079,8 @@ def _kernel_of_kind(name: str, otherwise: Callable | None = None) -> Callable:
     """
 
     def call(*arguments):
-        raise NotImplementedError("kernels call it")
+        kind = next(kind for kind in KINDS.values() if kind.tables_type is type(arguments[3]))
+        return (getattr(kind, name) or otherwise)(*arguments)
 
     @overload(call)
     def choose(*arguments):
@@ -7572,9 +7586,11 @@ class _Thread:
         self.stops, self.id_stops = np.zeros((2, 1), np.int64)
         self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # a page of it is memory when it is written to
         arguments = self.workspace, b"", self.stops, self.ids, self.id_stops
+        self.encode_texts = _encode_texts
         _encode_texts(*arguments)
         # Without the look-up of the types, a text of a dozen bytes takes 0.5 µs less. They are always the same.
-        self.encode_texts = _encode_texts.overloads[tuple(map(numba.typeof, arguments))].entry_point
+        if COMPILES:
+            self.encode_texts = _encode_texts.overloads[tuple(map(numba.typeof, arguments))].entry_point
 
     def room(self, n_bytes: int) -> np.ndarray:
         """Return an array for the ids of so many bytes."""
