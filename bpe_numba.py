@@ -381,28 +381,45 @@ def peak_memory() -> int | None:
     return peak * (1 if sys.platform == "darwin" else 1024)
 
 
+@dataclasses.dataclass
+class Timing:
+    """What a stage took."""
+
+    seconds: float = 0.0
+    n_bytes: int = 0  # of text, where the stage says so
+    memory: int | None = None  # see `peak_memory`, until its end
+
+
+TIMINGS: dict[str, Timing] = {}  # of the stages of this process, in their order
+
+
 @contextlib.contextmanager
-def stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
-    """Add the time that a block takes to seconds[name].
+def stage(name: str, timings: dict[str, Timing] | None = None) -> Iterator[Timing]:
+    """Add what a block takes to TIMINGS[name], and to timings[name]; it may tell how many bytes it has read.
 
     Under `scalene run --off` with BPE_NUMBA_PROFILE=name, Scalene records this stage and no other.
 
-    >>> seconds = {}
-    >>> with stage("sleep", seconds):
+    >>> timings = {}
+    >>> with stage("sleep", timings) as spent:
     ...     time.sleep(0.01)
-    >>> seconds["sleep"] > 0.009
-    True
+    ...     spent.n_bytes = 5
+    >>> timings["sleep"].seconds > 0.009, timings["sleep"].n_bytes
+    (True, 5)
     """
     profiled = os.environ.get(PROFILE_VARIABLE) == name
     profiler = import_optional("scalene.scalene_profiler") if profiled else None
     if profiler:
         profiler.start()
-        time.sleep(0.3)  # Scalene attributes its start-up, some 0.2 s, to the line that comes next: to this one
-    start = time.perf_counter()
+        time.sleep(0.3)  # Scalene's start-up, some 0.2 s, goes to the next line: this one, which profile.sh drops
+    start, spent = time.perf_counter(), Timing()
     try:
-        yield
+        yield spent
     finally:
-        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        for known in (TIMINGS, {} if timings is None else timings):
+            total = known.setdefault(name, Timing())
+            total.seconds, total.n_bytes = total.seconds + seconds, total.n_bytes + spent.n_bytes
+            total.memory = peak_memory()
         if profiler:
             profiler.stop()
 
@@ -8460,7 +8477,7 @@ class Training(NamedTuple):
     tokenizer: Tokenizer
     counted: CorpusCounts
     learned: Learned
-    seconds: dict[str, float]  # by stage
+    timings: dict[str, Timing]  # by stage
     files: Sequence[Path]  # what was read
     vocab_size: int  # as it was asked for
 
@@ -8478,7 +8495,7 @@ class Training(NamedTuple):
             rows.append(("", f"fewer than the {self.vocab_size:,} asked for: no pair is left that may be merged"))
         rows += [
             ("longest", " ".join(repr(t if len(t) <= 24 else f"{t[:20]}…×{len(t)}") for t in longest)),
-            ("seconds", ", ".join(f"{name} {spent:.2f}" for name, spent in self.seconds.items())),
+            ("seconds", ", ".join(f"{name} {spent.seconds:.2f}" for name, spent in self.timings.items())),
             ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
         ]
         return "\n".join(f"{name:12s} {text}" for name, text in rows)
@@ -8565,8 +8582,8 @@ def train(
     plan = call_with(_plan_training, **locals())
     engine = Engine(workers, progress=progress)
     files = standard_library() if inputs is None else find_files(inputs)
-    seconds: dict[str, float] = {}
-    with stage("compile", seconds):
+    timings: dict[str, Timing] = {}
+    with stage("compile", timings):
         source = plan.source(files, text_field)
         if source.pattern.warning:
             warnings.warn(source.pattern.warning, stacklevel=2)
@@ -8574,14 +8591,15 @@ def train(
             compile_counting(source.pattern)
             learn(Words.from_counts({b"aa": 1}), 257)
             bar.update()
-    with stage("scan", seconds):
+    with stage("scan", timings) as spent:
         counted = count(source, engine)
+        spent.n_bytes = counted.n_bytes
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
-    with stage("learn", seconds):
+    with stage("learn", timings):
         learned = plan.learn(counted.words, progress)
-    with stage("vocabulary", seconds):
+    with stage("vocabulary", timings):
         tokenizer = Tokenizer.from_model(plan.model(learned))
-    return Training(tokenizer, counted, learned, seconds, files, vocab_size)
+    return Training(tokenizer, counted, learned, timings, files, vocab_size)
 
 
 def _plan_training(
@@ -8746,6 +8764,16 @@ class Table(NamedTuple):
     def on_right(self) -> list[bool]:
         """Tell which columns are numbers."""
         return [not any(isinstance(value, str) for value in column) for column in zip(*self.rows, strict=True)]
+
+
+def tabulate_timings(seconds: float) -> Table:
+    """Tabulate what the stages of this process took, of so many seconds in all."""
+    stages = TIMINGS | {"other": Timing(seconds - sum(spent.seconds for spent in TIMINGS.values()), 0, peak_memory())}
+    rows = []
+    for name, spent in stages.items():
+        rate, peak = spent.n_bytes / spent.seconds / 1e6 or None, spent.memory and round(spent.memory / 1e6)
+        rows.append((name, round(spent.seconds, 3), rate, round(100 * spent.seconds / seconds, 1), peak))
+    return Table(f"{seconds:.2f} seconds", ("stage", "seconds", "MB/s", "% of time", "peak MB"), rows)
 
 
 NARROWEST_COLUMN = 10  # cells that a narrow terminal leaves to a column of text
@@ -9055,13 +9083,17 @@ def encode_corpus(
     """
     source = tokenizer.source(inputs, "all", text_field)
     require(STANDARD_STREAM not in source.files, "standard input is read once only, a corpus twice: name a file")
-    words = count(source, engine).words
+    with stage("scan") as spent:
+        counted = count(source, engine)
+        words, spent.n_bytes = counted.words, counted.n_bytes
     require(len(words.counts), f"no text to look at in {', '.join(map(str, source.files[:3]))}")
-    data = words.symbols.astype(np.uint8).tobytes()
-    texts = [data[start:stop] for start, stop in itertools.pairwise(words.offsets.tolist())]
-    ids, offsets = _word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
-    plain = (np.frombuffer(b"".join(parts), np.int8) for parts in _documents(source))
-    sizes = [(len(text), np.count_nonzero(text >= -64)) for text in plain]  # less: a byte that continues a character
+    with stage("encode"):
+        data = words.symbols.astype(np.uint8).tobytes()
+        texts = [data[start:stop] for start, stop in itertools.pairwise(words.offsets.tolist())]
+        ids, offsets = _word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
+    with stage("measure"):
+        plain = (np.frombuffer(b"".join(parts), np.int8) for parts in _documents(source))
+        sizes = [(len(text), np.count_nonzero(text >= -64)) for text in plain]  # a byte that continues is less
     return EncodedWords(texts, words.counts, ids, offsets, *np.sum(sizes, 0, int).tolist())
 
 
@@ -9788,7 +9820,8 @@ def _load_model(model: str, *, encoding: str | None = None, pattern: str | None 
     encoding  what a rank file is: gpt2, cl100k_base, o200k_base, llama3 or another published one
     pattern   the pattern of a rank file, or of GPT-2's two files
     """
-    return Tokenizer.load(model, encoding=encoding, pattern=pattern)
+    with stage("load"):
+        return Tokenizer.load(model, encoding=encoding, pattern=pattern)
 
 
 def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options) -> None:
@@ -9800,7 +9833,7 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     config = call_with(transformers_config, **options | {"special_tokens": special_tokens})
     make_folder(Path(out))  # what is wrong must not cost the training
     training = call_with(train, inputs or None, **options)
-    with stage("save", training.seconds):
+    with stage("save", training.timings):
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
         save_learned(out, training)
@@ -9821,22 +9854,24 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
     tokenizer = call_with(_load_model, model, **options)
     if tokenizer.pattern.warning:
         warnings.warn(tokenizer.pattern.warning, stacklevel=2)
-    seconds: dict[str, float] = {}
-    with stage("compile", seconds):
+    with stage("compile"):
         tokenizer.compile_kernels()
     options["progress"] &= out is not None
-    with stage("encode", seconds):
+    timings: dict[str, Timing] = {}
+    with stage("encode", timings) as spent:
         encoded = call_with(encode_files, tokenizer, inputs, **options)
+        spent.n_bytes = encoded.bytes
     if options["progress"]:
-        spent = max(seconds["encode"], 1e-3)
-        rates = f"{encoded.bytes / spent / 1e6:,.1f} MB/s, {tqdm.format_sizeof(encoded.tokens / spent)} tokens/s"
-        print(f"{encoded}\n{spent:.2f} s: {rates}, written to {out}", file=sys.stderr if out == "-" else sys.stdout)
+        seconds = max(timings["encode"].seconds, 1e-3)
+        rates = f"{encoded.bytes / seconds / 1e6:,.1f} MB/s, {tqdm.format_sizeof(encoded.tokens / seconds)} tokens/s"
+        print(f"{encoded}\n{seconds:.2f} s: {rates}, written to {out}", file=sys.stderr if out == "-" else sys.stdout)
 
 
 def _decode_command(model: str, tokens: str, **options) -> None:
     """Turn token ids into text."""
     tokenizer = call_with(_load_model, model, **options)
-    call_with(decode_file, tokenizer, tokens, **options)
+    with stage("decode"):
+        call_with(decode_file, tokenizer, tokens, **options)
 
 
 def _convert_command(model: str, *, to: str, out: str, **options) -> None:
@@ -9968,6 +10003,7 @@ def _make_parser() -> argparse.ArgumentParser:
         for key, parameter in parameters.items():
             _add_argument(command, parameter, key in positional, " ".join(rows.get(key, "").split()))
         command.add_argument("--quiet", dest="progress", action="store_false", help="no progress bars, no summary")
+        command.add_argument("--timings", action="store_true", help="print what each stage took, on standard error")
     return parser
 
 
@@ -10001,7 +10037,9 @@ def _drop_unwritable_output() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, 2 for bad input, 130 when interrupted."""
-    options = vars(_make_parser().parse_args(arguments))
+    start, options = time.perf_counter(), vars(_make_parser().parse_args(arguments))
+    timings = options.pop("timings")
+    TIMINGS.clear()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, _interrupt_once)
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
@@ -10011,6 +10049,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.showwarning = lambda message, *_: print(f"bpe_numba: note: {message}", file=sys.stderr)
             options.pop("run")(**options)
         print(end="", flush=True)
+        if timings:
+            print(_format_text(tabulate_timings(time.perf_counter() - start), 80), file=sys.stderr)
         return 0
     except InputError as error:
         message = " ".join(str(error).splitlines())
