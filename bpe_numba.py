@@ -410,7 +410,7 @@ def stage(name: str, timings: dict[str, Timing] | None = None) -> Iterator[Timin
     profiler = import_optional("scalene.scalene_profiler") if profiled else None
     if profiler:
         profiler.start()
-        time.sleep(0.3)  # Scalene's start-up, some 0.2 s, goes to the next line: this one, which profile.sh drops
+        time.sleep(0.3)  # Scalene's start-up, some 0.2 s, goes to the next line: profile.sh drops this function
     start, spent = time.perf_counter(), Timing()
     try:
         yield spent
@@ -9051,11 +9051,12 @@ class EncodedWords(NamedTuple):
         return np.bincount(self.ids, weights, n_ids).astype(np.int64)
 
 
-def _documents(source: Source) -> Iterator[list[bytes]]:
-    """Read texts, each cut at special tokens."""
-    special = re.compile("|".join(map(re.escape, source.special_tokens)).encode() or b"(?!)")  # which matches nowhere
+def _text_parts(source: Source, special_tokens: Sequence[str]) -> Iterator[bytes]:
+    """Read texts, cut at special tokens, of which the longest goes first."""
+    special = re.compile("|".join(map(re.escape, sorted(special_tokens, key=len, reverse=True))).encode())
     for block in source.blocks():
-        yield from map(special.split, source.texts(block))
+        for text in source.texts(block):
+            yield from special.split(text) if special_tokens else [text]
 
 
 def _word_encoder(tokenizer: Tokenizer) -> Tokenizer:
@@ -9091,10 +9092,10 @@ def encode_corpus(
         data = words.symbols.astype(np.uint8).tobytes()
         texts = [data[start:stop] for start, stop in itertools.pairwise(words.offsets.tolist())]
         ids, offsets = _word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
-    with stage("measure"):
-        plain = (np.frombuffer(b"".join(parts), np.int8) for parts in _documents(source))
-        sizes = [(len(text), np.count_nonzero(text >= -64)) for text in plain]  # a byte that continues is less
-    return EncodedWords(texts, words.counts, ids, offsets, *np.sum(sizes, 0, int).tolist())
+    with stage("measure"):  # special tokens that are ASCII have no bytes that continue a character
+        parts = _text_parts(source, [token for token in source.special_tokens if not token.isascii()])
+        continued = sum(np.count_nonzero(np.frombuffer(part, np.int8) < -64) for part in parts)
+    return EncodedWords(texts, words.counts, ids, offsets, counted.n_bytes, counted.n_bytes - continued)
 
 
 RENYI_ORDER = 2.5  # for which Zouhar et al. found the best agreement with BLEU
@@ -9338,6 +9339,8 @@ def inspect_model(
     tokens = {id: decoded[id] for id in ids if decoded[id]}
     require(tokens, "the model has no token but special ones: there is nothing to inspect")
     kinds, scripts = (Counter(names) for names in zip(*map(_classify, tokens.values()), strict=True))
+    with stage("search"):
+        unreachable = unreachable_tokens(tokenizer)
     frequencies, measures = None, {}
     if inputs is not None:
         encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
@@ -9348,7 +9351,7 @@ def inspect_model(
         dict(sorted(Counter(map(len, tokens.values())).items())),
         dict(kinds.most_common()),
         dict(scripts.most_common()),
-        unreachable_tokens(tokenizer),
+        unreachable,
         measures,
         frequencies,
         find_glitches(learned, model.ids, frequencies) if learned else None,
@@ -9693,7 +9696,7 @@ def _run_here(work: Callable, tool: str, job: Job) -> Run:
     for descriptor in (1, 2):  # some peers write what nobody has asked for
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     os.environ["TOKENIZERS_PARALLELISM"] = "false" if job.tokenizer else "true"
-    documents = list(filter(None, itertools.chain.from_iterable(_documents(job.source))))
+    documents = list(filter(None, _text_parts(job.source, job.source.special_tokens)))
     if job.tokenizer:
         documents = documents[: 1 + int(np.searchsorted(np.cumsum(list(map(len, documents))), ENCODED_BYTES))]
     job = job._replace(documents=documents, texts=[text.decode("utf-8", "replace") for text in documents])
