@@ -8842,63 +8842,31 @@ def _format_html(table: Table) -> str:
     return "\n".join([f"<h2>{html.escape(table.title)}</h2>", "<div><table>", *rows, "</table></div>"])
 
 
-# Pictures are drawn in this ink, which in SVG becomes the colour of the text around, and in colours for any ground.
-INK, PAPER = "#24292f", "#e8eaed"
-COLOURS = ("#2f8fd8", "#e07b39", "#2ea37c", "#c35fa6", "#b5952a", "#7d7ad1", "#d2555a", "#7b8794")
-_STYLE = dict.fromkeys(("text.color", "xtick.color", "ytick.color", "axes.labelcolor", "axes.edgecolor"), INK) | {
-    "axes.facecolor": "none",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.3,
-    "font.size": 9,
-    "legend.frameon": False,
-    "text.parse_math": False,  # tokens hold dollar signs
-    "svg.hashsalt": "bpe_numba",
-}
-_SVG_STYLE = f"<style>svg{{color:{INK}}}@media(prefers-color-scheme:dark){{svg{{color:{PAPER}}}}}</style>"
-_PAGE = f"""<!DOCTYPE html>
+_STYLES = "seaborn-v0_8-whitegrid", "tableau-colorblind10"
+_STYLE = {"font.size": 9, "text.parse_math": False, "svg.hashsalt": "bpe_numba"}  # tokens hold dollar signs
+# Those that have the letters of most languages, and what systems have for Chinese, Japanese and Korean.
+_FONTS = r"DejaVu Sans|.*CJK.*|WenQuanYi.*|Droid Sans Fallback|PingFang.*|Hiragino Sans.*|Microsoft YaHei|Malgun Gothic"
+_PAGE = """<!DOCTYPE html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>TITLE</title>
 <style>
-:root {{ color-scheme: light dark }}
-body {{ font: 15px/1.5 system-ui, sans-serif; color: {INK}; max-width: 60em; margin: 2em auto; padding: 0 1em }}
-h1, h2 {{ font-size: 1.1em }}  div {{ overflow-x: auto }}  svg {{ max-width: 100%; height: auto }}
-table {{ border-collapse: collapse; font-size: .9em }}
-td {{ padding: .15em .7em; border-bottom: 1px solid #8884 }}
-td + td {{ text-align: right }}  tr:first-child {{ font-weight: bold }}
-.tokens {{ line-height: 3; overflow-wrap: anywhere }}
-.tokens b {{ font: 15px ui-monospace, monospace; color: {INK}; padding: .2em 1px; position: relative }}
-.tokens b {{ display: inline-block; min-width: 2.3em; line-height: 1.2 }}
-.tokens i {{ font: 9px sans-serif; position: absolute; left: 1px; top: 2.3em; color: #888 }}
-@media (prefers-color-scheme: dark) {{ body {{ color: {PAPER}; background: #16191d }} }}
+:root { color-scheme: light dark }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }
+h1, h2 { font-size: 1.1em }  div { overflow-x: auto }  img { max-width: 100% }
+table { border-collapse: collapse; font-size: .9em }
+td { padding: .15em .7em; border-bottom: 1px solid #8884 }
+td + td { text-align: right }  tr:first-child { font-weight: bold }
+.tokens { line-height: 2.2; overflow-wrap: anywhere }
+mark { color: black; font-family: ui-monospace, monospace; padding: .2em 1px }
 </style>
 <h1>TITLE</h1>
 """
 
 
-def _choose_fonts(text: str) -> list[str]:
-    """Choose installed fonts that together have the characters of a text; warn of those that none has."""
-    manager = import_optional("matplotlib.font_manager").fontManager
-    open_font = import_optional("matplotlib.ft2font").FT2Font
-    families, missing = [], {ord(char) for char in text if char.isprintable()}
-    for font in sorted(manager.ttflist, key=lambda f: (f.name != "DejaVu Sans", f.style != "normal", f.weight != 400)):
-        if missing and "Last" not in font.name:  # which has a box for every character
-            found = missing & open_font(font.fname).get_charmap().keys()
-            families += [font.name] * bool(found)
-            missing -= found
-    if missing:
-        folder = sys.modules["matplotlib"].get_cachedir()
-        names = "".join(map(chr, sorted(missing)))[:20]
-        warnings.warn(f"no font here has {names!r}: install one, as Noto Sans CJK, and empty {folder}", stacklevel=5)
-    return families
-
-
 class Report:
     """What research returns: a dataclass of plain arrays, which as a string is its tables.
 
-    It prints itself for the terminal at hand, or for `text(width)`. A picture needs matplotlib: on white in .png and
-    .pdf; in .svg and HTML its text is light where the reader's page is dark.
+    It prints itself for the terminal at hand, or for `text(width)`. A picture needs matplotlib, and is on white; a page
+    is light or dark, as its reader has it.
     """
 
     title: str
@@ -8925,10 +8893,11 @@ class Report:
 
     def html_body(self) -> str:
         """Write what stands below the title of the page."""
-        return "\n".join([self.picture("svg").decode(), *map(_format_html, self.tables())])
+        picture = f'<img src="data:image/svg+xml;base64,{base64.b64encode(self.picture("svg")).decode()}">'
+        return "\n".join([picture, *map(_format_html, self.tables())])
 
     def html(self, path: str | os.PathLike) -> None:
-        """Write a page that needs no other file, with picture and tables, light or dark as its reader has it."""
+        """Write a page that needs no other file, with picture and tables."""
         page = _PAGE.replace("TITLE", html.escape(self.title)) + self.html_body() + "\n</html>\n"
         with atomic_write(Path(path)) as file:
             file.write(page.encode("utf-8", "replace"))
@@ -8943,31 +8912,29 @@ class Report:
 
     def picture(self, format: str) -> bytes:
         """Draw the picture in a format: png, svg or pdf."""
-        make_figure = import_optional("matplotlib.figure").Figure
-        cells = (cell for table in self.tables() for row in table.cells for cell in row)
-        families = _choose_fonts("".join(itertools.chain(map(chr, range(32, 127)), "…", cells)))
-        out, options = io.BytesIO(), {"facecolor": "white"}
-        if format == "svg":
-            options = {"facecolor": "none", "metadata": {"Date": None}}
-        style = _STYLE | {"font.family": families, "axes.prop_cycle": import_optional("cycler").cycler(color=COLOURS)}
-        with sys.modules["matplotlib"].rc_context(style), warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # one for each character that is missing
-            figure = make_figure(figsize=(7, 3), layout="constrained")  # inches: two columns of a paper
+        figures, styles = import_optional("matplotlib.figure"), import_optional("matplotlib.style")
+        names = {font.name for font in import_optional("matplotlib.font_manager").fontManager.ttflist}
+        fonts = sorted((name for name in names if re.fullmatch(_FONTS, name)), key=lambda name: name != "DejaVu Sans")
+        out = io.BytesIO()
+        with (
+            styles.context([*_STYLES, _STYLE | {"font.family": fonts}]),
+            warnings.catch_warnings(record=True) as missing,  # one for each character that no font has
+        ):
+            figure = figures.Figure(figsize=(7, 3), layout="constrained")  # inches: two columns of a paper
             self.draw(figure)
-            figure.savefig(out, format=format, dpi=200, **options)
-        if format != "svg":
-            return out.getvalue()
-        svg = regex.sub(rb"^[\s\S]*?(?=<svg)", b"", out.getvalue()).replace(INK.encode(), b"currentColor")
-        return svg.replace(b"<defs>", _SVG_STYLE.encode() + b"<defs>", 1)
+            figure.savefig(out, format=format, dpi=200, metadata={"Date": None} if format == "svg" else None)
+        if missing:
+            warnings.warn(f"{missing[0].message}: install one, as Noto Sans CJK", stacklevel=3)
+        return out.getvalue()
 
 
-def _write_ticks(axis, *values: float) -> None:
-    """Write the ticks of an axis of numbers as 10, 2k, 3M; of these numbers only, if some are given."""
-    low, high = axis.get_view_interval()
-    if values:
-        axis.set_ticks([value for value in values if low <= value <= high])
-        axis.set_ticks([], minor=True)
-    axis.set_major_formatter(lambda value, _: re.sub(r"\.0+(?!\d)", "", tqdm.format_sizeof(value)))
+def _write_ticks(*logarithmic: object, marks: Sequence[float] = (1,)) -> None:
+    """Write the ticks of axes as 10, 2k, 3M, at these marks of each decade."""
+    ticker = import_optional("matplotlib.ticker")
+    for axis in logarithmic:
+        axis.set_major_locator(ticker.LogLocator(subs=marks))
+        axis.set_major_formatter(ticker.EngFormatter(sep=""))
+        axis.set_minor_locator(ticker.NullLocator())
 
 
 def _draw_bars(axes, names: Sequence[str], values: Sequence[float], k: int = 0, n: int = 1, **options: str):
@@ -9109,30 +9076,23 @@ def measure(encoded: EncodedWords, ids: Sequence[int]) -> dict[str, float]:
     bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding" (2019)
     characters per token     of text
     fertility                tokens per word: Rust et al., "How Good is Your Tokenizer?" (2021); a word is a pretoken
-    entropy efficiency       Shannon's entropy of p over log2 V
     Rényi efficiency         -log2(sum p**2.5) / 1.5 over log2 V: Zouhar et al., "Tokenization and the Noiseless
                              Channel" (2023)
     vocabulary utilisation   the share of ids that occur
-    Gini                     of the frequencies of all ids: 0 if all are equal, 1 if one has all (Gini 1912)
 
     >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), np.array([1, 1, 0]), np.array([0, 1, 3]), 12, 12)
     >>> found = measure(encoded, range(2))
-    >>> found["tokens"], round(found["bytes per token"], 3), found["fertility"], round(found["Gini"], 3)
-    (7, 1.714, 1.4, 0.214)
+    >>> found["tokens"], round(found["bytes per token"], 3), found["fertility"]
+    (7, 1.714, 1.4)
     """
-    frequencies = np.sort(encoded.frequencies(max(ids) + 1)[list(ids)])
-    n, v = encoded.n_tokens, len(ids)
-    p = frequencies[frequencies > 0] / n
-    bits = np.log2(max(v, 2))
+    n, p = encoded.n_tokens, encoded.frequencies(max(ids) + 1)[list(ids)] / encoded.n_tokens
     return {
         "tokens": n,
         "bytes per token": encoded.n_bytes / n,
         "characters per token": encoded.n_characters / n,
         "fertility": n / int(encoded.counts.sum()),
-        "entropy efficiency": float(-np.dot(p, np.log2(p)) / bits),
-        "Rényi efficiency": float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER) / bits),
-        "vocabulary utilisation": len(p) / v,
-        "Gini": float(2 * np.dot(np.arange(1, v + 1), frequencies) / (v * n) - (v + 1) / v),
+        "Rényi efficiency": float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER) / np.log2(max(len(ids), 2))),
+        "vocabulary utilisation": np.count_nonzero(p) / len(ids),
     }
 
 
@@ -9184,23 +9144,19 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, str]:
     model = tokenizer.model
     texts, left = decoded_tokens(model.vocab, model.decoder)[0], {*model.ordinary}
     for before, behind in itertools.product(_BEFORE, _BEHIND):
-        left -= _ids_seen(tokenizer, {id: before + texts[id] + behind for id in left})
-    proved = set()
-    if left and model.kind != "wordpiece":
+        left -= {id for id in left if _becomes(tokenizer, before + texts[id] + behind, id)}
+    alone, proved = _word_encoder(tokenizer), set()
+    if model.kind != "wordpiece":
         names = {id: model.vocab[id] for id in left if model.vocab[id].decode("latin-1") not in BYTE_TOKENS}
-        proved = names.keys() - _ids_seen(_word_encoder(tokenizer), names)
+        proved = {id for id, name in names.items() if not _becomes(alone, name, id)}
     return {id: "proved" if id in proved else "not found" for id in sorted(left)}
 
 
-def _ids_seen(tokenizer: Tokenizer, texts: Mapping[int, bytes]) -> set[int]:
-    """List the ids that are among the tokens of their texts; a text that cannot be encoded has none."""
-    try:
-        encoded = tokenizer.encode_batch(texts.values(), "none", threads=1)
-    except InputError:  # a byte is not in the vocabulary
-        items, middle = list(texts.items()), len(texts) // 2
-        halves = (items[:middle], items[middle:]) if middle else ()
-        return set().union(*(_ids_seen(tokenizer, dict(half)) for half in halves))
-    return {id for id, ids in zip(texts, encoded, strict=True) if id in ids}
+def _becomes(tokenizer: Tokenizer, text: bytes, id: int) -> bool:
+    """Tell whether a token is among those of a text; a text that cannot be encoded has none."""
+    with contextlib.suppress(InputError):  # a byte is not in the vocabulary
+        return id in tokenizer.encode(text, "none")
+    return False
 
 
 class Glitch(NamedTuple):
@@ -9211,22 +9167,18 @@ class Glitch(NamedTuple):
 
     id: int
     made: int  # how many pairs became this token when it was merged
-    used: int  # how often it is in the corpus; without one, in the text it was trained on
+    used: int  # how often it is in the corpus
     taken: list[tuple[bytes, int]]  # what later merges made of it, and of how many, the largest first
 
 
-def find_glitches(learned: Learned, ids: Mapping[bytes, int], frequencies: np.ndarray | None = None) -> list[Glitch]:
-    """List tokens that were made RARE times as often as they are used, or more: those made most often first.
+def find_glitches(learned: Learned, ids: Mapping[bytes, int], frequencies: np.ndarray) -> list[Glitch]:
+    """List tokens that were made RARE times as often as a corpus uses them, or more: those made most often first.
 
-    frequencies  of the ids in a corpus. Without, those in the training text: what a merge takes away from the tokens of
-                 the text is how often it was done, and it takes as many from both of its symbols
+    frequencies  of the ids in the corpus
     """
     made, tokens, a = -np.diff(learned.n_tokens), learned.tokens, len(learned.alphabet)
-    used = np.append(np.zeros(a, np.int64), made)
-    np.subtract.at(used, learned.pairs.ravel(), np.repeat(made, 2))
     numbers = np.array([ids.get(token, -1) for token in tokens], np.int64)
-    if frequencies is not None:
-        used = frequencies[numbers]
+    used = frequencies[numbers]
     is_rare = (numbers[a:] >= 0) & (used[a:] * RARE <= made)
     taken: dict[int, Counter[bytes]] = {a + k: Counter() for k in np.flatnonzero(is_rare).tolist()}
     for k, pair in enumerate(learned.pairs.tolist()):
@@ -9242,13 +9194,11 @@ class Inspection(Report):
 
     title: str
     tokens: dict[int, bytes]  # id -> decoded bytes, without special tokens
-    lengths: dict[int, int]  # number of bytes -> tokens of so many
-    kinds: dict[str, int]
-    scripts: dict[str, int]
+    counts: dict[str, Counter]  # how many tokens are of a kind, of a script, of so many bytes
     unreachable: dict[int, str]  # see `unreachable_tokens`
     measures: dict[str, float]  # see `measure`; without a corpus, there are none
     frequencies: np.ndarray | None  # int64    of each id in the corpus
-    glitches: list[Glitch] | None
+    glitches: list[Glitch] | None  # with a corpus and what training learnt
 
     @property
     def ranked(self) -> tuple[list[int], np.ndarray]:
@@ -9257,44 +9207,43 @@ class Inspection(Report):
         return ids, self.frequencies[ids]
 
     def tables(self) -> list[Table]:
-        shown = {id: visible(token) for id, token in self.tokens.items()}
+        def list_some(title: str, header: Sequence[str], rows: Iterable[tuple]) -> None:
+            some = itertools.islice(rows, ROWS)
+            found.append(Table(title, header, [(str(id), visible(self.tokens[id]), *row) for id, *row in some]))
 
-        def list_some(title: str, name: str, values: Mapping[int, str | int]) -> Table:
-            rows = [(str(id), shown[id], value) for id, value in itertools.islice(values.items(), ROWS)]
-            return Table(title, ("id", "token", name), rows)
-
-        found = []
-        for name, counts in (("kind", self.kinds), ("script", self.scripts), ("bytes", self.lengths)):
-            rows = [(str(key), n, round(100 * n / len(shown), 2)) for key, n in counts.items()]
+        found, n = [], len(self.tokens)
+        for name, counts in self.counts.items():
+            rows = [(str(key), count, round(100 * count / n, 2)) for key, count in counts.most_common()]
             found.append(Table(f"Tokens by {name}", (name, "tokens", "%"), rows))
-        sizes = sorted(((len(token), id) for id, token in self.tokens.items()), key=lambda pair: -pair[0])
-        found.append(list_some("Longest tokens", "bytes", {id: size for size, id in sizes}))
+        longest = sorted(((id, len(token)) for id, token in self.tokens.items()), key=lambda pair: -pair[1])
+        list_some("Longest tokens", ("id", "token", "bytes"), longest)
         proved = sum(why == "proved" for why in self.unreachable.values())
         title = f"Tokens that no text can reach: {proved:,} proved, {len(self.unreachable) - proved:,} not found"
-        found.append(list_some(title, "why", self.unreachable))
-        if self.frequencies is not None:
-            ranked, counts = self.ranked
-            rows = [(k + 1, shown[ranked[k]], int(counts[k])) for k in _powers(len(ranked))]
-            title = f"Frequencies: {np.count_nonzero(counts == 0):,} tokens never occur"
-            found.append(Table(title, ("rank", "token", "count"), rows))
-            found.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
-        title, header = f"Glitch tokens: beside this model is no {LEARNED_FILE}, which `train` writes", ()
-        if self.glitches is not None:
-            title, header = (
-                f"Candidates for glitch tokens: {len(self.glitches):,}",
-                ("id", "token", "made", "used", "now in"),
-            )
-        rows = []
-        for id, made, used, taken in (self.glitches or [])[:ROWS]:
-            shares = ", ".join(f"{visible(token)} {100 * n // made} %" for token, n in taken[:3])
-            rows.append((str(id), shown[id], made, used, shares))
-        return [*found, Table(title, header, rows)]
+        list_some(title, ("id", "token", "why"), self.unreachable.items())
+        if self.frequencies is None:
+            return found
+        ranked, counts = self.ranked
+        rows = ((ranked[k], int(counts[k]), k + 1) for k in _powers(n))
+        title = f"Frequencies: {np.count_nonzero(counts == 0):,} tokens never occur"
+        list_some(title, ("id", "token", "count", "rank"), rows)
+        found.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
+        if self.glitches is None:
+            title = f"Glitch tokens: beside this model is no {LEARNED_FILE}, which `train` writes"
+            return [*found, Table(title, (), ())]
+
+        def list_shares(taken: list[tuple[bytes, int]], made: int) -> str:
+            return ", ".join(f"{visible(token)} {100 * n // made} %" for token, n in taken[:3])
+
+        rows = ((id, made, used, list_shares(taken, made)) for id, made, used, taken in self.glitches)
+        title = f"Candidates for glitch tokens: {len(self.glitches):,}"
+        list_some(title, ("id", "token", "made", "used", "now in"), rows)
+        return found
 
     def draw(self, figure) -> None:
         axes = figure.subplots()
         if self.frequencies is None:
-            axes.bar([*self.lengths], [*self.lengths.values()])
-            axes.set(xlabel="bytes of a token", ylabel="tokens", xlim=(0, min(max(self.lengths), 25) + 0.5))
+            axes.bar(*zip(*self.counts["bytes"].items(), strict=True))
+            axes.set(xlabel="bytes of a token", ylabel="tokens", xlim=(0, 25.5))
             return
         ranked, counts = self.ranked
         axes.loglog(np.arange(1, len(ranked) + 1), counts)
@@ -9303,8 +9252,7 @@ class Inspection(Report):
             axes.annotate(note, (k + 1, counts[k]), (4, 4), textcoords="offset points", fontsize=8)
         axes.set(xlabel="rank", ylabel="occurrences")
         axes.set_ylim(bottom=0.7)
-        _write_ticks(axes.xaxis)
-        _write_ticks(axes.yaxis)
+        _write_ticks(axes.xaxis, axes.yaxis)
 
 
 def _powers(n: int) -> list[int]:
@@ -9331,14 +9279,14 @@ def inspect_model(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("low lower low")
     ...     inspection = inspect_model(tokenizer, folder)
-    >>> inspection.measures["tokens"], inspection.kinds["letters"], inspection.unreachable
+    >>> inspection.measures["tokens"], inspection.counts["kind"]["letters"], inspection.unreachable
     (5, 57, {})
     """
     model = tokenizer.model
     decoded, ids = decoded_tokens(model.vocab, model.decoder)[1], model.ordinary
     tokens = {id: decoded[id] for id in ids if decoded[id]}
     require(tokens, "the model has no token but special ones: there is nothing to inspect")
-    kinds, scripts = (Counter(names) for names in zip(*map(_classify, tokens.values()), strict=True))
+    classes = zip(*((*_classify(token), len(token)) for token in tokens.values()), strict=True)
     with stage("search"):
         unreachable = unreachable_tokens(tokenizer)
     frequencies, measures = None, {}
@@ -9348,13 +9296,11 @@ def inspect_model(
     return Inspection(
         f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, {model.kind}",
         tokens,
-        dict(sorted(Counter(map(len, tokens.values())).items())),
-        dict(kinds.most_common()),
-        dict(scripts.most_common()),
+        dict(zip(("kind", "script", "bytes"), map(Counter, classes), strict=True)),
         unreachable,
         measures,
         frequencies,
-        find_glitches(learned, model.ids, frequencies) if learned else None,
+        find_glitches(learned, model.ids, frequencies) if learned and measures else None,
     )
 
 
@@ -9381,7 +9327,7 @@ class Curve(Report):
             rates, saved = self.n_bytes[name] / self.n_tokens[name], 100 * self.saved_by_next(name)
             every = list(itertools.zip_longest(*(a.tolist() for a in (sizes, self.n_tokens[name], rates, saved))))
             first, last = every[0][0], every[-1][0]
-            rows = [every[size - first] for size in sorted({first, last, 512, *_SIZES}) if first <= size <= last]
+            rows = [every[size - first] for size in sorted({first, last, *_SIZES}) if first <= size <= last]
             found.append(Table(name, ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save"), rows))
         return found
 
@@ -9394,12 +9340,10 @@ class Curve(Report):
         left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
         right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
         left.legend()
-        _write_ticks(left.xaxis, *_SIZES)
-        _write_ticks(right.xaxis, *_SIZES)
-        _write_ticks(right.yaxis, *(n * 10.0**k for k in range(-4, 2) for n in (1, 2, 5)))
+        _write_ticks(left.xaxis, right.xaxis, right.yaxis, marks=(1, 2, 5))
 
 
-_SIZES = (256, *(1000 << k for k in range(15)))  # of vocabularies, that tables and axes show
+_SIZES = (512, *(1000 << k for k in range(15)))  # of vocabularies, that tables show
 
 
 def curve(models: Mapping[str, tuple[Learned, int]]) -> Curve:
@@ -9562,7 +9506,7 @@ class View(Report):
     def html_body(self) -> str:
         parts = []
         for k, (id, shown) in enumerate(self.tables()[0].rows):
-            part = f'<b style="background:{GROUNDS[k % 6][0]}">{html.escape(shown)}<i>{id}</i></b>'
+            part = f'<mark style="background:{GROUNDS[k % 6][0]}">{html.escape(shown)}</mark><sub>{id}</sub>'
             parts.append(part + "<br>" * self.tokens[k].endswith(b"\n"))
         return f'<p class="tokens">{"<wbr>".join(parts)}</p>'
 
@@ -9595,7 +9539,7 @@ class Job(NamedTuple):
     texts: Sequence[str] = ()  # the same
 
 
-def _train_here(job: Job) -> Iterable[bytes]:
+def _train_bpe_numba(job: Job) -> Iterable[bytes]:
     source = job.source
     words = count(source).words
     return itertools.islice(learn(words, job.size, tie_break="ids").tokens, 256, None)
@@ -9641,7 +9585,7 @@ def _train_sentencepiece(job: Job) -> Iterable[bytes]:
     return (piece.replace("▁", " ").encode() for piece in pieces if len(piece) > 1)
 
 
-def _encode_here(job: Job) -> Callable:
+def _encode_bpe_numba(job: Job) -> Callable:
     job.tokenizer.compile_kernels()
     return lambda: [job.tokenizer.encode_texts(job.documents, "none")[0]]
 
@@ -9661,22 +9605,12 @@ def _encode_gigatoken(job: Job) -> Callable:
     return functools.partial(encoder.encode_batch, job.documents, parallel=False)
 
 
-_PEERS = {
-    "train": {  # returns the merged tokens in their order, which are listed when the time has been taken
-        "bpe_numba": _train_here,
-        "gigatoken": _train_gigatoken,
-        "tokenizers": _train_tokenizers,
-        "rustbpe": _train_rustbpe,
-        "bpeasy": _train_bpeasy,
-        "sentencepiece": _train_sentencepiece,
-    },
-    "encode": {  # returns what is then timed: a function that returns the ids of each document
-        "bpe_numba": _encode_here,
-        "gigatoken": _encode_gigatoken,
-        "tokenizers": _encode_tokenizers,
-        "tiktoken": _encode_tiktoken,
-    },
-}
+# The functions of each tool, whose names end in its name. Trainers return the merged tokens in their order, which are
+# listed when the time has been taken; encoders what is then timed: a function that returns the ids of each document.
+_TRAIN = _train_bpe_numba, _train_gigatoken, _train_tokenizers, _train_rustbpe, _train_bpeasy, _train_sentencepiece
+_ENCODE = _encode_bpe_numba, _encode_gigatoken, _encode_tokenizers, _encode_tiktoken
+_PEERS = {"train": _TRAIN, "encode": _ENCODE}
+_TOOLS = {work: work.__name__.split("_", 2)[2] for work in (*_TRAIN, *_ENCODE)}
 ENCODED_BYTES = 20_000_000  # of the corpus, that are encoded: some peers make 3 MB/s
 
 
@@ -9690,7 +9624,7 @@ class Run(NamedTuple):
     verdict: str = ""  # "same" as bpe_numba, or how it differs, or what went wrong
 
 
-def _run_here(work: Callable, tool: str, job: Job) -> Run:
+def _run_here(work: Callable, job: Job) -> Run:
     """Do a job in this process, which is not needed for anything else, and take the time."""
     multiprocessing.set_start_method(None, force=True)  # of workers: "spawn" is inherited, and takes seconds
     for descriptor in (1, 2):  # some peers write what nobody has asked for
@@ -9702,7 +9636,8 @@ def _run_here(work: Callable, tool: str, job: Job) -> Run:
     job = job._replace(documents=documents, texts=[text.decode("utf-8", "replace") for text in documents])
     compile_counting(job.source.pattern)
     learn(Words.from_counts({b"aa": 1}), 257)
-    work, seconds = work(job) if job.tokenizer else functools.partial(work, job), []
+    tool, seconds = _TOOLS[work], []
+    work = work(job) if job.tokenizer else functools.partial(work, job)
     for _ in range(2 if job.tokenizer else 1):
         start = time.perf_counter()
         result = work()
@@ -9711,14 +9646,14 @@ def _run_here(work: Callable, tool: str, job: Job) -> Run:
     return Run(tool, seconds, sum(map(len, documents)), result)
 
 
-def _run_apart(*task: object) -> Run:
+def _run_apart(work: Callable, job: Job) -> Run:
     """Do a job in a new process, and tell what went wrong, if something did."""
     apart = multiprocessing.get_context("spawn")
     try:
         with ProcessPoolExecutor(1, apart, signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
-            return pool.submit(_run_here, *task).result()
+            return pool.submit(_run_here, work, job).result()
     except Exception as error:
-        return Run(task[1], [], 0, [], " ".join(str(error).split())[:60] or type(error).__name__)
+        return Run(_TOOLS[work], [], 0, [], " ".join(str(error).split())[:60] or type(error).__name__)
 
 
 def _judge(run: Run, ours: Run) -> str:
@@ -9789,7 +9724,7 @@ def bench(
     loaded. All encode the first 20 MB with the tokenizer that was trained here, whose ids theirs must equal: with a
     fresh one, and again. Raises InputError for a tool that is not known.
     """
-    known = dict.fromkeys(itertools.chain.from_iterable(_PEERS.values()))
+    known = dict.fromkeys(_TOOLS.values())
     require(not (unknown := set(tools) - known.keys()), f"no peer is named {unknown}; there are {', '.join(known)}")
     options = {"pattern": pattern, "text_field": text_field, "tie_break": "ids"}
     training = train(inputs, vocab_size, special_tokens, **options)
@@ -9797,9 +9732,9 @@ def bench(
     job = Job(Source(training.files, Pattern(pattern), special_tokens, text_field), vocab_size - len(special_tokens))
     peers = filter(importlib.util.find_spec, {*(tools or known)} - {"bpe_numba"})
     versions, runs = {tool: importlib.metadata.version(tool) for tool in peers} | {"bpe_numba": __version__}, {}
-    for (name, peers), tokenizer in zip(_PEERS.items(), (None, training.tokenizer), strict=True):
+    for (name, works), tokenizer in zip(_PEERS.items(), (None, training.tokenizer), strict=True):
         job = job._replace(tokenizer=tokenizer)
-        runs[name] = [_run_apart(work, tool, job) for tool, work in peers.items() if tool in versions]
+        runs[name] = [_run_apart(work, job) for work in works if _TOOLS[work] in versions]
         ours = runs[name][0]
         require(ours.seconds, f"bpe_numba could not {name}: {ours.verdict}")
         runs[name] = [run._replace(verdict=_judge(run, ours)) for run in runs[name]]
