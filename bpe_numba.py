@@ -8842,7 +8842,7 @@ def _format_html(table: Table) -> str:
     return "\n".join([f"<h2>{html.escape(table.title)}</h2>", "<div><table>", *rows, "</table></div>"])
 
 
-_STYLES = "seaborn-v0_8-whitegrid", "tableau-colorblind10"
+_STYLES = "seaborn-v0_8-whitegrid", "seaborn-v0_8-colorblind"
 _STYLE = {"font.size": 9, "text.parse_math": False, "svg.hashsalt": "bpe_numba"}  # tokens hold dollar signs
 # Those that have the letters of most languages, and what systems have for Chinese, Japanese and Korean.
 _FONTS = r"DejaVu Sans|.*CJK.*|WenQuanYi.*|Droid Sans Fallback|PingFang.*|Hiragino Sans.*|Microsoft YaHei|Malgun Gothic"
@@ -8857,6 +8857,7 @@ td { padding: .15em .7em; border-bottom: 1px solid #8884 }
 td + td { text-align: right }  tr:first-child { font-weight: bold }
 .tokens { line-height: 2.2; overflow-wrap: anywhere }
 mark { color: black; font-family: ui-monospace, monospace; padding: .2em 1px }
+sub { color: #888; margin-right: .6em }
 </style>
 <h1>TITLE</h1>
 """
@@ -9123,8 +9124,12 @@ def _classify(token: bytes) -> tuple[str, str]:
 
 
 # What may stand before and behind a token, so that some text becomes it: also parts of characters.
-_BEFORE = (b"", b"a", b"Q", b"1", b".", b" ", b"\n", "é".encode(), "中".encode(), b"\xe8", b"\xec")
-_BEHIND = (b"", b"a", b"Q", b"1", b".", b" ", "中".encode(), b"\x80", b"\xa0", b"\x80\x80", b"\xa0\xa0", b"\xb0\xb0")
+_BEFORE = [b"", *map(str.encode, "aQ1. \né中"), *(bytes([byte]) for byte in b"\xc2\xc3\xe8\xec")]
+_BEHIND = [
+    b"",
+    *map(str.encode, "aQ1. 中"),
+    *(bytes([byte]) * n for byte in b"\x80\x83\x85\xa0\xaa\xb0\xb6" for n in (1, 2)),
+]
 
 
 def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, str]:
@@ -9174,12 +9179,13 @@ class Glitch(NamedTuple):
 def find_glitches(learned: Learned, ids: Mapping[bytes, int], frequencies: np.ndarray) -> list[Glitch]:
     """List tokens that were made RARE times as often as a corpus uses them, or more: those made most often first.
 
-    frequencies  of the ids in the corpus
+    frequencies  of the ids in the corpus. If that is not what was trained on, what was made counts by its share
     """
     made, tokens, a = -np.diff(learned.n_tokens), learned.tokens, len(learned.alphabet)
     numbers = np.array([ids.get(token, -1) for token in tokens], np.int64)
     used = frequencies[numbers]
-    is_rare = (numbers[a:] >= 0) & (used[a:] * RARE <= made)
+    expected = made * (frequencies.sum() / learned.n_tokens[-1])  # for the size of the corpus
+    is_rare = (numbers[a:] >= 0) & (np.maximum(used[a:], 1) * RARE <= expected)
     taken: dict[int, Counter[bytes]] = {a + k: Counter() for k in np.flatnonzero(is_rare).tolist()}
     for k, pair in enumerate(learned.pairs.tolist()):
         for symbol in taken.keys() & pair:
@@ -9213,7 +9219,8 @@ class Inspection(Report):
 
         found, n = [], len(self.tokens)
         for name, counts in self.counts.items():
-            rows = [(str(key), count, round(100 * count / n, 2)) for key, count in counts.most_common()]
+            ranked = sorted(counts.items()) if name == "bytes" else counts.most_common()
+            rows = [(str(key), count, round(100 * count / n, 2)) for key, count in ranked]
             found.append(Table(f"Tokens by {name}", (name, "tokens", "%"), rows))
         longest = sorted(((id, len(token)) for id, token in self.tokens.items()), key=lambda pair: -pair[1])
         list_some("Longest tokens", ("id", "token", "bytes"), longest)
@@ -9341,6 +9348,7 @@ class Curve(Report):
         right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
         left.legend()
         _write_ticks(left.xaxis, right.xaxis, right.yaxis, marks=(1, 2, 5))
+        right.yaxis.set_major_formatter("{x:g}")
 
 
 _SIZES = (512, *(1000 << k for k in range(15)))  # of vocabularies, that tables show
