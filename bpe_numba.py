@@ -8842,7 +8842,6 @@ def _format_html(table: Table) -> str:
     return "\n".join([f"<h2>{html.escape(table.title)}</h2>", "<div><table>", *rows, "</table></div>"])
 
 
-_STYLES = "seaborn-v0_8-whitegrid", "seaborn-v0_8-colorblind"
 _STYLE = {"font.size": 9, "text.parse_math": False, "svg.hashsalt": "bpe_numba"}  # tokens hold dollar signs
 # Those that have the letters of most languages, and what systems have for Chinese, Japanese and Korean.
 _FONTS = r"DejaVu Sans|.*CJK.*|WenQuanYi.*|Droid Sans Fallback|PingFang.*|Hiragino Sans.*|Microsoft YaHei|Malgun Gothic"
@@ -8918,7 +8917,7 @@ class Report:
         fonts = sorted((name for name in names if re.fullmatch(_FONTS, name)), key=lambda name: name != "DejaVu Sans")
         out = io.BytesIO()
         with (
-            styles.context([*_STYLES, _STYLE | {"font.family": fonts}]),
+            styles.context(["seaborn-v0_8-whitegrid", _STYLE | {"font.family": fonts}]),
             warnings.catch_warnings(record=True) as missing,  # one for each character that no font has
         ):
             figure = figures.Figure(figsize=(7, 3), layout="constrained")  # inches: two columns of a paper
@@ -9641,7 +9640,9 @@ def _run_here(work: Callable, job: Job) -> Run:
     documents = list(filter(None, _text_parts(job.source, job.source.special_tokens)))
     if job.tokenizer:
         documents = documents[: 1 + int(np.searchsorted(np.cumsum(list(map(len, documents))), ENCODED_BYTES))]
-    job = job._replace(documents=documents, texts=[text.decode("utf-8", "replace") for text in documents])
+    texts = [text.decode("utf-8", "replace") for text in documents]  # some peers take no other
+    documents = [text.encode() for text in texts]
+    job = job._replace(documents=documents, texts=texts)
     compile_counting(job.source.pattern)
     learn(Words.from_counts({b"aa": 1}), 257)
     tool, seconds = _TOOLS[work], []
