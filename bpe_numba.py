@@ -9148,19 +9148,23 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, str]:
     model = tokenizer.model
     texts, left = decoded_tokens(model.vocab, model.decoder)[0], {*model.ordinary}
     for before, behind in itertools.product(_BEFORE, _BEHIND):
-        left -= {id for id in left if _becomes(tokenizer, before + texts[id] + behind, id)}
-    alone, proved = _word_encoder(tokenizer), set()
-    if model.kind != "wordpiece":
+        left -= _ids_seen(tokenizer, {id: before + texts[id] + behind for id in left})
+    proved = set()
+    if left and model.kind != "wordpiece":
         names = {id: model.vocab[id] for id in left if model.vocab[id].decode("latin-1") not in BYTE_TOKENS}
-        proved = {id for id, name in names.items() if not _becomes(alone, name, id)}
+        proved = names.keys() - _ids_seen(_word_encoder(tokenizer), names)
     return {id: "proved" if id in proved else "not found" for id in sorted(left)}
 
 
-def _becomes(tokenizer: Tokenizer, text: bytes, id: int) -> bool:
-    """Tell whether a token is among those of a text; a text that cannot be encoded has none."""
-    with contextlib.suppress(InputError):  # a byte is not in the vocabulary
-        return id in tokenizer.encode(text, "none")
-    return False
+def _ids_seen(tokenizer: Tokenizer, texts: Mapping[int, bytes]) -> set[int]:
+    """List the ids that are among the tokens of their texts; a text that cannot be encoded has none."""
+    try:
+        encoded = tokenizer.encode_batch(texts.values(), "none", threads=1)
+    except InputError:  # a byte is not in the vocabulary
+        items, middle = list(texts.items()), len(texts) // 2
+        halves = (items[:middle], items[middle:]) if middle else ()
+        return set().union(*(_ids_seen(tokenizer, dict(half)) for half in halves))
+    return {id for id, ids in zip(texts, encoded, strict=True) if id in ids}
 
 
 class Glitch(NamedTuple):
@@ -9817,8 +9821,10 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
 def _decode_command(model: str, tokens: str, **options) -> None:
     """Turn token ids into text."""
     tokenizer = call_with(_load_model, model, **options)
-    with stage("decode"):
+    with stage("decode") as spent:
         call_with(decode_file, tokenizer, tokens, **options)
+        if os.path.isfile(options["out"]):
+            spent.n_bytes = os.path.getsize(options["out"])
 
 
 def _convert_command(model: str, *, to: str, out: str, **options) -> None:
@@ -9877,7 +9883,7 @@ def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **opt
     models  files or folders, of any format
     corpus  files, a folder or a glob; not given: the sources of Python's standard library
     """
-    tokenizers, options["engine"] = _name_all(models, Tokenizer.load), call_with(Engine, **options)
+    tokenizers, options["engine"] = _name_all(models, _load_model), call_with(Engine, **options)
     corpora = _name_all(corpus, str) or {"standard library": standard_library()}
     call_with(_show, call_with(compare, tokenizers, corpora, **options), **options)
 
