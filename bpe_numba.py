@@ -127,6 +127,9 @@ u8, u32, u64, i64 = np.uint8, np.uint32, np.uint64, np.int64
 ALL_ONES = u64(2**64 - 1)
 Function = TypeVar("Function", bound=Callable)
 PADDING = 16  # bytes behind a text that kernels may read, though not use
+COMPILES = not numba.config.DISABLE_JIT  # else kernels are plain Python, to be debugged, or profiled line by line
+if not COMPILES:
+    np.seterr(over="ignore")  # hashes, which count modulo 2**64
 
 
 def _compiler(**options: bool) -> Callable:
@@ -141,6 +144,8 @@ def _compiler(**options: bool) -> Callable:
     options["no_cfunc_wrapper"] = True
 
     def compile_lazily(function: Callable) -> Callable:
+        if not COMPILES:
+            return function
         try:
             compiled = numba.njit(cache=True, nogil=True, **options)(function)
         except RuntimeError:  # no place for a cache
@@ -175,6 +180,9 @@ def struct(fields: type) -> type:
     by position, and does not read their fields.
     """
 
+    if not COMPILES:
+        return dataclasses.dataclass(eq=False)(fields)
+
     @kernel
     def new(*values):
         return proxy(*values)
@@ -193,7 +201,12 @@ def struct(fields: type) -> type:
     return proxy
 
 
-@intrinsic
+def _intrinsic(plain: Callable) -> Callable:
+    """Make a decorator of what emits instructions; where nothing is compiled, `plain` does the same."""
+    return intrinsic if COMPILES else lambda function: plain
+
+
+@_intrinsic(lambda array, index: None)
 def prefetch(typing_context, array, index):
     """Ask for array[index] to be in the cache soon. The index must be inside the array, which is taken as flat."""
 
@@ -209,7 +222,7 @@ def prefetch(typing_context, array, index):
     return numba.void(array, numba.intp), emit
 
 
-@intrinsic
+@_intrinsic(lambda array, index: array.reshape(-1)[index : index + 8].view(u64)[0])
 def load_u64(typing_context, array, index):
     """Load the 8 bytes at array[index :] as a little-endian uint64. They must be inside the array, of uint8."""
 
@@ -222,7 +235,7 @@ def load_u64(typing_context, array, index):
     return numba.uint64(array, numba.intp), emit
 
 
-@intrinsic
+@_intrinsic(lambda array, index, word: array[index : index + 8].view(u64).fill(word))
 def store_u64(typing_context, array, index, word):
     """Write a uint64 as 8 bytes to array[index :], little-endian. They must be inside the array, of uint8."""
 
@@ -247,7 +260,7 @@ def _reserve(array, n):
 
 
 _madvise = numba.types.ExternalFunction("madvise", numba.intc(numba.uintp, numba.uintp, numba.intc))
-HUGE_PAGES = 14 if sys.platform == "linux" else 0  # MADV_HUGEPAGE
+HUGE_PAGES = 14 if COMPILES and sys.platform == "linux" else 0  # MADV_HUGEPAGE
 
 
 @kernel
@@ -426,28 +439,45 @@ def peak_memory() -> int | None:
     return peak * (1 if sys.platform == "darwin" else 1024)
 
 
+@dataclasses.dataclass
+class Timing:
+    """What a stage took."""
+
+    seconds: float = 0.0
+    n_bytes: int = 0  # of text, where the stage says so
+    memory: int | None = None  # see `peak_memory`, until its end
+
+
+TIMINGS: dict[str, Timing] = {}  # of the stages of this process, in their order
+
+
 @contextlib.contextmanager
-def stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
-    """Add the time that a block takes to seconds[name].
+def stage(name: str, timings: dict[str, Timing] | None = None) -> Iterator[Timing]:
+    """Add what a block takes to TIMINGS[name], and to timings[name]; it may tell how many bytes it has read.
 
     Under `scalene run --off` with BPE_NUMBA_PROFILE=name, Scalene records this stage and no other.
 
-    >>> seconds = {}
-    >>> with stage("sleep", seconds):
+    >>> timings = {}
+    >>> with stage("sleep", timings) as spent:
     ...     time.sleep(0.01)
-    >>> seconds["sleep"] > 0.009
-    True
+    ...     spent.n_bytes = 5
+    >>> timings["sleep"].seconds > 0.009, timings["sleep"].n_bytes
+    (True, 5)
     """
     profiled = os.environ.get(PROFILE_VARIABLE) == name
     profiler = import_optional("scalene.scalene_profiler") if profiled else None
     if profiler:
         profiler.start()
-        time.sleep(0.3)  # Scalene attributes its start-up, some 0.2 s, to the line that comes next: to this one
-    start = time.perf_counter()
+        time.sleep(0.3)  # Scalene's start-up, some 0.2 s, goes to the next line: profile.sh drops this function
+    start, spent = time.perf_counter(), Timing()
     try:
-        yield
+        yield spent
     finally:
-        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        for known in (TIMINGS, {} if timings is None else timings):
+            total = known.setdefault(name, Timing())
+            total.seconds, total.n_bytes = total.seconds + seconds, total.n_bytes + spent.n_bytes
+            total.memory = peak_memory()
         if profiler:
             profiler.stop()
 
@@ -5287,7 +5317,7 @@ def _merge_long(n, fewest, tables, alpha, state, ids, at):
     end, left_out = len(heap), NO_MERGE  # what is left out is heap[end :], and the last of it
     merges, bloom = tables.merges, tables.bloom
     for k in range(n):
-        before[k], after[k] = k - 1, k + 1
+        before[k], after[k] = max(k - 1, 0), k + 1
     for k in range(n - 1):
         entries[k] = _find_merge(u64(ids[at + k]), u64(ids[at + k + 1]), merges, bloom)
         if entries[k] != NO_MERGE:
@@ -5538,7 +5568,8 @@ def _kernel_of_kind(name: str, otherwise: Callable | None = None) -> Callable:
     """
 
     def call(*arguments):
-        raise NotImplementedError("kernels call it")
+        kind = next(kind for kind in KINDS.values() if kind.tables_type is type(arguments[3]))
+        return (getattr(kind, name) or otherwise)(*arguments)
 
     @overload(call)
     def choose(*arguments):
@@ -7884,9 +7915,11 @@ class _Thread:
         self.stops, self.id_stops = np.zeros((2, 1), np.int64)
         self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # a page of it is memory when it is written to
         arguments = self.workspace, b"", self.stops, self.ids, self.id_stops
+        self.encode_texts = _encode_texts
         _encode_texts(*arguments)
         # Without the look-up of the types, a text of a dozen bytes takes 0.5 µs less. They are always the same.
-        self.encode_texts = _encode_texts.overloads[tuple(map(numba.typeof, arguments))].entry_point
+        if COMPILES:
+            self.encode_texts = _encode_texts.overloads[tuple(map(numba.typeof, arguments))].entry_point
 
     def room(self, n_bytes: int) -> np.ndarray:
         """Return an array for the ids of so many bytes."""
@@ -8841,7 +8874,7 @@ class Training(NamedTuple):
     tokenizer: Tokenizer
     counted: CorpusCounts
     learned: Learned
-    seconds: dict[str, float]  # by stage
+    timings: dict[str, Timing]  # by stage
     files: Sequence[Path | Texts]  # what was read
     vocab_size: int  # as it was asked for
 
@@ -8859,7 +8892,7 @@ class Training(NamedTuple):
             rows.append(("", f"never in the text: {', '.join(sorted(unseen))}"))
         rows += [
             ("longest", self._longest_tokens(WIDTH - LABEL_WIDTH)),
-            ("seconds", ", ".join(f"{name} {spent:.2f}" for name, spent in self.seconds.items())),
+            ("seconds", ", ".join(f"{name} {spent.seconds:.2f}" for name, spent in self.timings.items())),
             ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
         ]
         return "\n".join(label(name, text) for name, text in rows)
@@ -8993,23 +9026,24 @@ def train(
     require(inputs is None or texts is None, "name inputs, or give texts, not both")
     require(not isinstance(texts, (str, bytes)), "texts are several, in a list say: this is one")
     files = [Texts(texts)] if texts is not None else standard_library() if inputs is None else find_files(inputs)
-    seconds: dict[str, float] = {}
-    with stage("compile", seconds):
+    timings: dict[str, Timing] = {}
+    with stage("compile", timings):
         source = plan.source(files, text_field)
         if source.pattern.warning:
             warnings.warn(source.pattern.warning, stacklevel=3)
         _warn_of_unnamed(source)
         compile_counting(source.pattern)
         learn(Words.from_counts({b"aa": 1}), 257)
-    with stage("scan", seconds):
+    with stage("scan", timings) as spent:
         counted = count(source, engine)
+        spent.n_bytes = counted.n_bytes
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
-    with stage("learn", seconds):
+    with stage("learn", timings):
         learned = plan.learn(counted.words, progress)
-    with stage("vocabulary", seconds):
+    with stage("vocabulary", timings):
         tokenizer = Tokenizer.from_model(plan.model(learned))
     _warn_if_short(tokenizer.vocab, vocab_size)
-    return Training(tokenizer, counted, learned, seconds, files, vocab_size)
+    return Training(tokenizer, counted, learned, timings, files, vocab_size)
 
 
 _LEARNING_RULES = {"tie_break": "bytes", "score": "count", "min_frequency": 1}
@@ -9051,7 +9085,7 @@ def _plan_training(asked: argparse.Namespace) -> _Plan:
         "normalizer": _plan_normalizer(asked.normalizer),
         "unk_token": unk_token,
         "byte_fallback": byte_fallback,
-        "fuse_unk": by_characters and family.kind == "unigram",
+        "fuse_unk": by_characters and family.kind != "wordpiece",
         "subword_prefix": family.subword_prefix,
         "max_word_chars": MAX_ID if model == "longest" else 100,
     }
@@ -9157,6 +9191,16 @@ class Table(NamedTuple):
         return [not any(isinstance(value, str) for value in column) for column in zip(*self.rows, strict=True)]
 
 
+def tabulate_timings(seconds: float) -> Table:
+    """Tabulate what the stages of this process took, of so many seconds in all."""
+    stages = TIMINGS | {"other": Timing(seconds - sum(spent.seconds for spent in TIMINGS.values()), 0, peak_memory())}
+    rows = []
+    for name, spent in stages.items():
+        rate, peak = spent.n_bytes / spent.seconds / 1e6 or None, spent.memory and round(spent.memory / 1e6)
+        rows.append((name, round(spent.seconds, 3), rate, round(100 * spent.seconds / seconds, 1), peak))
+    return Table(f"{seconds:.2f} seconds", ("stage", "seconds", "MB/s", "% of time", "peak MB"), rows)
+
+
 NARROWEST_COLUMN = 10  # cells that a narrow terminal leaves to a column of text
 _SEEN = str.maketrans({" ": "␣", "\n": "↵", "\t": "→"})
 
@@ -9223,63 +9267,31 @@ def _format_html(table: Table) -> str:
     return "\n".join([f"<h2>{html.escape(table.title)}</h2>", "<div><table>", *rows, "</table></div>"])
 
 
-# Pictures are drawn in this ink, which in SVG becomes the colour of the text around, and in colours for any ground.
-INK, PAPER = "#24292f", "#e8eaed"
-COLOURS = ("#2f8fd8", "#e07b39", "#2ea37c", "#c35fa6", "#b5952a", "#7d7ad1", "#d2555a", "#7b8794")
-_STYLE = dict.fromkeys(("text.color", "xtick.color", "ytick.color", "axes.labelcolor", "axes.edgecolor"), INK) | {
-    "axes.facecolor": "none",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.3,
-    "font.size": 9,
-    "legend.frameon": False,
-    "text.parse_math": False,  # tokens hold dollar signs
-    "svg.hashsalt": "bpe_numba",
-}
-_SVG_STYLE = f"<style>svg{{color:{INK}}}@media(prefers-color-scheme:dark){{svg{{color:{PAPER}}}}}</style>"
-_PAGE = f"""<!DOCTYPE html>
+_STYLE = {"font.size": 9, "text.parse_math": False, "svg.hashsalt": "bpe_numba"}  # tokens hold dollar signs
+# Those that have the letters of most languages, and what systems have for Chinese, Japanese and Korean.
+_FONTS = r"DejaVu Sans|.*CJK.*|WenQuanYi.*|Droid Sans Fallback|PingFang.*|Hiragino Sans.*|Microsoft YaHei|Malgun Gothic"
+_PAGE = """<!DOCTYPE html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>TITLE</title>
 <style>
-:root {{ color-scheme: light dark }}
-body {{ font: 15px/1.5 system-ui, sans-serif; color: {INK}; max-width: 60em; margin: 2em auto; padding: 0 1em }}
-h1, h2 {{ font-size: 1.1em }}  div {{ overflow-x: auto }}  svg {{ max-width: 100%; height: auto }}
-table {{ border-collapse: collapse; font-size: .9em }}
-td {{ padding: .15em .7em; border-bottom: 1px solid #8884 }}
-td + td {{ text-align: right }}  tr:first-child {{ font-weight: bold }}
-.tokens {{ line-height: 3; overflow-wrap: anywhere }}
-.tokens b {{ font: 15px ui-monospace, monospace; color: {INK}; padding: .2em 1px; position: relative }}
-.tokens b {{ display: inline-block; min-width: 2.3em; line-height: 1.2 }}
-.tokens i {{ font: 9px sans-serif; position: absolute; left: 1px; top: 2.3em; color: #888 }}
-@media (prefers-color-scheme: dark) {{ body {{ color: {PAPER}; background: #16191d }} }}
+:root { color-scheme: light dark }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }
+h1, h2 { font-size: 1.1em }  div { overflow-x: auto }  img { max-width: 100% }
+table { border-collapse: collapse; font-size: .9em }
+td { padding: .15em .7em; border-bottom: 1px solid #8884 }
+td + td { text-align: right }  tr:first-child { font-weight: bold }
+.tokens { line-height: 2.2; overflow-wrap: anywhere }
+mark { color: black; font-family: ui-monospace, monospace; padding: .2em 1px }
+sub { color: #888; margin-right: .6em }
 </style>
 <h1>TITLE</h1>
 """
 
 
-def _choose_fonts(text: str) -> list[str]:
-    """Choose installed fonts that together have the characters of a text; warn of those that none has."""
-    manager = import_optional("matplotlib.font_manager").fontManager
-    open_font = import_optional("matplotlib.ft2font").FT2Font
-    families, missing = [], {ord(char) for char in text if char.isprintable()}
-    for font in sorted(manager.ttflist, key=lambda f: (f.name != "DejaVu Sans", f.style != "normal", f.weight != 400)):
-        if missing and "Last" not in font.name:  # which has a box for every character
-            found = missing & open_font(font.fname).get_charmap().keys()
-            families += [font.name] * bool(found)
-            missing -= found
-    if missing:
-        folder = sys.modules["matplotlib"].get_cachedir()
-        names = "".join(map(chr, sorted(missing)))[:20]
-        warnings.warn(f"no font here has {names!r}: install one, as Noto Sans CJK, and empty {folder}", stacklevel=5)
-    return families
-
-
 class Report:
     """What research returns: a dataclass of plain arrays, which as a string is its tables.
 
-    It prints itself for the terminal at hand, or for `text(width)`. A picture needs matplotlib: on white in .png and
-    .pdf; in .svg and HTML its text is light where the reader's page is dark.
+    It prints itself for the terminal at hand, or for `text(width)`. A picture needs matplotlib, and is on white; a page
+    is light or dark, as its reader has it.
     """
 
     title: str
@@ -9308,10 +9320,11 @@ class Report:
 
     def html_body(self) -> str:
         """Write what stands below the title of the page."""
-        return "\n".join([self.picture("svg").decode(), *map(_format_html, self.tables())])
+        picture = f'<img src="data:image/svg+xml;base64,{base64.b64encode(self.picture("svg")).decode()}">'
+        return "\n".join([picture, *map(_format_html, self.tables())])
 
     def html(self, path: str | os.PathLike) -> None:
-        """Write a page that needs no other file, with picture and tables, light or dark as its reader has it."""
+        """Write a page that needs no other file, with picture and tables."""
         page = _PAGE.replace("TITLE", html.escape(self.title)) + self.html_body() + "\n</html>\n"
         with atomic_write(Path(path)) as file:
             file.write(page.encode("utf-8", "replace"))
@@ -9326,31 +9339,29 @@ class Report:
 
     def picture(self, format: str) -> bytes:
         """Draw the picture in a format: png, svg or pdf."""
-        make_figure = import_optional("matplotlib.figure").Figure
-        cells = (cell for table in self.tables() for row in table.cells for cell in row)
-        families = _choose_fonts("".join(itertools.chain(map(chr, range(32, 127)), "…", cells)))
-        out, options = io.BytesIO(), {"facecolor": "white"}
-        if format == "svg":
-            options = {"facecolor": "none", "metadata": {"Date": None}}
-        style = _STYLE | {"font.family": families, "axes.prop_cycle": import_optional("cycler").cycler(color=COLOURS)}
-        with sys.modules["matplotlib"].rc_context(style), warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # one for each character that is missing
-            figure = make_figure(figsize=(7, 3), layout="constrained")  # inches: two columns of a paper
+        figures, styles = import_optional("matplotlib.figure"), import_optional("matplotlib.style")
+        names = {font.name for font in import_optional("matplotlib.font_manager").fontManager.ttflist}
+        fonts = sorted((name for name in names if re.fullmatch(_FONTS, name)), key=lambda name: name != "DejaVu Sans")
+        out = io.BytesIO()
+        with (
+            styles.context(["seaborn-v0_8-whitegrid", _STYLE | {"font.family": fonts}]),
+            warnings.catch_warnings(record=True) as missing,  # one for each character that no font has
+        ):
+            figure = figures.Figure(figsize=(7, 3), layout="constrained")  # inches: two columns of a paper
             self.draw(figure)
-            figure.savefig(out, format=format, dpi=200, **options)
-        if format != "svg":
-            return out.getvalue()
-        svg = regex.sub(rb"^[\s\S]*?(?=<svg)", b"", out.getvalue()).replace(INK.encode(), b"currentColor")
-        return svg.replace(b"<defs>", _SVG_STYLE.encode() + b"<defs>", 1)
+            figure.savefig(out, format=format, dpi=200, metadata={"Date": None} if format == "svg" else None)
+        if missing:
+            warnings.warn(f"{missing[0].message}: install one, as Noto Sans CJK", stacklevel=3)
+        return out.getvalue()
 
 
-def _write_ticks(axis, *values: float) -> None:
-    """Write the ticks of an axis of numbers as 10, 2k, 3M; of these numbers only, if some are given."""
-    low, high = axis.get_view_interval()
-    if values:
-        axis.set_ticks([value for value in values if low <= value <= high])
-        axis.set_ticks([], minor=True)
-    axis.set_major_formatter(lambda value, _: re.sub(r"\.0+(?!\d)", "", tqdm.format_sizeof(value)))
+def _write_ticks(*logarithmic: object, marks: Sequence[float] = (1,)) -> None:
+    """Write the ticks of axes as 10, 2k, 3M, at these marks of each decade."""
+    ticker = import_optional("matplotlib.ticker")
+    for axis in logarithmic:
+        axis.set_major_locator(ticker.LogLocator(subs=marks))
+        axis.set_major_formatter(ticker.EngFormatter(sep=""))
+        axis.set_minor_locator(ticker.NullLocator())
 
 
 def _draw_bars(axes, names: Sequence[str], values: Sequence[float], k: int = 0, n: int = 1, **options: str):
@@ -9434,11 +9445,12 @@ class EncodedWords(NamedTuple):
         return np.bincount(self.ids, weights, n_ids).astype(np.int64)
 
 
-def _documents(source: Source) -> Iterator[list[bytes]]:
-    """Read texts, each cut at special tokens."""
-    special = re.compile("|".join(map(re.escape, source.special_tokens)).encode() or b"(?!)")  # which matches nowhere
+def _text_parts(source: Source, special_tokens: Sequence[str]) -> Iterator[bytes]:
+    """Read texts, cut at special tokens, of which the longest goes first."""
+    special = re.compile("|".join(map(re.escape, sorted(special_tokens, key=len, reverse=True))).encode())
     for block in source.blocks():
-        yield from map(special.split, source.texts(block))
+        for text in source.texts(block):
+            yield from special.split(text) if special_tokens else [text]
 
 
 def _word_encoder(tokenizer: Tokenizer) -> Tokenizer:
@@ -9466,14 +9478,18 @@ def encode_corpus(
     """
     source = tokenizer.source(inputs, "all", text_field)
     require(not any(map(_is_stream, source.files)), "a corpus is read twice, a pipe only once: name a file")
-    words = count(source, engine).words
+    with stage("scan") as spent:
+        counted = count(source, engine)
+        words, spent.n_bytes = counted.words, counted.n_bytes
     require(len(words.counts), f"no text to look at in {', '.join(map(str, source.files[:3]))}")
-    data = words.symbols.astype(np.uint8).tobytes()
-    texts = [data[start:stop] for start, stop in itertools.pairwise(words.offsets.tolist())]
-    ids, offsets = _word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
-    plain = (np.frombuffer(b"".join(parts), np.int8) for parts in _documents(source))
-    sizes = [(len(text), np.count_nonzero(text >= -64)) for text in plain]  # less: a byte that continues a character
-    return EncodedWords(texts, words.counts, ids, offsets, *np.sum(sizes, 0, int).tolist())
+    with stage("encode"):
+        data = words.symbols.astype(np.uint8).tobytes()
+        texts = [data[start:stop] for start, stop in itertools.pairwise(words.offsets.tolist())]
+        ids, offsets = _word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
+    with stage("measure"):  # special tokens that are ASCII have no bytes that continue a character
+        parts = _text_parts(source, [token for token in source.special_tokens if not token.isascii()])
+        continued = sum(np.count_nonzero(np.frombuffer(part, np.int8) < -64) for part in parts)
+    return EncodedWords(texts, words.counts, ids, offsets, counted.n_bytes, counted.n_bytes - continued)
 
 
 RENYI_ORDER = 2.5  # for which Zouhar et al. found the best agreement with BLEU
@@ -9487,30 +9503,23 @@ def measure(encoded: EncodedWords, ids: Sequence[int]) -> dict[str, float]:
     bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding" (2019)
     characters per token     of text
     fertility                tokens per word: Rust et al., "How Good is Your Tokenizer?" (2021); a word is a pretoken
-    entropy efficiency       Shannon's entropy of p over log2 V
     Rényi efficiency         -log2(sum p**2.5) / 1.5 over log2 V: Zouhar et al., "Tokenization and the Noiseless
                              Channel" (2023)
     vocabulary utilisation   the share of ids that occur
-    Gini                     of the frequencies of all ids: 0 if all are equal, 1 if one has all (Gini 1912)
 
     >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), np.array([1, 1, 0]), np.array([0, 1, 3]), 12, 12)
     >>> found = measure(encoded, range(2))
-    >>> found["tokens"], round(found["bytes per token"], 3), found["fertility"], round(found["Gini"], 3)
-    (7, 1.714, 1.4, 0.214)
+    >>> found["tokens"], round(found["bytes per token"], 3), found["fertility"]
+    (7, 1.714, 1.4)
     """
-    frequencies = np.sort(encoded.frequencies(max(ids) + 1)[list(ids)])
-    n, v = encoded.n_tokens, len(ids)
-    p = frequencies[frequencies > 0] / n
-    bits = np.log2(max(v, 2))
+    n, p = encoded.n_tokens, encoded.frequencies(max(ids) + 1)[list(ids)] / encoded.n_tokens
     return {
         "tokens": n,
         "bytes per token": encoded.n_bytes / n,
         "characters per token": encoded.n_characters / n,
         "fertility": n / int(encoded.counts.sum()),
-        "entropy efficiency": float(-np.dot(p, np.log2(p)) / bits),
-        "Rényi efficiency": float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER) / bits),
-        "vocabulary utilisation": len(p) / v,
-        "Gini": float(2 * np.dot(np.arange(1, v + 1), frequencies) / (v * n) - (v + 1) / v),
+        "Rényi efficiency": float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER) / np.log2(max(len(ids), 2))),
+        "vocabulary utilisation": np.count_nonzero(p) / len(ids),
     }
 
 
@@ -9541,8 +9550,12 @@ def _classify(token: bytes) -> tuple[str, str]:
 
 
 # What may stand before and behind a token, so that some text becomes it: also parts of characters.
-_BEFORE = (b"", b"a", b"Q", b"1", b".", b" ", b"\n", "é".encode(), "中".encode(), b"\xe8", b"\xec")
-_BEHIND = (b"", b"a", b"Q", b"1", b".", b" ", "中".encode(), b"\x80", b"\xa0", b"\x80\x80", b"\xa0\xa0", b"\xb0\xb0")
+_BEFORE = [b"", *map(str.encode, "aQ1. \né中"), *(bytes([byte]) for byte in b"\xc2\xc3\xe8\xec")]
+_BEHIND = [
+    b"",
+    *map(str.encode, "aQ1. 中"),
+    *(bytes([byte]) * n for byte in b"\x80\x83\x85\xa0\xaa\xb0\xb6" for n in (1, 2)),
+]
 
 
 def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, str]:
@@ -9589,23 +9602,20 @@ class Glitch(NamedTuple):
 
     id: int
     made: int  # how many pairs became this token when it was merged
-    used: int  # how often it is in the corpus; without one, in the text it was trained on
+    used: int  # how often it is in the corpus
     taken: list[tuple[bytes, int]]  # what later merges made of it, and of how many, the largest first
 
 
-def find_glitches(learned: Learned, ids: Mapping[bytes, int], frequencies: np.ndarray | None = None) -> list[Glitch]:
-    """List tokens that were made RARE times as often as they are used, or more: those made most often first.
+def find_glitches(learned: Learned, ids: Mapping[bytes, int], frequencies: np.ndarray) -> list[Glitch]:
+    """List tokens that were made RARE times as often as a corpus uses them, or more: those made most often first.
 
-    frequencies  of the ids in a corpus. Without, those in the training text: what a merge takes away from the tokens of
-                 the text is how often it was done, and it takes as many from both of its symbols
+    frequencies  of the ids in the corpus. If that is not what was trained on, what was made counts by its share
     """
     made, tokens, a = -np.diff(learned.n_tokens), learned.tokens, len(learned.alphabet)
-    used = np.append(np.zeros(a, np.int64), made)
-    np.subtract.at(used, learned.pairs.ravel(), np.repeat(made, 2))
     numbers = np.array([ids.get(token, -1) for token in tokens], np.int64)
-    if frequencies is not None:
-        used = frequencies[numbers]
-    is_rare = (numbers[a:] >= 0) & (used[a:] * RARE <= made)
+    used = frequencies[numbers]
+    expected = made * (frequencies.sum() / learned.n_tokens[-1])  # for the size of the corpus
+    is_rare = (numbers[a:] >= 0) & (np.maximum(used[a:], 1) * RARE <= expected)
     taken: dict[int, Counter[bytes]] = {a + k: Counter() for k in np.flatnonzero(is_rare).tolist()}
     for k, pair in enumerate(learned.pairs.tolist()):
         for symbol in taken.keys() & pair:
@@ -9620,13 +9630,11 @@ class Inspection(Report):
 
     title: str
     tokens: dict[int, bytes]  # id -> decoded bytes, without special tokens
-    lengths: dict[int, int]  # number of bytes -> tokens of so many
-    kinds: dict[str, int]
-    scripts: dict[str, int]
+    counts: dict[str, Counter]  # how many tokens are of a kind, of a script, of so many bytes
     unreachable: dict[int, str]  # see `unreachable_tokens`
     measures: dict[str, float]  # see `measure`; without a corpus, there are none
     frequencies: np.ndarray | None  # int64    of each id in the corpus
-    glitches: list[Glitch] | None
+    glitches: list[Glitch] | None  # with a corpus and what training learnt
 
     @property
     def ranked(self) -> tuple[list[int], np.ndarray]:
@@ -9635,44 +9643,44 @@ class Inspection(Report):
         return ids, self.frequencies[ids]
 
     def tables(self) -> list[Table]:
-        shown = {id: visible(token) for id, token in self.tokens.items()}
+        def list_some(title: str, header: Sequence[str], rows: Iterable[tuple]) -> None:
+            some = itertools.islice(rows, ROWS)
+            found.append(Table(title, header, [(str(id), visible(self.tokens[id]), *row) for id, *row in some]))
 
-        def list_some(title: str, name: str, values: Mapping[int, str | int]) -> Table:
-            rows = [(str(id), shown[id], value) for id, value in itertools.islice(values.items(), ROWS)]
-            return Table(title, ("id", "token", name), rows)
-
-        found = []
-        for name, counts in (("kind", self.kinds), ("script", self.scripts), ("bytes", self.lengths)):
-            rows = [(str(key), n, round(100 * n / len(shown), 2)) for key, n in counts.items()]
+        found, n = [], len(self.tokens)
+        for name, counts in self.counts.items():
+            ranked = sorted(counts.items()) if name == "bytes" else counts.most_common()
+            rows = [(str(key), count, round(100 * count / n, 2)) for key, count in ranked]
             found.append(Table(f"Tokens by {name}", (name, "tokens", "%"), rows))
-        sizes = sorted(((len(token), id) for id, token in self.tokens.items()), key=lambda pair: -pair[0])
-        found.append(list_some("Longest tokens", "bytes", {id: size for size, id in sizes}))
+        longest = sorted(((id, len(token)) for id, token in self.tokens.items()), key=lambda pair: -pair[1])
+        list_some("Longest tokens", ("id", "token", "bytes"), longest)
         proved = sum(why == "proved" for why in self.unreachable.values())
         title = f"Tokens that no text can reach: {proved:,} proved, {len(self.unreachable) - proved:,} not found"
-        found.append(list_some(title, "why", self.unreachable))
-        if self.frequencies is not None:
-            ranked, counts = self.ranked
-            rows = [(k + 1, shown[ranked[k]], int(counts[k])) for k in _powers(len(ranked))]
-            title = f"Frequencies: {np.count_nonzero(counts == 0):,} tokens never occur"
-            found.append(Table(title, ("rank", "token", "count"), rows))
-            found.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
-        title, header = f"Glitch tokens: beside this model is no {LEARNED_FILE}, which `train` writes", ()
-        if self.glitches is not None:
-            title, header = (
-                f"Candidates for glitch tokens: {len(self.glitches):,}",
-                ("id", "token", "made", "used", "now in"),
-            )
-        rows = []
-        for id, made, used, taken in (self.glitches or [])[:ROWS]:
-            shares = ", ".join(f"{visible(token)} {100 * n // made} %" for token, n in taken[:3])
-            rows.append((str(id), shown[id], made, used, shares))
-        return [*found, Table(title, header, rows)]
+        list_some(title, ("id", "token", "why"), self.unreachable.items())
+        if self.frequencies is None:
+            return found
+        ranked, counts = self.ranked
+        rows = ((ranked[k], int(counts[k]), k + 1) for k in _powers(n))
+        title = f"Frequencies: {np.count_nonzero(counts == 0):,} tokens never occur"
+        list_some(title, ("id", "token", "count", "rank"), rows)
+        found.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
+        if self.glitches is None:
+            title = f"Glitch tokens: beside this model is no {LEARNED_FILE}, which `train` writes"
+            return [*found, Table(title, (), ())]
+
+        def list_shares(taken: list[tuple[bytes, int]], made: int) -> str:
+            return ", ".join(f"{visible(token)} {100 * n // made} %" for token, n in taken[:3])
+
+        rows = ((id, made, used, list_shares(taken, made)) for id, made, used, taken in self.glitches)
+        title = f"Candidates for glitch tokens: {len(self.glitches):,}"
+        list_some(title, ("id", "token", "made", "used", "now in"), rows)
+        return found
 
     def draw(self, figure) -> None:
         axes = figure.subplots()
         if self.frequencies is None:
-            axes.bar([*self.lengths], [*self.lengths.values()])
-            axes.set(xlabel="bytes of a token", ylabel="tokens", xlim=(0, min(max(self.lengths), 25) + 0.5))
+            axes.bar(*zip(*self.counts["bytes"].items(), strict=True))
+            axes.set(xlabel="bytes of a token", ylabel="tokens", xlim=(0, 25.5))
             return
         ranked, counts = self.ranked
         axes.loglog(np.arange(1, len(ranked) + 1), counts)
@@ -9681,8 +9689,7 @@ class Inspection(Report):
             axes.annotate(note, (k + 1, counts[k]), (4, 4), textcoords="offset points", fontsize=8)
         axes.set(xlabel="rank", ylabel="occurrences")
         axes.set_ylim(bottom=0.7)
-        _write_ticks(axes.xaxis)
-        _write_ticks(axes.yaxis)
+        _write_ticks(axes.xaxis, axes.yaxis)
 
 
 def _powers(n: int) -> list[int]:
@@ -9709,14 +9716,16 @@ def inspect_model(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("low lower low")
     ...     inspection = inspect_model(tokenizer, folder)
-    >>> inspection.measures["tokens"], inspection.kinds["letters"], inspection.unreachable
+    >>> inspection.measures["tokens"], inspection.counts["kind"]["letters"], inspection.unreachable
     (5, 57, {})
     """
     model = tokenizer.model
     decoded, ids = decoded_tokens(model.vocab, model.decoder)[1], model.ordinary
     tokens = {id: decoded[id] for id in ids if decoded[id]}
     require(tokens, "the model has no token but special ones: there is nothing to inspect")
-    kinds, scripts = (Counter(names) for names in zip(*map(_classify, tokens.values()), strict=True))
+    classes = zip(*((*_classify(token), len(token)) for token in tokens.values()), strict=True)
+    with stage("search"):
+        unreachable = unreachable_tokens(tokenizer)
     frequencies, measures = None, {}
     if inputs is not None:
         encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
@@ -9724,13 +9733,11 @@ def inspect_model(
     return Inspection(
         f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, {model.kind}",
         tokens,
-        dict(sorted(Counter(map(len, tokens.values())).items())),
-        dict(kinds.most_common()),
-        dict(scripts.most_common()),
-        unreachable_tokens(tokenizer),
+        dict(zip(("kind", "script", "bytes"), map(Counter, classes), strict=True)),
+        unreachable,
         measures,
         frequencies,
-        find_glitches(learned, model.ids, frequencies) if learned else None,
+        find_glitches(learned, model.ids, frequencies) if learned and measures else None,
     )
 
 
@@ -9757,7 +9764,7 @@ class Curve(Report):
             rates, saved = self.n_bytes[name] / self.n_tokens[name], 100 * self.saved_by_next(name)
             every = list(itertools.zip_longest(*(a.tolist() for a in (sizes, self.n_tokens[name], rates, saved))))
             first, last = every[0][0], every[-1][0]
-            rows = [every[size - first] for size in sorted({first, last, 512, *_SIZES}) if first <= size <= last]
+            rows = [every[size - first] for size in sorted({first, last, *_SIZES}) if first <= size <= last]
             found.append(Table(name, ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save"), rows))
         return found
 
@@ -9770,12 +9777,11 @@ class Curve(Report):
         left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
         right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
         left.legend()
-        _write_ticks(left.xaxis, *_SIZES)
-        _write_ticks(right.xaxis, *_SIZES)
-        _write_ticks(right.yaxis, *(n * 10.0**k for k in range(-4, 2) for n in (1, 2, 5)))
+        _write_ticks(left.xaxis, right.xaxis, right.yaxis, marks=(1, 2, 5))
+        right.yaxis.set_major_formatter("{x:g}")
 
 
-_SIZES = (256, *(1000 << k for k in range(15)))  # of vocabularies, that tables and axes show
+_SIZES = (512, *(1000 << k for k in range(15)))  # of vocabularies, that tables show
 
 
 def curve(models: Mapping[str, tuple[Learned, int]]) -> Curve:
@@ -9938,7 +9944,7 @@ class View(Report):
     def html_body(self) -> str:
         parts = []
         for k, (id, shown) in enumerate(self.tables()[0].rows):
-            part = f'<b style="background:{GROUNDS[k % 6][0]}">{html.escape(shown)}<i>{id}</i></b>'
+            part = f'<mark style="background:{GROUNDS[k % 6][0]}">{html.escape(shown)}</mark><sub>{id}</sub>'
             parts.append(part + "<br>" * self.tokens[k].endswith(b"\n"))
         return f'<p class="tokens">{"<wbr>".join(parts)}</p>'
 
@@ -9971,7 +9977,7 @@ class Job(NamedTuple):
     texts: Sequence[str] = ()  # the same
 
 
-def _train_here(job: Job) -> Iterable[bytes]:
+def _train_bpe_numba(job: Job) -> Iterable[bytes]:
     source = job.source
     words = count(source).words
     return itertools.islice(learn(words, job.size, tie_break="ids").tokens, 256, None)
@@ -10017,7 +10023,7 @@ def _train_sentencepiece(job: Job) -> Iterable[bytes]:
     return (piece.replace("▁", " ").encode() for piece in pieces if len(piece) > 1)
 
 
-def _encode_here(job: Job) -> Callable:
+def _encode_bpe_numba(job: Job) -> Callable:
     job.tokenizer.compile_kernels()
     return lambda: [job.tokenizer.encode_texts(job.documents, "none")[0]]
 
@@ -10037,22 +10043,12 @@ def _encode_gigatoken(job: Job) -> Callable:
     return functools.partial(encoder.encode_batch, job.documents, parallel=False)
 
 
-_PEERS = {
-    "train": {  # returns the merged tokens in their order, which are listed when the time has been taken
-        "bpe_numba": _train_here,
-        "gigatoken": _train_gigatoken,
-        "tokenizers": _train_tokenizers,
-        "rustbpe": _train_rustbpe,
-        "bpeasy": _train_bpeasy,
-        "sentencepiece": _train_sentencepiece,
-    },
-    "encode": {  # returns what is then timed: a function that returns the ids of each document
-        "bpe_numba": _encode_here,
-        "gigatoken": _encode_gigatoken,
-        "tokenizers": _encode_tokenizers,
-        "tiktoken": _encode_tiktoken,
-    },
-}
+# The functions of each tool, whose names end in its name. Trainers return the merged tokens in their order, which are
+# listed when the time has been taken; encoders what is then timed: a function that returns the ids of each document.
+_TRAIN = _train_bpe_numba, _train_gigatoken, _train_tokenizers, _train_rustbpe, _train_bpeasy, _train_sentencepiece
+_ENCODE = _encode_bpe_numba, _encode_gigatoken, _encode_tokenizers, _encode_tiktoken
+_PEERS = {"train": _TRAIN, "encode": _ENCODE}
+_TOOLS = {work: work.__name__.split("_", 2)[2] for work in (*_TRAIN, *_ENCODE)}
 ENCODED_BYTES = 20_000_000  # of the corpus, that are encoded: some peers make 3 MB/s
 
 
@@ -10066,19 +10062,22 @@ class Run(NamedTuple):
     verdict: str = ""  # "same" as bpe_numba, or how it differs, or what went wrong
 
 
-def _run_here(work: Callable, tool: str, job: Job) -> Run:
+def _run_here(work: Callable, job: Job) -> Run:
     """Do a job in this process, which is not needed for anything else, and take the time."""
     multiprocessing.set_start_method(None, force=True)  # of workers: "spawn" is inherited, and takes seconds
     for descriptor in (1, 2):  # some peers write what nobody has asked for
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     os.environ["TOKENIZERS_PARALLELISM"] = "false" if job.tokenizer else "true"
-    documents = list(filter(None, itertools.chain.from_iterable(_documents(job.source))))
+    documents = list(filter(None, _text_parts(job.source, job.source.special_tokens)))
     if job.tokenizer:
         documents = documents[: 1 + int(np.searchsorted(np.cumsum(list(map(len, documents))), ENCODED_BYTES))]
-    job = job._replace(documents=documents, texts=[text.decode("utf-8", "replace") for text in documents])
+    texts = [text.decode("utf-8", "replace") for text in documents]  # some peers take no other
+    documents = [text.encode() for text in texts]
+    job = job._replace(documents=documents, texts=texts)
     compile_counting(job.source.pattern)
     learn(Words.from_counts({b"aa": 1}), 257)
-    work, seconds = work(job) if job.tokenizer else functools.partial(work, job), []
+    tool, seconds = _TOOLS[work], []
+    work = work(job) if job.tokenizer else functools.partial(work, job)
     for _ in range(2 if job.tokenizer else 1):
         start = time.perf_counter()
         result = work()
@@ -10087,14 +10086,14 @@ def _run_here(work: Callable, tool: str, job: Job) -> Run:
     return Run(tool, seconds, sum(map(len, documents)), result)
 
 
-def _run_apart(*task: object) -> Run:
+def _run_apart(work: Callable, job: Job) -> Run:
     """Do a job in a new process, and tell what went wrong, if something did."""
     apart = multiprocessing.get_context("spawn")
     try:
         with ProcessPoolExecutor(1, apart, signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
-            return pool.submit(_run_here, *task).result()
+            return pool.submit(_run_here, work, job).result()
     except Exception as error:
-        return Run(task[1], [], 0, [], " ".join(str(error).split())[:60] or type(error).__name__)
+        return Run(_TOOLS[work], [], 0, [], " ".join(str(error).split())[:60] or type(error).__name__)
 
 
 def _judge(run: Run, ours: Run) -> str:
@@ -10165,7 +10164,7 @@ def bench(
     loaded. All encode the first 20 MB with the tokenizer that was trained here, whose ids theirs must equal: with a
     fresh one, and again. Raises InputError for a tool that is not known.
     """
-    known = dict.fromkeys(itertools.chain.from_iterable(_PEERS.values()))
+    known = dict.fromkeys(_TOOLS.values())
     require(not (unknown := set(tools) - known.keys()), f"no peer is named {unknown}; there are {', '.join(known)}")
     options = {"pattern": pattern, "text_field": text_field, "tie_break": "ids"}
     training = train(inputs, vocab_size, special_tokens, **options)
@@ -10173,9 +10172,9 @@ def bench(
     job = Job(Source(training.files, Pattern(pattern), special_tokens, text_field), vocab_size - len(special_tokens))
     peers = filter(importlib.util.find_spec, {*(tools or known)} - {"bpe_numba"})
     versions, runs = {tool: importlib.metadata.version(tool) for tool in peers} | {"bpe_numba": __version__}, {}
-    for (name, peers), tokenizer in zip(_PEERS.items(), (None, training.tokenizer), strict=True):
+    for (name, works), tokenizer in zip(_PEERS.items(), (None, training.tokenizer), strict=True):
         job = job._replace(tokenizer=tokenizer)
-        runs[name] = [_run_apart(work, tool, job) for tool, work in peers.items() if tool in versions]
+        runs[name] = [_run_apart(work, job) for work in works if _TOOLS[work] in versions]
         ours = runs[name][0]
         require(ours.seconds, f"bpe_numba could not {name}: {ours.verdict}")
         runs[name] = [run._replace(verdict=_judge(run, ours)) for run in runs[name]]
@@ -10207,7 +10206,8 @@ def _load_model(model: str, *, encoding: str | None = None, pattern: str | None 
     encoding  what a rank file is: gpt2, cl100k_base, o200k_base, llama3 or another published one
     pattern   the pattern of a rank file, or of GPT-2's two files
     """
-    return Tokenizer.load(model, encoding=encoding, pattern=pattern)
+    with stage("load"):
+        return Tokenizer.load(model, encoding=encoding, pattern=pattern)
 
 
 def _typed_command() -> str:
@@ -10231,7 +10231,7 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     config = call_with(transformers_config, **options | {"special_tokens": special_tokens})
     make_folder(as_path(out))  # what is wrong must not cost the training
     training = call_with(train, inputs or None, **options)
-    with stage("save", training.seconds):
+    with stage("save", training.timings):
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
         save_learned(out, training)
@@ -10260,17 +10260,18 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
     tokenizer = call_with(_load_model, model, **options)
     if tokenizer.pattern.warning:
         warnings.warn(tokenizer.pattern.warning, stacklevel=2)
-    seconds: dict[str, float] = {}
-    with stage("compile", seconds):
+    with stage("compile"):
         tokenizer.compile_kernels()
     options["progress"] &= out is not None
-    with stage("encode", seconds):
+    timings: dict[str, Timing] = {}
+    with stage("encode", timings) as spent:
         encoded = call_with(encode_files, tokenizer, inputs, **options)
+        spent.n_bytes = encoded.bytes
     if options["progress"]:
-        spent = max(seconds["encode"], 1e-3)
+        seconds = max(timings["encode"].seconds, 1e-3)
         written = out if options["val_fraction"] is None else f"{out} and {_val_path(Path(out))}"
-        rates = f"{encoded.bytes / spent / 1e6:,.1f} MB/s, {tqdm.format_sizeof(encoded.tokens / spent)} tokens/s"
-        lines = str(encoded), f"{spent:.2f} s: {rates}, written to {written}"
+        rates = f"{encoded.bytes / seconds / 1e6:,.1f} MB/s, {tqdm.format_sizeof(encoded.tokens / seconds)} tokens/s"
+        lines = str(encoded), f"{seconds:.2f} s: {rates}, written to {written}"
         print(*(textwrap.fill(line, WIDTH) for line in lines), sep="\n", file=sys.stderr if out == "-" else sys.stdout)
 
 
@@ -10281,7 +10282,10 @@ def _decode_command(model: str, tokens: str, **options) -> None:
     $ decode model - < ids.txt
     """
     tokenizer = call_with(_load_model, model, **options)
-    call_with(decode_file, tokenizer, tokens, **options)
+    with stage("decode") as spent:
+        call_with(decode_file, tokenizer, tokens, **options)
+        if os.path.isfile(options["out"]):
+            spent.n_bytes = os.path.getsize(options["out"])
 
 
 def _convert_command(model: str, *, to: str, out: str, **options) -> None:
@@ -10353,7 +10357,7 @@ def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **opt
     $ compare model cl100k_base.tiktoken
     $ compare model other-model --corpus english.txt --corpus code.txt
     """
-    tokenizers, options["engine"] = _name_all(models, Tokenizer.load), call_with(Engine, **options)
+    tokenizers, options["engine"] = _name_all(models, _load_model), call_with(Engine, **options)
     corpora = _name_all(corpus, str) or {"standard library": standard_library()}
     call_with(_show, call_with(compare, tokenizers, corpora, **options), **options)
 
@@ -10462,6 +10466,7 @@ def _make_parser() -> argparse.ArgumentParser:
             flags[key] = action.option_strings[0] if action.option_strings else action.metavar
         command.set_defaults(run=run, flags=flags)
         command.add_argument("--quiet", dest="progress", action="store_false", help="no progress bars, no summary")
+        command.add_argument("--timings", action="store_true", help="print what each stage took, on standard error")
     return parser
 
 
@@ -10498,9 +10503,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by who called
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
-    options = vars(_make_parser().parse_args(arguments))
-    flags = options.pop("flags")
+    start, options = time.perf_counter(), vars(_make_parser().parse_args(arguments))
+    flags, timings = options.pop("flags"), options.pop("timings")
     compilation_notice.speaks = options["progress"]
+    TIMINGS.clear()
 
     def say(message: object) -> None:
         """Print a line that names options, where functions name parameters."""
@@ -10517,6 +10523,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.showwarning = lambda message, *_: say(f"note: {message}")
             options.pop("run")(**options)
         print(end="", flush=True)
+        if timings:
+            print(_format_text(tabulate_timings(time.perf_counter() - start), 80), file=sys.stderr)
         return 0
     except InputError as error:
         message = str(error)

@@ -1,40 +1,94 @@
 #!/usr/bin/env bash
-# Scalene reports of scanning, learning and encoding, in one process and with the kernels compiled beforehand.
-#
-#   ./profile.sh [INPUT ...]       default: the Python standard library's sources
-#
-# Writes profile/STAGE.html and profile/STAGE.json, and prints a table for each stage. Scalene shows the time of a
-# compiled kernel as native time of the line that calls it. Options for `scalene run` go into SCALENE_OPTIONS.
+# Where the time of a command goes: a table of its stages, then Scalene's report on each that takes a tenth or more.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-python -c 'import scalene' 2>/dev/null || { echo "profile.sh: Scalene is missing: pip install scalene" >&2; exit 2; }
-mkdir -p profile
-export COLUMNS=${COLUMNS:-150}
 
-echo "Compiling the kernels ..."
-echo "some text" | python "$here/bpe_numba.py" train - --vocab-size 260 --out profile/warm --quiet
-echo "some text" | python "$here/bpe_numba.py" encode profile/warm - --quiet > /dev/null
+usage() {
+  cat <<'END'
+usage: ./profile.sh [--lines] [train|encode|decode|inspect|compare] [CORPUS ...]
 
-profile() { # STAGE, then the arguments of bpe_numba.py
-  local stage=$1
-  shift
-  echo
-  echo "=== $stage: bpe_numba.py $*"
-  # shellcheck disable=SC2086
-  BPE_NUMBA_PROFILE=$stage python -m scalene run --off --cpu-only --cpu-sampling-rate 0.002 ${SCALENE_OPTIONS:-} \
-    -o "profile/$stage.json" "$here/bpe_numba.py" --- "$@" > "profile/log" 2>&1 ||
-    { cat profile/log >&2; exit 1; }
-  python -m scalene view --cli --reduced "profile/$stage.json" | tee "profile/$stage.txt"
-  (cd profile && python -m scalene view --standalone "$stage.json" > /dev/null && mv scalene-profile.html "$stage.html")
+  train ...    the command to look at (default: train). The others use the model that `train` makes of the corpus
+  CORPUS       files, folders or globs (default: the sources of Python's standard library)
+  --lines      run the kernels as plain Python, on the first 200 kB, so that the lines inside them are seen
+
+It prints seconds, MB/s, share and memory of each stage, run with one worker and kernels that are compiled. Then come the
+lines that take most; the time of a kernel is that of the line which calls it, unless --lines is given. Scalene's whole
+report is in profile/COMMAND.STAGE.html. It needs Scalene: pip install scalene
+END
 }
 
-if [[ $# -gt 0 ]]; then
-  text=("$@")
-else
-  text=("$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')/*.py")
+lines='' command=train
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    -h | --help) usage; exit ;;
+    --lines) lines=1 ;;
+    train | encode | decode | inspect | compare) command=$1; shift; break ;;
+    -*) usage >&2; exit 2 ;;
+    *) break ;;
+  esac
+  shift
+done
+module=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/bpe_numba.py
+python -c 'import scalene' 2>/dev/null || { echo "profile.sh: Scalene is missing: pip install scalene" >&2; exit 2; }
+mkdir -p profile
+if [[ $# -eq 0 ]]; then
+  set -- "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')/*.py"
 fi
-profile scan train "$@" --workers 1 --out profile/model --quiet
-profile learn train "$@" --workers 1 --out profile/model --quiet
-profile encode encode profile/model "${text[@]}" --workers 1 --out profile/tokens.npy --quiet
+if [[ $lines ]]; then
+  # shellcheck disable=SC2068  # a glob
+  head -qc 200000 $@ | head -c 200000 > profile/small.txt || true # head stops reading
+  set -- profile/small.txt
+  export NUMBA_DISABLE_JIT=1
+fi
+
+run() { # arguments of bpe_numba.py; what it says is shown if it fails
+  ${before:-python} "$module" ${before:+---} "$@" > profile/log 2>&1 || { cat profile/log >&2; exit 1; }
+}
+
+train=(train "$@" --workers 1 --out profile/model --quiet --timings)
+encode=(encode profile/model "$@" --workers 1 --out profile/tokens.npy --quiet --timings)
+decode=(decode profile/model profile/tokens.npy --out profile/text --quiet --timings)
+inspect=(inspect profile/model "$@" --workers 1 --quiet --timings)
+compare=(compare profile/model --corpus "$@" --workers 1 --quiet --timings)
+declare -n chosen=$command
+echo "Compiling, and making what $command needs ..."
+[[ $command == train ]] || run "${train[@]}"
+[[ $command != decode ]] || run "${encode[@]}"
+[[ $lines ]] || run "${chosen[@]}"
 echo
-echo "To look closer, open profile/scan.html, profile/learn.html or profile/encode.html."
+echo "=== bpe_numba.py ${chosen[*]}"
+run "${chosen[@]}"
+grep -A 99 -E '^[0-9.]+ seconds$' profile/log | tee profile/stages
+
+for stage in $(awk 'NR > 2 && $1 !~ /other|compile/ { share = NF == 5 ? $4 : $3; if (share >= 10) print $1 }' profile/stages); do
+  report=profile/$command.$stage
+  export BPE_NUMBA_PROFILE=$stage
+  before="python -m scalene run --off --cpu-only --no-stacks --no-async --cpu-sampling-rate 0.002 -o $report.json" \
+    run "${chosen[@]}"
+  echo
+  python - "$report.json" <<'END'
+import json, re, sys
+
+KINDS = "n_cpu_percent_python", "n_cpu_percent_c", "n_sys_percent"
+with open(sys.argv[1]) as file:
+    profile = json.load(file)
+every = []
+for content in profile["files"].values():
+    timer = next((row["lineno"] for row in content["lines"] if row["line"].startswith("def stage(")), None)
+    of_timer = [row for row in content["lines"] if row["start_function_line"] == timer]  # it waits for Scalene to start
+    real = 100 - sum(row[kind] for row in of_timer for kind in KINDS)
+    content["functions"] = [row for row in content["functions"] if row["line"] != "stage"]
+    content["lines"] = [row for row in content["lines"] if row not in of_timer and any(row[kind] for kind in KINDS)]
+    for row in content["functions"] + content["lines"]:
+        row |= {kind: row[kind] * 100 / real for kind in KINDS}
+    every += [(sum(row[kind] for kind in KINDS), row["lineno"], row["line"]) for row in content["lines"]]
+    profile["elapsed_time_sec"] *= real / 100
+print(f"{sys.argv[1][8:-5]}: {profile['elapsed_time_sec']:.2f} s under Scalene; % of it, and the line")
+for share, number, line in sorted(every, reverse=True)[:12]:
+    line = re.sub(r"\\u00(..)", lambda code: chr(int(code[1], 16)), line.strip())  # as Scalene writes < and &
+    print(f"{share:5.1f}  {number:5}  {line[:100]}")
+with open(sys.argv[1], "w") as file:
+    json.dump(profile, file)
+END
+  (cd profile && python -m scalene view --standalone "${report#*/}.json" > /dev/null && mv scalene-profile.html "${report#*/}.html")
+  echo "More in $report.html"
+done
