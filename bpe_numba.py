@@ -8945,11 +8945,10 @@ def _name_some(files: Sequence[Path]) -> str:
 
 
 def _warn_of_unnamed(source: Source) -> None:
-    """Warn of what looks like special tokens at the beginning of the text, but was not named."""
-    head = [path for path in source.files[:1] if path.is_file()]  # a stream can be read but once
-    blocks = dataclasses.replace(source, files=head).blocks()
-    texts = itertools.chain.from_iterable(map(source.texts, itertools.islice(blocks, 1)))
-    seen = Counter(found.decode() for text in texts for found in regex.findall(rb"<\|\w{1,40}\|>", text))
+    """Warn of what looks like special tokens at the beginning of the first file, but was not named."""
+    path = next(iter(source.files), STANDARD_STREAM)
+    head = b"" if isinstance(path, Texts) or _is_stream(path) else _read_part(path, 0, BLOCK_BYTES)
+    seen = Counter(map(bytes.decode, re.findall(rb"<\|\w{1,40}\|>", head)))
     unnamed = [token for token, n in seen.most_common() if n > 2 and token not in source.special_tokens]
     if unnamed:
         names = ", ".join(unnamed[:5])

@@ -3996,7 +3996,7 @@ def test_nothing_is_written_where_no_document_is_held_out(tokenizer, tmp_path):
     (tmp_path / "a.txt").write_text("one document")
     with pytest.raises(bpe.InputError, match="makes 1 documents for training, and 0 to hold out"):
         bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "train.bin", val_fraction=0.1)
-    for out, message in (("o.bin", "with `train` in it"), (None, "`train`")):
+    for out, message in (("o.bin", "with 'train' in it"), (None, "'train'")):
         with pytest.raises(bpe.InputError, match=message):
             bpe.encode_files(tokenizer, tmp_path / "a.txt", out and tmp_path / out, val_fraction=0.1)
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
