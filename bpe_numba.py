@@ -5639,7 +5639,7 @@ class _Workspace:
     scratch: np.ndarray  # uint64[…], for one word
     words: _WordTable  # the cache
     pool: np.ndarray  # uint32[…], ids of words that have more than three, or are long
-    text_sum: np.ndarray  # float64[2], what a kind sums of the text so far, and the id up to which that was
+    text_sum: np.ndarray  # float64[3], what a kind sums of a text, up to which of the ids, and to where in the text
     are_words: bool  # spans are cut already
     n_pooled: int
     max_entries: int  # of the cache
@@ -5776,14 +5776,14 @@ def _encode_spans(workspace, text, spans, ids, id_stops):
             at += 1
             p += 1
         elif are_words:
+            text_sum[0], text_sum[1], text_sum[2] = 0.0, at, spans[p, START]
             p, first = _gather_words(spans, p, lanes), at
-            text_sum[0], text_sum[1] = 0.0, at
             at = _encode_words(workspace, tables, text, lanes[0, N_ENDS], ids, at)
             at = _fuse(ids, first, at, tables)
         else:
             _rewind(spans[p, START], lanes)
             more, first = spans[p, START] < spans[p, STOP], at
-            text_sum[0], text_sum[1] = 0.0, at
+            text_sum[0], text_sum[1], text_sum[2] = 0.0, at, spans[p, START]
             while more and at >= 0:
                 more = _scan_batch(scan, text, spans[p, STOP], scan_tables)
                 at = _encode_words(workspace, tables, text, lanes[0, N_ENDS], ids, at)
@@ -6493,7 +6493,7 @@ def learn_unigram(
 
 
 UNKNOWN_PENALTY = 10.0  # an unknown character scores so much less than the worst token
-ROUND_LIMIT = 2.0**13  # the total score of a text up to which SentencePiece is taken to sum in float32
+LEAST_SUM = -100_000.0  # of the scores of a text; where SentencePiece's is less, it begins anew at 0
 EDGE_BITS, EDGE_MASK = 24, (1 << 24) - 1  # of an edge: node << 24 | id; nodes are offsets in bytes from a word's start
 
 
@@ -6509,6 +6509,7 @@ class UnigramTables:
     unk_id: int  # -1 if there is none
     fuse_unk: bool
     tolerance: float  # for each byte of a word: where two paths differ by less, neither is certain; 0 if all are
+    margin: float  # by which a node may score less than one before it on the best path, at most
 
 
 def unigram_tables(model: Model) -> UnigramTables:
@@ -6516,13 +6517,15 @@ def unigram_tables(model: Model) -> UnigramTables:
 
     Scores in float64 are those of Hugging Face, who cut each word on its own. Scores in float32 are SentencePiece's,
     which sums them over a whole text: what is before a word decides how sums in it are rounded, and so which of two
-    paths is taken that score nearly the same, as "9" + "99" and "99" + "9". Release 0.2.3 was tried: at the beginning
-    of a text its choices are those of sums in float32; in texts of 200 KB they are those of float64. So sums are
-    rounded to float32 below ROUND_LIMIT, where an addition rounds by half of 2**-11, at most. Two sums to a node of a
-    word have as many additions each as there are bytes before it, at most; so if they differ by more than 2**-11 for
-    each byte of the word, they do in any text. Where the gap at a node of a word's best path is smaller,
-    `segment_unigram` returns NOT_CERTAIN, and `segment_unigram_behind` decides. Unknown characters are tokens of their
-    own until the whole text is cut, and then `fuse_unigram` makes one of several.
+    paths is taken that score nearly the same, as "9" + "99" and "99" + "9". All sums are in float32. At the first node
+    whose sum is less than LEAST_SUM, that is taken from it, and from those of the nodes reached so far (tried with
+    release 0.2.3, on texts of up to 8 MB).
+
+    So sums of two paths to a node of a word differ from the exact ones by half a unit in the last place of the largest
+    sum for each addition, and there is one for each byte, at most. If they differ by more, they do in any text. Where
+    the gap at a node of a word's best path is smaller, `segment_unigram` returns NOT_CERTAIN, and
+    `segment_unigram_behind` decides. Unknown characters are tokens of their own until the whole text is cut, and then
+    `fuse_unigram` makes one of several.
 
     A token whose score is -inf is never chosen. Raises InputError for scores that cannot be.
     """
@@ -6541,15 +6544,19 @@ def unigram_tables(model: Model) -> UnigramTables:
     sums[byte_ids[0x80:0xC0]] = 0  # a character that became several bytes is unknown once
     sums = np.where(np.isfinite(scores), scores, sums).astype(np.float64)
     sums[unk_id] = scores[-1]
+    longest = max(len(model.vocab[id]) for id in chosen.tolist())
+    margin = longest * max(-float(scores[-1]), 0.0)  # where each character is unknown
+    largest = 2.0 ** np.ceil(np.log2(2 * margin - LEAST_SUM))
     return UnigramTables(
         make_trie({id: model.vocab[id] for id in chosen.tolist()}),
         scores.astype(np.float64),
         sums,
         byte_ids,
-        max(len(model.vocab[id]) for id in chosen.tolist()),
+        longest,
         unk_id,
         model.fuse_unk,
-        0.0 if scores.dtype != np.float32 else np.inf if scores[chosen].max() > 0 else ROUND_LIMIT * 2.0**-24,
+        0.0 if scores.dtype != np.float32 else np.inf if scores[chosen].max() > 0 else largest * 2.0**-24,
+        margin,
     )
 
 
@@ -6583,8 +6590,8 @@ def _cut_best(text, start, size, tables, tolerance, rounds, best, last):
     """Find the best path through a word (Viterbi); returns whether no other comes near.
 
     best[0] is the score before the word. Writes that of the best path to each node over the others; and its last edge,
-    as start << EDGE_BITS | id. Of paths with equal sums the one with the longest last edge is taken. Sums are in
-    float32 if `rounds`.
+    as start << EDGE_BITS | id. Of paths with equal sums the one with the longest last edge is taken. If `rounds`, sums
+    are in float32, and not less than LEAST_SUM, as in SentencePiece.
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, found = len(scores) - 1, np.empty(tables.longest + 1, np.int64)
@@ -6593,6 +6600,10 @@ def _cut_best(text, start, size, tables, tolerance, rounds, best, last):
         best[k] = -np.inf
     while node < size:
         before = best[node]
+        if rounds and before < LEAST_SUM:
+            for k in range(node, min(node + tables.longest, size) + 1):
+                best[k] = np.float64(np.float32(best[k] - before))
+            before = 0.0
         n, following = _list_edges(text, start, node, size, edges, values, unknown, found)
         for k in range(n):
             end, id = found[k] >> EDGE_BITS, found[k] & EDGE_MASK
@@ -6662,20 +6673,30 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
 def segment_unigram_behind(text, start, size, tables, text_sum, ids, at):
     """Cut a word as SentencePiece does behind all that is before it in a text; returns as `segment_unigram` does.
 
-    text_sum, float64[2], has the sum of the scores of the text so far, of the ids before ids[text_sum[1]]; those of the
-    words behind them are added.
+    text_sum, float64[3], has the sum of the scores of the text so far, the number of its ids, and where it ends: a
+    word ends there. The ids behind that are added; but if a sum could be less than LEAST_SUM, at any node, what is
+    behind that is cut once more.
     """
-    best, last, sums = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64), tables.sums
-    total = text_sum[0]
+    total, known, sums = text_sum[0], i64(text_sum[2]), tables.sums
     for k in range(i64(text_sum[1]), at):
-        total += sums[ids[k]]
-        if abs(total) < ROUND_LIMIT:
-            total = np.float64(np.float32(total))
+        total = np.float64(np.float32(total + sums[ids[k]]))
+    if total < LEAST_SUM + tables.margin and known < start:
+        total = _sum_behind(text, known, start - known, tables, text_sum[0])
+    best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
     best[0] = total
-    _cut_best(text, start, size, tables, 0.0, abs(total) < ROUND_LIMIT, best, last)
+    _cut_best(text, start, size, tables, 0.0, True, best, last)
     n = _write_path(text, start, size, False, tables, last, ids, at)
-    text_sum[0], text_sum[1] = best[size], at + n
+    text_sum[0], text_sum[1], text_sum[2] = best[size], at + n, start + size
     return n
+
+
+@kernel
+def _sum_behind(text, start, size, tables, total):
+    """Compute the sum behind some words, from that before them."""
+    best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
+    best[0] = total
+    _cut_best(text, start, size, tables, 0.0, True, best, last)
+    return best[size]
 
 
 @kernel
@@ -7925,7 +7946,7 @@ class _Thread:
             np.empty(MAX_LINEAR_MERGE, np.uint64),
             _new_word_table(min(CACHE_WORDS, cache_size), pooled),
             np.empty(pooled, np.uint32),
-            np.zeros(2),
+            np.zeros(3),
             pretokenizer.pattern.makes_words,
             0,
             cache_size,
