@@ -2370,9 +2370,9 @@ class _TextPass(NamedTuple):
 
     def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Change the spans of a padded text that are no special tokens; returns text and spans."""
-        changed = [
-            (self.change if id < 0 else bytes)(text[start:stop].tobytes()) for start, stop, id, _ in spans.tolist()
-        ]
+        data, columns = text.tobytes(), spans[:, :TEXT].T.tolist()
+        parts = zip(*columns, strict=True)
+        changed = [(self.change if id < 0 else bytes)(data[start:stop]) for start, stop, id in parts]
         edges = np.cumsum([0, *map(len, changed)])
         return _with_padding(b"".join(changed)), np.column_stack([edges[:-1], edges[1:], spans[:, ID:]])
 
@@ -2744,20 +2744,37 @@ class Normalizer:
         never = len(must_split)  # a class that never splits
         firsts = np.where(may_cut[0] & (first >= 0), class_of[first], never)
         lasts = np.where((firsts < never) & may_cut[1], class_of[last], never)
-        kinds, counts = np.unique(firsts << 8 | lasts, return_counts=True)
-        kinds = np.append(np.sort(kinds[np.argsort(counts)[-254:]]), never << 8 | never)
-        kind_of = np.full(N_CODE_POINTS, len(kinds) - 1, np.uint8)
-        for kind, pair in enumerate(kinds.tolist()):
-            kind_of[codes[firsts << 8 | lasts == pair]] = kind
+        kinds, kind_of_code, counts = np.unique(firsts << 8 | lasts, return_inverse=True, return_counts=True)
+        common = np.sort(np.argsort(counts)[-254:])
+        numbers = np.full(len(kinds), len(common))
+        numbers[common] = np.arange(len(common))
+        kinds = np.append(kinds[common], never << 8 | never)
+        kind_of = np.full(N_CODE_POINTS, len(common), np.uint8)
+        kind_of[codes] = numbers[kind_of_code]
         splits = np.pad(must_split, (0, 1))[kinds[:, None] & 0xFF, kinds >> 8]
         no_states = np.zeros((1, 1), np.int16)
         return _ScanTables(np.zeros(1, np.uint32), 0, kind_of, no_states, no_states == 1, splits, np.zeros(0, bool))
 
 
-def _edge_characters(text: np.ndarray, spans: np.ndarray) -> np.ndarray:
-    """Decode the first and the last character of each span; returns int64[2, P], with -1 for those that are empty."""
-    texts = [text[start:stop].tobytes().decode("utf-8", "surrogateescape") for start, stop, *_ in spans.tolist()]
-    return np.array([[ord(text[k]) if text else -1 for text in texts] for k in (0, -1)])
+@kernel
+def _edge_characters(text, spans):
+    """Decode the first and the last character of each span; returns int64[2, P], with -1 for those that are empty.
+
+    A byte that is not UTF-8 is the surrogate that Python makes of it.
+    """
+    edges = np.full((2, len(spans)), -1)
+    for p in range(len(spans)):
+        start, stop = spans[p, START], spans[p, STOP]
+        last = stop - 1
+        while last > start and text[last] & 0xC0 == 0x80:
+            last -= 1
+        if last + (_decode_character(text, last, stop) & 7) != stop:
+            last = stop - 1
+        for k, position in enumerate((start, last)):
+            if start < stop:
+                code = _decode_character(text, position, stop) >> 3
+                edges[k, p] = 0xDC00 | text[position] if code == SURROGATE_ESCAPE else code
+    return edges
 
 
 _BYTE_TOKEN = re.compile(r"\A<0x([+\dA-Fa-f][\dA-Fa-f])>\Z", re.ASCII)
