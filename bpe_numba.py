@@ -541,7 +541,7 @@ class Split(NamedTuple):
             "merged_with_next": [kept[0], [1, 0, 0]],
             "contiguous": [[1, 0, 0], [0, 1, 0]],
         }[self.behavior]
-        return np.array(rules, bool)[::-1][:, [1, 0, 2]] if self.invert else np.array(rules, bool)
+        return np.array(rules, bool)[np.ix_([1, 0], [1, 0, 2])] if self.invert else np.array(rules, bool)
 
 
 class Metaspace(NamedTuple):
@@ -939,7 +939,7 @@ def _scan_table(class_of: np.ndarray, next_state: np.ndarray, accepts: np.ndarra
     entries = _streaming_transducer(next_state, accepts, [(kind >> 3, kind & 7) for kind in kinds.tolist()])
     table = _utf8_table(entries, letter_of.astype(np.uint16))
     must_split = _must_split_pairs(next_state, accepts)
-    return ScanTable(table, len(entries), class_of, next_state, accepts, must_split, dropped)
+    return ScanTable(table, len(entries), class_of, next_state.astype(np.int16), accepts, must_split, dropped)
 
 
 def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray:
@@ -2313,8 +2313,8 @@ def _map_text(text, span, tables, out, n, stretches, n_stretches):
 @kernel
 def _map_characters(text, spans, tables):
     """Map the spans of a text that are no special tokens; returns text, spans, and the stretches that are left."""
-    mapped, out, n = np.empty(spans.shape, np.int64), np.empty(len(text) + 64, np.uint8), 0
-    stretches, n_stretches = np.empty((16, 4), np.int64), 0
+    mapped, out, n = np.empty(spans.shape, np.int64), np.empty(len(text) + 64, np.uint8), i64(0)
+    stretches, n_stretches = np.empty((16, 4), np.int64), i64(0)
     for p in range(len(spans)):
         start, stop, begin, id = spans[p, START], spans[p, STOP], n, spans[p, ID]
         if id >= 0:
