@@ -935,11 +935,20 @@ def _scan_table(class_of: np.ndarray, next_state: np.ndarray, accepts: np.ndarra
     code_points = np.arange(N_CODE_POINTS)
     sizes = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000)
     sizes[0xD800:0xE000] = 1  # bytes that are not UTF-8
-    kinds, letter_of = np.unique(class_of * i64(8) + sizes, return_inverse=True)
+    kinds, letter_of = _distinct(class_of * i64(8) + sizes)
     entries = _streaming_transducer(next_state, accepts, [(kind >> 3, kind & 7) for kind in kinds.tolist()])
     table = _utf8_table(entries, letter_of.astype(np.uint16))
     must_split = _must_split_pairs(next_state, accepts)
     return ScanTable(table, len(entries), class_of, next_state.astype(np.int16), accepts, must_split, dropped)
+
+
+def _distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Find the distinct ones of small numbers, and which of them each is.
+
+    For all characters it takes 13 ms; np.unique, which sorts, 150.
+    """
+    is_there = np.bincount(numbers) > 0
+    return np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[numbers]
 
 
 def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray:
@@ -1135,7 +1144,7 @@ def _chained(first: ScanTable, second: ScanTable) -> ScanTable | None:
     A state is a class, of the character before, and a state of the second step; that sees the end of its text at a cut.
     """
     cuts, complete = _cuts_between(first), _with_gaps(second)
-    kinds, class_of = np.unique(first.class_of * i64(256) + second.class_of, return_inverse=True)
+    kinds, class_of = _distinct(first.class_of * i64(256) + second.class_of)
     if cuts is None or complete is None or len(kinds) > 250:
         return None
     cuts, classes, others = np.vstack([cuts, np.zeros(len(cuts), bool)]), kinds >> 8, kinds & 255  # row -1: none before
@@ -2744,8 +2753,8 @@ class Normalizer:
         never = len(must_split)  # a class that never splits
         firsts = np.where(may_cut[0] & (first >= 0), class_of[first], never)
         lasts = np.where((firsts < never) & may_cut[1], class_of[last], never)
-        kinds, kind_of_code, counts = np.unique(firsts << 8 | lasts, return_inverse=True, return_counts=True)
-        common = np.sort(np.argsort(counts)[-254:])
+        kinds, kind_of_code = _distinct(firsts << 8 | lasts)
+        common = np.sort(np.argsort(np.bincount(kind_of_code))[-254:])
         numbers = np.full(len(kinds), len(common))
         numbers[common] = np.arange(len(common))
         kinds = np.append(kinds[common], never << 8 | never)

@@ -256,11 +256,13 @@ def naive_count(text, patterns, special):
     return Counter(word for part in documents for word in naive_split(patterns, part)), len(documents)
 
 
+SEEN = [*range(33, 127), *range(161, 173), *range(174, 256)]
+CHAR_OF = {b: chr(256 + k) for k, b in enumerate(b for b in range(256) if b not in SEEN)} | {b: chr(b) for b in SEEN}
+
+
 def in_chars(token):
     """A token as GPT-2's files write it: each byte as a character that can be seen."""
-    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    unseen = [b for b in range(256) if b not in seen]
-    return "".join(chr(b) if b in seen else chr(256 + unseen.index(b)) for b in token)
+    return "".join(CHAR_OF[b] for b in token)
 
 
 # ─── Data ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -705,8 +707,7 @@ def test_chains_are_one_machine_where_two_characters_decide():
 
 @pytest.mark.parametrize("pre_tokenizer, steps", [*CHARACTER_SPLITS[:5], CHARACTER_SPLITS[6]])
 def test_classes_of_characters_are_those_of_rust(pre_tokenizer, steps):
-    known = "".join(char for char in ALL_CHARACTERS if unicodedata.category(char) != "Cn")
-    for text in ("A".join(known), " A".join(known)):
+    for text in ("A".join(KNOWN_CHARACTERS), " A".join(KNOWN_CHARACTERS)):
         assert bpe.Pattern(steps).split(text.encode()) == hf_split(pre_tokenizer, text)
 
 
@@ -771,8 +772,8 @@ def test_long_texts_are_scanned_by_all_lanes(pattern):
     compiled, source = bpe.Pattern(pattern), random.Random(3)
     for letters in ("ab c'sl \n\r\t 12中é\u3000\u0301ſK/.!<>\x00", "the cat   sat\n        ", "x1\n"):
         data = "".join(source.choices(letters, k=LONG // 4)).encode() + bytes(source.choices(range(256), k=9))
-        for whole in (data * 2, data.replace(b"a", b"\xe4")):
-            assert compiled.split(whole) == naive_split(bpe.PATTERNS.get(pattern, pattern), whole)
+        data += data.replace(b"a", b"\xe4")
+        assert compiled.split(data) == naive_split(bpe.PATTERNS.get(pattern, pattern), data)
 
 
 DROPPING = ["bert", "whitespace", ("whitespace-split", *bpe.metaspace_steps()), (bpe.Split("ab", "removed"), "gpt2")]
@@ -797,6 +798,7 @@ def test_bytes_that_are_not_utf8_are_characters_as_python_finds_them(data):
 
 
 ALL_CHARACTERS = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
+KNOWN_CHARACTERS = "".join(c for c in ALL_CHARACTERS[:0xF0000] if unicodedata.category(c) != "Cn")
 
 
 @pytest.fixture(scope="session")
@@ -817,7 +819,7 @@ def test_every_class_of_characters_is_that_of_regex(name, border_characters):
 
 
 def test_every_character_is_scanned_as_regex_does():
-    data = "".join(f" {char}a" for char in ALL_CHARACTERS).encode()
+    data = "".join(f" {char}a" for char in KNOWN_CHARACTERS + ALL_CHARACTERS[::20]).encode()
     assert bpe.Pattern("o200k").split(data) == naive_split(bpe.PATTERNS["o200k"], data)
 
 
@@ -1664,9 +1666,9 @@ def hugging_face_trained(documents, vocab_size, special_tokens):
 
 
 def test_merges_and_ids_are_those_of_hugging_face(library):
-    special, files = [END, "<|im_start|>"], library[::5]
-    theirs = hugging_face_trained((path.read_bytes().decode() for path in files), 5000, special)
-    vocab, merges = bpe.train_bpe(files, 5000, special, tie_break="ids")
+    special, files = [END, "<|im_start|>"], library[::12]
+    theirs = hugging_face_trained((path.read_bytes().decode() for path in files), 4000, special)
+    vocab, merges = bpe.train_bpe(files, 4000, special, tie_break="ids")
     assert [[in_chars(left), in_chars(right)] for left, right in merges] == theirs["merges"]
     assert {token.decode() if i < 2 else in_chars(token): i for i, token in vocab.items()} == theirs["vocab"]
 
@@ -2785,7 +2787,7 @@ def sentencepiece_model(text, folder, **options):
 
 @pytest.fixture(scope="session", params=[False, True], ids=["unk", "bytes"])
 def sentencepieces(request, library, tmp_path_factory):
-    text = "".join(path.read_text("utf-8") for path in library[:60])
+    text = "".join(path.read_text("utf-8") for path in library[:20])
     options = {"vocab_size": 1000, "byte_fallback": request.param, "user_defined_symbols": ["<x>", "self"]}
     return sentencepiece_model(text, tmp_path_factory.mktemp("sp"), character_coverage=0.99, **options)
 
@@ -3436,7 +3438,6 @@ def test_famous_tokenizers_mean_what_they_mean_there(name, prose, tmp_path_facto
     assert (folder / "2" / "tokenizer.json").read_bytes() == (folder / "3" / "tokenizer.json").read_bytes()
     assert again.digest == ours.digest
 
-    @examples(60)
     @given(text=famous_texts)
     @example("\n".join(prose)[:20_000])
     def equal(text):
@@ -3528,7 +3529,6 @@ def test_sentencepiece_models_mean_what_they_mean_there(options, prose, tmp_path
     assert bpe.Tokenizer.load(folder / "again").digest == ours.digest
     assert [again.bos_id(), again.unk_id(), again.pad_id()] == [theirs.bos_id(), theirs.unk_id(), theirs.pad_id()]
 
-    @examples(60)
     @given(text=famous_texts)
     @example("\n".join(prose)[:20_000])
     @example("<0x0A> <s> é <unk>")
@@ -4311,8 +4311,8 @@ def test_two_interrupts_end_it_with_one_line(model, much_text, tmp_path, what):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_interrupts_at_any_moment_end_it(much_text, tmp_path, workers):
-    """While kernels run, results are taken apart, workers start: 6 moments here; a hundred were tried."""
-    moments = [random.Random(workers * 10 + k).uniform(0, 0.8) for k in range(6)]
+    """While kernels run, results are taken apart, workers start: a hundred moments were tried."""
+    moments = [random.Random(workers * 10 + k).uniform(0, 0.8) for k in range(2 * workers)]
     for pair in zip(moments[::2], moments[1::2], strict=True):
         running = [begun("train", much_text, "--out", tmp_path / "m", "--workers", workers) for _ in pair]
         for process, moment in zip(running, pair, strict=True):
