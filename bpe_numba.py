@@ -1793,7 +1793,7 @@ class Pattern:
         text, spans = self.refine(scan, _with_padding(data), np.array([[0, len(data), BEGINS, 0]]))
         spans = _refine(scan, text, spans, self.last_tables, NO_RULES)
         data = text.tobytes()
-        return [data[start:stop] for start, stop, *_ in spans.tolist()]
+        return [data[start:stop] for start, stop in zip(*spans[:, :ID].T.tolist(), strict=True)]
 
 
 PatternStep = str | Split | Metaspace
