@@ -4829,7 +4829,7 @@ def test_kernels_compile_where_nothing_can_be_written(tmp_path):
 def checked_run(request, tmp_path_factory):
     """The tests of kernels again, with every index checked, and a fresh cache, since a warm one ignores that.
 
-    It takes as long as all other tests together, and has begun before them, on another core.
+    It takes half as long as all other tests together, and has begun before them, on another core.
     """
     if not any(item.name == test_kernels_stay_inside_their_arrays.__name__ for item in request.session.items):
         yield None
