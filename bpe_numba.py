@@ -2774,15 +2774,16 @@ def _edge_characters(text, spans):
     edges = np.full((2, len(spans)), -1)
     for p in range(len(spans)):
         start, stop = spans[p, START], spans[p, STOP]
+        if start == stop:
+            continue
         last = stop - 1
         while last > start and text[last] & 0xC0 == 0x80:
             last -= 1
         if last + (_decode_character(text, last, stop) & 7) != stop:
             last = stop - 1
         for k, position in enumerate((start, last)):
-            if start < stop:
-                code = _decode_character(text, position, stop) >> 3
-                edges[k, p] = 0xDC00 | text[position] if code == SURROGATE_ESCAPE else code
+            code = _decode_character(text, position, stop) >> 3
+            edges[k, p] = 0xDC00 | text[position] if code == SURROGATE_ESCAPE else code
     return edges
 
 
