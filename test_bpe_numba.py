@@ -257,11 +257,13 @@ def naive_count(text, patterns, special):
     return Counter(word for part in documents for word in naive_split(patterns, part)), len(documents)
 
 
+SEEN = [*range(33, 127), *range(161, 173), *range(174, 256)]
+CHAR_OF = {b: chr(256 + k) for k, b in enumerate(b for b in range(256) if b not in SEEN)} | {b: chr(b) for b in SEEN}
+
+
 def in_chars(token):
     """A token as GPT-2's files write it: each byte as a character that can be seen."""
-    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    unseen = [b for b in range(256) if b not in seen]
-    return "".join(chr(b) if b in seen else chr(256 + unseen.index(b)) for b in token)
+    return "".join(CHAR_OF[b] for b in token)
 
 
 # ─── Data ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -713,7 +715,7 @@ def test_splits_at_characters_are_one_machine_as_exact_as_hugging_face(pre_token
 
 
 @kernels
-@examples(25)
+@examples(12)  # of 5 texts or more
 @pytest.mark.parametrize("pre_tokenizer, split", ANY_SPLITS)
 @given(texts=st.lists(split_texts, min_size=5, max_size=10), data=hostile_bytes)
 def test_every_behavior_is_that_of_hugging_face(pre_tokenizer, split, texts, data):
@@ -753,8 +755,7 @@ def test_chains_are_one_machine_where_two_characters_decide():
 
 @pytest.mark.parametrize("pre_tokenizer, steps", [*CHARACTER_SPLITS[:5], CHARACTER_SPLITS[6]])
 def test_classes_of_characters_are_those_of_rust(pre_tokenizer, steps):
-    known = "".join(char for char in ALL_CHARACTERS if unicodedata.category(char) != "Cn")
-    for text in ("A".join(known), " A".join(known)):
+    for text in ("A".join(KNOWN_CHARACTERS), " A".join(KNOWN_CHARACTERS)):
         assert bpe.Pattern(steps).split(text.encode()) == hf_split(pre_tokenizer, text)
 
 
@@ -819,8 +820,8 @@ def test_long_texts_are_scanned_by_all_lanes(pattern):
     compiled, source = bpe.Pattern(pattern), random.Random(3)
     for letters in ("ab c'sl \n\r\t 12中é\u3000\u0301ſK/.!<>\x00", "the cat   sat\n        ", "x1\n"):
         data = "".join(source.choices(letters, k=LONG // 4)).encode() + bytes(source.choices(range(256), k=9))
-        for whole in (data * 2, data.replace(b"a", b"\xe4")):
-            assert compiled.split(whole) == naive_split(bpe.PATTERNS.get(pattern, pattern), whole)
+        data += data.replace(b"a", b"\xe4")
+        assert compiled.split(data) == naive_split(bpe.PATTERNS.get(pattern, pattern), data)
 
 
 DROPPING = ["bert", "whitespace", ("whitespace-split", *bpe.metaspace_steps()), (bpe.Split("ab", "removed"), "gpt2")]
@@ -845,6 +846,7 @@ def test_bytes_that_are_not_utf8_are_characters_as_python_finds_them(data):
 
 
 ALL_CHARACTERS = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
+KNOWN_CHARACTERS = "".join(c for c in ALL_CHARACTERS[:0xF0000] if unicodedata.category(c) != "Cn")
 
 
 @pytest.fixture(scope="session")
@@ -865,7 +867,7 @@ def test_every_class_of_characters_is_that_of_regex(name, border_characters):
 
 
 def test_every_character_is_scanned_as_regex_does():
-    data = "".join(f" {char}a" for char in ALL_CHARACTERS).encode()
+    data = "".join(f" {char}a" for char in KNOWN_CHARACTERS + ALL_CHARACTERS[::20]).encode()
     assert bpe.Pattern("o200k").split(data) == naive_split(bpe.PATTERNS["o200k"], data)
 
 
@@ -986,7 +988,8 @@ def test_each_character_is_normalized_as_in_tokenizers(name):
         [edges[:-1], edges[1:], np.full(len(encoded), bpe.INSIDE), np.zeros(len(encoded), np.int64)]
     )
     text, spans = ours.apply(bpe._with_padding(b"".join(encoded)), spans)
-    found = [text[start:stop].tobytes().decode() for start, stop, *_ in spans.tolist()]
+    data, (starts, stops) = text.tobytes(), spans[:, : bpe.ID].T.tolist()
+    found = [data[start:stop].decode() for start, stop in zip(starts, stops, strict=True)]
     assert found == [theirs.normalize_str(char) for char in OLD_CHARACTERS]
 
 
@@ -1549,8 +1552,7 @@ def test_metaspace_is_put_before_a_text_once(tmp_path_factory, text, steps, size
 
 
 @pytest.mark.parametrize("pattern", ["gpt2", "cl100k", "o200k", "none", r"(?<!x)\w+"])
-@pytest.mark.parametrize("block_bytes", [1 << 10, 5000, 1 << 16])
-def test_counts_do_not_depend_on_blocks(pattern, block_bytes, tmp_path, library):
+def test_counts_do_not_depend_on_blocks(pattern, tmp_path, library):
     source = random.Random(5)
     text = b"".join(path.read_bytes() for path in library[:12])
     text = END.encode().join(text[k : k + source.randrange(20_000)] for k in range(0, len(text), 20_000))
@@ -1558,7 +1560,7 @@ def test_counts_do_not_depend_on_blocks(pattern, block_bytes, tmp_path, library)
     (tmp_path / "a.txt").write_bytes(text)
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text))
     expected = naive_count(text, bpe.PATTERNS.get(pattern, pattern), [END])
-    for name in ("a.txt", "b.txt.gz"):
+    for name, block_bytes in itertools.product(("a.txt", "b.txt.gz"), (1 << 10, 5000, 1 << 16)):
         assert counted([tmp_path / name], pattern=pattern, block_bytes=block_bytes) == expected
 
 
@@ -1712,9 +1714,9 @@ def hugging_face_trained(documents, vocab_size, special_tokens):
 
 
 def test_merges_and_ids_are_those_of_hugging_face(library):
-    special, files = [END, "<|im_start|>"], library[::5]
-    theirs = hugging_face_trained((path.read_bytes().decode() for path in files), 5000, special)
-    vocab, merges = bpe.train_bpe(files, 5000, special, tie_break="ids")
+    special, files = [END, "<|im_start|>"], library[::12]
+    theirs = hugging_face_trained((path.read_bytes().decode() for path in files), 4000, special)
+    vocab, merges = bpe.train_bpe(files, 4000, special, tie_break="ids")
     assert [[in_chars(left), in_chars(right)] for left, right in merges] == theirs["merges"]
     assert {token.decode() if i < 2 else in_chars(token): i for i, token in vocab.items()} == theirs["vocab"]
 
@@ -2607,7 +2609,7 @@ def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
 @pytest.mark.parametrize("least", [1, 3])
 def test_tokens_by_likelihood_of_real_words_are_those_of_the_oracle(library, least):
     counts = Counter(regex.findall(rb"[a-z]+|[A-Z]+", b"".join(path.read_bytes() for path in library[:20])))
-    counts = dict(counts.most_common(150 if BOUNDS_CHECKED else 800))
+    counts = dict(counts.most_common(150 if BOUNDS_CHECKED else 400))
     learned = bpe.learn_wordpiece(wordpiece_words(counts), 500, min_frequency=least)
     assert [token.decode() for token in learned.tokens] == naive_likelihood(counts, 500, least)[0]
 
@@ -2834,7 +2836,7 @@ def sentencepiece_model(text, folder, **options):
 
 @pytest.fixture(scope="session", params=[False, True], ids=["unk", "bytes"])
 def sentencepieces(request, library, tmp_path_factory):
-    text = "".join(path.read_text("utf-8") for path in library[:60])
+    text = "".join(path.read_text("utf-8") for path in library[:20])
     options = {"vocab_size": 1000, "byte_fallback": request.param, "user_defined_symbols": ["<x>", "self"]}
     return sentencepiece_model(text, tmp_path_factory.mktemp("sp"), character_coverage=0.99, **options)
 
@@ -3486,7 +3488,6 @@ def test_famous_tokenizers_mean_what_they_mean_there(name, prose, tmp_path_facto
     assert (folder / "2" / "tokenizer.json").read_bytes() == (folder / "3" / "tokenizer.json").read_bytes()
     assert again.digest == ours.digest
 
-    @examples(60)
     @given(text=famous_texts)
     @example("\n".join(prose)[:20_000])
     def equal(text):
@@ -3578,7 +3579,6 @@ def test_sentencepiece_models_mean_what_they_mean_there(options, prose, tmp_path
     assert bpe.Tokenizer.load(folder / "again").digest == ours.digest
     assert [again.bos_id(), again.unk_id(), again.pad_id()] == [theirs.bos_id(), theirs.unk_id(), theirs.pad_id()]
 
-    @examples(60)
     @given(text=famous_texts)
     @example("\n".join(prose)[:20_000])
     @example("<0x0A> <s> é <unk>")
@@ -4406,8 +4406,8 @@ def test_two_interrupts_end_it_with_one_line(model, much_text, tmp_path, what):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_interrupts_at_any_moment_end_it(much_text, tmp_path, workers):
-    """While kernels run, results are taken apart, workers start: 6 moments here; a hundred were tried."""
-    moments = [random.Random(workers * 10 + k).uniform(0, 0.8) for k in range(6)]
+    """While kernels run, results are taken apart, workers start: a hundred moments were tried."""
+    moments = [random.Random(workers * 10 + k).uniform(0, 0.8) for k in range(2 * workers)]
     for pair in zip(moments[::2], moments[1::2], strict=True):
         running = [begun("train", much_text, "--out", tmp_path / "m", "--workers", workers) for _ in pair]
         for process, moment in zip(running, pair, strict=True):
@@ -4989,7 +4989,7 @@ def test_kernels_compile_where_nothing_can_be_written(tmp_path):
 def checked_run(request, tmp_path_factory):
     """The tests of kernels again, with every index checked, and a fresh cache, since a warm one ignores that.
 
-    It takes as long as all other tests together, and has begun before them, on another core.
+    It takes half as long as all other tests together, and has begun before them, on another core.
     """
     if not any(item.name == test_kernels_stay_inside_their_arrays.__name__ for item in request.session.items):
         yield None
