@@ -3109,9 +3109,9 @@ def _plain_name(path: Path) -> str:
     return (path.stem if path.suffix.lower() in PACKED_SUFFIXES else path.name).lower()
 
 
-def _is_stream(path: Path) -> bool:
+def _is_stream(path: Path | Texts) -> bool:
     """Whether a file can be read once only, or not by another process, for which /dev/stdin is another file."""
-    return not path.is_file() or path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
+    return isinstance(path, Texts) or not path.is_file() or path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
 
 
 def _recognize(head: bytes) -> str | None:
@@ -3317,7 +3317,7 @@ class Source:
     @property
     def total_bytes(self) -> int | None:
         """Bytes on the disk, if known: none of them comes through a pipe."""
-        known = all(isinstance(path, Path) and path.is_file() for path in self.files)
+        known = not any(map(_is_stream, self.files))
         return sum(path.stat().st_size for path in self.files) if known else None
 
     def is_json(self, path: Path) -> bool:
@@ -8408,8 +8408,8 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
 
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-
-LLMC_SIGNS = {2: (20240520, 1), 4: (20240801, 7)}  # llm.c's files, of GPT-2 and Llama 3, by the size of a number
+LLMC_HEADER_BYTES = 1024
+LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}  # how its files begin, for GPT-2 and for Llama 3
 
 
 def _npy_header(dtype: np.dtype, n: int) -> bytes:
@@ -8422,7 +8422,7 @@ def _npy_header(dtype: np.dtype, n: int) -> bytes:
 def _llmc_header(dtype: np.dtype, n: int) -> bytes:
     """Make the header of a file for llm.c: 256 numbers, the third of which is n."""
     require(n < 2**31, f"{n:,} tokens are more than llm.c counts in one file: write several")
-    return np.array([*LLMC_SIGNS[dtype.itemsize], n, *[0] * 253], "<i4").tobytes()
+    return np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
 
 
 _HEADERS = {"npy": _npy_header, "llm.c": _llmc_header, "bin": lambda dtype, n: b""}
@@ -8541,44 +8541,43 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
             file.write(header(dtype, n))
 
 
-def _val_path(path: Path) -> Path:
-    """Name the file of the documents that are held out from a file for training."""
+def _name_outputs(out: str | os.PathLike | None, val_fraction: float | None) -> list[Path]:
+    """Name the files of ids: none, one, or also that of the documents that are held out."""
+    path = as_path(STANDARD_STREAM if out is None else out)
+    if val_fraction is None:
+        return [path][: out is not None]
+    require(0 < val_fraction < 1, f"`val_fraction` is between 0 and 1, not {val_fraction}")
     before, found, behind = path.name.rpartition("train")
     require(found, f"{path}: name a file with 'train' in it for `val_fraction`: the other one has 'val' there")
-    return path.with_name(f"{before}val{behind}")
+    return [path, path.with_name(f"{before}val{behind}")]
 
 
-class _Split(NamedTuple):
-    """Writes the ids of every 1 / fraction-th document to one file, and those of all others to another.
+def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Part a batch in what is for training and what is held out: the ids, and where documents end in them.
 
-    Of n documents, floor(n * fraction) are chosen: document d, from 0, if floor((d + 1) * fraction) is greater than
-    floor(d * fraction). So a choice depends on nothing but the order of the documents.
+    first  the number of the document that the batch begins in, from 0. Of n documents, floor(n * fraction) are held
+           out: document d if floor((d + 1) * fraction) is greater than floor(d * fraction). So a choice depends on
+           nothing but the order of the documents
     """
+    billionths = round(fraction * 10**9)  # so that nothing is rounded
+    numbers = (np.arange(first, first + len(batch.ends) + 2) * billionths) // 10**9
+    is_held_out = numbers[1:] > numbers[:-1]  # of each document that ends, and of the rest
+    chosen = np.repeat(is_held_out, np.diff(batch.ends, prepend=0, append=len(batch.ids)))
+    parts = []
+    for part in (False, True):
+        mask, ends = chosen == part, batch.ends[is_held_out[:-1] == part]
+        parts.append((batch.ids[mask], np.append(0, np.cumsum(mask))[ends]))
+    return parts
 
-    write: Callable
-    write_val: Callable
-    billionths: int  # the fraction, so that nothing is rounded
-    totals: np.ndarray  # int64[2, 2], modified in place: tokens and documents of each file
 
-    def __call__(self, ids: np.ndarray, ends: np.ndarray) -> None:
-        """Write ids, in which documents end at `ends`; the last one may go on in the next ids."""
-        first = self.totals[:, 1].sum()
-        numbers = (np.arange(first, first + len(ends) + 2) * self.billionths) // 10**9
-        is_val = numbers[1:] > numbers[:-1]
-        chosen = np.repeat(is_val, np.diff(ends, prepend=0, append=len(ids)))
-        for k, (write, mask) in enumerate(((self.write, ~chosen), (self.write_val, chosen))):
-            write(ids[mask])
-            self.totals[k] += np.count_nonzero(mask), np.count_nonzero(is_val[:-1] == k)
-
-    def describe(self, encoded: Mapping[Path, Encoded]) -> dict[Path, dict]:
-        """Describe both files, but for the bytes of text; raises InputError if one has no document."""
-        n = self.totals[:, 1].tolist()
-        require(all(n), f"`val_fraction` makes {n[0]} documents for training, and {n[1]} to hold out: both need some")
-        both = {}
-        for (path, whole), (n_tokens, n_documents) in zip(encoded.items(), self.totals.tolist(), strict=True):
-            both[path] = whole._asdict() | {"tokens": n_tokens, "documents": n_documents}
-            del both[path]["bytes"]
-        return both
+def _encode_source(tokenizer: Tokenizer, source: Source, engine: Engine, *arguments: object) -> Iterator[_EncodedBatch]:
+    """Encode a source in batches, by workers; the arguments are those of `_encode_blocks`."""
+    # Kernels work without Python's lock, and threads send nothing through pipes: two are 1.66 times as fast as one,
+    # processes 1.5. What holds the lock is JSON, a pattern left to `regex`, and all the rest if threads are many.
+    threads = engine.n_workers <= 8 and tokenizer.releases_lock and not any(map(source.is_json, source.files))
+    reader = dataclasses.replace(source, files=())  # blocks name their files: the list need not go with every task
+    work = functools.partial(_encode_blocks, tokenizer, reader, *arguments)
+    return engine.map(work, _mark_text_ends(source.tasks()), threads)
 
 
 @checked
@@ -8628,59 +8627,56 @@ def encode_files(
     3 tokens (uint16) of 3 bytes in 1 text, 1.00 bytes per token
     array([ 72, 105,  33], dtype=uint16)
     """
-    out = None if out is None else as_path(out)
+    paths = _name_outputs(out, val_fraction)
     if document_index is not None:
-        together = out is not None and val_fraction is None
-        require(together, "`document_index` goes with `out`, and not with `val_fraction`")
+        require(len(paths) == 1, "`document_index` goes with `out`, and not with `val_fraction`")
         document_index = as_path(document_index)
-        if document_index.resolve() in (out.resolve(), _sidecar(out).resolve()):
+        if document_index.resolve() in (paths[0].resolve(), _sidecar(paths[0]).resolve()):
             raise InputError(f"{document_index} is to be written twice: give the document index a name of its own")
-    if val_fraction is not None:
-        require(0 < val_fraction < 1, f"`val_fraction` is between 0 and 1, not {val_fraction}")
-    require(out is not None or layout == "auto", "`layout` goes with `out`")
-    val_out = None if val_fraction is None else _val_path(out or STANDARD_STREAM)
-    id_type = id_dtype(tokenizer.model, dtype)
-    engine = Engine(workers, executor, progress)
+    require(paths or layout == "auto", "`layout` goes with `out`")
+    id_type, engine = id_dtype(tokenizer.model, dtype), Engine(workers, executor, progress)
     allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
     source = tokenizer.source(inputs, allowed_special, text_field)
     if append is not None:
         tokenizer._allowed([append])
     tokenizer.compile_kernels()
-    # Kernels work without Python's lock, and threads send nothing through pipes: two are 1.66 times as fast as one,
-    # processes 1.5. What holds the lock is JSON, a pattern left to `regex`, and all the rest if threads are many.
-    threads = engine.n_workers <= 8 and tokenizer.releases_lock and not any(map(source.is_json, source.files))
-    reader = dataclasses.replace(source, files=())  # blocks name their files: the list need not go with every task
     end_id = tokenizer.special_tokens.get(append)
-    work = functools.partial(_encode_blocks, tokenizer, reader, id_type, end_id, allowed_special)
-    batches = engine.map(work, _mark_text_ends(source.tasks()), threads)
-    n_tokens = n_documents = n_bytes = 0
+    batches = _encode_source(tokenizer, source, engine, id_type, end_id, allowed_special)
+    totals, n_bytes = np.zeros((2, 2), np.int64), 0  # tokens and documents of each file
     with contextlib.ExitStack() as stack:
-        write = stack.enter_context(_array_writer(out, id_type, layout)) if out else _line_printer()
-        if val_out:
-            write_val = stack.enter_context(_array_writer(val_out, id_type, layout))
-            write = split = _Split(write, write_val, round(val_fraction * 10**9), np.zeros((2, 2), np.int64))
-        write_index = stack.enter_context(_array_writer(document_index, np.int64)) if document_index else None
+        writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths] or [_line_printer()]
+        index = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(lambda _: None)
+        write_index = stack.enter_context(index)
+        write_index(np.zeros(1, np.int64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
-        if write_index:
-            write_index(np.zeros(1, np.int64))
         for batch in stack.enter_context(contextlib.closing(batches)):
-            write(batch.ids, batch.ends)
-            if write_index:
-                write_index(batch.ends + n_tokens)
-            n_tokens += len(batch.ids)
-            n_documents += len(batch.ends)
+            write_index(batch.ends + totals[0, 0])
+            first = totals[:, 1].sum()
+            parts = [batch[:2]] if val_fraction is None else _hold_out(batch, first, val_fraction)
+            for k, (ids, ends) in enumerate(parts):
+                writers[k](ids, ends)
+                totals[k] += len(ids), len(ends)
             n_bytes += batch.n_bytes
-            rate = tqdm.format_sizeof(n_tokens / max(bar.format_dict["elapsed"], 1e-3))
+            rate = tqdm.format_sizeof(totals[:, 0].sum() / max(bar.format_dict["elapsed"], 1e-3))
             bar.set_postfix_str(f"{rate} tokens/s", refresh=False)
             bar.update(batch.n_read)
-        encoded = Encoded(n_tokens, n_documents, n_bytes, id_type.name, tokenizer.digest, append)
-        described = {} if out in (None, STANDARD_STREAM) else {out: encoded._asdict()}
-        if val_out:
-            described = split.describe({out: encoded, val_out: encoded})
-        for path, description in described.items():
+        encoded = Encoded(*totals.sum(0).tolist(), n_bytes, id_type.name, tokenizer.digest, append)
+        _describe_outputs(stack, encoded, dict(zip(paths, totals.tolist(), strict=False)))
+    return encoded
+
+
+def _describe_outputs(stack: contextlib.ExitStack, encoded: Encoded, totals: Mapping[Path, Sequence[int]]) -> None:
+    """Describe files of ids beside them, of so many tokens and documents; raises InputError if one of two has none."""
+    n = [n_documents for _, n_documents in totals.values()]
+    if len(n) == 2:
+        require(all(n), f"`val_fraction` makes {n[0]} documents for training, and {n[1]} to hold out: both need some")
+    for path, (n_tokens, n_documents) in totals.items():
+        if path != STANDARD_STREAM:
+            description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
+            if len(n) == 2:
+                del description["bytes"]  # which are not known of each
             sidecar = stack.enter_context(atomic_write(_sidecar(path)))
             sidecar.write((json.dumps(description, indent=2) + "\n").encode())
-    return encoded
 
 
 def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
@@ -8694,21 +8690,20 @@ def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
     ...     read_ids(path, "uint16").tolist()
     [1, 2]
     """
-    path, sidecar = as_path(path), _sidecar(as_path(path))
-    header = np.fromfile(path, "<i4", 256).tolist()
-    size = next((size for size, sign in LLMC_SIGNS.items() if (*sign,) == (*header[:2],)), 0)
-    is_llmc = size and path.stat().st_size == 1024 + size * header[2]
-    if is_llmc:
-        dtype = f"uint{8 * size}"
-    elif path.suffix != ".npy":
-        if sidecar.is_file():
-            dtype = _parse_object(_read_limited(sidecar), str(sidecar)).get("dtype")
+    path, start = as_path(path), 0
+    header, n_bytes = np.fromfile(path, "<i4", 3).tolist(), path.stat().st_size
+    for name, sign in LLMC_SIGNS.items():
+        if header[:2] == sign and n_bytes == LLMC_HEADER_BYTES + np.dtype(name).itemsize * header[2]:
+            dtype, start = name, LLMC_HEADER_BYTES
+    if not start and path.suffix != ".npy":
+        if _sidecar(path).is_file():
+            dtype = _parse_object(_read_limited(_sidecar(path)), str(_sidecar(path))).get("dtype")
         require(dtype in ("uint16", "uint32"), f"{path}: are its numbers uint16 or uint32? Name it with `dtype`")
     try:
         if path.suffix == ".npy":
             ids = np.lib.format.open_memmap(path, mode="r")
-        elif path.stat().st_size > 1024 * is_llmc:
-            ids = np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r", 1024 * is_llmc)
+        elif n_bytes > start:
+            ids = np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r", start)
         else:  # which cannot be mapped
             ids = np.zeros(0, dtype)
     except ValueError as error:
@@ -8879,33 +8874,27 @@ class Training(NamedTuple):
     vocab_size: int  # as it was asked for
 
     def __str__(self) -> str:
-        counted, special, peak = self.counted, self.tokenizer.special_tokens.values(), peak_memory()
+        counted, model, peak = self.counted, self.tokenizer.model, peak_memory()
         documents = number_of(counted.n_documents, "document")
         rows = [
             ("read", f"{number_of(counted.n_read, 'byte')} in {documents}, from {_name_some(self.files)}"),
             ("pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"),
             *self._learned_rows(),
-            ("vocabulary", f"{len(self.tokenizer):,} tokens, {len(special)} of them special"),
+            ("vocabulary", f"{len(model.vocab):,} tokens, {len(model.special_tokens)} of them special"),
         ]
-        unseen = self.tokenizer.special_tokens.keys() - counted.special_tokens.keys() - {self.tokenizer.model.unk_token}
+        unseen = {*model.special_tokens} - counted.special_tokens.keys() - {model.unk_token}
         if unseen:
             rows.append(("", f"never in the text: {', '.join(sorted(unseen))}"))
+        tokens = sorted((model.vocab[id] for id in model.ordinary), key=lambda token: (-len(token), token))
+        longest = " ".join(_fit(visible(token), 24).rstrip() for token in tokens[:8])
         rows += [
-            ("longest", self._longest_tokens(WIDTH - LABEL_WIDTH)),
+            ("longest", _fit(longest, WIDTH - LABEL_WIDTH).rstrip()),
             ("seconds", ", ".join(f"{name} {spent.seconds:.2f}" for name, spent in self.timings.items())),
             ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
         ]
         return "\n".join(label(name, text) for name, text in rows)
 
     __repr__ = __str__
-
-    def _longest_tokens(self, width: int) -> str:
-        """Write the longest tokens, as many as fit."""
-        ordinary = (
-            self.tokenizer.vocab[id] for id in self.tokenizer.vocab.keys() - self.tokenizer.special_tokens.values()
-        )
-        longest = (visible(token) for token in sorted(ordinary, key=lambda t: (-len(t), t))[:8])
-        return _fit(" ".join(t if len(t) <= 24 else f"{t[:20]}…×{len(t)}" for t in longest), width).rstrip()
 
     def _learned_rows(self) -> Iterator[tuple[str, str]]:
         """Describe what was learnt."""
@@ -8947,7 +8936,7 @@ def _name_some(files: Sequence[Path]) -> str:
 def _warn_of_unnamed(source: Source) -> None:
     """Warn of what looks like special tokens at the beginning of the first file, but was not named."""
     path = next(iter(source.files), STANDARD_STREAM)
-    head = b"" if isinstance(path, Texts) or _is_stream(path) else _read_part(path, 0, BLOCK_BYTES)
+    head = b"" if _is_stream(path) else _read_part(path, 0, BLOCK_BYTES)
     seen = Counter(map(bytes.decode, re.findall(rb"<\|\w{1,40}\|>", head)))
     unnamed = [token for token, n in seen.most_common() if n > 2 and token not in source.special_tokens]
     if unnamed:
@@ -9480,7 +9469,7 @@ def encode_corpus(
     with stage("scan") as spent:
         counted = count(source, engine)
         words, spent.n_bytes = counted.words, counted.n_bytes
-    require(len(words.counts), f"no text to look at in {', '.join(map(str, source.files[:3]))}")
+    require(len(words.counts), f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
         data = words.symbols.astype(np.uint8).tobytes()
         texts = [data[start:stop] for start, stop in itertools.pairwise(words.offsets.tolist())]
@@ -9760,10 +9749,14 @@ class Curve(Report):
     def tables(self) -> list[Table]:
         found = []
         for name, sizes in self.sizes.items():
-            rates, saved = self.n_bytes[name] / self.n_tokens[name], 100 * self.saved_by_next(name)
-            every = list(itertools.zip_longest(*(a.tolist() for a in (sizes, self.n_tokens[name], rates, saved))))
-            first, last = every[0][0], every[-1][0]
-            rows = [every[size - first] for size in sorted({first, last, *_SIZES}) if first <= size <= last]
+            columns = (
+                sizes,
+                self.n_tokens[name],
+                self.n_bytes[name] / self.n_tokens[name],
+                100 * self.saved_by_next(name),
+            )
+            shown = {sizes[0], sizes[-1], *_SIZES}
+            rows = [row for row in itertools.zip_longest(*(c.tolist() for c in columns)) if row[0] in shown]
             found.append(Table(name, ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save"), rows))
         return found
 
@@ -10042,12 +10035,24 @@ def _encode_gigatoken(job: Job) -> Callable:
     return functools.partial(encoder.encode_batch, job.documents, parallel=False)
 
 
-# The functions of each tool, whose names end in its name. Trainers return the merged tokens in their order, which are
-# listed when the time has been taken; encoders what is then timed: a function that returns the ids of each document.
-_TRAIN = _train_bpe_numba, _train_gigatoken, _train_tokenizers, _train_rustbpe, _train_bpeasy, _train_sentencepiece
-_ENCODE = _encode_bpe_numba, _encode_gigatoken, _encode_tokenizers, _encode_tiktoken
-_PEERS = {"train": _TRAIN, "encode": _ENCODE}
-_TOOLS = {work: work.__name__.split("_", 2)[2] for work in (*_TRAIN, *_ENCODE)}
+# Trainers return the merged tokens in their order, which are listed when the time has been taken; encoders what is then
+# timed: a function that returns the ids of each document.
+_PEERS = {
+    "train": {
+        "bpe_numba": _train_bpe_numba,
+        "gigatoken": _train_gigatoken,
+        "tokenizers": _train_tokenizers,
+        "rustbpe": _train_rustbpe,
+        "bpeasy": _train_bpeasy,
+        "sentencepiece": _train_sentencepiece,
+    },
+    "encode": {
+        "bpe_numba": _encode_bpe_numba,
+        "gigatoken": _encode_gigatoken,
+        "tokenizers": _encode_tokenizers,
+        "tiktoken": _encode_tiktoken,
+    },
+}
 ENCODED_BYTES = 20_000_000  # of the corpus, that are encoded: some peers make 3 MB/s
 
 
@@ -10061,22 +10066,20 @@ class Run(NamedTuple):
     verdict: str = ""  # "same" as bpe_numba, or how it differs, or what went wrong
 
 
-def _run_here(work: Callable, job: Job) -> Run:
+def _run_here(tool: str, work: Callable, job: Job) -> Run:
     """Do a job in this process, which is not needed for anything else, and take the time."""
     multiprocessing.set_start_method(None, force=True)  # of workers: "spawn" is inherited, and takes seconds
     for descriptor in (1, 2):  # some peers write what nobody has asked for
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     os.environ["TOKENIZERS_PARALLELISM"] = "false" if job.tokenizer else "true"
-    documents = list(filter(None, _text_parts(job.source, job.source.special_tokens)))
-    if job.tokenizer:
-        documents = documents[: 1 + int(np.searchsorted(np.cumsum(list(map(len, documents))), ENCODED_BYTES))]
-    texts = [text.decode("utf-8", "replace") for text in documents]  # some peers take no other
+    parts = filter(None, _text_parts(job.source, job.source.special_tokens))
+    parts = next(_batched_by_size(parts, len, ENCODED_BYTES if job.tokenizer else sys.maxsize))
+    texts = [text.decode("utf-8", "replace") for text in parts]  # some peers take no other
     documents = [text.encode() for text in texts]
     job = job._replace(documents=documents, texts=texts)
     compile_counting(job.source.pattern)
     learn(Words.from_counts({b"aa": 1}), 257)
-    tool, seconds = _TOOLS[work], []
-    work = work(job) if job.tokenizer else functools.partial(work, job)
+    seconds, work = [], work(job) if job.tokenizer else functools.partial(work, job)
     for _ in range(2 if job.tokenizer else 1):
         start = time.perf_counter()
         result = work()
@@ -10085,14 +10088,14 @@ def _run_here(work: Callable, job: Job) -> Run:
     return Run(tool, seconds, sum(map(len, documents)), result)
 
 
-def _run_apart(work: Callable, job: Job) -> Run:
+def _run_apart(tool: str, work: Callable, job: Job) -> Run:
     """Do a job in a new process, and tell what went wrong, if something did."""
     apart = multiprocessing.get_context("spawn")
     try:
         with ProcessPoolExecutor(1, apart, signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
-            return pool.submit(_run_here, work, job).result()
+            return pool.submit(_run_here, tool, work, job).result()
     except Exception as error:
-        return Run(_TOOLS[work], [], 0, [], " ".join(str(error).split())[:60] or type(error).__name__)
+        return Run(tool, [], 0, [], " ".join(str(error).split())[:60] or type(error).__name__)
 
 
 def _judge(run: Run, ours: Run) -> str:
@@ -10163,7 +10166,7 @@ def bench(
     loaded. All encode the first 20 MB with the tokenizer that was trained here, whose ids theirs must equal: with a
     fresh one, and again. Raises InputError for a tool that is not known.
     """
-    known = dict.fromkeys(_TOOLS.values())
+    known = dict.fromkeys(itertools.chain(*_PEERS.values()))
     require(not (unknown := set(tools) - known.keys()), f"no peer is named {unknown}; there are {', '.join(known)}")
     options = {"pattern": pattern, "text_field": text_field, "tie_break": "ids"}
     training = train(inputs, vocab_size, special_tokens, **options)
@@ -10173,10 +10176,9 @@ def bench(
     versions, runs = {tool: importlib.metadata.version(tool) for tool in peers} | {"bpe_numba": __version__}, {}
     for (name, works), tokenizer in zip(_PEERS.items(), (None, training.tokenizer), strict=True):
         job = job._replace(tokenizer=tokenizer)
-        runs[name] = [_run_apart(work, job) for work in works if _TOOLS[work] in versions]
-        ours = runs[name][0]
-        require(ours.seconds, f"bpe_numba could not {name}: {ours.verdict}")
-        runs[name] = [run._replace(verdict=_judge(run, ours)) for run in runs[name]]
+        found = [_run_apart(tool, work, job) for tool, work in works.items() if tool in versions]
+        require(found[0].seconds, f"bpe_numba could not {name}: {found[0].verdict}")
+        runs[name] = [run._replace(verdict=_judge(run, found[0])) for run in found]
     title = f"{vocab_size:,} tokens of {training.counted.n_bytes / 1e6:.1f} MB in {len(training.files):,} files"
     return Benchmark(title, _describe_machine(), versions, runs)
 
@@ -10262,14 +10264,13 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
     with stage("compile"):
         tokenizer.compile_kernels()
     options["progress"] &= out is not None
-    timings: dict[str, Timing] = {}
-    with stage("encode", timings) as spent:
+    with stage("encode") as spent:
         encoded = call_with(encode_files, tokenizer, inputs, **options)
         spent.n_bytes = encoded.bytes
     if options["progress"]:
-        seconds = max(timings["encode"].seconds, 1e-3)
-        written = out if options["val_fraction"] is None else f"{out} and {_val_path(Path(out))}"
+        seconds = max(TIMINGS["encode"].seconds, 1e-3)
         rates = f"{encoded.bytes / seconds / 1e6:,.1f} MB/s, {tqdm.format_sizeof(encoded.tokens / seconds)} tokens/s"
+        written = " and ".join(map(str, _name_outputs(out, options["val_fraction"])))
         lines = str(encoded), f"{seconds:.2f} s: {rates}, written to {written}"
         print(*(textwrap.fill(line, WIDTH) for line in lines), sep="\n", file=sys.stderr if out == "-" else sys.stdout)
 
@@ -10455,13 +10456,12 @@ def _make_parser() -> argparse.ArgumentParser:
                 if key not in _PYTHON_ONLY and (function is run or parameter.default is not parameter.empty):
                     parameters.setdefault(key, parameter)
         positional = inspect.getfullargspec(run).args
-        groups, flags = {}, {}
+        groups, flags = {title: command.add_argument_group(title) for title in _GROUPS}, {}  # none is shown empty
         for key, parameter in parameters.items():
-            group, is_positional = command, key in positional
-            for title, names in () if is_positional else _GROUPS.items():
-                if key in names.split():
-                    group = groups[title] = groups.get(title) or command.add_argument_group(title)
-            action = _add_argument(group, parameter, is_positional, " ".join(rows.get(key, "").split()))
+            is_positional = key in positional
+            known = (groups[title] for title, names in _GROUPS.items() if key in names.split() and not is_positional)
+            text = " ".join(rows.get(key, "").split())
+            action = _add_argument(next(known, command), parameter, is_positional, text)
             flags[key] = action.option_strings[0] if action.option_strings else action.metavar
         command.set_defaults(run=run, flags=flags)
         command.add_argument("--quiet", dest="progress", action="store_false", help="no progress bars, no summary")

@@ -4892,7 +4892,7 @@ def test_a_peer_that_differs_or_fails_is_told():
     for result in ([b"ab", b"ef", b"gh"], [b"ab"], [b"ab", b"ef", b"ef", b"gh"]):
         assert bpe._judge(ours._replace(result=result), ours) == "differs from 1 of 3 on"
     assert bpe._judge(ours, ours) == "same"
-    run = bpe._run_apart(bpe._encode_tiktoken, bpe.Job(bpe.Source([], bpe.Pattern()), 0))
+    run = bpe._run_apart("tiktoken", bpe._encode_tiktoken, bpe.Job(bpe.Source([], bpe.Pattern()), 0))
     assert run.verdict == "'NoneType' object has no attribute 'to_tiktoken'" and not run.seconds
     with pytest.raises(bpe.InputError, match="no peer is named"):
         bpe.bench(tools=["nothing"])
