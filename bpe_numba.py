@@ -3177,13 +3177,14 @@ def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
 class Block(NamedTuple):
     """Bytes that can be scanned on their own: a part of a file, or what was read from a stream.
 
-    Where a block does not end a document, the next one begins with more of its text, not with a special token.
+    `behind` tells what comes next: another text (BEGINS), another document of this one, behind a special token
+    (INSIDE), or more of this document (CONTINUES), and no special token.
     """
 
     path: Path
     start: int  # bytes on the disk
     stop: int
-    ends_document: bool = True
+    behind: int = BEGINS  # the id of the first span there
     data: bytes | list[bytes] | None = None  # None: read them from the file
     before: int = 0  # lines, in a stream; row groups, in a Parquet file
     begins: int = BEGINS  # the id of its first span
@@ -3368,17 +3369,17 @@ class Source:
         while start < size:
             is_last = size - start <= self.block_bytes * 3 // 2
             cut = None if is_last else self.find_cut(read, start + self.block_bytes, is_json)
-            stop, ends_document = cut or (size, True)
-            yield Block(path, start, stop, ends_document, begins=begins, read_texts=_read_lines if is_json else None)
-            start, begins = stop, _begins(ends_document, is_json)
+            stop, behind = cut or (size, BEGINS)
+            yield Block(path, start, stop, behind, begins=begins, read_texts=_read_lines if is_json else None)
+            start, begins = stop, behind
 
     @property
     def _margin(self) -> int:
         """Bytes on both sides of a place that decide whether text may be cut there: a special token, and characters."""
         return self._cut_arguments[2] + 8
 
-    def find_cut(self, read: Callable[[int, int], bytes], start: int, is_json: bool) -> tuple[int, bool] | None:
-        """Find the first place from `start` on where text may be cut, and whether a document ends there.
+    def find_cut(self, read: Callable[[int, int], bytes], start: int, is_json: bool) -> tuple[int, int] | None:
+        """Find the first place from `start` on where text may be cut, and what is behind it, as in a Block.
 
         `read(position, size)` gives the text, in windows that grow where no cut is found.
         """
@@ -3386,35 +3387,57 @@ class Source:
         while True:
             window = read(begin, size)
             if is_json:
-                found = 2 * (window.find(b"\n", start - begin) + 1) + 1
+                cut, behind = window.find(b"\n", start - begin) + 1, BEGINS
             else:
                 stop = len(window) - self._margin
                 found = _find_cut(_with_padding(window), start - begin, stop, *self._cut_arguments)
-            if found > 1:
-                return begin + found // 2, found % 2 == 1
+                cut, behind = found // 2, INSIDE if found % 2 else CONTINUES
+            if cut > 0:
+                return begin + cut, behind
             if len(window) < size:
                 return None
             size *= 4
 
+    def cut(self, chunks: Iterable[bytes], size: int, is_json: bool = False) -> Iterator[tuple[bytes, int, int]]:
+        """Cut a text that comes in chunks into parts of `size` bytes or somewhat more; see Block.
+
+        Yields each part, the id of its first span, and what is behind it. Memory: a chunk and a part, or a whole
+        document where the pattern allows no cut.
+        """
+        data, begins, enough = bytearray(), BEGINS, size  # waiting bytes that are worth a look
+        for chunk in chunks:
+            data.extend(chunk)
+            if len(data) < enough:
+                continue
+            start = 0
+            while len(data) - start >= size:
+                found = self.find_cut(lambda at, n: bytes(data[at : at + n]), start + size, is_json)
+                if not found:
+                    break
+                yield bytes(data[start : found[0]]), begins, found[1]
+                start, begins = found
+            del data[:start]
+            enough = 2 * len(data) if len(data) >= size else size  # text without cuts is looked through twice at most
+        if data:
+            yield bytes(data), begins, BEGINS
+
     def _stream_blocks(self, path: Path) -> Iterator[Block]:
         """Read a file that can only be read from its beginning: here, and workers get the text."""
-        is_json, begins = self.is_json(path), BEGINS
-        cutter, read_texts = Cutter(self, self.block_bytes, is_json), _read_lines if is_json else None
-        taken = position = n_lines = 0
-        for chunk, position in _read_chunks(path, self.block_bytes):
-            if not taken and not cutter.n_waiting:
-                self._look_at(path, chunk[:HEAD_BYTES])
-            for data, ends_document in cutter.feed(chunk):
-                yield Block(path, taken, position, ends_document, data, n_lines, begins, read_texts)
-                taken, begins = position, _begins(ends_document, is_json)
-                n_lines += data.count(b"\n")
-        if data := cutter.close():
-            yield Block(path, taken, position, True, data, n_lines, begins, read_texts)
+        is_json, position = self.is_json(path), 0
+        taken = n_lines = 0
 
+        def read() -> Iterator[bytes]:
+            nonlocal position
+            for chunk, end in _read_chunks(path, self.block_bytes):
+                if not position:
+                    self._look_at(path, chunk[:HEAD_BYTES])
+                position = end
+                yield chunk
 
-def _begins(ends_document: bool, is_json: bool) -> int:
-    """Choose the id of the first span behind a block."""
-    return BEGINS if is_json else INSIDE if ends_document else CONTINUES
+        for data, begins, behind in self.cut(read(), self.block_bytes, is_json):
+            read_texts = _read_lines if is_json else None
+            yield Block(path, taken, position, behind, data, n_lines, begins, read_texts)
+            taken, n_lines = position, n_lines + data.count(b"\n")
 
 
 def _row_groups(path: Path) -> Iterator[Block]:
@@ -3443,40 +3466,6 @@ def _find_doubt(path: Path, head: bytes) -> str | None:
     if _plain_name(path).endswith((".csv", ".tsv")):
         return "a table is read as text, with its separators"
     return None
-
-
-class Cutter:
-    """Cut a text that comes in chunks into parts that can be scanned on their own, of `size` bytes or somewhat more.
-
-    Memory: a chunk and a part, or a whole document where the pattern allows no cut.
-    """
-
-    def __init__(self, source: Source, size: int, is_json: bool = False):
-        self.source, self.size, self.is_json = source, size, is_json
-        self._chunks: list[bytes] = []
-        self.n_waiting = 0
-        self._enough = size  # waiting bytes that are worth a look
-
-    def feed(self, chunk: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Take a chunk; yields parts that are certain by now, and whether a document ends with them."""
-        self._chunks.append(chunk)
-        self.n_waiting += len(chunk)
-        if self.n_waiting < self._enough:
-            return
-        data, start = b"".join(self._chunks), 0
-        while len(data) - start >= self.size:
-            cut = self.source.find_cut(lambda at, n, data=data: data[at : at + n], start + self.size, self.is_json)
-            if not cut:
-                break
-            yield data[start : cut[0]], cut[1]
-            start = cut[0]
-        self._chunks, self.n_waiting = [data[start:]], len(data) - start
-        # text without cuts is looked through twice at most, not once a chunk
-        self._enough = 2 * self.n_waiting if self.n_waiting >= self.size else self.size
-
-    def close(self) -> bytes:
-        """Return what was waiting: the text ends here."""
-        return b"".join(self._chunks)
 
 
 def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: int) -> Iterator[list]:
@@ -3939,7 +3928,7 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
     counter, n_documents, n_bytes = WordCounter(), 0, 0
     for block in blocks:
         found = counter.add_texts(source.texts(block), source.pretokenizer, block.begins)
-        n_documents += found[0] - (not block.ends_document)
+        n_documents += found[0] - (block.behind == CONTINUES)
         n_bytes += found[1]
     seen = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
     return CorpusCounts(counter.words(), n_documents, n_bytes, seen), sum(block.n_bytes for block in blocks)
@@ -8274,12 +8263,9 @@ class Tokenizer:
         """
         known = tuple(self._allowed(allowed_special))
         source = self._chunk_sources.setdefault(known, self.source((), known))  # a normalizer's takes 0.9 s to make
-        cutter, begins = Cutter(source, WINDOW_BYTES), BEGINS
-        for chunk in [iterable] if isinstance(iterable, (str, bytes)) else iterable:
-            for data, ends_document in cutter.feed(_text_bytes(chunk)):
-                yield from self.encode_texts([data], allowed_special, begins)[0].tolist()
-                begins = INSIDE if ends_document else CONTINUES
-        yield from self.encode_texts([cutter.close()], allowed_special, begins)[0].tolist()
+        chunks = map(_text_bytes, [iterable] if isinstance(iterable, (str, bytes)) else iterable)
+        for data, begins, _ in source.cut(chunks, WINDOW_BYTES):
+            yield from self.encode_texts([data], allowed_special, begins)[0].tolist()
 
     def source(
         self,
@@ -8454,32 +8440,25 @@ class _EncodedBatch(NamedTuple):
     n_read: int  # bytes on the disk
 
 
-def _mark_text_ends(tasks: Iterable[list[Block]]) -> Iterator[list[tuple[Block, bool]]]:
-    """Tell of each block whether its file ends with it: whether the next one begins a file."""
-    for task, (following, *_) in itertools.pairwise(itertools.chain(tasks, [[None]])):
-        pairs = itertools.pairwise([*task, following])
-        yield [(block, behind is None or behind.start == 0) for block, behind in pairs]
-
-
 def _encode_blocks(
     tokenizer: Tokenizer,
     source: Source,
     dtype: np.dtype,
     end_id: int | None,
     allowed_special: str | Sequence[str],
-    blocks: list[tuple[Block, bool]],
+    blocks: list[Block],
 ) -> _EncodedBatch:
-    """Encode blocks, each with whether its file ends with it, as ids of this dtype: uint16 is half as much for a pipe.
+    """Encode blocks as ids of this dtype: uint16 is half as much for a pipe.
 
     Without an end id, documents are texts: files, or lines of JSON. With one, documents end behind each such id, and
     one is inserted at the end of every text that has none there.
     """
     batches, ends, n_tokens, n_bytes = [], [], 0, 0
-    for block, is_last in blocks:
+    for block in blocks:
         texts = source.texts(block)
         ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.begins)
         n_bytes += sum(map(len, texts))
-        stops = offsets[1:] if is_last or block.read_texts else offsets[:0]
+        stops = offsets[1:] if block.behind == BEGINS else offsets[:0]
         if end_id is not None:
             ended = np.append(ids, 0)[stops - 1] == end_id
             ended &= stops > offsets[: len(stops)]  # an empty text has the last id of the text before it there
@@ -8488,7 +8467,7 @@ def _encode_blocks(
         batches.append(ids.astype(dtype, copy=False))
         ends.append(stops + n_tokens)
         n_tokens += len(ids)
-    return _EncodedBatch(np.concatenate(batches), np.concatenate(ends), n_bytes, sum(b.n_bytes for b, _ in blocks))
+    return _EncodedBatch(np.concatenate(batches), np.concatenate(ends), n_bytes, sum(block.n_bytes for block in blocks))
 
 
 def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
@@ -8577,7 +8556,7 @@ def _encode_source(tokenizer: Tokenizer, source: Source, engine: Engine, *argume
     threads = engine.n_workers <= 8 and tokenizer.releases_lock and not any(map(source.is_json, source.files))
     reader = dataclasses.replace(source, files=())  # blocks name their files: the list need not go with every task
     work = functools.partial(_encode_blocks, tokenizer, reader, *arguments)
-    return engine.map(work, _mark_text_ends(source.tasks()), threads)
+    return engine.map(work, source.tasks(), threads)
 
 
 @checked
@@ -10073,7 +10052,7 @@ def _run_here(tool: str, work: Callable, job: Job) -> Run:
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     os.environ["TOKENIZERS_PARALLELISM"] = "false" if job.tokenizer else "true"
     parts = filter(None, _text_parts(job.source, job.source.special_tokens))
-    parts = next(_batched_by_size(parts, len, ENCODED_BYTES if job.tokenizer else sys.maxsize))
+    parts = next(_batched_by_size(parts, len, ENCODED_BYTES if job.tokenizer else sys.maxsize), [])
     texts = [text.decode("utf-8", "replace") for text in parts]  # some peers take no other
     documents = [text.encode() for text in texts]
     job = job._replace(documents=documents, texts=texts)
