@@ -350,11 +350,8 @@ def import_optional(name: str, *others: str):
     try:
         return importlib.import_module(name)
     except ImportError:
-        packages = name.partition(".")[0], *others
-        plural = "s" * bool(others)
-        raise InputError(
-            f"this needs the package{plural} {' and '.join(packages)}: pip install {' '.join(packages)}"
-        ) from None
+        packages = " ".join([name.partition(".")[0], *others])
+        raise InputError(f"this needs a package that is missing: pip install {packages}") from None
 
 
 def _unwritable(folder: Path, error: OSError) -> InputError:
@@ -527,7 +524,6 @@ class _CompilationNotice(event.Listener):
 
     def __init__(self):
         self.depth = self.n = 0  # functions that are being compiled, each for the one before; and that were
-        self.began = 0.0
 
     def on_start(self, event: event.Event) -> None:
         """Begin a function."""
@@ -541,11 +537,9 @@ class _CompilationNotice(event.Listener):
                 cached = hasattr(dispatcher._cache, "_cache_file")
                 how_often = "once" if cached else "in each process (no cache can be written: set NUMBA_CACHE_DIR)"
                 print(f"bpe_numba: compiling kernels, {how_often}, in up to 20 seconds", file=sys.stderr)
-            self.began = self.began or time.time()
-            form = "compiling: {n_fmt} functions in {elapsed}"
+            form = "compiling: {n_fmt} functions"
             is_silent = not (speaks and in_sight)
             self.bar = tqdm(disable=is_silent, bar_format=form, initial=self.n, leave=False, delay=0.1)
-            self.bar.start_t = self.began  # of the first
         self.depth += 1
 
     def on_end(self, event: event.Event) -> None:
@@ -3297,18 +3291,12 @@ class Source:
 
     @functools.cached_property
     def _cut_arguments(self) -> tuple[_ScanTables, _SpecialTable, int, bool]:
-        """The last arguments of `_find_cut`."""
-        special = _special_table(self._numbers, self.flags)
+        """The last arguments of `_find_cut`; its tables are of text that is not normalized yet."""
+        normalizer, special = self.pretokenizer.normalizer, _special_table(self._numbers, self.flags)
+        hides_tokens = normalizer and self.pretokenizer.normalized  # where they are is not known before
+        tables = Pattern("none").cut_tables if hides_tokens else normalizer.cut_tables(self.pattern)
         longest = max((len(token.encode()) for token in self.special_tokens), default=0)
-        return self._cut_tables, special, longest, not any(map(any, self.flags.values()))
-
-    @property
-    def _cut_tables(self) -> _ScanTables:
-        """The tables of where text may be cut before it is normalized."""
-        normalizer = self.pretokenizer.normalizer
-        if normalizer and self.pretokenizer.normalized:  # where such tokens are is not known before
-            return Pattern("none").cut_tables
-        return normalizer.cut_tables(self.pattern)
+        return tables, special, longest, not any(map(any, self.flags.values()))
 
     def __reduce__(self):
         return Source, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
@@ -3442,10 +3430,9 @@ class Source:
 
 def _row_groups(path: Path) -> Iterator[Block]:
     """Make a block of each row group of a Parquet file; the last one ends where the file does."""
+    parquet = import_optional("pyarrow.parquet")
     try:
-        metadata = import_optional("pyarrow.parquet").read_metadata(path)
-    except InputError:
-        raise
+        metadata = parquet.read_metadata(path)
     except ValueError as error:
         raise InputError(f"{path}: not a whole Parquet file ({error})") from None
     groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
@@ -8540,12 +8527,11 @@ def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[n
     """
     billionths = round(fraction * 10**9)  # so that nothing is rounded
     numbers = (np.arange(first, first + len(batch.ends) + 2) * billionths) // 10**9
-    is_held_out = numbers[1:] > numbers[:-1]  # of each document that ends, and of the rest
-    chosen = np.repeat(is_held_out, np.diff(batch.ends, prepend=0, append=len(batch.ids)))
+    lengths = np.diff(batch.ends, prepend=0, append=len(batch.ids))  # of documents that end, and of the rest
     parts = []
     for part in (False, True):
-        mask, ends = chosen == part, batch.ends[is_held_out[:-1] == part]
-        parts.append((batch.ids[mask], np.append(0, np.cumsum(mask))[ends]))
+        wanted = (numbers[1:] > numbers[:-1]) == part
+        parts.append((batch.ids[np.repeat(wanted, lengths)], np.cumsum(lengths[:-1][wanted[:-1]])))
     return parts
 
 

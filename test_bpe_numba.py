@@ -4944,7 +4944,7 @@ def test_a_missing_matplotlib_is_named(command, some_prose, tmp_path, monkeypatc
     some_prose[0].save(tmp_path / "model")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     result = command("inspect", tmp_path / "model", "--plot", tmp_path / "a.png")
-    assert_refused(result, "this needs the package matplotlib: pip install matplotlib")
+    assert_refused(result, "this needs a package that is missing: pip install matplotlib")
 
 
 # ─── Safety ───────────────────────────────────────────────────────────────────────────────────────────────────────────
