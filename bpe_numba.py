@@ -8634,7 +8634,8 @@ def _describe_outputs(stack: contextlib.ExitStack, encoded: Encoded, totals: Map
     """Describe files of ids beside them, of so many tokens and documents; raises InputError if one of two has none."""
     n = [n_documents for _, n_documents in totals.values()]
     if len(n) == 2:
-        require(all(n), f"`val_fraction` makes {n[0]} documents for training, and {n[1]} to hold out: both need some")
+        hint = "documents are files, lines of .jsonl, and what ends with the token that `append` names"
+        require(all(n), f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {n[1]}: {hint}")
     for path, (n_tokens, n_documents) in totals.items():
         if path != STANDARD_STREAM:
             description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
@@ -8749,13 +8750,10 @@ NORMALIZERS = {name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "
 class _Plan:
     """What a training makes, decided before any text is read."""
 
+    asked: argparse.Namespace  # the arguments of `train`
     learner: Callable
-    rules: dict  # its keywords, and others that are at their defaults
     fields: dict  # of the model: those that do not come from the text
     special_tokens: list[str]
-    vocab_size: int
-    special_tokens_at: str = "last"
-    coverage: float = 1.0
     base: Model | None = None  # to go on from
 
     @property
@@ -8769,26 +8767,27 @@ class _Plan:
         special_tokens = [*self.special_tokens, *self.byte_tokens]
         return Source(files, pattern, special_tokens, text_field, normalizer=normalizer)
 
-    def learn(self, words: Words, progress: bool = False) -> Learned:
+    def learn(self, words: Words) -> Learned:
         """Learn from words of bytes, over the alphabet of the plan."""
-        n_symbols = self.vocab_size - len(self.special_tokens) - len(self.byte_tokens)
+        vocab_size = self.asked.vocab_size
+        n_symbols = vocab_size - len(self.special_tokens) - len(self.byte_tokens)
         if self.base:
             words = words_of_model(self.base, words)
-            n_symbols = len(words.alphabet) + self.vocab_size - len(self.base.vocab)
+            n_symbols = len(words.alphabet) + vocab_size - len(self.base.vocab)
         elif self.fields["alphabet"] == "characters":
-            words = words.as_characters(self.coverage)
+            words = words.as_characters(self.asked.coverage)
             require(
                 len(words.alphabet) <= n_symbols,
-                f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {self.vocab_size:,} "
+                f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {vocab_size:,} "
                 f"has room for {max(n_symbols, 0):,}: raise `vocab_size`, or keep the usual ones (`coverage` 0.9995)",
             )
-        return call_with(self.learner, words, n_symbols, progress=progress, **self.rules)
+        return call_with(self.learner, words, n_symbols, **vars(self.asked))
 
     def model(self, learned: Learned) -> Model:
         """Make the model of what was learnt."""
         if self.base:
             return extend_model(self.base, learned, self.fields["pattern"])
-        vocab, merges = build_vocabulary(learned, self.special_tokens, self.special_tokens_at, self.byte_tokens)
+        vocab, merges = build_vocabulary(learned, self.special_tokens, self.asked.special_tokens_at, self.byte_tokens)
         scores = getattr(learned, "scores", None)
         if scores is not None:
             score_of = dict(zip(learned.tokens, scores.tolist(), strict=True))
@@ -8992,7 +8991,7 @@ def train(
         spent.n_bytes = counted.n_bytes
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn", timings):
-        learned = plan.learn(counted.words, progress)
+        learned = plan.learn(counted.words)
     with stage("vocabulary", timings):
         tokenizer = Tokenizer.from_model(plan.model(learned))
     _warn_if_short(tokenizer.vocab, vocab_size)
@@ -9009,13 +9008,13 @@ def _plan_training(asked: argparse.Namespace) -> _Plan:
     require(model in FAMILIES, f"no family of models is named {model!r}; there are {', '.join(FAMILIES)}")
     check_special_tokens_at(asked.special_tokens_at)
     special_tokens, family = check_special_tokens(asked.special_tokens), FAMILIES[model]
-    learner, rules = KINDS[family.learner].learn, {name: getattr(asked, name) for name in _LEARNING_RULES}
-    for name, value in rules.items() - _LEARNING_RULES.items():
-        known = name in inspect.signature(learner).parameters
-        require(known, f"`{name}` {value!r} is not for this kind of model")
+    learner = KINDS[family.learner].learn
+    for name in _LEARNING_RULES.keys() - inspect.signature(learner).parameters:
+        value = getattr(asked, name)
+        require(value == _LEARNING_RULES[name], f"`{name}` {value!r} is not for this kind of model")
     if from_ is not None:
         require(model == "bpe", "there are merges to go on from in a BPE only")
-        return _plan_from(asked, special_tokens, rules)
+        return _plan_from(asked, special_tokens)
     alphabet = asked.alphabet or family.alphabet
     require(alphabet in ALPHABETS, f"the alphabet is {' or '.join(ALPHABETS)}, not {alphabet!r}")
     require(0 < asked.coverage <= 1, f"coverage is more than 0, and at most 1: not {asked.coverage}")
@@ -9042,17 +9041,15 @@ def _plan_training(asked: argparse.Namespace) -> _Plan:
         "subword_prefix": family.subword_prefix,
         "max_word_chars": MAX_ID if model == "longest" else 100,
     }
-    return _Plan(learner, rules, fields, special_tokens, asked.vocab_size, asked.special_tokens_at, asked.coverage)
+    return _Plan(asked, learner, fields, special_tokens)
 
 
-def _plan_from(asked: argparse.Namespace, special_tokens: Sequence[str], rules: dict) -> _Plan:
+def _plan_from(asked: argparse.Namespace, special_tokens: Sequence[str]) -> _Plan:
     """Decide how to go on from a model."""
     base, vocab_size = asked.from_ if isinstance(asked.from_, Model) else load_model(asked.from_), asked.vocab_size
     require(base.kind == "bpe", f"there are merges to go on from in a BPE, not in a {base.kind}")
-    pattern, special_tokens = (
-        asked.pattern or base.pattern,
-        list(dict.fromkeys([*base.special_tokens, *special_tokens])),
-    )
+    pattern = asked.pattern or base.pattern
+    special_tokens = list(dict.fromkeys([*base.special_tokens, *special_tokens]))
     fields = {"pattern": pattern, "normalizer": base.normalizer, "alphabet": base.alphabet}
     texts = {} if special_tokens == [*base.special_tokens] else {"special_tokens": special_tokens}
     base = dataclasses.replace(base, **texts, pattern=pattern, merges=_as_merges(base)[0], ignore_merges=False)
@@ -9061,7 +9058,7 @@ def _plan_from(asked: argparse.Namespace, special_tokens: Sequence[str], rules: 
         vocab_size > len(base.vocab),
         f"the model has {len(base.vocab):,} tokens already: a vocabulary of {vocab_size:,} has no room for more",
     )
-    return _Plan(learn, rules, fields, special_tokens, vocab_size, base=base)
+    return _Plan(asked, learn, fields, special_tokens, base)
 
 
 def train_bpe(

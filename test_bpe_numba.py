@@ -3995,7 +3995,7 @@ def test_documents_are_held_out_evenly(tokenizer, tmp_path, monkeypatch, fractio
 
 def test_nothing_is_written_where_no_document_is_held_out(tokenizer, tmp_path):
     (tmp_path / "a.txt").write_text("one document")
-    with pytest.raises(bpe.InputError, match="makes 1 documents for training, and 0 to hold out"):
+    with pytest.raises(bpe.InputError, match="of 1 document `val_fraction` holds out 0: documents are files"):
         bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "train.bin", val_fraction=0.1)
     for out, message in (("o.bin", "with 'train' in it"), (None, "'train'")):
         with pytest.raises(bpe.InputError, match=message):
