@@ -477,8 +477,8 @@ def test_arguments_are_checked_by_their_annotations():
     def call(a: int, b: float | None = None, c: str | os.PathLike = "", d: bool = False):
         return a, b, c, d
 
-    assert call(np.int64(1), 2, 3, d=True) == (1, 2, 3, True) and call(1, None)[1] is None
-    for options in ({"a": 1.0}, {"a": True}, {"a": None}, {"a": 1, "b": "2"}, {"a": 1, "d": 1}):
+    assert call(np.int64(1), 2, Path("a"), d=True) == (1, 2, Path("a"), True) and call(1, None)[1] is None
+    for options in ({"a": 1.0}, {"a": True}, {"a": None}, {"a": 1, "b": "2"}, {"a": 1, "d": 1}, {"a": 1, "c": 3}):
         with pytest.raises(bpe.InputError, match=f"`{[*options][-1]}` is"):
             call(**options)
 
@@ -4238,6 +4238,29 @@ def test_wrong_types_are_named_before_any_work(tmp_path):
             bpe.train(tmp_path / "nowhere", **options)
     with pytest.raises(bpe.InputError, match="pattern"):
         bpe.train(tmp_path, pattern=3)
+    ours = bpe.Tokenizer({b: bytes([b]) for b in range(256)}, [])
+    for wrong in (
+        lambda: bpe.train(3),
+        lambda: bpe.train([3]),
+        lambda: bpe.train(texts=3),
+        lambda: bpe.train_bpe_from_counts(3, 300),
+        lambda: bpe.Tokenizer([b"a"], []),
+        lambda: bpe.Tokenizer({0: b"a", 1: b"aa"}, [("a", "a")]),
+        lambda: bpe.Tokenizer({0: b"a", 1: b"aa"}, [(b"a",)]),
+        lambda: bpe.Tokenizer.load(3),
+        lambda: ours.save(3),
+        lambda: ours.sample("a", "x"),
+        lambda: bpe.encode_files("model", tmp_path / "a.txt"),
+        lambda: bpe.encode_files(ours, tmp_path / "a.txt", 3),
+        lambda: bpe.inspect_model("model"),
+        lambda: bpe.curve(ours),
+        lambda: bpe.compare([ours], []),
+        lambda: bpe.view(ours, 3),
+        lambda: bpe.learn({b"a": 1}, 300),
+        lambda: bpe.count("a.txt"),
+    ):
+        with pytest.raises(bpe.InputError, match=r" is a |merges are pairs"):
+            wrong()
 
 
 def test_results_are_a_page_and_not_a_wall(library):
