@@ -8601,7 +8601,7 @@ class _Split(NamedTuple):
         n = self.totals[:, 1].tolist()
         require(
             all(n),
-            f"`val_fraction` holds {n[1]} of {number_of(sum(n), 'document')} out: documents are files, "
+            f"of {number_of(sum(n), 'document')} `val_fraction` holds out {n[1]}: documents are files, "
             "lines of .jsonl, and what ends with the token that `append` names",
         )
         both = {}
@@ -8946,7 +8946,7 @@ class Training(NamedTuple):
             yield "likelihood", f"{each} a pretoken, after each round"
             return
         counts = self.learned.counts
-        last = f"; the last pair occurred {number_of(counts[-1], 'time')}" if len(counts) else ""
+        last = f"; the last pair occurred {number_of(int(counts[-1]), 'time')}" if len(counts) else ""
         yield "merges", f"{len(counts):,}{last}"
         n_tokens, m = getattr(self.learned, "n_tokens", None), len(counts)
         if n_tokens is not None:
