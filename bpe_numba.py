@@ -337,15 +337,18 @@ def checked(function: Function) -> Function:
     bpe_numba.InputError: `vocab_size` is a whole number, not 10000.0
     """
     signature = inspect.signature(function)
-    hints = functools.cache(lambda: get_type_hints(function))  # when it is called: it may name what comes below
+
+    @functools.cache
+    def kinds() -> dict[str, list]:  # when it is called: annotations may name what comes below
+        return {name: _kinds(hint) for name, hint in get_type_hints(function).items()}
 
     @functools.wraps(function)
     def check_and_call(*arguments: object, **options: object):
         for name, value in signature.bind(*arguments, **options).arguments.items():
-            kinds = _kinds(hints().get(name))
-            fits = any(isinstance(value, types) and isinstance(value, bool) <= (bool in types) for types, _ in kinds)
-            what = " or ".join(what for _, what in kinds if what != "None")
-            require(fits or not kinds, f"`{name}` is {what}, not {reprlib.repr(value)}")
+            known = kinds().get(name)
+            if known and not any(isinstance(value, t) and isinstance(value, bool) <= (bool in t) for t, _ in known):
+                what = " or ".join(what for _, what in known if what != "None")
+                raise InputError(f"`{name}` is {what}, not {reprlib.repr(value)}")
         return function(*arguments, **options)
 
     return check_and_call
