@@ -10217,7 +10217,7 @@ def bench(
     runs: dict[str, list[Run]] = {name: [] for name in _PEERS}
     for (name, works), tokenizer in zip(_PEERS.items(), (None, training.tokenizer), strict=True):
         job, works = job._replace(tokenizer=tokenizer), [work for work in works if _TOOLS[work] in versions]
-        with Engine(progress=progress).progress_bar(name, len(works), "tools") as bar:
+        with Engine(progress=progress).progress_bar(name, len(works), " tools") as bar:
             for work in works:
                 runs[name].append(_run_apart(work, job))
                 bar.update()
