@@ -1363,6 +1363,12 @@ def test_doubtful_text_gets_one_note(tmp_path, name, data, doubt):
     assert len(notes) == 1
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_few_bytes_are_no_doubt(tmp_path):
+    (tmp_path / "a.txt").write_bytes("# coding: latin-1: Größe".encode("latin-1"))
+    assert counted([tmp_path / "a.txt"])[1] == 1
+
+
 def test_folders_leave_models_and_what_is_hidden_aside(trained, tmp_path):
     (tmp_path / "a.txt").write_text("some text")
     (tmp_path / ".venv").mkdir()
@@ -4351,7 +4357,8 @@ def test_encode_and_decode_are_inverse(model, command):
     array = np.load(folder / "ids.npy", mmap_mode="r")
     assert array.dtype == np.uint16 and array.tolist() == list(map(int, ids.split()))
     assert f"{len(array):,} tokens" in shown.stdout.decode()
-    assert command("decode", folder / "model", folder / "ids.npy", "--out", folder / "back.txt").returncode == 0
+    shown = command("decode", folder / "model", folder / "ids.npy", "--out", folder / "back.txt").stdout.decode()
+    assert shown.startswith(f"{(folder / 'text.txt').stat().st_size:,} bytes of text, written to ")
     assert (folder / "back.txt").read_bytes() == (folder / "text.txt").read_bytes()
 
 
@@ -4423,6 +4430,12 @@ def test_two_interrupts_end_it_with_one_line(model, much_text, tmp_path, what):
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.01)
     assert_interrupted(process, tmp_path)
+
+
+def test_an_interrupt_while_packages_load_is_silent(tmp_path):
+    (tmp_path / "numba.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert result.returncode == -signal.SIGINT and not result.stderr
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -4618,6 +4631,7 @@ def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
 @pytest.mark.parametrize(
     "arguments, parts",
     [
+        (("decode", "model", "[1, 2]"), ["no file", "echo '[1, 2]' |", "decode model -"]),
         (("encode", "model", "Hello world"), ["no file", "echo 'Hello world' |", "encode model -"]),
         (("encode", "model", "text.txt", "--document-index", "i.npy"), ["--document-index goes with --out"]),
         (("train", "text.txt", "--coverage", "0.5"), ["--coverage and --byte-fallback go with"]),
