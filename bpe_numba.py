@@ -49,6 +49,11 @@ The way of the data, which is the order of the sections
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while packages load: no traceback; main has a handler of its own
+
 import argparse
 import base64
 import bz2
@@ -76,7 +81,6 @@ import re
 import reprlib
 import shlex
 import shutil
-import signal
 import sys
 import sysconfig
 import tempfile
@@ -92,8 +96,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
-from types import MappingProxyType
-from typing import IO, NamedTuple, TypeVar
+from types import MappingProxyType, UnionType
+from typing import IO, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import numba
 import numpy as np
@@ -301,15 +305,29 @@ def require(condition: object, message: str) -> None:
 
 # What an annotation takes, and its name in messages; a bool is a number to Python, but not to a person.
 _ANNOTATED = {
-    "int": ((int, np.integer), "a whole number"),
-    "float": ((int, float, np.number), "a number"),
-    "bool": ((bool, np.bool_), "True or False"),
-    "str": (str, "a string"),
+    int: ((int, np.integer), "a whole number"),
+    float: ((int, float, np.number), "a number"),
+    bool: ((bool, np.bool_), "True or False"),
+    str: ((str,), "a string"),
+    bytes: ((bytes,), "bytes"),
+    os.PathLike: ((os.PathLike,), "a path"),
+    Iterable: ((Iterable,), "a list"),
+    Sequence: ((Iterable,), "a list"),
+    Mapping: ((Mapping,), "a mapping, as a dict"),
+    type(None): ((type(None),), "None"),
 }
 
 
+def _kinds(hint: object) -> list[tuple[tuple[type, ...], str]]:
+    """List what an annotation takes, by isinstance and by name; nothing if that is not known of all of it."""
+    kinds = [get_origin(kind) or kind for kind in (get_args(hint) if isinstance(hint, UnionType) else [hint])]
+    if any(kind not in _ANNOTATED and getattr(kind, "__module__", None) != __name__ for kind in kinds):
+        return []
+    return [_ANNOTATED.get(kind) or ((kind,), f"a {kind.__name__}") for kind in kinds]
+
+
 def checked(function: Function) -> Function:
-    """Make a function that first checks its arguments: what is annotated int, float, bool or str, or None, is that.
+    """Make a function that first checks its arguments: plain types and those of this module are as annotated.
 
     Messages name parameters as `this`, which is an option where the command line shows them.
 
@@ -320,15 +338,17 @@ def checked(function: Function) -> Function:
     """
     signature = inspect.signature(function)
 
+    @functools.cache
+    def kinds() -> dict[str, list]:  # when it is called: annotations may name what comes below
+        return {name: _kinds(hint) for name, hint in get_type_hints(function).items()}
+
     @functools.wraps(function)
     def check_and_call(*arguments: object, **options: object):
         for name, value in signature.bind(*arguments, **options).arguments.items():
-            kind, _, other = str(signature.parameters[name].annotation).partition(" | ")
-            if kind not in _ANNOTATED or other not in ("", "None") or (other and value is None):
-                continue
-            types, what = _ANNOTATED[kind]
-            fits = isinstance(value, types) and isinstance(value, bool) <= (kind == "bool")
-            require(fits, f"`{name}` is {what}, not {value!r}")
+            known = kinds().get(name)
+            if known and not any(isinstance(value, t) and isinstance(value, bool) <= (bool in t) for t, _ in known):
+                what = " or ".join(what for _, what in known if what != "None")
+                raise InputError(f"`{name}` is {what}, not {reprlib.repr(value)}")
         return function(*arguments, **options)
 
     return check_and_call
@@ -535,7 +555,8 @@ class _CompilationNotice(event.Listener):
             speaks = in_sight if self.speaks is None else self.speaks
             if speaks and not self.n:
                 cached = hasattr(dispatcher._cache, "_cache_file")
-                how_often = "once" if cached else "in each process (no cache can be written: set NUMBA_CACHE_DIR)"
+                no_cache = "in each process (no cache can be written: set NUMBA_CACHE_DIR)"
+                how_often = "once for each kind of work" if cached else no_cache
                 print(f"bpe_numba: compiling kernels, {how_often}, in up to 20 seconds", file=sys.stderr)
             form = "compiling: {n_fmt} functions"
             is_silent = not (speaks and in_sight)
@@ -3071,8 +3092,8 @@ def find_files(inputs: str | os.PathLike | Iterable[str | os.PathLike]) -> list[
     PACKED_SUFFIXES; but neither what is hidden, nor vocab.txt and merges.txt, which are a model's.
     """
     files = []
-    for given in map(os.fspath, [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs):
-        path = as_path(given)
+    for given in [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs:
+        path, given = as_path(given), os.fspath(given)
         if os.path.isdir(given):
             found = sorted(file for file in path.rglob("*") if _is_corpus(file.relative_to(path)) and file.is_file())
             require(found, f"{given}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
@@ -3087,7 +3108,8 @@ def find_files(inputs: str | os.PathLike | Iterable[str | os.PathLike]) -> list[
 
 
 def as_path(name: str | os.PathLike) -> Path:
-    """Make a Path; raises InputError for an empty name, which would be the current folder."""
+    """Make a Path; raises InputError for what is none, and for an empty name, which would be the current folder."""
+    require(isinstance(name, (str, os.PathLike)), f"a file is named by a string or a path, not {name!r}")
     require(os.fspath(name), "the name of a file or folder is empty: is a variable not set?")
     return Path(name)
 
@@ -3445,7 +3467,7 @@ def _row_groups(path: Path) -> Iterator[Block]:
 def _find_doubt(path: Path, head: bytes) -> str | None:
     """Tell why a text that begins so may not be one."""
     strange = head.decode("utf-8", "replace").count("\ufffd") + head.count(0)
-    if strange > len(head) / 100:
+    if strange > max(4, len(head) / 100):
         share = min(100, 100 * strange // len(head))
         return f"{share} % of its beginning is not UTF-8; it is read byte by byte (iconv makes UTF-8 of other text)"
     if re.match(rb'\s*\[?\s*\{\s*"', head):
@@ -3921,6 +3943,7 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
     return CorpusCounts(counter.words(), n_documents, n_bytes, seen), sum(block.n_bytes for block in blocks)
 
 
+@checked
 def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
     """Count the pretokens of files, in worker processes. The result is the same for any number of them.
 
@@ -4530,6 +4553,7 @@ def _run_learner(
     return Learned(pairs, made["count"].copy(), symbols["n_tokens"][a - 1 : done].copy(), words.alphabet)
 
 
+@checked
 def learn(
     words: Words, n_symbols: int, *, tie_break: str = "bytes", min_frequency: int = 1, progress: bool = False
 ) -> Learned:
@@ -4637,7 +4661,10 @@ class Model:
     def __post_init__(self):
         self.vocab = _validate_vocab(self.vocab)
         _assign_special_ids(self)
-        self.merges = None if self.merges is None else [(left, right) for left, right in self.merges]
+        if self.merges is not None:
+            self.merges = [*map(tuple, self.merges)]
+            kinds = {*map(type, itertools.chain.from_iterable(self.merges))}
+            require({*map(len, self.merges)} <= {2} and kinds <= {bytes}, "merges are pairs of bytes, as (b'a', b'b')")
         odd = {text: flags for text, flags in (self.flags or {}).items() if flags != AddedToken()}
         self.flags = {text: flags for text, flags in odd.items() if text in self.special_tokens}
         self.normalizer, self.decoder = tuple(self.normalizer), tuple(self.decoder)
@@ -7934,6 +7961,7 @@ class Tokenizer:
     'hi!<|end|>'
     """
 
+    @checked
     def __init__(
         self,
         vocab: Mapping[int, bytes],
@@ -8161,6 +8189,7 @@ class Tokenizer:
         byte = next(byte for byte in word if bytes([byte]) not in self._ids)
         return InputError(f"the byte 0x{byte:02X} is not in the vocabulary")
 
+    @checked
     def sample(
         self, text: str | bytes, alpha: float = 0.1, seed: int = 0, allowed_special: str | Iterable[str] = "all"
     ) -> list[int]:
@@ -8645,6 +8674,7 @@ def _describe_outputs(stack: contextlib.ExitStack, encoded: Encoded, totals: Map
             sidecar.write((json.dumps(description, indent=2) + "\n").encode())
 
 
+@checked
 def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
     """Open the ids of a .npy or .bin file as an array that stays on the disk; raises InputError for what is none.
 
@@ -8700,6 +8730,7 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
         yield list(map(int, words))
 
 
+@checked
 def decode_file(
     tokenizer: Tokenizer, tokens: str | os.PathLike, out: str | os.PathLike = "-", *, dtype: str | None = None
 ) -> None:
@@ -8867,7 +8898,8 @@ class Training(NamedTuple):
             yield "likelihood", f"{each} a pretoken, after each round"
             return
         counts = self.learned.counts
-        yield "merges", f"{len(counts):,}; the last pair occurred {counts[-1]:,} times" if len(counts) else "0"
+        last = f"; the last pair occurred {number_of(int(counts[-1]), 'time')}" if len(counts) else ""
+        yield "merges", f"{len(counts):,}{last}"
         n_tokens, m = getattr(self.learned, "n_tokens", None), len(counts)
         if n_tokens is not None:
             now, half, quarter = (self.counted.n_bytes / n_tokens[k] for k in (m, m // 2, m // 4))
@@ -8888,7 +8920,7 @@ def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
     """Warn of a vocabulary that is smaller than asked for."""
     if len(vocab) < vocab_size:
         given = f"the text gives {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for"
-        warnings.warn(f"{given}: nothing is left to merge", stacklevel=4)
+        warnings.warn(f"{given}: it has no more", stacklevel=4)
 
 
 def _name_some(files: Sequence[Path]) -> str:
@@ -9647,6 +9679,7 @@ def _powers(n: int) -> list[int]:
     return sorted({min(10**k, n) - 1 for k in range(len(str(n)) + 1)})
 
 
+@checked
 def inspect_model(
     tokenizer: Tokenizer,
     inputs: object = None,
@@ -9738,6 +9771,7 @@ class Curve(Report):
 _SIZES = (512, *(1000 << k for k in range(15)))  # of vocabularies, that tables show
 
 
+@checked
 def curve(models: Mapping[str, tuple[Learned, int]]) -> Curve:
     """Compute the tokens of the training corpus for every size of the vocabulary at once, from the counts of merges.
 
@@ -9809,6 +9843,7 @@ class Comparison(Report):
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
+@checked
 def compare(
     tokenizers: Mapping[str, Tokenizer],
     corpora: Mapping[str, object],
@@ -9903,6 +9938,7 @@ class View(Report):
         return f'<p class="tokens">{"<wbr>".join(parts)}</p>'
 
 
+@checked
 def view(tokenizer: Tokenizer, text: str | bytes) -> View:
     r"""Cut a text into tokens, to be looked at.
 
@@ -9915,7 +9951,7 @@ def view(tokenizer: Tokenizer, text: str | bytes) -> View:
     ids = tokenizer.encode_to_numpy(data)
     first, rest = decoded_tokens(tokenizer.vocab, tokenizer.model.decoder)
     tokens = [(rest if k else first)[id] for k, id in enumerate(ids.tolist())]
-    return View(f"{len(data):,} bytes, {len(ids):,} tokens", ids, tokens)
+    return View(f"{number_of(len(data), 'byte')}, {number_of(len(ids), 'token')}", ids, tokens)
 
 
 # bench: each tool works in a process of its own, one after another
@@ -10106,6 +10142,7 @@ def _describe_machine() -> str:
     return f"{available_cores()} cores of {name}, {platform.system()}, {versions}"
 
 
+@checked
 def bench(
     inputs: object = None,
     vocab_size: int = 8192,
@@ -10114,6 +10151,7 @@ def bench(
     pattern: str = "gpt2",
     text_field: str | None = None,
     tools: Sequence[str] = (),
+    progress: bool = False,
 ) -> Benchmark:
     """Train and encode with every peer that is installed, one after another, each in a process of its own.
 
@@ -10123,6 +10161,7 @@ def bench(
     pattern         a name, or a regular expression; some peers have their own
     text_field      where a line of a .jsonl file has its text; "text" if not given
     tools           which peers; all that are installed, if not given
+    progress        draw a progress bar
 
     A time of training is that of the call, with the text in memory (here: in files that were just read), and kernels
     loaded. All encode the first 20 MB with the tokenizer that was trained here, whose ids theirs must equal: with a
@@ -10137,11 +10176,16 @@ def bench(
     peers = filter(importlib.util.find_spec, {*(tools or known)} - {"bpe_numba"})
     versions, runs = {tool: importlib.metadata.version(tool) for tool in peers} | {"bpe_numba": __version__}, {}
     for (name, works), tokenizer in zip(_PEERS.items(), (None, training.tokenizer), strict=True):
-        job = job._replace(tokenizer=tokenizer)
-        found = [_run_apart(tool, work, job) for tool, work in works.items() if tool in versions]
+        job, found = job._replace(tokenizer=tokenizer), []
+        works = {tool: work for tool, work in works.items() if tool in versions}
+        with Engine(progress=progress).progress_bar(name, len(works), "tools") as bar:
+            for tool, work in works.items():
+                found.append(_run_apart(tool, work, job))
+                bar.update()
         require(found[0].seconds, f"bpe_numba could not {name}: {found[0].verdict}")
         runs[name] = [run._replace(verdict=_judge(run, found[0])) for run in found]
-    title = f"{vocab_size:,} tokens of {training.counted.n_bytes / 1e6:.1f} MB in {len(training.files):,} files"
+    megabytes = training.counted.n_bytes / 1e6
+    title = f"{vocab_size:,} tokens of {megabytes:.1f} MB in {number_of(len(training.files), 'file')}"
     return Benchmark(title, _describe_machine(), versions, runs)
 
 
@@ -10206,6 +10250,12 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
         print(f"\nNext:\n  echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -")
 
 
+def _not_a_file(given: str, what: str, command: str, model: str) -> InputError:
+    """Make the error of what was typed in the place of a file."""
+    hint = f"echo {shlex.quote(given)} | {_typed_command()} {command} {shlex.quote(model)} -"
+    return InputError(f"{given!r} is no file; if it is the {what}: {hint}")
+
+
 def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = False, **options) -> None:
     """Turn text into token ids.
 
@@ -10215,9 +10265,8 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
     $ encode model - < corpus.txt
     """
     for given in inputs:
-        is_text = any(map(str.isspace, given)) and not (Path(given).exists() or glob.glob(given, recursive=True))
-        hint = f"echo {shlex.quote(given)} | {_typed_command()} encode {shlex.quote(model)} -"
-        require(not is_text, f"{given!r} is no file; if it is the text: {hint}")
+        if any(map(str.isspace, given)) and not (Path(given).exists() or glob.glob(given, recursive=True)):
+            raise _not_a_file(given, "text", "encode", model)
     out = options["out"]
     options["allowed_special"] = "none" if no_special else "all"
     tokenizer = call_with(_load_model, model, **options)
@@ -10243,11 +10292,15 @@ def _decode_command(model: str, tokens: str, **options) -> None:
     $ decode model tokens.npy --out corpus.again.txt
     $ decode model - < ids.txt
     """
-    tokenizer = call_with(_load_model, model, **options)
+    if re.fullmatch(r"[][\d,\s]+", tokens) and not Path(tokens).exists():
+        raise _not_a_file(tokens, "list of ids", "decode", model)
+    tokenizer, out = call_with(_load_model, model, **options), options["out"]
     with stage("decode") as spent:
         call_with(decode_file, tokenizer, tokens, **options)
-        if os.path.isfile(options["out"]):
-            spent.n_bytes = os.path.getsize(options["out"])
+        if os.path.isfile(out):
+            spent.n_bytes = os.path.getsize(out)
+    if options["progress"] and out != "-":
+        print(f"{number_of(spent.n_bytes, 'byte')} of text, written to {out}")
 
 
 def _convert_command(model: str, *, to: str, out: str, **options) -> None:
@@ -10480,6 +10533,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         reconfigure(errors="backslashreplace")  # names of files may hold bytes that are not UTF-8
     try:
+        if options.get("plot") or (options.get("html") and options["run"] is not _view_command):
+            import_optional("matplotlib")  # what is missing must not cost the work
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: say(f"note: {message}")
             options.pop("run")(**options)
@@ -10492,7 +10547,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # head has seen enough
         return 0
     except OSError as error:
-        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
     except MemoryError:
         message = "out of memory"
     except (KeyboardInterrupt, SystemError) as error:

@@ -477,8 +477,8 @@ def test_arguments_are_checked_by_their_annotations():
     def call(a: int, b: float | None = None, c: str | os.PathLike = "", d: bool = False):
         return a, b, c, d
 
-    assert call(np.int64(1), 2, 3, d=True) == (1, 2, 3, True) and call(1, None)[1] is None
-    for options in ({"a": 1.0}, {"a": True}, {"a": None}, {"a": 1, "b": "2"}, {"a": 1, "d": 1}):
+    assert call(np.int64(1), 2, Path("a"), d=True) == (1, 2, Path("a"), True) and call(1, None)[1] is None
+    for options in ({"a": 1.0}, {"a": True}, {"a": None}, {"a": 1, "b": "2"}, {"a": 1, "d": 1}, {"a": 1, "c": 3}):
         with pytest.raises(bpe.InputError, match=f"`{[*options][-1]}` is"):
             call(**options)
 
@@ -1362,6 +1362,12 @@ def test_doubtful_text_gets_one_note(tmp_path, name, data, doubt):
     with pytest.warns(UserWarning, match=doubt) as notes:
         counted([tmp_path / name] * 3, workers=1)
     assert len(notes) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_few_bytes_are_no_doubt(tmp_path):
+    (tmp_path / "a.txt").write_bytes("# coding: latin-1: Größe".encode("latin-1"))
+    assert counted([tmp_path / "a.txt"])[1] == 1
 
 
 def test_folders_leave_models_and_what_is_hidden_aside(trained, tmp_path):
@@ -4239,6 +4245,29 @@ def test_wrong_types_are_named_before_any_work(tmp_path):
             bpe.train(tmp_path / "nowhere", **options)
     with pytest.raises(bpe.InputError, match="pattern"):
         bpe.train(tmp_path, pattern=3)
+    ours = bpe.Tokenizer({b: bytes([b]) for b in range(256)}, [])
+    for wrong in (
+        lambda: bpe.train(3),
+        lambda: bpe.train([3]),
+        lambda: bpe.train(texts=3),
+        lambda: bpe.train_bpe_from_counts(3, 300),
+        lambda: bpe.Tokenizer([b"a"], []),
+        lambda: bpe.Tokenizer({0: b"a", 1: b"aa"}, [("a", "a")]),
+        lambda: bpe.Tokenizer({0: b"a", 1: b"aa"}, [(b"a",)]),
+        lambda: bpe.Tokenizer.load(3),
+        lambda: ours.save(3),
+        lambda: ours.sample("a", "x"),
+        lambda: bpe.encode_files("model", tmp_path / "a.txt"),
+        lambda: bpe.encode_files(ours, tmp_path / "a.txt", 3),
+        lambda: bpe.inspect_model("model"),
+        lambda: bpe.curve(ours),
+        lambda: bpe.compare([ours], []),
+        lambda: bpe.view(ours, 3),
+        lambda: bpe.learn({b"a": 1}, 300),
+        lambda: bpe.count("a.txt"),
+    ):
+        with pytest.raises(bpe.InputError, match=r" is (named by )?a |merges are pairs"):
+            wrong()
 
 
 def test_results_are_a_page_and_not_a_wall(library):
@@ -4329,7 +4358,8 @@ def test_encode_and_decode_are_inverse(model, command):
     array = np.load(folder / "ids.npy", mmap_mode="r")
     assert array.dtype == np.uint16 and array.tolist() == list(map(int, ids.split()))
     assert f"{len(array):,} tokens" in shown.stdout.decode()
-    assert command("decode", folder / "model", folder / "ids.npy", "--out", folder / "back.txt").returncode == 0
+    shown = command("decode", folder / "model", folder / "ids.npy", "--out", folder / "back.txt").stdout.decode()
+    assert shown.startswith(f"{(folder / 'text.txt').stat().st_size:,} bytes of text, written to ")
     assert (folder / "back.txt").read_bytes() == (folder / "text.txt").read_bytes()
 
 
@@ -4401,6 +4431,12 @@ def test_two_interrupts_end_it_with_one_line(model, much_text, tmp_path, what):
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.01)
     assert_interrupted(process, tmp_path)
+
+
+def test_an_interrupt_while_packages_load_is_silent(tmp_path):
+    (tmp_path / "numba.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert result.returncode == -signal.SIGINT and not result.stderr
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -4596,6 +4632,7 @@ def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
 @pytest.mark.parametrize(
     "arguments, parts",
     [
+        (("decode", "model", "[1, 2]"), ["no file", "echo '[1, 2]' |", "decode model -"]),
         (("encode", "model", "Hello world"), ["no file", "echo 'Hello world' |", "encode model -"]),
         (("encode", "model", "text.txt", "--document-index", "i.npy"), ["--document-index goes with --out"]),
         (("train", "text.txt", "--coverage", "0.5"), ["--coverage and --byte-fallback go with"]),
