@@ -49,6 +49,11 @@ The way of the data, which is the order of the sections
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while packages load: no traceback; main has a handler of its own
+
 import argparse
 import base64
 import bz2
@@ -76,7 +81,6 @@ import re
 import reprlib
 import shlex
 import shutil
-import signal
 import sys
 import sysconfig
 import tempfile
@@ -92,8 +96,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
-from types import MappingProxyType
-from typing import IO, NamedTuple, TypeVar
+from types import MappingProxyType, UnionType
+from typing import IO, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import numba
 import numpy as np
@@ -301,15 +305,29 @@ def require(condition: object, message: str) -> None:
 
 # What an annotation takes, and its name in messages; a bool is a number to Python, but not to a person.
 _ANNOTATED = {
-    "int": ((int, np.integer), "a whole number"),
-    "float": ((int, float, np.number), "a number"),
-    "bool": ((bool, np.bool_), "True or False"),
-    "str": (str, "a string"),
+    int: ((int, np.integer), "a whole number"),
+    float: ((int, float, np.number), "a number"),
+    bool: ((bool, np.bool_), "True or False"),
+    str: ((str,), "a string"),
+    bytes: ((bytes,), "bytes"),
+    os.PathLike: ((os.PathLike,), "a path"),
+    Iterable: ((Iterable,), "a list"),
+    Sequence: ((Iterable,), "a list"),
+    Mapping: ((Mapping,), "a mapping, as a dict"),
+    type(None): ((type(None),), "None"),
 }
 
 
+def _kinds(hint: object) -> list[tuple[tuple[type, ...], str]]:
+    """List what an annotation takes, by isinstance and by name; nothing if that is not known of all of it."""
+    kinds = [get_origin(kind) or kind for kind in (get_args(hint) if isinstance(hint, UnionType) else [hint])]
+    if any(kind not in _ANNOTATED and getattr(kind, "__module__", None) != __name__ for kind in kinds):
+        return []
+    return [_ANNOTATED.get(kind) or ((kind,), f"a {kind.__name__}") for kind in kinds]
+
+
 def checked(function: Function) -> Function:
-    """Make a function that first checks its arguments: what is annotated int, float, bool or str, or None, is that.
+    """Make a function that first checks its arguments: plain types and those of this module are as annotated.
 
     Messages name parameters as `this`, which is an option where the command line shows them.
 
@@ -320,15 +338,17 @@ def checked(function: Function) -> Function:
     """
     signature = inspect.signature(function)
 
+    @functools.cache
+    def kinds() -> dict[str, list]:  # when it is called: annotations may name what comes below
+        return {name: _kinds(hint) for name, hint in get_type_hints(function).items()}
+
     @functools.wraps(function)
     def check_and_call(*arguments: object, **options: object):
         for name, value in signature.bind(*arguments, **options).arguments.items():
-            kind, _, other = str(signature.parameters[name].annotation).partition(" | ")
-            if kind not in _ANNOTATED or other not in ("", "None") or (other and value is None):
-                continue
-            types, what = _ANNOTATED[kind]
-            fits = isinstance(value, types) and isinstance(value, bool) <= (kind == "bool")
-            require(fits, f"`{name}` is {what}, not {value!r}")
+            known = kinds().get(name)
+            if known and not any(isinstance(value, t) and isinstance(value, bool) <= (bool in t) for t, _ in known):
+                what = " or ".join(what for _, what in known if what != "None")
+                raise InputError(f"`{name}` is {what}, not {reprlib.repr(value)}")
         return function(*arguments, **options)
 
     return check_and_call
@@ -350,11 +370,8 @@ def import_optional(name: str, *others: str):
     try:
         return importlib.import_module(name)
     except ImportError:
-        packages = name.partition(".")[0], *others
-        plural = "s" * bool(others)
-        raise InputError(
-            f"this needs the package{plural} {' and '.join(packages)}: pip install {' '.join(packages)}"
-        ) from None
+        packages = " ".join([name.partition(".")[0], *others])
+        raise InputError(f"this needs a package that is missing: pip install {packages}") from None
 
 
 def _unwritable(folder: Path, error: OSError) -> InputError:
@@ -527,7 +544,6 @@ class _CompilationNotice(event.Listener):
 
     def __init__(self):
         self.depth = self.n = 0  # functions that are being compiled, each for the one before; and that were
-        self.began = 0.0
 
     def on_start(self, event: event.Event) -> None:
         """Begin a function."""
@@ -539,13 +555,12 @@ class _CompilationNotice(event.Listener):
             speaks = in_sight if self.speaks is None else self.speaks
             if speaks and not self.n:
                 cached = hasattr(dispatcher._cache, "_cache_file")
-                how_often = "once" if cached else "in each process (no cache can be written: set NUMBA_CACHE_DIR)"
+                no_cache = "in each process (no cache can be written: set NUMBA_CACHE_DIR)"
+                how_often = "once for each kind of work" if cached else no_cache
                 print(f"bpe_numba: compiling kernels, {how_often}, in up to 20 seconds", file=sys.stderr)
-            self.began = self.began or time.time()
-            form = "compiling: {n_fmt} functions in {elapsed}"
+            form = "compiling: {n_fmt} functions"
             is_silent = not (speaks and in_sight)
             self.bar = tqdm(disable=is_silent, bar_format=form, initial=self.n, leave=False, delay=0.1)
-            self.bar.start_t = self.began  # of the first
         self.depth += 1
 
     def on_end(self, event: event.Event) -> None:
@@ -3104,8 +3119,8 @@ def find_files(inputs: str | os.PathLike | Iterable[str | os.PathLike]) -> list[
     PACKED_SUFFIXES; but neither what is hidden, nor vocab.txt and merges.txt, which are a model's.
     """
     files = []
-    for given in map(os.fspath, [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs):
-        path = as_path(given)
+    for given in [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs:
+        path, given = as_path(given), os.fspath(given)
         if os.path.isdir(given):
             found = sorted(file for file in path.rglob("*") if _is_corpus(file.relative_to(path)) and file.is_file())
             require(found, f"{given}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
@@ -3120,7 +3135,8 @@ def find_files(inputs: str | os.PathLike | Iterable[str | os.PathLike]) -> list[
 
 
 def as_path(name: str | os.PathLike) -> Path:
-    """Make a Path; raises InputError for an empty name, which would be the current folder."""
+    """Make a Path; raises InputError for what is none, and for an empty name, which would be the current folder."""
+    require(isinstance(name, (str, os.PathLike)), f"a file is named by a string or a path, not {name!r}")
     require(os.fspath(name), "the name of a file or folder is empty: is a variable not set?")
     return Path(name)
 
@@ -3136,9 +3152,9 @@ def _plain_name(path: Path) -> str:
     return (path.stem if path.suffix.lower() in PACKED_SUFFIXES else path.name).lower()
 
 
-def _is_stream(path: Path) -> bool:
+def _is_stream(path: Path | Texts) -> bool:
     """Whether a file can be read once only, or not by another process, for which /dev/stdin is another file."""
-    return not path.is_file() or path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
+    return isinstance(path, Texts) or not path.is_file() or path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
 
 
 def _recognize(head: bytes) -> str | None:
@@ -3204,13 +3220,14 @@ def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
 class Block(NamedTuple):
     """Bytes that can be scanned on their own: a part of a file, or what was read from a stream.
 
-    Where a block does not end a document, the next one begins with more of its text, not with a special token.
+    `behind` tells what comes next: another text (BEGINS), another document of this one, behind a special token
+    (INSIDE), or more of this document (CONTINUES), and no special token.
     """
 
     path: Path
     start: int  # bytes on the disk
     stop: int
-    ends_document: bool = True
+    behind: int = BEGINS  # the id of the first span there
     data: bytes | list[bytes] | None = None  # None: read them from the file
     before: int = 0  # lines, in a stream; row groups, in a Parquet file
     begins: int = BEGINS  # the id of its first span
@@ -3323,18 +3340,12 @@ class Source:
 
     @functools.cached_property
     def _cut_arguments(self) -> tuple[_ScanTables, _SpecialTable, int, bool]:
-        """The last arguments of `_find_cut`."""
-        special = _special_table(self._numbers, self.flags)
+        """The last arguments of `_find_cut`; its tables are of text that is not normalized yet."""
+        normalizer, special = self.pretokenizer.normalizer, _special_table(self._numbers, self.flags)
+        hides_tokens = normalizer and self.pretokenizer.normalized  # where they are is not known before
+        tables = Pattern("none").cut_tables if hides_tokens else normalizer.cut_tables(self.pattern)
         longest = max((len(token.encode()) for token in self.special_tokens), default=0)
-        return self._cut_tables, special, longest, not any(map(any, self.flags.values()))
-
-    @property
-    def _cut_tables(self) -> _ScanTables:
-        """The tables of where text may be cut before it is normalized."""
-        normalizer = self.pretokenizer.normalizer
-        if normalizer and self.pretokenizer.normalized:  # where such tokens are is not known before
-            return Pattern("none").cut_tables
-        return normalizer.cut_tables(self.pattern)
+        return tables, special, longest, not any(map(any, self.flags.values()))
 
     def __reduce__(self):
         return Source, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
@@ -3344,7 +3355,7 @@ class Source:
     @property
     def total_bytes(self) -> int | None:
         """Bytes on the disk, if known: none of them comes through a pipe."""
-        known = all(isinstance(path, Path) and path.is_file() for path in self.files)
+        known = not any(map(_is_stream, self.files))
         return sum(path.stat().st_size for path in self.files) if known else None
 
     def is_json(self, path: Path) -> bool:
@@ -3395,17 +3406,17 @@ class Source:
         while start < size:
             is_last = size - start <= self.block_bytes * 3 // 2
             cut = None if is_last else self.find_cut(read, start + self.block_bytes, is_json)
-            stop, ends_document = cut or (size, True)
-            yield Block(path, start, stop, ends_document, begins=begins, read_texts=_read_lines if is_json else None)
-            start, begins = stop, _begins(ends_document, is_json)
+            stop, behind = cut or (size, BEGINS)
+            yield Block(path, start, stop, behind, begins=begins, read_texts=_read_lines if is_json else None)
+            start, begins = stop, behind
 
     @property
     def _margin(self) -> int:
         """Bytes on both sides of a place that decide whether text may be cut there: a special token, and characters."""
         return self._cut_arguments[2] + 8
 
-    def find_cut(self, read: Callable[[int, int], bytes], start: int, is_json: bool) -> tuple[int, bool] | None:
-        """Find the first place from `start` on where text may be cut, and whether a document ends there.
+    def find_cut(self, read: Callable[[int, int], bytes], start: int, is_json: bool) -> tuple[int, int] | None:
+        """Find the first place from `start` on where text may be cut, and what is behind it, as in a Block.
 
         `read(position, size)` gives the text, in windows that grow where no cut is found.
         """
@@ -3413,43 +3424,64 @@ class Source:
         while True:
             window = read(begin, size)
             if is_json:
-                found = 2 * (window.find(b"\n", start - begin) + 1) + 1
+                cut, behind = window.find(b"\n", start - begin) + 1, BEGINS
             else:
                 stop = len(window) - self._margin
                 found = _find_cut(_with_padding(window), start - begin, stop, *self._cut_arguments)
-            if found > 1:
-                return begin + found // 2, found % 2 == 1
+                cut, behind = found // 2, INSIDE if found % 2 else CONTINUES
+            if cut > 0:
+                return begin + cut, behind
             if len(window) < size:
                 return None
             size *= 4
 
+    def cut(self, chunks: Iterable[bytes], size: int, is_json: bool = False) -> Iterator[tuple[bytes, int, int]]:
+        """Cut a text that comes in chunks into parts of `size` bytes or somewhat more; see Block.
+
+        Yields each part, the id of its first span, and what is behind it. Memory: a chunk and a part, or a whole
+        document where the pattern allows no cut.
+        """
+        data, begins, enough = bytearray(), BEGINS, size  # waiting bytes that are worth a look
+        for chunk in chunks:
+            data.extend(chunk)
+            if len(data) < enough:
+                continue
+            start = 0
+            while len(data) - start >= size:
+                found = self.find_cut(lambda at, n: bytes(data[at : at + n]), start + size, is_json)
+                if not found:
+                    break
+                yield bytes(data[start : found[0]]), begins, found[1]
+                start, begins = found
+            del data[:start]
+            enough = 2 * len(data) if len(data) >= size else size  # text without cuts is looked through twice at most
+        if data:
+            yield bytes(data), begins, BEGINS
+
     def _stream_blocks(self, path: Path) -> Iterator[Block]:
         """Read a file that can only be read from its beginning: here, and workers get the text."""
-        is_json, begins = self.is_json(path), BEGINS
-        cutter, read_texts = Cutter(self, self.block_bytes, is_json), _read_lines if is_json else None
-        taken = position = n_lines = 0
-        for chunk, position in _read_chunks(path, self.block_bytes):
-            if not taken and not cutter.n_waiting:
-                self._look_at(path, chunk[:HEAD_BYTES])
-            for data, ends_document in cutter.feed(chunk):
-                yield Block(path, taken, position, ends_document, data, n_lines, begins, read_texts)
-                taken, begins = position, _begins(ends_document, is_json)
-                n_lines += data.count(b"\n")
-        if data := cutter.close():
-            yield Block(path, taken, position, True, data, n_lines, begins, read_texts)
+        is_json, position = self.is_json(path), 0
+        taken = n_lines = 0
 
+        def read() -> Iterator[bytes]:
+            nonlocal position
+            for chunk, end in _read_chunks(path, self.block_bytes):
+                if not position:
+                    self._look_at(path, chunk[:HEAD_BYTES])
+                position = end
+                yield chunk
 
-def _begins(ends_document: bool, is_json: bool) -> int:
-    """Choose the id of the first span behind a block."""
-    return BEGINS if is_json else INSIDE if ends_document else CONTINUES
+        for data, begins, behind in self.cut(read(), self.block_bytes, is_json):
+            read_texts = _read_lines if is_json else None
+            yield Block(path, taken, position, behind, data, n_lines, begins, read_texts)
+            taken, n_lines = position, n_lines + data.count(b"\n")
 
 
 def _row_groups(path: Path) -> Iterator[Block]:
     """Make a block of each row group of a Parquet file; the last one ends where the file does."""
+    parquet = import_optional("pyarrow.parquet")
     try:
-        metadata = import_optional("pyarrow.parquet").read_metadata(path)
-    except InputError:
-        raise
+        metadata = parquet.read_metadata(path)
     except ValueError as error:
         raise InputError(f"{path}: not a whole Parquet file ({error})") from None
     groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
@@ -3462,7 +3494,7 @@ def _row_groups(path: Path) -> Iterator[Block]:
 def _find_doubt(path: Path, head: bytes) -> str | None:
     """Tell why a text that begins so may not be one."""
     strange = head.decode("utf-8", "replace").count("\ufffd") + head.count(0)
-    if strange > len(head) / 100:
+    if strange > max(4, len(head) / 100):
         share = min(100, 100 * strange // len(head))
         return f"{share} % of its beginning is not UTF-8; it is read byte by byte (iconv makes UTF-8 of other text)"
     if re.match(rb'\s*\[?\s*\{\s*"', head):
@@ -3470,40 +3502,6 @@ def _find_doubt(path: Path, head: bytes) -> str | None:
     if _plain_name(path).endswith((".csv", ".tsv")):
         return "a table is read as text, with its separators"
     return None
-
-
-class Cutter:
-    """Cut a text that comes in chunks into parts that can be scanned on their own, of `size` bytes or somewhat more.
-
-    Memory: a chunk and a part, or a whole document where the pattern allows no cut.
-    """
-
-    def __init__(self, source: Source, size: int, is_json: bool = False):
-        self.source, self.size, self.is_json = source, size, is_json
-        self._chunks: list[bytes] = []
-        self.n_waiting = 0
-        self._enough = size  # waiting bytes that are worth a look
-
-    def feed(self, chunk: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Take a chunk; yields parts that are certain by now, and whether a document ends with them."""
-        self._chunks.append(chunk)
-        self.n_waiting += len(chunk)
-        if self.n_waiting < self._enough:
-            return
-        data, start = b"".join(self._chunks), 0
-        while len(data) - start >= self.size:
-            cut = self.source.find_cut(lambda at, n, data=data: data[at : at + n], start + self.size, self.is_json)
-            if not cut:
-                break
-            yield data[start : cut[0]], cut[1]
-            start = cut[0]
-        self._chunks, self.n_waiting = [data[start:]], len(data) - start
-        # text without cuts is looked through twice at most, not once a chunk
-        self._enough = 2 * self.n_waiting if self.n_waiting >= self.size else self.size
-
-    def close(self) -> bytes:
-        """Return what was waiting: the text ends here."""
-        return b"".join(self._chunks)
 
 
 def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: int) -> Iterator[list]:
@@ -3968,12 +3966,13 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
     counter, n_documents, n_bytes = WordCounter(), 0, 0
     for block in blocks:
         found = counter.add_texts(source.texts(block), source.pretokenizer, block.begins)
-        n_documents += found[0] - (not block.ends_document)
+        n_documents += found[0] - (block.behind == CONTINUES)
         n_bytes += found[1]
     seen = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
     return CorpusCounts(counter.words(), n_documents, n_bytes, seen), sum(block.n_bytes for block in blocks)
 
 
+@checked
 def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
     """Count the pretokens of files, in worker processes. The result is the same for any number of them.
 
@@ -4583,6 +4582,7 @@ def _run_learner(
     return Learned(pairs, made["count"].copy(), symbols["n_tokens"][a - 1 : done].copy(), words.alphabet)
 
 
+@checked
 def learn(
     words: Words, n_symbols: int, *, tie_break: str = "bytes", min_frequency: int = 1, progress: bool = False
 ) -> Learned:
@@ -4690,7 +4690,10 @@ class Model:
     def __post_init__(self):
         self.vocab = _validate_vocab(self.vocab)
         _assign_special_ids(self)
-        self.merges = None if self.merges is None else [(left, right) for left, right in self.merges]
+        if self.merges is not None:
+            self.merges = [*map(tuple, self.merges)]
+            kinds = {*map(type, itertools.chain.from_iterable(self.merges))}
+            require({*map(len, self.merges)} <= {2} and kinds <= {bytes}, "merges are pairs of bytes, as (b'a', b'b')")
         odd = {text: flags for text, flags in (self.flags or {}).items() if flags != AddedToken()}
         self.flags = {text: flags for text, flags in odd.items() if text in self.special_tokens}
         self.normalizer, self.decoder = tuple(self.normalizer), tuple(self.decoder)
@@ -8025,6 +8028,7 @@ class Tokenizer:
     'hi!<|end|>'
     """
 
+    @checked
     def __init__(
         self,
         vocab: Mapping[int, bytes],
@@ -8252,6 +8256,7 @@ class Tokenizer:
         byte = next(byte for byte in word if bytes([byte]) not in self._ids)
         return InputError(f"the byte 0x{byte:02X} is not in the vocabulary")
 
+    @checked
     def sample(
         self, text: str | bytes, alpha: float = 0.1, seed: int = 0, allowed_special: str | Iterable[str] = "all"
     ) -> list[int]:
@@ -8341,12 +8346,9 @@ class Tokenizer:
         """
         known = tuple(self._allowed(allowed_special))
         source = self._chunk_sources.setdefault(known, self.source((), known))  # a normalizer's takes 0.9 s to make
-        cutter, begins = Cutter(source, WINDOW_BYTES), BEGINS
-        for chunk in [iterable] if isinstance(iterable, (str, bytes)) else iterable:
-            for data, ends_document in cutter.feed(_text_bytes(chunk)):
-                yield from self.encode_texts([data], allowed_special, begins)[0].tolist()
-                begins = INSIDE if ends_document else CONTINUES
-        yield from self.encode_texts([cutter.close()], allowed_special, begins)[0].tolist()
+        chunks = map(_text_bytes, [iterable] if isinstance(iterable, (str, bytes)) else iterable)
+        for data, begins, _ in source.cut(chunks, WINDOW_BYTES):
+            yield from self.encode_texts([data], allowed_special, begins)[0].tolist()
 
     def source(
         self,
@@ -8475,8 +8477,8 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
 
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-
-LLMC_SIGNS = {2: (20240520, 1), 4: (20240801, 7)}  # llm.c's files, of GPT-2 and Llama 3, by the size of a number
+LLMC_HEADER_BYTES = 1024
+LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}  # how its files begin, for GPT-2 and for Llama 3
 
 
 def _npy_header(dtype: np.dtype, n: int) -> bytes:
@@ -8489,7 +8491,7 @@ def _npy_header(dtype: np.dtype, n: int) -> bytes:
 def _llmc_header(dtype: np.dtype, n: int) -> bytes:
     """Make the header of a file for llm.c: 256 numbers, the third of which is n."""
     require(n < 2**31, f"{n:,} tokens are more than llm.c counts in one file: write several")
-    return np.array([*LLMC_SIGNS[dtype.itemsize], n, *[0] * 253], "<i4").tobytes()
+    return np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
 
 
 _HEADERS = {"npy": _npy_header, "llm.c": _llmc_header, "bin": lambda dtype, n: b""}
@@ -8521,32 +8523,25 @@ class _EncodedBatch(NamedTuple):
     n_read: int  # bytes on the disk
 
 
-def _mark_text_ends(tasks: Iterable[list[Block]]) -> Iterator[list[tuple[Block, bool]]]:
-    """Tell of each block whether its file ends with it: whether the next one begins a file."""
-    for task, (following, *_) in itertools.pairwise(itertools.chain(tasks, [[None]])):
-        pairs = itertools.pairwise([*task, following])
-        yield [(block, behind is None or behind.start == 0) for block, behind in pairs]
-
-
 def _encode_blocks(
     tokenizer: Tokenizer,
     source: Source,
     dtype: np.dtype,
     end_id: int | None,
     allowed_special: str | Sequence[str],
-    blocks: list[tuple[Block, bool]],
+    blocks: list[Block],
 ) -> _EncodedBatch:
-    """Encode blocks, each with whether its file ends with it, as ids of this dtype: uint16 is half as much for a pipe.
+    """Encode blocks as ids of this dtype: uint16 is half as much for a pipe.
 
     Without an end id, documents are texts: files, or lines of JSON. With one, documents end behind each such id, and
     one is inserted at the end of every text that has none there.
     """
     batches, ends, n_tokens, n_bytes = [], [], 0, 0
-    for block, is_last in blocks:
+    for block in blocks:
         texts = source.texts(block)
         ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.begins)
         n_bytes += sum(map(len, texts))
-        stops = offsets[1:] if is_last or block.read_texts else offsets[:0]
+        stops = offsets[1:] if block.behind == BEGINS else offsets[:0]
         if end_id is not None:
             ended = np.append(ids, 0)[stops - 1] == end_id
             ended &= stops > offsets[: len(stops)]  # an empty text has the last id of the text before it there
@@ -8555,7 +8550,7 @@ def _encode_blocks(
         batches.append(ids.astype(dtype, copy=False))
         ends.append(stops + n_tokens)
         n_tokens += len(ids)
-    return _EncodedBatch(np.concatenate(batches), np.concatenate(ends), n_bytes, sum(b.n_bytes for b, _ in blocks))
+    return _EncodedBatch(np.concatenate(batches), np.concatenate(ends), n_bytes, sum(block.n_bytes for block in blocks))
 
 
 def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
@@ -8608,44 +8603,42 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
             file.write(header(dtype, n))
 
 
-def _val_path(path: Path) -> Path:
-    """Name the file of the documents that are held out from a file for training."""
+def _name_outputs(out: str | os.PathLike | None, val_fraction: float | None) -> list[Path]:
+    """Name the files of ids: none, one, or also that of the documents that are held out."""
+    path = as_path(STANDARD_STREAM if out is None else out)
+    if val_fraction is None:
+        return [path][: out is not None]
+    require(0 < val_fraction < 1, f"`val_fraction` is between 0 and 1, not {val_fraction}")
     before, found, behind = path.name.rpartition("train")
     require(found, f"{path}: name a file with 'train' in it for `val_fraction`: the other one has 'val' there")
-    return path.with_name(f"{before}val{behind}")
+    return [path, path.with_name(f"{before}val{behind}")]
 
 
-class _Split(NamedTuple):
-    """Writes the ids of every 1 / fraction-th document to one file, and those of all others to another.
+def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Part a batch in what is for training and what is held out: the ids, and where documents end in them.
 
-    Of n documents, floor(n * fraction) are chosen: document d, from 0, if floor((d + 1) * fraction) is greater than
-    floor(d * fraction). So a choice depends on nothing but the order of the documents.
+    first  the number of the document that the batch begins in, from 0. Of n documents, floor(n * fraction) are held
+           out: document d if floor((d + 1) * fraction) is greater than floor(d * fraction). So a choice depends on
+           nothing but the order of the documents
     """
+    billionths = round(fraction * 10**9)  # so that nothing is rounded
+    numbers = (np.arange(first, first + len(batch.ends) + 2) * billionths) // 10**9
+    lengths = np.diff(batch.ends, prepend=0, append=len(batch.ids))  # of documents that end, and of the rest
+    parts = []
+    for part in (False, True):
+        wanted = (numbers[1:] > numbers[:-1]) == part
+        parts.append((batch.ids[np.repeat(wanted, lengths)], np.cumsum(lengths[:-1][wanted[:-1]])))
+    return parts
 
-    write: Callable
-    write_val: Callable
-    billionths: int  # the fraction, so that nothing is rounded
-    totals: np.ndarray  # int64[2, 2], modified in place: tokens and documents of each file
 
-    def __call__(self, ids: np.ndarray, ends: np.ndarray) -> None:
-        """Write ids, in which documents end at `ends`; the last one may go on in the next ids."""
-        first = self.totals[:, 1].sum()
-        numbers = (np.arange(first, first + len(ends) + 2) * self.billionths) // 10**9
-        is_val = numbers[1:] > numbers[:-1]
-        chosen = np.repeat(is_val, np.diff(ends, prepend=0, append=len(ids)))
-        for k, (write, mask) in enumerate(((self.write, ~chosen), (self.write_val, chosen))):
-            write(ids[mask])
-            self.totals[k] += np.count_nonzero(mask), np.count_nonzero(is_val[:-1] == k)
-
-    def describe(self, encoded: Mapping[Path, Encoded]) -> dict[Path, dict]:
-        """Describe both files, but for the bytes of text; raises InputError if one has no document."""
-        n = self.totals[:, 1].tolist()
-        require(all(n), f"`val_fraction` makes {n[0]} documents for training, and {n[1]} to hold out: both need some")
-        both = {}
-        for (path, whole), (n_tokens, n_documents) in zip(encoded.items(), self.totals.tolist(), strict=True):
-            both[path] = whole._asdict() | {"tokens": n_tokens, "documents": n_documents}
-            del both[path]["bytes"]
-        return both
+def _encode_source(tokenizer: Tokenizer, source: Source, engine: Engine, *arguments: object) -> Iterator[_EncodedBatch]:
+    """Encode a source in batches, by workers; the arguments are those of `_encode_blocks`."""
+    # Kernels work without Python's lock, and threads send nothing through pipes: two are 1.66 times as fast as one,
+    # processes 1.5. What holds the lock is JSON, a pattern left to `regex`, and all the rest if threads are many.
+    threads = engine.n_workers <= 8 and tokenizer.releases_lock and not any(map(source.is_json, source.files))
+    reader = dataclasses.replace(source, files=())  # blocks name their files: the list need not go with every task
+    work = functools.partial(_encode_blocks, tokenizer, reader, *arguments)
+    return engine.map(work, source.tasks(), threads)
 
 
 @checked
@@ -8695,61 +8688,60 @@ def encode_files(
     3 tokens (uint16) of 3 bytes in 1 text, 1.00 bytes per token
     array([ 72, 105,  33], dtype=uint16)
     """
-    out = None if out is None else as_path(out)
+    paths = _name_outputs(out, val_fraction)
     if document_index is not None:
-        together = out is not None and val_fraction is None
-        require(together, "`document_index` goes with `out`, and not with `val_fraction`")
+        require(len(paths) == 1, "`document_index` goes with `out`, and not with `val_fraction`")
         document_index = as_path(document_index)
-        if document_index.resolve() in (out.resolve(), _sidecar(out).resolve()):
+        if document_index.resolve() in (paths[0].resolve(), _sidecar(paths[0]).resolve()):
             raise InputError(f"{document_index} is to be written twice: give the document index a name of its own")
-    if val_fraction is not None:
-        require(0 < val_fraction < 1, f"`val_fraction` is between 0 and 1, not {val_fraction}")
-    require(out is not None or layout == "auto", "`layout` goes with `out`")
-    val_out = None if val_fraction is None else _val_path(out or STANDARD_STREAM)
-    id_type = id_dtype(tokenizer.model, dtype)
-    engine = Engine(workers, executor, progress)
+    require(paths or layout == "auto", "`layout` goes with `out`")
+    id_type, engine = id_dtype(tokenizer.model, dtype), Engine(workers, executor, progress)
     allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
     source = tokenizer.source(inputs, allowed_special, text_field)
     if append is not None:
         tokenizer._allowed([append])
     tokenizer.compile_kernels()
-    # Kernels work without Python's lock, and threads send nothing through pipes: two are 1.66 times as fast as one,
-    # processes 1.5. What holds the lock is JSON, a pattern left to `regex`, and all the rest if threads are many.
-    threads = engine.n_workers <= 8 and tokenizer.releases_lock and not any(map(source.is_json, source.files))
-    reader = dataclasses.replace(source, files=())  # blocks name their files: the list need not go with every task
     end_id = tokenizer.special_tokens.get(append)
-    work = functools.partial(_encode_blocks, tokenizer, reader, id_type, end_id, allowed_special)
-    batches = engine.map(work, _mark_text_ends(source.tasks()), threads)
-    n_tokens = n_documents = n_bytes = 0
+    batches = _encode_source(tokenizer, source, engine, id_type, end_id, allowed_special)
+    totals, n_bytes = np.zeros((2, 2), np.int64), 0  # tokens and documents of each file
     with contextlib.ExitStack() as stack:
-        write = stack.enter_context(_array_writer(out, id_type, layout)) if out else _line_printer()
-        if val_out:
-            write_val = stack.enter_context(_array_writer(val_out, id_type, layout))
-            write = split = _Split(write, write_val, round(val_fraction * 10**9), np.zeros((2, 2), np.int64))
-        write_index = stack.enter_context(_array_writer(document_index, np.int64)) if document_index else None
+        writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths] or [_line_printer()]
+        index = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(lambda _: None)
+        write_index = stack.enter_context(index)
+        write_index(np.zeros(1, np.int64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
-        if write_index:
-            write_index(np.zeros(1, np.int64))
         for batch in stack.enter_context(contextlib.closing(batches)):
-            write(batch.ids, batch.ends)
-            if write_index:
-                write_index(batch.ends + n_tokens)
-            n_tokens += len(batch.ids)
-            n_documents += len(batch.ends)
+            write_index(batch.ends + totals[0, 0])
+            first = totals[:, 1].sum()
+            parts = [batch[:2]] if val_fraction is None else _hold_out(batch, first, val_fraction)
+            for k, (ids, ends) in enumerate(parts):
+                writers[k](ids, ends)
+                totals[k] += len(ids), len(ends)
             n_bytes += batch.n_bytes
-            rate = tqdm.format_sizeof(n_tokens / max(bar.format_dict["elapsed"], 1e-3))
+            rate = tqdm.format_sizeof(totals[:, 0].sum() / max(bar.format_dict["elapsed"], 1e-3))
             bar.set_postfix_str(f"{rate} tokens/s", refresh=False)
             bar.update(batch.n_read)
-        encoded = Encoded(n_tokens, n_documents, n_bytes, id_type.name, tokenizer.digest, append)
-        described = {} if out in (None, STANDARD_STREAM) else {out: encoded._asdict()}
-        if val_out:
-            described = split.describe({out: encoded, val_out: encoded})
-        for path, description in described.items():
-            sidecar = stack.enter_context(atomic_write(_sidecar(path)))
-            sidecar.write((json.dumps(description, indent=2) + "\n").encode())
+        encoded = Encoded(*totals.sum(0).tolist(), n_bytes, id_type.name, tokenizer.digest, append)
+        _describe_outputs(stack, encoded, dict(zip(paths, totals.tolist(), strict=False)))
     return encoded
 
 
+def _describe_outputs(stack: contextlib.ExitStack, encoded: Encoded, totals: Mapping[Path, Sequence[int]]) -> None:
+    """Describe files of ids beside them, of so many tokens and documents; raises InputError if one of two has none."""
+    n = [n_documents for _, n_documents in totals.values()]
+    if len(n) == 2:
+        hint = "documents are files, lines of .jsonl, and what ends with the token that `append` names"
+        require(all(n), f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {n[1]}: {hint}")
+    for path, (n_tokens, n_documents) in totals.items():
+        if path != STANDARD_STREAM:
+            description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
+            if len(n) == 2:
+                del description["bytes"]  # which are not known of each
+            sidecar = stack.enter_context(atomic_write(_sidecar(path)))
+            sidecar.write((json.dumps(description, indent=2) + "\n").encode())
+
+
+@checked
 def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
     """Open the ids of a .npy or .bin file as an array that stays on the disk; raises InputError for what is none.
 
@@ -8761,21 +8753,20 @@ def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
     ...     read_ids(path, "uint16").tolist()
     [1, 2]
     """
-    path, sidecar = as_path(path), _sidecar(as_path(path))
-    header = np.fromfile(path, "<i4", 256).tolist()
-    size = next((size for size, sign in LLMC_SIGNS.items() if (*sign,) == (*header[:2],)), 0)
-    is_llmc = size and path.stat().st_size == 1024 + size * header[2]
-    if is_llmc:
-        dtype = f"uint{8 * size}"
-    elif path.suffix != ".npy":
-        if sidecar.is_file():
-            dtype = _parse_object(_read_limited(sidecar), str(sidecar)).get("dtype")
+    path, start = as_path(path), 0
+    header, n_bytes = np.fromfile(path, "<i4", 3).tolist(), path.stat().st_size
+    for name, sign in LLMC_SIGNS.items():
+        if header[:2] == sign and n_bytes == LLMC_HEADER_BYTES + np.dtype(name).itemsize * header[2]:
+            dtype, start = name, LLMC_HEADER_BYTES
+    if not start and path.suffix != ".npy":
+        if _sidecar(path).is_file():
+            dtype = _parse_object(_read_limited(_sidecar(path)), str(_sidecar(path))).get("dtype")
         require(dtype in ("uint16", "uint32"), f"{path}: are its numbers uint16 or uint32? Name it with `dtype`")
     try:
         if path.suffix == ".npy":
             ids = np.lib.format.open_memmap(path, mode="r")
-        elif path.stat().st_size > 1024 * is_llmc:
-            ids = np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r", 1024 * is_llmc)
+        elif n_bytes > start:
+            ids = np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r", start)
         else:  # which cannot be mapped
             ids = np.zeros(0, dtype)
     except ValueError as error:
@@ -8806,6 +8797,7 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
         yield list(map(int, words))
 
 
+@checked
 def decode_file(
     tokenizer: Tokenizer, tokens: str | os.PathLike, out: str | os.PathLike = "-", *, dtype: str | None = None
 ) -> None:
@@ -8856,13 +8848,10 @@ NORMALIZERS = {name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "
 class _Plan:
     """What a training makes, decided before any text is read."""
 
+    asked: argparse.Namespace  # the arguments of `train`
     learner: Callable
-    rules: dict  # its keywords, and others that are at their defaults
     fields: dict  # of the model: those that do not come from the text
     special_tokens: list[str]
-    vocab_size: int
-    special_tokens_at: str = "last"
-    coverage: float = 1.0
     base: Model | None = None  # to go on from
 
     @property
@@ -8876,26 +8865,27 @@ class _Plan:
         special_tokens = [*self.special_tokens, *self.byte_tokens]
         return Source(files, pattern, special_tokens, text_field, normalizer=normalizer)
 
-    def learn(self, words: Words, progress: bool = False) -> Learned:
+    def learn(self, words: Words) -> Learned:
         """Learn from words of bytes, over the alphabet of the plan."""
-        n_symbols = self.vocab_size - len(self.special_tokens) - len(self.byte_tokens)
+        vocab_size = self.asked.vocab_size
+        n_symbols = vocab_size - len(self.special_tokens) - len(self.byte_tokens)
         if self.base:
             words = words_of_model(self.base, words)
-            n_symbols = len(words.alphabet) + self.vocab_size - len(self.base.vocab)
+            n_symbols = len(words.alphabet) + vocab_size - len(self.base.vocab)
         elif self.fields["alphabet"] == "characters":
-            words = words.as_characters(self.coverage)
+            words = words.as_characters(self.asked.coverage)
             require(
                 len(words.alphabet) <= n_symbols,
-                f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {self.vocab_size:,} "
+                f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {vocab_size:,} "
                 f"has room for {max(n_symbols, 0):,}: raise `vocab_size`, or keep the usual ones (`coverage` 0.9995)",
             )
-        return call_with(self.learner, words, n_symbols, progress=progress, **self.rules)
+        return call_with(self.learner, words, n_symbols, **vars(self.asked))
 
     def model(self, learned: Learned) -> Model:
         """Make the model of what was learnt."""
         if self.base:
             return extend_model(self.base, learned, self.fields["pattern"])
-        vocab, merges = build_vocabulary(learned, self.special_tokens, self.special_tokens_at, self.byte_tokens)
+        vocab, merges = build_vocabulary(learned, self.special_tokens, self.asked.special_tokens_at, self.byte_tokens)
         scores = getattr(learned, "scores", None)
         if scores is not None:
             score_of = dict(zip(learned.tokens, scores.tolist(), strict=True))
@@ -8946,33 +8936,27 @@ class Training(NamedTuple):
     vocab_size: int  # as it was asked for
 
     def __str__(self) -> str:
-        counted, special, peak = self.counted, self.tokenizer.special_tokens.values(), peak_memory()
+        counted, model, peak = self.counted, self.tokenizer.model, peak_memory()
         documents = number_of(counted.n_documents, "document")
         rows = [
             ("read", f"{number_of(counted.n_read, 'byte')} in {documents}, from {_name_some(self.files)}"),
             ("pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"),
             *self._learned_rows(),
-            ("vocabulary", f"{len(self.tokenizer):,} tokens, {len(special)} of them special"),
+            ("vocabulary", f"{len(model.vocab):,} tokens, {len(model.special_tokens)} of them special"),
         ]
-        unseen = self.tokenizer.special_tokens.keys() - counted.special_tokens.keys() - {self.tokenizer.model.unk_token}
+        unseen = {*model.special_tokens} - counted.special_tokens.keys() - {model.unk_token}
         if unseen:
             rows.append(("", f"never in the text: {', '.join(sorted(unseen))}"))
+        tokens = sorted((model.vocab[id] for id in model.ordinary), key=lambda token: (-len(token), token))
+        longest = " ".join(_fit(visible(token), 24).rstrip() for token in tokens[:8])
         rows += [
-            ("longest", self._longest_tokens(WIDTH - LABEL_WIDTH)),
+            ("longest", _fit(longest, WIDTH - LABEL_WIDTH).rstrip()),
             ("seconds", ", ".join(f"{name} {spent.seconds:.2f}" for name, spent in self.timings.items())),
             ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
         ]
         return "\n".join(label(name, text) for name, text in rows)
 
     __repr__ = __str__
-
-    def _longest_tokens(self, width: int) -> str:
-        """Write the longest tokens, as many as fit."""
-        ordinary = (
-            self.tokenizer.vocab[id] for id in self.tokenizer.vocab.keys() - self.tokenizer.special_tokens.values()
-        )
-        longest = (visible(token) for token in sorted(ordinary, key=lambda t: (-len(t), t))[:8])
-        return _fit(" ".join(t if len(t) <= 24 else f"{t[:20]}…×{len(t)}" for t in longest), width).rstrip()
 
     def _learned_rows(self) -> Iterator[tuple[str, str]]:
         """Describe what was learnt."""
@@ -8981,7 +8965,8 @@ class Training(NamedTuple):
             yield "likelihood", f"{each} a pretoken, after each round"
             return
         counts = self.learned.counts
-        yield "merges", f"{len(counts):,}; the last pair occurred {counts[-1]:,} times" if len(counts) else "0"
+        last = f"; the last pair occurred {number_of(int(counts[-1]), 'time')}" if len(counts) else ""
+        yield "merges", f"{len(counts):,}{last}"
         n_tokens, m = getattr(self.learned, "n_tokens", None), len(counts)
         if n_tokens is not None:
             now, half, quarter = (self.counted.n_bytes / n_tokens[k] for k in (m, m // 2, m // 4))
@@ -9002,7 +8987,7 @@ def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
     """Warn of a vocabulary that is smaller than asked for."""
     if len(vocab) < vocab_size:
         given = f"the text gives {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for"
-        warnings.warn(f"{given}: nothing is left to merge", stacklevel=4)
+        warnings.warn(f"{given}: it has no more", stacklevel=4)
 
 
 def _name_some(files: Sequence[Path]) -> str:
@@ -9014,7 +8999,7 @@ def _name_some(files: Sequence[Path]) -> str:
 def _warn_of_unnamed(source: Source) -> None:
     """Warn of what looks like special tokens at the beginning of the first file, but was not named."""
     path = next(iter(source.files), STANDARD_STREAM)
-    head = b"" if isinstance(path, Texts) or _is_stream(path) else _read_part(path, 0, BLOCK_BYTES)
+    head = b"" if _is_stream(path) else _read_part(path, 0, BLOCK_BYTES)
     seen = Counter(map(bytes.decode, re.findall(rb"<\|\w{1,40}\|>", head)))
     unnamed = [token for token, n in seen.most_common() if n > 2 and token not in source.special_tokens]
     if unnamed:
@@ -9105,7 +9090,7 @@ def train(
         spent.n_bytes = counted.n_bytes
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn", timings):
-        learned = plan.learn(counted.words, progress)
+        learned = plan.learn(counted.words)
     with stage("vocabulary", timings):
         tokenizer = Tokenizer.from_model(plan.model(learned))
     _warn_if_short(tokenizer.vocab, vocab_size)
@@ -9122,13 +9107,13 @@ def _plan_training(asked: argparse.Namespace) -> _Plan:
     require(model in FAMILIES, f"no family of models is named {model!r}; there are {', '.join(FAMILIES)}")
     check_special_tokens_at(asked.special_tokens_at)
     special_tokens, family = check_special_tokens(asked.special_tokens), FAMILIES[model]
-    learner, rules = KINDS[family.learner].learn, {name: getattr(asked, name) for name in _LEARNING_RULES}
-    for name, value in rules.items() - _LEARNING_RULES.items():
-        known = name in inspect.signature(learner).parameters
-        require(known, f"`{name}` {value!r} is not for this kind of model")
+    learner = KINDS[family.learner].learn
+    for name in _LEARNING_RULES.keys() - inspect.signature(learner).parameters:
+        value = getattr(asked, name)
+        require(value == _LEARNING_RULES[name], f"`{name}` {value!r} is not for this kind of model")
     if from_ is not None:
         require(model == "bpe", "there are merges to go on from in a BPE only")
-        return _plan_from(asked, special_tokens, rules)
+        return _plan_from(asked, special_tokens)
     alphabet = asked.alphabet or family.alphabet
     require(alphabet in ALPHABETS, f"the alphabet is {' or '.join(ALPHABETS)}, not {alphabet!r}")
     require(0 < asked.coverage <= 1, f"coverage is more than 0, and at most 1: not {asked.coverage}")
@@ -9155,17 +9140,15 @@ def _plan_training(asked: argparse.Namespace) -> _Plan:
         "subword_prefix": family.subword_prefix,
         "max_word_chars": MAX_ID if model == "longest" else 100,
     }
-    return _Plan(learner, rules, fields, special_tokens, asked.vocab_size, asked.special_tokens_at, asked.coverage)
+    return _Plan(asked, learner, fields, special_tokens)
 
 
-def _plan_from(asked: argparse.Namespace, special_tokens: Sequence[str], rules: dict) -> _Plan:
+def _plan_from(asked: argparse.Namespace, special_tokens: Sequence[str]) -> _Plan:
     """Decide how to go on from a model."""
     base, vocab_size = asked.from_ if isinstance(asked.from_, Model) else load_model(asked.from_), asked.vocab_size
     require(base.kind == "bpe", f"there are merges to go on from in a BPE, not in a {base.kind}")
-    pattern, special_tokens = (
-        asked.pattern or base.pattern,
-        list(dict.fromkeys([*base.special_tokens, *special_tokens])),
-    )
+    pattern = asked.pattern or base.pattern
+    special_tokens = list(dict.fromkeys([*base.special_tokens, *special_tokens]))
     fields = {"pattern": pattern, "normalizer": base.normalizer, "alphabet": base.alphabet}
     texts = {} if special_tokens == [*base.special_tokens] else {"special_tokens": special_tokens}
     base = dataclasses.replace(base, **texts, pattern=pattern, merges=_as_merges(base)[0], ignore_merges=False)
@@ -9174,7 +9157,7 @@ def _plan_from(asked: argparse.Namespace, special_tokens: Sequence[str], rules: 
         vocab_size > len(base.vocab),
         f"the model has {len(base.vocab):,} tokens already: a vocabulary of {vocab_size:,} has no room for more",
     )
-    return _Plan(learn, rules, fields, special_tokens, vocab_size, base=base)
+    return _Plan(asked, learn, fields, special_tokens, base)
 
 
 def train_bpe(
@@ -9547,7 +9530,7 @@ def encode_corpus(
     with stage("scan") as spent:
         counted = count(source, engine)
         words, spent.n_bytes = counted.words, counted.n_bytes
-    require(len(words.counts), f"no text to look at in {', '.join(map(str, source.files[:3]))}")
+    require(len(words.counts), f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
         data = words.symbols.astype(np.uint8).tobytes()
         texts = [data[start:stop] for start, stop in itertools.pairwise(words.offsets.tolist())]
@@ -9763,6 +9746,7 @@ def _powers(n: int) -> list[int]:
     return sorted({min(10**k, n) - 1 for k in range(len(str(n)) + 1)})
 
 
+@checked
 def inspect_model(
     tokenizer: Tokenizer,
     inputs: object = None,
@@ -9827,10 +9811,14 @@ class Curve(Report):
     def tables(self) -> list[Table]:
         found = []
         for name, sizes in self.sizes.items():
-            rates, saved = self.n_bytes[name] / self.n_tokens[name], 100 * self.saved_by_next(name)
-            every = list(itertools.zip_longest(*(a.tolist() for a in (sizes, self.n_tokens[name], rates, saved))))
-            first, last = every[0][0], every[-1][0]
-            rows = [every[size - first] for size in sorted({first, last, *_SIZES}) if first <= size <= last]
+            columns = (
+                sizes,
+                self.n_tokens[name],
+                self.n_bytes[name] / self.n_tokens[name],
+                100 * self.saved_by_next(name),
+            )
+            shown = {sizes[0], sizes[-1], *_SIZES}
+            rows = [row for row in itertools.zip_longest(*(c.tolist() for c in columns)) if row[0] in shown]
             found.append(Table(name, ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save"), rows))
         return found
 
@@ -9850,6 +9838,7 @@ class Curve(Report):
 _SIZES = (512, *(1000 << k for k in range(15)))  # of vocabularies, that tables show
 
 
+@checked
 def curve(models: Mapping[str, tuple[Learned, int]]) -> Curve:
     """Compute the tokens of the training corpus for every size of the vocabulary at once, from the counts of merges.
 
@@ -9921,6 +9910,7 @@ class Comparison(Report):
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
+@checked
 def compare(
     tokenizers: Mapping[str, Tokenizer],
     corpora: Mapping[str, object],
@@ -10015,6 +10005,7 @@ class View(Report):
         return f'<p class="tokens">{"<wbr>".join(parts)}</p>'
 
 
+@checked
 def view(tokenizer: Tokenizer, text: str | bytes) -> View:
     r"""Cut a text into tokens, to be looked at.
 
@@ -10027,7 +10018,7 @@ def view(tokenizer: Tokenizer, text: str | bytes) -> View:
     ids = tokenizer.encode_to_numpy(data)
     first, rest = decoded_tokens(tokenizer.vocab, tokenizer.model.decoder)
     tokens = [(rest if k else first)[id] for k, id in enumerate(ids.tolist())]
-    return View(f"{len(data):,} bytes, {len(ids):,} tokens", ids, tokens)
+    return View(f"{number_of(len(data), 'byte')}, {number_of(len(ids), 'token')}", ids, tokens)
 
 
 # bench: each tool works in a process of its own, one after another
@@ -10109,12 +10100,24 @@ def _encode_gigatoken(job: Job) -> Callable:
     return functools.partial(encoder.encode_batch, job.documents, parallel=False)
 
 
-# The functions of each tool, whose names end in its name. Trainers return the merged tokens in their order, which are
-# listed when the time has been taken; encoders what is then timed: a function that returns the ids of each document.
-_TRAIN = _train_bpe_numba, _train_gigatoken, _train_tokenizers, _train_rustbpe, _train_bpeasy, _train_sentencepiece
-_ENCODE = _encode_bpe_numba, _encode_gigatoken, _encode_tokenizers, _encode_tiktoken
-_PEERS = {"train": _TRAIN, "encode": _ENCODE}
-_TOOLS = {work: work.__name__.split("_", 2)[2] for work in (*_TRAIN, *_ENCODE)}
+# Trainers return the merged tokens in their order, which are listed when the time has been taken; encoders what is then
+# timed: a function that returns the ids of each document.
+_PEERS = {
+    "train": {
+        "bpe_numba": _train_bpe_numba,
+        "gigatoken": _train_gigatoken,
+        "tokenizers": _train_tokenizers,
+        "rustbpe": _train_rustbpe,
+        "bpeasy": _train_bpeasy,
+        "sentencepiece": _train_sentencepiece,
+    },
+    "encode": {
+        "bpe_numba": _encode_bpe_numba,
+        "gigatoken": _encode_gigatoken,
+        "tokenizers": _encode_tokenizers,
+        "tiktoken": _encode_tiktoken,
+    },
+}
 ENCODED_BYTES = 20_000_000  # of the corpus, that are encoded: some peers make 3 MB/s
 
 
@@ -10128,22 +10131,20 @@ class Run(NamedTuple):
     verdict: str = ""  # "same" as bpe_numba, or how it differs, or what went wrong
 
 
-def _run_here(work: Callable, job: Job) -> Run:
+def _run_here(tool: str, work: Callable, job: Job) -> Run:
     """Do a job in this process, which is not needed for anything else, and take the time."""
     multiprocessing.set_start_method(None, force=True)  # of workers: "spawn" is inherited, and takes seconds
     for descriptor in (1, 2):  # some peers write what nobody has asked for
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     os.environ["TOKENIZERS_PARALLELISM"] = "false" if job.tokenizer else "true"
-    documents = list(filter(None, _text_parts(job.source, job.source.special_tokens)))
-    if job.tokenizer:
-        documents = documents[: 1 + int(np.searchsorted(np.cumsum(list(map(len, documents))), ENCODED_BYTES))]
-    texts = [text.decode("utf-8", "replace") for text in documents]  # some peers take no other
+    parts = filter(None, _text_parts(job.source, job.source.special_tokens))
+    parts = next(_batched_by_size(parts, len, ENCODED_BYTES if job.tokenizer else sys.maxsize), [])
+    texts = [text.decode("utf-8", "replace") for text in parts]  # some peers take no other
     documents = [text.encode() for text in texts]
     job = job._replace(documents=documents, texts=texts)
     compile_counting(job.source.pattern)
     learn(Words.from_counts({b"aa": 1}), 257)
-    tool, seconds = _TOOLS[work], []
-    work = work(job) if job.tokenizer else functools.partial(work, job)
+    seconds, work = [], work(job) if job.tokenizer else functools.partial(work, job)
     for _ in range(2 if job.tokenizer else 1):
         start = time.perf_counter()
         result = work()
@@ -10152,14 +10153,14 @@ def _run_here(work: Callable, job: Job) -> Run:
     return Run(tool, seconds, sum(map(len, documents)), result)
 
 
-def _run_apart(work: Callable, job: Job) -> Run:
+def _run_apart(tool: str, work: Callable, job: Job) -> Run:
     """Do a job in a new process, and tell what went wrong, if something did."""
     apart = multiprocessing.get_context("spawn")
     try:
         with ProcessPoolExecutor(1, apart, signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
-            return pool.submit(_run_here, work, job).result()
+            return pool.submit(_run_here, tool, work, job).result()
     except Exception as error:
-        return Run(_TOOLS[work], [], 0, [], " ".join(str(error).split())[:60] or type(error).__name__)
+        return Run(tool, [], 0, [], " ".join(str(error).split())[:60] or type(error).__name__)
 
 
 def _judge(run: Run, ours: Run) -> str:
@@ -10208,6 +10209,7 @@ def _describe_machine() -> str:
     return f"{available_cores()} cores of {name}, {platform.system()}, {versions}"
 
 
+@checked
 def bench(
     inputs: object = None,
     vocab_size: int = 8192,
@@ -10216,6 +10218,7 @@ def bench(
     pattern: str = "gpt2",
     text_field: str | None = None,
     tools: Sequence[str] = (),
+    progress: bool = False,
 ) -> Benchmark:
     """Train and encode with every peer that is installed, one after another, each in a process of its own.
 
@@ -10225,12 +10228,13 @@ def bench(
     pattern         a name, or a regular expression; some peers have their own
     text_field      where a line of a .jsonl file has its text; "text" if not given
     tools           which peers; all that are installed, if not given
+    progress        draw a progress bar
 
     A time of training is that of the call, with the text in memory (here: in files that were just read), and kernels
     loaded. All encode the first 20 MB with the tokenizer that was trained here, whose ids theirs must equal: with a
     fresh one, and again. Raises InputError for a tool that is not known.
     """
-    known = dict.fromkeys(_TOOLS.values())
+    known = dict.fromkeys(itertools.chain(*_PEERS.values()))
     require(not (unknown := set(tools) - known.keys()), f"no peer is named {unknown}; there are {', '.join(known)}")
     options = {"pattern": pattern, "text_field": text_field, "tie_break": "ids"}
     training = train(inputs, vocab_size, special_tokens, **options)
@@ -10239,12 +10243,16 @@ def bench(
     peers = filter(importlib.util.find_spec, {*(tools or known)} - {"bpe_numba"})
     versions, runs = {tool: importlib.metadata.version(tool) for tool in peers} | {"bpe_numba": __version__}, {}
     for (name, works), tokenizer in zip(_PEERS.items(), (None, training.tokenizer), strict=True):
-        job = job._replace(tokenizer=tokenizer)
-        runs[name] = [_run_apart(work, job) for work in works if _TOOLS[work] in versions]
-        ours = runs[name][0]
-        require(ours.seconds, f"bpe_numba could not {name}: {ours.verdict}")
-        runs[name] = [run._replace(verdict=_judge(run, ours)) for run in runs[name]]
-    title = f"{vocab_size:,} tokens of {training.counted.n_bytes / 1e6:.1f} MB in {len(training.files):,} files"
+        job, found = job._replace(tokenizer=tokenizer), []
+        works = {tool: work for tool, work in works.items() if tool in versions}
+        with Engine(progress=progress).progress_bar(name, len(works), "tools") as bar:
+            for tool, work in works.items():
+                found.append(_run_apart(tool, work, job))
+                bar.update()
+        require(found[0].seconds, f"bpe_numba could not {name}: {found[0].verdict}")
+        runs[name] = [run._replace(verdict=_judge(run, found[0])) for run in found]
+    megabytes = training.counted.n_bytes / 1e6
+    title = f"{vocab_size:,} tokens of {megabytes:.1f} MB in {number_of(len(training.files), 'file')}"
     return Benchmark(title, _describe_machine(), versions, runs)
 
 
@@ -10309,6 +10317,12 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
         print(f"\nNext:\n  echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -")
 
 
+def _not_a_file(given: str, what: str, command: str, model: str) -> InputError:
+    """Make the error of what was typed in the place of a file."""
+    hint = f"echo {shlex.quote(given)} | {_typed_command()} {command} {shlex.quote(model)} -"
+    return InputError(f"{given!r} is no file; if it is the {what}: {hint}")
+
+
 def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = False, **options) -> None:
     """Turn text into token ids.
 
@@ -10318,9 +10332,8 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
     $ encode model - < corpus.txt
     """
     for given in inputs:
-        is_text = any(map(str.isspace, given)) and not (Path(given).exists() or glob.glob(given, recursive=True))
-        hint = f"echo {shlex.quote(given)} | {_typed_command()} encode {shlex.quote(model)} -"
-        require(not is_text, f"{given!r} is no file; if it is the text: {hint}")
+        if any(map(str.isspace, given)) and not (Path(given).exists() or glob.glob(given, recursive=True)):
+            raise _not_a_file(given, "text", "encode", model)
     out = options["out"]
     options["allowed_special"] = "none" if no_special else "all"
     tokenizer = call_with(_load_model, model, **options)
@@ -10329,14 +10342,13 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
     with stage("compile"):
         tokenizer.compile_kernels()
     options["progress"] &= out is not None
-    timings: dict[str, Timing] = {}
-    with stage("encode", timings) as spent:
+    with stage("encode") as spent:
         encoded = call_with(encode_files, tokenizer, inputs, **options)
         spent.n_bytes = encoded.bytes
     if options["progress"]:
-        seconds = max(timings["encode"].seconds, 1e-3)
-        written = out if options["val_fraction"] is None else f"{out} and {_val_path(Path(out))}"
+        seconds = max(TIMINGS["encode"].seconds, 1e-3)
         rates = f"{encoded.bytes / seconds / 1e6:,.1f} MB/s, {tqdm.format_sizeof(encoded.tokens / seconds)} tokens/s"
+        written = " and ".join(map(str, _name_outputs(out, options["val_fraction"])))
         lines = str(encoded), f"{seconds:.2f} s: {rates}, written to {written}"
         print(*(textwrap.fill(line, WIDTH) for line in lines), sep="\n", file=sys.stderr if out == "-" else sys.stdout)
 
@@ -10347,11 +10359,15 @@ def _decode_command(model: str, tokens: str, **options) -> None:
     $ decode model tokens.npy --out corpus.again.txt
     $ decode model - < ids.txt
     """
-    tokenizer = call_with(_load_model, model, **options)
+    if re.fullmatch(r"[][\d,\s]+", tokens) and not Path(tokens).exists():
+        raise _not_a_file(tokens, "list of ids", "decode", model)
+    tokenizer, out = call_with(_load_model, model, **options), options["out"]
     with stage("decode") as spent:
         call_with(decode_file, tokenizer, tokens, **options)
-        if os.path.isfile(options["out"]):
-            spent.n_bytes = os.path.getsize(options["out"])
+        if os.path.isfile(out):
+            spent.n_bytes = os.path.getsize(out)
+    if options["progress"] and out != "-":
+        print(f"{number_of(spent.n_bytes, 'byte')} of text, written to {out}")
 
 
 def _convert_command(model: str, *, to: str, out: str, **options) -> None:
@@ -10522,13 +10538,12 @@ def _make_parser() -> argparse.ArgumentParser:
                 if key not in _PYTHON_ONLY and (function is run or parameter.default is not parameter.empty):
                     parameters.setdefault(key, parameter)
         positional = inspect.getfullargspec(run).args
-        groups, flags = {}, {}
+        groups, flags = {title: command.add_argument_group(title) for title in _GROUPS}, {}  # none is shown empty
         for key, parameter in parameters.items():
-            group, is_positional = command, key in positional
-            for title, names in () if is_positional else _GROUPS.items():
-                if key in names.split():
-                    group = groups[title] = groups.get(title) or command.add_argument_group(title)
-            action = _add_argument(group, parameter, is_positional, " ".join(rows.get(key, "").split()))
+            is_positional = key in positional
+            known = (groups[title] for title, names in _GROUPS.items() if key in names.split() and not is_positional)
+            text = " ".join(rows.get(key, "").split())
+            action = _add_argument(next(known, command), parameter, is_positional, text)
             flags[key] = action.option_strings[0] if action.option_strings else action.metavar
         command.set_defaults(run=run, flags=flags)
         command.add_argument("--quiet", dest="progress", action="store_false", help="no progress bars, no summary")
@@ -10585,6 +10600,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         reconfigure(errors="backslashreplace")  # names of files may hold bytes that are not UTF-8
     try:
+        if options.get("plot") or (options.get("html") and options["run"] is not _view_command):
+            import_optional("matplotlib")  # what is missing must not cost the work
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: say(f"note: {message}")
             options.pop("run")(**options)
@@ -10597,7 +10614,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # head has seen enough
         return 0
     except OSError as error:
-        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
     except MemoryError:
         message = "out of memory"
     except (KeyboardInterrupt, SystemError) as error:

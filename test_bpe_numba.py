@@ -59,7 +59,7 @@ import sentencepiece.sentencepiece_model_pb2
 import tiktoken
 import tiktoken.load
 import tokenizers
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Regex
@@ -482,8 +482,8 @@ def test_arguments_are_checked_by_their_annotations():
     def call(a: int, b: float | None = None, c: str | os.PathLike = "", d: bool = False):
         return a, b, c, d
 
-    assert call(np.int64(1), 2, 3, d=True) == (1, 2, 3, True) and call(1, None)[1] is None
-    for options in ({"a": 1.0}, {"a": True}, {"a": None}, {"a": 1, "b": "2"}, {"a": 1, "d": 1}):
+    assert call(np.int64(1), 2, Path("a"), d=True) == (1, 2, Path("a"), True) and call(1, None)[1] is None
+    for options in ({"a": 1.0}, {"a": True}, {"a": None}, {"a": 1, "b": "2"}, {"a": 1, "d": 1}, {"a": 1, "c": 3}):
         with pytest.raises(bpe.InputError, match=f"`{[*options][-1]}` is"):
             call(**options)
 
@@ -1251,6 +1251,7 @@ some_patterns = st.sampled_from([*bpe.PATTERNS.items(), *((p, p) for p in (r"\w+
 )
 @example(b"\xc2\x80\xc2\x80<|endoftext|>0" + b"\xc2\x80" * 5, [END], ("gpt2", bpe.PATTERNS["gpt2"]), 5, False)
 def test_blocks_change_no_pretoken(tmp_path_factory, text, special, pattern, block_bytes, packed):
+    assume(bpe._recognize(text) is None)
     path = tmp_path_factory.getbasetemp() / ("a.txt.gz" if packed else "a.txt")
     path.write_bytes(gzip.compress(text, 1) if packed else text)
     assert counted([path], special, pattern[0], block_bytes, workers=1) == naive_count(text, pattern[1], special)
@@ -1265,7 +1266,7 @@ def test_blocks_are_small_where_the_pattern_can_be_cut(tmp_path, suffix):
         blocks = list(bpe.Source([path], bpe.Pattern(name), block_bytes=1000).blocks())
         assert len(blocks) == 1 if name == "none" else len(blocks) > 20
         assert sum(block.n_bytes for block in blocks) == path.stat().st_size
-        assert [block.ends_document for block in blocks] == [False] * (len(blocks) - 1) + [True]
+        assert [block.behind for block in blocks] == [bpe.CONTINUES] * (len(blocks) - 1) + [bpe.BEGINS]
 
 
 def test_endless_text_is_encoded_as_it_comes():
@@ -1368,6 +1369,12 @@ def test_doubtful_text_gets_one_note(tmp_path, name, data, doubt):
     with pytest.warns(UserWarning, match=doubt) as notes:
         counted([tmp_path / name] * 3, workers=1)
     assert len(notes) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_few_bytes_are_no_doubt(tmp_path):
+    (tmp_path / "a.txt").write_bytes("# coding: latin-1: Größe".encode("latin-1"))
+    assert counted([tmp_path / "a.txt"])[1] == 1
 
 
 def test_folders_leave_models_and_what_is_hidden_aside(trained, tmp_path):
@@ -4000,7 +4007,7 @@ def test_documents_are_held_out_evenly(tokenizer, tmp_path, monkeypatch, fractio
 
 def test_nothing_is_written_where_no_document_is_held_out(tokenizer, tmp_path):
     (tmp_path / "a.txt").write_text("one document")
-    with pytest.raises(bpe.InputError, match="makes 1 documents for training, and 0 to hold out"):
+    with pytest.raises(bpe.InputError, match="of 1 document `val_fraction` holds out 0: documents are files"):
         bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "train.bin", val_fraction=0.1)
     for out, message in (("o.bin", "with 'train' in it"), (None, "'train'")):
         with pytest.raises(bpe.InputError, match=message):
@@ -4244,6 +4251,29 @@ def test_wrong_types_are_named_before_any_work(tmp_path):
             bpe.train(tmp_path / "nowhere", **options)
     with pytest.raises(bpe.InputError, match="pattern"):
         bpe.train(tmp_path, pattern=3)
+    ours = bpe.Tokenizer({b: bytes([b]) for b in range(256)}, [])
+    for wrong in (
+        lambda: bpe.train(3),
+        lambda: bpe.train([3]),
+        lambda: bpe.train(texts=3),
+        lambda: bpe.train_bpe_from_counts(3, 300),
+        lambda: bpe.Tokenizer([b"a"], []),
+        lambda: bpe.Tokenizer({0: b"a", 1: b"aa"}, [("a", "a")]),
+        lambda: bpe.Tokenizer({0: b"a", 1: b"aa"}, [(b"a",)]),
+        lambda: bpe.Tokenizer.load(3),
+        lambda: ours.save(3),
+        lambda: ours.sample("a", "x"),
+        lambda: bpe.encode_files("model", tmp_path / "a.txt"),
+        lambda: bpe.encode_files(ours, tmp_path / "a.txt", 3),
+        lambda: bpe.inspect_model("model"),
+        lambda: bpe.curve(ours),
+        lambda: bpe.compare([ours], []),
+        lambda: bpe.view(ours, 3),
+        lambda: bpe.learn({b"a": 1}, 300),
+        lambda: bpe.count("a.txt"),
+    ):
+        with pytest.raises(bpe.InputError, match=r" is (named by )?a |merges are pairs"):
+            wrong()
 
 
 def test_results_are_a_page_and_not_a_wall(library):
@@ -4334,7 +4364,8 @@ def test_encode_and_decode_are_inverse(model, command):
     array = np.load(folder / "ids.npy", mmap_mode="r")
     assert array.dtype == np.uint16 and array.tolist() == list(map(int, ids.split()))
     assert f"{len(array):,} tokens" in shown.stdout.decode()
-    assert command("decode", folder / "model", folder / "ids.npy", "--out", folder / "back.txt").returncode == 0
+    shown = command("decode", folder / "model", folder / "ids.npy", "--out", folder / "back.txt").stdout.decode()
+    assert shown.startswith(f"{(folder / 'text.txt').stat().st_size:,} bytes of text, written to ")
     assert (folder / "back.txt").read_bytes() == (folder / "text.txt").read_bytes()
 
 
@@ -4406,6 +4437,12 @@ def test_two_interrupts_end_it_with_one_line(model, much_text, tmp_path, what):
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.01)
     assert_interrupted(process, tmp_path)
+
+
+def test_an_interrupt_while_packages_load_is_silent(tmp_path):
+    (tmp_path / "numba.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert result.returncode == -signal.SIGINT and not result.stderr
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -4601,6 +4638,7 @@ def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
 @pytest.mark.parametrize(
     "arguments, parts",
     [
+        (("decode", "model", "[1, 2]"), ["no file", "echo '[1, 2]' |", "decode model -"]),
         (("encode", "model", "Hello world"), ["no file", "echo 'Hello world' |", "encode model -"]),
         (("encode", "model", "text.txt", "--document-index", "i.npy"), ["--document-index goes with --out"]),
         (("train", "text.txt", "--coverage", "0.5"), ["--coverage and --byte-fallback go with"]),
@@ -4898,7 +4936,7 @@ def test_a_peer_that_differs_or_fails_is_told():
     for result in ([b"ab", b"ef", b"gh"], [b"ab"], [b"ab", b"ef", b"ef", b"gh"]):
         assert bpe._judge(ours._replace(result=result), ours) == "differs from 1 of 3 on"
     assert bpe._judge(ours, ours) == "same"
-    run = bpe._run_apart(bpe._encode_tiktoken, bpe.Job(bpe.Source([], bpe.Pattern()), 0))
+    run = bpe._run_apart("tiktoken", bpe._encode_tiktoken, bpe.Job(bpe.Source([], bpe.Pattern()), 0))
     assert run.verdict == "'NoneType' object has no attribute 'to_tiktoken'" and not run.seconds
     with pytest.raises(bpe.InputError, match="no peer is named"):
         bpe.bench(tools=["nothing"])
@@ -4949,7 +4987,7 @@ def test_a_missing_matplotlib_is_named(command, some_prose, tmp_path, monkeypatc
     some_prose[0].save(tmp_path / "model")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     result = command("inspect", tmp_path / "model", "--plot", tmp_path / "a.png")
-    assert_refused(result, "this needs the package matplotlib: pip install matplotlib")
+    assert_refused(result, "this needs a package that is missing: pip install matplotlib")
 
 
 # ─── Safety ───────────────────────────────────────────────────────────────────────────────────────────────────────────
