@@ -3104,9 +3104,12 @@ _SIGNS = {
 
 
 def standard_library() -> list[Path]:
-    """List the sources of Python's standard library, without what is installed beside it, in a fixed order."""
+    """List the sources of Python's standard library in a fixed order, without what is installed beside it.
+
+    Left out are, too, the tests of source files in other encodings than UTF-8: the first run would warn of them.
+    """
     root = Path(sysconfig.get_path("stdlib"))
-    apart = {"site-packages", "dist-packages", "__pycache__"}
+    apart = {"site-packages", "dist-packages", "__pycache__", "encoded_modules", "tokenizedata"}
     files = sorted(path for path in root.rglob("*.py") if apart.isdisjoint(path.relative_to(root).parts))
     require(files, f"this Python has no sources in {root}: name a file to train on")
     return files
@@ -3494,7 +3497,7 @@ def _row_groups(path: Path) -> Iterator[Block]:
 def _find_doubt(path: Path, head: bytes) -> str | None:
     """Tell why a text that begins so may not be one."""
     strange = head.decode("utf-8", "replace").count("\ufffd") + head.count(0)
-    if strange > max(4, len(head) / 100):
+    if strange > len(head) / 100:
         share = min(100, 100 * strange // len(head))
         return f"{share} % of its beginning is not UTF-8; it is read byte by byte (iconv makes UTF-8 of other text)"
     if re.match(rb'\s*\[?\s*\{\s*"', head):
@@ -10452,6 +10455,8 @@ def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
     $ view model "Hello, world"
     $ view model < corpus.txt
     """
+    if len(text) == 1 and os.path.isfile(text[0]):
+        warnings.warn(f"{text[0]} is shown as a text; the file is, with < before its name", stacklevel=2)
     data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
     call_with(_show, view(call_with(_load_model, model, **options), data), **options)
 

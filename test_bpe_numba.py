@@ -1371,10 +1371,9 @@ def test_doubtful_text_gets_one_note(tmp_path, name, data, doubt):
     assert len(notes) == 1
 
 
-@pytest.mark.filterwarnings("error")
-def test_a_few_bytes_are_no_doubt(tmp_path):
-    (tmp_path / "a.txt").write_bytes("# coding: latin-1: Größe".encode("latin-1"))
-    assert counted([tmp_path / "a.txt"])[1] == 1
+def test_the_first_run_warns_of_nothing():
+    doubtful = [path for path in bpe.standard_library() if bpe._find_doubt(path, path.read_bytes()[:65536])]
+    assert not doubtful
 
 
 def test_folders_leave_models_and_what_is_hidden_aside(trained, tmp_path):
@@ -4367,6 +4366,11 @@ def test_encode_and_decode_are_inverse(model, command):
     shown = command("decode", folder / "model", folder / "ids.npy", "--out", folder / "back.txt").stdout.decode()
     assert shown.startswith(f"{(folder / 'text.txt').stat().st_size:,} bytes of text, written to ")
     assert (folder / "back.txt").read_bytes() == (folder / "text.txt").read_bytes()
+
+
+def test_the_name_of_a_file_is_viewed_as_text_and_told(model, command):
+    result = command("view", "model", "text.txt", cwd=model[0])
+    assert b"8 bytes" in result.stdout and b"note: text.txt is shown as a text" in result.stderr
 
 
 def test_raw_numbers_come_and_go_through_pipes(model, command, tmp_path):
