@@ -69,6 +69,7 @@ import itertools
 import json
 import lzma
 import multiprocessing
+import multiprocessing.connection
 import os
 import pickle
 import platform
@@ -90,10 +91,13 @@ import zlib
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, NamedTuple, TypeVar
+
+if Path(sys.argv[0]).stem in ("bpe_numba", "bpe-numba") and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: to import Numba takes 0.5 s, and shows a traceback
 
 import numba
 import numpy as np
@@ -482,9 +486,17 @@ def stage(name: str, timings: dict[str, Timing] | None = None) -> Iterator[Timin
             profiler.stop()
 
 
+# Signals that ask a process to end, as far as a system has them.
+_ENDINGS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_CALLS_OF_KERNELS = ("numba.core.serialize", "numba.experimental.structref")  # modules, see `_interruptible`
+
+
 def _init_worker() -> None:
     """Ignore SIGINT, which reaches every process of a terminal, and exit when the parent does, even if it is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _ENDINGS:
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDINGS)  # see `_defer_interrupt`
     parent = multiprocessing.parent_process()
 
     def exit_with_parent() -> None:
@@ -496,23 +508,62 @@ def _init_worker() -> None:
 
 
 @contextlib.contextmanager
-def _defer_interrupt() -> Iterator[None]:
-    """Hold a SIGINT back until the block ends.
-
-    While processes are forked, its exception may be raised in a callback of fork, where it is lost (1 of 90 interrupts
-    while workers began), or in the new process, which would show a traceback.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received = []
-    previous = signal.signal(signal.SIGINT, lambda *_: received.append(True))
+def _handle_endings(make_handler: Callable) -> Iterator[None]:
+    """Handle what asks the process to end, unless that is ignored, by a handler made of the one before."""
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        known = {number: signal.getsignal(number) for number in _ENDINGS}
+        previous = {number: handler for number, handler in known.items() if handler not in (signal.SIG_IGN, None)}
     try:
+        for number, handler in previous.items():
+            signal.signal(number, make_handler(handler))
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number in reversed(previous):
+            signal.signal(number, previous[number])
+
+
+@contextlib.contextmanager
+def _defer_interrupt() -> Iterator[None]:
+    """Hold back what asks the process to end until the block ends.
+
+    While processes are forked, its exception may be raised in a callback of fork, where it is lost (1 of 90 interrupts
+    while workers began). New processes have these signals blocked until `_init_worker`: no traceback is theirs.
+    """
+    received = []
+    blocks = hasattr(signal, "pthread_sigmask")
+    with _handle_endings(lambda _: lambda number, _: received.append(number)):
+        before = blocks and signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
+        try:
+            yield
+        finally:
+            if blocks:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if received:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(received[0])
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Hold back what asks the process to end, while Numba takes arguments and results of a kernel apart, for 10 ms.
+
+    It runs Python code there, and an exception of a handler would be a SystemError (1 of 40 interrupts), or worse.
+    """
+
+    def make_handler(previous: Callable | int) -> Callable | int:
+        def handle(number: int, frame: object) -> None:
+            caller = frame
+            while caller and caller.f_globals.get("__name__") not in _CALLS_OF_KERNELS:
+                caller = caller.f_back
+            if not caller:
+                previous(number, frame)
+                return
+            threading.Timer(0.01, signal.raise_signal, [number]).start()
+
+        return handle if callable(previous) else previous
+
+    with _handle_endings(make_handler):
+        yield
 
 
 class _CompilationNotice(event.Listener):
@@ -560,6 +611,29 @@ class _CompilationNotice(event.Listener):
 
 compilation_notice = _CompilationNotice()
 event.register("numba:compile", compilation_notice)
+
+
+def _kill_workers(pool: Executor) -> None:
+    """Kill the processes of a pool, if it has such, and close the pipes on which its threads would wait for them."""
+    if getattr(pool, "_processes", None):
+        for process in [*pool._processes.values()]:
+            process.kill()
+        pool._result_queue._writer.close()
+        pool._call_queue._reader.close()
+
+
+def _wait(pool: Executor, running: deque[Future]) -> object:
+    """Return the result of the first future, and drop that.
+
+    A pool whose worker was killed while it sent a result waits for the rest for ever (1 of 40 workers killed).
+    """
+    while not wait([running[0]], 1).done:
+        workers = [*(getattr(pool, "_processes", None) or {}).values()]
+        if multiprocessing.connection.wait([worker.sentinel for worker in workers], 0):
+            _kill_workers(pool)
+    result = running[0].result()
+    running.popleft()
+    return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -616,18 +690,21 @@ class Engine:
                 with _defer_interrupt():
                     running.append(pool.submit(function, item))
                 if len(running) > 2 * self.n_workers:
-                    yield running.popleft().result()
+                    yield _wait(pool, running)
             while running:
-                yield running.popleft().result()
+                yield _wait(pool, running)
         except BrokenExecutor:
             forked = multiprocessing.get_start_method() == "fork"
             hint = "" if forked else "; or the script that called this lacks `if __name__ == '__main__':`"
             raise InputError(f"a worker process died, perhaps for want of memory: try fewer `workers`{hint}") from None
         finally:
-            for future in running:
-                future.cancel()
-            if self.executor is None:
-                pool.shutdown(cancel_futures=True)
+            with _defer_interrupt():
+                for future in running:
+                    future.cancel()
+                if self.executor is None:
+                    if running:
+                        _kill_workers(pool)
+                    pool.shutdown(cancel_futures=True)
 
     def progress_bar(self, name: str, total: int | None, unit: str) -> tqdm:
         """Open a bar on standard error; in a log file it is a line every ten seconds."""
@@ -3945,6 +4022,7 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
     return CorpusCounts(counter.words(), n_documents, n_bytes, seen), sum(block.n_bytes for block in blocks)
 
 
+@_interruptible()
 def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
     """Count the pretokens of files, in worker processes. The result is the same for any number of them.
 
@@ -3987,6 +4065,7 @@ def _replace_in_words(words: Words, step: Metaspace) -> Words:
     return counter.words()
 
 
+@_interruptible()
 def compile_counting(pattern: Pattern | None = None) -> None:
     """Compile the kernels of scanning and counting, or load them from the disk; processes forked later have them."""
     counter, source = WordCounter(), Source([], pattern or Pattern(), ["<>"])
@@ -4554,6 +4633,7 @@ def _run_learner(
     return Learned(pairs, made["count"].copy(), symbols["n_tokens"][a - 1 : done].copy(), words.alphabet)
 
 
+@_interruptible()
 def learn(
     words: Words, n_symbols: int, *, tie_break: str = "bytes", min_frequency: int = 1, progress: bool = False
 ) -> Learned:
@@ -8582,6 +8662,7 @@ class _Split(NamedTuple):
 
 
 @checked
+@_interruptible()
 def encode_files(
     tokenizer: Tokenizer,
     inputs: str | os.PathLike | Iterable[str | os.PathLike],
@@ -10469,26 +10550,6 @@ def _make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _interrupt_once(*_: object) -> None:
-    """Handle SIGINT: raise KeyboardInterrupt, and ignore further ones.
-
-    A second must not stop the clearing up that the first began: worker processes would wait for ever.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
-def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether an error is a KeyboardInterrupt, or a SystemError made of one.
-
-    Numba runs Python code to make an array of what a kernel returns. A signal's handler that raises there ends in a
-    SystemError: 1 of 12 interrupts, where kernels return arrays all the time.
-    """
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__
-    return error is not None
-
-
 def _drop_unwritable_output() -> None:
     """Flush standard output, and where that fails drop the rest: at exit Python would try again, and complain."""
     try:
@@ -10498,7 +10559,7 @@ def _drop_unwritable_output() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status: 0, 2 for bad input, 130 when interrupted."""
+    """Run the command line and return its exit status: 0, 2 for bad input, 130 when interrupted, 143 by SIGTERM."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by who called
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
@@ -10513,12 +10574,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line = re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), line)
         tqdm.write(f"bpe_numba: {line}", sys.stderr)  # which leaves bars whole
 
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, _interrupt_once)
+    endings: list[int] = []
+
+    def end(number: int, _: object) -> None:
+        """Raise KeyboardInterrupt, once: another must not stop the clearing up that the first one began."""
+        endings.append(number)
+        if len(endings) == 1:
+            raise KeyboardInterrupt
+
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         reconfigure(errors="backslashreplace")  # names of files may hold bytes that are not UTF-8
     try:
-        with warnings.catch_warnings():
+        with _handle_endings(lambda _: end), _interruptible(), warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: say(f"note: {message}")
             options.pop("run")(**options)
         print(end="", flush=True)
@@ -10533,11 +10600,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     except MemoryError:
         message = "out of memory"
-    except (KeyboardInterrupt, SystemError) as error:
-        if not _is_interrupt(error):
-            raise
+    except KeyboardInterrupt:
         say("interrupted; nothing was written")
-        return 130
+        return 128 + (endings or [signal.SIGINT])[0]
     finally:
         _drop_unwritable_output()
     say(message)
