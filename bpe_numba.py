@@ -49,6 +49,12 @@ The way of the data, which is the order of the sections
 
 from __future__ import annotations
 
+import signal
+import sys
+
+if sys.argv[0].endswith(("bpe_numba.py", "bpe-numba")) and callable(signal.getsignal(signal.SIGINT)):
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: the imports take 0.5 s, and would show a traceback
+
 import argparse
 import base64
 import bz2
@@ -77,8 +83,6 @@ import re
 import reprlib
 import shlex
 import shutil
-import signal
-import sys
 import sysconfig
 import tempfile
 import textwrap
@@ -95,9 +99,6 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, NamedTuple, TypeVar
-
-if Path(sys.argv[0]).stem in ("bpe_numba", "bpe-numba") and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: to import Numba takes 0.5 s, and shows a traceback
 
 import numba
 import numpy as np
@@ -488,7 +489,8 @@ def stage(name: str, timings: dict[str, Timing] | None = None) -> Iterator[Timin
 
 # Signals that ask a process to end, as far as a system has them.
 _ENDINGS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-_CALLS_OF_KERNELS = ("numba.core.serialize", "numba.experimental.structref")  # modules, see `_interruptible`
+# Modules that compiled code calls, which takes no exception: see `_interruptible`.
+_CALLED_BACK = ("numba.core.serialize", "numba.experimental.structref", "llvmlite.binding.executionengine")
 
 
 def _init_worker() -> None:
@@ -545,15 +547,16 @@ def _defer_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Hold back what asks the process to end, while Numba takes arguments and results of a kernel apart, for 10 ms.
+    """Hold back what asks the process to end, for 10 ms at a time, while Python code runs that compiled code called.
 
-    It runs Python code there, and an exception of a handler would be a SystemError (1 of 40 interrupts), or worse.
+    Numba takes arguments and results of kernels apart there: an exception would be a SystemError (1 of 40 interrupts).
+    And LLVM hands over what it compiled: the exception would be lost (5 of 24 interrupts while kernels are compiled).
     """
 
     def make_handler(previous: Callable | int) -> Callable | int:
         def handle(number: int, frame: object) -> None:
             caller = frame
-            while caller and caller.f_globals.get("__name__") not in _CALLS_OF_KERNELS:
+            while caller and caller.f_globals.get("__name__") not in _CALLED_BACK:
                 caller = caller.f_back
             if not caller:
                 previous(number, frame)
@@ -3412,7 +3415,9 @@ class Source:
             if isinstance(path, Texts):
                 yield from path.blocks(self.block_bytes)
                 continue
-            kind = "stream" if _is_stream(path) else _recognize(head := _read_part(path, 0, HEAD_BYTES))
+            if not (is_stream := _is_stream(path)):
+                self._states.setdefault(path, path.stat())
+            kind = "stream" if is_stream else _recognize(head := _read_part(path, 0, HEAD_BYTES))
             if kind == "Parquet":
                 yield from _row_groups(path)
             elif kind == "stream" or kind in _UNPACKERS:
@@ -3420,6 +3425,25 @@ class Source:
             else:
                 self._look_at(path, head)
                 yield from self._file_blocks(path)
+
+    @functools.cached_property
+    def _states(self) -> dict[Path, os.stat_result]:
+        """What each file was when it was begun: see `check_unchanged`."""
+        return {}
+
+    def check_unchanged(self) -> None:
+        """Compare files that were read with what they were; raises InputError where text may be lost or taken twice.
+
+        A file that only grows, such as a log, was read up to where it ended before: a warning says so.
+        """
+        for path, before in self._states.items():
+            now = path.stat()
+            if now.st_ino == before.st_ino and now.st_size > before.st_size:
+                more = number_of(now.st_size - before.st_size, "byte")
+                warnings.warn(f"{path}: has grown while it was read: {more} are left out", stacklevel=4)
+                continue
+            same = all(getattr(now, of) == getattr(before, of) for of in ("st_ino", "st_size", "st_mtime_ns"))
+            require(same, f"{path}: has changed while it was read: start again when nothing writes to it")
 
     def _look_at(self, path: Path, head: bytes) -> None:
         """Refuse a file that is known not to be text, and warn of the first file that may be something else."""
@@ -3440,7 +3464,7 @@ class Source:
 
     def _file_blocks(self, path: Path) -> Iterator[Block]:
         """Cut a file in parts, which workers read on their own."""
-        start, size, read = 0, path.stat().st_size, functools.partial(_read_part, path)
+        start, size, read = 0, self._states[path].st_size, functools.partial(_read_part, path)
         begins, is_json = BEGINS, self.is_json(path)
         while start < size:
             is_last = size - start <= self.block_bytes * 3 // 2
@@ -4053,6 +4077,7 @@ def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
             n_bytes += part.n_bytes
             seen.update(part.special_tokens)
             bar.update(n_read)
+    source.check_unchanged()
     return CorpusCounts(counter.words(), n_documents, n_bytes, seen)
 
 
@@ -8754,6 +8779,7 @@ def encode_files(
             rate = tqdm.format_sizeof(n_tokens / max(bar.format_dict["elapsed"], 1e-3))
             bar.set_postfix_str(f"{rate} tokens/s", refresh=False)
             bar.update(batch.n_read)
+        source.check_unchanged()
         encoded = Encoded(n_tokens, n_documents, n_bytes, id_type.name, tokenizer.digest, append)
         described = {} if out in (None, STANDARD_STREAM) else {out: encoded._asdict()}
         if val_out:
