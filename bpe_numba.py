@@ -616,6 +616,24 @@ compilation_notice = _CompilationNotice()
 event.register("numba:compile", compilation_notice)
 
 
+def _begin_workers(n: int, threads: bool) -> Executor | None:
+    """Begin worker processes, or threads; returns None, with a warning, where the system has none to give.
+
+    That is so without /dev/shm, in a daemonic process, and where `ulimit` is low.
+    """
+    pool = None
+    try:
+        with _defer_interrupt():
+            pool = ThreadPoolExecutor(n) if threads else ProcessPoolExecutor(n, initializer=_init_worker)
+            pool.submit(int)
+    except (AssertionError, ImportError, OSError, RuntimeError) as error:
+        if pool:
+            _kill_workers(pool)
+        warnings.warn(f"no workers can be started, and this process works alone ({error})", stacklevel=2)
+        return None
+    return pool
+
+
 def _kill_workers(pool: Executor) -> None:
     """Kill the processes of a pool, if it has such, and close the pipes on which its threads would wait for them."""
     if getattr(pool, "_processes", None):
@@ -678,15 +696,10 @@ class Engine:
         items = iter(items)
         first = list(itertools.islice(items, 2 if self.executor else self.n_workers))  # more would have nothing to do
         items = itertools.chain(first, items)
-        if self.executor is None and len(first) < 2:
+        pool = self.executor or (_begin_workers(len(first), threads) if len(first) > 1 else None)
+        if pool is None:
             yield from map(function, items)
             return
-        if self.executor is not None:
-            pool = self.executor
-        elif threads:
-            pool = ThreadPoolExecutor(len(first))
-        else:
-            pool = ProcessPoolExecutor(len(first), initializer=_init_worker)
         running: deque[Future] = deque()
         try:
             for item in items:
