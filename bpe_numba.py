@@ -647,13 +647,14 @@ def _begin_workers(n: int, threads: bool) -> Executor | None:
     return pool
 
 
-def _kill_workers(pool: Executor) -> None:
-    """Kill the processes of a pool, if it has such, and close the pipes on which its threads would wait for them."""
-    if getattr(pool, "_processes", None):
-        for process in [*pool._processes.values()]:
-            process.kill()
-        pool._result_queue._writer.close()
-        pool._call_queue._reader.close()
+def _kill_workers(pool: Executor) -> bool:
+    """Kill the processes of a pool, and close the pipe on which its thread would wait for them; False if it has none."""
+    if not getattr(pool, "_processes", None):
+        return False
+    for process in [*pool._processes.values()]:
+        process.kill()
+    pool._result_queue._writer.close()
+    return True
 
 
 def _wait(pool: Executor, running: deque[Future]) -> object:
@@ -728,12 +729,12 @@ class Engine:
             raise InputError(f"a worker process died, perhaps for want of memory: try fewer `workers`{hint}") from None
         finally:
             with _defer_interrupt():
-                for future in running:
-                    future.cancel()
-                if self.executor is None:
-                    if running:
-                        _kill_workers(pool)
-                    pool.shutdown(cancel_futures=True)
+                is_ours = self.executor is None
+                if running and not (is_ours and _kill_workers(pool)):  # whose threads stumble over what is cancelled
+                    for future in running:
+                        future.cancel()
+                if is_ours:
+                    pool.shutdown()
 
     def progress_bar(self, name: str, total: int | None, unit: str) -> tqdm:
         """Open a bar on standard error; in a log file it is a line every ten seconds."""
