@@ -648,7 +648,7 @@ def _begin_workers(n: int, threads: bool) -> Executor | None:
 
 
 def _kill_workers(pool: Executor) -> bool:
-    """Kill the processes of a pool, and close the pipe on which its thread would wait for them; False if it has none."""
+    """Kill the processes of a pool, if any, and close the pipe on which its thread would wait; tells if it has some."""
     if not getattr(pool, "_processes", None):
         return False
     for process in [*pool._processes.values()]:
