@@ -50,9 +50,10 @@ The way of the data, which is the order of the sections
 from __future__ import annotations
 
 import signal
+import sys
 
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while packages load: no traceback; main has a handler of its own
+if sys.argv[0].endswith(("bpe_numba.py", "bpe-numba")) and callable(signal.getsignal(signal.SIGINT)):
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: the imports take 0.5 s, and would show a traceback
 
 import argparse
 import base64
@@ -74,6 +75,7 @@ import itertools
 import json
 import lzma
 import multiprocessing
+import multiprocessing.connection
 import os
 import pickle
 import platform
@@ -81,7 +83,6 @@ import re
 import reprlib
 import shlex
 import shutil
-import sys
 import sysconfig
 import tempfile
 import textwrap
@@ -94,7 +95,7 @@ import zlib
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import IO, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -250,6 +251,18 @@ def store_u64(typing_context, array, index, word):
         return context.get_dummy_value()
 
     return numba.void(array, numba.intp, numba.uint64), emit
+
+
+@_intrinsic(lambda: u64(0x9E3779B97F4A7C15))
+def process_seed(typing_context):
+    """Return a number that differs from process to process: where the system has put a function that nobody calls."""
+
+    def emit(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.VoidType(), [])
+        function = cgutils.get_or_insert_function(builder.module, kind, "numba_rnd_shuffle")
+        return builder.ptrtoint(function, ir.IntType(64))
+
+    return numba.uint64(), emit
 
 
 @kernel
@@ -499,9 +512,18 @@ def stage(name: str, timings: dict[str, Timing] | None = None) -> Iterator[Timin
             profiler.stop()
 
 
+# Signals that ask a process to end, as far as a system has them.
+_ENDINGS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+# Modules that compiled code calls, which takes no exception: see `_interruptible`.
+_CALLED_BACK = ("numba.core.serialize", "numba.experimental.structref", "llvmlite.binding")
+
+
 def _init_worker() -> None:
     """Ignore SIGINT, which reaches every process of a terminal, and exit when the parent does, even if it is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _ENDINGS:
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDINGS)  # see `_defer_interrupt`
     parent = multiprocessing.parent_process()
 
     def exit_with_parent() -> None:
@@ -513,23 +535,64 @@ def _init_worker() -> None:
 
 
 @contextlib.contextmanager
-def _defer_interrupt() -> Iterator[None]:
-    """Hold a SIGINT back until the block ends.
-
-    While processes are forked, its exception may be raised in a callback of fork, where it is lost (1 of 90 interrupts
-    while workers began), or in the new process, which would show a traceback.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received = []
-    previous = signal.signal(signal.SIGINT, lambda *_: received.append(True))
+def _handle_endings(make_handler: Callable) -> Iterator[None]:
+    """Handle what asks the process to end, unless that is ignored, by a handler made of the one before."""
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        known = {number: signal.getsignal(number) for number in _ENDINGS}
+        previous = {number: handler for number, handler in known.items() if handler not in (signal.SIG_IGN, None)}
     try:
+        for number, handler in previous.items():
+            signal.signal(number, make_handler(handler))
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number in reversed(previous):
+            signal.signal(number, previous[number])
+
+
+@contextlib.contextmanager
+def _defer_interrupt() -> Iterator[None]:
+    """Hold back what asks the process to end until the block ends.
+
+    While processes are forked, its exception may be raised in a callback of fork, where it is lost (1 of 90 interrupts
+    while workers began). New processes have these signals blocked until `_init_worker`: no traceback is theirs.
+    """
+    received = []
+    blocks = hasattr(signal, "pthread_sigmask")
+    with _handle_endings(lambda _: lambda number, _: received.append(number)):
+        before = blocks and signal.pthread_sigmask(signal.SIG_BLOCK, _ENDINGS)
+        try:
+            yield
+        finally:
+            if blocks:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if received:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(received[0])
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Hold back what asks the process to end, for 10 ms at a time, while Python code runs that compiled code called.
+
+    Numba takes arguments and results of kernels apart there: an exception would be a SystemError (1 of 40 interrupts).
+    And LLVM hands over what it compiled: the exception would be lost (5 of 24 interrupts while kernels are compiled).
+    What llvmlite has half made, it cannot delete.
+    """
+
+    def make_handler(previous: Callable | int) -> Callable | int:
+        def handle(number: int, frame: object) -> None:
+            caller = frame
+            while caller and not caller.f_globals.get("__name__", "").startswith(_CALLED_BACK):
+                caller = caller.f_back
+            if not caller:
+                previous(number, frame)
+                return
+            threading.Timer(0.01, signal.raise_signal, [number]).start()
+
+        return handle if callable(previous) else previous
+
+    with _handle_endings(make_handler):
+        yield
 
 
 class _CompilationNotice(event.Listener):
@@ -577,6 +640,48 @@ compilation_notice = _CompilationNotice()
 event.register("numba:compile", compilation_notice)
 
 
+def _begin_workers(n: int, threads: bool) -> Executor | None:
+    """Begin worker processes, or threads; returns None, with a warning, where the system has none to give.
+
+    That is so without /dev/shm, in a daemonic process, and where `ulimit` is low.
+    """
+    pool = None
+    try:
+        with _defer_interrupt():
+            pool = ThreadPoolExecutor(n) if threads else ProcessPoolExecutor(n, initializer=_init_worker)
+            pool.submit(int)
+    except (AssertionError, ImportError, OSError, RuntimeError) as error:
+        if pool:
+            _kill_workers(pool)
+        warnings.warn(f"no workers can be started, and this process works alone ({error})", stacklevel=2)
+        return None
+    return pool
+
+
+def _kill_workers(pool: Executor) -> bool:
+    """Kill the processes of a pool, if any, and close the pipe on which its thread would wait; tells if it has some."""
+    if not getattr(pool, "_processes", None):
+        return False
+    for process in [*pool._processes.values()]:
+        process.kill()
+    pool._result_queue._writer.close()
+    return True
+
+
+def _wait(pool: Executor, running: deque[Future]) -> object:
+    """Return the result of the first future, and drop that.
+
+    A pool whose worker was killed while it sent a result waits for the rest for ever (1 of 40 workers killed).
+    """
+    while not wait([running[0]], 1).done:
+        workers = [*(getattr(pool, "_processes", None) or {}).values()]
+        if multiprocessing.connection.wait([worker.sentinel for worker in workers], 0):
+            _kill_workers(pool)
+    result = running[0].result()
+    running.popleft()
+    return result
+
+
 @dataclasses.dataclass(frozen=True)
 class Engine:
     """Run work: by how many workers, in which pool, with progress bars or without. The results never depend on it.
@@ -616,33 +721,31 @@ class Engine:
         items = iter(items)
         first = list(itertools.islice(items, 2 if self.executor else self.n_workers))  # more would have nothing to do
         items = itertools.chain(first, items)
-        if self.executor is None and len(first) < 2:
+        pool = self.executor or (_begin_workers(len(first), threads) if len(first) > 1 else None)
+        if pool is None:
             yield from map(function, items)
             return
-        if self.executor is not None:
-            pool = self.executor
-        elif threads:
-            pool = ThreadPoolExecutor(len(first))
-        else:
-            pool = ProcessPoolExecutor(len(first), initializer=_init_worker)
         running: deque[Future] = deque()
         try:
             for item in items:
                 with _defer_interrupt():
                     running.append(pool.submit(function, item))
                 if len(running) > 2 * self.n_workers:
-                    yield running.popleft().result()
+                    yield _wait(pool, running)
             while running:
-                yield running.popleft().result()
+                yield _wait(pool, running)
         except BrokenExecutor:
             forked = multiprocessing.get_start_method() == "fork"
             hint = "" if forked else "; or the script that called this lacks `if __name__ == '__main__':`"
             raise InputError(f"a worker process died, perhaps for want of memory: try fewer `workers`{hint}") from None
         finally:
-            for future in running:
-                future.cancel()
-            if self.executor is None:
-                pool.shutdown(cancel_futures=True)
+            with _defer_interrupt():
+                is_ours = self.executor is None
+                if running and not (is_ours and _kill_workers(pool)):  # whose threads stumble over what is cancelled
+                    for future in running:
+                        future.cancel()
+                if is_ours:
+                    pool.shutdown()
 
     def progress_bar(self, name: str, total: int | None, unit: str) -> tqdm:
         """Open a bar on standard error; in a log file it is a line every ten seconds."""
@@ -3376,7 +3479,9 @@ class Source:
             if isinstance(path, Texts):
                 yield from path.blocks(self.block_bytes)
                 continue
-            kind = "stream" if _is_stream(path) else _recognize(head := _read_part(path, 0, HEAD_BYTES))
+            if not (is_stream := _is_stream(path)):
+                self._states.setdefault(path, path.stat())
+            kind = "stream" if is_stream else _recognize(head := _read_part(path, 0, HEAD_BYTES))
             if kind == "Parquet":
                 yield from _row_groups(path)
             elif kind == "stream" or kind in _UNPACKERS:
@@ -3384,6 +3489,25 @@ class Source:
             else:
                 self._look_at(path, head)
                 yield from self._file_blocks(path)
+
+    @functools.cached_property
+    def _states(self) -> dict[Path, os.stat_result]:
+        """What each file was when it was begun: see `check_unchanged`."""
+        return {}
+
+    def check_unchanged(self) -> None:
+        """Compare files that were read with what they were; raises InputError where text may be lost or taken twice.
+
+        A file that only grows, such as a log, was read up to where it ended before: a warning says so.
+        """
+        for path, before in self._states.items():
+            now = path.stat()
+            if now.st_ino == before.st_ino and now.st_size > before.st_size:
+                more = number_of(now.st_size - before.st_size, "byte")
+                warnings.warn(f"{path}: has grown while it was read: {more} are left out", stacklevel=4)
+                continue
+            same = all(getattr(now, of) == getattr(before, of) for of in ("st_ino", "st_size", "st_mtime_ns"))
+            require(same, f"{path}: has changed while it was read: start again when nothing writes to it")
 
     def _look_at(self, path: Path, head: bytes) -> None:
         """Refuse a file that is known not to be text, and warn of the first file that may be something else."""
@@ -3404,7 +3528,7 @@ class Source:
 
     def _file_blocks(self, path: Path) -> Iterator[Block]:
         """Cut a file in parts, which workers read on their own."""
-        start, size, read = 0, path.stat().st_size, functools.partial(_read_part, path)
+        start, size, read = 0, self._states[path].st_size, functools.partial(_read_part, path)
         begins, is_json = BEGINS, self.is_json(path)
         while start < size:
             is_last = size - start <= self.block_bytes * 3 // 2
@@ -3716,12 +3840,23 @@ def _mix(low, high):
 
 
 @kernel
+def _hash_key(low, high):
+    """Hash two words of 64 bits so that no text can be made whose words collide: 80,000 that did took 4.5 s, not 13 ms.
+
+    Each process has a hash of its own: what depends on it is the order of words in a table, and no result.
+    """
+    seed = process_seed() * u64(0x9E3779B97F4A7C15) | u64(1)
+    x = (low ^ (high * seed)) * seed
+    return (x ^ (x >> u64(32))) * u64(0xD6E8FEB86659FD93)
+
+
+@kernel
 def _hash_long(text, start, size):
     """Hash the bytes of a long word."""
     hashed = u64(size)
     for k in range(0, size - 7, 8):
-        hashed = _mix(hashed, load_u64(text, start + k))
-    return _mix(hashed, load_u64(text, start + size - 8))
+        hashed = _hash_key(hashed, load_u64(text, start + k))
+    return _hash_key(hashed, load_u64(text, start + size - 8))
 
 
 @kernel
@@ -3748,7 +3883,7 @@ def _word_keys(text, start, ends, n, keys):
         if size > u64(INLINE_BYTES):
             low, high = _hash_long(text, start, i64(size)), LONG | size
             n_long_bytes += size
-        lows[k], highs[k], hashes[k] = low, high, _mix(low, high) >> u64(32)
+        lows[k], highs[k], hashes[k] = low, high, _hash_key(low, high) >> u64(32)
         start = end
         k += u64(1)
     return i64(n_long_bytes)
@@ -3778,7 +3913,7 @@ def _find_value(text, start, size, entries, long_words):
     low, high = _first_key(load_u64(text, start), n), _second_key(load_u64(text, start + 8), n)
     if size > INLINE_BYTES:
         low, high = _hash_long(text, start, size), LONG | n
-    slot = _find_slot(entries, long_words, low, high, _mix(low, high) >> u64(32), text, start)
+    slot = _find_slot(entries, long_words, low, high, _hash_key(low, high) >> u64(32), text, start)
     return i64(entries[slot, VALUE]) if entries[slot, 1] else i64(-1)
 
 
@@ -3805,7 +3940,7 @@ def _resize(table, n_entries):
     mask = u64(n_entries - 1)
     for k in range(len(entries)):
         if entries[k, 1]:
-            slot = _mix(entries[k, 0], entries[k, 1]) >> u64(32) & mask
+            slot = _hash_key(entries[k, 0], entries[k, 1]) >> u64(32) & mask
             while larger[slot, 1]:
                 slot = (slot + u64(1)) & mask
             for column in range(4):
@@ -3976,6 +4111,7 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
 
 
 @checked
+@_interruptible()
 def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
     """Count the pretokens of files, in worker processes. The result is the same for any number of them.
 
@@ -4006,6 +4142,7 @@ def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
             n_bytes += part.n_bytes
             seen.update(part.special_tokens)
             bar.update(n_read)
+    source.check_unchanged()
     return CorpusCounts(counter.words(), n_documents, n_bytes, seen)
 
 
@@ -4018,6 +4155,7 @@ def _replace_in_words(words: Words, step: Metaspace) -> Words:
     return counter.words()
 
 
+@_interruptible()
 def compile_counting(pattern: Pattern | None = None) -> None:
     """Compile the kernels of scanning and counting, or load them from the disk; processes forked later have them."""
     counter, source = WordCounter(), Source([], pattern or Pattern(), ["<>"])
@@ -4586,6 +4724,7 @@ def _run_learner(
 
 
 @checked
+@_interruptible()
 def learn(
     words: Words, n_symbols: int, *, tie_break: str = "bytes", min_frequency: int = 1, progress: bool = False
 ) -> Learned:
@@ -8645,6 +8784,7 @@ def _encode_source(tokenizer: Tokenizer, source: Source, engine: Engine, *argume
 
 
 @checked
+@_interruptible()
 def encode_files(
     tokenizer: Tokenizer,
     inputs: str | os.PathLike | Iterable[str | os.PathLike],
@@ -8724,6 +8864,7 @@ def encode_files(
             rate = tqdm.format_sizeof(totals[:, 0].sum() / max(bar.format_dict["elapsed"], 1e-3))
             bar.set_postfix_str(f"{rate} tokens/s", refresh=False)
             bar.update(batch.n_read)
+        source.check_unchanged()
         encoded = Encoded(*totals.sum(0).tolist(), n_bytes, id_type.name, tokenizer.digest, append)
         _describe_outputs(stack, encoded, dict(zip(paths, totals.tolist(), strict=False)))
     return encoded
@@ -10556,26 +10697,6 @@ def _make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _interrupt_once(*_: object) -> None:
-    """Handle SIGINT: raise KeyboardInterrupt, and ignore further ones.
-
-    A second must not stop the clearing up that the first began: worker processes would wait for ever.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
-def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether an error is a KeyboardInterrupt, or a SystemError made of one.
-
-    Numba runs Python code to make an array of what a kernel returns. A signal's handler that raises there ends in a
-    SystemError: 1 of 12 interrupts, where kernels return arrays all the time.
-    """
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__
-    return error is not None
-
-
 def _drop_unwritable_output() -> None:
     """Flush standard output, and where that fails drop the rest: at exit Python would try again, and complain."""
     try:
@@ -10585,7 +10706,7 @@ def _drop_unwritable_output() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status: 0, 2 for bad input, 130 when interrupted."""
+    """Run the command line and return its exit status: 0, 2 for bad input, 130 when interrupted, 143 by SIGTERM."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by who called
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
@@ -10600,14 +10721,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line = re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), line)
         tqdm.write(f"bpe_numba: {line}", sys.stderr)  # which leaves bars whole
 
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, _interrupt_once)
+    endings: list[int] = []
+
+    def end(number: int, _: object) -> None:
+        """Raise KeyboardInterrupt, once: another must not stop the clearing up that the first one began."""
+        endings.append(number)
+        if len(endings) == 1:
+            raise KeyboardInterrupt
+
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         reconfigure(errors="backslashreplace")  # names of files may hold bytes that are not UTF-8
     try:
         if options.get("plot") or (options.get("html") and options["run"] is not _view_command):
             import_optional("matplotlib")  # what is missing must not cost the work
-        with warnings.catch_warnings():
+        with _handle_endings(lambda _: end), _interruptible(), warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: say(f"note: {message}")
             options.pop("run")(**options)
         print(end="", flush=True)
@@ -10622,11 +10749,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
     except MemoryError:
         message = "out of memory"
-    except (KeyboardInterrupt, SystemError) as error:
-        if not _is_interrupt(error):
-            raise
+    except KeyboardInterrupt:
         say("interrupted; nothing was written")
-        return 130
+        return 128 + (endings or [signal.SIGINT])[0]
     finally:
         _drop_unwritable_output()
     say(message)

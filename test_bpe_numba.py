@@ -44,6 +44,7 @@ import tempfile
 import threading
 import time
 import unicodedata
+import warnings
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -457,6 +458,63 @@ def _die(item):
 def test_a_worker_that_dies_is_an_error():
     with pytest.raises(bpe.InputError, match="worker process died"):
         list(bpe.Engine(workers=2).map(_die, range(4)))
+
+
+def _die_while_sending(item):
+    """Die with half a result in the pipe: the other half never comes."""
+    caller = sys._getframe()
+    while "result_queue" not in caller.f_locals:
+        caller = caller.f_back
+    os.write(caller.f_locals["result_queue"]._writer.fileno(), b"\x00\x00\x10\x00half")
+    os._exit(1)
+
+
+def test_a_worker_that_dies_while_it_sends_is_an_error():
+    """Its pool would wait for ever for the rest of the result."""
+    with within(20), pytest.raises(bpe.InputError, match="worker process died"):
+        list(bpe.Engine(workers=2).map(_die_while_sending, range(4)))
+
+
+def _engine_works(queue):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="works alone"):
+            list(bpe.Engine(workers=2).map(abs, [-1, -2]))
+        warnings.simplefilter("ignore")
+        queue.put(list(bpe.Engine(workers=2).map(abs, [-1, -2])))
+
+
+def test_a_daemonic_process_works_alone():
+    queue = multiprocessing.SimpleQueue()
+    process = multiprocessing.Process(target=_engine_works, args=(queue,), daemon=True)
+    process.start()
+    assert queue.get() == [1, 2]
+    process.join()
+
+
+def _signals_while(work, seconds):
+    """The interrupts that come while some work is repeated, as it would end by them."""
+    ended, until = Counter(), time.monotonic() + seconds
+    while time.monotonic() < until:
+        timer = threading.Timer(random.uniform(0.01, 0.05), signal.raise_signal, [signal.SIGINT])
+        try:
+            timer.start()
+            while timer.is_alive():
+                work()
+            ended["nothing"] += 1
+        except BaseException as error:
+            ended[type(error).__name__] += 1
+        timer.join()
+    return ended
+
+
+def test_interrupts_in_python_are_that_and_no_more(tmp_path):
+    (tmp_path / "a.txt").write_text("some text, and more of it\n" * 1000)
+    source = bpe.Source([tmp_path / "a.txt"] * 5, bpe.Pattern("gpt2"))
+    before = signal.getsignal(signal.SIGINT)
+    ended = _signals_while(bpe._interruptible()(lambda: [bpe.count(source, bpe.Engine(1)) for _ in range(50)]), 2)
+    assert set(ended) <= {"KeyboardInterrupt", "nothing"} and ended["KeyboardInterrupt"] > 9
+    assert signal.getsignal(signal.SIGINT) is before and bpe.count(source).n_documents == 5
 
 
 def test_no_more_workers_than_work():
@@ -1257,6 +1315,30 @@ def test_blocks_change_no_pretoken(tmp_path_factory, text, special, pattern, blo
     assert counted([path], special, pattern[0], block_bytes, workers=1) == naive_count(text, pattern[1], special)
 
 
+@pytest.mark.parametrize("how", ["shrink", "grow", "vanish", "replace"])
+@pytest.mark.parametrize("what", ["count", "encode"])
+def test_a_file_that_changes_while_it_is_read_is_named(tokenizer, tmp_path, monkeypatch, what, how):
+    path, other, before = tmp_path / "a.txt", tmp_path / "b.txt", bpe.Block.read
+    path.write_text("some text\n" * 100)
+    other.write_text("another text\n" * 100)
+    change = {
+        "shrink": lambda: os.truncate(path, 9),
+        "grow": lambda: path.write_text("more text\n" * 999),
+        "vanish": lambda: path.unlink(missing_ok=True),
+        "replace": lambda: other.exists() and os.replace(other, path),
+    }[how]
+    monkeypatch.setattr(bpe.Block, "read", lambda block: (before(block), change())[0])
+    raised = pytest.raises((ValueError, OSError), match=r"a\.txt")
+    if how == "grow":
+        raised = pytest.warns(UserWarning, match=r"a\.txt: has grown")
+    with raised:
+        if what == "count":
+            bpe.count(bpe.Source([path], bpe.Pattern("gpt2")), bpe.Engine(1))
+        else:
+            bpe.encode_files(tokenizer, path, tmp_path / "o.npy", workers=1)
+    assert (tmp_path / "o.npy").exists() == (what == "encode" and how == "grow")
+
+
 @pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
 def test_blocks_are_small_where_the_pattern_can_be_cut(tmp_path, suffix):
     text = "It was a dark night.\nSo it was. " * 1000
@@ -1462,6 +1544,19 @@ def test_special_tokens_of_any_length_and_number_are_found(tmp_path):
 
 
 # ─── Words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_words_that_were_made_to_collide_cost_no_square():
+    """All of them have one value of `low ^ high * C`, which was the hash once."""
+
+    def add(n):
+        high = np.arange(n, dtype=np.uint64) | np.uint64(15 << 56)
+        low = (high * np.uint64(0x9E3779B97F4A7C15)).tolist()
+        words = [a.to_bytes(8, "little") + b.to_bytes(8, "little")[:7] for a, b in zip(low, high.tolist(), strict=True)]
+        bpe.WordCounter().add_words(bpe.Words.from_counts(dict.fromkeys(words, 1)))
+
+    add(1)
+    assert_linear(add, 4000)
 
 
 def test_words_are_the_counts():
@@ -4424,11 +4519,14 @@ def test_a_killed_run_leaves_nothing_that_looks_finished(model, much_text, tmp_p
     assert not [path for path in tmp_path.iterdir() if path.suffix in (".npy", ".json")]
 
 
-def assert_interrupted(process, folder):
-    """Exit status 130, one last line that says so, and no file."""
+def assert_interrupted(process, folder, number=signal.SIGINT):
+    """Exit status 130, or that of another signal, one last line that says so, and no file."""
     _, rest = process.communicate(timeout=60)
     lines = rest.decode().replace("\r", "\n").splitlines()
-    assert process.returncode == 130 and lines[-1].endswith("interrupted; nothing was written"), (lines, process)
+    assert process.returncode == 128 + number and lines[-1].endswith("interrupted; nothing was written"), (
+        lines,
+        process,
+    )
     assert not any("Traceback" in line for line in lines)
     assert not [path for path in folder.rglob("*") if path.is_file()]
 
@@ -4447,6 +4545,13 @@ def test_an_interrupt_while_packages_load_is_silent(tmp_path):
     (tmp_path / "numba.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert result.returncode == -signal.SIGINT and not result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_asks_it_to_end_ends_it(model, much_text, tmp_path, number):
+    process = begun("encode", model[0] / "model", much_text, "--out", tmp_path / "o.npy", "--workers", 2)
+    os.killpg(process.pid, number)
+    assert_interrupted(process, tmp_path, number)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
