@@ -239,7 +239,7 @@ def naive_pieces(pattern, data):
     """
     text, pieces, end, at = data.decode("utf-8", "surrogateescape"), [], 0, 0
     while at <= len(text) and (match := regex.compile(pattern).search(text, at, timeout=5)):
-        if match.end() == at == end and at:  # empty behind another: none, to Oniguruma and fancy_regex
+        if pieces and match.start() == match.end() == end:  # empty behind another: none, as in Oniguruma
             at += 1
             continue
         pieces += [(text[end : match.start()], False), (match[0], True)]
