@@ -10731,35 +10731,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         reconfigure(errors="backslashreplace")  # names of files may hold bytes that are not UTF-8
-    try:
-        if options.get("plot") or (options.get("html") and options["run"] is not _view_command):
-            import_optional("matplotlib")  # what is missing must not cost the work
-        with _handle_endings(lambda _: end), _interruptible(), warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_: say(f"note: {message}")
-            options.pop("run")(**options)
-        print(end="", flush=True)
-        if timings:
-            print(_format_text(tabulate_timings(time.perf_counter() - start), 80), file=sys.stderr)
-        return 0
-    except InputError as error:
-        message = str(error)
-    except BrokenPipeError:  # head has seen enough
-        return 0
-    except OSError as error:
-        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
-    except MemoryError:
-        message = "out of memory"
-    except KeyboardInterrupt:
-        say("interrupted; nothing was written")
-        return 128 + (endings or [signal.SIGINT])[0]
-    finally:
-        _drop_unwritable_output()
-    say(message)
-    return 2
+    with _handle_endings(lambda _: end):
+        try:
+            if options.get("plot") or (options.get("html") and options["run"] is not _view_command):
+                import_optional("matplotlib")  # what is missing must not cost the work
+            with _interruptible(), warnings.catch_warnings():
+                warnings.showwarning = lambda message, *_: say(f"note: {message}")
+                options.pop("run")(**options)
+            print(end="", flush=True)
+            if timings:
+                print(_format_text(tabulate_timings(time.perf_counter() - start), 80), file=sys.stderr)
+            return 0
+        except InputError as error:
+            message = str(error)
+        except BrokenPipeError:  # head has seen enough
+            return 0
+        except OSError as error:
+            message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        except MemoryError:
+            message = "out of memory"
+        except KeyboardInterrupt:
+            say("interrupted; nothing was written")
+            return 128 + (endings or [signal.SIGINT])[0]
+        finally:
+            _drop_unwritable_output()
+        say(message)
+        return 2
 
 
 if __name__ == "__main__":
     # Kernels of __main__ and of the imported module are cached apart, and workers import the module: run that one.
     import bpe_numba
 
-    sys.exit(bpe_numba.main())
+    status = bpe_numba.main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # another changes nothing: all is done
+    sys.exit(status)
