@@ -49,10 +49,11 @@ The way of the data, which is the order of the sections
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
-if sys.argv[0].endswith(("bpe_numba.py", "bpe-numba")) and callable(signal.getsignal(signal.SIGINT)):
+if os.path.basename(str(*sys.argv[:1])) in ("bpe_numba.py", "bpe-numba") and callable(signal.getsignal(signal.SIGINT)):
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: the imports take 0.5 s, and would show a traceback
 
 import argparse
@@ -76,7 +77,6 @@ import json
 import lzma
 import multiprocessing
 import multiprocessing.connection
-import os
 import pickle
 import platform
 import re

@@ -4542,6 +4542,15 @@ def test_two_interrupts_end_it_with_one_line(model, much_text, tmp_path, what):
     assert_interrupted(process, tmp_path)
 
 
+def test_a_script_that_imports_the_module_keeps_its_interrupts(tmp_path):
+    script = tmp_path / "my_bpe_numba.py"
+    script.write_text("import signal, bpe_numba\nprint(signal.getsignal(signal.SIGINT).__name__)")
+    result = subprocess.run(
+        [sys.executable, script], env=os.environ | {"PYTHONPATH": os.path.dirname(MODULE)}, stdout=-1
+    )
+    assert result.stdout == b"default_int_handler\n"
+
+
 def test_an_interrupt_while_packages_load_is_silent(tmp_path):
     (tmp_path / "numba.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
