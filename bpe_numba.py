@@ -1891,7 +1891,7 @@ def _is_dropped(text, start, stop, class_of, dropped):
 
 @kernel
 def _copy_specials(spans, p, stop, out, n):
-    """Append those of spans[p : stop] that are special tokens to n others; returns the array, and how many there are."""
+    """Append those of spans[p : stop] that are special tokens to n others; returns the array, and their number."""
     for q in range(p, stop):
         if spans[q, ID] >= 0:
             out = _append_span(out, n, spans[q, START], spans[q, STOP], spans[q, ID], spans[q, TEXT])
