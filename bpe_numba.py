@@ -1521,16 +1521,17 @@ MAX_ENDS = 2 * BATCH_BYTES  # that are found in one batch, and somewhat more
 START, STOP, ID, TEXT = range(4)
 INSIDE, BEGINS, CONTINUES = -1, -2, -3
 
-# What a lane knows is a row of `lanes`, int64[LANES, ENDS + 2 * MAX_ENDS]: where its first pretoken begins; how far it
+# What a lane knows is a row of `lanes`, int64[LANES, GAPS + 2 * MAX_ENDS]: where its first pretoken begins; how far it
 # has read; the entry of the table that led there; how many ends and how many gaps it has found; the span it is in; the
-# span and the place in it where its part ends; and, from column ENDS on, the ends. It is one array, and a pattern's
-# tables are one struct, since a kernel counts the references of each array that it is handed: 13 of them cost 0.3 µs a
-# call.
+# span and the place in it where its part ends; from column ENDS on, the ends; and from GAPS on, two columns for each
+# gap: which of the ends it is, and the span behind it. It is one array, and a pattern's tables are one struct, since a
+# kernel counts the references of each array that it is handed: 13 of them cost 0.3 µs a call.
 #
 # A batch goes through many spans: the 54,000 documents of 100 MB, one by one, would take 1.4 times as long, since lanes
 # must start and end in each. So the ends of pretokens lie end to end in all of them, and what is between two spans is
 # one of them, a gap.
 FIRST, POSITION, ENTRY, N_ENDS, N_GAPS, SPAN, LAST_SPAN, LAST, ENDS = range(9)
+GAPS = ENDS + 2 * MAX_ENDS
 
 
 @struct
@@ -1538,13 +1539,11 @@ class _Scan:
     """What scanning needs beside a text."""
 
     lanes: np.ndarray
-    gaps: np.ndarray  # int64[LANES, MAX_ENDS, 2]  which of the ends are gaps, and the span behind each
     marked: np.ndarray  # uint8[…], the text with INVALID_BYTE where it is not UTF-8; empty until some is found
 
 
 def _new_scan() -> _Scan:
-    lanes, gaps = np.empty((LANES, ENDS + 2 * MAX_ENDS), np.int64), np.empty((LANES, MAX_ENDS, 2), np.int64)
-    return _Scan(lanes, gaps, np.zeros(0, np.uint8))
+    return _Scan(np.empty((LANES, GAPS + 2 * MAX_ENDS), np.int64), np.zeros(0, np.uint8))
 
 
 @kernel
@@ -1665,12 +1664,11 @@ def _run_all_lanes(text, count, table, lanes):
 
 
 @inline_kernel
-def _add_gap(k, p, end, scan):
+def _add_gap(k, p, end, lanes):
     """Append a gap to the ends of lane k, behind which span p begins."""
-    lanes = scan.lanes
-    n = lanes[k, N_GAPS]
-    scan.gaps[k, n, 0], scan.gaps[k, n, 1] = lanes[k, N_ENDS], p
-    lanes[k, N_GAPS] = n + 1
+    column = GAPS + 2 * lanes[k, N_GAPS]
+    lanes[k, column], lanes[k, column + 1] = lanes[k, N_ENDS], p
+    lanes[k, N_GAPS] += 1
     _add_end(k, end, lanes)
 
 
@@ -1688,12 +1686,11 @@ def _is_done(k, lanes):
 
 
 @kernel
-def _finish_span(k, text, spans, tables, scan):
+def _finish_span(k, text, spans, tables, lanes):
     """Find the last ends in the span that lane k has read, and move it to the next; returns False if it is not UTF-8.
 
     With MAX_ENDS ends it stops before.
     """
-    lanes = scan.lanes
     stop, end = spans[lanes[k, SPAN], STOP], _last_end(k, lanes)
     if lanes[k, ENTRY] >> 8 >= tables.n_complete:
         return False
@@ -1703,28 +1700,28 @@ def _finish_span(k, text, spans, tables, scan):
     if end == stop:
         p = _next_text(spans, lanes[k, SPAN] + 1)
         start = spans[p, START] if p < len(spans) else stop
-        _add_gap(k, p, start, scan)
+        _add_gap(k, p, start, lanes)
         lanes[k, SPAN], lanes[k, POSITION], lanes[k, ENTRY] = p, start, 0
     return True
 
 
 @kernel
-def _run_alone(k, text, spans, tables, scan):
+def _run_alone(k, text, spans, tables, lanes):
     """Move lane k to the end of its part, or until it has MAX_ENDS ends; returns False if the text is not UTF-8."""
-    lanes, valid = scan.lanes, True
+    valid = True
     while valid and not _is_done(k, lanes) and lanes[k, N_ENDS] < MAX_ENDS:
         until = _lane_until(k, spans, lanes)
         if lanes[k, POSITION] < until:
             valid = _run_lane(k, text, until, spans[lanes[k, SPAN], STOP], tables, lanes)
         else:
-            valid = _finish_span(k, text, spans, tables, scan)
+            valid = _finish_span(k, text, spans, tables, lanes)
     return valid
 
 
 @kernel
-def _run_together(text, spans, tables, scan):
+def _run_together(text, spans, tables, lanes):
     """Move all lanes until one has read its part; returns False if the text is not UTF-8."""
-    lanes, together = scan.lanes, True
+    together = True
     while together:
         count = BATCH_BYTES
         for k in range(LANES):
@@ -1740,7 +1737,7 @@ def _run_together(text, spans, tables, scan):
             if _is_done(k, lanes):
                 together = False
             elif lanes[k, POSITION] >= _lane_until(k, spans, lanes):
-                if not _finish_span(k, text, spans, tables, scan):
+                if not _finish_span(k, text, spans, tables, lanes):
                     return False
                 together = together and not _is_done(k, lanes)
     return True
@@ -1783,42 +1780,40 @@ def _share_lanes(text, spans, tables, lanes):
 
 
 @kernel
-def _scan_lanes(text, spans, tables, scan):
+def _scan_lanes(text, spans, tables, lanes):
     """Scan the next batch; the new ends are those of lane 0. Returns False if the text is not UTF-8."""
-    lanes, gaps = scan.lanes, scan.gaps
     lanes[0, FIRST] = _last_end(0, lanes)
     lanes[0, N_ENDS] = lanes[0, N_GAPS] = 0
     if not _share_lanes(text, spans, tables, lanes):
         lanes[0, LAST_SPAN], lanes[0, LAST] = lanes[LANES - 1, LAST_SPAN], lanes[LANES - 1, LAST]
-        return _run_alone(0, text, spans, tables, scan)
-    valid = _run_together(text, spans, tables, scan)
+        return _run_alone(0, text, spans, tables, lanes)
+    valid = _run_together(text, spans, tables, lanes)
     for k in range(LANES):
-        valid = valid and _run_alone(k, text, spans, tables, scan)
+        valid = valid and _run_alone(k, text, spans, tables, lanes)
         p, end = lanes[k, LAST_SPAN], lanes[k, LAST]
         if valid and k < LANES - 1 and end > spans[p, START]:  # found as an end at the character behind it
             stop = spans[p, STOP]
             valid = _run_lane(k, text, end + (_decode_character(text, end, stop) & 7), stop, tables, lanes)
-    n, n_gaps = lanes[0, N_ENDS], lanes[0, N_GAPS]
     for k in range(1, LANES):
-        for i in range(lanes[k, N_GAPS]):
-            gaps[0, n_gaps + i, 0], gaps[0, n_gaps + i, 1] = n + gaps[k, i, 0], gaps[k, i, 1]
+        n, gap = lanes[0, N_ENDS], GAPS + 2 * lanes[0, N_GAPS]
+        for i in range(0, 2 * lanes[k, N_GAPS], 2):
+            lanes[0, gap + i], lanes[0, gap + i + 1] = n + lanes[k, GAPS + i], lanes[k, GAPS + i + 1]
         for i in range(lanes[k, N_ENDS]):
             lanes[0, ENDS + n + i] = lanes[k, ENDS + i]
-        n += lanes[k, N_ENDS]
-        n_gaps += lanes[k, N_GAPS]
-    lanes[0, N_ENDS], lanes[0, N_GAPS] = n, n_gaps
+        lanes[0, N_ENDS] += lanes[k, N_ENDS]
+        lanes[0, N_GAPS] += lanes[k, N_GAPS]
     for column in (POSITION, ENTRY, SPAN):
         lanes[0, column] = lanes[LANES - 1, column]
     return valid
 
 
 @kernel
-def _gather_words(spans, scan):
+def _gather_words(spans, lanes):
     """Take spans for words: those that touch in one text lie end to end, and there are gaps between the others.
 
     So 800,000 spans of 4 MB are counted in a tenth of the time that it takes one by one.
     """
-    lanes, p = scan.lanes, scan.lanes[0, SPAN]
+    p = lanes[0, SPAN]
     lanes[0, FIRST] = spans[p, START]
     lanes[0, N_ENDS] = lanes[0, N_GAPS] = 0
     while p < len(spans) and lanes[0, N_ENDS] < MAX_ENDS:
@@ -1826,7 +1821,7 @@ def _gather_words(spans, scan):
         before, p = p, _next_text(spans, p + 1)
         is_last = p == len(spans)
         if is_last or spans[p, START] != spans[before, STOP] or spans[p, TEXT] != spans[before, TEXT]:
-            _add_gap(0, p, spans[before, STOP] if is_last else spans[p, START], scan)
+            _add_gap(0, p, spans[before, STOP] if is_last else spans[p, START], lanes)
     lanes[0, SPAN] = p
 
 
@@ -1849,8 +1844,9 @@ def _scan_batch(scan, text, spans, tables, are_words):
     lanes = scan.lanes
     p = lanes[0, SPAN]
     if are_words:
-        _gather_words(spans, scan)
-    elif not _scan_lanes(scan.marked if len(scan.marked) else text, spans, tables, scan):
+        _gather_words(spans, lanes)
+        return lanes[0, SPAN] < len(spans)
+    if not _scan_lanes(scan.marked if len(scan.marked) else text, spans, tables, lanes):
         if not len(scan.marked):
             scan.marked = text.copy()
         position = lanes[0, FIRST]
@@ -1858,7 +1854,7 @@ def _scan_batch(scan, text, spans, tables, are_words):
             if spans[q, ID] < 0:
                 _mark_invalid(scan.marked, position if q == p else spans[q, START], spans[q, STOP])
         _start_lane(0, p, position, lanes)
-        _scan_lanes(scan.marked, spans, tables, scan)
+        _scan_lanes(scan.marked, spans, tables, lanes)
     return lanes[0, SPAN] < len(spans)
 
 
@@ -1905,18 +1901,18 @@ def _refine(scan, text, spans, tables, rules):
 
     rules  of Split, if they must be kept here, or none: bool[0, 3]
     """
-    class_of, dropped, lanes, gaps = tables.class_of, tables.dropped, scan.lanes, scan.gaps
+    class_of, dropped, lanes = tables.class_of, tables.dropped, scan.lanes
     p, matched, more = _next_text(spans, 0), 0, _begin_scan(scan, spans)
     refined, n = _copy_specials(spans, 0, p, np.empty((len(spans) + 64, 4), np.int64), 0)
     while more:
-        more, gap = _scan_batch(scan, text, spans, tables, False), 0
-        start = lanes[0, FIRST]
+        more = _scan_batch(scan, text, spans, tables, False)
+        start, gap = lanes[0, FIRST], GAPS
         for k in range(lanes[0, N_ENDS]):
             end = lanes[0, ENDS + k]
-            if gap < lanes[0, N_GAPS] and k == gaps[0, gap, 0]:
-                refined, n = _copy_specials(spans, p, gaps[0, gap, 1], refined, n)
-                p, start, matched = gaps[0, gap, 1], end, 0
-                gap += 1
+            if gap < GAPS + 2 * lanes[0, N_GAPS] and k == lanes[0, gap]:
+                before, p = p, lanes[0, gap + 1]
+                refined, n = _copy_specials(spans, before, p, refined, n)
+                start, matched, gap = end, 0, gap + 2
                 continue
             before = matched
             if len(rules):
@@ -4113,12 +4109,12 @@ def _add_words(table, text, start, ends, n, weights, keys):
 @kernel
 def _count_spans(table, scan, keys, text, spans, tables, are_words):
     """Scan and count the spans of a text that are no special tokens, and that may be words as they are."""
-    once, lanes, gaps, more = np.ones(1, np.int64), scan.lanes, scan.gaps, _begin_scan(scan, spans)
+    once, lanes, more = np.ones(1, np.int64), scan.lanes, _begin_scan(scan, spans)
     while more:
         more = _scan_batch(scan, text, spans, tables, are_words)
         ends, start, k = lanes[0, ENDS:], lanes[0, FIRST], 0
         for gap in range(lanes[0, N_GAPS] + 1):
-            stop = gaps[0, gap, 0] if gap < lanes[0, N_GAPS] else lanes[0, N_ENDS]
+            stop = lanes[0, GAPS + 2 * gap] if gap < lanes[0, N_GAPS] else lanes[0, N_ENDS]
             _add_words(table, text, start, ends[k:], stop - k, once, keys)
             k, start = stop + 1, ends[stop]
 
@@ -5995,16 +5991,16 @@ def _encode_words(workspace, text, spans, ids, id_stops, at):
     """
     words, lanes, scratch, tables = workspace.words, workspace.scan.lanes, workspace.scratch, workspace.tables
     start, ends, keys, pool = lanes[0, FIRST], lanes[0, ENDS:], workspace.keys.reshape(-1), workspace.pool
-    n, gaps, n_gaps, gap = lanes[0, N_ENDS], workspace.scan.gaps, lanes[0, N_GAPS], 0
+    n, gap, last_gap = lanes[0, N_ENDS], GAPS, GAPS + 2 * lanes[0, N_GAPS]
     entries, long_words = words.entries, words.long_words
     flat = entries.reshape(-1)  # whose index is a shift, not a product with a stride
     k = n_keyed = base = 0
     while k < n:
-        next_gap = gaps[0, gap, 0] if gap < n_gaps else n
+        next_gap = lanes[0, gap] if gap < last_gap else n
         if k == next_gap:
             at = _fuse(ids, workspace.first_id, at, tables)
-            at = _go_to_span(workspace, spans, gaps[0, gap, 1], ids, id_stops, at)
-            k, gap = k + 1, gap + 1
+            at = _go_to_span(workspace, spans, lanes[0, gap + 1], ids, id_stops, at)
+            k, gap = k + 1, gap + 2
             continue
         if k >= n_keyed:
             base, n_keyed = k, min(k + KEYS, n)
@@ -6068,9 +6064,10 @@ def _encode_spans(workspace, text, spans, ids, id_stops):
         id_stops[t] = 0
     workspace.span = 0
     at = _go_to_span(workspace, spans, _next_text(spans, 0), ids, id_stops, 0)
-    more = _begin_scan(workspace.scan, spans)
+    scan, scan_tables = workspace.scan, workspace.scan_tables
+    more = _begin_scan(scan, spans)
     while more and at >= 0:
-        more = _scan_batch(workspace.scan, text, spans, workspace.scan_tables, workspace.are_words)
+        more = _scan_batch(scan, text, spans, scan_tables, workspace.are_words)
         at = _encode_words(workspace, text, spans, ids, id_stops, at)
     for t in range(1, len(id_stops)):
         id_stops[t] = max(id_stops[t], id_stops[t - 1])
@@ -8442,11 +8439,11 @@ class Tokenizer:
         allowed_special says which special tokens in the text become their ids: "all", "none", or some of them. The
         others are text like any other: nobody can forge a control token that is not allowed.
         """
-        return self._encode(_text_bytes(text), allowed_special, np.ndarray.tolist)
+        return self._encode(_text_bytes(text), allowed_special, as_list=True)
 
     def encode_ordinary(self, text: str | bytes) -> list[int]:
         """Encode a text in which no special token is honoured."""
-        return self._encode(_text_bytes(text), "none", np.ndarray.tolist)
+        return self._encode(_text_bytes(text), "none", as_list=True)
 
     def encode_to_numpy(self, text: str | bytes, allowed_special: str | Iterable[str] = "all") -> np.ndarray:
         """Encode a text as uint32[N].
@@ -8454,7 +8451,7 @@ class Tokenizer:
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
         array([ 72, 105], dtype=uint32)
         """
-        return self._encode(_text_bytes(text), allowed_special, np.ndarray.copy)
+        return self._encode(_text_bytes(text), allowed_special)
 
     def encode_texts(
         self, texts: Sequence[bytes], allowed_special: str | Iterable[str] = "all", begins: int = BEGINS
@@ -8465,18 +8462,18 @@ class Tokenizer:
         """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         offsets = np.zeros(len(texts) + 1, np.int64)
-        return self._encode(b"".join(texts), allowed_special, np.ndarray.copy, stops, offsets[1:], begins), offsets
+        return self._encode(b"".join(texts), allowed_special, stops, offsets[1:], begins), offsets
 
     def _encode(
         self,
         data: bytes,
         allowed_special: str | Iterable[str],
-        take: Callable,
         stops: np.ndarray | None = None,
         id_stops: np.ndarray | None = None,
         begins: int = BEGINS,
-    ):
-        """Encode one text, or several end to end; `take` makes the result of an array of ids that is used again."""
+        as_list: bool = False,
+    ) -> np.ndarray | list[int]:
+        """Encode one text, or several end to end, as uint32[N] or a list."""
         pretokenizer, text = self._pretokenizer(allowed_special), data
         thread = self._take_thread()
         try:
@@ -8493,8 +8490,11 @@ class Tokenizer:
                 text, spans, _ = pretokenizer.prepare(thread.scan, data, stops, begins)
                 ids = thread.room(len(text))
                 n = _encode_spans(thread.workspace, text, spans, ids, id_stops)
+            if n >= 0 and (as_list or ids is thread.ids):
+                return ids[:n].tolist() if as_list else ids[:n].copy()
             if n >= 0:
-                return take(ids[:n])
+                ids.resize(n, refcheck=False)  # no copy: 4 % of the time of a large text
+                return ids
         finally:
             self._idle.append(thread)
         raise self._unknown(bytes(text[-1 - n :]))
@@ -8567,8 +8567,7 @@ class Tokenizer:
         [[72, 105], [], [33]]
         """
         ids, offsets = self.encode_batch_to_numpy(texts, allowed_special, threads=threads)
-        ids, offsets = ids.tolist(), offsets.tolist()
-        return [ids[start:stop] for start, stop in itertools.pairwise(offsets)]
+        return [ids[start:stop].tolist() for start, stop in itertools.pairwise(offsets.tolist())]
 
     @checked
     def encode_batch_to_numpy(
