@@ -4386,7 +4386,7 @@ NO_SYMBOL = -1
 LEFT, RIGHT = 0, 1
 MERGES_PER_ROUND = 256  # the progress bar moves, and Ctrl-C is heard, between rounds
 MAX_COUNT = np.iinfo(np.int64).max
-LONGEST_LEARNT = 1 << 20  # symbols of a token; in a text of one letter they would be as long as half of it
+LONGEST_LEARNT = 1 << 16  # symbols of a token; in a text of one letter they would be as long as half of it
 INT32_SYMBOLS = 1 << 29  # below so many in all words, int32 holds the index of any occurrence, and is faster than int64
 
 
@@ -5412,7 +5412,7 @@ LOW_HALF = u64(2**32 - 1)
 MAX_LINEAR_MERGE = 24  # letters of a word whose pairs are all looked at for the lowest rank; longer words have a heap
 LONGEST_TOKEN = 1 << 12  # bytes, where there are no merges and all ways to cut a token in two are looked at
 _FALLBACK_TOKENS = [f"<0x{b:02X}>".encode() for b in range(256)]  # what an unknown character becomes a sequence of
-PART_BYTES = 1 << 13  # of a longer word that are merged in one go: the heap and the lists take 37 times as much
+PART_BYTES = 1 << 13  # of a longer word that are merged in one go, at least: lists and heap take 37 times as much
 CACHE_WORDS = 1 << 14  # entries of a new cache; a table larger than its words is slower: each has a cache line
 MAX_CACHED_BYTES = 1 << 12  # of a word; longer ones are not worth their place
 
@@ -5757,9 +5757,9 @@ def _segment_long(text, start, size, tables, ids, at):
     end between two be made. Until then what is merged in these two has been decided by them alone: of all pairs the
     one of the lowest rank goes first, then the leftmost, so also of the pairs in any part. So it is made there, too.
     """
-    position, stop, n = start, start + size, i64(0)
+    position, stop, n, part_bytes = start, start + size, i64(0), max(PART_BYTES, 4 * tables.sizes.max())
     while position < stop:
-        end = min(position + PART_BYTES, stop)
+        end = min(position + part_bytes, stop)
         more = _segment_part(text, position, end - position, tables, ids, at + n)
         if more < 0:
             return more
@@ -5767,10 +5767,10 @@ def _segment_long(text, start, size, tables, ids, at):
         widens_left = widens_right = n > 0
         joined, n_joined = np.empty(1, np.uint32), 0
         while widens_left or widens_right:
-            for _ in range(min(max(left, 1), n - left) if widens_left else 0):
+            for _ in range(min(max(3 * left, 1), n - left) if widens_left else 0):
                 left += 1
                 first -= tables.sizes[ids[at + n - left]]
-            for _ in range(min(max(right, 1), more - right) if widens_right else 0):
+            for _ in range(min(max(3 * right, 1), more - right) if widens_right else 0):
                 behind += tables.sizes[ids[at + n + right]]
                 right += 1
             joined = np.empty(behind - first + more - right, np.uint32)
