@@ -5747,7 +5747,7 @@ def _segment_part(text, start, size, tables, ids, at):
 
 
 @kernel
-def _segment_long(text, start, size, tables, ids, at):
+def _segment_long(text, start, size, part_bytes, tables, ids, at):
     """Cut a long word part by part, in the memory of a part; returns the number of ids, or -1 if a letter has none.
 
     Where two parts meet, the last ids of the one and the first of the other are those of their bytes together, of as
@@ -5757,7 +5757,7 @@ def _segment_long(text, start, size, tables, ids, at):
     end between two be made. Until then what is merged in these two has been decided by them alone: of all pairs the
     one of the lowest rank goes first, then the leftmost, so also of the pairs in any part. So it is made there, too.
     """
-    position, stop, n, part_bytes = start, start + size, i64(0), max(PART_BYTES, 4 * tables.sizes.max())
+    position, stop, n = start, start + size, i64(0)
     while position < stop:
         end = min(position + part_bytes, stop)
         more = _segment_part(text, position, end - position, tables, ids, at + n)
@@ -5800,7 +5800,7 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
             ids[at] = id
             return 1
     if size > 2 * PART_BYTES and len(tables.sizes):
-        return _segment_long(text, start, size, tables, ids, at)
+        return _segment_long(text, start, size, max(PART_BYTES, 4 * tables.sizes.max()), tables, ids, at)
     n = _first_letters(text, start, size, tables, ids, at)
     if n <= MAX_LINEAR_MERGE:
         return _merge_short(text, start, n, tables, scratch, ids, at)
