@@ -4310,8 +4310,8 @@ def count(source: Source, engine: Engine | None = None, max_words: int | None = 
     source = dataclasses.replace(source, max_memory=engine.memory, breaks=True)
     max_cost = engine.memory - 3 * LEAST_MEMORY // 5
     n_entries = 1 << (max_cost * 3 // 5 // 48).bit_length() - 1  # of 32 bytes, and 16 more while their number doubles
-    most = n_entries // 2 - TASK_BYTES // 8  # a task adds so many at most, but for strange text
-    limits = min(max_words or most, max(most, n_entries // 4)), max_cost
+    most = max(n_entries // 2 - TASK_BYTES // 8, n_entries // 4)  # a task adds so many, but for strange text
+    limits = min(max_words or most, most), max_cost
     counter, n_documents, n_bytes, seen = WordCounter(), 0, 0, Counter()
     # Blocks name their files: the list need not go with every task.
     work = functools.partial(_count_task, dataclasses.replace(source, files=()))
