@@ -713,9 +713,9 @@ def _wait(pool: Executor, running: deque[Future]) -> object:
 class Engine:
     """Run work: by how many workers, in which pool, with progress bars or without. The results never depend on it.
 
-    workers   processes or threads; one a core if None
-    executor  a pool of concurrent.futures, or of its kind (loky, Dask, MPI), to work in instead
-    progress  draw progress bars on standard error
+    workers     processes or threads; one a core if None
+    executor    a pool of concurrent.futures, or of its kind (loky, Dask, MPI), to work in instead
+    progress    draw progress bars on standard error
     max_memory  bytes that all processes may take together, as 4GB or 500M; nine tenths of what is free if not given
 
     Raises InputError for fewer workers than one, and less memory than 500 MB.
