@@ -338,6 +338,8 @@ PROFILE_VARIABLE = "BPE_NUMBA_PROFILE"  # the environment variable that names th
 # Workers assumed of an executor that does not say how many it has (Dask's): too many only lengthen its queue, by work
 # items that are names and offsets for most files and 4 MB for a stream; too few starve it.
 UNKNOWN_POOL_WORKERS = 128
+LEAST_MEMORY = 500_000_000  # for all processes: the packages alone take 130 MB
+WORKER_MEMORY = 1 << 27  # of a worker, beside what its tasks cost: tables, caches
 
 
 class InputError(ValueError):
@@ -507,6 +509,31 @@ def peak_memory() -> int | None:
         return None
     peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return peak * (1 if sys.platform == "darwin" else 1024)
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Compute how many bytes may still be had: what the system has, and the control groups of this process leave.
+
+    2**50 where the system does not say. `root` is the folder of /proc and /sys.
+    """
+    free = [2**50]
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        free.append(1024 * int(re.search(r"MemAvailable: +(\d+)", (root / "proc/meminfo").read_text())[1]))
+    with contextlib.suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            base, names = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            if not controllers:  # version 2
+                base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current")
+            elif "memory" not in controllers.split(","):
+                continue
+            inner = base / group.strip("/")
+            for folder in (inner, *itertools.islice(inner.parents, len(inner.parts) - len(base.parts))):
+                with contextlib.suppress(OSError, ValueError):  # it is not seen from a container; it has no limit
+                    limit, used = (int((folder / name).read_text()) for name in names)
+                    cached = re.search(r"^(?:total_)?inactive_file (\d+)", (folder / "memory.stat").read_text(), re.M)
+                    free.append(limit - used + int(cached[1]))
+    return max(0, min(free))
 
 
 @dataclasses.dataclass
@@ -726,11 +753,12 @@ def _wait(pool: Executor, running: deque[Future]) -> object:
 class Engine:
     """Run work: by how many workers, in which pool, with progress bars or without. The results never depend on it.
 
-    workers   processes or threads; one a core if None
-    executor  a pool of concurrent.futures, or of its kind (loky, Dask, MPI), to work in instead
-    progress  draw progress bars on standard error
+    workers     processes or threads; one a core if None
+    executor    a pool of concurrent.futures, or of its kind (loky, Dask, MPI), to work in instead
+    progress    draw progress bars on standard error
+    max_memory  bytes that all processes may take together, as 4GB or 500M; nine tenths of what is free if not given
 
-    Raises InputError for fewer workers than one.
+    Raises InputError for fewer workers than one, and less memory than 500 MB.
 
     >>> list(Engine(workers=1).map(abs, [-1, 2]))
     [1, 2]
@@ -739,39 +767,56 @@ class Engine:
     workers: int | None = None
     executor: Executor | None = None
     progress: bool = False
+    max_memory: int | None = None
 
     def __post_init__(self):
         require(self.workers is None or self.workers >= 1, f"{self.workers} workers: at least one must do the work")
+        enough = self.max_memory is None or self.max_memory >= LEAST_MEMORY
+        require(enough, f"`max_memory` is {self.max_memory}: nothing works with less than {LEAST_MEMORY // 10**6} MB")
+
+    @functools.cached_property
+    def memory(self) -> int:
+        """Bytes that all processes may take together."""
+        return self.max_memory or max(free_memory() * 9 // 10, LEAST_MEMORY)
 
     @property
     def n_workers(self) -> int:
-        """Count the workers: those asked for, those of the executor, or one a core."""
-        if self.workers is not None:
-            return self.workers
-        if self.executor is not None:
+        """Count the workers: those asked for, or one a core, as far as there is memory; or those of the executor."""
+        if self.workers is None and self.executor is not None:
             return getattr(self.executor, "_max_workers", None) or UNKNOWN_POOL_WORKERS
-        return available_cores()
+        workers = self.workers or available_cores()
+        return workers if self.executor else min(workers, max(1, self.memory // 3 // WORKER_MEMORY))
 
-    def map(self, function: Callable, items: Iterable, threads: bool = False) -> Iterator:
+    def map(
+        self, function: Callable, items: Iterable, threads: bool = False, cost: Callable[[object], int] = lambda _: 0
+    ) -> Iterator:
         """Apply a function to items in worker processes, or threads, and yield the results in the order of the items.
 
-        Two items a worker are in flight, so that memory is bounded for any number of them. A single item, or the items
-        of a single worker, run in this thread. Close the iterator to stop the workers.
+        Two items a worker are in flight, or fewer, so that what they cost, in bytes of memory until their results have
+        been used, is at most a quarter of `memory`. A single item, or the items of a single worker, run in this
+        thread. Close the iterator to stop the workers.
         """
-        items = iter(items)
-        first = list(itertools.islice(items, 2 if self.executor else self.n_workers))  # more would have nothing to do
+        items, first, budget = iter(items), [], self.memory // 4
+        for item in items:
+            first.append(item)
+            enough = 2 if self.executor else self.n_workers  # more workers would have nothing to do
+            if len(first) == enough or sum(map(cost, first)) > budget:
+                break
         items = itertools.chain(first, items)
         pool = self.executor or (_begin_workers(len(first), threads) if len(first) > 1 else None)
         if pool is None:
             yield from map(function, items)
             return
         running: deque[Future] = deque()
+        costs: deque[int] = deque()  # of those that run, and of the next
         try:
             for item in items:
+                costs.append(cost(item))
+                while running and (len(running) > 2 * self.n_workers or sum(costs) > budget):
+                    costs.popleft()
+                    yield _wait(pool, running)
                 with _defer_interrupt():
                     running.append(pool.submit(function, item))
-                if len(running) > 2 * self.n_workers:
-                    yield _wait(pool, running)
             while running:
                 yield _wait(pool, running)
         except BrokenExecutor:
@@ -3557,9 +3602,9 @@ class Block(NamedTuple):
 
 
 def _read_lines(block: Block, text_field: str) -> list[bytes]:
-    """Read the texts in lines of JSON."""
-    texts = []
-    for number, line in enumerate(block.read().split(b"\n")):
+    """Read the texts in lines of JSON. A line alone, which may be a large one, is not copied."""
+    texts, data = [], block.read()
+    for number, line in enumerate(data.split(b"\n") if data.find(b"\n") + 1 not in (0, len(data)) else [data]):
         try:
             if line.strip():
                 texts.append(_record_text(json.loads(line), text_field))
@@ -3615,6 +3660,8 @@ class Source:
     text_field      where a line of JSON, or a row of a Parquet file, has its text; "text" if not given. If given, what
                     comes through a pipe is lines of JSON
     block_bytes     of text in a block; BLOCK_BYTES if not given. No result depends on it
+    max_memory      bytes that may be taken for text that cannot be cut; it is an error if that is not enough
+    breaks          instead, cut it anywhere between two characters, and count that in `n_broken`
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.jsonl")
@@ -3631,9 +3678,12 @@ class Source:
     block_bytes: int | None = None
     flags: Mapping[str, AddedToken] = dataclasses.field(default_factory=dict)
     normalizer: Sequence[dict] = ()
+    max_memory: int | None = None
+    breaks: bool = False
 
     def __post_init__(self):
         object.__setattr__(self, "block_bytes", self.block_bytes or BLOCK_BYTES)
+        object.__setattr__(self, "n_broken", 0)
 
     @property
     def _numbers(self) -> dict[str, int]:
@@ -3723,8 +3773,7 @@ class Source:
 
     def tasks(self, task_bytes: int | None = None) -> Iterator[list[Block]]:
         """Gather blocks in lists of so many bytes, or somewhat more: small files are not each a piece of work."""
-        limit = task_bytes or self.block_bytes
-        return _batched_by_size(self.blocks(), lambda block: max(len(block.data or b""), block.n_bytes), limit)
+        return _batched_by_size(self.blocks(), _block_bytes, task_bytes or self.block_bytes)
 
     def _file_blocks(self, path: Path) -> Iterator[Block]:
         """Cut a file in parts, which workers read on their own."""
@@ -3745,22 +3794,40 @@ class Source:
     def find_cut(self, read: Callable[[int, int], bytes], start: int, is_json: bool) -> tuple[int, int] | None:
         """Find the first place from `start` on where text may be cut, and what is behind it, as in a Block.
 
-        `read(position, size)` gives the text, in windows that grow where no cut is found.
+        `read(position, size)` gives the text, in windows that grow up to a block where no cut is found.
         """
-        begin, size = max(0, start - self._margin), WINDOW_BYTES + 2 * self._margin
+        longest = start + self._most_uncut(is_json)
+        margin, arguments, size = self._margin, self._cut_arguments, WINDOW_BYTES
         while True:
-            window = read(begin, size)
+            begin = max(0, start - margin)
+            window = read(begin, start - begin + size + margin)
+            stop = len(window) - margin
             if is_json:
                 cut, behind = window.find(b"\n", start - begin) + 1, BEGINS
             else:
-                stop = len(window) - self._margin
-                found = _find_cut(_with_padding(window), start - begin, stop, *self._cut_arguments)
+                found = _find_cut(_with_padding(window), start - begin, stop, *arguments)
                 cut, behind = found // 2, INSIDE if found % 2 else CONTINUES
             if cut > 0:
+                object.__setattr__(self, "n_broken", self.n_broken + (arguments is not self._cut_arguments))
                 return begin + cut, behind
-            if len(window) < size:
+            if len(window) < start - begin + size + margin:
                 return None
-            size *= 4
+            start, size = begin + stop - 8, min(2 * size, self.block_bytes)  # the pair of characters there again
+            if start > longest:
+                require(self.breaks and not is_json, self._uncut_message(is_json))
+                arguments = Pattern(r"[\s\S]").cut_tables, *arguments[1:]
+
+    def _most_uncut(self, is_json: bool) -> int:
+        """Return how much text without a cut there may be, by what is known to be needed for each byte of it."""
+        if self.max_memory is None:
+            return MAX_COUNT
+        return self.max_memory // (10 if is_json else 128 if self.breaks else 5) - self.block_bytes
+
+    def _uncut_message(self, is_json: bool) -> str:
+        """Say that a line, or a text, is too long for the memory."""
+        n, what = self._most_uncut(is_json) + self.block_bytes, "a line" if is_json else "text that cannot be cut"
+        need = f"which takes more memory than `max_memory` {self.max_memory:,}"
+        return f"{what} of more than {number_of(n, 'byte')}, {need}: allow more, or break it"
 
     def cut(self, chunks: Iterable[bytes], size: int, is_json: bool = False) -> Iterator[tuple[bytes, int, int]]:
         """Cut a text that comes in chunks into parts of `size` bytes or somewhat more; see Block.
@@ -3775,15 +3842,18 @@ class Source:
                 continue
             start = 0
             while len(data) - start >= size:
-                found = self.find_cut(lambda at, n: bytes(data[at : at + n]), start + size, is_json)
+                found = self.find_cut(lambda at, n: bytes(memoryview(data)[at : at + n]), start + size, is_json)
                 if not found:
                     break
-                yield bytes(data[start : found[0]]), begins, found[1]
+                yield bytes(memoryview(data)[start : found[0]]), begins, found[1]
                 start, begins = found
             del data[:start]
-            enough = 2 * len(data) if len(data) >= size else size  # text without cuts is looked through twice at most
+            most = self._most_uncut(is_json)
+            enough = min(2 * len(data), max(most, len(data)) + 3 * size) if len(data) >= size else size
         if data:
-            yield bytes(data), begins, BEGINS
+            part = bytes(data)
+            del data  # while the part is worked at
+            yield part, begins, BEGINS
 
     def _stream_blocks(self, path: Path) -> Iterator[Block]:
         """Read a file that can only be read from its beginning: here, and workers get the text."""
@@ -3831,6 +3901,11 @@ def _find_doubt(path: Path, head: bytes) -> str | None:
     return None
 
 
+def _block_bytes(block: Block) -> int:
+    """Return the bytes of a block, on the disk or at hand, whichever are more."""
+    return max(len(block.data or b""), block.n_bytes)
+
+
 def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: int) -> Iterator[list]:
     """Gather items in lists whose sizes add up to a limit, or somewhat more."""
     batch, size = [], 0
@@ -3847,7 +3922,9 @@ def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: i
 # ─── Words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 BYTES = tuple(bytes([b]) for b in range(256))
-TASK_BYTES = 1 << 26  # that a worker counts before it hands over its words, which the parent adds up alone
+TASK_BYTES = 1 << 24  # that a worker counts at most before it hands over its words, which the parent adds up alone
+COUNTING_COST = 16  # bytes of memory for each of a task, until its words have been added up: random words take 25 to 8
+WORD_COST, SYMBOL_COST = 64, 20  # bytes of memory to learn a BPE, for each unique word, and each symbol in them
 
 
 class Words(NamedTuple):
@@ -3980,6 +4057,11 @@ class CorpusCounts(NamedTuple):
     n_documents: int
     n_bytes: int  # of text as it was read, without special tokens
     special_tokens: Mapping[str, int] = MappingProxyType({})  # how often each was seen
+    # What `max_words` or `max_memory` cost. A word that occurred more than max_error times is there, and no count is
+    # too low by more.
+    max_error: int = 0
+    n_dropped: int = 0  # occurrences of words that were dropped
+    n_broken: int = 0  # places where a pretoken was cut that was too long
 
     __repr__ = brief_repr
 
@@ -3990,7 +4072,7 @@ class CorpusCounts(NamedTuple):
 
     @property
     def n_pretokens(self) -> int:
-        return int(self.words.counts.sum())
+        return int(self.words.counts.sum()) + self.n_dropped
 
 
 # The table of words: open addressing with linear probing, half full at most. With 8 slots, after "the" (home slot 2)
@@ -4209,14 +4291,14 @@ def _export_words(table, class_of, dropped):
     class_of, dropped  as in a ScanTable; no entries if nothing is dropped
     """
     entries, long_words, n = table.entries, table.long_words, table.n_words
-    symbols = np.empty(table.n_long_bytes + INLINE_BYTES * n, np.int32)
+    symbols = np.empty(_weigh_words(table)[:, 1].sum(), np.int32)
     offsets, counts = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
     w = end = 0
     for k in range(len(entries)):
         high = entries[k, 1]
         if not high:
             continue
-        size = i64(high & ~LONG if high >= LONG else high >> u64(56))
+        size = _size_of_entry(high)
         for i in range(size):
             if high >= LONG:
                 symbols[end + i] = long_words[i64(entries[k, MORE]) + i]
@@ -4227,11 +4309,85 @@ def _export_words(table, class_of, dropped):
         counts[w] = entries[k, VALUE]
         w, end = w + 1, end + size
         offsets[w] = end
-    return symbols[:end].copy(), offsets[: w + 1], counts[:w]
+    return symbols[:end], offsets[: w + 1], counts[:w]
+
+
+@kernel
+def _size_of_entry(high):
+    """Return the bytes of the word that has this upper half of a key."""
+    return i64(high & ~LONG if high >= LONG else high >> u64(56))
+
+
+@kernel
+def _weigh_words(table):
+    """Count words, their bytes, and their occurrences, by the length in bits of their counts: int64[65, 3]."""
+    entries, weights = table.entries, np.zeros((65, 3), np.int64)
+    for k in range(len(entries)):
+        if entries[k, 1]:
+            n_bits, count = 0, entries[k, VALUE]
+            while count >> u64(n_bits):
+                n_bits += 1
+            weights[n_bits, 0] += 1
+            weights[n_bits, 1] += _size_of_entry(entries[k, 1])
+            weights[n_bits, 2] += i64(count)
+    return weights
+
+
+@kernel
+def _find_threshold(table, max_words, max_cost):
+    """Find the least count 2**k - 1 up to which words must go; returns it, and how many occurrences these have."""
+    n_words, n_bytes, n_dropped = table.n_words, table.n_long_bytes + INLINE_BYTES * table.n_words, 0
+    if n_words <= max_words and WORD_COST * n_words + SYMBOL_COST * n_bytes <= max_cost:
+        return 0, 0
+    weights, n_bits = _weigh_words(table), 0
+    n_bytes = weights[:, 1].sum()
+    while n_words > max_words or WORD_COST * n_words + SYMBOL_COST * n_bytes > max_cost:
+        n_bits += 1
+        n_words, n_bytes = n_words - weights[n_bits, 0], n_bytes - weights[n_bits, 1]
+        n_dropped += weights[n_bits, 2]
+    return (1 << n_bits) - 1, n_dropped
+
+
+@kernel
+def _drop_rare(table, threshold):
+    """Remove the words that were counted up to `threshold` times, in place: there is no room for a second table.
+
+    What stands behind a word that is removed moves up as far as it may (Knuth, The Art of Computer Programming, 6.4,
+    algorithm R).
+    """
+    entries, mask = table.entries, u64(len(table.entries) - 1)
+    for k in range(len(entries)):
+        while entries[k, 1] and entries[k, VALUE] <= u64(threshold):
+            table.n_words -= 1
+            free = slot = u64(k)
+            while entries[slot, 1]:
+                slot = (slot + u64(1)) & mask
+                home = _home_slot(entries[slot, 0], entries[slot, 1], len(entries))
+                if entries[slot, 1] and (slot - home) & mask >= (slot - free) & mask:
+                    for column in range(4):
+                        entries[free, column] = entries[slot, column]
+                    free = slot
+            for column in range(4):
+                entries[free, column] = 0
+    n_long_bytes = 0
+    for k in range(len(entries)):
+        n_long_bytes += _size_of_entry(entries[k, 1]) if entries[k, 1] >= LONG else 0
+    long_words, end = np.empty(n_long_bytes + PADDING, np.uint8), 0
+    for k in range(len(entries)):
+        if entries[k, 1] >= LONG:
+            start = i64(entries[k, MORE])
+            entries[k, MORE] = end
+            for i in range(_size_of_entry(entries[k, 1])):
+                long_words[end] = table.long_words[start + i]
+                end += 1
+    table.long_words, table.n_long_bytes = long_words, n_long_bytes
 
 
 class WordCounter:
     """Count words; what several have counted adds up. Texts must all be cut by one pattern if that drops pretokens.
+
+    max_error  no count is too low by more, and no word that occurred more often is missing: see `prune`
+    n_dropped  occurrences of words that were dropped
 
     >>> counter = WordCounter()
     >>> counter.add_text(b"to be or not to be", Pattern("gpt2"))
@@ -4245,6 +4401,7 @@ class WordCounter:
         self._keys = np.empty((KEYS, 4), np.uint64)  # of _word_keys
         self._dropped = np.zeros(0, np.uint8), np.zeros(0, bool)  # see _export_words
         self.special_ids: Counter[int] = Counter()  # how often each was seen
+        self.max_error = self.n_dropped = 0
 
     def add_text(self, data: bytes, pattern: Pattern) -> None:
         """Count the pretokens of a text."""
@@ -4274,6 +4431,25 @@ class WordCounter:
         text = _with_padding(words.symbols.astype(np.uint8).tobytes())
         _add_words(self._table, text, 0, words.offsets[1:], len(words.counts), words.counts, self._keys)
 
+    def prune(self, max_words: int, max_cost: int) -> None:
+        """Drop rare words until no more than `max_words` are left, which cost no more than `max_cost` bytes to learn.
+
+        All words go that were counted up to a threshold, 1, 3, 7 or another 2**k - 1: which ones depends on the counts
+        alone. A word that comes back begins anew, so that thresholds add up to the greatest error (lossy counting:
+        Manku and Motwani 2002, "Approximate Frequency Counts over Data Streams").
+
+        >>> counter = WordCounter()
+        >>> counter.add_text(b"to be or not to be", Pattern("gpt2"))
+        >>> counter.prune(max_words=3, max_cost=10**6)
+        >>> counter.words().to_counts(), counter.max_error, counter.n_dropped
+        ({b' be': 2}, 1, 4)
+        """
+        threshold, n_dropped = _find_threshold(self._table, max_words, max_cost)
+        if threshold:
+            _drop_rare(self._table, threshold)
+            self.max_error += threshold
+            self.n_dropped += n_dropped
+
     def words(self) -> Words:
         """Return the words so far, in no particular order."""
         return Words(*_export_words(self._table, *self._dropped))
@@ -4292,8 +4468,11 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
 
 @checked
 @_interruptible()
-def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
+def count(source: Source, engine: Engine | None = None, max_words: int | None = None) -> CorpusCounts:
     """Count the pretokens of files, in worker processes. The result is the same for any number of them.
+
+    max_words  unique words that are kept; if not given, as many as can be learnt from in the engine's `memory`. Rare
+               ones are dropped; the result says what that costs, and depends on these limits and the text alone
 
     >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
     ...     _ = file.write(b"one two two"), file.flush()
@@ -4304,26 +4483,39 @@ def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
     engine = engine or Engine()
     *before, last = source.pattern.stages
     if before and isinstance(last, Metaspace) and last.prepend_scheme == "never":  # each word once, not each time
-        counted = count(dataclasses.replace(source, pattern=Pattern(source.pattern.source[:-1])), engine)
+        spaced = dataclasses.replace(source, pattern=Pattern(source.pattern.source[:-1]))
+        counted = count(spaced, engine, max_words)
         return counted._replace(words=_replace_in_words(counted.words, last))
+    require(max_words is None or max_words >= 1, f"`max_words` is {max_words}: at least one word must be kept")
+    source = dataclasses.replace(source, max_memory=engine.memory, breaks=True)
+    max_cost = engine.memory - 3 * LEAST_MEMORY // 5
+    n_entries = 1 << (max_cost * 3 // 5 // 48).bit_length() - 1  # of 32 bytes, and 16 more while their number doubles
+    most = max(n_entries // 2 - TASK_BYTES // 8, n_entries // 4)  # a task adds so many, but for strange text
+    limits = min(max_words or most, most), max_cost
     counter, n_documents, n_bytes, seen = WordCounter(), 0, 0, Counter()
     # Blocks name their files: the list need not go with every task.
     work = functools.partial(_count_task, dataclasses.replace(source, files=()))
-    # Few large tasks, since the parent adds up alone; but some for each worker, so that all end together.
-    share = (source.total_bytes or 0) // (4 * engine.n_workers)
-    tasks = source.tasks(min(max(share, source.block_bytes), max(TASK_BYTES, source.block_bytes)))
+    # Few large tasks, since the parent adds up alone; but some for each worker, so that all end together. They are the
+    # same for any number of workers, since words are dropped between them.
+    tasks = source.tasks(max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes))
     with (
         engine.progress_bar("scan", source.total_bytes, "B") as bar,
-        contextlib.closing(engine.map(work, tasks)) as parts,
+        contextlib.closing(
+            engine.map(work, tasks, cost=lambda blocks: COUNTING_COST * sum(map(_block_bytes, blocks)))
+        ) as parts,
     ):
         for part, n_read in parts:
             counter.add_words(part.words)
+            counter.prune(*limits)
             n_documents += part.n_documents
             n_bytes += part.n_bytes
             seen.update(part.special_tokens)
             bar.update(n_read)
     source.check_unchanged()
-    return CorpusCounts(counter.words(), n_documents, n_bytes, seen)
+    words, costs = counter.words(), (counter.max_error, counter.n_dropped, source.n_broken)
+    is_left = len(words.counts) or not counter.n_dropped
+    require(is_left, f"all words are too rare to be kept in `max_memory` {engine.memory:,} or `max_words`: allow more")
+    return CorpusCounts(words, n_documents, n_bytes, seen, *costs)
 
 
 def _replace_in_words(words: Words, step: Metaspace) -> Words:
@@ -4374,6 +4566,7 @@ NO_SYMBOL = -1
 LEFT, RIGHT = 0, 1
 MERGES_PER_ROUND = 256  # the progress bar moves, and Ctrl-C is heard, between rounds
 MAX_COUNT = np.iinfo(np.int64).max
+LONGEST_LEARNT = 1 << 16  # symbols of a token; in a text of one letter they would be as long as half of it
 INT32_SYMBOLS = 1 << 29  # below so many in all words, int32 holds the index of any occurrence, and is faster than int64
 
 
@@ -4674,6 +4867,8 @@ def _add_new_pairs(side, c, positions, learner):
         new, neighbour = pairs[pair], neighbours[x]
         new.left, new.right = (x, c) if side == LEFT else (c, x)
         new.count, new.start, new.length = neighbour.count, stop, neighbour.n_occurrences
+        if symbols[x].width + symbols[c].width > LONGEST_LEARNT:
+            new.count = 0
         neighbour.write_at, neighbour.offset = stop, symbols[x].width if side == LEFT else 0
         stop += neighbour.n_occurrences
         neighbour.n_occurrences = neighbour.count = 0
@@ -5397,6 +5592,7 @@ LOW_HALF = u64(2**32 - 1)
 MAX_LINEAR_MERGE = 24  # letters of a word whose pairs are all looked at for the lowest rank; longer words have a heap
 LONGEST_TOKEN = 1 << 12  # bytes, where there are no merges and all ways to cut a token in two are looked at
 _FALLBACK_TOKENS = [f"<0x{b:02X}>".encode() for b in range(256)]  # what an unknown character becomes a sequence of
+PART_BYTES = 1 << 13  # of a longer word that are merged in one go, at least: lists and heap take 37 times as much
 CACHE_WORDS = 1 << 14  # entries of a new cache; a table larger than its words is slower: each has a cache line
 MAX_CACHED_BYTES = 1 << 12  # of a word; longer ones are not worth their place
 
@@ -5424,6 +5620,7 @@ class BpeTables:
     merges: np.ndarray  # uint64[H, 2]       hash table: two ids in one word, and their entry; half full at most
     bloom: np.ndarray  # uint64[H / 8]       a bit for each hash in `merges`: 3 of 4 pairs are not, and end here
     tokens: _WordTable  # whose values are ids; empty if no word is looked up whole
+    sizes: np.ndarray  # int64[V]            the bytes of each id; empty where these may be others in a text
 
 
 def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
@@ -5487,6 +5684,7 @@ def bpe_tables(model: Model, unknown_letter: int = -1) -> BpeTables:
         np.full((size, 2), NO_MERGE, np.uint64),
         np.zeros(size >> 3, np.uint64),
         tokens,
+        make_token_bytes(model.vocab).sizes if not of_characters and unknown_letter < 0 else np.zeros(0, np.int64),
     )
     _fill_merges(merges, tables)
     return tables
@@ -5722,6 +5920,57 @@ def _random(state):
 
 
 @kernel
+def _segment_part(text, start, size, tables, ids, at):
+    """Write the ids of a part of a word; returns their number, or -1 if a letter has none."""
+    n = _first_letters(text, start, size, tables, ids, at)
+    return _merge_long(n, 1, tables, 0.0, np.empty(1, np.uint64), ids, at) if n > 0 else n
+
+
+@kernel
+def _segment_long(text, start, size, part_bytes, tables, ids, at):
+    """Cut a long word part by part, in the memory of a part; returns the number of ids, or -1 if a letter has none.
+
+    Where two parts meet, the last ids of the one and the first of the other are those of their bytes together, of as
+    many on each side as it takes until the first or the last is the same as before.
+
+    Proof: ids are those of a word if each two neighbours are those of their bytes. For let the first merge across an
+    end between two be made. Until then what is merged in these two has been decided by them alone: of all pairs the
+    one of the lowest rank goes first, then the leftmost, so also of the pairs in any part. So it is made there, too.
+    """
+    position, stop, n = start, start + size, i64(0)
+    while position < stop:
+        end = min(position + part_bytes, stop)
+        more = _segment_part(text, position, end - position, tables, ids, at + n)
+        if more < 0:
+            return more
+        left, right, first, behind = 0, 0, position, position  # ids on each side, whose bytes begin and end there
+        widens_left = widens_right = n > 0
+        joined, n_joined = np.empty(1, np.uint32), 0
+        while widens_left or widens_right:
+            for _ in range(min(max(3 * left, 1), n - left) if widens_left else 0):
+                left += 1
+                first -= tables.sizes[ids[at + n - left]]
+            for _ in range(min(max(3 * right, 1), more - right) if widens_right else 0):
+                behind += tables.sizes[ids[at + n + right]]
+                right += 1
+            joined = np.empty(behind - first + more - right, np.uint32)
+            n_joined = _segment_part(text, first, behind - first, tables, joined, i64(0))
+            widens_left = left < n and joined[0] != ids[at + n - left]
+            widens_right = right < more and joined[n_joined - 1] != ids[at + n + right - 1]
+        if n:
+            for k in range(right, more):
+                joined[n_joined] = ids[at + n + k]
+                n_joined += 1
+            n -= left
+            for k in range(n_joined):
+                ids[at + n + k] = joined[k]
+            more = n_joined
+        n += more
+        position = end
+    return n
+
+
+@kernel
 def segment_bpe(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a letter has none."""
     tokens = tables.tokens
@@ -5730,6 +5979,8 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
         if id >= 0:
             ids[at] = id
             return 1
+    if size > 2 * PART_BYTES and len(tables.sizes):
+        return _segment_long(text, start, size, max(PART_BYTES, 4 * tables.sizes.max()), tables, ids, at)
     n = _first_letters(text, start, size, tables, ids, at)
     if n <= MAX_LINEAR_MERGE:
         return _merge_short(text, start, n, tables, scratch, ids, at)
@@ -8811,6 +9062,7 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
 
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
+ENCODING_COST = 4  # bytes of memory for each of a text until its ids are written
 LLMC_HEADER_BYTES = 1024
 LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}  # how its files begin, for GPT-2 and for Llama 3
 
@@ -8884,7 +9136,8 @@ def _encode_blocks(
         batches.append(ids.astype(dtype, copy=False))
         ends.append(stops + n_tokens)
         n_tokens += len(ids)
-    return _EncodedBatch(np.concatenate(batches), np.concatenate(ends), n_bytes, sum(block.n_bytes for block in blocks))
+    ids = np.concatenate(batches) if len(batches) > 1 else batches[0]
+    return _EncodedBatch(ids, np.concatenate(ends), n_bytes, sum(block.n_bytes for block in blocks))
 
 
 def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
@@ -8972,7 +9225,7 @@ def _encode_source(tokenizer: Tokenizer, source: Source, engine: Engine, *argume
     threads = engine.n_workers <= 8 and tokenizer.releases_lock and not any(map(source.is_json, source.files))
     reader = dataclasses.replace(source, files=())  # blocks name their files: the list need not go with every task
     work = functools.partial(_encode_blocks, tokenizer, reader, *arguments)
-    return engine.map(work, source.tasks(), threads)
+    return engine.map(work, source.tasks(), threads, lambda blocks: ENCODING_COST * sum(map(_block_bytes, blocks)))
 
 
 @checked
@@ -8990,6 +9243,7 @@ def encode_files(
     allowed_special: str | Iterable[str] = "all",
     workers: int | None = None,
     executor: Executor | None = None,
+    max_memory: int | None = None,
     text_field: str | None = None,
     progress: bool = False,
 ) -> Encoded:
@@ -9009,6 +9263,8 @@ def encode_files(
     allowed_special  the special tokens that are found in the texts: "all", "none", or some of them
     workers          threads, or processes for JSON; one a core if not given. The result never depends on it
     executor         a pool of concurrent.futures, or of its kind, to work in instead
+    max_memory       bytes that all processes may take together, as 4GB or 500M; nine tenths of what is free if not
+                     given
     text_field       where a line of JSON, or a row of Parquet, has its text; "text" if not given. If given, what comes
                      through a pipe is lines of JSON
     progress         draw a progress bar
@@ -9030,9 +9286,10 @@ def encode_files(
         if document_index.resolve() in (paths[0].resolve(), _sidecar(paths[0]).resolve()):
             raise InputError(f"{document_index} is to be written twice: give the document index a name of its own")
     require(paths or layout == "auto", "`layout` goes with `out`")
-    id_type, engine = id_dtype(tokenizer.model, dtype), Engine(workers, executor, progress)
+    id_type, engine = id_dtype(tokenizer.model, dtype), Engine(workers, executor, progress, max_memory)
     allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
     source = tokenizer.source(inputs, allowed_special, text_field)
+    source = dataclasses.replace(source, max_memory=engine.memory)
     if append is not None:
         tokenizer._allowed([append])
     tokenizer.compile_kernels()
@@ -9201,6 +9458,11 @@ class _Plan:
         special_tokens = [*self.special_tokens, *self.byte_tokens]
         return Source(files, pattern, special_tokens, text_field, normalizer=normalizer)
 
+    def share_memory(self, engine: Engine) -> Engine:
+        """Leave so much of the memory to counting that what is counted can be learnt: unigram takes 4 times as much."""
+        share = engine.memory // (4 if self.learner is learn_unigram else 1)
+        return dataclasses.replace(engine, max_memory=max(share, LEAST_MEMORY))
+
     def learn(self, words: Words) -> Learned:
         """Learn from words of bytes, over the alphabet of the plan."""
         vocab_size = self.asked.vocab_size
@@ -9277,6 +9539,7 @@ class Training(NamedTuple):
         rows = [
             ("read", f"{number_of(counted.n_read, 'byte')} in {documents}, from {_name_some(self.files)}"),
             ("pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"),
+            *self._limit_rows(),
             *self._learned_rows(),
             ("vocabulary", f"{len(model.vocab):,} tokens, {len(model.special_tokens)} of them special"),
         ]
@@ -9293,6 +9556,16 @@ class Training(NamedTuple):
         return "\n".join(label(name, text) for name, text in rows)
 
     __repr__ = __str__
+
+    def _limit_rows(self) -> Iterator[tuple[str, str]]:
+        """Say what the limits cost."""
+        counted = self.counted
+        if counted.n_dropped:
+            share = 100 * counted.n_dropped / counted.n_pretokens
+            bound = f"none that occurred more than {number_of(counted.max_error, 'time')}; no count is too low by more"
+            yield "dropped", f"{counted.n_dropped:,} of them ({share:.1f} %), of rare words for want of memory: {bound}"
+        if counted.n_broken:
+            yield "broken", f"pretokens too long for the memory at {number_of(counted.n_broken, 'place')}"
 
     def _learned_rows(self) -> Iterator[tuple[str, str]]:
         """Describe what was learnt."""
@@ -9363,6 +9636,8 @@ def train(
     score: str = "count",
     min_frequency: int = 1,
     workers: int | None = None,
+    max_memory: int | None = None,
+    max_words: int | None = None,
     text_field: str | None = None,
     progress: bool = False,
     special_tokens_at: str = "first",
@@ -9393,6 +9668,9 @@ def train(
                        greatest likelihood, count(ab) / (count(a) * count(b)), which alone prefers what is seen once
     min_frequency      merge no pair that is rarer
     workers            processes that scan; one a core if not given. The result never depends on it
+    max_memory         bytes that all processes may take together, as 4GB or 500M; nine tenths of what is free if not
+                       given. Where that is too little, rare words are not learnt from, and the result says so
+    max_words          unique words to learn from at most; those that are rarer are dropped
     text_field         where a line of JSON, or a row of Parquet, has its text; "text" if not given. If given, what
                        comes through a pipe is lines of JSON
     progress           draw progress bars
@@ -9409,7 +9687,7 @@ def train(
     [3, 3, 2, 1]
     """
     plan = _plan_training(argparse.Namespace(**locals()))
-    engine = Engine(workers, progress=progress)
+    engine = Engine(workers, progress=progress, max_memory=max_memory)
     require(inputs is None or texts is None, "name inputs, or give texts, not both")
     require(not isinstance(texts, (str, bytes)), "texts are several, in a list say: this is one")
     files = [Texts(texts)] if texts is not None else standard_library() if inputs is None else find_files(inputs)
@@ -9422,7 +9700,7 @@ def train(
         compile_counting(source.pattern)
         learn(Words.from_counts({b"aa": 1}), 257)
     with stage("scan", timings) as spent:
-        counted = count(source, engine)
+        counted = count(source, plan.share_memory(engine), max_words)
         spent.n_bytes = counted.n_bytes
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn", timings):
@@ -10601,7 +10879,7 @@ _PYTHON_ONLY = {"allowed_special", "executor", "progress", "options", "learned",
 _GROUPS = {
     "how text is read": "text_field corpus no_special append pattern mark normalizer encoding",
     "what is learnt": "vocab_size special_tokens special_tokens_at model alphabet from_ tie_break score min_frequency "
-    "coverage byte_fallback unk_token",
+    "max_words coverage byte_fallback unk_token",
     "what is written": "out to dtype layout val_fraction document_index plot html markdown",
     "for transformers": "bos_token eos_token pad_token model_max_length chat_template",
 }
@@ -10817,15 +11095,15 @@ _COMMANDS = {
 
 
 def _whole_number(text: str) -> int:
-    """Read a whole number, which may be written as 10k, 1M or 10,000.
+    """Read a whole number, which may be written as 10k, 1M, 4GB or 10,000.
 
-    >>> _whole_number("10k"), _whole_number("10_000")
-    (10000, 10000)
+    >>> _whole_number("10k"), _whole_number("10_000"), _whole_number("4GB")
+    (10000, 10000, 4000000000)
     """
-    found = re.fullmatch(r"(-?\d+(?:[_,]\d{3})*)([kM]?)", text)
+    found = re.fullmatch(r"(-?\d+(?:[_,]\d{3})*)(?:([kMGT])B?)?", text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, as 32000 or 32k")
-    return int(re.sub("[_,]", "", found[1])) * {"": 1, "k": 10**3, "M": 10**6}[found[2]]
+    return int(re.sub("[_,]", "", found[1])) * 1000 ** " kMGT".index(found[2] or " ")
 
 
 class _Parser(argparse.ArgumentParser):

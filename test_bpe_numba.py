@@ -524,6 +524,47 @@ def test_no_more_workers_than_work():
     assert max(counts) <= 3
 
 
+@pytest.mark.parametrize("version, group, limit", [(1, "memory:/a/b", b"max"), (2, ":/a/b", b"9223372036854771712")])
+def test_free_memory_is_what_control_groups_leave(tmp_path, version, group, limit):
+    base = tmp_path / "sys/fs/cgroup" / ("memory" * (version == 1))
+    names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if version == 1 else ("memory.max", "memory.current")
+    for folder, numbers in ((base / "a", (b"9000", b"5000")), (base / "a" / "b", (limit, b"4000"))):
+        folder.mkdir(parents=True)
+        for name, number in zip(names, numbers, strict=True):
+            (folder / name).write_bytes(number + b"\n")
+        (folder / "memory.stat").write_bytes(b"cache 9\n%sinactive_file 700\n" % (b"total_" * (version == 1)))
+    assert bpe.free_memory(tmp_path) == 2**50  # it says nothing
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal:  9 kB\nMemAvailable:      5 kB\n")
+    (tmp_path / "proc/self/cgroup").write_text(f"5:pids:/a\n4:{group}\n" if version == 1 else f"0:{group}\n")
+    assert bpe.free_memory(tmp_path) == 4700
+    (base / "a" / names[0]).write_text("99999")
+    assert bpe.free_memory(tmp_path) == 5 * 1024
+    assert 10**6 < bpe.free_memory() < 2**50 and bpe.Engine().memory >= bpe.LEAST_MEMORY
+
+
+def test_what_is_in_flight_costs_a_quarter_of_the_memory():
+    at_once, most, lock = [0], [], threading.Lock()
+
+    def work(item):
+        with lock:
+            at_once[0] += item
+            most.append(at_once[0])
+        time.sleep(0.001)
+        with lock:
+            at_once[0] -= item
+        return item
+
+    engine = bpe.Engine(workers=3, max_memory=bpe.LEAST_MEMORY)
+    items = [random.Random(k).randrange(10**8) for k in range(50)] + [10**9, 1]  # one alone may cost more
+    assert engine.n_workers == 1 and bpe.Engine(workers=3, max_memory=2 * 10**9).n_workers == 3
+    engine = bpe.Engine(workers=3, max_memory=12 * 10**8)
+    assert list(engine.map(work, items, threads=True, cost=int)) == items
+    assert max(most) == 10**9 and sorted(most)[-2] <= engine.memory // 4 and most != items
+    with pytest.raises(bpe.InputError, match="nothing works with less than 500 MB"):
+        bpe.Engine(max_memory=10**8)
+
+
 def test_compilation_is_told_once(capsys):
     notice, ours = bpe._CompilationNotice(), SimpleNamespace(data={"dispatcher": bpe._add_words})
     theirs = SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=test_compilation_is_told_once)})
@@ -1371,6 +1412,25 @@ def test_blocks_are_small_where_the_pattern_can_be_cut(tmp_path, suffix):
         assert [block.behind for block in blocks] == [bpe.CONTINUES] * (len(blocks) - 1) + [bpe.BEGINS]
 
 
+@pytest.mark.parametrize("special", [(), (END, "éé")])
+def test_text_without_a_cut_is_broken_or_refused(tmp_path, special):
+    path, data = tmp_path / "a.txt", "aé中".encode() * 200_000  # each window would end inside a character
+    path.write_bytes(data)
+    source = bpe.Source([path], bpe.Pattern("none"), special, block_bytes=1 << 16, max_memory=1 << 24, breaks=True)
+    blocks = list(source.blocks())
+    assert [block.behind for block in blocks] == [bpe.CONTINUES] * (len(blocks) - 1) + [bpe.BEGINS]
+    assert b"".join(block.read() for block in blocks) == data and source.n_broken == len(blocks) - 1 > 3
+    assert all(block.read().decode() and block.n_bytes < (1 << 24) // 128 + (1 << 18) for block in blocks)
+    parts = source.cut((data[k : k + 60_000] for k in range(0, len(data), 60_000)), 1 << 16)
+    assert b"".join(part for part, *_ in parts) == data and source.n_broken > 2 * len(blocks) - 4
+    kept = dataclasses.replace(source, max_memory=1 << 22, breaks=False)
+    with pytest.raises(bpe.InputError, match=r"text that cannot be cut of more than 838,860 bytes.*`max_memory`"):
+        list(kept.blocks())
+    with pytest.raises(bpe.InputError, match=r"a line of more than 419,430 bytes.*`max_memory`"):
+        list(dataclasses.replace(kept, breaks=True).cut([data], 1 << 16, is_json=True))
+    assert len(list(dataclasses.replace(kept, max_memory=None).blocks())) == 1
+
+
 def test_endless_text_is_encoded_as_it_comes():
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [])
     with within(60):
@@ -1622,6 +1682,81 @@ def test_tables_grow():
     assert counter.words().to_counts() == counts
 
 
+pruned_words = st.sampled_from([b"a", b"bc", b"d" * 15, b"e" * 16, b"f" * 40]) | st.binary(min_size=1, max_size=20)
+
+
+@kernels
+@given(
+    parts=st.lists(st.dictionaries(pruned_words, st.integers(1, 40), max_size=40), max_size=6),
+    max_words=st.integers(0, 40),
+    max_cost=st.sampled_from([0, 1000, 10_000, 10**6]),
+)
+def test_what_is_pruned_is_rare(parts, max_words, max_cost):
+    counter, exact, plain, max_error = bpe.WordCounter(), Counter(), Counter(), 0
+    for part in parts:
+        counter.add_words(bpe.Words.from_counts(part))
+        counter.prune(max_words, max_cost)
+        exact.update(part)
+        plain.update(part)
+        threshold, kept = 0, plain
+        while len(kept) > max_words or sum(bpe.WORD_COST + bpe.SYMBOL_COST * len(word) for word in kept) > max_cost:
+            threshold = 2 * threshold + 1
+            kept = Counter({word: n for word, n in plain.items() if n > threshold})
+        plain, max_error = kept, max_error + threshold
+        counts = counter.words().to_counts()
+        assert counts == plain and counter.max_error == max_error
+        assert all(n - max_error <= counts.get(word, 0) <= n for word, n in exact.items())
+        assert counter.n_dropped == exact.total() - plain.total()
+
+
+@kernels
+def test_pruned_tables_are_found_through():
+    source = random.Random(5)
+    counts = {
+        source.randbytes(source.choice([3, 8, 15, 16, 40])): source.choice([1, 1, 1, 2, 9]) for _ in range(90_000)
+    }
+    counter, before = bpe.WordCounter(), Counter(counts)
+    counter.add_words(bpe.Words.from_counts(counts))
+    counter.prune(40_000, 10**9)
+    counter.add_words(bpe.Words.from_counts(counts))
+    expected = {word: n + n * (n > 1) for word, n in before.items()}
+    assert counter.words().to_counts() == expected and counter.max_error == 1
+
+
+def test_what_is_dropped_depends_on_no_workers(library, tmp_path):
+    files, found = library[:40], []
+    for workers in (1, 2, 3):
+        source = bpe.Source(files, bpe.Pattern("gpt2"), block_bytes=1 << 15)
+        found.append(bpe.count(source, bpe.Engine(workers), max_words=700))
+    exact = counted(files, special=())[0]
+    for counts in found:
+        words = counts.words.to_counts()
+        assert words == found[0].words.to_counts() and counts[1:] == found[0][1:] and len(words) <= 700
+        assert counts.n_pretokens == sum(exact.values()) and counts.n_dropped > counts.max_error > 0
+        assert all(exact[word] - counts.max_error <= words.get(word, 0) <= exact[word] for word in exact)
+    (tmp_path / "a.txt").write_text("a b c d")
+    with pytest.raises(bpe.InputError, match="all words are too rare"):
+        bpe.count(bpe.Source([tmp_path / "a.txt"], bpe.Pattern("gpt2")), max_words=3)
+
+
+RANDOM_WORDS = """
+import random, bpe_numba as bpe
+letters = str.maketrans("0123456789", "ghijklmnop")
+texts = [random.Random(k).randbytes(500_000).hex(" ", 4).translate(letters) for k in range(12)]
+counted = bpe.count(bpe.Source([bpe.Texts(texts)], bpe.Pattern("gpt2")), bpe.Engine(1, max_memory=500_000_000))
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(len(counted.words.counts), counted.max_error, counted.n_pretokens, peak.split()[1])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read in /proc")
+def test_memory_is_bounded_by_dropping_words():
+    command, folder = [sys.executable, "-c", RANDOM_WORDS], Path(MODULE).parent
+    shown = subprocess.run(command, capture_output=True, check=True, cwd=folder).stdout.split()
+    n_words, max_error, n_pretokens, peak = map(int, shown)
+    assert n_words < 600_000 and max_error > 0 and n_pretokens == 1_500_000 and peak * 1024 < 500_000_000
+
+
 def test_words_that_come_twice_add_up():
     twice = bpe.Words(np.frombuffer(b"ababab", np.uint8).astype(np.int32), np.array([0, 2, 4, 6]), np.array([1, 2, 3]))
     counter = bpe.WordCounter()
@@ -1790,6 +1925,11 @@ def test_ties_go_by_all_bytes_of_long_tokens():
 
 
 @kernels
+def test_no_token_is_longer_than_65536_symbols():
+    learned = bpe.learn(bpe.Words.from_counts({b"a" * 200_000: 1, b"b" * 70_000: 2}), 999)
+    assert sorted(map(len, learned.tokens))[-3:] == [1 << 15, 1 << 16, 1 << 16]
+
+
 def test_counts_past_32_bits_are_right():
     counts = {b"ab": 2**31, b"abc": 2**33, b"xy": 2**40, b"z" * 9: 1}
     assert_learns(counts, 262)
@@ -2389,6 +2529,32 @@ def test_samples_without_dropout_are_the_encoding_and_with_nothing_else_the_lett
     assert [tokens[id] for id in sample(tables, data, 1.0, state)] == [bytes([b]) for b in data]
     assert b"".join(tokens[id] for id in sample(tables, data, 0.5, state)) == data
     assert sample(tables, data, 0.5, state.copy()) == sample(tables, data, 0.5, state.copy())
+
+
+@kernels
+@examples(200)
+@given(
+    tokens=st.lists(st.text("abc", min_size=2, max_size=9).map(str.encode), unique=True, max_size=30),
+    word=st.lists(st.sampled_from([b"a", b"b", b"ab", b"ba", b"aab", b"c"]), min_size=1, max_size=60).map(b"".join),
+    corpus=st.text("abc", max_size=60).map(str.encode),
+    part_bytes=st.integers(1, 12),
+    by_ids=st.booleans(),
+)
+def test_parts_of_a_long_word_have_the_ids_of_the_whole(tokens, word, corpus, part_bytes, by_ids):
+    learned = bpe.learn(bpe.Words.from_counts({b"ab": 1, corpus: 3}), 280)
+    vocab = BYTE_VOCAB | dict(enumerate(tokens, 256)) if by_ids else dict(enumerate(learned.tokens))
+    tables = bpe.bpe_tables(bpe.Model(vocab, None if by_ids else learned.merges))
+    text, (whole, ids) = bpe._with_padding(word), np.empty((2, len(word) + 2), np.uint32)
+    n = bpe._segment_part(text, 0, len(word), tables, whole, 0)
+    assert ids[: bpe._segment_long(text, 0, len(word), part_bytes, tables, ids, 0)].tolist() == whole[:n].tolist()
+
+
+def test_a_text_of_one_word_takes_little_memory(tokenizer):
+    word = b"ab" * 100_000 + b"abcd" * 50_000
+    one = bpe.Tokenizer(tokenizer.vocab, tokenizer.merges, pattern="none")
+    whole, text = np.empty(len(word) + 2, np.uint32), bpe._with_padding(word)
+    n = bpe._segment_part(text, 0, len(word), one._tables, whole, 0)
+    assert len(word) > 2 * bpe.PART_BYTES and one.encode(word) == whole[:n].tolist()
 
 
 def test_long_words_do_not_take_the_square(tokenizer):
