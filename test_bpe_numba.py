@@ -3400,6 +3400,22 @@ def test_what_a_tokenizer_json_says_itself_is_not_overruled(tokenizer, tmp_path,
         bpe.Tokenizer.load(tmp_path, **options)
 
 
+@given(st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=5), st.data())
+def test_rank_files_are_read_up_to_the_first_bad_line(tokens, data):
+    text = b"".join(base64.b64encode(token) + b" %d\r\n" % (7 * k) for k, token in enumerate(tokens))
+    at = data.draw(st.integers(0, len(text) - 1))
+    text = text[:at] + data.draw(st.sampled_from([b"", b"=", b" ", b"\n", b"\0", b"A", b"9" * 9])) + text[at + 1 :]
+    expected, lines = [], text.rstrip().split(b"\n")
+    with contextlib.suppress(AttributeError, ValueError):
+        for line in lines:
+            token, id = re.fullmatch(rb"([A-Za-z0-9+/]+=*) ([0-9]+)\r?", line).groups()
+            expected.append((base64.b64decode(token, validate=True), range(bpe.MAX_ID).index(int(id))))
+    padded = np.frombuffer(text.rstrip() + b"\n" + bytes(bpe.PADDING), np.uint8)
+    out, ids, ends = np.empty(len(padded), np.uint8), np.empty(len(lines), np.int64), np.zeros(len(lines) + 1, np.int64)
+    n = bpe._parse_ranks(padded, bpe._BASE64, out, ids, ends)
+    assert [(out[ends[k] : ends[k + 1]].tobytes(), ids[k]) for k in range(n)] == expected
+
+
 def test_rank_files_are_those_of_tiktoken(tokenizer, tmp_path, some_texts):
     strings = [text for text in some_texts if isinstance(text, str)]
     expected = tokenizer.encode_batch(strings)
