@@ -3490,6 +3490,15 @@ class Source:
         by_name = _plain_name(path).endswith((".jsonl", ".ndjson"))
         return by_name or (self.text_field is not None and _is_stream(path))
 
+    def suits_threads(self, engine: Engine) -> bool:
+        """Tell whether threads run side by side, since kernels, which release Python's lock, do nearly all of the work.
+
+        They send nothing through pipes: two count 1.5 to 1.9 times as fast as two processes. What holds the lock is
+        JSON, a pattern left to `regex`, and all the rest if threads are many. A pattern that may take the square of a
+        text is for processes, which can be ended any time.
+        """
+        return engine.n_workers <= 8 and not self.pattern.warning and not any(map(self.is_json, self.files))
+
     def texts(self, block: Block) -> list[bytes]:
         """Read the texts of a block: one, or those in its lines or rows."""
         return block.read_texts(block, self.text_field or "text") if block.read_texts else [block.read()]
@@ -4050,12 +4059,12 @@ def _count_spans(table, scan, keys, text, spans, tables, are_words):
 
 @kernel
 def _export_words(table, class_of, dropped):
-    """Write out the words of a table, in its order, without those that are dropped: returns symbols, offsets, counts.
+    """Write out the words of a table, in its order, without those that are dropped: returns bytes, offsets, counts.
 
     class_of, dropped  as in a ScanTable; no entries if nothing is dropped
     """
     entries, long_words, n = table.entries, table.long_words, table.n_words
-    symbols = np.empty(table.n_long_bytes + INLINE_BYTES * n, np.int32)
+    text = np.empty(table.n_long_bytes + INLINE_BYTES * n + PADDING, np.uint8)
     offsets, counts = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
     w = end = 0
     for k in range(len(entries)):
@@ -4063,17 +4072,19 @@ def _export_words(table, class_of, dropped):
         if not high:
             continue
         size = i64(high & ~LONG if high >= LONG else high >> u64(56))
-        for i in range(size):
-            if high >= LONG:
-                symbols[end + i] = long_words[i64(entries[k, MORE]) + i]
-            else:
-                symbols[end + i] = entries[k, i >> 3] >> u64(8 * (i & 7)) & u64(0xFF)
-        if _is_dropped(symbols, end, end + size, class_of, dropped):
+        if high >= LONG:
+            first = i64(entries[k, MORE])
+            for i in range(size):
+                text[end + i] = long_words[first + i]
+        else:
+            store_u64(text, end, entries[k, 0])
+            store_u64(text, end + 8, high)
+        if _is_dropped(text, end, end + size, class_of, dropped):
             continue
         counts[w] = entries[k, VALUE]
         w, end = w + 1, end + size
         offsets[w] = end
-    return symbols[:end].copy(), offsets[: w + 1], counts[:w]
+    return text[:end], offsets[: w + 1], counts[:w]
 
 
 class WordCounter:
@@ -4117,14 +4128,15 @@ class WordCounter:
     def add_words(self, words: Words) -> None:
         """Add words over the single bytes that were counted elsewhere."""
         require(words.alphabet is BYTES, "words over another alphabet than the 256 bytes cannot be added up")
-        text = _with_padding(words.symbols.astype(np.uint8).tobytes())
+        text = _with_padding(words.symbols.astype(np.uint8, copy=False))
         for first in range(0, len(words.counts), MAX_ENDS):  # in batches that fit the keys
             weights, ends = words.counts[first : first + MAX_ENDS], words.offsets[first + 1 :]
             _add_words(self._table, text, words.offsets[first], ends, len(weights), weights, self._keys)
 
-    def words(self) -> Words:
-        """Return the words so far, in no particular order."""
-        return Words(*_export_words(self._table, *self._dropped))
+    def words(self, dtype: type = np.int32) -> Words:
+        """Return the words so far, in no particular order; as uint8, to be added up, they are copied once less."""
+        text, offsets, counts = _export_words(self._table, *self._dropped)
+        return Words(text.astype(dtype, copy=False), offsets, counts)
 
 
 def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]:
@@ -4135,13 +4147,13 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
         n_documents += found[0] - (block.behind == CONTINUES)
         n_bytes += found[1]
     seen = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
-    return CorpusCounts(counter.words(), n_documents, n_bytes, seen), sum(block.n_bytes for block in blocks)
+    return CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, seen), sum(block.n_bytes for block in blocks)
 
 
 @checked
 @_interruptible()
 def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
-    """Count the pretokens of files, in worker processes. The result is the same for any number of them.
+    """Count the pretokens of files, by several workers. The result is the same for any number of them.
 
     >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
     ...     _ = file.write(b"one two two"), file.flush()
@@ -4162,7 +4174,7 @@ def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
     tasks = source.tasks(min(max(share, source.block_bytes), max(TASK_BYTES, source.block_bytes)))
     with (
         engine.progress_bar("scan", source.total_bytes, "B") as bar,
-        contextlib.closing(engine.map(work, tasks)) as parts,
+        contextlib.closing(engine.map(work, tasks, source.suits_threads(engine))) as parts,
     ):
         for part, n_read in parts:
             counter.add_words(part.words)
@@ -8601,11 +8613,6 @@ class Tokenizer:
             find_files(inputs), self.pattern, special, text_field, flags=model.flags, normalizer=model.normalizer
         )
 
-    @property
-    def releases_lock(self) -> bool:
-        """Whether encoding is done by kernels alone, so that threads run side by side."""
-        return self.pattern.is_compiled
-
     def compile_kernels(self) -> None:
         """Compile the kernels of encoding, or load them from the disk; processes forked later have them."""
         self.encode_texts([b"one two", b"\xff"])
@@ -8872,12 +8879,9 @@ def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[n
 
 def _encode_source(tokenizer: Tokenizer, source: Source, engine: Engine, *arguments: object) -> Iterator[_EncodedBatch]:
     """Encode a source in batches, by workers; the arguments are those of `_encode_blocks`."""
-    # Kernels work without Python's lock, and threads send nothing through pipes: two are 1.66 times as fast as one,
-    # processes 1.5. What holds the lock is JSON, a pattern left to `regex`, and all the rest if threads are many.
-    threads = engine.n_workers <= 8 and tokenizer.releases_lock and not any(map(source.is_json, source.files))
     reader = dataclasses.replace(source, files=())  # blocks name their files: the list need not go with every task
     work = functools.partial(_encode_blocks, tokenizer, reader, *arguments)
-    return engine.map(work, source.tasks(), threads)
+    return engine.map(work, source.tasks(), source.suits_threads(engine))
 
 
 @checked
@@ -9297,7 +9301,7 @@ def train(
     score              which pair a wordpiece merges: the one of the greatest count (the way of Hugging Face), or of the
                        greatest likelihood, count(ab) / (count(a) * count(b)), which alone prefers what is seen once
     min_frequency      merge no pair that is rarer
-    workers            processes that scan; one a core if not given. The result never depends on it
+    workers            threads that scan, or processes for JSON; one a core if not given. The result never depends on it
     text_field         where a line of JSON, or a row of Parquet, has its text; "text" if not given. If given, what
                        comes through a pipe is lines of JSON
     progress           draw progress bars
@@ -9332,7 +9336,7 @@ def train(
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn", timings):
         learned = plan.learn(counted.words)
-    with stage("vocabulary", timings):
+    with stage("vocabulary", timings), _without_collector():
         tokenizer = Tokenizer.from_model(plan.model(learned))
     _warn_if_short(tokenizer.vocab, vocab_size)
     return Training(tokenizer, counted, learned, timings, files, vocab_size)

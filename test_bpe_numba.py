@@ -1623,7 +1623,7 @@ def test_what_workers_send_is_words(library):
     pool = OneByOne()
     counted(library[:9], block_bytes=1 << 14, executor=pool)
     sent = [counts.words for counts, _ in pool.results]
-    assert len(sent) == len(pool.results) > 1 and all(words.symbols.dtype == np.int32 for words in sent)
+    assert len(sent) == len(pool.results) > 1 and all(words.symbols.dtype == np.uint8 for words in sent)
 
 
 @kernels
