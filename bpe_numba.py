@@ -3328,6 +3328,22 @@ def _read_part(path: Path, start: int, n_bytes: int) -> bytes:
         return file.read(n_bytes)
 
 
+@functools.cache
+def _fast_json() -> Callable[[bytes], object]:
+    """Return the function of orjson that parses JSON, in half of the time, if it is there."""
+    with contextlib.suppress(ImportError):
+        return importlib.import_module("orjson").loads
+    return json.loads
+
+
+def _parse_record(line: bytes) -> object:
+    """Parse a line of JSON. What `json` takes decides: NaN, a byte order mark and half surrogates orjson refuses."""
+    try:
+        return _fast_json()(line)
+    except ValueError:
+        return json.loads(line)
+
+
 def _record_text(record: object, text_field: str) -> bytes:
     """Take the text of a record: one string in it."""
     text = record.get(text_field) if isinstance(record, dict) else None
@@ -3383,7 +3399,7 @@ def _read_lines(block: Block, text_field: str) -> list[bytes]:
     for number, line in enumerate(block.read().split(b"\n")):
         try:
             if line.strip():
-                texts.append(_record_text(json.loads(line), text_field))
+                texts.append(_record_text(_parse_record(line), text_field))
         except (ValueError, RecursionError) as error:
             reason = error if isinstance(error, InputError) else f"not JSON ({error})"
             raise InputError(f"{block.path}, line {block.count_lines_before() + number + 1}: {reason}") from None

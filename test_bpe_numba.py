@@ -1502,6 +1502,21 @@ def test_bytes_that_are_not_utf8_are_kept(tmp_path):
     assert Counter(b for word, count in counts.items() for b in word * count) == Counter(data)
 
 
+@given(st.text() | st.recursive(st.none() | st.floats() | st.integers(), st.lists), st.data())
+def test_lines_are_what_json_says_with_orjson(content, data):
+    pytest.importorskip("orjson")
+    line = json.dumps({"text": content}, ensure_ascii=data.draw(st.booleans())).encode("utf-8", "surrogatepass")
+    at, strange = data.draw(st.integers(0, len(line))), [b"", b"\\", b'"', b"\xff", b"\\ud800", b"\xef\xbb\xbf", b"}"]
+    line = line[:at] + data.draw(st.sampled_from(strange)) + line[at:]
+    results = []
+    for parse in (json.loads, bpe._parse_record):
+        try:
+            results.append(bpe._record_text(parse(line), "text"))
+        except ValueError as error:
+            results.append(str(error))
+    assert results[0] == results[1]
+
+
 @pytest.mark.parametrize(
     "line, part",
     [
