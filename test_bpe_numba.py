@@ -887,6 +887,25 @@ def test_long_texts_are_scanned_by_all_lanes(pattern):
         assert compiled.split(data) == naive_split(bpe.PATTERNS.get(pattern, pattern), data)
 
 
+@kernels
+@pytest.mark.parametrize("mean", [2, 60, 700, 9000])
+def test_documents_of_any_size_are_scanned_side_by_side(mean):
+    source, end = random.Random(mean), b"<|end|>"
+    vocab = {b: bytes([b]) for b in range(256)} | {256: b" t", 257: b"  ", 258: end}
+    tokenizer = bpe.Tokenizer(vocab, [(b" ", b"t"), (b" ", b" ")], {"<|end|>": 258}, "cl100k")
+    letters = ["the cat ", "a", " \n", "12中é ", "\udcff"]  # the last is a byte that is not UTF-8
+    documents = []
+    while sum(map(len, documents)) < max(LONG, 5 * mean):
+        few = source.choices(letters, source.choices([[3, 1, 1, 0, 0], [1, 0, 0, 0, 0], [9, 1, 1, 3, 0.03]])[0], k=mean)
+        documents.append("".join(few[: source.randrange(2 * mean)]).encode("utf-8", "surrogateescape"))
+    each = [tokenizer.encode(document) for document in documents]
+    assert tokenizer.encode_batch(documents, threads=1) == each
+    assert tokenizer.encode(end.join(documents)) == [id for ids in each for id in [*ids, 258]][:-1]
+    counter = bpe.WordCounter()
+    counter.add_texts([end.join(documents)], bpe.Pretokenizer(tokenizer.pattern, {"<|end|>": 0}))
+    assert counter.words().to_counts() == Counter(word for d in documents for word in naive_split(bpe.PATTERNS["cl100k"], d))
+
+
 DROPPING = ["bert", "whitespace", ("whitespace-split", *bpe.metaspace_steps()), (bpe.Split("ab", "removed"), "gpt2")]
 SPACED = [bpe.metaspace_steps("_", "first"), (bpe.Metaspace(" "), "gpt2"), (bpe.Split(r"\s", "contiguous"), "gpt2")]
 SPACED += [("gpt2", bpe.Metaspace("_", "never"))]
