@@ -33,7 +33,7 @@ The way of the data, which is the order of the sections
     Special tokens  text -> spans: special tokens, and the text between them
     Normalizing     spans -> spans of text as a model wants it: normal forms, lower case, marks; decoders
     Reading         files, folders, globs, standard input -> blocks that can be scanned on their own
-    Words           blocks -> Words, in worker processes, by a hash table of byte strings
+    Words           blocks -> Words, by several workers, by a hash table of byte strings
     Learning        Words -> merges, the one serial part
     Models          a tokenizer as data: vocabulary, merges, special tokens, pattern, and their checks
     Encoding        words -> ids, by kernels with a cache; ids -> bytes
