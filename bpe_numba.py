@@ -33,7 +33,7 @@ The way of the data, which is the order of the sections
     Special tokens  text -> spans: special tokens, and the text between them
     Normalizing     spans -> spans of text as a model wants it: normal forms, lower case, marks; decoders
     Reading         files, folders, globs, standard input -> blocks that can be scanned on their own
-    Words           blocks -> Words, in worker processes, by a hash table of byte strings
+    Words           blocks -> Words, by several workers, by a hash table of byte strings
     Learning        Words -> merges, the one serial part
     Models          a tokenizer as data: vocabulary, merges, special tokens, pattern, and their checks
     Encoding        words -> ids, by kernels with a cache; ids -> bytes
@@ -64,6 +64,7 @@ import copy
 import dataclasses
 import errno
 import functools
+import gc
 import glob
 import gzip
 import hashlib
@@ -100,14 +101,34 @@ from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import IO, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-import numba
-import numpy as np
-import regex
-from llvmlite import ir
-from numba.core import cgutils, event
-from numba.experimental import structref
-from numba.extending import intrinsic, overload
-from tqdm import tqdm
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Let nobody look for garbage among the many objects that are made, and stay: a tenth of the time to start.
+
+    They join the oldest generation unseen, by way of the frozen one, unless that has others.
+    """
+    if not gc.isenabled() or gc.get_freeze_count():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.unfreeze()
+        gc.enable()
+
+
+with _without_collector():
+    import numba
+    import numpy as np
+    import regex
+    from llvmlite import ir
+    from numba.core import cgutils, event
+    from numba.experimental import structref
+    from numba.extending import intrinsic, overload
+    from tqdm import tqdm
 
 __version__ = "0.2.0"
 __all__ = [
@@ -3552,6 +3573,22 @@ def _read_part(path: Path, start: int, n_bytes: int) -> bytes:
         return file.read(n_bytes)
 
 
+@functools.cache
+def _fast_json() -> Callable[[bytes], object]:
+    """Return the function of orjson that parses JSON, in half of the time, if it is there."""
+    with contextlib.suppress(ImportError):
+        return importlib.import_module("orjson").loads
+    return json.loads
+
+
+def _parse_record(line: bytes) -> object:
+    """Parse a line of JSON. What `json` takes decides: NaN, a byte order mark and half surrogates orjson refuses."""
+    try:
+        return _fast_json()(line)
+    except ValueError:
+        return json.loads(line)
+
+
 def _record_text(record: object, text_field: str) -> bytes:
     """Take the text of a record: one string in it."""
     text = record.get(text_field) if isinstance(record, dict) else None
@@ -3607,7 +3644,7 @@ def _read_lines(block: Block, text_field: str) -> list[bytes]:
     for number, line in enumerate(data.split(b"\n") if data.find(b"\n") + 1 not in (0, len(data)) else [data]):
         try:
             if line.strip():
-                texts.append(_record_text(json.loads(line), text_field))
+                texts.append(_record_text(_parse_record(line), text_field))
         except (ValueError, RecursionError) as error:
             reason = error if isinstance(error, InputError) else f"not JSON ({error})"
             raise InputError(f"{block.path}, line {block.count_lines_before() + number + 1}: {reason}") from None
@@ -3718,6 +3755,15 @@ class Source:
         """Whether a file has a text in each line: a .jsonl; or a pipe, which has no name, if a text field is named."""
         by_name = _plain_name(path).endswith((".jsonl", ".ndjson"))
         return by_name or (self.text_field is not None and _is_stream(path))
+
+    def suits_threads(self, engine: Engine) -> bool:
+        """Tell whether threads run side by side, since kernels, which release Python's lock, do nearly all of the work.
+
+        They send nothing through pipes: two count 1.5 to 1.9 times as fast as two processes. What holds the lock is
+        JSON, a pattern left to `regex`, and all the rest if threads are many. A pattern that may take the square of a
+        text is for processes, which can be ended any time.
+        """
+        return engine.n_workers <= 8 and not self.pattern.warning and not any(map(self.is_json, self.files))
 
     def texts(self, block: Block) -> list[bytes]:
         """Read the texts of a block: one, or those in its lines or rows."""
@@ -3904,6 +3950,11 @@ def _find_doubt(path: Path, head: bytes) -> str | None:
 def _block_bytes(block: Block) -> int:
     """Return the bytes of a block, on the disk or at hand, whichever are more."""
     return max(len(block.data or b""), block.n_bytes)
+
+
+def _cost_of_blocks(each: int, blocks: Sequence[Block]) -> int:
+    """Compute the memory that some blocks cost, of so much for each byte."""
+    return each * sum(map(_block_bytes, blocks))
 
 
 def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: int) -> Iterator[list]:
@@ -4286,12 +4337,12 @@ def _count_spans(table, scan, keys, text, spans, tables, are_words):
 
 @kernel
 def _export_words(table, class_of, dropped):
-    """Write out the words of a table, in its order, without those that are dropped: returns symbols, offsets, counts.
+    """Write out the words of a table, in its order, without those that are dropped: returns bytes, offsets, counts.
 
     class_of, dropped  as in a ScanTable; no entries if nothing is dropped
     """
     entries, long_words, n = table.entries, table.long_words, table.n_words
-    symbols = np.empty(_weigh_words(table)[:, 1].sum(), np.int32)
+    text = np.empty(table.n_long_bytes + INLINE_BYTES * n + PADDING, np.uint8)
     offsets, counts = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
     w = end = 0
     for k in range(len(entries)):
@@ -4299,17 +4350,19 @@ def _export_words(table, class_of, dropped):
         if not high:
             continue
         size = _size_of_entry(high)
-        for i in range(size):
-            if high >= LONG:
-                symbols[end + i] = long_words[i64(entries[k, MORE]) + i]
-            else:
-                symbols[end + i] = entries[k, i >> 3] >> u64(8 * (i & 7)) & u64(0xFF)
-        if _is_dropped(symbols, end, end + size, class_of, dropped):
+        if high >= LONG:
+            first = i64(entries[k, MORE])
+            for i in range(size):
+                text[end + i] = long_words[first + i]
+        else:
+            store_u64(text, end, entries[k, 0])
+            store_u64(text, end + 8, high)
+        if _is_dropped(text, end, end + size, class_of, dropped):
             continue
         counts[w] = entries[k, VALUE]
         w, end = w + 1, end + size
         offsets[w] = end
-    return symbols[:end], offsets[: w + 1], counts[:w]
+    return text[:end], offsets[: w + 1], counts[:w]
 
 
 @kernel
@@ -4428,7 +4481,7 @@ class WordCounter:
     def add_words(self, words: Words) -> None:
         """Add words over the single bytes that were counted elsewhere."""
         require(words.alphabet is BYTES, "words over another alphabet than the 256 bytes cannot be added up")
-        text = _with_padding(words.symbols.astype(np.uint8).tobytes())
+        text = _with_padding(words.symbols.astype(np.uint8, copy=False))
         _add_words(self._table, text, 0, words.offsets[1:], len(words.counts), words.counts, self._keys)
 
     def prune(self, max_words: int, max_cost: int) -> None:
@@ -4450,9 +4503,10 @@ class WordCounter:
             self.max_error += threshold
             self.n_dropped += n_dropped
 
-    def words(self) -> Words:
-        """Return the words so far, in no particular order."""
-        return Words(*_export_words(self._table, *self._dropped))
+    def words(self, dtype: type = np.int32) -> Words:
+        """Return the words so far, in no particular order; as uint8, to be added up, they are copied once less."""
+        text, offsets, counts = _export_words(self._table, *self._dropped)
+        return Words(text.astype(dtype, copy=False), offsets, counts)
 
 
 def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]:
@@ -4463,13 +4517,13 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
         n_documents += found[0] - (block.behind == CONTINUES)
         n_bytes += found[1]
     seen = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
-    return CorpusCounts(counter.words(), n_documents, n_bytes, seen), sum(block.n_bytes for block in blocks)
+    return CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, seen), sum(block.n_bytes for block in blocks)
 
 
 @checked
 @_interruptible()
 def count(source: Source, engine: Engine | None = None, max_words: int | None = None) -> CorpusCounts:
-    """Count the pretokens of files, in worker processes. The result is the same for any number of them.
+    """Count the pretokens of files, by several workers. The result is the same for any number of them.
 
     max_words  unique words that are kept; if not given, as many as can be learnt from in the engine's `memory`. Rare
                ones are dropped; the result says what that costs, and depends on these limits and the text alone
@@ -4498,11 +4552,10 @@ def count(source: Source, engine: Engine | None = None, max_words: int | None = 
     # Few large tasks, since the parent adds up alone; but some for each worker, so that all end together. They are the
     # same for any number of workers, since words are dropped between them.
     tasks = source.tasks(max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes))
+    cost = functools.partial(_cost_of_blocks, COUNTING_COST)
     with (
         engine.progress_bar("scan", source.total_bytes, "B") as bar,
-        contextlib.closing(
-            engine.map(work, tasks, cost=lambda blocks: COUNTING_COST * sum(map(_block_bytes, blocks)))
-        ) as parts,
+        contextlib.closing(engine.map(work, tasks, source.suits_threads(engine), cost)) as parts,
     ):
         for part, n_read in parts:
             counter.add_words(part.words)
@@ -5225,10 +5278,8 @@ class Model:
     @property
     def ids(self) -> dict[bytes, int]:
         """Map tokens to ids; bytes that a special token shares with an ordinary one are the ordinary one's."""
-        special = _special_ids(self)
-        ids = {self.vocab[id]: id for id in special}
-        ids.update((token, id) for id, token in self.vocab.items() if id not in special)
-        return ids
+        special_first = {id: self.vocab[id] for id in _special_ids(self)} | self.vocab
+        return dict(zip(special_first.values(), special_first, strict=True))
 
     @property
     def ordinary(self) -> list[int]:
@@ -5641,14 +5692,18 @@ def _stand_ins(model: Model) -> set[bytes]:
 
 def _ids_by_token(model: Model) -> dict[bytes, int]:
     """Map the tokens to ids that text may become by itself. A merge may make what stands for something unknown."""
-    unknown = _stand_ins(model) if model.merges is None else ()
-    return {token: id for id in model.ordinary if (token := model.vocab[id]) not in unknown}
+    ids = model.ordinary
+    id_of = dict(zip(map(model.vocab.__getitem__, ids), ids, strict=True))
+    for token in _stand_ins(model) if model.merges is None else ():
+        id_of.pop(token, None)
+    return id_of
 
 
 def _letters(model: Model, id_of: Mapping[bytes, int]) -> dict[int, int]:
     """Map the bytes, or the code points of the characters, that are tokens to their ids."""
-    spelled = id_of if model.alphabet == "bytes" else {token.decode(): id for token, id in id_of.items()}
-    return {ord(token): id for token, id in spelled.items() if len(token) == 1}
+    if model.alphabet == "bytes":
+        return {token[0]: id_of[token] for token in BYTES if token in id_of}
+    return {ord(text): id for token, id in id_of.items() if len(token) <= 4 and len(text := token.decode()) == 1}
 
 
 def bpe_tables(model: Model, unknown_letter: int = -1) -> BpeTables:
@@ -5656,8 +5711,8 @@ def bpe_tables(model: Model, unknown_letter: int = -1) -> BpeTables:
 
     unknown_letter    the id of bytes or characters that are no token; -1 if there is none
     """
-    id_of, ids, tokens = _ids_by_token(model), model.ids, _new_word_table(64, 64)
-    letters, of_characters = _letters(model, id_of), model.alphabet == "characters"
+    id_of, tokens, of_characters = _ids_by_token(model), _new_word_table(64, 64), model.alphabet == "characters"
+    letters, ids = _letters(model, id_of), id_of if model.merges is None and not of_characters else model.ids | id_of
     letter_ids = np.full(N_CODE_POINTS if of_characters else 256, unknown_letter, np.int32)
     letter_ids[np.array([*letters], np.int64)] = [*letters.values()]
     if model.merges is None or model.ignore_merges:
@@ -5671,7 +5726,7 @@ def bpe_tables(model: Model, unknown_letter: int = -1) -> BpeTables:
         if model.scores is not None:  # ids of equal scores have the same rank
             merges[:, 3] = np.unique(-model.scores, return_inverse=True)[1].reshape(-1)[merges[:, 2]]
     else:
-        merges = _merges_as_ids(model.merges, ids | id_of)
+        merges = _merges_as_ids(model.merges, ids)
     if model.scores is not None and not model.ignore_merges:
         tokens = _new_word_table(64, 64)
     size = 1 << max(6, (2 * len(merges) - 1).bit_length())
@@ -5717,16 +5772,46 @@ def _merges_as_ids(merges: Sequence[tuple[bytes, bytes]], id_of: Mapping[bytes, 
     return np.array(as_ids, np.int64).reshape(-1, 4)
 
 
+@inline_kernel
+def _bloom_bit(hashed, bloom):
+    """Return where the bit of a hash is in a Bloom filter, and the bit."""
+    bit = hashed & u64(64 * len(bloom) - 1)
+    return bit >> u64(6), u64(1) << (bit & u64(63))
+
+
 @kernel
 def _list_splits(text, ends, ids, tokens):
-    """List all ways to make one of these tokens of two others: left, right, token, and again; int64[…, 4]."""
+    """List all ways to make one of these tokens of two others: left, right, token, and again; int64[…, 4].
+
+    Most parts of tokens are none, which a Bloom filter says without the table; and those entries of the table that a
+    token needs are on their way all at once. Each alone gains a tenth, both half of the time.
+    """
     splits, n, begin = np.empty((4 * len(ids), 4), np.int64), 0, 0
-    entries, long_words = tokens.entries, tokens.long_words
+    entries, long_words, middles = tokens.entries, tokens.long_words, np.empty(LONGEST_TOKEN, np.int64)
+    bloom, n_bits = np.zeros(len(entries) >> 4, np.uint64), 4 * len(entries)
     for k in range(len(ids)):
+        low, high = _word_key(text, begin, u64(ends[k] - begin))
+        word, bit = _bloom_bit(_home_slot(low, high, n_bits), bloom)
+        bloom[word] |= bit
+        begin = ends[k]
+    begin = 0
+    for k in range(len(ids)):
+        n_middles = 0
         for middle in range(begin + 1, ends[k]):
+            low, high = _word_key(text, begin, u64(middle - begin))
+            left = _home_slot(low, high, n_bits)
+            low, high = _word_key(text, middle, u64(ends[k] - middle))
+            right = _home_slot(low, high, n_bits)
+            (left_word, left_bit), (right_word, right_bit) = _bloom_bit(left, bloom), _bloom_bit(right, bloom)
+            if bloom[left_word] & left_bit and bloom[right_word] & right_bit:
+                prefetch(entries, left & ~u64(3))  # an entry has four numbers, and the filter four bits for it
+                prefetch(entries, right & ~u64(3))
+                middles[n_middles] = middle
+                n_middles += 1
+        for middle in middles[:n_middles]:
             left = _find_value(text, begin, middle - begin, entries, long_words)
-            right = _find_value(text, middle, ends[k] - middle, entries, long_words) if left >= 0 else left
-            if right >= 0:
+            right = _find_value(text, middle, ends[k] - middle, entries, long_words)
+            if left >= 0 and right >= 0:
                 splits = _append_span(splits, n, left, right, ids[k], ids[k])
                 n += 1
         begin = ends[k]
@@ -5738,8 +5823,8 @@ def _find_merge(left, right, merges, bloom):
     """Look up the entry of a pair of ids, or NO_MERGE. The Bloom filter makes merging 2.5 times faster for o200k."""
     key = left << u64(32) | right
     hashed = key * u64(0x9E3779B97F4A7C15)
-    bit = hashed >> u64(40) & u64(64 * len(bloom) - 1)
-    if not bloom[bit >> u64(6)] >> (bit & u64(63)) & u64(1):
+    word, bit = _bloom_bit(hashed >> u64(40), bloom)
+    if not bloom[word] & bit:
         return NO_MERGE
     mask = u64(len(merges) - 1)
     slot = hashed >> u64(32) & mask
@@ -5759,8 +5844,8 @@ def _fill_merges(pairs, tables):
         left, right, entry = u64(pairs[m, 0]), u64(pairs[m, 1]), u64(pairs[m, 3]) << u64(32) | u64(pairs[m, 2])
         key = left << u64(32) | right
         hashed = key * u64(0x9E3779B97F4A7C15)
-        bit = hashed >> u64(40) & u64(64 * len(bloom) - 1)
-        bloom[bit >> u64(6)] |= u64(1) << (bit & u64(63))
+        word, bit = _bloom_bit(hashed >> u64(40), bloom)
+        bloom[word] |= bit
         slot = hashed >> u64(32) & mask
         while merges[slot, 0] != NO_MERGE and merges[slot, 0] != key:
             slot = (slot + u64(1)) & mask
@@ -7650,6 +7735,44 @@ def write_gpt2(model: Model) -> dict[str, str]:
 # tiktoken's rank files: a line for each token, its bytes in base64 and its id
 
 
+_BASE64 = np.full(256, 64, np.uint8)  # the six bits of each digit; 64: it is none
+_BASE64[list(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")] = np.arange(64)
+
+
+@kernel
+def _parse_ranks(lines, six_bits, text, ids, ends):
+    """Read lines of a token in base64 and its id, end to end; returns the number of lines before the first that is not.
+
+    A loop of Python takes three times as long, and leaves the tokens scattered in memory, which slows what follows.
+    """
+    n = at = position = 0
+    while n < len(ids):
+        bits, first = u64(0), position
+        while six_bits[lines[position]] < 64:
+            bits = bits << u64(6) | u64(six_bits[lines[position]])
+            position += 1
+            k = (position - first) & 3  # digits of four, which are three bytes
+            if k != 1:
+                text[at] = bits >> u64(-2 * k & 7)
+                at += 1
+        size = position - first
+        is_good = size > 0 and size & 3 != 1
+        for _ in range(-size & 3):
+            is_good = is_good and lines[position] == ord("=")
+            position += 1
+        is_good = is_good and lines[position] == ord(" ")
+        position, id, first = position + 1, 0, position + 1
+        while ord("0") <= lines[position] <= ord("9") and id < MAX_ID:
+            position, id = position + 1, 10 * id + lines[position] - ord("0")
+        is_good = is_good and position > first and id < MAX_ID
+        position += lines[position] == ord("\r")
+        if not is_good or lines[position] != ord("\n"):
+            break
+        position, ids[n], ends[n + 1] = position + 1, id, at
+        n += 1
+    return n
+
+
 def read_tiktoken(
     data: bytes,
     file: Path,
@@ -7658,17 +7781,16 @@ def read_tiktoken(
     special_tokens: Iterable[str] | Mapping[str, int] | None = None,
 ) -> Model:
     """Read a rank file; what it does not say is given, published, or in the .json beside it that `save` wrote."""
-    vocab: dict[int, bytes] = {}
-    for number, line in enumerate(data.rstrip().split(b"\n"), 1):
-        try:
-            token, id = line.split()
-            token, id = base64.b64decode(token, validate=True), int(id)
-        except ValueError:
-            raise InputError(f"{file}, line {number}: not a token in base64 and its id") from None
-        if not 0 <= id < MAX_ID or id in vocab:
-            fault = "stands there twice" if id in vocab else f": {_ID_RANGE}"
-            raise InputError(f"{file}, line {number}: the id {id} {fault}")
-        vocab[id] = token
+    lines = np.frombuffer(data.rstrip() + b"\n" + bytes(PADDING), np.uint8)
+    n_lines = data.rstrip().count(b"\n") + 1
+    text, ids, ends = np.empty(len(lines), np.uint8), np.empty(n_lines, np.int64), np.zeros(n_lines + 1, np.int64)
+    n = _parse_ranks(lines, _BASE64, text, ids, ends)
+    require(n == n_lines, f"{file}, line {n + 1}: not a token in base64 and its id; {_ID_RANGE}")
+    tokens, ids = text[: ends[-1]].tobytes(), ids.tolist()
+    vocab = {id: tokens[start:end] for id, (start, end) in zip(ids, itertools.pairwise(ends.tolist()), strict=True)}
+    if len(vocab) < n:
+        id = _repeated(ids)
+        raise InputError(f"{file}, line {ids.index(id, ids.index(id) + 1) + 1}: the id {id} stands there twice")
     known, beside = {"pattern": pattern}, file.with_name(file.name + ".json")
     if encoding is None and pattern is None and beside.is_file():
         known = _parse_object(_read_limited(beside), str(beside))
@@ -8401,7 +8523,7 @@ class Format(NamedTuple):
     read: Callable[..., Model]  # by data, file, JSON content and config beside it, likewise
     write: Callable[[Model], dict[str, str | bytes]]
     files: tuple[str, ...]  # that it may write; the first says what is there
-    sign: bytes = rb"(?!)"  # an expression that finds the files which are no JSON
+    sign: bytes = rb"(?!)"  # an expression that matches the beginning of the files which are no JSON
 
 
 _RANK = rb"[A-Za-z0-9+/]+=* \d+\r?\n"  # a line of tiktoken's
@@ -8412,13 +8534,13 @@ FORMATS = {
         read_huggingface, write_huggingface, ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
     ),
     "gpt2": Format(
-        _read_gpt2_pair, write_gpt2, ("vocab.json", "merges.txt"), rb"\A(?:#version|(?!" + _RANK + rb")\S+ \S+\r?\n)"
+        _read_gpt2_pair, write_gpt2, ("vocab.json", "merges.txt"), rb"#version|(?!" + _RANK + rb")\S+ \S+\r?\n"
     ),
-    "tiktoken": Format(
-        read_tiktoken, write_tiktoken, ("tokenizer.tiktoken", "tokenizer.tiktoken.json"), rb"\A" + _RANK
+    "tiktoken": Format(read_tiktoken, write_tiktoken, ("tokenizer.tiktoken", "tokenizer.tiktoken.json"), _RANK),
+    "sentencepiece": Format(read_sentencepiece, write_sentencepiece, ("tokenizer.model",), rb"\n"),
+    "bert": Format(
+        read_bert, write_bert, ("vocab.txt", "tokenizer_config.json"), rb"(?ms)(?:.*?\n)??(?:##|\[UNK\]\r?$)"
     ),
-    "sentencepiece": Format(read_sentencepiece, write_sentencepiece, ("tokenizer.model",), rb"\A\n"),
-    "bert": Format(read_bert, write_bert, ("vocab.txt", "tokenizer_config.json"), rb"(?m)^(?:##|\[UNK\]\r?$)"),
 }
 
 
@@ -8440,7 +8562,7 @@ def load_model(
         content = _parse_object(data, str(file))
         format = FORMATS["gpt2" if all(isinstance(value, int) for value in content.values()) else "huggingface"]
     else:
-        format = next((format for format in FORMATS.values() if regex.search(format.sign, data)), None)
+        format = next((format for format in FORMATS.values() if regex.match(format.sign, data)), None)
     require(
         format,
         f"{file}: neither a tokenizer.json, nor vocab.json or merges.txt, nor a rank file, "
@@ -8639,7 +8761,6 @@ class Tokenizer:
         self.model = model
         self.pattern = _working_pattern(model)
         self._cache_size = 1 << max(2, cache_size - 1).bit_length()
-        self._ids = model.ids
         self._decoded = decoded_tokens(model.vocab, model.decoder)
         self._token_bytes = make_token_bytes(self._decoded[1])
         self._tables = KINDS[model.kind].tables(model)
@@ -8711,6 +8832,7 @@ class Tokenizer:
         return cls.from_model(read_gpt2(Path(vocab_filepath), Path(merges_filepath), special_tokens, pattern))
 
     @classmethod
+    @_without_collector()
     def load(
         cls,
         path: str | os.PathLike,
@@ -8752,6 +8874,10 @@ class Tokenizer:
             mergeable_ranks=tiktoken_ranks(self.model),
             special_tokens=self.special_tokens,
         )
+
+    @functools.cached_property
+    def _ids(self) -> dict[bytes, int]:
+        return self.model.ids
 
     def token_to_id(self, token: bytes | str) -> int | None:
         """Look up the id of a token, or None."""
@@ -8946,11 +9072,6 @@ class Tokenizer:
         return Source(
             find_files(inputs), self.pattern, special, text_field, flags=model.flags, normalizer=model.normalizer
         )
-
-    @property
-    def releases_lock(self) -> bool:
-        """Whether encoding is done by kernels alone, so that threads run side by side."""
-        return self.pattern.is_compiled
 
     def compile_kernels(self) -> None:
         """Compile the kernels of encoding, or load them from the disk; processes forked later have them."""
@@ -9220,12 +9341,10 @@ def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[n
 
 def _encode_source(tokenizer: Tokenizer, source: Source, engine: Engine, *arguments: object) -> Iterator[_EncodedBatch]:
     """Encode a source in batches, by workers; the arguments are those of `_encode_blocks`."""
-    # Kernels work without Python's lock, and threads send nothing through pipes: two are 1.66 times as fast as one,
-    # processes 1.5. What holds the lock is JSON, a pattern left to `regex`, and all the rest if threads are many.
-    threads = engine.n_workers <= 8 and tokenizer.releases_lock and not any(map(source.is_json, source.files))
     reader = dataclasses.replace(source, files=())  # blocks name their files: the list need not go with every task
     work = functools.partial(_encode_blocks, tokenizer, reader, *arguments)
-    return engine.map(work, source.tasks(), threads, lambda blocks: ENCODING_COST * sum(map(_block_bytes, blocks)))
+    cost = functools.partial(_cost_of_blocks, ENCODING_COST)
+    return engine.map(work, source.tasks(), source.suits_threads(engine), cost)
 
 
 @checked
@@ -9563,7 +9682,7 @@ class Training(NamedTuple):
         if counted.n_dropped:
             share = 100 * counted.n_dropped / counted.n_pretokens
             bound = f"none that occurred more than {number_of(counted.max_error, 'time')}; no count is too low by more"
-            yield "dropped", f"{counted.n_dropped:,} of them ({share:.1f} %), of rare words for want of memory: {bound}"
+            yield "dropped", f"{counted.n_dropped:,} of them ({share:.1f} %), of rare words, to keep the limits: {bound}"
         if counted.n_broken:
             yield "broken", f"pretokens too long for the memory at {number_of(counted.n_broken, 'place')}"
 
@@ -9667,7 +9786,7 @@ def train(
     score              which pair a wordpiece merges: the one of the greatest count (the way of Hugging Face), or of the
                        greatest likelihood, count(ab) / (count(a) * count(b)), which alone prefers what is seen once
     min_frequency      merge no pair that is rarer
-    workers            processes that scan; one a core if not given. The result never depends on it
+    workers            threads that scan, or processes for JSON; one a core if not given. The result never depends on it
     max_memory         bytes that all processes may take together, as 4GB or 500M; nine tenths of what is free if not
                        given. Where that is too little, rare words are not learnt from, and the result says so
     max_words          unique words to learn from at most; those that are rarer are dropped
@@ -9705,7 +9824,7 @@ def train(
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn", timings):
         learned = plan.learn(counted.words)
-    with stage("vocabulary", timings):
+    with stage("vocabulary", timings), _without_collector():
         tokenizer = Tokenizer.from_model(plan.model(learned))
     _warn_if_short(tokenizer.vocab, vocab_size)
     return Training(tokenizer, counted, learned, timings, files, vocab_size)

@@ -1581,6 +1581,21 @@ def test_bytes_that_are_not_utf8_are_kept(tmp_path):
     assert Counter(b for word, count in counts.items() for b in word * count) == Counter(data)
 
 
+@given(st.text() | st.recursive(st.none() | st.floats() | st.integers(), st.lists), st.data())
+def test_lines_are_what_json_says_with_orjson(content, data):
+    pytest.importorskip("orjson")
+    line = json.dumps({"text": content}, ensure_ascii=data.draw(st.booleans())).encode("utf-8", "surrogatepass")
+    at, strange = data.draw(st.integers(0, len(line))), [b"", b"\\", b'"', b"\xff", b"\\ud800", b"\xef\xbb\xbf", b"}"]
+    line = line[:at] + data.draw(st.sampled_from(strange)) + line[at:]
+    results = []
+    for parse in (json.loads, bpe._parse_record):
+        try:
+            results.append(bpe._record_text(parse(line), "text"))
+        except ValueError as error:
+            results.append(str(error))
+    assert results[0] == results[1]
+
+
 @pytest.mark.parametrize(
     "line, part",
     [
@@ -1777,7 +1792,7 @@ def test_what_workers_send_is_words(library):
     pool = OneByOne()
     counted(library[:9], block_bytes=1 << 14, executor=pool)
     sent = [counts.words for counts, _ in pool.results]
-    assert len(sent) == len(pool.results) > 1 and all(words.symbols.dtype == np.int32 for words in sent)
+    assert len(sent) == len(pool.results) > 1 and all(words.symbols.dtype == np.uint8 for words in sent)
 
 
 @kernels
@@ -3583,6 +3598,22 @@ def test_what_a_tokenizer_json_says_itself_is_not_overruled(tokenizer, tmp_path,
     tokenizer.save(tmp_path)
     with pytest.raises(bpe.InputError, match=next(iter(options))):
         bpe.Tokenizer.load(tmp_path, **options)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=5), st.data())
+def test_rank_files_are_read_up_to_the_first_bad_line(tokens, data):
+    text = b"".join(base64.b64encode(token) + b" %d\r\n" % (7 * k) for k, token in enumerate(tokens))
+    at = data.draw(st.integers(0, len(text) - 1))
+    text = text[:at] + data.draw(st.sampled_from([b"", b"=", b" ", b"\n", b"\0", b"A", b"9" * 9])) + text[at + 1 :]
+    expected, lines = [], text.rstrip().split(b"\n")
+    with contextlib.suppress(AttributeError, ValueError):
+        for line in lines:
+            token, id = re.fullmatch(rb"([A-Za-z0-9+/]+=*) ([0-9]+)\r?", line).groups()
+            expected.append((base64.b64decode(token, validate=True), range(bpe.MAX_ID).index(int(id))))
+    padded = np.frombuffer(text.rstrip() + b"\n" + bytes(bpe.PADDING), np.uint8)
+    out, ids, ends = np.empty(len(padded), np.uint8), np.empty(len(lines), np.int64), np.zeros(len(lines) + 1, np.int64)
+    n = bpe._parse_ranks(padded, bpe._BASE64, out, ids, ends)
+    assert [(out[ends[k] : ends[k + 1]].tobytes(), ids[k]) for k in range(n)] == expected
 
 
 def test_rank_files_are_those_of_tiktoken(tokenizer, tmp_path, some_texts):
