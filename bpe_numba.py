@@ -74,15 +74,16 @@ import inspect
 import io
 import itertools
 import json
+import logging
 import lzma
 import multiprocessing
-import multiprocessing.connection
 import pickle
 import platform
 import re
 import reprlib
 import shlex
 import shutil
+import socket
 import sysconfig
 import tempfile
 import textwrap
@@ -120,6 +121,7 @@ __all__ = [
     "Tokenizer",
     "Words",
     "count",
+    "count_files",
     "encode_files",
     "learn",
     "read_ids",
@@ -295,8 +297,8 @@ def _on_huge_pages(array):
 
 PROFILE_VARIABLE = "BPE_NUMBA_PROFILE"  # the environment variable that names the one stage Scalene is to record
 
-# Workers assumed of an executor that does not say how many it has (Dask's): too many only lengthen its queue, by work
-# items that are names and offsets for most files and 4 MB for a stream; too few starve it.
+# Workers assumed of an executor that does not say how many it has: too many only lengthen its queue, by work items that
+# are names and offsets for most files and 4 MB for a stream; too few starve it.
 UNKNOWN_POOL_WORKERS = 128
 
 
@@ -398,11 +400,11 @@ def call_with(function: Callable, *arguments: object, **options: object):
     return function(*arguments, **{name: options[name] for name in names})
 
 
-def make_folder(folder: Path) -> None:
-    """Create a folder if it is missing; raise InputError, before any work, if no file can be created in it."""
+def check_writable(folder: Path) -> None:
+    """Raise InputError, before any work, if no file can be created in a folder; one that is missing stays so."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+        with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
         raise _unwritable(folder, error) from None
@@ -446,7 +448,6 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
 def atomic_write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
     """Write files that belong together, {name: content}: none takes its name before all are written."""
-    make_folder(folder)
     with contextlib.ExitStack() as stack:
         for name, content in files.items():
             file = stack.enter_context(atomic_write(folder / name))
@@ -671,15 +672,47 @@ def _kill_workers(pool: Executor) -> bool:
 def _wait(pool: Executor, running: deque[Future]) -> object:
     """Return the result of the first future, and drop that.
 
-    A pool whose worker was killed while it sent a result waits for the rest for ever (1 of 40 workers killed).
+    A pool whose worker was killed while it sent a result waits for the rest for ever (1 of 40 workers killed). Workers
+    that end by themselves, as those of loky do when they are idle, have the exit code 0.
     """
     while not wait([running[0]], 1).done:
         workers = [*(getattr(pool, "_processes", None) or {}).values()]
-        if multiprocessing.connection.wait([worker.sentinel for worker in workers], 0):
+        if any(worker.exitcode for worker in workers):
             _kill_workers(pool)
     result = running[0].result()
     running.popleft()
     return result
+
+
+@contextlib.contextmanager
+def open_executor(name: str) -> Iterator[Executor]:
+    """Connect to the workers of a cluster, which must have this module; raises InputError where that fails.
+
+    name  dask:ADDRESS, of a scheduler of Dask
+    """
+    kind, _, address = name.partition(":")
+    require(kind == "dask" and address, f"`executor` is dask:ADDRESS, the address of a Dask scheduler, not {name!r}")
+    distributed = import_optional("distributed")
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is raised
+    try:
+        socket.create_connection(distributed.comm.addressing.get_address_host_port(address), 10).close()
+        client = distributed.Client(address, timeout=10, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"no Dask scheduler answers at {address!r} ({error})") from None
+    with client:
+        try:
+            yield client.get_executor(pure=False)  # else all that is sent is hashed first
+        except Exception as error:
+            if type(error).__module__.startswith(("distributed.", "concurrent.")):  # a CancelledError without a text
+                raise InputError(f"{address}: {str(error) or 'the scheduler has ended'}") from None
+            raise
+
+
+def _pool_size(pool: Executor) -> int:
+    """Count the workers of a pool as far as it says, or its cluster does: Dask's workers have several threads each."""
+    client = getattr(pool, "_client", None)
+    n_threads = sum(client.nthreads().values()) if client else 0
+    return getattr(pool, "_max_workers", None) or n_threads or UNKNOWN_POOL_WORKERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -687,7 +720,8 @@ class Engine:
     """Run work: by how many workers, in which pool, with progress bars or without. The results never depend on it.
 
     workers   processes or threads; one a core if None
-    executor  a pool of concurrent.futures, or of its kind (loky, Dask, MPI), to work in instead
+    executor  a pool of concurrent.futures, or of its kind (loky, Dask, MPI), to work in instead; on the command line
+              dask:ADDRESS, of a scheduler of Dask
     progress  draw progress bars on standard error
 
     Raises InputError for fewer workers than one.
@@ -709,7 +743,7 @@ class Engine:
         if self.workers is not None:
             return self.workers
         if self.executor is not None:
-            return getattr(self.executor, "_max_workers", None) or UNKNOWN_POOL_WORKERS
+            return _pool_size(self.executor)
         return available_cores()
 
     def map(self, function: Callable, items: Iterable, threads: bool = False) -> Iterator:
@@ -718,8 +752,8 @@ class Engine:
         Two items a worker are in flight, so that memory is bounded for any number of them. A single item, or the items
         of a single worker, run in this thread. Close the iterator to stop the workers.
         """
-        items = iter(items)
-        first = list(itertools.islice(items, 2 if self.executor else self.n_workers))  # more would have nothing to do
+        items, n_workers = iter(items), self.n_workers
+        first = list(itertools.islice(items, 2 if self.executor else n_workers))  # more would have nothing to do
         items = itertools.chain(first, items)
         pool = self.executor or (_begin_workers(len(first), threads) if len(first) > 1 else None)
         if pool is None:
@@ -730,7 +764,7 @@ class Engine:
             for item in items:
                 with _defer_interrupt():
                     running.append(pool.submit(function, item))
-                if len(running) > 2 * self.n_workers:
+                if len(running) > 2 * n_workers:
                     yield _wait(pool, running)
             while running:
                 yield _wait(pool, running)
@@ -2019,6 +2053,14 @@ class Pattern:
             return False
         starts = _sure_starts(self.stages[0].arrays)
         return starts is not None and bool(starts.all())
+
+    @property
+    def parted(self) -> tuple[Pattern, Metaspace | None]:
+        """The pattern without a last step that can as well be done to each word once, and that step, if it has one."""
+        *before, last = self.stages
+        if before and isinstance(last, Metaspace) and last.prepend_scheme != "first":
+            return Pattern(self.source[:-1]), last
+        return self, None
 
     @property
     def makes_words(self) -> bool:
@@ -3459,6 +3501,17 @@ class Source:
     __repr__ = brief_repr
 
     @property
+    def settings(self) -> dict:
+        """All that decides how a text becomes words, as plain JSON: what was counted by equal ones adds up."""
+        source = self.pattern.parted[0].source
+        steps = source if type(source) is tuple else (source,)
+        return {
+            "pattern": [step if isinstance(step, str) else [type(step).__name__, *step] for step in steps],
+            "special_tokens": [*self.special_tokens],
+            "normalizer": [*self.normalizer],
+        }
+
+    @property
     def total_bytes(self) -> int | None:
         """Bytes on the disk, if known: none of them comes through a pipe."""
         known = not any(map(_is_stream, self.files))
@@ -3690,6 +3743,12 @@ class Words(NamedTuple):
         )
         return dict(zip(words, self.counts.tolist(), strict=True))
 
+    @property
+    def digest(self) -> str:
+        """Hash the words and their counts, in any order: a SHA-256, in hexadecimal, of 64 bits for each, sorted."""
+        hashes = np.sort(_hash_words(self.symbols, self.offsets, self.counts.astype(np.uint64)))
+        return hashlib.sha256(hashes.astype("<u8").data).hexdigest()
+
     def as_characters(self, coverage: float = 1.0, required: str = "") -> Words:
         """Decode words over the single bytes as words over characters, in the order of code points.
 
@@ -3791,6 +3850,11 @@ class CorpusCounts(NamedTuple):
     @property
     def n_pretokens(self) -> int:
         return int(self.words.counts.sum())
+
+    @property
+    def described(self) -> dict:
+        """All of it as plain JSON, of the words their hash."""
+        return self._asdict() | {"words": self.words.digest, "special_tokens": dict(self.special_tokens)}
 
 
 # The table of words: open addressing with linear probing, half full at most. With 8 slots, after "the" (home slot 2)
@@ -4112,8 +4176,13 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
 
 @checked
 @_interruptible()
-def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
+def count(
+    source: Source, engine: Engine | None = None, before: Iterable[CorpusCounts] = (), bar: tqdm | None = None
+) -> CorpusCounts:
     """Count the pretokens of files, in worker processes. The result is the same for any number of them.
+
+    before  what was counted before, by equal `Source.settings`, and is added up with it
+    bar     a progress bar to move; one is drawn if the engine draws such, and none is given
 
     >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
     ...     _ = file.write(b"one two two"), file.flush()
@@ -4122,9 +4191,9 @@ def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
     (2, 1)
     """
     engine = engine or Engine()
-    *before, last = source.pattern.stages
-    if before and isinstance(last, Metaspace) and last.prepend_scheme == "never":  # each word once, not each time
-        counted = count(dataclasses.replace(source, pattern=Pattern(source.pattern.source[:-1])), engine)
+    pattern, last = source.pattern.parted
+    if last:
+        counted = count(dataclasses.replace(source, pattern=pattern), engine, before, bar)
         return counted._replace(words=_replace_in_words(counted.words, last))
     counter, n_documents, n_bytes, seen = WordCounter(), 0, 0, Counter()
     # Blocks name their files: the list need not go with every task.
@@ -4133,10 +4202,10 @@ def count(source: Source, engine: Engine | None = None) -> CorpusCounts:
     share = (source.total_bytes or 0) // (4 * engine.n_workers)
     tasks = source.tasks(min(max(share, source.block_bytes), max(TASK_BYTES, source.block_bytes)))
     with (
-        engine.progress_bar("scan", source.total_bytes, "B") as bar,
+        contextlib.nullcontext(bar) if bar else engine.progress_bar("scan", source.total_bytes, "B") as bar,
         contextlib.closing(engine.map(work, tasks)) as parts,
     ):
-        for part, n_read in parts:
+        for part, n_read in itertools.chain(((part, 0) for part in before), parts):
             counter.add_words(part.words)
             n_documents += part.n_documents
             n_bytes += part.n_bytes
@@ -4162,6 +4231,109 @@ def compile_counting(pattern: Pattern | None = None) -> None:
     counter.add_texts([b"one<>two"], source.pretokenizer)
     counter.add_words(counter.words())
     source.find_cut(lambda position, size: b"one<>two", 1, False)
+
+
+# Words files: what `count_files` writes, and `train` learns from
+
+
+@kernel
+def _hash_words(symbols, offsets, hashes):
+    """Hash each word, in place, on top of the number that is there; returns the hashes."""
+    for w in range(len(hashes)):
+        for k in range(offsets[w], offsets[w + 1]):
+            hashes[w] = _mix(hashes[w], u64(symbols[k]))
+    return hashes
+
+
+def _in_order(words: Words) -> Words:
+    """Sort words by a hash of theirs: the order in a table differs from process to process."""
+    hashes, sizes = np.zeros(len(words.counts), np.uint64), np.diff(words.offsets)
+    order = np.argsort(_hash_words(words.symbols, words.offsets, hashes), kind="stable")
+    offsets = np.append(0, np.cumsum(sizes[order]))
+    moved = np.repeat(words.offsets[order] - offsets[:-1], sizes[order])
+    return Words(words.symbols[moved + np.arange(len(moved))], offsets, words.counts[order], words.alphabet)
+
+
+class CountedFiles(NamedTuple):
+    """What was counted, how its texts were read, and of which files they are: all that a words file holds.
+
+    >>> source = Source([Texts(["to be", "or not to be"])], Pattern("gpt2"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     CountedFiles(count(source), source.settings, {}).save(Path(folder, "words.npz"))
+    ...     CountedFiles.load(Path(folder, "words.npz")).counted.words.to_counts()[b" be"]
+    2
+    """
+
+    counted: CorpusCounts
+    settings: dict  # see Source
+    files: dict[str, list[int] | None]  # path -> its bytes and its time in ns; None: a pipe, which nothing tells again
+    left: int = 0  # files that were to be counted, too, and are not yet
+    n_before: int = 0  # files that were counted before the last call; 0 in a words file
+
+    __repr__ = brief_repr
+
+    def save(self, path: Path) -> None:
+        """Write a words file; equal ones have equal bytes."""
+        words = _in_order(self.counted.words)
+        header = self._replace(counted=self.counted.described, n_before=0)._asdict() | {"bpe_numba": __version__}
+        arrays = {"symbols": words.symbols.astype(np.uint8), "offsets": words.offsets, "counts": words.counts}
+        with atomic_write(path) as file:
+            np.savez(file, header=np.array(json.dumps(header, sort_keys=True).encode()), **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> CountedFiles:
+        """Read a words file; raises InputError if it is none, or is damaged."""
+        with _open_words(path) as (saved, header):
+            offsets, counts = saved["offsets"].astype(np.int64), saved["counts"].astype(np.int64)
+            words, sizes = Words(saved["symbols"].astype(np.int32), offsets, counts), np.diff(offsets)
+            fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(words.symbols)
+            fits = fits and (sizes > 0).all() and (counts > 0).all() and np.dot(sizes.astype(float), counts) < 2**62
+            described = header["counted"]
+            require(fits and words.digest == described["words"], "its words are not those that were written")
+            counted = CorpusCounts(**described | {"words": words})
+            return cls(counted, header["settings"], header["files"], header["left"])
+
+    @staticmethod
+    def load_header(path: Path) -> dict:
+        """Read all but the words, and the numbers that were counted, as "counted"."""
+        with _open_words(path) as (_, header):
+            _check_texts(header["settings"]["special_tokens"])
+            require(Pattern(_steps_of(header["settings"])) and header["counted"], "nothing was counted")
+            return header
+
+
+@contextlib.contextmanager
+def _open_words(path: Path) -> Iterator[tuple[Mapping[str, np.ndarray], dict]]:
+    """Open a words file: yields its arrays and its header; raises InputError for what goes wrong until the end."""
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            yield saved, json.loads(saved["header"].item())
+    except Exception as error:  # there is hardly one that damaged files do not cause
+        if getattr(error, "errno", None):
+            raise
+        raise InputError(f"{path}: not a whole file of words, as `count` writes it ({error})") from None
+
+
+def _steps_of(settings: Mapping) -> tuple[PatternStep, ...]:
+    """Make the pattern in the settings of a Source."""
+    types = {"Split": Split, "Metaspace": Metaspace}
+    return tuple(step if isinstance(step, str) else types[step[0]](*step[1:]) for step in settings["pattern"])
+
+
+def require_alike(path: Path, settings: Mapping, wanted: Mapping, seen: Iterable[str] | None = None) -> None:
+    """Raise InputError, which says what differs, unless what is in a words file was read as is wanted.
+
+    seen  the special tokens that are in its texts, if only they matter of those that are no longer wanted
+    """
+    for name in ("pattern", "normalizer"):
+        was, is_ = (Pattern(_steps_of(s)) if name == "pattern" else s[name] for s in (settings, wanted))
+        is_same = settings[name] == wanted[name]
+        require(is_same, f"{path}: was counted with the {name} {was}, here it is {is_}: count the texts again")
+    was, is_ = ({*tokens["special_tokens"]} for tokens in (settings, wanted))
+    lost = (was if seen is None else was.intersection(seen)) - is_
+    for tokens, before, now in ((is_ - was, "text", "special"), (lost, "special", "text")):
+        names = ", ".join(sorted(tokens)[:3]) + ", …" * (len(tokens) > 3)
+        require(not tokens, f"{path}: was counted with {names} as {before}, here it is {now}: count the texts again")
 
 
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -6505,24 +6677,6 @@ def _fall_back(new_ids, shorter):
             new_ids[id] = new_ids[shorter[id]]
 
 
-@kernel
-def _hash_words(symbols, offsets):
-    """Hash each word."""
-    hashes = np.zeros(len(offsets) - 1, np.uint64)
-    for w in range(len(hashes)):
-        for k in range(offsets[w], offsets[w + 1]):
-            hashes[w] = _mix(hashes[w], u64(symbols[k]))
-    return hashes
-
-
-def _in_order(words: Words) -> Words:
-    """Sort words by a hash of theirs: their order decides how sums of floats are rounded, and the result must not."""
-    order, sizes = np.argsort(_hash_words(*words[:2]), kind="stable"), np.diff(words.offsets)
-    offsets = np.append(0, np.cumsum(sizes[order]))
-    moved = np.repeat(words.offsets[order] - offsets[:-1], sizes[order])
-    return Words(words.symbols[moved + np.arange(len(moved))], offsets, words.counts[order], words.alphabet)
-
-
 def _best_first(values: np.ndarray, n: int) -> np.ndarray:
     """Find the indices of the n greatest values, the greatest first; of equal ones the first."""
     chosen = np.arange(len(values))
@@ -6539,7 +6693,7 @@ class _UnigramLearner:
 
         A substring that cannot be longer without being rarer stands for those in it that are as frequent.
         """
-        self.words, self.n_alphabet = _in_order(words), len(words.alphabet)
+        self.words, self.n_alphabet = _in_order(words), len(words.alphabet)  # so sums of floats are rounded alike
         self.lattice, totals, longer = _list_substrings(self.words, longest)
         sizes, a = self.lattice.sizes, self.n_alphabet
         weights = np.where((totals > longer) & (sizes <= longest), sizes * totals, 0.0)
@@ -8816,7 +8970,7 @@ def encode_files(
     document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
     allowed_special  the special tokens that are found in the texts: "all", "none", or some of them
     workers          threads, or processes for JSON; one a core if not given. The result never depends on it
-    executor         a pool of concurrent.futures, or of its kind, to work in instead
+    executor         a pool of concurrent.futures, or of its kind, to work in instead; on the command line dask:ADDRESS
     text_field       where a line of JSON, or a row of Parquet, has its text; "text" if not given. If given, what comes
                      through a pipe is lines of JSON
     progress         draw a progress bar
@@ -8997,6 +9151,14 @@ class _Plan:
     fields: dict  # of the model: those that do not come from the text
     special_tokens: list[str]
     base: Model | None = None  # to go on from
+    words: Sequence[Path] = ()  # words files, if there are no texts to read
+
+    @property
+    def options(self) -> dict:
+        """What decides what is learnt, without what decides only where and how fast."""
+        apart = {"inputs", "texts", "text_field", "workers", "executor", "progress"}
+        asked = {name: value for name, value in vars(self.asked).items() if name not in apart}
+        return asked | self.source([], None).settings | {"from_": self.base and self.base.fingerprint}
 
     @property
     def byte_tokens(self) -> tuple[str, ...]:
@@ -9078,27 +9240,26 @@ class Training(NamedTuple):
     timings: dict[str, Timing]  # by stage
     files: Sequence[Path | Texts]  # what was read
     vocab_size: int  # as it was asked for
+    options: dict  # of `train` that decide what is learnt, as they were asked for, or followed from others
+
+    @property
+    def record(self) -> dict:
+        """Describe what made the model, in plain JSON: of equal records the models are. No time or path is in it."""
+        made = {"config": self.tokenizer.config, "model": self.tokenizer.digest}
+        return {"bpe_numba": __version__, "options": self.options, "corpus": self.counted.described} | made
 
     def __str__(self) -> str:
-        counted, model, peak = self.counted, self.tokenizer.model, peak_memory()
-        documents = number_of(counted.n_documents, "document")
+        model = self.tokenizer.model
         rows = [
-            ("read", f"{number_of(counted.n_read, 'byte')} in {documents}, from {_name_some(self.files)}"),
-            ("pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"),
+            *_count_rows(self.counted, self.files),
             *self._learned_rows(),
             ("vocabulary", f"{len(model.vocab):,} tokens, {len(model.special_tokens)} of them special"),
+            *_unseen_rows({*model.special_tokens} - {model.unk_token}, self.counted),
         ]
-        unseen = {*model.special_tokens} - counted.special_tokens.keys() - {model.unk_token}
-        if unseen:
-            rows.append(("", f"never in the text: {', '.join(sorted(unseen))}"))
         tokens = sorted((model.vocab[id] for id in model.ordinary), key=lambda token: (-len(token), token))
         longest = " ".join(_fit(visible(token), 24).rstrip() for token in tokens[:8])
-        rows += [
-            ("longest", _fit(longest, WIDTH - LABEL_WIDTH).rstrip()),
-            ("seconds", ", ".join(f"{name} {spent.seconds:.2f}" for name, spent in self.timings.items())),
-            ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
-        ]
-        return "\n".join(label(name, text) for name, text in rows)
+        rows += [("longest", _fit(longest, WIDTH - LABEL_WIDTH).rstrip()), *_cost_rows(self.timings)]
+        return "\n".join(itertools.starmap(label, rows))
 
     __repr__ = __str__
 
@@ -9116,6 +9277,30 @@ class Training(NamedTuple):
             now, half, quarter = (self.counted.n_bytes / n_tokens[k] for k in (m, m // 2, m // 4))
             halves = f"with half the merges {half:.2f}, a quarter {quarter:.2f}"
             yield "compression", f"{now:.2f} bytes per token ({halves})"
+
+
+def _count_rows(counted: CorpusCounts, files: Sequence[object]) -> list[tuple[str, str]]:
+    """Describe what was counted."""
+    documents = number_of(counted.n_documents, "document")
+    return [
+        ("read", f"{number_of(counted.n_read, 'byte')} in {documents}, from {_name_some(files)}"),
+        ("pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"),
+    ]
+
+
+def _unseen_rows(special_tokens: set[str], counted: CorpusCounts) -> list[tuple[str, str]]:
+    """Name the special tokens that were not in the text."""
+    unseen = ", ".join(sorted(special_tokens - counted.special_tokens.keys()))
+    return [("", f"never in the text: {unseen}")] if unseen else []
+
+
+def _cost_rows(timings: Mapping[str, Timing]) -> list[tuple[str, str]]:
+    """Describe what stages took."""
+    peak = peak_memory()
+    return [
+        ("seconds", ", ".join(f"{name} {spent.seconds:.2f}" for name, spent in timings.items())),
+        ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
+    ]
 
 
 WIDTH, LABEL_WIDTH = 80, 13  # of what is printed for people
@@ -9151,6 +9336,101 @@ def _warn_of_unnamed(source: Source) -> None:
         warnings.warn(f"{names} in the text: learnt from as text, unless `special_tokens` names it", stacklevel=4)
 
 
+COUNT_BYTES = 1 << 30  # of files that are counted before they are first saved
+COUNT_SECONDS = 300  # between one time and the next: to write 10 million words takes some 4
+
+
+@checked
+def count_files(
+    inputs: str | os.PathLike | Iterable[str | os.PathLike],
+    out: str | os.PathLike = "words.npz",
+    *,
+    special_tokens: Sequence[str] = (),
+    pattern: PatternSource = "gpt2",
+    normalizer: Sequence[str] = (),
+    byte_fallback: bool = False,
+    text_field: str | None = None,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    progress: bool = False,
+) -> CountedFiles:
+    """Count the pretokens of files, folders or globs in a words file, which `train` takes instead of the texts.
+
+    inputs          files, folders, globs, or - for standard input, as `train` takes them
+    out             the words file, .npz. What is counted in it already is kept, and is not counted again: files are
+                    known by their absolute path, size and time
+    special_tokens  strings that end documents, and are not learnt from
+    pattern         gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split, none, or a regular
+                    expression
+    normalizer      changes text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
+    byte_fallback   to train a model with it: what spells a byte token, as <0x0A>, ends a document too
+    text_field      where a line of JSON, or a row of Parquet, has its text; "text" if not given. If given, what comes
+                    through a pipe is lines of JSON
+    workers         processes that scan; one a core if not given. The result never depends on it
+    executor        a pool of concurrent.futures, or of its kind, to work in instead; on the command line dask:ADDRESS
+    progress        draw a progress bar
+
+    It is written every few minutes: when a long count is interrupted, another call goes on from there. Raises
+    InputError where the words file was made otherwise, or a file in it has changed since.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("a.txt", "b.txt"):
+    ...         _ = Path(folder, name).write_text("low low lower")
+    ...         counted = count_files(folder, Path(folder, "words.npz")).counted
+    ...     training = train(Path(folder, "words.npz"), 258)
+    >>> counted.words.to_counts()[b" low"], counted.n_documents, training.tokenizer.merges
+    (2, 2, [(b'o', b'w'), (b'l', b'ow')])
+    """
+    out, engine = as_path(out), Engine(workers, executor, progress)
+    require(out.suffix == ".npz", f"{out}: name a .npz file for the words")
+    check_writable(out.parent)
+    special_tokens = [*check_special_tokens(special_tokens), *(BYTE_TOKENS if byte_fallback else ())]
+    source = Source((), Pattern(pattern), special_tokens, text_field, normalizer=_plan_normalizer(normalizer))
+    if source.pattern.warning:
+        warnings.warn(source.pattern.warning, stacklevel=3)
+    paths, states = find_files(inputs), {}
+    for path in paths:
+        name = str(path if _is_stream(path) else path.resolve())
+        require(name not in states, f"{name}: is named twice, and a file is counted once")
+        states[name] = None if _is_stream(path) else [path.stat().st_size, path.stat().st_mtime_ns]
+    known = CountedFiles(CorpusCounts(Words.from_counts({}), 0, 0), source.settings, {})
+    if out.exists():
+        known = CountedFiles.load(out)
+        require_alike(out, known.settings, source.settings)
+    for name in states.keys() & known.files:
+        same = states[name] and states[name] == known.files[name]
+        reason = "has changed since it was counted" if states[name] else "was counted before, if it is the same"
+        require(same, f"{name}: {reason}, which cannot be undone in {out}: name another `out`")
+    new = {name: path for name, path in zip(states, paths, strict=True) if name not in known.files}
+    source = dataclasses.replace(source, files=[*new.values()])
+    _warn_of_unnamed(source)
+    with stage("compile"):
+        compile_counting(source.pattern)
+    left, limit, n_before = iter(new.items()), COUNT_BYTES, len(known.files)
+    try:
+        with engine.progress_bar("count", source.total_bytes, "B") as bar:
+            while True:
+                batches = _batched_by_size(left, lambda item: (states[item[0]] or [0])[0], limit)
+                batch, start = dict(next(batches, [])), time.perf_counter()
+                with stage("scan") as spent:
+                    counted = count(dataclasses.replace(source, files=[*batch.values()]), engine, [known.counted], bar)
+                    spent.n_bytes = counted.n_bytes - known.counted.n_bytes
+                limit *= COUNT_SECONDS / max(time.perf_counter() - start, 1e-3)
+                files = known.files | {name: states[name] for name in batch}
+                known = CountedFiles(counted, source.settings, files, len(new.keys() - files.keys()), n_before)
+                with stage("save"):
+                    known.save(out)
+                if not known.left:
+                    return known
+    except BaseException:
+        if known.left:
+            n = len(known.files)
+            warnings.warn(
+                f"{out} has the counts of {number_of(n, 'file')}: the next call adds the others", stacklevel=3
+            )
+        raise
+
+
 @checked
 def train(
     inputs: str | os.PathLike | Iterable[str | os.PathLike] | None = None,
@@ -9171,6 +9451,7 @@ def train(
     score: str = "count",
     min_frequency: int = 1,
     workers: int | None = None,
+    executor: Executor | None = None,
     text_field: str | None = None,
     progress: bool = False,
     special_tokens_at: str = "first",
@@ -9179,7 +9460,8 @@ def train(
 
     inputs             files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), Parquet; text and
                        JSON may be packed by gzip, xz, bzip2 or zstandard. Not given: the sources of Python's standard
-                       library
+                       library. Or words files (.npz) that `count` wrote, which say the pattern, the normalizer and the
+                       special tokens
     vocab_size         tokens in all
     special_tokens     strings that end documents, and are not learnt from
     texts              texts to learn from instead of inputs, or lists of them; they are read once, in bounded memory
@@ -9201,6 +9483,8 @@ def train(
                        greatest likelihood, count(ab) / (count(a) * count(b)), which alone prefers what is seen once
     min_frequency      merge no pair that is rarer
     workers            processes that scan; one a core if not given. The result never depends on it
+    executor           a pool of concurrent.futures, or of its kind, to work in instead; on the command line
+                       dask:ADDRESS
     text_field         where a line of JSON, or a row of Parquet, has its text; "text" if not given. If given, what
                        comes through a pipe is lines of JSON
     progress           draw progress bars
@@ -9217,35 +9501,66 @@ def train(
     [3, 3, 2, 1]
     """
     plan = _plan_training(argparse.Namespace(**locals()))
-    engine = Engine(workers, progress=progress)
+    engine = Engine(workers, executor, progress)
     require(inputs is None or texts is None, "name inputs, or give texts, not both")
     require(not isinstance(texts, (str, bytes)), "texts are several, in a list say: this is one")
     files = [Texts(texts)] if texts is not None else standard_library() if inputs is None else find_files(inputs)
     timings: dict[str, Timing] = {}
     with stage("compile", timings):
-        source = plan.source(files, text_field)
-        if source.pattern.warning:
+        source = plan.source([] if plan.words else files, text_field)
+        if source.pattern.warning and not plan.words:
             warnings.warn(source.pattern.warning, stacklevel=3)
         _warn_of_unnamed(source)
         compile_counting(source.pattern)
         learn(Words.from_counts({b"aa": 1}), 257)
     with stage("scan", timings) as spent:
-        counted = count(source, engine)
-        spent.n_bytes = counted.n_bytes
+        counted = count(source, engine, (CountedFiles.load(path).counted for path in plan.words))
+        spent.n_bytes = 0 if plan.words else counted.n_bytes
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn", timings):
         learned = plan.learn(counted.words)
     with stage("vocabulary", timings):
         tokenizer = Tokenizer.from_model(plan.model(learned))
     _warn_if_short(tokenizer.vocab, vocab_size)
-    return Training(tokenizer, counted, learned, timings, files, vocab_size)
+    return Training(tokenizer, counted, learned, timings, files, vocab_size, plan.options)
 
 
 _LEARNING_RULES = {"tie_break": "bytes", "score": "count", "min_frequency": 1}
 
 
 def _plan_training(asked: argparse.Namespace) -> _Plan:
-    """Decide what a training makes of the arguments of `train`; raises InputError for what does not go together."""
+    """Decide what a training makes of the arguments of `train`; raises InputError for what does not go together.
+
+    What words files say is taken from the first where it is not asked for, and must be so in all.
+    """
+    files = [] if asked.inputs is None else find_files(asked.inputs)
+    words = {file: CountedFiles.load_header(file) for file in files if file.suffix == ".npz"}
+    if not words:
+        return _plan_model(asked)
+    first, header = next(iter(words.items()))
+    for file in files:
+        require(file in words, f"{file} is text, {first} has counts: make counts of the text first (`count_files`)")
+    require(len(words) == len(files), "a words file is named twice: it would be learnt from twice")
+    require(asked.text_field is None, f"`text_field` is for texts, {first} has counts")
+    settings = header["settings"]
+    asked.pattern = asked.pattern or _steps_of(settings)
+    asked.normalizer = asked.normalizer or settings["normalizer"]
+    asked.special_tokens = asked.special_tokens or [t for t in settings["special_tokens"] if t not in BYTE_TOKENS]
+    plan = _plan_model(asked)
+    owner: dict[tuple, Path] = {}
+    for file, header in words.items():
+        require_alike(file, header["settings"], plan.source([], None).settings, header["counted"]["special_tokens"])
+        left = number_of(header["left"], "file")
+        require(not header["left"], f"{file}: {left} of what was to be counted are missing: call `count_files` again")
+        for name, state in header["files"].items():
+            other = owner.setdefault((name, *(state or [file])), file)
+            require(other is file, f"{name} is counted in {other} and in {file}: it would be learnt from twice")
+    plan.words = files
+    return plan
+
+
+def _plan_model(asked: argparse.Namespace) -> _Plan:
+    """Decide it for texts, or for words files by what they say."""
     model, from_, unk_token = asked.model, asked.from_, asked.unk_token
     require(asked.min_frequency <= MAX_COUNT, f"no pair occurs {asked.min_frequency} times: counts have 64 bits")
     require(model in FAMILIES, f"no family of models is named {model!r}; there are {', '.join(FAMILIES)}")
@@ -9568,11 +9883,11 @@ def _draw_bars(axes, names: Sequence[str], values: Sequence[float], k: int = 0, 
 
 # What training learnt, beside its model
 
-LEARNED_FILE = "training.npz"
+LEARNED_FILE, RECORD_FILE = "training.npz", "training.json"
 
 
 def save_learned(folder: str | os.PathLike, training: Training) -> None:
-    """Write what training learnt beside its model: the merges with their counts, and the bytes of its corpus.
+    """Write what training learnt beside its model: its record, the merges with their counts, the bytes of its corpus.
 
     What was learnt by another training is removed. Only a BPE makes the tokens that its merges have counted.
 
@@ -9587,6 +9902,7 @@ def save_learned(folder: str | os.PathLike, training: Training) -> None:
     """
     file, learned, model = Path(folder, LEARNED_FILE), training.learned, training.tokenizer.model
     file.unlink(missing_ok=True)
+    atomic_write_all(Path(folder), {RECORD_FILE: _to_json(training.record, indent=2)})
     if model.kind != "bpe":
         return
     alphabet = json.dumps([letter.decode("latin-1") for letter in learned.alphabet])
@@ -10405,7 +10721,7 @@ def bench(
 # A command is a function below. Its options are its own keywords, and those with a default of the functions that it
 # calls: their names, types and defaults come from signatures, their help from docstrings, and from nowhere else.
 # Not options are what others stand for (--no-special, --quiet, --workers), and what only Python has.
-_PYTHON_ONLY = {"allowed_special", "executor", "progress", "options", "learned", "engine", "texts"}
+_PYTHON_ONLY = {"allowed_special", "progress", "options", "learned", "engine", "texts"}
 _GROUPS = {
     "how text is read": "text_field corpus no_special append pattern mark normalizer encoding",
     "what is learnt": "vocab_size special_tokens special_tokens_at model alphabet from_ tie_break score min_frequency "
@@ -10445,9 +10761,9 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     $ train corpus.txt --vocab-size 32k --special-token "<|endoftext|>" --out model
     $ train "shards/*.jsonl.gz" --model unigram --vocab-size 16k --out unigram
     """
-    special_tokens = _plan_training(argparse.Namespace(**options)).special_tokens
+    special_tokens = _plan_training(argparse.Namespace(inputs=inputs or None, **options)).special_tokens
     config = call_with(transformers_config, **options | {"special_tokens": special_tokens})
-    make_folder(as_path(out))  # what is wrong must not cost the training
+    check_writable(as_path(out))  # what is wrong must not cost the training
     training = call_with(train, inputs or None, **options)
     with stage("save", training.timings):
         training.tokenizer.model.config |= config
@@ -10459,6 +10775,26 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
         written = ", ".join(name for name in dict.fromkeys(names) if Path(out, name).is_file())
         print(label("written", f"{out}: {written}"))
         print(f"\nNext:\n  echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -")
+
+
+def _count_command(inputs: Sequence[str], **options) -> None:
+    """Count the pretokens of text, to train on them later, or elsewhere.
+
+    $ count corpus.txt --special-token "<|endoftext|>" --out words.npz
+    $ train words.npz more-words.npz --vocab-size 32k --out model
+    """
+    found = call_with(count_files, inputs, **options)
+    if options["progress"]:
+        n, out, special_tokens = len(found.files), options["out"], {*found.settings["special_tokens"]}
+        rows = [
+            *_count_rows(found.counted, [*found.files]),
+            ("files", f"{n:,}; {n - found.n_before:,} counted now, {found.n_before:,} before"),
+            *_unseen_rows(special_tokens - {*BYTE_TOKENS}, found.counted),
+            *_cost_rows(TIMINGS),
+            ("written", f"{out}: {number_of(os.path.getsize(out), 'byte')}"),
+        ]
+        print(*itertools.starmap(label, rows), sep="\n")
+        print(f"\nNext:\n  {_typed_command()} train {shlex.quote(out)}")
 
 
 def _not_a_file(given: str, what: str, command: str, model: str) -> InputError:
@@ -10613,6 +10949,7 @@ def _bench_command(inputs: Sequence[str] = (), **options) -> None:
 
 _COMMANDS = {
     "train": (_train_command, train, transformers_config),
+    "count": (_count_command, count_files),
     "encode": (_encode_command, _load_model, encode_files),
     "decode": (_decode_command, _load_model, decode_file),
     "convert": (_convert_command, _load_model, transformers_config),
@@ -10735,8 +11072,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             if options.get("plot") or (options.get("html") and options["run"] is not _view_command):
                 import_optional("matplotlib")  # what is missing must not cost the work
-            with _interruptible(), warnings.catch_warnings():
+            with _interruptible(), warnings.catch_warnings(), contextlib.ExitStack() as stack:
                 warnings.showwarning = lambda message, *_: say(f"note: {message}")
+                if options.get("executor"):
+                    options["executor"] = stack.enter_context(open_executor(options["executor"]))
                 options.pop("run")(**options)
             print(end="", flush=True)
             if timings:
@@ -10751,7 +11090,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except MemoryError:
             message = "out of memory"
         except KeyboardInterrupt:
-            say("interrupted; nothing was written")
+            say("interrupted; nothing unfinished was written")
             return 128 + (endings or [signal.SIGINT])[0]
         finally:
             _drop_unwritable_output()
