@@ -693,7 +693,8 @@ def open_executor(name: str) -> Iterator[Executor]:
     kind, _, address = name.partition(":")
     require(kind == "dask" and address, f"`executor` is dask:ADDRESS, the address of a Dask scheduler, not {name!r}")
     distributed = import_optional("distributed")
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is raised
+    for logger in ("distributed", "distributed.client"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)  # what matters is raised
     try:
         socket.create_connection(distributed.comm.addressing.get_address_host_port(address), 10).close()
         client = distributed.Client(address, timeout=10, set_as_default=False)
@@ -705,6 +706,10 @@ def open_executor(name: str) -> Iterator[Executor]:
         except Exception as error:
             if type(error).__module__.startswith(("distributed.", "concurrent.")):  # a CancelledError without a text
                 raise InputError(f"{address}: {str(error) or 'the scheduler has ended'}") from None
+            if "deserialization" in str(error):
+                raise InputError(
+                    f"{address}: its workers have no bpe_numba, or another: pip install this one"
+                ) from None
             raise
 
 
@@ -3388,7 +3393,16 @@ class Block(NamedTuple):
 
     def read(self) -> bytes:
         """Read the bytes, if they are not at hand."""
-        return _read_part(self.path, self.start, self.n_bytes) if self.data is None else self.data
+        if self.data is not None:
+            return self.data
+        data = _read_part(self.path, self.start, self.n_bytes)
+        whole = len(data) == self.n_bytes
+        require(whole, f"{self.path}: has changed while it was read, or is another file where a worker reads it")
+        return data
+
+    def __reduce__(self):
+        path = self.path.absolute() if self.data is None else self.path  # workers elsewhere begin in another folder
+        return Block, (path, *self[1:])
 
     def count_lines_before(self) -> int:
         """Count the lines before the block; in a file only then, when a message needs it."""
@@ -3854,7 +3868,10 @@ class CorpusCounts(NamedTuple):
     @property
     def described(self) -> dict:
         """All of it as plain JSON, of the words their hash."""
-        return self._asdict() | {"words": self.words.digest, "special_tokens": dict(self.special_tokens)}
+        return self._asdict() | {
+            "words": self.words.digest,
+            "special_tokens": dict(sorted(self.special_tokens.items())),
+        }
 
 
 # The table of words: open addressing with linear probing, half full at most. With 8 slots, after "the" (home slot 2)
@@ -4202,7 +4219,7 @@ def count(
     share = (source.total_bytes or 0) // (4 * engine.n_workers)
     tasks = source.tasks(min(max(share, source.block_bytes), max(TASK_BYTES, source.block_bytes)))
     with (
-        contextlib.nullcontext(bar) if bar else engine.progress_bar("scan", source.total_bytes, "B") as bar,
+        contextlib.nullcontext(bar) if bar is not None else engine.progress_bar("scan", source.total_bytes, "B") as bar,
         contextlib.closing(engine.map(work, tasks)) as parts,
     ):
         for part, n_read in itertools.chain(((part, 0) for part in before), parts):
@@ -4275,10 +4292,11 @@ class CountedFiles(NamedTuple):
     def save(self, path: Path) -> None:
         """Write a words file; equal ones have equal bytes."""
         words = _in_order(self.counted.words)
-        header = self._replace(counted=self.counted.described, n_before=0)._asdict() | {"bpe_numba": __version__}
+        files = dict(sorted(self.files.items()))
+        header = self._replace(counted=self.counted.described, files=files, n_before=0)._asdict()
         arrays = {"symbols": words.symbols.astype(np.uint8), "offsets": words.offsets, "counts": words.counts}
         with atomic_write(path) as file:
-            np.savez(file, header=np.array(json.dumps(header, sort_keys=True).encode()), **arrays)
+            np.savez(file, header=np.array(json.dumps(header | {"bpe_numba": __version__}).encode()), **arrays)
 
     @classmethod
     def load(cls, path: Path) -> CountedFiles:
@@ -4297,8 +4315,6 @@ class CountedFiles(NamedTuple):
     def load_header(path: Path) -> dict:
         """Read all but the words, and the numbers that were counted, as "counted"."""
         with _open_words(path) as (_, header):
-            _check_texts(header["settings"]["special_tokens"])
-            require(Pattern(_steps_of(header["settings"])) and header["counted"], "nothing was counted")
             return header
 
 
@@ -4307,7 +4323,11 @@ def _open_words(path: Path) -> Iterator[tuple[Mapping[str, np.ndarray], dict]]:
     """Open a words file: yields its arrays and its header; raises InputError for what goes wrong until the end."""
     try:
         with np.load(path, allow_pickle=False) as saved:
-            yield saved, json.loads(saved["header"].item())
+            header = json.loads(saved["header"].item())
+            settings, _ = header["settings"], (header["files"], header["left"], header["counted"]["special_tokens"])
+            require(Pattern(_steps_of(settings)) and settings["normalizer"] is not None, "it says no pattern")
+            _check_texts(settings["special_tokens"])
+            yield saved, header
     except Exception as error:  # there is hardly one that damaged files do not cause
         if getattr(error, "errno", None):
             raise
@@ -9385,9 +9405,10 @@ def count_files(
     require(out.suffix == ".npz", f"{out}: name a .npz file for the words")
     check_writable(out.parent)
     special_tokens = [*check_special_tokens(special_tokens), *(BYTE_TOKENS if byte_fallback else ())]
-    source = Source((), Pattern(pattern), special_tokens, text_field, normalizer=_plan_normalizer(normalizer))
-    if source.pattern.warning:
-        warnings.warn(source.pattern.warning, stacklevel=3)
+    pattern = Pattern(pattern).parted[0]
+    if pattern.warning:
+        warnings.warn(pattern.warning, stacklevel=3)
+    source = Source((), pattern, special_tokens, text_field, normalizer=_plan_normalizer(normalizer))
     paths, states = find_files(inputs), {}
     for path in paths:
         name = str(path if _is_stream(path) else path.resolve())
@@ -9424,10 +9445,8 @@ def count_files(
                     return known
     except BaseException:
         if known.left:
-            n = len(known.files)
-            warnings.warn(
-                f"{out} has the counts of {number_of(n, 'file')}: the next call adds the others", stacklevel=3
-            )
+            done = number_of(len(known.files), "file")
+            warnings.warn(f"{out} has the counts of {done}: the next call adds the others", stacklevel=3)
         raise
 
 
@@ -9930,6 +9949,13 @@ def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]
     return learned._replace(alphabet=alphabet), n_bytes
 
 
+def load_record(folder: str | os.PathLike, model: Model) -> dict:
+    """Read what made the model of a folder, see `Training.record`; empty if that is not known."""
+    file = Path(folder, RECORD_FILE)
+    record = _parse_object(_read_limited(file), str(file)) if file.is_file() else {}
+    return record if record.get("model") == model.fingerprint else {}
+
+
 # Corpora, each unique word encoded once
 
 
@@ -10144,6 +10170,7 @@ class Inspection(Report):
     measures: dict[str, float]  # see `measure`; without a corpus, there are none
     frequencies: np.ndarray | None  # int64    of each id in the corpus
     glitches: list[Glitch] | None  # with a corpus and what training learnt
+    record: Mapping[str, object]  # see `Training.record`; empty if it is not known
 
     @property
     def ranked(self) -> tuple[list[int], np.ndarray]:
@@ -10157,6 +10184,12 @@ class Inspection(Report):
             found.append(Table(title, header, [(str(id), visible(self.tokens[id]), *row) for id, *row in some]))
 
         found, n = [], len(self.tokens)
+        parts = (part.items() if isinstance(part, dict) else [("", part)] for part in self.record.values())
+        rows = [
+            (f"{name} {key}", str(value)) for name, part in zip(self.record, parts, strict=True) for key, value in part
+        ]
+        if rows:
+            found.append(Table("Made by", ("what", "value"), rows))
         for name, counts in self.counts.items():
             ranked = sorted(counts.items()) if name == "bytes" else counts.most_common()
             rows = [(str(key), count, round(100 * count / n, 2)) for key, count in ranked]
@@ -10212,6 +10245,7 @@ def inspect_model(
     inputs: object = None,
     *,
     learned: Learned | None = None,
+    record: Mapping[str, object] = MappingProxyType({}),
     text_field: str | None = None,
     engine: Engine | None = None,
 ) -> Inspection:
@@ -10219,6 +10253,7 @@ def inspect_model(
 
     inputs      files, folders or globs. None: the vocabulary alone
     learned     what training learnt, for the candidates for glitch tokens, see `load_learned`
+    record      what made the model, see `load_record`
     text_field  where a line of a .jsonl file has its text; "text" if not given
     engine      how many processes scan
 
@@ -10248,6 +10283,7 @@ def inspect_model(
         measures,
         frequencies,
         find_glitches(learned, model.ids, frequencies) if learned and measures else None,
+        record,
     )
 
 
@@ -10721,7 +10757,7 @@ def bench(
 # A command is a function below. Its options are its own keywords, and those with a default of the functions that it
 # calls: their names, types and defaults come from signatures, their help from docstrings, and from nowhere else.
 # Not options are what others stand for (--no-special, --quiet, --workers), and what only Python has.
-_PYTHON_ONLY = {"allowed_special", "progress", "options", "learned", "engine", "texts"}
+_PYTHON_ONLY = {"allowed_special", "progress", "options", "learned", "record", "engine", "texts"}
 _GROUPS = {
     "how text is read": "text_field corpus no_special append pattern mark normalizer encoding",
     "what is learnt": "vocab_size special_tokens special_tokens_at model alphabet from_ tie_break score min_frequency "
@@ -10895,6 +10931,7 @@ def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
     tokenizer, options["engine"] = call_with(_load_model, model, **options), call_with(Engine, **options)
     if Path(model, LEARNED_FILE).is_file():
         options["learned"] = load_learned(model, tokenizer.model)[0]
+    options["record"] = load_record(model, tokenizer.model)
     call_with(_show, call_with(inspect_model, tokenizer, inputs or None, **options), **options)
 
 
@@ -11074,7 +11111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 import_optional("matplotlib")  # what is missing must not cost the work
             with _interruptible(), warnings.catch_warnings(), contextlib.ExitStack() as stack:
                 warnings.showwarning = lambda message, *_: say(f"note: {message}")
-                if options.get("executor"):
+                if options.get("executor") is not None:
                     options["executor"] = stack.enter_context(open_executor(options["executor"]))
                 options.pop("run")(**options)
             print(end="", flush=True)
