@@ -9171,7 +9171,8 @@ class _Plan:
     fields: dict  # of the model: those that do not come from the text
     special_tokens: list[str]
     base: Model | None = None  # to go on from
-    words: Sequence[Path] = ()  # words files, if there are no texts to read
+    files: Sequence[Path | Texts] = ()  # to learn from
+    words: Sequence[Path] = ()  # the same, if they are words files
 
     @property
     def options(self) -> dict:
@@ -9357,7 +9358,7 @@ def _warn_of_unnamed(source: Source) -> None:
 
 
 COUNT_BYTES = 1 << 30  # of files that are counted before they are first saved
-COUNT_SECONDS = 300  # between one time and the next: to write 10 million words takes some 4
+COUNT_SECONDS = 300  # between one time and the next; to write 10 million words took 16, on a busy machine
 
 
 @checked
@@ -9411,6 +9412,9 @@ def count_files(
     source = Source((), pattern, special_tokens, text_field, normalizer=_plan_normalizer(normalizer))
     paths, states = find_files(inputs), {}
     for path in paths:
+        require(
+            path.suffix != ".npz", f"{path}: has counts, if `count` wrote it: name it to train, beside those of texts"
+        )
         name = str(path if _is_stream(path) else path.resolve())
         require(name not in states, f"{name}: is named twice, and a file is counted once")
         states[name] = None if _is_stream(path) else [path.stat().st_size, path.stat().st_mtime_ns]
@@ -9420,8 +9424,8 @@ def count_files(
         require_alike(out, known.settings, source.settings)
     for name in states.keys() & known.files:
         same = states[name] and states[name] == known.files[name]
-        reason = "has changed since it was counted" if states[name] else "was counted before, if it is the same"
-        require(same, f"{name}: {reason}, which cannot be undone in {out}: name another `out`")
+        how = "has changed since it was counted" if states[name] else "may be what was counted, or other text"
+        require(same, f"{name}: {how} in {out}, where nothing is taken out again: name another `out`")
     new = {name: path for name, path in zip(states, paths, strict=True) if name not in known.files}
     source = dataclasses.replace(source, files=[*new.values()])
     _warn_of_unnamed(source)
@@ -9520,10 +9524,7 @@ def train(
     [3, 3, 2, 1]
     """
     plan = _plan_training(argparse.Namespace(**locals()))
-    engine = Engine(workers, executor, progress)
-    require(inputs is None or texts is None, "name inputs, or give texts, not both")
-    require(not isinstance(texts, (str, bytes)), "texts are several, in a list say: this is one")
-    files = [Texts(texts)] if texts is not None else standard_library() if inputs is None else find_files(inputs)
+    engine, files = Engine(workers, executor, progress), plan.files
     timings: dict[str, Timing] = {}
     with stage("compile", timings):
         source = plan.source([] if plan.words else files, text_field)
@@ -9548,38 +9549,44 @@ _LEARNING_RULES = {"tie_break": "bytes", "score": "count", "min_frequency": 1}
 
 
 def _plan_training(asked: argparse.Namespace) -> _Plan:
-    """Decide what a training makes of the arguments of `train`; raises InputError for what does not go together.
+    """Decide what a training makes of the arguments of `train`; raises InputError for what does not go together."""
+    plan, inputs, texts = _plan_model(asked), asked.inputs, asked.texts
+    require(inputs is None or texts is None, "name inputs, or give texts, not both")
+    require(not isinstance(texts, (str, bytes)), "texts are several, in a list say: this is one")
+    files = [Texts(texts)] if texts is not None else standard_library() if inputs is None else find_files(inputs)
+    words = [file for file in files if isinstance(file, Path) and file.suffix == ".npz"]
+    plan = _plan_from_words(asked, files, words) if words else plan
+    plan.files, plan.words = files, words
+    return plan
 
-    What words files say is taken from the first where it is not asked for, and must be so in all.
-    """
-    files = [] if asked.inputs is None else find_files(asked.inputs)
-    words = {file: CountedFiles.load_header(file) for file in files if file.suffix == ".npz"}
-    if not words:
-        return _plan_model(asked)
-    first, header = next(iter(words.items()))
+
+def _plan_from_words(asked: argparse.Namespace, files: Sequence[Path], words: Sequence[Path]) -> _Plan:
+    """Decide it by what words files say: taken from the first, where it is not asked for, and so in all."""
     for file in files:
-        require(file in words, f"{file} is text, {first} has counts: make counts of the text first (`count_files`)")
-    require(len(words) == len(files), "a words file is named twice: it would be learnt from twice")
-    require(asked.text_field is None, f"`text_field` is for texts, {first} has counts")
-    settings = header["settings"]
+        require(
+            file in words, f"{words[0]} has counts and {file} is text: count that, too, and name the counts of both"
+        )
+    require(asked.text_field is None, f"`text_field` is for texts, {words[0]} has counts")
+    headers = {file: CountedFiles.load_header(file) for file in words}
+    require(len(headers) == len(words), "a words file is named twice: it would be learnt from twice")
+    settings = headers[words[0]]["settings"]
     asked.pattern = asked.pattern or _steps_of(settings)
     asked.normalizer = asked.normalizer or settings["normalizer"]
     asked.special_tokens = asked.special_tokens or [t for t in settings["special_tokens"] if t not in BYTE_TOKENS]
     plan = _plan_model(asked)
-    owner: dict[tuple, Path] = {}
-    for file, header in words.items():
+    owners: dict[tuple, Path] = {}
+    for file, header in headers.items():
         require_alike(file, header["settings"], plan.source([], None).settings, header["counted"]["special_tokens"])
         left = number_of(header["left"], "file")
-        require(not header["left"], f"{file}: {left} of what was to be counted are missing: call `count_files` again")
+        require(not header["left"], f"{file}: is not complete: {left} of those to be counted were not")
         for name, state in header["files"].items():
-            other = owner.setdefault((name, *(state or [file])), file)
-            require(other is file, f"{name} is counted in {other} and in {file}: it would be learnt from twice")
-    plan.words = files
+            owner = owners.setdefault((name, *(state or [file])), file)
+            require(owner is file, f"{name} is counted in {owner} and in {file}: it would be learnt from twice")
     return plan
 
 
 def _plan_model(asked: argparse.Namespace) -> _Plan:
-    """Decide it for texts, or for words files by what they say."""
+    """Decide it by the options."""
     model, from_, unk_token = asked.model, asked.from_, asked.unk_token
     require(asked.min_frequency <= MAX_COUNT, f"no pair occurs {asked.min_frequency} times: counts have 64 bits")
     require(model in FAMILIES, f"no family of models is named {model!r}; there are {', '.join(FAMILIES)}")
@@ -10797,8 +10804,8 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     $ train corpus.txt --vocab-size 32k --special-token "<|endoftext|>" --out model
     $ train "shards/*.jsonl.gz" --model unigram --vocab-size 16k --out unigram
     """
-    special_tokens = _plan_training(argparse.Namespace(inputs=inputs or None, **options)).special_tokens
-    config = call_with(transformers_config, **options | {"special_tokens": special_tokens})
+    plan = _plan_training(argparse.Namespace(inputs=inputs or None, texts=None, **options))
+    config = call_with(transformers_config, **options | {"special_tokens": plan.special_tokens})
     check_writable(as_path(out))  # what is wrong must not cost the training
     training = call_with(train, inputs or None, **options)
     with stage("save", training.timings):
