@@ -9357,8 +9357,10 @@ def _warn_of_unnamed(source: Source) -> None:
         warnings.warn(f"{names} in the text: learnt from as text, unless `special_tokens` names it", stacklevel=4)
 
 
-COUNT_BYTES = 1 << 30  # of files that are counted before they are first saved
-COUNT_SECONDS = 300  # between one time and the next; to write 10 million words took 16, on a busy machine
+# Files that are counted in one go, and kept whole: an interrupt costs up to a minute of two workers. Neither time nor
+# workers decide which they are.
+COUNT_BYTES = 1 << 34
+COUNT_SECONDS = 300  # after which what was counted is saved; to write 10 million words took 16, on a busy machine
 
 
 @checked
@@ -9391,7 +9393,7 @@ def count_files(
     executor        a pool of concurrent.futures, or of its kind, to work in instead; on the command line dask:ADDRESS
     progress        draw a progress bar
 
-    It is written every few minutes: when a long count is interrupted, another call goes on from there. Raises
+    A long count is written every few minutes, and when it is interrupted: another call goes on from there. Raises
     InputError where the words file was made otherwise, or a file in it has changed since.
 
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -9431,27 +9433,28 @@ def count_files(
     _warn_of_unnamed(source)
     with stage("compile"):
         compile_counting(source.pattern)
-    left, limit, n_before = iter(new.items()), COUNT_BYTES, len(known.files)
+    known = known._replace(left=min(known.left, len(new)), n_before=len(known.files))
+    saved = time.monotonic()
     try:
         with engine.progress_bar("count", source.total_bytes, "B") as bar:
-            while True:
-                batches = _batched_by_size(left, lambda item: (states[item[0]] or [0])[0], limit)
-                batch, start = dict(next(batches, [])), time.perf_counter()
+            for names in _batched_by_size(new, lambda name: (states[name] or [0])[0], COUNT_BYTES):
                 with stage("scan") as spent:
-                    counted = count(dataclasses.replace(source, files=[*batch.values()]), engine, [known.counted], bar)
+                    batch = dataclasses.replace(source, files=[new[name] for name in names])
+                    counted = count(batch, engine, [known.counted], bar)
                     spent.n_bytes = counted.n_bytes - known.counted.n_bytes
-                limit *= COUNT_SECONDS / max(time.perf_counter() - start, 1e-3)
-                files = known.files | {name: states[name] for name in batch}
-                known = CountedFiles(counted, source.settings, files, len(new.keys() - files.keys()), n_before)
-                with stage("save"):
+                files = known.files | {name: states[name] for name in names}
+                known = known._replace(counted=counted, files=files, left=len(new.keys() - files.keys()))
+                if known.left and time.monotonic() > saved + COUNT_SECONDS:
                     known.save(out)
-                if not known.left:
-                    return known
-    except BaseException:
+                    saved = time.monotonic()
+    finally:
+        if known.files:
+            with stage("save"):
+                known.save(out)
         if known.left:
             done = number_of(len(known.files), "file")
             warnings.warn(f"{out} has the counts of {done}: the next call adds the others", stacklevel=3)
-        raise
+    return known
 
 
 @checked

@@ -4493,7 +4493,7 @@ def test_what_was_counted_is_not_counted_again(library, tmp_path, monkeypatch):
     out.unlink()
     (tmp_path / "bad.jsonl").write_text("{nonsense\n")
     monkeypatch.setattr(bpe, "COUNT_BYTES", 1)
-    monkeypatch.setattr(bpe, "COUNT_SECONDS", 0)
+    monkeypatch.setattr(bpe, "COUNT_SECONDS", -1)
     with (
         pytest.warns(UserWarning, match="counts of 2 files"),
         pytest.raises(bpe.InputError, match=r"bad\.jsonl, line 1"),
