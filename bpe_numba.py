@@ -429,12 +429,12 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             yield file
         return
     temporary = path.with_name(f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished")  # under 255 bytes in UTF-8
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(temporary, "xb")  # noqa: SIM115  not mkstemp: its files have mode 600, whatever the umask says
-    except OSError as error:
-        raise _unwritable(path.parent, error) from None
-    try:
+    try:  # from here on, since an interrupt may come with the file that is opened
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(temporary, "xb")  # noqa: SIM115  not mkstemp: its files have mode 600, whatever the umask says
+        except OSError as error:
+            raise _unwritable(path.parent, error) from None
         with file:
             yield file
         os.replace(temporary, path)
