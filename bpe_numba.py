@@ -75,15 +75,16 @@ import inspect
 import io
 import itertools
 import json
+import logging
 import lzma
 import multiprocessing
-import multiprocessing.connection
 import pickle
 import platform
 import re
 import reprlib
 import shlex
 import shutil
+import socket
 import sysconfig
 import tempfile
 import textwrap
@@ -141,6 +142,7 @@ __all__ = [
     "Tokenizer",
     "Words",
     "count",
+    "count_files",
     "encode_files",
     "learn",
     "read_ids",
@@ -356,8 +358,8 @@ def _on_huge_pages(array):
 
 PROFILE_VARIABLE = "BPE_NUMBA_PROFILE"  # the environment variable that names the one stage Scalene is to record
 
-# Workers assumed of an executor that does not say how many it has (Dask's): too many only lengthen its queue, by work
-# items that are names and offsets for most files and 4 MB for a stream; too few starve it.
+# Workers assumed of an executor that does not say how many it has: too many only lengthen its queue, by work items that
+# are names and offsets for most files and 4 MB for a stream; too few starve it.
 UNKNOWN_POOL_WORKERS = 128
 LEAST_MEMORY = 500_000_000  # for all processes: the packages alone take 130 MB
 WORKER_MEMORY = 1 << 27  # of a worker, beside what its tasks cost: tables, caches
@@ -461,11 +463,11 @@ def call_with(function: Callable, *arguments: object, **options: object):
     return function(*arguments, **{name: options[name] for name in names})
 
 
-def make_folder(folder: Path) -> None:
-    """Create a folder if it is missing; raise InputError, before any work, if no file can be created in it."""
+def check_writable(folder: Path) -> None:
+    """Raise InputError, before any work, if no file can be created in a folder; one that is missing stays so."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+        with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
         raise _unwritable(folder, error) from None
@@ -490,12 +492,12 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             yield file
         return
     temporary = path.with_name(f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished")  # under 255 bytes in UTF-8
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(temporary, "xb")  # noqa: SIM115  not mkstemp: its files have mode 600, whatever the umask says
-    except OSError as error:
-        raise _unwritable(path.parent, error) from None
-    try:
+    try:  # from here on, since an interrupt may come with the file that is opened
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(temporary, "xb")  # noqa: SIM115  not mkstemp: its files have mode 600, whatever the umask says
+        except OSError as error:
+            raise _unwritable(path.parent, error) from None
         with file:
             yield file
         os.replace(temporary, path)
@@ -509,7 +511,6 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
 def atomic_write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
     """Write files that belong together, {name: content}: none takes its name before all are written."""
-    make_folder(folder)
     with contextlib.ExitStack() as stack:
         for name, content in files.items():
             file = stack.enter_context(atomic_write(folder / name))
@@ -759,15 +760,52 @@ def _kill_workers(pool: Executor) -> bool:
 def _wait(pool: Executor, running: deque[Future]) -> object:
     """Return the result of the first future, and drop that.
 
-    A pool whose worker was killed while it sent a result waits for the rest for ever (1 of 40 workers killed).
+    A pool whose worker was killed while it sent a result waits for the rest for ever (1 of 40 workers killed). Workers
+    that end by themselves, as those of loky do when they are idle, have the exit code 0.
     """
     while not wait([running[0]], 1).done:
         workers = [*(getattr(pool, "_processes", None) or {}).values()]
-        if multiprocessing.connection.wait([worker.sentinel for worker in workers], 0):
+        if any(worker.exitcode for worker in workers):
             _kill_workers(pool)
     result = running[0].result()
     running.popleft()
     return result
+
+
+@contextlib.contextmanager
+def open_executor(name: str) -> Iterator[Executor]:
+    """Connect to the workers of a cluster, which must have this module; raises InputError where that fails.
+
+    name  dask:ADDRESS, of a scheduler of Dask
+    """
+    kind, _, address = name.partition(":")
+    require(kind == "dask" and address, f"`executor` is dask:ADDRESS, the address of a Dask scheduler, not {name!r}")
+    distributed = import_optional("distributed")
+    for logger in ("distributed", "distributed.client"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)  # what matters is raised
+    try:
+        socket.create_connection(distributed.comm.addressing.get_address_host_port(address), 10).close()
+        client = distributed.Client(address, timeout=10, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"no Dask scheduler answers at {address!r} ({error})") from None
+    with client:
+        try:
+            yield client.get_executor(pure=False)  # else all that is sent is hashed first
+        except Exception as error:
+            if type(error).__module__.startswith(("distributed.", "concurrent.")):  # a CancelledError without a text
+                raise InputError(f"{address}: {str(error) or 'the scheduler has ended'}") from None
+            if "deserialization" in str(error):
+                raise InputError(
+                    f"{address}: its workers have no bpe_numba, or another: pip install this one"
+                ) from None
+            raise
+
+
+def _pool_size(pool: Executor) -> int:
+    """Count the workers of a pool as far as it says, or its cluster does: Dask's workers have several threads each."""
+    client = getattr(pool, "_client", None)
+    n_threads = sum(client.nthreads().values()) if client else 0
+    return getattr(pool, "_max_workers", None) or n_threads or UNKNOWN_POOL_WORKERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -775,7 +813,8 @@ class Engine:
     """Run work: by how many workers, in which pool, with progress bars or without. The results never depend on it.
 
     workers     processes or threads; one a core if None
-    executor    a pool of concurrent.futures, or of its kind (loky, Dask, MPI), to work in instead
+    executor    a pool of concurrent.futures, or of its kind (loky, Dask, MPI), to work in instead; on the command line
+                dask:ADDRESS, of a scheduler of Dask
     progress    draw progress bars on standard error
     max_memory  bytes that all processes may take together, as 4GB or 500M; nine tenths of what is free if not given
 
@@ -804,7 +843,7 @@ class Engine:
     def n_workers(self) -> int:
         """Count the workers: those asked for, or one a core, as far as there is memory; or those of the executor."""
         if self.workers is None and self.executor is not None:
-            return getattr(self.executor, "_max_workers", None) or UNKNOWN_POOL_WORKERS
+            return _pool_size(self.executor)
         workers = self.workers or available_cores()
         return workers if self.executor else min(workers, max(1, self.memory // 3 // WORKER_MEMORY))
 
@@ -817,10 +856,10 @@ class Engine:
         been used, is at most a quarter of `memory`. A single item, or the items of a single worker, run in this
         thread. Close the iterator to stop the workers.
         """
-        items, first, budget = iter(items), [], self.memory // 4
+        items, first, budget, n_workers = iter(items), [], self.memory // 4, self.n_workers
         for item in items:
             first.append(item)
-            enough = 2 if self.executor else self.n_workers  # more workers would have nothing to do
+            enough = 2 if self.executor else n_workers  # more workers would have nothing to do
             if len(first) == enough or sum(map(cost, first)) > budget:
                 break
         items = itertools.chain(first, items)
@@ -833,7 +872,7 @@ class Engine:
         try:
             for item in items:
                 costs.append(cost(item))
-                while running and (len(running) > 2 * self.n_workers or sum(costs) > budget):
+                while running and (len(running) > 2 * n_workers or sum(costs) > budget):
                     costs.popleft()
                     yield _wait(pool, running)
                 with _defer_interrupt():
@@ -2287,6 +2326,14 @@ class Pattern:
         return starts is not None and bool(starts.all())
 
     @property
+    def parted(self) -> tuple[Pattern, Metaspace | None]:
+        """The pattern without a last step that can as well be done to each word once, and that step, if it has one."""
+        *before, last = self.stages
+        if before and isinstance(last, Metaspace) and last.prepend_scheme != "first":
+            return Pattern(self.source[:-1]), last
+        return self, None
+
+    @property
     def makes_words(self) -> bool:
         """Whether `refine` leaves nothing to cut."""
         return self.stages[-1] is not self._last
@@ -3628,7 +3675,16 @@ class Block(NamedTuple):
 
     def read(self) -> bytes:
         """Read the bytes, if they are not at hand."""
-        return _read_part(self.path, self.start, self.n_bytes) if self.data is None else self.data
+        if self.data is not None:
+            return self.data
+        data = _read_part(self.path, self.start, self.n_bytes)
+        whole = len(data) == self.n_bytes
+        require(whole, f"{self.path}: has changed while it was read, or is another file where a worker reads it")
+        return data
+
+    def __reduce__(self):
+        path = self.path.absolute() if self.data is None else self.path  # workers elsewhere begin in another folder
+        return Block, (path, *self[1:])
 
     def count_lines_before(self) -> int:
         """Count the lines before the block; in a file only then, when a message needs it."""
@@ -3744,6 +3800,17 @@ class Source:
         return Source, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     __repr__ = brief_repr
+
+    @property
+    def settings(self) -> dict:
+        """All that decides how a text becomes words, as plain JSON: what was counted by equal ones adds up."""
+        source = self.pattern.parted[0].source
+        steps = source if type(source) is tuple else (source,)
+        return {
+            "pattern": [step if isinstance(step, str) else [type(step).__name__, *step] for step in steps],
+            "special_tokens": [*self.special_tokens],
+            "normalizer": [*self.normalizer],
+        }
 
     @property
     def total_bytes(self) -> int | None:
@@ -4018,6 +4085,12 @@ class Words(NamedTuple):
         )
         return dict(zip(words, self.counts.tolist(), strict=True))
 
+    @property
+    def digest(self) -> str:
+        """Hash the words and their counts, in any order: a SHA-256, in hexadecimal, of 64 bits for each, sorted."""
+        hashes = np.sort(_hash_words(self.symbols, self.offsets, self.counts.astype(np.uint64)))
+        return hashlib.sha256(hashes.astype("<u8").data).hexdigest()
+
     def as_characters(self, coverage: float = 1.0, required: str = "") -> Words:
         """Decode words over the single bytes as words over characters, in the order of code points.
 
@@ -4124,6 +4197,14 @@ class CorpusCounts(NamedTuple):
     @property
     def n_pretokens(self) -> int:
         return int(self.words.counts.sum()) + self.n_dropped
+
+    @property
+    def described(self) -> dict:
+        """All of it as plain JSON, of the words their hash."""
+        return self._asdict() | {
+            "words": self.words.digest,
+            "special_tokens": dict(sorted(self.special_tokens.items())),
+        }
 
 
 # The table of words: open addressing with linear probing, half full at most. With 8 slots, after "the" (home slot 2)
@@ -4522,11 +4603,22 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
 
 @checked
 @_interruptible()
-def count(source: Source, engine: Engine | None = None, max_words: int | None = None) -> CorpusCounts:
+def count(
+    source: Source,
+    engine: Engine | None = None,
+    max_words: int | None = None,
+    before: Iterable[CorpusCounts] = (),
+    bar: tqdm | None = None,
+) -> CorpusCounts:
     """Count the pretokens of files, by several workers. The result is the same for any number of them.
 
     max_words  unique words that are kept; if not given, as many as can be learnt from in the engine's `memory`. Rare
                ones are dropped; the result says what that costs, and depends on these limits and the text alone
+    before     what was counted before, by equal `Source.settings`, and is added up with it
+    bar        a progress bar to move; one is drawn if the engine draws such, and none is given
+
+    before  what was counted before, by equal `Source.settings`, and is added up with it
+    bar     a progress bar to move; one is drawn if the engine draws such, and none is given
 
     >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
     ...     _ = file.write(b"one two two"), file.flush()
@@ -4535,10 +4627,9 @@ def count(source: Source, engine: Engine | None = None, max_words: int | None = 
     (2, 1)
     """
     engine = engine or Engine()
-    *before, last = source.pattern.stages
-    if before and isinstance(last, Metaspace) and last.prepend_scheme == "never":  # each word once, not each time
-        spaced = dataclasses.replace(source, pattern=Pattern(source.pattern.source[:-1]))
-        counted = count(spaced, engine, max_words)
+    pattern, last = source.pattern.parted
+    if last:
+        counted = count(dataclasses.replace(source, pattern=pattern), engine, max_words, before, bar)
         return counted._replace(words=_replace_in_words(counted.words, last))
     require(max_words is None or max_words >= 1, f"`max_words` is {max_words}: at least one word must be kept")
     source = dataclasses.replace(source, max_memory=engine.memory, breaks=True)
@@ -4546,7 +4637,7 @@ def count(source: Source, engine: Engine | None = None, max_words: int | None = 
     n_entries = 1 << (max_cost * 3 // 5 // 48).bit_length() - 1  # of 32 bytes, and 16 more while their number doubles
     most = max(n_entries // 2 - TASK_BYTES // 8, n_entries // 4)  # a task adds so many, but for strange text
     limits = min(max_words or most, most), max_cost
-    counter, n_documents, n_bytes, seen = WordCounter(), 0, 0, Counter()
+    counter, n_documents, n_bytes, n_broken, seen = WordCounter(), 0, 0, 0, Counter()
     # Blocks name their files: the list need not go with every task.
     work = functools.partial(_count_task, dataclasses.replace(source, files=()))
     # Few large tasks, since the parent adds up alone; but some for each worker, so that all end together. They are the
@@ -4554,18 +4645,21 @@ def count(source: Source, engine: Engine | None = None, max_words: int | None = 
     tasks = source.tasks(max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes))
     cost = functools.partial(_cost_of_blocks, COUNTING_COST)
     with (
-        engine.progress_bar("scan", source.total_bytes, "B") as bar,
+        contextlib.nullcontext(bar) if bar is not None else engine.progress_bar("scan", source.total_bytes, "B") as bar,
         contextlib.closing(engine.map(work, tasks, source.suits_threads(engine), cost)) as parts,
     ):
-        for part, n_read in parts:
+        for part, n_read in itertools.chain(((part, 0) for part in before), parts):
             counter.add_words(part.words)
+            counter.max_error += part.max_error
+            counter.n_dropped += part.n_dropped
             counter.prune(*limits)
+            n_broken += part.n_broken
             n_documents += part.n_documents
             n_bytes += part.n_bytes
             seen.update(part.special_tokens)
             bar.update(n_read)
     source.check_unchanged()
-    words, costs = counter.words(), (counter.max_error, counter.n_dropped, source.n_broken)
+    words, costs = counter.words(), (counter.max_error, counter.n_dropped, n_broken + source.n_broken)
     is_left = len(words.counts) or not counter.n_dropped
     require(is_left, f"all words are too rare to be kept in `max_memory` {engine.memory:,} or `max_words`: allow more")
     return CorpusCounts(words, n_documents, n_bytes, seen, *costs)
@@ -4587,6 +4681,112 @@ def compile_counting(pattern: Pattern | None = None) -> None:
     counter.add_texts([b"one<>two"], source.pretokenizer)
     counter.add_words(counter.words())
     source.find_cut(lambda position, size: b"one<>two", 1, False)
+
+
+# Words files: what `count_files` writes, and `train` learns from
+
+
+@kernel
+def _hash_words(symbols, offsets, hashes):
+    """Hash each word, in place, on top of the number that is there; returns the hashes."""
+    for w in range(len(hashes)):
+        for k in range(offsets[w], offsets[w + 1]):
+            hashes[w] = _mix(hashes[w], u64(symbols[k]))
+    return hashes
+
+
+def _in_order(words: Words) -> Words:
+    """Sort words by a hash of theirs: the order in a table differs from process to process."""
+    hashes, sizes = np.zeros(len(words.counts), np.uint64), np.diff(words.offsets)
+    order = np.argsort(_hash_words(words.symbols, words.offsets, hashes), kind="stable")
+    offsets = np.append(0, np.cumsum(sizes[order]))
+    moved = np.repeat(words.offsets[order] - offsets[:-1], sizes[order])
+    return Words(words.symbols[moved + np.arange(len(moved))], offsets, words.counts[order], words.alphabet)
+
+
+class CountedFiles(NamedTuple):
+    """What was counted, how its texts were read, and of which files they are: all that a words file holds.
+
+    >>> source = Source([Texts(["to be", "or not to be"])], Pattern("gpt2"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     CountedFiles(count(source), source.settings, {}).save(Path(folder, "words.npz"))
+    ...     CountedFiles.load(Path(folder, "words.npz")).counted.words.to_counts()[b" be"]
+    2
+    """
+
+    counted: CorpusCounts
+    settings: dict  # see Source
+    files: dict[str, list[int] | None]  # path -> its bytes and its time in ns; None: a pipe, which nothing tells again
+    left: int = 0  # files that were to be counted, too, and are not yet
+    n_before: int = 0  # files that were counted before the last call; 0 in a words file
+
+    __repr__ = brief_repr
+
+    def save(self, path: Path) -> None:
+        """Write a words file; equal ones have equal bytes."""
+        words = _in_order(self.counted.words)
+        files = dict(sorted(self.files.items()))
+        header = self._replace(counted=self.counted.described, files=files, n_before=0)._asdict()
+        arrays = {"symbols": words.symbols.astype(np.uint8), "offsets": words.offsets, "counts": words.counts}
+        with atomic_write(path) as file:
+            np.savez(file, header=np.array(json.dumps(header | {"bpe_numba": __version__}).encode()), **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> CountedFiles:
+        """Read a words file; raises InputError if it is none, or is damaged."""
+        with _open_words(path) as (saved, header):
+            offsets, counts = saved["offsets"].astype(np.int64), saved["counts"].astype(np.int64)
+            words, sizes = Words(saved["symbols"].astype(np.int32), offsets, counts), np.diff(offsets)
+            fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(words.symbols)
+            fits = fits and (sizes > 0).all() and (counts > 0).all() and np.dot(sizes.astype(float), counts) < 2**62
+            described = header["counted"]
+            require(fits and words.digest == described["words"], "its words are not those that were written")
+            counted = CorpusCounts(**described | {"words": words})
+            return cls(counted, header["settings"], header["files"], header["left"])
+
+    @staticmethod
+    def load_header(path: Path) -> dict:
+        """Read all but the words, and the numbers that were counted, as "counted"."""
+        with _open_words(path) as (_, header):
+            return header
+
+
+@contextlib.contextmanager
+def _open_words(path: Path) -> Iterator[tuple[Mapping[str, np.ndarray], dict]]:
+    """Open a words file: yields its arrays and its header; raises InputError for what goes wrong until the end."""
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            header = json.loads(saved["header"].item())
+            settings, _ = header["settings"], (header["files"], header["left"], header["counted"]["special_tokens"])
+            require(Pattern(_steps_of(settings)) and settings["normalizer"] is not None, "it says no pattern")
+            _check_texts(settings["special_tokens"])
+            yield saved, header
+    except Exception as error:  # there is hardly one that damaged files do not cause
+        if getattr(error, "errno", None):
+            raise
+        raise InputError(f"{path}: not a whole file of words, as `count` writes it ({error})") from None
+
+
+def _steps_of(settings: Mapping) -> tuple[PatternStep, ...]:
+    """Make the pattern in the settings of a Source."""
+    types = {"Split": Split, "Metaspace": Metaspace}
+    return tuple(step if isinstance(step, str) else types[step[0]](*step[1:]) for step in settings["pattern"])
+
+
+def require_alike(path: Path, settings: Mapping, wanted: Mapping, seen: Iterable[str] | None = None) -> None:
+    """Raise InputError, which says what differs, unless what is in a words file was read as is wanted.
+
+    seen  the special tokens that are in its texts, if only they matter of those that are no longer wanted
+    """
+    for name in ("pattern", "normalizer"):
+        was, is_ = (Pattern(_steps_of(s)) if name == "pattern" else s[name] for s in (settings, wanted))
+        is_same = settings[name] == wanted[name]
+        require(is_same, f"{path}: was counted with the {name} {was}, here it is {is_}: count the texts again")
+    was, is_ = ({*tokens["special_tokens"]} for tokens in (settings, wanted))
+    lost = (was if seen is None else was.intersection(seen)) - is_
+    for tokens, before, now in ((is_ - was, "text", "special"), (lost, "special", "text")):
+        names = ", ".join(sorted(tokens)[:3]) + ", …" * (len(tokens) > 3)
+        require(not tokens, f"{path}: was counted with {names} as {before}, here it is {now}: count the texts again")
 
 
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -7029,24 +7229,6 @@ def _fall_back(new_ids, shorter):
             new_ids[id] = new_ids[shorter[id]]
 
 
-@kernel
-def _hash_words(symbols, offsets):
-    """Hash each word."""
-    hashes = np.zeros(len(offsets) - 1, np.uint64)
-    for w in range(len(hashes)):
-        for k in range(offsets[w], offsets[w + 1]):
-            hashes[w] = _mix(hashes[w], u64(symbols[k]))
-    return hashes
-
-
-def _in_order(words: Words) -> Words:
-    """Sort words by a hash of theirs: their order decides how sums of floats are rounded, and the result must not."""
-    order, sizes = np.argsort(_hash_words(*words[:2]), kind="stable"), np.diff(words.offsets)
-    offsets = np.append(0, np.cumsum(sizes[order]))
-    moved = np.repeat(words.offsets[order] - offsets[:-1], sizes[order])
-    return Words(words.symbols[moved + np.arange(len(moved))], offsets, words.counts[order], words.alphabet)
-
-
 def _best_first(values: np.ndarray, n: int) -> np.ndarray:
     """Find the indices of the n greatest values, the greatest first; of equal ones the first."""
     chosen = np.arange(len(values))
@@ -7063,7 +7245,7 @@ class _UnigramLearner:
 
         A substring that cannot be longer without being rarer stands for those in it that are as frequent.
         """
-        self.words, self.n_alphabet = _in_order(words), len(words.alphabet)
+        self.words, self.n_alphabet = _in_order(words), len(words.alphabet)  # so sums of floats are rounded alike
         self.lattice, totals, longer = _list_substrings(self.words, longest)
         sizes, a = self.lattice.sizes, self.n_alphabet
         weights = np.where((totals > longer) & (sizes <= longest), sizes * totals, 0.0)
@@ -9381,7 +9563,7 @@ def encode_files(
     document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
     allowed_special  the special tokens that are found in the texts: "all", "none", or some of them
     workers          threads, or processes for JSON; one a core if not given. The result never depends on it
-    executor         a pool of concurrent.futures, or of its kind, to work in instead
+    executor         a pool of concurrent.futures, or of its kind, to work in instead; on the command line dask:ADDRESS
     max_memory       bytes that all processes may take together, as 4GB or 500M; nine tenths of what is free if not
                      given
     text_field       where a line of JSON, or a row of Parquet, has its text; "text" if not given. If given, what comes
@@ -9565,6 +9747,15 @@ class _Plan:
     fields: dict  # of the model: those that do not come from the text
     special_tokens: list[str]
     base: Model | None = None  # to go on from
+    files: Sequence[Path | Texts] = ()  # to learn from
+    words: Sequence[Path] = ()  # the same, if they are words files
+
+    @property
+    def options(self) -> dict:
+        """What decides what is learnt, without what decides only where and how fast."""
+        apart = {"inputs", "texts", "text_field", "workers", "executor", "max_memory", "progress"}
+        asked = {name: value for name, value in vars(self.asked).items() if name not in apart}
+        return asked | self.source([], None).settings | {"from_": self.base and self.base.fingerprint}
 
     @property
     def byte_tokens(self) -> tuple[str, ...]:
@@ -9651,40 +9842,28 @@ class Training(NamedTuple):
     timings: dict[str, Timing]  # by stage
     files: Sequence[Path | Texts]  # what was read
     vocab_size: int  # as it was asked for
+    options: dict  # of `train` that decide what is learnt, as they were asked for, or followed from others
+
+    @property
+    def record(self) -> dict:
+        """Describe what made the model, in plain JSON: of equal records the models are. No time or path is in it."""
+        made = {"config": self.tokenizer.config, "model": self.tokenizer.digest}
+        return {"bpe_numba": __version__, "options": self.options, "corpus": self.counted.described} | made
 
     def __str__(self) -> str:
-        counted, model, peak = self.counted, self.tokenizer.model, peak_memory()
-        documents = number_of(counted.n_documents, "document")
+        model = self.tokenizer.model
         rows = [
-            ("read", f"{number_of(counted.n_read, 'byte')} in {documents}, from {_name_some(self.files)}"),
-            ("pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"),
-            *self._limit_rows(),
+            *_count_rows(self.counted, self.files),
             *self._learned_rows(),
             ("vocabulary", f"{len(model.vocab):,} tokens, {len(model.special_tokens)} of them special"),
+            *_unseen_rows({*model.special_tokens} - {model.unk_token}, self.counted),
         ]
-        unseen = {*model.special_tokens} - counted.special_tokens.keys() - {model.unk_token}
-        if unseen:
-            rows.append(("", f"never in the text: {', '.join(sorted(unseen))}"))
         tokens = sorted((model.vocab[id] for id in model.ordinary), key=lambda token: (-len(token), token))
         longest = " ".join(_fit(visible(token), 24).rstrip() for token in tokens[:8])
-        rows += [
-            ("longest", _fit(longest, WIDTH - LABEL_WIDTH).rstrip()),
-            ("seconds", ", ".join(f"{name} {spent.seconds:.2f}" for name, spent in self.timings.items())),
-            ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
-        ]
-        return "\n".join(label(name, text) for name, text in rows)
+        rows += [("longest", _fit(longest, WIDTH - LABEL_WIDTH).rstrip()), *_cost_rows(self.timings)]
+        return "\n".join(itertools.starmap(label, rows))
 
     __repr__ = __str__
-
-    def _limit_rows(self) -> Iterator[tuple[str, str]]:
-        """Say what the limits cost."""
-        counted = self.counted
-        if counted.n_dropped:
-            share = 100 * counted.n_dropped / counted.n_pretokens
-            bound = f"none that occurred more than {number_of(counted.max_error, 'time')}; no count is too low by more"
-            yield "dropped", f"{counted.n_dropped:,} of them ({share:.1f} %), of rare words, to keep the limits: {bound}"
-        if counted.n_broken:
-            yield "broken", f"pretokens too long for the memory at {number_of(counted.n_broken, 'place')}"
 
     def _learned_rows(self) -> Iterator[tuple[str, str]]:
         """Describe what was learnt."""
@@ -9700,6 +9879,34 @@ class Training(NamedTuple):
             now, half, quarter = (self.counted.n_bytes / n_tokens[k] for k in (m, m // 2, m // 4))
             halves = f"with half the merges {half:.2f}, a quarter {quarter:.2f}"
             yield "compression", f"{now:.2f} bytes per token ({halves})"
+
+
+def _count_rows(counted: CorpusCounts, files: Sequence[object]) -> Iterator[tuple[str, str]]:
+    """Describe what was counted, and what limits of memory cost."""
+    documents = number_of(counted.n_documents, "document")
+    yield "read", f"{number_of(counted.n_read, 'byte')} in {documents}, from {_name_some(files)}"
+    yield "pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"
+    if counted.n_dropped:
+        share = f"{counted.n_dropped:,} of them ({100 * counted.n_dropped / counted.n_pretokens:.1f} %)"
+        bound = f"none that occurred more than {number_of(counted.max_error, 'time')}; no count is too low by more"
+        yield "dropped", f"{share}, of rare words, to keep the limits: {bound}"
+    if counted.n_broken:
+        yield "broken", f"pretokens too long for the memory at {number_of(counted.n_broken, 'place')}"
+
+
+def _unseen_rows(special_tokens: set[str], counted: CorpusCounts) -> list[tuple[str, str]]:
+    """Name the special tokens that were not in the text."""
+    unseen = ", ".join(sorted(special_tokens - counted.special_tokens.keys()))
+    return [("", f"never in the text: {unseen}")] if unseen else []
+
+
+def _cost_rows(timings: Mapping[str, Timing]) -> list[tuple[str, str]]:
+    """Describe what stages took."""
+    peak = peak_memory()
+    return [
+        ("seconds", ", ".join(f"{name} {spent.seconds:.2f}" for name, spent in timings.items())),
+        ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
+    ]
 
 
 WIDTH, LABEL_WIDTH = 80, 13  # of what is printed for people
@@ -9735,6 +9942,111 @@ def _warn_of_unnamed(source: Source) -> None:
         warnings.warn(f"{names} in the text: learnt from as text, unless `special_tokens` names it", stacklevel=4)
 
 
+# Files that are counted in one go, and kept whole: an interrupt costs up to a minute of two workers. Neither time nor
+# workers decide which they are.
+COUNT_BYTES = 1 << 34
+COUNT_SECONDS = 300  # after which what was counted is saved; to write 10 million words took 16, on a busy machine
+
+
+@checked
+def count_files(
+    inputs: str | os.PathLike | Iterable[str | os.PathLike],
+    out: str | os.PathLike = "words.npz",
+    *,
+    special_tokens: Sequence[str] = (),
+    pattern: PatternSource = "gpt2",
+    normalizer: Sequence[str] = (),
+    byte_fallback: bool = False,
+    text_field: str | None = None,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    max_memory: int | None = None,
+    max_words: int | None = None,
+    progress: bool = False,
+) -> CountedFiles:
+    """Count the pretokens of files, folders or globs in a words file, which `train` takes instead of the texts.
+
+    inputs          files, folders, globs, or - for standard input, as `train` takes them
+    out             the words file, .npz. What is counted in it already is kept, and is not counted again: files are
+                    known by their absolute path, size and time
+    special_tokens  strings that end documents, and are not learnt from
+    pattern         gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split, none, or a regular
+                    expression
+    normalizer      changes text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
+    byte_fallback   to train a model with it: what spells a byte token, as <0x0A>, ends a document too
+    text_field      where a line of JSON, or a row of Parquet, has its text; "text" if not given. If given, what comes
+                    through a pipe is lines of JSON
+    workers         threads that scan, or processes for JSON; one a core if not given. The result never depends on it
+    executor        a pool of concurrent.futures, or of its kind, to work in instead; on the command line dask:ADDRESS
+    max_memory      bytes that all processes may take together, as 4GB or 500M; nine tenths of what is free if not
+                    given. Where that is too little, rare words are dropped, and the result says so
+    max_words       unique words that are kept at most; those that are rarer are dropped
+    progress        draw a progress bar
+
+    A long count is written every few minutes, and when it is interrupted: another call goes on from there. Raises
+    InputError where the words file was made otherwise, or a file in it has changed since.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("a.txt", "b.txt"):
+    ...         _ = Path(folder, name).write_text("low low lower")
+    ...         counted = count_files(folder, Path(folder, "words.npz")).counted
+    ...     training = train(Path(folder, "words.npz"), 258)
+    >>> counted.words.to_counts()[b" low"], counted.n_documents, training.tokenizer.merges
+    (2, 2, [(b'o', b'w'), (b'l', b'ow')])
+    """
+    out, engine = as_path(out), Engine(workers, executor, progress, max_memory)
+    require(out.suffix == ".npz", f"{out}: name a .npz file for the words")
+    check_writable(out.parent)
+    special_tokens = [*check_special_tokens(special_tokens), *(BYTE_TOKENS if byte_fallback else ())]
+    pattern = Pattern(pattern).parted[0]
+    if pattern.warning:
+        warnings.warn(pattern.warning, stacklevel=3)
+    source = Source((), pattern, special_tokens, text_field, normalizer=_plan_normalizer(normalizer))
+    paths, states = find_files(inputs), {}
+    for path in paths:
+        require(
+            path.suffix != ".npz", f"{path}: has counts, if `count` wrote it: name it to train, beside those of texts"
+        )
+        name = str(path if _is_stream(path) else path.resolve())
+        require(name not in states, f"{name}: is named twice, and a file is counted once")
+        states[name] = None if _is_stream(path) else [path.stat().st_size, path.stat().st_mtime_ns]
+    known = CountedFiles(CorpusCounts(Words.from_counts({}), 0, 0), source.settings, {})
+    if out.exists():
+        known = CountedFiles.load(out)
+        require_alike(out, known.settings, source.settings)
+    for name in states.keys() & known.files:
+        same = states[name] and states[name] == known.files[name]
+        how = "has changed since it was counted" if states[name] else "may be what was counted, or other text"
+        require(same, f"{name}: {how} in {out}, where nothing is taken out again: name another `out`")
+    new = {name: path for name, path in zip(states, paths, strict=True) if name not in known.files}
+    source = dataclasses.replace(source, files=[*new.values()])
+    _warn_of_unnamed(source)
+    with stage("compile"):
+        compile_counting(source.pattern)
+    known = known._replace(left=min(known.left, len(new)), n_before=len(known.files))
+    saved = time.monotonic()
+    try:
+        with engine.progress_bar("count", source.total_bytes, "B") as bar:
+            for names in _batched_by_size(new, lambda name: (states[name] or [0])[0], COUNT_BYTES):
+                with stage("scan") as spent:
+                    batch = dataclasses.replace(source, files=[new[name] for name in names])
+                    counted = count(batch, engine, max_words, [known.counted], bar)
+                    spent.n_bytes = counted.n_bytes - known.counted.n_bytes
+                files = known.files | {name: states[name] for name in names}
+                known = known._replace(counted=counted, files=files, left=len(new.keys() - files.keys()))
+                if known.left and time.monotonic() > saved + COUNT_SECONDS:
+                    known.save(out)
+                    saved = time.monotonic()
+    finally:
+        if known.files:
+            with stage("save"):
+                known.save(out)
+        if known.left:
+            done = number_of(len(known.files), "file")
+            warnings.warn(f"{out} has the counts of {done}: the next call adds the others", stacklevel=3)
+    return known
+
+
 @checked
 def train(
     inputs: str | os.PathLike | Iterable[str | os.PathLike] | None = None,
@@ -9755,6 +10067,7 @@ def train(
     score: str = "count",
     min_frequency: int = 1,
     workers: int | None = None,
+    executor: Executor | None = None,
     max_memory: int | None = None,
     max_words: int | None = None,
     text_field: str | None = None,
@@ -9765,7 +10078,8 @@ def train(
 
     inputs             files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), Parquet; text and
                        JSON may be packed by gzip, xz, bzip2 or zstandard. Not given: the sources of Python's standard
-                       library
+                       library. Or words files (.npz) that `count` wrote, which say the pattern, the normalizer and the
+                       special tokens
     vocab_size         tokens in all
     special_tokens     strings that end documents, and are not learnt from
     texts              texts to learn from instead of inputs, or lists of them; they are read once, in bounded memory
@@ -9787,6 +10101,8 @@ def train(
                        greatest likelihood, count(ab) / (count(a) * count(b)), which alone prefers what is seen once
     min_frequency      merge no pair that is rarer
     workers            threads that scan, or processes for JSON; one a core if not given. The result never depends on it
+    executor           a pool of concurrent.futures, or of its kind, to work in instead; on the command line
+                       dask:ADDRESS
     max_memory         bytes that all processes may take together, as 4GB or 500M; nine tenths of what is free if not
                        given. Where that is too little, rare words are not learnt from, and the result says so
     max_words          unique words to learn from at most; those that are rarer are dropped
@@ -9806,28 +10122,26 @@ def train(
     [3, 3, 2, 1]
     """
     plan = _plan_training(argparse.Namespace(**locals()))
-    engine = Engine(workers, progress=progress, max_memory=max_memory)
-    require(inputs is None or texts is None, "name inputs, or give texts, not both")
-    require(not isinstance(texts, (str, bytes)), "texts are several, in a list say: this is one")
-    files = [Texts(texts)] if texts is not None else standard_library() if inputs is None else find_files(inputs)
+    engine, files = Engine(workers, executor, progress, max_memory), plan.files
     timings: dict[str, Timing] = {}
     with stage("compile", timings):
-        source = plan.source(files, text_field)
-        if source.pattern.warning:
+        source = plan.source([] if plan.words else files, text_field)
+        if source.pattern.warning and not plan.words:
             warnings.warn(source.pattern.warning, stacklevel=3)
         _warn_of_unnamed(source)
         compile_counting(source.pattern)
         learn(Words.from_counts({b"aa": 1}), 257)
     with stage("scan", timings) as spent:
-        counted = count(source, plan.share_memory(engine), max_words)
-        spent.n_bytes = counted.n_bytes
+        before = (CountedFiles.load(path).counted for path in plan.words)
+        counted = count(source, plan.share_memory(engine), max_words, before)
+        spent.n_bytes = 0 if plan.words else counted.n_bytes
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn", timings):
         learned = plan.learn(counted.words)
     with stage("vocabulary", timings), _without_collector():
         tokenizer = Tokenizer.from_model(plan.model(learned))
     _warn_if_short(tokenizer.vocab, vocab_size)
-    return Training(tokenizer, counted, learned, timings, files, vocab_size)
+    return Training(tokenizer, counted, learned, timings, files, vocab_size, plan.options)
 
 
 _LEARNING_RULES = {"tie_break": "bytes", "score": "count", "min_frequency": 1}
@@ -9835,6 +10149,43 @@ _LEARNING_RULES = {"tie_break": "bytes", "score": "count", "min_frequency": 1}
 
 def _plan_training(asked: argparse.Namespace) -> _Plan:
     """Decide what a training makes of the arguments of `train`; raises InputError for what does not go together."""
+    plan, inputs, texts = _plan_model(asked), asked.inputs, asked.texts
+    require(inputs is None or texts is None, "name inputs, or give texts, not both")
+    require(not isinstance(texts, (str, bytes)), "texts are several, in a list say: this is one")
+    files = [Texts(texts)] if texts is not None else standard_library() if inputs is None else find_files(inputs)
+    words = [file for file in files if isinstance(file, Path) and file.suffix == ".npz"]
+    plan = _plan_from_words(asked, files, words) if words else plan
+    plan.files, plan.words = files, words
+    return plan
+
+
+def _plan_from_words(asked: argparse.Namespace, files: Sequence[Path], words: Sequence[Path]) -> _Plan:
+    """Decide it by what words files say: taken from the first, where it is not asked for, and so in all."""
+    for file in files:
+        require(
+            file in words, f"{words[0]} has counts and {file} is text: count that, too, and name the counts of both"
+        )
+    require(asked.text_field is None, f"`text_field` is for texts, {words[0]} has counts")
+    headers = {file: CountedFiles.load_header(file) for file in words}
+    require(len(headers) == len(words), "a words file is named twice: it would be learnt from twice")
+    settings = headers[words[0]]["settings"]
+    asked.pattern = asked.pattern or _steps_of(settings)
+    asked.normalizer = asked.normalizer or settings["normalizer"]
+    asked.special_tokens = asked.special_tokens or [t for t in settings["special_tokens"] if t not in BYTE_TOKENS]
+    plan = _plan_model(asked)
+    owners: dict[tuple, Path] = {}
+    for file, header in headers.items():
+        require_alike(file, header["settings"], plan.source([], None).settings, header["counted"]["special_tokens"])
+        left = number_of(header["left"], "file")
+        require(not header["left"], f"{file}: is not complete: {left} of those to be counted were not")
+        for name, state in header["files"].items():
+            owner = owners.setdefault((name, *(state or [file])), file)
+            require(owner is file, f"{name} is counted in {owner} and in {file}: it would be learnt from twice")
+    return plan
+
+
+def _plan_model(asked: argparse.Namespace) -> _Plan:
+    """Decide it by the options."""
     model, from_, unk_token = asked.model, asked.from_, asked.unk_token
     require(asked.min_frequency <= MAX_COUNT, f"no pair occurs {asked.min_frequency} times: counts have 64 bits")
     require(model in FAMILIES, f"no family of models is named {model!r}; there are {', '.join(FAMILIES)}")
@@ -10157,11 +10508,11 @@ def _draw_bars(axes, names: Sequence[str], values: Sequence[float], k: int = 0, 
 
 # What training learnt, beside its model
 
-LEARNED_FILE = "training.npz"
+LEARNED_FILE, RECORD_FILE = "training.npz", "training.json"
 
 
 def save_learned(folder: str | os.PathLike, training: Training) -> None:
-    """Write what training learnt beside its model: the merges with their counts, and the bytes of its corpus.
+    """Write what training learnt beside its model: its record, the merges with their counts, the bytes of its corpus.
 
     What was learnt by another training is removed. Only a BPE makes the tokens that its merges have counted.
 
@@ -10176,6 +10527,7 @@ def save_learned(folder: str | os.PathLike, training: Training) -> None:
     """
     file, learned, model = Path(folder, LEARNED_FILE), training.learned, training.tokenizer.model
     file.unlink(missing_ok=True)
+    atomic_write_all(Path(folder), {RECORD_FILE: _to_json(training.record, indent=2)})
     if model.kind != "bpe":
         return
     alphabet = json.dumps([letter.decode("latin-1") for letter in learned.alphabet])
@@ -10201,6 +10553,13 @@ def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]
         raise InputError(f"{file}: not what a training saved ({error})") from None
     require(fingerprint == model.fingerprint, f"{file}: of another model than is beside it: remove it, or train again")
     return learned._replace(alphabet=alphabet), n_bytes
+
+
+def load_record(folder: str | os.PathLike, model: Model) -> dict:
+    """Read what made the model of a folder, see `Training.record`; empty if that is not known."""
+    file = Path(folder, RECORD_FILE)
+    record = _parse_object(_read_limited(file), str(file)) if file.is_file() else {}
+    return record if record.get("model") == model.fingerprint else {}
 
 
 # Corpora, each unique word encoded once
@@ -10417,6 +10776,7 @@ class Inspection(Report):
     measures: dict[str, float]  # see `measure`; without a corpus, there are none
     frequencies: np.ndarray | None  # int64    of each id in the corpus
     glitches: list[Glitch] | None  # with a corpus and what training learnt
+    record: Mapping[str, object]  # see `Training.record`; empty if it is not known
 
     @property
     def ranked(self) -> tuple[list[int], np.ndarray]:
@@ -10430,6 +10790,12 @@ class Inspection(Report):
             found.append(Table(title, header, [(str(id), visible(self.tokens[id]), *row) for id, *row in some]))
 
         found, n = [], len(self.tokens)
+        parts = (part.items() if isinstance(part, dict) else [("", part)] for part in self.record.values())
+        rows = [
+            (f"{name} {key}", str(value)) for name, part in zip(self.record, parts, strict=True) for key, value in part
+        ]
+        if rows:
+            found.append(Table("Made by", ("what", "value"), rows))
         for name, counts in self.counts.items():
             ranked = sorted(counts.items()) if name == "bytes" else counts.most_common()
             rows = [(str(key), count, round(100 * count / n, 2)) for key, count in ranked]
@@ -10485,6 +10851,7 @@ def inspect_model(
     inputs: object = None,
     *,
     learned: Learned | None = None,
+    record: Mapping[str, object] = MappingProxyType({}),
     text_field: str | None = None,
     engine: Engine | None = None,
 ) -> Inspection:
@@ -10492,6 +10859,7 @@ def inspect_model(
 
     inputs      files, folders or globs. None: the vocabulary alone
     learned     what training learnt, for the candidates for glitch tokens, see `load_learned`
+    record      what made the model, see `load_record`
     text_field  where a line of a .jsonl file has its text; "text" if not given
     engine      how many processes scan
 
@@ -10521,6 +10889,7 @@ def inspect_model(
         measures,
         frequencies,
         find_glitches(learned, model.ids, frequencies) if learned and measures else None,
+        record,
     )
 
 
@@ -10994,7 +11363,7 @@ def bench(
 # A command is a function below. Its options are its own keywords, and those with a default of the functions that it
 # calls: their names, types and defaults come from signatures, their help from docstrings, and from nowhere else.
 # Not options are what others stand for (--no-special, --quiet, --workers), and what only Python has.
-_PYTHON_ONLY = {"allowed_special", "executor", "progress", "options", "learned", "engine", "texts"}
+_PYTHON_ONLY = {"allowed_special", "progress", "options", "learned", "record", "engine", "texts"}
 _GROUPS = {
     "how text is read": "text_field corpus no_special append pattern mark normalizer encoding",
     "what is learnt": "vocab_size special_tokens special_tokens_at model alphabet from_ tie_break score min_frequency "
@@ -11034,9 +11403,9 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     $ train corpus.txt --vocab-size 32k --special-token "<|endoftext|>" --out model
     $ train "shards/*.jsonl.gz" --model unigram --vocab-size 16k --out unigram
     """
-    special_tokens = _plan_training(argparse.Namespace(**options)).special_tokens
-    config = call_with(transformers_config, **options | {"special_tokens": special_tokens})
-    make_folder(as_path(out))  # what is wrong must not cost the training
+    plan = _plan_training(argparse.Namespace(inputs=inputs or None, texts=None, **options))
+    config = call_with(transformers_config, **options | {"special_tokens": plan.special_tokens})
+    check_writable(as_path(out))  # what is wrong must not cost the training
     training = call_with(train, inputs or None, **options)
     with stage("save", training.timings):
         training.tokenizer.model.config |= config
@@ -11048,6 +11417,26 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
         written = ", ".join(name for name in dict.fromkeys(names) if Path(out, name).is_file())
         print(label("written", f"{out}: {written}"))
         print(f"\nNext:\n  echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -")
+
+
+def _count_command(inputs: Sequence[str], **options) -> None:
+    """Count the pretokens of text, to train on them later, or elsewhere.
+
+    $ count corpus.txt --special-token "<|endoftext|>" --out words.npz
+    $ train words.npz more-words.npz --vocab-size 32k --out model
+    """
+    found = call_with(count_files, inputs, **options)
+    if options["progress"]:
+        n, out, special_tokens = len(found.files), options["out"], {*found.settings["special_tokens"]}
+        rows = [
+            *_count_rows(found.counted, [*found.files]),
+            ("files", f"{n:,}; {n - found.n_before:,} counted now, {found.n_before:,} before"),
+            *_unseen_rows(special_tokens - {*BYTE_TOKENS}, found.counted),
+            *_cost_rows(TIMINGS),
+            ("written", f"{out}: {number_of(os.path.getsize(out), 'byte')}"),
+        ]
+        print(*itertools.starmap(label, rows), sep="\n")
+        print(f"\nNext:\n  {_typed_command()} train {shlex.quote(out)}")
 
 
 def _not_a_file(given: str, what: str, command: str, model: str) -> InputError:
@@ -11148,6 +11537,7 @@ def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
     tokenizer, options["engine"] = call_with(_load_model, model, **options), call_with(Engine, **options)
     if Path(model, LEARNED_FILE).is_file():
         options["learned"] = load_learned(model, tokenizer.model)[0]
+    options["record"] = load_record(model, tokenizer.model)
     call_with(_show, call_with(inspect_model, tokenizer, inputs or None, **options), **options)
 
 
@@ -11202,6 +11592,7 @@ def _bench_command(inputs: Sequence[str] = (), **options) -> None:
 
 _COMMANDS = {
     "train": (_train_command, train, transformers_config),
+    "count": (_count_command, count_files),
     "encode": (_encode_command, _load_model, encode_files),
     "decode": (_decode_command, _load_model, decode_file),
     "convert": (_convert_command, _load_model, transformers_config),
@@ -11324,8 +11715,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             if options.get("plot") or (options.get("html") and options["run"] is not _view_command):
                 import_optional("matplotlib")  # what is missing must not cost the work
-            with _interruptible(), warnings.catch_warnings():
+            with _interruptible(), warnings.catch_warnings(), contextlib.ExitStack() as stack:
                 warnings.showwarning = lambda message, *_: say(f"note: {message}")
+                if options.get("executor") is not None:
+                    options["executor"] = stack.enter_context(open_executor(options["executor"]))
                 options.pop("run")(**options)
             print(end="", flush=True)
             if timings:
@@ -11340,7 +11733,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except MemoryError:
             message = "out of memory"
         except KeyboardInterrupt:
-            say("interrupted; nothing was written")
+            say("interrupted; nothing unfinished was written")
             return 128 + (endings or [signal.SIGINT])[0]
         finally:
             _drop_unwritable_output()
