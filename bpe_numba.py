@@ -75,6 +75,7 @@ import io
 import itertools
 import json
 import lzma
+import math
 import multiprocessing
 import multiprocessing.connection
 import pickle
@@ -104,7 +105,7 @@ import numba
 import numpy as np
 import regex
 from llvmlite import ir
-from numba.core import cgutils, event
+from numba.core import cgutils, event, serialize
 from numba.experimental import structref
 from numba.extending import intrinsic, overload
 from tqdm import tqdm
@@ -137,6 +138,52 @@ if not COMPILES:
     np.seterr(over="ignore")  # hashes, which count modulo 2**64
 
 
+def _seal(maker: object, content: bytes) -> bytes:
+    """Compute a digest of some bytes and of what made them."""
+    return hashlib.sha256(repr(maker).encode() + content).digest()
+
+
+def _keep(path: Path, maker: object, content: bytes) -> None:
+    """Write pickled content to a cache, where that can be, with a seal before it."""
+    with contextlib.suppress(OSError, InputError), atomic_write(path) as file:
+        file.write(_seal(maker, content) + content)
+
+
+def _read_kept(path: Path, maker: object) -> object | None:
+    """Read what `_keep` has written; None if it is not there, is damaged, or another maker made it."""
+    with contextlib.suppress(OSError):
+        kept = path.read_bytes()
+        if kept[:32] == _seal(maker, kept[32:]):
+            return pickle.loads(kept[32:])
+    return None
+
+
+class _KernelFiles:
+    """Files of compiled code, one for each signature of a kernel, in the place of Numba's index and numbered files.
+
+    Those are not checked: of 120 damaged in turn, 6 crashed the interpreter and 40 raised. And of two processes that
+    compile at once, or one that is killed between index and file, the next may run code of another signature or module.
+    """
+
+    def __init__(self, cache: object):
+        impl = cache._impl
+        self.path = Path(cache.cache_path, impl.filename_base)
+        self.stamp = numba.__version__, impl.locator.get_source_stamp()
+
+    def _place(self, key: tuple) -> tuple[Path, tuple]:
+        """Name the file of a signature, a processor and a code; and what its content is made by."""
+        name = f"{self.path.name}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
+        return self.path.with_name(name), (self.stamp, key)
+
+    def load(self, key: tuple) -> object | None:
+        """Read what was compiled, or None."""
+        return _read_kept(*self._place(key))
+
+    def save(self, key: tuple, data: object) -> None:
+        """Keep what was compiled."""
+        _keep(*self._place(key), serialize.dumps(data))
+
+
 def _compiler(**options: bool) -> Callable:
     """Make a decorator that compiles kernels when they are first called, and keeps them on the disk where it can.
 
@@ -157,17 +204,9 @@ def _compiler(**options: bool) -> Callable:
             return numba.njit(nogil=True, **options)(function)
         find_template = compiled.get_call_template
         compiled.get_call_template = lambda types, names: find_template([*map(numba.types.unliteral, types)], names)
-        index = compiled._cache._cache_file
-        load = index._load_index
-
-        def load_index() -> dict:
-            """Read what is cached; nothing, if that is damaged, or names a type that an older module had."""
-            try:
-                return load()
-            except Exception:
-                return {}
-
-        index._load_index = load_index
+        cache = compiled._cache
+        cache._cache_file = _KernelFiles(cache)
+        cache._guard_against_spurious_io_errors = lambda: contextlib.suppress(OSError)  # a disk that is full, or gone
         return compiled
 
     return compile_lazily
@@ -1007,6 +1046,9 @@ N_CODE_POINTS = 0x110000
 SURROGATE_ESCAPE = 0xDC80  # bytes that are not UTF-8 are matched as the lone surrogates that Python makes of them
 
 
+_LISTED = regex.compile(r"\[(\^?)(?:\\U([\da-f]{8})-\\U([\da-f]{8}))+\]")
+
+
 @functools.lru_cache(maxsize=256)
 def _code_points_matching(source: str) -> np.ndarray:
     """Find the code points that a one-character expression matches, bool[0x110000].
@@ -1015,7 +1057,7 @@ def _code_points_matching(source: str) -> np.ndarray:
     each range for each character, and takes 4 s for 8,000.
     """
     found = np.zeros(N_CODE_POINTS, bool)
-    if listed := regex.fullmatch(r"\[(\^?)(?:\\U([\da-f]{8})-\\U([\da-f]{8}))+\]", source):
+    if listed := _LISTED.fullmatch(source):
         for first, last in zip(listed.captures(2), listed.captures(3), strict=True):
             found[int(first, 16) : int(last, 16) + 1] = True
         return ~found if listed[1] else found
@@ -1029,6 +1071,10 @@ def _all_code_points() -> str:
     return "".join(map(chr, range(N_CODE_POINTS)))
 
 
+MAX_SET_SIZE = 10_000  # in the writing of all sets, which take 4 s to look up then
+MAX_STEPS = 10_000_000  # of threads, which take 4 s; o200k takes 19,000
+
+
 class _Dfa:
     """The deterministic machine of a pattern over classes of code points.
 
@@ -1038,10 +1084,12 @@ class _Dfa:
     """
 
     def __init__(self, program: Program):
-        self.program = program
+        self.program, self.n_steps = program, 0
         sources = {step[1]: None for step in program if step[0] in ("class", "lookahead")}
         if len(sources) > 60:
             raise Unsupported("more than 60 kinds of characters")
+        if sum(len(source) for source in sources if not _LISTED.fullmatch(source)) > MAX_SET_SIZE:
+            raise Unsupported(f"sets of more than {MAX_SET_SIZE:,} characters")
         bits = np.zeros(N_CODE_POINTS, np.uint64)
         for bit, source in enumerate(sources):
             bits |= _code_points_matching(source).astype(np.uint64) << u64(bit)
@@ -1068,6 +1116,7 @@ class _Dfa:
         waiting = list(reversed(state))
         while waiting:
             pc = waiting.pop()
+            self.n_steps += 1
             if pc in seen:
                 continue
             seen.add(pc)
@@ -1110,6 +1159,8 @@ class _Dfa:
                     states.append(following)
             if len(states) > 5000:
                 raise Unsupported("a pattern of more than 5,000 states")
+            if self.n_steps > MAX_STEPS:
+                raise Unsupported(f"a pattern of more than {MAX_STEPS:,} steps")
             next_state.append([ids[following] for _, following in row])
             accepts.append([matched for matched, _ in row])
         return np.array(next_state, np.int16), np.array(accepts, np.bool_)
@@ -1268,8 +1319,8 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, alphabet:
     entries = []
     for state in states:
         entries.append([entry(advance(state, letter)) for letter in alphabet])
-        if len(states) > 20_000:
-            raise Unsupported("a pattern of more than 20,000 states")
+        if len(states) > 20_000 or len(entries) * len(alphabet) > 1_000_000:  # the latter take 5 s
+            raise Unsupported("a pattern of more than 20,000 states, or 1,000,000 entries")
     return _minimize(np.array(entries, np.int64).reshape(len(states), len(alphabet)))
 
 
@@ -1883,6 +1934,39 @@ def _replace_spaces(text, spans, replacement, size, scheme, room):
     return out[: at + PADDING], moved
 
 
+def _compile_regex(source: str) -> regex.Pattern:
+    """Compile by the `regex` package; raises InputError where it does not, or would copy groups for ever.
+
+    It writes out what may be empty as often as a count says: (?:(?:(?:a?){100}){100}){100} took it 1 s and 300 MB.
+    """
+    try:
+        counts = [[int(n or 0) for n in m.groups()] for m in re.finditer(r"(?<=[)?*+}])\{(\d*)(?:,(\d*))?", source)]
+        if math.prod(max(count) for count in counts) > 10**6:
+            raise ValueError("its counts of groups multiply to more than 1,000,000")
+        return regex.compile(source)
+    except (regex.error, ValueError, OverflowError, RecursionError) as error:
+        raise InputError(f"the pattern {source[:200]!r} does not compile: {error}") from None
+
+
+REGEX_SECONDS = 10  # patterns that do not try in vain take 0.2 to 0.7 for 1,000,000 characters
+
+
+@contextlib.contextmanager
+def _time_limit(source: str, text: str) -> Iterator[float]:
+    """Yield the seconds, of this process, that a pattern may take by the `regex` package, and say where it takes more.
+
+    That is REGEX_SECONDS, and as many again for each 1,000,000 characters.
+    """
+    seconds = REGEX_SECONDS * (1 + len(text) / 1e6)
+    try:
+        yield seconds
+    except TimeoutError:
+        raise InputError(
+            f"the pattern {source[:200]!r} takes more than {seconds:.0f} s for the {len(text):,} characters of a text "
+            f"that begins {text[:40]!r}: it tries too many ways, as (a+)+$ does; write it otherwise"
+        ) from None
+
+
 class _Stage(NamedTuple):
     """Splits of a Pattern that are done together."""
 
@@ -1927,14 +2011,22 @@ class _Stage(NamedTuple):
         An empty match right behind another is none, as in Oniguruma.
         """
         position, end = 0, -1
-        while position <= len(text) and (match := self.regex.search(text, position)):
-            if match.start() == match.end() == end:
-                position += 1
-                continue
-            if max(end, 0) < match.start():
-                yield text[max(end, 0) : match.start()], False
-            yield match[0], True
-            position = end = match.end()
+        with _time_limit(self.regex.pattern, text) as seconds:
+            deadline = time.process_time() + seconds
+            while position <= len(text):
+                left = max(deadline - time.process_time(), 0.0)
+                for match in self.regex.finditer(text, position, timeout=left):
+                    start, stop = match.span()
+                    if not start == stop == end:
+                        if max(end, 0) < start:
+                            yield text[max(end, 0) : start], False
+                        yield match[0], True
+                    position = end = stop
+                    if start == stop:
+                        position += 1
+                        break
+                else:
+                    break
         if max(end, 0) < len(text):
             yield text[max(end, 0) :], False
 
@@ -1947,8 +2039,10 @@ class Pattern:
     is_compiled  all of it was compiled; else the `regex` package does some of the work
     warning      what a user should know, or ""
 
-    What is not UTF-8 is matched as the lone surrogates that Python makes of it. Raises ValueError for an expression
-    that does not compile, or that matches the empty string.
+    That package may take 10 seconds for a text, and 10 more for each 1,000,000 characters; else InputError names the
+    pattern and the text, as for (a+)+$ on aaaa…, which it would try in 2**n ways. What is not UTF-8 is matched as the
+    lone surrogates that Python makes of it. Raises ValueError for an expression that does not compile, or that matches
+    the empty string.
 
     >>> Pattern("gpt2").split(b"Hello  world!")
     [b'Hello', b' ', b' world', b'!']
@@ -2098,14 +2192,10 @@ def _chain_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
 def _compile_split(split: Split) -> _Stage:
     """Compile a Split by the `regex` package, which must accept its expression, and to a table if it can be."""
     source, rules = split.regex, split.rules()
-    try:
-        compiled = regex.compile(source)
-    except (regex.error, ValueError, OverflowError, RecursionError) as error:
-        raise InputError(f"the pattern {source[:200]!r} does not compile: {error}") from None
-    require(
-        not compiled.fullmatch(""),
-        f"the pattern {source!r} matches the empty string; a pretoken has at least one character",
-    )
+    compiled = _compile_regex(source)
+    with _time_limit(source, "") as seconds:
+        may_be_empty = compiled.fullmatch("", timeout=seconds)
+    require(not may_be_empty, f"the pattern {source!r} matches the empty string; a pretoken has at least one character")
     try:
         arrays = _compile_pattern(source)
         require(arrays.accepts.any(), f"the pattern {source!r} matches nothing")
@@ -2127,18 +2217,14 @@ def _machine_stage(arrays: ScanTable, rules: np.ndarray = NO_RULES) -> _Stage:
 
 def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
     """Read the table of a named pattern from the disk, or compile it and write it there."""
-    module = Path(__file__)
-    versions = repr((PATTERNS[name], regex.__version__, np.__version__, sys.byteorder)).encode() + module.read_bytes()
-    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or module.with_name("__pycache__"))
-    path = folder / f"pattern.{name}.{hashlib.sha256(versions).hexdigest()[:32]}.npz"
-    with contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), np.load(path) as known:
-        return ScanTable(*[known[field] for field in ScanTable._fields])._replace(n_complete=int(known["n_complete"]))
-    table = compile()
-    with contextlib.suppress(OSError, InputError):
-        for outdated in folder.glob(f"pattern.{name}.*.npz"):
-            outdated.unlink(missing_ok=True)
-        with atomic_write(path) as file:
-            np.savez(file, **table._asdict())
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
+    path = folder / f"pattern.{name}.table"
+    module = hashlib.sha256(Path(__file__).read_bytes()).digest()
+    maker = PATTERNS[name], regex.__version__, np.__version__, sys.byteorder, module
+    table = _read_kept(path, maker)
+    if table is None:
+        table = compile()
+        _keep(path, maker, pickle.dumps(table))
     return table
 
 
@@ -2890,8 +2976,14 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     if kind == "String":
         old, new = source.encode(), content.encode()
         return [_TextPass(lambda text: text.replace(old, new), frozenset(source[1:]))]
-    expression = regex.compile(_translate_regex(source, "oniguruma", "Replace"))
-    return [_decoding_pass(lambda text: expression.sub(lambda match: content, text))]
+    expression = _compile_regex(_translate_regex(source, "oniguruma", "Replace"))
+
+    def replace(text: str) -> str:
+        """Write the content for what matches."""
+        with _time_limit(source, text) as seconds:
+            return expression.sub(lambda match: content, text, timeout=seconds)
+
+    return [_decoding_pass(replace)]
 
 
 def _strip_passes(strip_left: bool, strip_right: bool) -> list[_TextPass]:
@@ -7344,10 +7436,8 @@ def _translate_regex(text: str, dialect: str, where: str) -> str:
             )
         done.append(regex.sub(r"\\.", lambda escape: word_in_set if escape[0] == r"\w" else escape[0], source))
         without_assertions += "" if kind in ("assertion", "anchor") else token[0]
-    try:
-        may_be_empty = regex.fullmatch(without_assertions, "")
-    except regex.error as error:
-        raise InputError(f"{where}: the pattern {text!r} does not compile: {error.msg}") from None
+    with _blaming(where), _time_limit(text, "") as seconds:
+        may_be_empty = _compile_regex(without_assertions).fullmatch("", timeout=seconds)
     require(not may_be_empty, f"{where}: the pattern {text!r} may match no characters")
     return "".join(done)
 

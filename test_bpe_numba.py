@@ -52,6 +52,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import jinja2.sandbox
+import numba
 import numpy as np
 import pytest
 import regex
@@ -695,6 +696,25 @@ def test_what_is_not_compiled_is_said_and_works(pattern, why):
         assert compiled.split(data) == naive_split(pattern, data)
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        bpe.Pattern(r"(a+)+$").split,
+        bpe.Normalizer([{"type": "Replace", "pattern": {"Regex": "(a|aa)+$"}, "content": ""}]).normalize,
+    ],
+)
+def test_patterns_that_take_for_ever_are_stopped(use, monkeypatch):
+    assert use(b"aab") and use(b"a" * 30 + b"b\xff")
+    monkeypatch.setattr(bpe, "REGEX_SECONDS", 0.01)
+    with pytest.raises(bpe.InputError, match=r"pattern '\(.*\$' takes more than 0 s for the 2,021 characters .* 'aaaa"):
+        use(b"a" * 2000 + b"b" + "é".encode() * 20)
+
+
+def test_sets_that_would_take_minutes_to_look_up_are_left_to_regex():
+    pattern = bpe.Pattern("[" + "".join(map(chr, range(0x4E00, 0x4E00 + 20_000, 2))) + "]|z+")
+    assert "sets of more than 10,000" in pattern.warning and pattern.split("zz丂丂a".encode())[-1] == b"a"
+
+
 def test_compiled_patterns_are_kept_on_the_disk(tmp_path, monkeypatch):
     def compiled_anew():
         """By a second copy of the module, which knows nothing of what the first one has in memory."""
@@ -704,12 +724,11 @@ def test_compiled_patterns_are_kept_on_the_disk(tmp_path, monkeypatch):
         return again.Pattern("none").is_compiled
 
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    (tmp_path / "pattern.none.outdated.npz").touch()
     assert compiled_anew()
     (path,) = tmp_path.iterdir()
     made, content = path.stat().st_ino, path.read_bytes()
     assert compiled_anew() and path.stat().st_ino == made
-    for damage in (b"", content[:5000], b"no zip"):
+    for damage in (b"", content[:5000], b"no table"):
         path.write_bytes(damage)
         assert compiled_anew() and len(path.read_bytes()) > 5000
     monkeypatch.setenv("NUMBA_CACHE_DIR", "/proc/nowhere")
@@ -862,6 +881,7 @@ TIKTOKEN_PATTERNS = tiktoken_patterns()
         ("gpt9", "no pattern is named 'gpt9'; there are gpt2, cl100k"),
         ("(?:" * 300 + "a" + ")" * 300, "does not compile"),
         ("a{" + "9" * 5000 + "}", "does not compile"),
+        ("(?:(?:(?:a?){1000}){1000}){1000}", "counts of groups multiply to more than 1,000,000"),
         (bpe.Split("a", "dropped"), "'dropped' is none of the behaviors isolated, removed"),
         (bpe.Split("a*", "removed"), "empty string"),
         (bpe.Metaspace("ab"), "one character for a space, not 'ab'"),
@@ -5122,6 +5142,33 @@ try:
 except bpe_numba.InputError as error:
     print(error)
 """
+
+
+@pytest.mark.skipif(not bpe.COMPILES, reason="nothing is compiled")
+def test_a_damaged_cache_is_compiled_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    def add(a, b):
+        return a + b
+
+    def loaded():
+        """How many of two signatures come from the disk."""
+        kernel = bpe.kernel(add)
+        assert kernel(1, 2) == 3 and kernel(1.5, 2.0) == 3.5
+        return sum(kernel.stats.cache_hits.values())
+
+    assert loaded() == 0 and loaded() == 2
+    one, other = tmp_path.rglob("*.nbc")
+    content = one.read_bytes()
+    damages = [b"", content[:999], content[:900] + b"?" + content[901:], bytes(len(content)), other.read_bytes()]
+    for damage in damages:
+        one.write_bytes(damage)
+        assert loaded() == 1 and loaded() == 2
+    one.unlink()
+    one.mkdir()
+    assert loaded() == 1 and loaded() == 1
+    shutil.rmtree(one.parent)
+    assert loaded() == 0 and loaded() == 2
 
 
 def test_kernels_compile_where_nothing_can_be_written(tmp_path):
