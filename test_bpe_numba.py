@@ -3916,6 +3916,76 @@ def test_special_tokens_are_honoured_only_where_allowed():
         tokenizer.encode(text, ["<c>"])
 
 
+# Every public call that encodes and may be told which special tokens count: (tokenizer, text, chosen, a folder) -> ids.
+# Those in ALL_OR_NO_IDS are not told, or make no ids.
+CALLS = {
+    "encode": lambda t, text, chosen, _: t.encode(text, chosen),
+    "encode_ordinary": lambda t, text, *_: t.encode_ordinary(text),
+    "encode_to_numpy": lambda t, text, chosen, _: t.encode_to_numpy(text, chosen),
+    "encode_texts": lambda t, text, chosen, _: t.encode_texts([text.encode(), b"", text.encode()], chosen)[0],
+    "encode_batch": lambda t, text, chosen, _: itertools.chain(*t.encode_batch([text] * 3, chosen)),
+    "encode_batch_to_numpy": lambda t, text, chosen, _: t.encode_batch_to_numpy([text] * 3, chosen, threads=2)[0],
+    "encode_iterable": lambda t, text, chosen, _: [
+        *t.encode_iterable(text, chosen),
+        *t.encode_iterable([text], chosen),
+    ],
+    "sample": lambda t, text, chosen, _: t.sample(text, 0.3, 1, chosen) if t.model.kind != "wordpiece" else [],
+    "n_best": lambda t, text, chosen, _: t.n_best(text, 2, chosen)[-1][0] if t.model.kind == "unigram" else [],
+    "encode_files": lambda t, text, chosen, folder: written_ids(t, text, chosen, folder),
+}
+ALL_OR_NO_IDS = {"source", "encode_corpus"}
+
+
+def written_ids(tokenizer, text, chosen, folder):
+    """The ids of two files; by two workers where none is special."""
+    texts = [folder / f"{name}.txt" for name in "ab"]
+    for path in texts:
+        path.write_text(text)
+    workers = 1 + (chosen == "none" and len(text) > 1000)
+    bpe.encode_files(tokenizer, texts, folder / "ids.npy", allowed_special=chosen, workers=workers)
+    return np.load(folder / "ids.npy")
+
+
+def test_every_call_that_encodes_is_tried_with_forged_special_tokens():
+    found = {
+        name
+        for name, member in (vars(bpe.Tokenizer) | vars(bpe)).items()
+        if not name.startswith("_") and inspect.isfunction(member)
+        if name.startswith("encode") or "allowed_special" in inspect.signature(member).parameters
+    }
+    assert found == CALLS.keys() | ALL_OR_NO_IDS
+
+
+@kernels
+@pytest.mark.parametrize("kind", ["bpe", "ranks", "letters", "wordpiece", "unigram"])
+@pytest.mark.parametrize("name", CALLS)
+def test_no_call_makes_a_special_token_that_is_not_allowed(name, kind, tmp_path):
+    specials = ["<e>", "<e><s>", "<s>", "e>"]
+    letters = {k: char.encode() for k, char in enumerate("▁<>abes")} | {7: b"<e", 8: b"ab"}
+    flags = {"<s>": bpe.AddedToken(lstrip=True, rstrip=True), "e>": bpe.AddedToken(single_word=True, normalized=True)}
+    made_of_letters = {
+        "letters": {"merges": [(b"<", b"e"), (b"a", b"b")]},
+        "wordpiece": {"merges": None, "kind": "wordpiece"},
+        "unigram": {"merges": None, "kind": "unigram", "scores": -np.arange(9.0), "pattern": "none"},
+    }
+    if kind in made_of_letters:
+        normalizer = [{"type": "Lowercase"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]
+        more = {"alphabet": "characters", "normalizer": normalizer}
+        model = bpe.Model(letters, special_tokens=specials, flags=flags, **more | made_of_letters[kind])
+    else:
+        merges = [(b"<", b"e"), (b"<e", b"s")] if kind == "bpe" else None
+        vocab = BYTE_VOCAB | {256: b"<e", 257: b"<es"}
+        model = bpe.Model(vocab, merges, specials, flags=flags)
+    tokenizer = bpe.Tokenizer.from_model(model)
+    for text in ("<e>", "a<e><s> <s>ab e> <e", "<<e>><e><e><s>", "<E> <S>" * 40, "<e> b " * 300):
+        for chosen in ("none", [], ["<s>"], {"e>", "<e>"}, "all"):
+            chosen = "none" if name == "encode_ordinary" else chosen
+            honoured = model.special_tokens if chosen == "all" else [] if chosen == "none" else chosen
+            forbidden = {id for special, id in model.special_tokens.items() if special not in honoured}
+            ids = {*map(int, CALLS[name](tokenizer, text, chosen, tmp_path))}
+            assert ids <= model.vocab.keys() and not ids & forbidden, (text, chosen)
+
+
 @kernels
 def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
     expected = [tokenizer.encode(text) for text in some_texts]
