@@ -2195,10 +2195,13 @@ def _compile_split(split: Split) -> _Stage:
     compiled = _compile_regex(source)
     with _time_limit(source, "") as seconds:
         may_be_empty = compiled.fullmatch("", timeout=seconds)
-    require(not may_be_empty, f"the pattern {source!r} matches the empty string; a pretoken has at least one character")
+    require(
+        not may_be_empty,
+        f"the pattern {source[:200]!r} matches the empty string; a pretoken has at least one character",
+    )
     try:
         arrays = _compile_pattern(source)
-        require(arrays.accepts.any(), f"the pattern {source!r} matches nothing")
+        require(arrays.accepts.any(), f"the pattern {source[:200]!r} matches nothing")
         machine = _with_rules(arrays, rules)
     except Unsupported as error:
         warning = f"the pattern is left to the `regex` package, which is some 50 times slower: {error}"
@@ -2848,9 +2851,8 @@ def _normal_form(form: str) -> _CharacterStep:
     )
 
 
-MAX_CHARSMAP_BYTES = (
-    1 << 23
-)  # of all prefixes of keys; SentencePiece's own have 1,500,000, a damaged one may have circles
+MAX_REPLACEMENT = 100  # bytes; those of Unicode's normal forms have 33 at most
+MAX_CHARSMAP_BYTES = 1 << 23  # of all prefixes of keys; SentencePiece's own have 1,500,000, and circles many more
 
 
 def _read_charsmap(text: str) -> dict[str, str]:
@@ -2882,7 +2884,7 @@ def _read_charsmap(text: str) -> dict[str, str]:
                 n_bytes += len(key)
                 if has_value[place]:
                     start = values[nodes[place]]
-                    changes[key.decode()] = texts[start : texts.index(b"\0", start)].decode()
+                    changes[key.decode()] = texts[start : texts.index(b"\0", start, start + MAX_REPLACEMENT)].decode()
             require(n_bytes <= MAX_CHARSMAP_BYTES, "a circle")
     except (IndexError, ValueError):
         raise damaged from None
@@ -2931,7 +2933,8 @@ def _sentencepiece_passes(
     keys = {key: text for key, text in changes.items() if len(key) > 1}
     step = _CharacterStep({ord(key): text for key, text in changes.items() if key not in keys})
     space = ("▁" if escape_whitespaces else " ").encode()
-    edges = (b"", space * add_dummy_prefix) if treat_whitespace_as_suffix else (space * add_dummy_prefix, b"")
+    prefix = space * bool(add_dummy_prefix)
+    edges = (b"", prefix) if treat_whitespace_as_suffix else (prefix, b"")
     return [_MapPass([step], keys), _EdgePass(*edges, space, remove_extra_whitespaces, is_marked=True)]
 
 
@@ -2989,7 +2992,7 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
 def _strip_passes(strip_left: bool, strip_right: bool) -> list[_TextPass]:
     """Make the step Strip."""
     spaces = "".join(_matching(r"\p{White_Space}"))
-    left, right = spaces * strip_left, spaces * strip_right
+    left, right = spaces * bool(strip_left), spaces * bool(strip_right)
     return [_decoding_pass(lambda text: text.lstrip(left).rstrip(right))]
 
 
@@ -3015,7 +3018,7 @@ def _normalizer_steps(step: dict) -> list[_CharacterStep | _MapPass | _EdgePass 
     require(kind in _NORMALIZERS, f"the normalizer {json.dumps(step)[:100]} is not supported")
     try:
         return list(_NORMALIZERS[kind](**fields))
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise InputError(f"the normalizer {kind}: {error}") from None
 
 
@@ -7138,6 +7141,8 @@ def _blaming(where: object) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(str(error) if str(where) in str(error) else f"{where}: {error}") from None
+    except RecursionError:
+        raise InputError(f"{where}: it is nested too deeply") from None
 
 
 def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> dict[int, bytes]:
@@ -7431,14 +7436,14 @@ def _translate_regex(text: str, dialect: str, where: str) -> str:
             done[-3:], source = done[-2:], "+"  # possessive again, which the scanner can do
         if kind == "odd" or source is None:
             raise InputError(
-                f"{where}: {text[token.start() :][:3]!r} at position {token.start()} of the pattern {text!r} may mean "
-                "one thing to Hugging Face's engine (Oniguruma) and another to `regex`: write it otherwise"
+                f"{where}: {text[token.start() :][:3]!r} at position {token.start()} of the pattern {text[:200]!r} may "
+                "mean one thing to Hugging Face's engine (Oniguruma) and another to `regex`: write it otherwise"
             )
         done.append(regex.sub(r"\\.", lambda escape: word_in_set if escape[0] == r"\w" else escape[0], source))
         without_assertions += "" if kind in ("assertion", "anchor") else token[0]
     with _blaming(where), _time_limit(text, "") as seconds:
         may_be_empty = _compile_regex(without_assertions).fullmatch("", timeout=seconds)
-    require(not may_be_empty, f"{where}: the pattern {text!r} may match no characters")
+    require(not may_be_empty, f"{where}: the pattern {text[:200]!r} may match no characters")
     return "".join(done)
 
 
@@ -7623,11 +7628,32 @@ def _to_tokenizer_json(model: Model) -> dict:
     }
 
 
+MAX_STEPS_OF_FILE, MAX_GROWTH = 100, 1000  # those of models in use are up to a dozen, and make a text 3 times as long
+
+
+def _growth(step: dict) -> int:
+    """Compute how many times as long a step may make a text."""
+    match step:
+        case {"pattern": {"String": str(source)}, "content": str(text)} if source:
+            return -(-len(text) // len(source))
+        case {"pattern": _, "content": str(text)} | {"prepend": str(text)}:
+            return len(text) + 1
+        case {"type": "Precompiled"}:
+            return MAX_REPLACEMENT
+    return 1
+
+
 def _flatten(part: object, key: str) -> list[dict]:
-    """List the steps of a normalizer, a pre_tokenizer or a decoder; `key` is that of the steps in a Sequence."""
+    """List the steps of a normalizer, a pre_tokenizer or a decoder; `key` is that of the steps in a Sequence.
+
+    Raises InputError if they are more, or make a text longer, than the size of a file lets anyone expect.
+    """
     try:
-        steps = list(_flattened([] if part is None else [part], key))
+        steps = list(itertools.islice(_flattened([] if part is None else [part], key), MAX_STEPS_OF_FILE + 1))
         if all(isinstance(step["type"], str) for step in steps):
+            growth = math.prod(max(1, _growth(step)) for step in steps)
+            require(len(steps) <= MAX_STEPS_OF_FILE, f"more than {MAX_STEPS_OF_FILE} {key}")
+            require(growth <= MAX_GROWTH, f"its {key} may make a text {growth:.0e} times as long")
             return steps
     except (AttributeError, KeyError, TypeError):
         pass
@@ -7834,6 +7860,7 @@ def read_sentencepiece(data: bytes) -> Model:
     _refuse(
         {
             "a SentencePiece model of words or of single characters is not supported": not kind,
+            "not all of its tokens are UTF-8": bytes in {*map(type, names)},
             "a denormalizer is not supported": proto.denormalizer_spec.precompiled_charsmap,
             f"unused tokens are not supported, such as the ids {unused[:3]}": unused,
             f"it has {len(unknown)} tokens for what is unknown, not one": len(unknown) != 1,
@@ -8601,7 +8628,8 @@ class Tokenizer:
 
     def compile_kernels(self) -> None:
         """Compile the kernels of encoding, or load them from the disk; processes forked later have them."""
-        self.encode_texts([b"one two", b"\xff"])
+        with contextlib.suppress(InputError):  # a small vocabulary may not have these letters
+            self.encode_texts([b"one two", b"\xff"])
 
     def _take_thread(self) -> _Thread:
         """Take what no other thread is using, or make it; it is given back by appending it to `_idle`."""
