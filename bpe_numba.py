@@ -53,8 +53,10 @@ import os
 import signal
 import sys
 
-if os.path.basename(str(*sys.argv[:1])) in ("bpe_numba.py", "bpe-numba") and callable(signal.getsignal(signal.SIGINT)):
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: the imports take 0.5 s, and would show a traceback
+if os.path.basename(str(*sys.argv[:1])) in ("bpe_numba.py", "bpe-numba"):
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # unused, and where no thread can be had it ends the process
+    if callable(signal.getsignal(signal.SIGINT)):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: the imports take 0.5 s, and would show a traceback
 
 import argparse
 import base64

@@ -1199,6 +1199,49 @@ def test_normalizers_are_values():
     assert not bpe.Normalizer([{"type": "Sequence", "normalizers": []}])
 
 
+def split_by_regex(pattern):
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+DOUBLED = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+STRANGE = {
+    "nested counts": ({"pre_tokenizer": split_by_regex("(?:(?:(?:ab?){1000}){1000}){1000}")}, "counts of groups"),
+    "many steps": ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}] * 101}}, "more than 100 norm"),
+    "long text": ({"normalizer": {"type": "Sequence", "normalizers": [DOUBLED] * 40}}, "1e+12 times as long"),
+    "long tokens": ({"decoder": {"type": "Sequence", "decoders": [DOUBLED] * 40}}, "1e+12 times as long"),
+    "huge content": ({"normalizer": DOUBLED | {"content": "a" * 5000}}, "5e+03 times as long"),
+    "huge prefix": ({"normalizer": {"type": "Prepend", "prepend": "a" * 5000}}, "times as long"),
+    "odd flags": ({"normalizer": {"type": "Strip", "strip_left": 10**30, "strip_right": 0}}, None),
+    "odd spaces": ({"normalizer": {"type": "SentencePiece", "add_dummy_prefix": 10**30}}, None),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_models_of_strangers_take_what_their_size_lets_expect(tmp_path, name):
+    changes, part = STRANGE[name]
+    content = {"model": {"type": "BPE", "vocab": {"a": 0, "▁": 1}, "merges": []}} | changes
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    refused = pytest.raises(bpe.InputError, match=re.escape(part)) if part else contextlib.nullcontext()
+    with refused:
+        bpe.Tokenizer.load(tmp_path)
+
+
+def test_a_tokenizer_json_of_deep_nesting_is_refused(tmp_path):
+    for depth in (200, 400, 900, 100_000):
+        nested = '{"type": "Sequence", "normalizers": [' * depth + '{"type": "Nope"}' + "]}" * depth
+        (tmp_path / "tokenizer.json").write_text(f'{{"normalizer": {nested}, "model": {{"type": "BPE"}}}}')
+        with pytest.raises(bpe.InputError, match=r"tokenizer\.json: .*(Nope|nested too deep|not JSON)"):
+            bpe.load_model(tmp_path)
+
+
+def test_sentencepiece_tokens_that_are_not_utf8_are_refused(tmp_path):
+    proto = sentencepiece_model_pb2.ModelProto(pieces=[{"piece": "<unk>", "type": 2}, {"piece": "abcd", "score": -1}])
+    proto.trainer_spec.model_type, proto.normalizer_spec.name = 1, "identity"
+    (tmp_path / "a.model").write_bytes(proto.SerializeToString().replace(b"abcd", b"ab\xffd"))
+    with pytest.raises(bpe.InputError, match=r"a\.model: (not all of its tokens are UTF-8|no SentencePiece model)"):
+        bpe.load_model(tmp_path / "a.model")
+
+
 @given(place=st.integers(0, 1 << 18), noise=st.binary(max_size=9))
 @settings(max_examples=10)
 def test_charsmaps_that_are_damaged_are_refused_or_read(place, noise):
