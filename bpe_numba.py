@@ -53,8 +53,10 @@ import os
 import signal
 import sys
 
-if os.path.basename(str(*sys.argv[:1])) in ("bpe_numba.py", "bpe-numba") and callable(signal.getsignal(signal.SIGINT)):
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: the imports take 0.5 s, and would show a traceback
+if os.path.basename(str(*sys.argv[:1])) in ("bpe_numba.py", "bpe-numba"):
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # unused, and where no thread can be had it ends the process
+    if callable(signal.getsignal(signal.SIGINT)):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: the imports take 0.5 s, and would show a traceback
 
 import argparse
 import base64
@@ -77,6 +79,7 @@ import itertools
 import json
 import logging
 import lzma
+import math
 import multiprocessing
 import pickle
 import platform
@@ -102,34 +105,14 @@ from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import IO, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Let nobody look for garbage among the many objects that are made, and stay: a tenth of the time to start.
-
-    They join the oldest generation unseen, by way of the frozen one, unless that has others.
-    """
-    if not gc.isenabled() or gc.get_freeze_count():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.unfreeze()
-        gc.enable()
-
-
-with _without_collector():
-    import numba
-    import numpy as np
-    import regex
-    from llvmlite import ir
-    from numba.core import cgutils, event
-    from numba.experimental import structref
-    from numba.extending import intrinsic, overload
-    from tqdm import tqdm
+import numba
+import numpy as np
+import regex
+from llvmlite import ir
+from numba.core import cgutils, event, serialize
+from numba.experimental import structref
+from numba.extending import intrinsic, overload
+from tqdm import tqdm
 
 __version__ = "0.2.0"
 __all__ = [
@@ -160,6 +143,52 @@ if not COMPILES:
     np.seterr(over="ignore")  # hashes, which count modulo 2**64
 
 
+def _seal(maker: object, content: bytes) -> bytes:
+    """Compute a digest of some bytes and of what made them."""
+    return hashlib.sha256(repr(maker).encode() + content).digest()
+
+
+def _keep(path: Path, maker: object, content: bytes) -> None:
+    """Write pickled content to a cache, where that can be, with a seal before it."""
+    with contextlib.suppress(OSError, InputError), atomic_write(path) as file:
+        file.write(_seal(maker, content) + content)
+
+
+def _read_kept(path: Path, maker: object) -> object | None:
+    """Read what `_keep` has written; None if it is not there, is damaged, or another maker made it."""
+    with contextlib.suppress(OSError):
+        kept = path.read_bytes()
+        if kept[:32] == _seal(maker, kept[32:]):
+            return pickle.loads(kept[32:])
+    return None
+
+
+class _KernelFiles:
+    """Files of compiled code, one for each signature of a kernel, in the place of Numba's index and numbered files.
+
+    Those are not checked: of 120 damaged in turn, 6 crashed the interpreter and 40 raised. And of two processes that
+    compile at once, or one that is killed between index and file, the next may run code of another signature or module.
+    """
+
+    def __init__(self, cache: object):
+        impl = cache._impl
+        self.path = Path(cache.cache_path, impl.filename_base)
+        self.stamp = numba.__version__, impl.locator.get_source_stamp()
+
+    def _place(self, key: tuple) -> tuple[Path, tuple]:
+        """Name the file of a signature, a processor and a code; and what its content is made by."""
+        name = f"{self.path.name}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
+        return self.path.with_name(name), (self.stamp, key)
+
+    def load(self, key: tuple) -> object | None:
+        """Read what was compiled, or None."""
+        return _read_kept(*self._place(key))
+
+    def save(self, key: tuple, data: object) -> None:
+        """Keep what was compiled."""
+        _keep(*self._place(key), serialize.dumps(data))
+
+
 def _compiler(**options: bool) -> Callable:
     """Make a decorator that compiles kernels when they are first called, and keeps them on the disk where it can.
 
@@ -180,17 +209,9 @@ def _compiler(**options: bool) -> Callable:
             return numba.njit(nogil=True, **options)(function)
         find_template = compiled.get_call_template
         compiled.get_call_template = lambda types, names: find_template([*map(numba.types.unliteral, types)], names)
-        index = compiled._cache._cache_file
-        load = index._load_index
-
-        def load_index() -> dict:
-            """Read what is cached; nothing, if that is damaged, or names a type that an older module had."""
-            try:
-                return load()
-            except Exception:
-                return {}
-
-        index._load_index = load_index
+        cache = compiled._cache
+        cache._cache_file = _KernelFiles(cache)
+        cache._guard_against_spurious_io_errors = lambda: contextlib.suppress(OSError)  # a disk that is full, or gone
         return compiled
 
     return compile_lazily
@@ -556,6 +577,24 @@ def free_memory(root: Path = Path("/")) -> int:
                     cached = re.search(r"^(?:total_)?inactive_file (\d+)", (folder / "memory.stat").read_text(), re.M)
                     free.append(limit - used + int(cached[1]))
     return max(0, min(free))
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Let nobody look for garbage among the many objects that are made, and stay.
+
+    They join the oldest generation unseen, by way of the frozen one, unless that has others.
+    """
+    if not gc.isenabled() or gc.get_freeze_count():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.unfreeze()
+        gc.enable()
 
 
 @dataclasses.dataclass
@@ -1152,6 +1191,9 @@ N_CODE_POINTS = 0x110000
 SURROGATE_ESCAPE = 0xDC80  # bytes that are not UTF-8 are matched as the lone surrogates that Python makes of them
 
 
+_LISTED = regex.compile(r"\[(\^?)(?:\\U([\da-f]{8})-\\U([\da-f]{8}))+\]")
+
+
 @functools.lru_cache(maxsize=256)
 def _code_points_matching(source: str) -> np.ndarray:
     """Find the code points that a one-character expression matches, bool[0x110000].
@@ -1160,7 +1202,7 @@ def _code_points_matching(source: str) -> np.ndarray:
     each range for each character, and takes 4 s for 8,000.
     """
     found = np.zeros(N_CODE_POINTS, bool)
-    if listed := regex.fullmatch(r"\[(\^?)(?:\\U([\da-f]{8})-\\U([\da-f]{8}))+\]", source):
+    if listed := _LISTED.fullmatch(source):
         for first, last in zip(listed.captures(2), listed.captures(3), strict=True):
             found[int(first, 16) : int(last, 16) + 1] = True
         return ~found if listed[1] else found
@@ -1174,6 +1216,10 @@ def _all_code_points() -> str:
     return "".join(map(chr, range(N_CODE_POINTS)))
 
 
+MAX_SET_SIZE = 10_000  # in the writing of all sets, which take 4 s to look up then
+MAX_STEPS = 10_000_000  # of threads, which take 4 s; o200k takes 19,000
+
+
 class _Dfa:
     """The deterministic machine of a pattern over classes of code points.
 
@@ -1183,10 +1229,12 @@ class _Dfa:
     """
 
     def __init__(self, program: Program):
-        self.program = program
+        self.program, self.n_steps = program, 0
         sources = {step[1]: None for step in program if step[0] in ("class", "lookahead")}
         if len(sources) > 60:
             raise Unsupported("more than 60 kinds of characters")
+        if sum(len(source) for source in sources if not _LISTED.fullmatch(source)) > MAX_SET_SIZE:
+            raise Unsupported(f"sets of more than {MAX_SET_SIZE:,} characters")
         bits = np.zeros(N_CODE_POINTS, np.uint64)
         for bit, source in enumerate(sources):
             bits |= _code_points_matching(source).astype(np.uint64) << u64(bit)
@@ -1213,6 +1261,7 @@ class _Dfa:
         waiting = list(reversed(state))
         while waiting:
             pc = waiting.pop()
+            self.n_steps += 1
             if pc in seen:
                 continue
             seen.add(pc)
@@ -1255,6 +1304,8 @@ class _Dfa:
                     states.append(following)
             if len(states) > 5000:
                 raise Unsupported("a pattern of more than 5,000 states")
+            if self.n_steps > MAX_STEPS:
+                raise Unsupported(f"a pattern of more than {MAX_STEPS:,} steps")
             next_state.append([ids[following] for _, following in row])
             accepts.append([matched for matched, _ in row])
         return np.array(next_state, np.int16), np.array(accepts, np.bool_)
@@ -1413,8 +1464,8 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, alphabet:
     entries = []
     for state in states:
         entries.append([entry(advance(state, letter)) for letter in alphabet])
-        if len(states) > 20_000:
-            raise Unsupported("a pattern of more than 20,000 states")
+        if len(states) > 20_000 or len(entries) * len(alphabet) > 1_000_000:  # the latter take 5 s
+            raise Unsupported("a pattern of more than 20,000 states, or 1,000,000 entries")
     return _minimize(np.array(entries, np.int64).reshape(len(states), len(alphabet)))
 
 
@@ -2188,6 +2239,39 @@ def _replace_spaces(text, spans, replacement, size, scheme, room):
     return out[: at + PADDING], moved
 
 
+def _compile_regex(source: str) -> regex.Pattern:
+    """Compile by the `regex` package; raises InputError where it does not, or would copy groups for ever.
+
+    It writes out what may be empty as often as a count says: (?:(?:(?:a?){100}){100}){100} took it 1 s and 300 MB.
+    """
+    try:
+        counts = [[int(n or 0) for n in m.groups()] for m in re.finditer(r"(?<=[)?*+}])\{(\d*)(?:,(\d*))?", source)]
+        if math.prod(max(count) for count in counts) > 10**6:
+            raise ValueError("its counts of groups multiply to more than 1,000,000")
+        return regex.compile(source)
+    except (regex.error, ValueError, OverflowError, RecursionError) as error:
+        raise InputError(f"the pattern {source[:200]!r} does not compile: {error}") from None
+
+
+REGEX_SECONDS = 10  # patterns that do not try in vain take 0.2 to 0.7 for 1,000,000 characters
+
+
+@contextlib.contextmanager
+def _time_limit(source: str, text: str) -> Iterator[float]:
+    """Yield the seconds, of this process, that a pattern may take by the `regex` package, and say where it takes more.
+
+    That is REGEX_SECONDS, and as many again for each 1,000,000 characters.
+    """
+    seconds = REGEX_SECONDS * (1 + len(text) / 1e6)
+    try:
+        yield seconds
+    except TimeoutError:
+        raise InputError(
+            f"the pattern {source[:200]!r} takes more than {seconds:.0f} s for the {len(text):,} characters of a text "
+            f"that begins {text[:40]!r}: it tries too many ways, as (a+)+$ does; write it otherwise"
+        ) from None
+
+
 class _Stage(NamedTuple):
     """Splits of a Pattern that are done together."""
 
@@ -2232,14 +2316,22 @@ class _Stage(NamedTuple):
         An empty match right behind another is none, as in Oniguruma.
         """
         position, end = 0, -1
-        while position <= len(text) and (match := self.regex.search(text, position)):
-            if match.start() == match.end() == end:
-                position += 1
-                continue
-            if max(end, 0) < match.start():
-                yield text[max(end, 0) : match.start()], False
-            yield match[0], True
-            position = end = match.end()
+        with _time_limit(self.regex.pattern, text) as seconds:
+            deadline = time.process_time() + seconds
+            while position <= len(text):
+                left = max(deadline - time.process_time(), 0.0)
+                for match in self.regex.finditer(text, position, timeout=left):
+                    start, stop = match.span()
+                    if not start == stop == end:
+                        if max(end, 0) < start:
+                            yield text[max(end, 0) : start], False
+                        yield match[0], True
+                    position = end = stop
+                    if start == stop:
+                        position += 1
+                        break
+                else:
+                    break
         if max(end, 0) < len(text):
             yield text[max(end, 0) :], False
 
@@ -2252,8 +2344,10 @@ class Pattern:
     is_compiled  all of it was compiled; else the `regex` package does some of the work
     warning      what a user should know, or ""
 
-    What is not UTF-8 is matched as the lone surrogates that Python makes of it. Raises ValueError for an expression
-    that does not compile, or that matches the empty string.
+    That package may take 10 seconds for a text, and 10 more for each 1,000,000 characters; else InputError names the
+    pattern and the text, as for (a+)+$ on aaaa…, which it would try in 2**n ways. What is not UTF-8 is matched as the
+    lone surrogates that Python makes of it. Raises ValueError for an expression that does not compile, or that matches
+    the empty string.
 
     >>> Pattern("gpt2").split(b"Hello  world!")
     [b'Hello', b' ', b' world', b'!']
@@ -2411,17 +2505,16 @@ def _chain_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
 def _compile_split(split: Split) -> _Stage:
     """Compile a Split by the `regex` package, which must accept its expression, and to a table if it can be."""
     source, rules = split.regex, split.rules()
-    try:
-        compiled = regex.compile(source)
-    except (regex.error, ValueError, OverflowError, RecursionError) as error:
-        raise InputError(f"the pattern {source[:200]!r} does not compile: {error}") from None
+    compiled = _compile_regex(source)
+    with _time_limit(source, "") as seconds:
+        may_be_empty = compiled.fullmatch("", timeout=seconds)
     require(
-        not compiled.fullmatch(""),
-        f"the pattern {source!r} matches the empty string; a pretoken has at least one character",
+        not may_be_empty,
+        f"the pattern {source[:200]!r} matches the empty string; a pretoken has at least one character",
     )
     try:
         arrays = _compile_pattern(source)
-        require(arrays.accepts.any(), f"the pattern {source!r} matches nothing")
+        require(arrays.accepts.any(), f"the pattern {source[:200]!r} matches nothing")
         machine = _with_rules(arrays, rules)
     except Unsupported as error:
         warning = f"the pattern is left to the `regex` package, which is some 50 times slower: {error}"
@@ -2440,18 +2533,14 @@ def _machine_stage(arrays: ScanTable, rules: np.ndarray = NO_RULES) -> _Stage:
 
 def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
     """Read the table of a named pattern from the disk, or compile it and write it there."""
-    module = Path(__file__)
-    versions = repr((PATTERNS[name], regex.__version__, np.__version__, sys.byteorder)).encode() + module.read_bytes()
-    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or module.with_name("__pycache__"))
-    path = folder / f"pattern.{name}.{hashlib.sha256(versions).hexdigest()[:32]}.npz"
-    with contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), np.load(path) as known:
-        return ScanTable(*[known[field] for field in ScanTable._fields])._replace(n_complete=int(known["n_complete"]))
-    table = compile()
-    with contextlib.suppress(OSError, InputError):
-        for outdated in folder.glob(f"pattern.{name}.*.npz"):
-            outdated.unlink(missing_ok=True)
-        with atomic_write(path) as file:
-            np.savez(file, **table._asdict())
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
+    path = folder / f"pattern.{name}.table"
+    module = hashlib.sha256(Path(__file__).read_bytes()).digest()
+    maker = PATTERNS[name], regex.__version__, np.__version__, sys.byteorder, module
+    table = _read_kept(path, maker)
+    if table is None:
+        table = compile()
+        _keep(path, maker, pickle.dumps(table))
     return table
 
 
@@ -3075,9 +3164,8 @@ def _normal_form(form: str) -> _CharacterStep:
     )
 
 
-MAX_CHARSMAP_BYTES = (
-    1 << 23
-)  # of all prefixes of keys; SentencePiece's own have 1,500,000, a damaged one may have circles
+MAX_REPLACEMENT = 100  # bytes; those of Unicode's normal forms have 33 at most
+MAX_CHARSMAP_BYTES = 1 << 23  # of all prefixes of keys; SentencePiece's own have 1,500,000, and circles many more
 
 
 def _read_charsmap(text: str) -> dict[str, str]:
@@ -3109,7 +3197,7 @@ def _read_charsmap(text: str) -> dict[str, str]:
                 n_bytes += len(key)
                 if has_value[place]:
                     start = values[nodes[place]]
-                    changes[key.decode()] = texts[start : texts.index(b"\0", start)].decode()
+                    changes[key.decode()] = texts[start : texts.index(b"\0", start, start + MAX_REPLACEMENT)].decode()
             require(n_bytes <= MAX_CHARSMAP_BYTES, "a circle")
     except (IndexError, ValueError):
         raise damaged from None
@@ -3158,7 +3246,8 @@ def _sentencepiece_passes(
     keys = {key: text for key, text in changes.items() if len(key) > 1}
     step = _CharacterStep({ord(key): text for key, text in changes.items() if key not in keys})
     space = ("▁" if escape_whitespaces else " ").encode()
-    edges = (b"", space * add_dummy_prefix) if treat_whitespace_as_suffix else (space * add_dummy_prefix, b"")
+    prefix = space * bool(add_dummy_prefix)
+    edges = (b"", prefix) if treat_whitespace_as_suffix else (prefix, b"")
     return [_MapPass([step], keys), _EdgePass(*edges, space, remove_extra_whitespaces, is_marked=True)]
 
 
@@ -3203,14 +3292,20 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     if kind == "String":
         old, new = source.encode(), content.encode()
         return [_TextPass(lambda text: text.replace(old, new), frozenset(source[1:]))]
-    expression = regex.compile(_translate_regex(source, "oniguruma", "Replace"))
-    return [_decoding_pass(lambda text: expression.sub(lambda match: content, text))]
+    expression = _compile_regex(_translate_regex(source, "oniguruma", "Replace"))
+
+    def replace(text: str) -> str:
+        """Write the content for what matches."""
+        with _time_limit(source, text) as seconds:
+            return expression.sub(lambda match: content, text, timeout=seconds)
+
+    return [_decoding_pass(replace)]
 
 
 def _strip_passes(strip_left: bool, strip_right: bool) -> list[_TextPass]:
     """Make the step Strip."""
     spaces = "".join(_matching(r"\p{White_Space}"))
-    left, right = spaces * strip_left, spaces * strip_right
+    left, right = spaces * bool(strip_left), spaces * bool(strip_right)
     return [_decoding_pass(lambda text: text.lstrip(left).rstrip(right))]
 
 
@@ -3236,7 +3331,7 @@ def _normalizer_steps(step: dict) -> list[_CharacterStep | _MapPass | _EdgePass 
     require(kind in _NORMALIZERS, f"the normalizer {json.dumps(step)[:100]} is not supported")
     try:
         return list(_NORMALIZERS[kind](**fields))
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise InputError(f"the normalizer {kind}: {error}") from None
 
 
@@ -7752,6 +7847,8 @@ def _blaming(where: object) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(str(error) if str(where) in str(error) else f"{where}: {error}") from None
+    except RecursionError:
+        raise InputError(f"{where}: it is nested too deeply") from None
 
 
 def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> dict[int, bytes]:
@@ -8082,16 +8179,14 @@ def _translate_regex(text: str, dialect: str, where: str) -> str:
             done[-3:], source = done[-2:], "+"  # possessive again, which the scanner can do
         if kind == "odd" or source is None:
             raise InputError(
-                f"{where}: {text[token.start() :][:3]!r} at position {token.start()} of the pattern {text!r} may mean "
-                "one thing to Hugging Face's engine (Oniguruma) and another to `regex`: write it otherwise"
+                f"{where}: {text[token.start() :][:3]!r} at position {token.start()} of the pattern {text[:200]!r} may "
+                "mean one thing to Hugging Face's engine (Oniguruma) and another to `regex`: write it otherwise"
             )
         done.append(regex.sub(r"\\.", lambda escape: word_in_set if escape[0] == r"\w" else escape[0], source))
         without_assertions += "" if kind in ("assertion", "anchor") else token[0]
-    try:
-        may_be_empty = regex.fullmatch(without_assertions, "")
-    except regex.error as error:
-        raise InputError(f"{where}: the pattern {text!r} does not compile: {error.msg}") from None
-    require(not may_be_empty, f"{where}: the pattern {text!r} may match no characters")
+    with _blaming(where), _time_limit(text, "") as seconds:
+        may_be_empty = _compile_regex(without_assertions).fullmatch("", timeout=seconds)
+    require(not may_be_empty, f"{where}: the pattern {text[:200]!r} may match no characters")
     return "".join(done)
 
 
@@ -8276,11 +8371,32 @@ def _to_tokenizer_json(model: Model) -> dict:
     }
 
 
+MAX_STEPS_OF_FILE, MAX_GROWTH = 100, 1000  # those of models in use are up to a dozen, and make a text 3 times as long
+
+
+def _growth(step: dict) -> int:
+    """Compute how many times as long a step may make a text."""
+    match step:
+        case {"pattern": {"String": str(source)}, "content": str(text)} if source:
+            return -(-len(text) // len(source))
+        case {"pattern": _, "content": str(text)} | {"prepend": str(text)}:
+            return len(text) + 1
+        case {"type": "Precompiled"}:
+            return MAX_REPLACEMENT
+    return 1
+
+
 def _flatten(part: object, key: str) -> list[dict]:
-    """List the steps of a normalizer, a pre_tokenizer or a decoder; `key` is that of the steps in a Sequence."""
+    """List the steps of a normalizer, a pre_tokenizer or a decoder; `key` is that of the steps in a Sequence.
+
+    Raises InputError if they are more, or make a text longer, than the size of a file lets anyone expect.
+    """
     try:
-        steps = list(_flattened([] if part is None else [part], key))
+        steps = list(itertools.islice(_flattened([] if part is None else [part], key), MAX_STEPS_OF_FILE + 1))
         if all(isinstance(step["type"], str) for step in steps):
+            growth = math.prod(max(1, _growth(step)) for step in steps)
+            require(len(steps) <= MAX_STEPS_OF_FILE, f"more than {MAX_STEPS_OF_FILE} {key}")
+            require(growth <= MAX_GROWTH, f"its {key} may make a text {growth:.0e} times as long")
             return steps
     except (AttributeError, KeyError, TypeError):
         pass
@@ -8487,6 +8603,7 @@ def read_sentencepiece(data: bytes) -> Model:
     _refuse(
         {
             "a SentencePiece model of words or of single characters is not supported": not kind,
+            "not all of its tokens are UTF-8": bytes in {*map(type, names)},
             "a denormalizer is not supported": proto.denormalizer_spec.precompiled_charsmap,
             f"unused tokens are not supported, such as the ids {unused[:3]}": unused,
             f"it has {len(unknown)} tokens for what is unknown, not one": len(unknown) != 1,
@@ -9257,7 +9374,8 @@ class Tokenizer:
 
     def compile_kernels(self) -> None:
         """Compile the kernels of encoding, or load them from the disk; processes forked later have them."""
-        self.encode_texts([b"one two", b"\xff"])
+        with contextlib.suppress(InputError):  # a small vocabulary may not have these letters
+            self.encode_texts([b"one two", b"\xff"])
 
     def _take_thread(self) -> _Thread:
         """Take what no other thread is using, or make it; it is given back by appending it to `_idle`."""

@@ -52,6 +52,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import jinja2.sandbox
+import numba
 import numpy as np
 import pytest
 import regex
@@ -788,6 +789,25 @@ def test_what_is_not_compiled_is_said_and_works(pattern, why):
         assert compiled.split(data) == naive_split(pattern, data)
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        bpe.Pattern(r"(a+)+$").split,
+        bpe.Normalizer([{"type": "Replace", "pattern": {"Regex": "(a|aa)+$"}, "content": ""}]).normalize,
+    ],
+)
+def test_patterns_that_take_for_ever_are_stopped(use, monkeypatch):
+    assert use(b"aab") and use(b"a" * 30 + b"b\xff")
+    monkeypatch.setattr(bpe, "REGEX_SECONDS", 0.01)
+    with pytest.raises(bpe.InputError, match=r"pattern '\(.*\$' takes more than 0 s for the 2,021 characters .* 'aaaa"):
+        use(b"a" * 2000 + b"b" + "é".encode() * 20)
+
+
+def test_sets_that_would_take_minutes_to_look_up_are_left_to_regex():
+    pattern = bpe.Pattern("[" + "".join(map(chr, range(0x4E00, 0x4E00 + 20_000, 2))) + "]|z+")
+    assert "sets of more than 10,000" in pattern.warning and pattern.split("zz丂丂a".encode())[-1] == b"a"
+
+
 def test_compiled_patterns_are_kept_on_the_disk(tmp_path, monkeypatch):
     def compiled_anew():
         """By a second copy of the module, which knows nothing of what the first one has in memory."""
@@ -797,12 +817,11 @@ def test_compiled_patterns_are_kept_on_the_disk(tmp_path, monkeypatch):
         return again.Pattern("none").is_compiled
 
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    (tmp_path / "pattern.none.outdated.npz").touch()
     assert compiled_anew()
     (path,) = tmp_path.iterdir()
     made, content = path.stat().st_ino, path.read_bytes()
     assert compiled_anew() and path.stat().st_ino == made
-    for damage in (b"", content[:5000], b"no zip"):
+    for damage in (b"", content[:5000], b"no table"):
         path.write_bytes(damage)
         assert compiled_anew() and len(path.read_bytes()) > 5000
     monkeypatch.setenv("NUMBA_CACHE_DIR", "/proc/nowhere")
@@ -955,6 +974,7 @@ TIKTOKEN_PATTERNS = tiktoken_patterns()
         ("gpt9", "no pattern is named 'gpt9'; there are gpt2, cl100k"),
         ("(?:" * 300 + "a" + ")" * 300, "does not compile"),
         ("a{" + "9" * 5000 + "}", "does not compile"),
+        ("(?:(?:(?:a?){1000}){1000}){1000}", "counts of groups multiply to more than 1,000,000"),
         (bpe.Split("a", "dropped"), "'dropped' is none of the behaviors isolated, removed"),
         (bpe.Split("a*", "removed"), "empty string"),
         (bpe.Metaspace("ab"), "one character for a space, not 'ab'"),
@@ -1291,6 +1311,49 @@ def test_normalizers_are_values():
     assert normalizer and not bpe.Normalizer([]) and list(normalizer.steps) == NORMALIZERS["ALBERT"]
     assert normalizer.normalize("``É''".encode()) == b'"e"'
     assert not bpe.Normalizer([{"type": "Sequence", "normalizers": []}])
+
+
+def split_by_regex(pattern):
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+DOUBLED = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+STRANGE = {
+    "nested counts": ({"pre_tokenizer": split_by_regex("(?:(?:(?:ab?){1000}){1000}){1000}")}, "counts of groups"),
+    "many steps": ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}] * 101}}, "more than 100 norm"),
+    "long text": ({"normalizer": {"type": "Sequence", "normalizers": [DOUBLED] * 40}}, "1e+12 times as long"),
+    "long tokens": ({"decoder": {"type": "Sequence", "decoders": [DOUBLED] * 40}}, "1e+12 times as long"),
+    "huge content": ({"normalizer": DOUBLED | {"content": "a" * 5000}}, "5e+03 times as long"),
+    "huge prefix": ({"normalizer": {"type": "Prepend", "prepend": "a" * 5000}}, "times as long"),
+    "odd flags": ({"normalizer": {"type": "Strip", "strip_left": 10**30, "strip_right": 0}}, None),
+    "odd spaces": ({"normalizer": {"type": "SentencePiece", "add_dummy_prefix": 10**30}}, None),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_models_of_strangers_take_what_their_size_lets_expect(tmp_path, name):
+    changes, part = STRANGE[name]
+    content = {"model": {"type": "BPE", "vocab": {"a": 0, "▁": 1}, "merges": []}} | changes
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    refused = pytest.raises(bpe.InputError, match=re.escape(part)) if part else contextlib.nullcontext()
+    with refused:
+        bpe.Tokenizer.load(tmp_path)
+
+
+def test_a_tokenizer_json_of_deep_nesting_is_refused(tmp_path):
+    for depth in (200, 400, 900, 100_000):
+        nested = '{"type": "Sequence", "normalizers": [' * depth + '{"type": "Nope"}' + "]}" * depth
+        (tmp_path / "tokenizer.json").write_text(f'{{"normalizer": {nested}, "model": {{"type": "BPE"}}}}')
+        with pytest.raises(bpe.InputError, match=r"tokenizer\.json: .*(Nope|nested too deep|not JSON)"):
+            bpe.load_model(tmp_path)
+
+
+def test_sentencepiece_tokens_that_are_not_utf8_are_refused(tmp_path):
+    proto = sentencepiece_model_pb2.ModelProto(pieces=[{"piece": "<unk>", "type": 2}, {"piece": "abcd", "score": -1}])
+    proto.trainer_spec.model_type, proto.normalizer_spec.name = 1, "identity"
+    (tmp_path / "a.model").write_bytes(proto.SerializeToString().replace(b"abcd", b"ab\xffd"))
+    with pytest.raises(bpe.InputError, match=r"a\.model: (not all of its tokens are UTF-8|no SentencePiece model)"):
+        bpe.load_model(tmp_path / "a.model")
 
 
 @given(place=st.integers(0, 1 << 18), noise=st.binary(max_size=9))
@@ -4166,6 +4229,76 @@ def test_special_tokens_are_honoured_only_where_allowed():
         tokenizer.encode(text, ["<c>"])
 
 
+# Every public call that encodes and may be told which special tokens count: (tokenizer, text, chosen, a folder) -> ids.
+# Those in ALL_OR_NO_IDS are not told, or make no ids.
+CALLS = {
+    "encode": lambda t, text, chosen, _: t.encode(text, chosen),
+    "encode_ordinary": lambda t, text, *_: t.encode_ordinary(text),
+    "encode_to_numpy": lambda t, text, chosen, _: t.encode_to_numpy(text, chosen),
+    "encode_texts": lambda t, text, chosen, _: t.encode_texts([text.encode(), b"", text.encode()], chosen)[0],
+    "encode_batch": lambda t, text, chosen, _: itertools.chain(*t.encode_batch([text] * 3, chosen)),
+    "encode_batch_to_numpy": lambda t, text, chosen, _: t.encode_batch_to_numpy([text] * 3, chosen, threads=2)[0],
+    "encode_iterable": lambda t, text, chosen, _: [
+        *t.encode_iterable(text, chosen),
+        *t.encode_iterable([text], chosen),
+    ],
+    "sample": lambda t, text, chosen, _: t.sample(text, 0.3, 1, chosen) if t.model.kind != "wordpiece" else [],
+    "n_best": lambda t, text, chosen, _: t.n_best(text, 2, chosen)[-1][0] if t.model.kind == "unigram" else [],
+    "encode_files": lambda t, text, chosen, folder: written_ids(t, text, chosen, folder),
+}
+ALL_OR_NO_IDS = {"source", "encode_corpus"}
+
+
+def written_ids(tokenizer, text, chosen, folder):
+    """The ids of two files; by two workers where none is special."""
+    texts = [folder / f"{name}.txt" for name in "ab"]
+    for path in texts:
+        path.write_text(text)
+    workers = 1 + (chosen == "none" and len(text) > 1000)
+    bpe.encode_files(tokenizer, texts, folder / "ids.npy", allowed_special=chosen, workers=workers)
+    return np.load(folder / "ids.npy")
+
+
+def test_every_call_that_encodes_is_tried_with_forged_special_tokens():
+    found = {
+        name
+        for name, member in (vars(bpe.Tokenizer) | vars(bpe)).items()
+        if not name.startswith("_") and inspect.isfunction(member)
+        if name.startswith("encode") or "allowed_special" in inspect.signature(member).parameters
+    }
+    assert found == CALLS.keys() | ALL_OR_NO_IDS
+
+
+@kernels
+@pytest.mark.parametrize("kind", ["bpe", "ranks", "letters", "wordpiece", "unigram"])
+@pytest.mark.parametrize("name", CALLS)
+def test_no_call_makes_a_special_token_that_is_not_allowed(name, kind, tmp_path):
+    specials = ["<e>", "<e><s>", "<s>", "e>"]
+    letters = {k: char.encode() for k, char in enumerate("▁<>abes")} | {7: b"<e", 8: b"ab"}
+    flags = {"<s>": bpe.AddedToken(lstrip=True, rstrip=True), "e>": bpe.AddedToken(single_word=True, normalized=True)}
+    made_of_letters = {
+        "letters": {"merges": [(b"<", b"e"), (b"a", b"b")]},
+        "wordpiece": {"merges": None, "kind": "wordpiece"},
+        "unigram": {"merges": None, "kind": "unigram", "scores": -np.arange(9.0), "pattern": "none"},
+    }
+    if kind in made_of_letters:
+        normalizer = [{"type": "Lowercase"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]
+        more = {"alphabet": "characters", "normalizer": normalizer}
+        model = bpe.Model(letters, special_tokens=specials, flags=flags, **more | made_of_letters[kind])
+    else:
+        merges = [(b"<", b"e"), (b"<e", b"s")] if kind == "bpe" else None
+        vocab = BYTE_VOCAB | {256: b"<e", 257: b"<es"}
+        model = bpe.Model(vocab, merges, specials, flags=flags)
+    tokenizer = bpe.Tokenizer.from_model(model)
+    for text in ("<e>", "a<e><s> <s>ab e> <e", "<<e>><e><e><s>", "<E> <S>" * 40, "<e> b " * 300):
+        for chosen in ("none", [], ["<s>"], {"e>", "<e>"}, "all"):
+            chosen = "none" if name == "encode_ordinary" else chosen
+            honoured = model.special_tokens if chosen == "all" else [] if chosen == "none" else chosen
+            forbidden = {id for special, id in model.special_tokens.items() if special not in honoured}
+            ids = {*map(int, CALLS[name](tokenizer, text, chosen, tmp_path))}
+            assert ids <= model.vocab.keys() and not ids & forbidden, (text, chosen)
+
+
 @kernels
 def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
     expected = [tokenizer.encode(text) for text in some_texts]
@@ -5583,6 +5716,33 @@ try:
 except bpe_numba.InputError as error:
     print(error)
 """
+
+
+@pytest.mark.skipif(not bpe.COMPILES, reason="nothing is compiled")
+def test_a_damaged_cache_is_compiled_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    def add(a, b):
+        return a + b
+
+    def loaded():
+        """How many of two signatures come from the disk."""
+        kernel = bpe.kernel(add)
+        assert kernel(1, 2) == 3 and kernel(1.5, 2.0) == 3.5
+        return sum(kernel.stats.cache_hits.values())
+
+    assert loaded() == 0 and loaded() == 2
+    one, other = tmp_path.rglob("*.nbc")
+    content = one.read_bytes()
+    damages = [b"", content[:999], content[:900] + b"?" + content[901:], bytes(len(content)), other.read_bytes()]
+    for damage in damages:
+        one.write_bytes(damage)
+        assert loaded() == 1 and loaded() == 2
+    one.unlink()
+    one.mkdir()
+    assert loaded() == 1 and loaded() == 1
+    shutil.rmtree(one.parent)
+    assert loaded() == 0 and loaded() == 2
 
 
 def test_kernels_compile_where_nothing_can_be_written(tmp_path):
