@@ -3913,8 +3913,10 @@ class Source:
         known = not any(map(_is_stream, self.files))
         return sum(path.stat().st_size for path in self.files) if known else None
 
-    def is_json(self, path: Path) -> bool:
+    def is_json(self, path: Path | Texts) -> bool:
         """Whether a file has a text in each line: a .jsonl; or a pipe, which has no name, if a text field is named."""
+        if isinstance(path, Texts):
+            return False
         by_name = _plain_name(path).endswith((".jsonl", ".ndjson"))
         return by_name or (self.text_field is not None and _is_stream(path))
 
