@@ -3516,7 +3516,7 @@ def decoded_tokens(
             firsts = {id: decode(token, True) for id, token in firsts.items()}
             if not are_joined or kind == "Replace":
                 later = {id: decode(token, False) for id, token in later.items()}
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"the decoder {json.dumps(step)[:100]} is not supported: {error}") from None
         are_joined = are_joined or kind in ("ByteLevel", "ByteFallback", "Fuse")
     encoded = [{id: t.encode("utf-8", "surrogateescape") for id, t in tokens.items()} for tokens in (firsts, later)]

@@ -1318,6 +1318,7 @@ def split_by_regex(pattern):
 
 
 DOUBLED = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+ODD_REPLACE = {"type": "Replace", "pattern": {"String": {"a": 1}}, "content": " "}
 STRANGE = {
     "nested counts": ({"pre_tokenizer": split_by_regex("(?:(?:(?:ab?){1000}){1000}){1000}")}, "counts of groups"),
     "many steps": ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}] * 101}}, "more than 100 norm"),
@@ -1325,6 +1326,7 @@ STRANGE = {
     "long tokens": ({"decoder": {"type": "Sequence", "decoders": [DOUBLED] * 40}}, "1e+12 times as long"),
     "huge content": ({"normalizer": DOUBLED | {"content": "a" * 5000}}, "5e+03 times as long"),
     "huge prefix": ({"normalizer": {"type": "Prepend", "prepend": "a" * 5000}}, "times as long"),
+    "odd text": ({"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, ODD_REPLACE]}}, "decoder"),
     "odd flags": ({"normalizer": {"type": "Strip", "strip_left": 10**30, "strip_right": 0}}, None),
     "odd spaces": ({"normalizer": {"type": "SentencePiece", "add_dummy_prefix": 10**30}}, None),
 }
