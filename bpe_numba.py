@@ -3000,6 +3000,8 @@ class _MapPass:
         changes, joined = _composed(steps)
         self.joined = frozenset(joined.union(*(key[1:] for key in keys)))
         self.tables = _map_tables(changes, joined, keys)
+        # of each key of several characters: the first, what begins with it alone, and what begins with the key
+        self.begins = {(key[0], changes.get(ord(key[0]), key[0])[:1], text[:1]) for key, text in keys.items()}
 
     def change_stretch(self, data: bytes) -> bytes:
         text = data.decode("utf-8", "surrogateescape")
@@ -3397,11 +3399,22 @@ class Normalizer:
         stops[-1] = len(data)  # a byte that is not UTF-8
         text, columns = _with_padding(data), [np.append(0, stops[:-1]), stops, np.full(len(codes), CONTINUES), codes]
         spans, may_cut = np.column_stack(columns), np.ones((2, len(codes)), bool)  # before and behind
+        is_last = not any(isinstance(step, _MapPass) for step in self._passes[1:])
+
+        def alike(one: str, other: str) -> bool:
+            """Tell whether two characters are of one class, at the end of all steps."""
+            is_plain = is_last and not {one, other} & {"", " ", MARK, chr(0xDC00 | KEPT_SPACE), chr(0xDC00 | REMOVED)}
+            return is_plain and class_of[ord(one)] == class_of[ord(other)]
+
         for step in self._passes:
             if step.joined is None:
                 return Pattern("none").cut_tables
             edges = _edge_characters(text, spans)
             may_cut[0] &= ~np.isin(edges, [*map(ord, step.joined)]).any(axis=0) & (edges[0] >= 0)
+            others = {
+                char for char, one, other in getattr(step, "begins", ()) if one != other and not alike(one, other)
+            }
+            may_cut[0] &= ~np.isin(edges[0], [*map(ord, others)])
             if step.trims:
                 may_cut &= ~np.isin(edges, [0xDC00 | KEPT_SPACE, 0xDC00 | REMOVED])
                 may_cut[1] &= ~np.isin(edges[1], [*map(ord, " ▁")])

@@ -1276,6 +1276,7 @@ CUT = ["NFC", "NFKC", "BERT", "ALBERT", "Llama", "several", "not one map", "prec
 @pytest.mark.parametrize("name", [*CUT, "sp identity", "sp nmt_nfkc", "sp rows"])
 @examples(8)  # each makes the tables of where text is cut
 @given(text=odd_texts | pattern_texts, pattern=st.sampled_from(["gpt2", "o200k", r"▁?[^▁]+|▁", r"\w+|\s"]))
+@example(text="A b", pattern="gpt2")  # one rule makes "b " of " b"
 def test_text_is_cut_where_its_normal_form_would_be(name, text, pattern):
     if name.startswith("sp "):
         normalizer = sentencepiece_normalizers(name[3:], (), (True, True, True, False))[0]
