@@ -2003,7 +2003,7 @@ def _share_lanes(text, spans, tables, lanes):
         position += lane_bytes
         while p < last and position >= spans[p, STOP]:
             before, p = p, _next_text(spans, p + 1)
-            position += spans[p, START] - spans[before, STOP] if p < last else 0
+            position += spans[p, START] - spans[before, STOP] if p < len(spans) else 0
         start = -1
         if p < len(spans):
             start = _next_split(text, position, min(position + lane_bytes // 4, spans[p, STOP]), tables)
