@@ -513,6 +513,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             yield file
         return
     temporary = path.with_name(f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished")  # under 255 bytes in UTF-8
+    missing = [folder for folder in (path.parent, *path.parent.parents) if not os.path.lexists(folder)]
     try:  # from here on, since an interrupt may come with the file that is opened
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -528,6 +529,9 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what was made for the file goes with it; where a file is, nothing does
+            for folder in missing:
+                folder.rmdir()
 
 
 def atomic_write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
@@ -870,6 +874,8 @@ class Engine:
 
     def __post_init__(self):
         require(self.workers is None or self.workers >= 1, f"{self.workers} workers: at least one must do the work")
+        is_pool = self.executor is None or hasattr(self.executor, "submit")
+        require(is_pool, f"`executor` is a pool, as those of concurrent.futures, not {self.executor!r}")
         enough = self.max_memory is None or self.max_memory >= LEAST_MEMORY
         require(enough, f"`max_memory` is {self.max_memory}: nothing works with less than {LEAST_MEMORY // 10**6} MB")
 
@@ -933,8 +939,8 @@ class Engine:
 
     def progress_bar(self, name: str, total: int | None, unit: str) -> tqdm:
         """Open a bar on standard error; in a log file it is a line every ten seconds."""
-        interval = 0.1 if sys.stderr.isatty() else 10.0
-        return tqdm(total=total, desc=name, unit=unit, unit_scale=True, disable=not self.progress, mininterval=interval)
+        interval, disable = 0.1 if sys.stderr.isatty() else 10.0, not self.progress or total == 0
+        return tqdm(total=total, desc=name, unit=unit, unit_scale=True, disable=disable, mininterval=interval)
 
 
 # ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -4865,6 +4871,7 @@ class CountedFiles(NamedTuple):
 def _open_words(path: Path) -> Iterator[tuple[Mapping[str, np.ndarray], dict]]:
     """Open a words file: yields its arrays and its header; raises InputError for what goes wrong until the end."""
     try:
+        zipfile.ZipFile(path).close()  # of what is none np.load says: load it unsafely
         with np.load(path, allow_pickle=False) as saved:
             header = json.loads(saved["header"].item())
             settings, _ = header["settings"], (header["files"], header["left"], header["counted"]["special_tokens"])
@@ -10030,7 +10037,7 @@ def _count_rows(counted: CorpusCounts, files: Sequence[object]) -> Iterator[tupl
 def _unseen_rows(special_tokens: set[str], counted: CorpusCounts) -> list[tuple[str, str]]:
     """Name the special tokens that were not in the text."""
     unseen = ", ".join(sorted(special_tokens - counted.special_tokens.keys()))
-    return [("", f"never in the text: {unseen}")] if unseen else []
+    return [("special", f"never in the text: {unseen}")] if unseen else []
 
 
 def _cost_rows(timings: Mapping[str, Timing]) -> list[tuple[str, str]]:
@@ -10149,14 +10156,14 @@ def count_files(
         require_alike(out, known.settings, source.settings)
     for name in states.keys() & known.files:
         same = states[name] and states[name] == known.files[name]
-        how = "has changed since it was counted" if states[name] else "may be what was counted, or other text"
+        how = "has changed since it was counted" if states[name] else "may have other text than when it was counted"
         require(same, f"{name}: {how} in {out}, where nothing is taken out again: name another `out`")
     new = {name: path for name, path in zip(states, paths, strict=True) if name not in known.files}
     source = dataclasses.replace(source, files=[*new.values()])
     _warn_of_unnamed(source)
     with stage("compile"):
         compile_counting(source.pattern)
-    known = known._replace(left=min(known.left, len(new)), n_before=len(known.files))
+    known = known._replace(left=len(new), n_before=len(known.files))
     saved = time.monotonic()
     try:
         with engine.progress_bar("count", source.total_bytes, "B") as bar:
@@ -10263,7 +10270,8 @@ def train(
             warnings.warn(source.pattern.warning, stacklevel=3)
         _warn_of_unnamed(source)
         compile_counting(source.pattern)
-        learn(Words.from_counts({b"aa": 1}), 257)
+        rules = {"tie_break": tie_break, "score": score}  # a wrong one must not cost the scan
+        call_with(plan.learner, Words.from_counts({b"aa": 1}), 257, **rules)
     with stage("scan", timings) as spent:
         before = (CountedFiles.load(path).counted for path in plan.words)
         counted = count(source, plan.share_memory(engine), max_words, before)
@@ -11547,7 +11555,8 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     if options["progress"]:
         print(training)
         names = itertools.chain.from_iterable(format.files for format in FORMATS.values())
-        written = ", ".join(name for name in dict.fromkeys(names) if Path(out, name).is_file())
+        names = dict.fromkeys([*names, RECORD_FILE, LEARNED_FILE])
+        written = ", ".join(name for name in names if Path(out, name).is_file())
         print(label("written", f"{out}: {written}"))
         print(f"\nNext:\n  echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -")
 

@@ -659,6 +659,11 @@ def test_files_take_their_names_when_they_are_whole(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["ids.bin"] and path.read_bytes() == b"new"
     with pytest.raises(ValueError, match="is a folder"), bpe.atomic_write(tmp_path):
         pass
+    (tmp_path / "there").mkdir()
+    for name in ("new/er/ids.bin", "there/ids.bin"):
+        with pytest.raises(OSError), bpe.atomic_write(tmp_path / name) as file:
+            raise OSError("disk full")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["ids.bin", "there"]
 
 
 def test_only_the_named_stage_is_profiled(monkeypatch):
@@ -4739,6 +4744,16 @@ def test_what_does_not_go_together_is_refused(library, options, message):
         bpe.train(library[:3], **({"vocab_size": 1000, "workers": 1} | options))
 
 
+@pytest.mark.parametrize(
+    "options", [{"tie_break": "chars"}, {"model": "wordpiece", "score": "best"}, {"executor": "dask:localhost"}]
+)
+def test_what_cannot_be_asked_for_is_refused_before_texts_are_read(options):
+    texts = iter(["some text"])
+    with pytest.raises(bpe.InputError, match=[*options][-1]):
+        bpe.train(texts=texts, **options)
+    assert next(texts) == "some text"
+
+
 def test_wrong_types_are_named_before_any_work(tmp_path):
     (tmp_path / "a.txt").touch()
     for options in (
@@ -4856,6 +4871,11 @@ def test_what_was_counted_is_not_counted_again(library, tmp_path, monkeypatch):
     with pytest.raises(bpe.InputError, match=r"words\.npz: is not complete: 4 files of those"):
         bpe.train(out, 300)
     assert bpe.count_files(files, out).left == 0 and out.read_bytes() == whole
+    with pytest.warns(UserWarning, match="counts of 5 files"), pytest.raises(bpe.InputError, match=r"bad\.jsonl"):
+        bpe.count_files([*files, tmp_path / "bad.jsonl"], out)
+    with pytest.raises(bpe.InputError, match=r"words\.npz: is not complete: 1 file of those"):
+        bpe.train(out, 300)
+    assert bpe.count_files(files, out).left == 0 and out.read_bytes() == whole
 
 
 def test_a_file_that_changed_since_it_was_counted_is_named(tmp_path):
@@ -4918,6 +4938,7 @@ def words_files(tmp_path):
             (("train", f"{name}.npz"), [f"{name}.npz", "not a whole file of words"])
             for name in ("empty", "half", "flipped", "foreign", "pickled", "array", "offsets", "twice")
         ),
+        (("train", "empty.npz"), ["empty.npz", "File is not a zip file"]),
         (("count", "b.txt", "--out", "foreign.npz"), ["foreign.npz", "not a whole file of words"]),
         (("count", "b.txt", "--out", "words.npz"), ["words.npz", "special"]),
         (("count", "b.txt", "--out", "more.npz", "--special-token", END), ["more.npz", "with <pad>, <x> as special"]),
