@@ -148,14 +148,14 @@ def _seal(maker: object, content: bytes) -> bytes:
     return hashlib.sha256(repr(maker).encode() + content).digest()
 
 
-def _keep(path: Path, maker: object, content: bytes) -> None:
+def _write_sealed(path: Path, maker: object, content: bytes) -> None:
     """Write pickled content to a cache, where that can be, with a seal before it."""
     with contextlib.suppress(OSError, InputError), atomic_write(path) as file:
         file.write(_seal(maker, content) + content)
 
 
-def _read_kept(path: Path, maker: object) -> object | None:
-    """Read what `_keep` has written; None if it is not there, is damaged, or another maker made it."""
+def _read_sealed(path: Path, maker: object) -> object | None:
+    """Read what `_write_sealed` has written; None if it is not there, is damaged, or another maker made it."""
     with contextlib.suppress(OSError):
         kept = path.read_bytes()
         if kept[:32] == _seal(maker, kept[32:]):
@@ -182,11 +182,11 @@ class _KernelFiles:
 
     def load(self, key: tuple) -> object | None:
         """Read what was compiled, or None."""
-        return _read_kept(*self._place(key))
+        return _read_sealed(*self._place(key))
 
     def save(self, key: tuple, data: object) -> None:
         """Keep what was compiled."""
-        _keep(*self._place(key), serialize.dumps(data))
+        _write_sealed(*self._place(key), serialize.dumps(data))
 
 
 def _compiler(**options: bool) -> Callable:
@@ -255,13 +255,18 @@ def _intrinsic(plain: Callable) -> Callable:
     return intrinsic if COMPILES else lambda function: plain
 
 
+def _address(context, builder, signature, arguments, kind):
+    """Emit the address of array[index], the first two arguments, as that of a number of this kind."""
+    data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+    return builder.bitcast(builder.gep(data, [arguments[1]]), kind.as_pointer())
+
+
 @_intrinsic(lambda array, index: None)
 def prefetch(typing_context, array, index):
     """Ask for array[index] to be in the cache soon. The index must be inside the array, which is taken as flat."""
 
     def emit(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        address = _address(context, builder, signature, arguments, ir.IntType(8))
         flag = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [address.type, flag, flag, flag])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -276,10 +281,7 @@ def load_u64(typing_context, array, index):
     """Load the 8 bytes at array[index :] as a little-endian uint64. They must be inside the array, of uint8."""
 
     def emit(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        word = ir.IntType(64)
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), word.as_pointer())
-        return builder.load(address, align=1)
+        return builder.load(_address(context, builder, signature, arguments, ir.IntType(64)), align=1)
 
     return numba.uint64(array, numba.intp), emit
 
@@ -289,9 +291,7 @@ def store_u64(typing_context, array, index, word):
     """Write a uint64 as 8 bytes to array[index :], little-endian. They must be inside the array, of uint8."""
 
     def emit(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())
-        builder.store(arguments[2], address, align=1)
+        builder.store(arguments[2], _address(context, builder, signature, arguments, ir.IntType(64)), align=1)
         return context.get_dummy_value()
 
     return numba.void(array, numba.intp, numba.uint64), emit
@@ -310,9 +310,8 @@ def bytes_from(typing_context, array, index, least):
     """
 
     def emit(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         vector = ir.VectorType(ir.IntType(8), 64)
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), vector.as_pointer())
+        address = _address(context, builder, signature, arguments, vector)
         one = builder.insert_element(ir.Constant(vector, ir.Undefined), arguments[2], ir.IntType(32)(0))
         all_alike = builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), 64), None))
         flags = builder.icmp_unsigned(">=", builder.load(address, align=1), all_alike)
@@ -575,8 +574,8 @@ def free_memory(root: Path = Path("/")) -> int:
             elif "memory" not in controllers.split(","):
                 continue
             inner = base / group.strip("/")
-            for folder in (inner, *itertools.islice(inner.parents, len(inner.parts) - len(base.parts))):
-                with contextlib.suppress(OSError, ValueError):  # it is not seen from a container; it has no limit
+            for folder in (inner, *inner.parents):
+                with contextlib.suppress(OSError, ValueError):  # none, or not seen from a container; it has no limit
                     limit, used = (int((folder / name).read_text()) for name in names)
                     cached = re.search(r"^(?:total_)?inactive_file (\d+)", (folder / "memory.stat").read_text(), re.M)
                     free.append(limit - used + int(cached[1]))
@@ -2543,10 +2542,10 @@ def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
     path = folder / f"pattern.{name}.table"
     module = hashlib.sha256(Path(__file__).read_bytes()).digest()
     maker = PATTERNS[name], regex.__version__, np.__version__, sys.byteorder, module
-    table = _read_kept(path, maker)
+    table = _read_sealed(path, maker)
     if table is None:
         table = compile()
-        _keep(path, maker, pickle.dumps(table))
+        _write_sealed(path, maker, pickle.dumps(table))
     return table
 
 
@@ -3614,6 +3613,8 @@ WINDOW_BYTES = 1 << 16  # of a file that are first looked at to find where it ma
 HEAD_BYTES = 1 << 12  # of a file that tell what it is
 STANDARD_STREAM = Path("-")
 
+Files = str | os.PathLike | Iterable[str | os.PathLike]  # files, folders, globs, or - for standard input
+
 # How files begin that are no text: those that are unpacked, Parquet, and those that are refused.
 _SIGNS = {
     "gzip": rb"\x1f\x8b",
@@ -3645,7 +3646,7 @@ def standard_library() -> list[Path]:
     return files
 
 
-def find_files(inputs: str | os.PathLike | Iterable[str | os.PathLike]) -> list[Path]:
+def find_files(inputs: Files) -> list[Path]:
     """Expand files, folders, globs and "-" (standard input) to files; raises ValueError for what is not there.
 
     From folders, at any depth, the files are taken, sorted, whose names end in one of SUFFIXES, and perhaps in one of
@@ -3889,8 +3890,9 @@ class Source:
     breaks: bool = False
 
     def __post_init__(self):
-        object.__setattr__(self, "block_bytes", self.block_bytes or BLOCK_BYTES)
-        object.__setattr__(self, "n_broken", 0)
+        block_bytes = self.block_bytes or BLOCK_BYTES
+        # What reading finds: places that were broken, and what each file was when it was begun.
+        self.__dict__.update(block_bytes=block_bytes, n_broken=0, _states={}, _is_warned=False)
 
     @property
     def _numbers(self) -> dict[str, int]:
@@ -3966,13 +3968,8 @@ class Source:
             elif kind == "stream" or kind in _UNPACKERS:
                 yield from self._stream_blocks(path)
             else:
-                self._look_at(path, head)
+                self._check_head(path, head)
                 yield from self._file_blocks(path)
-
-    @functools.cached_property
-    def _states(self) -> dict[Path, os.stat_result]:
-        """What each file was when it was begun: see `check_unchanged`."""
-        return {}
 
     def check_unchanged(self) -> None:
         """Compare files that were read with what they were; raises InputError where text may be lost or taken twice.
@@ -3988,7 +3985,7 @@ class Source:
             same = all(getattr(now, of) == getattr(before, of) for of in ("st_ino", "st_size", "st_mtime_ns"))
             require(same, f"{path}: has changed while it was read: start again when nothing writes to it")
 
-    def _look_at(self, path: Path, head: bytes) -> None:
+    def _check_head(self, path: Path, head: bytes) -> None:
         """Refuse a file that is known not to be text, and warn of the first file that may be something else."""
         kind = _recognize(head)
         hint = (
@@ -3996,13 +3993,23 @@ class Source:
         )
         require(kind is None, f"{path}: {kind} is no text: {hint}")
         doubt = None if self.is_json(path) else _find_doubt(path, head)
-        if doubt and not self.__dict__.get("_is_warned"):
+        if doubt and not self._is_warned:
             self.__dict__["_is_warned"] = True
             warnings.warn(f"{path}: {doubt}", stacklevel=2)
 
-    def tasks(self, task_bytes: int | None = None) -> Iterator[list[Block]]:
-        """Gather blocks in lists of so many bytes, or somewhat more: small files are not each a piece of work."""
-        return _batched_by_size(self.blocks(), _block_bytes, task_bytes or self.block_bytes)
+    def map(self, engine: Engine, work: Callable, byte_cost: int, task_bytes: int | None = None) -> Iterator:
+        """Apply work(source, blocks) to tasks, by the workers of an engine, and yield the results in the order of text.
+
+        byte_cost   bytes of memory that a task costs, for each of text
+        task_bytes  of text in a task, or somewhat more: small files are not each a piece of work
+
+        Blocks name their files: the source that goes with every task has none.
+        """
+        work = functools.partial(work, dataclasses.replace(self, files=()))
+        tasks = _batched_by_size(self.blocks(), _block_bytes, task_bytes or self.block_bytes)
+        return engine.map(
+            work, tasks, self.suits_threads(engine), lambda blocks: byte_cost * sum(map(_block_bytes, blocks))
+        )
 
     def _file_blocks(self, path: Path) -> Iterator[Block]:
         """Cut a file in parts, which workers read on their own."""
@@ -4015,18 +4022,14 @@ class Source:
             yield Block(path, start, stop, behind, begins=begins, read_texts=_read_lines if is_json else None)
             start, begins = stop, behind
 
-    @property
-    def _margin(self) -> int:
-        """Bytes on both sides of a place that decide whether text may be cut there: a special token, and characters."""
-        return self._cut_arguments[2] + 8
-
     def find_cut(self, read: Callable[[int, int], bytes], start: int, is_json: bool) -> tuple[int, int] | None:
         """Find the first place from `start` on where text may be cut, and what is behind it, as in a Block.
 
         `read(position, size)` gives the text, in windows that grow up to a block where no cut is found.
         """
         longest = start + self._most_uncut(is_json)
-        margin, arguments, size = self._margin, self._cut_arguments, WINDOW_BYTES
+        arguments, size = self._cut_arguments, WINDOW_BYTES
+        margin = arguments[2] + 8  # bytes on both sides of a cut that decide it: a special token, and characters
         while True:
             begin = max(0, start - margin)
             window = read(begin, start - begin + size + margin)
@@ -4037,13 +4040,16 @@ class Source:
                 found = _find_cut(_with_padding(window), start - begin, stop, *arguments)
                 cut, behind = found // 2, INSIDE if found % 2 else CONTINUES
             if cut > 0:
-                object.__setattr__(self, "n_broken", self.n_broken + (arguments is not self._cut_arguments))
+                self.__dict__["n_broken"] += arguments is not self._cut_arguments
                 return begin + cut, behind
             if len(window) < start - begin + size + margin:
                 return None
             start, size = begin + stop - 8, min(2 * size, self.block_bytes)  # the pair of characters there again
             if start > longest:
-                require(self.breaks and not is_json, self._uncut_message(is_json))
+                what = "a line" if is_json else "text that cannot be cut"
+                n = number_of(self._most_uncut(is_json) + self.block_bytes, "byte")
+                need = f"takes more memory than `max_memory` {self.max_memory:,}"
+                require(self.breaks and not is_json, f"{what} of more than {n}, which {need}: allow more, or break it")
                 arguments = Pattern(r"[\s\S]").cut_tables, *arguments[1:]
 
     def _most_uncut(self, is_json: bool) -> int:
@@ -4051,12 +4057,6 @@ class Source:
         if self.max_memory is None:
             return MAX_COUNT
         return self.max_memory // (10 if is_json else 128 if self.breaks else 5) - self.block_bytes
-
-    def _uncut_message(self, is_json: bool) -> str:
-        """Say that a line, or a text, is too long for the memory."""
-        n, what = self._most_uncut(is_json) + self.block_bytes, "a line" if is_json else "text that cannot be cut"
-        need = f"which takes more memory than `max_memory` {self.max_memory:,}"
-        return f"{what} of more than {number_of(n, 'byte')}, {need}: allow more, or break it"
 
     def cut(self, chunks: Iterable[bytes], size: int, is_json: bool = False) -> Iterator[tuple[bytes, int, int]]:
         """Cut a text that comes in chunks into parts of `size` bytes or somewhat more; see Block.
@@ -4093,7 +4093,7 @@ class Source:
             nonlocal position
             for chunk, end in _read_chunks(path, self.block_bytes):
                 if not position:
-                    self._look_at(path, chunk[:HEAD_BYTES])
+                    self._check_head(path, chunk[:HEAD_BYTES])
                 position = end
                 yield chunk
 
@@ -4135,11 +4135,6 @@ def _block_bytes(block: Block) -> int:
     return max(len(block.data or b""), block.n_bytes)
 
 
-def _cost_of_blocks(each: int, blocks: Sequence[Block]) -> int:
-    """Compute the memory that some blocks cost, of so much for each byte."""
-    return each * sum(map(_block_bytes, blocks))
-
-
 def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: int) -> Iterator[list]:
     """Gather items in lists whose sizes add up to a limit, or somewhat more."""
     batch, size = [], 0
@@ -4156,6 +4151,7 @@ def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: i
 # ─── Words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 BYTES = tuple(bytes([b]) for b in range(256))
+Merge = tuple[bytes, bytes]  # the two tokens that became one
 TASK_BYTES = 1 << 24  # that a worker counts at most before it hands over its words, which the parent adds up alone
 COUNTING_COST = 16  # bytes of memory for each of a task, until its words have been added up: random words take 25 to 8
 WORD_COST, SYMBOL_COST = 64, 20  # bytes of memory to learn a BPE, for each unique word, and each symbol in them
@@ -4733,9 +4729,6 @@ def count(
     before     what was counted before, by equal `Source.settings`, and is added up with it
     bar        a progress bar to move; one is drawn if the engine draws such, and none is given
 
-    before  what was counted before, by equal `Source.settings`, and is added up with it
-    bar     a progress bar to move; one is drawn if the engine draws such, and none is given
-
     >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
     ...     _ = file.write(b"one two two"), file.flush()
     ...     counted = count(Source(find_files(file.name), Pattern("gpt2")))
@@ -4754,15 +4747,12 @@ def count(
     most = max(n_entries // 2 - TASK_BYTES // 8, n_entries // 4)  # a task adds so many, but for strange text
     limits = min(max_words or most, most), max_cost
     counter, n_documents, n_bytes, n_broken, seen = WordCounter(), 0, 0, 0, Counter()
-    # Blocks name their files: the list need not go with every task.
-    work = functools.partial(_count_task, dataclasses.replace(source, files=()))
     # Few large tasks, since the parent adds up alone; but some for each worker, so that all end together. They are the
     # same for any number of workers, since words are dropped between them.
-    tasks = source.tasks(max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes))
-    cost = functools.partial(_cost_of_blocks, COUNTING_COST)
+    task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
     with (
         contextlib.nullcontext(bar) if bar is not None else engine.progress_bar("scan", source.total_bytes, "B") as bar,
-        contextlib.closing(engine.map(work, tasks, source.suits_threads(engine), cost)) as parts,
+        contextlib.closing(source.map(engine, _count_task, COUNTING_COST, task_bytes)) as parts,
     ):
         for part, n_read in itertools.chain(((part, 0) for part in before), parts):
             counter.add_words(part.words)
@@ -4791,9 +4781,9 @@ def _replace_in_words(words: Words, step: Metaspace) -> Words:
 
 
 @_interruptible()
-def compile_counting(pattern: Pattern | None = None) -> None:
+def compile_counting(pattern: Pattern) -> None:
     """Compile the kernels of scanning and counting, or load them from the disk; processes forked later have them."""
-    counter, source = WordCounter(), Source([], pattern or Pattern(), ["<>"])
+    counter, source = WordCounter(), Source([], pattern, ["<>"])
     counter.add_texts([b"one<>two"], source.pretokenizer)
     counter.add_words(counter.words())
     source.find_cut(lambda position, size: b"one<>two", 1, False)
@@ -4964,7 +4954,7 @@ class Learned(NamedTuple):
         return tokens
 
     @property
-    def merges(self) -> list[tuple[bytes, bytes]]:
+    def merges(self) -> list[Merge]:
         """Spell out the merges as pairs of bytes."""
         tokens = self.tokens
         return [(tokens[left], tokens[right]) for left, right in self.pairs.tolist()]
@@ -5438,17 +5428,21 @@ def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> tuple[np.ndar
     return symbols, np.frombuffer(b"".join(alphabet), np.uint8).copy()
 
 
+def _check_words(words: Words, n_symbols: int) -> tuple[int, int]:
+    """Return the numbers of symbols in words and in their alphabet; raises InputError if nothing can be learnt."""
+    n, a = len(words.symbols), len(words.alphabet)
+    require(n > 0, "there are no words to learn from")
+    fits = 0 <= words.symbols.min() <= words.symbols.max() < a
+    require(fits, f"the symbols of words must be 0 to {a - 1}, their alphabet")
+    require(n_symbols >= a, f"n_symbols is {n_symbols}, but the alphabet has {a} symbols")
+    return n, a
+
+
 def _run_learner(
     words: Words, n_symbols: int, tie_break: str, min_frequency: int, progress: bool, by_likelihood: bool = False
 ) -> Learned:
     """Merge the pairs of the greatest count, or likelihood, until there are `n_symbols` symbols."""
-    n, a = len(words.symbols), len(words.alphabet)
-    require(n > 0, "there are no words to learn from")
-    require(
-        0 <= words.symbols.min() <= words.symbols.max() < a,
-        f"the symbols of words must be 0 to {a - 1}, their alphabet",
-    )
-    require(n_symbols >= a, f"n_symbols is {n_symbols}, but the alphabet has {a} symbols")
+    n, a = _check_words(words, n_symbols)
     n_symbols = min(n_symbols, a + n)  # a merge takes a symbol away, at least
     index_dtype = np.int32 if n < INT32_SYMBOLS else np.int64
     symbols, spelled = _make_symbols(words, n_symbols, tie_break)
@@ -5495,6 +5489,7 @@ def learn(
 # bytes_to_unicode writes a byte as itself where that can be seen, else as one of the 68 characters from U+0100.
 
 MAX_ID = 1 << 24  # ids are below: no vocabulary has a tenth of that, and tables grow with the largest id
+SpecialTokens = Iterable[str] | Mapping[str, int] | None  # {token: id}, or those that a model has already
 _ID_RANGE = f"an id is a whole number from 0 to {MAX_ID - 1:,}"
 
 _BYTES_TO_UNICODE = dict(zip(BYTE_ORDER, [*_VISIBLE, *range(0x100, 0x144)], strict=True))
@@ -5556,7 +5551,7 @@ class Model:
     """
 
     vocab: dict[int, bytes]
-    merges: list[tuple[bytes, bytes]] | None
+    merges: list[Merge] | None
     special_tokens: dict[str, int] = dataclasses.field(default_factory=dict)
     pattern: PatternSource = "gpt2"
     kind: str = "bpe"
@@ -5783,7 +5778,7 @@ def build_vocabulary(
     special_tokens: Sequence[str] = (),
     special_tokens_at: str = "first",
     byte_tokens: Sequence[str] = (),
-) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
+) -> tuple[dict[int, bytes], list[Merge]]:
     """Number the tokens: the alphabet (bytes in BYTE_ORDER), then what was merged; and the special tokens among them.
 
     They are "first", as Hugging Face's trainer has them, "after-bytes", or "last", as in GPT-2. Tokens of single bytes
@@ -6077,7 +6072,7 @@ def _check_splittable(model: Model, id_of: Mapping[bytes, int], letters: Mapping
             raise InputError(f"token {id}, {token!r}, has the character {min(unknown)!r}, which is no token itself")
 
 
-def _merges_as_ids(merges: Sequence[tuple[bytes, bytes]], id_of: Mapping[bytes, int]) -> np.ndarray:
+def _merges_as_ids(merges: Sequence[Merge], id_of: Mapping[bytes, int]) -> np.ndarray:
     """Look up merges in a vocabulary: left, right, what they become, and their rank; int64[M, 4]."""
     as_ids = []
     for rank, (left, right) in enumerate(merges):
@@ -7453,13 +7448,8 @@ def learn_unigram(
     >>> sorted(learned.tokens, key=len)[-4:], rounds
     ([b'low', b'lower', b'newest', b'widest'], [260])
     """
-    n, a = len(words.symbols), len(words.alphabet)
-    require(0 < n < 2**31, "there are no words to learn from" if n == 0 else "words of 2**31 symbols are too many")
-    require(
-        0 <= words.symbols.min() <= words.symbols.max() < a,
-        f"the symbols of words must be 0 to {a - 1}, their alphabet",
-    )
-    require(n_symbols >= a, f"n_symbols is {n_symbols}, but the alphabet has {a} symbols")
+    n, a = _check_words(words, n_symbols)
+    require(n < 2**31, "words of 2**31 symbols are too many")
     require(0 <= seed_size <= 1 << 25, f"seed_size is {seed_size}: it must be 0 to {1 << 25:,}")
     require(
         1 <= max_piece_length <= MAX_TOKEN_CHARS,
@@ -7581,18 +7571,18 @@ def _list_edges(text, start, node, size, edges, values, unknown, found):
 
 
 @kernel
-def _cut_best(text, start, size, tables, tolerance, rounds, best, last):
-    """Find the best path through a word (Viterbi); returns whether no other comes near.
+def _cut_best(text, start, size, tables, tolerance, rounds, score):
+    """Find the best path through a word (Viterbi), behind what has a score.
 
-    best[0] is the score before the word. Writes that of the best path to each node over the others; and its last edge,
-    as start << EDGE_BITS | id. Of paths with equal sums the one with the longest last edge is taken. If `rounds`, sums
-    are in float32, and not less than LEAST_SUM, as in SentencePiece.
+    Returns the score of the best path to each node; its last edge, as start << EDGE_BITS | id; and whether no other
+    path comes near. Of paths with equal sums the one with the longest last edge is taken. If `rounds`, sums are in
+    float32, and not less than LEAST_SUM, as in SentencePiece.
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, found = len(scores) - 1, np.empty(tables.longest + 1, np.int64)
     gaps, node = np.empty(size + 1 if tolerance else 0, np.float64), 0
-    for k in range(1, size + 1):
-        best[k] = -np.inf
+    best, last = np.full(size + 1, -np.inf), np.empty(size + 1, np.int64)
+    best[0] = score
     while node < size:
         before = best[node]
         if rounds and before < LEAST_SUM:
@@ -7613,9 +7603,9 @@ def _cut_best(text, start, size, tables, tolerance, rounds, best, last):
         node = following
     while tolerance and node > 0:
         if gaps[node] <= tolerance * size:
-            return False
+            return best, last, False
         node = last[node] >> EDGE_BITS
-    return True
+    return best, last, True
 
 
 @kernel
@@ -7657,9 +7647,8 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
 
     Or -1, if a character is unknown and there is no unknown token; or NOT_CERTAIN, see `unigram_tables`.
     """
-    best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
-    best[0] = 0.0
-    if not _cut_best(text, start, size, tables, tables.tolerance, False, best, last):
+    _, last, is_certain = _cut_best(text, start, size, tables, tables.tolerance, False, 0.0)
+    if not is_certain:
         return NOT_CERTAIN
     return _write_path(text, start, size, not tables.tolerance, tables, last, ids, at)
 
@@ -7676,22 +7665,11 @@ def segment_unigram_behind(text, start, size, tables, text_sum, ids, at):
     for k in range(i64(text_sum[1]), at):
         total = np.float64(np.float32(total + sums[ids[k]]))
     if total < LEAST_SUM + tables.margin and known < start:
-        total = _sum_behind(text, known, start - known, tables, text_sum[0])
-    best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
-    best[0] = total
-    _cut_best(text, start, size, tables, 0.0, True, best, last)
+        total = _cut_best(text, known, start - known, tables, 0.0, True, text_sum[0])[0][-1]
+    best, last, _ = _cut_best(text, start, size, tables, 0.0, True, total)
     n = _write_path(text, start, size, False, tables, last, ids, at)
     text_sum[0], text_sum[1], text_sum[2] = best[size], at + n, start + size
     return n
-
-
-@kernel
-def _sum_behind(text, start, size, tables, total):
-    """Compute the sum behind some words, from that before them."""
-    best, last = np.empty(size + 1, np.float64), np.empty(size + 1, np.int64)
-    best[0] = total
-    _cut_best(text, start, size, tables, 0.0, True, best, last)
-    return best[size]
 
 
 @kernel
@@ -7794,10 +7772,10 @@ class Encoding(NamedTuple):
     digest: str  # SHA-256 of the file
 
 
-def _number_specials(names: Mapping[int, str], reserved: str, n: int, first: int) -> dict[str, int]:
-    """Number n special tokens from `first` on; those without a name are `reserved` with 0, 1, 2 …"""
-    others = (f"{reserved}_{k}" for k in itertools.count())
-    return {f"<|{names.get(k) or next(others)}|>": first + k for k in range(n)}
+def _llama3_specials(names: Mapping[int, str]) -> dict[str, int]:
+    """Number Llama 3's 256 special tokens; those without a name are reserved, with 0, 1, 2 …"""
+    others = (f"reserved_special_token_{k}" for k in itertools.count())
+    return {f"<|{names.get(k) or next(others)}|>": 128000 + k for k in range(256)}
 
 
 _R50K = Encoding("gpt2", {"<|endoftext|>": 50256}, "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930")
@@ -7833,8 +7811,8 @@ ENCODINGS = {
         | _O200K.special_tokens
         | {f"<|{_HARMONY.get(k, f'reserved_{200000 + k}')}|>": 200000 + k for k in range(1088)}
     ),
-    "llama3": Encoding("llama3", _number_specials(_LLAMA3, "reserved_special_token", 256, 128000), _LLAMA3_FILE),
-    "llama3.1": Encoding("llama3", _number_specials(_LLAMA31, "reserved_special_token", 256, 128000), _LLAMA3_FILE),
+    "llama3": Encoding("llama3", _llama3_specials(_LLAMA3), _LLAMA3_FILE),
+    "llama3.1": Encoding("llama3", _llama3_specials(_LLAMA31), _LLAMA3_FILE),
 }
 
 
@@ -7920,7 +7898,7 @@ def _vocab_names(model: Model) -> dict[str, int]:
     return names
 
 
-def _as_merges(model: Model) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+def _as_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
     """List the merges, even if the model has ranks; and the tokens that only a look at whole pretokens finds."""
     if model.merges is not None and not model.ignore_merges:
         return model.merges, []
@@ -7935,7 +7913,7 @@ def _as_merges(model: Model) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
     return merges, [vocab[id] for id in ids[~is_made].tolist()]
 
 
-def _merges_by_score(model: Model) -> list[tuple[bytes, bytes]]:
+def _merges_by_score(model: Model) -> list[Merge]:
     """List the pairs of tokens that join to a token, the best score first, as transformers' converters do.
 
     Of equal scores the one whose left token is longest is first. So runs of spaces, which have equal scores in Llama 2,
@@ -7974,10 +7952,7 @@ def _refuse_beyond_bytes(model: Model) -> None:
 
 
 def read_gpt2(
-    vocab_path: Path,
-    merges_path: Path,
-    special_tokens: Iterable[str] | Mapping[str, int] | None = None,
-    pattern: PatternSource = "gpt2",
+    vocab_path: Path, merges_path: Path, special_tokens: SpecialTokens = None, pattern: PatternSource = "gpt2"
 ) -> Model:
     """Read GPT-2's two files. If no special tokens are given, they are the tokens that no merge makes, bytes aside."""
     names = _parse_object(_read_limited(vocab_path), str(vocab_path))
@@ -8003,10 +7978,7 @@ _BESIDE = {
 
 
 def _read_gpt2_pair(
-    file: Path,
-    content: dict | None,
-    special_tokens: Iterable[str] | Mapping[str, int] | None = None,
-    pattern: PatternSource | None = None,
+    file: Path, content: dict | None, special_tokens: SpecialTokens = None, pattern: PatternSource | None = None
 ) -> Model:
     """Read one of GPT-2's two files, and the other, which is beside it."""
     ending = next((name for name in _BESIDE if file.name.endswith(name)), None)
@@ -8079,7 +8051,7 @@ def read_tiktoken(
     file: Path,
     encoding: str | None = None,
     pattern: PatternSource | None = None,
-    special_tokens: Iterable[str] | Mapping[str, int] | None = None,
+    special_tokens: SpecialTokens = None,
 ) -> Model:
     """Read a rank file; what it does not say is given, published, or in the .json beside it that `save` wrote."""
     lines = np.frombuffer(data.rstrip() + b"\n" + bytes(PADDING), np.uint8)
@@ -8870,7 +8842,7 @@ def load_model(
     *,
     encoding: str | None = None,
     pattern: PatternSource | None = None,
-    special_tokens: Iterable[str] | Mapping[str, int] | None = None,
+    special_tokens: SpecialTokens = None,
 ) -> Model:
     """Read a model from a file or a folder: what it is, its content tells. See Tokenizer.load."""
     path = as_path(path)
@@ -9058,8 +9030,8 @@ class Tokenizer:
     def __init__(
         self,
         vocab: Mapping[int, bytes],
-        merges: Sequence[tuple[bytes, bytes]] | None,
-        special_tokens: Iterable[str] | Mapping[str, int] | None = None,
+        merges: Sequence[Merge] | None,
+        special_tokens: SpecialTokens = None,
         pattern: str | Sequence[str] = "gpt2",
         *,
         ignore_merges: bool = False,
@@ -9097,7 +9069,7 @@ class Tokenizer:
         return self.model.vocab
 
     @property
-    def merges(self) -> list[tuple[bytes, bytes]] | None:
+    def merges(self) -> list[Merge] | None:
         """The merges in their order, or None where the ids are the ranks."""
         return self.model.merges
 
@@ -9160,7 +9132,7 @@ class Tokenizer:
         *,
         encoding: str | None = None,
         pattern: str | None = None,
-        special_tokens: Iterable[str] | Mapping[str, int] | None = None,
+        special_tokens: SpecialTokens = None,
     ) -> Tokenizer:
         """Load a model from a file or a folder: what it is, its content tells.
 
@@ -9383,10 +9355,7 @@ class Tokenizer:
             yield from self.encode_texts([data], allowed_special, begins)[0].tolist()
 
     def source(
-        self,
-        inputs: str | os.PathLike | Iterable[str | os.PathLike],
-        allowed_special: str | Iterable[str] = "all",
-        text_field: str | None = None,
+        self, inputs: Files, allowed_special: str | Iterable[str] = "all", text_field: str | None = None
     ) -> Source:
         """Make the Source by which files are cut so that their blocks have the same ids as the whole."""
         special, model = tuple(self._allowed(allowed_special)), self.model
@@ -9554,10 +9523,10 @@ class _EncodedBatch(NamedTuple):
 
 def _encode_blocks(
     tokenizer: Tokenizer,
-    source: Source,
     dtype: np.dtype,
     end_id: int | None,
     allowed_special: str | Sequence[str],
+    source: Source,
     blocks: list[Block],
 ) -> _EncodedBatch:
     """Encode blocks as ids of this dtype: uint16 is half as much for a pipe.
@@ -9661,19 +9630,11 @@ def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[n
     return parts
 
 
-def _encode_source(tokenizer: Tokenizer, source: Source, engine: Engine, *arguments: object) -> Iterator[_EncodedBatch]:
-    """Encode a source in batches, by workers; the arguments are those of `_encode_blocks`."""
-    reader = dataclasses.replace(source, files=())  # blocks name their files: the list need not go with every task
-    work = functools.partial(_encode_blocks, tokenizer, reader, *arguments)
-    cost = functools.partial(_cost_of_blocks, ENCODING_COST)
-    return engine.map(work, source.tasks(), source.suits_threads(engine), cost)
-
-
 @checked
 @_interruptible()
 def encode_files(
     tokenizer: Tokenizer,
-    inputs: str | os.PathLike | Iterable[str | os.PathLike],
+    inputs: Files,
     out: str | os.PathLike | None = None,
     *,
     dtype: str | type | np.dtype = "auto",
@@ -9735,7 +9696,8 @@ def encode_files(
         tokenizer._allowed([append])
     tokenizer.compile_kernels()
     end_id = tokenizer.special_tokens.get(append)
-    batches = _encode_source(tokenizer, source, engine, id_type, end_id, allowed_special)
+    work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special)
+    batches = source.map(engine, work, ENCODING_COST)
     totals, n_bytes = np.zeros((2, 2), np.int64), 0  # tokens and documents of each file
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths] or [_line_printer()]
@@ -10088,9 +10050,37 @@ COUNT_BYTES = 1 << 34
 COUNT_SECONDS = 300  # after which what was counted is saved; to write 10 million words took 16, on a busy machine
 
 
+def _find_texts(inputs: Files) -> dict[str, tuple[Path, list[int] | None]]:
+    """Find files of text: by name, the path, and by what a file is known again, see CountedFiles."""
+    found: dict[str, tuple[Path, list[int] | None]] = {}
+    for path in find_files(inputs):
+        hint = "has counts, if `count` wrote it: name it to train, beside those of texts"
+        require(path.suffix != ".npz", f"{path}: {hint}")
+        is_stream = _is_stream(path)
+        name = str(path if is_stream else path.resolve())
+        require(name not in found, f"{name}: is named twice, and a file is counted once")
+        found[name] = path, None if is_stream else [path.stat().st_size, path.stat().st_mtime_ns]
+    return found
+
+
+def _count_batches(
+    known: CountedFiles, source: Source, new: Mapping[str, tuple], engine: Engine, max_words: int | None
+) -> Iterator[CountedFiles]:
+    """Count new files, as from `_find_texts`, in batches, and yield what is known after each."""
+    with engine.progress_bar("count", source.total_bytes, "B") as bar:
+        for names in _batched_by_size(new, lambda name: (new[name][1] or [0])[0], COUNT_BYTES):
+            with stage("scan") as spent:
+                batch = dataclasses.replace(source, files=[new[name][0] for name in names])
+                counted = count(batch, engine, max_words, [known.counted], bar)
+                spent.n_bytes = counted.n_bytes - known.counted.n_bytes
+            files = known.files | {name: new[name][1] for name in names}
+            known = known._replace(counted=counted, files=files, left=len(new.keys() - files.keys()))
+            yield known
+
+
 @checked
 def count_files(
-    inputs: str | os.PathLike | Iterable[str | os.PathLike],
+    inputs: Files,
     out: str | os.PathLike = "words.npz",
     *,
     special_tokens: Sequence[str] = (),
@@ -10142,41 +10132,28 @@ def count_files(
     if pattern.warning:
         warnings.warn(pattern.warning, stacklevel=3)
     source = Source((), pattern, special_tokens, text_field, normalizer=_plan_normalizer(normalizer))
-    paths, states = find_files(inputs), {}
-    for path in paths:
-        require(
-            path.suffix != ".npz", f"{path}: has counts, if `count` wrote it: name it to train, beside those of texts"
-        )
-        name = str(path if _is_stream(path) else path.resolve())
-        require(name not in states, f"{name}: is named twice, and a file is counted once")
-        states[name] = None if _is_stream(path) else [path.stat().st_size, path.stat().st_mtime_ns]
+    found = _find_texts(inputs)
     known = CountedFiles(CorpusCounts(Words.from_counts({}), 0, 0), source.settings, {})
     if out.exists():
         known = CountedFiles.load(out)
         require_alike(out, known.settings, source.settings)
-    for name in states.keys() & known.files:
-        same = states[name] and states[name] == known.files[name]
-        how = "has changed since it was counted" if states[name] else "may have other text than when it was counted"
+    for name in found.keys() & known.files:
+        _, state = found[name]
+        how = "has changed since it was counted" if state else "may have other text than when it was counted"
+        same = state and state == known.files[name]
         require(same, f"{name}: {how} in {out}, where nothing is taken out again: name another `out`")
-    new = {name: path for name, path in zip(states, paths, strict=True) if name not in known.files}
-    source = dataclasses.replace(source, files=[*new.values()])
+    new = {name: file for name, file in found.items() if name not in known.files}
+    source = dataclasses.replace(source, files=[path for path, _ in new.values()])
     _warn_of_unnamed(source)
     with stage("compile"):
         compile_counting(source.pattern)
     known = known._replace(left=len(new), n_before=len(known.files))
-    saved = time.monotonic()
+    batches, saved = _count_batches(known, source, new, engine, max_words), time.monotonic()
     try:
-        with engine.progress_bar("count", source.total_bytes, "B") as bar:
-            for names in _batched_by_size(new, lambda name: (states[name] or [0])[0], COUNT_BYTES):
-                with stage("scan") as spent:
-                    batch = dataclasses.replace(source, files=[new[name] for name in names])
-                    counted = count(batch, engine, max_words, [known.counted], bar)
-                    spent.n_bytes = counted.n_bytes - known.counted.n_bytes
-                files = known.files | {name: states[name] for name in names}
-                known = known._replace(counted=counted, files=files, left=len(new.keys() - files.keys()))
-                if known.left and time.monotonic() > saved + COUNT_SECONDS:
-                    known.save(out)
-                    saved = time.monotonic()
+        for known in batches:
+            if known.left and time.monotonic() > saved + COUNT_SECONDS:
+                known.save(out)
+                saved = time.monotonic()
     finally:
         if known.files:
             with stage("save"):
@@ -10189,7 +10166,7 @@ def count_files(
 
 @checked
 def train(
-    inputs: str | os.PathLike | Iterable[str | os.PathLike] | None = None,
+    inputs: Files | None = None,
     vocab_size: int = 8192,
     special_tokens: Sequence[str] = (),
     *,
@@ -10386,11 +10363,8 @@ def _plan_from(asked: argparse.Namespace, special_tokens: Sequence[str]) -> _Pla
 
 
 def train_bpe(
-    input_path: str | os.PathLike | Iterable[str | os.PathLike] | None = None,
-    vocab_size: int = 8192,
-    special_tokens: Sequence[str] = (),
-    **options,
-) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
+    input_path: Files | None = None, vocab_size: int = 8192, special_tokens: Sequence[str] = (), **options
+) -> tuple[dict[int, bytes], list[Merge]]:
     """Train on a file, or several, or on `texts`, and return the vocabulary and the merges; options are as of `train`.
 
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -10414,7 +10388,7 @@ def train_bpe_from_counts(
     *,
     tie_break: str = "bytes",
     min_frequency: int = 1,
-) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
+) -> tuple[dict[int, bytes], list[Merge]]:
     """Train on pretokens that were counted elsewhere; see `learn` for the rules, `train` for the vocabulary.
 
     >>> vocab, merges = train_bpe_from_counts({b"hug": 10, b"pug": 5, b"hugs": 5}, 258)
