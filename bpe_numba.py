@@ -3287,6 +3287,7 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     """Make the step Replace."""
     (kind, source), *more = pattern.items()
     require(kind in ("String", "Regex") and source and not more, f"a pattern to replace is not supported: {pattern}")
+    require(isinstance(content, str), f"Replace has a content that is no text: {content!r}")
     if kind == "String" and len(source) == 1:
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
@@ -4713,9 +4714,6 @@ def count(
                ones are dropped; the result says what that costs, and depends on these limits and the text alone
     before     what was counted before, by equal `Source.settings`, and is added up with it
     bar        a progress bar to move; one is drawn if the engine draws such, and none is given
-
-    before  what was counted before, by equal `Source.settings`, and is added up with it
-    bar     a progress bar to move; one is drawn if the engine draws such, and none is given
 
     >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
     ...     _ = file.write(b"one two two"), file.flush()
