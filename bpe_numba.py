@@ -11864,5 +11864,6 @@ if __name__ == "__main__":
     import bpe_numba
 
     status = bpe_numba.main()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # another changes nothing: all is done
+    for number in bpe_numba._ENDINGS:
+        signal.signal(number, signal.SIG_IGN)  # another changes nothing: all is done
     sys.exit(status)
