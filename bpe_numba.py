@@ -3294,6 +3294,7 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     """Make the step Replace."""
     (kind, source), *more = pattern.items()
     require(kind in ("String", "Regex") and source and not more, f"a pattern to replace is not supported: {pattern}")
+    require(isinstance(content, str), f"Replace has a content that is no text: {content!r}")
     if kind == "String" and len(source) == 1:
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
@@ -11862,5 +11863,6 @@ if __name__ == "__main__":
     import bpe_numba
 
     status = bpe_numba.main()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # another changes nothing: all is done
+    for number in bpe_numba._ENDINGS:
+        signal.signal(number, signal.SIG_IGN)  # another changes nothing: all is done
     sys.exit(status)

@@ -1333,6 +1333,7 @@ STRANGE = {
     "huge content": ({"normalizer": DOUBLED | {"content": "a" * 5000}}, "5e+03 times as long"),
     "huge prefix": ({"normalizer": {"type": "Prepend", "prepend": "a" * 5000}}, "times as long"),
     "odd text": ({"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, ODD_REPLACE]}}, "decoder"),
+    "odd content": ({"normalizer": DOUBLED | {"pattern": {"Regex": "b"}, "content": {"a": 1}}}, "is no text"),
     "odd flags": ({"normalizer": {"type": "Strip", "strip_left": 10**30, "strip_right": 0}}, None),
     "odd spaces": ({"normalizer": {"type": "SentencePiece", "add_dummy_prefix": 10**30}}, None),
 }
