@@ -155,8 +155,11 @@ def _write_sealed(path: Path, maker: object, content: bytes) -> None:
 
 
 def _read_sealed(path: Path, maker: object) -> object | None:
-    """Read what `_write_sealed` has written; None if it is not there, is damaged, or another maker made it."""
-    with contextlib.suppress(OSError):
+    """Read what `_write_sealed` has written; None if it is not there, is damaged, or another maker made it.
+
+    So it is, too, where this module was imported by another name: what it wrote names a module that is not there.
+    """
+    with contextlib.suppress(OSError, ImportError, AttributeError):
         kept = path.read_bytes()
         if kept[:32] == _seal(maker, kept[32:]):
             return pickle.loads(kept[32:])

@@ -5820,6 +5820,20 @@ def checked_run(request, tmp_path_factory):
         process.wait()
 
 
+def test_the_cache_of_a_module_of_another_name_is_not_used(tmp_path):
+    shutil.copy(MODULE, tmp_path / "bpe_numba.py")
+    program = """import importlib.util, sys
+spec = importlib.util.spec_from_file_location(sys.argv[1], "bpe_numba.py")
+module = sys.modules[sys.argv[1]] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+print(module._random(module.np.array([1], module.np.uint64)) < 1, module.Pattern("gpt2").is_compiled)"""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    for name in ("of_another_name", "bpe_numba"):
+        command = [sys.executable, "-c", program, name]
+        result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+        assert result.stdout == "True True\n" and not result.stderr, result.stderr
+
+
 @pytest.mark.skipif(BOUNDS_CHECKED, reason="this is that run")
 def test_kernels_stay_inside_their_arrays(checked_run):
     process, output = checked_run
