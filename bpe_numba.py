@@ -6771,7 +6771,7 @@ def _encode_words(workspace, text, spans, ids, id_stops, at):
         if n_ids < 0:
             return -1 - begin
         if is_certain and size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
-            if (
+            while (  # entries that are more do not give room for ids, or for long words
                 2 * words.n_words >= len(entries) < workspace.max_entries
                 or 4 * words.n_words >= 3 * len(entries)
                 or workspace.n_pooled + n_ids > len(pool)
@@ -11861,11 +11861,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
+def run() -> int:
+    """Run a command as a program: once it is through, nothing that asks it to end changes its exit status."""
+    status = main()
+    for number in _ENDINGS:
+        signal.signal(number, signal.SIG_IGN)
+    return status
+
+
 if __name__ == "__main__":
     # Kernels of __main__ and of the imported module are cached apart, and workers import the module: run that one.
     import bpe_numba
 
-    status = bpe_numba.main()
-    for number in bpe_numba._ENDINGS:
-        signal.signal(number, signal.SIG_IGN)  # another changes nothing: all is done
-    sys.exit(status)
+    sys.exit(bpe_numba.run())

@@ -2704,6 +2704,14 @@ def test_long_words_do_not_take_the_square(tokenizer):
 
 
 @kernels
+def test_a_cache_may_be_out_of_entries_and_of_room_for_ids_at_once():
+    digits = str.maketrans("0123456789", "abcdefghij")
+    text = "".join(f" {n:05}".translate(digits) + "x" * 58 for n in range(8200))  # 2**13 words of 64 ids fill both
+    tokenizer = bpe.Tokenizer({b: bytes([b]) for b in range(256)}, [], cache_size=1 << 15)
+    assert tokenizer.encode(text) == list(text.encode())
+
+
+@kernels
 @pytest.mark.parametrize("cache_size", [16, 64, 1 << 12])
 def test_a_small_cache_changes_nothing(tokenizer, some_texts, cache_size):
     expected = tokenizer.encode_batch(some_texts)
