@@ -4038,10 +4038,12 @@ def test_sentencepiece_models_mean_what_they_mean_there(options, prose, tmp_path
     @given(text=famous_texts)
     @example("\n".join(prose)[:20_000])
     @example("<0x0A> <s> é <unk>")
+    @example("▁ 1")
     def equal(text):
         expected = theirs.encode(text)
         assert ours.encode_ordinary(text) == again.encode(text) == expected
-        if theirs.unk_id() not in expected and not options.get("treat_whitespace_as_suffix"):
+        marks = text.lstrip().startswith("▁")  # of its own: sentencepiece takes away more of them than Hugging Face
+        if theirs.unk_id() not in expected and not options.get("treat_whitespace_as_suffix") and not marks:
             assert ours.decode(expected) == theirs.decode(expected)
 
     equal()
