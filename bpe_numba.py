@@ -1660,7 +1660,7 @@ def _mark_invalid(text, start, stop):
         position += character & 7
 
 
-@kernel
+@inline_kernel
 def _match_end(text, start, stop, tables):
     """Find where the match that begins at `start` ends; `start` if there is none. The definition, by characters."""
     class_of, next_state, accepts = tables.class_of, tables.next_state, tables.accepts
@@ -1677,7 +1677,7 @@ def _match_end(text, start, stop, tables):
     return position if accepts[state, accepts.shape[1] - 1] else end
 
 
-@kernel
+@inline_kernel
 def _pretoken_end(text, start, stop, tables):
     """Find where the pretoken that begins at `start` ends: a match, or what lies before the next one."""
     position = _match_end(text, start, stop, tables)
@@ -1713,10 +1713,11 @@ def _next_split(text, position, until, tables):
     return -1
 
 
-LANES = 4  # read in one loop; one alone waits for its load most of the time, and makes 530 MB/s; four 1,150
-LANE_BYTES = 1 << 14  # that each lane scans in one batch: its start costs 4 % with half of it
-MIN_LANE_BYTES = 256  # for which four lanes pay
+LANES = 6  # read in one loop: 0.31 ns a byte; 0.43 with four, 1.63 with one, which waits for its loads; 0.38 with eight
+LANE_BYTES = 1 << 13  # that each lane scans in one batch; with twice as many its ends are out of the L1 cache: 2 %
+MIN_LANE_BYTES = 256  # for which lanes pay
 MARKED_BYTES = 256  # that each lane reads before ends are looked for
+MARK_ROW = MARKED_BYTES + 64  # bytes of `marks` for each lane
 BATCH_BYTES = LANES * LANE_BYTES
 MAX_ENDS = 2 * BATCH_BYTES  # that are found in one batch, and somewhat more
 
@@ -1744,16 +1745,16 @@ class _Scan:
     """What scanning needs beside a text."""
 
     lanes: np.ndarray
-    marks: np.ndarray  # uint8[LANES, MARKED_BYTES + 64]  the lower bytes of entries
+    marks: np.ndarray  # uint8[LANES * MARK_ROW]  the lower bytes of entries
     marked: np.ndarray  # uint8[…], the text with INVALID_BYTE where it is not UTF-8; empty until some is found
 
 
 def _new_scan() -> _Scan:
-    lanes, marks = np.empty((LANES, GAPS + 2 * MAX_ENDS), np.int64), np.zeros((LANES, MARKED_BYTES + 64), np.uint8)
+    lanes, marks = np.empty((LANES, GAPS + 2 * MAX_ENDS), np.int64), np.zeros(LANES * MARK_ROW, np.uint8)
     return _Scan(lanes, marks, np.zeros(0, np.uint8))
 
 
-@kernel
+@inline_kernel
 def _next_text(spans, p):
     """Find the first span, from span p on, that has text; len(spans) if there is none."""
     while p < len(spans) and (spans[p, ID] >= 0 or spans[p, START] == spans[p, STOP]):
@@ -1782,7 +1783,7 @@ def _last_end(k, lanes):
     return lanes[k, ENDS + lanes[k, N_ENDS] - 1] if lanes[k, N_ENDS] else lanes[k, FIRST]
 
 
-@kernel
+@inline_kernel
 def _on_rare_entry(k, text, stop, tables, lanes):
     """Handle an entry with RARE_MASK bits, and add the end that it has; returns False if the text is not UTF-8.
 
@@ -1829,20 +1830,27 @@ def _run_lane(k, text, until, stop, tables, lanes):
 def _read_together(text, start, count, table, lanes, marks):
     """Read `count` bytes by each lane, `start` bytes behind its position, and mark what ends there.
 
-    The lower bytes of the entries, from the one that led there on, go to `marks`, and the last entries to `lanes`.
+    The lower bytes of the entries, from the one that led there on, go to `marks`, and the last entries to `lanes`. That
+    is flat, so that it is one register for all lanes: the loop has none to spare.
     """
     p0, p1 = u64(lanes[0, POSITION] + start), u64(lanes[1, POSITION] + start)
     p2, p3 = u64(lanes[2, POSITION] + start), u64(lanes[3, POSITION] + start)
-    e0, e1, e2, e3 = u32(lanes[0, ENTRY]), u32(lanes[1, ENTRY]), u32(lanes[2, ENTRY]), u32(lanes[3, ENTRY])
-    m0, m1, m2, m3 = marks[0], marks[1], marks[2], marks[3]
+    p4, p5 = u64(lanes[4, POSITION] + start), u64(lanes[5, POSITION] + start)
+    e0, e1, e2 = u32(lanes[0, ENTRY]), u32(lanes[1, ENTRY]), u32(lanes[2, ENTRY])
+    e3, e4, e5 = u32(lanes[3, ENTRY]), u32(lanes[4, ENTRY]), u32(lanes[5, ENTRY])
     for k in range(count):
         i = u64(k)
         e0 = table[u64(e0 & ROW_MASK) | u64(text[p0 + i])]
         e1 = table[u64(e1 & ROW_MASK) | u64(text[p1 + i])]
         e2 = table[u64(e2 & ROW_MASK) | u64(text[p2 + i])]
         e3 = table[u64(e3 & ROW_MASK) | u64(text[p3 + i])]
-        m0[i], m1[i], m2[i], m3[i] = np.uint8(e0), np.uint8(e1), np.uint8(e2), np.uint8(e3)
-    lanes[0, ENTRY], lanes[1, ENTRY], lanes[2, ENTRY], lanes[3, ENTRY] = e0, e1, e2, e3
+        e4 = table[u64(e4 & ROW_MASK) | u64(text[p4 + i])]
+        e5 = table[u64(e5 & ROW_MASK) | u64(text[p5 + i])]
+        marks[i + u64(0 * MARK_ROW)], marks[i + u64(1 * MARK_ROW)] = u8(e0), u8(e1)
+        marks[i + u64(2 * MARK_ROW)], marks[i + u64(3 * MARK_ROW)] = u8(e2), u8(e3)
+        marks[i + u64(4 * MARK_ROW)], marks[i + u64(5 * MARK_ROW)] = u8(e4), u8(e5)
+    lanes[0, ENTRY], lanes[1, ENTRY], lanes[2, ENTRY] = e0, e1, e2
+    lanes[3, ENTRY], lanes[4, ENTRY], lanes[5, ENTRY] = e3, e4, e5
 
 
 @inline_kernel
@@ -1851,15 +1859,15 @@ def _add_marked(k, start, count, lanes, marks):
 
     Eight are written for each that is kept at least: no branch is taken that depends on where a pretoken ends.
     """
-    ends, n, mark = lanes[k, ENDS:], u64(lanes[k, N_ENDS]), marks[k]
+    ends, n = lanes[k, ENDS:], u64(lanes[k, N_ENDS])
     for group in range(0, count, 64):
-        first, behind = u64(group), u64(lanes[k, POSITION] + start + group + 1)
+        first, behind = k * MARK_ROW + group, u64(lanes[k, POSITION] + start + group + 1)
         inside = ALL_ONES >> u64(64 - min(count - group, 64))
-        found = bytes_from(mark, group, np.uint8(1)) & inside
-        if bytes_from(mark, group, np.uint8(RARE_STEP)) & inside:  # two pretokens end at a byte
+        found = bytes_from(marks, first, u8(1)) & inside
+        if bytes_from(marks, first, u8(RARE_STEP)) & inside:  # two pretokens end at a byte
             while found:
                 at = lowest_bit(found)
-                entry = u64(mark[first + at])
+                entry = u64(marks[u64(first) + at])
                 ends[n] = behind + at - (entry & u64(BACK_MASK))
                 n += u64(1)
                 if entry >= u64(RARE_STEP):
@@ -1871,40 +1879,40 @@ def _add_marked(k, start, count, lanes, marks):
             while n < stop:
                 for i in range(8):
                     at = lowest_bit(found)
-                    ends[n + u64(i)] = behind + at - u64(mark[first + at] & np.uint8(BACK_MASK))
+                    ends[n + u64(i)] = behind + at - u64(marks[u64(first) + at] & u8(BACK_MASK))
                     found &= found - u64(1)
                 n += u64(8)
             n = stop
     lanes[k, N_ENDS] = n
 
 
-@kernel
+@inline_kernel
 def _run_all_lanes(text, count, table, lanes, marks):
     """Move all lanes over `count` bytes each, all in one loop, or up to an entry that needs `_on_rare_entry`.
 
     First the entries are read, and of each its lower byte is kept; then 64 of these are compared at once to find the
     ends. That takes three quarters of the time that it takes if each lane writes an end at every byte.
     """
-    e0, e1, e2, e3 = lanes[0, ENTRY], lanes[1, ENTRY], lanes[2, ENTRY], lanes[3, ENTRY]
-    start, is_rare = 0, False
+    entries, start, is_rare = lanes[:, ENTRY].copy(), 0, False
     while start < count and not is_rare:
         n = min(count - start, MARKED_BYTES)
         _read_together(text, start, n, table, lanes, marks)
         first = n
         for k in range(LANES):
             for group in range(0, first, 64):
-                rare = bytes_from(marks[k], group, np.uint8(INVALID_UTF8))
+                rare = bytes_from(marks, k * MARK_ROW + group, u8(INVALID_UTF8))
                 if rare:
                     first = min(first, group + i64(lowest_bit(rare)))
         is_rare = first < n
         if is_rare:  # all lanes stop there, with the entries that led there
-            lanes[0, ENTRY], lanes[1, ENTRY], lanes[2, ENTRY], lanes[3, ENTRY] = e0, e1, e2, e3
+            for k in range(LANES):
+                lanes[k, ENTRY] = entries[k]
             _read_together(text, start, first + 1, table, lanes, marks)
         for k in range(LANES):
             _add_marked(k, start, first, lanes, marks)
             if not is_rare:
                 lanes[k, ENTRY] &= i64(ROW_MASK)
-        e0, e1, e2, e3 = lanes[0, ENTRY], lanes[1, ENTRY], lanes[2, ENTRY], lanes[3, ENTRY]
+            entries[k] = lanes[k, ENTRY]
         start += first + is_rare
     for k in range(LANES):
         lanes[k, POSITION] += start
@@ -1932,7 +1940,7 @@ def _is_done(k, lanes):
     return lanes[k, SPAN] == lanes[k, LAST_SPAN] and lanes[k, POSITION] >= lanes[k, LAST]
 
 
-@kernel
+@inline_kernel
 def _finish_span(k, text, spans, tables, lanes):
     """Find the last ends in the span that lane k has read, and move it to the next; returns False if it is not UTF-8.
 
@@ -2671,21 +2679,19 @@ def _special_at(text, position, stop, special):
 def _next_special(text, position, stop, special):
     """Find the first place from a position on where a special token is; `stop` if there is none.
 
-    Where all begin with the same byte, 8 bytes are looked at together.
+    Where all begin with the same byte, 64 bytes are looked at together.
     """
-    tokens, first = special.bytes, special.first
-    ones = ALL_ONES // u64(255)
-    tops = ones << u64(7)
-    common = first[i64(tokens[0]) + 1] - first[tokens[0]] == len(special.ids)
-    pattern = u64(tokens[0]) * ones
+    first, lead = special.first, special.bytes[0]
+    common = first[i64(lead) + 1] - first[lead] == len(special.ids)
     while position < stop:
         if common:
-            while position + 8 <= stop:
-                different = load_u64(text, position) ^ pattern
-                if (different - ones) & ~different & tops:  # one of the bytes is 0
+            while position + 64 <= stop:
+                found = bytes_from(text, position, lead) & ~bytes_from(text, position, u8(lead + 1))  # 0xFF is none
+                if found:
+                    position += i64(lowest_bit(found))
                     break
-                position += 8
-            while position < stop and text[position] != tokens[0]:
+                position += 64
+            while position < stop and text[position] != lead:
                 position += 1
         if position < stop and _special_at(text, position, stop, special) >= 0:
             return position
@@ -4382,8 +4388,8 @@ def _hash_key(low, high):
 
 @kernel
 def _home_slot(low, high, n_entries):
-    """Return the slot, of so many, in which the search for a key begins."""
-    return (_hash_key(low, high) >> u64(32)) * u64(n_entries) >> u64(32)
+    """Return the slot, of so many, a power of two, in which the search for a key begins."""
+    return _hash_key(low, high) >> (u64(64) - count_bits(u64(n_entries - 1)))
 
 
 @kernel
@@ -6631,6 +6637,9 @@ IN_POOL = u64(1 << 63)
 N_IDS_SHIFT, N_IDS_MASK = u64(48), u64(2**15 - 1)
 
 
+CHUNK_BYTES = 1 << 18  # of text; 2**17 and 2**20 are as fast
+
+
 @struct
 class _Workspace:
     """What one thread encodes with: tables, and memory that is used again, since fresh memory would double its time."""
@@ -6649,6 +6658,8 @@ class _Workspace:
     first_id: int
     n_pooled: int
     max_entries: int  # of the cache
+    chunk: np.ndarray  # uint8[…], and PADDING: what is encoded in one go
+    chunk_bytes: int  # that it has, where a text may be cut
 
 
 @kernel
@@ -6790,30 +6801,75 @@ def _encode_words(workspace, text, spans, ids, id_stops, at):
 
 
 @kernel
-def _encode_spans(workspace, text, spans, ids, id_stops):
-    """Write the ids of spans, and where those of each text end; returns their number, or -1 - where a word has none.
+def _encode_spans(workspace, text, spans, ids, id_stops, at):
+    """Write the ids of spans, ids[at :], and where those of each text end, if it has any.
 
-    There must be room for as many ids as the text has bytes, and two more.
+    There must be room for as many ids as the text has bytes, and two more. Returns where all end, or -1 - start of a
+    word that has no ids.
     """
-    for t in range(len(id_stops)):
-        id_stops[t] = 0
     workspace.span = 0
-    at = _go_to_span(workspace, spans, _next_text(spans, 0), ids, id_stops, 0)
+    at = _go_to_span(workspace, spans, _next_text(spans, 0), ids, id_stops, at)
     scan, scan_tables = workspace.scan, workspace.scan_tables
     more = _begin_scan(scan, spans)
     while more and at >= 0:
         more = _scan_batch(scan, text, spans, scan_tables, workspace.are_words)
         at = _encode_words(workspace, text, spans, ids, id_stops, at)
-    for t in range(1, len(id_stops)):
-        id_stops[t] = max(id_stops[t], id_stops[t - 1])
     return at
 
 
 @kernel
+def _read_chunk(workspace, data, start, stops, t):
+    """Copy the next chunk of some texts, which begins at `start` in text t; returns where it ends.
+
+    That is where a text ends or, if that is too far, where it may be cut.
+    """
+    special, n, longest = workspace.special, min(workspace.chunk_bytes, len(data) - start), 0
+    for s in range(len(special.ids)):
+        longest = max(longest, special.offsets[s + 1] - special.offsets[s])
+    margin = longest + 8  # bytes on both sides of a cut that decide it: a special token, and characters
+    while True:
+        if n + PADDING > len(workspace.chunk):
+            workspace.chunk = _on_huge_pages(np.empty(n + PADDING, np.uint8))
+        chunk = workspace.chunk[: n + PADDING]
+        for k in range(n):
+            chunk[u64(k)] = data[u64(start + k)]
+        for k in range(n, n + PADDING):
+            chunk[k] = 0
+        stop = start
+        while t < len(stops) and stops[t] <= start + n:
+            stop = stops[t]
+            t += 1
+        if stop > start or n == 0:
+            return stop
+        first = max(n - margin - n // 64, 0)
+        tables, whole = workspace.scan_tables, not len(special.char_kinds)
+        cut = _find_cut(chunk, first, n - margin, tables, special, longest, whole)
+        if cut > 0:
+            return start + cut // 2
+        n = min(2 * n, len(data) - start)
+
+
+@kernel
 def _encode_texts(workspace, data, stops, ids, id_stops):
-    """Encode texts that lie end to end in some bytes; see `_encode_spans`."""
-    text, spans = _copy_texts(data, stops, BEGINS)
-    return _encode_spans(workspace, text, _split_at_special(text, spans, workspace.special), ids, id_stops)
+    """Encode texts that lie end to end in some bytes; see `_encode_spans`.
+
+    A chunk is copied and searched for special tokens when it is about to be encoded, in the L2 cache: a second pass
+    over 100 MB of English takes 0.9 of the time that it takes if each is done to all of the text before the next.
+    """
+    start = at = t = 0
+    while start < len(data) and at >= 0:
+        stop = _read_chunk(workspace, data, start, stops, t)
+        spans, n, begin = np.empty((64, 4), np.int64), 0, start
+        while begin < stop:
+            end = min(stops[t], stop)
+            spans = _append_span(spans, n, begin - start, end - start, INSIDE, t)
+            begin, n, t = end, n + 1, t + (end == stops[t])
+        chunk = workspace.chunk
+        at = _encode_spans(workspace, chunk, _split_at_special(chunk, spans[:n], workspace.special), ids, id_stops, at)
+        if at < 0:
+            at -= start
+        start = stop
+    return at
 
 
 @kernel
@@ -8964,7 +9020,7 @@ KINDS = {
 class _Thread:
     """What one thread encodes with: a workspace, arrays that take the results, and which special tokens are set."""
 
-    def __init__(self, tables: object, pretokenizer: Pretokenizer, cache_size: int):
+    def __init__(self, tables: object, pretokenizer: Pretokenizer, cache_size: int, chunk_bytes: int):
         pooled = max(16 * cache_size, 1 << 16)
         self.scan = _new_scan()
         self.workspace = _Workspace(
@@ -8982,6 +9038,8 @@ class _Thread:
             0,
             0,
             cache_size,
+            np.zeros(0, np.uint8),
+            chunk_bytes,
         )
         self.pretokenizer = pretokenizer
         self.stops, self.id_stops = np.zeros((2, 1), np.int64)
@@ -9219,7 +9277,8 @@ class Tokenizer:
         """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         offsets = np.zeros(len(texts) + 1, np.int64)
-        return self._encode(b"".join(texts), allowed_special, stops, offsets[1:], begins), offsets
+        ids = self._encode(b"".join(texts), allowed_special, stops, offsets[1:], begins)
+        return ids, np.maximum.accumulate(offsets)  # a text without ids has none
 
     def _encode(
         self,
@@ -9246,7 +9305,7 @@ class Tokenizer:
             else:
                 text, spans, _ = pretokenizer.prepare(thread.scan, data, stops, begins)
                 ids = thread.room(len(text))
-                n = _encode_spans(thread.workspace, text, spans, ids, id_stops)
+                n = _encode_spans(thread.workspace, text, spans, ids, id_stops, 0)
             if n >= 0 and (as_list or ids is thread.ids):
                 return ids[:n].tolist() if as_list else ids[:n].copy()
             if n >= 0:
@@ -9377,7 +9436,9 @@ class Tokenizer:
         try:
             return self._idle.pop()
         except IndexError:
-            return _Thread(self._tables, self._pretokenizers["none"], self._cache_size)
+            cuts = not KINDS[self.model.kind].segment_behind  # else all that is before a word in its text decides
+            chunk_bytes = CHUNK_BYTES if cuts else MAX_COUNT
+            return _Thread(self._tables, self._pretokenizers["none"], self._cache_size, chunk_bytes)
 
     def _pretokenizer(self, allowed_special: str | Iterable[str]) -> Pretokenizer:
         """Make what finds the special tokens that are allowed."""

@@ -2778,6 +2778,28 @@ chains = st.lists(
 
 
 @kernels
+@examples(100)
+@given(flags=flagged, inputs=st.lists(flagged_texts, min_size=1, max_size=5), size=st.integers(1, 60))
+def test_ids_do_not_depend_on_the_chunks_that_are_encoded(flags, inputs, size):
+    flags = {token: flag._replace(normalized=False) for token, flag in flags.items()}
+    ours = bpe.Tokenizer(BYTE_VOCAB, [], list(flags), flags=flags)
+    expected = [ours.encode(text * 9) for text in inputs]
+    in_chunks = bpe._Thread(ours._tables, ours._pretokenizers["none"], 8, size)
+    ours._idle[:] = [in_chunks]
+    assert [ours.encode(text * 9) for text in inputs] == expected
+    assert ours.encode_batch([text * 9 for text in inputs], threads=1) == expected
+    assert ours._idle == [in_chunks]
+
+
+@kernels
+def test_what_has_no_id_is_named_in_any_chunk():
+    tokenizer = bpe.Tokenizer({b: bytes([b]) for b in range(256) if b != ord("~")}, [])
+    for text in ("~", "some words " * (bpe.CHUNK_BYTES // 4) + "~"):
+        with pytest.raises(ValueError, match="the byte 0x7E is not in the vocabulary"):
+            tokenizer.encode(text)
+
+
+@kernels
 @examples(60)
 @given(patterns=chains, text=pattern_texts, data=hostile_bytes)
 def test_several_patterns_are_those_of_hugging_face(patterns, text, data):
@@ -5815,7 +5837,7 @@ def checked_run(request, tmp_path_factory):
         return
     folder = tmp_path_factory.mktemp("checked")
     source = Path(MODULE).read_text()
-    for name, least in (("LANE_BYTES", 128), ("MIN_LANE_BYTES", 16), ("MARKED_BYTES", 64)):
+    for name, least in (("LANE_BYTES", 128), ("MIN_LANE_BYTES", 16), ("MARKED_BYTES", 64), ("CHUNK_BYTES", 16)):
         source, n = re.subn(rf"^{name} = [\d <]+", f"{name} = {least} ", source, flags=re.MULTILINE)
         assert n == 1
     (folder / "bpe_numba.py").write_text(source)
