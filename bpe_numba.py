@@ -530,8 +530,8 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             error.filename = str(path)  # a failed write does not name its file, and a failed rename names the wrong one
         raise
     finally:
-        temporary.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # what was made for the file goes with it; where a file is, nothing does
+            temporary.unlink(missing_ok=True)
             for folder in missing:
                 folder.rmdir()
 
@@ -583,6 +583,12 @@ def free_memory(root: Path = Path("/")) -> int:
                     cached = re.search(r"^(?:total_)?inactive_file (\d+)", (folder / "memory.stat").read_text(), re.M)
                     free.append(limit - used + int(cached[1]))
     return max(0, min(free))
+
+
+@functools.lru_cache(maxsize=1)
+def _free_memory_in(second: int) -> int:
+    """Compute `free_memory` once in a second, since it takes 500 µs, and to encode a batch of one short text 30."""
+    return free_memory()
 
 
 @contextlib.contextmanager
@@ -884,7 +890,7 @@ class Engine:
     @functools.cached_property
     def memory(self) -> int:
         """Bytes that all processes may take together."""
-        return self.max_memory or max(free_memory() * 9 // 10, LEAST_MEMORY)
+        return self.max_memory or max(_free_memory_in(int(time.monotonic())) * 9 // 10, LEAST_MEMORY)
 
     @property
     def n_workers(self) -> int:
@@ -1055,8 +1061,7 @@ def metaspace_steps(
     >>> Pattern(metaspace_steps("_")).split(b"one  two")
     [b'_one', b'_', b'_two']
     """
-    cut = Split(regex.escape(replacement), "merged_with_next")
-    return (Metaspace(replacement, prepend_scheme), cut) if split else (Metaspace(replacement, prepend_scheme),)
+    return Metaspace(replacement, prepend_scheme), *[Split(regex.escape(replacement), "merged_with_next")] * split
 
 
 # A program for a machine with ordered threads (Pike's, as Cox describes it in "Regular Expression Matching: the Virtual
@@ -1257,12 +1262,11 @@ class _Dfa:
         self.class_of = np.repeat(class_of_run.astype(np.uint8), np.diff(np.append(starts, N_CODE_POINTS)))
         kinds = [*kinds.tolist(), 0]  # the end of the text is no character
         self.class_accepts = {source: [kind >> bit & 1 > 0 for kind in kinds] for bit, source in enumerate(sources)}
-        self.step = functools.lru_cache(maxsize=None)(self._step)
         for pc, step in enumerate(program):
             if step[0] == "possessive":
                 self._check_possessive(step[1], pc + step[2])
 
-    def _step(self, state: tuple[int, ...], char_class: int) -> tuple[bool, tuple[int, ...]]:
+    def step(self, state: tuple[int, ...], char_class: int) -> tuple[bool, tuple[int, ...]]:
         """Tell whether a match ends before a character of this class, and compute the state behind it."""
         seen: set[int] = set()
         after: dict[int, None] = {}
@@ -1299,24 +1303,36 @@ class _Dfa:
         if goes_on and not _reaches_end(self.program, behind, ("split", "possessive", "match")):
             raise Unsupported("a possessive quantifier that changes the result")
 
-    def build(self) -> tuple[np.ndarray, np.ndarray]:
-        """Number all states, 0 the first; returns `next_state` and `accepts` of a ScanTable."""
-        next_state, accepts = [], []
-        ids = {(): -1, (0,): 0}
-        states = [(0,)]
-        for state in states:
-            row = [self.step(state, c) for c in range(self.n_classes + 1)]
-            for _, following in row:
-                if following not in ids:
-                    ids[following] = len(states)
-                    states.append(following)
-            if len(states) > 5000:
-                raise Unsupported("a pattern of more than 5,000 states")
-            if self.n_steps > MAX_STEPS:
-                raise Unsupported(f"a pattern of more than {MAX_STEPS:,} steps")
-            next_state.append([ids[following] for _, following in row])
-            accepts.append([matched for matched, _ in row])
-        return np.array(next_state, np.int16), np.array(accepts, np.bool_)
+    def row(self, state: tuple[int, ...]) -> list[tuple[bool, tuple[int, ...]]]:
+        """List `step` for each class, and for the end of the text."""
+        if self.n_steps > MAX_STEPS:
+            raise Unsupported(f"a pattern of more than {MAX_STEPS:,} steps")
+        return [self.step(state, c) for c in range(self.n_classes + 1)]
+
+
+MAX_STATES = 5000
+
+
+def _number_states(
+    first: tuple, row: Callable[[tuple], list[tuple[object, tuple]]], most: int = MAX_STATES
+) -> tuple[np.ndarray, np.ndarray]:
+    """Number the states of a machine, from the first, 0, in the order in which they are reached.
+
+    row(state) lists what the machine gives, and the state behind, for each letter. Returns both in arrays of states by
+    letters, the latter by number; that of (), which is no state, is -1.
+    """
+    states, numbers, given, following = [first], {(): -1, first: 0}, [], []
+    for state in states:
+        gives, behind = zip(*row(state), strict=True)
+        for other in behind:
+            if other not in numbers:
+                numbers[other] = len(states)
+                states.append(other)
+        if len(states) > most:
+            raise Unsupported(f"a pattern of more than {most:,} states")
+        given.append(gives)
+        following.append([numbers[other] for other in behind])
+    return np.array(given), np.array(following)
 
 
 class ScanTable(NamedTuple):
@@ -1377,7 +1393,7 @@ INVALID_BYTE = 0xFF  # never in UTF-8; marks each byte that is not part of a cha
 def _compile_pattern(source: str) -> ScanTable:
     """Compile a pattern; raises Unsupported where that cannot be done exactly."""
     dfa = _Dfa(_RegexParser(source).parse())
-    next_state, accepts = dfa.build()
+    accepts, next_state = _number_states((0,), dfa.row)
     if accepts[0].any():
         raise Unsupported("it matches the empty string before some characters")
     return _scan_table(dfa.class_of, next_state, accepts, np.zeros(dfa.n_classes, bool))
@@ -1456,25 +1472,19 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, alphabet:
             ends += [end + n_bytes(letters[k + 1 :]) for end in more]
         return state, ends
 
-    def entry(result):
-        """The entry for what `advance` has found; a new state gets the next number."""
-        ends = result[1] if result else []
-        if result is None or len(ends) > 2 or (ends and ends[0] > MAX_BACK) or (ends[1:] and ends[1] > MAX_BACK_2):
-            return int(UNRESOLVED)
-        if result[0] not in numbers:
-            numbers[result[0]] = len(states)
-            states.append(result[0])
-        first, second = (*ends, 0, 0)[:2]
-        return numbers[result[0]] << 8 | second << 5 | first
+    def row(state):
+        """The lower bits of the entries of a state, and the states behind it."""
+        found = []
+        for letter in alphabet:
+            following, ends = advance(state, letter) or ((), [])
+            first, second = (*ends, 0, 0)[:2]
+            is_known = following and len(ends) <= 2 and first <= MAX_BACK and second <= MAX_BACK_2
+            found.append((second << 5 | first, following) if is_known else (int(UNRESOLVED), ()))
+        return found
 
-    numbers = {(0, (), FRESH): 0}
-    states = list(numbers)
-    entries = []
-    for state in states:
-        entries.append([entry(advance(state, letter)) for letter in alphabet])
-        if len(states) > 20_000 or len(entries) * len(alphabet) > 1_000_000:  # the latter take 5 s
-            raise Unsupported("a pattern of more than 20,000 states, or 1,000,000 entries")
-    return _minimize(np.array(entries, np.int64).reshape(len(states), len(alphabet)))
+    most = min(20_000, 1_000_000 // len(alphabet))  # entries, which take 5 s
+    ends, following = _number_states((0, (), FRESH), row, most)
+    return _minimize(np.maximum(following, 0) << 8 | ends)
 
 
 def _minimize(entries: np.ndarray) -> np.ndarray:
@@ -1600,22 +1610,21 @@ def _chained(first: ScanTable, second: ScanTable) -> ScanTable | None:
     kinds, class_of = _distinct(first.class_of * i64(256) + second.class_of)
     if cuts is None or complete is None or len(kinds) > 250:
         return None
+    next_state, accepts = complete
     cuts, classes, others = np.vstack([cuts, np.zeros(len(cuts), bool)]), kinds >> 8, kinds & 255  # row -1: none before
-    states, next_state, accepts = {(-1, 0): 0}, [], []
-    waiting = list(states)
-    for before, state in waiting:
-        following = np.where(cuts[before, classes], -1, complete[0][state, others])
-        accepted = np.where(cuts[before, classes], complete[1][state, -1], complete[1][state, others])
-        reached = list(zip(classes.tolist(), following.tolist(), strict=True))
-        waiting += [pair for pair in dict.fromkeys(reached) if pair[1] >= 0 and pair not in states]
-        states |= {pair: number for number, pair in enumerate(waiting)}
-        next_state.append([states[pair] if pair[1] >= 0 else -1 for pair in reached] + [-1])
-        accepts.append([*accepted.tolist(), complete[1][state, -1]])
-        if len(states) > 5000:
-            return None
-    dropped = first.dropped[classes] | second.dropped[others]
+
+    def row(state):
+        """What _number_states asks for."""
+        before, number = state
+        is_cut, at_end = cuts[before, classes], accepts[number, -1]
+        following = np.where(is_cut, -1, next_state[number, others]).tolist()
+        behind = [(c, n) if n >= 0 else () for c, n in zip(classes.tolist(), following, strict=True)]
+        return [*zip(np.where(is_cut, at_end, accepts[number, others]), behind, strict=True), (at_end, ())]
+
     with contextlib.suppress(Unsupported):
-        return _scan_table(class_of.astype(np.uint8), np.array(next_state, np.int16), np.array(accepts), dropped)
+        accepts_both, next_state_both = _number_states((-1, 0), row)
+        dropped = first.dropped[classes] | second.dropped[others]
+        return _scan_table(class_of.astype(np.uint8), next_state_both, accepts_both, dropped)
     return None
 
 
@@ -2355,7 +2364,8 @@ class _Stage(NamedTuple):
 class Pattern:
     r"""A pretokenizing pattern: a name in PATTERNS, a regular expression, or several, each cutting what the last left.
 
-    source       the regular expression or other step, or a tuple of them
+    steps        regular expressions and other steps
+    source       the step, or several if they are several
     name         its name in PATTERNS, or None
     is_compiled  all of it was compiled; else the `regex` package does some of the work
     warning      what a user should know, or ""
@@ -2377,7 +2387,7 @@ class Pattern:
         require(isinstance(source, Iterable), f"a pattern is a name or a regular expression, not {source!r}")
         given = [source] if isinstance(source, (str, Split, Metaspace)) else list(source)
         require(given, "a pattern is a name or a regular expression, or several: none is given")
-        steps = tuple(itertools.chain.from_iterable(map(_named_steps, given)))
+        self.steps = steps = tuple(itertools.chain.from_iterable(map(_named_steps, given)))
         self.source = steps[0] if len(steps) == 1 else steps
         self.name = PATTERN_NAMES.get(self.source)
         self.stages: list[_Stage | Metaspace] = []
@@ -2700,15 +2710,19 @@ def _next_special(text, position, stop, special):
 
 
 @kernel
+def _character_before(text, start, stop):
+    """Decode the last character of text[start : stop], as `_decode_character` does."""
+    begin = stop - 1
+    while begin > start and stop - begin < 4 and text[begin] & 0xC0 == 0x80:
+        begin -= 1
+    character = _decode_character(text, begin, stop)
+    return character if character & 7 == stop - begin else i64(SURROGATE_ESCAPE << 3 | 1)
+
+
+@kernel
 def _kind_before(text, start, position, char_kinds):
     """Look up the kind of the character that ends at a position; 0 at the start of the text."""
-    begin = position - 1
-    while begin > start and position - begin < 4 and text[begin] & 0xC0 == 0x80:
-        begin -= 1
-    if begin < start:
-        return u8(0)
-    character = _decode_character(text, begin, position)
-    return char_kinds[character >> 3] if character & 7 == position - begin else u8(0)
+    return char_kinds[_character_before(text, start, position) >> 3] if position > start else u8(0)
 
 
 @kernel
@@ -2751,9 +2765,7 @@ def _split_at_special(text, spans, special):
                 if flags & SINGLE_WORD and _is_beside(WORD, text, begin, start, position, stop, char_kinds):
                     continue
                 while flags & LSTRIP and start > end and _kind_before(text, begin, start, char_kinds) & SPACE:
-                    start -= 1
-                    while text[start] & 0xC0 == 0x80:
-                        start -= 1
+                    start -= _character_before(text, begin, start) & 7
                 while flags & RSTRIP and _kind_behind(text, token_end, stop, char_kinds) & SPACE:
                     token_end += _decode_character(text, token_end, stop) & 7
             if end < start:
@@ -3159,7 +3171,7 @@ def _matching(source: str) -> list[str]:
 
 def _uniform_step(source: str, text: str = "") -> _CharacterStep:
     """Make the step that changes each character that matches a one-character expression to the same text."""
-    return _CharacterStep(dict.fromkeys(np.flatnonzero(_code_points_matching(source)).tolist(), text))
+    return _CharacterStep(dict.fromkeys(map(ord, _matching(source)), text))
 
 
 @functools.lru_cache
@@ -3293,17 +3305,12 @@ def _bert_steps(
         yield _lowercase_step()
 
 
-def _nmt_steps() -> list[_CharacterStep]:
-    """Make the step Nmt."""
-    removed = _uniform_step(r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]")
-    return [removed, _uniform_step(r"[\t\n\f\r\u1680\u200b-\u200f\u2028\u2029\u2581\ufeff\ufffd]", " ")]
-
-
 def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_CharacterStep | _TextPass]:
     """Make the step Replace."""
     (kind, source), *more = pattern.items()
-    require(kind in ("String", "Regex") and source and not more, f"a pattern to replace is not supported: {pattern}")
-    require(isinstance(content, str), f"Replace has a content that is no text: {content!r}")
+    known = kind in ("String", "Regex") and source and not more
+    require(known, f"a pattern to replace is not supported: {json.dumps(pattern)}")
+    require(isinstance(content, str), f"Replace has a content that is no text: {json.dumps(content)}")
     if kind == "String" and len(source) == 1:
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
@@ -3335,7 +3342,10 @@ _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _MapPass | _Edge
     "Replace": _replace_passes,
     "Prepend": lambda prepend: [_EdgePass(prepend.encode())],
     "BertNormalizer": _bert_steps,
-    "Nmt": _nmt_steps,
+    "Nmt": lambda: [
+        _uniform_step(r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"),
+        _uniform_step(r"[\t\n\f\r\u1680\u200b-\u200f\u2028\u2029\u2581\ufeff\ufffd]", " "),
+    ],
     "Precompiled": lambda precompiled_charsmap: [_precompiled_step(precompiled_charsmap)],
     "SentencePiece": _sentencepiece_passes,
 }
@@ -3462,14 +3472,9 @@ def _edge_characters(text, spans):
         start, stop = spans[p, START], spans[p, STOP]
         if start == stop:
             continue
-        last = stop - 1
-        while last > start and text[last] & 0xC0 == 0x80:
-            last -= 1
-        if last + (_decode_character(text, last, stop) & 7) != stop:
-            last = stop - 1
-        for k, position in enumerate((start, last)):
-            code = _decode_character(text, position, stop) >> 3
-            edges[k, p] = 0xDC00 | text[position] if code == SURROGATE_ESCAPE else code
+        first, last = _decode_character(text, start, stop) >> 3, _character_before(text, start, stop) >> 3
+        edges[0, p] = 0xDC00 | text[start] if first == SURROGATE_ESCAPE else first
+        edges[1, p] = 0xDC00 | text[stop - 1] if last == SURROGATE_ESCAPE else last
     return edges
 
 
@@ -3791,7 +3796,7 @@ class Block(NamedTuple):
     data: bytes | list[bytes] | None = None  # None: read them from the file
     before: int = 0  # lines, in a stream; row groups, in a Parquet file
     begins: int = BEGINS  # the id of its first span
-    read_texts: Callable[[Block, str], list[bytes]] | None = None  # None: it is one text
+    read_texts: Callable[[Block, str], list[bytes]] | None = None  # None: the data are one, or several
 
     @property
     def n_bytes(self) -> int:
@@ -3859,12 +3864,7 @@ class Texts(NamedTuple):
         batches = (found if isinstance(found, (list, tuple)) else [found] for found in self.texts)
         texts = itertools.chain.from_iterable(batches)
         for batch in _batched_by_size(map(_text_bytes, texts), len, size):
-            yield Block(Path(str(self)), 0, sum(map(len, batch)), data=batch, read_texts=_list_texts)
-
-
-def _list_texts(block: Block, text_field: str) -> list[bytes]:
-    """Return the texts that a block has at hand."""
-    return block.data
+            yield Block(Path(str(self)), 0, sum(map(len, batch)), data=batch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -3930,8 +3930,7 @@ class Source:
     @property
     def settings(self) -> dict:
         """All that decides how a text becomes words, as plain JSON: what was counted by equal ones adds up."""
-        source = self.pattern.parted[0].source
-        steps = source if type(source) is tuple else (source,)
+        steps = self.pattern.parted[0].steps
         return {
             "pattern": [step if isinstance(step, str) else [type(step).__name__, *step] for step in steps],
             "special_tokens": [*self.special_tokens],
@@ -3962,7 +3961,10 @@ class Source:
 
     def texts(self, block: Block) -> list[bytes]:
         """Read the texts of a block: one, or those in its lines or rows."""
-        return block.read_texts(block, self.text_field or "text") if block.read_texts else [block.read()]
+        if block.read_texts:
+            return block.read_texts(block, self.text_field or "text")
+        data = block.read()
+        return data if isinstance(data, list) else [data]
 
     def blocks(self) -> Iterator[Block]:
         """Read all files, in blocks that can be worked at in any order, of `block_bytes` where that can be had."""
@@ -4890,13 +4892,20 @@ def _steps_of(settings: Mapping) -> tuple[PatternStep, ...]:
     return tuple(step if isinstance(step, str) else types[step[0]](*step[1:]) for step in settings["pattern"])
 
 
+def _as_asked(settings: Mapping) -> dict[str, object]:
+    """Write the pattern and the normalizer in settings as they are asked for: by name, if they have one."""
+    pattern, names = Pattern(_steps_of(settings)), {json.dumps(step): name for name, step in NORMALIZERS.items()}
+    steps = [names.get(step, step) for step in map(json.dumps, settings["normalizer"])]
+    return {"pattern": pattern.name or pattern.source, "normalizer": " and ".join(steps) or "none"}
+
+
 def require_alike(path: Path, settings: Mapping, wanted: Mapping, seen: Iterable[str] | None = None) -> None:
     """Raise InputError, which says what differs, unless what is in a words file was read as is wanted.
 
     seen  the special tokens that are in its texts, if only they matter of those that are no longer wanted
     """
     for name in ("pattern", "normalizer"):
-        was, is_ = (Pattern(_steps_of(s)) if name == "pattern" else s[name] for s in (settings, wanted))
+        was, is_ = (_as_asked(s)[name] for s in (settings, wanted))
         is_same = settings[name] == wanted[name]
         require(is_same, f"{path}: was counted with the {name} {was}, here it is {is_}: count the texts again")
     was, is_ = ({*tokens["special_tokens"]} for tokens in (settings, wanted))
@@ -5513,6 +5522,23 @@ def _printable(token: bytes) -> str:
     return token.decode("latin-1").translate(_BYTES_TO_UNICODE)
 
 
+_SEEN = str.maketrans({" ": "␣", "\n": "↵", "\t": "→"})
+
+
+def visible(token: bytes) -> str:
+    r"""Write a token so that its spaces are seen, and control characters and what is not UTF-8 do no harm.
+
+    >>> print(visible("é one\n".encode()), visible(b"\xe4\xb8"), visible(b"\x1b"), visible("\u202e".encode()))
+    é␣one↵ <E4><B8> <1B> <U+202E>
+    """
+    text = token.decode("utf-8", "surrogateescape").translate(_SEEN)
+    if not text.isprintable():  # a byte that is not UTF-8 is a surrogate, whose lower half it is
+        codes = ((c, ord(c) & 0xFF if "\udc80" <= c <= "\udcff" else ord(c)) for c in text)
+        text = "".join(c if c.isprintable() else f"<{n:02X}>" if n < 256 else f"<U+{n:04X}>" for c, n in codes)
+    is_mark = unicodedata.category(text[:1] or " ") == "Mn"  # which would else be drawn over what is before it
+    return "◌" * is_mark + text
+
+
 def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
     """Read the names of tokens, as text or one byte a character; all at once, in a third of the time of one by one."""
     if alphabet == "characters":
@@ -5653,7 +5679,7 @@ def _assign_special_ids(model: Model) -> None:
         held = model.vocab.setdefault(id, token)
         # An id may have a second text; and a text may be the name of the bytes in a tokenizer.json.
         if held != token and _printable(held) != text and given.get(held.decode("utf-8", "replace")) != id:
-            raise InputError(f"the special token {text!r} has the id {id}, which is that of {held!r}")
+            raise InputError(f"the special token {text!r} has the id {id}, which is that of {visible(held)!r}")
         model.special_tokens[text] = id
         following = max(following, id + 1)
 
@@ -5686,7 +5712,7 @@ def _validate_bytes(model: Model) -> None:
     if len(set(ordinary.values())) < len(ordinary):
         token = _repeated(ordinary.values())
         first, second = [id for id in ordinary if ordinary[id] == token][:2]
-        raise InputError(f"the ids {first} and {second} have the same bytes, {token!r}")
+        raise InputError(f"the ids {first} and {second} have the same bytes, {visible(token)!r}")
     made = _made_special_ids(model)
     for text, id in model.special_tokens.items():
         if id in made and model.flags.get(text, AddedToken()).special:
@@ -5711,9 +5737,10 @@ def _validate_scores(model: Model) -> None:
     scores = model.scores = np.asarray(model.scores)
     require(scores.dtype in (np.float32, np.float64), f"scores are of type float32 or float64, not {scores.dtype}")
     for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
-        raise InputError(f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is no number")
+        token = visible(model.vocab.get(id, b""))
+        raise InputError(f"the score of {token!r}, id {id}, is {scores[id]}, which is no number")
     last, n = max(model.ordinary, default=-1), len(scores)
-    require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n}")
+    require(last < n, f"the token {visible(model.vocab.get(last, b''))!r}, id {last}, has no score: there are {n}")
 
 
 def _validate_characters(model: Model) -> None:
@@ -5724,11 +5751,11 @@ def _validate_characters(model: Model) -> None:
         try:
             token.decode()
         except UnicodeDecodeError:
-            raise InputError(f"the token {token!r} is not UTF-8, as those made of characters are") from None
+            raise InputError(f"the token {visible(token)!r} is not UTF-8, as those made of characters are") from None
     unknown = model.unk_token
     require(unknown is None or unknown.encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
     missing = [token.decode() for token in _FALLBACK_TOKENS if model.byte_fallback and token not in tokens]
-    require(not missing, f"{missing[:1]} is not in the vocabulary: byte_fallback needs a token for each byte")
+    require(not missing, f"{''.join(missing[:1])} is not in the vocabulary: byte_fallback needs a token for each byte")
     for mark in _marks(model):
         require(
             mark == " " or any(mark.encode() in token for token in tokens),
@@ -5738,8 +5765,7 @@ def _validate_characters(model: Model) -> None:
 
 def _marks(model: Model) -> set[str]:
     """List what a model writes for spaces."""
-    steps = [model.pattern] if isinstance(model.pattern, (str, Split, Metaspace)) else model.pattern
-    marks = {step.replacement for step in steps if isinstance(step, Metaspace)}
+    marks = {step.replacement for step in Pattern(model.pattern).steps if isinstance(step, Metaspace)}
     for step in model.normalizer:
         marks |= {"▁"} if step.get("type") == "SentencePiece" and step.get("escape_whitespaces") else set()
         marks |= {step["content"]} if step.get("pattern") == {"String": " "} else set()
@@ -5948,7 +5974,7 @@ def transformers_config(
             known = ", ".join(special_tokens) or "it has none"
             raise InputError(f"`{role}` {fields[role]!r} is not a special token of this tokenizer: {known}")
     if model_max_length is not None and model_max_length < 1:
-        raise InputError(f"a model of {model_max_length} tokens has no room for text")
+        raise InputError(f"`model_max_length` is {model_max_length}: a model of so many tokens has no room for text")
     if chat_template == "chatml":
         for token in ("<|im_start|>", "<|im_end|>"):
             require(token in special_tokens, f"ChatML needs the special token {token!r}")
@@ -7069,8 +7095,8 @@ def wordpiece_tables(model: Model) -> WordPieceTables:
     tokens = [model.vocab[id] for id in ids]
     if prefix:
         continuing = [id for id in ids if model.vocab[id].startswith(prefix)]
-        wrong = [id for id, token in zip(ids, tokens, strict=True) if token.startswith(INSIDE_WORD)]
-        require(not wrong, f"token {wrong[:1]} is not UTF-8, which subword_prefix {model.subword_prefix!r} takes")
+        wrong = next((id for id in ids if model.vocab[id].startswith(INSIDE_WORD)), None)
+        require(wrong is None, f"token {wrong} is not UTF-8, which subword_prefix {model.subword_prefix!r} takes")
         tokens += [INSIDE_WORD + model.vocab[id][len(prefix) :] for id in continuing] + [INSIDE_WORD]
         ids = ids + continuing
     trie = make_trie(dict(enumerate(tokens)))
@@ -7230,9 +7256,7 @@ class LearnedUnigram(NamedTuple):
     likelihoods: list[float]  # the logarithm of the corpus's probability in each round, before tokens were taken away
     alphabet: Sequence[bytes]
 
-    @property
-    def merges(self) -> None:
-        """Say that there are none, as a Model wants it."""
+    merges = None
 
 
 class _Lattice(NamedTuple):
@@ -7403,10 +7427,7 @@ def _fall_back(new_ids, shorter):
 
 def _best_first(values: np.ndarray, n: int) -> np.ndarray:
     """Find the indices of the n greatest values, the greatest first; of equal ones the first."""
-    chosen = np.arange(len(values))
-    if 0 < n < len(values):
-        chosen = np.flatnonzero(values >= np.partition(values, len(values) - n)[len(values) - n])
-    return chosen[np.argsort(-values[chosen], kind="stable")][:n]
+    return np.argsort(-values, kind="stable")[:n]
 
 
 class _UnigramLearner:
@@ -7572,13 +7593,9 @@ def unigram_tables(model: Model) -> UnigramTables:
     `segment_unigram_behind` decides. Unknown characters are tokens of their own until the whole text is cut, and then
     `fuse_unigram` makes one of several.
 
-    A token whose score is -inf is never chosen. Raises InputError for scores that cannot be.
+    A token whose score is -inf is never chosen. Raises InputError if all are.
     """
     ids, scores, id_of = np.array(model.ordinary, np.int64), model.scores, model.ids
-    require(scores is not None, "a unigram model needs the scores of its tokens")
-    require(len(scores) > ids.max(initial=-1), f"there are {len(scores)} scores, but ids up to {ids.max(initial=-1)}")
-    wrong = ids[np.isnan(scores[ids]) | (scores[ids] == np.inf)]
-    require(not len(wrong), f"the score of token {wrong[:1].sum()} is not a number")
     chosen = ids[scores[ids] > -np.inf]
     require(len(chosen), "a unigram model needs tokens with scores")
     byte_names = [b"<0x%02X>" % byte for byte in range(256)] if model.byte_fallback else [b""] * 256
@@ -7916,7 +7933,7 @@ def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str
     require(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
     for name, id in names.items():
         if type(id) is not int or not 0 <= id < MAX_ID:
-            raise InputError(f"{name!r} has the id {id!r}: {_ID_RANGE}")
+            raise InputError(f"{name!r} has the id {json.dumps(id)}: {_ID_RANGE}")
     texts = {*texts}
     rest = iter(_read_names([name for name in names if name not in texts], alphabet))
     vocab = {id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest) for name, id in names.items()}
@@ -8008,6 +8025,12 @@ def _refuse_beyond_bytes(model: Model) -> None:
     )
 
 
+def _refuse_unmade(tokens: Iterable[bytes]) -> None:
+    """Raise InputError if there is one of the tokens that no merges make."""
+    for token in tokens:
+        raise InputError(f"no merges make the token {visible(token)!r}")
+
+
 # GPT-2's vocab.json and merges.txt
 
 
@@ -8057,7 +8080,7 @@ def write_gpt2(model: Model) -> dict[str, str]:
     pairs = [f"{_printable(left)} {_printable(right)}\n" for left, right in merges]
     made = {*map(b"".join, merges), *BYTES}
     unmade = unreachable or [model.vocab[id] for id in model.ordinary if model.vocab[id] not in made]
-    require(not unmade, f"no merges make the token {unmade[:1]}")
+    _refuse_unmade(unmade)
     names = set(map(_printable, made))
     for text, id in model.special_tokens.items():
         special = text not in names and model.vocab[id] == text.encode()
@@ -8168,8 +8191,8 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
         ids = np.array(sorted(id for token, id in ranks.items() if len(token) > 1), np.int64)
         ours = final_merges(model, ids)
         theirs = final_merges(Model({id: token for token, id in ranks.items()}, None), ids)
-        unmade = [model.vocab[id] for id in ids[ours[:, 0] < 0].tolist()]
-        require(model.ignore_merges or not unmade, f"no merges make the token {unmade[:1]}")
+        unmade = ids[ours[:, 0] < 0].tolist()
+        _refuse_unmade(() if model.ignore_merges else map(model.vocab.__getitem__, unmade))
         made = [(model.vocab[left], model.vocab[right]) for left, right in ours[ours[:, 0] >= 0].tolist()]
         merges = iter(dict.fromkeys(model.merges))  # of which `in` skips those before
         require(all(pair in merges for pair in made), "its ids are not in the order of its merges")
@@ -8283,10 +8306,11 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
         return fields | {"vocab": _read_vocab(names), "unk_token": unknown}
     texts = set(added)
     if doubtful := {text for text in added if not text.isascii() and _BYTE_NAMES.issuperset(text)}:
-        # It may be the name of bytes that text becomes: of one byte, or made by a merge, or found as a whole.
-        made, utf8 = {*map(b"".join, merges), *BYTES}, fields["ignore_merges"]
-        tokens = zip(doubtful, _read_names(doubtful), strict=True)
-        texts -= {text for text, token in tokens if token in made or (utf8 and _is_utf8(token))}
+        # It may be the name of bytes that text becomes: of one byte, or made by a merge, or, if UTF-8, as a whole.
+        made, whole = {*map(b"".join, merges), *BYTES}, fields["ignore_merges"]
+        for text, token in zip(doubtful, _read_names(doubtful), strict=True):
+            if token in made or (whole and token.decode("utf-8", "ignore").encode() == token):
+                texts.remove(text)
     vocab = _read_vocab(names, alphabet, texts)
     missing = unknown is not None and {*BYTES}.difference(vocab.values())
     require(not missing, "an unk_token is not supported where bytes are missing in the vocabulary")
@@ -8313,8 +8337,8 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a WordPiece."""
     fields = {field: data.get(key, default) for field, (key, default) in _WORDPIECE_FIELDS.items()}
     for value, (key, default) in zip(fields.values(), _WORDPIECE_FIELDS.values(), strict=True):
-        kind = type(default)
-        require(type(value) is kind, f"the {key} of a WordPiece is of type {kind.__name__}, not {value!r}")
+        kind, shown = type(default), json.dumps(value)[:100]
+        require(type(value) is kind, f"the {key} of a WordPiece is of type {kind.__name__}, not {shown}")
     if alphabet == "bytes":
         unlimited = not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID
         require(unlimited, "ByteLevel with WordPiece is not supported")
@@ -8358,11 +8382,6 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
         "fuse_unk": True,
         "byte_fallback": bool(data.get("byte_fallback")),
     }
-
-
-def _is_utf8(token: bytes) -> bool:
-    """Check that bytes are text, so that a pretoken may be these bytes."""
-    return token.decode("utf-8", "replace").encode() == token
 
 
 def _number_added(texts: Iterable[str], names: Mapping[str, int]) -> dict[str, int]:
@@ -8511,7 +8530,7 @@ def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
 
 def _write_pre_tokenizers(model: Model) -> list[dict]:
     """Write the steps of a pattern, from the last on: each time what is read as the steps at the end."""
-    steps, written = tuple(step for step in _steps(model) if step != PATTERNS["none"]), []
+    steps, written = tuple(step for step in Pattern(model.pattern).steps if step != PATTERNS["none"]), []
     parts = _BYTE_LEVELS if model.alphabet == "bytes" else ()
     while steps or parts:
         for part in parts or _known_parts(steps):
@@ -8525,16 +8544,7 @@ def _write_pre_tokenizers(model: Model) -> list[dict]:
     return written[::-1]
 
 
-def _steps(model: Model) -> tuple[PatternStep, ...]:
-    """List the steps of a model's pattern, names looked up."""
-    source = Pattern(model.pattern).source
-    return source if type(source) is tuple else (source,)
-
-
-def _type_of(written: dict) -> object:
-    """Tell the type of a "model" object; in files of before 2022 only its keys say it."""
-    by_keys = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
-    return written.get("type", next((name for key, name in by_keys.items() if key in written), None))
+_TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
 
 
 def read_huggingface(content: dict) -> Model:
@@ -8547,7 +8557,8 @@ def _read_parts(content: dict) -> Model:
     """Read a tokenizer.json whose normalizer is known to be one."""
     written = content.get("model")
     require(isinstance(written, dict), "not a tokenizer.json: it has no model")
-    kind = str(_type_of(written))
+    by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)  # in files of before 2022
+    kind = str(written.get("type") or next(by_keys, ""))
     require(kind.lower() in KINDS, f"a model of type {kind!r} is not supported, only BPE, WordPiece and Unigram")
     for key in ("truncation", "padding"):
         require(not content.get(key), f"{key} is not supported: what it adds or takes away is not the text's")
@@ -8561,7 +8572,7 @@ def _read_parts(content: dict) -> Model:
     special_tokens = _number_added(ids, names)
     for text, id in special_tokens.items():
         if ids[text] != id:
-            raise InputError(f"the added token {text!r} has the ids {id} and {ids[text]!r}")
+            raise InputError(f"the added token {text!r} has the ids {id} and {json.dumps(ids[text])}")
     model = Model(
         **fields,
         special_tokens=special_tokens,
@@ -8777,7 +8788,7 @@ def _check_for_sentencepiece(model: Model) -> None:
 
 def _sentencepiece_step(model: Model) -> dict:
     """Say by SentencePiece's step of a Normalizer what a model does to spaces; raises ValueError if it cannot."""
-    pattern, normalizer = {*_steps(model)} - {PATTERNS["none"]}, list(model.normalizer)
+    pattern, normalizer = {*Pattern(model.pattern).steps} - {PATTERNS["none"]}, list(model.normalizer)
     if Metaspace(MARK, "never") in pattern and not normalizer:
         pattern.remove(Metaspace(MARK, "never"))
         normalizer = [_SPACES_TO_MARKS]
@@ -8861,7 +8872,7 @@ def write_bert(model: Model) -> dict[str, str]:
     other = read_bert(text.encode(), Path("vocab.txt"), config)
     for field in ("alphabet", "normalizer", "pattern", "unk_token", "subword_prefix", "max_word_chars",
                   "special_tokens", "flags", "vocab"):  # fmt: skip
-        ours, theirs = (_steps(m) if field == "pattern" else getattr(m, field) for m in (model, other))
+        ours, theirs = (Pattern(m.pattern).steps if field == "pattern" else getattr(m, field) for m in (model, other))
         shown = "" if field == "vocab" else f" {ours!r}"[:100]
         require(ours == theirs, f"a vocab.txt cannot say the {field}{shown} of this tokenizer: {theirs!r}"[:200])
     return {"vocab.txt": text, "tokenizer_config.json": _config_json(model)}
@@ -8923,8 +8934,7 @@ def load_model(
     )
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     for name in options.keys() - inspect.signature(format.read).parameters.keys():
-        hint = f"leave {name}= (--{name.replace('_', '-')}) away"
-        require(options[name] is None, f"{file}: a file like {format.files[0]} says that itself: {hint}")
+        require(options[name] is None, f"{file}: a file like {format.files[0]} says that itself: leave `{name}` away")
     with _blaming(file):
         model = call_with(format.read, data=data, file=file, content=content, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
@@ -9062,8 +9072,7 @@ def _working_pattern(model: Model) -> Pattern:
     takes_whole_texts = pattern.name == "none" or isinstance(pattern.stages[-1], Metaspace)
     if model.alphabet == "bytes" or not exact or not takes_whole_texts:
         return pattern
-    steps = [pattern.source] if isinstance(pattern.source, (str, Metaspace)) else list(pattern.source)
-    return Pattern([*(step for step in steps if step != PATTERNS["none"]), exact(model)])
+    return Pattern([*(step for step in pattern.steps if step != PATTERNS["none"]), exact(model)])
 
 
 class Tokenizer:
@@ -9981,13 +9990,12 @@ def _plan_steps(asked: argparse.Namespace, family: Family, alphabet: str) -> dic
         decoder = decoder if family.subword_prefix else {"type": "Fuse"}
         return {"pattern": asked.pattern or family.pattern, "decoder": [decoder] * by_characters}
     spaces_come_back = mark == MARK  # any other one marks where a word begins, and white space is left out
-    steps = asked.pattern or (family.pattern if spaces_come_back else "whitespace-split")
-    steps = [steps] if isinstance(steps, (str, Split, Metaspace)) else steps
+    pattern = asked.pattern or (family.pattern if spaces_come_back else "whitespace-split")
     step = Metaspace(mark, "never" if spaces_come_back else "always")
     decoder = [_MARKS_TO_SPACES, {"type": "ByteFallback"}, {"type": "Fuse"}]
     if not spaces_come_back:
         decoder = [{"type": "Metaspace", **step._asdict(), "split": True}]
-    return {"pattern": [*steps, step], "decoder": decoder}
+    return {"pattern": [*Pattern(pattern).steps, step], "decoder": decoder}
 
 
 def _plan_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
@@ -10281,7 +10289,7 @@ def train(
                        ids, the one with the smaller ids (the rule of Hugging Face)
     score              which pair a wordpiece merges: the one of the greatest count (the way of Hugging Face), or of the
                        greatest likelihood, count(ab) / (count(a) * count(b)), which alone prefers what is seen once
-    min_frequency      merge no pair that is rarer
+    min_frequency      merge no pair that is rarer; 0 and 1 allow every pair
     workers            threads that scan, or processes for JSON; one a core if not given. The result never depends on it
     executor           a pool of concurrent.futures, or of its kind, to work in instead; on the command line
                        dask:ADDRESS
@@ -10370,7 +10378,8 @@ def _plan_from_words(asked: argparse.Namespace, files: Sequence[Path], words: Se
 def _plan_model(asked: argparse.Namespace) -> _Plan:
     """Decide it by the options."""
     model, from_, unk_token = asked.model, asked.from_, asked.unk_token
-    require(asked.min_frequency <= MAX_COUNT, f"no pair occurs {asked.min_frequency} times: counts have 64 bits")
+    least = asked.min_frequency
+    require(0 <= least <= MAX_COUNT, f"`min_frequency` is {least}: it must be 0 to {MAX_COUNT:,}")
     require(model in FAMILIES, f"no family of models is named {model!r}; there are {', '.join(FAMILIES)}")
     check_special_tokens_at(asked.special_tokens_at)
     special_tokens, family = check_special_tokens(asked.special_tokens), FAMILIES[model]
@@ -10383,7 +10392,7 @@ def _plan_model(asked: argparse.Namespace) -> _Plan:
         return _plan_from(asked, special_tokens)
     alphabet = asked.alphabet or family.alphabet
     require(alphabet in ALPHABETS, f"the alphabet is {' or '.join(ALPHABETS)}, not {alphabet!r}")
-    require(0 < asked.coverage <= 1, f"coverage is more than 0, and at most 1: not {asked.coverage}")
+    require(0 < asked.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {asked.coverage}")
     by_characters, byte_fallback = alphabet == "characters", asked.byte_fallback
     if not by_characters:
         plain = asked.coverage == 1 and not byte_fallback
@@ -10515,21 +10524,6 @@ def tabulate_timings(seconds: float) -> Table:
 
 
 NARROWEST_COLUMN = 10  # cells that a narrow terminal leaves to a column of text
-_SEEN = str.maketrans({" ": "␣", "\n": "↵", "\t": "→"})
-
-
-def visible(token: bytes) -> str:
-    r"""Write a token so that its spaces are seen, and control characters and what is not UTF-8 do no harm.
-
-    >>> print(visible("é one\n".encode()), visible(b"\xe4\xb8"), visible(b"\x1b"), visible("\u202e".encode()))
-    é␣one↵ <E4><B8> <1B> <U+202E>
-    """
-    text = token.decode("utf-8", "surrogateescape").translate(_SEEN)
-    if not text.isprintable():  # a byte that is not UTF-8 is a surrogate, whose lower half it is
-        codes = ((c, ord(c) & 0xFF if c < "\x80" or "\udc80" <= c <= "\udcff" else ord(c)) for c in text)
-        text = "".join(c if c.isprintable() else f"<{n:02X}>" if n < 256 else f"<U+{n:04X}>" for c, n in codes)
-    is_mark = unicodedata.category(text[:1] or " ") == "Mn"  # which would else be drawn over what is before it
-    return "◌" * is_mark + text
 
 
 def _cell_width(text: str) -> int:
@@ -10906,13 +10900,11 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, str]:
 
 def _ids_seen(tokenizer: Tokenizer, texts: Mapping[int, bytes]) -> set[int]:
     """List the ids that are among the tokens of their texts; a text that cannot be encoded has none."""
-    try:
-        encoded = tokenizer.encode_batch(texts.values(), "none", threads=1)
-    except InputError:  # a byte is not in the vocabulary
-        items, middle = list(texts.items()), len(texts) // 2
-        halves = (items[:middle], items[middle:]) if middle else ()
-        return set().union(*(_ids_seen(tokenizer, dict(half)) for half in halves))
-    return {id for id, ids in zip(texts, encoded, strict=True) if id in ids}
+    seen = set()
+    for id, text in texts.items():
+        with contextlib.suppress(InputError):  # a byte is not in the vocabulary
+            seen.update({id}.intersection(tokenizer.encode_ordinary(text)))
+    return seen
 
 
 class Glitch(NamedTuple):
@@ -10969,11 +10961,11 @@ class Inspection(Report):
             some = itertools.islice(rows, ROWS)
             found.append(Table(title, header, [(str(id), visible(self.tokens[id]), *row) for id, *row in some]))
 
-        found, n = [], len(self.tokens)
-        parts = (part.items() if isinstance(part, dict) else [("", part)] for part in self.record.values())
-        rows = [
-            (f"{name} {key}", str(value)) for name, part in zip(self.record, parts, strict=True) for key, value in part
-        ]
+        found, n, rows = [], len(self.tokens), []
+        for name, part in self.record.items():
+            for key, value in (part if isinstance(part, dict) else {"": part}).items():
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                rows.append((f"{name} {key}", text))
         if rows:
             found.append(Table("Made by", ("what", "value"), rows))
         for name, counts in self.counts.items():
@@ -11517,7 +11509,8 @@ def bench(
     fresh one, and again. Raises InputError for a tool that is not known.
     """
     known = dict.fromkeys(itertools.chain(*_PEERS.values()))
-    require(not (unknown := set(tools) - known.keys()), f"no peer is named {unknown}; there are {', '.join(known)}")
+    unknown = ", ".join({*tools} - known.keys())
+    require(not unknown, f"no peer is named {unknown}; there are {', '.join(known)}")
     options = {"pattern": pattern, "text_field": text_field, "tie_break": "ids"}
     training = train(inputs, vocab_size, special_tokens, **options)
     special_tokens = check_special_tokens(special_tokens)
@@ -11788,13 +11781,14 @@ _COMMANDS = {
 def _whole_number(text: str) -> int:
     """Read a whole number, which may be written as 10k, 1M, 4GB or 10,000.
 
-    >>> _whole_number("10k"), _whole_number("10_000"), _whole_number("4GB")
-    (10000, 10000, 4000000000)
+    >>> _whole_number("10k"), _whole_number("10_000"), _whole_number("4.5GB")
+    (10000, 10000, 4500000000)
     """
-    found = re.fullmatch(r"(-?\d+(?:[_,]\d{3})*)(?:([kMGT])B?)?", text)
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, as 32000 or 32k")
-    return int(re.sub("[_,]", "", found[1])) * 1000 ** " kMGT".index(found[2] or " ")
+    if found := re.fullmatch(r"(-?\d+(?:[_,]\d{3})*)(?:\.(\d+))?(?:([kMGT])B?)?", text, re.IGNORECASE):
+        fraction, n_zeros = found[2] or "", 3 * " KMGT".index((found[3] or " ").upper())
+        if len(fraction) <= n_zeros:
+            return int(re.sub("[_,]", "", found[1]) + fraction) * 10 ** (n_zeros - len(fraction))
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, as 32000, 32k or 4.5GB")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -11894,6 +11888,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reconfigure(errors="backslashreplace")  # names of files may hold bytes that are not UTF-8
     with _handle_endings(lambda _: end):
         try:
+            for name, value in options.items():
+                require(value != "" or name == "mark", f"`{name}` is empty: is a variable not set?")
             if options.get("plot") or (options.get("html") and options["run"] is not _view_command):
                 import_optional("matplotlib")  # what is missing must not cost the work
             with _interruptible(), warnings.catch_warnings(), contextlib.ExitStack() as stack:
@@ -11911,6 +11907,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         except OSError as error:
             message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        except UnicodeEncodeError as error:
+            message = _lone_surrogate_message(error)
         except MemoryError:
             message = "out of memory"
         except KeyboardInterrupt:

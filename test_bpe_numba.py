@@ -2987,7 +2987,7 @@ def test_lists_of_popped_tokens_take_no_more_than_the_vocabulary():
 
 def test_a_token_that_is_not_utf_8_is_refused():
     model = bpe.Model({0: b"a", 7: b"\xffb"}, None, kind="wordpiece", subword_prefix="##")
-    with pytest.raises(bpe.InputError, match=r"token \[7\]"):
+    with pytest.raises(bpe.InputError, match="token 7 "):
         bpe.wordpiece_tables(model)
 
 
@@ -3265,17 +3265,16 @@ def test_samples_are_distributed_as_they_should(alpha):
 @pytest.mark.parametrize(
     "scores, part",
     [
-        (None, "needs the scores"),
-        (np.array([0.0, -1.0]), "2 scores, but ids up to 2"),
-        (np.array([0.0, np.nan, -1.0]), "the score of token 1 is not a number"),
-        (np.array([0.0, -1.0, np.inf]), "the score of token 2 is not a number"),
+        (None, "a score for each token"),
+        (np.array([0.0, -1.0]), "'c', id 2, has no score: there are 2"),
+        (np.array([0.0, np.nan, -1.0]), "'b', id 1, is nan, which is no number"),
+        (np.array([0.0, -1.0, np.inf]), "'c', id 2, is inf"),
         (np.full(3, -np.inf), "needs tokens with scores"),
     ],
 )
 def test_scores_that_cannot_be_are_refused(scores, part):
-    model = SimpleNamespace(ordinary=[0, 1, 2], ids={}, scores=scores)
     with pytest.raises(bpe.InputError, match=part):
-        bpe.unigram_tables(model)
+        bpe.unigram_tables(bpe.Model({0: b"a", 1: b"b", 2: b"c"}, None, kind="unigram", scores=scores))
     with pytest.raises(bpe.InputError, match="n must be 1 or more"):
         bpe.n_best_unigram(b"a", None, 0)
 
@@ -3532,7 +3531,7 @@ def in_sequence(*parts):
         ({"added_tokens": [{"content": END, "id": 0}] * 2}, "added twice"),
         ({"added_tokens": [{"content": END, "id": 0, "lstrip": "yes"}]}, "odd|lstrip"),
         ({"added_tokens": 1}, "added_tokens"),
-        ({"added_tokens": [{"content": "<x>"}]}, "None"),
+        ({"added_tokens": [{"content": "<x>"}]}, "null"),
         ({"model__vocab": {"a": [1]}}, "id"),
         ({"model__vocab": {"a": 1e300}}, "id"),
         ({"model__vocab": {"a": True}}, "id"),
@@ -4759,7 +4758,7 @@ def test_going_on_from_a_model_is_to_train_in_one_go(library, tmp_path, tie_brea
         ({"alphabet": "letters"}, "the alphabet is bytes or characters"),
         ({"mark": "▁"}, "a mark goes with characters"),
         ({"alphabet": "characters", "mark": "ab"}, "a mark is one character"),
-        ({"alphabet": "characters", "coverage": 0.0}, "coverage is more than 0"),
+        ({"alphabet": "characters", "coverage": 0.0}, "`coverage` is more than 0"),
         ({"coverage": 0.5}, "`coverage` and `byte_fallback` go with characters"),
         ({"model": "wordpiece", "alphabet": "bytes"}, "a model of the family wordpiece is made of characters"),
         ({"model": "wordpiece", "byte_fallback": True}, "`byte_fallback` is for bpe and unigram"),
@@ -4953,11 +4952,8 @@ def words_files(tmp_path):
 @pytest.mark.parametrize(
     "arguments, parts",
     [
-        (
-            ("train", "words.npz", "cl100k.npz"),
-            ["cl100k.npz", "the pattern Pattern('cl100k'), here it is Pattern('gpt2')"],
-        ),
-        (("train", "words.npz", "nfc.npz"), ["nfc.npz", "the normalizer", "NFC"]),
+        (("train", "words.npz", "cl100k.npz"), ["cl100k.npz", "the pattern cl100k, here it is gpt2"]),
+        (("train", "words.npz", "nfc.npz"), ["nfc.npz", "the normalizer nfc, here it is none"]),
         (("train", "words.npz", "plain.npz"), ["plain.npz", "with <pad>, <|endoftext|> as text, here it is special"]),
         (("train", "words.npz", "same.npz"), ["a.txt is counted in words.npz and in same.npz"]),
         (("train", "words.npz", "words.npz"), ["twice"]),
@@ -5337,6 +5333,8 @@ def assert_refused_leaving_nothing(run, arguments, parts, folder):
         (("train", "text.txt", "--pattern", "gpt5"), ["gpt5", "gpt2, cl100k, o200k"]),
         (("train", "text.txt", "--pattern", "(?:" * 300 + "a" + ")" * 300), ["does not compile"]),
         (("train", "text.txt", "--pattern", "a{" + "9" * 5000 + "}"), ["does not compile"]),
+        (("train", "text.txt", "--pattern", ""), ["--pattern is empty"]),
+        (("train", "text.txt", "--min-frequency", "-1"), ["--min-frequency is -1", "0 to "]),
         (("train", "text.txt", "--workers", "0"), ["0 workers"]),
         (("train", "text.txt", "--out", "text.txt"), ["text.txt"]),
         (("train", "text.txt", "--out", "text.txt/model"), ["text.txt"]),
@@ -5346,7 +5344,6 @@ def assert_refused_leaving_nothing(run, arguments, parts, folder):
         (("encode", "folder", "text.txt"), ["folder", "no tokenizer.json"]),
         (("encode", "bad.jsonl", "text.txt"), ["bad.jsonl", "not JSON"]),
         (("encode", "model", "text.txt", "--out", "folder"), ["folder"]),
-        (("encode", "model", "text.txt", "--encoding", "gpt2"), ["encoding"]),
         (("decode", "model", "text.txt"), ["text.txt, line 1", "ids"]),
         (("encode", "model", "text.txt", "--out", "o.txt"), ["o.txt", ".npy", ".bin"]),
         (("encode", "model", "text.txt", "--out", "o.npy", "--append", "<x>"), ["'<x>'", END]),
@@ -5369,7 +5366,7 @@ def test_bad_input_is_one_clear_line(arguments, parts, command, bad_files):
     [
         (("train", "nowhere.txt"), ["nowhere.txt", "no such file"]),
         (("convert", "a.tiktoken", "--to", "gpt2", "--out", "o"), ["a.tiktoken", "--pattern", "cl100k_base"]),
-        (("encode", "model", "text.txt", "--out", "text.txt/o.npy"), ["text.txt"]),
+        (("encode", "model", "text.txt", "--out", "text.txt/o.npy"), ["text.txt: not a folder that can be written"]),
     ],
 )
 def test_bad_input_is_one_clear_line_in_a_process_too(arguments, parts, bad_files):
@@ -5390,7 +5387,7 @@ def test_counts_may_be_short(command, tmp_path):
     (tmp_path / "a.txt").write_text("some text")
     result = command("train", "a.txt", "--vocab-size", "1k", "--out", "m", "--quiet", cwd=tmp_path)
     assert result.returncode == 0 and b"fewer than the 1,000 asked for" in result.stderr
-    for wrong in ("1e4", "k", "1kk", "ten"):
+    for wrong in ("1e4", "k", "1kk", "ten", "1.5", "1.2345k"):
         assert_refused(
             command("train", "a.txt", "--vocab-size", wrong, cwd=tmp_path), f"'{wrong}' is not a whole number"
         )
@@ -5415,10 +5412,17 @@ def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
         (("train", "text.txt", "--vocb", "3"), ["--vocb"]),
         (("frain",), ["frain"]),
         (("decode", "model", "odd.bin"), ["--dtype"]),
+        (("encode", "model", "text.txt", "--encoding", "gpt2"), ["leave --encoding away"]),
+        (("bench", "text.txt", "--tool", "x"), ["no peer is named x;"]),
     ],
 )
 def test_messages_speak_of_options(arguments, parts, command, bad_files):
     assert_refused_leaving_nothing(command, arguments, parts, bad_files)
+
+
+def test_what_no_file_can_hold_is_said(command, bad_files):
+    result = command("train", "text.txt", "--pattern", "\udcff", "--out", "m", cwd=bad_files)
+    assert result.returncode == 2 and b"U+DCFF" in result.stderr and not (bad_files / "m").exists()
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">/dev/full"])
