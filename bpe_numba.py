@@ -863,11 +863,12 @@ def _pool_size(pool: Executor) -> int:
 class Engine:
     """Run work: by how many workers, in which pool, with progress bars or without. The results never depend on it.
 
-    workers     processes or threads; one a core if None
+    workers     threads, or processes for JSON; one a core if not given. No result depends on it
     executor    a pool of concurrent.futures, or of its kind (loky, Dask, MPI), to work in instead; on the command line
                 dask:ADDRESS, of a scheduler of Dask
     progress    draw progress bars on standard error
-    max_memory  bytes that all processes may take together, as 4GB or 500M; nine tenths of what is free if not given
+    max_memory  bytes that all processes may take together, as 4GB or 500M; nine tenths of what is free if not given.
+                Where that is too little, counting drops rare words, and says so
 
     Raises InputError for fewer workers than one, and less memory than 500 MB.
 
@@ -1004,7 +1005,7 @@ class Metaspace(NamedTuple):
     replacement: str = "▁"
     prepend_scheme: str = "always"
 
-    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> TextSpans:
         """Replace spaces, and put the replacement before spans; returns text and spans."""
         space = self.replacement.encode()
         room = len(text) + len(space) * (np.count_nonzero(text == 0x20) + len(spans)) + PADDING
@@ -1012,6 +1013,7 @@ class Metaspace(NamedTuple):
         return _replace_spaces(text, spans, word, len(space), PREPEND_SCHEMES.index(self.prepend_scheme), room)
 
 
+TextSpans = tuple[np.ndarray, np.ndarray]  # a padded text, and spans of it
 PREPEND_SCHEMES = ("never", "first", "always")
 NEVER, ALWAYS = 0, 2  # the same for kernels
 
@@ -1594,9 +1596,10 @@ def _with_rules(table: ScanTable, rules: np.ndarray) -> ScanTable | None:
         return table
     if starts is None:
         return None
-    dropped = rules[starts.astype(int), 2]
+    kinds = starts.astype(int)
+    dropped = rules[kinds, 2]
     if cuts is not None and (table.next_state[1:, :-1][:, ~starts] < 0).all():  # a class is in matches, or in none
-        joined = rules[np.ix_(starts.astype(int), starts.astype(int))]
+        joined = rules[np.ix_(kinds, kinds)]
         return _cutting_machine(table.class_of, cuts & ~joined, dropped)
     return table._replace(dropped=dropped) if dropped.any() else None
 
@@ -2630,15 +2633,15 @@ def _special_table(
     tokens = {token: text for text in ids if (token := normalize(text.encode()))}
     tokens = dict(sorted(tokens.items(), key=lambda token: (token[0][:2], -len(token[0]))))  # b"a" is before b"a\0"
     flagged = [(flags or {}).get(text, AddedToken()) for text in tokens.values()]
-    bits = np.array([[flag.single_word, flag.lstrip, flag.rstrip] for flag in flagged], np.uint8).reshape(-1, 3)
+    bits = [SINGLE_WORD * flag.single_word + LSTRIP * flag.lstrip + RSTRIP * flag.rstrip for flag in flagged]
     return _SpecialTable(
         _with_padding(b"".join(tokens)),
         np.cumsum([0, *map(len, tokens)]),
         np.array([ids[text] for text in tokens.values()], np.int64),
         np.searchsorted([token[0] for token in tokens], np.arange(257)),
         np.array([token[1] if len(token) > 1 else -1 for token in tokens], np.int16),
-        bits @ np.array([SINGLE_WORD, LSTRIP, RSTRIP], np.uint8),
-        _char_kinds() if bits.any() else np.zeros(0, np.uint8),
+        np.array(bits, np.uint8),
+        _char_kinds() if any(bits) else np.zeros(0, np.uint8),
     )
 
 
@@ -3035,7 +3038,7 @@ class _MapPass:
             text = step.change_stretch(text) if step.change_stretch else text.translate(step.changes)
         return text.encode("utf-8", "surrogateescape")
 
-    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def apply(self, text: np.ndarray, spans: np.ndarray) -> TextSpans:
         """Change the spans of a padded text that are no special tokens; returns text and spans."""
         text, spans, stretches = _map_characters(text, spans, self.tables)
         if not len(stretches):
@@ -3057,7 +3060,7 @@ class _TextPass(NamedTuple):
     joined: frozenset[str] | None = None  # characters that may change with those beside them; None: any
     trims = False
 
-    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def apply(self, text: np.ndarray, spans: np.ndarray) -> TextSpans:
         """Change the spans of a padded text that are no special tokens; returns text and spans."""
         data, columns = text.tobytes(), spans[:, :TEXT].T.tolist()
         parts = zip(*columns, strict=True)
@@ -3152,7 +3155,7 @@ class _EdgePass(NamedTuple):
     def joined(self) -> frozenset[str] | None:
         return None if self.suffix else frozenset()
 
-    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def apply(self, text: np.ndarray, spans: np.ndarray) -> TextSpans:
         """Change the spans of a padded text that are no special tokens; returns text and spans."""
         written = map(_byte_array, (self.space, self.prefix, self.suffix))
         return _change_edges(text, spans, *written, self.trims, self.is_marked)
@@ -3398,7 +3401,7 @@ class Normalizer:
     def __bool__(self) -> bool:
         return bool(self._passes)
 
-    def apply(self, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def apply(self, text: np.ndarray, spans: np.ndarray) -> TextSpans:
         """Normalize the spans of a padded text that are no special tokens; returns text and spans."""
         for step in self._passes:
             text, spans = step.apply(text, spans)
@@ -3450,12 +3453,10 @@ class Normalizer:
         firsts = np.where(may_cut[0] & (first >= 0), class_of[first], never)
         lasts = np.where((firsts < never) & may_cut[1], class_of[last], never)
         kinds, kind_of_code = _distinct(firsts << 8 | lasts)
-        common = np.sort(np.argsort(np.bincount(kind_of_code))[-254:])
-        numbers = np.full(len(kinds), len(common))
-        numbers[common] = np.arange(len(common))
-        kinds = np.append(kinds[common], never << 8 | never)
-        kind_of = np.full(N_CODE_POINTS, len(common), np.uint8)
-        kind_of[codes] = numbers[kind_of_code]
+        by_count = np.argsort(-np.bincount(kind_of_code))
+        kinds = np.append(kinds[by_count][:254], never << 8 | never)  # and all rarer ones
+        kind_of = np.full(N_CODE_POINTS, len(kinds) - 1, np.uint8)
+        kind_of[codes] = np.minimum(np.argsort(by_count), len(kinds) - 1)[kind_of_code]
         splits = np.pad(must_split, (0, 1))[kinds[:, None] & 0xFF, kinds >> 8]
         no_states = np.zeros((1, 1), np.int16)
         return _ScanTables(np.zeros(1, np.uint32), 0, kind_of, no_states, no_states == 1, splits, np.zeros(0, bool))
@@ -5821,19 +5822,12 @@ def build_vocabulary(
     in a vocabulary of characters are before the alphabet. Returns the vocabulary, id -> bytes, and the merges as pairs
     of bytes.
     """
-    check_special_tokens_at(special_tokens_at)
     tokens, n_letters = learned.tokens, len(learned.alphabet)
     order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
     in_order = [*map(str.encode, byte_tokens), *(tokens[k] for k in order), *tokens[n_letters:]]
     at = {"first": 0, "after-bytes": len(byte_tokens) + n_letters, "last": len(in_order)}[special_tokens_at]
     in_order[at:at] = [text.encode() for text in special_tokens]
     return dict(enumerate(in_order)), learned.merges
-
-
-def check_special_tokens_at(special_tokens_at: str) -> None:
-    """Check the name of a place for special tokens."""
-    places = ", ".join(SPECIAL_TOKENS_AT)
-    require(special_tokens_at in SPECIAL_TOKENS_AT, f"`special_tokens_at` is {places}, not {special_tokens_at!r}")
 
 
 def check_vocab_size(vocab_size: int, least: int) -> None:
@@ -5969,10 +5963,10 @@ def transformers_config(
     {'eos_token': '<|end|>', 'model_max_length': 1024}
     """
     fields = {name: value for name, value in locals().items() if value is not None and name in CONFIG_KEYS}
-    for role in (role for role in ROLES if role in fields):
-        if fields[role] not in special_tokens:
-            known = ", ".join(special_tokens) or "it has none"
-            raise InputError(f"`{role}` {fields[role]!r} is not a special token of this tokenizer: {known}")
+    for role in ROLES:
+        known = ", ".join(special_tokens) or "it has none"
+        is_known = role not in fields or fields[role] in special_tokens
+        require(is_known, f"`{role}` {fields.get(role)!r} is not a special token of this tokenizer: {known}")
     if model_max_length is not None and model_max_length < 1:
         raise InputError(f"`model_max_length` is {model_max_length}: a model of so many tokens has no room for text")
     if chat_template == "chatml":
@@ -7598,8 +7592,7 @@ def unigram_tables(model: Model) -> UnigramTables:
     ids, scores, id_of = np.array(model.ordinary, np.int64), model.scores, model.ids
     chosen = ids[scores[ids] > -np.inf]
     require(len(chosen), "a unigram model needs tokens with scores")
-    byte_names = [b"<0x%02X>" % byte for byte in range(256)] if model.byte_fallback else [b""] * 256
-    byte_ids = np.array([id_of.get(name, -1) for name in byte_names], np.int32)
+    byte_ids = np.array([id_of.get(token, -1) if model.byte_fallback else -1 for token in _FALLBACK_TOKENS], np.int32)
     unk_id = -1 if model.unk_token is None else id_of[model.unk_token.encode()]
     scores = np.append(scores, scores[chosen].min() - scores.dtype.type(UNKNOWN_PENALTY))
     sums = np.full(len(scores), scores[-1])
@@ -7912,6 +7905,11 @@ def _parse_object(data: bytes, where: str) -> dict:
     return content
 
 
+def _read_beside(path: Path) -> dict:
+    """Read the JSON object of a file that may be beside another; empty if it is not."""
+    return _parse_object(_read_limited(path), str(path)) if path.is_file() else {}
+
+
 def _to_json(data: object, indent: int | None = None) -> str:
     """Write JSON as a file has it."""
     return json.dumps(data, ensure_ascii=False, indent=indent) + "\n"
@@ -8149,7 +8147,7 @@ def read_tiktoken(
         raise InputError(f"{file}, line {ids.index(id, ids.index(id) + 1) + 1}: the id {id} stands there twice")
     known, beside = {"pattern": pattern}, file.with_name(file.name + ".json")
     if encoding is None and pattern is None and beside.is_file():
-        known = _parse_object(_read_limited(beside), str(beside))
+        known = _read_beside(beside)
         said = isinstance(known.get("pattern"), str) and isinstance(known.get("special_tokens"), dict)
         require(said, f"{beside}: says neither the pattern nor the special tokens")
     elif encoding is not None or pattern is None:
@@ -8919,9 +8917,7 @@ def load_model(
     path = as_path(path)
     file = _find_model_file(path) if path.is_dir() else path
     require(file.is_file(), f"{path}: no such file or folder")
-    data, content, config = _read_limited(file), None, {}
-    if (beside := file.with_name("tokenizer_config.json")).is_file():
-        config = _parse_object(_read_limited(beside), str(beside))
+    data, content, config = _read_limited(file), None, _read_beside(file.with_name("tokenizer_config.json"))
     if data.lstrip()[:1] == b"{":
         content = _parse_object(data, str(file))
         format = FORMATS["gpt2" if all(isinstance(value, int) for value in content.values()) else "huggingface"]
@@ -8965,7 +8961,8 @@ def save_model(model: Model, path: str | os.PathLike, format: str | None = None)
     """
     folder = as_path(path)
     require(format in (None, *FORMATS), f"the formats are {', '.join(FORMATS)}, not {format!r}")
-    texts, first = FORMATS[format or "huggingface"].write(model), FORMATS[format or "huggingface"].files[0]
+    chosen = FORMATS[format or "huggingface"]
+    texts, first = chosen.write(model), chosen.files[0]
     if folder.suffix == Path(first).suffix and not folder.is_dir():  # a file, and what belongs beside it
         require(format != "gpt2", f"{folder}: GPT-2's format has two files: name a folder for them")
         atomic_write_all(folder.parent, {name.replace(first, folder.name): text for name, text in texts.items()})
@@ -9737,13 +9734,8 @@ def encode_files(
                      they are read. They go to the file that has `val` where the name of the other has `train`
     document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
     allowed_special  the special tokens that are found in the texts: "all", "none", or some of them
-    workers          threads, or processes for JSON; one a core if not given. The result never depends on it
-    executor         a pool of concurrent.futures, or of its kind, to work in instead; on the command line dask:ADDRESS
-    max_memory       bytes that all processes may take together, as 4GB or 500M; nine tenths of what is free if not
-                     given
-    text_field       where a line of JSON, or a row of Parquet, has its text; "text" if not given. If given, what comes
-                     through a pipe is lines of JSON
-    progress         draw a progress bar
+
+    And text_field, as of a Source; workers, executor, max_memory and progress, as of an Engine.
 
     Memory is bounded. Files take their names when they are whole. Raises InputError for what cannot be done.
 
@@ -9808,7 +9800,7 @@ def _describe_outputs(stack: contextlib.ExitStack, encoded: Encoded, totals: Map
             if len(n) == 2:
                 del description["bytes"]  # which are not known of each
             sidecar = stack.enter_context(atomic_write(_sidecar(path)))
-            sidecar.write((json.dumps(description, indent=2) + "\n").encode())
+            sidecar.write(_to_json(description, indent=2).encode())
 
 
 @checked
@@ -9829,8 +9821,7 @@ def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
         if header[:2] == sign and n_bytes == LLMC_HEADER_BYTES + np.dtype(name).itemsize * header[2]:
             dtype, start = name, LLMC_HEADER_BYTES
     if not start and path.suffix != ".npy":
-        if _sidecar(path).is_file():
-            dtype = _parse_object(_read_limited(_sidecar(path)), str(_sidecar(path))).get("dtype")
+        dtype = _read_beside(_sidecar(path)).get("dtype", dtype)
         require(dtype in ("uint16", "uint32"), f"{path}: are its numbers uint16 or uint32? Name it with `dtype`")
     try:
         if path.suffix == ".npy":
@@ -10177,14 +10168,9 @@ def count_files(
                     expression
     normalizer      changes text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
     byte_fallback   to train a model with it: what spells a byte token, as <0x0A>, ends a document too
-    text_field      where a line of JSON, or a row of Parquet, has its text; "text" if not given. If given, what comes
-                    through a pipe is lines of JSON
-    workers         threads that scan, or processes for JSON; one a core if not given. The result never depends on it
-    executor        a pool of concurrent.futures, or of its kind, to work in instead; on the command line dask:ADDRESS
-    max_memory      bytes that all processes may take together, as 4GB or 500M; nine tenths of what is free if not
-                    given. Where that is too little, rare words are dropped, and the result says so
     max_words       unique words that are kept at most; those that are rarer are dropped
-    progress        draw a progress bar
+
+    And text_field, as of a Source; workers, executor, max_memory and progress, as of an Engine.
 
     A long count is written every few minutes, and when it is interrupted: another call goes on from there. Raises
     InputError where the words file was made otherwise, or a file in it has changed since.
@@ -10290,16 +10276,10 @@ def train(
     score              which pair a wordpiece merges: the one of the greatest count (the way of Hugging Face), or of the
                        greatest likelihood, count(ab) / (count(a) * count(b)), which alone prefers what is seen once
     min_frequency      merge no pair that is rarer; 0 and 1 allow every pair
-    workers            threads that scan, or processes for JSON; one a core if not given. The result never depends on it
-    executor           a pool of concurrent.futures, or of its kind, to work in instead; on the command line
-                       dask:ADDRESS
-    max_memory         bytes that all processes may take together, as 4GB or 500M; nine tenths of what is free if not
-                       given. Where that is too little, rare words are not learnt from, and the result says so
     max_words          unique words to learn from at most; those that are rarer are dropped
-    text_field         where a line of JSON, or a row of Parquet, has its text; "text" if not given. If given, what
-                       comes through a pipe is lines of JSON
-    progress           draw progress bars
     special_tokens_at  which ids they get: first, after-bytes, or last (as in GPT-2)
+
+    And text_field, as of a Source; workers, executor, max_memory and progress, as of an Engine.
 
     Raises InputError, before any work, for what cannot be asked for; and OSError for what cannot be read.
 
@@ -10381,7 +10361,8 @@ def _plan_model(asked: argparse.Namespace) -> _Plan:
     least = asked.min_frequency
     require(0 <= least <= MAX_COUNT, f"`min_frequency` is {least}: it must be 0 to {MAX_COUNT:,}")
     require(model in FAMILIES, f"no family of models is named {model!r}; there are {', '.join(FAMILIES)}")
-    check_special_tokens_at(asked.special_tokens_at)
+    place, places = asked.special_tokens_at, ", ".join(SPECIAL_TOKENS_AT)
+    require(place in SPECIAL_TOKENS_AT, f"`special_tokens_at` is {places}, not {place!r}")
     special_tokens, family = check_special_tokens(asked.special_tokens), FAMILIES[model]
     learner = KINDS[family.learner].learn
     for name in _LEARNING_RULES.keys() - inspect.signature(learner).parameters:
@@ -10731,8 +10712,7 @@ def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]
 
 def load_record(folder: str | os.PathLike, model: Model) -> dict:
     """Read what made the model of a folder, see `Training.record`; empty if that is not known."""
-    file = Path(folder, RECORD_FILE)
-    record = _parse_object(_read_limited(file), str(file)) if file.is_file() else {}
+    record = _read_beside(Path(folder, RECORD_FILE))
     return record if record.get("model") == model.fingerprint else {}
 
 
@@ -10779,8 +10759,7 @@ def encode_corpus(
     """Count the words of a corpus, and encode each once; raises InputError if it has none.
 
     inputs      files, folders or globs
-    text_field  where a line of a .jsonl file has its text; "text" if not given
-    engine      how many processes scan
+    And text_field, as of a Source; and an Engine.
 
     The files are read twice: their words are not all of their text where a normalizer or the pattern changes it.
 
@@ -11032,8 +11011,8 @@ def inspect_model(
     inputs      files, folders or globs. None: the vocabulary alone
     learned     what training learnt, for the candidates for glitch tokens, see `load_learned`
     record      what made the model, see `load_record`
-    text_field  where a line of a .jsonl file has its text; "text" if not given
-    engine      how many processes scan
+
+    And text_field, as of a Source; and an Engine.
 
     >>> tokenizer = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -11196,8 +11175,8 @@ def compare(
 
     tokenizers  name -> Tokenizer
     corpora     name -> files, folders or globs; square numbers and indented lines are added as two corpora more
-    text_field  where a line of a .jsonl file has its text; "text" if not given
-    engine      how many processes scan
+
+    And text_field, as of a Source; and an Engine.
 
     Words are cut by the pattern of the first model, and each is encoded alone by all.
 
@@ -11500,9 +11479,9 @@ def bench(
     vocab_size      tokens in all
     special_tokens  strings that end documents, and are not learnt from
     pattern         a name, or a regular expression; some peers have their own
-    text_field      where a line of a .jsonl file has its text; "text" if not given
     tools           which peers; all that are installed, if not given
-    progress        draw a progress bar
+
+    And text_field, as of a Source; and progress, as of an Engine.
 
     A time of training is that of the call, with the text in memory (here: in files that were just read), and kernels
     loaded. All encode the first 20 MB with the tokenizer that was trained here, whose ids theirs must equal: with a
@@ -11513,7 +11492,6 @@ def bench(
     require(not unknown, f"no peer is named {unknown}; there are {', '.join(known)}")
     options = {"pattern": pattern, "text_field": text_field, "tie_break": "ids"}
     training = train(inputs, vocab_size, special_tokens, **options)
-    special_tokens = check_special_tokens(special_tokens)
     job = Job(Source(training.files, Pattern(pattern), special_tokens, text_field), vocab_size - len(special_tokens))
     peers = filter(importlib.util.find_spec, {*(tools or known)} - {"bpe_numba"})
     versions, runs = {tool: importlib.metadata.version(tool) for tool in peers} | {"bpe_numba": __version__}, {}
@@ -11825,6 +11803,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="bpe_numba", description="Train and run subword tokenizers.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    shared = dict(_ROW.findall(f"{inspect.getdoc(Source)}\n{inspect.getdoc(Engine)}"))
     for name, (run, *callees) in _COMMANDS.items():
         doc = inspect.getdoc(run)
         title = doc.partition("\n")[0]
@@ -11843,7 +11822,7 @@ def _make_parser() -> argparse.ArgumentParser:
         for key, parameter in parameters.items():
             is_positional = key in positional
             known = (groups[title] for title, names in _GROUPS.items() if key in names.split() and not is_positional)
-            text = " ".join(rows.get(key, "").split())
+            text = " ".join((shared | rows).get(key, "").split())
             action = _add_argument(next(known, command), parameter, is_positional, text)
             flags[key] = action.option_strings[0] if action.option_strings else action.metavar
         command.set_defaults(run=run, flags=flags)
