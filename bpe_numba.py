@@ -99,7 +99,7 @@ import zipfile
 import zlib
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import MappingProxyType, UnionType
@@ -402,6 +402,11 @@ def require(condition: object, message: str) -> None:
     """Raise InputError with this message unless the condition holds."""
     if not condition:
         raise InputError(message)
+
+
+def require_known(what: str, name: object, names: Collection[str]) -> None:
+    """Raise InputError, which lists the names that there are, for a name that is none of them."""
+    require(name in names, f"no {what} is named {name!r}; there are {', '.join(names)}")
 
 
 # What an annotation takes, and its name in messages; a bool is a number to Python, but not to a person.
@@ -2491,13 +2496,12 @@ NO_RULES = np.zeros((0, 3), bool)
 def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
     """Look up the steps of a name in PATTERNS, and check others; a Split that isolates becomes its expression."""
     if isinstance(step, Split):
-        require(step.behavior in BEHAVIORS, f"{step.behavior!r} is none of the behaviors {', '.join(BEHAVIORS)}")
+        require_known("behavior", step.behavior, BEHAVIORS)
         if step.behavior != "isolated":
             return (step,)
         return (Split(step.regex) if _LIKE_A_NAME.fullmatch(step.regex) else step.regex,)
     if isinstance(step, Metaspace):
-        scheme = step.prepend_scheme
-        require(scheme in PREPEND_SCHEMES, f"{scheme!r} is none of the prepend schemes {', '.join(PREPEND_SCHEMES)}")
+        require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
         require(len(step.replacement) == 1, f"Metaspace writes one character for a space, not {step.replacement!r}")
         return (step,)
     require(isinstance(step, str), f"a step of a pattern is a str, Split or Metaspace, not {type(step).__name__}")
@@ -3019,6 +3023,22 @@ def _map_characters(text, spans, tables):
     return out[: n + PADDING], mapped, stretches[:n_stretches]
 
 
+def _change_pieces(
+    text: np.ndarray, spans: np.ndarray, pieces: np.ndarray, change: Callable[[bytes], bytes]
+) -> TextSpans:
+    """Change pieces of a padded text, which are spans, too; returns text and spans, moved to where they are then."""
+    if not len(pieces):
+        return text, spans
+    starts, stops = pieces[:, START], pieces[:, STOP]
+    data, parts, end = text[:-PADDING].tobytes(), [], 0
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):  # rows as lists take 6 times as long
+        parts += data[end:start], change(data[start:stop])
+        end = stop
+    grown = np.append(0, np.cumsum([*map(len, parts[1::2])] - (stops - starts)))
+    moved = spans[:, :ID] + grown[np.searchsorted(stops, spans[:, :ID], "right")]
+    return _with_padding(b"".join([*parts, data[end:]])), np.column_stack([moved, spans[:, ID:]])
+
+
 class _MapPass:
     """Change characters by several steps at once; or keys, of several characters too, by one."""
 
@@ -3040,17 +3060,7 @@ class _MapPass:
 
     def apply(self, text: np.ndarray, spans: np.ndarray) -> TextSpans:
         """Change the spans of a padded text that are no special tokens; returns text and spans."""
-        text, spans, stretches = _map_characters(text, spans, self.tables)
-        if not len(stretches):
-            return text, spans
-        starts, stops = stretches[:, START], stretches[:, STOP]
-        data, parts, end = text[:-PADDING].tobytes(), [], 0
-        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):  # rows as lists take 6 times as long
-            parts += data[end:start], self.change_stretch(data[start:stop])
-            end = stop
-        grown = np.append(0, np.cumsum([*map(len, parts[1::2])] - (stops - starts)))
-        spans[:, :ID] += grown[np.searchsorted(stops, spans[:, :ID], "right")]
-        return _with_padding(b"".join([*parts, data[end:]])), spans
+        return _change_pieces(*_map_characters(text, spans, self.tables), self.change_stretch)
 
 
 class _TextPass(NamedTuple):
@@ -3062,11 +3072,7 @@ class _TextPass(NamedTuple):
 
     def apply(self, text: np.ndarray, spans: np.ndarray) -> TextSpans:
         """Change the spans of a padded text that are no special tokens; returns text and spans."""
-        data, columns = text.tobytes(), spans[:, :TEXT].T.tolist()
-        parts = zip(*columns, strict=True)
-        changed = [(self.change if id < 0 else bytes)(data[start:stop]) for start, stop, id in parts]
-        edges = np.cumsum([0, *map(len, changed)])
-        return _with_padding(b"".join(changed)), np.column_stack([edges[:-1], edges[1:], spans[:, ID:]])
+        return _change_pieces(text, spans, spans[spans[:, ID] < 0], self.change)
 
 
 def _decoding_pass(change: Callable[[str], str]) -> _TextPass:
@@ -5746,7 +5752,7 @@ def _validate_scores(model: Model) -> None:
 
 def _validate_characters(model: Model) -> None:
     """Check that tokens are UTF-8, that the tokens of what is unknown are there, and some token for spaces."""
-    require(model.alphabet in ALPHABETS, f"an alphabet is bytes or characters, not {model.alphabet!r}")
+    require_known("alphabet", model.alphabet, ALPHABETS)
     tokens = set(model.vocab.values())
     for token in model.vocab.values():
         try:
@@ -5845,9 +5851,9 @@ def id_dtype(model: Model | int, name: str | type | np.dtype = "auto") -> np.dty
     """
     name = name if isinstance(name, str) else getattr(name, "__name__", str(name))
     largest = model if isinstance(model, int) else max(model.vocab, default=0)
+    require_known("`dtype`", name, ("auto", "uint16", "uint32"))
     if name == "auto":
         name = "uint16" if largest < 1 << 16 else "uint32"
-    require(name in ("uint16", "uint32"), f"the type of ids is auto, uint16 or uint32, not {name!r}")
     if largest > np.iinfo(name).max:
         raise InputError(f"{name} does not hold the id {largest:,} of this vocabulary: use uint32")
     return np.dtype(name)
@@ -7210,7 +7216,7 @@ def learn_wordpiece(
     >>> learn_wordpiece(words, 20, score="count").tokens[-3:]
     [b'##w', b'##es', b'##est']
     """
-    require(score in ("likelihood", "count"), f"score is 'likelihood' or 'count', not {score!r}")
+    require_known("`score`", score, ("likelihood", "count"))
     marked, n_beginning = _mark_continuing(words, prefix)
     tie_break = "ids" if score == "count" else "bytes"
     learned = _run_learner(marked, n_symbols, tie_break, min_frequency, progress, score == "likelihood")
@@ -8152,7 +8158,7 @@ def read_tiktoken(
         require(said, f"{beside}: says neither the pattern nor the special tokens")
     elif encoding is not None or pattern is None:
         encoding = encoding or _find_encoding(data, file, special_tokens is not None)
-        require(encoding in ENCODINGS, f"no encoding is named {encoding!r}; there are {', '.join(ENCODINGS)}")
+        require_known("encoding", encoding, ENCODINGS)
         known = ENCODINGS[encoding]._asdict()
     special_tokens = known.get("special_tokens", ()) if special_tokens is None else special_tokens
     return Model(vocab, None, special_tokens, pattern or known["pattern"])
@@ -8960,7 +8966,7 @@ def save_model(model: Model, path: str | os.PathLike, format: str | None = None)
     cl100k_base.tiktoken say, are neither touched nor read before those that are written here.
     """
     folder = as_path(path)
-    require(format in (None, *FORMATS), f"the formats are {', '.join(FORMATS)}, not {format!r}")
+    require_known("format", format or "huggingface", FORMATS)
     chosen = FORMATS[format or "huggingface"]
     texts, first = chosen.write(model), chosen.files[0]
     if folder.suffix == Path(first).suffix and not folder.is_dir():  # a file, and what belongs beside it
@@ -9118,7 +9124,7 @@ class Tokenizer:
 
     def _compile(self, model: Model, cache_size: int) -> None:
         """Make the tables of a model."""
-        require(model.kind in KINDS, f"no kind of model is named {model.kind!r}; there are {', '.join(KINDS)}")
+        require_known("kind of model", model.kind, KINDS)
         self.model = model
         self.pattern = _working_pattern(model)
         self._cache_size = 1 << max(2, cache_size - 1).bit_length()
@@ -9653,7 +9659,7 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
     """Write a .npy or .bin file, or bare numbers to standard output, in pieces: yields a function of the next array."""
     if path != STANDARD_STREAM and path.suffix not in (".npy", ".bin"):
         raise InputError(f"{path}: name a .npy file, or a .bin file for the bare numbers")
-    require(layout in ("auto", "llm.c"), f"the layout is auto or llm.c, not {layout!r}")
+    require_known("`layout`", layout, ("auto", "llm.c"))
     require(layout == "auto" or path.suffix == ".bin", f"{path}: name a .bin file for llm.c")
     header = _HEADERS[(path.suffix[1:] or "bin") if layout == "auto" else layout]
     dtype, n = np.dtype(dtype).newbyteorder("<"), 0
@@ -9993,8 +9999,8 @@ def _plan_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
     """Look up the steps of a normalizer by their names."""
     steps = []
     for step in [normalizer] if isinstance(normalizer, str) else normalizer:
-        known = isinstance(step, dict) or step in NORMALIZERS
-        require(known, f"no normalizer is named {step!r}; there are {', '.join(NORMALIZERS)}")
+        if not isinstance(step, dict):
+            require_known("normalizer", step, NORMALIZERS)
         steps.append(step if isinstance(step, dict) else NORMALIZERS[step])
     return steps
 
@@ -10360,9 +10366,8 @@ def _plan_model(asked: argparse.Namespace) -> _Plan:
     model, from_, unk_token = asked.model, asked.from_, asked.unk_token
     least = asked.min_frequency
     require(0 <= least <= MAX_COUNT, f"`min_frequency` is {least}: it must be 0 to {MAX_COUNT:,}")
-    require(model in FAMILIES, f"no family of models is named {model!r}; there are {', '.join(FAMILIES)}")
-    place, places = asked.special_tokens_at, ", ".join(SPECIAL_TOKENS_AT)
-    require(place in SPECIAL_TOKENS_AT, f"`special_tokens_at` is {places}, not {place!r}")
+    require_known("family of models", model, FAMILIES)
+    require_known("`special_tokens_at`", asked.special_tokens_at, SPECIAL_TOKENS_AT)
     special_tokens, family = check_special_tokens(asked.special_tokens), FAMILIES[model]
     learner = KINDS[family.learner].learn
     for name in _LEARNING_RULES.keys() - inspect.signature(learner).parameters:
@@ -10372,7 +10377,7 @@ def _plan_model(asked: argparse.Namespace) -> _Plan:
         require(model == "bpe", "there are merges to go on from in a BPE only")
         return _plan_from(asked, special_tokens)
     alphabet = asked.alphabet or family.alphabet
-    require(alphabet in ALPHABETS, f"the alphabet is {' or '.join(ALPHABETS)}, not {alphabet!r}")
+    require_known("alphabet", alphabet, ALPHABETS)
     require(0 < asked.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {asked.coverage}")
     by_characters, byte_fallback = alphabet == "characters", asked.byte_fallback
     if not by_characters:
@@ -11488,8 +11493,8 @@ def bench(
     fresh one, and again. Raises InputError for a tool that is not known.
     """
     known = dict.fromkeys(itertools.chain(*_PEERS.values()))
-    unknown = ", ".join({*tools} - known.keys())
-    require(not unknown, f"no peer is named {unknown}; there are {', '.join(known)}")
+    for tool in tools:
+        require_known("peer", tool, known)
     options = {"pattern": pattern, "text_field": text_field, "tie_break": "ids"}
     training = train(inputs, vocab_size, special_tokens, **options)
     job = Job(Source(training.files, Pattern(pattern), special_tokens, text_field), vocab_size - len(special_tokens))

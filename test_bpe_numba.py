@@ -980,10 +980,10 @@ TIKTOKEN_PATTERNS = tiktoken_patterns()
         ("(?:" * 300 + "a" + ")" * 300, "does not compile"),
         ("a{" + "9" * 5000 + "}", "does not compile"),
         ("(?:(?:(?:a?){1000}){1000}){1000}", "counts of groups multiply to more than 1,000,000"),
-        (bpe.Split("a", "dropped"), "'dropped' is none of the behaviors isolated, removed"),
+        (bpe.Split("a", "dropped"), "no behavior is named 'dropped'; there are isolated, removed"),
         (bpe.Split("a*", "removed"), "empty string"),
         (bpe.Metaspace("ab"), "one character for a space, not 'ab'"),
-        (bpe.Metaspace("_", "last"), "'last' is none of the prepend schemes never"),
+        (bpe.Metaspace("_", "last"), "no prepend scheme is named 'last'; there are never"),
         ([1], "not int"),
     ],
 )
@@ -4563,7 +4563,9 @@ def test_files_for_llmc_have_its_header(tokenizer, tmp_path, dtype, sign):
     (tmp_path / "a.bin.json").unlink()
     assert bpe.read_ids(tmp_path / "a.bin").tolist() == ids
     for out, layout in (("a.npy", "llm.c"), ("b.bin", "x")):
-        with pytest.raises(bpe.InputError, match=r"a \.bin file for llm\.c|layout is auto or llm\.c"):
+        with pytest.raises(
+            bpe.InputError, match=r"a \.bin file for llm\.c|no `layout` is named '.*'; there are auto, llm\.c"
+        ):
             bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / out, layout=layout)
 
 
@@ -4755,7 +4757,7 @@ def test_going_on_from_a_model_is_to_train_in_one_go(library, tmp_path, tie_brea
     "options, message",
     [
         ({"model": "bert"}, "no family of models is named 'bert'"),
-        ({"alphabet": "letters"}, "the alphabet is bytes or characters"),
+        ({"alphabet": "letters"}, "no alphabet is named 'letters'; there are bytes, characters"),
         ({"mark": "▁"}, "a mark goes with characters"),
         ({"alphabet": "characters", "mark": "ab"}, "a mark is one character"),
         ({"alphabet": "characters", "coverage": 0.0}, "`coverage` is more than 0"),
@@ -5413,7 +5415,7 @@ def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
         (("frain",), ["frain"]),
         (("decode", "model", "odd.bin"), ["--dtype"]),
         (("encode", "model", "text.txt", "--encoding", "gpt2"), ["leave --encoding away"]),
-        (("bench", "text.txt", "--tool", "x"), ["no peer is named x;"]),
+        (("bench", "text.txt", "--tool", "x"), ["no peer is named 'x';"]),
     ],
 )
 def test_messages_speak_of_options(arguments, parts, command, bad_files):
