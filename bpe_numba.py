@@ -4694,6 +4694,9 @@ class WordCounter:
         """Add words over the single bytes that were counted elsewhere."""
         require(words.alphabet is BYTES, "words over another alphabet than the 256 bytes cannot be added up")
         text = _with_padding(words.symbols.astype(np.uint8, copy=False))
+        # Words come in the order of a table: one that grows while it takes them would have them all at its beginning,
+        # where each is looked for among all others. 500,000 that differ took 6.7 s, and take 0.13.
+        _reserve_words(self._table, len(words.counts), 0)
         _add_words(self._table, text, 0, words.offsets[1:], len(words.counts), words.counts, self._keys)
 
     def prune(self, max_words: int, max_cost: int) -> None:

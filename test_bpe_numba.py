@@ -1906,7 +1906,7 @@ def test_words_that_come_twice_add_up():
 
 
 def test_counts_do_not_depend_on_the_number_of_workers(library):
-    files = library[:120]
+    files = library[:60]
     one, two, five = (counted(files, block_bytes=1 << 16, workers=n) for n in (1, 2, 5))
     assert one == two == five
     data = [path.read_bytes() for path in files]
@@ -4563,9 +4563,7 @@ def test_files_for_llmc_have_its_header(tokenizer, tmp_path, dtype, sign):
     (tmp_path / "a.bin.json").unlink()
     assert bpe.read_ids(tmp_path / "a.bin").tolist() == ids
     for out, layout in (("a.npy", "llm.c"), ("b.bin", "x")):
-        with pytest.raises(
-            bpe.InputError, match=r"a \.bin file for llm\.c|no `layout` is named '.*'; there are auto, llm\.c"
-        ):
+        with pytest.raises(bpe.InputError, match=r"a \.bin file for llm\.c|there are auto, llm\.c"):
             bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / out, layout=layout)
 
 
