@@ -1780,6 +1780,16 @@ def test_words_that_were_made_to_collide_cost_no_square():
     assert_linear(add, 4000)
 
 
+def test_words_in_the_order_of_a_table_cost_no_square():
+    def in_order(n):
+        counter = bpe.WordCounter()
+        counter.add_words(bpe.Words.from_counts({b"%d" % k: 1 for k in range(n)}))
+        return counter.words()
+
+    words = {n: in_order(n) for n in (20_000, 160_000)}
+    assert_linear(lambda n: bpe.WordCounter().add_words(words[n]), 20_000)
+
+
 def test_words_are_the_counts():
     words = bpe.Words.from_counts({b"ab": 2, b"": 5, b"c": 0, b"\xff": 2**33})
     assert words.symbols.tolist() == [97, 98, 255] and words.symbols.dtype == np.int32
