@@ -9834,6 +9834,8 @@ def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
         require(dtype in ("uint16", "uint32"), f"{path}: are its numbers uint16 or uint32? Name it with `dtype`")
     try:
         if path.suffix == ".npy":
+            is_array = _recognize(_read_part(path, 0, HEAD_BYTES)) == "a NumPy array"
+            require(is_array, "it does not begin as a .npy file does")
             ids = np.lib.format.open_memmap(path, mode="r")
         elif n_bytes > start:
             ids = np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r", start)

@@ -5361,7 +5361,7 @@ def assert_refused_leaving_nothing(run, arguments, parts, folder):
         (("encode", "model", "text.txt", "--out", "o.npy", "--document-index", "o.npy"), ["o.npy", "twice"]),
         (("encode", "model", "text.txt", "--out", "o.npy", "--workers", "0"), ["0 workers"]),
         (("encode", "model", "nowhere.txt", "--out", "o.npy"), ["nowhere.txt"]),
-        (("decode", "model", "bad.npy"), ["bad.npy", "array"]),
+        (("decode", "model", "bad.npy"), ["bad.npy: not an array of ids (it does not begin"]),
         (("decode", "model", "odd.bin", "--dtype", "uint16"), ["odd.bin", "array"]),
         (("decode", "model", "floats.npy"), ["floats.npy", "float64"]),
         (("decode", "model", "large.npy"), ["id 100000"]),
