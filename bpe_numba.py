@@ -1480,7 +1480,7 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, alphabet:
         return state, ends
 
     def row(state):
-        """The lower bits of the entries of a state, and the states behind it."""
+        """For each letter: the lower bits of its entry, and the state behind it."""
         found = []
         for letter in alphabet:
             following, ends = advance(state, letter) or ((), [])
@@ -1622,7 +1622,7 @@ def _chained(first: ScanTable, second: ScanTable) -> ScanTable | None:
     cuts, classes, others = np.vstack([cuts, np.zeros(len(cuts), bool)]), kinds >> 8, kinds & 255  # row -1: none before
 
     def row(state):
-        """What _number_states asks for."""
+        """For each class, and for the end: whether a pretoken ends before it, and the state behind it."""
         before, number = state
         is_cut, at_end = cuts[before, classes], accepts[number, -1]
         following = np.where(is_cut, -1, next_state[number, others]).tolist()
