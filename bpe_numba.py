@@ -5035,7 +5035,8 @@ class _Learner:
     written once, and a count only falls: when a and b are merged into ab, that of (x, a) by what (x, ab) begins with,
     and that of (b, y) by what (ab, y) does. So counts are exact at the price of a look into a table for each new pair,
     and a list is read once, when its pair is merged. Where each pair that came to the top of the heap was counted again
-    by its list, which reads 4 or 5 occurrences for each that is merged, not 1 or 2, learning took 1.3 times as long.
+    by its list, which reads 4 or 5 occurrences for each that is merged, not 1 or 2, learning took 1.1 to 1.3 times as
+    long.
 
     The heap is not told when a count falls: a pair that comes to the top with less than it was pushed with moves down.
     Where pairs are scored by likelihood, a merge lowers the totals of two symbols: their pairs, whose scores have
