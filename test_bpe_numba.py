@@ -4383,6 +4383,22 @@ def test_threads_share_a_tokenizer(tokenizer, some_texts, cache_size):
         assert list(pool.map(shared.decode_bytes, expected)) == [tokenizer.decode_bytes(ids) for ids in expected]
 
 
+def test_results_do_not_share_the_memory_of_a_thread():
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"])
+    tokenizer.encode("x")
+    large = b"ab\n" * (len(tokenizer._idle[0].ids) // 3 + 1)
+    texts = [b"x<s>", large, b"", b"y\xff" * 300_000]  # longer than the arrays of a thread, and than those of a scan
+    arrays = [tokenizer.encode_to_numpy(text, "none") for text in texts]
+    lists = [tokenizer.encode_ordinary(text) for text in (*texts, b"z" * 20)]
+    assert [array.tobytes() for array in arrays] == [
+        np.frombuffer(text, np.uint8).astype("u4").tobytes() for text in texts
+    ]
+    assert [bytes(ids) for ids in lists] == [*texts, b"z" * 20]
+    assert tokenizer.encode("x<s>") == [*b"x", 256] and tokenizer.encode_ordinary("x<s>") == [*b"x<s>"]
+    with pytest.raises(bpe.InputError, match="0x79"):
+        bpe.Tokenizer({0: b"x"}, []).encode("xxy")
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_other_processes_use_a_tokenizer(tokenizer, some_texts, method):
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
