@@ -6787,6 +6787,12 @@ class _Batch:
 
 
 @kernel
+def _set_texts(batch, stops, id_stops):
+    """Choose the texts of a batch, which takes 1 µs; to make another takes 40."""
+    batch.stops, batch.id_stops = stops, id_stops
+
+
+@kernel
 def _renew_cache(workspace):
     """Let the cache grow by four or, at its limit, forget all words.
 
@@ -9158,6 +9164,7 @@ class _Thread:
         self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # a page of it is memory when it is written to
         self.listed = memoryview(self.ids)  # its slices become a list in 0.18 µs, those of the array in 0.28
         self.text = _Batch(self.workspace, np.zeros(1, np.int64), self.ids, np.zeros(1, np.int64))
+        self.texts = _Batch(self.workspace, np.zeros(1, np.int64), self.ids, np.zeros(1, np.int64))
         self.encode_text = _encode_texts
         _encode_texts(self.text, b"")
         # Without the look-up of the types, a text of a dozen bytes takes 0.5 µs less. They are always the same.
@@ -9187,9 +9194,11 @@ class _Thread:
         batch, ids = self.text, self.ids
         if len(text) + 4 > len(ids):
             ids = np.empty(len(text) + 4, np.uint32)
-        if stops is not None or ids is not self.ids:
-            edges = np.zeros((2, 1), np.int64) if stops is None else (stops, id_stops)
+            edges = np.array([[len(text)], [0]]) if stops is None else (stops, id_stops)
             batch = _Batch(self.workspace, edges[0], ids, edges[1])
+        elif stops is not None:
+            batch = self.texts
+            _set_texts(batch, stops, id_stops)
         n = self.encode_text(batch, data) if spans is None else _encode_spans(batch, text, spans, 0)
         if n < 0:
             return bytes(text[-1 - n :])
