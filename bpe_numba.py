@@ -1759,15 +1759,16 @@ START, STOP, ID, TEXT = range(4)
 INSIDE, BEGINS, CONTINUES = -1, -2, -3
 
 # What a lane knows is a row of `lanes`, int64[LANES, GAPS + 2 * MAX_ENDS]: where its first pretoken begins; how far it
-# has read; the entry of the table that led there; how many ends and how many gaps it has found; the span it is in; the
-# span and the place in it where its part ends; from column ENDS on, the ends; and from GAPS on, two columns for each
-# gap: which of the ends it is, and the span behind it. It is one array, and a pattern's tables are one struct, since a
-# kernel counts the references of each array that it is handed: 13 of them cost 0.3 µs a call.
+# has read; the entry of the table that led there; the entry that further bytes lead to; how many ends and how many gaps
+# it has found; the span it is in; the span and the place in it where its part ends; from column ENDS on, the ends; and
+# from GAPS on, two columns for each gap: which of the ends it is, and the span behind it. It is one array, and a
+# pattern's tables are one struct, since a kernel counts the references of each array that it is handed: 13 of them cost
+# 0.3 µs a call.
 #
 # A batch goes through many spans: the 54,000 documents of 100 MB, one by one, would take 1.4 times as long, since lanes
 # must start and end in each. So the ends of pretokens lie end to end in all of them, and what is between two spans is
 # one of them, a gap.
-FIRST, POSITION, ENTRY, N_ENDS, N_GAPS, SPAN, LAST_SPAN, LAST, ENDS = range(9)
+FIRST, POSITION, ENTRY, AHEAD, N_ENDS, N_GAPS, SPAN, LAST_SPAN, LAST, ENDS = range(10)
 GAPS = ENDS + 2 * MAX_ENDS
 
 
@@ -1863,8 +1864,8 @@ def _run_lane(k, text, until, stop, tables, lanes):
 def _read_together(text, start, count, table, lanes, marks):
     """Read `count` bytes by each lane, `start` bytes behind its position, and mark what ends there.
 
-    The lower bytes of the entries, from the one that led there on, go to `marks`, and the last entries to `lanes`. That
-    is flat, so that it is one register for all lanes: the loop has none to spare.
+    The lower bytes of the entries, from the one that led there on, go to `marks`, and the last entries to AHEAD. As
+    `marks` is flat, it is one register for all lanes: the loop has none to spare.
     """
     p0, p1 = u64(lanes[0, POSITION] + start), u64(lanes[1, POSITION] + start)
     p2, p3 = u64(lanes[2, POSITION] + start), u64(lanes[3, POSITION] + start)
@@ -1882,8 +1883,8 @@ def _read_together(text, start, count, table, lanes, marks):
         marks[i + u64(0 * MARK_ROW)], marks[i + u64(1 * MARK_ROW)] = u8(e0), u8(e1)
         marks[i + u64(2 * MARK_ROW)], marks[i + u64(3 * MARK_ROW)] = u8(e2), u8(e3)
         marks[i + u64(4 * MARK_ROW)], marks[i + u64(5 * MARK_ROW)] = u8(e4), u8(e5)
-    lanes[0, ENTRY], lanes[1, ENTRY], lanes[2, ENTRY] = e0, e1, e2
-    lanes[3, ENTRY], lanes[4, ENTRY], lanes[5, ENTRY] = e3, e4, e5
+    lanes[0, AHEAD], lanes[1, AHEAD], lanes[2, AHEAD] = e0, e1, e2
+    lanes[3, AHEAD], lanes[4, AHEAD], lanes[5, AHEAD] = e3, e4, e5
 
 
 @inline_kernel
@@ -1907,12 +1908,12 @@ def _add_marked(k, start, count, lanes, marks):
                     ends[n] = behind + at - (entry >> u64(5))
                     n += u64(1)
                 found &= found - u64(1)
-        else:
+        else:  # each is below RARE_STEP: all of it is how far back the end is
             stop = n + count_bits(found)
             while n < stop:
                 for i in range(8):
                     at = lowest_bit(found)
-                    ends[n + u64(i)] = behind + at - u64(marks[u64(first) + at] & u8(BACK_MASK))
+                    ends[n + u64(i)] = behind + at - u64(marks[u64(first) + at])
                     found &= found - u64(1)
                 n += u64(8)
             n = stop
@@ -1926,7 +1927,7 @@ def _run_all_lanes(text, count, table, lanes, marks):
     First the entries are read, and of each its lower byte is kept; then 64 of these are compared at once to find the
     ends. That takes three quarters of the time that it takes if each lane writes an end at every byte.
     """
-    entries, start, is_rare = lanes[:, ENTRY].copy(), 0, False
+    start, is_rare = 0, False
     while start < count and not is_rare:
         n = min(count - start, MARKED_BYTES)
         _read_together(text, start, n, table, lanes, marks)
@@ -1938,14 +1939,10 @@ def _run_all_lanes(text, count, table, lanes, marks):
                     first = min(first, group + i64(lowest_bit(rare)))
         is_rare = first < n
         if is_rare:  # all lanes stop there, with the entries that led there
-            for k in range(LANES):
-                lanes[k, ENTRY] = entries[k]
             _read_together(text, start, first + 1, table, lanes, marks)
         for k in range(LANES):
             _add_marked(k, start, first, lanes, marks)
-            if not is_rare:
-                lanes[k, ENTRY] &= i64(ROW_MASK)
-            entries[k] = lanes[k, ENTRY]
+            lanes[k, ENTRY] = lanes[k, AHEAD] if is_rare else lanes[k, AHEAD] & i64(ROW_MASK)
         start += first + is_rare
     for k in range(LANES):
         lanes[k, POSITION] += start
@@ -2035,7 +2032,7 @@ def _run_together(text, spans, tables, lanes, marks):
 
 @inline_kernel
 def _share_lanes(text, spans, tables, lanes):
-    """Say where the batch ends that lane 0 begins, and give each lane a fourth of it; returns False if it has no parts.
+    """Say where the batch ends that lane 0 begins, and share it among the lanes; returns False if it has no parts.
 
     The others begin where pretokens must end, so each lane scans a text of its own.
     """
@@ -4443,7 +4440,7 @@ def _word_key(text, start, size):
     return low, high | size << u64(56)
 
 
-KEYS = 256  # made in one go: with 16,384 the look-up takes 1.35 times as long, when the first are out of the L1 cache
+KEYS = 128  # made in one go: with 256 all takes 1 % longer, and with 16,384, out of the L1 cache, the look-up 35 %
 
 
 @kernel
