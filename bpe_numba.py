@@ -6945,10 +6945,7 @@ def _read_chunk(workspace, data, start, stops, t):
 
     That is where a text ends or, if that is too far, where it may be cut.
     """
-    special, n, longest = workspace.special, min(workspace.chunk_bytes, len(data) - start), 0
-    for s in range(len(special.ids)):
-        longest = max(longest, special.offsets[s + 1] - special.offsets[s])
-    margin = longest + 8  # bytes on both sides of a cut that decide it: a special token, and characters
+    n = min(workspace.chunk_bytes, len(data) - start)
     while True:
         if n + PADDING > len(workspace.chunk):
             workspace.chunk = _on_huge_pages(np.empty(n + PADDING, np.uint8))
@@ -6963,9 +6960,12 @@ def _read_chunk(workspace, data, start, stops, t):
             t += 1
         if stop > start or n == 0:
             return stop
-        first = max(n - margin - n // 64, 0)
-        tables, whole = workspace.scan_tables, not len(special.char_kinds)
-        cut = _find_cut(chunk, first, n - margin, tables, special, longest, whole)
+        special, longest = workspace.special, 0
+        for s in range(len(special.ids)):
+            longest = max(longest, special.offsets[s + 1] - special.offsets[s])
+        last = n - longest - 8  # for what is behind a cut decides it, too: a special token, and a character
+        tables, whole_tokens = workspace.scan_tables, not len(special.char_kinds)
+        cut = _find_cut(chunk, max(last - n // 64, 0), last, tables, special, longest, whole_tokens)
         if cut > 0:
             return start + cut // 2
         n = min(2 * n, len(data) - start)
@@ -6998,6 +6998,8 @@ def _encode_texts(batch, data):
         if at < 0:
             at -= start
         start = stop
+    if len(workspace.chunk) > CHUNK_BYTES + PADDING:
+        workspace.chunk = np.empty(CHUNK_BYTES + PADDING, np.uint8)  # memory for a text without cuts is given back
     return at
 
 
@@ -9154,7 +9156,7 @@ class _Thread:
             0,
             0,
             cache_size,
-            np.zeros(0, np.uint8),
+            np.empty(CHUNK_BYTES + PADDING, np.uint8),
             chunk_bytes,
         )
         self.pretokenizer = pretokenizer if pretokenizer.is_direct else None  # whose special tokens are set

@@ -2802,6 +2802,13 @@ def test_ids_do_not_depend_on_the_chunks_that_are_encoded(flags, inputs, size):
 
 
 @kernels
+def test_memory_for_a_text_without_cuts_is_given_back():
+    tokenizer, text = bpe.Tokenizer(BYTE_VOCAB, []), b"a" * (3 * bpe.CHUNK_BYTES)
+    assert bytes(tokenizer.encode(text)) == text
+    assert len(tokenizer._idle[0].workspace.chunk) == bpe.CHUNK_BYTES + bpe.PADDING
+
+
+@kernels
 def test_what_has_no_id_is_named_in_any_chunk():
     tokenizer = bpe.Tokenizer({b: bytes([b]) for b in range(256) if b != ord("~")}, [])
     for text in ("~", "some words " * (bpe.CHUNK_BYTES // 4) + "~"):
