@@ -924,12 +924,7 @@ class Engine:
         been used, is at most a quarter of `memory`. A single item, or the items of a single worker, run in this
         thread. Close the iterator to stop the workers.
         """
-        items = iter(items)
-        head = [*itertools.islice(items, 2)]
-        if len(head) < 2 and not self.executor:  # to find out how much memory there is takes 0.5 ms
-            yield from map(function, head)
-            return
-        items, first, budget, n_workers = itertools.chain(head, items), [], self.memory // 4, self.n_workers
+        items, first, budget, n_workers = iter(items), [], self.memory // 4, self.n_workers
         for item in items:
             first.append(item)
             enough = 2 if self.executor else n_workers  # more workers would have nothing to do
