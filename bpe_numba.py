@@ -6873,7 +6873,7 @@ def _encode_words(workspace, text, spans, ids, id_stops, at):
             value, more = flat[first + u64(VALUE)], flat[first + u64(MORE)]
             if (flat[first] ^ keys[key]) | (flat[first + u64(1)] ^ high):
                 break
-            if high >= LONG:
+            if more & IN_POOL and high >= LONG:  # as the ids of long words are: most others need one look only
                 j = base + i64(key >> u64(2))
                 begin = ends[j - 1] if j else start
                 if not _equal(text, begin, long_words, i64(more & IN_LONG_WORDS), i64(high & ~LONG)):
