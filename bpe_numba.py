@@ -60,10 +60,12 @@ if os.path.basename(str(*sys.argv[:1])) in ("bpe_numba.py", "bpe-numba"):
 
 if __name__ == "__main__":
     # Kernels of __main__ and of the imported module are cached apart, and workers import the module: run that one, and
-    # do not make all of this twice, which takes 0.1 s.
-    import bpe_numba
+    # do not make all of this twice, which takes 0.1 s. A copy has its own name, and `python -P` knows no folder.
+    import importlib
 
-    sys.exit(bpe_numba.run())
+    folder, name = os.path.split(os.path.realpath(__file__))
+    sys.path.append(folder)
+    sys.exit(importlib.import_module(os.path.splitext(name)[0]).run())
 
 import argparse
 import base64

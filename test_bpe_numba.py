@@ -5158,6 +5158,14 @@ def much_text(tmp_path_factory):
     return folder
 
 
+def test_a_copy_by_another_name_runs_itself_where_python_knows_no_folder(tmp_path):
+    copy = tmp_path / "trial.py"
+    copy.write_text(re.sub("__version__ = .*", '__version__ = "trial"', Path(MODULE).read_text("utf-8")), "utf-8")
+    command, environment = [sys.executable, copy, "--version"], os.environ | {"PYTHONSAFEPATH": "1"}
+    shown = subprocess.run(command, env=environment, stdout=-1, timeout=100, check=True).stdout
+    assert shown.split()[-1] == b"trial"
+
+
 def begun(*arguments):
     """A process of the command line that has begun to read, and what it wrote until then."""
     command = [sys.executable, MODULE, *map(str, arguments)]
