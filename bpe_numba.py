@@ -9551,7 +9551,8 @@ class Tokenizer:
     ) -> Iterator[int]:
         """Encode a text that comes in chunks, a file say: yields the same ids as of the whole text, in bounded memory.
 
-        Where the pattern, or flags of special tokens, allow no cut, memory holds a whole document.
+        Where the pattern, or flags of special tokens, allow no cut, memory holds a whole document. A unigram model adds
+        up scores anew behind each cut: where two ways are nearly as good, rounding may decide otherwise.
         """
         known = tuple(self._allowed(allowed_special))
         source = self._chunk_sources.setdefault(known, self.source((), known))  # a normalizer's takes 0.9 s to make
