@@ -2056,6 +2056,18 @@ def test_merges_over_other_alphabets_are_those_of_the_oracle(data, alphabet, tie
 
 
 @kernels
+def test_more_pairs_than_their_table_holds_at_first_are_those_of_the_oracle():
+    alphabet = [f"#{k:03d}".encode() for k in range(900)]
+    first, second = np.random.default_rng(0).integers(0, 900, (2, 50_000), np.int32)
+    assert len({*itertools.pairwise(first.tolist()), *itertools.pairwise(second.tolist())}) > 1 << 16
+    words = bpe.Words(np.append(first, second), np.array([0, 50_000, 100_000]), np.array([1, 2]), alphabet)
+    learned = bpe.learn(words, 908)
+    found = learned.merges, learned.counts.tolist(), learned.n_tokens.tolist()
+    counts = {tuple(alphabet[i] for i in word.tolist()): n for n, word in ((1, first), (2, second))}
+    assert found == naive_learn(counts, 908, alphabet=alphabet)
+
+
+@kernels
 @pytest.mark.parametrize("wide", [False, pytest.param(True, marks=pytest.mark.skipif(BOUNDS_CHECKED, reason="slow"))])
 def test_merges_of_long_words_are_those_of_the_oracle(wide, monkeypatch):
     if wide:  # as for a corpus of many symbols, whose positions do not fit 32 bits
