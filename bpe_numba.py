@@ -1399,8 +1399,6 @@ class _ScanTables:
     dropped: np.ndarray  # of no entries if nothing is dropped
 
 
-# the same for kernels
-
 ROW_MASK, BACK_MASK, RARE_MASK, RARE_STEP = u32(0xFFFFFF00), u32(0x1F), u32(0xE0), u32(0x20)
 UNRESOLVED, INVALID_UTF8 = u32(7 << 5), u32(6 << 5)
 MAX_BACK, MAX_BACK_2 = 31, 5
@@ -2623,6 +2621,8 @@ class _SpecialTable:
     second: np.ndarray  # int16[S]     their second byte, or -1
     flags: np.ndarray  # uint8[S]      SINGLE_WORD, LSTRIP, RSTRIP
     char_kinds: np.ndarray  # uint8[0x110000], WORD or SPACE; empty if there are no flags
+    longest: int  # bytes of the longest
+    cuts: bool  # a text may be cut behind each: they have no flags, and are found in text as it is
 
 
 SINGLE_WORD, LSTRIP, RSTRIP = 1, 2, 4
@@ -2659,6 +2659,8 @@ def _special_table(
         np.array([token[1] if len(token) > 1 else -1 for token in tokens], np.int16),
         np.array(bits, np.uint8),
         _char_kinds() if any(bits) else np.zeros(0, np.uint8),
+        max(map(len, tokens), default=0),
+        not any(bits) and not any(flag.normalized for flag in flagged),
     )
 
 
@@ -2820,26 +2822,26 @@ def _copy_texts(data, stops, begins):
 
 
 @kernel
-def _find_cut(text, start, stop, tables, special, longest, whole_tokens):
+def _find_cut(text, start, stop, tables, special):
     """Find the first place from `start` on where a text may be cut without changing its spans or pretokens.
 
-    That is behind a special token, if `whole_tokens` (they have no flags, and are searched in one pass); or where the
-    pattern always ends a pretoken. What looks like a special token may be none, if an earlier one overlaps it: so none
-    of up to `longest` bytes may overlap the place. Returns it doubled, and 1 added if a document ends there; or -1.
+    That is behind a special token, if these cut; or where the pattern always ends a pretoken. What looks like a special
+    token may be none, if an earlier one overlaps it: so none may overlap the place. Returns it doubled, and 1 added if
+    a document ends there; or -1.
     """
-    end, any_special = len(text) - PADDING, len(special.ids) > 0  # tokens may reach beyond `stop`
+    end, any_special, longest = len(text) - PADDING, len(special.ids) > 0, special.longest  # they may go beyond `stop`
     kinds = special.char_kinds
     split = _next_split(text, start, stop, tables)
     for position in range(start, stop):
         reach = i64(0)  # where what may be tokens before this position ends
         is_split = position == split
         s = _special_at(text, position, end, special) if any_special else i64(-1)
-        if any_special and (is_split or (s >= 0 and whole_tokens)):
+        if any_special and (is_split or (s >= 0 and special.cuts)):
             for before in range(max(0, position - longest), position):
                 other = _special_at(text, before, end, special)
                 if other >= 0:
                     reach = max(reach, before + special.offsets[other + 1] - special.offsets[other])
-        if s >= 0 and whole_tokens and reach <= position:
+        if s >= 0 and special.cuts and reach <= position:
             return 2 * (position + special.offsets[s + 1] - special.offsets[s]) + 1
         if is_split:
             flags_reach = len(kinds) > 0 and _is_beside(SPACE, text, 0, position, position, end, kinds)
@@ -3934,13 +3936,12 @@ class Source:
         return Pretokenizer(self.pattern, self._numbers, self.flags, Normalizer(self.normalizer))
 
     @functools.cached_property
-    def _cut_arguments(self) -> tuple[_ScanTables, _SpecialTable, int, bool]:
-        """The last arguments of `_find_cut`; its tables are of text that is not normalized yet."""
+    def _cut_arguments(self) -> tuple[_ScanTables, _SpecialTable]:
+        """The last arguments of `_find_cut`: tables of text that is not normalized yet."""
         normalizer, special = self.pretokenizer.normalizer, _special_table(self._numbers, self.flags)
         hides_tokens = normalizer and self.pretokenizer.normalized  # where they are is not known before
         tables = Pattern("none").cut_tables if hides_tokens else normalizer.cut_tables(self.pattern)
-        longest = max((len(token.encode()) for token in self.special_tokens), default=0)
-        return tables, special, longest, not any(map(any, self.flags.values()))
+        return tables, special
 
     def __reduce__(self):
         return Source, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
@@ -4060,8 +4061,9 @@ class Source:
         `read(position, size)` gives the text, in windows that grow up to a block where no cut is found.
         """
         longest = start + self._most_uncut(is_json)
-        arguments, size = self._cut_arguments, WINDOW_BYTES
-        margin = arguments[2] + 8  # bytes on both sides of a cut that decide it: a special token, and characters
+        (tables, special), size = self._cut_arguments, WINDOW_BYTES
+        # Bytes on both sides of a cut decide it: a special token, and characters.
+        margin = max((len(token.encode()) for token in self.special_tokens), default=0) + 8
         while True:
             begin = max(0, start - margin)
             window = read(begin, start - begin + size + margin)
@@ -4069,10 +4071,10 @@ class Source:
             if is_json:
                 cut, behind = window.find(b"\n", start - begin) + 1, BEGINS
             else:
-                found = _find_cut(_with_padding(window), start - begin, stop, *arguments)
+                found = _find_cut(_with_padding(window), start - begin, stop, tables, special)
                 cut, behind = found // 2, INSIDE if found % 2 else CONTINUES
             if cut > 0:
-                self.__dict__["n_broken"] += arguments is not self._cut_arguments
+                self.__dict__["n_broken"] += tables is not self._cut_arguments[0]
                 return begin + cut, behind
             if len(window) < start - begin + size + margin:
                 return None
@@ -4082,7 +4084,7 @@ class Source:
                 n = number_of(self._most_uncut(is_json) + self.block_bytes, "byte")
                 need = f"takes more memory than `max_memory` {self.max_memory:,}"
                 require(self.breaks and not is_json, f"{what} of more than {n}, which {need}: allow more, or break it")
-                arguments = Pattern(r"[\s\S]").cut_tables, *arguments[1:]
+                tables = Pattern(r"[\s\S]").cut_tables
 
     def _most_uncut(self, is_json: bool) -> int:
         """Return how much text without a cut there may be, by what is known to be needed for each byte of it."""
@@ -6957,12 +6959,8 @@ def _read_chunk(workspace, data, start, stops, t):
             t += 1
         if stop > start or n == 0:
             return stop
-        special, longest = workspace.special, 0
-        for s in range(len(special.ids)):
-            longest = max(longest, special.offsets[s + 1] - special.offsets[s])
-        last = n - longest - 8  # for what is behind a cut decides it, too: a special token, and a character
-        tables, whole_tokens = workspace.scan_tables, not len(special.char_kinds)
-        cut = _find_cut(chunk, max(last - n // 64, 0), last, tables, special, longest, whole_tokens)
+        last = n - workspace.special.longest - 8  # for what is behind a cut decides it: a special token, a character
+        cut = _find_cut(chunk, max(last - n // 64, 0), last, workspace.scan_tables, workspace.special)
         if cut > 0:
             return start + cut // 2
         n = min(2 * n, len(data) - start)
