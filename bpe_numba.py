@@ -117,8 +117,10 @@ from typing import IO, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 import numba
 import numpy as np
 import regex
+from llvmlite import binding as llvm
 from llvmlite import ir
-from numba.core import cgutils, event, serialize
+from numba.core import caching, cgutils, event, serialize
+from numba.core.runtime import _nrt_python
 from numba.experimental import structref
 from numba.extending import intrinsic, overload
 from tqdm import tqdm
@@ -152,6 +154,9 @@ if not COMPILES:
     np.seterr(over="ignore")  # hashes, which count modulo 2**64
 
 
+SOURCE_HASH = hashlib.sha256(Path(__file__).read_bytes()).digest()  # as it is now: it may change while this runs
+
+
 def _seal(maker: object, content: bytes) -> bytes:
     """Compute a digest of some bytes and of what made them."""
     return hashlib.sha256(repr(maker).encode() + content).digest()
@@ -175,30 +180,60 @@ def _read_sealed(path: Path, maker: object) -> object | None:
     return None
 
 
-class _KernelFiles:
+class _KernelCache(caching.FunctionCache):
     """Files of compiled code, one for each signature of a kernel, in the place of Numba's index and numbered files.
 
     Those are not checked: of 120 damaged in turn, 6 crashed the interpreter and 40 raised. And of two processes that
     compile at once, or one that is killed between index and file, the next may run code of another signature or module.
+
+    What only compiling needs is left to it: to look for a folder, and before code is loaded to set up all that Numba
+    knows, which takes 0.15 s, and to parse the form of the code that other kernels inline.
     """
 
-    def __init__(self, cache: object):
-        impl = cache._impl
-        self.path = Path(cache.cache_path, impl.filename_base)
-        self.stamp = numba.__version__, impl.locator.get_source_stamp()
+    def __init__(self, function: Callable):
+        self._py_func = function
 
-    def _place(self, key: tuple) -> tuple[Path, tuple]:
-        """Name the file of a signature, a processor and a code; and what its content is made by."""
-        name = f"{self.path.name}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
-        return self.path.with_name(name), (self.stamp, key)
+    @functools.cached_property
+    def _impl(self) -> caching.CompileResultCacheImpl:
+        return caching.CompileResultCacheImpl(self._py_func)
 
-    def load(self, key: tuple) -> object | None:
+    @property
+    def is_there(self) -> bool:
+        """Whether some folder can be written."""
+        with contextlib.suppress(RuntimeError):
+            return bool(self._impl)
+        return False
+
+    def _place(self, *key: object) -> tuple[Path, tuple]:
+        """Name the file of a signature and a processor; and what its content is made by, which is also the code."""
+        key, locator = self._index_key(*key), self._impl.locator
+        name = f"{self._impl.filename_base}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
+        return Path(locator.get_cache_path(), name), (numba.__version__, SOURCE_HASH, key)
+
+    def load_overload(self, signature: object, context: object) -> object | None:
         """Read what was compiled, or None."""
-        return _read_sealed(*self._place(key))
+        codegen = context.codegen()
+        kept = _read_sealed(*self._place(signature, codegen)) if self.is_there else None
+        if kept is None:
+            return None
+        ((name, kind, (code, inlined)), function, *others) = kept
+        names = function.llvm_func_name, function.llvm_cpython_wrapper_name
+        codegen._engine._defined_symbols.update(name for name in names if name.encode() in code)
+        loaded = self._impl.rebuild(context, ((name, kind, (code, _NO_CODE)), function, *others))
+        loaded.library._get_module_for_linking = functools.cache(lambda: llvm.parse_bitcode(inlined))
+        return loaded
 
-    def save(self, key: tuple, data: object) -> None:
+    def save_overload(self, signature: object, compiled: object) -> None:
         """Keep what was compiled."""
-        _write_sealed(*self._place(key), serialize.dumps(data))
+        if self.is_there and self._impl.check_cachable(compiled):
+            *parts, _ = self._impl.reduce(compiled)  # but the environments of what was inlined, which nothing uses
+            _write_sealed(*self._place(signature, compiled.codegen), serialize.dumps((*parts, ())))
+
+
+_NO_CODE = llvm.parse_assembly("").as_bitcode()
+if COMPILES:
+    for name, address in _nrt_python.c_helpers.items():
+        llvm.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
 
 
 def _compiler(**options: bool) -> Callable:
@@ -215,15 +250,10 @@ def _compiler(**options: bool) -> Callable:
     def compile_lazily(function: Callable) -> Callable:
         if not COMPILES:
             return function
-        try:
-            compiled = numba.njit(cache=True, nogil=True, **options)(function)
-        except RuntimeError:  # no place for a cache
-            return numba.njit(nogil=True, **options)(function)
+        compiled = numba.njit(nogil=True, **options)(function)
+        compiled._cache = _KernelCache(function)
         find_template = compiled.get_call_template
         compiled.get_call_template = lambda types, names: find_template([*map(numba.types.unliteral, types)], names)
-        cache = compiled._cache
-        cache._cache_file = _KernelFiles(cache)
-        cache._guard_against_spurious_io_errors = lambda: contextlib.suppress(OSError)  # a disk that is full, or gone
         return compiled
 
     return compile_lazily
@@ -773,7 +803,7 @@ class _CompilationNotice(event.Listener):
             in_sight = sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
             speaks = in_sight if self.speaks is None else self.speaks
             if speaks and not self.n:
-                cached = hasattr(dispatcher._cache, "_cache_file")
+                cached = dispatcher._cache.is_there
                 no_cache = "in each process (no cache can be written: set NUMBA_CACHE_DIR)"
                 how_often = "once for each kind of work" if cached else no_cache
                 print(f"bpe_numba: compiling kernels, {how_often}, in up to 30 seconds", file=sys.stderr)
@@ -2579,8 +2609,7 @@ def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
     """Read the table of a named pattern from the disk, or compile it and write it there."""
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
     path = folder / f"pattern.{name}.table"
-    module = hashlib.sha256(Path(__file__).read_bytes()).digest()
-    maker = PATTERNS[name], regex.__version__, np.__version__, sys.byteorder, module
+    maker = PATTERNS[name], regex.__version__, np.__version__, sys.byteorder, SOURCE_HASH
     table = _read_sealed(path, maker)
     if table is None:
         table = compile()
