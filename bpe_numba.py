@@ -129,8 +129,7 @@ import numpy as np
 import regex
 from llvmlite import binding as llvm
 from llvmlite import ir
-from numba.core import caching, cgutils, event, lowering, serialize
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core import caching, cgutils, codegen, compiler, event, lowering, serialize
 from numba.core.compiler_machinery import register_pass
 from numba.core.runtime import _nrt_python
 from numba.core.typed_passes import NativeLowering
@@ -193,6 +192,32 @@ def _read_sealed(path: Path, maker: object) -> object | None:
     return None
 
 
+class _InnerLibrary(codegen.JITCodeLibrary):
+    """Code of a kernel that kernels call: it is optimised, and becomes machine code, as a part of what Python calls.
+
+    Numba does both to each kernel, and again to its copies in all that call it: in a first `train`, for 9 of 29 s. Only
+    what is inlined is optimised here, too: else LLVM finds three times as many references to count in `_scan_lanes`.
+    """
+
+    is_inlined = False
+    codegen = property(lambda self: self)
+
+    def set_env(self, name: str, environment: object) -> None:
+        """Leave out what Numba sets in machine code, and what only entries for Python use."""
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """Link what the code calls; returns 0, since there is no machine code."""
+        self._ensure_finalized()
+        return 0
+
+    def _optimize_final_module(self) -> None:
+        if self.is_inlined:
+            super()._optimize_final_module()
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+
+
 class _KernelCache(caching.FunctionCache):
     """Files of compiled code, one for each signature of a kernel, in the place of Numba's index and numbered files.
 
@@ -200,11 +225,12 @@ class _KernelCache(caching.FunctionCache):
     compile at once, or one that is killed between index and file, the next may run code of another signature or module.
 
     What only compiling needs is left to it: to look for a folder, and before code is loaded to set up all that Numba
-    knows, which takes 0.15 s, and to parse the form of the code that other kernels inline.
+    knows, which takes 0.15 s.
     """
 
-    def __init__(self, function: Callable):
-        self._py_func = function
+    def __init__(self, dispatcher: object):
+        self._py_func = dispatcher.py_func
+        self.is_inner = dispatcher.targetoptions["no_cpython_wrapper"]
 
     @functools.cached_property
     def _impl(self) -> caching.CompileResultCacheImpl:
@@ -224,8 +250,9 @@ class _KernelCache(caching.FunctionCache):
 
     def _place(self, *key: object) -> tuple[Path, tuple]:
         """Name the file of a signature and a processor; and what its content is made by, which is also the code."""
-        key = self._index_key(*key)
-        name = f"{self._impl.filename_base}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
+        key = self.is_inner, *self._index_key(*key)
+        digest = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+        name = f"{self._impl.filename_base}.{digest}.{'inner' if self.is_inner else 'nbc'}"
         return Path(self.cache_path, name), (numba.__version__, SOURCE_HASH, key)
 
     def load_overload(self, signature: object, context: object) -> object | None:
@@ -234,24 +261,59 @@ class _KernelCache(caching.FunctionCache):
         kept = _read_sealed(*self._place(signature, codegen)) if self.is_there else None
         if kept is None:
             return None
-        ((name, kind, (code, inlined)), function, *others) = kept
-        names = function.llvm_func_name, function.llvm_cpython_wrapper_name
-        codegen._engine._defined_symbols.update(name for name in names if name.encode() in code)
-        loaded = self._impl.rebuild(context, ((name, kind, (code, _NO_CODE)), function, *others))
-        loaded.library._get_module_for_linking = functools.cache(lambda: llvm.parse_bitcode(inlined))
-        return loaded
+        code, description, environment, signature = kept
+        if self.is_inner:
+            library = _InnerLibrary(codegen, description.qualname)
+            library._final_module, library._finalized = llvm.parse_bitcode(code), True
+        else:
+            names = description.llvm_func_name, description.llvm_cpython_wrapper_name
+            codegen._engine._defined_symbols.update(name for name in names if name.encode() in code)
+            library = codegen.unserialize_library((description.qualname, "object", (code, _NO_CODE)))
+        return compiler.compile_result(
+            typing_context=context.typing_context,
+            target_context=context,
+            entry_point=context.get_executable(library, description, environment),
+            library=library,
+            signature=signature,
+            objectmode=False,
+            fndesc=description,
+            environment=environment,
+        )
 
     def save_overload(self, signature: object, compiled: object) -> None:
         """Keep what was compiled."""
-        if self.is_there and self._impl.check_cachable(compiled):
-            *parts, _ = self._impl.reduce(compiled)  # but the environments of what was inlined, which nothing uses
-            _write_sealed(*self._place(signature, compiled.codegen), serialize.dumps((*parts, ())))
+        library, description = compiled.library, compiled.fndesc
+        if not self.is_there or not self._impl.check_cachable(compiled):
+            return
+        inner = self.is_inner
+        code = library._get_module_for_linking().as_bitcode() if inner else library._get_compiled_object()
+        description.typemap = description.calltypes = None  # which cannot be pickled
+        content = serialize.dumps((code, description, compiled.environment, compiled.signature))
+        _write_sealed(*self._place(signature, compiled.codegen), content)
 
 
 _NO_CODE = llvm.parse_assembly("").as_bitcode()
 if COMPILES:
     for name, address in _nrt_python.c_helpers.items():
         llvm.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Let nobody look for garbage among the many objects that are made, and stay.
+
+    They join the oldest generation unseen, by way of the frozen one, unless that has others.
+    """
+    if not gc.isenabled() or gc.get_freeze_count():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.unfreeze()
+        gc.enable()
 
 
 class _Lower(lowering.Lower):
@@ -284,44 +346,86 @@ class _Lowering(NativeLowering):
     lowering_class = _Lower
 
 
-class _Compiler(CompilerBase):
-    """Compile as Numba does by default, but for `_Lower`."""
+class _Flags(compiler.Flags):
+    """Options of a kernel. What it calls of Numba is looked up, and compiled, under those that all kernels share."""
+
+    shared = compiler.Flags()
+    shared.nrt = True
+
+    def copy(self) -> compiler.Flags:
+        """Return the options to look up functions of Numba under: the same object, since to compare two takes 30 µs."""
+        return self.shared
+
+
+# Passes of the compiler that find nothing in kernels: they look for closures, `with`, `literal_unroll`, expressions of
+# arrays, and branches that LLVM finds dead, too. They took a ninth of the time.
+UNUSED_PASSES = (
+    *("with_lifting", "inline_closure_likes", "rewrite_semantic_constants", "dead_branch_prune", "nopython_rewrites"),
+    *("Rewrite dynamic raises", "make_function_op_code_to_jit_function", "inline_inlinables", "inline_overloads"),
+    *("find_literally", "literal_unroll", "LiteralPropagation"),
+)
+
+
+class _Compiler(compiler.Compiler):
+    """Numba's compiler, without what no kernel needs."""
+
+    def __init__(self, typing_context, context, library, args, return_type, flags, locals):
+        if flags.no_cpython_wrapper:
+            library = _InnerLibrary(context.codegen(), "inner")
+            library.is_inlined = flags.forceinline
+        super().__init__(typing_context, context, library, args, return_type, _Flags(flags), locals)
 
     def define_pipelines(self) -> list:
         """List the passes."""
-        passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        passes.passes = [(_Lowering if each is NativeLowering else each, why) for each, why in passes.passes]
-        passes.finalize()
-        return [passes]
+        lowering = _Lowering
+        pipelines = super().define_pipelines()
+        for pipeline in pipelines:
+            steps = [step for step in pipeline.passes if step[0].name() not in UNUSED_PASSES]
+            pipeline.passes = [(lowering if step is NativeLowering else step, why) for step, why in steps]
+        return pipelines
+
+
+INNER = {"nogil": True, "no_cfunc_wrapper": True, "no_cpython_wrapper": True, "pipeline_class": _Compiler}
+OUTER = INNER | {"no_cpython_wrapper": False}
+
+
+def _dispatcher(function: Callable, **options: object) -> Callable:
+    """Make what compiles a function when it is first called, and keeps that on the disk where it can."""
+    dispatcher = numba.njit(**options)(function)
+    dispatcher._cache = _KernelCache(dispatcher)
+    return dispatcher
 
 
 def _compiler(**options: bool) -> Callable:
-    """Make a decorator that compiles kernels when they are first called, and keeps them on the disk where it can.
+    """Make a decorator that compiles kernels when they are first called.
 
     There are no signatures: they would compile at import. A cached kernel does not see a change in another file: hence
     one module. Where neither its folder nor a home can be written, each process compiles anew.
 
-    A fifth of the time to compile is saved by what is left out: entries for C, entries for Python to kernels that are
-    inlined anyway, and a second compilation of what is called both with a number and with a literal.
+    What Python calls and what kernels call is compiled apart, though the function is the same. Time to compile is saved
+    by what is left out: entries for C, and for Python where it does not call, a second compilation of what is called
+    both with a number and with a literal, and a tenth by the collector, which finds nothing.
     """
-    options["no_cfunc_wrapper"] = True
 
     def compile_lazily(function: Callable) -> Callable:
         if not COMPILES:
             return function
-        compiled = numba.njit(nogil=True, pipeline_class=_Compiler, **options)(function)
-        compiled._cache = _KernelCache(function)
-        find_template = compiled.get_call_template
-        compiled.get_call_template = lambda types, names: find_template([*map(numba.types.unliteral, types)], names)
-        return compiled
+        called = _dispatcher(function, **OUTER)
+        inner = functools.cache(lambda: _dispatcher(function, **INNER, **options))
+        called.compile = _without_collector()(called.compile)
+        called.get_call_template = lambda types, names: inner().get_call_template(
+            [*map(numba.types.unliteral, types)], names
+        )
+        called.get_overload = lambda signature: inner().get_overload(signature)
+        return called
 
     return compile_lazily
 
 
-kernel = _compiler()
+kernel = _compiler(forceinline=False)  # which else depends on the first that calls it
 # For what is called once a word, or more often. And where a call may raise, references are counted to all arrays and
 # structs that are in use around it, at 1.7 ns each: so what cannot raise, and what a short text needs, is inlined.
-inline_kernel = _compiler(forceinline=True, no_cpython_wrapper=True)
+inline_kernel = _compiler(forceinline=True)
 
 
 def struct(fields: type) -> type:
@@ -712,24 +816,6 @@ def free_memory(root: Path = Path("/")) -> int:
 def _free_memory_in(second: int) -> int:
     """Compute `free_memory` once in a second, since it takes 500 µs, and to encode a batch of one short text 30."""
     return free_memory()
-
-
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Let nobody look for garbage among the many objects that are made, and stay.
-
-    They join the oldest generation unseen, by way of the frozen one, unless that has others.
-    """
-    if not gc.isenabled() or gc.get_freeze_count():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.unfreeze()
-        gc.enable()
 
 
 @dataclasses.dataclass
@@ -6795,7 +6881,7 @@ def _kernel_of_kind(name: str, otherwise: Callable | None = None) -> Callable:
         kind = next(kind for kind in KINDS.values() if kind.tables_type is type(arguments[3]))
         return (getattr(kind, name) or otherwise)(*arguments)
 
-    @overload(call)
+    @overload(call, jit_options=INNER)
     def choose(*arguments):
         tables = arguments[3]
         family = getattr(tables, "instance_class", type(tables))  # of a named tuple; else that of a struct
