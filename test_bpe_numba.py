@@ -5861,6 +5861,54 @@ def test_a_damaged_cache_is_compiled_anew(tmp_path, monkeypatch):
     assert loaded() == 0 and loaded() == 2
 
 
+@pytest.mark.skipif(not bpe.COMPILES, reason="nothing is compiled")
+def test_kernels_borrow_their_arguments_where_no_field_is_replaced():
+    may_replace = [bpe._renew_cache, bpe._encode_words, bpe._encode_texts, bpe._scan_batch]
+    assert all(bpe._may_replace(kernel.py_func) for kernel in may_replace)
+    borrow = [bpe._merge_short, bpe._scan_lanes, bpe._find_slot, bpe._sample_spans]
+    assert not any(bpe._may_replace(kernel.py_func) for kernel in borrow)
+    box = SimpleNamespace(n=0)
+
+    def store():
+        box.n += 1
+
+    inside = [lambda: [store() for _ in "a"], lambda: bpe.kernel(store)(), lambda: bpe._segment(0, 0, 0, 0)]
+    assert bpe._may_replace(store) and not any(map(bpe._may_replace, inside))
+    kernel = bpe.kernel(store)
+    assert bpe._may_replace(lambda: [kernel() for _ in "a"])
+
+
+@pytest.mark.skipif(not bpe.COMPILES, reason="nothing is compiled")
+def test_an_array_stays_that_is_replaced_while_a_kernel_uses_it(monkeypatch):
+    monkeypatch.setattr(bpe._KernelCache, "is_there", False)
+
+    @bpe.struct
+    class Box:
+        array: np.ndarray
+
+    @bpe.kernel
+    def replace(box):
+        box.array = np.zeros(1000, np.int64)
+
+    @bpe.kernel
+    def use(box, array):
+        replace(box)
+        n = len(np.full(1000, 7))  # in the memory that was given back
+        return array.sum() + n
+
+    @bpe.kernel
+    def hand_over(box):
+        return use(box, box.array), use(box, box.array)
+
+    @bpe.kernel
+    def new_box():
+        return Box(np.full(1000, 1))
+
+    assert hand_over(new_box()) == (2000, 1000)
+    box = new_box()
+    assert use(box, np.ones(1000, np.int64)) == 2000
+
+
 def test_kernels_compile_where_nothing_can_be_written(tmp_path):
     folder, home = tmp_path / "read only", tmp_path / "home"
     for made in (folder, home):
