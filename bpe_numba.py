@@ -6296,7 +6296,7 @@ LOW_HALF = u64(2**32 - 1)
 NO_RANK = NO_MERGE & ~LOW_HALF
 ANY_PAIR = -1  # in place of the two ids of a merge: whatever merges leave of the token's bytes
 MAX_LINEAR_MERGE = 24  # letters of a word whose pairs are all looked at for the lowest rank; longer words have a heap
-LONGEST_TOKEN = 1 << 12  # bytes, where there are no merges and all ways to cut a token in two are looked at
+LONGEST_TOKEN = 1 << 12  # bytes, where there are no merges and sampling looks at all ways to cut a token in two
 _FALLBACK_TOKENS = [f"<0x{b:02X}>".encode() for b in range(256)]  # what an unknown character becomes a sequence of
 PART_BYTES = 1 << 13  # of a longer word that are merged in one go, at least: lists and heap take 37 times as much
 CACHE_WORDS = 1 << 14  # entries of a new cache; a table larger than its words is slower: each has a cache line
@@ -6330,18 +6330,11 @@ class BpeTables:
     sizes: np.ndarray  # int64[V]            the bytes of each id; empty where these may be others in a text
 
 
-def _token_sizes(vocab: Mapping[int, bytes]) -> np.ndarray:
-    """Compute the size of each token, by its id; -1 for what is none: int64[V]."""
-    sizes = np.full(max(vocab, default=0) + 1, -1)
-    sizes[np.fromiter(vocab, np.int64, len(vocab))] = np.fromiter(map(len, vocab.values()), np.int64, len(vocab))
-    return sizes
-
-
 def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
     """Lay out the tokens of a vocabulary."""
-    ids, sizes = np.fromiter(vocab, np.int64, len(vocab)), _token_sizes(vocab)
-    starts = np.full(len(sizes), -1)
-    starts[ids] = np.cumsum(sizes[ids]) - sizes[ids]
+    ids, lengths = np.fromiter(vocab, np.int64, len(vocab)), np.fromiter(map(len, vocab.values()), np.int64, len(vocab))
+    starts, sizes = np.full((2, ids.max(initial=0) + 1), -1)
+    starts[ids], sizes[ids] = np.cumsum(lengths) - lengths, lengths
     return TokenBytes(_with_padding(b"".join(vocab.values())), starts, sizes)
 
 
@@ -6381,17 +6374,18 @@ def bpe_tables(model: Model, unknown_letter: int = -1, samples: bool = False) ->
     tokens, token_ids = make_token_bytes(model.vocab), np.fromiter(id_of.values(), np.int64, len(id_of))
     if model.merges is None:
         _check_splittable(model, id_of, letters)
-        pairs = np.column_stack([np.full((len(id_of), 2), ANY_PAIR), token_ids, token_ids])
-        if samples:
-            pairs = _all_splits(id_of)
+        any_pairs = np.full_like(token_ids, ANY_PAIR)
+        pairs = _all_splits(id_of) if samples else np.column_stack([any_pairs, any_pairs, token_ids, token_ids])
         if model.scores is not None:  # ids of equal scores have the same rank
             pairs[:, 3] = np.unique(-model.scores, return_inverse=True)[1].reshape(-1)[pairs[:, 2]]
     else:
         pairs = _merges_as_ids(model.merges, ids)
         samples = samples or of_characters  # what is unknown may become what merges, and no token's bytes show it
-    pairs = pairs[np.argsort(tokens.sizes[pairs[:, 2]] << 32 | pairs[:, 2])]
-    n_pairs = len(pairs) if samples else len(np.unique(pairs[:, 2]))
-    size = 1 << max(6, (2 * n_pairs - 1).bit_length())
+    sizes = tokens.sizes.astype(np.min_scalar_type(tokens.sizes.max()))  # of 8 or 16 bits are sorted fast
+    pairs = pairs[np.lexsort((pairs[:, 2], sizes[pairs[:, 2]]))]
+    n_ways = np.bincount(pairs[:, 2])
+    are_sure = samples | ((n_ways[pairs[:, 2]] == 1) & (pairs[:, 0] != ANY_PAIR))
+    size = 1 << max(6, (2 * (len(pairs) if samples else int(np.count_nonzero(n_ways))) - 1).bit_length())
     tables = BpeTables(
         letter_ids,
         np.array([ids[token] if model.byte_fallback and of_characters else -1 for token in _FALLBACK_TOKENS], np.int32),
@@ -6405,7 +6399,7 @@ def bpe_tables(model: Model, unknown_letter: int = -1, samples: bool = False) ->
         tokens.sizes if not of_characters and unknown_letter < 0 else np.zeros(0, np.int64),
     )
     looks_up = model.ignore_merges or (model.merges is None and model.scores is None)
-    _fill_merges(pairs, tokens, samples, token_ids if looks_up else token_ids[:0], tables)
+    _fill_merges(pairs, are_sure, tokens, token_ids if looks_up else token_ids[:0], tables)
     letter_ids[letter_ids < 0] = unknown_letter
     return tables
 
@@ -6423,6 +6417,16 @@ def _check_splittable(model: Model, id_of: Mapping[bytes, int], letters: Mapping
     for token, id in id_of.items() if model.alphabet == "characters" else ():
         if unknown := set(token.decode()) - known:
             raise InputError(f"token {id}, {token!r}, has the character {min(unknown)!r}, which is no token itself")
+
+
+def _all_splits(id_of: Mapping[bytes, int]) -> np.ndarray:
+    """List all ways to make one of these tokens of two others: left, right, what they become, and again; int64[M, 4].
+
+    For cl100k they take half a second, for o200k one, and only the first `sample` of a BPE needs them.
+    """
+    splits = ((token[:k], token[k:], id) for token, id in id_of.items() for k in range(1, len(token)))
+    found = [(id_of[left], id_of[right], id, id) for left, right, id in splits if left in id_of and right in id_of]
+    return np.array(found, np.int64).reshape(-1, 4)
 
 
 def _merges_as_ids(merges: Sequence[Merge], id_of: Mapping[bytes, int]) -> np.ndarray:
@@ -6444,54 +6448,6 @@ def _bloom_bit(hashed, bloom):
     """Return where the bit of a hash is in a Bloom filter, and the bit."""
     bit = hashed & u64(64 * len(bloom) - 1)
     return bit >> u64(6), u64(1) << (bit & u64(63))
-
-
-@kernel
-def _list_splits(text, ends, ids, tokens):
-    """List all ways to make one of these tokens of two others: left, right, token, and again; int64[…, 4].
-
-    Most parts of tokens are none, which a Bloom filter says without the table; and those entries of the table that a
-    token needs are on their way all at once. Each alone gains a tenth, both half of the time.
-    """
-    splits, n, begin = np.empty((4 * len(ids), 4), np.int64), 0, 0
-    entries, long_words, middles = tokens.entries, tokens.long_words, np.empty(LONGEST_TOKEN, np.int64)
-    bloom, n_bits = np.zeros(len(entries) >> 4, np.uint64), 4 * len(entries)
-    for k in range(len(ids)):
-        low, high = _word_key(text, begin, u64(ends[k] - begin))
-        word, bit = _bloom_bit(_home_slot(low, high, n_bits), bloom)
-        bloom[word] |= bit
-        begin = ends[k]
-    begin = 0
-    for k in range(len(ids)):
-        n_middles = 0
-        for middle in range(begin + 1, ends[k]):
-            low, high = _word_key(text, begin, u64(middle - begin))
-            left = _home_slot(low, high, n_bits)
-            low, high = _word_key(text, middle, u64(ends[k] - middle))
-            right = _home_slot(low, high, n_bits)
-            (left_word, left_bit), (right_word, right_bit) = _bloom_bit(left, bloom), _bloom_bit(right, bloom)
-            if bloom[left_word] & left_bit and bloom[right_word] & right_bit:
-                prefetch(entries, left & ~u64(3))  # an entry has four numbers, and the filter four bits for it
-                prefetch(entries, right & ~u64(3))
-                middles[n_middles] = middle
-                n_middles += 1
-        for middle in middles[:n_middles]:
-            left = _find_value(text, begin, middle - begin, entries, long_words)
-            right = _find_value(text, middle, ends[k] - middle, entries, long_words)
-            if left >= 0 and right >= 0:
-                splits = _append_span(splits, n, left, right, ids[k], ids[k])
-                n += 1
-        begin = ends[k]
-    return splits[:n]
-
-
-def _all_splits(id_of: Mapping[bytes, int]) -> np.ndarray:
-    """List all ways to make one of these tokens of two others: see `_list_splits`."""
-    text, ids = _with_padding(b"".join(id_of)), np.fromiter(id_of.values(), np.int64, len(id_of))
-    ends, tokens = np.cumsum(np.fromiter(map(len, id_of), np.int64, len(id_of))), _new_word_table(64, 64)
-    # The value of a token is its count, and it is counted as often as its id says.
-    _add_words(tokens, text, 0, ends, len(ids), ids, np.empty(4 * KEYS, np.uint64))
-    return _list_splits(text, ends, ids, tokens)
 
 
 @inline_kernel
@@ -6779,19 +6735,10 @@ def _enter_merge(left, right, entry, tables):
 
 
 @kernel
-def _fill_byte_pairs(tables):
-    """Look up all pairs of bytes."""
-    letter_ids, byte_pairs, merges, bloom = tables.letter_ids, tables.byte_pairs, tables.merges, tables.bloom
-    for a in range(256):
-        for b in range(256):  # of a byte without an id, -1, no pair is found
-            byte_pairs[256 * a + b] = _find_merge(u64(letter_ids[a]), u64(letter_ids[b]), merges, bloom)
-
-
-@kernel
-def _fill_merges(pairs, tokens, takes_all, looked_up, tables):
+def _fill_merges(pairs, are_sure, tokens, looked_up, tables):
     """Enter merges, int64[M, 4]: two ids, the id they become, and their rank; those of shorter tokens are first.
 
-    Unless it takes all, of the pairs that become a token only the one is entered that ever does: 200,000 of o200k's
+    Of several pairs that become a token, which are not sure, only the one is entered that ever does: 200,000 of o200k's
     446,000. With a table half as large, words merge twice as fast. The two ids may be ANY_PAIR.
 
     Proof. Let a pair become a token somewhere in a word. All merges in its bytes until then were made in them alone,
@@ -6802,26 +6749,19 @@ def _fill_merges(pairs, tokens, takes_all, looked_up, tables):
     """
     text, starts, sizes = tokens
     ids, scratch = np.empty(sizes.max() + 2, np.uint32), np.empty(MAX_LINEAR_MERGE, np.uint64)
-    is_made, first, has_bytes = np.zeros(len(sizes), np.bool_), 0, False
-    while first < len(pairs):
-        id, stop = pairs[first, 2], first + 1
-        while stop < len(pairs) and pairs[stop, 2] == id:
-            stop += 1
-        if not has_bytes and sizes[id] > 2:
-            _fill_byte_pairs(tables)
-            has_bytes = True
-        is_sure = takes_all or (stop == first + 1 and pairs[first, 0] != ANY_PAIR)
-        n = 0 if is_sure else segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, 0)
-        for m in range(first, stop):
-            if n == 2 and pairs[m, 0] == ANY_PAIR:
-                pairs[m, 0], pairs[m, 1] = ids[0], ids[1]
-            is_last = n == 2 and pairs[m, 0] == ids[0] and pairs[m, 1] == ids[1]
-            is_made[id] |= is_last
-            if is_sure or is_last:
-                _enter_merge(u64(pairs[m, 0]), u64(pairs[m, 1]), u64(pairs[m, 3]) << u64(32) | u64(id), tables)
-        first = stop
-    if not has_bytes:
-        _fill_byte_pairs(tables)
+    is_made, n, last = np.zeros(len(sizes), np.bool_), 0, -1
+    for m in range(len(pairs)):
+        left, right, id, entry = pairs[m, 0], pairs[m, 1], pairs[m, 2], u64(pairs[m, 3]) << u64(32) | u64(pairs[m, 2])
+        if not are_sure[m]:
+            if id != last:
+                n, last = segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, 0), id
+            if n != 2 or (left != ANY_PAIR and (left != ids[0] or right != ids[1])):
+                continue
+            left, right, is_made[id] = i64(ids[0]), i64(ids[1]), True
+        _enter_merge(u64(left), u64(right), entry, tables)
+        if sizes[id] == 2:
+            pair = i64(text[starts[id]]) << 8 | i64(text[starts[id] + 1])
+            tables.byte_pairs[pair] = min(entry, tables.byte_pairs[pair])
     for id in looked_up:
         if not is_made[id] and (
             segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, 0) != 1 or ids[0] != id
@@ -9657,6 +9597,11 @@ class Tokenizer:
 
     def __reduce__(self):
         return _unpickle, (self._pickled, self.model.config)
+
+    @functools.cached_property
+    def _token_bytes(self) -> TokenBytes:
+        """The bytes of the tokens as they are decoded, which the first of a text may have otherwise."""
+        return make_token_bytes(self._decoded[1])
 
     @functools.cached_property
     def _sample_tables(self) -> object:
