@@ -196,11 +196,9 @@ def _read_sealed(path: Path, maker: object) -> object | None:
 class _InnerLibrary(codegen.JITCodeLibrary):
     """Code of a kernel that kernels call: it is optimised, and becomes machine code, as a part of what Python calls.
 
-    Numba does both to each kernel, and again to its copies in all that call it: in a first `train`, for 9 of 29 s. Only
-    what is inlined is optimised here, too: else LLVM finds three times as many references to count in `_scan_lanes`.
+    Numba does both to each kernel, and again to its copies in all that call it: in a first `train`, for 12 of 30 s.
     """
 
-    is_inlined = False
     codegen = property(lambda self: self)
 
     def set_env(self, name: str, environment: object) -> None:
@@ -212,8 +210,7 @@ class _InnerLibrary(codegen.JITCodeLibrary):
         return 0
 
     def _optimize_final_module(self) -> None:
-        if self.is_inlined:
-            super()._optimize_final_module()
+        pass
 
     def _finalize_final_module(self) -> None:
         self._finalized = True
@@ -286,8 +283,7 @@ class _KernelCache(caching.FunctionCache):
         library, description = compiled.library, compiled.fndesc
         if not self.is_there or not self._impl.check_cachable(compiled):
             return
-        inner = self.is_inner
-        code = library._get_module_for_linking().as_bitcode() if inner else library._get_compiled_object()
+        code = library._get_module_for_linking().as_bitcode() if self.is_inner else library._get_compiled_object()
         description.typemap = description.calltypes = None  # which cannot be pickled
         content = serialize.dumps((code, description, compiled.environment, compiled.signature))
         _write_sealed(*self._place(signature, compiled.codegen), content)
@@ -392,7 +388,6 @@ class _Compiler(compiler.Compiler):
     def __init__(self, typing_context, context, library, args, return_type, flags, locals):
         if flags.no_cpython_wrapper:
             library = _InnerLibrary(context.codegen(), "inner")
-            library.is_inlined = flags.forceinline
         super().__init__(typing_context, context, library, args, return_type, _Flags(flags), locals)
 
     def define_pipelines(self) -> list:
@@ -1009,7 +1004,7 @@ class _CompilationNotice(event.Listener):
                 cached = dispatcher._cache.is_there
                 no_cache = "in each process (no cache can be written: set NUMBA_CACHE_DIR)"
                 how_often = "once for each kind of work" if cached else no_cache
-                print(f"bpe_numba: compiling kernels, {how_often}, in up to 30 seconds", file=sys.stderr)
+                print(f"bpe_numba: compiling kernels, {how_often}, in up to 20 seconds", file=sys.stderr)
             form = "compiling: {n_fmt} functions"
             is_silent = not (speaks and in_sight)
             self.bar = tqdm(disable=is_silent, bar_format=form, initial=self.n, leave=False, delay=0.1)
@@ -7016,7 +7011,6 @@ IN_POOL = u64(1 << 63)
 N_IDS_SHIFT, N_IDS_MASK = u64(48), u64(2**15 - 1)
 
 
-SHORT_IDS = 64  # up to which a list of ids is made without a slice
 CHUNK_BYTES = 1 << 18  # of text; 2**17 and 2**20 are as fast
 
 
@@ -9445,7 +9439,6 @@ class _Thread:
         self.pretokenizer = pretokenizer if pretokenizer.is_direct else None  # whose special tokens are set
         self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # a page of it is memory when it is written to
         self.listed = memoryview(self.ids)  # its slices become a list in 0.12 µs, those of the array in 0.15
-        self.first_ids = [self.listed[:n] for n in range(SHORT_IDS)]  # these in 0.06
         self.text = _Batch(self.workspace, np.zeros(1, np.int64), self.ids, np.zeros(1, np.int64))
         self.texts = _Batch(self.workspace, np.zeros(1, np.int64), self.ids, np.zeros(1, np.int64))
         self.encode_text = _encode_texts
@@ -9747,7 +9740,7 @@ class Tokenizer:
             if as_list and pretokenizer is thread.pretokenizer:
                 n = thread.encode_text(thread.text, data)
                 if n >= 0:
-                    return (thread.first_ids[n] if n < SHORT_IDS else thread.listed[:n]).tolist()
+                    return thread.listed[:n].tolist()
             ids = thread.encode(pretokenizer, data, *batch)
             if isinstance(ids, bytes):
                 raise self._unknown(ids)
