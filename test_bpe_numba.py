@@ -5867,11 +5867,15 @@ def test_kernels_borrow_their_arguments_where_no_field_is_replaced():
     assert all(bpe._may_replace(kernel.py_func) for kernel in may_replace)
     borrow = [bpe._merge_short, bpe._scan_lanes, bpe._find_slot, bpe._sample_spans]
     assert not any(bpe._may_replace(kernel.py_func) for kernel in borrow)
-    box = SimpleNamespace(n=0)
+    box = SimpleNamespace(n=0, pool=0)
 
-    def store():
+    def count():
         box.n += 1
 
+    def store():
+        box.pool += 1
+
+    assert not bpe._may_replace(count)
     inside = [lambda: [store() for _ in "a"], lambda: bpe.kernel(store)(), lambda: bpe._segment(0, 0, 0, 0)]
     assert bpe._may_replace(store) and not any(map(bpe._may_replace, inside))
     kernel = bpe.kernel(store)
