@@ -5865,7 +5865,7 @@ def test_a_damaged_cache_is_compiled_anew(tmp_path, monkeypatch):
 def test_kernels_borrow_their_arguments_where_no_field_is_replaced():
     may_replace = [bpe._renew_cache, bpe._encode_words, bpe._encode_texts, bpe._scan_batch]
     assert all(bpe._may_replace(kernel.py_func) for kernel in may_replace)
-    borrow = [bpe._merge_short, bpe._scan_lanes, bpe._find_slot, bpe._sample_spans]
+    borrow = [bpe._merge_bytes, bpe._scan_lanes, bpe._find_slot, bpe._sample_spans]
     assert not any(bpe._may_replace(kernel.py_func) for kernel in borrow)
     box = SimpleNamespace(n=0, pool=0)
 
