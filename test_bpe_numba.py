@@ -3981,7 +3981,7 @@ def prose(library):
 
 # Texts in which what normalizers and pre-tokenizers look at is frequent.
 famous_texts = st.text("ab Éé\u0301ﬁ中12٣ \n\t.,'x▁<>#\u3000", max_size=40)
-famous_texts |= st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=40)
+famous_texts |= st.text(st.sampled_from(OLD_CHARACTERS), max_size=40)
 
 
 @pytest.mark.parametrize("name", FAMOUS)
