@@ -77,6 +77,7 @@ BOUNDS_CHECKED = os.environ.get("NUMBA_BOUNDSCHECK") == "1"  # this is the secon
 settings.register_profile("normal", deadline=None, max_examples=30)  # the first example compiles kernels
 settings.register_profile("few", deadline=None, max_examples=15)
 kernels = pytest.mark.kernels
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so do its processes
 settings.load_profile("few" if BOUNDS_CHECKED else "normal")
 
 
