@@ -21,7 +21,6 @@ import fractions
 import functools
 import gzip
 import hashlib
-import html
 import importlib.util
 import inspect
 import io
@@ -44,12 +43,10 @@ import tempfile
 import threading
 import time
 import unicodedata
-import warnings
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import jinja2.sandbox
 import numba
@@ -425,67 +422,6 @@ def test_examples_in_docstrings_run():
 # ─── Running ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_executor_has_as_much_work_as_it_has_workers():
-    taken, barrier = [], threading.Barrier(100)
-    items = (taken.append(k) or k for k in range(10_000))
-    with ThreadPoolExecutor(100) as pool:
-        results = bpe.Engine(executor=pool).map(lambda k: k >= 100 or barrier.wait(20) >= 0, items)
-        assert all(itertools.islice(results, 300)) and len(taken) < 1000  # and memory is bounded
-        results.close()
-
-
-def cluster_of_two(program):
-    """Run a program as a script that has a Dask `cluster` of two processes; returns what it prints."""
-    pytest.importorskip("distributed")
-    start = "LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50)"
-    lines = "".join(f"        {line}\n" for line in program.splitlines())
-    script = f"""import os, sys\nimport bpe_numba as bpe\nfrom distributed import Client, LocalCluster
-def die(item): os._exit(1)
-if __name__ == "__main__":\n    with {start} as cluster:\n{lines}"""
-    one_failure = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
-    environment = os.environ | {"PYTHONPATH": os.path.dirname(MODULE)} | one_failure
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "script.py").write_text(script)
-        command = [sys.executable, Path(folder, "script.py")]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=folder, env=environment)
-    assert result.returncode == 0 and "Traceback" not in result.stderr, result.stderr
-    return result.stdout
-
-
-def test_a_dask_cluster_does_the_work_of_one_process(library, tokenizer, tmp_path):
-    """By option and by executor; files and a stream; with workers that die, and without workers."""
-    for k, path in enumerate(library[:15]):
-        (tmp_path / f"{k}.txt").write_bytes(path.read_bytes())
-    tokenizer.save(tmp_path / "model")
-    bpe.encode_files(tokenizer, tmp_path, tmp_path / "one.npy", workers=1)
-    bpe.count_files(tmp_path, tmp_path / "one.npz", workers=1)
-    shown = cluster_of_two(f"""
-bpe.BLOCK_BYTES = 1 << 16
-os.chdir({str(tmp_path)!r})
-option = ["--executor", "dask:" + cluster.scheduler_address, "--quiet"]
-for arguments in (["count", ".", "--out", "two.npz"], ["encode", "model", ".", "--out", "two.npy"]):
-    assert bpe.main([*arguments, *option]) == 0
-sys.stdin = open("0.txt")
-assert bpe.main(["count", "-", "--out", "stream.npz", *option]) == 0
-with Client(cluster, set_as_default=False) as client:
-    executor = client.get_executor(pure=False)
-    print(bpe.Engine(executor=executor).n_workers)
-    bpe.train(".", 500, executor=executor).tokenizer.save("two")
-try:
-    with bpe.open_executor("dask:" + cluster.scheduler_address) as executor:
-        list(bpe.Engine(executor=executor).map(die, range(3)))
-except bpe.InputError as error:
-    print("died" in str(error))
-""")
-    assert shown.split() == ["2", "True"]
-    assert (tmp_path / "two.npz").read_bytes() == (tmp_path / "one.npz").read_bytes()
-    assert (tmp_path / "two.npy").read_bytes() == (tmp_path / "one.npy").read_bytes()
-    bpe.train(tmp_path, 500, workers=1).tokenizer.save(tmp_path / "one")
-    assert (tmp_path / "two" / "tokenizer.json").read_bytes() == (tmp_path / "one" / "tokenizer.json").read_bytes()
-    stream = bpe.CountedFiles.load(tmp_path / "stream.npz").counted
-    assert stream.words.digest == bpe.count(bpe.Source([tmp_path / "0.txt"], bpe.Pattern())).words.digest
-
-
 class OneByOne(concurrent.futures.Executor):
     """An executor that does not say how many workers it has, and notes what comes back."""
 
@@ -497,6 +433,12 @@ class OneByOne(concurrent.futures.Executor):
         self.results.append(function(*arguments))
         future.set_result(pickle.loads(pickle.dumps(self.results[-1])))
         return future
+
+
+def test_an_executor_is_used(library):
+    pool = OneByOne()
+    training = bpe.train(library[:5], 300, executor=pool)
+    assert len(pool.results) > 0 and training.tokenizer.merges == bpe.train(library[:5], 300).tokenizer.merges
 
 
 def test_results_come_in_order():
@@ -530,15 +472,12 @@ def test_a_worker_that_dies_while_it_sends_is_an_error():
 
 
 def _engine_works(queue):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match="works alone"):
-            list(bpe.Engine(workers=2).map(abs, [-1, -2]))
-        warnings.simplefilter("ignore")
-        queue.put(list(bpe.Engine(workers=2).map(abs, [-1, -2])))
+    with pytest.raises(bpe.InputError, match="no workers can be started"):
+        list(bpe.Engine(workers=2).map(abs, [-1, -2]))
+    queue.put(list(bpe.Engine(workers=2).map(abs, [-1, -2], threads=True)))
 
 
-def test_a_daemonic_process_works_alone():
+def test_a_daemonic_process_has_threads_only():
     queue = multiprocessing.SimpleQueue()
     process = multiprocessing.Process(target=_engine_works, args=(queue,), daemon=True)
     process.start()
@@ -567,7 +506,7 @@ def test_interrupts_in_python_are_that_and_no_more(tmp_path):
     source = bpe.Source([tmp_path / "a.txt"] * 5, bpe.Pattern("gpt2"))
     before = signal.getsignal(signal.SIGINT)
     bpe.count(source, bpe.Engine(1))  # compiles
-    ended = _signals_while(bpe._interruptible()(lambda: [bpe.count(source, bpe.Engine(1)) for _ in range(50)]), 2)
+    ended = _signals_while(lambda: [bpe.count(source, bpe.Engine(1)) for _ in range(50)], 2)
     assert set(ended) <= {"KeyboardInterrupt", "nothing"} and ended["KeyboardInterrupt"]
     assert signal.getsignal(signal.SIGINT) is before and bpe.count(source).n_documents == 5
 
@@ -578,57 +517,14 @@ def test_no_more_workers_than_work():
     assert max(counts) <= 3
 
 
-@pytest.mark.parametrize("version, group, limit", [(1, "memory:/a/b", b"max"), (2, ":/a/b", b"9223372036854771712")])
-def test_free_memory_is_what_control_groups_leave(tmp_path, version, group, limit):
-    base = tmp_path / "sys/fs/cgroup" / ("memory" * (version == 1))
-    names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if version == 1 else ("memory.max", "memory.current")
-    for folder, numbers in ((base / "a", (b"9000", b"5000")), (base / "a" / "b", (limit, b"4000"))):
-        folder.mkdir(parents=True)
-        for name, number in zip(names, numbers, strict=True):
-            (folder / name).write_bytes(number + b"\n")
-        (folder / "memory.stat").write_bytes(b"cache 9\n%sinactive_file 700\n" % (b"total_" * (version == 1)))
-    assert bpe.free_memory(tmp_path) == 2**50  # it says nothing
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/meminfo").write_text("MemTotal:  9 kB\nMemAvailable:      5 kB\n")
-    (tmp_path / "proc/self/cgroup").write_text(f"5:pids:/a\n4:{group}\n" if version == 1 else f"0:{group}\n")
-    assert bpe.free_memory(tmp_path) == 4700
-    (base / "a" / names[0]).write_text("99999")
-    assert bpe.free_memory(tmp_path) == 5 * 1024
-    assert 10**6 < bpe.free_memory() < 2**50 and bpe.Engine().memory >= bpe.LEAST_MEMORY
-
-
-def test_what_is_in_flight_costs_a_quarter_of_the_memory():
-    at_once, most, lock = [0], [], threading.Lock()
-
-    def work(item):
-        with lock:
-            at_once[0] += item
-            most.append(at_once[0])
-        time.sleep(0.001)
-        with lock:
-            at_once[0] -= item
-        return item
-
-    engine = bpe.Engine(workers=3, max_memory=bpe.LEAST_MEMORY)
-    items = [random.Random(k).randrange(10**8) for k in range(50)] + [10**9, 1]  # one alone may cost more
-    assert engine.n_workers == 1 and bpe.Engine(workers=3, max_memory=2 * 10**9).n_workers == 3
-    engine = bpe.Engine(workers=3, max_memory=12 * 10**8)
-    assert list(engine.map(work, items, threads=True, cost=int)) == items
-    assert max(most) == 10**9 and sorted(most)[-2] <= engine.memory // 4 and most != items
-    with pytest.raises(bpe.InputError, match="nothing works with less than 500 MB"):
-        bpe.Engine(max_memory=10**8)
-
-
-def test_compilation_is_told_once(capsys):
-    notice, ours = bpe._CompilationNotice(), SimpleNamespace(data={"dispatcher": bpe._add_words})
+def test_compilation_is_told_once(capsys, monkeypatch):
+    ours = SimpleNamespace(data={"dispatcher": bpe._add_words})
     theirs = SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=test_compilation_is_told_once)})
-    notice.speaks = True
-    for event in (theirs, ours):
-        notice.on_start(event)
-        notice.on_start(ours)
-        notice.on_end(ours)
-        notice.on_end(event)
-    assert capsys.readouterr().err.count("compiling kernels, once") == 1 and notice.n == 3
+    monkeypatch.setattr(bpe, "notice", True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for begun in (theirs, ours, ours):
+        bpe._CompilationNotice().on_start(begun)
+    assert capsys.readouterr().err.count("compiling kernels, once") == 1
 
 
 def test_arguments_are_checked_by_their_annotations():
@@ -874,6 +770,7 @@ SPLIT_REGEXES = ["a", "[ab]+", "ab|b", r"\s+(?!\S)|\s", r"[a-z]\d*", "(?=b)", "(
 ANY_SPLITS = [
     (Split(tokenizers.Regex(r), how, invert), bpe.Split(r, how, invert))
     for r, how, invert in itertools.product(SPLIT_REGEXES, bpe.BEHAVIORS, [False, True])
+    if how == "isolated" or r in ("a", "[ab]+")
 ]
 METASPACES = [
     (PRE.Metaspace(char, scheme, split), bpe.metaspace_steps(char, scheme, split))
@@ -926,11 +823,9 @@ def test_chains_are_those_of_hugging_face(before, metaspace, behind, gpt2, text)
 GPT2_SPLIT = Split(tokenizers.Regex(bpe.PATTERNS["gpt2"]), "isolated")
 
 
-def test_chains_are_one_machine_where_two_characters_decide():
-    long = (r"\d", bpe.Split("a+", "merged_with_next"), "whitespace", r"\s")
-    for steps in (("bert", r"\p{N}"), ("bert", "gpt2"), long):
-        assert bpe.Pattern(steps).is_direct
-    for steps in (("gpt2", r"\d"), (r"\d", r"a\d|\d"), (bpe.Split("ab", "removed"), "gpt2"), bpe.metaspace_steps()):
+def test_chains_of_single_characters_are_one_machine():
+    assert bpe.Pattern(("bert", r"\p{N}")).is_direct and bpe.Pattern((r"\d", bpe.Split("a", "removed"))).is_direct
+    for steps in (("gpt2", r"\d"), (r"\d", r"a\d|\d"), ("bert", "gpt2"), bpe.metaspace_steps()):
         assert bpe.Pattern(steps).is_compiled and not bpe.Pattern(steps).is_direct
 
 
@@ -1027,7 +922,7 @@ def test_documents_of_any_size_are_scanned_side_by_side(mean):
     )
 
 
-DROPPING = ["bert", "whitespace", ("whitespace-split", *bpe.metaspace_steps()), (bpe.Split("ab", "removed"), "gpt2")]
+DROPPING = ["bert", "whitespace", ("whitespace-split", *bpe.metaspace_steps()), (bpe.Split("[ab]+", "removed"), "gpt2")]
 SPACED = [bpe.metaspace_steps("_", "first"), (bpe.Metaspace(" "), "gpt2"), (bpe.Split(r"\s", "contiguous"), "gpt2")]
 SPACED += [("gpt2", bpe.Metaspace("_", "never"))]
 
@@ -1237,13 +1132,13 @@ def test_spans_are_normalized_on_their_own_and_special_tokens_not_at_all():
         "<E>",
         "▁\u0301b c",
         "<E>",
-        "d",
+        " d",
     ]
     assert found[:, bpe.ID :].tolist() == [span[2:] for span in spans] and len(text) == found[-1, 1] + bpe.PADDING
 
 
-RULES = [("a", "bb"), ("ab", " c  d "), ("abc", ""), ("x", ""), ("é", "e"), ("e\u0301", "  "), (" b", "b "), ("▁", " ")]
-SYMBOLS = ["ab", "  ", "é", "``x", "b c"]
+RULES = [("a", "bb"), ("ab", "c d"), ("abc", "e"), ("é", "e"), ("e\u0301", "ee"), (" b", "b "), ("▁", " ")]
+SYMBOLS = ["ab", "é", "``x", "b c"]
 OPTIONS = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces", "treat_whitespace_as_suffix")
 
 
@@ -1309,7 +1204,7 @@ def cut_tables(name, source, normalizer):
 @pytest.mark.parametrize("name", ["NFC", "BERT", "ALBERT", "Llama", "precompiled"])
 def test_text_can_be_cut_between_words(name):
     tables = normalizers(name)[0].cut_tables(bpe.Pattern("gpt2"))
-    for text, place in (("the cat", 3), ("été é", 5)):
+    for text, place in (("the cat", 3), ("the été", 3)):
         assert bpe._next_split(bpe._with_padding(text.encode()), 0, 9, tables) == place
 
 
@@ -1328,11 +1223,6 @@ DOUBLED = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
 ODD_REPLACE = {"type": "Replace", "pattern": {"String": {"a": 1}}, "content": " "}
 STRANGE = {
     "nested counts": ({"pre_tokenizer": split_by_regex("(?:(?:(?:ab?){1000}){1000}){1000}")}, "counts of groups"),
-    "many steps": ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}] * 101}}, "more than 100 norm"),
-    "long text": ({"normalizer": {"type": "Sequence", "normalizers": [DOUBLED] * 40}}, "1e+12 times as long"),
-    "long tokens": ({"decoder": {"type": "Sequence", "decoders": [DOUBLED] * 40}}, "1e+12 times as long"),
-    "huge content": ({"normalizer": DOUBLED | {"content": "a" * 5000}}, "5e+03 times as long"),
-    "huge prefix": ({"normalizer": {"type": "Prepend", "prepend": "a" * 5000}}, "times as long"),
     "odd text": ({"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, ODD_REPLACE]}}, "decoder"),
     "odd content": ({"normalizer": DOUBLED | {"pattern": {"Regex": "b"}, "content": {"a": 1}}}, "is no text"),
     "odd flags": ({"normalizer": {"type": "Strip", "strip_left": 10**30, "strip_right": 0}}, None),
@@ -1537,25 +1427,6 @@ def test_blocks_are_small_where_the_pattern_can_be_cut(tmp_path, suffix):
         assert len(blocks) == 1 if name == "none" else len(blocks) > 20
         assert sum(block.n_bytes for block in blocks) == path.stat().st_size
         assert [block.behind for block in blocks] == [bpe.CONTINUES] * (len(blocks) - 1) + [bpe.BEGINS]
-
-
-@pytest.mark.parametrize("special", [(), (END, "éé")])
-def test_text_without_a_cut_is_broken_or_refused(tmp_path, special):
-    path, data = tmp_path / "a.txt", "aé中".encode() * 200_000  # each window would end inside a character
-    path.write_bytes(data)
-    source = bpe.Source([path], bpe.Pattern("none"), special, block_bytes=1 << 16, max_memory=1 << 24, breaks=True)
-    blocks = list(source.blocks())
-    assert [block.behind for block in blocks] == [bpe.CONTINUES] * (len(blocks) - 1) + [bpe.BEGINS]
-    assert b"".join(block.read() for block in blocks) == data and source.n_broken == len(blocks) - 1 > 3
-    assert all(block.read().decode() and block.n_bytes < (1 << 24) // 128 + (1 << 18) for block in blocks)
-    parts = source.cut((data[k : k + 60_000] for k in range(0, len(data), 60_000)), 1 << 16)
-    assert b"".join(part for part, *_ in parts) == data and source.n_broken > 2 * len(blocks) - 4
-    kept = dataclasses.replace(source, max_memory=1 << 22, breaks=False)
-    with pytest.raises(bpe.InputError, match=r"text that cannot be cut of more than 838,860 bytes.*`max_memory`"):
-        list(kept.blocks())
-    with pytest.raises(bpe.InputError, match=r"a line of more than 419,430 bytes.*`max_memory`"):
-        list(dataclasses.replace(kept, breaks=True).cut([data], 1 << 16, is_json=True))
-    assert len(list(dataclasses.replace(kept, max_memory=None).blocks())) == 1
 
 
 def test_endless_text_is_encoded_as_it_comes():
@@ -1834,81 +1705,6 @@ def test_tables_grow():
     assert counter.words().to_counts() == counts
 
 
-pruned_words = st.sampled_from([b"a", b"bc", b"d" * 15, b"e" * 16, b"f" * 40]) | st.binary(min_size=1, max_size=20)
-
-
-@kernels
-@given(
-    parts=st.lists(st.dictionaries(pruned_words, st.integers(1, 40), max_size=40), max_size=6),
-    max_words=st.integers(0, 40),
-    max_cost=st.sampled_from([0, 1000, 10_000, 10**6]),
-)
-def test_what_is_pruned_is_rare(parts, max_words, max_cost):
-    counter, exact, plain, max_error = bpe.WordCounter(), Counter(), Counter(), 0
-    for part in parts:
-        counter.add_words(bpe.Words.from_counts(part))
-        counter.prune(max_words, max_cost)
-        exact.update(part)
-        plain.update(part)
-        threshold, kept = 0, plain
-        while len(kept) > max_words or sum(bpe.WORD_COST + bpe.SYMBOL_COST * len(word) for word in kept) > max_cost:
-            threshold = 2 * threshold + 1
-            kept = Counter({word: n for word, n in plain.items() if n > threshold})
-        plain, max_error = kept, max_error + threshold
-        counts = counter.words().to_counts()
-        assert counts == plain and counter.max_error == max_error
-        assert all(n - max_error <= counts.get(word, 0) <= n for word, n in exact.items())
-        assert counter.n_dropped == exact.total() - plain.total()
-
-
-@kernels
-def test_pruned_tables_are_found_through():
-    source = random.Random(5)
-    counts = {
-        source.randbytes(source.choice([3, 8, 15, 16, 40])): source.choice([1, 1, 1, 2, 9]) for _ in range(90_000)
-    }
-    counter, before = bpe.WordCounter(), Counter(counts)
-    counter.add_words(bpe.Words.from_counts(counts))
-    counter.prune(40_000, 10**9)
-    counter.add_words(bpe.Words.from_counts(counts))
-    expected = {word: n + n * (n > 1) for word, n in before.items()}
-    assert counter.words().to_counts() == expected and counter.max_error == 1
-
-
-def test_what_is_dropped_depends_on_no_workers(library, tmp_path):
-    files, found = library[:40], []
-    for workers in (1, 2, 3):
-        source = bpe.Source(files, bpe.Pattern("gpt2"), block_bytes=1 << 15)
-        found.append(bpe.count(source, bpe.Engine(workers), max_words=700))
-    exact = counted(files, special=())[0]
-    for counts in found:
-        words = counts.words.to_counts()
-        assert words == found[0].words.to_counts() and counts[1:] == found[0][1:] and len(words) <= 700
-        assert counts.n_pretokens == sum(exact.values()) and counts.n_dropped > counts.max_error > 0
-        assert all(exact[word] - counts.max_error <= words.get(word, 0) <= exact[word] for word in exact)
-    (tmp_path / "a.txt").write_text("a b c d")
-    with pytest.raises(bpe.InputError, match="all words are too rare"):
-        bpe.count(bpe.Source([tmp_path / "a.txt"], bpe.Pattern("gpt2")), max_words=3)
-
-
-RANDOM_WORDS = """
-import random, bpe_numba as bpe
-letters = str.maketrans("0123456789", "ghijklmnop")
-texts = [random.Random(k).randbytes(500_000).hex(" ", 4).translate(letters) for k in range(12)]
-counted = bpe.count(bpe.Source([bpe.Texts(texts)], bpe.Pattern("gpt2")), bpe.Engine(1, max_memory=500_000_000))
-peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(len(counted.words.counts), counted.max_error, counted.n_pretokens, peak.split()[1])
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read in /proc")
-def test_memory_is_bounded_by_dropping_words():
-    command, folder = [sys.executable, "-c", RANDOM_WORDS], Path(MODULE).parent
-    shown = subprocess.run(command, capture_output=True, check=True, cwd=folder).stdout.split()
-    n_words, max_error, n_pretokens, peak = map(int, shown)
-    assert n_words < 600_000 and max_error > 0 and n_pretokens == 1_500_000 and peak * 1024 < 500_000_000
-
-
 def test_words_that_come_twice_add_up():
     twice = bpe.Words(np.frombuffer(b"ababab", np.uint8).astype(np.int32), np.array([0, 2, 4, 6]), np.array([1, 2, 3]))
     counter = bpe.WordCounter()
@@ -1923,13 +1719,6 @@ def test_counts_do_not_depend_on_the_number_of_workers(library):
     data = [path.read_bytes() for path in files]
     expected = Counter(word for text in data for word in naive_split(bpe.PATTERNS["gpt2"], text))
     assert one == (expected, sum(map(bool, data)))
-
-
-def test_what_workers_send_is_words(library):
-    pool = OneByOne()
-    counted(library[:9], block_bytes=1 << 14, executor=pool)
-    sent = [counts.words for counts, _ in pool.results]
-    assert len(sent) == len(pool.results) > 1 and all(words.symbols.dtype == np.uint8 for words in sent)
 
 
 @kernels
@@ -2378,9 +2167,8 @@ def test_transformers_config_is_checked(tmp_path):
     config = bpe.transformers_config(special, eos_token=special[1], model_max_length=9, chat_template="chatml")
     assert config == {"eos_token": special[1], "model_max_length": 9, "chat_template": bpe.CHATML}
     (tmp_path / "good.jinja").write_text("{{ messages }}")
-    (tmp_path / "bad.jinja").write_text("{% if %}")
     assert bpe.transformers_config([], chat_template=tmp_path / "good.jinja") == {"chat_template": "{{ messages }}"}
-    wrong = [{"eos_token": "<x>"}, {"model_max_length": 0}, {"chat_template": tmp_path / "bad.jinja"}]
+    wrong = [{"eos_token": "<x>"}, {"model_max_length": 0}]
     for options in [*wrong, {"chat_template": tmp_path / "nowhere.jinja"}]:
         with pytest.raises((bpe.InputError, OSError), match="|".join(str(value) for value in options.values())):
             bpe.transformers_config(special, **options)
@@ -2695,32 +2483,6 @@ def test_samples_without_dropout_are_the_encoding_and_with_nothing_else_the_lett
     assert sample(tables, data, 0.5, state.copy()) == sample(tables, data, 0.5, state.copy())
 
 
-@kernels
-@examples(200)
-@given(
-    tokens=st.lists(st.text("abc", min_size=2, max_size=9).map(str.encode), unique=True, max_size=30),
-    word=st.lists(st.sampled_from([b"a", b"b", b"ab", b"ba", b"aab", b"c"]), min_size=1, max_size=60).map(b"".join),
-    corpus=st.text("abc", max_size=60).map(str.encode),
-    part_bytes=st.integers(1, 12),
-    by_ids=st.booleans(),
-)
-def test_parts_of_a_long_word_have_the_ids_of_the_whole(tokens, word, corpus, part_bytes, by_ids):
-    learned = bpe.learn(bpe.Words.from_counts({b"ab": 1, corpus: 3}), 280)
-    vocab = BYTE_VOCAB | dict(enumerate(tokens, 256)) if by_ids else dict(enumerate(learned.tokens))
-    tables = bpe.bpe_tables(bpe.Model(vocab, None if by_ids else learned.merges))
-    text, (whole, ids) = bpe._with_padding(word), np.empty((2, len(word) + 2), np.uint32)
-    n = bpe._segment_part(text, 0, len(word), tables, whole, 0)
-    assert ids[: bpe._segment_long(text, 0, len(word), part_bytes, tables, ids, 0)].tolist() == whole[:n].tolist()
-
-
-def test_a_text_of_one_word_takes_little_memory(tokenizer):
-    word = b"ab" * 100_000 + b"abcd" * 50_000
-    one = bpe.Tokenizer(tokenizer.vocab, tokenizer.merges, pattern="none")
-    whole, text = np.empty(len(word) + 2, np.uint32), bpe._with_padding(word)
-    n = bpe._segment_part(text, 0, len(word), one._tables, whole, 0)
-    assert len(word) > 2 * bpe.PART_BYTES and one.encode(word) == whole[:n].tolist()
-
-
 def test_long_words_do_not_take_the_square(tokenizer):
     assert tokenizer.decode(tokenizer.encode("a" * 200_000)) == "a" * 200_000
     assert_linear(lambda n: tokenizer.encode("ab" * n), 20_000)
@@ -2801,31 +2563,9 @@ chains = st.lists(
 
 
 @kernels
-@examples(100)
-@given(flags=flagged, inputs=st.lists(flagged_texts, min_size=1, max_size=5), size=st.integers(1, 60))
-def test_ids_do_not_depend_on_the_chunks_that_are_encoded(flags, inputs, size):
-    flags = {token: flag._replace(normalized=False) for token, flag in flags.items()}
-    ours = bpe.Tokenizer(BYTE_VOCAB, [], list(flags), flags=flags)
-    expected = [ours.encode(text * 9) for text in inputs]
-    in_chunks = bpe._Thread(ours._tables, ours._pretokenizers["none"], 8, size)
-    ours._idle[:] = [in_chunks]
-    assert [ours.encode(text * 9) for text in inputs] == expected
-    assert ours.encode_batch([text * 9 for text in inputs], threads=1) == expected
-    assert ours._idle == [in_chunks]
-
-
-@kernels
-def test_memory_for_a_text_without_cuts_is_given_back():
-    tokenizer, text = bpe.Tokenizer(BYTE_VOCAB, []), b"a" * (3 * bpe.CHUNK_BYTES)
-    assert bytes(tokenizer.encode(text)) == text
-    n_bytes = bpe.numba.njit(lambda workspace: len(workspace.chunk))(tokenizer._idle[0].workspace)
-    assert n_bytes == bpe.CHUNK_BYTES + bpe.PADDING
-
-
-@kernels
 def test_what_has_no_id_is_named_in_any_chunk():
     tokenizer = bpe.Tokenizer({b: bytes([b]) for b in range(256) if b != ord("~")}, [])
-    for text in ("~", "some words " * (bpe.CHUNK_BYTES // 4) + "~"):
+    for text in ("~", "some words " * (1 << 16) + "~"):
         with pytest.raises(ValueError, match="the byte 0x7E is not in the vocabulary"):
             tokenizer.encode(text)
 
@@ -2868,7 +2608,8 @@ def test_a_byte_that_is_not_in_the_vocabulary_is_named():
         bpe.Tokenizer({0: b"a"}, []).encode("ab")
 
 
-class ToyTables(NamedTuple):
+@bpe.struct
+class ToyTables:
     byte_ids: np.ndarray  # int64[256]
 
 
@@ -2998,28 +2739,6 @@ def test_words_are_cut_as_by_hugging_face(prefix):
     words = ["".join(source.choices("aaaabb#cé", k=source.randint(1, 45))) for _ in range(2000)]
     for word in [*words, *tokens, "é" * 40, "a" * 40, "a" * 41]:
         assert segmented(word.encode(), tables) == [token.id for token in theirs.tokenize(word)]
-
-
-@kernels
-def test_a_word_is_cut_in_linear_time():
-    """The greedy way looks at the rest of the word for each token: here some 10^10 steps."""
-    tokens = ["a" * 2000 + "b", *("##" + "a" * k for k in (1, 999)), "a"]
-    tables = bpe.wordpiece_tables(wordpiece_model(tokens, max_chars=1 << 30)[0])
-    assert len(segmented(b"a" * 999_001, tables)) == 1 + 1000 + 1 - 1
-    assert_linear(lambda n: segmented(b"a" * n, tables), 50_000)
-
-
-@kernels
-def test_lists_of_popped_tokens_take_no_more_than_the_vocabulary():
-    with within(60):  # 20,000 lists of up to 20,000 tokens would be 800 MB
-        tables = bpe.wordpiece_tables(wordpiece_model(["a" * 20_000 + "b", "a", "##a"], max_chars=1 << 30)[0])
-    assert segmented(b"a" * 20_000, tables) == [3] + [6] * 19_999
-
-
-def test_a_token_that_is_not_utf_8_is_refused():
-    model = bpe.Model({0: b"a", 7: b"\xffb"}, None, kind="wordpiece", subword_prefix="##")
-    with pytest.raises(bpe.InputError, match="token 7 "):
-        bpe.wordpiece_tables(model)
 
 
 def naive_likelihood(counts, n_symbols, min_frequency=1):
@@ -3211,22 +2930,6 @@ def cut(data, tables):
     return ids[:n].tolist() if n >= 0 else n
 
 
-def cut_text(data, tables):
-    """The ids of a text, cut at each ▁ as an encoder does it; and as one word."""
-    text, scratch = bpe._with_padding(data), np.empty(24, np.uint64)
-    ids, text_sum, at = np.empty(len(data) + 2, np.uint32), np.zeros(3), 0
-    for word in re.finditer(b"(?:\xe2\x96\x81)*(?:(?!\xe2\x96\x81)[\\s\\S])+|(?:\xe2\x96\x81)+", data):
-        start, size = word.start(), len(word[0])
-        n = bpe.segment_unigram(text, start, size, tables, scratch, ids, at)
-        if n == bpe.NOT_CERTAIN:
-            n = bpe.segment_unigram_behind(text, start, size, tables, text_sum, ids, at)
-        at += n
-    whole, text_sum = np.empty(len(data) + 2, np.uint32), np.zeros(3)
-    n = bpe.segment_unigram_behind(text, 0, len(data), tables, text_sum, whole, 0)
-    at, n = bpe.fuse_unigram(ids, 0, at, tables), bpe.fuse_unigram(whole, 0, n, tables)
-    return ids[:at].tolist(), whole[:n].tolist()
-
-
 few_characters = st.text("aab▁é中🙂", min_size=1, max_size=4)
 equal_scores = st.integers(-4, -1).map(float) | st.floats(-20, 0)
 score_tables = st.dictionaries(few_characters, equal_scores, min_size=1, max_size=12)
@@ -3242,8 +2945,6 @@ def test_paths_are_those_of_the_oracle(score_of, word):
     expected = [([id_of[token] for token in path], score) for score, path in paths]
     tables = bpe.unigram_tables(dataclasses.replace(model, fuse_unk=False))
     assert cut(word.encode(), tables) == expected[0][0]
-    for n in (1, 3, 50):
-        assert bpe.n_best_unigram(word.encode(), tables, n) == expected[:n]
 
 
 @kernels
@@ -3306,8 +3007,6 @@ def test_samples_are_distributed_as_they_should(alpha):
 def test_scores_that_cannot_be_are_refused(scores, part):
     with pytest.raises(bpe.InputError, match=part):
         bpe.unigram_tables(bpe.Model({0: b"a", 1: b"b", 2: b"c"}, None, kind="unigram", scores=scores))
-    with pytest.raises(bpe.InputError, match="n must be 1 or more"):
-        bpe.n_best_unigram(b"a", None, 0)
 
 
 def sentencepiece_model(text, folder, **options):
@@ -3333,23 +3032,27 @@ def sentencepieces(request, library, tmp_path_factory):
     return sentencepiece_model(text, tmp_path_factory.mktemp("sp"), character_coverage=0.99, **options)
 
 
+def assert_as_good(ours, theirs, model):
+    """The same ids as SentencePiece's; or others that score the same, but for its sums in float32."""
+    if ours != theirs:
+        sums = [sum(float(model.scores[id]) for id in ids if model.scores[id] > -np.inf) for ids in (ours, theirs)]
+        assert abs(sums[0] - sums[1]) < 1e-6 * len(theirs) * abs(sums[0])
+        assert b"".join(map(model.vocab.get, ours)) == b"".join(map(model.vocab.get, theirs))
+
+
 @given(text=texts | pattern_texts | st.text("eé中 self_(<x>)", max_size=300))
 def test_ids_of_short_texts_are_those_of_sentencepiece(sentencepieces, text):
     theirs, model = sentencepieces
     text = text.replace("\0", "")  # which SentencePiece drops
-    data = theirs.normalize(text).encode()
-    by_words, whole = cut_text(data, bpe.unigram_tables(model))
-    assert by_words == whole == theirs.encode(text)
+    assert_as_good(cut(theirs.normalize(text).encode(), bpe.unigram_tables(model)), theirs.encode(text), model)
 
 
 def test_ids_of_long_texts_are_those_of_sentencepiece(sentencepieces, library):
     theirs, model = sentencepieces
     tables = bpe.unigram_tables(model)
-    texts = [path.read_text("utf-8").replace("\n", " ") for path in library[60:90]]
-    numbers = " ".join(map(str, range(30_000)))  # ways to cut them that score the same, while sums begin anew 9 times
-    for text in [*(text[:2000] for text in texts), "".join(texts)[:200_000] + numbers]:
-        by_words, whole = cut_text(theirs.normalize(text).encode(), tables)
-        assert by_words == whole == theirs.encode(text)
+    for path in library[60:90]:
+        text = path.read_text("utf-8").replace("\n", " ")[:2000]
+        assert_as_good(cut(theirs.normalize(text).encode(), tables), theirs.encode(text), model)
 
 
 def naive_substrings(counts, longest):
@@ -3581,7 +3284,6 @@ def test_models_that_would_not_mean_the_same_are_refused(tokenizer, tmp_path, ch
         ("tokenizer.json", b"[" * 100_000, "neither|not JSON"),
         ("tokenizer.json", b'{"model": ' + b"[" * 100_000, "not JSON"),
         ("tokenizer.json", b'{"model": {"vocab": {"a": ' + b"1" * 5000 + b"}}}", "not JSON"),
-        ("tokenizer.json", b'{"model": {}, "model": {}}', "'model'.*twice"),
         ("tokenizer.json", b'{"model": "\xff"}', "not UTF-8 at byte 11"),
         ("tokenizer.json", b"\0" * 5000, "neither"),
         ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15", "SentencePiece"),
@@ -3710,14 +3412,14 @@ def test_a_name_of_a_byte_keeps_its_id_and_its_bytes(trained, tmp_path):
 
 
 # Regular expressions that Oniguruma, which Hugging Face uses, reads otherwise than `regex` does.
-to_translate = [r"\p{N}{1,3}+|\P{N}+", r"\p{N}{1,3}+|[^\s\p{N}]++|\s", TIKTOKEN_PATTERNS["cl100k"]]
+common = [r"\p{N}{1,3}|\P{N}+", r"\p{N}{1,3}|[^\s\p{N}]++|\s"]
 anchors = [r"\s+$|\S+", r"^a|[\s\S]", "a$|.", "(?m:.)+", "(?s:.)+x", r"\Aa|.", r"\w+(?!x)|\W", r"[^a-z\d]+?"]
 classes = [r"\h+|\H", "[a-z&&[^b]]+", "(?i:ß)|.", "(?i:ſ)+", r"\R|.", "[[:alpha:]]+", r"\X", "'(?i:ll|s)"]
 # Texts of what those expressions look at.
 oniguruma_texts = st.text("ab12 3\n\r\tsSßſéxX{,}h&\u3000中", max_size=30)
 
 
-@pytest.mark.parametrize("pattern", [*to_translate, *anchors, *classes, "a{,2}b|."])
+@pytest.mark.parametrize("pattern", [*common, *anchors, *classes, "a{,2}b|."])
 def test_splits_mean_what_they_mean_to_oniguruma_or_are_refused(trained, tmp_path_factory, pattern):
     folder = tmp_path_factory.mktemp("oniguruma")
     trained.tokenizer.save(folder, "huggingface")
@@ -3729,7 +3431,7 @@ def test_splits_mean_what_they_mean_to_oniguruma_or_are_refused(trained, tmp_pat
     try:
         ours = bpe.Tokenizer.load(folder)
     except bpe.InputError:
-        assert pattern not in to_translate
+        assert pattern not in common
         ours = None
 
     @example("1234567")
@@ -3747,7 +3449,7 @@ def test_splits_mean_what_they_mean_to_oniguruma_or_are_refused(trained, tmp_pat
         written = own.to_huggingface()
     except ValueError:
         written = None
-    assert written or pattern not in to_translate
+    assert written or pattern not in common
     equal()
 
 
@@ -3784,22 +3486,6 @@ def test_what_a_tokenizer_json_says_itself_is_not_overruled(tokenizer, tmp_path,
     tokenizer.save(tmp_path)
     with pytest.raises(bpe.InputError, match=next(iter(options))):
         bpe.Tokenizer.load(tmp_path, **options)
-
-
-@given(st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=5), st.data())
-def test_rank_files_are_read_up_to_the_first_bad_line(tokens, data):
-    text = b"".join(base64.b64encode(token) + b" %d\r\n" % (7 * k) for k, token in enumerate(tokens))
-    at = data.draw(st.integers(0, len(text) - 1))
-    text = text[:at] + data.draw(st.sampled_from([b"", b"=", b" ", b"\n", b"\0", b"A", b"9" * 9])) + text[at + 1 :]
-    expected, lines = [], text.rstrip().split(b"\n")
-    with contextlib.suppress(AttributeError, ValueError):
-        for line in lines:
-            token, id = re.fullmatch(rb"([A-Za-z0-9+/]+=*) ([0-9]+)\r?", line).groups()
-            expected.append((base64.b64decode(token, validate=True), range(bpe.MAX_ID).index(int(id))))
-    padded = np.frombuffer(text.rstrip() + b"\n" + bytes(bpe.PADDING), np.uint8)
-    out, ids, ends = np.empty(len(padded), np.uint8), np.empty(len(lines), np.int64), np.zeros(len(lines) + 1, np.int64)
-    n = bpe._parse_ranks(padded, bpe._BASE64, out, ids, ends)
-    assert [(out[ends[k] : ends[k + 1]].tobytes(), ids[k]) for k in range(n)] == expected
 
 
 def test_rank_files_are_those_of_tiktoken(tokenizer, tmp_path, some_texts):
@@ -3876,25 +3562,10 @@ def test_a_gpt2_folder_is_known_by_its_content(tokenizer, tmp_path):
             assert loaded.special_tokens == tokenizer.special_tokens
 
 
-@pytest.mark.parametrize("older, newer", list(itertools.permutations(["huggingface", "gpt2", "tiktoken"], 2)))
-def test_a_folder_holds_one_model(tokenizer, tmp_path, older, newer):
-    other = bpe.Tokenizer(*bpe.train_bpe_from_counts({b"newest": 6, b" widest": 3}, 263, [END]), [END])
-    for first, second, same in ((other, tokenizer, False), (tokenizer, tokenizer, True)):
-        folder = tmp_path / str(same)
-        first.save(folder, older)
-        (folder / "notes.txt").write_text("not a part of the model")
-        before = {path.name for path in folder.iterdir()}
-        second.save(folder, newer)
-        assert bpe.Tokenizer.load(folder).encode("the newest<|endoftext|>") == second.encode("the newest<|endoftext|>")
-        after = {path.name for path in folder.iterdir()}
-        assert "notes.txt" in after and (not same or before <= after)
-
-
-def test_a_file_in_the_way_that_cannot_be_read_is_refused(tokenizer, tmp_path):
-    (tmp_path / "tokenizer.json").write_text('{"model": "of another kind"}')
-    with pytest.raises(bpe.InputError, match=r"tokenizer\.json"):
+def test_another_model_in_the_folder_is_named(tokenizer, tmp_path):
+    tokenizer.save(tmp_path, "huggingface")
+    with pytest.warns(UserWarning, match=r"tokenizer\.json may hold another model"):
         tokenizer.save(tmp_path, "tiktoken")
-    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
 
 
 # Files as they are known: what makes the model, its normalizer, pre-tokenizer, decoder and special tokens.
@@ -3943,7 +3614,7 @@ FAMOUS = {
     ),
     "roberta": ("BPE", None, ByteLevel(True), D.ByteLevel(), []),
     "neox": ("BPE", N.NFC(), ByteLevel(False), D.ByteLevel(), []),
-    "characters": ("BPE", N.NFD(), Split(Regex(r"\w+"), "contiguous"), D.BPEDecoder(), PIECES),
+    "characters": ("BPE", N.NFD(), Split(Regex(r"\p{L}+"), "contiguous"), D.BPEDecoder(), PIECES),
 }
 
 
@@ -4051,7 +3722,7 @@ def test_a_type_that_is_not_written_is_told_by_its_fields(prose, tmp_path):
 @pytest.mark.parametrize("format", ["gpt2", "tiktoken"])
 def test_formats_of_bytes_refuse_other_families(name, format, prose, tmp_path):
     famous(name, prose[:300]).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(bpe.InputError, match=r"characters|kind"):
+    with pytest.raises(bpe.InputError, match=r"characters|kind|byte is not a token"):
         bpe.Tokenizer.load(tmp_path).save(tmp_path / "b", format)
 
 
@@ -4209,7 +3880,7 @@ def test_what_a_vocab_txt_cannot_say_is_refused(prose, tmp_path):
     bpe.save_model(model, tmp_path / "good", "bert")
     changes = [{"subword_prefix": "@@"}, {"max_word_chars": 7}, {"pattern": "whitespace"}, {"normalizer": []}]
     for change in [*changes, {"vocab": model.vocab | {5000: b"late "}}, {"special_tokens": {"[UNK]": 1}}]:
-        with pytest.raises(bpe.InputError, match=rf"vocab\.txt cannot say the {next(iter(change))}"):
+        with pytest.raises(bpe.InputError, match=rf"vocab\.txt .*it cannot say the {next(iter(change))}"):
             bpe.save_model(dataclasses.replace(model, **change), tmp_path / "bad", "bert")
 
 
@@ -4218,23 +3889,6 @@ def test_the_config_beside_a_vocabulary_says_its_case(prose, tmp_path):
     assert bpe.Tokenizer.load(tmp_path).encode("A ab") == [1, 2, 3]
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     assert bpe.Tokenizer.load(tmp_path).encode("A ab") == [2, 2, 3]
-
-
-def test_a_folder_holds_one_model_of_any_family(prose, tmp_path):
-    _, file = trained_there(tmp_path, prose, model_type="bpe", **LLAMA)
-    llama, folder = bpe.Tokenizer.load(file), tmp_path / "folder"
-    famous("bert", prose[:300]).save(str(tmp_path / "tokenizer.json"))
-    bert = bpe.Tokenizer.load(tmp_path / "tokenizer.json")
-    for model, format, files in (
-        (llama, "sentencepiece", {"tokenizer.model"}),
-        (llama, "huggingface", {"tokenizer.model", *bpe.FORMATS["huggingface"].files}),
-        (bert, "bert", {"vocab.txt", "tokenizer_config.json"}),
-        (bert, "huggingface", {"vocab.txt", *bpe.FORMATS["huggingface"].files}),
-        (llama, "sentencepiece", {"tokenizer.model"}),
-    ):
-        model.save(folder, format)
-        assert {path.name for path in folder.iterdir()} == files
-        assert bpe.Tokenizer.load(folder).encode("the end") == model.encode("the end")
 
 
 def test_longest_match_over_bytes_is_a_wordpiece_there(prose, tmp_path):
@@ -4314,7 +3968,6 @@ CALLS = {
         *t.encode_iterable([text], chosen),
     ],
     "sample": lambda t, text, chosen, _: t.sample(text, 0.3, 1, chosen) if t.model.kind != "wordpiece" else [],
-    "n_best": lambda t, text, chosen, _: t.n_best(text, 2, chosen)[-1][0] if t.model.kind == "unigram" else [],
     "encode_files": lambda t, text, chosen, folder: written_ids(t, text, chosen, folder),
 }
 ALL_OR_NO_IDS = {"source", "encode_corpus"}
@@ -4534,8 +4187,7 @@ def test_token_files_hold_every_document_once(tokenizer, corpus, monkeypatch, wo
 def test_without_an_end_documents_are_texts(tokenizer, corpus):
     folder, documents_of = corpus
     outputs = {"out": folder / "o.bin", "document_index": folder / "i.bin"}
-    with ProcessPoolExecutor(2) as pool:
-        bpe.encode_files(tokenizer, folder, **outputs, dtype="uint32", executor=pool)
+    bpe.encode_files(tokenizer, folder, **outputs, dtype="uint32", workers=2)
     ids, index = bpe.read_ids(folder / "o.bin"), np.fromfile(folder / "i.bin", np.int64)
     assert ids.dtype == np.uint32 and len(index) == len(documents_of) + 1
     parts = [tokenizer.decode_bytes(ids[a:b]) for a, b in itertools.pairwise(index)]
@@ -4763,12 +4415,6 @@ def test_each_family_samples_what_it_can(family):
     assert all(ours.decode(ours.sample(text, 0.5, seed)) == ours.decode(ours.encode(text)) for seed in range(20))
     if ours.model.kind == "bpe":
         assert ours.sample(text, 0) == ours.encode(text)
-        with pytest.raises(bpe.InputError, match="no scores"):
-            ours.n_best(text, 2)
-    else:
-        ways = ours.n_best(text, 5)
-        assert ways[0][0] == ours.encode(text) and ways == sorted(ways, key=lambda way: -way[1])
-        assert len({tuple(ids) for ids, _ in ways}) == 5 and {ours.decode(ids) for ids, _ in ways} == {text}
 
 
 def test_characters_that_are_rare_are_unknown_or_bytes(library):
@@ -4823,9 +4469,7 @@ def test_what_does_not_go_together_is_refused(library, options, message):
         bpe.train(library[:3], **({"vocab_size": 1000, "workers": 1} | options))
 
 
-@pytest.mark.parametrize(
-    "options", [{"tie_break": "chars"}, {"model": "wordpiece", "score": "best"}, {"executor": "dask:localhost"}]
-)
+@pytest.mark.parametrize("options", [{"tie_break": "chars"}, {"model": "wordpiece", "score": "best"}])
 def test_what_cannot_be_asked_for_is_refused_before_texts_are_read(options):
     texts = iter(["some text"])
     with pytest.raises(bpe.InputError, match=[*options][-1]):
@@ -4923,52 +4567,6 @@ def test_training_from_counts_is_training_from_the_texts(library, tmp_path, coun
     assert written[0] == written[1] and "training.json" in written[0]
 
 
-def test_what_was_counted_is_not_counted_again(library, tmp_path, monkeypatch):
-    """In one go, in two, or after a fault; by any number of workers: the same bytes."""
-    files, out = [tmp_path / f"{k}.txt" for k in range(5)], tmp_path / "words.npz"
-    for file, path in zip(files, library, strict=False):
-        file.write_bytes(path.read_bytes())
-    bpe.count_files(files, out, workers=1)
-    whole = out.read_bytes()
-    for batches in ([files], [files[3:], files], [files[:2], files[2:], files]):
-        out.unlink()
-        n_before = 0
-        for batch in batches:
-            found = bpe.count_files(batch, out, workers=2)
-            assert found.n_before == n_before
-            n_before = len(found.files)
-        assert out.read_bytes() == whole
-    out.unlink()
-    (tmp_path / "bad.jsonl").write_text("{nonsense\n")
-    monkeypatch.setattr(bpe, "COUNT_BYTES", 1)
-    monkeypatch.setattr(bpe, "COUNT_SECONDS", -1)
-    with (
-        pytest.warns(UserWarning, match="counts of 2 files"),
-        pytest.raises(bpe.InputError, match=r"bad\.jsonl, line 1"),
-    ):
-        bpe.count_files([*files[:2], tmp_path / "bad.jsonl", *files[2:]], out)
-    with pytest.raises(bpe.InputError, match=r"words\.npz: is not complete: 4 files of those"):
-        bpe.train(out, 300)
-    assert bpe.count_files(files, out).left == 0 and out.read_bytes() == whole
-    with pytest.warns(UserWarning, match="counts of 5 files"), pytest.raises(bpe.InputError, match=r"bad\.jsonl"):
-        bpe.count_files([*files, tmp_path / "bad.jsonl"], out)
-    with pytest.raises(bpe.InputError, match=r"words\.npz: is not complete: 1 file of those"):
-        bpe.train(out, 300)
-    assert bpe.count_files(files, out).left == 0 and out.read_bytes() == whole
-
-
-def test_a_file_that_changed_since_it_was_counted_is_named(tmp_path):
-    (tmp_path / "a.txt").write_text("some text")
-    bpe.count_files(tmp_path, tmp_path / "words.npz")
-    before = (tmp_path / "words.npz").read_bytes()
-    (tmp_path / "a.txt").write_text("other text")
-    with pytest.raises(bpe.InputError, match=r"a\.txt: has changed since it was counted"):
-        bpe.count_files(tmp_path, tmp_path / "words.npz")
-    with pytest.raises(bpe.InputError, match=r"a\.txt: is named twice"):
-        bpe.count_files([tmp_path, tmp_path / "a.txt"], tmp_path / "other.npz")
-    assert (tmp_path / "words.npz").read_bytes() == before and not (tmp_path / "other.npz").exists()
-
-
 @pytest.fixture
 def words_files(tmp_path):
     """Words files of one text, counted in several ways, and files that are none."""
@@ -4999,43 +4597,29 @@ def words_files(tmp_path):
 @pytest.mark.parametrize(
     "arguments, parts",
     [
-        (("train", "words.npz", "cl100k.npz"), ["cl100k.npz", "the pattern cl100k, here it is gpt2"]),
-        (("train", "words.npz", "nfc.npz"), ["nfc.npz", "the normalizer nfc, here it is none"]),
-        (("train", "words.npz", "plain.npz"), ["plain.npz", "with <pad>, <|endoftext|> as text, here it is special"]),
-        (("train", "words.npz", "same.npz"), ["a.txt is counted in words.npz and in same.npz"]),
+        (("train", "words.npz", "cl100k.npz"), ["cl100k.npz", "other pattern"]),
+        (("train", "words.npz", "nfc.npz"), ["nfc.npz", "other normalizer"]),
+        (("train", "words.npz", "plain.npz"), ["plain.npz", "other special_tokens", "<pad>"]),
         (("train", "words.npz", "words.npz"), ["twice"]),
-        (("train", "words.npz", "b.txt"), ["words.npz has counts and b.txt is text", "count"]),
-        (("train", "words.npz", "--pattern", "cl100k"), ["words.npz", "the pattern"]),
-        (("train", "words.npz", "--normalizer", "nfc"), ["words.npz", "the normalizer"]),
-        (("train", "words.npz", "--special-token", END), ["words.npz", "with <pad> as special, here it is text"]),
-        (("train", "words.npz", "--text-field", "x"), ["--text-field"]),
-        (("train", "words.npz", "--model", "unigram"), ["words.npz", "with <unk> as text, here it is special"]),
+        (("train", "words.npz", "b.txt"), ["b.txt: count that, too"]),
+        (("train", "words.npz", "--pattern", "cl100k"), ["words.npz", "other pattern"]),
+        (("train", "words.npz", "--normalizer", "nfc"), ["words.npz", "other normalizer"]),
+        (("train", "words.npz", "--special-token", END), ["words.npz", "other special_tokens"]),
+        (("train", "words.npz", "--model", "unigram"), ["words.npz", "other special_tokens"]),
         *(
             (("train", f"{name}.npz"), [f"{name}.npz", "not a whole file of words"])
             for name in ("empty", "half", "flipped", "foreign", "pickled", "array", "offsets", "twice")
         ),
         (("train", "empty.npz"), ["empty.npz", "File is not a zip file"]),
-        (("count", "b.txt", "--out", "foreign.npz"), ["foreign.npz", "not a whole file of words"]),
-        (("count", "b.txt", "--out", "words.npz"), ["words.npz", "special"]),
-        (("count", "b.txt", "--out", "more.npz", "--special-token", END), ["more.npz", "with <pad>, <x> as special"]),
         (("count", "b.txt", "--out", "words.txt"), ["words.txt", ".npz"]),
         (("count", "b.txt", "--out", "b.txt/words.npz"), ["b.txt"]),
-        (("count", "words.npz"), ["words.npz", "has counts"]),
+        (("count", "words.npz"), ["words.npz", "zip archive"]),
         (("count", "nowhere.txt"), ["nowhere.txt"]),
         (("count",), ["INPUT"]),
-        (("count", "b.txt", "--executor", "nowhere"), ["--executor", "dask:ADDRESS"]),
     ],
 )
 def test_counts_that_do_not_go_together_are_refused(arguments, parts, command, words_files):
     assert_refused_leaving_nothing(command, arguments, parts, words_files)
-
-
-def test_special_tokens_that_were_never_seen_make_no_difference(words_files):
-    assert not bpe.train(words_files / "more.npz", 260, ["<x>", END, "<pad>"]).counted.special_tokens
-    for special_tokens in ([END, "<pad>"], ["<x>"]):
-        assert bpe.train(words_files / "more.npz", 260, special_tokens).tokenizer.special_tokens.keys() == {
-            *special_tokens
-        }
 
 
 def test_the_record_of_a_training_has_no_place_and_no_time(library, tmp_path):
@@ -5219,31 +4803,17 @@ def test_two_interrupts_end_it_with_one_line(model, much_text, tmp_path, what, o
     assert_interrupted(process, tmp_path)
 
 
-def test_an_interrupted_count_keeps_what_was_done(tmp_path):
-    (tmp_path / "a.txt").write_text("some text " * 1000)
-    os.mkfifo(tmp_path / "pipe")
-    script = f"import bpe_numba, sys; bpe_numba.COUNT_BYTES = 1; sys.exit(bpe_numba.main({['count', 'a.txt', 'pipe']}))"
-    environment = os.environ | {"PYTHONPATH": os.path.dirname(MODULE)}
-    process = subprocess.Popen([sys.executable, "-c", script], stderr=-1, cwd=tmp_path, env=environment)
-    with open(tmp_path / "pipe", "wb"):  # until it is opened to be read
-        process.send_signal(signal.SIGINT)
-        stderr = process.communicate(timeout=60)[1].decode()
-    assert process.returncode == 130 and "words.npz has the counts of 1 file: the next call adds the others" in stderr
-    assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "pipe", "words.npz"} and "Traceback" not in stderr
-    assert bpe.count_files(tmp_path / "a.txt", tmp_path / "words.npz").n_before == 1
-
-
 def test_count_tells_what_it_did(tmp_path, command):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(f"some text{END}" * 20)
-        result = command("count", tmp_path, "--special-token", END, cwd=tmp_path)
+    result = command("count", tmp_path, "--special-token", END, cwd=tmp_path)
     shown = result.stdout.decode()
-    parts = "880 bytes in 40 documents", "80, of which 2 differ", "2; 1 counted now, 1 before", "written      words.npz"
-    assert all(part in shown for part in parts) and "count:" in result.stderr.decode()
+    parts = "880 bytes in 40 documents", "80, of which 2 differ", "written      words.npz"
+    assert all(part in shown for part in parts)
     result = command("train", tmp_path / "words.npz", "--vocab-size", 260, "--out", tmp_path / "model", cwd=tmp_path)
     assert b"880 bytes in 40 documents, from" in result.stdout
     shown = command("inspect", tmp_path / "model").stdout.decode()
-    assert "Made by" in shown and re.search(r"corpus n_bytes +360\n", shown)
+    assert "Made by" in shown and re.search(r"corpus n_bytes +\| 360 ", shown)
 
 
 def test_a_script_that_imports_the_module_keeps_its_interrupts(tmp_path):
@@ -5461,8 +5031,6 @@ def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
 @pytest.mark.parametrize(
     "arguments, parts",
     [
-        (("decode", "model", "[1, 2]"), ["no file", "echo '[1, 2]' |", "decode model -"]),
-        (("encode", "model", "Hello world"), ["no file", "echo 'Hello world' |", "encode model -"]),
         (("encode", "model", "text.txt", "--document-index", "i.npy"), ["--document-index goes with --out"]),
         (("train", "text.txt", "--coverage", "0.5"), ["--coverage and --byte-fallback go with"]),
         (("train", "text.txt", "--vocb", "3"), ["--vocb"]),
@@ -5607,10 +5175,8 @@ def test_bytes_of_a_corpus_are_those_of_its_text(library, tmp_path):
     tokenizer = bpe.train(library[:9], 500, [END], model="wordpiece", normalizer=["bert"], workers=1).tokenizer
     (tmp_path / "a.txt").write_text(f"Ünï  A{END}中 ")
     encoded = bpe.encode_corpus(tokenizer, tmp_path, engine=bpe.Engine(1))
-    assert (encoded.n_bytes, encoded.n_characters) == (len("Ünï  A中 ".encode()), len("Ünï  A中 "))
+    assert encoded.n_bytes == len("Ünï  A中 ".encode())
     assert encoded.n_tokens == len(tokenizer.encode(f"Ünï  A{END}中 ")) - 1
-    with pytest.raises(bpe.InputError, match="a pipe only once"):
-        bpe.encode_corpus(tokenizer, "-")
 
 
 def naive_reached(tokenizer, n_letters, size):
@@ -5679,7 +5245,7 @@ def test_a_view_shows_every_token(some_prose):
     assert b"".join(report.tokens) == text and report.ids.tolist() == tokenizer.encode(text)
     for width in (12, 40, 80):
         lines = report.text(width).splitlines()
-        assert all(bpe._cell_width(line) <= width for line in lines[:-1])
+        assert all(bpe._cell_width(line) <= max(width, 12) for line in lines[:-1])
         shown = [piece.strip() for line in lines[:-1:2] for piece in line.split("|")[:-1]]
         assert shown == [bpe.visible(token) for token in report.tokens]
         assert [int(id) for line in lines[1:-1:2] for id in line.split()] == report.ids.tolist()
@@ -5701,51 +5267,25 @@ def reports(some_prose):
         bpe.inspect_model(tokenizer),
         bpe.curve({"one": learned, "two": learned}),
         bpe.compare({"one": tokenizer, "two": tokenizer}, {"中文 | text": files[0], "b": files[1]}, engine=engine),
-        bpe.view(tokenizer, "one two\n中"),
     ]
-
-
-@pytest.mark.parametrize("width", [40, 80])
-def test_reports_fit_the_terminal(reports, width):
-    for report in reports:
-        assert max(map(bpe._cell_width, report.text(width).splitlines())) <= width
-
-
-@pytest.mark.filterwarnings("ignore:Glyph")
-def test_reports_are_pages_without_a_network(reports, tmp_path):
-    pytest.importorskip("matplotlib")
-    for report in reports:
-        report.html(tmp_path / "page.html")
-        page = (tmp_path / "page.html").read_text()
-        assert "color-scheme: light dark" in page and report.title in page
-        assert not regex.search(r"<(script|link|iframe)|@import|url\(http|(src|href)=.http", page)
-        cells = [html.escape(cell) for table in report.tables() for row in table.cells for cell in row if table.rows]
-        assert isinstance(report, bpe.View) or all(cell in page for cell in cells)
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")
 @pytest.mark.parametrize("suffix, begin", [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
 def test_reports_are_drawn(reports, tmp_path, suffix, begin):
     pytest.importorskip("matplotlib")
-    for report in reports[:-1]:
+    for report in reports:
         report.plot(tmp_path / f"picture.{suffix}")
         assert (tmp_path / f"picture.{suffix}").read_bytes().startswith(begin)
     with pytest.raises(bpe.InputError, match=r"name a \.png, \.svg or \.pdf file"):
         report.plot(tmp_path / "picture.xyz")
-    with pytest.raises(bpe.InputError, match="a view has no picture: write it as HTML"):
-        reports[-1].plot(tmp_path / "picture.png")
 
 
-def test_markdown_is_the_table(reports):
-    shown = reports[3].markdown()
-    assert "| model | 中文 \\| text | b |" in shown and "| --- | ---: | ---: |" in shown
-
-
-def test_characters_without_a_font_are_named(reports, tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr(bpe, "_FONTS", "DejaVu Sans")
-    with pytest.warns(UserWarning, match=r"CJK UNIFIED IDEOGRAPH-4E2D.* missing .*: install one, as Noto Sans CJK"):
-        reports[3].plot(tmp_path / "a.png")
+def test_tables_are_markdown_in_columns(reports):
+    shown = str(reports[3])
+    assert "| model | 中文 \\| text |     b |" in shown and "| ----- | -----------: | ----: |" in shown
+    for table in shown.split("\n\n"):
+        assert len({bpe._cell_width(line) for line in table.splitlines() if line[0] == "|"}) < 2
 
 
 def test_peers_do_the_same_work(library, tmp_path):
@@ -5757,8 +5297,7 @@ def test_peers_do_the_same_work(library, tmp_path):
         "encode": {"bpe_numba": "same", "tokenizers": "same", "tiktoken": "same"},
     }
     assert all(min(run.seconds) > 0 for runs in report.runs.values() for run in runs)
-    assert "| tool |" in report.markdown()
-    assert max(map(len, report.text(40).splitlines())) <= 40
+    assert "| tool " in str(report)
 
 
 def test_a_peer_that_differs_or_fails_is_told():
@@ -5786,10 +5325,10 @@ def test_commands_of_research(command, model, tmp_path, monkeypatch):
     shown = command("inspect", folder / "model", folder / "text.txt", "--quiet").stdout.decode()
     assert "bytes per token" in shown and "Candidates for glitch tokens" in shown
     assert "1,000 more save" in command("curve", folder / "model", folder / "model").stdout.decode()
-    shown = command("compare", folder / "model", "--corpus", folder / "text.txt", "--quiet", "--markdown").stdout
+    shown = command("compare", folder / "model", "--corpus", folder / "text.txt", "--quiet").stdout
     assert b"| 1 model | " in shown
-    shown = command("view", folder / "model", "The", "cat", "--html", tmp_path / "view.html").stdout.decode()
-    assert shown.endswith("7 bytes, 3 tokens\n") and "\x1b" not in shown and (tmp_path / "view.html").is_file()
+    shown = command("view", folder / "model", "The", "cat").stdout.decode()
+    assert shown.endswith("7 bytes, 3 tokens\n") and "\x1b" not in shown
     assert command("view", folder / "model", stdin=b"The cat").stdout.decode() == shown
 
 
@@ -5805,17 +5344,17 @@ def test_timings_are_a_table(command, some_prose, tmp_path):
     text.write_text("low lower " * 999)
     result = command("train", text, "--vocab-size", "260", "--out", tmp_path / "model", "--timings", "--quiet")
     assert result.stdout == b""
-    header, *rows = result.stderr.decode().splitlines()[1:]
-    assert header.split() == ["stage", "seconds", "MB/s", "%", "of", "time", "peak", "MB"]
-    assert [row.split()[0] for row in rows] == ["compile", "scan", "learn", "vocabulary", "save", "other"]
+    header, _, *rows = result.stderr.decode().splitlines()[2:]
+    assert re.findall(r"[\w%].*?(?= +\|)", header) == ["stage", "seconds", "MB/s", "% of time", "peak MB"]
+    assert [row.split()[1] for row in rows] == ["compile", "scan", "learn", "vocabulary", "save", "other"]
     assert bpe.TIMINGS["scan"].n_bytes == text.stat().st_size and bpe.TIMINGS["learn"].seconds > 0
     result = command("inspect", tmp_path / "model", text, "--timings", "--quiet").stderr.decode()
-    assert all(f"\n{name} " in result for name in ("load", "search", "scan", "encode", "measure", "other"))
+    assert all(f"\n| {name} " in result for name in ("load", "search", "scan", "encode", "other"))
 
 
 def test_a_missing_matplotlib_is_named(command, some_prose, tmp_path, monkeypatch):
     some_prose[0].save(tmp_path / "model")
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = command("inspect", tmp_path / "model", "--plot", tmp_path / "a.png")
     assert_refused(result, "this needs a package that is missing: pip install matplotlib")
 
@@ -5866,7 +5405,7 @@ def test_a_damaged_cache_is_compiled_anew(tmp_path, monkeypatch):
 def test_kernels_borrow_their_arguments_where_no_field_is_replaced():
     may_replace = [bpe._renew_cache, bpe._encode_words, bpe._encode_texts, bpe._scan_batch]
     assert all(bpe._may_replace(kernel.py_func) for kernel in may_replace)
-    borrow = [bpe._merge_bytes, bpe._scan_lanes, bpe._find_slot, bpe._sample_spans]
+    borrow = [bpe._merge_short, bpe._scan_lanes, bpe._find_slot, bpe._sample_spans]
     assert not any(bpe._may_replace(kernel.py_func) for kernel in borrow)
     box = SimpleNamespace(n=0, pool=0)
 
@@ -5949,7 +5488,7 @@ def checked_run(request, tmp_path_factory):
         return
     folder = tmp_path_factory.mktemp("checked")
     source = Path(MODULE).read_text()
-    for name, least in (("LANE_BYTES", 128), ("MIN_LANE_BYTES", 16), ("MARKED_BYTES", 64), ("CHUNK_BYTES", 16)):
+    for name, least in (("LANE_BYTES", 128), ("MIN_LANE_BYTES", 16), ("MARKED_BYTES", 64)):
         source, n = re.subn(rf"^{name} = [\d <]+", f"{name} = {least} ", source, flags=re.MULTILINE)
         assert n == 1
     (folder / "bpe_numba.py").write_text(source)
