@@ -4005,11 +4005,9 @@ class Words(NamedTuple):
         require(self.alphabet is BYTES, "these are no words over the 256 bytes: they have characters already")
         require(0 <= coverage <= 1, f"a coverage is a number from 0 to 1, not {coverage!r}")
         require(required.isascii() or not regex.search(r"\p{Cs}", required), "a required character is not UTF-8")
-        code_points, totals = np.empty(len(self.symbols), np.int32), np.zeros(N_CODE_POINTS, np.int64)
-        offsets = np.zeros_like(self.offsets)
-        text = _with_padding(self.symbols.astype(np.uint8))
-        n = _decode_words(text, self.offsets, self.counts, code_points, offsets, totals)
-        totals[SURROGATE_ESCAPE] = 0
+        code_points, offsets = _decode_words(self)
+        totals = np.bincount(code_points, np.repeat(self.counts, np.diff(offsets)), N_CODE_POINTS)
+        totals[0xD800:0xE000] = 0  # bytes that are not UTF-8
         seen = np.flatnonzero(totals)
         frequent = seen[np.argsort(-totals[seen], kind="stable")]
         before = np.cumsum(totals[frequent]) - totals[frequent]
@@ -4018,7 +4016,7 @@ class Words(NamedTuple):
         symbol_of = np.full(N_CODE_POINTS, -1, np.int32)
         symbol_of[kept] = np.arange(len(kept))
         alphabet = [chr(code_point).encode() for code_point in kept.tolist()]
-        return _split_at_unknown(symbol_of[code_points[:n]], offsets, self.counts, alphabet)
+        return _split_at_unknown(symbol_of[code_points], offsets, self.counts, alphabet)
 
     def __reduce__(self):
         symbols = self.symbols.astype(np.min_scalar_type(len(self.alphabet) - 1))  # a quarter of the way through a pipe
@@ -4029,46 +4027,30 @@ def _unpack_words(symbols: np.ndarray, *others) -> Words:
     return Words(symbols.astype(np.int32), *others)
 
 
-@kernel
-def _decode_words(text, offsets, counts, code_points, decoded_offsets, totals):
-    """Write the code points of words, and add up how often each occurs; returns how many there are."""
-    n = 0
-    for w in range(len(counts)):
-        position = offsets[w]
-        while position < offsets[w + 1]:
-            character = _decode_character(text, position, offsets[w + 1])
-            position += character & 7
-            code_points[n] = character >> 3
-            totals[character >> 3] += counts[w]
-            n += 1
-        decoded_offsets[w + 1] = n
-    return n
+def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
+    """Decode words over the single bytes: returns code points, and the offsets of words in these.
 
-
-@kernel
-def _move_known(symbols, offsets, counts, part_offsets, part_counts):
-    """Move the symbols up over those that are -1, and write the parts of words between them; returns their number."""
-    n = n_parts = 0
-    for w in range(len(counts)):
-        is_known = False
-        for k in range(offsets[w], offsets[w + 1]):
-            was_known, is_known = is_known, symbols[k] >= 0
-            if is_known:
-                if not was_known:
-                    part_offsets[n_parts], part_counts[n_parts] = n, counts[w]
-                    n_parts += 1
-                symbols[n] = symbols[k]
-                n += 1
-    part_offsets[n_parts] = n
-    return n_parts
+    Bytes that are not UTF-8 become lone surrogates. A newline after each word keeps its bytes from those of the next.
+    """
+    text = np.insert(words.symbols.astype(np.uint8), words.offsets[1:], ord("\n"))
+    decoded = text.tobytes().decode("utf-8", "surrogateescape").encode("utf-32-le", "surrogatepass")
+    code_points = np.frombuffer(decoded, "<u4")
+    n_bytes = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000)
+    n_bytes[code_points >> 11 == 0x1B] = 1
+    is_end = np.zeros(len(text), bool)
+    is_end[words.offsets[1:] + np.arange(len(words.counts))] = True
+    is_end = is_end[np.cumsum(n_bytes) - 1]
+    return code_points[~is_end], np.append(0, np.flatnonzero(is_end) - np.arange(len(words.counts)))
 
 
 def _split_at_unknown(symbols: np.ndarray, offsets: np.ndarray, counts: np.ndarray, alphabet: Sequence[bytes]) -> Words:
     """Make Words of some whose unknown symbols are -1: the parts between those, each with the count of its word."""
-    part_offsets, part_counts = np.empty((2, len(symbols) + 1), np.int64)
-    n_parts = _move_known(symbols, offsets, counts, part_offsets, part_counts)
-    part_offsets = part_offsets[: n_parts + 1].copy()
-    return Words(symbols[: part_offsets[-1]], part_offsets, part_counts[:n_parts].copy(), alphabet)
+    is_known, begins_word = symbols >= 0, np.zeros(len(symbols) + 1, bool)
+    begins_word[offsets[:-1]] = True
+    starts = np.flatnonzero(is_known & (begins_word[:-1] | ~np.append(False, is_known[:-1])))
+    part_offsets = np.append(np.cumsum(is_known)[starts] - 1, np.count_nonzero(is_known))
+    words = np.searchsorted(offsets, starts, "right") - 1
+    return Words(symbols[is_known], part_offsets, counts[words], alphabet)
 
 
 class CorpusCounts(NamedTuple):
