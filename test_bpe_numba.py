@@ -441,6 +441,17 @@ def test_an_executor_is_used(library):
     assert len(pool.results) > 0 and training.tokenizer.merges == bpe.train(library[:5], 300).tokenizer.merges
 
 
+def test_a_dask_cluster_of_two_processes_trains(library, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    expected = bpe.train(library[:20], 300).tokenizer.merges
+    cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+    with cluster, distributed.Client(cluster) as client:
+        training = bpe.train(library[:20], 300, executor=client.get_executor())
+        halves, words = [library[:10], library[10:20]], [tmp_path / "a.npz", tmp_path / "b.npz"]
+        client.gather(client.map(bpe.count_files, halves, words, workers=1))
+    assert training.tokenizer.merges == bpe.train(words, 300).tokenizer.merges == expected
+
+
 def test_results_come_in_order():
     for engine in (bpe.Engine(workers=1), bpe.Engine(workers=3), bpe.Engine(executor=OneByOne())):
         assert list(engine.map(abs, range(-50, 0), threads=True)) == list(range(50, 0, -1))
@@ -1756,6 +1767,30 @@ def test_dropped_words_are_said(library, tmp_path, command):
     assert bpe.train(library[:30], 300, max_words=0).counted.n_dropped == 0
     done = command("count", *library[:30], "--max-words", 1000, "--out", tmp_path / "few.npz")
     assert done.returncode == 0 and few.counted.described == bpe.load_counts(tmp_path / "few.npz")[0].described
+
+
+def test_files_that_would_replace_what_is_read_are_refused(tmp_path, command):
+    bpe.Tokenizer(BYTE_VOCAB, []).save(tmp_path / "m")
+    (tmp_path / "a.bin").write_bytes(b"some text")
+    (tmp_path / "a.npy").symlink_to(tmp_path / "a.bin")
+    for out in ("a.bin", "a.npy"):
+        done = command("encode", tmp_path / "m", tmp_path / "a.bin", "--out", tmp_path / out)
+        assert done.returncode == 2 and b"is read, and would be replaced" in done.stderr
+    np.save(tmp_path / "ids.npy", np.array([97, 98], np.uint16))
+    done = command("decode", tmp_path / "m", tmp_path / "ids.npy", "--out", tmp_path / "ids.npy")
+    assert done.returncode == 2 and b"is read, and would be replaced" in done.stderr
+    assert (tmp_path / "a.bin").read_bytes() == b"some text" and np.load(tmp_path / "ids.npy").tolist() == [97, 98]
+
+
+def test_ids_that_were_cut_short_are_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("some text")
+    for name in ("a.bin", "a.npy"):
+        bpe.encode_files(bpe.Tokenizer(BYTE_VOCAB, []), tmp_path / "a.txt", tmp_path / name)
+        assert bpe.read_ids(tmp_path / name).tolist() == list(b"some text")
+        description = json.loads((tmp_path / f"{name}.json").read_text())
+        (tmp_path / f"{name}.json").write_text(json.dumps(description | {"tokens": 11}))
+        with pytest.raises(bpe.InputError, match=f"{name}: has 9 ids"):
+            bpe.read_ids(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl"])
