@@ -2540,7 +2540,7 @@ class AddedToken(NamedTuple):
     """How Hugging Face finds a token in a text.
 
     >>> AddedToken(lstrip=True)
-    AddedToken(single_word=False, lstrip=True, rstrip=False, normalized=False, special=True)
+    AddedToken(single_word=False, lstrip=True, rstrip=False, normalized=False, special=True, literal=False)
     """
 
     single_word: bool = False  # only where no letter or digit is beside it
@@ -2548,14 +2548,19 @@ class AddedToken(NamedTuple):
     rstrip: bool = False  # and behind it
     normalized: bool = False  # after all that are not
     special: bool = True  # a control token, which text without special tokens never becomes
+    literal: bool = False  # not Hugging Face's: normalized text has it as it is written, as SentencePiece's symbols
 
 
 def _special_table(
     ids: Mapping[str, int], flags: Mapping[str, AddedToken] | None = None, normalize: Callable[[bytes], bytes] = bytes
 ) -> _SpecialTable:
     """Make the table of some special tokens, as they are in text that was normalized."""
-    tokens = {token: text for text in ids if (token := normalize(text.encode()))}
-    flagged = [(flags or {}).get(text, AddedToken()) for text in tokens.values()]
+    tokens, flags = {}, flags or {}
+    for text in ids:
+        is_literal = flags.get(text, AddedToken()).literal
+        tokens[text.encode() if is_literal else normalize(text.encode())] = text
+    tokens.pop(b"", None)
+    flagged = [flags.get(text, AddedToken()) for text in tokens.values()]
     begins = {token[0] for token in tokens}
     bits = [SINGLE_WORD * flag.single_word + LSTRIP * flag.lstrip + RSTRIP * flag.rstrip for flag in flagged]
     return _SpecialTable(
@@ -2760,7 +2765,6 @@ class _CharacterStep(NamedTuple):
     joined: frozenset[str] = frozenset()
     change_line: Callable[[str], str] | None = None  # if it is not str.translate
     decomposes: bool = False  # NFD or NFKD
-    keys: frozenset[str] = frozenset()  # of several characters, which change together
 
 
 def _composed(steps: Sequence[_CharacterStep]) -> tuple[dict[int, str], set[str]]:
@@ -2906,8 +2910,8 @@ class _MapPass:
         self.steps = steps
         changes, joined = _composed(steps)
         self.table, self.maps = _character_map(changes, joined), bool(changes)
-        self.begins = {key[0] for step in steps for key in step.keys}  # what these become depends on what is behind
-        self.changed = {*changes, *map(ord, joined.union(*(key for step in steps for key in step.keys)))}
+        self.begins = ""
+        self.changed = {*changes, *map(ord, joined)}
 
     def change_line(self, data: bytes) -> bytes:
         """Change a line by one step after the other."""
@@ -2944,9 +2948,13 @@ class _TextPass(NamedTuple):
         return self.prefix * (bool(text) and not goes_on) + text
 
 
-def _decoding_pass(change: Callable[[str], str]) -> _TextPass:
+def _decoding_pass(change: Callable[[str], str], changed: Collection[int] | None = None) -> _TextPass:
     """Make the pass that changes decoded texts."""
-    return _TextPass(lambda text: change(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"))
+
+    def change_bytes(text: bytes) -> bytes:
+        return change(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
+    return _TextPass(change_bytes, changed=changed)
 
 
 def _matching(source: str) -> list[str]:
@@ -3041,57 +3049,6 @@ def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
     )
 
 
-def _key_step(changes: Mapping[str, str]) -> _CharacterStep:
-    """Make the step that changes the longest of some keys at each place."""
-    singles = {ord(key): text for key, text in changes.items() if len(key) == 1}
-    keys = frozenset(changes.keys() - set(map(chr, singles)))
-    begins = _write_set({key[0] for key in keys}) + f"(?={_write_set({key[1] for key in keys})})" if keys else ""
-    sizes = range(max(map(len, keys), default=1), 1, -1)
-
-    def change_line(text: str) -> str:
-        """Look for keys where one of several characters may begin."""
-        parts, position = [], 0
-        for match in regex.finditer(begins, text) if keys else ():
-            start = match.start()
-            size = next((n for n in sizes if text[start : start + n] in keys), 0)
-            if size and start >= position:
-                parts += text[position:start].translate(singles), changes[text[start : start + size]]
-                position = start + size
-        return "".join([*parts, text[position:].translate(singles)])
-
-    rare = {min(key[1:], key=str.isalnum) for key in keys}  # a line without all of these has no key
-    return _CharacterStep(singles, frozenset(rare), change_line, keys=keys)
-
-
-def _sentencepiece_passes(
-    precompiled_charsmap: str = "",
-    add_dummy_prefix: bool = True,
-    remove_extra_whitespaces: bool = True,
-    escape_whitespaces: bool = True,
-    treat_whitespace_as_suffix: bool = False,
-    user_defined_symbols: Sequence[str] = (),
-) -> list[_CharacterStep | _TextPass]:
-    """Make the passes of SentencePiece's normalizer: no key of its charsmap counts where a user-defined symbol is."""
-    symbols = tuple(user_defined_symbols)
-    changes = _read_charsmap(precompiled_charsmap) if precompiled_charsmap else {}
-    changes = {key: text for key, text in changes.items() if not key.startswith(symbols)}
-    changes |= dict(zip(symbols, symbols, strict=True))
-    changes |= dict.fromkeys(map(chr, range(SURROGATE_ESCAPE, SURROGATE_ESCAPE + 128)), "\ufffd")
-    space = MARK.encode() if escape_whitespaces else b" "
-    edge, by_suffix = space * bool(add_dummy_prefix), treat_whitespace_as_suffix
-
-    def change(text: bytes) -> bytes:
-        """Write spaces as SentencePiece does."""
-        while remove_extra_whitespaces and b"  " in text:
-            text = text.replace(b"  ", b" ")
-        text = text.strip(b" " * bool(remove_extra_whitespaces)).replace(b" ", space)
-        while remove_extra_whitespaces and text.endswith(space):
-            text = text.removesuffix(space)
-        return text + edge * (by_suffix and bool(text))
-
-    return [_key_step(changes), _TextPass(change, edge * (not by_suffix), None if by_suffix else [0x20, ord(MARK)])]
-
-
 _NEWER_FORMATS = "\u0890\u0891\u08e2\U000110cd\U00013430-\U0001343f"  # than the tables of `tokenizers`
 _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f"
 _IDEOGRAPHS += "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
@@ -3124,11 +3081,14 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     known = kind in ("String", "Regex") and source and not more
     require(known, f"a pattern to replace is not supported: {json.dumps(pattern)}")
     require(isinstance(content, str), f"Replace has a content that is no text: {json.dumps(content)}")
+    old, new = source.encode(), content.encode()
     if kind == "String" and len(source) == 1:
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
-        old, new = source.encode(), content.encode()
         return [_TextPass(lambda text: text.replace(old, new), changed=[*map(ord, source)], begins=source[0])]
+    if source == " {2,}":  # as SentencePiece's rules have it: several times as fast as by `regex`
+        begins = " " * (content != " ")
+        return [_TextPass(lambda text: re.sub(b"  +", lambda match: new, text), changed=[0x20], begins=begins)]
     expression = _compile_regex(_common_regex(source, "Replace"))
 
     def replace(text: str) -> str:
@@ -3143,7 +3103,7 @@ def _strip_passes(strip_left: bool, strip_right: bool) -> list[_TextPass]:
     """Make the step Strip."""
     spaces = "".join(_matching(r"\p{White_Space}"))
     left, right = spaces * bool(strip_left), spaces * bool(strip_right)
-    return [_decoding_pass(lambda text: text.lstrip(left).rstrip(right))]
+    return [_decoding_pass(lambda text: text.lstrip(left).rstrip(right), [*map(ord, spaces)])]
 
 
 # What makes the steps of a type; its parameters are the fields.
@@ -3160,7 +3120,6 @@ _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
         _uniform_step(r"[\t\n\f\r\u1680\u200b-\u200f\u2028\u2029\u2581\ufeff\ufffd]", " "),
     ],
     "Precompiled": lambda precompiled_charsmap: [_precompiled_step(precompiled_charsmap)],
-    "SentencePiece": _sentencepiece_passes,
 }
 
 
@@ -3190,15 +3149,11 @@ class Normalizer:
 
     NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Nmt, Precompiled and
     Sequence do what they do in the `tokenizers` package, to each stretch of text between special tokens on its own;
-    but for characters that are newer than its tables, some of which are of 2015. SentencePiece, with the fields
-    precompiled_charsmap (in base64), add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces,
-    treat_whitespace_as_suffix and user_defined_symbols, does what the `sentencepiece` package does. What is not UTF-8
-    stays as it is; there each byte of it becomes U+FFFD. Raises InputError for what is not supported.
+    but for characters that are newer than its tables, some of which are of 2015. What is not UTF-8 stays as it is.
+    Raises InputError for what is not supported.
 
     >>> Normalizer([{"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]).normalize("Élan".encode())
     b'elan'
-    >>> Normalizer([{"type": "SentencePiece"}]).normalize(b" two  words ").decode()
-    '▁two▁words'
     """
 
     def __init__(self, steps: Sequence[dict] = ()):
@@ -3364,9 +3319,7 @@ class Pretokenizer:
         if not self.normalizer and not passes[0]:
             passes.reverse()
         self.special = _special_table(passes[0], flags)
-        by_symbols = any(step["type"] == "SentencePiece" for step in self.normalizer.steps)  # which it leaves alone
-        normalize = bytes if by_symbols else self.normalizer.normalize
-        self.normalized = _special_table(passes[1], flags, normalize) if passes[1] else None
+        self.normalized = _special_table(passes[1], flags, self.normalizer.normalize) if passes[1] else None
         self.is_direct = pattern.is_direct and not self.normalizer and not self.normalized
 
     def prepare(
@@ -5386,7 +5339,6 @@ def _marks(model: Model) -> set[str]:
     """List what a model writes for spaces."""
     marks = {step.replacement for step in Pattern(model.pattern).steps if isinstance(step, Metaspace)}
     for step in model.normalizer:
-        marks |= {"▁"} if step.get("type") == "SentencePiece" and step.get("escape_whitespaces") else set()
         marks |= {step["content"]} if step.get("pattern") == {"String": " "} else set()
     return marks - {""}
 
@@ -7524,7 +7476,14 @@ def _number_added(texts: Iterable[str], names: Mapping[str, int]) -> dict[str, i
 
 def write_huggingface(model: Model) -> dict[str, str]:
     """Write the three files of a tokenizer for transformers."""
-    model = _without_sentencepiece(model)
+    # Runs of one character have equal scores in Llama 2: see _merges_by_score.
+    ids = {} if model.scores is None or model.kind != "bpe" else _ids_by_token(model)
+    scores = [model.scores[id] for token, id in ids.items() if len({*token.decode()}) > 1]
+    if len({*scores}) < len(scores) or _USER_SYMBOL in model.flags.values():
+        warnings.warn(
+            "in a tokenizer.json some ids may differ: Hugging Face orders merges, and finds symbols, in another way",
+            stacklevel=4,
+        )
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
     return {
         "tokenizer.json": _to_json(_to_tokenizer_json(model), indent=2),
@@ -7566,7 +7525,8 @@ def _to_tokenizer_json(model: Model) -> dict:
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            {"id": id, "content": text, **model.flags.get(text, AddedToken())._asdict()} for id, text in texts.items()
+            {"id": id, "content": text, **_written_flags(model.flags.get(text, AddedToken()))}
+            for id, text in texts.items()
         ],
         "normalizer": _in_sequence(model.normalizer, "normalizers"),
         "pre_tokenizer": _in_sequence(_write_pre_tokenizers(model), "pretokenizers"),
@@ -7710,14 +7670,20 @@ def _read_decoder(part: object, alphabet: str) -> list[dict]:
     return steps
 
 
+_FLAGS = AddedToken._fields[:5]  # that a tokenizer.json has
+
+
+def _written_flags(flags: AddedToken) -> dict[str, bool]:
+    """Write the flags of a special token; a symbol of SentencePiece's is as transformers' converters have it."""
+    plain = AddedToken(special=False) if flags.literal else flags
+    return {name: getattr(plain, name) for name in _FLAGS}
+
+
 def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
     """Read a list of added tokens: text -> id, as the file has it; and their flags."""
     try:
         ids = {token["content"]: token.get("id") for token in added}
-        flags = [
-            AddedToken(*(token.get(name, plain) for name, plain in AddedToken._field_defaults.items()))
-            for token in added
-        ]
+        flags = [AddedToken(*(token.get(name, getattr(AddedToken(), name)) for name in _FLAGS)) for token in added]
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
@@ -7762,8 +7728,33 @@ def _write_split(step: str | Split) -> dict:
 _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
+_STRIP = {"type": "Strip", "strip_left": True, "strip_right": True}
+_USER_SYMBOL = AddedToken(
+    normalized=True, special=False, literal=True
+)  # one that the user of SentencePiece has defined
+
+
+def _sentencepiece_steps(charsmap: str, prefix: bool, squeezes: bool, escapes: bool) -> list[dict]:
+    """Say by Hugging Face's steps what SentencePiece's normalizer does, as transformers' converters do.
+
+    charsmap  a precompiled charsmap in base64, or nothing
+    prefix    a space is put before a text
+    squeezes  spaces at both ends are left out, and several in a row are one
+    escapes   a space becomes MARK
+    """
+    return [
+        *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
+        *[_STRIP, _SPACES_TO_ONE] * squeezes,
+        *[{"type": "Prepend", "prepend": MARK if escapes else " "}] * prefix,
+        *[_SPACES_TO_MARKS] * escapes,
+    ]
+
+
 def read_sentencepiece(data: bytes) -> Model:
-    """Read a SentencePiece model, unigram or BPE. User-defined symbols are found first, unless they are not allowed."""
+    """Read a SentencePiece model, unigram or BPE.
+
+    What a user has defined as symbols of a BPE is found first in normalized text, unless it is not allowed.
+    """
     proto, whole = _model_proto(), False
     with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
         proto.ParseFromString(data)
@@ -7780,14 +7771,15 @@ def read_sentencepiece(data: bytes) -> Model:
     require(not proto.denormalizer_spec.precompiled_charsmap, "a denormalizer is not supported")
     require(not unused, f"unused tokens are not supported, such as the ids {unused[:3]}")
     require(len(unknown) == 1, f"it has {len(unknown)} tokens for what is unknown, not one")
+    require(not trainer.treat_whitespace_as_suffix, "treat_whitespace_as_suffix is not supported")
     if kind == "unigram":
-        scores[types == _BYTE], best = -np.inf, scores[types == _NORMAL].max(initial=-np.inf)
-        scores[symbol_ids] = [len(symbol.encode()) * best - 0.1 for symbol in symbols]  # they win against their parts
-    step = {"type": "SentencePiece", "precompiled_charsmap": base64.b64encode(spec.precompiled_charsmap).decode()}
-    step |= {name: getattr(spec, name) for name in _SPACES}
-    step |= {"treat_whitespace_as_suffix": trainer.treat_whitespace_as_suffix, "user_defined_symbols": symbols}
-    Normalizer([step])
-    has_prefix = (spec.add_dummy_prefix or spec.remove_extra_whitespaces) and not trainer.treat_whitespace_as_suffix
+        scores[types == _BYTE] = -np.inf
+        scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]  # as sentencepiece 0.2.3
+        symbol_ids, symbols = [], []  # which are found by these scores, and not before all other tokens
+    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
+    normalizer = _sentencepiece_steps(charsmap, *(getattr(spec, name) for name in _SPACES))
+    Normalizer(normalizer)
+    has_prefix = spec.add_dummy_prefix or spec.remove_extra_whitespaces
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
     return Model(
         dict(enumerate(map(str.encode, names))),
@@ -7795,10 +7787,10 @@ def read_sentencepiece(data: bytes) -> Model:
         {names[id]: id for id in sorted(unknown + control + symbol_ids)},
         "none",
         kind,
-        flags={text: AddedToken(normalized=True, special=False) for text in symbols},
+        flags=dict.fromkeys(symbols, _USER_SYMBOL),
         alphabet="characters",
         scores=scores,
-        normalizer=[step],
+        normalizer=normalizer,
         decoder=[  # as that of Llama 2
             *[_MARKS_TO_SPACES] * spec.escape_whitespaces,
             *[{"type": "ByteFallback"}] * trainer.byte_fallback,
@@ -7812,40 +7804,14 @@ def read_sentencepiece(data: bytes) -> Model:
     )
 
 
-def _without_sentencepiece(model: Model) -> Model:
-    """Say by steps that Hugging Face has what SentencePiece's does, as the converters of transformers say it."""
-    if all(step["type"] != "SentencePiece" for step in model.normalizer):
-        return model
-    require(len(model.normalizer) == 1, "a tokenizer.json cannot say SentencePiece beside another normalizer")
-    step = model.normalizer[0]
-    prefix, squeezes, escapes = (step[name] for name in _SPACES)
-    charsmap, symbols = step.get("precompiled_charsmap"), step.get("user_defined_symbols", [])
-    require(not step["treat_whitespace_as_suffix"], "a tokenizer.json cannot say treat_whitespace_as_suffix")
-    normalizer = [
-        *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
-        *[{"type": "Strip", "strip_left": True, "strip_right": True}, _SPACES_TO_ONE] * squeezes,
-        *[{"type": "Prepend", "prepend": MARK if escapes else " "}] * prefix,
-        *[_SPACES_TO_MARKS] * escapes,
-    ]
-    # Runs of one character have equal scores in Llama 2: see _merges_by_score.
-    scores = [model.scores[id] for token, id in _ids_by_token(model).items() if len(set(token.decode())) > 1]
-    if model.kind != "bpe" or charsmap or squeezes or symbols or len(set(scores)) < len(scores):
-        warnings.warn(
-            "in a tokenizer.json some ids may differ: Hugging Face normalizes text, or adds scores, in another way",
-            stacklevel=4,
-        )
-    flags = model.flags | {text: AddedToken(special=False) for text in symbols}
-    return dataclasses.replace(model, normalizer=normalizer, flags=flags)
-
-
 @_blaming("SentencePiece cannot do what this tokenizer does")
 def write_sentencepiece(model: Model) -> dict[str, bytes]:
     """Write a SentencePiece model that has the same ids, but for special tokens, which it does not look for."""
-    plain = (AddedToken(), AddedToken(special=False), AddedToken(normalized=True, special=False))
+    plain = (AddedToken(), AddedToken(special=False), AddedToken(normalized=True, special=False), _USER_SYMBOL)
     require(model.kind in _FAMILIES and model.alphabet == "characters", "its tokens are not SentencePiece's")
     require(model.byte_fallback or (model.unk_token and model.fuse_unk), "it has other tokens for what is unknown")
     require({*model.flags.values()} <= {*plain}, "its special tokens have flags")
-    step, scores, ours = _sentencepiece_step(model), _sentencepiece_scores(model), model
+    (charsmap, *spaces), scores, ours = _sentencepiece_fields(model), _sentencepiece_scores(model), model
     if model.unk_token is None:  # it needs one there, though nothing is unknown
         special_tokens, scores = model.special_tokens | {"<unk>": len(model.vocab)}, np.append(scores, 0)
         model = dataclasses.replace(model, special_tokens=special_tokens, unk_token="<unk>", scores=scores)
@@ -7856,7 +7822,6 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     types[ids[model.unk_token.encode()]] = _UNKNOWN
     config = model.config | {"unk_token": model.unk_token}
     texts = {role[:3]: text if isinstance(text := config.get(role), str) else "" for role in ROLES}
-    charsmap = base64.b64decode(step.get("precompiled_charsmap", ""))
     proto = _model_proto(
         pieces=[
             {"piece": token.decode(), "score": 0 if id in types else scores[id], "type": types.get(id, _NORMAL)}
@@ -7866,14 +7831,13 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
             "model_type": _FAMILIES.index(model.kind),
             "vocab_size": len(model.vocab),
             "byte_fallback": model.byte_fallback,
-            "treat_whitespace_as_suffix": step.get("treat_whitespace_as_suffix", False),
             **{f"{role}_id": ids.get(text.encode(), -1) for role, text in texts.items()},
             **{f"{role}_piece": text for role, text in texts.items() if text},
         },
         normalizer_spec={
             "name": "custom" if charsmap else "identity",
-            "precompiled_charsmap": charsmap,
-            **{name: step[name] for name in _SPACES},
+            "precompiled_charsmap": base64.b64decode(charsmap),
+            **dict(zip(_SPACES, spaces, strict=True)),
         },
     )
     data = proto.SerializeToString(deterministic=True)
@@ -7883,21 +7847,19 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     return {"tokenizer.model": data}
 
 
-def _sentencepiece_step(model: Model) -> dict:
-    """Say by SentencePiece's step of a Normalizer what a model does to spaces; raises ValueError if it cannot."""
+def _sentencepiece_fields(model: Model) -> tuple[str, bool, bool, bool]:
+    """Find the arguments of `_sentencepiece_steps` that make a model's normalizer; raises ValueError if none do."""
     pattern, normalizer = {*Pattern(model.pattern).steps} - {PATTERNS["none"]}, list(model.normalizer)
     if Metaspace(MARK, "never") in pattern and not normalizer:
         pattern.remove(Metaspace(MARK, "never"))
         normalizer = [_SPACES_TO_MARKS]
-    prefix = normalizer[:1] == [{"type": "Prepend", "prepend": MARK}]
-    step = {"add_dummy_prefix": prefix, "remove_extra_whitespaces": False, "escape_whitespaces": True}
-    known = normalizer[prefix:] == [_SPACES_TO_MARKS]
-    if [step["type"] for step in normalizer] == ["SentencePiece"]:
-        step, known = normalizer[0], True
     if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):  # these cut through no token
         pattern -= {Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)}
-    require(known and not pattern, "its normalizer and its pattern are not SentencePiece's")
-    return step
+    charsmap = normalizer[0].get("precompiled_charsmap", "") if normalizer else ""
+    for spaces in itertools.product((False, True), repeat=3):
+        if normalizer == _sentencepiece_steps(charsmap, *spaces) and not pattern:
+            return charsmap, *spaces
+    raise InputError("its normalizer and its pattern are not SentencePiece's")
 
 
 def _sentencepiece_scores(model: Model) -> np.ndarray:
