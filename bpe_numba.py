@@ -6002,56 +6002,6 @@ def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
     return at
 
 
-def words_of_model(model: Model, words: Words) -> Words:
-    """Segment words over the single bytes into the tokens of a BPE, which are their alphabet, in the order of ids.
-
-    Letters that are no token split a word. What `learn` makes of the result are further merges, for `extend_model`:
-    those that a training of the model on these words would have made next. The model's own pattern is not asked: words
-    may reach across the ends of its pretokens (SuperBPE, Liu et al. 2025), and then its merges do, too, as they will
-    when the new model encodes.
-
-    >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
-    >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
-    array([2, 2, 1, 0], dtype=int32)
-    """
-    require(model.kind == "bpe", f"a model of the kind {model.kind!r} has no merges that others could follow")
-    require(words.alphabet is BYTES, "only words over the 256 bytes can be segmented by a model")
-    stand_ins = _stand_ins(model)
-    kept = [id for id in model.ordinary if model.vocab[id] not in stand_ins]
-    symbol_of = np.full(MAX_ID + 1, -1, np.int32)
-    symbol_of[kept] = np.arange(len(kept))
-    ids, offsets = np.empty(len(words.symbols) + 2, np.uint32), np.zeros_like(words.offsets)
-    text, scratch = _with_padding(words.symbols.astype(np.uint8)), np.empty(MAX_LINEAR_MERGE, np.uint64)
-    tables = bpe_tables(model, unknown_letter=MAX_ID)
-    n = _segment_words(text, words.offsets, tables, scratch, ids, offsets)
-    return _split_at_unknown(symbol_of[ids[:n]], offsets, words.counts, [model.vocab[id] for id in kept])
-
-
-def extend_model(model: Model, learned: Learned, pattern: PatternSource | None = None) -> Model:
-    """Add the merges that were learnt on `words_of_model` to a model; returns a new one, with another pattern if given.
-
-    All ids stay, those of special tokens, too; new tokens get those behind the largest. A model whose ids or scores are
-    the ranks gets merges. Where a new merge makes a token that the old ones did not reach, it keeps its id.
-
-    >>> model = Model({0: b"a", 1: b"b", 2: b"<s>"}, [], {"<s>": 2})
-    >>> words = words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1}))
-    >>> extended = extend_model(model, learn(words, 4))
-    >>> extended.merges, extended.vocab[3], extended.vocab[4]
-    ([(b'a', b'b'), (b'ab', b'ab')], b'ab', b'abab')
-    """
-    merges, unreachable = _as_merges(model)
-    known = {model.vocab[id] for id in model.ordinary}
-    new = (token for token in learned.tokens[len(learned.alphabet) :] if token not in known)
-    return dataclasses.replace(
-        model,
-        vocab=model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1)),
-        merges=[*merges, *learned.merges],
-        scores=None,
-        ignore_merges=bool(unreachable) or model.ignore_merges,
-        pattern=model.pattern if pattern is None else pattern,
-    )
-
-
 def _connected(pairs: Iterable[tuple[str, str]]) -> list[set[str]]:
     """Gather characters in sets, so that both of a pair are in the same one; the largest is the first."""
     set_of: dict[str, set[str]] = {}
@@ -8919,10 +8869,23 @@ def decode_file(
 
 
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Files, or words files -> a Training: a tokenizer, and what was measured. A Recipe holds the options that decide the
+# model, and nothing that decides only where the text is and how fast it is read. `complete` checks one and fills in
+# what its family of models has: the alphabet first, then what goes with it (mark, unknown token), then the pattern.
+# From words files it takes the pattern, the normalizer and the special tokens. After that every part of the training
+# follows from the recipe alone:
+#
+#     recipe.source        pattern, normalizer, special tokens        -> how text becomes words
+#     recipe.learn         model, alphabet, vocab_size, tie_break …   -> which tokens are learnt from the words
+#     recipe.build         alphabet, mark, unk_token, byte_fallback … -> the Model around these tokens
+#
+# For `--model unigram --vocab-size 8000`: the alphabet is "characters", the mark "▁", the pattern GPT-2's and then ▁
+# for each space, the unknown token "<unk>", which is a special token; `learn_unigram` learns 7,999 tokens.
 
 
 class Family(NamedTuple):
-    """What `train` makes of a family of models if it is not told otherwise."""
+    """The defaults of a family of models."""
 
     kind: str  # of the model, a name in KINDS
     alphabet: str
@@ -8948,93 +8911,242 @@ NORMALIZERS = {name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "
 }
 
 
-@dataclasses.dataclass
-class _Plan:
-    """What a training makes, decided before any text is read."""
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """The options of `train` that decide which model is learnt; None is what `complete` fills in."""
 
-    asked: argparse.Namespace  # the arguments of `train`
-    learner: Callable
-    fields: dict  # of the model: those that do not come from the text
-    special_tokens: list[str]
-    base: Model | None = None  # to go on from
-    files: Sequence[Path | Texts] = ()  # to learn from
-    counted: Sequence[CorpusCounts] = ()  # what they say, if they are words files
+    vocab_size: int
+    special_tokens: Sequence[str]
+    special_tokens_at: str = "first"
+    model: str = "bpe"
+    alphabet: str | None = None
+    pattern: PatternSource | None = None  # without the mark
+    mark: str | None = None
+    normalizer: Sequence[str | dict] = ()
+    coverage: float = 1.0
+    byte_fallback: bool = False
+    unk_token: str | None = None
+    from_: str | os.PathLike | Model | None = None
+    tie_break: str = "bytes"
+    score: str = "count"
+    min_frequency: int = 1
 
     @property
-    def options(self) -> dict:
-        """What decides what is learnt, without what decides only where and how fast."""
-        apart = {"inputs", "texts", "text_field", "workers", "progress", "executor"}
-        asked = {name: value for name, value in vars(self.asked).items() if name not in apart}
-        return asked | self.source([], None).settings | {"from_": self.base and self.base.fingerprint}
+    def learner(self) -> Callable:
+        """The function that learns a vocabulary from words."""
+        return KINDS[FAMILIES[self.model].learner].learn
 
     @property
     def byte_tokens(self) -> tuple[str, ...]:
         """The tokens of single bytes in a vocabulary of characters."""
-        return BYTE_TOKENS if self.fields.get("byte_fallback") else ()
+        return BYTE_TOKENS if self.byte_fallback else ()
 
-    def source(self, files: Sequence[Path], text_field: str | None) -> Source:
-        """Make the Source of the text. What spells a byte token ends a document: it must not be learnt."""
-        pattern, normalizer = Pattern(self.fields["pattern"]), self.fields["normalizer"]
+    @property
+    def options(self) -> dict:
+        """The recipe as plain JSON."""
+        options = vars(self) | self.source([], None).settings | {"special_tokens": [*self.special_tokens]}
+        return options | {"from_": self.from_ and self.from_.fingerprint}
+
+    def source(self, files: Sequence[Path | Texts], text_field: str | None) -> Source:
+        """Make the Source of the text. The names of byte tokens end documents: they must not be learnt."""
         special_tokens = [*self.special_tokens, *self.byte_tokens]
-        return Source(files, pattern, special_tokens, text_field, normalizer=normalizer)
+        return Source(files, Pattern(self.steps), special_tokens, text_field, normalizer=self.normalizer)
+
+    @property
+    def steps(self) -> PatternSource:
+        """The pattern of the model. With the mark ▁ spaces come back; any other one stands where a word begins."""
+        if not self.mark:
+            return self.pattern
+        return [*Pattern(self.pattern).steps, Metaspace(self.mark, "never" if self.mark == MARK else "always")]
+
+    @property
+    def decoder(self) -> list[dict]:
+        """The steps that turn the tokens of the model into text."""
+        prefix, join_bytes = FAMILIES[self.model].subword_prefix, [{"type": "ByteFallback"}] * self.byte_fallback
+        if self.alphabet == "bytes":
+            return []
+        if self.mark == MARK:
+            return [_MARKS_TO_SPACES, {"type": "ByteFallback"}, {"type": "Fuse"}]
+        if self.mark:
+            return [*join_bytes, {"type": "Metaspace", **self.steps[-1]._asdict(), "split": True}]
+        if prefix:
+            return [{"type": "WordPiece", "prefix": prefix, "cleanup": True}]
+        return [*join_bytes, {"type": "Fuse"}]
 
     def learn(self, words: Words) -> Learned:
-        """Learn from words of bytes, over the alphabet of the plan."""
-        vocab_size = self.asked.vocab_size
-        n_symbols = vocab_size - len(self.special_tokens) - len(self.byte_tokens)
-        if self.base:
-            words = words_of_model(self.base, words)
-            n_symbols = len(words.alphabet) + vocab_size - len(self.base.vocab)
-        elif self.fields["alphabet"] == "characters":
-            words = words.as_characters(self.asked.coverage)
+        """Learn from words over bytes."""
+        n_symbols = self.vocab_size - len(self.special_tokens) - len(self.byte_tokens)
+        if self.from_:
+            words = words_of_model(self.from_, words)
+            n_symbols = len(words.alphabet) + self.vocab_size - len(self.from_.vocab)
+        elif self.alphabet == "characters":
+            words = words.as_characters(self.coverage)
             require(
                 len(words.alphabet) <= n_symbols,
-                f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {vocab_size:,} "
+                f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {self.vocab_size:,} "
                 f"has room for {max(n_symbols, 0):,}: raise `vocab_size`, or keep the usual ones (`coverage` 0.9995)",
             )
-        return call_with(self.learner, words, n_symbols, **vars(self.asked))
+        return call_with(self.learner, words, n_symbols, **vars(self))
 
-    def model(self, learned: Learned) -> Model:
+    def build(self, learned: Learned) -> Model:
         """Make the model of what was learnt."""
-        if self.base:
-            return extend_model(self.base, learned, self.fields["pattern"])
-        vocab, merges = build_vocabulary(learned, self.special_tokens, self.asked.special_tokens_at, self.byte_tokens)
-        scores = getattr(learned, "scores", None)
+        if self.from_:
+            return extend_model(self.from_, learned, self.pattern)
+        vocab, merges = build_vocabulary(learned, self.special_tokens, self.special_tokens_at, self.byte_tokens)
+        scores, family = getattr(learned, "scores", None), FAMILIES[self.model]
         if scores is not None:
             score_of = dict(zip(learned.tokens, scores.tolist(), strict=True))
             scores = np.array([score_of.get(vocab[id], 0.0) for id in range(len(vocab))])
-        merges = merges if self.fields["kind"] == "bpe" else None  # the longest match does not need them
-        return Model(vocab, merges, self.special_tokens, scores=scores, **self.fields)
+        return Model(
+            vocab,
+            merges if family.kind == "bpe" else None,  # the longest match does not need them
+            self.special_tokens,
+            pattern=self.steps,
+            scores=scores,
+            kind=family.kind,
+            alphabet=self.alphabet,
+            normalizer=self.normalizer,
+            decoder=self.decoder,
+            unk_token=self.unk_token,
+            byte_fallback=self.byte_fallback,
+            fuse_unk=self.alphabet == "characters" and family.kind != "wordpiece",
+            subword_prefix=family.subword_prefix,
+            max_word_chars=MAX_ID if self.model == "longest" else 100,
+        )
 
 
-def _plan_steps(asked: argparse.Namespace, family: Family, alphabet: str) -> dict:
-    """Choose the steps around a model: the pattern, and the decoder."""
-    by_characters, mark = alphabet == "characters", asked.mark
-    if mark is None:
-        mark = family.mark * by_characters
-    require(not mark or by_characters, "a mark goes with characters: alphabet bytes has none")
+def complete(recipe: Recipe) -> Recipe:
+    """Fill in what a recipe leaves open; raises InputError for options that do not go together.
+
+    >>> recipe = complete(Recipe(300, ["<s>"], alphabet="characters"))
+    >>> recipe.pattern, recipe.mark, recipe.unk_token, recipe.special_tokens
+    ('gpt2', '▁', '<unk>', ['<s>', '<unk>'])
+    """
+    least = recipe.min_frequency
+    require(0 <= least <= MAX_COUNT, f"`min_frequency` is {least}: it must be 0 to {MAX_COUNT:,}")
+    require_known("family of models", recipe.model, FAMILIES)
+    require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
+    recipe = dataclasses.replace(recipe, special_tokens=check_special_tokens(recipe.special_tokens))
+    for name in {"tie_break", "score", "min_frequency"} - inspect.signature(recipe.learner).parameters.keys():
+        value = getattr(recipe, name)
+        require(value == getattr(Recipe, name), f"`{name}` {value!r} is not for this kind of model")
+    if recipe.from_ is not None:
+        return _complete_from(recipe)
+    family = FAMILIES[recipe.model]
+    alphabet = recipe.alphabet or family.alphabet
+    require_known("alphabet", alphabet, ALPHABETS)
+    require(0 < recipe.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {recipe.coverage}")
+    recipe = dataclasses.replace(recipe, alphabet=alphabet, normalizer=_named_normalizer(recipe.normalizer))
+    recipe = (_complete_characters if alphabet == "characters" else _complete_bytes)(recipe, family)
+    n_letters = 1 if alphabet == "characters" else 256
+    check_vocab_size(recipe.vocab_size, n_letters + len(recipe.special_tokens) + len(recipe.byte_tokens))
+    return recipe
+
+
+def _complete_bytes(recipe: Recipe, family: Family) -> Recipe:
+    """Fill in the rest of a recipe whose tokens are made of bytes."""
+    plain = recipe.coverage == 1 and not recipe.byte_fallback
+    require(plain, "`coverage` and `byte_fallback` go with characters: bytes are all known")
+    require(family.alphabet == "bytes", f"a model of the family {recipe.model} is made of characters")
+    require(not recipe.mark, "a mark goes with characters: alphabet bytes has none")
+    return dataclasses.replace(recipe, pattern=recipe.pattern or family.pattern, mark="", unk_token=None)
+
+
+def _complete_characters(recipe: Recipe, family: Family) -> Recipe:
+    """Fill in the rest of a recipe whose tokens are made of characters."""
+    special_tokens, unk_token = recipe.special_tokens, recipe.unk_token
+    if recipe.byte_fallback and family.kind != "unigram":  # a unigram names an unknown token always
+        require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
+        require(unk_token is None, "with `byte_fallback` nothing is unknown: leave `unk_token` away")
+    else:
+        unk_token = unk_token or family.unk_token
+        special_tokens = [*special_tokens, *({unk_token} - {*special_tokens})]
+    mark = family.mark if recipe.mark is None else recipe.mark
     require(len(mark) <= 1 and not mark.isspace(), f"a mark is one character that is no white space, not {mark!r}")
-    if not mark:
-        decoder = {"type": "WordPiece", "prefix": family.subword_prefix, "cleanup": True}
-        decoder = decoder if family.subword_prefix else {"type": "Fuse"}
-        return {"pattern": asked.pattern or family.pattern, "decoder": [decoder] * by_characters}
-    spaces_come_back = mark == MARK  # any other one marks where a word begins, and white space is left out
-    pattern = asked.pattern or (family.pattern if spaces_come_back else "whitespace-split")
-    step = Metaspace(mark, "never" if spaces_come_back else "always")
-    decoder = [_MARKS_TO_SPACES, {"type": "ByteFallback"}, {"type": "Fuse"}]
-    if not spaces_come_back:
-        decoder = [{"type": "Metaspace", **step._asdict(), "split": True}]
-    return {"pattern": [*Pattern(pattern).steps, step], "decoder": decoder}
+    default = family.pattern if mark in ("", MARK) else "whitespace-split"
+    pattern = recipe.pattern or default
+    return dataclasses.replace(recipe, special_tokens=special_tokens, unk_token=unk_token, mark=mark, pattern=pattern)
 
 
-def _plan_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
+def _complete_from(recipe: Recipe) -> Recipe:
+    """Fill in the rest of a recipe that goes on from a model, whose pattern and merges may have to change."""
+    require(recipe.model == "bpe", "there are merges to go on from in a BPE only")
+    base = recipe.from_ if isinstance(recipe.from_, Model) else load_model(recipe.from_)
+    require(base.kind == "bpe", f"there are merges to go on from in a BPE, not in a {base.kind}")
+    pattern = recipe.pattern or base.pattern
+    special_tokens = list(dict.fromkeys([*base.special_tokens, *recipe.special_tokens]))
+    ids = base.special_tokens if special_tokens == [*base.special_tokens] else special_tokens
+    base = dataclasses.replace(
+        base, special_tokens=ids, pattern=pattern, merges=_as_merges(base)[0], ignore_merges=False
+    )
+    check_vocab_size(recipe.vocab_size, 0)
+    require(
+        recipe.vocab_size > len(base.vocab),
+        f"the model has {len(base.vocab):,} tokens already: a vocabulary of {recipe.vocab_size:,} has no room for more",
+    )
+    steps = {"pattern": pattern, "mark": "", "normalizer": base.normalizer, "alphabet": base.alphabet}
+    return dataclasses.replace(recipe, from_=base, special_tokens=special_tokens, byte_fallback=False, **steps)
+
+
+def _named_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
     """Look up the steps of a normalizer by their names."""
     steps = []
     for step in [normalizer] if isinstance(normalizer, str) else normalizer:
         if not isinstance(step, dict):
             require_known("normalizer", step, NORMALIZERS)
-        steps.append(step if isinstance(step, dict) else NORMALIZERS[step])
+            step = NORMALIZERS[step]
+        steps.append(step)
     return steps
+
+
+def words_of_model(model: Model, words: Words) -> Words:
+    """Segment words over the single bytes into the tokens of a BPE, which are their alphabet, in the order of ids.
+
+    Letters that are no token split a word. What `learn` makes of the result are further merges, for `extend_model`:
+    those that a training of the model on these words would have made next. The model's own pattern is not asked: words
+    may reach across the ends of its pretokens (SuperBPE, Liu et al. 2025), and then its merges do, too, as they will
+    when the new model encodes.
+
+    >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
+    >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
+    array([2, 2, 1, 0], dtype=int32)
+    """
+    require(model.kind == "bpe", f"a model of the kind {model.kind!r} has no merges that others could follow")
+    require(words.alphabet is BYTES, "only words over the 256 bytes can be segmented by a model")
+    stand_ins = _stand_ins(model)
+    kept = [id for id in model.ordinary if model.vocab[id] not in stand_ins]
+    symbol_of = np.full(MAX_ID + 1, -1, np.int32)
+    symbol_of[kept] = np.arange(len(kept))
+    ids, offsets = np.empty(len(words.symbols) + 2, np.uint32), np.zeros_like(words.offsets)
+    text, scratch = _with_padding(words.symbols.astype(np.uint8)), np.empty(MAX_LINEAR_MERGE, np.uint64)
+    tables = bpe_tables(model, unknown_letter=MAX_ID)
+    n = _segment_words(text, words.offsets, tables, scratch, ids, offsets)
+    return _split_at_unknown(symbol_of[ids[:n]], offsets, words.counts, [model.vocab[id] for id in kept])
+
+
+def extend_model(model: Model, learned: Learned, pattern: PatternSource | None = None) -> Model:
+    """Add the merges that were learnt on `words_of_model` to a model; returns a new one, with another pattern if given.
+
+    All ids stay, those of special tokens, too; new tokens get those behind the largest. A model whose ids or scores are
+    the ranks gets merges. Where a new merge makes a token that the old ones did not reach, it keeps its id.
+
+    >>> model = Model({0: b"a", 1: b"b", 2: b"<s>"}, [], {"<s>": 2})
+    >>> words = words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1}))
+    >>> extended = extend_model(model, learn(words, 4))
+    >>> extended.merges, extended.vocab[3], extended.vocab[4]
+    ([(b'a', b'b'), (b'ab', b'ab')], b'ab', b'abab')
+    """
+    merges, unreachable = _as_merges(model)
+    known = {model.vocab[id] for id in model.ordinary}
+    new = (token for token in learned.tokens[len(learned.alphabet) :] if token not in known)
+    return dataclasses.replace(
+        model,
+        vocab=model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1)),
+        merges=[*merges, *learned.merges],
+        scores=None,
+        ignore_merges=bool(unreachable) or model.ignore_merges,
+        pattern=model.pattern if pattern is None else pattern,
+    )
 
 
 class Training(NamedTuple):
@@ -9045,82 +9157,25 @@ class Training(NamedTuple):
     learned: Learned
     timings: dict[str, Timing]  # by stage
     files: Sequence[Path | Texts]  # what was read
-    vocab_size: int  # as it was asked for
-    options: dict  # of `train` that decide what is learnt, as they were asked for, or followed from others
+    recipe: Recipe
 
     @property
     def record(self) -> dict:
         """Describe what made the model, in plain JSON: of equal records the models are. No time or path is in it."""
         made = {"config": self.tokenizer.config, "model": self.tokenizer.digest}
-        return {"bpe_numba": __version__, "options": self.options, "corpus": self.counted.described} | made
+        return {"bpe_numba": __version__, "options": self.recipe.options, "corpus": self.counted.described} | made
 
     def __str__(self) -> str:
-        model = self.tokenizer.model
-        rows = [
-            *_count_rows(self.counted, self.files),
-            *self._learned_rows(),
-            ("vocabulary", f"{len(model.vocab):,} tokens, {len(model.special_tokens)} of them special"),
-            *_unseen_rows({*model.special_tokens} - {model.unk_token}, self.counted),
-        ]
-        tokens = sorted((model.vocab[id] for id in model.ordinary), key=lambda token: (-len(token), token))
-        longest = " ".join(_shortened(visible(token), 24) for token in tokens[:8])
-        rows += [("longest", _shortened(longest, WIDTH - LABEL_WIDTH)), *_cost_rows(self.timings)]
-        return "\n".join(itertools.starmap(label, rows))
+        return str(tabulate_training(self))
 
     __repr__ = __str__
-
-    def _learned_rows(self) -> Iterator[tuple[str, str]]:
-        """Describe what was learnt."""
-        if likelihoods := getattr(self.learned, "likelihoods", None):
-            each = " ".join(f"{value / self.counted.n_pretokens:.3f}" for value in likelihoods)
-            yield "likelihood", f"{each} a pretoken, after each round"
-            return
-        counts = self.learned.counts
-        last = f"; the last pair occurred {number_of(int(counts[-1]), 'time')}" if len(counts) else ""
-        yield "merges", f"{len(counts):,}{last}"
-        n_tokens, m = getattr(self.learned, "n_tokens", None), len(counts)
-        if n_tokens is not None:
-            now, half, quarter = (self.counted.n_bytes / n_tokens[k] for k in (m, m // 2, m // 4))
-            halves = f"with half the merges {half:.2f}, a quarter {quarter:.2f}"
-            yield "compression", f"{now:.2f} bytes per token ({halves})"
-
-
-def _count_rows(counted: CorpusCounts, files: Sequence[object]) -> Iterator[tuple[str, str]]:
-    """Describe what was counted."""
-    documents = number_of(counted.n_documents, "document")
-    yield "read", f"{number_of(counted.n_read, 'byte')} in {documents}, from {_name_some(files)}"
-    yield "pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"
-
-
-def _unseen_rows(special_tokens: set[str], counted: CorpusCounts) -> list[tuple[str, str]]:
-    """Name the special tokens that were not in the text."""
-    unseen = ", ".join(sorted(special_tokens - counted.special_tokens.keys()))
-    return [("special", f"never in the text: {unseen}")] if unseen else []
-
-
-def _cost_rows(timings: Mapping[str, Timing]) -> list[tuple[str, str]]:
-    """Describe what stages took."""
-    peak = peak_memory()
-    return [
-        ("seconds", ", ".join(f"{name} {spent.seconds:.2f}" for name, spent in timings.items())),
-        ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
-    ]
-
-
-WIDTH, LABEL_WIDTH = 80, 13  # of what is printed for people
-
-
-def label(name: str, text: str) -> str:
-    """Write a line, or several that a terminal has room for, behind a name."""
-    indent, line = " " * LABEL_WIDTH, f"{name:{LABEL_WIDTH - 1}s} {text}"
-    return textwrap.fill(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
     """Warn of a vocabulary that is smaller than asked for."""
     if len(vocab) < vocab_size:
         given = f"the text gives {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for"
-        warnings.warn(f"{given}: it has no more", stacklevel=4)
+        warnings.warn(f"{given}: it has no more", stacklevel=5)
 
 
 def _name_some(files: Sequence[Path]) -> str:
@@ -9137,7 +9192,7 @@ def _warn_of_unnamed(source: Source) -> None:
     unnamed = [token for token, n in seen.most_common() if n > 2 and token not in source.special_tokens]
     if unnamed:
         names = ", ".join(unnamed[:5])
-        warnings.warn(f"{names} in the text: learnt from as text, unless `special_tokens` names it", stacklevel=4)
+        warnings.warn(f"{names} in the text: learnt from as text, unless `special_tokens` names it", stacklevel=5)
 
 
 @checked
@@ -9181,7 +9236,7 @@ def count_files(
     pattern = Pattern(pattern).parted[0]
     if pattern.warning:
         warnings.warn(pattern.warning, stacklevel=3)
-    source = Source(find_files(inputs), pattern, special_tokens, text_field, normalizer=_plan_normalizer(normalizer))
+    source = Source(find_files(inputs), pattern, special_tokens, text_field, normalizer=_named_normalizer(normalizer))
     _warn_of_unnamed(source)
     with stage("compile"):
         compile_counting(source.pattern)
@@ -9258,121 +9313,89 @@ def train(
     >>> train(texts=["low low lower", "newest"], vocab_size=260).learned.counts.tolist()
     [3, 3, 2, 1]
     """
-    plan = _plan_training(argparse.Namespace(**locals()))
-    engine, files = Engine(workers, progress, executor), plan.files
-    timings: dict[str, Timing] = {}
-    with stage("compile", timings):
-        source = plan.source([] if plan.counted else files, text_field)
-        if source.pattern.warning and not plan.counted:
-            warnings.warn(source.pattern.warning, stacklevel=3)
-        _warn_of_unnamed(source)
-        compile_counting(source.pattern)
-        rules = {"tie_break": tie_break, "score": score}  # a wrong one must not cost the scan
-        call_with(plan.learner, Words.from_counts({b"aa": 1}), 257, **rules)
-    with stage("scan", timings) as spent:
-        counted = count(source, engine, plan.counted)
-        spent.n_bytes = 0 if plan.counted else counted.n_bytes
-    require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
-    with stage("learn", timings):
-        learned = plan.learn(counted.words)
-    with stage("vocabulary", timings), _without_collector():
-        tokenizer = Tokenizer.from_model(plan.model(learned))
-    _warn_if_short(tokenizer.vocab, vocab_size)
-    return Training(tokenizer, counted, learned, timings, files, vocab_size, plan.options)
+    recipe = Recipe(
+        vocab_size,
+        special_tokens,
+        special_tokens_at,
+        model,
+        alphabet,
+        pattern,
+        mark,
+        normalizer,
+        coverage,
+        byte_fallback,
+        unk_token,
+        from_,
+        tie_break,
+        score,
+        min_frequency,
+    )
+    return train_recipe(*prepare(recipe, inputs, texts), text_field, Engine(workers, progress, executor))
 
 
-_LEARNING_RULES = {"tie_break": "bytes", "score": "count", "min_frequency": 1}
-
-
-def _plan_training(asked: argparse.Namespace) -> _Plan:
-    """Decide what a training makes of the arguments of `train`; raises InputError for what does not go together."""
-    plan, inputs, texts = _plan_model(asked), asked.inputs, asked.texts
+def prepare(
+    recipe: Recipe, inputs: Files | None = None, texts: Iterable | None = None
+) -> tuple[Recipe, Sequence[Path | Texts], Sequence[CorpusCounts]]:
+    """Complete a recipe, and find what to learn from: files or texts; or words files, and the counts in them."""
+    completed = complete(recipe)
     require(inputs is None or texts is None, "name inputs, or give texts, not both")
     require(not isinstance(texts, (str, bytes)), "texts are several, in a list say: this is one")
-    files = [Texts(texts)] if texts is not None else standard_library() if inputs is None else find_files(inputs)
-    if any(isinstance(file, Path) and file.suffix == ".npz" for file in files):
-        plan = _plan_from_words(asked, files)
-    plan.files = files
-    return plan
-
-
-def _plan_from_words(asked: argparse.Namespace, files: Sequence[Path]) -> _Plan:
-    """Decide it by what words files say, which must agree, where it is not asked for."""
-    texts = [file for file in files if file.suffix != ".npz"]
-    require(not texts, f"{_name_some(texts)}: count that, too, and name the counts of both")
+    if texts is not None:
+        return completed, [Texts(texts)], ()
+    files = standard_library() if inputs is None else find_files(inputs)
+    if all(file.suffix != ".npz" for file in files):
+        return completed, files, ()
+    others = [file for file in files if file.suffix != ".npz"]
+    require(not others, f"{_name_some(others)}: count that, too, and name the counts of both")
     require(len({*files}) == len(files), "a words file is named twice: it would be learnt from twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
-    asked.pattern = asked.pattern or _steps_of(settings[0])
-    asked.normalizer = asked.normalizer or settings[0]["normalizer"]
-    asked.special_tokens = asked.special_tokens or [t for t in settings[0]["special_tokens"] if t not in BYTE_TOKENS]
-    plan = _plan_model(asked)
-    for name, wanted in plan.source([], None).settings.items():
-        for file, known in zip(files, settings, strict=True):
-            hint = f"{file}: was counted with other {name}, {known[name]}: count the texts again, with {wanted}"
-            require(sorted(map(str, known[name])) == sorted(map(str, wanted)), hint)
-    plan.counted = counted
-    return plan
+    return _complete_from_words(recipe, files, settings), files, counted
 
 
-def _plan_model(asked: argparse.Namespace) -> _Plan:
-    """Decide it by the options."""
-    model, from_, unk_token = asked.model, asked.from_, asked.unk_token
-    least = asked.min_frequency
-    require(0 <= least <= MAX_COUNT, f"`min_frequency` is {least}: it must be 0 to {MAX_COUNT:,}")
-    require_known("family of models", model, FAMILIES)
-    require_known("`special_tokens_at`", asked.special_tokens_at, SPECIAL_TOKENS_AT)
-    special_tokens, family = check_special_tokens(asked.special_tokens), FAMILIES[model]
-    learner = KINDS[family.learner].learn
-    for name in _LEARNING_RULES.keys() - inspect.signature(learner).parameters:
-        value = getattr(asked, name)
-        require(value == _LEARNING_RULES[name], f"`{name}` {value!r} is not for this kind of model")
-    if from_ is not None:
-        require(model == "bpe", "there are merges to go on from in a BPE only")
-        return _plan_from(asked, special_tokens)
-    alphabet = asked.alphabet or family.alphabet
-    require_known("alphabet", alphabet, ALPHABETS)
-    require(0 < asked.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {asked.coverage}")
-    by_characters, byte_fallback = alphabet == "characters", asked.byte_fallback
-    if not by_characters:
-        plain = asked.coverage == 1 and not byte_fallback
-        require(plain, "`coverage` and `byte_fallback` go with characters: bytes are all known")
-        require(family.alphabet == "bytes", f"a model of the family {model} is made of characters")
-        unk_token = None
-    elif byte_fallback and family.kind != "unigram":  # which names an unknown token always
-        require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
-        require(unk_token is None, "with `byte_fallback` nothing is unknown: leave `unk_token` away")
-    else:
-        unk_token = unk_token or family.unk_token
-        special_tokens = [*special_tokens, *({unk_token} - {*special_tokens})]
-    check_vocab_size(asked.vocab_size, (1 if by_characters else 256) + len(special_tokens) + 256 * byte_fallback)
-    fields = _plan_steps(asked, family, alphabet) | {
-        "kind": family.kind,
-        "alphabet": alphabet,
-        "normalizer": _plan_normalizer(asked.normalizer),
-        "unk_token": unk_token,
-        "byte_fallback": byte_fallback,
-        "fuse_unk": by_characters and family.kind != "wordpiece",
-        "subword_prefix": family.subword_prefix,
-        "max_word_chars": MAX_ID if model == "longest" else 100,
-    }
-    return _Plan(asked, learner, fields, special_tokens)
-
-
-def _plan_from(asked: argparse.Namespace, special_tokens: Sequence[str]) -> _Plan:
-    """Decide how to go on from a model."""
-    base, vocab_size = asked.from_ if isinstance(asked.from_, Model) else load_model(asked.from_), asked.vocab_size
-    require(base.kind == "bpe", f"there are merges to go on from in a BPE, not in a {base.kind}")
-    pattern = asked.pattern or base.pattern
-    special_tokens = list(dict.fromkeys([*base.special_tokens, *special_tokens]))
-    fields = {"pattern": pattern, "normalizer": base.normalizer, "alphabet": base.alphabet}
-    texts = {} if special_tokens == [*base.special_tokens] else {"special_tokens": special_tokens}
-    base = dataclasses.replace(base, **texts, pattern=pattern, merges=_as_merges(base)[0], ignore_merges=False)
-    check_vocab_size(vocab_size, 0)
-    require(
-        vocab_size > len(base.vocab),
-        f"the model has {len(base.vocab):,} tokens already: a vocabulary of {vocab_size:,} has no room for more",
+def _complete_from_words(recipe: Recipe, files: Sequence[Path], settings: Sequence[Mapping]) -> Recipe:
+    """Complete a recipe by the settings that words files were counted with, which must agree with each other."""
+    special_tokens = [token for token in settings[0]["special_tokens"] if token not in BYTE_TOKENS]
+    recipe = dataclasses.replace(
+        recipe,
+        pattern=recipe.pattern or _steps_of(settings[0]),
+        normalizer=recipe.normalizer or settings[0]["normalizer"],
+        special_tokens=recipe.special_tokens or special_tokens,
     )
-    return _Plan(asked, learn, fields, special_tokens, base)
+    recipe = complete(recipe)
+    for name, wanted in recipe.source([], None).settings.items():
+        for file, theirs in zip(files, settings, strict=True):
+            hint = f"{file}: was counted with other {name}, {theirs[name]}: count the texts again, with {wanted}"
+            require(sorted(map(str, theirs[name])) == sorted(map(str, wanted)), hint)
+    return recipe
+
+
+def train_recipe(
+    recipe: Recipe,
+    files: Sequence[Path | Texts],
+    counts: Sequence[CorpusCounts] = (),
+    text_field: str | None = None,
+    engine: Engine | None = None,
+) -> Training:
+    """Train by a complete recipe, on files, or on the counts of words files; see `prepare`."""
+    timings: dict[str, Timing] = {}
+    with stage("compile", timings):
+        source = recipe.source([] if counts else files, text_field)
+        if source.pattern.warning and not counts:
+            warnings.warn(source.pattern.warning, stacklevel=4)
+        _warn_of_unnamed(source)
+        compile_counting(source.pattern)
+        rules = {"tie_break": recipe.tie_break, "score": recipe.score}  # a wrong one must not cost the scan
+        call_with(recipe.learner, Words.from_counts({b"aa": 1}), 257, **rules)
+    with stage("scan", timings) as spent:
+        counted = count(source, engine, counts)
+        spent.n_bytes = 0 if counts else counted.n_bytes
+    require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
+    with stage("learn", timings):
+        learned = recipe.learn(counted.words)
+    with stage("vocabulary", timings), _without_collector():
+        tokenizer = Tokenizer.from_model(recipe.build(learned))
+    _warn_if_short(tokenizer.vocab, recipe.vocab_size)
+    return Training(tokenizer, counted, learned, timings, files, recipe)
 
 
 def train_bpe(
@@ -9468,6 +9491,45 @@ def tabulate_timings(seconds: float) -> Table:
     return Table(f"{seconds:.2f} seconds", ("stage", "seconds", "MB/s", "% of time", "peak MB"), rows)
 
 
+def _count_rows(counted: CorpusCounts, files: Sequence[object]) -> list[tuple[str, str]]:
+    """Describe what was counted."""
+    documents = number_of(counted.n_documents, "document")
+    named = ", ".join(map(str, files[:3])) + ", …" * (len(files) > 3)
+    return [
+        ("read", f"{number_of(counted.n_read, 'byte')} in {documents}"),
+        ("from", f"{number_of(len(files), 'input')}: {named}"),
+        ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
+    ]
+
+
+def tabulate_training(training: Training) -> Table:
+    """Tabulate what was read, what was learnt, and what it cost."""
+    counted, learned, model = training.counted, training.learned, training.tokenizer.model
+    rows = _count_rows(counted, training.files)
+    if likelihoods := getattr(learned, "likelihoods", None):
+        first, last = likelihoods[0] / counted.n_pretokens, likelihoods[-1] / counted.n_pretokens
+        rows.append(("likelihood", f"{last:.3f} a pretoken; {first:.3f} after 1 of {len(likelihoods)} rounds"))
+    else:
+        last = f"; the last pair occurred {number_of(int(learned.counts[-1]), 'time')}" if len(learned.counts) else ""
+        rows.append(("merges", f"{len(learned.counts):,}{last}"))
+    n_tokens = getattr(learned, "n_tokens", None)
+    if n_tokens is not None:
+        m = len(n_tokens) - 1
+        full, half, quarter = (f"{counted.n_bytes / n_tokens[k]:.2f}" for k in (m, m // 2, m // 4))
+        rows.append(("bytes/token", f"{full}; {half} with half the merges, {quarter} with a quarter"))
+    rows.append(("tokens", f"{len(model.vocab):,}, {len(model.special_tokens)} of them special"))
+    unseen = sorted({*model.special_tokens} - {model.unk_token} - counted.special_tokens.keys())
+    if unseen:
+        rows.append(("not in text", ", ".join(unseen)))
+    longest = sorted((model.vocab[id] for id in model.ordinary), key=lambda token: (-len(token), token))
+    rows.append(("longest", " ".join(_shortened(visible(token), 24) for token in longest[:8])))
+    rows += [(name, f"{spent.seconds:.2f} s") for name, spent in training.timings.items()]
+    peak = peak_memory()
+    rows.append(("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"))
+    return Table("Training", ("what", "value"), rows)
+
+
+WIDTH = 80  # of what is printed for people, but for tables
 LONGEST_CELL = 60  # of a table; what is longer is cut off
 
 
@@ -10377,10 +10439,10 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     $ train corpus.txt --vocab-size 32k --special-token "<|endoftext|>" --out model
     $ train "shards/*.jsonl.gz" --model unigram --vocab-size 16k --out unigram
     """
-    plan = _plan_training(argparse.Namespace(inputs=inputs or None, texts=None, **options))
-    config = call_with(transformers_config, **options | {"special_tokens": plan.special_tokens})
+    recipe, files, counts = prepare(call_with(Recipe, **options), inputs or None)
+    config = call_with(transformers_config, **options | {"special_tokens": recipe.special_tokens})
     check_writable(as_path(out))  # what is wrong must not cost the training
-    training = call_with(train, inputs or None, **options)
+    training = train_recipe(recipe, files, counts, options["text_field"], call_with(Engine, **options))
     with stage("save", training.timings):
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
@@ -10390,7 +10452,7 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
         names = itertools.chain.from_iterable(format.files for format in FORMATS.values())
         names = dict.fromkeys([*names, RECORD_FILE, LEARNED_FILE])
         written = ", ".join(name for name in names if Path(out, name).is_file())
-        print(label("written", f"{out}: {written}"))
+        print("", textwrap.fill(f"Written to {out}: {written}", WIDTH, break_on_hyphens=False), sep="\n")
         print(f"\nNext:\n  echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -")
 
 
@@ -10402,8 +10464,8 @@ def _count_command(inputs: Sequence[str], **options) -> None:
     """
     counted, out = call_with(count_files, inputs, **options), options["out"]
     if options["progress"]:
-        rows = *_count_rows(counted, inputs), ("written", f"{out}: {number_of(os.path.getsize(out), 'byte')}")
-        print(*itertools.starmap(label, rows), sep="\n")
+        print(Table("Pretokens", ("counted", ""), _count_rows(counted, inputs)))
+        print(f"\nWritten to {out}: {number_of(os.path.getsize(out), 'byte')}")
         print(f"\nNext:\n  {_typed_command()} train {shlex.quote(out)}")
 
 
