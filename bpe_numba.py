@@ -8962,16 +8962,16 @@ class Recipe:
     @property
     def decoder(self) -> list[dict]:
         """The steps that turn the tokens of the model into text."""
-        prefix, join_bytes = FAMILIES[self.model].subword_prefix, [{"type": "ByteFallback"}] * self.byte_fallback
+        prefix, join = FAMILIES[self.model].subword_prefix, [{"type": "ByteFallback"}, {"type": "Fuse"}]
         if self.alphabet == "bytes":
             return []
         if self.mark == MARK:
-            return [_MARKS_TO_SPACES, {"type": "ByteFallback"}, {"type": "Fuse"}]
+            return [_MARKS_TO_SPACES, *join]
         if self.mark:
-            return [*join_bytes, {"type": "Metaspace", **self.steps[-1]._asdict(), "split": True}]
+            return [{"type": "Metaspace", **self.steps[-1]._asdict(), "split": True}, *join * self.byte_fallback]
         if prefix:
             return [{"type": "WordPiece", "prefix": prefix, "cleanup": True}]
-        return [*join_bytes, {"type": "Fuse"}]
+        return join if self.byte_fallback else [{"type": "Fuse"}]
 
     def learn(self, words: Words) -> Learned:
         """Learn from words over bytes."""
@@ -9624,12 +9624,18 @@ def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]
     remedy = "only a BPE that `train` wrote has its merge counts; train one on the same text"
     require(file.is_file(), f"{folder}: no {LEARNED_FILE} here: {remedy}")
     try:
-        with np.load(file) as saved:
+        zipfile.ZipFile(file).close()  # np.load takes any other file for a pickle
+        with np.load(file, allow_pickle=False) as saved:
             learned = Learned(*map(saved.__getitem__, Learned._fields))
             alphabet = [letter.encode("latin-1") for letter in json.loads(str(learned.alphabet))]
             n_bytes, fingerprint = int(saved["n_bytes"]), str(saved["model"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{file}: not what a training saved ({error})") from None
+        pairs, m = learned.pairs, len(learned.pairs)
+        fits = pairs.shape == (m, 2) and learned.counts.shape == (m,) and learned.n_tokens.shape == (m + 1,)
+        fits = fits and all(array.dtype.kind == "i" for array in (pairs, learned.counts, learned.n_tokens))
+        fits = fits and (pairs >= 0).all() and (pairs < len(alphabet) + np.arange(m)[:, None]).all()
+        require(fits and (learned.n_tokens > 0).all() and n_bytes > 0, "its numbers do not fit together")
+    except Exception as error:  # damaged files raise almost anything
+        raise InputError(f"{file}: not what a training saved ({error}): remove it, or train again") from None
     require(fingerprint == model.fingerprint, f"{file}: of another model than is beside it: remove it, or train again")
     return learned._replace(alphabet=alphabet), n_bytes
 
@@ -9652,6 +9658,7 @@ class EncodedWords(NamedTuple):
     offsets: np.ndarray  # int64[W + 1]
     n_bytes: int  # of text, without special tokens
     n_characters: int
+    n_pretokens: int | None  # of the model's own pattern; where that takes whole texts, between white space
 
     @property
     def n_tokens(self) -> int:
@@ -9694,10 +9701,15 @@ def encode_corpus(
     >>> encoded.n_tokens, encoded.frequencies(257)[[97, 99, 256]].tolist(), encoded.n_bytes
     (6, [0, 1, 3], 9)
     """
-    source = tokenizer.source(inputs, "all", text_field)
+    source, pattern = tokenizer.source(inputs, "all", text_field), Pattern(tokenizer.model.pattern)
+    is_whole = all(step == PATTERNS["none"] or isinstance(step, Metaspace) for step in pattern.steps)
+    if not is_whole:  # the tokenizer itself may cut more finely
+        source = dataclasses.replace(source, pattern=pattern)
     with stage("scan") as spent:
         counted = count(source, engine)
-        words, spent.n_bytes = counted.words, counted.n_bytes
+        words, n_pretokens, spent.n_bytes = counted.words, counted.n_pretokens, counted.n_bytes
+        if is_whole:
+            n_pretokens = _count_between_spaces(source, engine)
     require(len(words.counts), f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
         data = words.symbols.astype(np.uint8).tobytes()
@@ -9705,35 +9717,51 @@ def encode_corpus(
         ids, offsets = _word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
     continues = np.frombuffer(data, np.int8) < -64  # the first byte of its character
     continued = np.dot(np.add.reduceat(continues, words.offsets[:-1], dtype=np.int64), words.counts)
-    return EncodedWords(texts, words.counts, ids, offsets, counted.n_bytes, counted.n_bytes - int(continued))
+    n_characters = counted.n_bytes - int(continued)
+    return EncodedWords(texts, words.counts, ids, offsets, counted.n_bytes, n_characters, n_pretokens)
+
+
+def _count_between_spaces(source: Source, engine: Engine | None) -> int | None:
+    """Count what white space separates in a text that can be read again."""
+    if any(map(_is_stream, source.files)):
+        return None
+    return count(dataclasses.replace(source, pattern=Pattern("whitespace-split"), normalizer=()), engine).n_pretokens
 
 
 RENYI_ORDER = 2.5  # for which Zouhar et al. found the best agreement with BLEU
 
 
-def measure(encoded: EncodedWords, ids: Sequence[int]) -> dict[str, float]:
-    """Compute the usual measures of a tokenizer on a corpus; `ids` are those that text may become, V of them.
+def _possible_ids(model: Model) -> list[int]:
+    """List the ids that text can become: those of ordinary tokens, and of the unknown token where there is one."""
+    unknown = {id for id, token in model.vocab.items() if model.unk_token and token == model.unk_token.encode()}
+    return sorted({*model.ordinary} | (set() if model.byte_fallback else unknown))
+
+
+def measure(encoded: EncodedWords, ids: Sequence[int]) -> dict[str, float | None]:
+    """Compute the usual measures of a tokenizer on a corpus; `ids` are those that text can become, V of them.
 
     With p the relative frequencies of the ids:
 
     bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding" (2019)
     characters per token     of text
     fertility                tokens per word: Rust et al., "How Good is Your Tokenizer?" (2021); a word is a pretoken
+                             of the model's own pattern or, where that takes whole texts, what white space separates
     Rényi efficiency         -log2(sum p**2.5) / 1.5 over log2 V: Zouhar et al., "Tokenization and the Noiseless
                              Channel" (2023)
     vocabulary utilisation   the share of ids that occur
 
-    >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), np.array([1, 1, 0]), np.array([0, 1, 3]), 12, 12)
+    >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), np.array([1, 1, 0]), np.array([0, 1, 3]), 12, 12, 5)
     >>> found = measure(encoded, range(2))
     >>> found["tokens"], round(found["bytes per token"], 3), found["fertility"]
     (7, 1.714, 1.4)
     """
-    n, p = encoded.n_tokens, encoded.frequencies(max(ids) + 1)[list(ids)] / encoded.n_tokens
+    n, n_words = encoded.n_tokens, encoded.n_pretokens
+    p = encoded.frequencies(max(ids) + 1)[list(ids)] / n
     return {
         "tokens": n,
         "bytes per token": encoded.n_bytes / n,
         "characters per token": encoded.n_characters / n,
-        "fertility": n / int(encoded.counts.sum()),
+        "fertility": n / n_words if n_words else None,
         "Rényi efficiency": float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER) / np.log2(max(len(ids), 2))),
         "vocabulary utilisation": np.count_nonzero(p) / len(ids),
     }
@@ -9765,47 +9793,37 @@ def _classify(token: bytes) -> tuple[str, str]:
     return kind, "several" if len(scripts) > 1 else "".join(scripts).replace("Cjk", "Han") or "none"
 
 
-# What may stand before and behind a token, so that some text becomes it: also parts of characters.
-_BEFORE = [b"", *map(str.encode, "aQ1. \né中"), *(bytes([byte]) for byte in b"\xc2\xc3\xe8\xec")]
-_BEHIND = [
-    b"",
-    *map(str.encode, "aQ1. 中"),
-    *(bytes([byte]) * n for byte in b"\x80\x83\x85\xa0\xaa\xb0\xb6" for n in (1, 2)),
-]
+def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
+    """Find the tokens that their own bytes do not become: {id: the ids that these bytes become as one word}.
 
-
-def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, str]:
-    """Find the tokens that no text becomes: {id: "proved" or "not found"}.
-
-    Every token is encoded, alone and in contexts. Of those that are not found, some are proved to be unreachable: their
-    bytes as one word become other tokens. What happens to these bytes in a longer word until they are one token is
-    decided by them alone, since each merge that is made in them would have been made in them alone, in the same order;
-    for Unigram, the same holds of best paths. A WordPiece has no such proof: there, what does not begin a word is never
-    a word.
+    The bytes of a token are encoded as a text, and as one word, without the pattern and the normalizer; it is listed if
+    it is not among the ids of either. Then no text at all becomes it, since what happens to bytes in a longer word
+    until they are one token is decided by them alone: each merge that is made in them would have been made in them
+    alone, in the same order; for Unigram, the same holds of best paths. Not listed is what only the pattern or the
+    normalizer prevents. A token that continues a word of a WordPiece is found after some beginning of a word.
 
     >>> tokens = [b"a", b"b", b"c", b"ab", b"bc", b"abc", b"bca"]
     >>> merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc"), (b"bc", b"a")]
     >>> unreachable_tokens(Tokenizer(dict(enumerate(tokens)), merges))
-    {5: 'proved'}
+    {5: [3, 2]}
     """
-    model = tokenizer.model
-    texts, left = decoded_tokens(model.vocab, model.decoder)[0], {*model.ordinary}
-    for before, behind in itertools.product(_BEFORE, _BEHIND):
-        left -= _ids_seen(tokenizer, {id: before + texts[id] + behind for id in left})
-    proved = set()
-    if left and model.kind != "wordpiece":
-        names = {id: model.vocab[id] for id in left if model.vocab[id].decode("latin-1") not in BYTE_TOKENS}
-        proved = names.keys() - _ids_seen(_word_encoder(tokenizer), names)
-    return {id: "proved" if id in proved else "not found" for id in sorted(left)}
+    model, by_word, unreachable = tokenizer.model, _word_encoder(tokenizer), {}
+    texts, prefix = decoded_tokens(model.vocab, model.decoder)[0], model.subword_prefix.encode()
+    for id in model.ordinary:
+        continues = prefix and model.vocab[id].startswith(prefix)
+        if not continues and id not in _ids_of(tokenizer, texts[id]):
+            ids = _ids_of(by_word, model.vocab[id])
+            if id not in ids:
+                unreachable[id] = ids
+    return unreachable
 
 
-def _ids_seen(tokenizer: Tokenizer, texts: Mapping[int, bytes]) -> set[int]:
-    """List the ids that are among the tokens of their texts; a text that cannot be encoded has none."""
-    seen = set()
-    for id, text in texts.items():
-        with contextlib.suppress(InputError):  # a byte is not in the vocabulary
-            seen.update({id}.intersection(tokenizer.encode_ordinary(text)))
-    return seen
+def _ids_of(tokenizer: Tokenizer, text: bytes) -> list[int]:
+    """Encode a text; one that cannot be encoded, since a byte is not in the vocabulary, has no ids."""
+    try:
+        return tokenizer.encode_ordinary(text)
+    except InputError:
+        return []
 
 
 class Glitch(NamedTuple):
@@ -9845,8 +9863,8 @@ class Inspection(Report):
     title: str
     tokens: dict[int, bytes]  # id -> decoded bytes, without special tokens
     counts: dict[str, Counter]  # how many tokens are of a kind, of a script, of so many bytes
-    unreachable: dict[int, str]  # see `unreachable_tokens`
-    measures: dict[str, float]  # see `measure`; without a corpus, there are none
+    unreachable: dict[int, list[int]]  # see `unreachable_tokens`
+    measures: dict[str, float | None]  # see `measure`; without a corpus, there are none
     frequencies: np.ndarray | None  # int64    of each id in the corpus
     glitches: list[Glitch] | None  # with a corpus and what training learnt
     record: Mapping[str, object]  # see `Training.record`; empty if it is not known
@@ -9858,44 +9876,45 @@ class Inspection(Report):
         return ids, self.frequencies[ids]
 
     def tables(self) -> list[Table]:
-        def list_some(title: str, header: Sequence[str], rows: Iterable[tuple]) -> None:
-            some = itertools.islice(rows, ROWS)
-            found.append(Table(title, header, [(str(id), visible(self.tokens[id]), *row) for id, *row in some]))
-
-        found, n, rows = [], len(self.tokens), []
+        made_by = []
         for name, part in self.record.items():
             for key, value in (part if isinstance(part, dict) else {"": part}).items():
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-                rows.append((f"{name} {key}", text))
-        if rows:
-            found.append(Table("Made by", ("what", "value"), rows))
+                made_by.append((f"{name} {key}", text))
+        tables = [Table("Made by", ("what", "value"), made_by)] if made_by else []
         for name, counts in self.counts.items():
             ranked = sorted(counts.items()) if name == "bytes" else counts.most_common()
-            rows = [(str(key), count, round(100 * count / n, 2)) for key, count in ranked]
-            found.append(Table(f"Tokens by {name}", (name, "tokens", "%"), rows))
+            rows = [(str(key), n, round(100 * n / len(self.tokens), 2)) for key, n in ranked]
+            tables.append(Table(f"Tokens by {name}", (name, "tokens", "%"), rows))
         longest = sorted(((id, len(token)) for id, token in self.tokens.items()), key=lambda pair: -pair[1])
-        list_some("Longest tokens", ("id", "token", "bytes"), longest)
-        proved = sum(why == "proved" for why in self.unreachable.values())
-        title = f"Tokens that no text can reach: {proved:,} proved, {len(self.unreachable) - proved:,} not found"
-        list_some(title, ("id", "token", "why"), self.unreachable.items())
-        if self.frequencies is None:
-            return found
+        tables.append(self._list_some("Longest tokens", ("bytes",), longest))
+        title = f"Tokens that no text can reach: {len(self.unreachable):,}"
+        rows = ((id, "|".join(visible(self.tokens[k]) for k in ids)) for id, ids in self.unreachable.items())
+        tables.append(self._list_some(title, ("becomes",), rows))
+        return tables if self.frequencies is None else [*tables, *self._tables_of_corpus()]
+
+    def _list_some(self, title: str, header: Sequence[str], rows: Iterable[tuple]) -> Table:
+        """Tabulate the first tokens of a list."""
+        some = itertools.islice(rows, ROWS)
+        return Table(title, ("id", "token", *header), [(str(id), visible(self.tokens[id]), *row) for id, *row in some])
+
+    def _tables_of_corpus(self) -> Iterator[Table]:
+        """Tabulate what a corpus uses of the vocabulary."""
         ranked, counts = self.ranked
-        rows = ((ranked[k], int(counts[k]), k + 1) for k in _powers(n))
-        title = f"Frequencies: {np.count_nonzero(counts == 0):,} tokens never occur"
-        list_some(title, ("id", "token", "count", "rank"), rows)
-        found.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
+        rows = ((ranked[k], int(counts[k]), k + 1) for k in _powers(len(ranked)))
+        yield self._list_some(
+            f"Frequencies: {np.count_nonzero(counts == 0):,} tokens never occur", ("count", "rank"), rows
+        )
+        yield Table("Measures", ("measure", "value"), [*self.measures.items()])
         if self.glitches is None:
             title = f"Glitch tokens: beside this model is no {LEARNED_FILE}, which `train` writes"
-            return [*found, Table(title, (), ())]
-
-        def list_shares(taken: list[tuple[bytes, int]], made: int) -> str:
-            return ", ".join(f"{visible(token)} {100 * n // made} %" for token, n in taken[:3])
-
-        rows = ((id, made, used, list_shares(taken, made)) for id, made, used, taken in self.glitches)
-        title = f"Candidates for glitch tokens: {len(self.glitches):,}"
-        list_some(title, ("id", "token", "made", "used", "now in"), rows)
-        return found
+            yield Table(title, (), ())
+            return
+        rows = []
+        for id, made, used, taken in self.glitches:
+            shares = ", ".join(f"{visible(token)} {100 * n // made} %" for token, n in taken[:3])
+            rows.append((id, made, used, shares))
+        yield self._list_some(f"Candidates for glitch tokens: {len(rows):,}", ("made", "used", "now in"), rows)
 
     def draw(self, figure) -> None:
         axes = figure.subplots()
@@ -9951,7 +9970,7 @@ def inspect_model(
     frequencies, measures = None, {}
     if inputs is not None:
         encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
-        frequencies, measures = encoded.frequencies(max(model.vocab) + 1), measure(encoded, ids)
+        frequencies, measures = encoded.frequencies(max(model.vocab) + 1), measure(encoded, _possible_ids(model))
     return Inspection(
         f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, {model.kind}",
         tokens,
@@ -10040,9 +10059,9 @@ PROBES = {
 class Difference(NamedTuple):
     """A word that models split differently."""
 
-    word: bytes
+    word: bytes  # with the white space before it
     count: int
-    pieces: list[list[bytes]]  # by model
+    pieces: list[list[bytes]]  # by model, without white space
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -10054,7 +10073,7 @@ class Comparison(Report):
     corpora: list[str]
     bytes_per_token: np.ndarray  # float64[models, corpora]
     n_shared: np.ndarray  # int64[models, models]    tokens that are in both vocabularies, special tokens apart
-    same: float  # the share of the words, by their occurrences, that all models split alike
+    same: float  # the share of the words, by their occurrences, that all models split at the same places
     differences: list[Difference]  # the most frequent first
 
     def tables(self) -> list[Table]:
@@ -10098,7 +10117,8 @@ def compare(
 
     And text_field, as of a Source; and an Engine.
 
-    Words are cut by the pattern of the first model, and each is encoded alone by all.
+    A word is what white space separates, whatever the models are. Each is encoded with the one character of white space
+    that stands before it, and only the places inside a word count: some models put a space into the token, some do not.
 
     >>> small = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 258))
     >>> large = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
@@ -10106,38 +10126,48 @@ def compare(
     ...     _ = Path(folder, "a.txt").write_text("low lower low")
     ...     report = compare({"small": small, "large": large}, {"text": folder})
     >>> report.bytes_per_token[:, 0].round(2).tolist(), report.n_shared.tolist(), report.differences[0].pieces
-    ([1.86, 2.6], [[258, 258], [258, 260]], [[b' ', b'low', b'e', b'r'], [b' ', b'lower']])
+    ([1.86, 2.6], [[258, 258], [258, 260]], [[b'low', b'e', b'r'], [b'lower']])
     """
     require(tokenizers and corpora, "to compare takes a model and a corpus, at least")
-    rates, known, split, counts = [], [], [], Counter()
-    options = {"text_field": text_field, "engine": engine}
-    for number, tokenizer in enumerate(tokenizers.values()):
+    special_tokens = sorted({token for tokenizer in tokenizers.values() for token in tokenizer.special_tokens})
+    counts: Counter[bytes] = Counter()
+    for corpus in corpora.values():
+        source = Source(find_files(corpus), Pattern(r"\s?\S+"), special_tokens, text_field)
+        counts.update(count(source, engine).words.to_counts())
+    words = [(word, n) for word, n in counts.most_common(2 * COMPARED_WORDS) if word.decode("utf-8", "replace").strip()]
+    words = words[:COMPARED_WORDS]
+    rates, vocabularies, pieces, options = [], [], [], {"text_field": text_field, "engine": engine}
+    for tokenizer in tokenizers.values():
         encoded = [encode_corpus(tokenizer, corpus, **options) for corpus in corpora.values()]
-        if number == 0:
-            for corpus in encoded:
-                counts.update(dict(zip(corpus.words, corpus.counts.tolist(), strict=True)))
-            words = counts.most_common(COMPARED_WORDS)
         probed = [len(text) / len(tokenizer.encode_ordinary(text)) for text in PROBES.values()]
         rates.append([*(corpus.n_bytes / corpus.n_tokens for corpus in encoded), *probed])
         tokens = decoded_tokens(tokenizer.vocab, tokenizer.model.decoder)[1]
-        known.append({tokens[id] for id in tokenizer.model.ordinary})
-        batch = tokenizer.encode_batch((word for word, _ in words), "none")
-        split.append([[tokens[id] for id in ids] for ids in batch])
-    found = [Difference(*word, list(pieces)) for word, pieces in zip(words, zip(*split, strict=True), strict=True)]
-    # Without the first piece, since a model may put a space before each text.
-    different = [d for d in found if any(pieces[1:] != d.pieces[0][1:] for pieces in d.pieces)]
+        vocabularies.append({tokens[id] for id in tokenizer.model.ordinary})
+        batch = tokenizer.encode_batch([word for word, _ in words], "none")
+        pieces.append([[*filter(None, map(bytes.strip, decode_each(tokenizer, ids)))] for ids in batch])
+    differences = []
+    for (word, n), *split in zip(words, *pieces, strict=True):
+        if len({tuple(map(len, part)) for part in split}) > 1:
+            differences.append(Difference(word, n, split))
     return Comparison(
         "Models compared",
         list(tokenizers),
         [*corpora, *PROBES],
         np.array(rates),
-        np.array([[len(a & b) for b in known] for a in known]),
-        1 - sum(d.count for d in different) / sum(d.count for d in found),
-        different,
+        np.array([[len(a & b) for b in vocabularies] for a in vocabularies]),
+        1 - sum(d.count for d in differences) / sum(n for _, n in words),
+        differences,
     )
 
 
 # view
+
+
+def decode_each(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
+    """Decode the ids of a text one by one."""
+    first, later = tokenizer._decoded
+    return [(later if k else first)[id] for k, id in enumerate(ids)]
+
 
 GROUNDS = (153, 223, 157, 225, 229, 189)  # of tokens in turn, of a terminal's 256 colours: black is read on them
 
@@ -10179,63 +10209,62 @@ def view(tokenizer: Tokenizer, text: str | bytes) -> View:
     """
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
     ids = tokenizer.encode_to_numpy(data)
-    first, rest = decoded_tokens(tokenizer.vocab, tokenizer.model.decoder)
-    tokens = [(rest if k else first)[id] for k, id in enumerate(ids.tolist())]
-    return View(f"{number_of(len(data), 'byte')}, {number_of(len(ids), 'token')}", ids, tokens)
+    title = f"{number_of(len(data), 'byte')}, {number_of(len(ids), 'token')}"
+    return View(title, ids, decode_each(tokenizer, ids.tolist()))
 
 
-# bench: each tool works in a process of its own, one after another
+# bench: each tool in turn, in this process
 
 
 class Job(NamedTuple):
-    """What tools are to do: train, or encode if there is a tokenizer."""
+    """What tools are to do: train, or encode with a tokenizer."""
 
     source: Source
     size: int  # of the vocabulary, without special tokens
-    tokenizer: Tokenizer | None = None
-    documents: Sequence[bytes] = ()
-    texts: Sequence[str] = ()  # the same
+    documents: Sequence[bytes]
+    texts: Sequence[str]  # the same
+    tokenizer: Tokenizer
 
 
-def _train_bpe_numba(job: Job) -> Iterable[bytes]:
-    source = job.source
-    words = count(source).words
-    return itertools.islice(learn(words, job.size, tie_break="ids").tokens, 256, None)
+# A peer prepares its work, and returns the function that is timed. It returns the merged tokens in their order, or the
+# ids of each document.
 
 
-def _train_tokenizers(job: Job) -> Iterable[bytes]:
+def _train_bpe_numba(job: Job) -> Callable:
+    return lambda: learn(count(job.source).words, job.size, tie_break="ids").tokens[256:]
+
+
+def _train_tokenizers(job: Job) -> Callable:
     package = import_optional("tokenizers")
     tokenizer, parts = package.Tokenizer(package.models.BPE()), package.pre_tokenizers
     split = parts.Split(package.Regex(job.source.pattern.source), "isolated")
     tokenizer.pre_tokenizer = parts.Sequence([split, parts.ByteLevel(add_prefix_space=False, use_regex=False)])
     letters = parts.ByteLevel.alphabet()
     trainer = package.trainers.BpeTrainer(vocab_size=job.size, show_progress=False, initial_alphabet=letters)
-    tokenizer.train_from_iterator(job.texts, trainer)
-    return (left + right for left, right in read_huggingface(json.loads(tokenizer.to_str())).merges)
+
+    def work() -> Iterable[bytes]:
+        tokenizer.train_from_iterator(job.texts, trainer)
+        return itertools.starmap(bytes.__add__, read_huggingface(json.loads(tokenizer.to_str())).merges)
+
+    return work
 
 
-def _train_gigatoken(job: Job) -> Iterable[bytes]:
+def _train_gigatoken(job: Job) -> Callable:
     require(job.source.pattern.name == "gpt2", "trains with GPT-2's pattern only")
-    separator = f"<|{os.urandom(8).hex()}|>"
-    data, learner = separator.encode().join(job.documents), import_optional("gigatoken").gigatoken_rs.train_bpe
-    _, merges = learner(data, job.size + 1, [separator], separator=separator.encode())
-    return itertools.starmap(bytes.__add__, merges)
-
-
-def _train_rustbpe(job: Job) -> Iterable[bytes]:
-    tokenizer = import_optional("rustbpe").Tokenizer()
-    tokenizer.train_from_iterator(iter(job.texts), job.size, pattern=job.source.pattern.source)
-    return (bytes(token) for token, rank in tokenizer.get_mergeable_ranks() if rank >= 256)
+    separator, learner = f"<|{os.urandom(8).hex()}|>", import_optional("gigatoken").gigatoken_rs.train_bpe
+    data, end = separator.encode().join(job.documents), separator.encode()
+    return lambda: itertools.starmap(bytes.__add__, learner(data, job.size + 1, [separator], separator=end)[1])
 
 
 def _encode_bpe_numba(job: Job) -> Callable:
-    job.tokenizer.compile_kernels()
-    return lambda: [job.tokenizer.encode_texts(job.documents, "none")[0]]
+    tokenizer = Tokenizer.from_model(job.tokenizer.model)
+    tokenizer.compile_kernels()
+    return lambda: [tokenizer.encode_texts(job.documents, "none")[0]]
 
 
 def _encode_tokenizers(job: Job) -> Callable:
-    encode = job.tokenizer.to_huggingface().encode_batch_fast
-    return lambda: [encoding.ids for encoding in encode(job.texts, add_special_tokens=False)]
+    encode = job.tokenizer.to_huggingface().encode_batch_fast  # of one text, in one thread
+    return lambda: [encode([text], add_special_tokens=False)[0].ids for text in job.texts]
 
 
 def _encode_tiktoken(job: Job) -> Callable:
@@ -10248,15 +10277,8 @@ def _encode_gigatoken(job: Job) -> Callable:
     return functools.partial(encoder.encode_batch, job.documents, parallel=False)
 
 
-# Trainers return the merged tokens in their order, which are listed when the time has been taken; encoders what is then
-# timed: a function that returns the ids of each document.
 _PEERS = {
-    "train": {
-        "bpe_numba": _train_bpe_numba,
-        "gigatoken": _train_gigatoken,
-        "tokenizers": _train_tokenizers,
-        "rustbpe": _train_rustbpe,
-    },
+    "train": {"bpe_numba": _train_bpe_numba, "gigatoken": _train_gigatoken, "tokenizers": _train_tokenizers},
     "encode": {
         "bpe_numba": _encode_bpe_numba,
         "gigatoken": _encode_gigatoken,
@@ -10268,52 +10290,32 @@ ENCODED_BYTES = 20_000_000  # of the corpus, that are encoded: some peers make 3
 
 
 class Run(NamedTuple):
-    """What one tool did in a process of its own."""
+    """What one tool did."""
 
     tool: str
-    seconds: list[float]  # of the first time; and encoding, of the second
-    n_bytes: int  # of text
+    seconds: list[float]  # of the first pass; and encoding, of the second
     result: list  # tokens in the order of the merges; or ids
-    verdict: str = ""  # "same" as bpe_numba, or how it differs, or what went wrong
+    verdict: str  # "same" as bpe_numba, or from which place on it differs, or what went wrong
 
 
-def _run_here(tool: str, work: Callable, job: Job) -> Run:
-    """Do a job in this process, which is not needed for anything else, and take the time."""
-    multiprocessing.set_start_method(None, force=True)  # of workers: "spawn" is inherited, and takes seconds
-    for descriptor in (1, 2):  # some peers write what nobody has asked for
-        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false" if job.tokenizer else "true"
-    parts = filter(None, _text_parts(job.source, job.source.special_tokens))
-    parts = next(_batched_by_size(parts, len, ENCODED_BYTES if job.tokenizer else sys.maxsize), [])
-    texts = [text.decode("utf-8", "replace") for text in parts]  # some peers take no other
-    documents = [text.encode() for text in texts]
-    job = job._replace(documents=documents, texts=texts)
-    compile_counting(job.source.pattern)
-    learn(Words.from_counts({b"aa": 1}), 257)
-    seconds, work = [], work(job) if job.tokenizer else functools.partial(work, job)
-    for _ in range(2 if job.tokenizer else 1):
-        start = time.perf_counter()
-        result = work()
-        seconds.append(time.perf_counter() - start)
-    result = np.concatenate([np.asarray(ids) for ids in result]).tolist() if job.tokenizer else list(result)
-    return Run(tool, seconds, sum(map(len, documents)), result)
-
-
-def _run_apart(tool: str, work: Callable, job: Job) -> Run:
-    """Do a job in a new process, and tell what went wrong, if something did."""
-    apart = multiprocessing.get_context("spawn")
+def _run_tool(tool: str, prepare: Callable, job: Job, n_passes: int, ours: Sequence | None) -> Run:
+    """Let a tool do a job so many times, and compare its result with ours."""
+    seconds = []
     try:
-        with ProcessPoolExecutor(1, apart, signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
-            return pool.submit(_run_here, tool, work, job).result()
-    except Exception as error:
-        return Run(tool, [], 0, [], " ".join(str(error).split())[:60] or type(error).__name__)
-
-
-def _judge(run: Run, ours: Run) -> str:
-    """Compare what a tool made with what bpe_numba made of the same text."""
-    both = itertools.zip_longest(run.result, ours.result)
-    different = next((f"differs from {k:,} of {len(ours.result):,} on" for k, (a, b) in enumerate(both) if a != b), "")
-    return run.verdict or different or "same"
+        work = prepare(job)
+        for _ in range(n_passes):
+            start = time.perf_counter()
+            result = work()
+            seconds.append(time.perf_counter() - start)
+        result = [*result] if n_passes == 1 else np.concatenate([np.asarray(ids) for ids in result]).tolist()
+    except BaseException as error:  # a panic of Rust is no Exception
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
+        return Run(tool, [], [], " ".join(str(error).split()) or type(error).__name__)
+    for k, (a, b) in enumerate(itertools.zip_longest(result, result if ours is None else ours)):
+        if a != b:
+            return Run(tool, seconds, result, f"differs from {k:,} of {len(ours):,} on")
+    return Run(tool, seconds, result, "same")
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -10322,20 +10324,23 @@ class Benchmark(Report):
 
     title: str
     machine: str
-    versions: dict[str, str]
+    n_bytes: dict[str, int]  # of text, by job
     runs: dict[str, list[Run]]  # by job; the first is that of bpe_numba
 
     def tables(self) -> list[Table]:
-        found, header = [], ("tool", "seconds", "MB/s", "times ours", "result")
+        tables = []
         for name, runs in self.runs.items():
-            rows = []
-            for run in runs:
-                first = run.seconds[0] if run.seconds else None
-                rates = ", ".join(f"{run.n_bytes / seconds / 1e6:.1f}" for seconds in run.seconds)
-                ratio = first and first / runs[0].seconds[0]
-                rows.append((f"{run.tool} {self.versions[run.tool]}", first, rates, ratio, run.verdict))
-            found.append(Table(f"{name}, {runs[0].n_bytes / 1e6:.1f} MB; {self.machine}", header, rows))
-        return found
+            rows, megabytes, ours = [], self.n_bytes[name] / 1e6, runs[0].seconds
+            for tool, seconds, _, verdict in runs:
+                version = __version__ if tool == "bpe_numba" else importlib.metadata.version(tool)
+                numbers = [None, None, None, None]
+                if seconds:
+                    second = seconds[1] if len(seconds) > 1 else None
+                    numbers = [seconds[0], second, megabytes / seconds[0], seconds[0] / ours[0]]
+                rows.append((f"{tool} {version}", *numbers, verdict))
+            header = "tool", "seconds", "second pass", "MB/s", "times ours", "result"
+            tables.append(Table(f"{name}, {megabytes:.1f} MB; {self.machine}", header, rows))
+        return tables
 
 
 def _describe_machine() -> str:
@@ -10358,7 +10363,7 @@ def bench(
     tools: Sequence[str] = (),
     progress: bool = False,
 ) -> Benchmark:
-    """Train and encode with every peer that is installed, one after another, each in a process of its own.
+    """Train and encode with every peer that is installed, one after another.
 
     inputs          files, folders or globs. Not given: the sources of Python's standard library
     vocab_size      tokens in all
@@ -10369,29 +10374,33 @@ def bench(
     And text_field, as of a Source; and progress, as of an Engine.
 
     A time of training is that of the call, with the text in memory (here: in files that were just read), and kernels
-    loaded. All encode the first 20 MB with the tokenizer that was trained here, whose ids theirs must equal: with a
-    fresh one, and again. Raises InputError for a tool that is not known.
+    loaded. All encode the first 20 MB in one thread with the tokenizer that was trained here, whose ids theirs must
+    equal, and then once more. Raises InputError for a tool that is not known.
     """
-    known = dict.fromkeys(itertools.chain(*_PEERS.values()))
+    names = dict.fromkeys(itertools.chain(*_PEERS.values()))
     for tool in tools:
-        require_known("peer", tool, known)
-    options = {"pattern": pattern, "text_field": text_field, "tie_break": "ids"}
-    training = train(inputs, vocab_size, special_tokens, **options)
-    job = Job(Source(training.files, Pattern(pattern), special_tokens, text_field), vocab_size - len(special_tokens))
-    peers = filter(importlib.util.find_spec, {*(tools or known)} - {"bpe_numba"})
-    versions, runs = {tool: importlib.metadata.version(tool) for tool in peers} | {"bpe_numba": __version__}, {}
-    for (name, works), tokenizer in zip(_PEERS.items(), (None, training.tokenizer), strict=True):
-        job, found = job._replace(tokenizer=tokenizer), []
-        works = {tool: work for tool, work in works.items() if tool in versions}
+        require_known("peer", tool, names)
+    tools = ["bpe_numba", *filter(importlib.util.find_spec, {*(tools or names)} - {"bpe_numba"})]
+    training = train(inputs, vocab_size, special_tokens, pattern=pattern, text_field=text_field, tie_break="ids")
+    source = training.recipe.source(training.files, text_field)
+    texts = [text.decode("utf-8", "replace") for text in _text_parts(source, special_tokens) if text]
+    documents = [text.encode() for text in texts]  # some peers take nothing but UTF-8
+    job = Job(source, vocab_size - len(special_tokens), documents, texts, training.tokenizer)
+    head = next(_batched_by_size(documents, len, ENCODED_BYTES))
+    jobs = {"train": job, "encode": job._replace(documents=head, texts=texts[: len(head)])}
+    runs = {}
+    for name, works in _PEERS.items():
+        results, works = [], {tool: work for tool, work in works.items() if tool in tools}
         with Engine(progress=progress).progress_bar(name, len(works), "tools") as bar:
             for tool, work in works.items():
-                found.append(_run_apart(tool, work, job))
+                ours = results[0].result if results else None
+                results.append(_run_tool(tool, work, jobs[name], 1 if name == "train" else 2, ours))
                 bar.update()
-        require(found[0].seconds, f"bpe_numba could not {name}: {found[0].verdict}")
-        runs[name] = [run._replace(verdict=_judge(run, found[0])) for run in found]
-    megabytes = training.counted.n_bytes / 1e6
-    title = f"{vocab_size:,} tokens of {megabytes:.1f} MB in {number_of(len(training.files), 'file')}"
-    return Benchmark(title, _describe_machine(), versions, runs)
+        require(results[0].seconds, f"bpe_numba could not {name}: {results[0].verdict}")
+        runs[name] = results
+    n_bytes = {name: sum(map(len, job.documents)) for name, job in jobs.items()}
+    title = f"{vocab_size:,} tokens of {training.counted.n_bytes / 1e6:.1f} MB in {len(training.files):,} files"
+    return Benchmark(title, _describe_machine(), n_bytes, runs)
 
 
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────────────────────────
