@@ -85,6 +85,7 @@ import bz2
 import contextlib
 import copy
 import dataclasses
+import difflib
 import dis
 import errno
 import functools
@@ -10405,9 +10406,11 @@ def bench(
 
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# A command is a function below. Its options are its own keywords, and those with a default of the functions that it
-# calls: their names, types and defaults come from signatures, their help from docstrings, and from nowhere else.
-# Not options are what others stand for (--no-special, --quiet, --workers), and what only Python has.
+# Arguments -> a call of one of the functions below. The options of a command are the keywords of its function, and the
+# parameters with a default of the functions that it calls. Their names, types and defaults come from signatures, and
+# their help from docstrings. For example, `train corpus.txt --vocab-size 32k` becomes
+# `_train_command(["corpus.txt"], vocab_size=32000, …)`, where `vocab_size` and its help are those of `train`.
+# _PYTHON_ONLY are parameters that are no options, since --no-special, --quiet or --workers stand for them.
 _PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "learned", "record", "engine", "texts"}
 _GROUPS = {
     "how text is read": "text_field corpus no_special append pattern mark normalizer encoding",
@@ -10630,16 +10633,16 @@ _COMMANDS = {
 
 
 def _whole_number(text: str) -> int:
-    """Read a whole number, which may be written as 10k, 1M, 4GB or 10,000.
+    """Read a whole number, which may be written as 10k, 1.5M or 10,000.
 
-    >>> _whole_number("10k"), _whole_number("10_000"), _whole_number("4.5GB")
-    (10000, 10000, 4500000000)
+    >>> _whole_number("10k"), _whole_number("10_000"), _whole_number("1.5M")
+    (10000, 10000, 1500000)
     """
-    if found := re.fullmatch(r"(-?\d+(?:[_,]\d{3})*)(?:\.(\d+))?(?:([kMGT])B?)?", text, re.IGNORECASE):
-        fraction, n_zeros = found[2] or "", 3 * " KMGT".index((found[3] or " ").upper())
+    if match := re.fullmatch(r"(-?\d+(?:[_,]\d{3})*)(?:\.(\d+))?([kMGT]?)", text, re.IGNORECASE):
+        fraction, n_zeros = match[2] or "", 3 * " KMGT".index(match[3].upper() or " ")
         if len(fraction) <= n_zeros:
-            return int(re.sub("[_,]", "", found[1]) + fraction) * 10 ** (n_zeros - len(fraction))
-    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, as 32000, 32k or 4.5GB")
+            return int(re.sub("[_,]", "", match[1]) + fraction) * 10 ** (n_zeros - len(fraction))
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 4, 32000 or 32k")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -10647,6 +10650,11 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> None:
         self.exit(2, f"bpe_numba: {message}; see {self.prog} --help\n")
+
+    def refuse(self, unknown: str) -> None:
+        """End with an error that names the option most like an unknown one."""
+        near = difflib.get_close_matches(unknown.partition("=")[0], self._option_string_actions, 1)
+        self.error(f"unrecognized argument: {unknown}" + "".join(f"; did you mean {option}?" for option in near))
 
 
 def _add_argument(
@@ -10671,34 +10679,44 @@ def _add_argument(
     return parser.add_argument(flag, dest=parameter.name, required=default is parameter.empty, help=text, **settings)
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def _help_texts(*functions: object) -> dict[str, str]:
+    """Read what the docstrings of functions say of their parameters; nothing where Python has removed them (-OO)."""
+    rows = {}
+    for function in functions:
+        rows = dict(_ROW.findall(inspect.getdoc(function) or "")) | rows
+    return {name: " ".join(text.split()) for name, text in rows.items()}
+
+
+def _parameters(run: Callable, callees: Iterable[Callable]) -> dict[str, inspect.Parameter]:
+    """List the parameters of a command: its own, and those with a default of the functions that it calls."""
+    parameters: dict[str, inspect.Parameter] = {}
+    for function in (run, *callees):
+        for name, parameter in inspect.signature(function).parameters.items():
+            if name not in _PYTHON_ONLY and (function is run or parameter.default is not parameter.empty):
+                parameters.setdefault(name, parameter)
+    return parameters
+
+
+def _make_parser() -> _Parser:
     """Make the parser of the command line from the signatures and docstrings of _COMMANDS."""
-    parser = _Parser(prog="bpe_numba", description="Train and run subword tokenizers.")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser = _Parser(prog=_typed_command(), description="Train and run subword tokenizers.")
+    parser.add_argument("--version", action="version", version=f"bpe_numba {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    shared = dict(_ROW.findall(f"{inspect.getdoc(Source)}\n{inspect.getdoc(Engine)}"))
     for name, (run, *callees) in _COMMANDS.items():
-        doc = inspect.getdoc(run)
+        doc = inspect.getdoc(run) or ""
         title = doc.partition("\n")[0]
         examples = "\n".join(["examples:", *(f"  {_typed_command()} {line}" for line in _EXAMPLE.findall(doc))])
         form = argparse.RawDescriptionHelpFormatter
         command = commands.add_parser(name, help=title, description=title, epilog=examples, formatter_class=form)
-        rows: dict[str, str] = {}
-        parameters: dict[str, inspect.Parameter] = {}
-        for function in (run, *callees):
-            rows = dict(_ROW.findall(inspect.getdoc(function))) | rows
-            for key, parameter in inspect.signature(function).parameters.items():
-                if key not in _PYTHON_ONLY and (function is run or parameter.default is not parameter.empty):
-                    parameters.setdefault(key, parameter)
-        positional = inspect.getfullargspec(run).args
         groups, flags = {title: command.add_argument_group(title) for title in _GROUPS}, {}  # none is shown empty
-        for key, parameter in parameters.items():
+        group_of = {key: groups[title] for title, keys in _GROUPS.items() for key in keys.split()}
+        texts, positional = _help_texts(run, *callees, Source, Engine), inspect.getfullargspec(run).args
+        for key, parameter in _parameters(run, callees).items():
             is_positional = key in positional
-            known = (groups[title] for title, names in _GROUPS.items() if key in names.split() and not is_positional)
-            text = " ".join((shared | rows).get(key, "").split())
-            action = _add_argument(next(known, command), parameter, is_positional, text)
+            group = command if is_positional else group_of.get(key, command)
+            action = _add_argument(group, parameter, is_positional, texts.get(key, ""))
             flags[key] = action.option_strings[0] if action.option_strings else action.metavar
-        command.set_defaults(run=run, flags=flags)
+        command.set_defaults(run=run, flags=flags, refuse=command.refuse)
         command.add_argument("--quiet", dest="progress", action="store_false", help="no progress bars, no summary")
         command.add_argument("--timings", action="store_true", help="print what each stage took, on standard error")
     return parser
@@ -10717,8 +10735,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by who called
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
-    start, options = time.perf_counter(), vars(_make_parser().parse_args(arguments))
-    flags, timings = options.pop("flags"), options.pop("timings")
+    start, (parsed, unknown) = time.perf_counter(), _make_parser().parse_known_args(arguments)
+    options = vars(parsed)
+    flags, timings, refuse = options.pop("flags"), options.pop("timings"), options.pop("refuse")
+    if unknown:
+        refuse(unknown[0])
     TIMINGS.clear()
 
     def say(message: object) -> None:

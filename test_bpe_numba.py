@@ -5053,7 +5053,9 @@ def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
     [
         (("encode", "model", "text.txt", "--document-index", "i.npy"), ["--document-index goes with --out"]),
         (("train", "text.txt", "--coverage", "0.5"), ["--coverage and --byte-fallback go with"]),
-        (("train", "text.txt", "--vocb", "3"), ["--vocb"]),
+        (("train", "text.txt", "--vocb-size", "3"), ["--vocb-size; did you mean --vocab-size?", ".py train --help"]),
+        (("view", "model", "--plot=a.png"), ["--plot=a.png"]),
+        (("train", "text.txt", "--workers", "lots"), ["argument --workers: 'lots' is not", "such as 4"]),
         (("frain",), ["frain"]),
         (("decode", "model", "odd.bin"), ["--dtype"]),
         (("encode", "model", "text.txt", "--encoding", "gpt2"), ["leave --encoding away"]),
@@ -5062,6 +5064,21 @@ def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
 )
 def test_messages_speak_of_options(arguments, parts, command, bad_files):
     assert_refused_leaving_nothing(command, arguments, parts, bad_files)
+
+
+@pytest.mark.parametrize("optimized", ["-O", "-OO"])
+def test_it_runs_without_docstrings(model, optimized):
+    command = [sys.executable, optimized, MODULE]
+    shown = subprocess.run([*command, "train", "--help"], capture_output=True, check=True).stdout
+    assert b"--vocab-size" in shown
+    viewed = subprocess.run([*command, "view", model[0] / "model", "The cat"], capture_output=True, check=True)
+    assert b"7 bytes" in viewed.stdout
+
+
+def test_the_help_in_an_error_is_a_command(bad_files):
+    message = run("encode", cwd=bad_files).stderr.decode()
+    shown = subprocess.run(message.rpartition("; see ")[2], shell=True, capture_output=True, cwd=bad_files)
+    assert shown.returncode == 0 and b"--no-special" in shown.stdout
 
 
 def test_what_no_file_can_hold_is_said(command, bad_files):
