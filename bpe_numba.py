@@ -8974,7 +8974,7 @@ class Recipe:
             return [{"type": "WordPiece", "prefix": prefix, "cleanup": True}]
         return join if self.byte_fallback else [{"type": "Fuse"}]
 
-    def learn(self, words: Words) -> Learned:
+    def learn(self, words: Words, progress: bool = False) -> Learned:
         """Learn from words over bytes."""
         n_symbols = self.vocab_size - len(self.special_tokens) - len(self.byte_tokens)
         if self.from_:
@@ -8987,7 +8987,7 @@ class Recipe:
                 f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {self.vocab_size:,} "
                 f"has room for {max(n_symbols, 0):,}: raise `vocab_size`, or keep the usual ones (`coverage` 0.9995)",
             )
-        return call_with(self.learner, words, n_symbols, **vars(self))
+        return call_with(self.learner, words, n_symbols, progress=progress, **vars(self))
 
     def build(self, learned: Learned) -> Model:
         """Make the model of what was learnt."""
@@ -9314,23 +9314,7 @@ def train(
     >>> train(texts=["low low lower", "newest"], vocab_size=260).learned.counts.tolist()
     [3, 3, 2, 1]
     """
-    recipe = Recipe(
-        vocab_size,
-        special_tokens,
-        special_tokens_at,
-        model,
-        alphabet,
-        pattern,
-        mark,
-        normalizer,
-        coverage,
-        byte_fallback,
-        unk_token,
-        from_,
-        tie_break,
-        score,
-        min_frequency,
-    )
+    recipe = call_with(Recipe, **locals())
     return train_recipe(*prepare(recipe, inputs, texts), text_field, Engine(workers, progress, executor))
 
 
@@ -9373,9 +9357,9 @@ def _complete_from_words(recipe: Recipe, files: Sequence[Path], settings: Sequen
 def train_recipe(
     recipe: Recipe,
     files: Sequence[Path | Texts],
-    counts: Sequence[CorpusCounts] = (),
-    text_field: str | None = None,
-    engine: Engine | None = None,
+    counts: Sequence[CorpusCounts],
+    text_field: str | None,
+    engine: Engine,
 ) -> Training:
     """Train by a complete recipe, on files, or on the counts of words files; see `prepare`."""
     timings: dict[str, Timing] = {}
@@ -9392,7 +9376,7 @@ def train_recipe(
         spent.n_bytes = 0 if counts else counted.n_bytes
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn", timings):
-        learned = recipe.learn(counted.words)
+        learned = recipe.learn(counted.words, engine.progress)
     with stage("vocabulary", timings), _without_collector():
         tokenizer = Tokenizer.from_model(recipe.build(learned))
     _warn_if_short(tokenizer.vocab, recipe.vocab_size)
@@ -9693,7 +9677,7 @@ def encode_corpus(
     inputs      files, folders or globs
     And text_field, as of a Source; and an Engine.
 
-    Bytes are those of the text; characters are those of its words, as a normalizer and the pattern leave them.
+    Bytes and characters are those of the text; characters that a normalizer changes count as it leaves them.
 
     >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)} | {256: b"ab"}, [(b"a", b"b")])
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -9716,7 +9700,8 @@ def encode_corpus(
         data = words.symbols.astype(np.uint8).tobytes()
         texts = [data[start:stop] for start, stop in itertools.pairwise(words.offsets.tolist())]
         ids, offsets = _word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
-    continues = np.frombuffer(data, np.int8) < -64  # the first byte of its character
+    # A character has one byte that does not continue it. The mark ▁ is a space in the text.
+    continues = np.frombuffer(data.replace(MARK.encode(), b"   "), np.int8) < -64
     continued = np.dot(np.add.reduceat(continues, words.offsets[:-1], dtype=np.int64), words.counts)
     n_characters = counted.n_bytes - int(continued)
     return EncodedWords(texts, words.counts, ids, offsets, counted.n_bytes, n_characters, n_pretokens)
@@ -9795,13 +9780,14 @@ def _classify(token: bytes) -> tuple[str, str]:
 
 
 def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
-    """Find the tokens that their own bytes do not become: {id: the ids that these bytes become as one word}.
+    """Find the tokens that their own bytes do not become: {id: the ids that these bytes become}.
 
     The bytes of a token are encoded as a text, and as one word, without the pattern and the normalizer; it is listed if
     it is not among the ids of either. Then no text at all becomes it, since what happens to bytes in a longer word
     until they are one token is decided by them alone: each merge that is made in them would have been made in them
     alone, in the same order; for Unigram, the same holds of best paths. Not listed is what only the pattern or the
-    normalizer prevents. A token that continues a word of a WordPiece is found after some beginning of a word.
+    normalizer prevents, nor two kinds that only longer texts become: tokens that continue a word of a WordPiece, and,
+    with byte fallback, bytes of characters that have no token.
 
     >>> tokens = [b"a", b"b", b"c", b"ab", b"bc", b"abc", b"bca"]
     >>> merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc"), (b"bc", b"a")]
@@ -9810,12 +9796,14 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
     """
     model, by_word, unreachable = tokenizer.model, _word_encoder(tokenizer), {}
     texts, prefix = decoded_tokens(model.vocab, model.decoder)[0], model.subword_prefix.encode()
+    parts_of_characters = {*map(str.encode, BYTE_TOKENS[128:])} if model.byte_fallback else set()
     for id in model.ordinary:
-        continues = prefix and model.vocab[id].startswith(prefix)
-        if not continues and id not in _ids_of(tokenizer, texts[id]):
-            ids = _ids_of(by_word, model.vocab[id])
-            if id not in ids:
-                unreachable[id] = ids
+        token = model.vocab[id]
+        if token in parts_of_characters or (prefix and token.startswith(prefix)):
+            continue
+        ids = _ids_of(tokenizer, texts[id])
+        if id not in ids and id not in _ids_of(by_word, token):
+            unreachable[id] = ids
     return unreachable
 
 
@@ -10313,10 +10301,10 @@ def _run_tool(tool: str, prepare: Callable, job: Job, n_passes: int, ours: Seque
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
         return Run(tool, [], [], " ".join(str(error).split()) or type(error).__name__)
-    for k, (a, b) in enumerate(itertools.zip_longest(result, result if ours is None else ours)):
-        if a != b:
-            return Run(tool, seconds, result, f"differs from {k:,} of {len(ours):,} on")
-    return Run(tool, seconds, result, "same")
+    if ours is None or result == ours:
+        return Run(tool, seconds, result, "same")
+    place = next(k for k, (a, b) in enumerate(itertools.zip_longest(result, ours)) if a != b)
+    return Run(tool, seconds, result, f"differs from {place:,} of {len(ours):,} on")
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -10334,11 +10322,9 @@ class Benchmark(Report):
             rows, megabytes, ours = [], self.n_bytes[name] / 1e6, runs[0].seconds
             for tool, seconds, _, verdict in runs:
                 version = __version__ if tool == "bpe_numba" else importlib.metadata.version(tool)
-                numbers = [None, None, None, None]
-                if seconds:
-                    second = seconds[1] if len(seconds) > 1 else None
-                    numbers = [seconds[0], second, megabytes / seconds[0], seconds[0] / ours[0]]
-                rows.append((f"{tool} {version}", *numbers, verdict))
+                first, second = [*seconds, None, None][:2]
+                rate, ratio = (megabytes / first, first / ours[0]) if seconds else (None, None)
+                rows.append((f"{tool} {version}", first, second, rate, ratio, verdict))
             header = "tool", "seconds", "second pass", "MB/s", "times ours", "result"
             tables.append(Table(f"{name}, {megabytes:.1f} MB; {self.machine}", header, rows))
         return tables

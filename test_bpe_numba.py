@@ -5346,12 +5346,15 @@ def test_words_split_alike_are_those_cut_at_the_same_places_of_the_text(library,
 @pytest.mark.parametrize("model", ["bpe", "unigram", "wordpiece"])
 def test_measures_of_characters_are_of_own_pretokens_and_all_ids(library, tmp_path, model, pattern):
     options = {"alphabet": "characters", "coverage": 0.9, "pattern": pattern, "workers": 1}
+    if pattern == "whitespace-split":
+        options["mark"] = ""  # no space is left that ▁ could stand for
     tokenizer = bpe.train(library[:9], 500, [END], model=model, **options).tokenizer
     text = library[3].read_text() + " ÄÖ 中文 é" * 50
     (tmp_path / "a.txt").write_text(text)
     measures = bpe.inspect_model(tokenizer, tmp_path / "a.txt").measures
     words = regex.findall(r"\S+" if pattern == "whitespace-split" else bpe.PATTERNS["gpt2"], text)
     ids = tokenizer.encode(text)
+    assert measures["characters per token"] == pytest.approx(len(text) / len(ids))
     assert measures["tokens"] == len(ids) and measures["fertility"] == pytest.approx(len(ids) / len(words))
     counts, n_ids = Counter(ids), len(tokenizer) - 1  # all but END, which no text becomes
     unknown = tokenizer.token_to_id(tokenizer.model.unk_token)
