@@ -9172,11 +9172,11 @@ class Training(NamedTuple):
     __repr__ = __str__
 
 
-def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
+def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int, depth: int = 4) -> None:
     """Warn of a vocabulary that is smaller than asked for."""
     if len(vocab) < vocab_size:
         given = f"the text gives {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for"
-        warnings.warn(f"{given}: it has no more", stacklevel=5)
+        warnings.warn(f"{given}: it has no more", stacklevel=depth)
 
 
 def _name_some(files: Sequence[Path]) -> str:
@@ -9185,7 +9185,7 @@ def _name_some(files: Sequence[Path]) -> str:
     return named if len(files) <= 3 else f"{named}, … ({len(files):,} files)"
 
 
-def _warn_of_unnamed(source: Source) -> None:
+def _warn_of_unnamed(source: Source, depth: int = 4) -> None:
     """Warn of what looks like special tokens at the beginning of the first file, but was not named."""
     path = next(iter(source.files), STANDARD_STREAM)
     head = b"" if _is_stream(path) else _read_part(path, 0, BLOCK_BYTES)
@@ -9193,7 +9193,7 @@ def _warn_of_unnamed(source: Source) -> None:
     unnamed = [token for token, n in seen.most_common() if n > 2 and token not in source.special_tokens]
     if unnamed:
         names = ", ".join(unnamed[:5])
-        warnings.warn(f"{names} in the text: learnt from as text, unless `special_tokens` names it", stacklevel=5)
+        warnings.warn(f"{names} in the text: learnt from as text, unless `special_tokens` names it", stacklevel=depth)
 
 
 @checked
@@ -9367,7 +9367,7 @@ def train_recipe(
         source = recipe.source([] if counts else files, text_field)
         if source.pattern.warning and not counts:
             warnings.warn(source.pattern.warning, stacklevel=4)
-        _warn_of_unnamed(source)
+        _warn_of_unnamed(source, 5)
         compile_counting(source.pattern)
         rules = {"tie_break": recipe.tie_break, "score": recipe.score}  # a wrong one must not cost the scan
         call_with(recipe.learner, Words.from_counts({b"aa": 1}), 257, **rules)
@@ -9379,7 +9379,7 @@ def train_recipe(
         learned = recipe.learn(counted.words, engine.progress)
     with stage("vocabulary", timings), _without_collector():
         tokenizer = Tokenizer.from_model(recipe.build(learned))
-    _warn_if_short(tokenizer.vocab, recipe.vocab_size)
+    _warn_if_short(tokenizer.vocab, recipe.vocab_size, 5)
     return Training(tokenizer, counted, learned, timings, files, recipe)
 
 

@@ -4554,6 +4554,18 @@ def test_special_tokens_are_told_that_are_unseen_or_not_named(tmp_path):
         bpe.train(tmp_path, 9999, [END])
 
 
+def test_warnings_point_to_the_call(tmp_path):
+    (tmp_path / "a.txt").write_text(f"a text{END}" * 5)
+    for call in (
+        lambda: bpe.train(tmp_path, 9999),
+        lambda: bpe.count_files(tmp_path, tmp_path / "words.npz"),
+        lambda: bpe.train_bpe_from_counts({b"ab": 1}, 999),
+    ):
+        with pytest.warns(UserWarning) as caught:
+            call()
+        assert {warning.filename for warning in caught} == {__file__}
+
+
 # How texts are counted, and what may be trained from that, apart from the special tokens.
 COUNTINGS = [
     ({}, {}),
