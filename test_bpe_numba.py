@@ -42,6 +42,7 @@ import sys
 import threading
 import time
 import unicodedata
+import warnings
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -3410,8 +3411,8 @@ def test_a_name_of_a_byte_keeps_its_id_and_its_bytes(trained, tmp_path):
 
 
 # Regular expressions that Oniguruma, which Hugging Face uses, reads otherwise than `regex` does.
-common = [r"\p{N}{1,3}|\P{N}+", r"\p{N}{1,3}|[^\s\p{N}]++|\s", r"(?<!x)[a-z]+|.", r"\p{N}{1,2}+|\P{N}", "a{,2}b|."]
-rewritten = [r"^a|[\s\S]", "a$|.", r"\s+\z|\S+", r"\s+\Z|\S+", r"\h+|\H"]
+common = [r"\p{N}{1,3}|\P{N}+", r"\p{N}{1,3}|[^\s\p{N}]++|\s", r"(?<!x)[a-z]+|.", "a{,2}b|."]
+rewritten = [r"^a|[\s\S]", "a$|.", r"\s+\z|\S+", r"\s+\Z|\S+", r"\h+|\H", r"\p{N}{1,2}+|\P{N}"]
 anchors = [r"\s+$|\S+", r"\p{N}{2,3}+|\P{N}", "(?m:.)+", "(?s:.)+x", r"\Aa|.", r"\w+(?!x)|\W", r"[^a-z\d]+?"]
 classes = [r"[\h]+|\H", "[a-z&&[^b]]+", "(?i:ß)|.", "(?i:ſ)+", r"\R|.", "[[:alpha:]]+", r"\X", "'(?i:ll|s)"]
 # Texts of what those expressions look at.
