@@ -5461,99 +5461,6 @@ class Kind(NamedTuple):
     exact_pattern: Callable | None = None  # (model) -> a pattern that cuts where no token reaches across
 
 
-# What transformers reads beside a model, in tokenizer_config.json.
-ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
-CONFIG_KEYS = (*ROLES, "model_max_length", "chat_template")
-
-# Messages between <|im_start|> and <|im_end|>, tools as JSON, calls of tools between <tool_call> and </tool_call>.
-CHATML = r"""
-{%- macro opened(role) %}{{ '<|im_start|>' + role + '\n' }}{% endmacro %}
-{%- set first = messages[0].content if messages and messages[0].role == 'system' else none %}
-{%- if tools %}
-    {{- opened('system') }}
-    {%- if first is not none %}{{ first + '\n\n' }}{% endif %}
-    {{- 'Functions may be called, each call as {"name": …, "arguments": …} between <tool_call> and </tool_call>:' }}
-    {%- for tool in tools %}{{ '\n' }}{{ tool | tojson }}{% endfor %}
-    {{- '<|im_end|>\n' }}
-{%- endif %}
-{%- for message in messages %}
-    {%- if message.role not in ('system', 'user', 'assistant', 'tool') %}
-        {{- raise_exception('a message is from system, user, assistant or tool, not from ' + message.role) }}
-    {%- endif %}
-    {%- if not (loop.first and tools and message.role == 'system') %}
-        {{- opened(message.role) + (message.content or '') }}
-        {%- for call in message.tool_calls or [] %}
-            {%- set call = call.function or call %}
-            {{- '\n' if message.content or not loop.first }}
-            {{- '<tool_call>\n{"name": ' }}{{ call.name | tojson }}{{ ', "arguments": ' }}
-            {{- call.arguments if call.arguments is string else call.arguments | tojson }}
-            {{- '}\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ opened('assistant') }}{% endif %}
-""".strip()
-
-
-LARGEST_FILE = 1 << 28  # bytes of a model file: o200k_base has 4 million, and the largest tokenizer.json some 40
-
-
-def _read_limited(path: Path) -> bytes:
-    """Read a model file; raises ValueError if it is too large to be one."""
-    with open(path, "rb") as file:
-        data = file.read(LARGEST_FILE + 1)
-    require(len(data) <= LARGEST_FILE, f"{path}: has more than {LARGEST_FILE >> 20} MB, which is no tokenizer")
-    return data
-
-
-def _decode_utf8(data: bytes, where: str) -> str:
-    """Decode a file; raises ValueError for bytes that are not UTF-8."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where}: not UTF-8 at byte {error.start}") from None
-
-
-def transformers_config(
-    special_tokens: Iterable[str],
-    *,
-    bos_token: str | None = None,
-    eos_token: str | None = None,
-    pad_token: str | None = None,
-    unk_token: str | None = None,
-    model_max_length: int | None = None,
-    chat_template: str | os.PathLike | None = None,
-) -> dict:
-    """Build the fields of tokenizer_config.json that are given: not None.
-
-    special_tokens    those of the model
-    bos_token         the special token that begins a text
-    eos_token         the one that ends it
-    pad_token         the one that fills up a batch
-    unk_token         the one for what cannot be encoded
-    model_max_length  tokens that the model has room for
-    chat_template     "chatml", which needs the special tokens <|im_start|> and <|im_end|>, or a file in Jinja
-
-    >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
-    {'eos_token': '<|end|>', 'model_max_length': 1024}
-    """
-    fields = {name: value for name, value in locals().items() if value is not None and name in CONFIG_KEYS}
-    for role in ROLES:
-        known = ", ".join(special_tokens) or "it has none"
-        is_known = role not in fields or fields[role] in special_tokens
-        require(is_known, f"`{role}` {fields.get(role)!r} is not a special token of this tokenizer: {known}")
-    if model_max_length is not None and model_max_length < 1:
-        raise InputError(f"`model_max_length` is {model_max_length}: a model of so many tokens has no room for text")
-    if chat_template == "chatml":
-        for token in ("<|im_start|>", "<|im_end|>"):
-            require(token in special_tokens, f"ChatML needs the special token {token!r}")
-        fields["chat_template"] = CHATML
-    elif chat_template is not None:
-        fields["chat_template"] = _decode_utf8(_read_limited(Path(chat_template)), str(chat_template))
-    return fields
-
-
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 NO_MERGE = ALL_ONES  # no rank: the pair does not merge
@@ -7005,6 +6912,25 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
 #     bert           the tokens of a WordPiece alone, one a line
 
 
+LARGEST_FILE = 1 << 28  # bytes of a model file: o200k_base has 4 million, and the largest tokenizer.json some 40
+
+
+def _read_limited(path: Path) -> bytes:
+    """Read a model file; raises ValueError if it is too large to be one."""
+    with open(path, "rb") as file:
+        data = file.read(LARGEST_FILE + 1)
+    require(len(data) <= LARGEST_FILE, f"{path}: has more than {LARGEST_FILE >> 20} MB, which is no tokenizer")
+    return data
+
+
+def _decode_utf8(data: bytes, where: str) -> str:
+    """Decode a file; raises ValueError for bytes that are not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: not UTF-8 at byte {error.start}") from None
+
+
 class Encoding(NamedTuple):
     """A rank file that was published, and what it does not say."""
 
@@ -7944,6 +7870,80 @@ def write_bert(model: Model) -> dict[str, str]:
     with naming_file("a vocab.txt cannot hold this tokenizer"):
         _require_same(model, read_bert(text.encode(), Path("vocab.txt"), config))
     return {"vocab.txt": text, "tokenizer_config.json": _config_json(model)}
+
+
+# What transformers reads beside a model, in tokenizer_config.json.
+ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
+CONFIG_KEYS = (*ROLES, "model_max_length", "chat_template")
+
+# Messages between <|im_start|> and <|im_end|>, tools as JSON, calls of tools between <tool_call> and </tool_call>.
+CHATML = r"""
+{%- macro opened(role) %}{{ '<|im_start|>' + role + '\n' }}{% endmacro %}
+{%- set first = messages[0].content if messages and messages[0].role == 'system' else none %}
+{%- if tools %}
+    {{- opened('system') }}
+    {%- if first is not none %}{{ first + '\n\n' }}{% endif %}
+    {{- 'Functions may be called, each call as {"name": …, "arguments": …} between <tool_call> and </tool_call>:' }}
+    {%- for tool in tools %}{{ '\n' }}{{ tool | tojson }}{% endfor %}
+    {{- '<|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role not in ('system', 'user', 'assistant', 'tool') %}
+        {{- raise_exception('a message is from system, user, assistant or tool, not from ' + message.role) }}
+    {%- endif %}
+    {%- if not (loop.first and tools and message.role == 'system') %}
+        {{- opened(message.role) + (message.content or '') }}
+        {%- for call in message.tool_calls or [] %}
+            {%- set call = call.function or call %}
+            {{- '\n' if message.content or not loop.first }}
+            {{- '<tool_call>\n{"name": ' }}{{ call.name | tojson }}{{ ', "arguments": ' }}
+            {{- call.arguments if call.arguments is string else call.arguments | tojson }}
+            {{- '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ opened('assistant') }}{% endif %}
+""".strip()
+
+
+def transformers_config(
+    special_tokens: Iterable[str],
+    *,
+    bos_token: str | None = None,
+    eos_token: str | None = None,
+    pad_token: str | None = None,
+    unk_token: str | None = None,
+    model_max_length: int | None = None,
+    chat_template: str | os.PathLike | None = None,
+) -> dict:
+    """Build the fields of tokenizer_config.json that are given: not None.
+
+    special_tokens    those of the model
+    bos_token         the special token that begins a text
+    eos_token         the one that ends it
+    pad_token         the one that fills up a batch
+    unk_token         the one for what cannot be encoded
+    model_max_length  tokens that the model has room for
+    chat_template     "chatml", which needs the special tokens <|im_start|> and <|im_end|>, or a file in Jinja
+
+    >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
+    {'eos_token': '<|end|>', 'model_max_length': 1024}
+    """
+    fields = {name: value for name, value in locals().items() if value is not None and name in CONFIG_KEYS}
+    for role in ROLES:
+        known = ", ".join(special_tokens) or "it has none"
+        is_known = role not in fields or fields[role] in special_tokens
+        require(is_known, f"`{role}` {fields.get(role)!r} is not a special token of this tokenizer: {known}")
+    if model_max_length is not None and model_max_length < 1:
+        raise InputError(f"`model_max_length` is {model_max_length}: a model of so many tokens has no room for text")
+    if chat_template == "chatml":
+        for token in ("<|im_start|>", "<|im_end|>"):
+            require(token in special_tokens, f"ChatML needs the special token {token!r}")
+        fields["chat_template"] = CHATML
+    elif chat_template is not None:
+        fields["chat_template"] = _decode_utf8(_read_limited(Path(chat_template)), str(chat_template))
+    return fields
 
 
 # Files and folders
