@@ -5076,8 +5076,17 @@ def learn(
 
 # ─── Models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# A Model is a tokenizer as data: what files hold, and what Tokenizer compiles. Files name tokens in characters: GPT-2's
-# bytes_to_unicode writes a byte as itself where that can be seen, else as one of the 68 characters from U+0100.
+# A Model is a tokenizer as data: files hold it, and Tokenizer compiles it. This holds for every Model:
+#
+# - Ids are below MAX_ID and may have gaps. A token has at least one byte.
+# - Two tokens differ in their bytes, but for a special token, which may have those of an ordinary one.
+# - Each special token has an id in the vocabulary, and no control token is a single byte.
+# - Merges are pairs of bytes. Without merges, two tokens merge if they join to a token: by its score or by its id.
+# - Scores are floats below inf, one for each token that text may become. A Unigram has them.
+# - Tokens of characters are UTF-8. The unknown token and the 256 byte tokens are in the vocabulary if they are used.
+#
+# Files name tokens in characters: GPT-2's bytes_to_unicode writes a byte as itself if it is visible, else as one of the
+# 68 characters from U+0100.
 
 MAX_ID = 1 << 24  # ids are below: no vocabulary has a tenth of that, and tables grow with the largest id
 SpecialTokens = Iterable[str] | Mapping[str, int] | None  # {token: id}, or those that a model has already
@@ -6901,16 +6910,15 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# A reader makes a Model of files, and raises ValueError for what would encode otherwise here than there. A writer makes
-# texts by file name of a Model, and raises ValueError for what the format cannot hold.
+# A reader makes a Model of files, and raises InputError for what it cannot do. A writer makes texts by file name, reads
+# them back, and raises InputError if the format cannot represent the model.
 #
-#     huggingface    all of a model, and what transformers reads beside it. A Kind reads and writes the "model" in it,
-#                    the rest is the same for all kinds
-#     gpt2           vocabulary and merges. What is neither a byte nor made by a merge is taken for a special token
-#     tiktoken       the vocabulary alone: any two tokens that join to a token merge, the lowest id first
-#     sentencepiece  tokens, their scores and types, and what is done to spaces: there are no pretokens
-#     bert           the tokens of a WordPiece alone, one a line
-
+#     format         files                          cannot say
+#     huggingface    tokenizer.json and two more    two texts of one id
+#     gpt2           vocab.json, merges.txt         pattern, normalizer, flags, unknown tokens
+#     tiktoken       .tiktoken, and a .json         merges in another order than that of ids, normalizer, flags
+#     sentencepiece  tokenizer.model                pretokens, merges in an order that no scores give
+#     bert           vocab.txt                      all but a WordPiece with BERT's own steps
 
 LARGEST_FILE = 1 << 28  # bytes of a model file: o200k_base has 4 million, and the largest tokenizer.json some 40
 
