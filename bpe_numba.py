@@ -6910,8 +6910,8 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# A reader makes a Model of files, and raises InputError for what it cannot do. A writer makes texts by file name, reads
-# them back, and raises InputError if the format cannot represent the model.
+# A reader makes a Model of files, and raises InputError for what it cannot do. A writer makes texts by file name,
+# and raises InputError if the format cannot represent the model: all but huggingface are read back and compared.
 #
 #     format         files                          cannot say
 #     huggingface    tokenizer.json and two more    two texts of one id
