@@ -7100,6 +7100,10 @@ def _require_same(model: Model, other: Model) -> None:
     The vocabulary and the steps around it must be equal. Merges, ranks and scores say the same if each token is made of
     the same two in the end, in the same order of tokens, and if those that are never made are looked up, or not, alike.
     """
+    flags = {text: model.flags.get(text, AddedToken()) for text in model.special_tokens}
+    if not model.normalizer and all(flag.normalized for flag in flags.values()):  # which then says nothing
+        plain = {text: flag._replace(normalized=False) for text, flag in flags.items()}
+        model = dataclasses.replace(model, flags=plain)
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder", "unk_token",
                   "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars", "pattern"):  # fmt: skip
         ours, theirs = (Pattern(m.pattern).steps if field == "pattern" else getattr(m, field) for m in (model, other))
