@@ -3128,7 +3128,7 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     if source == " {2,}":  # as SentencePiece's rules have it: several times as fast as by `regex`
         begins = " " * (content != " ")
         return [_TextPass(lambda text: re.sub(b"  +", lambda match: new, text), changed=[0x20], begins=begins)]
-    expression = _compile_regex(_common_regex(source, "Replace"))
+    expression = _compile_regex(_read_regex(source, "Replace"))
 
     def replace(text: str) -> str:
         """Write the content for what matches."""
@@ -5140,8 +5140,17 @@ def learn(
 
 # ─── Models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# A Model is a tokenizer as data: what files hold, and what Tokenizer compiles. Files name tokens in characters: GPT-2's
-# bytes_to_unicode writes a byte as itself where that can be seen, else as one of the 68 characters from U+0100.
+# A Model is a tokenizer as data: files hold it, and Tokenizer compiles it. This holds for every Model:
+#
+# - Ids are below MAX_ID and may have gaps. A token has at least one byte.
+# - Two tokens differ in their bytes, but for a special token, which may have those of an ordinary one.
+# - Each special token has an id in the vocabulary, and no control token is a single byte.
+# - Merges are pairs of bytes. Without merges, two tokens merge if they join to a token: by its score or by its id.
+# - Scores are floats below inf, one for each token that text may become. A Unigram has them.
+# - Tokens of characters are UTF-8. The unknown token and the 256 byte tokens are in the vocabulary if they are used.
+#
+# Files name tokens in characters: GPT-2's bytes_to_unicode writes a byte as itself if it is visible, else as one of the
+# 68 characters from U+0100.
 
 MAX_ID = 1 << 24  # ids are below: no vocabulary has a tenth of that, and tables grow with the largest id
 SpecialTokens = Iterable[str] | Mapping[str, int] | None  # {token: id}, or those that a model has already
@@ -5153,7 +5162,7 @@ _UNICODE_TO_BYTES[[*_BYTES_TO_UNICODE.values()]] = [*_BYTES_TO_UNICODE]
 _BYTE_NAMES = frozenset(map(chr, _BYTES_TO_UNICODE.values()))
 
 
-def _printable(token: bytes) -> str:
+def gpt2_name(token: bytes) -> str:
     """Write bytes as characters that can be seen, one a byte."""
     return token.decode("latin-1").translate(_BYTES_TO_UNICODE)
 
@@ -5161,10 +5170,10 @@ def _printable(token: bytes) -> str:
 _SEEN = str.maketrans({" ": "␣", "\n": "↵", "\t": "→"})
 
 
-def visible(token: bytes) -> str:
+def readable(token: bytes) -> str:
     r"""Write a token so that its spaces are seen, and control characters and what is not UTF-8 do no harm.
 
-    >>> print(visible("é one\n".encode()), visible(b"\xe4\xb8"), visible(b"\x1b"), visible("\u202e".encode()))
+    >>> print(readable("é one\n".encode()), readable(b"\xe4\xb8"), readable(b"\x1b"), readable("\u202e".encode()))
     é␣one↵ <E4><B8> <1B> <U+202E>
     """
     text = token.decode("utf-8", "surrogateescape").translate(_SEEN)
@@ -5213,6 +5222,7 @@ class Model:
     max_word_chars  longer words are unknown to a WordPiece
     config          what tokenizer_config.json says
     post_processor  what tokenizer.json says of it; kept for other tools
+    batching        its truncation and padding, likewise
 
     The text of a special token and the bytes of its id are mostly the same, but files have tokens like "Ċ" whose id is
     that of a line feed. Only tokens that are not special must differ in their bytes. Raises ValueError for what cannot
@@ -5240,6 +5250,7 @@ class Model:
     max_word_chars: int = 100
     config: dict = dataclasses.field(default_factory=dict)
     post_processor: dict | None = None
+    batching: dict = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         self.vocab = _validate_vocab(self.vocab)
@@ -5300,7 +5311,7 @@ class Model:
         if len(ids) < len(self.ordinary):
             token = _repeated(self.vocab[id] for id in self.ordinary)
             first, second = [id for id in self.ordinary if self.vocab[id] == token][:2]
-            raise InputError(f"the ids {first} and {second} have the same bytes, {visible(token)!r}")
+            raise InputError(f"the ids {first} and {second} have the same bytes, {readable(token)!r}")
         for token in fallback_tokens(self) if self.merges is None else ():
             ids.pop(token, None)
         return ids
@@ -5316,7 +5327,17 @@ class Model:
     @property
     def fingerprint(self) -> str:
         """Hash all that decides about ids: a SHA-256 in hexadecimal."""
-        apart = {"vocab", "special_tokens", "pattern", "flags", "scores", "decoder", "config", "post_processor"}
+        apart = {
+            "vocab",
+            "special_tokens",
+            "pattern",
+            "flags",
+            "scores",
+            "decoder",
+            "config",
+            "post_processor",
+            "batching",
+        }
         names = (field.name for field in dataclasses.fields(self) if field.name not in apart)
         plain = [(name, getattr(self, name)) for name in names]
         tables = sorted(self.vocab.items()), sorted(self.special_tokens.items()), Pattern(self.pattern).source
@@ -5358,18 +5379,19 @@ def _assign_special_ids(model: Model) -> None:
             raise InputError(f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
         held = model.vocab.setdefault(id, token)
         # An id may have a second text; and a text may be the name of the bytes in a tokenizer.json.
-        if held != token and _printable(held) != text and given.get(held.decode("utf-8", "replace")) != id:
-            raise InputError(f"the special token {text!r} has the id {id}, which is that of {visible(held)!r}")
+        if held != token and gpt2_name(held) != text and given.get(held.decode("utf-8", "replace")) != id:
+            raise InputError(f"the special token {text!r} has the id {id}, which is that of {readable(held)!r}")
         model.special_tokens[text] = id
         following = max(following, id + 1)
 
 
 def _validate_special_tokens(model: Model) -> None:
-    """Check that no text can forge a control token."""
+    """Refuse a control token that is a single byte; note one that merges make of its text."""
     for text, id in model.special_tokens.items():
         if id in model.merged_special_ids and model.flags.get(text, AddedToken()).special:
-            how = "is a single byte" if len(model.vocab[id]) == 1 else "is what merges make of its text"
-            raise InputError(f"the special token {text!r} {how}: any text could forge it")
+            forged = f"the special token {text!r} can be produced from ordinary text"
+            require(len(model.vocab[id]) > 1, f"{forged}: it is a single byte")
+            warnings.warn(f"{forged}: merges make it of its letters", stacklevel=5)
 
 
 def _repeated(items: Iterable) -> object:
@@ -5389,10 +5411,10 @@ def _validate_scores(model: Model) -> None:
     scores = model.scores = np.asarray(model.scores)
     require(scores.dtype in (np.float32, np.float64), f"scores are of type float32 or float64, not {scores.dtype}")
     for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
-        token = visible(model.vocab.get(id, b""))
+        token = readable(model.vocab.get(id, b""))
         raise InputError(f"the score of {token!r}, id {id}, is {scores[id]}, which is no number")
     last, n = max(model.ordinary, default=-1), len(scores)
-    require(last < n, f"the token {visible(model.vocab.get(last, b''))!r}, id {last}, has no score: there are {n}")
+    require(last < n, f"the token {readable(model.vocab.get(last, b''))!r}, id {last}, has no score: there are {n}")
 
 
 def _validate_characters(model: Model) -> None:
@@ -5403,16 +5425,11 @@ def _validate_characters(model: Model) -> None:
         try:
             token.decode()
         except UnicodeDecodeError:
-            raise InputError(f"the token {visible(token)!r} is not UTF-8, as those made of characters are") from None
+            raise InputError(f"the token {readable(token)!r} is not UTF-8, as those made of characters are") from None
     unknown = model.unk_token
     require(unknown is None or unknown.encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
     missing = [token.decode() for token in _FALLBACK_TOKENS if model.byte_fallback and token not in tokens]
     require(not missing, f"{''.join(missing[:1])} is not in the vocabulary: byte_fallback needs a token for each byte")
-    for mark in _marks(model):
-        require(
-            mark == " " or any(mark.encode() in token for token in tokens),
-            f"no token of the vocabulary has the mark {mark!r} that stands for a space",
-        )
 
 
 def _marks(model: Model) -> set[str]:
@@ -5515,99 +5532,6 @@ class Kind(NamedTuple):
     sample: Callable | None = None  # kernel (text, start, size, tables, alpha, random state, ids, at): as `segment`
     sample_tables: Callable | None = None  # (model) -> the tables for that
     exact_pattern: Callable | None = None  # (model) -> a pattern that cuts where no token reaches across
-
-
-# What transformers reads beside a model, in tokenizer_config.json.
-ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
-CONFIG_KEYS = (*ROLES, "model_max_length", "chat_template")
-
-# Messages between <|im_start|> and <|im_end|>, tools as JSON, calls of tools between <tool_call> and </tool_call>.
-CHATML = r"""
-{%- macro opened(role) %}{{ '<|im_start|>' + role + '\n' }}{% endmacro %}
-{%- set first = messages[0].content if messages and messages[0].role == 'system' else none %}
-{%- if tools %}
-    {{- opened('system') }}
-    {%- if first is not none %}{{ first + '\n\n' }}{% endif %}
-    {{- 'Functions may be called, each call as {"name": …, "arguments": …} between <tool_call> and </tool_call>:' }}
-    {%- for tool in tools %}{{ '\n' }}{{ tool | tojson }}{% endfor %}
-    {{- '<|im_end|>\n' }}
-{%- endif %}
-{%- for message in messages %}
-    {%- if message.role not in ('system', 'user', 'assistant', 'tool') %}
-        {{- raise_exception('a message is from system, user, assistant or tool, not from ' + message.role) }}
-    {%- endif %}
-    {%- if not (loop.first and tools and message.role == 'system') %}
-        {{- opened(message.role) + (message.content or '') }}
-        {%- for call in message.tool_calls or [] %}
-            {%- set call = call.function or call %}
-            {{- '\n' if message.content or not loop.first }}
-            {{- '<tool_call>\n{"name": ' }}{{ call.name | tojson }}{{ ', "arguments": ' }}
-            {{- call.arguments if call.arguments is string else call.arguments | tojson }}
-            {{- '}\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ opened('assistant') }}{% endif %}
-""".strip()
-
-
-LARGEST_FILE = 1 << 28  # bytes of a model file: o200k_base has 4 million, and the largest tokenizer.json some 40
-
-
-def _read_limited(path: Path) -> bytes:
-    """Read a model file; raises ValueError if it is too large to be one."""
-    with open(path, "rb") as file:
-        data = file.read(LARGEST_FILE + 1)
-    require(len(data) <= LARGEST_FILE, f"{path}: has more than {LARGEST_FILE >> 20} MB, which is no tokenizer")
-    return data
-
-
-def _decode_utf8(data: bytes, where: str) -> str:
-    """Decode a file; raises ValueError for bytes that are not UTF-8."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where}: not UTF-8 at byte {error.start}") from None
-
-
-def transformers_config(
-    special_tokens: Iterable[str],
-    *,
-    bos_token: str | None = None,
-    eos_token: str | None = None,
-    pad_token: str | None = None,
-    unk_token: str | None = None,
-    model_max_length: int | None = None,
-    chat_template: str | os.PathLike | None = None,
-) -> dict:
-    """Build the fields of tokenizer_config.json that are given: not None.
-
-    special_tokens    those of the model
-    bos_token         the special token that begins a text
-    eos_token         the one that ends it
-    pad_token         the one that fills up a batch
-    unk_token         the one for what cannot be encoded
-    model_max_length  tokens that the model has room for
-    chat_template     "chatml", which needs the special tokens <|im_start|> and <|im_end|>, or a file in Jinja
-
-    >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
-    {'eos_token': '<|end|>', 'model_max_length': 1024}
-    """
-    fields = {name: value for name, value in locals().items() if value is not None and name in CONFIG_KEYS}
-    for role in ROLES:
-        known = ", ".join(special_tokens) or "it has none"
-        is_known = role not in fields or fields[role] in special_tokens
-        require(is_known, f"`{role}` {fields.get(role)!r} is not a special token of this tokenizer: {known}")
-    if model_max_length is not None and model_max_length < 1:
-        raise InputError(f"`model_max_length` is {model_max_length}: a model of so many tokens has no room for text")
-    if chat_template == "chatml":
-        for token in ("<|im_start|>", "<|im_end|>"):
-            require(token in special_tokens, f"ChatML needs the special token {token!r}")
-        fields["chat_template"] = CHATML
-    elif chat_template is not None:
-        fields["chat_template"] = _decode_utf8(_read_limited(Path(chat_template)), str(chat_template))
-    return fields
 
 
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -7000,15 +6924,33 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# A reader makes a Model of files, and raises ValueError for what would encode otherwise here than there. A writer makes
-# texts by file name of a Model, and raises ValueError for what the format cannot hold.
+# A reader makes a Model of files, and raises InputError for what it cannot do. A writer makes texts by file name,
+# and raises InputError if the format cannot represent the model: all but huggingface are read back and compared.
 #
-#     huggingface    all of a model, and what transformers reads beside it. A Kind reads and writes the "model" in it,
-#                    the rest is the same for all kinds
-#     gpt2           vocabulary and merges. What is neither a byte nor made by a merge is taken for a special token
-#     tiktoken       the vocabulary alone: any two tokens that join to a token merge, the lowest id first
-#     sentencepiece  tokens, their scores and types, and what is done to spaces: there are no pretokens
-#     bert           the tokens of a WordPiece alone, one a line
+#     format         files                          cannot say
+#     huggingface    tokenizer.json and two more    two texts of one id
+#     gpt2           vocab.json, merges.txt         pattern, normalizer, flags, unknown tokens
+#     tiktoken       .tiktoken, and a .json         merges in another order than that of ids, normalizer, flags
+#     sentencepiece  tokenizer.model                pretokens, merges in an order that no scores give
+#     bert           vocab.txt                      all but a WordPiece with BERT's own steps
+
+LARGEST_FILE = 1 << 28  # bytes of a model file: o200k_base has 4 million, and the largest tokenizer.json some 40
+
+
+def _read_limited(path: Path) -> bytes:
+    """Read a model file; raises ValueError if it is too large to be one."""
+    with open(path, "rb") as file:
+        data = file.read(LARGEST_FILE + 1)
+    require(len(data) <= LARGEST_FILE, f"{path}: has more than {LARGEST_FILE >> 20} MB, which is no tokenizer")
+    return data
+
+
+def _decode_utf8(data: bytes, where: str) -> str:
+    """Decode a file; raises ValueError for bytes that are not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: not UTF-8 at byte {error.start}") from None
 
 
 class Encoding(NamedTuple):
@@ -7063,7 +7005,7 @@ ENCODINGS = {
 }
 
 
-def _parse_object(data: bytes, where: str) -> dict:
+def read_json(data: bytes, where: str) -> dict:
     """Parse a JSON object; raises InputError for what is none."""
     text = _decode_utf8(data, where)
     try:
@@ -7076,7 +7018,7 @@ def _parse_object(data: bytes, where: str) -> dict:
 
 def _read_beside(path: Path) -> dict:
     """Read the JSON object of a file that may be beside another; empty if it is not."""
-    return _parse_object(_read_limited(path), str(path)) if path.is_file() else {}
+    return read_json(_read_limited(path), str(path)) if path.is_file() else {}
 
 
 def _to_json(data: object, indent: int | None = None) -> str:
@@ -7085,7 +7027,7 @@ def _to_json(data: object, indent: int | None = None) -> str:
 
 
 @contextlib.contextmanager
-def _blaming(where: object) -> Iterator[None]:
+def naming_file(where: object) -> Iterator[None]:
     """Say in an error which file is wrong, or what cannot be done."""
     try:
         yield
@@ -7123,7 +7065,7 @@ def _read_merges(pairs: list, alphabet: str = "bytes", place: str = "merge", fir
 
 def _name_of(model: Model) -> Callable[[bytes], str]:
     """Choose how files name tokens: byte by byte, or as the text that they are."""
-    return _printable if model.alphabet == "bytes" else bytes.decode
+    return gpt2_name if model.alphabet == "bytes" else bytes.decode
 
 
 def _vocab_names(model: Model) -> dict[str, int]:
@@ -7172,6 +7114,10 @@ def _require_same(model: Model, other: Model) -> None:
     The vocabulary and the steps around it must be equal. Merges, ranks and scores say the same if each token is made of
     the same two in the end, in the same order of tokens, and if those that are never made are looked up, or not, alike.
     """
+    flags = {text: model.flags.get(text, AddedToken()) for text in model.special_tokens}
+    if not model.normalizer and all(flag.normalized for flag in flags.values()):  # which then says nothing
+        plain = {text: flag._replace(normalized=False) for text, flag in flags.items()}
+        model = dataclasses.replace(model, flags=plain)
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder", "unk_token",
                   "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars", "pattern"):  # fmt: skip
         ours, theirs = (Pattern(m.pattern).steps if field == "pattern" else getattr(m, field) for m in (model, other))
@@ -7181,10 +7127,10 @@ def _require_same(model: Model, other: Model) -> None:
         return
     (ids, pairs, order, looks_up), (_, their_pairs, their_order, they_do) = map(_merging, (model, other))
     for id in ids[(pairs != their_pairs).any(axis=1)].tolist():
-        raise InputError(f"it would make the token {visible(model.vocab[id])!r} of two others")
+        raise InputError(f"it would make the token {readable(model.vocab[id])!r} of two others")
     require((order == their_order).all(), "it would merge in another order")
     for id in ids[pairs[:, 0] < 0].tolist() if looks_up != they_do else ():
-        raise InputError(f"no merges make the token {visible(model.vocab[id])!r}")
+        raise InputError(f"no merges make the token {readable(model.vocab[id])!r}")
 
 
 def _merging(model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
@@ -7209,9 +7155,9 @@ def read_gpt2(
     vocab_path: Path, merges_path: Path, special_tokens: SpecialTokens = None, pattern: PatternSource = "gpt2"
 ) -> Model:
     """Read GPT-2's two files. If no special tokens are given, they are the tokens that no merge makes, bytes aside."""
-    names = _parse_object(_read_limited(vocab_path), str(vocab_path))
+    names = read_json(_read_limited(vocab_path), str(vocab_path))
     lines = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip().splitlines()
-    with _blaming(f"{vocab_path}, {merges_path.name}"):
+    with naming_file(f"{vocab_path}, {merges_path.name}"):
         return _gpt2_model(names, lines[lines[:1] != [] and lines[0].startswith("#version") :], special_tokens, pattern)
 
 
@@ -7246,12 +7192,12 @@ def _read_gpt2_pair(
     return read_gpt2(*files, special_tokens, pattern or "gpt2")
 
 
-@_blaming("GPT-2's files cannot hold this tokenizer")
+@naming_file("GPT-2's files cannot hold this tokenizer")
 def write_gpt2(model: Model) -> dict[str, str]:
     """Write vocab.json and merges.txt, from which `read_gpt2` makes the same ids if it is told the pattern."""
     require(not _marks(model), "spaces become other characters, or text gets one before it")
     names, (merges, _) = _vocab_names(model), _as_merges(model)
-    pairs = [f"{_printable(left)} {_printable(right)}" for left, right in merges]
+    pairs = [f"{gpt2_name(left)} {gpt2_name(right)}" for left, right in merges]
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
     return {"vocab.json": _to_json(names), "merges.txt": "\n".join(["#version: 0.2", *pairs, ""])}
 
@@ -7313,7 +7259,7 @@ def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
     return name
 
 
-@_blaming("tiktoken cannot do what this tokenizer does")
+@naming_file("tiktoken cannot do what this tokenizer does")
 def tiktoken_ranks(model: Model) -> dict[bytes, int]:
     """Find the ids by which tiktoken merges as the model does; raises ValueError if there are none."""
     ranks, pattern = {model.vocab[id]: id for id in model.ordinary}, Pattern(model.pattern)
@@ -7334,39 +7280,40 @@ def write_tiktoken(model: Model) -> dict[str, str]:
     }
 
 
-# Hugging Face's Split is matched by Oniguruma in Ruby's dialect, patterns here by `regex`. What means the same to both
-# is taken as it is; all else is refused: ^ (which is multi-line there), \h (a hexadecimal digit), \w (a class with ²),
-# && (an intersection), {1,3}+ (a group that is repeated). Only $ is written otherwise: it also ends each line there.
+# Hugging Face's Split is matched by Oniguruma in Ruby's dialect, patterns here by `regex`. Most expressions mean the
+# same to both. Some are rewritten. For all others that may differ there is a note.
 
-_ESCAPED = r"\\(?:[sSdDnrtfva]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
-_ITEM = rf"(?:{_ESCAPED}|\[\^?(?:[^\]\[\\&-]|&(?!&)|-(?!-)|{_ESCAPED})+\]|[^\\\[(){{*+?^$|])"
-_NOT_REPEATED = r"(?![*+?{])"
-_COMMON_TO_ENGINES = regex.compile(
-    rf"(?P<look>\(\?<?[=!](?:{_ITEM}|[*+?|])*\)){_NOT_REPEATED}|(?P<end>\$){_NOT_REPEATED}|{_ITEM}"
+_ESCAPED = r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
+_REGEX_PART = regex.compile(
     # Oniguruma takes ß for ss, and ligatures for these letters, where case is ignored.
-    r"|\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)"
-    rf"|\((?:\?[:>]|(?!\?)){_NOT_REPEATED}|\)|\|{_NOT_REPEATED}"
-    rf"|(?:[*+?][+?]?|\{{\d+(?:,\d*)?\}}|\{{\d+,\d*\}}\?){_NOT_REPEATED}"
+    r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)"
+    rf"|{_ESCAPED}|\[\^?(?:[^\]\[\\&-]|&(?!&)|-(?!-)|{_ESCAPED})+\]"
+    r"|(?P<repeated>\{(?:[01]?,\d+|1)\}\+)|(?P<odd>\\.|\[|\(\?[a-z-]+[:)]|\{\d+\}\?|\{[\d,]*\}\+)|."
 )
+_ONIGURUMA = {"^": r"(?<![^\n])", "$": r"(?![^\n])", r"\z": r"\Z", r"\Z": r"(?=\n?\Z)"}
+_ONIGURUMA |= {r"\h": "[0-9A-Fa-f]", r"\H": "[^0-9A-Fa-f]"}
 
 
-def _common_regex(text: str, where: str) -> str:
-    """Check that an expression means the same to Hugging Face's engine and to `regex`; returns it with $ rewritten."""
-    tokens, position = [], 0
-    while position < len(text):
-        token = _COMMON_TO_ENGINES.match(text, position)
-        if not token:
-            raise InputError(
-                f"{where}: {text[position:][:3]!r} at position {position} of the pattern {text[:200]!r} may mean one "
-                "thing to Hugging Face's engine (Oniguruma) and another to `regex`: write it otherwise"
-            )
-        tokens.append(token)
-        position = token.end()
-    consuming = "".join(token[0] for token in tokens if not token.lastgroup)
-    with _blaming(where), _time_limit(text, "") as seconds:
-        may_be_empty = _compile_regex(consuming).fullmatch("", timeout=seconds)
+def _read_regex(text: str, where: str) -> str:
+    """Write an expression of Hugging Face's engine as one of `regex`; a note says if it may mean something else."""
+    rewritten, odd = "", []
+    for part in _REGEX_PART.finditer(text):
+        if part[0] in _ONIGURUMA:
+            rewritten += _ONIGURUMA[part[0]]
+        elif part.lastgroup == "repeated":  # a group of one to three that is repeated
+            rewritten += "+" if part[0][1] == "1" else "*"
+        else:
+            rewritten += part[0]
+            odd += [part[0]] * (part.lastgroup == "odd")
+    with naming_file(where), _time_limit(text, "") as seconds:
+        may_be_empty = _compile_regex(rewritten).fullmatch("", timeout=seconds)
     require(not may_be_empty, f"{where}: the pattern {text[:200]!r} may match no characters")
-    return "".join(r"(?![^\n])" if token.lastgroup == "end" else token[0] for token in tokens)
+    if odd:
+        note = (
+            f"{where}: Hugging Face's engine may read {odd[0]} in the pattern {text[:200]!r} otherwise than this module"
+        )
+        warnings.warn(f"{note}: some ids may differ", stacklevel=5)
+    return rewritten
 
 
 # Hugging Face's tokenizer.json: the "model" of each kind
@@ -7398,7 +7345,7 @@ def write_bpe(model: Model) -> dict:
 def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a BPE: the fields of Model that it decides."""
     by_bytes, names, unknown = alphabet == "bytes", data.get("vocab"), data.get("unk_token")
-    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", *["byte_fallback"] * by_bytes):
+    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         require(not data.get(key), f"a model with {key} is not supported")
     require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
     merges = _read_merges(data["merges"], alphabet)
@@ -7416,7 +7363,7 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     vocab = _read_vocab(names, alphabet, texts)
     missing = unknown is not None and {*BYTES}.difference(vocab.values())
     require(not missing, "an unk_token is not supported where bytes are missing in the vocabulary")
-    return fields | {"vocab": vocab, "fuse_unk": False}
+    return fields | {"vocab": vocab, "fuse_unk": False, "byte_fallback": False}  # no byte is unknown
 
 
 _WORDPIECE_FIELDS = {
@@ -7540,8 +7487,7 @@ def _to_tokenizer_json(model: Model) -> dict:
     decoder = [_BYTE_LEVEL] if model.alphabet == "bytes" else [*model.decoder] or [{"type": "Fuse"}]
     return {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **{key: model.batching.get(key) for key in _BATCHING},
         "added_tokens": [
             {"id": id, "content": text, **_written_flags(model.flags.get(text, AddedToken()))}
             for id, text in texts.items()
@@ -7587,7 +7533,7 @@ def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
             scheme = part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "never")
             return metaspace_steps(mark, scheme, bool(part.get("split", True)))
         case {"type": "Split", "pattern": {"Regex": str(text)}}:
-            text = _common_regex(text, "its pre_tokenizer")
+            text = _read_regex(text, "its pre_tokenizer")
         case {"type": "Split", "pattern": {"String": str(text)}}:
             text = regex.escape(text)
         case {"type": "CharDelimiterSplit", "delimiter": str(text)}:
@@ -7631,6 +7577,7 @@ def _write_pre_tokenizers(model: Model) -> list[dict]:
     return written[::-1]
 
 
+_BATCHING = ("truncation", "padding")
 _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
 
 
@@ -7647,8 +7594,11 @@ def _read_parts(content: dict) -> Model:
     by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)  # in files of before 2022
     kind = str(written.get("type") or next(by_keys, ""))
     require(kind.lower() in KINDS, f"a model of type {kind!r} is not supported, only BPE, WordPiece and Unigram")
-    for key in ("truncation", "padding"):
-        require(not content.get(key), f"{key} is not supported: what it adds or takes away is not the text's")
+    batching = {key: content[key] for key in _BATCHING if content.get(key)}
+    if batching:
+        warnings.warn(
+            f"{' and '.join(batching)} of a tokenizer.json: kept, but `encode` does not apply it", stacklevel=5
+        )
     parts = _flatten(content.get("pre_tokenizer"), "pretokenizers")
     alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
     post_processor = content.get("post_processor")
@@ -7670,6 +7620,7 @@ def _read_parts(content: dict) -> Model:
         normalizer=_flatten(content.get("normalizer"), "normalizers"),
         decoder=_read_decoder(content.get("decoder"), alphabet),
         post_processor=post_processor,
+        batching=batching,
     )
     # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
     found = {text for text, flag in flags.items() if flag.single_word and text in names and model.ignore_merges}
@@ -7738,7 +7689,8 @@ def _known_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
 def _write_split(step: str | Split) -> dict:
     """Write a step as a Split, which any expression can be."""
     text, behavior, invert = step if isinstance(step, Split) else Split(step)
-    require(_common_regex(text, "tokenizer.json") == text, f"$ in {text!r} would also match before a newline there")
+    same = _read_regex(text, "tokenizer.json") == text
+    require(same, f"the pattern {text[:200]!r} means something else to Hugging Face: write $ as (?![\\s\\S]), say")
     behavior = behavior.title().replace("_", "")
     return {"type": "Split", "pattern": {"Regex": text}, "behavior": behavior, "invert": invert}
 
@@ -7822,7 +7774,7 @@ def read_sentencepiece(data: bytes) -> Model:
     )
 
 
-@_blaming("SentencePiece cannot do what this tokenizer does")
+@naming_file("SentencePiece cannot do what this tokenizer does")
 def write_sentencepiece(model: Model) -> dict[str, bytes]:
     """Write a SentencePiece model that has the same ids, but for special tokens, which it does not look for."""
     plain = (AddedToken(), AddedToken(special=False), AddedToken(normalized=True, special=False), _USER_SYMBOL)
@@ -7941,9 +7893,83 @@ def write_bert(model: Model) -> dict[str, str]:
     require(model.kind == "wordpiece", f"a vocab.txt cannot hold a model of kind {model.kind}")
     names, config = {id: token.decode("utf-8", "replace") for id, token in model.vocab.items()}, _bert_config(model)
     text = "".join(names.get(id, "") + "\n" for id in range(max(names, default=-1) + 1))
-    with _blaming("a vocab.txt cannot hold this tokenizer"):
+    with naming_file("a vocab.txt cannot hold this tokenizer"):
         _require_same(model, read_bert(text.encode(), Path("vocab.txt"), config))
     return {"vocab.txt": text, "tokenizer_config.json": _config_json(model)}
+
+
+# What transformers reads beside a model, in tokenizer_config.json.
+ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
+CONFIG_KEYS = (*ROLES, "model_max_length", "chat_template")
+
+# Messages between <|im_start|> and <|im_end|>, tools as JSON, calls of tools between <tool_call> and </tool_call>.
+CHATML = r"""
+{%- macro opened(role) %}{{ '<|im_start|>' + role + '\n' }}{% endmacro %}
+{%- set first = messages[0].content if messages and messages[0].role == 'system' else none %}
+{%- if tools %}
+    {{- opened('system') }}
+    {%- if first is not none %}{{ first + '\n\n' }}{% endif %}
+    {{- 'Functions may be called, each call as {"name": …, "arguments": …} between <tool_call> and </tool_call>:' }}
+    {%- for tool in tools %}{{ '\n' }}{{ tool | tojson }}{% endfor %}
+    {{- '<|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role not in ('system', 'user', 'assistant', 'tool') %}
+        {{- raise_exception('a message is from system, user, assistant or tool, not from ' + message.role) }}
+    {%- endif %}
+    {%- if not (loop.first and tools and message.role == 'system') %}
+        {{- opened(message.role) + (message.content or '') }}
+        {%- for call in message.tool_calls or [] %}
+            {%- set call = call.function or call %}
+            {{- '\n' if message.content or not loop.first }}
+            {{- '<tool_call>\n{"name": ' }}{{ call.name | tojson }}{{ ', "arguments": ' }}
+            {{- call.arguments if call.arguments is string else call.arguments | tojson }}
+            {{- '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ opened('assistant') }}{% endif %}
+""".strip()
+
+
+def transformers_config(
+    special_tokens: Iterable[str],
+    *,
+    bos_token: str | None = None,
+    eos_token: str | None = None,
+    pad_token: str | None = None,
+    unk_token: str | None = None,
+    model_max_length: int | None = None,
+    chat_template: str | os.PathLike | None = None,
+) -> dict:
+    """Build the fields of tokenizer_config.json that are given: not None.
+
+    special_tokens    those of the model
+    bos_token         the special token that begins a text
+    eos_token         the one that ends it
+    pad_token         the one that fills up a batch
+    unk_token         the one for what cannot be encoded
+    model_max_length  tokens that the model has room for
+    chat_template     "chatml", which needs the special tokens <|im_start|> and <|im_end|>, or a file in Jinja
+
+    >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
+    {'eos_token': '<|end|>', 'model_max_length': 1024}
+    """
+    fields = {name: value for name, value in locals().items() if value is not None and name in CONFIG_KEYS}
+    for role in ROLES:
+        known = ", ".join(special_tokens) or "it has none"
+        is_known = role not in fields or fields[role] in special_tokens
+        require(is_known, f"`{role}` {fields.get(role)!r} is not a special token of this tokenizer: {known}")
+    if model_max_length is not None and model_max_length < 1:
+        raise InputError(f"`model_max_length` is {model_max_length}: a model of so many tokens has no room for text")
+    if chat_template == "chatml":
+        for token in ("<|im_start|>", "<|im_end|>"):
+            require(token in special_tokens, f"ChatML needs the special token {token!r}")
+        fields["chat_template"] = CHATML
+    elif chat_template is not None:
+        fields["chat_template"] = _decode_utf8(_read_limited(Path(chat_template)), str(chat_template))
+    return fields
 
 
 # Files and folders
@@ -7986,7 +8012,7 @@ def load_model(
     require(file.is_file(), f"{path}: no such file or folder")
     data, content, config = _read_limited(file), None, _read_beside(file.with_name("tokenizer_config.json"))
     if data.lstrip()[:1] == b"{":
-        content = _parse_object(data, str(file))
+        content = read_json(data, str(file))
         format = FORMATS["gpt2" if all(isinstance(value, int) for value in content.values()) else "huggingface"]
     else:
         format = next((format for format in FORMATS.values() if regex.match(format.sign, data)), None)
@@ -7998,7 +8024,7 @@ def load_model(
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     for name in options.keys() - inspect.signature(format.read).parameters.keys():
         require(options[name] is None, f"{file}: a file like {format.files[0]} says that itself: leave `{name}` away")
-    with _blaming(file):
+    with naming_file(file):
         model = call_with(format.read, data=data, file=file, content=content, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
     return model
@@ -9559,7 +9585,7 @@ def tabulate_training(training: Training) -> Table:
     if unseen:
         rows.append(("not in text", ", ".join(unseen)))
     longest = sorted((model.vocab[id] for id in model.ordinary), key=lambda token: (-len(token), token))
-    rows.append(("longest", " ".join(_shortened(visible(token), 24) for token in longest[:8])))
+    rows.append(("longest", " ".join(_shortened(readable(token), 24) for token in longest[:8])))
     rows += [(name, f"{spent.seconds:.2f} s") for name, spent in training.timings.items()]
     peak = peak_memory()
     rows.append(("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"))
@@ -9932,14 +9958,14 @@ class Inspection(Report):
         longest = sorted(((id, len(token)) for id, token in self.tokens.items()), key=lambda pair: -pair[1])
         tables.append(self._list_some("Longest tokens", ("bytes",), longest))
         title = f"Tokens that no text can reach: {len(self.unreachable):,}"
-        rows = ((id, "|".join(visible(self.tokens[k]) for k in ids)) for id, ids in self.unreachable.items())
+        rows = ((id, "|".join(readable(self.tokens[k]) for k in ids)) for id, ids in self.unreachable.items())
         tables.append(self._list_some(title, ("becomes",), rows))
         return tables if self.frequencies is None else [*tables, *self._tables_of_corpus()]
 
     def _list_some(self, title: str, header: Sequence[str], rows: Iterable[tuple]) -> Table:
         """Tabulate the first tokens of a list."""
         some = itertools.islice(rows, ROWS)
-        return Table(title, ("id", "token", *header), [(str(id), visible(self.tokens[id]), *row) for id, *row in some])
+        return Table(title, ("id", "token", *header), [(str(id), readable(self.tokens[id]), *row) for id, *row in some])
 
     def _tables_of_corpus(self) -> Iterator[Table]:
         """Tabulate what a corpus uses of the vocabulary."""
@@ -9955,7 +9981,7 @@ class Inspection(Report):
             return
         rows = []
         for id, made, used, taken in self.glitches:
-            shares = ", ".join(f"{visible(token)} {100 * n // made} %" for token, n in taken[:3])
+            shares = ", ".join(f"{readable(token)} {100 * n // made} %" for token, n in taken[:3])
             rows.append((id, made, used, shares))
         yield self._list_some(f"Candidates for glitch tokens: {len(rows):,}", ("made", "used", "now in"), rows)
 
@@ -9968,7 +9994,7 @@ class Inspection(Report):
         ranked, counts = self.ranked
         axes.loglog(np.arange(1, len(ranked) + 1), counts)
         for k in filter(counts.__getitem__, _powers(len(ranked))):
-            note = visible(self.tokens[ranked[k]])
+            note = readable(self.tokens[ranked[k]])
             axes.annotate(note, (k + 1, counts[k]), (4, 4), textcoords="offset points", fontsize=8)
         axes.set(xlabel="rank", ylabel="occurrences")
 
@@ -10127,7 +10153,7 @@ class Comparison(Report):
         shares = (100 * self.n_shared / sizes[:, None]).tolist()
         shared = [(name, n, *row) for name, n, row in zip(names, sizes.tolist(), shares, strict=True)]
         some = self.differences[:ROWS]
-        words = [(visible(d.word), d.count, *("|".join(map(visible, p)) for p in d.pieces)) for d in some]
+        words = [(readable(d.word), d.count, *("|".join(map(readable, p)) for p in d.pieces)) for d in some]
         told = f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} most frequent, weighted"
         return [
             Table("Bytes per token", ("model", *self.corpora), rates),
@@ -10227,7 +10253,7 @@ class View:
         """Write tokens between bars, and their ids below; with `colour` on grounds of colours that change."""
         lines, used = [], width
         for k, (token, id) in enumerate(zip(self.tokens, self.ids.tolist(), strict=True)):
-            shown = visible(token)
+            shown = readable(token)
             size = max(_cell_width(shown), len(str(id)))
             if used + size >= width:
                 lines += ["", ""]
