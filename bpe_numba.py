@@ -3241,9 +3241,9 @@ class Pretokenizer:
     """Cut texts at special tokens, normalize what is between them, and cut that by all steps of a pattern but the last.
 
     >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
-    >>> flat, n_documents, n_bytes = pretokenizer.apply(_new_scan(), b"a b<|end|>", np.array([10]))
-    >>> flat.parts(), flat.meanings.tolist(), n_documents, n_bytes
-    ([b'_a_b', b''], [7, -2], 1, 3)
+    >>> flat, given, n_documents = pretokenizer.apply(_new_scan(), b"a b<|end|>", np.array([10]))
+    >>> flat.parts(), flat.meanings.tolist(), given.parts(), n_documents
+    ([b'_a_b', b''], [7, -2], [b'a b', b''], 1)
     """
 
     def __init__(
@@ -3265,20 +3265,19 @@ class Pretokenizer:
         self.normalized = _special_table(passes[1], flags, normalize) if passes[1] else None
         self.is_one_machine = pattern.is_one_machine and not self.normalizer and not self.normalized
 
-    def apply(self, scan: Scan, data: bytes, stops: np.ndarray, begins: int = BEGINS) -> tuple[FlatText, int, int]:
+    def apply(self, scan: Scan, data: bytes, stops: np.ndarray, begins: int = BEGINS) -> tuple[FlatText, FlatText, int]:
         """Make a flat text of texts that lie end to end, for the last step of the pattern.
 
         begins  how the first text begins: BEGINS, or another if it goes on from an earlier block
 
-        Returns it, the number of documents, which special tokens part, and the bytes of all of them.
+        Returns it; the flat text as it is before it is normalized; and the number of documents in that.
         """
         flat = FlatText.of(data, stops, np.full(len(stops), BEGINS))
-        flat, n_documents = _find_special(flat, stops + np.arange(len(stops)), self.special)
-        n_bytes = len(flat.text) - PADDING - len(flat.meanings)
-        flat = self.normalizer.apply(flat, begins)
+        given, n_documents = _find_special(flat, stops + np.arange(len(stops)), self.special)
+        flat = self.normalizer.apply(given, begins)
         if self.normalized:
             flat, _ = _find_special(flat, flat.ends(), self.normalized)
-        return self.pattern.apply(scan, flat, begins), n_documents, n_bytes
+        return self.pattern.apply(scan, flat, begins), given, n_documents
 
 
 def _find_special(flat: FlatText, ends: np.ndarray, special: _SpecialTable) -> tuple[FlatText, int]:
@@ -4242,13 +4241,13 @@ class WordCounter:
         """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         data = texts[0] if len(texts) == 1 else b"".join(texts)
-        flat, n_documents, n_bytes = pretokenizer.apply(self._scan, data, stops, begins)
+        flat, given, n_documents = pretokenizer.apply(self._scan, data, stops, begins)
         table = pretokenizer.pattern.table
         _count_text(self._table, flat.text, flat.scanned, table, *self._scan, self._keys)
         if len(table.dropped):
             self._dropped = table.class_of, table.dropped
-        self.special_ids.update(flat.meanings[flat.meanings >= 0].tolist())
-        return n_documents, n_bytes
+        self.special_ids.update(given.meanings[given.meanings >= 0].tolist())
+        return n_documents, len(given.text) - PADDING - len(given.meanings)
 
     def add_words(self, words: Words) -> None:
         """Add words over the single bytes that were counted elsewhere."""
