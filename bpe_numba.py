@@ -1907,6 +1907,8 @@ class Pattern:
         """Cut a flat text by all stages that must run before it is scanned by `table`."""
         for stage in self.stages[:-1]:
             flat = stage.apply(scan, flat, begins)
+            if begins == CONTINUES and isinstance(stage, _Stage):
+                begins = INSIDE  # a block begins where the first Split ends a pretoken
         return flat
 
     def split(self, data: bytes) -> list[bytes]:
