@@ -119,6 +119,7 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from contextvars import ContextVar
 from pathlib import Path
 from types import CodeType, MappingProxyType, UnionType
 from typing import IO, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -699,7 +700,9 @@ def import_optional(name: str, *others: str):
         raise InputError(f"this needs a package that is missing: pip install {packages}") from None
 
 
-UNFINISHED: set[Path] = set()  # files that are being written, by the names that they have until they are whole
+UNFINISHED: set[Path] = set()  # files that are being written, by their temporary names
+NAMING: list[tuple[Path, Path]] = []  # whole files that are about to take their names: temporary name, name
+_WHOLE_FILES: ContextVar[list | None] = ContextVar("_WHOLE_FILES", default=None)  # the group of `written_together`
 
 
 def _existing_folder(folder: Path) -> Path:
@@ -727,12 +730,46 @@ def check_writable(folder: Path) -> None:
 
 
 @contextlib.contextmanager
+def written_together() -> Iterator[None]:
+    """Let all files that `atomic_write` writes in a block take their names together, when the block ends well.
+
+    The file that is whole first takes its name last: it should be the one that decides how the others are read. An
+    interrupt while files are taking their names lets them finish (see `_end_when_asked`).
+    """
+    if _WHOLE_FILES.get() is not None:
+        yield
+        return
+    group: list[tuple[Path, Path]] = []
+    token = _WHOLE_FILES.set(group)
+    try:
+        yield
+        for _, path in group:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        NAMING.extend(reversed(group))
+        for temporary, path in reversed(group):
+            os.replace(temporary, path)
+    finally:
+        _WHOLE_FILES.reset(token)
+        for temporary, path in group:
+            with contextlib.suppress(ValueError):
+                NAMING.remove((temporary, path))
+            _discard(temporary)
+
+
+def _discard(temporary: Path) -> None:
+    """Remove an unfinished file, if it is still there."""
+    with contextlib.suppress(OSError):
+        temporary.unlink(missing_ok=True)
+    UNFINISHED.discard(temporary)
+
+
+@contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Open a binary file that takes the name `path` when the block ends well, and is removed when it does not.
 
-    The random name that it has until then is hidden, begins with that of `path` and ends in ".unfinished": a process
-    that was killed leaves no file that looks whole, and none that a later process could collide with. A folder that is
-    missing is made when the file is whole.
+    Until then its name is hidden and random, begins with that of `path` and ends in ".unfinished". So a process that
+    was killed leaves no file that looks whole, and no name that a later process could collide with. A missing folder is
+    made when the file is whole. In a block of `written_together` the file takes its name at the end of that block.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with atomic_write(Path(folder, "a.txt")) as file:
@@ -749,31 +786,29 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     temporary = _existing_folder(path.parent) / name
     UNFINISHED.add(temporary)
     try:
-        try:
-            file = open(temporary, "xb")  # noqa: SIM115  not mkstemp: its files have mode 600, whatever the umask says
-        except OSError as error:
-            raise _unwritable(path.parent, error) from None
-        with file:
-            yield file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(temporary, path)
+        with written_together():
+            try:
+                file = open(temporary, "xb")  # noqa: SIM115  mkstemp would give mode 600, whatever the umask says
+            except OSError as error:
+                raise _unwritable(path.parent, error) from None
+            with file:
+                yield file
+            _WHOLE_FILES.get().append((temporary, path))
     except OSError as error:
         if error.filename == str(temporary) or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             error.filename = str(path)  # a failed write does not name its file, and a failed rename names the wrong one
         raise
     finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        UNFINISHED.discard(temporary)
+        if temporary not in (whole for whole, _ in _WHOLE_FILES.get() or ()):
+            _discard(temporary)
 
 
 def atomic_write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write files that belong together, {name: content}: none takes its name before all are written."""
-    with contextlib.ExitStack() as stack:
+    """Write files that belong together, {name: content}, of which the first decides how the others are read."""
+    with written_together():
         for name, content in files.items():
-            file = stack.enter_context(atomic_write(folder / name))
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()  # a disk may be full only now
+            with atomic_write(folder / name) as file:
+                file.write(content.encode() if isinstance(content, str) else content)
 
 
 def available_cores() -> int:
@@ -850,10 +885,12 @@ def _end_when_asked() -> None:
         endings.append(number)
         if len(endings) > 1:  # while the first one is at it
             return
-        if os.getpid() == program:  # and no worker that has just begun
-            for path in [*UNFINISHED]:
-                with contextlib.suppress(OSError):
-                    path.unlink()
+        if os.getpid() == program:  # and not a worker that has just begun
+            for temporary, path in [*NAMING]:
+                with contextlib.suppress(OSError):  # it has its name already
+                    os.replace(temporary, path)
+            for temporary in [*UNFINISHED]:
+                _discard(temporary)
             os.write(2, b"\nbpe_numba: interrupted; nothing unfinished was written\n")
         os._exit(128 + number)
 
@@ -3296,6 +3333,7 @@ def _find_special(flat: FlatText, ends: np.ndarray, special: _SpecialTable) -> t
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".parquet")  # what is taken from a folder
 PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")  # that may follow
 BLOCK_BYTES = 1 << 22  # of text that are read and scanned in one go
+MAX_BLOCK_BYTES = 1 << 28  # of text that has no place where it can be cut
 WINDOW_BYTES = 1 << 16  # of a file that are first looked at to find where it may be cut
 HEAD_BYTES = 1 << 12  # of a file that tell what it is
 STANDARD_STREAM = Path("-")
@@ -3422,22 +3460,6 @@ def _read_part(path: Path, start: int, n_bytes: int) -> bytes:
         return file.read(n_bytes)
 
 
-@functools.cache
-def _fast_json() -> Callable[[bytes], object]:
-    """Return the function of orjson that parses JSON, in half of the time, if it is there."""
-    with contextlib.suppress(ImportError):
-        return importlib.import_module("orjson").loads
-    return json.loads
-
-
-def _parse_record(line: bytes) -> object:
-    """Parse a line of JSON. What `json` takes decides: NaN, a byte order mark and half surrogates orjson refuses."""
-    try:
-        return _fast_json()(line)
-    except ValueError:
-        return json.loads(line)
-
-
 def _record_text(record: object, text_field: str) -> bytes:
     """Take the text of a record: one string in it."""
     text = record.get(text_field) if isinstance(record, dict) else None
@@ -3498,7 +3520,7 @@ def _read_lines(block: Block, text_field: str) -> list[bytes]:
     for number, line in enumerate(data.split(b"\n") if data.find(b"\n") + 1 not in (0, len(data)) else [data]):
         try:
             if line.strip():
-                texts.append(_record_text(_parse_record(line), text_field))
+                texts.append(_record_text(json.loads(line), text_field))
         except (ValueError, RecursionError) as error:
             reason = error if isinstance(error, InputError) else f"not JSON ({error})"
             raise InputError(f"{block.path}, line {block.count_lines_before() + number + 1}: {reason}") from None
@@ -3690,6 +3712,7 @@ class Source:
             is_last = size - start <= self.block_bytes * 3 // 2
             cut = None if is_last else self.find_cut(read, start + self.block_bytes, is_json)
             stop, behind = cut or (size, BEGINS)
+            _require_cut(path, stop - start)
             yield Block(path, start, stop, behind, begins=begins, read_texts=_read_lines if is_json else None)
             start, begins = stop, behind
 
@@ -3717,7 +3740,9 @@ class Source:
                 return None
             start, size = begin + stop - 8, min(2 * size, self.block_bytes)  # the pair of characters there again
 
-    def cut(self, chunks: Iterable[bytes], size: int, is_json: bool = False) -> Iterator[tuple[bytes, int, int]]:
+    def cut(
+        self, chunks: Iterable[bytes], size: int, is_json: bool = False, where: object = "the text"
+    ) -> Iterator[tuple[bytes, int, int]]:
         """Cut a text that comes in chunks into parts of `size` bytes or somewhat more; see Block.
 
         Yields each part, the id of its first span, and what is behind it. Memory: a chunk and a part, or a whole
@@ -3732,12 +3757,14 @@ class Source:
             while len(data) - start >= size:
                 found = self.find_cut(lambda at, n: bytes(memoryview(data)[at : at + n]), start + size, is_json)
                 if not found:
+                    _require_cut(where, len(data) - start)
                     break
                 yield bytes(memoryview(data)[start : found[0]]), begins, found[1]
                 start, begins = found
             del data[:start]
             enough = 2 * len(data) if len(data) >= size else size
         if data:
+            _require_cut(where, len(data))
             part = bytes(data)
             del data  # while the part is worked at
             yield part, begins, BEGINS
@@ -3755,10 +3782,17 @@ class Source:
                 position = end
                 yield chunk
 
-        for data, begins, behind in self.cut(read(), self.block_bytes, is_json):
+        for data, begins, behind in self.cut(read(), self.block_bytes, is_json, path):
             read_texts = _read_lines if is_json else None
             yield Block(path, taken, position, behind, data, n_lines, begins, read_texts)
             taken, n_lines = position, n_lines + data.count(b"\n")
+
+
+def _require_cut(where: object, n_bytes: int) -> None:
+    """Raise InputError for text that would have to be read whole, and has too many bytes."""
+    size = f"{MAX_BLOCK_BYTES >> 20} MB"
+    hint = "break its lines, or take another pattern, or a special token that ends documents"
+    require(n_bytes <= MAX_BLOCK_BYTES, f"{where}: {size} of text without a place where it can be cut: {hint}")
 
 
 def _row_groups(path: Path) -> Iterator[Block]:
@@ -3811,6 +3845,7 @@ def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: i
 BYTES = tuple(bytes([b]) for b in range(256))
 Merge = tuple[bytes, bytes]  # the two tokens that became one
 TASK_BYTES = 1 << 24  # that a worker counts at most before it hands over its words, which the parent adds up alone
+MAX_WORDS = 40_000_000  # unique words; to count them and learn from them takes 8 GB
 
 
 class Words(NamedTuple):
@@ -3876,11 +3911,9 @@ class Words(NamedTuple):
         require(self.alphabet is BYTES, "these are no words over the 256 bytes: they have characters already")
         require(0 <= coverage <= 1, f"a coverage is a number from 0 to 1, not {coverage!r}")
         require(required.isascii() or not regex.search(r"\p{Cs}", required), "a required character is not UTF-8")
-        code_points, totals = np.empty(len(self.symbols), np.int32), np.zeros(N_CODE_POINTS, np.int64)
-        offsets = np.zeros_like(self.offsets)
-        text = _with_padding(self.symbols.astype(np.uint8))
-        n = _decode_words(text, self.offsets, self.counts, code_points, offsets, totals)
-        totals[SURROGATE_ESCAPE] = 0
+        code_points, offsets = _decode_words(self)
+        totals = np.bincount(code_points, np.repeat(self.counts, np.diff(offsets)), N_CODE_POINTS)
+        totals[0xD800:0xE000] = 0  # bytes that are not UTF-8
         seen = np.flatnonzero(totals)
         frequent = seen[np.argsort(-totals[seen], kind="stable")]
         before = np.cumsum(totals[frequent]) - totals[frequent]
@@ -3889,7 +3922,7 @@ class Words(NamedTuple):
         symbol_of = np.full(N_CODE_POINTS, -1, np.int32)
         symbol_of[kept] = np.arange(len(kept))
         alphabet = [chr(code_point).encode() for code_point in kept.tolist()]
-        return _split_at_unknown(symbol_of[code_points[:n]], offsets, self.counts, alphabet)
+        return _split_at_unknown(symbol_of[code_points], offsets, self.counts, alphabet)
 
     def __reduce__(self):
         symbols = self.symbols.astype(np.min_scalar_type(len(self.alphabet) - 1))  # a quarter of the way through a pipe
@@ -3900,46 +3933,30 @@ def _unpack_words(symbols: np.ndarray, *others) -> Words:
     return Words(symbols.astype(np.int32), *others)
 
 
-@kernel
-def _decode_words(text, offsets, counts, code_points, decoded_offsets, totals):
-    """Write the code points of words, and add up how often each occurs; returns how many there are."""
-    n = 0
-    for w in range(len(counts)):
-        position = offsets[w]
-        while position < offsets[w + 1]:
-            character = _decode_character(text, position, offsets[w + 1])
-            position += character & 7
-            code_points[n] = character >> 3
-            totals[character >> 3] += counts[w]
-            n += 1
-        decoded_offsets[w + 1] = n
-    return n
+def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
+    """Decode words over the single bytes: returns code points, and the offsets of words in these.
 
-
-@kernel
-def _move_known(symbols, offsets, counts, part_offsets, part_counts):
-    """Move the symbols up over those that are -1, and write the parts of words between them; returns their number."""
-    n = n_parts = 0
-    for w in range(len(counts)):
-        is_known = False
-        for k in range(offsets[w], offsets[w + 1]):
-            was_known, is_known = is_known, symbols[k] >= 0
-            if is_known:
-                if not was_known:
-                    part_offsets[n_parts], part_counts[n_parts] = n, counts[w]
-                    n_parts += 1
-                symbols[n] = symbols[k]
-                n += 1
-    part_offsets[n_parts] = n
-    return n_parts
+    Bytes that are not UTF-8 become lone surrogates. A newline after each word keeps its bytes from those of the next.
+    """
+    text = np.insert(words.symbols.astype(np.uint8), words.offsets[1:], ord("\n"))
+    decoded = text.tobytes().decode("utf-8", "surrogateescape").encode("utf-32-le", "surrogatepass")
+    code_points = np.frombuffer(decoded, "<u4")
+    n_bytes = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000)
+    n_bytes[code_points >> 11 == 0x1B] = 1
+    is_end = np.zeros(len(text), bool)
+    is_end[words.offsets[1:] + np.arange(len(words.counts))] = True
+    is_end = is_end[np.cumsum(n_bytes) - 1]
+    return code_points[~is_end], np.append(0, np.flatnonzero(is_end) - np.arange(len(words.counts)))
 
 
 def _split_at_unknown(symbols: np.ndarray, offsets: np.ndarray, counts: np.ndarray, alphabet: Sequence[bytes]) -> Words:
     """Make Words of some whose unknown symbols are -1: the parts between those, each with the count of its word."""
-    part_offsets, part_counts = np.empty((2, len(symbols) + 1), np.int64)
-    n_parts = _move_known(symbols, offsets, counts, part_offsets, part_counts)
-    part_offsets = part_offsets[: n_parts + 1].copy()
-    return Words(symbols[: part_offsets[-1]], part_offsets, part_counts[:n_parts].copy(), alphabet)
+    is_known, begins_word = symbols >= 0, np.zeros(len(symbols) + 1, bool)
+    begins_word[offsets[:-1]] = True
+    starts = np.flatnonzero(is_known & (begins_word[:-1] | ~np.append(False, is_known[:-1])))
+    part_offsets = np.append(np.cumsum(is_known)[starts] - 1, np.count_nonzero(is_known))
+    words = np.searchsorted(offsets, starts, "right") - 1
+    return Words(symbols[is_known], part_offsets, counts[words], alphabet)
 
 
 class CorpusCounts(NamedTuple):
@@ -3949,6 +3966,9 @@ class CorpusCounts(NamedTuple):
     n_documents: int
     n_bytes: int  # of text as it was read, without special tokens
     special_tokens: Mapping[str, int] = MappingProxyType({})  # how often each was seen
+    n_dropped: int = 0  # occurrences of words that were dropped as the rarest, see `count`
+    n_dropped_bytes: int = 0  # in these
+    max_error: int = 0  # by which the count of a word is too small, at most
 
     __repr__ = brief_repr
 
@@ -4148,6 +4168,12 @@ def _reserve_words(table, n, n_long_bytes):
 
 
 @kernel
+def _count_unique(table):
+    """Return the number of words in a table: Python cannot read the fields of a struct."""
+    return table.n_words
+
+
+@kernel
 def _add_words(table, text, scanned, start, ends, n, weights, keys):
     """Add the weights of n words that lie end to end in a text, or 1 for each if there is but one weight.
 
@@ -4266,6 +4292,28 @@ class WordCounter:
         text, offsets, counts = _export_words(self._table, *self._dropped)
         return Words(text.astype(dtype, copy=False), offsets, counts)
 
+    def drop_rarest(self, max_words: int) -> tuple[int, int, int]:
+        """Drop the rarest words if there are more than so many, until half of that are left, or fewer.
+
+        All words of a count are dropped, or none. Returns the occurrences that were dropped, their bytes, and the
+        count of the most frequent word that was dropped: zeros if nothing was.
+
+        >>> counter = WordCounter()
+        >>> counter.add_words(Words.from_counts({b"a": 7, b"b": 5, b"cd": 1, b"e": 1}))
+        >>> counter.drop_rarest(3), counter.words().to_counts()
+        ((7, 8, 5), {b'a': 7})
+        """
+        if _count_unique(self._table) <= max_words:
+            return 0, 0, 0
+        words = self.words(np.uint8)
+        n_left = max(max_words // 2, 1)
+        least = np.partition(words.counts, -n_left - 1)[-n_left - 1]
+        is_rare = words.counts <= least
+        rare_counts, sizes = words.counts[is_rare], np.diff(words.offsets)[is_rare]
+        self._table = _new_word_table(1 << 16, 1 << 16)
+        self.add_words(_select_words(words, np.flatnonzero(~is_rare)))
+        return int(rare_counts.sum()), int(np.dot(rare_counts, sizes)), int(least)
+
 
 def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]:
     """Count the pretokens of some blocks; returns the counts, and the bytes on the disk."""
@@ -4280,10 +4328,16 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
 
 @checked
 @interruptible
-def count(source: Source, engine: Engine | None = None, before: Iterable[CorpusCounts] = ()) -> CorpusCounts:
+def count(
+    source: Source, engine: Engine | None = None, before: Iterable[CorpusCounts] = (), max_words: int = 0
+) -> CorpusCounts:
     """Count the pretokens of files, by several workers. The result is the same for any number of them.
 
-    before  what was counted before, by equal `Source.settings`, and is added up with it
+    before     what was counted before, by equal `Source.settings`, and is added up with it
+    max_words  when there are more unique words, the rarest are dropped; 0: they never are
+
+    Whether there are too many is looked at after each task, and tasks depend on the files alone (Manku and Motwani
+    2002, "Approximate Frequency Counts over Data Streams").
 
     >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
     ...     _ = file.write(b"one two two"), file.flush()
@@ -4294,9 +4348,10 @@ def count(source: Source, engine: Engine | None = None, before: Iterable[CorpusC
     engine = engine or Engine()
     pattern, last = source.pattern.parted
     if last:
-        counted = count(dataclasses.replace(source, pattern=pattern), engine, before)
+        counted = count(dataclasses.replace(source, pattern=pattern), engine, before, max_words)
         return counted._replace(words=_replace_in_words(counted.words, last))
     counter, n_documents, n_bytes, seen = WordCounter(), 0, 0, Counter()
+    dropped = np.zeros(3, np.int64)
     # Few large tasks, since the parent adds up alone; but some for each worker, so that all end together.
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
     with (
@@ -4305,12 +4360,15 @@ def count(source: Source, engine: Engine | None = None, before: Iterable[CorpusC
     ):
         for part, n_read in itertools.chain(((part, 0) for part in before), parts):
             counter.add_words(part.words)
+            dropped += part.n_dropped, part.n_dropped_bytes, part.max_error
+            if max_words:
+                dropped += counter.drop_rarest(max_words)
             n_documents += part.n_documents
             n_bytes += part.n_bytes
             seen.update(part.special_tokens)
             bar.update(n_read)
     source.check_unchanged()
-    return CorpusCounts(counter.words(), n_documents, n_bytes, seen)
+    return CorpusCounts(counter.words(), n_documents, n_bytes, seen, *dropped.tolist())
 
 
 def _replace_in_words(words: Words, step: Metaspace) -> Words:
@@ -4343,13 +4401,18 @@ def _hash_words(symbols, offsets, hashes):
     return hashes
 
 
+def _select_words(words: Words, numbers: np.ndarray) -> Words:
+    """Take the words with these numbers, in this order."""
+    sizes = np.diff(words.offsets)[numbers]
+    offsets = np.append(0, np.cumsum(sizes))
+    places = np.arange(offsets[-1]) + np.repeat(words.offsets[numbers] - offsets[:-1], sizes)
+    return Words(words.symbols[places], offsets, words.counts[numbers], words.alphabet)
+
+
 def _in_order(words: Words) -> Words:
-    """Sort words by a hash of theirs: the order in a table differs from process to process."""
-    hashes, sizes = np.zeros(len(words.counts), np.uint64), np.diff(words.offsets)
-    order = np.argsort(_hash_words(words.symbols, words.offsets, hashes), kind="stable")
-    offsets = np.append(0, np.cumsum(sizes[order]))
-    moved = np.repeat(words.offsets[order] - offsets[:-1], sizes[order])
-    return Words(words.symbols[moved + np.arange(len(moved))], offsets, words.counts[order], words.alphabet)
+    """Sort words by their hashes: the order in a table differs from process to process."""
+    hashes = _hash_words(words.symbols, words.offsets, np.zeros(len(words.counts), np.uint64))
+    return _select_words(words, np.argsort(hashes, kind="stable"))
 
 
 def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
@@ -8637,6 +8700,7 @@ def encode_files(
         if document_index.resolve() in (paths[0].resolve(), _sidecar(paths[0]).resolve()):
             raise InputError(f"{document_index} is to be written twice: give the document index a name of its own")
     require(paths or layout == "auto", "`layout` goes with `out`")
+    _require_other_files([*paths, document_index], find_files(inputs))
     id_type, engine = id_dtype(tokenizer.model, dtype), Engine(workers, progress, executor)
     allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
     source = tokenizer.source(inputs, allowed_special, text_field)
@@ -8648,6 +8712,7 @@ def encode_files(
     batches = source.map(engine, work)
     totals, n_bytes = np.zeros((2, 2), np.int64), 0  # tokens and documents of each file
     with contextlib.ExitStack() as stack:
+        stack.enter_context(written_together())
         writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths] or [_line_printer()]
         index = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(lambda _: None)
         write_index = stack.enter_context(index)
@@ -8668,6 +8733,14 @@ def encode_files(
         encoded = Encoded(*totals.sum(0).tolist(), n_bytes, id_type.name, tokenizer.digest, append)
         _describe_outputs(stack, encoded, dict(zip(paths, totals.tolist(), strict=False)))
     return encoded
+
+
+def _require_other_files(outputs: Iterable[Path | None], inputs: Iterable[Path]) -> None:
+    """Raise InputError if a file that is to be written is one that is read."""
+    for path in outputs:
+        is_file = path is not None and path.is_file()  # a device or a pipe may be both
+        replaced = is_file and any(file.is_file() and file.samefile(path) for file in inputs)
+        require(not replaced, f"{path}: is read, and would be replaced: name another file to write")
 
 
 def _describe_outputs(stack: contextlib.ExitStack, encoded: Encoded, totals: Mapping[Path, Sequence[int]]) -> None:
@@ -8702,8 +8775,9 @@ def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
     for name, sign in LLMC_SIGNS.items():
         if header[:2] == sign and n_bytes == LLMC_HEADER_BYTES + np.dtype(name).itemsize * header[2]:
             dtype, start = name, LLMC_HEADER_BYTES
+    description = _read_beside(_sidecar(path))
     if not start and path.suffix != ".npy":
-        dtype = _read_beside(_sidecar(path)).get("dtype", dtype)
+        dtype = description.get("dtype", dtype)
         require(dtype in ("uint16", "uint32"), f"{path}: are its numbers uint16 or uint32? Name it with `dtype`")
     try:
         if path.suffix == ".npy":
@@ -8718,6 +8792,9 @@ def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
         raise InputError(f"{path}: not an array of ids ({error})") from None
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise InputError(f"{path}: an array of {ids.dtype} and shape {ids.shape} does not hold token ids")
+    n_tokens = description.get("tokens", len(ids))
+    is_whole = n_tokens == len(ids)
+    require(is_whole, f"{path}: has {len(ids):,} ids, and {_sidecar(path).name} says {n_tokens}: encode the text again")
     return ids
 
 
@@ -8752,6 +8829,7 @@ def decode_file(
     out     where the text goes: a file, which takes its name when it is whole, or - for standard output
     dtype   uint16 or uint32, for a .bin file that has no .json beside it
     """
+    _require_other_files([Path(out)], [Path(tokens)])
     with _open_output(Path(out)) as file:
         continues = False
         for ids in _read_id_batches(Path(tokens), dtype):
@@ -8921,7 +8999,8 @@ class Training(NamedTuple):
         yield "merges", f"{len(counts):,}{last}"
         n_tokens, m = getattr(self.learned, "n_tokens", None), len(counts)
         if n_tokens is not None:
-            now, half, quarter = (self.counted.n_bytes / n_tokens[k] for k in (m, m // 2, m // 4))
+            n_bytes = self.counted.n_bytes - self.counted.n_dropped_bytes
+            now, half, quarter = (n_bytes / n_tokens[k] for k in (m, m // 2, m // 4))
             halves = f"with half the merges {half:.2f}, a quarter {quarter:.2f}"
             yield "compression", f"{now:.2f} bytes per token ({halves})"
 
@@ -8931,6 +9010,10 @@ def _count_rows(counted: CorpusCounts, files: Sequence[object]) -> Iterator[tupl
     documents = number_of(counted.n_documents, "document")
     yield "read", f"{number_of(counted.n_read, 'byte')} in {documents}, from {_name_some(files)}"
     yield "pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"
+    if counted.n_dropped:
+        share = 100 * counted.n_dropped_bytes / max(counted.n_bytes, 1)
+        dropped = f"{counted.n_dropped:,} pretokens, {share:.1f} % of the bytes, as the rarest words (`max_words`)"
+        yield "dropped", f"{dropped}; no count is too small by more than {counted.max_error:,}"
 
 
 def _unseen_rows(special_tokens: set[str], counted: CorpusCounts) -> list[tuple[str, str]]:
@@ -8990,6 +9073,7 @@ def count_files(
     pattern: PatternSource = "gpt2",
     normalizer: Sequence[str] = (),
     byte_fallback: bool = False,
+    max_words: int = MAX_WORDS,
     text_field: str | None = None,
     workers: int | None = None,
     progress: bool = False,
@@ -9004,6 +9088,7 @@ def count_files(
                     expression
     normalizer      changes text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
     byte_fallback   to train a model with it: what spells a byte token, as <0x0A>, ends a document too
+    max_words       when more unique words than this were counted, the rarest are dropped; 0: they never are
 
     And text_field, as of a Source; workers, progress and executor, as of an Engine.
 
@@ -9027,7 +9112,7 @@ def count_files(
     with stage("compile"):
         compile_counting(source.pattern)
     with stage("scan") as spent:
-        counted = count(source, engine)
+        counted = count(source, engine, max_words=max_words)
         spent.n_bytes = counted.n_bytes
     with stage("save"):
         save_counts(out, counted, source.settings)
@@ -9053,6 +9138,7 @@ def train(
     tie_break: str = "bytes",
     score: str = "count",
     min_frequency: int = 1,
+    max_words: int = MAX_WORDS,
     workers: int | None = None,
     text_field: str | None = None,
     progress: bool = False,
@@ -9085,6 +9171,7 @@ def train(
     score              which pair a wordpiece merges: the one of the greatest count (the way of Hugging Face), or of the
                        greatest likelihood, count(ab) / (count(a) * count(b)), which alone prefers what is seen once
     min_frequency      merge no pair that is rarer; 0 and 1 allow every pair
+    max_words          when more unique words than this were counted, the rarest are dropped; 0: they never are
     special_tokens_at  which ids they get: first, after-bytes, or last (as in GPT-2)
 
     And text_field, as of a Source; workers, progress and executor, as of an Engine.
@@ -9111,7 +9198,7 @@ def train(
         rules = {"tie_break": tie_break, "score": score}  # a wrong one must not cost the scan
         call_with(plan.learner, Words.from_counts({b"aa": 1}), 257, **rules)
     with stage("scan", timings) as spent:
-        counted = count(source, engine, plan.counted)
+        counted = count(source, engine, plan.counted, max_words)
         spent.n_bytes = 0 if plan.counted else counted.n_bytes
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn", timings):
@@ -9384,9 +9471,9 @@ def save_learned(folder: str | os.PathLike, training: Training) -> None:
     ([4, 2], [9, 7, 5], 9)
     """
     file, learned, model = Path(folder, LEARNED_FILE), training.learned, training.tokenizer.model
-    file.unlink(missing_ok=True)
     atomic_write_all(Path(folder), {RECORD_FILE: _to_json(training.record, indent=2)})
     if model.kind != "bpe":
+        file.unlink(missing_ok=True)  # what another training has learnt
         return
     alphabet = json.dumps([letter.decode("latin-1") for letter in learned.alphabet])
     arrays = learned._replace(alphabet=alphabet)._asdict()
@@ -10182,7 +10269,7 @@ _PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "learned",
 _GROUPS = {
     "how text is read": "text_field corpus no_special append pattern mark normalizer encoding",
     "what is learnt": "vocab_size special_tokens special_tokens_at model alphabet from_ tie_break score min_frequency "
-    "coverage byte_fallback unk_token",
+    "max_words coverage byte_fallback unk_token",
     "what is written": "out to dtype layout val_fraction document_index plot",
     "for transformers": "bos_token eos_token pad_token model_max_length chat_template",
 }
@@ -10222,7 +10309,7 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     config = call_with(transformers_config, **options | {"special_tokens": plan.special_tokens})
     check_writable(as_path(out))  # what is wrong must not cost the training
     training = call_with(train, inputs or None, **options)
-    with stage("save", training.timings):
+    with stage("save", training.timings), written_together():
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
         save_learned(out, training)

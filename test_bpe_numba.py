@@ -563,6 +563,28 @@ def test_files_take_their_names_when_they_are_whole(tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["ids.bin", "there"]
 
 
+def test_files_written_together_take_their_names_together(tmp_path, monkeypatch):
+    for name in "ab":
+        (tmp_path / name).write_bytes(b"old")
+    with pytest.raises(OSError), bpe.written_together():
+        bpe.atomic_write_all(tmp_path, {"a": "new", "new/c": b"new"})
+        with bpe.atomic_write(tmp_path / "b") as file:
+            file.write(b"half")
+            raise OSError("disk full")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"old", "b": b"old"}
+    named = []
+    monkeypatch.setattr(
+        os, "replace", lambda source, to, replace=os.replace: (named.append(to.name), replace(source, to))
+    )
+    with bpe.written_together():
+        bpe.atomic_write_all(tmp_path, {"a": "new", "b": "new"})
+        with bpe.atomic_write(tmp_path / "new/c") as file:
+            file.write(b"new")
+        assert (tmp_path / "a").read_bytes() == b"old" and not named
+    assert named == ["c", "b", "a"] and not bpe.UNFINISHED and not bpe.NAMING
+    assert [path.read_bytes() for path in sorted(tmp_path.rglob("?"))] == [b"new"] * 3
+
+
 def test_only_the_named_stage_is_profiled(monkeypatch):
     calls = []
     profiler = SimpleNamespace(start=lambda: calls.append("start"), stop=lambda: calls.append("stop"))
@@ -1571,21 +1593,6 @@ def test_bytes_that_are_not_utf8_are_kept(tmp_path):
     assert Counter(b for word, count in counts.items() for b in word * count) == Counter(data)
 
 
-@given(st.text() | st.recursive(st.none() | st.floats() | st.integers(), st.lists), st.data())
-def test_lines_are_what_json_says_with_orjson(content, data):
-    pytest.importorskip("orjson")
-    line = json.dumps({"text": content}, ensure_ascii=data.draw(st.booleans())).encode("utf-8", "surrogatepass")
-    at, strange = data.draw(st.integers(0, len(line))), [b"", b"\\", b'"', b"\xff", b"\\ud800", b"\xef\xbb\xbf", b"}"]
-    line = line[:at] + data.draw(st.sampled_from(strange)) + line[at:]
-    results = []
-    for parse in (json.loads, bpe._parse_record):
-        try:
-            results.append(bpe._record_text(parse(line), "text"))
-        except ValueError as error:
-            results.append(str(error))
-    assert results[0] == results[1]
-
-
 @pytest.mark.parametrize(
     "line, part",
     [
@@ -1711,6 +1718,50 @@ def test_counts_do_not_depend_on_the_number_of_workers(library):
     data = [path.read_bytes() for path in files]
     expected = Counter(word for text in data for word in naive_split(bpe.PATTERNS["gpt2"], text))
     assert one == (expected, sum(map(bool, data)))
+
+
+@given(parts=st.lists(st.text("ab \n", max_size=30), max_size=12), max_words=st.integers(1, 12))
+def test_the_rarest_words_are_dropped_where_there_are_too_many(parts, max_words):
+    """After each task, by a literal version of the rule; the words that are left are at most as much too rare."""
+    source = bpe.Source([bpe.Texts(parts)], bpe.Pattern("gpt2"), block_bytes=1)
+    counted = bpe.count(source, bpe.Engine(1), max_words=max_words)
+    words, error, n_dropped, n_dropped_bytes = Counter(), 0, 0, 0
+    for part in parts:
+        words.update(naive_split(bpe.PATTERNS["gpt2"], part.encode()))
+        if len(words) > max_words:
+            least = sorted(words.values(), reverse=True)[max(max_words // 2, 1)]
+            rare = {word: n for word, n in words.items() if n <= least}
+            n_dropped += sum(rare.values())
+            n_dropped_bytes += sum(n * len(word) for word, n in rare.items())
+            error += least
+            words -= rare
+    assert counted.words.to_counts() == words
+    assert (counted.n_dropped, counted.n_dropped_bytes, counted.max_error) == (n_dropped, n_dropped_bytes, error)
+    assert counted == bpe.count(source, bpe.Engine(2), max_words=max_words)._replace(words=counted.words)
+    exact = Counter(word for part in parts for word in naive_split(bpe.PATTERNS["gpt2"], part.encode()))
+    assert all(words[word] <= n <= words[word] + error for word, n in exact.items())
+
+
+def test_dropped_words_are_said(library, tmp_path, command):
+    few = bpe.train(library[:30], 300, max_words=1000)
+    assert len(few.counted.words.counts) <= 1000 and f"{few.counted.n_dropped:,} pretokens" in str(few)
+    assert bpe.train(library[:30], 300, max_words=0).counted.n_dropped == 0
+    done = command("count", *library[:30], "--max-words", 1000, "--out", tmp_path / "few.npz")
+    assert done.returncode == 0 and few.counted.described == bpe.load_counts(tmp_path / "few.npz")[0].described
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl"])
+def test_text_that_cannot_be_cut_is_refused(tmp_path, monkeypatch, command, name):
+    monkeypatch.setattr(bpe, "MAX_BLOCK_BYTES", 1 << 23)
+    data = b'{"text": "' + b"a" * 9_000_000 + b'"}'
+    (tmp_path / name).write_bytes(gzip.compress(data, 1) if name.endswith("gz") else data)
+    bpe.Tokenizer(BYTE_VOCAB, []).save(tmp_path / "m")
+    for arguments in (["train", tmp_path / name], ["encode", tmp_path / "m", tmp_path / name]):
+        done = command(*arguments, "--pattern", "none", "--out", tmp_path / "out.npy")
+        if arguments[0] == "encode":
+            done = command(*arguments, "--out", tmp_path / "out.npy")
+        lines = done.stderr.decode().splitlines()
+        assert done.returncode == 2 and "place where it can be cut" in lines[-1] and str(tmp_path / name) in lines[-1]
 
 
 @kernels
