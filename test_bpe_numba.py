@@ -603,7 +603,10 @@ import sys, numpy, bpe_numba
 tokenizer = bpe_numba.train(sys.argv[1], 300, workers=1).tokenizer
 text = open(sys.argv[1]).read()
 ids = tokenizer.encode(text)
-print(tokenizer.merges == eval(sys.argv[2]), tokenizer.decode(ids) == text, sum(ids))
+normalizer = bpe_numba.Normalizer([{"type": "NFC"}])
+source = bpe_numba.Source([], tokenizer.pattern, normalizer=normalizer.steps)
+place = source.find_cut(lambda *_: b"the cat sat here", 1, False)
+print(tokenizer.merges == eval(sys.argv[2]), tokenizer.decode(ids) == text, sum(ids), place[0])
 """
 
 
@@ -613,7 +616,7 @@ def test_kernels_run_as_plain_python(tmp_path):
     tokenizer = bpe.train(path, 300, workers=1).tokenizer
     command = [sys.executable, "-c", IN_PLAIN_PYTHON, str(path), repr(tokenizer.merges)]
     shown = subprocess.check_output(command, env=os.environ | {"NUMBA_DISABLE_JIT": "1"}, cwd=Path(MODULE).parent)
-    assert shown.split() == [b"True", b"True", str(sum(tokenizer.encode(path.read_text()))).encode()]
+    assert shown.split() == [b"True", b"True", str(sum(tokenizer.encode(path.read_text()))).encode(), b"3"]
 
 
 # ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -717,6 +720,7 @@ def test_what_is_not_compiled_is_said_and_works(pattern, why):
     [
         bpe.Pattern(r"(a+)+$").split,
         bpe.Normalizer([{"type": "Replace", "pattern": {"Regex": "(a|aa)+$"}, "content": ""}]).normalize,
+        bpe.Normalizer([{"type": "Replace", "pattern": {"Regex": "(a|aa)+(?<=b)$"}, "content": ""}]).normalize,
     ],
 )
 def test_patterns_that_take_for_ever_are_stopped(use, monkeypatch):
