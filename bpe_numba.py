@@ -23,16 +23,18 @@ What the words mean here
     special token   a token that is found in a text as it is: never split, never merged, never learnt from
     family, kind    of models: how a vocabulary is learnt, and how words are cut by it
 
-and the letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs or spans, T texts.
+and the letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs, T texts.
 
 The way of the data, which is the order of the sections
 
     Compiling       kernels, their files, structs, instructions that Numba has not
     Running         errors, files written whole, workers, progress, stages and the Scalene profiler
+    Bytes           characters, and a trie: what kernels of all sections call
     Patterns        a name, or a regular expression -> a table over bytes that finds where pretokens end
-    Scanning        text -> where pretokens end, and where the text may be cut
-    Special tokens  text -> spans: special tokens, and the text between them
-    Normalizing     spans -> spans of text as a model wants it: normal forms, lower case, marks; decoders
+    Scanning        flat text, in which END stands where a text ends -> where pretokens end
+    Special tokens  flat text -> END in the place of each; where a text may be cut
+    Normalizing     flat text -> flat text as a model wants it: normal forms, lower case, marks; decoders
+    Pretokenizing   texts -> one flat text, for the last step of a pattern
     Reading         files, folders, globs, standard input -> blocks that can be scanned on their own
     Words           blocks -> Words, by several workers, by a hash table of byte strings
     Learning        Words -> merges, the one serial part
@@ -1051,7 +1053,7 @@ class Engine:
         return tqdm(total=total, desc=name, unit=unit, unit_scale=True, disable=disable, mininterval=interval)
 
 
-# ─── Bytes and characters ─────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
 # What all sections below do with bytes in a kernel: to decode a character, to copy, to compare, to walk down a trie.
 
@@ -1252,7 +1254,7 @@ class Metaspace(NamedTuple):
     def apply(self, scan: Scan, flat: FlatText, begins: int) -> FlatText:
         """Replace spaces, and put the replacement before texts and pretokens."""
         mark, scheme = _with_padding(self.replacement.encode()), PREPEND_SCHEMES.index(self.prepend_scheme)
-        return flat.rewritten(_write_spaces, flat.meanings, mark, scheme, begins)
+        return flat.rewritten(_write_spaces, mark, scheme, begins)
 
 
 PREPEND_SCHEMES = ("never", "first", "always")
@@ -1833,7 +1835,7 @@ class _Stage(NamedTuple):
     def apply(self, scan: Scan, flat: FlatText, begins: int) -> FlatText:
         """Write END between pretokens."""
         if self.table:
-            return _cut_by_table(scan, flat, self.table)
+            return flat.rewritten(_write_cuts, self.table, *scan)
         parts, meanings = [], []
         for part, meaning in zip(flat.parts(), flat.meanings.tolist(), strict=True):
             pieces = self._pieces(part)
@@ -2041,9 +2043,9 @@ def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
 # which is never in UTF-8, stands where a text ends and over each special token; what each END stands for is an array of
 # its own, `meanings`. The texts "to be", "" and "or<eos>not", where <eos> has the id 7, and # is END:
 #
-#     text       t o . b e # # o r # n o t # # # …       the last are PADDING
-#     ends           2     5 6 7 . 9 10    13 14         of pretokens of the pattern "gpt2": an END is one itself
-#     meanings             -2 -2   7       -2            BEGINS, BEGINS, the id of <eos>, BEGINS
+#     text        t o . b e # # o r # n o t # # # …     a dot is a space; behind the last text is PADDING, of END, too
+#     ends        2, 5, 6, 7, 9, 10, 13, 14             of "to", " be", END, END, "or", END, "not", END
+#     meanings    BEGINS, BEGINS, 7, BEGINS             of the four ENDs: two texts end, <eos>, and the last text ends
 #
 # So nothing that scans, counts or encodes asks where a text ends. The table of a pattern has END as one more class of
 # characters: it ends every match, as the end of a text does. END is never in a table of words. Where a word is not, the
@@ -2092,10 +2094,12 @@ class FlatText(NamedTuple):
         return [data[start:stop] for start, stop in zip([0, *(stop + 1 for stop in stops)], stops, strict=False)]
 
     def rewritten(self, write: Callable, *arguments: object) -> FlatText:
-        """Make the flat text that a kernel writes, of true bytes and of those that are scanned; ENDs stay."""
-        text = write(self.text, self.scanned, *arguments)
-        scanned = text if self.text is self.scanned else write(self.scanned, self.scanned, *arguments)
-        return FlatText(text, scanned, self.meanings)
+        """Make the flat text that a kernel writes: of the true bytes and, if they differ, of those that are scanned."""
+        text, meanings = write(*self, *arguments)
+        scanned = text
+        if self.text is not self.scanned:
+            scanned, _ = write(self.scanned, self.scanned, self.meanings, *arguments)
+        return FlatText(text, scanned, meanings)
 
 
 @kernel
@@ -2470,18 +2474,12 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
     return _add_padding(out, n_out), found[:n]
 
 
-def _cut_by_table(scan: Scan, flat: FlatText, table: ScanTable) -> FlatText:
-    """Write an END between pretokens."""
-    text, meanings = _write_cuts(*flat, table, *scan)
-    scanned = text
-    if flat.text is not flat.scanned:
-        scanned, _ = _write_cuts(flat.scanned, flat.scanned, flat.meanings, table, *scan)
-    return FlatText(text, scanned, meanings)
-
-
 @kernel
 def _write_spaces(text, scanned, meanings, mark, scheme, begins):
-    """Write a mark for each space, and before texts and pretokens that lack it, by the scheme of a Metaspace."""
+    """Write a mark for each space, and before texts and pretokens that lack it, by the scheme of a Metaspace.
+
+    Returns text and meanings.
+    """
     size, n_marks = len(mark) - PADDING, len(meanings)
     for byte in text:
         n_marks += byte == 0x20
@@ -2499,7 +2497,7 @@ def _write_spaces(text, scanned, meanings, mark, scheme, begins):
         else:
             out[n] = text[k]
             n += 1
-    return _add_padding(out, n)
+    return _add_padding(out, n), meanings
 
 
 # ─── Special tokens ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -8340,7 +8338,7 @@ class Tokenizer:
         """Cut a text into special tokens and words, with an END behind each."""
         data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
         flat, _, _ = pretokenizer.apply(scan, data, np.array([len(data)]))
-        return _cut_by_table(scan, flat, self.pattern.table)
+        return flat.rewritten(_write_cuts, self.pattern.table, *scan)
 
     def encode_batch(
         self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
