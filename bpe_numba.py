@@ -83,6 +83,7 @@ if gc.isenabled() and not gc.get_freeze_count():  # as `_without_collector`, whi
 
 import argparse
 import base64
+import binascii
 import bz2
 import contextlib
 import copy
@@ -2094,7 +2095,7 @@ class FlatText(NamedTuple):
         return [data[start:stop] for start, stop in zip([0, *(stop + 1 for stop in stops)], stops, strict=False)]
 
     def rewritten(self, write: Callable, *arguments: object) -> FlatText:
-        """Make the flat text that a kernel writes: of the true bytes and, if they differ, of those that are scanned."""
+        """Make the flat text that is written of text, scanned and meanings: if the arrays differ, that of each."""
         text, meanings = write(*self, *arguments)
         scanned = text
         if self.text is not self.scanned:
@@ -2526,7 +2527,7 @@ class AddedToken(NamedTuple):
     """How Hugging Face finds a token in a text.
 
     >>> AddedToken(lstrip=True)
-    AddedToken(single_word=False, lstrip=True, rstrip=False, normalized=False, special=True)
+    AddedToken(single_word=False, lstrip=True, rstrip=False, normalized=False, special=True, literal=False)
     """
 
     single_word: bool = False  # only where no letter or digit is beside it
@@ -2534,14 +2535,19 @@ class AddedToken(NamedTuple):
     rstrip: bool = False  # and behind it
     normalized: bool = False  # after all that are not
     special: bool = True  # a control token, which text without special tokens never becomes
+    literal: bool = False  # not Hugging Face's: normalized text has it as it is written, as SentencePiece's symbols
 
 
 def _special_table(
     ids: Mapping[str, int], flags: Mapping[str, AddedToken] | None = None, normalize: Callable[[bytes], bytes] = bytes
 ) -> _SpecialTable:
     """Make the table of some special tokens, as they are in text that was normalized."""
-    tokens = {token: text for text in ids if (token := normalize(text.encode()))}
-    flagged = [(flags or {}).get(text, AddedToken()) for text in tokens.values()]
+    tokens, flags = {}, flags or {}
+    for text in ids:
+        is_literal = flags.get(text, AddedToken()).literal
+        tokens[text.encode() if is_literal else normalize(text.encode())] = text
+    tokens.pop(b"", None)
+    flagged = [flags.get(text, AddedToken()) for text in tokens.values()]
     begins = {token[0] for token in tokens}
     bits = [SINGLE_WORD * flag.single_word + LSTRIP * flag.lstrip + RSTRIP * flag.rstrip for flag in flagged]
     return _SpecialTable(
@@ -2713,7 +2719,6 @@ class _CharacterStep(NamedTuple):
     joined: frozenset[str] = frozenset()
     change_line: Callable[[str], str] | None = None  # if it is not str.translate
     decomposes: bool = False  # NFD or NFKD
-    keys: frozenset[str] = frozenset()  # of several characters, which change together
 
 
 def _composed(steps: Sequence[_CharacterStep]) -> tuple[dict[int, str], set[str]]:
@@ -2768,21 +2773,24 @@ NEWLINE = 0x0A
 
 
 @kernel
-def _find_joined(text, scanned, table):
-    """Find the lines that have a joined character; returns where each begins and ends, int64[L, 2]."""
+def _find_joined(text, table):
+    """Find the lines that have a joined character; returns where each begins and ends, int64[L, 2].
+
+    A line ends at an END, too, be it a real byte 0xFE: what is not UTF-8 changes nothing beside it.
+    """
     lines, n, entries, leads = np.empty((16, 2), np.int64), 0, table.entries, table.leads
     position, stop, last = 0, len(text) - PADDING, 0
     while position < stop:
-        if not leads[text[position]] or scanned[position] == END:
+        if not leads[text[position]]:
             position += 1
             continue
         character = _decode_character(text, position, stop)
         start = position
         position += character & 7
         if entries[character >> 3] == JOINED:
-            while start > last and text[start - 1] != NEWLINE and scanned[start - 1] != END:
+            while start > last and text[start - 1] != NEWLINE and text[start - 1] != END:
                 start -= 1
-            while text[position - 1] != NEWLINE and scanned[position] != END:
+            while text[position - 1] != NEWLINE and text[position] != END:
                 position += 1
             if n == len(lines):
                 lines = np.concatenate((lines, lines))
@@ -2795,7 +2803,7 @@ MAPPED_BYTES = 1 << 12  # for which room is made at once: an array that may be r
 
 
 @kernel
-def _map_characters(text, scanned, lines, changed, changed_ends, table):
+def _map_characters(text, lines, changed, changed_ends, table):
     """Map all characters, but for those of some lines, in whose place `changed` is written; returns text."""
     entries, ascii, texts, offsets, longest = table.entries, table.ascii, table.texts, table.offsets, table.longest
     out, n, position, q, written, stop = np.empty(len(text) + 64, np.uint8), 0, 0, 0, 0, len(text) - PADDING
@@ -2817,7 +2825,7 @@ def _map_characters(text, scanned, lines, changed, changed_ends, table):
                 continue
             character = _decode_character(text, position, stop)
             number, size = entries[character >> 3], character & 7
-            if number and scanned[position] != END:
+            if number:
                 n = _copy_bytes(texts, offsets[number], offsets[number + 1], out, n)
             else:
                 n = _copy_bytes(text, position, position + size, out, n)
@@ -2832,8 +2840,8 @@ class _MapPass:
         self.steps = steps
         changes, joined = _composed(steps)
         self.table, self.maps = _character_map(changes, joined), bool(changes)
-        self.begins = {key[0] for step in steps for key in step.keys}  # what these become depends on what is behind
-        self.changed = {*changes, *map(ord, joined.union(*(key for step in steps for key in step.keys)))}
+        self.begins = ""
+        self.changed = {*changes, *map(ord, joined)}
 
     def change_line(self, data: bytes) -> bytes:
         """Change a line by one step after the other."""
@@ -2844,17 +2852,16 @@ class _MapPass:
 
     def apply(self, flat: FlatText, begins: int) -> FlatText:
         """Change all characters of a flat text."""
-        lines = _find_joined(flat.text, flat.scanned, self.table)
+        return flat.rewritten(self._write)
+
+    def _write(self, text: np.ndarray, scanned: np.ndarray, meanings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        lines = _find_joined(text, self.table)
         if not self.maps and not len(lines):
-            return flat
-        data = flat.text.tobytes() if len(lines) else b""
+            return text, meanings
+        data = text.tobytes() if len(lines) else b""
         parts = [self.change_line(data[start:stop]) for start, stop in lines.tolist()]
-        ends, changed = np.cumsum(np.array([*map(len, parts)], np.int64)), _with_padding(b"".join(parts))
-        scanned = text = _map_characters(flat.text, flat.scanned, lines, changed, ends, self.table)
-        if flat.text is not flat.scanned:
-            changed[changed == END] = INVALID_BYTE
-            scanned = _map_characters(flat.scanned, flat.scanned, lines, changed, ends, self.table)
-        return FlatText(text, scanned, flat.meanings)
+        ends = np.cumsum(np.array([*map(len, parts)], np.int64))
+        return _map_characters(text, lines, _with_padding(b"".join(parts)), ends, self.table), meanings
 
 
 class _TextPass(NamedTuple):
@@ -2875,9 +2882,13 @@ class _TextPass(NamedTuple):
         return self.prefix * (bool(text) and not goes_on) + text
 
 
-def _decoding_pass(change: Callable[[str], str]) -> _TextPass:
+def _decoding_pass(change: Callable[[str], str], changed: Collection[int] | None = None) -> _TextPass:
     """Make the pass that changes decoded texts."""
-    return _TextPass(lambda text: change(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape"))
+
+    def change_bytes(text: bytes) -> bytes:
+        return change(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
+    return _TextPass(change_bytes, changed=changed)
 
 
 def _uniform_step(source: str, text: str = "") -> _CharacterStep:
@@ -2967,57 +2978,6 @@ def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
     )
 
 
-def _key_step(changes: Mapping[str, str]) -> _CharacterStep:
-    """Make the step that changes the longest of some keys at each place."""
-    singles = {ord(key): text for key, text in changes.items() if len(key) == 1}
-    keys = frozenset(changes.keys() - set(map(chr, singles)))
-    begins = _write_set({key[0] for key in keys}) + f"(?={_write_set({key[1] for key in keys})})" if keys else ""
-    sizes = range(max(map(len, keys), default=1), 1, -1)
-
-    def change_line(text: str) -> str:
-        """Look for keys where one of several characters may begin."""
-        parts, position = [], 0
-        for match in regex.finditer(begins, text) if keys else ():
-            start = match.start()
-            size = next((n for n in sizes if text[start : start + n] in keys), 0)
-            if size and start >= position:
-                parts += text[position:start].translate(singles), changes[text[start : start + size]]
-                position = start + size
-        return "".join([*parts, text[position:].translate(singles)])
-
-    rare = {min(key[1:], key=str.isalnum) for key in keys}  # a line without all of these has no key
-    return _CharacterStep(singles, frozenset(rare), change_line, keys=keys)
-
-
-def _sentencepiece_passes(
-    precompiled_charsmap: str = "",
-    add_dummy_prefix: bool = True,
-    remove_extra_whitespaces: bool = True,
-    escape_whitespaces: bool = True,
-    treat_whitespace_as_suffix: bool = False,
-    user_defined_symbols: Sequence[str] = (),
-) -> list[_CharacterStep | _TextPass]:
-    """Make the passes of SentencePiece's normalizer: no key of its charsmap counts where a user-defined symbol is."""
-    symbols = tuple(user_defined_symbols)
-    changes = _read_charsmap(precompiled_charsmap) if precompiled_charsmap else {}
-    changes = {key: text for key, text in changes.items() if not key.startswith(symbols)}
-    changes |= dict(zip(symbols, symbols, strict=True))
-    changes |= dict.fromkeys(map(chr, range(SURROGATE_ESCAPE, SURROGATE_ESCAPE + 128)), "\ufffd")
-    space = MARK.encode() if escape_whitespaces else b" "
-    edge, by_suffix = space * bool(add_dummy_prefix), treat_whitespace_as_suffix
-
-    def change(text: bytes) -> bytes:
-        """Write spaces as SentencePiece does."""
-        while remove_extra_whitespaces and b"  " in text:
-            text = text.replace(b"  ", b" ")
-        text = text.strip(b" " * bool(remove_extra_whitespaces)).replace(b" ", space)
-        while remove_extra_whitespaces and text.endswith(space):
-            text = text.removesuffix(space)
-        return text + edge * (by_suffix and bool(text))
-
-    return [_key_step(changes), _TextPass(change, edge * (not by_suffix), None if by_suffix else [0x20, ord(MARK)])]
-
-
 _NEWER_FORMATS = "\u0890\u0891\u08e2\U000110cd\U00013430-\U0001343f"  # than the tables of `tokenizers`
 _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f"
 _IDEOGRAPHS += "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
@@ -3050,11 +3010,14 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     known = kind in ("String", "Regex") and source and not more
     require(known, f"a pattern to replace is not supported: {json.dumps(pattern)}")
     require(isinstance(content, str), f"Replace has a content that is no text: {json.dumps(content)}")
+    old, new = source.encode(), content.encode()
     if kind == "String" and len(source) == 1:
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
-        old, new = source.encode(), content.encode()
         return [_TextPass(lambda text: text.replace(old, new), changed=[*map(ord, source)], begins=source[0])]
+    if source == " {2,}":  # as SentencePiece's rules have it: several times as fast as by `regex`
+        begins = " " * (content != " ")
+        return [_TextPass(lambda text: re.sub(b"  +", lambda match: new, text), changed=[0x20], begins=begins)]
     expression = _compile_regex(_common_regex(source, "Replace"))
 
     def replace(text: str) -> str:
@@ -3069,7 +3032,7 @@ def _strip_passes(strip_left: bool, strip_right: bool) -> list[_TextPass]:
     """Make the step Strip."""
     spaces = "".join(_matching(r"\p{White_Space}"))
     left, right = spaces * bool(strip_left), spaces * bool(strip_right)
-    return [_decoding_pass(lambda text: text.lstrip(left).rstrip(right))]
+    return [_decoding_pass(lambda text: text.lstrip(left).rstrip(right), [*map(ord, spaces)])]
 
 
 # What makes the steps of a type; its parameters are the fields.
@@ -3086,7 +3049,6 @@ _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
         _uniform_step(r"[\t\n\f\r\u1680\u200b-\u200f\u2028\u2029\u2581\ufeff\ufffd]", " "),
     ],
     "Precompiled": lambda precompiled_charsmap: [_precompiled_step(precompiled_charsmap)],
-    "SentencePiece": _sentencepiece_passes,
 }
 
 
@@ -3116,15 +3078,11 @@ class Normalizer:
 
     NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Nmt, Precompiled and
     Sequence do what they do in the `tokenizers` package, to each stretch of text between special tokens on its own;
-    but for characters that are newer than its tables, some of which are of 2015. SentencePiece, with the fields
-    precompiled_charsmap (in base64), add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces,
-    treat_whitespace_as_suffix and user_defined_symbols, does what the `sentencepiece` package does. What is not UTF-8
-    stays as it is; there each byte of it becomes U+FFFD. Raises InputError for what is not supported.
+    but for characters that are newer than its tables, some of which are of 2015. What is not UTF-8 stays as it is.
+    Raises InputError for what is not supported.
 
     >>> Normalizer([{"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]).normalize("Élan".encode())
     b'elan'
-    >>> Normalizer([{"type": "SentencePiece"}]).normalize(b" two  words ").decode()
-    '▁two▁words'
     """
 
     def __init__(self, steps: Sequence[dict] = ()):
@@ -3297,9 +3255,7 @@ class Pretokenizer:
         if not self.normalizer and not passes[0]:
             passes.reverse()
         self.special = _special_table(passes[0], flags)
-        by_symbols = any(step["type"] == "SentencePiece" for step in self.normalizer.steps)  # which it leaves alone
-        normalize = bytes if by_symbols else self.normalizer.normalize
-        self.normalized = _special_table(passes[1], flags, normalize) if passes[1] else None
+        self.normalized = _special_table(passes[1], flags, self.normalizer.normalize) if passes[1] else None
         self.is_one_machine = pattern.is_one_machine and not self.normalizer and not self.normalized
 
     def apply(self, scan: Scan, data: bytes, stops: np.ndarray, begins: int = BEGINS) -> tuple[FlatText, FlatText, int]:
@@ -5206,24 +5162,67 @@ class Model:
         odd = {text: flags for text, flags in (self.flags or {}).items() if flags != AddedToken()}
         self.flags = {text: flags for text, flags in odd.items() if text in self.special_tokens}
         self.normalizer, self.decoder = tuple(self.normalizer), tuple(self.decoder)
-        _validate_bytes(self)
-        _validate_scores(self)
+        _validate_special_tokens(self)
         if self.alphabet != "bytes":
             _validate_characters(self)
+        _ = self.ordinary_ids  # which refuses two tokens of the same bytes
+        _validate_scores(self)
 
     def __repr__(self) -> str:
         return f"<Model: {self.kind}, {len(self.vocab)} tokens, {len(self.special_tokens)} special>"
 
-    @property
+    @functools.cached_property
+    def special_ids(self) -> set[int]:
+        """The ids whose bytes are the text of a special token."""
+        return {id for text, id in self.special_tokens.items() if self.vocab[id] == text.encode()}
+
+    @functools.cached_property
+    def merged_special_ids(self) -> set[int]:
+        """Those of `special_ids` that text becomes by merges alone; tokens added with `special: false` often do."""
+        special, vocab = self.special_ids, self.vocab
+        wanted = {vocab[id] for id in special}
+        if self.kind == "bpe":
+            merged = wanted.intersection(itertools.starmap(bytes.__add__, self.merges or ()))
+            merged.update(token for token in wanted if len(token if self.alphabet == "bytes" else token.decode()) == 1)
+        else:
+            plain = [text for text in self.special_tokens if not self.flags.get(text, AddedToken()).special]
+            n = MAX_ID if self.scores is None else len(self.scores)
+            merged = {text.encode() for text in plain if self.special_tokens[text] < n}
+        if merged:
+            merged.difference_update(token for id, token in vocab.items() if id not in special)
+        return {id for id in special if vocab[id] in merged}
+
+    @functools.cached_property
+    def ordinary(self) -> list[int]:
+        """The ids that text may become without special tokens, in ascending order."""
+        control = self.special_ids - self.merged_special_ids
+        return [id for id in sorted(self.vocab) if id not in control]
+
+    @functools.cached_property
     def ids(self) -> dict[bytes, int]:
-        """Map tokens to ids; bytes that a special token shares with an ordinary one are the ordinary one's."""
-        special_first = {id: self.vocab[id] for id in _special_ids(self)} | self.vocab
+        """The ids of tokens; bytes that a special token shares with an ordinary one are the ordinary one's."""
+        special_first = {id: self.vocab[id] for id in self.special_ids} | self.vocab
         return dict(zip(special_first.values(), special_first, strict=True))
 
-    @property
-    def ordinary(self) -> list[int]:
-        """List the ids that text may become without special tokens, in ascending order."""
-        return sorted(self.vocab.keys() - (_special_ids(self) - _made_special_ids(self)))
+    @functools.cached_property
+    def ordinary_ids(self) -> dict[bytes, int]:
+        """The ids of the tokens that text may become by itself. A merge may make what stands for something unknown."""
+        ids = dict(zip(map(self.vocab.__getitem__, self.ordinary), self.ordinary, strict=True))
+        if len(ids) < len(self.ordinary):
+            token = _repeated(self.vocab[id] for id in self.ordinary)
+            first, second = [id for id in self.ordinary if self.vocab[id] == token][:2]
+            raise InputError(f"the ids {first} and {second} have the same bytes, {visible(token)!r}")
+        for token in fallback_tokens(self) if self.merges is None else ():
+            ids.pop(token, None)
+        return ids
+
+    @functools.cached_property
+    def letters(self) -> dict[int, int]:
+        """The ids of the bytes, or of the characters by code point, that are tokens."""
+        ids = self.ordinary_ids
+        if self.alphabet == "bytes":
+            return {token[0]: ids[token] for token in BYTES if token in ids}
+        return {ord(text): id for token, id in ids.items() if len(token) <= 4 and len(text := token.decode()) == 1}
 
     @property
     def fingerprint(self) -> str:
@@ -5245,11 +5244,12 @@ def _is_id(id: object) -> bool:
 def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
     """Copy a vocabulary, after a check of the types and the range of its ids and tokens."""
     vocab = dict(vocab)
+    are_ids = {*map(type, vocab)} <= {int} and min(vocab, default=0) >= 0 and max(vocab, default=0) < MAX_ID
+    if are_ids and {*map(type, vocab.values())} <= {bytes} and all(vocab.values()):  # in a third of the time
+        return vocab
     for id, token in vocab.items():
-        if type(id) is not int or not 0 <= id < MAX_ID:
-            raise InputError(f"the token {token!r} has the id {id!r}: {_ID_RANGE}")
-        if not isinstance(token, bytes) or not token:
-            raise InputError(f"a token is bytes, at least one: id {id} has {token!r}")
+        require(type(id) is int and _is_id(id), f"the token {token!r} has the id {id!r}: {_ID_RANGE}")
+        require(isinstance(token, bytes) and token, f"a token is bytes, at least one: id {id} has {token!r}")
     return vocab
 
 
@@ -5275,39 +5275,10 @@ def _assign_special_ids(model: Model) -> None:
         following = max(following, id + 1)
 
 
-def _special_ids(model: Model) -> set[int]:
-    """List the ids whose bytes are the text of a special token."""
-    return {id for text, id in model.special_tokens.items() if model.vocab[id] == text.encode()}
-
-
-def _made_special_ids(model: Model) -> set[int]:
-    """List those of `_special_ids` that text becomes by merges alone; tokens added with `special: false` often do."""
-    special = _special_ids(model)
-    wanted = {model.vocab[id] for id in special}
-    if model.kind == "bpe":
-        made = wanted.intersection(itertools.starmap(bytes.__add__, model.merges or ()))
-        made.update(token for token in wanted if len(token if model.alphabet == "bytes" else token.decode()) == 1)
-    else:
-        plain = [text for text in model.special_tokens if not model.flags.get(text, AddedToken()).special]
-        n = MAX_ID if model.scores is None else len(model.scores)
-        made = {text.encode() for text in plain if model.special_tokens[text] < n}
-    if made:
-        made.difference_update(token for id, token in model.vocab.items() if id not in special)
-    return {id for id in special if model.vocab[id] in made}
-
-
-def _validate_bytes(model: Model) -> None:
-    """Check that ordinary tokens differ in their bytes, and that no text can forge a control token."""
-    if len({*model.vocab.values()}) < len(model.vocab):
-        special = _special_ids(model)
-        ordinary = {id: token for id, token in model.vocab.items() if id not in special}
-        if len({*ordinary.values()}) < len(ordinary):
-            token = _repeated(ordinary.values())
-            first, second = [id for id in ordinary if ordinary[id] == token][:2]
-            raise InputError(f"the ids {first} and {second} have the same bytes, {visible(token)!r}")
-    made = _made_special_ids(model)
+def _validate_special_tokens(model: Model) -> None:
+    """Check that no text can forge a control token."""
     for text, id in model.special_tokens.items():
-        if id in made and model.flags.get(text, AddedToken()).special:
+        if id in model.merged_special_ids and model.flags.get(text, AddedToken()).special:
             how = "is a single byte" if len(model.vocab[id]) == 1 else "is what merges make of its text"
             raise InputError(f"the special token {text!r} {how}: any text could forge it")
 
@@ -5359,7 +5330,6 @@ def _marks(model: Model) -> set[str]:
     """List what a model writes for spaces."""
     marks = {step.replacement for step in Pattern(model.pattern).steps if isinstance(step, Metaspace)}
     for step in model.normalizer:
-        marks |= {"▁"} if step.get("type") == "SentencePiece" and step.get("escape_whitespaces") else set()
         marks |= {step["content"]} if step.get("pattern") == {"String": " "} else set()
     return marks - {""}
 
@@ -5596,44 +5566,35 @@ def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
     return TokenBytes(_with_padding(b"".join(vocab.values())), starts, sizes)
 
 
-def _stand_ins(model: Model) -> set[bytes]:
-    """List the tokens that stand for unknown characters."""
+def fallback_tokens(model: Model) -> set[bytes]:
+    """List the tokens that unknown characters become."""
     if model.alphabet == "bytes":
         return set()
     return {*_FALLBACK_TOKENS * model.byte_fallback, *([model.unk_token.encode()] if model.unk_token else [])}
 
 
-def _ids_by_token(model: Model) -> dict[bytes, int]:
-    """Map the tokens to ids that text may become by itself. A merge may make what stands for something unknown."""
-    ids = model.ordinary
-    id_of = dict(zip(map(model.vocab.__getitem__, ids), ids, strict=True))
-    for token in _stand_ins(model) if model.merges is None else ():
-        id_of.pop(token, None)
-    return id_of
-
-
-def _letters(model: Model, id_of: Mapping[bytes, int]) -> dict[int, int]:
-    """Map the bytes, or the code points of the characters, that are tokens to their ids."""
-    if model.alphabet == "bytes":
-        return {token[0]: id_of[token] for token in BYTES if token in id_of}
-    return {ord(text): id for token, id in id_of.items() if len(token) <= 4 and len(text := token.decode()) == 1}
-
-
-def bpe_tables(model: Model, unknown_letter: int = -1, samples: bool = False) -> BpeTables:
+def bpe_tables(
+    model: Model, unknown_letter: int = -1, samples: bool = False, last_pairs: np.ndarray | None = None
+) -> BpeTables:
     """Make the tables by which `segment_bpe` merges as a model does; raises InputError for merges that cannot be.
 
     unknown_letter    the id of bytes or characters that are no token; -1 if there is none
     samples           for `sample_bpe`: with all pairs that may merge, and not only those that do if none is left out
+    last_pairs        int64[V, 2], into which the last merge of each token is written; see `last_merges`
     """
-    id_of, of_characters = _ids_by_token(model), model.alphabet == "characters"
-    letters, ids = _letters(model, id_of), id_of if model.merges is None and not of_characters else model.ids
+    of_characters, token_ids = model.alphabet == "characters", np.fromiter(model.ordinary_ids.values(), np.int64)
+    ids = model.ordinary_ids if model.merges is None and not of_characters else model.ids
     letter_ids = np.full(N_CODE_POINTS if of_characters else 256, -1, np.int32)
-    letter_ids[np.array([*letters], np.int64)] = [*letters.values()]
-    tokens, token_ids = make_token_bytes(model.vocab), np.fromiter(id_of.values(), np.int64, len(id_of))
+    letter_ids[np.array([*model.letters], np.int64)] = [*model.letters.values()]
+    tokens = make_token_bytes(model.vocab)
     if model.merges is None:
-        _check_splittable(model, id_of, letters)
+        _check_splittable(model)
         any_pairs = np.full_like(token_ids, ANY_PAIR)
-        pairs = _all_splits(id_of) if samples else np.column_stack([any_pairs, any_pairs, token_ids, token_ids])
+        pairs = (
+            _all_splits(model.ordinary_ids)
+            if samples
+            else np.column_stack([any_pairs, any_pairs, token_ids, token_ids])
+        )
         if model.scores is not None:  # ids of equal scores have the same rank
             pairs[:, 3] = np.unique(-model.scores, return_inverse=True)[1].reshape(-1)[pairs[:, 2]]
     else:
@@ -5653,22 +5614,25 @@ def bpe_tables(model: Model, unknown_letter: int = -1, samples: bool = False) ->
         np.zeros(size >> 3, np.uint64),
         _new_word_table(64, 64),
     )
-    looks_up = model.ignore_merges or (model.merges is None and model.scores is None)
-    _fill_merges(pairs, are_sure, tokens, token_ids if looks_up else token_ids[:0], tables)
+    looks_up = last_pairs is None and (model.ignore_merges or (model.merges is None and model.scores is None))
+    finds_all = last_pairs is not None
+    last_pairs = last_pairs if finds_all else np.full((len(tokens.sizes), 2), -1)
+    _fill_merges(pairs, are_sure, finds_all, tokens, token_ids if looks_up else token_ids[:0], tables, last_pairs)
     letter_ids[letter_ids < 0] = unknown_letter
     return tables
 
 
-def _check_splittable(model: Model, id_of: Mapping[bytes, int], letters: Mapping[int, int]) -> None:
+def _check_splittable(model: Model) -> None:
     """Check that a model without merges has no token that is too long, or has a character that is no token itself.
 
     SentencePiece would merge such a character with its neighbours before it finds that it is unknown. Its trainer makes
     no such model.
     """
+    id_of = model.ordinary_ids
     longest = max(id_of, key=len, default=b"")
     if len(longest) > LONGEST_TOKEN:
         raise InputError(f"token {id_of[longest]} has {len(longest):,} bytes; without merges there may be 4,096")
-    known = {*map(chr, letters)}
+    known = {*map(chr, model.letters)}
     for token, id in id_of.items() if model.alphabet == "characters" else ():
         if unknown := set(token.decode()) - known:
             raise InputError(f"token {id}, {token!r}, has the character {min(unknown)!r}, which is no token itself")
@@ -5886,7 +5850,7 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
 
 
 @kernel
-def _fill_merges(pairs, are_sure, tokens, looked_up, tables):
+def _fill_merges(pairs, are_sure, finds_all, tokens, looked_up, tables, last_pairs):
     """Enter merges, int64[M, 4]: two ids, the id they become, and their rank; those of shorter tokens are first.
 
     Of several pairs that become a token, which are not sure, only the one is entered that ever does: 200,000 of o200k's
@@ -5896,25 +5860,30 @@ def _fill_merges(pairs, are_sure, tokens, looked_up, tables):
     and each was that of the lowest rank, the leftmost of several, also among the pairs in these bytes. So they are the
     merges of these bytes as a word of their own, of which the last is that of this pair.
 
-    looked_up    ids of tokens that a whole word may be; those that merges do not make of their bytes are looked up
+    finds_all     find the last pair of tokens whose pair is sure, too
+    looked_up     ids of tokens that a whole word may be; those that merges do not make of their bytes are looked up
+    last_pairs    int64[V, 2], by id: the pair that becomes the token, if that was found; modified in place
     """
     text, starts, sizes = tokens
     ids, scratch = np.empty(sizes.max() + 2, np.uint32), np.empty(MAX_LINEAR_MERGE, np.uint64)
-    is_made, n, last, merges, bloom = np.zeros(len(sizes), np.bool_), 0, -1, tables.merges, tables.bloom
+    n, last, merges, bloom = 0, -1, tables.merges, tables.bloom
     for m in range(len(pairs)):
         left, right, id, entry = pairs[m, 0], pairs[m, 1], pairs[m, 2], u64(pairs[m, 3]) << u64(32) | u64(pairs[m, 2])
-        if not are_sure[m]:
+        if finds_all or not are_sure[m]:
             if id != last:
                 n, last = segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, 0), id
-            if n != 2 or (left != ANY_PAIR and (left != ids[0] or right != ids[1])):
+            is_last = n == 2 and (left == ANY_PAIR or (left == ids[0] and right == ids[1]))
+            if is_last:
+                left, right = i64(ids[0]), i64(ids[1])
+                last_pairs[id, 0], last_pairs[id, 1] = left, right
+            elif not are_sure[m]:
                 continue
-            left, right, is_made[id] = i64(ids[0]), i64(ids[1]), True
         key = u64(left) << u64(32) | u64(right)
         slot, (word, bit) = _merge_slot(key, merges), _bloom_bit(key, bloom)
         bloom[word] |= bit
         merges[slot, 0], merges[slot, 1] = key, min(entry, merges[slot, 1])  # of a pair that comes twice, the lower
     for id in looked_up:
-        if not is_made[id] and (
+        if last_pairs[id, 0] < 0 and (
             segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, 0) != 1 or ids[0] != id
         ):  # the value of a token is its count, and it is counted as often as its id says
             end = np.array([starts[id] + sizes[id]])
@@ -5936,34 +5905,15 @@ def sample_bpe(text, start, size, tables, alpha, state, ids, at):
     return _merge_long(n, 1, tables, alpha, state, ids, at) if n > 0 else n
 
 
-@kernel
-def _final_merges(ids, tokens, tables, pairs, out):
-    """Write the final merge of each token over the -1 of its row; see `final_merges`."""
-    state = np.empty(1, np.uint64)  # which nothing uses
-    for k in range(len(ids)):
-        n = _first_letters(tokens.bytes, tokens.starts[ids[k]], tokens.sizes[ids[k]], tables, out, 0)
-        if n >= 2 and _merge_long(n, 2, tables, 0.0, state, out, 0) == 2:
-            entry = _find_merge(out[0], out[1], tables.merges, tables.bloom)
-            if entry & LOW_HALF == u64(ids[k]):
-                pairs[k, 0], pairs[k, 1] = out[0], out[1]
+def last_merges(model: Model) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the ids of tokens of several letters, int64[K], and the two ids that become each; -1 if none do.
 
-
-def _merged_ids(model: Model) -> np.ndarray:
-    """List the ids of the tokens of several letters."""
-    id_of = _ids_by_token(model)
-    return np.array(sorted({*id_of.values()}.difference(_letters(model, id_of).values())), np.int64)
-
-
-def final_merges(model: Model, ids: np.ndarray) -> np.ndarray:
-    """Compute the final merge of each token: the two ids that become it, int64[K, 2]; -1 where merges do not reach it.
-
-    The bytes of the token are merged until two are left: what happens to these bytes until they are one token is
-    decided by them alone, since each merge that is made in them would have been made in them alone, in the same order.
+    What happens to the bytes of a token until they are one token is decided by them alone: see `_fill_merges`.
     """
-    pairs, tokens = np.full((len(ids), 2), -1, np.int64), make_token_bytes(model.vocab)
-    out = np.empty(tokens.sizes.max(), np.uint32)
-    _final_merges(np.asarray(ids, np.int64), tokens, bpe_tables(model), pairs, out)
-    return pairs
+    pairs = np.full((max(model.vocab, default=-1) + 1, 2), -1)
+    bpe_tables(model, last_pairs=pairs)
+    ids = np.array(sorted({*model.ordinary_ids.values()}.difference(model.letters.values())), np.int64)
+    return ids, pairs[ids]
 
 
 @kernel
@@ -5990,8 +5940,8 @@ def words_of_model(model: Model, words: Words) -> Words:
     """
     require(model.kind == "bpe", f"a model of the kind {model.kind!r} has no merges that others could follow")
     require(words.alphabet is BYTES, "only words over the 256 bytes can be segmented by a model")
-    stand_ins = _stand_ins(model)
-    kept = [id for id in model.ordinary if model.vocab[id] not in stand_ins]
+    fallback = fallback_tokens(model)
+    kept = [id for id in model.ordinary if model.vocab[id] not in fallback]
     symbol_of = np.full(MAX_ID + 1, -1, np.int32)
     symbol_of[kept] = np.arange(len(kept))
     ids, offsets = np.empty(len(words.symbols) + 2, np.uint32), np.zeros_like(words.offsets)
@@ -6066,11 +6016,15 @@ def exact_pattern(model: Model) -> str:
     >>> regex.findall(pattern, "▁ab▁acd▁▁")
     ['▁ab', '▁a', 'c', 'd', '▁▁']
     """
-    id_of, merges = _ids_by_token(model), model.merges
+    id_of, merges = model.ordinary_ids, model.merges
     looked_up = model.ignore_merges or (merges is None and model.scores is None)
-    if model.alphabet == "bytes" or looked_up or not _stand_ins(model).isdisjoint(itertools.chain(*(merges or ()))):
+    if (
+        model.alphabet == "bytes"
+        or looked_up
+        or not fallback_tokens(model).isdisjoint(itertools.chain(*(merges or ())))
+    ):
         return "none"
-    letters = {*map(chr, _letters(model, id_of))}
+    letters = {*map(chr, model.letters)}
     made = id_of if merges is None else {left + right for left, right in merges}
     pairs = {pair for token in made for pair in itertools.pairwise(token.decode("utf-8", "replace"))}
     mark = "▁" if "▁" in letters else " "
@@ -7080,8 +7034,7 @@ def _as_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
         return model.merges, []
     if model.scores is not None:
         return _merges_by_score(model), []
-    vocab, ids = model.vocab, _merged_ids(model)
-    pairs = final_merges(model, ids)
+    vocab, (ids, pairs) = model.vocab, last_merges(model)
     is_made = pairs[:, 0] >= 0
     merges = model.merges
     if merges is None:
@@ -7095,7 +7048,7 @@ def _merges_by_score(model: Model) -> list[Merge]:
     Of equal scores the one whose left token is longest is first. So runs of spaces, which have equal scores in Llama 2,
     grow from the left, as SentencePiece merges them.
     """
-    ids = {token.decode(): id for token, id in _ids_by_token(model).items()}
+    ids = {token.decode(): id for token, id in model.ordinary_ids.items()}
     splits = [(name, n) for name in ids for n in range(1, len(name)) if name[:n] in ids and name[n:] in ids]
     splits.sort(key=lambda split: (model.scores[ids[split[0]]], split[1], len(split[0])), reverse=True)
     return [(name[:n].encode(), name[n:].encode()) for name, n in splits]
@@ -7114,8 +7067,7 @@ def _require_same(model: Model, other: Model) -> None:
         require(ours == theirs, f"it cannot say the {field}{shown}"[:300])
     if model.kind != "bpe" or (model.merges == other.merges is not None and model.ignore_merges == other.ignore_merges):
         return
-    ids = _merged_ids(model)
-    (pairs, order, looks_up), (their_pairs, their_order, they_do) = (_merging(m, ids) for m in (model, other))
+    (ids, pairs, order, looks_up), (_, their_pairs, their_order, they_do) = map(_merging, (model, other))
     for id in ids[(pairs != their_pairs).any(axis=1)].tolist():
         raise InputError(f"it would make the token {visible(model.vocab[id])!r} of two others")
     require((order == their_order).all(), "it would merge in another order")
@@ -7123,9 +7075,10 @@ def _require_same(model: Model, other: Model) -> None:
         raise InputError(f"no merges make the token {visible(model.vocab[id])!r}")
 
 
-def _merging(model: Model, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Describe how tokens are made: their final merges, the order of these, and whether words are looked up first."""
-    pairs, ranks = final_merges(model, ids), ids
+def _merging(model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+    """Describe how tokens are made: ids, last merges, their order, and whether words are looked up first."""
+    ids, pairs = last_merges(model)
+    ranks = ids
     if model.merges is not None:
         place = {pair: k for k, pair in reversed([*enumerate(model.merges)])}
         made = [(model.vocab.get(left), model.vocab.get(right)) for left, right in pairs.tolist()]
@@ -7133,7 +7086,8 @@ def _merging(model: Model, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, boo
     elif model.scores is not None:
         ranks = -model.scores[ids]
     ranks = np.where(pairs[:, 0] < 0, -np.inf, ranks)
-    return pairs, np.unique(ranks, return_inverse=True)[1], model.ignore_merges or model.merges is model.scores is None
+    looks_up = model.ignore_merges or model.merges is model.scores is None
+    return ids, pairs, np.unique(ranks, return_inverse=True)[1], looks_up
 
 
 # GPT-2's vocab.json and merges.txt
@@ -7193,6 +7147,9 @@ def write_gpt2(model: Model) -> dict[str, str]:
 # tiktoken's rank files: a line for each token, its bytes in base64 and its id
 
 
+_RANK = rb"[A-Za-z0-9+/]+={0,2} \d{1,8}\r?\n"  # a line of tiktoken's
+
+
 def read_tiktoken(
     data: bytes,
     file: Path,
@@ -7201,17 +7158,18 @@ def read_tiktoken(
     special_tokens: SpecialTokens = None,
 ) -> Model:
     """Read a rank file; what it does not say is given, published, or in the .json beside it that `save` wrote."""
-    vocab: dict[int, bytes] = {}
-    for number, line in enumerate(data.rstrip().splitlines(), 1):
-        token, _, id = line.partition(b" ")
-        try:
-            token, id = base64.b64decode(token, validate=True), int(id)
-        except ValueError:
-            raise InputError(f"{file}, line {number}: not a token in base64 and its id") from None
-        require(0 <= id < MAX_ID, f"{file}, line {number}: {_ID_RANGE}, not {id}")
-        if id in vocab:
-            raise InputError(f"{file}, line {number}: the id {id} stands there twice")
-        vocab[id] = token
+    data = data.rstrip() + b"\n"
+    fields, n_good = data.split(), data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*", data).end())
+    try:
+        tokens = [*map(binascii.a2b_base64, fields[: 2 * n_good : 2])]
+    except ValueError:
+        n_good = next(k for k, token in enumerate(fields[::2]) if len(token) % 4)
+    require(n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id")
+    ids = [*map(int, fields[1::2])]
+    vocab = dict(zip(ids, tokens, strict=True))
+    if len(vocab) < len(ids):
+        id = _repeated(ids)
+        raise InputError(f"{file}, line {ids.index(id, ids.index(id) + 1) + 1}: the id {id} stands there twice")
     known, beside = {"pattern": pattern}, file.with_name(file.name + ".json")
     if encoding is None and pattern is None and beside.is_file():
         known = _read_beside(beside)
@@ -7424,7 +7382,14 @@ def _number_added(texts: Iterable[str], names: Mapping[str, int]) -> dict[str, i
 
 def write_huggingface(model: Model) -> dict[str, str]:
     """Write the three files of a tokenizer for transformers."""
-    model = _without_sentencepiece(model)
+    # Runs of one character have equal scores in Llama 2: see _merges_by_score.
+    ids = {} if model.scores is None or model.kind != "bpe" else model.ordinary_ids
+    scores = [model.scores[id] for token, id in ids.items() if len({*token.decode()}) > 1]
+    if len({*scores}) < len(scores) or _USER_SYMBOL in model.flags.values():
+        warnings.warn(
+            "in a tokenizer.json some ids may differ: Hugging Face orders merges, and finds symbols, in another way",
+            stacklevel=4,
+        )
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
     return {
         "tokenizer.json": _to_json(_to_tokenizer_json(model), indent=2),
@@ -7466,7 +7431,8 @@ def _to_tokenizer_json(model: Model) -> dict:
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            {"id": id, "content": text, **model.flags.get(text, AddedToken())._asdict()} for id, text in texts.items()
+            {"id": id, "content": text, **_written_flags(model.flags.get(text, AddedToken()))}
+            for id, text in texts.items()
         ],
         "normalizer": _in_sequence(model.normalizer, "normalizers"),
         "pre_tokenizer": _in_sequence(_write_pre_tokenizers(model), "pretokenizers"),
@@ -7610,14 +7576,20 @@ def _read_decoder(part: object, alphabet: str) -> list[dict]:
     return steps
 
 
+_FLAGS = AddedToken._fields[:5]  # that a tokenizer.json has
+
+
+def _written_flags(flags: AddedToken) -> dict[str, bool]:
+    """Write the flags of a special token; a symbol of SentencePiece's is as transformers' converters have it."""
+    plain = AddedToken(special=False) if flags.literal else flags
+    return {name: getattr(plain, name) for name in _FLAGS}
+
+
 def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
     """Read a list of added tokens: text -> id, as the file has it; and their flags."""
     try:
         ids = {token["content"]: token.get("id") for token in added}
-        flags = [
-            AddedToken(*(token.get(name, plain) for name, plain in AddedToken._field_defaults.items()))
-            for token in added
-        ]
+        flags = [AddedToken(*(token.get(name, getattr(AddedToken(), name)) for name in _FLAGS)) for token in added]
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
@@ -7662,8 +7634,33 @@ def _write_split(step: str | Split) -> dict:
 _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
+_STRIP = {"type": "Strip", "strip_left": True, "strip_right": True}
+_USER_SYMBOL = AddedToken(
+    normalized=True, special=False, literal=True
+)  # one that the user of SentencePiece has defined
+
+
+def _sentencepiece_steps(charsmap: str, prefix: bool, squeezes: bool, escapes: bool) -> list[dict]:
+    """Say by Hugging Face's steps what SentencePiece's normalizer does, as transformers' converters do.
+
+    charsmap  a precompiled charsmap in base64, or nothing
+    prefix    a space is put before a text
+    squeezes  spaces at both ends are left out, and several in a row are one
+    escapes   a space becomes MARK
+    """
+    return [
+        *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
+        *[_STRIP, _SPACES_TO_ONE] * squeezes,
+        *[{"type": "Prepend", "prepend": MARK if escapes else " "}] * prefix,
+        *[_SPACES_TO_MARKS] * escapes,
+    ]
+
+
 def read_sentencepiece(data: bytes) -> Model:
-    """Read a SentencePiece model, unigram or BPE. User-defined symbols are found first, unless they are not allowed."""
+    """Read a SentencePiece model, unigram or BPE.
+
+    What a user has defined as symbols of a BPE is found first in normalized text, unless it is not allowed.
+    """
     proto, whole = _model_proto(), False
     with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
         proto.ParseFromString(data)
@@ -7680,14 +7677,15 @@ def read_sentencepiece(data: bytes) -> Model:
     require(not proto.denormalizer_spec.precompiled_charsmap, "a denormalizer is not supported")
     require(not unused, f"unused tokens are not supported, such as the ids {unused[:3]}")
     require(len(unknown) == 1, f"it has {len(unknown)} tokens for what is unknown, not one")
+    require(not trainer.treat_whitespace_as_suffix, "treat_whitespace_as_suffix is not supported")
     if kind == "unigram":
-        scores[types == _BYTE], best = -np.inf, scores[types == _NORMAL].max(initial=-np.inf)
-        scores[symbol_ids] = [len(symbol.encode()) * best - 0.1 for symbol in symbols]  # they win against their parts
-    step = {"type": "SentencePiece", "precompiled_charsmap": base64.b64encode(spec.precompiled_charsmap).decode()}
-    step |= {name: getattr(spec, name) for name in _SPACES}
-    step |= {"treat_whitespace_as_suffix": trainer.treat_whitespace_as_suffix, "user_defined_symbols": symbols}
-    Normalizer([step])
-    has_prefix = (spec.add_dummy_prefix or spec.remove_extra_whitespaces) and not trainer.treat_whitespace_as_suffix
+        scores[types == _BYTE] = -np.inf
+        scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]  # as sentencepiece 0.2.3
+        symbol_ids, symbols = [], []  # which are found by these scores, and not before all other tokens
+    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
+    normalizer = _sentencepiece_steps(charsmap, *(getattr(spec, name) for name in _SPACES))
+    Normalizer(normalizer)
+    has_prefix = spec.add_dummy_prefix or spec.remove_extra_whitespaces
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
     return Model(
         dict(enumerate(map(str.encode, names))),
@@ -7695,10 +7693,10 @@ def read_sentencepiece(data: bytes) -> Model:
         {names[id]: id for id in sorted(unknown + control + symbol_ids)},
         "none",
         kind,
-        flags={text: AddedToken(normalized=True, special=False) for text in symbols},
+        flags=dict.fromkeys(symbols, _USER_SYMBOL),
         alphabet="characters",
         scores=scores,
-        normalizer=[step],
+        normalizer=normalizer,
         decoder=[  # as that of Llama 2
             *[_MARKS_TO_SPACES] * spec.escape_whitespaces,
             *[{"type": "ByteFallback"}] * trainer.byte_fallback,
@@ -7712,40 +7710,14 @@ def read_sentencepiece(data: bytes) -> Model:
     )
 
 
-def _without_sentencepiece(model: Model) -> Model:
-    """Say by steps that Hugging Face has what SentencePiece's does, as the converters of transformers say it."""
-    if all(step["type"] != "SentencePiece" for step in model.normalizer):
-        return model
-    require(len(model.normalizer) == 1, "a tokenizer.json cannot say SentencePiece beside another normalizer")
-    step = model.normalizer[0]
-    prefix, squeezes, escapes = (step[name] for name in _SPACES)
-    charsmap, symbols = step.get("precompiled_charsmap"), step.get("user_defined_symbols", [])
-    require(not step["treat_whitespace_as_suffix"], "a tokenizer.json cannot say treat_whitespace_as_suffix")
-    normalizer = [
-        *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
-        *[{"type": "Strip", "strip_left": True, "strip_right": True}, _SPACES_TO_ONE] * squeezes,
-        *[{"type": "Prepend", "prepend": MARK if escapes else " "}] * prefix,
-        *[_SPACES_TO_MARKS] * escapes,
-    ]
-    # Runs of one character have equal scores in Llama 2: see _merges_by_score.
-    scores = [model.scores[id] for token, id in _ids_by_token(model).items() if len(set(token.decode())) > 1]
-    if model.kind != "bpe" or charsmap or squeezes or symbols or len(set(scores)) < len(scores):
-        warnings.warn(
-            "in a tokenizer.json some ids may differ: Hugging Face normalizes text, or adds scores, in another way",
-            stacklevel=4,
-        )
-    flags = model.flags | {text: AddedToken(special=False) for text in symbols}
-    return dataclasses.replace(model, normalizer=normalizer, flags=flags)
-
-
 @_blaming("SentencePiece cannot do what this tokenizer does")
 def write_sentencepiece(model: Model) -> dict[str, bytes]:
     """Write a SentencePiece model that has the same ids, but for special tokens, which it does not look for."""
-    plain = (AddedToken(), AddedToken(special=False), AddedToken(normalized=True, special=False))
+    plain = (AddedToken(), AddedToken(special=False), AddedToken(normalized=True, special=False), _USER_SYMBOL)
     require(model.kind in _FAMILIES and model.alphabet == "characters", "its tokens are not SentencePiece's")
     require(model.byte_fallback or (model.unk_token and model.fuse_unk), "it has other tokens for what is unknown")
     require({*model.flags.values()} <= {*plain}, "its special tokens have flags")
-    step, scores, ours = _sentencepiece_step(model), _sentencepiece_scores(model), model
+    (charsmap, *spaces), scores, ours = _sentencepiece_fields(model), _sentencepiece_scores(model), model
     if model.unk_token is None:  # it needs one there, though nothing is unknown
         special_tokens, scores = model.special_tokens | {"<unk>": len(model.vocab)}, np.append(scores, 0)
         model = dataclasses.replace(model, special_tokens=special_tokens, unk_token="<unk>", scores=scores)
@@ -7756,7 +7728,6 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     types[ids[model.unk_token.encode()]] = _UNKNOWN
     config = model.config | {"unk_token": model.unk_token}
     texts = {role[:3]: text if isinstance(text := config.get(role), str) else "" for role in ROLES}
-    charsmap = base64.b64decode(step.get("precompiled_charsmap", ""))
     proto = _model_proto(
         pieces=[
             {"piece": token.decode(), "score": 0 if id in types else scores[id], "type": types.get(id, _NORMAL)}
@@ -7766,14 +7737,13 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
             "model_type": _FAMILIES.index(model.kind),
             "vocab_size": len(model.vocab),
             "byte_fallback": model.byte_fallback,
-            "treat_whitespace_as_suffix": step.get("treat_whitespace_as_suffix", False),
             **{f"{role}_id": ids.get(text.encode(), -1) for role, text in texts.items()},
             **{f"{role}_piece": text for role, text in texts.items() if text},
         },
         normalizer_spec={
             "name": "custom" if charsmap else "identity",
-            "precompiled_charsmap": charsmap,
-            **{name: step[name] for name in _SPACES},
+            "precompiled_charsmap": base64.b64decode(charsmap),
+            **dict(zip(_SPACES, spaces, strict=True)),
         },
     )
     data = proto.SerializeToString(deterministic=True)
@@ -7783,21 +7753,19 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     return {"tokenizer.model": data}
 
 
-def _sentencepiece_step(model: Model) -> dict:
-    """Say by SentencePiece's step of a Normalizer what a model does to spaces; raises ValueError if it cannot."""
+def _sentencepiece_fields(model: Model) -> tuple[str, bool, bool, bool]:
+    """Find the arguments of `_sentencepiece_steps` that make a model's normalizer; raises ValueError if none do."""
     pattern, normalizer = {*Pattern(model.pattern).steps} - {PATTERNS["none"]}, list(model.normalizer)
     if Metaspace(MARK, "never") in pattern and not normalizer:
         pattern.remove(Metaspace(MARK, "never"))
         normalizer = [_SPACES_TO_MARKS]
-    prefix = normalizer[:1] == [{"type": "Prepend", "prepend": MARK}]
-    step = {"add_dummy_prefix": prefix, "remove_extra_whitespaces": False, "escape_whitespaces": True}
-    known = normalizer[prefix:] == [_SPACES_TO_MARKS]
-    if [step["type"] for step in normalizer] == ["SentencePiece"]:
-        step, known = normalizer[0], True
     if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):  # these cut through no token
         pattern -= {Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)}
-    require(known and not pattern, "its normalizer and its pattern are not SentencePiece's")
-    return step
+    charsmap = normalizer[0].get("precompiled_charsmap", "") if normalizer else ""
+    for spaces in itertools.product((False, True), repeat=3):
+        if normalizer == _sentencepiece_steps(charsmap, *spaces) and not pattern:
+            return charsmap, *spaces
+    raise InputError("its normalizer and its pattern are not SentencePiece's")
 
 
 def _sentencepiece_scores(model: Model) -> np.ndarray:
@@ -7876,9 +7844,6 @@ class Format(NamedTuple):
     write: Callable[[Model], dict[str, str | bytes]]
     files: tuple[str, ...]  # that it may write; the first says what is there
     sign: bytes = rb"(?!)"  # an expression that matches the beginning of the files which are no JSON
-
-
-_RANK = rb"[A-Za-z0-9+/]+=* \d+\r?\n"  # a line of tiktoken's
 
 
 FORMATS = {
