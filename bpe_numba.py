@@ -23,16 +23,18 @@ What the words mean here
     special token   a token that is found in a text as it is: never split, never merged, never learnt from
     family, kind    of models: how a vocabulary is learnt, and how words are cut by it
 
-and the letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs or spans, T texts.
+and the letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs, T texts.
 
 The way of the data, which is the order of the sections
 
     Compiling       kernels, their files, structs, instructions that Numba has not
     Running         errors, files written whole, workers, progress, stages and the Scalene profiler
+    Bytes           characters, and a trie: what kernels of all sections call
     Patterns        a name, or a regular expression -> a table over bytes that finds where pretokens end
-    Scanning        text -> where pretokens end, and where the text may be cut
-    Special tokens  text -> spans: special tokens, and the text between them
-    Normalizing     spans -> spans of text as a model wants it: normal forms, lower case, marks; decoders
+    Scanning        flat text, in which END stands where a text ends -> where pretokens end
+    Special tokens  flat text -> END in the place of each; where a text may be cut
+    Normalizing     flat text -> flat text as a model wants it: normal forms, lower case, marks; decoders
+    Pretokenizing   texts -> one flat text, for the last step of a pattern
     Reading         files, folders, globs, standard input -> blocks that can be scanned on their own
     Words           blocks -> Words, by several workers, by a hash table of byte strings
     Learning        Words -> merges, the one serial part
@@ -1053,6 +1055,150 @@ class Engine:
         return tqdm(total=total, desc=name, unit=unit, unit_scale=True, disable=disable, mininterval=interval)
 
 
+# ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# What all sections below do with bytes in a kernel: to decode a character, to copy, to compare, to walk down a trie.
+
+N_CODE_POINTS = 0x110000
+SURROGATE_ESCAPE = 0xDC80  # bytes that are not UTF-8 are matched as the lone surrogates that Python makes of them
+END = 0xFE  # never in UTF-8: ends a text, and stands for a special token; see Scanning
+INVALID_BYTE = 0xFF  # never in UTF-8: marks each byte that is not part of a character
+HIGH_BITS = u64(0x8080808080808080)
+
+
+def _with_padding(data: bytes | np.ndarray) -> np.ndarray:
+    """Copy bytes, or an array of them, into an array of uint8 with PADDING behind."""
+    text = np.zeros(len(data) + PADDING, np.uint8)
+    text[: len(data)] = np.frombuffer(data, np.uint8)
+    return text
+
+
+@kernel
+def _decode_character(text, position, stop):
+    """Decode the character at a position: code point << 3 | number of bytes; SURROGATE_ESCAPE and 1 if it is not UTF-8.
+
+    The byte INVALID_BYTE, which marks what is not UTF-8, is not UTF-8 itself: marked or not, a text has the same
+    characters.
+    """
+    escaped = i64(SURROGATE_ESCAPE << 3 | 1)
+    lead = i64(text[position])
+    if lead < 0x80:
+        return lead << 3 | 1
+    size = 2 + (lead >= 0xE0) + (lead >= 0xF0)
+    if lead < 0xC2 or lead > 0xF4 or position + size > stop:
+        return escaped
+    code_point = lead & (0x7F >> size)
+    for k in range(1, size):
+        byte = i64(text[position + k])
+        if byte & 0xC0 != 0x80:
+            return escaped
+        code_point = code_point << 6 | (byte & 0x3F)
+    is_overlong, is_surrogate = code_point >> (5 * size - 4) == 0, code_point >> 11 == 0x1B
+    return escaped if is_overlong or is_surrogate or code_point > 0x10FFFF else code_point << 3 | size
+
+
+@kernel
+def _character_before(text, start, stop):
+    """Decode the last character of text[start : stop], as `_decode_character` does."""
+    begin = stop - 1
+    while begin > start and stop - begin < 4 and text[begin] & 0xC0 == 0x80:
+        begin -= 1
+    character = _decode_character(text, begin, stop)
+    return character if character & 7 == stop - begin else i64(SURROGATE_ESCAPE << 3 | 1)
+
+
+@kernel
+def _equal(text, start, other, other_start, size):
+    """Compare `size` bytes of two texts, which have PADDING behind them."""
+    for k in range(0, size - 7, 8):
+        if load_u64(text, start + k) != load_u64(other, other_start + k):
+            return False
+    if size >= 8:
+        return load_u64(text, start + size - 8) == load_u64(other, other_start + size - 8)
+    return (load_u64(text, start) ^ load_u64(other, other_start)) << u64(64 - 8 * size) == 0
+
+
+@inline_kernel
+def _copy_bytes(source, start, stop, out, n):
+    """Copy source[start : stop] to out[n :]; returns where it ends there. Both have PADDING behind."""
+    for k in range(start, stop, 8):
+        store_u64(out, n + k - start, load_u64(source, k))
+    return n + stop - start
+
+
+# Tokens as a trie: node 0 is the root, and the edge from a node by a byte is one number in a hash table with linear
+# probing, half full at most. No edge leads to the root: an entry of 0 is free. To find the edge costs one cache line;
+# the child is in the same word.
+#
+#     node << 36 | byte << 28 | child
+CHILD_BITS, CHILD_MASK = u64(28), u64(2**28 - 1)
+NO_CHILD = i64(-1)
+
+
+@struct
+class _Trie:
+    """Tokens by their bytes."""
+
+    edges: np.ndarray  # uint64[H]    see above
+    values: np.ndarray  # int32[K]    of each node: the id of the token that ends there, or -1
+
+
+@inline_kernel
+def _trie_slot(key, edges):
+    """Look up an edge, node << 8 | byte: returns the slot that has it, or the free one where it belongs."""
+    mask = u64(len(edges) - 1)
+    slot = key * u64(0x9E3779B97F4A7C15) >> u64(32) & mask
+    while edges[slot] and edges[slot] >> CHILD_BITS != key:
+        slot = (slot + u64(1)) & mask
+    return slot
+
+
+@inline_kernel
+def _trie_child(node, byte, edges):
+    """Look up the node that an edge leads to; -1 if there is no such edge."""
+    edge = edges[_trie_slot(u64(node) << u64(8) | u64(byte), edges)]
+    return i64(edge & CHILD_MASK) if edge else NO_CHILD
+
+
+@kernel
+def _grow_edges(edges):
+    """Move all edges into a table twice as large."""
+    larger = np.zeros(2 * len(edges), np.uint64)
+    for edge in edges:
+        if edge:
+            larger[_trie_slot(edge >> CHILD_BITS, larger)] = edge
+    return larger
+
+
+@kernel
+def _build_trie(text, ends, ids):
+    """Make the edges and the values of tokens, which lie end to end."""
+    edges, values, n_nodes, start = np.zeros(64, np.uint64), np.full(len(text), -1, np.int32), 1, 0
+    for t in range(len(ids)):
+        node = i64(0)
+        for k in range(start, ends[t]):
+            if 2 * n_nodes >= len(edges):
+                edges = _grow_edges(edges)
+            key = u64(node) << u64(8) | u64(text[k])
+            slot = _trie_slot(key, edges)
+            if not edges[slot]:
+                edges[slot] = key << CHILD_BITS | u64(n_nodes)
+                n_nodes += 1
+            node = i64(edges[slot] & CHILD_MASK)
+        if values[node] < 0:
+            values[node] = ids[t]
+        start = ends[t]
+    return edges, values[:n_nodes].copy()
+
+
+def make_trie(tokens: Mapping[int, bytes]) -> _Trie:
+    """Make a trie of tokens by id; of several ids with the same bytes the first in order counts."""
+    ends = np.cumsum(np.fromiter(map(len, tokens.values()), np.int64, len(tokens)))
+    text = _with_padding(b"".join(tokens.values()))
+    require(len(text) < CHILD_MASK, "a vocabulary of 2**28 bytes or more cannot be searched")
+    return _Trie(*_build_trie(text, ends, np.fromiter(tokens, np.int32, len(tokens))))
+
+
 # ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")
@@ -1107,13 +1253,12 @@ class Metaspace(NamedTuple):
     replacement: str = "▁"
     prepend_scheme: str = "always"
 
-    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> TextSpans:
-        """Replace spaces, and put the replacement before spans; returns text and spans."""
-        mark = _with_padding(self.replacement.encode())
-        return _replace_spaces(text, spans, mark, PREPEND_SCHEMES.index(self.prepend_scheme))
+    def apply(self, scan: Scan, flat: FlatText, begins: int) -> FlatText:
+        """Replace spaces, and put the replacement before texts and pretokens."""
+        mark, scheme = _with_padding(self.replacement.encode()), PREPEND_SCHEMES.index(self.prepend_scheme)
+        return flat.rewritten(_write_spaces, mark, scheme, begins)
 
 
-TextSpans = tuple[np.ndarray, np.ndarray]  # a padded text, and spans of it
 PREPEND_SCHEMES = ("never", "first", "always")
 NEVER, ALWAYS = 0, 2  # the same for kernels
 
@@ -1166,18 +1311,25 @@ def metaspace_steps(
     return Metaspace(replacement, prepend_scheme), *[Split(regex.escape(replacement), "merged_with_next")] * split
 
 
-# A program for a machine with ordered threads (Pike's, as Cox describes it in "Regular Expression Matching: the Virtual
-# Machine Approach"): ("class", source) takes a character that the one-character expression matches; ("lookahead",
-# source, wanted) goes on if the next one is, or is not, such a one; ("end",) if the text ends; ("split", first, second)
+# An expression becomes a program, the program a machine over classes of characters, that a transducer which never goes
+# back, and that a table over bytes, which is what scanning reads:
+#
+#     "\d+|a"   ->   split, class, …   ->   states x {digit, a, other, END}   ->   entries   ->   uint32[R * 256]
+#
+# A program is for a machine with ordered threads (Pike's, as Cox describes it in "Regular Expression Matching: the
+# Virtual Machine Approach"): ("class", source) takes a character that the one-character expression matches;
+# ("lookahead", source, wanted) goes on if the next one is, or is not, such a one; ("end",) if the text ends; ("split",
+# first, second)
 # goes on at both, preferring the first; ("possessive", source, size) goes on, and says that the next instructions, up
-# to so far from here, are a possessive quantifier; ("match",). All distances are from the instruction itself.
+# to so far from here, are a possessive quantifier; ("END",) takes an END; ("match",). All distances are from the
+# instruction itself.
 Program = list[tuple]
 
 _GROUP = r"\((?:\?(?P<look>[=!])|\?(?P<fold>i?):|(?!\?))"
 _ESCAPE = r"\\(?:[pP](?:\{\^?[\w\s=:&.-]+\}|[LMNPSZC])|[sSdDwW]|x[\dA-Fa-f]{2}|u[\dA-Fa-f]{4}|[nrtfva]|[^\w])"
 _SET = r"\[\^?\]?(?:\\[pPx]\{[^}]*\}|\\.|[^\]\\\[])*\]"
 _QUANTIFIER = r"(?:[*+?]|\{(?P<least>\d{1,3})(?:(?P<comma>,)(?P<most>\d{0,3}))?\})(?P<kind>[?+]?)"
-MAX_DEPTH = 50  # of groups in groups
+MAX_INSTRUCTIONS = 2000
 
 
 class Unsupported(ValueError):
@@ -1188,7 +1340,7 @@ class _RegexParser:
     """Parse regular expressions that `regex` has accepted; raises Unsupported for what is not regular, or rare."""
 
     def __init__(self, source: str):
-        self.source, self.position, self.fold, self.depth = source, 0, False, 0
+        self.source, self.position, self.fold = source, 0, False
 
     def parse(self) -> Program:
         program = self.alternatives()
@@ -1201,7 +1353,7 @@ class _RegexParser:
 
     def checked(self, program: Program) -> Program:
         """Return a program that is not too long."""
-        self.refuse_if(len(program) > 2000, "a pattern of more than 2,000 instructions")
+        self.refuse_if(len(program) > MAX_INSTRUCTIONS, f"a pattern of more than {MAX_INSTRUCTIONS:,} instructions")
         return program
 
     def accept(self, expected: str) -> regex.Match | None:
@@ -1240,7 +1392,6 @@ class _RegexParser:
             most = int(quantifier["most"]) if quantifier["most"] else None if quantifier["comma"] else least
         else:
             least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[quantifier[0][0]]
-        self.refuse_if(max(least, most or 0) > 100, "a count over 100")
         self.refuse_if(most is not None and most < least, "a count that goes down")
         self.refuse_if(
             quantifier["kind"] == "+" and len(program) > 1, "a possessive quantifier on more than one character"
@@ -1272,10 +1423,7 @@ class _RegexParser:
     def group(self, opened: regex.Match) -> Program:
         fold = self.fold
         self.fold = fold or bool(opened["fold"])
-        self.depth += 1
-        self.refuse_if(self.depth > MAX_DEPTH, f"more than {MAX_DEPTH} groups in one another")
         program = self.alternatives()
-        self.depth -= 1
         self.fold = fold
         self.refuse_if(not self.accept(r"\)"), "an open group")
         if not opened["look"]:
@@ -1302,10 +1450,6 @@ def _reaches_end(program: Program, start: int, passable: Sequence[str]) -> bool:
     return len(program) in reached
 
 
-N_CODE_POINTS = 0x110000
-SURROGATE_ESCAPE = 0xDC80  # bytes that are not UTF-8 are matched as the lone surrogates that Python makes of them
-
-
 _LISTED = regex.compile(r"\[(\^?)(?:\\U([\da-f]{8})-\\U([\da-f]{8}))+\]")
 
 
@@ -1321,8 +1465,11 @@ def _code_points_matching(source: str) -> np.ndarray:
         for first, last in zip(listed.captures(2), listed.captures(3), strict=True):
             found[int(first, 16) : int(last, 16) + 1] = True
         return ~found if listed[1] else found
-    for match in regex.finditer(f"(?:{source})+", _all_code_points()):
-        found[match.start() : match.end()] = True
+    try:
+        for match in regex.finditer(f"(?:{source})+", _all_code_points(), timeout=REGEX_SECONDS):
+            found[match.start() : match.end()] = True
+    except TimeoutError:
+        raise Unsupported(f"a set of {len(source):,} characters, which takes long to look up") from None
     return found
 
 
@@ -1331,7 +1478,7 @@ def _all_code_points() -> str:
     return "".join(map(chr, range(N_CODE_POINTS)))
 
 
-MAX_SET_SIZE = 10_000  # in the writing of all sets, which take 4 s to look up then
+MAX_KINDS = 60  # of characters, a bit for each
 MAX_STEPS = 10_000_000  # of threads, which take 4 s; o200k takes 19,000
 
 
@@ -1340,16 +1487,15 @@ class _Dfa:
 
     A state is the ordered tuple of the threads of Pike's machine; threads behind a `match` are dropped, so the last
     match before the state is empty is the leftmost-first one, as in Perl. A match is seen when the class of the next
-    character is known, or the end of the text (class C): lookaheads are decided by then.
+    character is known, or END (class C), where the text ends: lookaheads are decided by then. END itself is a match at
+    the start, which is a state of its own: no text leads back to it.
     """
 
     def __init__(self, program: Program):
-        self.program, self.n_steps = program, 0
+        self.program, self.n_steps = [("split", 1, 3), ("END",), ("match",), *program], 0
         sources = {step[1]: None for step in program if step[0] in ("class", "lookahead")}
-        if len(sources) > 60:
-            raise Unsupported("more than 60 kinds of characters")
-        if sum(len(source) for source in sources if not _LISTED.fullmatch(source)) > MAX_SET_SIZE:
-            raise Unsupported(f"sets of more than {MAX_SET_SIZE:,} characters")
+        if len(sources) > MAX_KINDS:
+            raise Unsupported(f"more than {MAX_KINDS} kinds of characters")
         bits = np.zeros(N_CODE_POINTS, np.uint64)
         for bit, source in enumerate(sources):
             bits |= _code_points_matching(source).astype(np.uint64) << u64(bit)
@@ -1359,12 +1505,10 @@ class _Dfa:
         starts = np.flatnonzero(np.append(True, bits[1:] != bits[:-1]))  # runs of equal code points are few
         kinds, class_of_run = np.unique(bits[starts], return_inverse=True)
         self.n_classes = len(kinds)
-        if self.n_classes > 250:
-            raise Unsupported("more than 250 classes of characters")
-        self.class_of = np.repeat(class_of_run.astype(np.uint8), np.diff(np.append(starts, N_CODE_POINTS)))
-        kinds = [*kinds.tolist(), 0]  # the end of the text is no character
+        self.class_of = np.repeat(class_of_run.astype(np.uint16), np.diff(np.append(starts, N_CODE_POINTS)))
+        kinds = [*kinds.tolist(), 0]  # END is no character
         self.class_accepts = {source: [kind >> bit & 1 > 0 for kind in kinds] for bit, source in enumerate(sources)}
-        for pc, step in enumerate(program):
+        for pc, step in enumerate(self.program):
             if step[0] == "possessive":
                 self._check_possessive(step[1], pc + step[2])
 
@@ -1390,6 +1534,9 @@ class _Dfa:
                     waiting += (pc + second, pc + first)
                 case ("lookahead", source, wanted):
                     goes_on = self.class_accepts[source][char_class] == wanted
+                case ("END",):
+                    if char_class == self.n_classes:
+                        after[pc + 1] = None
                 case ("end",):
                     goes_on = char_class == self.n_classes
                 case ("possessive", *_):
@@ -1406,18 +1553,17 @@ class _Dfa:
             raise Unsupported("a possessive quantifier that changes the result")
 
     def row(self, state: tuple[int, ...]) -> list[tuple[bool, tuple[int, ...]]]:
-        """List `step` for each class, and for the end of the text."""
+        """List `step` for each class, and for END."""
         if self.n_steps > MAX_STEPS:
             raise Unsupported(f"a pattern of more than {MAX_STEPS:,} steps")
         return [self.step(state, c) for c in range(self.n_classes + 1)]
 
 
-MAX_STATES = 5000
+MAX_STATES = 20_000
+MAX_ENTRIES = 1_000_000  # of states and letters, which take 5 s
 
 
-def _number_states(
-    first: tuple, row: Callable[[tuple], list[tuple[object, tuple]]], most: int = MAX_STATES
-) -> tuple[np.ndarray, np.ndarray]:
+def _number_states(first: tuple, row: Callable[[tuple], list[tuple[object, tuple]]]) -> tuple[np.ndarray, np.ndarray]:
     """Number the states of a machine, from the first, 0, in the order in which they are reached.
 
     row(state) lists what the machine gives, and the state behind, for each letter. Returns both in arrays of states by
@@ -1430,15 +1576,15 @@ def _number_states(
             if other not in numbers:
                 numbers[other] = len(states)
                 states.append(other)
-        if len(states) > most:
-            raise Unsupported(f"a pattern of more than {most:,} states")
+        if len(states) > min(MAX_STATES, MAX_ENTRIES // len(gives)):
+            raise Unsupported(f"a pattern of {len(states):,} states or more")
         given.append(gives)
         following.append([numbers[other] for other in behind])
     return np.array(given), np.array(following)
 
 
 class ScanTable(NamedTuple):
-    r"""A pattern, compiled. D states, C classes of characters (class C is the end of the text), R rows of the table.
+    r"""A pattern, compiled. D states, C classes of characters (class C is END), R rows of the table.
 
     The table is a machine over bytes that never goes back: its state is a row, and the entry at row * 256 + byte is
 
@@ -1448,63 +1594,51 @@ class ScanTable(NamedTuple):
 
     With the pattern `\S+|\s+(?!\S)|\s`, on the text "ab  c", where a dot is a space:
 
-        byte       a    b    .    .    c   (end)
-        entry      0    0    1    0    2, 1            ends at 3 - 1 = 2;  5 - 2 = 3;  5 - 1 = 4;  and 5
+        byte       a    b    .    .    c    END   END
+        entry      0    0    1    0    2,1   1     1          ends at 2; 5 - 2 = 3; 5 - 1 = 4; 5; and 6, of END itself
 
     At the first space "ab" has ended, one byte back. At `c` it is known that `\s+(?!\S)` had to give back a space: one
-    pretoken ended 2 bytes back, and the single space, by `\s`, 1 byte back. Behind the last byte, and where the entry
-    is UNRESOLVED, since more than MAX_PENDING_BYTES would have to be remembered, the other arrays are asked: they are
-    the pattern's machine over characters (see `_match_end`).
+    pretoken ended 2 bytes back, and the single space, by `\s`, 1 byte back. END ends what is before it, and is a
+    pretoken itself. Where the entry is UNRESOLVED, since more than MAX_PENDING_BYTES would have to be remembered, the
+    other arrays are asked: they are the pattern's machine over characters (see `_match_end`).
     """
 
     table: np.ndarray  # uint32[R * 256]
-    n_complete: int  # the first rows; in those behind them a character is not complete
-    class_of: np.ndarray  # uint8[0x110000]       code point -> class
+    class_of: np.ndarray  # uint16[0x110000]      code point -> class
     next_state: np.ndarray  # int16[D, C + 1]     state, class -> state, or -1
     accepts: np.ndarray  # bool[D, C + 1]         state, class -> the pattern has matched before this character
     must_split: np.ndarray  # bool[C, C]          between such characters a pretoken ends, whatever precedes them
-    dropped: np.ndarray  # bool[C]                pretokens that begin with such a character are left out
-
-    def for_kernels(self) -> _ScanTables:
-        """Make the same for kernels."""
-        return _ScanTables(*self[:-1], self.dropped if self.dropped.any() else self.dropped[:0])
-
-
-@struct
-class _ScanTables:
-    """A ScanTable for kernels."""
-
-    table: np.ndarray
-    n_complete: int
-    class_of: np.ndarray
-    next_state: np.ndarray
-    accepts: np.ndarray
-    must_split: np.ndarray
-    dropped: np.ndarray  # of no entries if nothing is dropped
+    dropped: np.ndarray  # bool[C]                pretokens that begin with such a character are left out; or empty
 
 
 ROW_MASK, BACK_MASK, RARE_MASK, RARE_STEP = u32(0xFFFFFF00), u32(0x1F), u32(0xE0), u32(0x20)
 UNRESOLVED, INVALID_UTF8 = u32(7 << 5), u32(6 << 5)
 MAX_BACK, MAX_BACK_2 = 31, 5
 MAX_PENDING_BYTES = 17  # that a state remembers: lines of code that are indented by up to 16 spaces are resolved
-INVALID_BYTE = 0xFF  # never in UTF-8; marks each byte that is not part of a character; the table has it as one
 
 
 def _compile_pattern(source: str) -> ScanTable:
     """Compile a pattern; raises Unsupported where that cannot be done exactly."""
-    dfa = _Dfa(_RegexParser(source).parse())
+    try:
+        dfa = _Dfa(_RegexParser(source).parse())
+    except RecursionError:
+        raise Unsupported("too many groups in one another") from None
     accepts, next_state = _number_states((0,), dfa.row)
     if accepts[0].any():
         raise Unsupported("it matches the empty string before some characters")
+    is_text = np.arange(len(accepts)) != next_state[0, -1]  # and not the state behind END
+    require(accepts[is_text].any(), f"the pattern {source[:200]!r} matches nothing")
+    accepts[0, -1] = True  # what the pattern leaves out ends at END, and not at the character behind it
     class_of = dfa.class_of
     code_points = np.arange(N_CODE_POINTS)
     sizes = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000)
     sizes[0xD800:0xE000] = 1  # bytes that are not UTF-8
     kinds, letter_of = _distinct(class_of * i64(8) + sizes)
-    entries = _streaming_transducer(next_state, accepts, [(kind >> 3, kind & 7) for kind in kinds.tolist()])
+    letters = [*((kind >> 3, kind & 7) for kind in kinds.tolist()), (dfa.n_classes, 1)]
+    entries = _streaming_transducer(next_state, accepts, letters)
     table = _utf8_table(entries, letter_of.astype(np.uint16))
-    must_split, dropped = _must_split_pairs(next_state, accepts), np.zeros(dfa.n_classes, bool)
-    return ScanTable(table, len(entries), class_of, next_state.astype(np.int16), accepts, must_split, dropped)
+    must_split = _must_split_pairs(next_state, accepts)
+    return ScanTable(table, class_of, next_state.astype(np.int16), accepts, must_split, np.zeros(0, bool))
 
 
 def _distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -1578,8 +1712,7 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, alphabet:
             found.append((second << 5 | first, following) if is_known else (int(UNRESOLVED), ()))
         return found
 
-    most = min(20_000, 1_000_000 // len(alphabet))  # entries, which take 5 s
-    ends, following = _number_states((0, (), FRESH), row, most)
+    ends, following = _number_states((0, (), FRESH), row)
     return _minimize(np.maximum(following, 0) << 8 | ends)
 
 
@@ -1599,7 +1732,7 @@ def _minimize(entries: np.ndarray) -> np.ndarray:
 def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
     """Expand transitions on letters to bytes: a row for each state, and rows for the bytes that continue a character.
 
-    Rows of equal content are shared. `letter_of` is uint16[0x110000], the letter of each code point.
+    Rows of equal content are shared. `letter_of` is uint16[0x110000], the letter of each code point; the last is END.
     """
     rows = [np.full(256, INVALID_UTF8, np.uint32) for _ in entries]
     entry_of = {rows[0][:64].tobytes(): INVALID_UTF8}
@@ -1621,7 +1754,7 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
         return found
 
     for row, of_letter in zip(rows[: len(entries)], entries.astype(np.uint32), strict=True):
-        of_letter = np.append(of_letter, INVALID_UTF8)
+        row[END], of_letter = of_letter[-1], np.append(of_letter, INVALID_UTF8)
         row[:0x80] = of_letter[letter_of[:0x80]]
         row[INVALID_BYTE] = of_letter[letter_of[SURROGATE_ESCAPE]]
         seconds = np.array(row_entries(of_letter[blocks]), np.uint32)[block_of.reshape(-1)]
@@ -1631,8 +1764,6 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
         seconds[:0x20] = INVALID_UTF8  # characters of three bytes are none of two
         row[0xE0:0xF0] = row_entries(seconds[:0x400].reshape(16, 64))
         row[0xF0:0xF5] = row_entries(np.array(row_entries(fours.reshape(320, 64)), np.uint32).reshape(5, 64))
-    if len(rows) >= 1 << 24:
-        raise Unsupported("a table of more than 16 million rows")
     return np.concatenate(rows)
 
 
@@ -1650,54 +1781,381 @@ def _is_one_character(source: str) -> bool:
     return False
 
 
+def _write_set(characters: set[str], negated: bool = False) -> str:
+    """Write a set of characters as a regular expression of ranges."""
+    code_points = np.array(sorted(map(ord, characters)))
+    runs = np.split(code_points, np.flatnonzero(np.diff(code_points) > 1) + 1)
+    ranges = (rf"\U{run[0]:08x}-\U{run[-1]:08x}" for run in runs)
+    return f"[{'^' * negated}{''.join(ranges)}]"
+
+
+def _matching(source: str) -> list[str]:
+    """List the characters that match a one-character expression."""
+    return list(map(chr, np.flatnonzero(_code_points_matching(source)).tolist()))
+
+
+def _compile_regex(source: str) -> regex.Pattern:
+    """Compile by the `regex` package; raises InputError where it does not, or would copy groups for ever.
+
+    It writes out what may be empty as often as a count says: (?:(?:(?:a?){100}){100}){100} took it 1 s and 300 MB.
+    """
+    try:
+        counts = [[int(n or 0) for n in m.groups()] for m in re.finditer(r"(?<=[)?*+}])\{(\d*)(?:,(\d*))?", source)]
+        if math.prod(max(count) for count in counts) > 10**6:
+            raise ValueError("its counts of groups multiply to more than 1,000,000")
+        return regex.compile(source)
+    except (regex.error, ValueError, OverflowError, RecursionError) as error:
+        raise InputError(f"the pattern {source[:200]!r} does not compile: {error}") from None
+
+
+REGEX_SECONDS = 10  # patterns that do not try in vain take 0.2 to 0.7 for 1,000,000 characters
+
+
+@contextlib.contextmanager
+def _time_limit(source: str, text: str) -> Iterator[float]:
+    """Yield the seconds, of this process, that a pattern may take by the `regex` package, and say where it takes more.
+
+    That is REGEX_SECONDS, and as many again for each 1,000,000 characters.
+    """
+    seconds = REGEX_SECONDS * (1 + len(text) / 1e6)
+    try:
+        yield seconds
+    except TimeoutError:
+        raise InputError(
+            f"the pattern {source[:200]!r} takes more than {seconds:.0f} s for the {len(text):,} characters of a text "
+            f"that begins {text[:40]!r}: it tries too many ways, as (a+)+$ does; write it otherwise"
+        ) from None
+
+
+class _Stage(NamedTuple):
+    """Splits of a Pattern that are done together: by a table or, where there is none, by the `regex` package."""
+
+    table: ScanTable | None
+    regex: regex.Pattern | None = None
+    warning: str = ""
+
+    def apply(self, scan: Scan, flat: FlatText, begins: int) -> FlatText:
+        """Write END between pretokens."""
+        if self.table:
+            return flat.rewritten(_write_cuts, self.table, *scan)
+        parts, meanings = [], []
+        for part, meaning in zip(flat.parts(), flat.meanings.tolist(), strict=True):
+            pieces = self._pieces(part)
+            parts += pieces
+            meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
+        return FlatText.join(parts, meanings)
+
+    def _pieces(self, data: bytes) -> list[bytes]:
+        """Cut a text by the `regex` package: matches, and what is between them."""
+        text = data.decode("utf-8", "surrogateescape")
+        edges, position = {0, len(text)}, 0
+        with _time_limit(self.regex.pattern, text) as seconds:
+            end = time.process_time() + seconds
+            while match := self.regex.search(text, position, timeout=max(end - time.process_time(), 0.0)):
+                edges.update(match.span())
+                position = match.end() + (not match[0])  # as in Oniguruma: an empty match right behind another is none
+                if position > len(text):
+                    break
+        pieces = [text[start:stop] for start, stop in itertools.pairwise(sorted(edges))]
+        return [piece.encode("utf-8", "surrogateescape") for piece in pieces] or [b""]
+
+
+class Pattern:
+    r"""A pretokenizing pattern: a name in PATTERNS, a regular expression, or several, each cutting what the last left.
+
+    steps        regular expressions and other steps
+    source       the step, or several if they are several
+    name         its name in PATTERNS, or None
+    is_compiled  all of it was compiled; else the `regex` package does some of the work
+    warning      what a user should know, or ""
+
+    That package may take 10 seconds for a text, and 10 more for each 1,000,000 characters; else InputError names the
+    pattern and the text, as for (a+)+$ on aaaa…, which it would try in 2**n ways. What is not UTF-8 is matched as the
+    lone surrogates that Python makes of it. Raises ValueError for an expression that does not compile, or that matches
+    the empty string.
+
+    >>> Pattern("gpt2").split(b"Hello  world!")
+    [b'Hello', b' ', b' world', b'!']
+    >>> Pattern(r"[a-z]+").split(b"ab12cd")  # what the pattern leaves out is kept
+    [b'ab', b'12', b'cd']
+    >>> Pattern([r"\d", r"[a-z]+|\d+"]).split(b"ab12")
+    [b'ab', b'1', b'2']
+    """
+
+    def __init__(self, source: PatternSource = "gpt2"):
+        require(isinstance(source, Iterable), f"a pattern is a name or a regular expression, not {source!r}")
+        given = [source] if isinstance(source, (str, Split, Metaspace)) else list(source)
+        require(given, "a pattern is a name or a regular expression, or several: none is given")
+        self.steps = steps = tuple(itertools.chain.from_iterable(map(_named_steps, given)))
+        self.source = steps[0] if len(steps) == 1 else steps
+        self.name = PATTERN_NAMES.get(self.source)
+        self.stages: list[_Stage | Metaspace] = []
+        for is_metaspace, group in itertools.groupby(steps, lambda step: isinstance(step, Metaspace)):
+            run = tuple(group)
+            self.stages += run if is_metaspace else _compile_stages(run)
+        splits = [stage for stage in self.stages if isinstance(stage, _Stage)]
+        self.is_compiled = all(stage.table for stage in splits)
+        self.warning = "; ".join(stage.warning for stage in splits if stage.warning)
+        if not splits or self.stages[-1] is not splits[-1] or not splits[-1].table:
+            self.stages += _compile_stages((PATTERNS["none"],))  # which finds what they have cut
+
+    def __reduce__(self):
+        return Pattern, (self.source,)
+
+    def __repr__(self) -> str:
+        return f"Pattern({self.name or self.source!r})"
+
+    @property
+    def table(self) -> ScanTable:
+        """The table of the last stage, which scans what all others have cut."""
+        return self.stages[-1].table
+
+    @property
+    def cut_arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """The class of each character, and the classes between which text may be cut.
+
+        Where the first expression always cuts, so do all.
+        """
+        spaces = list(itertools.takewhile(lambda stage: isinstance(stage, Metaspace), self.stages))
+        table = self.stages[len(spaces)].table or Pattern("none").table
+        class_of = table.class_of.copy()
+        for step in reversed(spaces):  # a space is cut as what is written for it
+            class_of[0x20] = class_of[ord(step.replacement)]
+        return class_of, table.must_split
+
+    @property
+    def is_one_machine(self) -> bool:
+        """Whether to scan by `table` is all there is to do."""
+        return len(self.stages) == 1
+
+    @property
+    def matches_everything(self) -> bool:
+        """Whether it is proved that every character of a text is in a match: each, alone, is one."""
+        if not isinstance(self.source, str) or not self.is_one_machine:
+            return False
+        starts = _sure_starts(self.table)
+        return starts is not None and bool(starts.all())
+
+    @property
+    def parted(self) -> tuple[Pattern, Metaspace | None]:
+        """The pattern without a last step that can as well be done to each word once, and that step, if it has one."""
+        *before, last = self.steps
+        if before and isinstance(last, Metaspace) and last.prepend_scheme != "first":
+            return Pattern(self.source[:-1]), last
+        return self, None
+
+    def apply(self, scan: Scan, flat: FlatText, begins: int) -> FlatText:
+        """Cut a flat text by all stages that must run before it is scanned by `table`."""
+        for stage in self.stages[:-1]:
+            flat = stage.apply(scan, flat, begins)
+            if begins == CONTINUES and isinstance(stage, _Stage):
+                begins = INSIDE  # a block begins where the first Split ends a pretoken
+        return flat
+
+    def split(self, data: bytes) -> list[bytes]:
+        """Cut bytes into pretokens, without those that are dropped."""
+        scan, flat = _new_scan(), FlatText.join([data], [BEGINS])
+        flat = self.stages[-1].apply(scan, self.apply(scan, flat, BEGINS), BEGINS)
+        return list(filter(None, flat.parts()))
+
+
+PatternStep = str | Split | Metaspace
+PatternSource = PatternStep | Sequence[PatternStep]
+_LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
+
+
+def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
+    """Look up the steps of a name in PATTERNS, and check others; a Split that isolates becomes its expression."""
+    if isinstance(step, Split):
+        require_known("behavior", step.behavior, BEHAVIORS)
+        if step.behavior != "isolated":
+            return (step,)
+        return (Split(step.regex) if _LIKE_A_NAME.fullmatch(step.regex) else step.regex,)
+    if isinstance(step, Metaspace):
+        require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
+        require(len(step.replacement) == 1, f"Metaspace writes one character for a space, not {step.replacement!r}")
+        return (step,)
+    require(isinstance(step, str), f"a step of a pattern is a str, Split or Metaspace, not {type(step).__name__}")
+    steps = PATTERNS.get(step, step)
+    if steps is step and _LIKE_A_NAME.fullmatch(step):
+        raise InputError(f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular expression")
+    return steps if type(steps) is tuple else (steps,)
+
+
+@functools.lru_cache(maxsize=64)
+def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
+    """Compile Splits that follow one another; those of a named pattern are one machine, which is kept on the disk."""
+    name = PATTERN_NAMES.get(steps[0] if len(steps) == 1 else steps)
+    if name:
+        return (_Stage(_cached_on_disk(name, lambda: _compile_splits(steps)[0].table)),)
+    return _compile_splits(steps)
+
+
+def _compile_splits(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
+    """Compile Splits that follow one another: those that look for single characters are one machine."""
+    splits = [step if isinstance(step, Split) else Split(step) for step in steps]
+    kept_or_dropped = all(split.behavior in ("isolated", "removed") and not split.invert for split in splits)
+    if len(splits) > 1 and kept_or_dropped and all(_is_one_character(split.regex) for split in splits):
+        table = _compile_pattern("|".join(split.regex for split in splits))
+        dropped = np.zeros(len(table.must_split), bool)
+        for split in splits:
+            if split.behavior == "removed":
+                dropped[table.class_of[_code_points_matching(split.regex)]] = True
+        return (_Stage(table._replace(dropped=dropped[: len(dropped) * dropped.any()])),)
+    return tuple(map(_compile_split, splits))
+
+
+def _compile_split(split: Split) -> _Stage:
+    """Compile a Split by the `regex` package, which must accept its expression, and to a table if it can be."""
+    compiled = _compile_regex(split.regex)
+    with _time_limit(split.regex, "") as seconds:
+        may_be_empty = compiled.fullmatch("", timeout=seconds)
+    shown = split.regex[:200]
+    require(not may_be_empty, f"the pattern {shown!r} matches the empty string; a pretoken has at least one character")
+    try:
+        table = _compile_pattern(split.pieces)
+    except Unsupported as error:
+        require(
+            split.behavior == "isolated", f"a Split that is {split.behavior} by {shown!r} is not supported: {error}"
+        )
+        warning = f"the pattern is left to the `regex` package, which is some 50 times slower: {error}"
+        return _Stage(None, compiled, warning)
+    if split.behavior == "removed":
+        starts = _sure_starts(table)
+        require(starts is not None, f"a Split that removes {shown!r}, where more than a character decides")
+        table = table._replace(dropped=starts ^ split.invert)
+    return _Stage(table)
+
+
+def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
+    """Read the table of a named pattern from the disk, or compile it and write it there."""
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
+    path = folder / f"pattern.{name}.table"
+    maker = PATTERNS[name], regex.__version__, np.__version__, sys.byteorder, SOURCE_HASH
+    table = _read_sealed(path, maker)
+    if table is None:
+        table = compile()
+        _write_sealed(path, maker, pickle.dumps(table))
+    return table
+
+
 # ─── Scanning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Flat text -> where its pretokens end. A flat text is any number of texts in one array of bytes. The byte END, 0xFE,
+# which is never in UTF-8, stands where a text ends and over each special token; what each END stands for is an array of
+# its own, `meanings`. The texts "to be", "" and "or<eos>not", where <eos> has the id 7, and # is END:
+#
+#     text        t o . b e # # o r # n o t # # # …     a dot is a space; behind the last text is PADDING, of END, too
+#     ends        2, 5, 6, 7, 9, 10, 13, 14             of "to", " be", END, END, "or", END, "not", END
+#     meanings    BEGINS, BEGINS, 7, BEGINS             of the four ENDs: two texts end, <eos>, and the last text ends
+#
+# So nothing that scans, counts or encodes asks where a text ends. The table of a pattern has END as one more class of
+# characters: it ends every match, as the end of a text does. END is never in a table of words. Where a word is not, the
+# consumer looks whether it is END: counting skips it, and encoding asks for its meaning.
+#
+# One text is read by six lanes side by side, each from a place where a pretoken must end:
+#
+#     |lane 0     |lane 1     |lane 2      |lane 3     |lane 4     |lane 5     |  the next batch …
+#
+# Bytes that are not UTF-8, among them real bytes 0xFE, are scanned as INVALID_BYTE, in a copy. So there are two arrays,
+# the true bytes and those that are scanned, which mostly are the same one.
+
+# What an END stands for is the id of a special token, or how the text behind it begins. The same is said of a block.
+INSIDE = -1  # it goes on with another pretoken, which a step of a pattern has cut; or behind a special token
+BEGINS = -2  # another text begins: one ends here
+CONTINUES = -3  # a block goes on in the midst of a text: nothing may be put before it
+
+
+class FlatText(NamedTuple):
+    """Texts in one array, and what its ENDs stand for; see above."""
+
+    text: np.ndarray  # uint8[…]      the true bytes, and PADDING
+    scanned: np.ndarray  # uint8[…]   the same array; or a copy in which real bytes 0xFE are INVALID_BYTE
+    meanings: np.ndarray  # int64[E]  of each END, but for those of the padding
+
+    @classmethod
+    def join(cls, parts: Sequence[bytes], meanings: Sequence[int]) -> FlatText:
+        """Write texts with an END behind each."""
+        stops = np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)))
+        return cls.of(parts[0] if len(parts) == 1 else b"".join(parts), stops, meanings)
+
+    @classmethod
+    def of(cls, data: bytes, stops: np.ndarray, meanings: Sequence[int]) -> FlatText:
+        """Write texts that lie end to end with an END behind each."""
+        text, has_end = _copy_texts(data, stops, END)
+        scanned = _copy_texts(data, stops, INVALID_BYTE)[0] if has_end else text
+        return cls(text, scanned, np.array(meanings, np.int64))
+
+    def ends(self) -> np.ndarray:
+        """Find the places of the ENDs."""
+        return np.flatnonzero(self.scanned[:-PADDING] == END)
+
+    def parts(self) -> list[bytes]:
+        """List what is between ENDs."""
+        data, stops = self.text.tobytes(), self.ends().tolist()
+        return [data[start:stop] for start, stop in zip([0, *(stop + 1 for stop in stops)], stops, strict=False)]
+
+    def rewritten(self, write: Callable, *arguments: object) -> FlatText:
+        """Make the flat text that is written of text, scanned and meanings: if the arrays differ, that of each."""
+        text, meanings = write(*self, *arguments)
+        scanned = text
+        if self.text is not self.scanned:
+            scanned, _ = write(self.scanned, self.scanned, self.meanings, *arguments)
+        return FlatText(text, scanned, meanings)
 
 
 @kernel
-def _decode_character(text, position, stop):
-    """Decode the character at a position: code point << 3 | number of bytes; SURROGATE_ESCAPE and 1 if it is not UTF-8.
+def _copy_texts(data, stops, instead):
+    """Copy texts that lie end to end, with END behind each, and `instead` of each real END.
 
-    The byte INVALID_BYTE, which marks what is not UTF-8, is not UTF-8 itself: marked or not, a text has the same
-    characters.
+    Returns the text, with PADDING, and whether there are real ENDs.
     """
-    escaped = i64(SURROGATE_ESCAPE << 3 | 1)
-    lead = i64(text[position])
-    if lead < 0x80:
-        return lead << 3 | 1
-    size = 2 + (lead >= 0xE0) + (lead >= 0xF0)
-    if lead < 0xC2 or lead > 0xF4 or position + size > stop:
-        return escaped
-    code_point = lead & (0x7F >> size)
-    for k in range(1, size):
-        byte = i64(text[position + k])
-        if byte & 0xC0 != 0x80:
-            return escaped
-        code_point = code_point << 6 | (byte & 0x3F)
-    is_overlong, is_surrogate = code_point >> (5 * size - 4) == 0, code_point >> 11 == 0x1B
-    return escaped if is_overlong or is_surrogate or code_point > 0x10FFFF else code_point << 3 | size
+    text, has_end = _on_huge_pages(np.empty(len(data) + len(stops) + PADDING, np.uint8)), False
+    start = 0
+    for t in range(len(stops)):
+        is_there = u8(0)
+        for k in range(start, stops[t]):
+            byte = data[u64(k)]
+            text[u64(k + t)] = byte
+            is_there |= u8(byte == u8(END))
+        for k in range(start + t, stops[t] + t if is_there else 0):
+            if text[k] == END:
+                text[k] = instead
+        has_end = has_end or is_there > 0
+        text[stops[t] + t], start = END, stops[t]
+    _add_padding(text, len(data) + len(stops))
+    return text, has_end
+
+
+@kernel
+def _add_padding(text, n):
+    """Write END over the PADDING behind n bytes; returns the text."""
+    for k in range(n, n + PADDING):
+        text[k] = END
+    return text[: n + PADDING]
 
 
 @kernel
 def _mark_invalid(text, start, stop):
-    """Write INVALID_BYTE over each byte of text[start : stop] that is not part of a character in UTF-8."""
+    """Write INVALID_BYTE over each byte of text[start : stop], but END, that is not part of a character in UTF-8."""
     position = start
     while position < stop:
-        if position + 8 <= stop and not load_u64(text, position) & u64(0x8080808080808080):
+        if position + 8 <= stop and not load_u64(text, position) & HIGH_BITS:
             position += 8
             continue
         character = _decode_character(text, position, stop)
-        if character >> 3 == SURROGATE_ESCAPE:
+        if character >> 3 == SURROGATE_ESCAPE and text[position] != END:
             text[position] = INVALID_BYTE
         position += character & 7
 
 
 @inline_kernel
-def _match_end(text, start, stop, tables):
+def _match_end(text, start, table):
     """Find where the match that begins at `start` ends; `start` if there is none. The definition, by characters."""
-    class_of, next_state, accepts = tables.class_of, tables.next_state, tables.accepts
+    class_of, next_state, accepts = table.class_of, table.next_state, table.accepts
     position, state, end = start, i64(0), start
-    while position < stop:
-        character = _decode_character(text, position, stop)
+    while text[position] != END:
+        character = _decode_character(text, position, position + 4)
         char_class = class_of[character >> 3]
         if accepts[state, char_class]:
             end = position
@@ -1709,35 +2167,35 @@ def _match_end(text, start, stop, tables):
 
 
 @inline_kernel
-def _pretoken_end(text, start, stop, tables):
-    """Find where the pretoken that begins at `start` ends: a match, or what lies before the next one."""
-    class_of, next_state = tables.class_of, tables.next_state
-    position = _match_end(text, start, stop, tables)
+def _pretoken_end(text, start, table):
+    """Find where the pretoken that begins at `start` ends: END, a match, or what lies before the next one."""
+    class_of, next_state = table.class_of, table.next_state
+    position = _match_end(text, start, table)
     if position == start:
-        position += _decode_character(text, start, stop) & 7
-        found = False
-        while position < stop and not found:
-            character = _decode_character(text, position, stop)
+        position += _decode_character(text, start, start + 4) & 7
+        is_next = text[start] == END
+        while text[position] != END and not is_next:
+            character = _decode_character(text, position, position + 4)
             if next_state[0, class_of[character >> 3]] >= 0:
-                found = _match_end(text, position, stop, tables) > position
-            if not found:
+                is_next = _match_end(text, position, table) > position
+            if not is_next:
                 position += character & 7
     return position
 
 
 @kernel
-def _next_split(text, position, until, tables):
+def _next_split(text, position, until, class_of, must_split):
     """Find the first place from a position on where a pretoken must end, whatever surrounds it; -1 if there is none.
 
-    `until` is not the end of the text: characters may reach beyond it.
+    That is at an END, or between two characters. `until` is not the end of the text: characters may reach beyond it.
     """
-    class_of, must_split, stop, before = tables.class_of, tables.must_split, len(text) - PADDING, -1
+    before = -1
     while position < until and text[position] & 0xC0 == 0x80:
         position += 1
     while position < until:
-        character = _decode_character(text, position, stop)
+        character = _decode_character(text, position, position + 4)
         char_class = i64(class_of[character >> 3])
-        if before >= 0 and must_split[before, char_class]:
+        if text[position] == END or (before >= 0 and must_split[before, char_class]):
             return position
         before = char_class
         position += character & 7
@@ -1752,54 +2210,21 @@ MARK_ROW = MARKED_BYTES + 64  # bytes of `marks` for each lane
 BATCH_BYTES = LANES * LANE_BYTES
 MAX_ENDS = 2 * BATCH_BYTES  # that are found in one batch, and somewhat more
 
-# Columns of spans, int64[P, 4]. The id is that of a special token; or INSIDE, for what follows something of the same
-# text; BEGINS for the very first of its text; or CONTINUES for what goes on from a block before: nothing may be put
-# before it. The last column is the number of the text.
-START, STOP, ID, TEXT = range(4)
-INSIDE, BEGINS, CONTINUES = -1, -2, -3
-
-# What a lane knows is a row of `lanes`, int64[LANES, GAPS + 2 * MAX_ENDS]: where its first pretoken begins; how far it
-# has read; the entry of the table that led there; the entry that further bytes lead to; how many ends and how many gaps
-# it has found; the span it is in; the span and the place in it where its part ends; from column ENDS on, the ends; and
-# from GAPS on, two columns for each gap: which of the ends it is, and the span behind it. It is one array, and a
-# pattern's tables are one struct, since Python hands a kernel each array in 0.13 µs.
-#
-# A batch goes through many spans: the 54,000 documents of 100 MB, one by one, would take 1.4 times as long, since lanes
-# must start and end in each. So the ends of pretokens lie end to end in all of them, and what is between two spans is
-# one of them, a gap.
-FIRST, POSITION, ENTRY, AHEAD, N_ENDS, N_GAPS, SPAN, LAST_SPAN, LAST, ENDS = range(10)
-GAPS = ENDS + 2 * MAX_ENDS
+# What a lane knows is a row of `lanes`, int64[LANES, ENDS + 2 * MAX_ENDS]: where its first pretoken begins; how far it
+# has read; the entry of the table that led there; the entry that further bytes lead to; how many ends it has found; how
+# far it has to read; and from column ENDS on, the ends. It is one array, since Python hands a kernel each in 0.13 µs.
+FIRST, POSITION, ENTRY, AHEAD, N_ENDS, LAST, ENDS = range(7)
 
 
-@struct
-class _Scan:
-    """What scanning needs beside a text."""
+class Scan(NamedTuple):
+    """What scanning needs beside a text; used again for the next."""
 
     lanes: np.ndarray
     marks: np.ndarray  # uint8[LANES * MARK_ROW]  the lower bytes of entries
-    marked: np.ndarray  # uint8[…], the text with INVALID_BYTE where it is not UTF-8; empty until some is found
-    spans: np.ndarray  # int64[…, 4], room for those of a short text
 
 
-def _new_scan() -> _Scan:
-    lanes, marks = np.empty((LANES, GAPS + 2 * MAX_ENDS), np.int64), np.zeros(LANES * MARK_ROW, np.uint8)
-    return _Scan(lanes, marks, np.zeros(0, np.uint8), np.empty((64, 4), np.int64))
-
-
-@inline_kernel
-def _next_text(spans, p):
-    """Find the first span, from span p on, that has text; len(spans) if there is none."""
-    while p < len(spans) and (spans[p, ID] >= 0 or spans[p, START] == spans[p, STOP]):
-        p += 1
-    return p
-
-
-@inline_kernel
-def _start_lane(k, p, position, lanes):
-    """Begin to scan at a position in span p, by lane k."""
-    lanes[k, FIRST] = lanes[k, POSITION] = position
-    lanes[k, SPAN] = p
-    lanes[k, ENTRY] = lanes[k, N_ENDS] = lanes[k, N_GAPS] = 0
+def _new_scan() -> Scan:
+    return Scan(np.empty((LANES, ENDS + 2 * MAX_ENDS), np.int64), np.zeros(LANES * MARK_ROW, np.uint8))
 
 
 @inline_kernel
@@ -1816,7 +2241,7 @@ def _last_end(k, lanes):
 
 
 @inline_kernel
-def _on_rare_entry(k, text, stop, tables, lanes):
+def _on_rare_entry(k, text, table, lanes):
     """Handle an entry with RARE_MASK bits, and add the end that it has; returns False if the text is not UTF-8.
 
     If it is UNRESOLVED, the end of the pretoken that the lane is in is found by the definition, and the lane goes on
@@ -1825,7 +2250,7 @@ def _on_rare_entry(k, text, stop, tables, lanes):
     """
     entry = u32(lanes[k, ENTRY])
     while entry & RARE_MASK == UNRESOLVED:
-        end = _pretoken_end(text, _last_end(k, lanes), stop, tables)
+        end = _pretoken_end(text, _last_end(k, lanes), table)
         _add_end(k, end, lanes)
         lanes[k, POSITION], entry = end, u32(0)
     rare = entry & RARE_MASK
@@ -1840,13 +2265,13 @@ def _on_rare_entry(k, text, stop, tables, lanes):
 
 
 @inline_kernel
-def _run_lane(k, text, until, stop, tables, lanes):
-    """Move lane k to `until`, or beyond, or until it has MAX_ENDS ends; returns False if the text is not UTF-8."""
-    table, ends, valid = tables.table, lanes[k, ENDS:], True
+def _run_lane(k, text, until, table, lanes):
+    """Move lane k to `until`, or beyond; returns False if the text is not UTF-8."""
+    entries, ends, valid = table.table, lanes[k, ENDS:], True
     while valid and lanes[k, POSITION] < until and lanes[k, N_ENDS] < MAX_ENDS:
         position, entry, n = u64(lanes[k, POSITION]), u32(lanes[k, ENTRY]), u64(lanes[k, N_ENDS])
         for _ in range(min(until - lanes[k, POSITION], MAX_ENDS)):
-            entry = table[u64(entry & ROW_MASK) | u64(text[position])]
+            entry = entries[u64(entry & ROW_MASK) | u64(text[position])]
             position += u64(1)
             if entry & RARE_MASK:
                 break
@@ -1855,7 +2280,7 @@ def _run_lane(k, text, until, stop, tables, lanes):
             n += u64(back != 0)
         lanes[k, POSITION], lanes[k, ENTRY], lanes[k, N_ENDS] = position, entry, n
         if entry & RARE_MASK:
-            valid = _on_rare_entry(k, text, stop, tables, lanes)
+            valid = _on_rare_entry(k, text, table, lanes)
     return valid
 
 
@@ -1948,222 +2373,71 @@ def _run_all_lanes(text, count, table, lanes, marks):
 
 
 @inline_kernel
-def _add_gap(k, p, end, lanes):
-    """Append a gap to the ends of lane k, behind which span p begins."""
-    column = GAPS + 2 * lanes[k, N_GAPS]
-    lanes[k, column], lanes[k, column + 1] = lanes[k, N_ENDS], p
-    lanes[k, N_GAPS] += 1
-    _add_end(k, end, lanes)
+def _share_lanes(text, stop, table, lanes):
+    """Share the next batch among the lanes, which begin where pretokens must end; returns how many have a part."""
+    position, stop = lanes[0, POSITION], min(stop, lanes[0, POSITION] + BATCH_BYTES)
+    size = (stop - position) // LANES
+    n_lanes = 1 if size < MIN_LANE_BYTES or position - _last_end(0, lanes) > LANE_BYTES else LANES
+    for k in range(1, n_lanes):
+        start = _next_split(text, position + k * size, position + (k + 1) * size, table.class_of, table.must_split)
+        if start < 0:
+            n_lanes = 1
+            break
+        lanes[k - 1, LAST] = lanes[k, FIRST] = lanes[k, POSITION] = start
+        lanes[k, ENTRY] = lanes[k, N_ENDS] = 0
+    lanes[n_lanes - 1, LAST] = stop
+    return n_lanes
 
 
-@inline_kernel
-def _lane_until(k, spans, lanes):
-    """Return where lane k leaves its span: at its end, or where another lane, or the next batch, goes on."""
-    p = lanes[k, SPAN]
-    return lanes[k, LAST] if p == lanes[k, LAST_SPAN] else spans[p, STOP]
-
-
-@inline_kernel
-def _is_done(k, lanes):
-    """Tell whether lane k has read its part."""
-    return lanes[k, SPAN] == lanes[k, LAST_SPAN] and lanes[k, POSITION] >= lanes[k, LAST]
-
-
-@inline_kernel
-def _finish_span(k, text, spans, tables, lanes):
-    """Find the last ends in the span that lane k has read, and move it to the next; returns False if it is not UTF-8.
-
-    With MAX_ENDS ends it stops before.
-    """
-    p, position, entry = lanes[k, SPAN], lanes[k, POSITION], lanes[k, ENTRY]
-    stop, end = spans[p, STOP], _last_end(k, lanes)
-    valid = entry >> 8 < tables.n_complete
-    while valid and end < stop and lanes[k, N_ENDS] < MAX_ENDS:
-        end = _pretoken_end(text, end, stop, tables)
-        _add_end(k, end, lanes)
-    is_through = valid and end == stop
-    p = _next_text(spans, p + is_through)
-    start = spans[p, START] if p < len(spans) else stop
-    if is_through:
-        _add_gap(k, p, start, lanes)
-        position, entry = start, i64(0)
-    lanes[k, SPAN], lanes[k, POSITION], lanes[k, ENTRY] = p, position, entry
-    return valid
-
-
-@inline_kernel
-def _run_alone(k, text, spans, tables, lanes):
-    """Move lane k to the end of its part, or until it has MAX_ENDS ends; returns False if the text is not UTF-8."""
-    valid = True
-    while valid and not _is_done(k, lanes) and lanes[k, N_ENDS] < MAX_ENDS:
-        until = _lane_until(k, spans, lanes)
-        if lanes[k, POSITION] < until:
-            valid = _run_lane(k, text, until, spans[lanes[k, SPAN], STOP], tables, lanes)
-        else:
-            valid = _finish_span(k, text, spans, tables, lanes)
-    return valid
-
-
-@inline_kernel
-def _run_together(text, spans, tables, lanes, marks):
-    """Move all lanes until one has read its part; returns False if the text is not UTF-8."""
-    together = True
-    while together:
-        count = BATCH_BYTES
+@kernel
+def _scan_lanes(text, stop, table, lanes, marks):
+    """Scan the next batch; its ends are those of lane 0. Returns False if the text is not UTF-8."""
+    lanes[0, FIRST] = _last_end(0, lanes)
+    lanes[0, N_ENDS] = 0
+    n_lanes = _share_lanes(text, stop, table, lanes)
+    count = BATCH_BYTES if n_lanes > 1 else 0
+    while count > 0:
         for k in range(LANES):
-            count = min(count, _lane_until(k, spans, lanes) - lanes[k, POSITION])
+            count = min(count, lanes[k, LAST] - lanes[k, POSITION])
         if count > 0:
-            _run_all_lanes(text, count, tables.table, lanes, marks)
+            _run_all_lanes(text, count, table.table, lanes, marks)
         rare = u32(0)
         for k in range(LANES):
             rare |= u32(lanes[k, ENTRY]) & RARE_MASK
         for k in range(LANES):
-            if rare and not _on_rare_entry(k, text, spans[lanes[k, SPAN], STOP], tables, lanes):
-                return False  # one lane's entry is rare, but all wait with their ends
-            if _is_done(k, lanes):
-                together = False
-            elif lanes[k, POSITION] >= _lane_until(k, spans, lanes):
-                if not _finish_span(k, text, spans, tables, lanes):
-                    return False
-                together = together and not _is_done(k, lanes)
-    return True
-
-
-@inline_kernel
-def _share_lanes(text, spans, tables, lanes):
-    """Say where the batch ends that lane 0 begins, and share it among the lanes; returns False if it has no parts.
-
-    The others begin where pretokens must end, so each lane scans a text of its own.
-    """
-    p, position = lanes[0, SPAN], lanes[0, POSITION]
-    n_bytes, last = spans[p, STOP] - position, p
-    while n_bytes < BATCH_BYTES and last < len(spans):
-        last = _next_text(spans, last + 1)
-        n_bytes += spans[last, STOP] - spans[last, START] if last < len(spans) else 0
-    end = spans[last, STOP] - max(n_bytes - BATCH_BYTES, 0) if last < len(spans) else 0
-    for k in range(LANES):
-        lanes[k, LAST_SPAN], lanes[k, LAST] = last, end
-    lane_bytes = min(n_bytes, BATCH_BYTES) // LANES
-    if lane_bytes < MIN_LANE_BYTES or position - _last_end(0, lanes) > LANE_BYTES:
-        return False
-    for k in range(1, LANES):
-        position += lane_bytes
-        while p < last and position >= spans[p, STOP]:
-            before, p = p, _next_text(spans, p + 1)
-            position += spans[p, START] - spans[before, STOP] if p < len(spans) else 0
-        start = -1
-        if p < len(spans):
-            start = _next_split(text, position, min(position + lane_bytes // 4, spans[p, STOP]), tables)
-        if start < 0 and p < last:
-            p = _next_text(spans, p + 1)
-            start = spans[p, START] if p < len(spans) else -1
-        if start < 0 or (p == last and start >= end):
-            return False
-        lanes[k - 1, LAST_SPAN], lanes[k - 1, LAST] = p, start
-        _start_lane(k, p, start, lanes)
-        position = start
-    return True
-
-
-@kernel
-def _scan_lanes(text, spans, tables, lanes, marks):
-    """Scan the next batch; the new ends are those of lane 0. Returns False if the text is not UTF-8."""
-    lanes[0, FIRST] = _last_end(0, lanes)
-    lanes[0, N_ENDS] = lanes[0, N_GAPS] = 0
-    n_lanes = LANES if _share_lanes(text, spans, tables, lanes) else 1
-    lanes[n_lanes - 1, LAST_SPAN], lanes[n_lanes - 1, LAST] = lanes[LANES - 1, LAST_SPAN], lanes[LANES - 1, LAST]
-    valid = n_lanes == 1 or _run_together(text, spans, tables, lanes, marks)
+            if rare and not _on_rare_entry(k, text, table, lanes):  # one entry is rare, but all wait with their ends
+                return False
     for k in range(n_lanes):
-        valid = valid and _run_alone(k, text, spans, tables, lanes)
-        p, end = lanes[k, LAST_SPAN], lanes[k, LAST]
-        if valid and k < n_lanes - 1 and end > spans[p, START]:  # found as an end at the character behind it
-            stop = spans[p, STOP]
-            valid = _run_lane(k, text, end + (_decode_character(text, end, stop) & 7), stop, tables, lanes)
+        last = lanes[k, LAST]
+        if k < n_lanes - 1:  # the end there is found at the character behind it
+            last += _decode_character(text, last, last + 4) & 7
+        if not _run_lane(k, text, last, table, lanes):
+            return False
     for k in range(1, n_lanes):
-        n, gap = lanes[0, N_ENDS], GAPS + 2 * lanes[0, N_GAPS]
-        for i in range(0, 2 * lanes[k, N_GAPS], 2):
-            lanes[0, gap + i], lanes[0, gap + i + 1] = n + lanes[k, GAPS + i], lanes[k, GAPS + i + 1]
+        n = lanes[0, N_ENDS]
         for i in range(lanes[k, N_ENDS]):
             lanes[0, ENDS + n + i] = lanes[k, ENDS + i]
         lanes[0, N_ENDS] += lanes[k, N_ENDS]
-        lanes[0, N_GAPS] += lanes[k, N_GAPS]
-    for column in (POSITION, ENTRY, SPAN):
-        lanes[0, column] = lanes[n_lanes - 1, column]
-    return valid
-
-
-@kernel
-def _gather_words(spans, lanes):
-    """Take spans for words: those that touch in one text lie end to end, and there are gaps between the others.
-
-    So 800,000 spans of 4 MB are counted in a tenth of the time that it takes one by one.
-    """
-    p = lanes[0, SPAN]
-    lanes[0, FIRST] = spans[p, START]
-    lanes[0, N_ENDS] = lanes[0, N_GAPS] = 0
-    while p < len(spans) and lanes[0, N_ENDS] < MAX_ENDS:
-        _add_end(0, spans[p, STOP], lanes)
-        before, p = p, _next_text(spans, p + 1)
-        is_last = p == len(spans)
-        if is_last or spans[p, START] != spans[before, STOP] or spans[p, TEXT] != spans[before, TEXT]:
-            _add_gap(0, p, spans[before, STOP] if is_last else spans[p, START], lanes)
-    lanes[0, SPAN] = p
-
-
-@kernel
-def _begin_scan(scan, spans):
-    """Begin to scan some spans; returns whether any has text."""
-    if len(scan.marked):
-        scan.marked = np.zeros(0, np.uint8)
-    p = _next_text(spans, 0)
-    if p < len(spans):
-        _start_lane(0, p, spans[p, START], scan.lanes)
-    return p < len(spans)
-
-
-@kernel
-def _scan_batch(scan, text, spans, tables, are_words):
-    """Scan the next batch of some spans of a text, valid UTF-8 or not: its ends, and gaps, are those of lane 0.
-
-    are_words  spans need no scan. Returns whether there is more to do.
-    """
-    lanes = scan.lanes
-    p = lanes[0, SPAN]
-    if are_words:
-        _gather_words(spans, lanes)
-        return lanes[0, SPAN] < len(spans)
-    marks, marked = scan.marks, scan.marked
-    if not _scan_lanes(marked if len(marked) else text, spans, tables, lanes, marks):
-        if not len(marked):
-            marked = scan.marked = text.copy()
-        position = lanes[0, FIRST]
-        for q in range(p, min(lanes[LANES - 1, LAST_SPAN] + 1, len(spans))):
-            if spans[q, ID] < 0:
-                _mark_invalid(marked, position if q == p else spans[q, START], spans[q, STOP])
-        _start_lane(0, p, position, lanes)
-        _scan_lanes(marked, spans, tables, lanes, marks)
-    return lanes[0, SPAN] < len(spans)
-
-
-@kernel
-def _reserve_spans(spans, n):
-    """Return the array of spans, or a longer copy if it has fewer than n rows."""
-    if n <= len(spans):
-        return spans
-    longer = np.empty((2 * n + 64, 4), np.int64)
-    for p in range(len(spans)):
-        for column in range(4):
-            longer[p, column] = spans[p, column]
-    return longer
+    lanes[0, POSITION], lanes[0, ENTRY] = lanes[n_lanes - 1, POSITION], lanes[n_lanes - 1, ENTRY]
+    return True
 
 
 @inline_kernel
-def _append_span(spans, n, start, stop, id, number):
-    """Write a span behind n others; returns the array of spans, a longer one if it was full."""
-    if n == len(spans):
-        spans = _reserve_spans(spans, n + 1)
-    spans[n, START], spans[n, STOP], spans[n, ID], spans[n, TEXT] = start, stop, id, number
-    return spans
+def _begin_scan(text, lanes):
+    """Begin to scan a flat text; returns where that stops: behind the first END of its padding, which ends the last."""
+    lanes[0, FIRST] = lanes[0, POSITION] = lanes[0, ENTRY] = lanes[0, N_ENDS] = 0
+    return len(text) - PADDING + 1
+
+
+@kernel
+def _scan_batch(text, stop, table, lanes, marks):
+    """Scan the next batch, valid UTF-8 or not, to the ends of lane 0; returns the text, or a copy with INVALID_BYTE."""
+    if not _scan_lanes(text, stop, table, lanes, marks):
+        text = text.copy()
+        _mark_invalid(text, lanes[0, FIRST], stop)
+        lanes[0, POSITION], lanes[0, ENTRY], lanes[0, N_ENDS] = lanes[0, FIRST], 0, 0
+        _scan_lanes(text, stop, table, lanes, marks)
+    return text
 
 
 @inline_kernel
@@ -2173,384 +2447,59 @@ def _is_dropped(text, start, stop, class_of, dropped):
 
 
 @kernel
-def _copy_specials(spans, p, stop, out, n):
-    """Append those of spans[p : stop] that are special tokens to n others; returns the array, and their number."""
-    for q in range(p, stop):
-        if spans[q, ID] >= 0:
-            out = _append_span(out, n, spans[q, START], spans[q, STOP], spans[q, ID], spans[q, TEXT])
-            n += 1
-    return out, n
+def _write_cuts(text, scanned, meanings, table, lanes, marks):
+    """Write an END between pretokens, and leave out those that are dropped; returns text and meanings.
 
-
-@kernel
-def _refine(scan, text, spans, tables):
-    """Cut the spans that are no special tokens into pretokens; returns spans."""
-    class_of, dropped, lanes = tables.class_of, tables.dropped, scan.lanes
-    p, more = _next_text(spans, 0), _begin_scan(scan, spans)
-    refined, n = _copy_specials(spans, 0, p, np.empty((len(spans) + 64, 4), np.int64), 0)
-    while more:
-        more = _scan_batch(scan, text, spans, tables, False)
-        start, gap = lanes[0, FIRST], GAPS
+    A pretoken that does not begin its text has an END before it, though all before it may be dropped.
+    """
+    class_of, dropped, stop = table.class_of, table.dropped, _begin_scan(text, lanes)
+    out, n_out, found, n, m = np.empty(2 * len(text), np.uint8), 0, np.empty(len(meanings) + 64, np.int64), 0, 0
+    first = 0  # of the text that is cut
+    while lanes[0, POSITION] < stop:
+        scanned = _scan_batch(scanned, stop, table, lanes, marks)
+        start = lanes[0, FIRST]
         for k in range(lanes[0, N_ENDS]):
             end = lanes[0, ENDS + k]
-            if gap < GAPS + 2 * lanes[0, N_GAPS] and k == lanes[0, gap]:
-                before, p = p, lanes[0, gap + 1]
-                refined, n = _copy_specials(spans, before, p, refined, n)
-                start, gap = end, gap + 2
-                continue
-            if not _is_dropped(text, start, end, class_of, dropped):
-                id = BEGINS if start == spans[p, START] and spans[p, ID] == BEGINS else INSIDE
-                refined = _append_span(refined, n, start, end, id, spans[p, TEXT])
+            is_end = scanned[start] == END
+            is_kept = not is_end and not _is_dropped(scanned, start, end, class_of, dropped)
+            if is_end or (is_kept and start > first):
+                out[n_out] = END
+                n_out += 1
+                found = _reserve(found, n + 1)
+                found[n] = meanings[m] if is_end else INSIDE
                 n += 1
+            if is_end:
+                m, first = m + 1, end
+            elif is_kept:
+                n_out = _copy_bytes(text, start, end, out, n_out)
             start = end
-    return refined[:n]
+    return _add_padding(out, n_out), found[:n]
 
 
 @kernel
-def _join_spans(text, spans, tables):
-    """Join spans, in place, that touch where a pretoken begins in any case: they are scanned as one; returns spans."""
-    class_of, must_split = tables.class_of, tables.must_split
-    begins = np.ones(len(must_split), np.bool_)
-    for before in range(len(must_split)):
-        for behind in range(len(must_split)):
-            begins[behind] &= must_split[before, behind]
-    joined, n = spans, 0
-    for p in range(len(spans)):
-        start, stop, last = spans[p, START], spans[p, STOP], n - 1
-        touches = n > 0 and joined[last, STOP] == start < stop and joined[last, TEXT] == spans[p, TEXT]
-        are_text = touches and joined[last, START] < start and joined[last, ID] < 0 and spans[p, ID] < 0
-        if are_text and begins[class_of[_decode_character(text, start, stop) >> 3]]:
-            joined[last, STOP] = stop
-        else:
-            for column in range(4):
-                joined[n, column] = spans[p, column]
-            n += 1
-    return joined[:n]
+def _write_spaces(text, scanned, meanings, mark, scheme, begins):
+    """Write a mark for each space, and before texts and pretokens that lack it, by the scheme of a Metaspace.
 
-
-@inline_kernel
-def _write_bytes(source, size, out, n):
-    """Write the first bytes of an array to out[n :]; returns where they end there."""
-    for k in range(size):
-        out[n + k] = source[k]
-    return n + size
-
-
-@kernel
-def _replace_spaces(text, spans, mark, scheme):
-    """Write the spans of Metaspace: a mark is put for spaces, and before spans by a scheme; returns text and spans."""
-    size, n_marks = len(mark) - PADDING, len(spans)
+    Returns text and meanings.
+    """
+    size, n_marks = len(mark) - PADDING, len(meanings)
     for byte in text:
         n_marks += byte == 0x20
-    out, moved, at = np.zeros(len(text) + n_marks * size + PADDING, np.uint8), spans.copy(), 0
-    for p in range(len(spans)):
-        start, stop, id = spans[p, START], spans[p, STOP], spans[p, ID]
-        moved[p, START] = at
-        wanted = (scheme == ALWAYS and id == INSIDE) or (scheme != NEVER and id == BEGINS)
-        begins = text[start] == 0x20 or (start + size <= stop and _equal(text, start, mark, 0, size))
-        if wanted and start < stop and not begins:
-            at = _write_bytes(mark, size, out, at)
-        for k in range(start, stop):
-            if text[k] == 0x20 and id < 0:
-                at = _write_bytes(mark, size, out, at)
-            else:
-                out[at] = text[k]
-                at += 1
-        moved[p, STOP] = at
-    return out[: at + PADDING], moved
-
-
-def _compile_regex(source: str) -> regex.Pattern:
-    """Compile by the `regex` package; raises InputError where it does not, or would copy groups for ever.
-
-    It writes out what may be empty as often as a count says: (?:(?:(?:a?){100}){100}){100} took it 1 s and 300 MB.
-    """
-    try:
-        counts = [[int(n or 0) for n in m.groups()] for m in re.finditer(r"(?<=[)?*+}])\{(\d*)(?:,(\d*))?", source)]
-        if math.prod(max(count) for count in counts) > 10**6:
-            raise ValueError("its counts of groups multiply to more than 1,000,000")
-        return regex.compile(source)
-    except (regex.error, ValueError, OverflowError, RecursionError) as error:
-        raise InputError(f"the pattern {source[:200]!r} does not compile: {error}") from None
-
-
-REGEX_SECONDS = 10  # patterns that do not try in vain take 0.2 to 0.7 for 1,000,000 characters
-
-
-@contextlib.contextmanager
-def _time_limit(source: str, text: str) -> Iterator[float]:
-    """Yield the seconds, of this process, that a pattern may take by the `regex` package, and say where it takes more.
-
-    That is REGEX_SECONDS, and as many again for each 1,000,000 characters.
-    """
-    seconds = REGEX_SECONDS * (1 + len(text) / 1e6)
-    try:
-        yield seconds
-    except TimeoutError:
-        raise InputError(
-            f"the pattern {source[:200]!r} takes more than {seconds:.0f} s for the {len(text):,} characters of a text "
-            f"that begins {text[:40]!r}: it tries too many ways, as (a+)+$ does; write it otherwise"
-        ) from None
-
-
-class _Stage(NamedTuple):
-    """Splits of a Pattern that are done together."""
-
-    regex: regex.Pattern | None  # None if there are tables
-    arrays: ScanTable | None  # None where it is left to the `regex` package
-    tables: _ScanTables | None  # the same, for kernels
-    warning: str
-
-    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Cut the spans of a padded text that are no special tokens into pretokens; returns text and spans."""
-        if self.tables:
-            return text, _refine(scan, text, spans, self.tables)
-        refined = []
-        for start, stop, id, number in spans.tolist():
-            for size in [stop - start] if id >= 0 else self._sizes(text[start:stop].tobytes()):
-                refined.append([start, start + size, id, number])
-                start, id = start + size, INSIDE
-        return text, np.array(refined, np.int64).reshape(-1, 4)
-
-    def _sizes(self, data: bytes) -> list[int]:
-        """Cut a text by the `regex` package; returns the bytes of each piece."""
-        text = data.decode("utf-8", "surrogateescape")
-        edges, position = {0, len(text)}, 0
-        with _time_limit(self.regex.pattern, text) as seconds:
-            end = time.process_time() + seconds
-            while match := self.regex.search(text, position, timeout=max(end - time.process_time(), 0.0)):
-                edges.update(match.span())
-                position = match.end() + (not match[0])  # as in Oniguruma: an empty match right behind another is none
-                if position > len(text):
-                    break
-        pieces = itertools.pairwise(sorted(edges))
-        return [len(text[start:stop].encode("utf-8", "surrogateescape")) for start, stop in pieces]
-
-
-class Pattern:
-    r"""A pretokenizing pattern: a name in PATTERNS, a regular expression, or several, each cutting what the last left.
-
-    steps        regular expressions and other steps
-    source       the step, or several if they are several
-    name         its name in PATTERNS, or None
-    is_compiled  all of it was compiled; else the `regex` package does some of the work
-    warning      what a user should know, or ""
-
-    That package may take 10 seconds for a text, and 10 more for each 1,000,000 characters; else InputError names the
-    pattern and the text, as for (a+)+$ on aaaa…, which it would try in 2**n ways. What is not UTF-8 is matched as the
-    lone surrogates that Python makes of it. Raises ValueError for an expression that does not compile, or that matches
-    the empty string.
-
-    >>> Pattern("gpt2").split(b"Hello  world!")
-    [b'Hello', b' ', b' world', b'!']
-    >>> Pattern(r"[a-z]+").split(b"ab12cd")  # what the pattern leaves out is kept
-    [b'ab', b'12', b'cd']
-    >>> Pattern([r"\d", r"[a-z]+|\d+"]).split(b"ab12")
-    [b'ab', b'1', b'2']
-    """
-
-    def __init__(self, source: PatternSource = "gpt2"):
-        require(isinstance(source, Iterable), f"a pattern is a name or a regular expression, not {source!r}")
-        given = [source] if isinstance(source, (str, Split, Metaspace)) else list(source)
-        require(given, "a pattern is a name or a regular expression, or several: none is given")
-        self.steps = steps = tuple(itertools.chain.from_iterable(map(_named_steps, given)))
-        self.source = steps[0] if len(steps) == 1 else steps
-        self.name = PATTERN_NAMES.get(self.source)
-        self.stages: list[_Stage | Metaspace] = []
-        for is_metaspace, group in itertools.groupby(steps, lambda step: isinstance(step, Metaspace)):
-            run = tuple(group)
-            self.stages += run if is_metaspace else _compile_stages(run)
-        self._splits = [stage for stage in self.stages if isinstance(stage, _Stage)]
-        self.is_compiled = all(stage.tables for stage in self._splits)
-        self.warning = "; ".join(stage.warning for stage in self._splits if stage.warning)
-
-    def __reduce__(self):
-        return Pattern, (self.source,)
-
-    def __repr__(self) -> str:
-        return f"Pattern({self.name or self.source!r})"
-
-    @property
-    def cut_arrays(self) -> ScanTable:
-        """The table that proves where text may be cut: where the first expression cuts, so do all."""
-        spaces = list(itertools.takewhile(lambda stage: isinstance(stage, Metaspace), self.stages))
-        stage = [*self.stages, None][len(spaces)]
-        if not stage or not stage.tables:
-            return _compile_stages((PATTERNS["none"],))[0].arrays
-        class_of = stage.arrays.class_of.copy()
-        for step in reversed(spaces):  # a space is cut as what is written for it
-            class_of[0x20] = class_of[ord(step.replacement)]
-        return stage.arrays._replace(class_of=class_of)
-
-    @property
-    def cut_tables(self) -> _ScanTables:
-        """The same for kernels."""
-        return self.cut_arrays.for_kernels()
-
-    @property
-    def _last(self) -> _Stage:
-        """The stage that scans what all others have cut."""
-        last = self.stages[-1]
-        return last if isinstance(last, _Stage) and last.tables else _compile_stages((PATTERNS["none"],))[0]
-
-    @property
-    def last_tables(self) -> _ScanTables:
-        """The tables that scan what all other steps have cut."""
-        return self._last.tables
-
-    @property
-    def last_arrays(self) -> ScanTable:
-        """The same for Python."""
-        return self._last.arrays
-
-    @property
-    def covers(self) -> bool:
-        """Whether it is proved that every character of a text is in a match: each, alone, is one."""
-        if not isinstance(self.source, str) or not self.is_direct:
-            return False
-        starts = _sure_starts(self.stages[0].arrays)
-        return starts is not None and bool(starts.all())
-
-    @property
-    def parted(self) -> tuple[Pattern, Metaspace | None]:
-        """The pattern without a last step that can as well be done to each word once, and that step, if it has one."""
-        *before, last = self.stages
-        if before and isinstance(last, Metaspace) and last.prepend_scheme != "first":
-            return Pattern(self.source[:-1]), last
-        return self, None
-
-    @property
-    def makes_words(self) -> bool:
-        """Whether `refine` leaves nothing to cut."""
-        return self.stages[-1] is not self._last
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether to scan by `last_tables` is all there is to do."""
-        return len(self.stages) == 1 and self.stages[0] is self._last
-
-    def refine(self, scan: _Scan, text: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Cut the spans of a padded text by all steps that must run before `last_tables` do; returns text and spans."""
-        before = self.stages[:-1] if self.stages[-1] is self._last else self.stages
-        for stage in before:
-            text, spans = stage.refine(scan, text, spans)
-        return text, _join_spans(text, spans, self.last_tables) if before else spans
-
-    def split(self, data: bytes) -> list[bytes]:
-        """Cut bytes into pretokens, without those that are dropped."""
-        scan = _new_scan()
-        text, spans = self.refine(scan, _with_padding(data), np.array([[0, len(data), BEGINS, 0]]))
-        spans = _refine(scan, text, spans, self.last_tables)
-        data = text.tobytes()
-        return [data[start:stop] for start, stop in zip(*spans[:, :ID].T.tolist(), strict=True)]
-
-
-PatternStep = str | Split | Metaspace
-PatternSource = PatternStep | Sequence[PatternStep]
-_LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
-
-
-def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
-    """Look up the steps of a name in PATTERNS, and check others; a Split that isolates becomes its expression."""
-    if isinstance(step, Split):
-        require_known("behavior", step.behavior, BEHAVIORS)
-        if step.behavior != "isolated":
-            return (step,)
-        return (Split(step.regex) if _LIKE_A_NAME.fullmatch(step.regex) else step.regex,)
-    if isinstance(step, Metaspace):
-        require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
-        require(len(step.replacement) == 1, f"Metaspace writes one character for a space, not {step.replacement!r}")
-        return (step,)
-    require(isinstance(step, str), f"a step of a pattern is a str, Split or Metaspace, not {type(step).__name__}")
-    steps = PATTERNS.get(step, step)
-    if steps is step and _LIKE_A_NAME.fullmatch(step):
-        raise InputError(f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular expression")
-    return steps if type(steps) is tuple else (steps,)
-
-
-@functools.lru_cache(maxsize=64)
-def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
-    """Compile Splits that follow one another; those of a named pattern are one machine, which is kept on the disk."""
-    name = PATTERN_NAMES.get(steps[0] if len(steps) == 1 else steps)
-    if name:
-        return (_machine_stage(_cached_on_disk(name, lambda: _chain_stages(steps)[0].arrays)),)
-    return _chain_stages(steps)
-
-
-def _chain_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
-    """Compile Splits that follow one another: those that look for single characters are one machine."""
-    splits = [step if isinstance(step, Split) else Split(step) for step in steps]
-    kept_or_dropped = all(split.behavior in ("isolated", "removed") and not split.invert for split in splits)
-    if len(splits) > 1 and kept_or_dropped and all(_is_one_character(split.regex) for split in splits):
-        table = _compile_pattern("|".join(split.regex for split in splits))
-        for split in splits:
-            if split.behavior == "removed":
-                table.dropped[table.class_of[_code_points_matching(split.regex)]] = True
-        return (_machine_stage(table),)
-    return tuple(map(_compile_split, splits))
-
-
-def _compile_split(split: Split) -> _Stage:
-    """Compile a Split by the `regex` package, which must accept its expression, and to a table if it can be."""
-    compiled = _compile_regex(split.regex)
-    with _time_limit(split.regex, "") as seconds:
-        may_be_empty = compiled.fullmatch("", timeout=seconds)
-    shown = split.regex[:200]
-    require(not may_be_empty, f"the pattern {shown!r} matches the empty string; a pretoken has at least one character")
-    try:
-        table = _compile_pattern(split.pieces)
-    except Unsupported as error:
-        require(
-            split.behavior == "isolated", f"a Split that is {split.behavior} by {shown!r} is not supported: {error}"
-        )
-        warning = f"the pattern is left to the `regex` package, which is some 50 times slower: {error}"
-        return _Stage(compiled, None, None, warning)
-    require(table.accepts.any(), f"the pattern {shown!r} matches nothing")
-    if split.behavior == "removed":
-        starts = _sure_starts(table)
-        require(starts is not None, f"a Split that removes {shown!r}, where more than a character decides")
-        table.dropped[:] = starts ^ split.invert
-    return _machine_stage(table)
-
-
-def _machine_stage(arrays: ScanTable) -> _Stage:
-    """Make a stage of a table; it has a warning if the table costs the square of some text."""
-    char_class, warning = _quadratic_class(arrays), ""
-    if char_class is not None:
-        example = chr(int(np.flatnonzero(arrays.class_of == char_class)[0])) * 3
-        warning = f"the pattern reads text like {example + '…'!r} again and again: n bytes of it can take n² steps"
-    return _Stage(None, arrays, arrays.for_kernels(), warning)
-
-
-def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
-    """Read the table of a named pattern from the disk, or compile it and write it there."""
-    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
-    path = folder / f"pattern.{name}.table"
-    maker = PATTERNS[name], regex.__version__, np.__version__, sys.byteorder, SOURCE_HASH
-    table = _read_sealed(path, maker)
-    if table is None:
-        table = compile()
-        _write_sealed(path, maker, pickle.dumps(table))
-    return table
-
-
-def _quadratic_class(table: ScanTable) -> int | None:
-    """Find a class on which the machine can loop without accepting: a run of n of them is scanned in n² steps."""
-    for c in range(table.next_state.shape[1] - 1):
-        run, state = [], 0
-        while state >= 0 and state not in run:
-            run.append(state)
-            state = int(table.next_state[state, c])
-        if state >= 0 and not table.accepts[run[run.index(state) :], c].any():
-            return c
-    return None
-
-
-def _with_padding(data: bytes | np.ndarray) -> np.ndarray:
-    """Copy bytes, or an array of them, into an array of uint8 with PADDING behind."""
-    text = np.zeros(len(data) + PADDING, np.uint8)
-    text[: len(data)] = np.frombuffer(data, np.uint8)
-    return text
+    out, n, m, id, is_first = np.empty(len(text) + n_marks * size, np.uint8), 0, 0, begins, True
+    for k in range(len(text) - PADDING):
+        if scanned[k] == END:
+            id, is_first, m = min(meanings[m], INSIDE), True, m + 1
+        elif is_first:
+            wanted = (scheme == ALWAYS and id == INSIDE) or (scheme != NEVER and id == BEGINS)
+            if wanted and text[k] != 0x20 and not _equal(text, k, mark, 0, size):
+                n = _copy_bytes(mark, 0, size, out, n)
+            is_first = False
+        if text[k] == 0x20:
+            n = _copy_bytes(mark, 0, size, out, n)
+        else:
+            out[n] = text[k]
+            n += 1
+    return _add_padding(out, n), meanings
 
 
 # ─── Special tokens ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -2623,17 +2572,6 @@ def _char_kinds() -> np.ndarray:
 
 
 @kernel
-def _equal(text, start, other, other_start, size):
-    """Compare `size` bytes of two texts, which have PADDING behind them."""
-    for k in range(0, size - 7, 8):
-        if load_u64(text, start + k) != load_u64(other, other_start + k):
-            return False
-    if size >= 8:
-        return load_u64(text, start + size - 8) == load_u64(other, other_start + size - 8)
-    return (load_u64(text, start) ^ load_u64(other, other_start)) << u64(64 - 8 * size) == 0
-
-
-@kernel
 def _special_at(text, position, stop, special):
     """Find the special token at a position, the longest of several; returns its number, or -1."""
     edges, values = special.trie.edges, special.trie.values
@@ -2671,16 +2609,6 @@ def _next_special(text, position, stop, special):
 
 
 @kernel
-def _character_before(text, start, stop):
-    """Decode the last character of text[start : stop], as `_decode_character` does."""
-    begin = stop - 1
-    while begin > start and stop - begin < 4 and text[begin] & 0xC0 == 0x80:
-        begin -= 1
-    character = _decode_character(text, begin, stop)
-    return character if character & 7 == stop - begin else i64(SURROGATE_ESCAPE << 3 | 1)
-
-
-@kernel
 def _kind_before(text, start, position, char_kinds):
     """Look up the kind of the character that ends at a position; 0 at the start of the text."""
     return char_kinds[_character_before(text, start, position) >> 3] if position > start else u8(0)
@@ -2700,69 +2628,57 @@ def _is_beside(kind, text, begin, start, end, stop, char_kinds):
 
 
 @kernel
-def _split_at_special(text, spans, special):
-    """Cut spans at special tokens, found from left to right, the longest first; returns spans.
+def _cut_at_special(text, ends, meanings, special):
+    """Write END in the place of special tokens, found from left to right, the longest first.
 
     The flags of a token widen it over the white space beside it, or leave it out where it is part of a word, as
-    `find_matches` in the `tokenizers` package does.
+    `find_matches` in the `tokenizers` package does. Returns text, meanings, and how many stretches of text there are.
     """
-    if not len(special.ids):
-        return spans
-    if len(spans) == 1 and _next_special(text, spans[0, START], spans[0, STOP], special) == spans[0, STOP]:
-        return spans
-    char_kinds = special.char_kinds
-    found, n = np.empty((2 * len(spans) + 64, 4), np.int64), 0
-    for p in range(len(spans)):
-        begin, stop, number = spans[p, START], spans[p, STOP], spans[p, TEXT]
-        end = position = begin
-        while position < stop and spans[p, ID] < 0:
+    n_text, start, n_stretches = len(text) - PADDING, 0, 0
+    is_there = len(special.ids) > 0 and _next_special(text, 0, n_text, special) < n_text
+    if not is_there:
+        for end in ends:
+            n_stretches += end > start
+            start = end + 1
+        return text, meanings, n_stretches
+    char_kinds, out, n_out = special.char_kinds, _on_huge_pages(np.empty(len(text), np.uint8)), 0
+    found, n = np.empty(len(meanings) + 64, np.int64), 0
+    for t in range(len(ends)):
+        begin = last = position = start
+        stop = ends[t]
+        while position < stop:
             start = _next_special(text, position, stop, special)
             if start == stop:
                 break
             s = _special_at(text, start, stop, special)
-            token_end = position = start + special.sizes[s]
+            end = position = start + special.sizes[s]
             if len(char_kinds):
                 flags = special.flags[s]
                 if flags & SINGLE_WORD and _is_beside(WORD, text, begin, start, position, stop, char_kinds):
                     continue
-                while flags & LSTRIP and start > end and _kind_before(text, begin, start, char_kinds) & SPACE:
+                while flags & LSTRIP and start > last and _kind_before(text, begin, start, char_kinds) & SPACE:
                     start -= _character_before(text, begin, start) & 7
-                while flags & RSTRIP and _kind_behind(text, token_end, stop, char_kinds) & SPACE:
-                    token_end += _decode_character(text, token_end, stop) & 7
-            if end < start:
-                found = _append_span(found, n, end, start, spans[p, ID] if end == begin else INSIDE, number)
-                n += 1
-            found = _append_span(found, n, start, token_end, special.ids[s], number)
-            n += 1
-            end = token_end
-        if end < stop:
-            found = _append_span(found, n, end, stop, spans[p, ID] if end == begin else INSIDE, number)
-            n += 1
-    return found[:n]
+                while flags & RSTRIP and _kind_behind(text, end, stop, char_kinds) & SPACE:
+                    end += _decode_character(text, end, stop) & 7
+            n_stretches += last < start
+            n_out = _copy_bytes(text, last, start, out, n_out)
+            out[n_out] = END
+            n_out += 1
+            found = _reserve(found, n + 1 + len(ends))
+            found[n] = special.ids[s]
+            n, last = n + 1, end
+        n_stretches += last < stop
+        n_out = _copy_bytes(text, last, stop, out, n_out)
+        out[n_out] = END
+        n_out += 1
+        found[n] = meanings[t]
+        n, start = n + 1, stop + 1
+    return _add_padding(out, n_out), found[:n], n_stretches
 
 
 @kernel
-def _copy_texts(data, stops, begins):
-    """Copy texts that lie end to end into an array with PADDING; returns it, and a span for each.
-
-    The id of the first span is `begins`, that of the others BEGINS.
-    """
-    text = _on_huge_pages(np.empty(len(data) + PADDING, np.uint8))
-    for k in range(len(data)):
-        text[k] = data[k]
-    for k in range(len(data), len(text)):
-        text[k] = 0
-    spans = np.empty((len(stops), 4), np.int64)
-    start = 0
-    for t in range(len(stops)):
-        spans[t, START], spans[t, STOP], spans[t, ID], spans[t, TEXT] = start, stops[t], BEGINS if t else begins, t
-        start = stops[t]
-    return text, spans
-
-
-@kernel
-def _find_cut(text, start, stop, tables, special):
-    """Find the first place from `start` on where a text may be cut without changing its spans or pretokens.
+def _find_cut(text, start, stop, class_of, must_split, special):
+    """Find the first place from `start` on where a text may be cut without changing its special tokens or pretokens.
 
     That is behind a special token, if these cut; or where the pattern always ends a pretoken. What looks like a special
     token may be none, if an earlier one overlaps it: so none may overlap the place. Returns it doubled, and 1 added if
@@ -2770,7 +2686,7 @@ def _find_cut(text, start, stop, tables, special):
     """
     end, any_special, longest = len(text) - PADDING, len(special.ids) > 0, special.longest  # they may go beyond `stop`
     kinds = special.char_kinds
-    split = _next_split(text, start, stop, tables)
+    split = _next_split(text, start, stop, class_of, must_split)
     for position in range(start, stop):
         reach = i64(0)  # where what may be tokens before this position ends
         is_split = position == split
@@ -2786,7 +2702,7 @@ def _find_cut(text, start, stop, tables, special):
             flags_reach = len(kinds) > 0 and _is_beside(SPACE, text, 0, position, position, end, kinds)
             if s < 0 and reach < position and not flags_reach:
                 return 2 * position
-            split = _next_split(text, position, stop, tables)
+            split = _next_split(text, position, stop, class_of, must_split)
     return -1
 
 
@@ -2832,6 +2748,7 @@ class _CharacterMap:
     offsets: np.ndarray  # int64[R + 2]     number r is texts[offsets[r] : offsets[r + 1]]
     leads: np.ndarray  # bool[256]          a joined character begins with this byte
     longest: int  # the most bytes that a byte can become
+    maps: bool  # some character is changed
 
 
 JOINED = -1
@@ -2850,96 +2767,71 @@ def _character_map(changes: Mapping[int, str], joined: Iterable[str]) -> _Charac
         if len(text) == 1 and text.isascii():
             ascii[code] = ord(text)
     offsets, longest = np.cumsum([0, 0, *map(len, texts)]), max(map(len, texts), default=1) + 1
-    return _CharacterMap(entries, ascii, _with_padding(b"".join(texts)), offsets, leads, longest)
-
-
-@inline_kernel
-def _copy_bytes(source, start, stop, out, n):
-    """Copy source[start : stop] to out[n :]; returns where it ends there. Both have PADDING behind."""
-    for k in range(start, stop, 8):
-        store_u64(out, n + k - start, load_u64(source, k))
-    return n + stop - start
-
-
-@kernel
-def _find_joined(text, spans, table):
-    """Find the lines, in spans that are no special tokens, that have a joined character; returns them as spans."""
-    lines, n, entries, leads = np.empty((16, 4), np.int64), 0, table.entries, table.leads
-    for p in range(len(spans)):
-        position = line = spans[p, START]
-        stop = spans[p, STOP] if spans[p, ID] < 0 else position
-        while position < stop:
-            if not leads[text[position]]:
-                position += 1
-                continue
-            character = _decode_character(text, position, stop)
-            position += character & 7
-            if entries[character >> 3] == JOINED:
-                line, first = position, line
-                while line > first and text[line - 1] != NEWLINE:
-                    line -= 1
-                while position < stop and text[position - 1] != NEWLINE:
-                    position += 1
-                lines = _append_span(lines, n, line, position, 0, 0)
-                line, n = position, n + 1
-    return lines[:n]
+    return _CharacterMap(entries, ascii, _with_padding(b"".join(texts)), offsets, leads, longest, bool(changes))
 
 
 NEWLINE = 0x0A
+
+
+@kernel
+def _find_joined(text, table):
+    """Find the lines that have a joined character; returns where each begins and ends, int64[L, 2].
+
+    A line ends at an END, too, be it a real byte 0xFE: what is not UTF-8 changes nothing beside it.
+    """
+    lines, n, entries, leads = np.empty((16, 2), np.int64), 0, table.entries, table.leads
+    position, stop, last = 0, len(text) - PADDING, 0
+    while position < stop:
+        if not leads[text[position]]:
+            position += 1
+            continue
+        character = _decode_character(text, position, stop)
+        start = position
+        position += character & 7
+        if entries[character >> 3] == JOINED:
+            while start > last and text[start - 1] != NEWLINE and text[start - 1] != END:
+                start -= 1
+            while text[position - 1] != NEWLINE and text[position] != END:
+                position += 1
+            if n == len(lines):
+                lines = np.concatenate((lines, lines))
+            lines[n, 0], lines[n, 1] = start, position
+            last, n = position, n + 1
+    return lines[:n]
+
+
 MAPPED_BYTES = 1 << 12  # for which room is made at once: an array that may be replaced at each byte takes 10 ns for it
 
 
 @kernel
-def _map_characters(text, spans, lines, table):
-    """Map all characters of spans that are no special tokens, but for some lines; returns text, spans and lines."""
+def _map_characters(text, lines, changed, changed_ends, table):
+    """Map all characters, but for those of some lines, in whose place `changed` is written; returns text."""
     entries, ascii, texts, offsets, longest = table.entries, table.ascii, table.texts, table.offsets, table.longest
-    mapped, moved, out, n, q = spans.copy(), lines.copy(), np.empty(len(text) + 64, np.uint8), i64(0), 0
-    for p in range(len(spans)):
-        position, stop, is_text = spans[p, START], spans[p, STOP], spans[p, ID] < 0
-        mapped[p, START] = n
-        while position < stop:
-            line = lines[q, START] if q < len(lines) else stop
-            is_line = is_text and line == position
-            limit = lines[q, STOP] if is_line else min(stop, line, position + MAPPED_BYTES) if is_text else stop
-            out = _reserve(out, n + (limit - position) * longest + 2 * PADDING)
-            if is_line:
-                moved[q, START], moved[q, STOP] = n, n + limit - position
-                q += 1
-            if is_line or not is_text:
-                n, position = _copy_bytes(text, position, limit, out, n), limit
-            while position < limit:
-                if ascii[text[position]] >= 0:
-                    out[n] = ascii[text[position]]
-                    position, n = position + 1, n + 1
-                    continue
-                character = _decode_character(text, position, stop)
-                number, size = entries[character >> 3], character & 7
-                if number:
-                    n = _copy_bytes(texts, offsets[number], offsets[number + 1], out, n)
-                else:
-                    n = _copy_bytes(text, position, position + size, out, n)
-                position += size
-        mapped[p, STOP] = n
-    out = _reserve(out, n + PADDING)
-    for k in range(PADDING):
-        out[n + k] = 0
-    return out[: n + PADDING], mapped, moved
-
-
-def _change_pieces(
-    text: np.ndarray, spans: np.ndarray, pieces: np.ndarray, change: Callable[[bytes], bytes]
-) -> TextSpans:
-    """Change pieces of a padded text, which are spans, too; returns text and spans, moved to where they are then."""
-    if not len(pieces):
-        return text, spans
-    starts, stops = pieces[:, START], pieces[:, STOP]
-    data, parts, end = text[:-PADDING].tobytes(), [], 0
-    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):  # rows as lists take 6 times as long
-        parts += data[end:start], change(data[start:stop])
-        end = stop
-    grown = np.append(0, np.cumsum([*map(len, parts[1::2])] - (stops - starts)))
-    moved = spans[:, :ID] + grown[np.searchsorted(stops, spans[:, :ID], "right")]
-    return _with_padding(b"".join([*parts, data[end:]])), np.column_stack([moved, spans[:, ID:]])
+    out, n, position, q, written, stop = np.empty(len(text) + 64, np.uint8), 0, 0, 0, 0, len(text) - PADDING
+    while position < stop:
+        line = lines[q, 0] if q < len(lines) else stop
+        if position == line:
+            out = _reserve(out, n + changed_ends[q] - written + 2 * PADDING)
+            n = _copy_bytes(changed, written, changed_ends[q], out, n)
+            written, position, q = changed_ends[q], lines[q, 1], q + 1
+            continue
+        limit = min(line, position + MAPPED_BYTES)
+        out = _reserve(out, n + (limit - position) * longest + 2 * PADDING)
+        if not table.maps:
+            n, position = _copy_bytes(text, position, limit, out, n), limit
+        while position < limit:
+            if ascii[text[position]] >= 0:
+                out[n] = ascii[text[position]]
+                position, n = position + 1, n + 1
+                continue
+            character = _decode_character(text, position, stop)
+            number, size = entries[character >> 3], character & 7
+            if number:
+                n = _copy_bytes(texts, offsets[number], offsets[number + 1], out, n)
+            else:
+                n = _copy_bytes(text, position, position + size, out, n)
+            position += size
+    return _add_padding(_reserve(out, n + PADDING), n)
 
 
 class _MapPass:
@@ -2959,12 +2851,18 @@ class _MapPass:
             text = step.change_line(text) if step.change_line else text.translate(step.changes)
         return text.encode("utf-8", "surrogateescape")
 
-    def apply(self, text: np.ndarray, spans: np.ndarray) -> TextSpans:
-        """Change the spans of a padded text that are no special tokens; returns text and spans."""
-        lines = _find_joined(text, spans, self.table)
-        if self.maps:
-            text, spans, lines = _map_characters(text, spans, lines, self.table)
-        return _change_pieces(text, spans, lines, self.change_line)
+    def apply(self, flat: FlatText, begins: int) -> FlatText:
+        """Change all characters of a flat text."""
+        return flat.rewritten(self._write)
+
+    def _write(self, text: np.ndarray, scanned: np.ndarray, meanings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        lines = _find_joined(text, self.table)
+        if not self.maps and not len(lines):
+            return text, meanings
+        data = text.tobytes() if len(lines) else b""
+        parts = [self.change_line(data[start:stop]) for start, stop in lines.tolist()]
+        ends = np.cumsum(np.array([*map(len, parts)], np.int64))
+        return _map_characters(text, lines, _with_padding(b"".join(parts)), ends, self.table), meanings
 
 
 class _TextPass(NamedTuple):
@@ -2975,12 +2873,10 @@ class _TextPass(NamedTuple):
     changed: Collection[int] | None = None  # characters that it may change; None: any, by what is beside them, too
     begins: str = ""  # what it becomes depends on what is behind
 
-    def apply(self, text: np.ndarray, spans: np.ndarray) -> TextSpans:
-        """Change the spans of a padded text that are no special tokens; returns text and spans."""
-        for goes_on in (False, True):
-            pieces = spans[(spans[:, ID] < 0) & ((spans[:, ID] == CONTINUES) == goes_on)]
-            text, spans = _change_pieces(text, spans, pieces, functools.partial(self._change, goes_on))
-        return text, spans
+    def apply(self, flat: FlatText, begins: int) -> FlatText:
+        """Change what is between ENDs."""
+        parts = [self._change(k == 0 and begins == CONTINUES, part) for k, part in enumerate(flat.parts())]
+        return FlatText.join(parts, flat.meanings)
 
     def _change(self, goes_on: bool, data: bytes) -> bytes:
         text = self.change(b"." * goes_on + data)[goes_on:]  # what it begins with is not at the edge of a text
@@ -2994,11 +2890,6 @@ def _decoding_pass(change: Callable[[str], str], changed: Collection[int] | None
         return change(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
     return _TextPass(change_bytes, changed=changed)
-
-
-def _matching(source: str) -> list[str]:
-    """List the characters that match a one-character expression."""
-    return list(map(chr, np.flatnonzero(_code_points_matching(source)).tolist()))
 
 
 def _uniform_step(source: str, text: str = "") -> _CharacterStep:
@@ -3205,38 +3096,36 @@ class Normalizer:
     def __bool__(self) -> bool:
         return bool(self._passes)
 
-    def apply(self, text: np.ndarray, spans: np.ndarray) -> TextSpans:
-        """Normalize the spans of a padded text that are no special tokens; returns text and spans."""
+    def apply(self, flat: FlatText, begins: int) -> FlatText:
+        """Normalize what is between the ENDs of a flat text."""
         for step in self._passes:
-            text, spans = step.apply(text, spans)
-        return text, spans
+            flat = step.apply(flat, begins)
+        return flat
 
     def normalize(self, data: bytes) -> bytes:
         """Normalize one text."""
-        text, spans = self.apply(_with_padding(data), np.array([[0, len(data), BEGINS, 0]]))
-        return text[spans[0, START] : spans[0, STOP]].tobytes()
+        return self.apply(FlatText.join([data], [BEGINS]), BEGINS).parts()[0]
 
-    def cut_tables(self, pattern: Pattern) -> _ScanTables:
-        """Make the tables that prove where text may be cut before it is normalized.
+    def cut_arrays(self, pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
+        """Make the arrays that prove where text may be cut before it is normalized, as Pattern.cut_arrays.
 
         That is before a newline or a space, and behind a character that no step changes, where the pattern must split.
         """
         if not self:
-            return pattern.cut_tables
+            return pattern.cut_arrays
         changed = [step.changed for step in self._passes]
         if None in changed:
-            return Pattern("none").cut_tables
-        table = pattern.cut_arrays
-        class_of, n = table.class_of.copy(), len(table.must_split)
-        class_of[[code for codes in changed for code in codes]] = n  # which never splits
-        splits = np.pad(table.must_split & False, (0, 3))
+            return Pattern("none").cut_arrays
+        class_of, must_split = pattern.cut_arrays
+        classes, n = class_of.copy(), len(must_split)
+        classes[[code for codes in changed for code in codes]] = n  # which never splits
+        splits = np.pad(np.zeros_like(must_split), (0, 3))
         for k, space in enumerate("\n ", n + 1):
             written = self.normalize(f"x{space}x".encode()).decode().rpartition("x")[0].rpartition("x")[2]
-            class_of[ord(space)] = k
+            classes[ord(space)] = k
             if len(written) == 1 and not any(space in step.begins for step in self._passes):
-                splits[:n, k] = table.must_split[:, table.class_of[ord(written)]]
-        no_states = np.zeros((1, 1), np.int16)
-        return _ScanTables(np.zeros(1, np.uint32), 0, class_of, no_states, no_states == 1, splits, np.zeros(0, bool))
+                splits[:n, k] = must_split[:, class_of[ord(written)]]
+        return classes, splits
 
 
 _BYTE_TOKEN = re.compile(r"\A<0x([+\dA-Fa-f][\dA-Fa-f])>\Z", re.ASCII)
@@ -3335,13 +3224,22 @@ def _flattened(steps: Iterable[dict], field: str) -> Iterator[dict]:
             yield step
 
 
+# ─── Pretokenizing ────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Texts -> one flat text, for the last step of a pattern, with whose table it is scanned:
+#
+#     texts  ->  special tokens  ->  normalizer  ->  special tokens     ->  steps  ->  scan
+#                become END                          that are found in     write END
+#                                                    normalized text       between pretokens
+
+
 class Pretokenizer:
     """Cut texts at special tokens, normalize what is between them, and cut that by all steps of a pattern but the last.
 
     >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
-    >>> text, spans, stretches = pretokenizer.prepare(_new_scan(), b"a b<|end|>", np.array([10]))
-    >>> text.tobytes()[:4], spans.tolist(), stretches.tolist()
-    (b'_a_b', [[0, 4, -2, 0], [4, 11, 7, 0]], [[0, 3, -2, 0], [3, 10, 7, 0]])
+    >>> flat, given, n_documents = pretokenizer.apply(_new_scan(), b"a b<|end|>", np.array([10]))
+    >>> flat.parts(), flat.meanings.tolist(), given.parts(), n_documents
+    ([b'_a_b', b''], [7, -2], [b'a b', b''], 1)
     """
 
     def __init__(
@@ -3359,23 +3257,30 @@ class Pretokenizer:
             passes.reverse()
         self.special = _special_table(passes[0], flags)
         self.normalized = _special_table(passes[1], flags, self.normalizer.normalize) if passes[1] else None
-        self.is_direct = pattern.is_direct and not self.normalizer and not self.normalized
+        self.is_one_machine = pattern.is_one_machine and not self.normalizer and not self.normalized
 
-    def prepare(
-        self, scan: _Scan, data: bytes, stops: np.ndarray, begins: int = BEGINS
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Make spans of texts that lie end to end, for the last step of the pattern.
+    def apply(self, scan: Scan, data: bytes, stops: np.ndarray, begins: int = BEGINS) -> tuple[FlatText, FlatText, int]:
+        """Make a flat text of texts that lie end to end, for the last step of the pattern.
 
-        Returns text, spans, and the spans of what was given: special tokens, and the stretches between them. `begins`
-        is the id of the first span: BEGINS, or another if the text goes on from an earlier block.
+        begins  how the first text begins: BEGINS, or another if it goes on from an earlier block
+
+        Returns it; the flat text as it is before it is normalized; and the number of documents in that.
         """
-        text, spans = _copy_texts(data, stops, begins)
-        stretches = _split_at_special(text, spans[spans[:, START] < spans[:, STOP]], self.special)
-        text, spans = self.normalizer.apply(text, stretches)
+        flat = FlatText.of(data, stops, np.full(len(stops), BEGINS))
+        given, n_documents = _find_special(flat, stops + np.arange(len(stops)), self.special)
+        flat = self.normalizer.apply(given, begins)
         if self.normalized:
-            spans = _split_at_special(text, spans, self.normalized)
-        text, spans = self.pattern.refine(scan, text, spans)
-        return text, spans, stretches
+            flat, _ = _find_special(flat, flat.ends(), self.normalized)
+        return self.pattern.apply(scan, flat, begins), given, n_documents
+
+
+def _find_special(flat: FlatText, ends: np.ndarray, special: _SpecialTable) -> tuple[FlatText, int]:
+    """Write END in the place of special tokens; returns the number of stretches of text, too."""
+    text, meanings, n_stretches = _cut_at_special(flat.text, ends, flat.meanings, special)
+    scanned = text
+    if flat.text is not flat.scanned:
+        scanned, _, _ = _cut_at_special(flat.scanned, ends, flat.meanings, special)
+    return FlatText(text, scanned, meanings), n_stretches
 
 
 # ─── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -3649,12 +3554,12 @@ class Source:
         return Pretokenizer(self.pattern, self._numbers, self.flags, Normalizer(self.normalizer))
 
     @functools.cached_property
-    def _cut_arguments(self) -> tuple[_ScanTables, _SpecialTable]:
-        """The last arguments of `_find_cut`: tables of text that is not normalized yet."""
+    def _cut_arguments(self) -> tuple[np.ndarray, np.ndarray, _SpecialTable]:
+        """The last arguments of `_find_cut`, for text that is not normalized yet."""
         normalizer, special = self.pretokenizer.normalizer, _special_table(self._numbers, self.flags)
         hides_tokens = normalizer and self.pretokenizer.normalized  # where they are is not known before
-        tables = Pattern("none").cut_tables if hides_tokens else normalizer.cut_tables(self.pattern)
-        return tables, special
+        arrays = Pattern("none").cut_arrays if hides_tokens else normalizer.cut_arrays(self.pattern)
+        return *arrays, special
 
     def __reduce__(self):
         return Source, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
@@ -3781,7 +3686,8 @@ class Source:
             if is_json:
                 cut, behind = window.find(b"\n", start - begin) + 1, BEGINS
             else:
-                found = _find_cut(_with_padding(window), start - begin, stop, *self._cut_arguments)
+                text = _with_padding(window.replace(BYTES[END], BYTES[INVALID_BYTE]))
+                found = _find_cut(text, start - begin, stop, *self._cut_arguments)
                 cut, behind = found // 2, INSIDE if found % 2 else CONTINUES
             if cut > 0:
                 return begin + cut, behind
@@ -4052,6 +3958,8 @@ class CorpusCounts(NamedTuple):
 # are rare, by a look at their bytes. The value is a count; or the id of a token; or the ids of a pretoken.
 INLINE_BYTES = 15
 LONG = u64(0xFF) << u64(56)
+END_KEY = u64(1) << u64(56)  # the second half of the key of a word of one byte, as END is
+REAL_END_KEY = LONG | u64(1)  # that of a real byte 0xFE, which is no END
 IN_LONG_WORDS = u64(2**48 - 1)  # the bits of `more` that say where a long word is; the encoder uses those above
 VALUE, MORE = 2, 3  # columns of the entries
 
@@ -4221,10 +4129,11 @@ def _count_unique(table):
 
 
 @kernel
-def _add_words(table, text, start, ends, n, weights, keys):
+def _add_words(table, text, scanned, start, ends, n, weights, keys):
     """Add the weights of n words that lie end to end in a text, or 1 for each if there is but one weight.
 
-    Seven parameters are two arrays more than a struct would take, but `ends` comes from a scan or from Words.
+    END, which is never in the table, is passed over. A real byte 0xFE that is a word has its key: it has that of a long
+    word instead.
     """
     one = len(weights) == 1
     for first in range(0, n, KEYS):
@@ -4235,30 +4144,34 @@ def _add_words(table, text, start, ends, n, weights, keys):
         for k in range(first, last):
             low, high, slot = keys[4 * (k - first)], keys[4 * (k - first) + 1], keys[4 * (k - first) + 2]
             slot = _find_slot(entries, long_words, low, high, slot, text, start)
+            is_end = False
             if not entries[slot, 1]:
-                _store_key(table, entries, long_words, slot, low, high, text, start)
-            entries[slot, VALUE] += u64(weights[0 if one else k])
+                is_end = scanned[start] == END
+                if low == u64(END) and high == END_KEY and not is_end:
+                    high = REAL_END_KEY
+                    slot = _home_slot(low, high, len(entries))
+                    slot = _find_slot(entries, long_words, low, high, slot, text, start)
+                if not entries[slot, 1] and not is_end:
+                    _store_key(table, entries, long_words, slot, low, high, text, start)
+            if not is_end:
+                entries[slot, VALUE] += u64(weights[0 if one else k])
             start = ends[k]
 
 
 @kernel
-def _count_spans(table, scan, keys, text, spans, tables, are_words):
-    """Scan and count the spans of a text that are no special tokens, and that may be words as they are."""
-    once, lanes, more = np.ones(1, np.int64), scan.lanes, _begin_scan(scan, spans)
-    while more:
-        more = _scan_batch(scan, text, spans, tables, are_words)
-        ends, start, k = lanes[0, ENDS:], lanes[0, FIRST], 0
-        for gap in range(lanes[0, N_GAPS] + 1):
-            stop = lanes[0, GAPS + 2 * gap] if gap < lanes[0, N_GAPS] else lanes[0, N_ENDS]
-            _add_words(table, text, start, ends[k:], stop - k, once, keys)
-            k, start = stop + 1, ends[stop]
+def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
+    """Scan and count a flat text."""
+    once, stop = np.ones(1, np.int64), _begin_scan(text, lanes)
+    while lanes[0, POSITION] < stop:
+        scanned = _scan_batch(scanned, stop, scan_table, lanes, marks)
+        _add_words(table, text, scanned, lanes[0, FIRST], lanes[0, ENDS:], lanes[0, N_ENDS], once, keys)
 
 
 @kernel
 def _export_words(table, class_of, dropped):
     """Write out the words of a table, in its order, without those that are dropped: returns bytes, offsets, counts.
 
-    class_of, dropped  as in a ScanTable; no entries if nothing is dropped
+    class_of, dropped  as in a ScanTable
     """
     entries, long_words, n = table.entries, table.long_words, table.n_words
     text = np.empty(table.n_long_bytes + INLINE_BYTES * n + PADDING, np.uint8)
@@ -4297,7 +4210,7 @@ class WordCounter:
     def __init__(self):
         self._table, self._scan = _new_word_table(1 << 16, 1 << 16), _new_scan()
         self._keys = np.empty(4 * KEYS, np.uint64)  # of _word_keys
-        self._dropped = np.zeros(0, np.uint8), np.zeros(0, bool)  # see _export_words
+        self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # see _export_words
         self.special_ids: Counter[int] = Counter()  # how often each was seen
 
     def add_text(self, data: bytes, pattern: Pattern) -> None:
@@ -4305,31 +4218,29 @@ class WordCounter:
         self.add_texts([data], Pretokenizer(pattern))
 
     def add_texts(self, texts: Sequence[bytes], pretokenizer: Pretokenizer, begins: int = BEGINS) -> tuple[int, int]:
-        """Count the pretokens of texts between special tokens; returns the number of stretches there, and their bytes.
+        """Count the pretokens of texts; returns the number of documents, which special tokens part, and their bytes.
 
-        begins  the id of the first span, see Pretokenizer.prepare
+        begins  how the first text begins, see Pretokenizer.apply
         """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         data = texts[0] if len(texts) == 1 else b"".join(texts)
-        text, spans, stretches = pretokenizer.prepare(self._scan, data, stops, begins)
-        pattern = pretokenizer.pattern
-        _count_spans(self._table, self._scan, self._keys, text, spans, pattern.last_tables, pattern.makes_words)
-        table = pretokenizer.pattern.last_arrays
-        if table.dropped.any():
+        flat, given, n_documents = pretokenizer.apply(self._scan, data, stops, begins)
+        table = pretokenizer.pattern.table
+        _count_text(self._table, flat.text, flat.scanned, table, *self._scan, self._keys)
+        if len(table.dropped):
             self._dropped = table.class_of, table.dropped
-        is_special = stretches[:, ID] >= 0
-        self.special_ids.update(stretches[is_special, ID].tolist())
-        stretches = stretches[~is_special]
-        return len(stretches), int((stretches[:, STOP] - stretches[:, START]).sum())
+        self.special_ids.update(given.meanings[given.meanings >= 0].tolist())
+        return n_documents, len(given.text) - PADDING - len(given.meanings)
 
     def add_words(self, words: Words) -> None:
         """Add words over the single bytes that were counted elsewhere."""
         require(words.alphabet is BYTES, "words over another alphabet than the 256 bytes cannot be added up")
         text = _with_padding(words.symbols.astype(np.uint8, copy=False))
+        scanned = np.minimum(text, END - 1)  # in which there is no END
         # Words come in the order of a table: one that grows while it takes them would have them all at its beginning,
         # where each is looked for among all others. 500,000 that differ took 6.7 s, and take 0.13.
         _reserve_words(self._table, len(words.counts), 0)
-        _add_words(self._table, text, 0, words.offsets[1:], len(words.counts), words.counts, self._keys)
+        _add_words(self._table, text, scanned, 0, words.offsets[1:], len(words.counts), words.counts, self._keys)
 
     def words(self, dtype: type = np.int32) -> Words:
         """Return the words so far, in no particular order; as uint8, to be added up, they are copied once less."""
@@ -4417,10 +4328,11 @@ def count(
 
 def _replace_in_words(words: Words, step: Metaspace) -> Words:
     """Replace spaces in words that were counted before; those that become equal add up."""
-    columns = words.offsets[:-1], words.offsets[1:], np.full_like(words.counts, INSIDE), np.arange(len(words.counts))
-    text, spans = step.refine(_new_scan(), _with_padding(words.symbols.astype(np.uint8)), np.column_stack(columns))
-    counter = WordCounter()
-    counter.add_words(Words(text[:-PADDING].astype(np.int32), np.append(0, spans[:, STOP]), words.counts))
+    flat = FlatText.of(words.symbols.astype(np.uint8).tobytes(), words.offsets[1:], np.full_like(words.counts, INSIDE))
+    flat = step.apply(_new_scan(), flat, INSIDE)
+    ends, counter = flat.ends(), WordCounter()
+    offsets = np.append(0, ends - np.arange(len(ends)))
+    counter.add_words(Words(np.delete(flat.text[:-PADDING], ends).astype(np.int32), offsets, words.counts))
     return counter.words()
 
 
@@ -5900,7 +5812,8 @@ def _fill_merges(pairs, are_sure, finds_all, tokens, looked_up, tables, last_pai
             segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, 0) != 1 or ids[0] != id
         ):  # the value of a token is its count, and it is counted as often as its id says
             end = np.array([starts[id] + sizes[id]])
-            _add_words(tables.tokens, text, starts[id], end, 1, np.array([id]), np.empty(4 * KEYS, np.uint64))
+            keys = np.empty(4 * KEYS, np.uint64)
+            _add_words(tables.tokens, text, text, starts[id], end, 1, np.array([id]), keys)
 
 
 @kernel
@@ -5949,14 +5862,6 @@ def _connected(pairs: Iterable[tuple[str, str]]) -> list[set[str]]:
             set_of.update(dict.fromkeys(smaller, larger))
     distinct = {id(found): found for found in set_of.values()}.values()
     return sorted(distinct, key=lambda found: (-len(found), min(found)))
-
-
-def _write_set(characters: set[str], negated: bool = False) -> str:
-    """Write a set of characters as a regular expression of ranges."""
-    code_points = np.array(sorted(map(ord, characters)))
-    runs = np.split(code_points, np.flatnonzero(np.diff(code_points) > 1) + 1)
-    ranges = (rf"\U{run[0]:08x}-\U{run[-1]:08x}" for run in runs)
-    return f"[{'^' * negated}{''.join(ranges)}]"
 
 
 MAX_SETS = 16  # of characters in `exact_pattern`; smaller ones are taken together
@@ -6038,19 +5943,21 @@ _segment, _sample = _kernel_of_kind("segment"), _kernel_of_kind("sample")
 
 
 @kernel
-def _sample_spans(text, spans, tables, alpha, state, ids):
-    """Write the ids of words that are cut at random; returns their number, or -1 - start of a word that has none."""
-    at = i64(0)
-    for p in range(len(spans)):
-        start = spans[p, START]
-        if spans[p, ID] >= 0:
-            ids[at] = spans[p, ID]
-            n = 1
-        else:
-            n = _sample(text, start, spans[p, STOP] - start, tables, alpha, state, ids, at)
-        if n < 0:
-            return -1 - start
-        at += n
+def _sample_words(text, scanned, meanings, tables, alpha, state, ids):
+    """Write the ids of words, each with an END behind, cut at random; returns as `_encode_flat` does."""
+    at, start, m = i64(0), 0, 0
+    for end in range(len(text) - PADDING):
+        if scanned[end] != END:
+            continue
+        if start < end:
+            n = _sample(text, start, end - start, tables, alpha, state, ids, at)
+            if n < 0:
+                return -1 - start
+            at += n
+        if meanings[m] >= 0:
+            ids[at] = meanings[m]
+            at += 1
+        start, m = end + 1, m + 1
     return at
 
 
@@ -6067,14 +5974,15 @@ class _Workspace:
     """What one thread encodes with: tables, and memory that is used again, since fresh memory would double its time."""
 
     tables: BpeTables  # or those of another kind of model
-    scan_tables: _ScanTables
-    scan: _Scan
+    table: ScanTable
+    lanes: np.ndarray  # see Scan
+    marks: np.ndarray
     keys: np.ndarray  # uint64[4 * KEYS], see _word_keys
     scratch: np.ndarray  # uint64[…], for one word
     words: _WordTable  # the cache
     pool: np.ndarray  # uint32[…], ids of words that have more than three, or are long
-    are_words: bool  # spans are cut already
-    span: int  # in which the words are
+    n_ends: int  # that were written
+    n_texts: int  # that have ended
     n_pooled: int
     max_entries: int  # of the cache
 
@@ -6124,42 +6032,25 @@ def _copy_ids(value, more, pool, ids, at):
     return at + n
 
 
-@inline_kernel
-def _go_to_span(workspace, spans, p, ids, id_stops, at):
-    """Write the ids of the special tokens before span p, which comes next; returns where ids end."""
-    for q in range(workspace.span, p):
-        if spans[q, ID] >= 0:
-            ids[at] = spans[q, ID]
-            at += 1
-        id_stops[spans[q, TEXT]] = at
-    workspace.span = p
-    return at
-
-
 @kernel
-def _encode_words(workspace, text, spans, ids, id_stops, at):
+def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
     """Write the ids of a batch of words; returns where they end, or -1 - start of a word that has no ids.
 
     There must be room for two ids more. The inner loop is the hot one: it copies the ids of words that are in the
     cache, in the slot where they belong; if it looked for them in others, too, it would take 1.1 times as long. It is
     no kernel of its own, which would be called for each other word.
     """
-    words, lanes, scratch, tables = workspace.words, workspace.scan.lanes, workspace.scratch, workspace.tables
+    words, lanes, scratch, tables = workspace.words, workspace.lanes, workspace.scratch, workspace.tables
     start, ends, keys, pool = lanes[0, FIRST], lanes[0, ENDS:], workspace.keys, workspace.pool
-    n, gap, last_gap = lanes[0, N_ENDS], GAPS, GAPS + 2 * lanes[0, N_GAPS]
+    n, class_of, dropped = lanes[0, N_ENDS], workspace.table.class_of, workspace.table.dropped
     entries, long_words = words.entries, words.long_words
     flat = entries.reshape(-1)  # whose index is a shift, not a product with a stride
     k = n_keyed = base = 0
     while k < n:
-        next_gap = lanes[0, gap] if gap < last_gap else n
-        if k == next_gap:
-            at = _go_to_span(workspace, spans, lanes[0, gap + 1], ids, id_stops, at)
-            k, gap = k + 1, gap + 2
-            continue
         if k >= n_keyed:
             base, n_keyed = k, min(k + KEYS, n)
             _word_keys(text, ends[k - 1] if k else start, ends[k:], n_keyed - k, entries, keys)
-        out, key, stop = u64(at), u64(4 * (k - base)), u64(4 * (min(n_keyed, next_gap) - base))
+        out, key, stop = u64(at), u64(4 * (k - base)), u64(4 * (n_keyed - base))
         while key < stop:
             first, high = u64(4) * keys[key + u64(2)], keys[key + u64(1)]
             value, more = flat[first + u64(VALUE)], flat[first + u64(MORE)]
@@ -6176,13 +6067,27 @@ def _encode_words(workspace, text, spans, ids, id_stops, at):
         if key == stop:
             continue
         begin = ends[k - 1] if k else start
+        if scanned[begin] == END:
+            meaning = meanings[workspace.n_ends]
+            workspace.n_ends += 1
+            if meaning >= 0:
+                ids[at] = meaning
+                at += 1
+            elif meaning == BEGINS:
+                id_stops[workspace.n_texts] = at
+                workspace.n_texts += 1
+            k += 1
+            continue
         size = ends[k] - begin
-        low, high = keys[key], keys[key + u64(1)]
-        slot = _find_slot(entries, long_words, low, high, keys[key + u64(2)], text, begin)
+        low, high, home = keys[key], keys[key + u64(1)], keys[key + u64(2)]
+        if low == u64(END) and high == END_KEY:
+            high = REAL_END_KEY
+            home = _home_slot(low, high, len(entries))
+        slot = _find_slot(entries, long_words, low, high, home, text, begin)
         if entries[slot, 1]:
             at, k = i64(_copy_ids(entries[slot, VALUE], entries[slot, MORE], pool, ids, u64(at))), k + 1
             continue
-        is_dropped = _is_dropped(text, begin, ends[k], workspace.scan_tables.class_of, workspace.scan_tables.dropped)
+        is_dropped = _is_dropped(text, begin, ends[k], class_of, dropped)
         n_ids = 0 if is_dropped else _segment(text, begin, size, tables, scratch, ids, at)
         if n_ids < 0:
             return -1 - begin
@@ -6206,26 +6111,33 @@ def _encode_words(workspace, text, spans, ids, id_stops, at):
 
 
 @kernel
-def _encode_spans(workspace, text, spans, ids, id_stops):
-    """Write the ids of spans, and where those of each text end, if it has any; returns where all end.
+def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
+    """Write the ids of a flat text, and where those of each of its texts end; returns where all end.
 
     There must be room for as many ids as the text has bytes, and two more. Returns -1 - start of a word that has none.
     """
-    workspace.span = 0
-    at = _go_to_span(workspace, spans, _next_text(spans, 0), ids, id_stops, 0)
-    scan, scan_tables = workspace.scan, workspace.scan_tables
-    more = _begin_scan(scan, spans)
-    while more and at >= 0:
-        more = _scan_batch(scan, text, spans, scan_tables, workspace.are_words)
-        at = _encode_words(workspace, text, spans, ids, id_stops, at)
+    lanes, marks, table, at = workspace.lanes, workspace.marks, workspace.table, 0
+    stop = _begin_scan(text, lanes)
+    workspace.n_ends = workspace.n_texts = 0
+    while lanes[0, POSITION] < stop and at >= 0:
+        scanned = _scan_batch(scanned, stop, table, lanes, marks)
+        at = _encode_words(workspace, text, scanned, meanings, ids, id_stops, at)
     return at
 
 
 @kernel
 def _encode_texts(workspace, special, data, stops, ids, id_stops):
-    """Encode texts that lie end to end in some bytes; see `_encode_spans`."""
-    text, spans = _copy_texts(data, stops, BEGINS)
-    return _encode_spans(workspace, text, _split_at_special(text, spans, special), ids, id_stops)
+    """Encode texts that lie end to end in some bytes; returns as `_encode_flat` does."""
+    text, has_end = _copy_texts(data, stops, END)
+    ends, meanings = np.empty(len(stops), np.int64), np.empty(len(stops), np.int64)
+    for t in range(len(stops)):
+        ends[t], meanings[t] = stops[t] + t, BEGINS
+    text, found, _ = _cut_at_special(text, ends, meanings, special)
+    scanned = text
+    if has_end:
+        scanned, _ = _copy_texts(data, stops, INVALID_BYTE)
+        scanned, _, _ = _cut_at_special(scanned, ends, meanings, special)
+    return _encode_flat(workspace, text, scanned, found, ids, id_stops)
 
 
 @kernel
@@ -6247,79 +6159,6 @@ def _join_tokens(ids, tokens):
             out[at + i] = text[start + i]
         at += size
     return out[:total], -1
-
-
-# Tokens as a trie: node 0 is the root, and the edge from a node by a byte is one number in a hash table with linear
-# probing, half full at most. No edge leads to the root: an entry of 0 is free. To find the edge costs one cache line;
-# the child is in the same word.
-#
-#     node << 36 | byte << 28 | child
-CHILD_BITS, CHILD_MASK = u64(28), u64(2**28 - 1)
-NO_CHILD = i64(-1)
-
-
-@struct
-class _Trie:
-    """Tokens by their bytes."""
-
-    edges: np.ndarray  # uint64[H]    see above
-    values: np.ndarray  # int32[K]    of each node: the id of the token that ends there, or -1
-
-
-@inline_kernel
-def _trie_slot(key, edges):
-    """Look up an edge, node << 8 | byte: returns the slot that has it, or the free one where it belongs."""
-    mask = u64(len(edges) - 1)
-    slot = key * u64(0x9E3779B97F4A7C15) >> u64(32) & mask
-    while edges[slot] and edges[slot] >> CHILD_BITS != key:
-        slot = (slot + u64(1)) & mask
-    return slot
-
-
-@inline_kernel
-def _trie_child(node, byte, edges):
-    """Look up the node that an edge leads to; -1 if there is no such edge."""
-    edge = edges[_trie_slot(u64(node) << u64(8) | u64(byte), edges)]
-    return i64(edge & CHILD_MASK) if edge else NO_CHILD
-
-
-@kernel
-def _grow_edges(edges):
-    """Move all edges into a table twice as large."""
-    larger = np.zeros(2 * len(edges), np.uint64)
-    for edge in edges:
-        if edge:
-            larger[_trie_slot(edge >> CHILD_BITS, larger)] = edge
-    return larger
-
-
-@kernel
-def _build_trie(text, ends, ids):
-    """Make the edges and the values of tokens, which lie end to end."""
-    edges, values, n_nodes, start = np.zeros(64, np.uint64), np.full(len(text), -1, np.int32), 1, 0
-    for t in range(len(ids)):
-        node = i64(0)
-        for k in range(start, ends[t]):
-            if 2 * n_nodes >= len(edges):
-                edges = _grow_edges(edges)
-            key = u64(node) << u64(8) | u64(text[k])
-            slot = _trie_slot(key, edges)
-            if not edges[slot]:
-                edges[slot] = key << CHILD_BITS | u64(n_nodes)
-                n_nodes += 1
-            node = i64(edges[slot] & CHILD_MASK)
-        if values[node] < 0:
-            values[node] = ids[t]
-        start = ends[t]
-    return edges, values[:n_nodes].copy()
-
-
-def make_trie(tokens: Mapping[int, bytes]) -> _Trie:
-    """Make a trie of tokens by id; of several ids with the same bytes the first in order counts."""
-    ends = np.cumsum(np.fromiter(map(len, tokens.values()), np.int64, len(tokens)))
-    text = _with_padding(b"".join(tokens.values()))
-    require(len(text) < CHILD_MASK, "a vocabulary of 2**28 bytes or more cannot be searched")
-    return _Trie(*_build_trie(text, ends, np.fromiter(tokens, np.int32, len(tokens))))
 
 
 # ─── WordPiece ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -7265,7 +7104,7 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
     ranks, pattern = {model.vocab[id]: id for id in model.ordinary}, Pattern(model.pattern)
     require(ranks.keys() >= {*BYTES}, "some byte is not a token")
     require(isinstance(pattern.source, str), "it has several patterns")
-    require(pattern.covers, "its pattern may leave out some text, which tiktoken would drop")
+    require(pattern.matches_everything, "its pattern may leave out some text, which tiktoken would drop")
     _require_same(model, Model({id: token for token, id in ranks.items()}, None, model.special_tokens, model.pattern))
     return ranks
 
@@ -8107,13 +7946,13 @@ class _Thread:
         self.scan = _new_scan()
         self.workspace = _Workspace(
             tables,
-            pattern.last_tables,
-            self.scan,
+            pattern.table,
+            *self.scan,
             np.empty(4 * KEYS, np.uint64),
             np.empty(MAX_LINEAR_MERGE, np.uint64),
             _new_word_table(min(CACHE_WORDS, cache_size), pooled),
             np.empty(pooled, np.uint32),
-            pattern.makes_words,
+            0,
             0,
             0,
             cache_size,
@@ -8127,16 +7966,18 @@ class _Thread:
 
         Returns uint32[N], or the bytes that begin with a word that has no ids.
         """
-        text, spans = data, None
-        if not pretokenizer.is_direct:
-            text, spans, _ = pretokenizer.prepare(self.scan, data, stops, begins)
-        ids = self.ids if len(text) + 4 <= len(self.ids) else np.empty(len(text) + 4, np.uint32)
-        if spans is None:
-            n = _encode_texts(self.workspace, pretokenizer.special, data, stops, ids, id_stops)
+        flat, room = None, len(data) + 4
+        if not pretokenizer.is_one_machine:
+            flat, _, _ = pretokenizer.apply(self.scan, data, stops, begins)
+            room = len(flat.text) + 4
+        ids = self.ids if room <= len(self.ids) else np.empty(room, np.uint32)
+        if flat:
+            n = _encode_flat(self.workspace, *flat, ids, id_stops)
         else:
-            n = _encode_spans(self.workspace, text, spans, ids, id_stops)
+            n = _encode_texts(self.workspace, pretokenizer.special, data, stops, ids, id_stops)
         if n < 0:
-            return bytes(text[-1 - n :])
+            flat, _, _ = pretokenizer.apply(self.scan, data, stops, begins)
+            return bytes(flat.text[-1 - n :])
         if ids is self.ids:
             return ids[:n].copy()
         ids.resize(n, refcheck=False)  # no copy: a tenth of the time of a large text
@@ -8370,12 +8211,12 @@ class Tokenizer:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Encode texts, in bytes, in this thread: their ids end to end, uint32[N], and their offsets, int64[T + 1].
 
-        begins  CONTINUES, if the first text goes on from an earlier one; see Pretokenizer.prepare
+        begins  CONTINUES, if the first text goes on from an earlier one; see Pretokenizer.apply
         """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         offsets = np.zeros(len(texts) + 1, np.int64)
         ids = self._encode(b"".join(texts), allowed_special, stops, offsets[1:], begins)
-        return ids, np.maximum.accumulate(offsets)  # a text without ids has none
+        return ids, offsets
 
     def _encode(
         self,
@@ -8428,18 +8269,18 @@ class Tokenizer:
         require(kind.sample, f"a {self.model.kind} has one way to cut a word: there is nothing to sample")
         is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or self.model.kind == "unigram")
         require(is_sound, f"alpha is a probability, not {alpha}")
-        text, spans = self._words(text, allowed_special)
-        ids, state = np.empty(len(text), np.uint32), np.array([seed % 2**64], np.uint64)
-        n = _sample_spans(text, spans, self._sample_tables, float(alpha), state, ids)
+        flat = self._words(text, allowed_special)
+        ids, state = np.empty(len(flat.text), np.uint32), np.array([seed % 2**64], np.uint64)
+        n = _sample_words(*flat, self._sample_tables, float(alpha), state, ids)
         if n < 0:
-            raise self._unknown(bytes(text[-1 - n :]))
+            raise self._unknown(bytes(flat.text[-1 - n :]))
         return ids[:n].tolist()
 
-    def _words(self, text: str | bytes, allowed_special: str | Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Cut a text into special tokens and words; returns a padded text, and spans of it."""
+    def _words(self, text: str | bytes, allowed_special: str | Iterable[str]) -> FlatText:
+        """Cut a text into special tokens and words, with an END behind each."""
         data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
-        text, spans, _ = pretokenizer.prepare(scan, data, np.array([len(data)]))
-        return text, _refine(scan, text, spans, self.pattern.last_tables)
+        flat, _, _ = pretokenizer.apply(scan, data, np.array([len(data)]))
+        return flat.rewritten(_write_cuts, self.pattern.table, *scan)
 
     def encode_batch(
         self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
