@@ -70,17 +70,6 @@ if __name__ == "__main__":
     sys.path.append(folder)
     sys.exit(importlib.import_module(os.path.splitext(name)[0]).run())
 
-import gc
-
-if gc.isenabled() and not gc.get_freeze_count():  # as `_without_collector`, which saves 0.05 s of the imports' 0.3
-    gc.disable()
-    try:
-        __import__("numba")
-    finally:
-        gc.freeze()
-        gc.unfreeze()
-        gc.enable()
-
 import argparse
 import base64
 import binascii
@@ -89,7 +78,6 @@ import contextlib
 import copy
 import dataclasses
 import difflib
-import dis
 import errno
 import functools
 import glob
@@ -125,18 +113,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextvars import ContextVar
 from pathlib import Path
-from types import CodeType, MappingProxyType, UnionType
+from types import MappingProxyType, UnionType
 from typing import IO, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import numba
 import numpy as np
 import regex
-from llvmlite import binding as llvm
 from llvmlite import ir
-from numba.core import caching, cgutils, codegen, compiler, event, lowering, serialize
-from numba.core.compiler_machinery import register_pass
-from numba.core.runtime import _nrt_python
-from numba.core.typed_passes import NativeLowering
+from numba.core import event
 from numba.experimental import structref
 from numba.extending import intrinsic, overload
 from tqdm import tqdm
@@ -161,6 +145,7 @@ __all__ = [
     "train_bpe_from_counts",
 ]
 
+# A variable that begins as the literal 0 begins as i64(0) where a kernel gets it: else that is compiled for 0, and again.
 u8, u32, u64, i64 = np.uint8, np.uint32, np.uint64, np.int64
 ALL_ONES = u64(2**64 - 1)
 Function = TypeVar("Function", bound=Callable)
@@ -172,284 +157,36 @@ if not COMPILES:
 
 # ─── Compiling ────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Function -> kernel, compiled by Numba when it is first called, and kept on the disk. What is changed in Numba here are
-# its costs: a first `train` compiles in half of its time, a kernel is loaded in a tenth, and calls count half as many
-# references.
-
-SOURCE_HASH = hashlib.sha256(Path(__file__).read_bytes()).digest()  # as it is now: it may change while this runs
-
-
-def _seal(maker: object, content: bytes) -> bytes:
-    """Compute a digest of some bytes and of what made them."""
-    return hashlib.sha256(repr(maker).encode() + content).digest()
-
-
-def _write_sealed(path: Path, maker: object, content: bytes) -> None:
-    """Write pickled content to a cache, where that can be, with a seal before it."""
-    with contextlib.suppress(OSError, InputError), atomic_write(path) as file:
-        file.write(_seal(maker, content) + content)
-
-
-def _read_sealed(path: Path, maker: object) -> object | None:
-    """Read what `_write_sealed` has written; None if it is not there, is damaged, or another maker made it.
-
-    So it is, too, where this module was imported by another name: what it wrote names a module that is not there.
-    """
-    with contextlib.suppress(OSError, ImportError, AttributeError):
-        kept = path.read_bytes()
-        if kept[:32] == _seal(maker, kept[32:]):
-            return pickle.loads(kept[32:])
-    return None
-
-
-class _InnerLibrary(codegen.JITCodeLibrary):
-    """Code of a kernel that kernels call: it is optimised, and becomes machine code, as a part of what Python calls.
-
-    Numba does both to each kernel, and again to its copies in all that call it: in a first `train`, for 12 of 30 s.
-    """
-
-    codegen = property(lambda self: self)
-
-    def set_env(self, name: str, environment: object) -> None:
-        """Leave out what Numba sets in machine code, and what only entries for Python use."""
-
-    def get_pointer_to_function(self, name: str) -> int:
-        """Link what the code calls; returns 0, since there is no machine code."""
-        self._ensure_finalized()
-        return 0
-
-    def _optimize_final_module(self) -> None:
-        pass
-
-    def _finalize_final_module(self) -> None:
-        self._finalized = True
-
-
-class _KernelCache(caching.FunctionCache):
-    """Files of compiled code, one for each signature of a kernel, in the place of Numba's index and numbered files.
-
-    Those are not checked: of 120 damaged in turn, 6 crashed the interpreter and 40 raised. And of two processes that
-    compile at once, or one that is killed between index and file, the next may run code of another signature or module.
-
-    What only compiling needs is left to it: to look for a folder, and before code is loaded to set up all that Numba
-    knows, which takes 0.15 s.
-    """
-
-    def __init__(self, dispatcher: object):
-        self._py_func = dispatcher.py_func
-        self.is_inner = dispatcher.targetoptions["no_cpython_wrapper"]
-
-    @functools.cached_property
-    def _impl(self) -> caching.CompileResultCacheImpl:
-        return caching.CompileResultCacheImpl(self._py_func)
-
-    @property
-    def is_there(self) -> bool:
-        """Whether some folder can be written."""
-        with contextlib.suppress(RuntimeError):
-            return bool(self._impl)
-        return False
-
-    @property
-    def cache_path(self) -> str:
-        """The folder of the files."""
-        return self._impl.locator.get_cache_path()
-
-    def _place(self, *key: object) -> tuple[Path, tuple]:
-        """Name the file of a signature and a processor; and what its content is made by, which is also the code."""
-        key = self.is_inner, *self._index_key(*key)
-        digest = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
-        name = f"{self._impl.filename_base}.{digest}.{'inner' if self.is_inner else 'nbc'}"
-        return Path(self.cache_path, name), (numba.__version__, SOURCE_HASH, key)
-
-    def load_overload(self, signature: object, context: object) -> object | None:
-        """Read what was compiled, or None."""
-        codegen = context.codegen()
-        kept = _read_sealed(*self._place(signature, codegen)) if self.is_there else None
-        if kept is None:
-            return None
-        code, description, environment, signature = kept
-        if self.is_inner:
-            library = _InnerLibrary(codegen, description.qualname)
-            library._final_module, library._finalized = llvm.parse_bitcode(code), True
-        else:
-            names = description.llvm_func_name, description.llvm_cpython_wrapper_name
-            codegen._engine._defined_symbols.update(name for name in names if name.encode() in code)
-            library = codegen.unserialize_library((description.qualname, "object", (code, _NO_CODE)))
-        return compiler.compile_result(
-            typing_context=context.typing_context,
-            target_context=context,
-            entry_point=context.get_executable(library, description, environment),
-            library=library,
-            signature=signature,
-            objectmode=False,
-            fndesc=description,
-            environment=environment,
-        )
-
-    def save_overload(self, signature: object, compiled: object) -> None:
-        """Keep what was compiled."""
-        library, description = compiled.library, compiled.fndesc
-        if not self.is_there or not self._impl.check_cachable(compiled):
-            return
-        code = library._get_module_for_linking().as_bitcode() if self.is_inner else library._get_compiled_object()
-        description.typemap = description.calltypes = None  # which cannot be pickled
-        content = serialize.dumps((code, description, compiled.environment, compiled.signature))
-        _write_sealed(*self._place(signature, compiled.codegen), content)
-
-
-_NO_CODE = llvm.parse_assembly("").as_bitcode()
-if COMPILES:
-    for name, address in _nrt_python.c_helpers.items():
-        llvm.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
-
-
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Let nobody look for garbage among the many objects that are made, and stay.
-
-    They join the oldest generation unseen, by way of the frozen one, unless that has others.
-    """
-    if not gc.isenabled() or gc.get_freeze_count():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.unfreeze()
-        gc.enable()
-
-
-REFERENCES = set()  # names of the fields of structs that are no plain numbers
-
-
-@functools.cache
-def _may_replace(function: Callable) -> bool:
-    """Tell whether a kernel, or one that it calls, may replace an array or a struct in the field of a struct."""
-    codes = [function.__code__]
-    for code in codes:  # which grows
-        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
-    steps = [step for code in codes for step in dis.get_instructions(code)]
-    if any(step.opname == "STORE_ATTR" and step.argval in REFERENCES for step in steps):
-        return True
-    named = [function.__globals__.get(name) for code in codes for name in code.co_names]
-    named += [cell.cell_contents for cell in function.__closure__ or ()]
-    named += [kernel for each in named for kernel in getattr(each, "kernels", list)()]  # of `_kernel_of_kind`
-    return any(_may_replace(each.py_func) for each in named if hasattr(each, "py_func"))
-
-
-class _Lower(lowering.Lower):
-    """Write the instructions of a kernel, without references of its own to its arguments, which its caller holds.
-
-    So a text of a dozen bytes needs half as many, and 0.1 µs less; learning takes 0.9 times as long. What Python hands
-    over it holds meanwhile. Where a kernel calls, and `_may_replace` is false, no field is replaced until it returns:
-    what was alive when it was called stays alive. All others hold references of their own to their arguments.
-    """
-
-    def lower_assign(self, kind: object, assignment: numba.core.ir.Assign) -> object:
-        """Write an assignment; that of an argument counts a reference, which is taken back."""
-        value = super().lower_assign(kind, assignment)
-        if self._is_borrowed(assignment.target.name):
-            self.decref(kind, value)
-        return value
-
-    def delvar(self, name: str) -> None:
-        """Write what ends the use of a variable."""
-        if not self._is_borrowed(name):
-            super().delvar(name)
-
-    def _is_borrowed(self, name: str) -> bool:
-        definitions = self.func_ir._definitions[name]
-        return len(definitions) == 1 and isinstance(definitions[0], numba.core.ir.Arg)
-
-
-@register_pass(mutates_CFG=True, analysis_only=False)
-class _Lowering(NativeLowering):
-    _name = "native_lowering_of_kernels"
-    lowering_class = _Lower
-
-
-class _Flags(compiler.Flags):
-    """Options of a kernel. What it calls of Numba is looked up, and compiled, under those that all kernels share."""
-
-    shared = compiler.Flags()
-    shared.nrt = True
-
-    def copy(self) -> compiler.Flags:
-        """Return the options to look up functions of Numba under: the same object, since to compare two takes 30 µs."""
-        return self.shared
-
-
-# Passes of the compiler that find nothing in kernels: they look for closures, `with`, `literal_unroll`, expressions of
-# arrays, and branches that LLVM finds dead, too. They took a ninth of the time.
-UNUSED_PASSES = (
-    *("with_lifting", "inline_closure_likes", "rewrite_semantic_constants", "dead_branch_prune", "nopython_rewrites"),
-    *("Rewrite dynamic raises", "make_function_op_code_to_jit_function", "inline_inlinables", "inline_overloads"),
-    *("find_literally", "literal_unroll", "LiteralPropagation"),
-)
-
-
-class _Compiler(compiler.Compiler):
-    """Numba's compiler, without what no kernel needs."""
-
-    def __init__(self, typing_context, context, library, args, return_type, flags, locals):
-        if flags.no_cpython_wrapper:
-            library = _InnerLibrary(context.codegen(), "inner")
-        super().__init__(typing_context, context, library, args, return_type, _Flags(flags), locals)
-
-    def define_pipelines(self) -> list:
-        """List the passes."""
-        counts = self.state.flags.no_cpython_wrapper and _may_replace(self.state.func_id.func)
-        lowering = NativeLowering if counts else _Lowering
-        pipelines = super().define_pipelines()
-        for pipeline in pipelines:
-            steps = [step for step in pipeline.passes if step[0].name() not in UNUSED_PASSES]
-            pipeline.passes = [(lowering if step is NativeLowering else step, why) for step, why in steps]
-        return pipelines
-
-
-INNER = {"nogil": True, "no_cfunc_wrapper": True, "no_cpython_wrapper": True, "pipeline_class": _Compiler}
-OUTER = INNER | {"no_cpython_wrapper": False}
-
-
-def _dispatcher(function: Callable, **options: object) -> Callable:
-    """Make what compiles a function when it is first called, and keeps that on the disk where it can."""
-    dispatcher = numba.njit(**options)(function)
-    dispatcher._cache = _KernelCache(dispatcher)
-    return dispatcher
+# Function -> kernel: compiled by Numba when it is first called, and kept on the disk. A cached kernel does not notice a
+# change in another file: that is why there is one module.
+#
+#     @kernel
+#     def _add(a, b): ...            # Python and kernels may call it; compiled for the types of its first call
+#
+#     @inline_kernel                 # called for each word or more often: its code is copied into each caller
+#     @struct                        # arrays and numbers that travel as one argument, and that kernels may replace
+#     @_intrinsic(plain)             # a function that emits one instruction, and the same in plain Python
 
 
 def _compiler(**options: bool) -> Callable:
     """Make a decorator that compiles kernels when they are first called.
 
-    There are no signatures: they would compile at import. A cached kernel does not see a change in another file: hence
-    one module. Where neither its folder nor a home can be written, each process compiles anew.
-
-    What Python calls and what kernels call is compiled apart, though the function is the same. Time to compile is saved
-    by what is left out: entries for C, and for Python where it does not call, a second compilation of what is called
-    both with a number and with a literal, and a tenth by the collector, which finds nothing.
+    There are no signatures: they would compile at import. All kernels release Python's lock. Where neither the folder
+    of the module nor a home can be written, each process compiles anew.
     """
 
     def compile_lazily(function: Callable) -> Callable:
         if not COMPILES:
             return function
-        called = _dispatcher(function, **OUTER)
-        inner = functools.cache(lambda: _dispatcher(function, **INNER, **options))
-        called.compile = _without_collector()(called.compile)
-        called.get_call_template = lambda types, names: inner().get_call_template(
-            [*map(numba.types.unliteral, types)], names
-        )
-        called.get_overload = lambda signature: inner().get_overload(signature)
-        return called
+        try:
+            return numba.njit(nogil=True, cache=True, **options)(function)
+        except RuntimeError:  # there is no place for the cache
+            return numba.njit(nogil=True, **options)(function)
 
     return compile_lazily
 
 
-kernel = _compiler(forceinline=False)  # which else depends on the first that calls it
-# For what is called once a word, or more often. And where a call may raise, references are counted to all arrays and
-# structs that are in use around it, at 1.7 ns each: so what cannot raise, and what a short text needs, is inlined.
+kernel = _compiler()
 inline_kernel = _compiler(forceinline=True)
 
 
@@ -463,7 +200,6 @@ def struct(fields: type) -> type:
 
     if not COMPILES:
         return dataclasses.dataclass(eq=False)(fields)
-    REFERENCES.update(name for name, kind in fields.__annotations__.items() if kind not in ("int", "float", "bool"))
 
     @kernel
     def new(*values):
@@ -488,6 +224,11 @@ def _intrinsic(plain: Callable) -> Callable:
     return intrinsic if COMPILES else lambda function: plain
 
 
+def _declared(module, name, *kinds):
+    """Declare a function of the system's, or of LLVM's, that returns nothing and takes arguments of these kinds."""
+    return module.globals.get(name) or ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), name)
+
+
 def _address(context, builder, signature, arguments, kind):
     """Emit the address of array[index], the first two arguments, as that of a number of this kind."""
     data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -501,8 +242,7 @@ def prefetch(typing_context, array, index):
     def emit(context, builder, signature, arguments):
         address = _address(context, builder, signature, arguments, ir.IntType(8))
         flag = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [address.type, flag, flag, flag])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        function = _declared(builder.module, "llvm.prefetch.p0", address.type, flag, flag, flag)
         builder.call(function, [address, flag(0), flag(3), flag(1)])  # to read, keep in all levels, data
         return context.get_dummy_value()
 
@@ -574,9 +314,7 @@ def process_seed(typing_context):
     """Return a number that differs from process to process: where the system has put a function that nobody calls."""
 
     def emit(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.VoidType(), [])
-        function = cgutils.get_or_insert_function(builder.module, kind, "numba_rnd_shuffle")
-        return builder.ptrtoint(function, ir.IntType(64))
+        return builder.ptrtoint(_declared(builder.module, "qsort"), ir.IntType(64))
 
     return numba.uint64(), emit
 
@@ -2027,15 +1765,24 @@ def _compile_split(split: Split) -> _Stage:
     return _Stage(table)
 
 
+SOURCE_HASH = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # as it is now: it may change while this runs
+
+
 def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
-    """Read the table of a named pattern from the disk, or compile it and write it there."""
+    """Read the table of a named pattern from the disk, or compile it and write it there.
+
+    A file has a digest before its content: it is not used if it is damaged, or if other versions made it.
+    """
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
-    path = folder / f"pattern.{name}.table"
-    maker = PATTERNS[name], regex.__version__, np.__version__, sys.byteorder, SOURCE_HASH
-    table = _read_sealed(path, maker)
-    if table is None:
-        table = compile()
-        _write_sealed(path, maker, pickle.dumps(table))
+    path, versions = folder / f"pattern.{name}.table", (PATTERNS[name], regex.__version__, np.__version__, SOURCE_HASH)
+    with contextlib.suppress(OSError, ImportError, AttributeError):
+        digest, content = (data := path.read_bytes())[:32], data[32:]
+        if digest == hashlib.sha256(repr(versions).encode() + content).digest():
+            return pickle.loads(content)
+    table = compile()
+    content = pickle.dumps(table)
+    with contextlib.suppress(OSError, InputError), atomic_write(path) as file:
+        file.write(hashlib.sha256(repr(versions).encode() + content).digest() + content)
     return table
 
 
@@ -2351,7 +2098,7 @@ def _run_all_lanes(text, count, table, lanes, marks):
     First the entries are read, and of each its lower byte is kept; then 64 of these are compared at once to find the
     ends. That takes three quarters of the time that it takes if each lane writes an end at every byte.
     """
-    start, is_rare = 0, False
+    start, is_rare = i64(0), False
     while start < count and not is_rare:
         n = min(count - start, MARKED_BYTES)
         _read_together(text, start, n, table, lanes, marks)
@@ -2377,7 +2124,7 @@ def _share_lanes(text, stop, table, lanes):
     """Share the next batch among the lanes, which begin where pretokens must end; returns how many have a part."""
     position, stop = lanes[0, POSITION], min(stop, lanes[0, POSITION] + BATCH_BYTES)
     size = (stop - position) // LANES
-    n_lanes = 1 if size < MIN_LANE_BYTES or position - _last_end(0, lanes) > LANE_BYTES else LANES
+    n_lanes = 1 if size < MIN_LANE_BYTES or position - _last_end(i64(0), lanes) > LANE_BYTES else LANES
     for k in range(1, n_lanes):
         start = _next_split(text, position + k * size, position + (k + 1) * size, table.class_of, table.must_split)
         if start < 0:
@@ -2392,7 +2139,7 @@ def _share_lanes(text, stop, table, lanes):
 @kernel
 def _scan_lanes(text, stop, table, lanes, marks):
     """Scan the next batch; its ends are those of lane 0. Returns False if the text is not UTF-8."""
-    lanes[0, FIRST] = _last_end(0, lanes)
+    lanes[0, FIRST] = _last_end(i64(0), lanes)
     lanes[0, N_ENDS] = 0
     n_lanes = _share_lanes(text, stop, table, lanes)
     count = BATCH_BYTES if n_lanes > 1 else 0
@@ -2453,7 +2200,8 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
     A pretoken that does not begin its text has an END before it, though all before it may be dropped.
     """
     class_of, dropped, stop = table.class_of, table.dropped, _begin_scan(text, lanes)
-    out, n_out, found, n, m = np.empty(2 * len(text), np.uint8), 0, np.empty(len(meanings) + 64, np.int64), 0, 0
+    out, n_out, m = np.empty(2 * len(text), np.uint8), i64(0), 0
+    found, n = np.empty(len(meanings) + 64, np.int64), 0
     first = 0  # of the text that is cut
     while lanes[0, POSITION] < stop:
         scanned = _scan_batch(scanned, stop, table, lanes, marks)
@@ -2485,17 +2233,17 @@ def _write_spaces(text, scanned, meanings, mark, scheme, begins):
     size, n_marks = len(mark) - PADDING, len(meanings)
     for byte in text:
         n_marks += byte == 0x20
-    out, n, m, id, is_first = np.empty(len(text) + n_marks * size, np.uint8), 0, 0, begins, True
+    out, n, m, id, is_first = np.empty(len(text) + n_marks * size, np.uint8), i64(0), 0, begins, True
     for k in range(len(text) - PADDING):
         if scanned[k] == END:
             id, is_first, m = min(meanings[m], INSIDE), True, m + 1
         elif is_first:
             wanted = (scheme == ALWAYS and id == INSIDE) or (scheme != NEVER and id == BEGINS)
             if wanted and text[k] != 0x20 and not _equal(text, k, mark, 0, size):
-                n = _copy_bytes(mark, 0, size, out, n)
+                n = _copy_bytes(mark, i64(0), size, out, n)
             is_first = False
         if text[k] == 0x20:
-            n = _copy_bytes(mark, 0, size, out, n)
+            n = _copy_bytes(mark, i64(0), size, out, n)
         else:
             out[n] = text[k]
             n += 1
@@ -2521,7 +2269,7 @@ class _SpecialTable:
 
 
 SINGLE_WORD, LSTRIP, RSTRIP = 1, 2, 4
-WORD, SPACE = 1, 2
+WORD, SPACE = u8(1), u8(2)
 
 
 class AddedToken(NamedTuple):
@@ -2634,14 +2382,14 @@ def _cut_at_special(text, ends, meanings, special):
     The flags of a token widen it over the white space beside it, or leave it out where it is part of a word, as
     `find_matches` in the `tokenizers` package does. Returns text, meanings, and how many stretches of text there are.
     """
-    n_text, start, n_stretches = len(text) - PADDING, 0, 0
-    is_there = len(special.ids) > 0 and _next_special(text, 0, n_text, special) < n_text
+    n_text, start, n_stretches = len(text) - PADDING, i64(0), 0
+    is_there = len(special.ids) > 0 and _next_special(text, start, n_text, special) < n_text
     if not is_there:
         for end in ends:
             n_stretches += end > start
             start = end + 1
         return text, meanings, n_stretches
-    char_kinds, out, n_out = special.char_kinds, _on_huge_pages(np.empty(len(text), np.uint8)), 0
+    char_kinds, out, n_out = special.char_kinds, _on_huge_pages(np.empty(len(text), np.uint8)), i64(0)
     found, n = np.empty(len(meanings) + 64, np.int64), 0
     for t in range(len(ends)):
         begin = last = position = start
@@ -2699,7 +2447,7 @@ def _find_cut(text, start, stop, class_of, must_split, special):
         if s >= 0 and special.cuts and reach <= position:
             return 2 * (position + special.sizes[s]) + 1
         if is_split:
-            flags_reach = len(kinds) > 0 and _is_beside(SPACE, text, 0, position, position, end, kinds)
+            flags_reach = len(kinds) > 0 and _is_beside(SPACE, text, i64(0), position, position, end, kinds)
             if s < 0 and reach < position and not flags_reach:
                 return 2 * position
             split = _next_split(text, position, stop, class_of, must_split)
@@ -2780,7 +2528,7 @@ def _find_joined(text, table):
     A line ends at an END, too, be it a real byte 0xFE: what is not UTF-8 changes nothing beside it.
     """
     lines, n, entries, leads = np.empty((16, 2), np.int64), 0, table.entries, table.leads
-    position, stop, last = 0, len(text) - PADDING, 0
+    position, stop, last = i64(0), len(text) - PADDING, 0
     while position < stop:
         if not leads[text[position]]:
             position += 1
@@ -2807,7 +2555,8 @@ MAPPED_BYTES = 1 << 12  # for which room is made at once: an array that may be r
 def _map_characters(text, lines, changed, changed_ends, table):
     """Map all characters, but for those of some lines, in whose place `changed` is written; returns text."""
     entries, ascii, texts, offsets, longest = table.entries, table.ascii, table.texts, table.offsets, table.longest
-    out, n, position, q, written, stop = np.empty(len(text) + 64, np.uint8), 0, 0, 0, 0, len(text) - PADDING
+    out, q, stop = np.empty(len(text) + 64, np.uint8), 0, len(text) - PADDING
+    n = position = written = i64(0)
     while position < stop:
         line = lines[q, 0] if q < len(lines) else stop
         if position == line:
@@ -4176,7 +3925,7 @@ def _export_words(table, class_of, dropped):
     entries, long_words, n = table.entries, table.long_words, table.n_words
     text = np.empty(table.n_long_bytes + INLINE_BYTES * n + PADDING, np.uint8)
     offsets, counts = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
-    w = end = 0
+    w = end = i64(0)
     for k in range(len(entries)):
         high = entries[k, 1]
         if not high:
@@ -4436,7 +4185,7 @@ _VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 BYTE_ORDER = [*_VISIBLE, *sorted({*range(256)} - {*_VISIBLE})]
 
 WORD_END, INTERIOR = -1, -2  # in cells: between two words; in a symbol of three cells or more, at neither end
-LEFT, RIGHT = 0, 1
+LEFT, RIGHT = i64(0), i64(1)
 MERGES_PER_ROUND = 256  # the progress bar moves, and Ctrl-C is heard, between rounds
 MAX_COUNT = np.iinfo(np.int64).max
 LONGEST_LEARNT = 1 << 16  # symbols of a token; in a text of one letter they would be as long as half of it
@@ -4726,7 +4475,8 @@ def _replace(pair, c, learner):
     at_left, at_right = learner.neighbours[LEFT], learner.neighbours[RIGHT]
     distinct_left, distinct_right = learner.distinct[LEFT], learner.distinct[RIGHT]
     beside_left, beside_right = learner.beside[LEFT], learner.beside[RIGHT]
-    n = total = count = end = n_left = n_right = 0
+    n = total = count = end = 0
+    n_left = n_right = i64(0)
     for k in range(len(occurrences)):
         if k + 16 < len(occurrences):  # both ends, since a word often lies in two cache lines: 6 % of learning
             prefetch(cells, occurrences[k + 16] - 1)
@@ -4772,11 +4522,11 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
     occurrences, a = learner.occurrences, symbols[c].left
     part = a if side == LEFT else symbols[c].right
     for k in range(n_distinct):
-        left, right = _beside(distinct[k], side, part)
+        left, right = _beside(i64(distinct[k]), side, part)
         old = slots[_home_slot(u64(left), u64(right), len(slots))]
         prefetch(pairs, max(old, 0))  # 4 % of learning
     for k in range(n_distinct):
-        x, pair = distinct[k], learner.n_pairs
+        x, pair = i64(distinct[k]), learner.n_pairs
         learner.n_pairs += 1
         new, neighbour = pairs[pair], neighbours[x]
         left, right = _beside(a if x == c else x, side, part)
@@ -4813,7 +4563,7 @@ def _add_first_pairs(learner):
             continue
         slot = _find_pair(left, right, slots, pairs)
         if slots[slot] < 0:
-            _reserve_pairs(1, learner)
+            _reserve_pairs(i64(1), learner)
             pairs, slots, pair = learner.pairs, learner.slots, learner.n_pairs
             slots[_find_pair(left, right, slots, pairs)] = pair
             new = pairs[pair]
@@ -5714,7 +5464,7 @@ def _merge_long(n, fewest, tables, alpha, state, ids, at):
     """
     before, after = np.arange(-1, n - 1), np.arange(1, n + 1)
     entries = np.full(n, NO_MERGE, np.uint64)  # of each symbol and the next
-    heap, size, n_left = np.empty(2 * n, np.uint64), 0, n  # a merge takes one away and adds two at most
+    heap, size, n_left = np.empty(2 * n, np.uint64), i64(0), n  # a merge takes one away and adds two at most
     end, left_out = len(heap), NO_MERGE  # what is left out is heap[end :], and the last of it
     merges, bloom = tables.merges, tables.bloom  # a kernel that is handed the struct takes 1.2 times as long
     for k in range(n - 1):
@@ -5796,7 +5546,7 @@ def _fill_merges(pairs, are_sure, finds_all, tokens, looked_up, tables, last_pai
         left, right, id, entry = pairs[m, 0], pairs[m, 1], pairs[m, 2], u64(pairs[m, 3]) << u64(32) | u64(pairs[m, 2])
         if finds_all or not are_sure[m]:
             if id != last:
-                n, last = segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, 0), id
+                n, last = segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, i64(0)), id
             is_last = n == 2 and (left == ANY_PAIR or (left == ids[0] and right == ids[1]))
             if is_last:
                 left, right = i64(ids[0]), i64(ids[1])
@@ -5809,11 +5559,11 @@ def _fill_merges(pairs, are_sure, finds_all, tokens, looked_up, tables, last_pai
         merges[slot, 0], merges[slot, 1] = key, min(entry, merges[slot, 1])  # of a pair that comes twice, the lower
     for id in looked_up:
         if last_pairs[id, 0] < 0 and (
-            segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, 0) != 1 or ids[0] != id
+            segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, i64(0)) != 1 or ids[0] != id
         ):  # the value of a token is its count, and it is counted as often as its id says
             end = np.array([starts[id] + sizes[id]])
             keys = np.empty(4 * KEYS, np.uint64)
-            _add_words(tables.tokens, text, text, starts[id], end, 1, np.array([id]), keys)
+            _add_words(tables.tokens, text, text, starts[id], end, i64(1), np.array([id]), keys)
 
 
 @kernel
@@ -5844,7 +5594,7 @@ def last_merges(model: Model) -> tuple[np.ndarray, np.ndarray]:
 @kernel
 def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
     """Write the ids of words, and where those of each end."""
-    at = 0
+    at = i64(0)
     for w in range(len(offsets) - 1):
         at += segment_bpe(text, offsets[w], offsets[w + 1] - offsets[w], tables, scratch, ids, at)
         id_offsets[w + 1] = at
@@ -5929,13 +5679,12 @@ def _kernel_of_kind(name: str) -> Callable:
         kind = next(kind for kind in KINDS.values() if kind.tables_type is type(arguments[3]))
         return getattr(kind, name)(*arguments)
 
-    @overload(call, jit_options=INNER)
+    @overload(call, jit_options={"nogil": True})
     def choose(*arguments):
         family = type(arguments[3])
         chosen = next(getattr(kind, name) for kind in KINDS.values() if kind.tables_type.numba_type is family)
         return lambda *arguments: chosen(*arguments)
 
-    call.kernels = lambda: [getattr(kind, name) for kind in KINDS.values()]
     return call
 
 
@@ -6116,7 +5865,7 @@ def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
 
     There must be room for as many ids as the text has bytes, and two more. Returns -1 - start of a word that has none.
     """
-    lanes, marks, table, at = workspace.lanes, workspace.marks, workspace.table, 0
+    lanes, marks, table, at = workspace.lanes, workspace.marks, workspace.table, i64(0)
     stop = _begin_scan(text, lanes)
     workspace.n_ends = workspace.n_texts = 0
     while lanes[0, POSITION] < stop and at >= 0:
@@ -6128,14 +5877,14 @@ def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
 @kernel
 def _encode_texts(workspace, special, data, stops, ids, id_stops):
     """Encode texts that lie end to end in some bytes; returns as `_encode_flat` does."""
-    text, has_end = _copy_texts(data, stops, END)
+    text, has_end = _copy_texts(data, stops, i64(END))
     ends, meanings = np.empty(len(stops), np.int64), np.empty(len(stops), np.int64)
     for t in range(len(stops)):
         ends[t], meanings[t] = stops[t] + t, BEGINS
     text, found, _ = _cut_at_special(text, ends, meanings, special)
     scanned = text
     if has_end:
-        scanned, _ = _copy_texts(data, stops, INVALID_BYTE)
+        scanned, _ = _copy_texts(data, stops, i64(INVALID_BYTE))
         scanned, _, _ = _cut_at_special(scanned, ends, meanings, special)
     return _encode_flat(workspace, text, scanned, found, ids, id_stops)
 
@@ -8123,7 +7872,6 @@ class Tokenizer:
         return cls.from_model(read_gpt2(Path(vocab_filepath), Path(merges_filepath), special_tokens, pattern))
 
     @classmethod
-    @_without_collector()
     def load(
         cls,
         path: str | os.PathLike,
@@ -9291,7 +9039,7 @@ def train_recipe(
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn", timings):
         learned = recipe.learn(counted.words, engine.progress)
-    with stage("vocabulary", timings), _without_collector():
+    with stage("vocabulary", timings):
         tokenizer = Tokenizer.from_model(recipe.build(learned))
     _warn_if_short(tokenizer.vocab, recipe.vocab_size, 5)
     return Training(tokenizer, counted, learned, timings, files, recipe)
