@@ -4262,6 +4262,18 @@ def test_token_files_hold_every_document_once(tokenizer, corpus, monkeypatch, wo
     assert np.load(folder / "t.npy").tolist() == list(itertools.chain.from_iterable(by_threads))
 
 
+@pytest.mark.parametrize("texts", [["a b<|end|>" + " " * 99, "  "], ["a<|end|>  b" + " " * 99], [" " * 50] * 2])
+@pytest.mark.parametrize("block_bytes", [5, 20, 1000])
+def test_an_end_is_not_doubled_where_the_rest_has_no_ids(tmp_path, monkeypatch, texts, block_bytes):
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], ["<|end|>"], "whitespace-split")
+    for k, text in enumerate(texts):
+        (tmp_path / f"{k}.txt").write_text(text)
+    bpe.encode_files(tokenizer, tmp_path, tmp_path / "a.npy", append="<|end|>", workers=1)
+    words = "".join(text.replace(" ", "").removesuffix("<|end|>") + "<|end|>" for text in texts)
+    assert np.load(tmp_path / "a.npy").tolist() == tokenizer.encode(words)
+
+
 def test_without_an_end_documents_are_texts(tokenizer, corpus):
     folder, documents_of = corpus
     outputs = {"out": folder / "o.bin", "document_index": folder / "i.bin"}
