@@ -88,6 +88,7 @@ import bz2
 import contextlib
 import copy
 import dataclasses
+import difflib
 import dis
 import errno
 import functools
@@ -3018,7 +3019,7 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     if source == " {2,}":  # as SentencePiece's rules have it: several times as fast as by `regex`
         begins = " " * (content != " ")
         return [_TextPass(lambda text: re.sub(b"  +", lambda match: new, text), changed=[0x20], begins=begins)]
-    expression = _compile_regex(_common_regex(source, "Replace"))
+    expression = _compile_regex(_read_regex(source, "Replace"))
 
     def replace(text: str) -> str:
         """Write the content for what matches."""
@@ -5051,8 +5052,17 @@ def learn(
 
 # ─── Models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# A Model is a tokenizer as data: what files hold, and what Tokenizer compiles. Files name tokens in characters: GPT-2's
-# bytes_to_unicode writes a byte as itself where that can be seen, else as one of the 68 characters from U+0100.
+# A Model is a tokenizer as data: files hold it, and Tokenizer compiles it. This holds for every Model:
+#
+# - Ids are below MAX_ID and may have gaps. A token has at least one byte.
+# - Two tokens differ in their bytes, but for a special token, which may have those of an ordinary one.
+# - Each special token has an id in the vocabulary, and no control token is a single byte.
+# - Merges are pairs of bytes. Without merges, two tokens merge if they join to a token: by its score or by its id.
+# - Scores are floats below inf, one for each token that text may become. A Unigram has them.
+# - Tokens of characters are UTF-8. The unknown token and the 256 byte tokens are in the vocabulary if they are used.
+#
+# Files name tokens in characters: GPT-2's bytes_to_unicode writes a byte as itself if it is visible, else as one of the
+# 68 characters from U+0100.
 
 MAX_ID = 1 << 24  # ids are below: no vocabulary has a tenth of that, and tables grow with the largest id
 SpecialTokens = Iterable[str] | Mapping[str, int] | None  # {token: id}, or those that a model has already
@@ -5064,7 +5074,7 @@ _UNICODE_TO_BYTES[[*_BYTES_TO_UNICODE.values()]] = [*_BYTES_TO_UNICODE]
 _BYTE_NAMES = frozenset(map(chr, _BYTES_TO_UNICODE.values()))
 
 
-def _printable(token: bytes) -> str:
+def gpt2_name(token: bytes) -> str:
     """Write bytes as characters that can be seen, one a byte."""
     return token.decode("latin-1").translate(_BYTES_TO_UNICODE)
 
@@ -5072,10 +5082,10 @@ def _printable(token: bytes) -> str:
 _SEEN = str.maketrans({" ": "␣", "\n": "↵", "\t": "→"})
 
 
-def visible(token: bytes) -> str:
+def readable(token: bytes) -> str:
     r"""Write a token so that its spaces are seen, and control characters and what is not UTF-8 do no harm.
 
-    >>> print(visible("é one\n".encode()), visible(b"\xe4\xb8"), visible(b"\x1b"), visible("\u202e".encode()))
+    >>> print(readable("é one\n".encode()), readable(b"\xe4\xb8"), readable(b"\x1b"), readable("\u202e".encode()))
     é␣one↵ <E4><B8> <1B> <U+202E>
     """
     text = token.decode("utf-8", "surrogateescape").translate(_SEEN)
@@ -5124,6 +5134,7 @@ class Model:
     max_word_chars  longer words are unknown to a WordPiece
     config          what tokenizer_config.json says
     post_processor  what tokenizer.json says of it; kept for other tools
+    batching        its truncation and padding, likewise
 
     The text of a special token and the bytes of its id are mostly the same, but files have tokens like "Ċ" whose id is
     that of a line feed. Only tokens that are not special must differ in their bytes. Raises ValueError for what cannot
@@ -5151,6 +5162,7 @@ class Model:
     max_word_chars: int = 100
     config: dict = dataclasses.field(default_factory=dict)
     post_processor: dict | None = None
+    batching: dict = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         self.vocab = _validate_vocab(self.vocab)
@@ -5211,7 +5223,7 @@ class Model:
         if len(ids) < len(self.ordinary):
             token = _repeated(self.vocab[id] for id in self.ordinary)
             first, second = [id for id in self.ordinary if self.vocab[id] == token][:2]
-            raise InputError(f"the ids {first} and {second} have the same bytes, {visible(token)!r}")
+            raise InputError(f"the ids {first} and {second} have the same bytes, {readable(token)!r}")
         for token in fallback_tokens(self) if self.merges is None else ():
             ids.pop(token, None)
         return ids
@@ -5227,7 +5239,17 @@ class Model:
     @property
     def fingerprint(self) -> str:
         """Hash all that decides about ids: a SHA-256 in hexadecimal."""
-        apart = {"vocab", "special_tokens", "pattern", "flags", "scores", "decoder", "config", "post_processor"}
+        apart = {
+            "vocab",
+            "special_tokens",
+            "pattern",
+            "flags",
+            "scores",
+            "decoder",
+            "config",
+            "post_processor",
+            "batching",
+        }
         names = (field.name for field in dataclasses.fields(self) if field.name not in apart)
         plain = [(name, getattr(self, name)) for name in names]
         tables = sorted(self.vocab.items()), sorted(self.special_tokens.items()), Pattern(self.pattern).source
@@ -5269,18 +5291,19 @@ def _assign_special_ids(model: Model) -> None:
             raise InputError(f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
         held = model.vocab.setdefault(id, token)
         # An id may have a second text; and a text may be the name of the bytes in a tokenizer.json.
-        if held != token and _printable(held) != text and given.get(held.decode("utf-8", "replace")) != id:
-            raise InputError(f"the special token {text!r} has the id {id}, which is that of {visible(held)!r}")
+        if held != token and gpt2_name(held) != text and given.get(held.decode("utf-8", "replace")) != id:
+            raise InputError(f"the special token {text!r} has the id {id}, which is that of {readable(held)!r}")
         model.special_tokens[text] = id
         following = max(following, id + 1)
 
 
 def _validate_special_tokens(model: Model) -> None:
-    """Check that no text can forge a control token."""
+    """Refuse a control token that is a single byte; note one that merges make of its text."""
     for text, id in model.special_tokens.items():
         if id in model.merged_special_ids and model.flags.get(text, AddedToken()).special:
-            how = "is a single byte" if len(model.vocab[id]) == 1 else "is what merges make of its text"
-            raise InputError(f"the special token {text!r} {how}: any text could forge it")
+            forged = f"the special token {text!r} can be produced from ordinary text"
+            require(len(model.vocab[id]) > 1, f"{forged}: it is a single byte")
+            warnings.warn(f"{forged}: merges make it of its letters", stacklevel=5)
 
 
 def _repeated(items: Iterable) -> object:
@@ -5300,10 +5323,10 @@ def _validate_scores(model: Model) -> None:
     scores = model.scores = np.asarray(model.scores)
     require(scores.dtype in (np.float32, np.float64), f"scores are of type float32 or float64, not {scores.dtype}")
     for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
-        token = visible(model.vocab.get(id, b""))
+        token = readable(model.vocab.get(id, b""))
         raise InputError(f"the score of {token!r}, id {id}, is {scores[id]}, which is no number")
     last, n = max(model.ordinary, default=-1), len(scores)
-    require(last < n, f"the token {visible(model.vocab.get(last, b''))!r}, id {last}, has no score: there are {n}")
+    require(last < n, f"the token {readable(model.vocab.get(last, b''))!r}, id {last}, has no score: there are {n}")
 
 
 def _validate_characters(model: Model) -> None:
@@ -5314,16 +5337,11 @@ def _validate_characters(model: Model) -> None:
         try:
             token.decode()
         except UnicodeDecodeError:
-            raise InputError(f"the token {visible(token)!r} is not UTF-8, as those made of characters are") from None
+            raise InputError(f"the token {readable(token)!r} is not UTF-8, as those made of characters are") from None
     unknown = model.unk_token
     require(unknown is None or unknown.encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
     missing = [token.decode() for token in _FALLBACK_TOKENS if model.byte_fallback and token not in tokens]
     require(not missing, f"{''.join(missing[:1])} is not in the vocabulary: byte_fallback needs a token for each byte")
-    for mark in _marks(model):
-        require(
-            mark == " " or any(mark.encode() in token for token in tokens),
-            f"no token of the vocabulary has the mark {mark!r} that stands for a space",
-        )
 
 
 def _marks(model: Model) -> set[str]:
@@ -5426,99 +5444,6 @@ class Kind(NamedTuple):
     sample: Callable | None = None  # kernel (text, start, size, tables, alpha, random state, ids, at): as `segment`
     sample_tables: Callable | None = None  # (model) -> the tables for that
     exact_pattern: Callable | None = None  # (model) -> a pattern that cuts where no token reaches across
-
-
-# What transformers reads beside a model, in tokenizer_config.json.
-ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
-CONFIG_KEYS = (*ROLES, "model_max_length", "chat_template")
-
-# Messages between <|im_start|> and <|im_end|>, tools as JSON, calls of tools between <tool_call> and </tool_call>.
-CHATML = r"""
-{%- macro opened(role) %}{{ '<|im_start|>' + role + '\n' }}{% endmacro %}
-{%- set first = messages[0].content if messages and messages[0].role == 'system' else none %}
-{%- if tools %}
-    {{- opened('system') }}
-    {%- if first is not none %}{{ first + '\n\n' }}{% endif %}
-    {{- 'Functions may be called, each call as {"name": …, "arguments": …} between <tool_call> and </tool_call>:' }}
-    {%- for tool in tools %}{{ '\n' }}{{ tool | tojson }}{% endfor %}
-    {{- '<|im_end|>\n' }}
-{%- endif %}
-{%- for message in messages %}
-    {%- if message.role not in ('system', 'user', 'assistant', 'tool') %}
-        {{- raise_exception('a message is from system, user, assistant or tool, not from ' + message.role) }}
-    {%- endif %}
-    {%- if not (loop.first and tools and message.role == 'system') %}
-        {{- opened(message.role) + (message.content or '') }}
-        {%- for call in message.tool_calls or [] %}
-            {%- set call = call.function or call %}
-            {{- '\n' if message.content or not loop.first }}
-            {{- '<tool_call>\n{"name": ' }}{{ call.name | tojson }}{{ ', "arguments": ' }}
-            {{- call.arguments if call.arguments is string else call.arguments | tojson }}
-            {{- '}\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ opened('assistant') }}{% endif %}
-""".strip()
-
-
-LARGEST_FILE = 1 << 28  # bytes of a model file: o200k_base has 4 million, and the largest tokenizer.json some 40
-
-
-def _read_limited(path: Path) -> bytes:
-    """Read a model file; raises ValueError if it is too large to be one."""
-    with open(path, "rb") as file:
-        data = file.read(LARGEST_FILE + 1)
-    require(len(data) <= LARGEST_FILE, f"{path}: has more than {LARGEST_FILE >> 20} MB, which is no tokenizer")
-    return data
-
-
-def _decode_utf8(data: bytes, where: str) -> str:
-    """Decode a file; raises ValueError for bytes that are not UTF-8."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where}: not UTF-8 at byte {error.start}") from None
-
-
-def transformers_config(
-    special_tokens: Iterable[str],
-    *,
-    bos_token: str | None = None,
-    eos_token: str | None = None,
-    pad_token: str | None = None,
-    unk_token: str | None = None,
-    model_max_length: int | None = None,
-    chat_template: str | os.PathLike | None = None,
-) -> dict:
-    """Build the fields of tokenizer_config.json that are given: not None.
-
-    special_tokens    those of the model
-    bos_token         the special token that begins a text
-    eos_token         the one that ends it
-    pad_token         the one that fills up a batch
-    unk_token         the one for what cannot be encoded
-    model_max_length  tokens that the model has room for
-    chat_template     "chatml", which needs the special tokens <|im_start|> and <|im_end|>, or a file in Jinja
-
-    >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
-    {'eos_token': '<|end|>', 'model_max_length': 1024}
-    """
-    fields = {name: value for name, value in locals().items() if value is not None and name in CONFIG_KEYS}
-    for role in ROLES:
-        known = ", ".join(special_tokens) or "it has none"
-        is_known = role not in fields or fields[role] in special_tokens
-        require(is_known, f"`{role}` {fields.get(role)!r} is not a special token of this tokenizer: {known}")
-    if model_max_length is not None and model_max_length < 1:
-        raise InputError(f"`model_max_length` is {model_max_length}: a model of so many tokens has no room for text")
-    if chat_template == "chatml":
-        for token in ("<|im_start|>", "<|im_end|>"):
-            require(token in special_tokens, f"ChatML needs the special token {token!r}")
-        fields["chat_template"] = CHATML
-    elif chat_template is not None:
-        fields["chat_template"] = _decode_utf8(_read_limited(Path(chat_template)), str(chat_template))
-    return fields
 
 
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -5924,56 +5849,6 @@ def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
         at += segment_bpe(text, offsets[w], offsets[w + 1] - offsets[w], tables, scratch, ids, at)
         id_offsets[w + 1] = at
     return at
-
-
-def words_of_model(model: Model, words: Words) -> Words:
-    """Segment words over the single bytes into the tokens of a BPE, which are their alphabet, in the order of ids.
-
-    Letters that are no token split a word. What `learn` makes of the result are further merges, for `extend_model`:
-    those that a training of the model on these words would have made next. The model's own pattern is not asked: words
-    may reach across the ends of its pretokens (SuperBPE, Liu et al. 2025), and then its merges do, too, as they will
-    when the new model encodes.
-
-    >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
-    >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
-    array([2, 2, 1, 0], dtype=int32)
-    """
-    require(model.kind == "bpe", f"a model of the kind {model.kind!r} has no merges that others could follow")
-    require(words.alphabet is BYTES, "only words over the 256 bytes can be segmented by a model")
-    fallback = fallback_tokens(model)
-    kept = [id for id in model.ordinary if model.vocab[id] not in fallback]
-    symbol_of = np.full(MAX_ID + 1, -1, np.int32)
-    symbol_of[kept] = np.arange(len(kept))
-    ids, offsets = np.empty(len(words.symbols) + 2, np.uint32), np.zeros_like(words.offsets)
-    text, scratch = _with_padding(words.symbols.astype(np.uint8)), np.empty(MAX_LINEAR_MERGE, np.uint64)
-    tables = bpe_tables(model, unknown_letter=MAX_ID)
-    n = _segment_words(text, words.offsets, tables, scratch, ids, offsets)
-    return _split_at_unknown(symbol_of[ids[:n]], offsets, words.counts, [model.vocab[id] for id in kept])
-
-
-def extend_model(model: Model, learned: Learned, pattern: PatternSource | None = None) -> Model:
-    """Add the merges that were learnt on `words_of_model` to a model; returns a new one, with another pattern if given.
-
-    All ids stay, those of special tokens, too; new tokens get those behind the largest. A model whose ids or scores are
-    the ranks gets merges. Where a new merge makes a token that the old ones did not reach, it keeps its id.
-
-    >>> model = Model({0: b"a", 1: b"b", 2: b"<s>"}, [], {"<s>": 2})
-    >>> words = words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1}))
-    >>> extended = extend_model(model, learn(words, 4))
-    >>> extended.merges, extended.vocab[3], extended.vocab[4]
-    ([(b'a', b'b'), (b'ab', b'ab')], b'ab', b'abab')
-    """
-    merges, unreachable = _as_merges(model)
-    known = {model.vocab[id] for id in model.ordinary}
-    new = (token for token in learned.tokens[len(learned.alphabet) :] if token not in known)
-    return dataclasses.replace(
-        model,
-        vocab=model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1)),
-        merges=[*merges, *learned.merges],
-        scores=None,
-        ignore_merges=bool(unreachable) or model.ignore_merges,
-        pattern=model.pattern if pattern is None else pattern,
-    )
 
 
 def _connected(pairs: Iterable[tuple[str, str]]) -> list[set[str]]:
@@ -6888,15 +6763,33 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# A reader makes a Model of files, and raises ValueError for what would encode otherwise here than there. A writer makes
-# texts by file name of a Model, and raises ValueError for what the format cannot hold.
+# A reader makes a Model of files, and raises InputError for what it cannot do. A writer makes texts by file name,
+# and raises InputError if the format cannot represent the model: all but huggingface are read back and compared.
 #
-#     huggingface    all of a model, and what transformers reads beside it. A Kind reads and writes the "model" in it,
-#                    the rest is the same for all kinds
-#     gpt2           vocabulary and merges. What is neither a byte nor made by a merge is taken for a special token
-#     tiktoken       the vocabulary alone: any two tokens that join to a token merge, the lowest id first
-#     sentencepiece  tokens, their scores and types, and what is done to spaces: there are no pretokens
-#     bert           the tokens of a WordPiece alone, one a line
+#     format         files                          cannot say
+#     huggingface    tokenizer.json and two more    two texts of one id
+#     gpt2           vocab.json, merges.txt         pattern, normalizer, flags, unknown tokens
+#     tiktoken       .tiktoken, and a .json         merges in another order than that of ids, normalizer, flags
+#     sentencepiece  tokenizer.model                pretokens, merges in an order that no scores give
+#     bert           vocab.txt                      all but a WordPiece with BERT's own steps
+
+LARGEST_FILE = 1 << 28  # bytes of a model file: o200k_base has 4 million, and the largest tokenizer.json some 40
+
+
+def _read_limited(path: Path) -> bytes:
+    """Read a model file; raises ValueError if it is too large to be one."""
+    with open(path, "rb") as file:
+        data = file.read(LARGEST_FILE + 1)
+    require(len(data) <= LARGEST_FILE, f"{path}: has more than {LARGEST_FILE >> 20} MB, which is no tokenizer")
+    return data
+
+
+def _decode_utf8(data: bytes, where: str) -> str:
+    """Decode a file; raises ValueError for bytes that are not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: not UTF-8 at byte {error.start}") from None
 
 
 class Encoding(NamedTuple):
@@ -6951,7 +6844,7 @@ ENCODINGS = {
 }
 
 
-def _parse_object(data: bytes, where: str) -> dict:
+def read_json(data: bytes, where: str) -> dict:
     """Parse a JSON object; raises InputError for what is none."""
     text = _decode_utf8(data, where)
     try:
@@ -6964,7 +6857,7 @@ def _parse_object(data: bytes, where: str) -> dict:
 
 def _read_beside(path: Path) -> dict:
     """Read the JSON object of a file that may be beside another; empty if it is not."""
-    return _parse_object(_read_limited(path), str(path)) if path.is_file() else {}
+    return read_json(_read_limited(path), str(path)) if path.is_file() else {}
 
 
 def _to_json(data: object, indent: int | None = None) -> str:
@@ -6973,7 +6866,7 @@ def _to_json(data: object, indent: int | None = None) -> str:
 
 
 @contextlib.contextmanager
-def _blaming(where: object) -> Iterator[None]:
+def naming_file(where: object) -> Iterator[None]:
     """Say in an error which file is wrong, or what cannot be done."""
     try:
         yield
@@ -7011,7 +6904,7 @@ def _read_merges(pairs: list, alphabet: str = "bytes", place: str = "merge", fir
 
 def _name_of(model: Model) -> Callable[[bytes], str]:
     """Choose how files name tokens: byte by byte, or as the text that they are."""
-    return _printable if model.alphabet == "bytes" else bytes.decode
+    return gpt2_name if model.alphabet == "bytes" else bytes.decode
 
 
 def _vocab_names(model: Model) -> dict[str, int]:
@@ -7060,6 +6953,10 @@ def _require_same(model: Model, other: Model) -> None:
     The vocabulary and the steps around it must be equal. Merges, ranks and scores say the same if each token is made of
     the same two in the end, in the same order of tokens, and if those that are never made are looked up, or not, alike.
     """
+    flags = {text: model.flags.get(text, AddedToken()) for text in model.special_tokens}
+    if not model.normalizer and all(flag.normalized for flag in flags.values()):  # which then says nothing
+        plain = {text: flag._replace(normalized=False) for text, flag in flags.items()}
+        model = dataclasses.replace(model, flags=plain)
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder", "unk_token",
                   "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars", "pattern"):  # fmt: skip
         ours, theirs = (Pattern(m.pattern).steps if field == "pattern" else getattr(m, field) for m in (model, other))
@@ -7069,10 +6966,10 @@ def _require_same(model: Model, other: Model) -> None:
         return
     (ids, pairs, order, looks_up), (_, their_pairs, their_order, they_do) = map(_merging, (model, other))
     for id in ids[(pairs != their_pairs).any(axis=1)].tolist():
-        raise InputError(f"it would make the token {visible(model.vocab[id])!r} of two others")
+        raise InputError(f"it would make the token {readable(model.vocab[id])!r} of two others")
     require((order == their_order).all(), "it would merge in another order")
     for id in ids[pairs[:, 0] < 0].tolist() if looks_up != they_do else ():
-        raise InputError(f"no merges make the token {visible(model.vocab[id])!r}")
+        raise InputError(f"no merges make the token {readable(model.vocab[id])!r}")
 
 
 def _merging(model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
@@ -7097,9 +6994,9 @@ def read_gpt2(
     vocab_path: Path, merges_path: Path, special_tokens: SpecialTokens = None, pattern: PatternSource = "gpt2"
 ) -> Model:
     """Read GPT-2's two files. If no special tokens are given, they are the tokens that no merge makes, bytes aside."""
-    names = _parse_object(_read_limited(vocab_path), str(vocab_path))
+    names = read_json(_read_limited(vocab_path), str(vocab_path))
     lines = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip().splitlines()
-    with _blaming(f"{vocab_path}, {merges_path.name}"):
+    with naming_file(f"{vocab_path}, {merges_path.name}"):
         return _gpt2_model(names, lines[lines[:1] != [] and lines[0].startswith("#version") :], special_tokens, pattern)
 
 
@@ -7134,12 +7031,12 @@ def _read_gpt2_pair(
     return read_gpt2(*files, special_tokens, pattern or "gpt2")
 
 
-@_blaming("GPT-2's files cannot hold this tokenizer")
+@naming_file("GPT-2's files cannot hold this tokenizer")
 def write_gpt2(model: Model) -> dict[str, str]:
     """Write vocab.json and merges.txt, from which `read_gpt2` makes the same ids if it is told the pattern."""
     require(not _marks(model), "spaces become other characters, or text gets one before it")
     names, (merges, _) = _vocab_names(model), _as_merges(model)
-    pairs = [f"{_printable(left)} {_printable(right)}" for left, right in merges]
+    pairs = [f"{gpt2_name(left)} {gpt2_name(right)}" for left, right in merges]
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
     return {"vocab.json": _to_json(names), "merges.txt": "\n".join(["#version: 0.2", *pairs, ""])}
 
@@ -7201,7 +7098,7 @@ def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
     return name
 
 
-@_blaming("tiktoken cannot do what this tokenizer does")
+@naming_file("tiktoken cannot do what this tokenizer does")
 def tiktoken_ranks(model: Model) -> dict[bytes, int]:
     """Find the ids by which tiktoken merges as the model does; raises ValueError if there are none."""
     ranks, pattern = {model.vocab[id]: id for id in model.ordinary}, Pattern(model.pattern)
@@ -7222,39 +7119,40 @@ def write_tiktoken(model: Model) -> dict[str, str]:
     }
 
 
-# Hugging Face's Split is matched by Oniguruma in Ruby's dialect, patterns here by `regex`. What means the same to both
-# is taken as it is; all else is refused: ^ (which is multi-line there), \h (a hexadecimal digit), \w (a class with ²),
-# && (an intersection), {1,3}+ (a group that is repeated). Only $ is written otherwise: it also ends each line there.
+# Hugging Face's Split is matched by Oniguruma in Ruby's dialect, patterns here by `regex`. Most expressions mean the
+# same to both. Some are rewritten. For all others that may differ there is a note.
 
-_ESCAPED = r"\\(?:[sSdDnrtfva]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
-_ITEM = rf"(?:{_ESCAPED}|\[\^?(?:[^\]\[\\&-]|&(?!&)|-(?!-)|{_ESCAPED})+\]|[^\\\[(){{*+?^$|])"
-_NOT_REPEATED = r"(?![*+?{])"
-_COMMON_TO_ENGINES = regex.compile(
-    rf"(?P<look>\(\?<?[=!](?:{_ITEM}|[*+?|])*\)){_NOT_REPEATED}|(?P<end>\$){_NOT_REPEATED}|{_ITEM}"
+_ESCAPED = r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
+_REGEX_PART = regex.compile(
     # Oniguruma takes ß for ss, and ligatures for these letters, where case is ignored.
-    r"|\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)"
-    rf"|\((?:\?[:>]|(?!\?)){_NOT_REPEATED}|\)|\|{_NOT_REPEATED}"
-    rf"|(?:[*+?][+?]?|\{{\d+(?:,\d*)?\}}|\{{\d+,\d*\}}\?){_NOT_REPEATED}"
+    r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)"
+    rf"|{_ESCAPED}|\[\^?(?:[^\]\[\\&-]|&(?!&)|-(?!-)|{_ESCAPED})+\]"
+    r"|(?P<repeated>\{(?:[01]?,\d+|1)\}\+)|(?P<odd>\\.|\[|\(\?[a-z-]+[:)]|\{\d+\}\?|\{[\d,]*\}\+)|."
 )
+_ONIGURUMA = {"^": r"(?<![^\n])", "$": r"(?![^\n])", r"\z": r"\Z", r"\Z": r"(?=\n?\Z)"}
+_ONIGURUMA |= {r"\h": "[0-9A-Fa-f]", r"\H": "[^0-9A-Fa-f]"}
 
 
-def _common_regex(text: str, where: str) -> str:
-    """Check that an expression means the same to Hugging Face's engine and to `regex`; returns it with $ rewritten."""
-    tokens, position = [], 0
-    while position < len(text):
-        token = _COMMON_TO_ENGINES.match(text, position)
-        if not token:
-            raise InputError(
-                f"{where}: {text[position:][:3]!r} at position {position} of the pattern {text[:200]!r} may mean one "
-                "thing to Hugging Face's engine (Oniguruma) and another to `regex`: write it otherwise"
-            )
-        tokens.append(token)
-        position = token.end()
-    consuming = "".join(token[0] for token in tokens if not token.lastgroup)
-    with _blaming(where), _time_limit(text, "") as seconds:
-        may_be_empty = _compile_regex(consuming).fullmatch("", timeout=seconds)
+def _read_regex(text: str, where: str) -> str:
+    """Write an expression of Hugging Face's engine as one of `regex`; a note says if it may mean something else."""
+    rewritten, odd = "", []
+    for part in _REGEX_PART.finditer(text):
+        if part[0] in _ONIGURUMA:
+            rewritten += _ONIGURUMA[part[0]]
+        elif part.lastgroup == "repeated":  # a group of one to three that is repeated
+            rewritten += "+" if part[0][1] == "1" else "*"
+        else:
+            rewritten += part[0]
+            odd += [part[0]] * (part.lastgroup == "odd")
+    with naming_file(where), _time_limit(text, "") as seconds:
+        may_be_empty = _compile_regex(rewritten).fullmatch("", timeout=seconds)
     require(not may_be_empty, f"{where}: the pattern {text[:200]!r} may match no characters")
-    return "".join(r"(?![^\n])" if token.lastgroup == "end" else token[0] for token in tokens)
+    if odd:
+        note = (
+            f"{where}: Hugging Face's engine may read {odd[0]} in the pattern {text[:200]!r} otherwise than this module"
+        )
+        warnings.warn(f"{note}: some ids may differ", stacklevel=5)
+    return rewritten
 
 
 # Hugging Face's tokenizer.json: the "model" of each kind
@@ -7286,7 +7184,7 @@ def write_bpe(model: Model) -> dict:
 def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a BPE: the fields of Model that it decides."""
     by_bytes, names, unknown = alphabet == "bytes", data.get("vocab"), data.get("unk_token")
-    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", *["byte_fallback"] * by_bytes):
+    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         require(not data.get(key), f"a model with {key} is not supported")
     require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
     merges = _read_merges(data["merges"], alphabet)
@@ -7304,7 +7202,7 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     vocab = _read_vocab(names, alphabet, texts)
     missing = unknown is not None and {*BYTES}.difference(vocab.values())
     require(not missing, "an unk_token is not supported where bytes are missing in the vocabulary")
-    return fields | {"vocab": vocab, "fuse_unk": False}
+    return fields | {"vocab": vocab, "fuse_unk": False, "byte_fallback": False}  # no byte is unknown
 
 
 _WORDPIECE_FIELDS = {
@@ -7428,8 +7326,7 @@ def _to_tokenizer_json(model: Model) -> dict:
     decoder = [_BYTE_LEVEL] if model.alphabet == "bytes" else [*model.decoder] or [{"type": "Fuse"}]
     return {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **{key: model.batching.get(key) for key in _BATCHING},
         "added_tokens": [
             {"id": id, "content": text, **_written_flags(model.flags.get(text, AddedToken()))}
             for id, text in texts.items()
@@ -7475,7 +7372,7 @@ def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
             scheme = part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "never")
             return metaspace_steps(mark, scheme, bool(part.get("split", True)))
         case {"type": "Split", "pattern": {"Regex": str(text)}}:
-            text = _common_regex(text, "its pre_tokenizer")
+            text = _read_regex(text, "its pre_tokenizer")
         case {"type": "Split", "pattern": {"String": str(text)}}:
             text = regex.escape(text)
         case {"type": "CharDelimiterSplit", "delimiter": str(text)}:
@@ -7519,6 +7416,7 @@ def _write_pre_tokenizers(model: Model) -> list[dict]:
     return written[::-1]
 
 
+_BATCHING = ("truncation", "padding")
 _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
 
 
@@ -7535,8 +7433,11 @@ def _read_parts(content: dict) -> Model:
     by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)  # in files of before 2022
     kind = str(written.get("type") or next(by_keys, ""))
     require(kind.lower() in KINDS, f"a model of type {kind!r} is not supported, only BPE, WordPiece and Unigram")
-    for key in ("truncation", "padding"):
-        require(not content.get(key), f"{key} is not supported: what it adds or takes away is not the text's")
+    batching = {key: content[key] for key in _BATCHING if content.get(key)}
+    if batching:
+        warnings.warn(
+            f"{' and '.join(batching)} of a tokenizer.json: kept, but `encode` does not apply it", stacklevel=5
+        )
     parts = _flatten(content.get("pre_tokenizer"), "pretokenizers")
     alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
     post_processor = content.get("post_processor")
@@ -7558,6 +7459,7 @@ def _read_parts(content: dict) -> Model:
         normalizer=_flatten(content.get("normalizer"), "normalizers"),
         decoder=_read_decoder(content.get("decoder"), alphabet),
         post_processor=post_processor,
+        batching=batching,
     )
     # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
     found = {text for text, flag in flags.items() if flag.single_word and text in names and model.ignore_merges}
@@ -7626,7 +7528,8 @@ def _known_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
 def _write_split(step: str | Split) -> dict:
     """Write a step as a Split, which any expression can be."""
     text, behavior, invert = step if isinstance(step, Split) else Split(step)
-    require(_common_regex(text, "tokenizer.json") == text, f"$ in {text!r} would also match before a newline there")
+    same = _read_regex(text, "tokenizer.json") == text
+    require(same, f"the pattern {text[:200]!r} means something else to Hugging Face: write $ as (?![\\s\\S]), say")
     behavior = behavior.title().replace("_", "")
     return {"type": "Split", "pattern": {"Regex": text}, "behavior": behavior, "invert": invert}
 
@@ -7710,7 +7613,7 @@ def read_sentencepiece(data: bytes) -> Model:
     )
 
 
-@_blaming("SentencePiece cannot do what this tokenizer does")
+@naming_file("SentencePiece cannot do what this tokenizer does")
 def write_sentencepiece(model: Model) -> dict[str, bytes]:
     """Write a SentencePiece model that has the same ids, but for special tokens, which it does not look for."""
     plain = (AddedToken(), AddedToken(special=False), AddedToken(normalized=True, special=False), _USER_SYMBOL)
@@ -7829,9 +7732,83 @@ def write_bert(model: Model) -> dict[str, str]:
     require(model.kind == "wordpiece", f"a vocab.txt cannot hold a model of kind {model.kind}")
     names, config = {id: token.decode("utf-8", "replace") for id, token in model.vocab.items()}, _bert_config(model)
     text = "".join(names.get(id, "") + "\n" for id in range(max(names, default=-1) + 1))
-    with _blaming("a vocab.txt cannot hold this tokenizer"):
+    with naming_file("a vocab.txt cannot hold this tokenizer"):
         _require_same(model, read_bert(text.encode(), Path("vocab.txt"), config))
     return {"vocab.txt": text, "tokenizer_config.json": _config_json(model)}
+
+
+# What transformers reads beside a model, in tokenizer_config.json.
+ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
+CONFIG_KEYS = (*ROLES, "model_max_length", "chat_template")
+
+# Messages between <|im_start|> and <|im_end|>, tools as JSON, calls of tools between <tool_call> and </tool_call>.
+CHATML = r"""
+{%- macro opened(role) %}{{ '<|im_start|>' + role + '\n' }}{% endmacro %}
+{%- set first = messages[0].content if messages and messages[0].role == 'system' else none %}
+{%- if tools %}
+    {{- opened('system') }}
+    {%- if first is not none %}{{ first + '\n\n' }}{% endif %}
+    {{- 'Functions may be called, each call as {"name": …, "arguments": …} between <tool_call> and </tool_call>:' }}
+    {%- for tool in tools %}{{ '\n' }}{{ tool | tojson }}{% endfor %}
+    {{- '<|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role not in ('system', 'user', 'assistant', 'tool') %}
+        {{- raise_exception('a message is from system, user, assistant or tool, not from ' + message.role) }}
+    {%- endif %}
+    {%- if not (loop.first and tools and message.role == 'system') %}
+        {{- opened(message.role) + (message.content or '') }}
+        {%- for call in message.tool_calls or [] %}
+            {%- set call = call.function or call %}
+            {{- '\n' if message.content or not loop.first }}
+            {{- '<tool_call>\n{"name": ' }}{{ call.name | tojson }}{{ ', "arguments": ' }}
+            {{- call.arguments if call.arguments is string else call.arguments | tojson }}
+            {{- '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ opened('assistant') }}{% endif %}
+""".strip()
+
+
+def transformers_config(
+    special_tokens: Iterable[str],
+    *,
+    bos_token: str | None = None,
+    eos_token: str | None = None,
+    pad_token: str | None = None,
+    unk_token: str | None = None,
+    model_max_length: int | None = None,
+    chat_template: str | os.PathLike | None = None,
+) -> dict:
+    """Build the fields of tokenizer_config.json that are given: not None.
+
+    special_tokens    those of the model
+    bos_token         the special token that begins a text
+    eos_token         the one that ends it
+    pad_token         the one that fills up a batch
+    unk_token         the one for what cannot be encoded
+    model_max_length  tokens that the model has room for
+    chat_template     "chatml", which needs the special tokens <|im_start|> and <|im_end|>, or a file in Jinja
+
+    >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
+    {'eos_token': '<|end|>', 'model_max_length': 1024}
+    """
+    fields = {name: value for name, value in locals().items() if value is not None and name in CONFIG_KEYS}
+    for role in ROLES:
+        known = ", ".join(special_tokens) or "it has none"
+        is_known = role not in fields or fields[role] in special_tokens
+        require(is_known, f"`{role}` {fields.get(role)!r} is not a special token of this tokenizer: {known}")
+    if model_max_length is not None and model_max_length < 1:
+        raise InputError(f"`model_max_length` is {model_max_length}: a model of so many tokens has no room for text")
+    if chat_template == "chatml":
+        for token in ("<|im_start|>", "<|im_end|>"):
+            require(token in special_tokens, f"ChatML needs the special token {token!r}")
+        fields["chat_template"] = CHATML
+    elif chat_template is not None:
+        fields["chat_template"] = _decode_utf8(_read_limited(Path(chat_template)), str(chat_template))
+    return fields
 
 
 # Files and folders
@@ -7874,7 +7851,7 @@ def load_model(
     require(file.is_file(), f"{path}: no such file or folder")
     data, content, config = _read_limited(file), None, _read_beside(file.with_name("tokenizer_config.json"))
     if data.lstrip()[:1] == b"{":
-        content = _parse_object(data, str(file))
+        content = read_json(data, str(file))
         format = FORMATS["gpt2" if all(isinstance(value, int) for value in content.values()) else "huggingface"]
     else:
         format = next((format for format in FORMATS.values() if regex.match(format.sign, data)), None)
@@ -7886,7 +7863,7 @@ def load_model(
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     for name in options.keys() - inspect.signature(format.read).parameters.keys():
         require(options[name] is None, f"{file}: a file like {format.files[0]} says that itself: leave `{name}` away")
-    with _blaming(file):
+    with naming_file(file):
         model = call_with(format.read, data=data, file=file, content=content, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
     return model
@@ -8812,10 +8789,23 @@ def decode_file(
 
 
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Files, or words files -> a Training: a tokenizer, and what was measured. A Recipe holds the options that decide the
+# model, and nothing that decides only where the text is and how fast it is read. `complete` checks one and fills in
+# what its family of models has: the alphabet first, then what goes with it (mark, unknown token), then the pattern.
+# From words files it takes the pattern, the normalizer and the special tokens. After that every part of the training
+# follows from the recipe alone:
+#
+#     recipe.source        pattern, normalizer, special tokens        -> how text becomes words
+#     recipe.learn         model, alphabet, vocab_size, tie_break …   -> which tokens are learnt from the words
+#     recipe.build         alphabet, mark, unk_token, byte_fallback … -> the Model around these tokens
+#
+# For `--model unigram --vocab-size 8000`: the alphabet is "characters", the mark "▁", the pattern GPT-2's and then ▁
+# for each space, the unknown token "<unk>", which is a special token; `learn_unigram` learns 7,999 tokens.
 
 
 class Family(NamedTuple):
-    """What `train` makes of a family of models if it is not told otherwise."""
+    """The defaults of a family of models."""
 
     kind: str  # of the model, a name in KINDS
     alphabet: str
@@ -8841,93 +8831,244 @@ NORMALIZERS = {name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "
 }
 
 
-@dataclasses.dataclass
-class _Plan:
-    """What a training makes, decided before any text is read."""
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """The options of `train` that decide which model is learnt; None is what `complete` fills in."""
 
-    asked: argparse.Namespace  # the arguments of `train`
-    learner: Callable
-    fields: dict  # of the model: those that do not come from the text
-    special_tokens: list[str]
-    base: Model | None = None  # to go on from
-    files: Sequence[Path | Texts] = ()  # to learn from
-    counted: Sequence[CorpusCounts] = ()  # what they say, if they are words files
+    vocab_size: int
+    special_tokens: Sequence[str]
+    special_tokens_at: str = "first"
+    model: str = "bpe"
+    alphabet: str | None = None
+    pattern: PatternSource | None = None  # without the mark
+    mark: str | None = None
+    normalizer: Sequence[str | dict] = ()
+    coverage: float = 1.0
+    byte_fallback: bool = False
+    unk_token: str | None = None
+    from_: str | os.PathLike | Model | None = None
+    tie_break: str = "bytes"
+    score: str = "count"
+    min_frequency: int = 1
+    max_words: int = MAX_WORDS
 
     @property
-    def options(self) -> dict:
-        """What decides what is learnt, without what decides only where and how fast."""
-        apart = {"inputs", "texts", "text_field", "workers", "progress", "executor"}
-        asked = {name: value for name, value in vars(self.asked).items() if name not in apart}
-        return asked | self.source([], None).settings | {"from_": self.base and self.base.fingerprint}
+    def learner(self) -> Callable:
+        """The function that learns a vocabulary from words."""
+        return KINDS[FAMILIES[self.model].learner].learn
 
     @property
     def byte_tokens(self) -> tuple[str, ...]:
         """The tokens of single bytes in a vocabulary of characters."""
-        return BYTE_TOKENS if self.fields.get("byte_fallback") else ()
+        return BYTE_TOKENS if self.byte_fallback else ()
 
-    def source(self, files: Sequence[Path], text_field: str | None) -> Source:
-        """Make the Source of the text. What spells a byte token ends a document: it must not be learnt."""
-        pattern, normalizer = Pattern(self.fields["pattern"]), self.fields["normalizer"]
+    @property
+    def options(self) -> dict:
+        """The recipe as plain JSON."""
+        options = vars(self) | self.source([], None).settings | {"special_tokens": [*self.special_tokens]}
+        return options | {"from_": self.from_ and self.from_.fingerprint}
+
+    def source(self, files: Sequence[Path | Texts], text_field: str | None) -> Source:
+        """Make the Source of the text. The names of byte tokens end documents: they must not be learnt."""
         special_tokens = [*self.special_tokens, *self.byte_tokens]
-        return Source(files, pattern, special_tokens, text_field, normalizer=normalizer)
+        return Source(files, Pattern(self.steps), special_tokens, text_field, normalizer=self.normalizer)
 
-    def learn(self, words: Words) -> Learned:
-        """Learn from words of bytes, over the alphabet of the plan."""
-        vocab_size = self.asked.vocab_size
-        n_symbols = vocab_size - len(self.special_tokens) - len(self.byte_tokens)
-        if self.base:
-            words = words_of_model(self.base, words)
-            n_symbols = len(words.alphabet) + vocab_size - len(self.base.vocab)
-        elif self.fields["alphabet"] == "characters":
-            words = words.as_characters(self.asked.coverage)
+    @property
+    def steps(self) -> PatternSource:
+        """The pattern of the model. With the mark ▁ spaces come back; any other one stands where a word begins."""
+        if not self.mark:
+            return self.pattern
+        return [*Pattern(self.pattern).steps, Metaspace(self.mark, "never" if self.mark == MARK else "always")]
+
+    @property
+    def decoder(self) -> list[dict]:
+        """The steps that turn the tokens of the model into text."""
+        prefix, join = FAMILIES[self.model].subword_prefix, [{"type": "ByteFallback"}, {"type": "Fuse"}]
+        if self.alphabet == "bytes":
+            return []
+        if self.mark == MARK:
+            return [_MARKS_TO_SPACES, *join]
+        if self.mark:
+            return [{"type": "Metaspace", **self.steps[-1]._asdict(), "split": True}, *join * self.byte_fallback]
+        if prefix:
+            return [{"type": "WordPiece", "prefix": prefix, "cleanup": True}]
+        return join if self.byte_fallback else [{"type": "Fuse"}]
+
+    def learn(self, words: Words, progress: bool = False) -> Learned:
+        """Learn from words over bytes."""
+        n_symbols = self.vocab_size - len(self.special_tokens) - len(self.byte_tokens)
+        if self.from_:
+            words = words_of_model(self.from_, words)
+            n_symbols = len(words.alphabet) + self.vocab_size - len(self.from_.vocab)
+        elif self.alphabet == "characters":
+            words = words.as_characters(self.coverage)
             require(
                 len(words.alphabet) <= n_symbols,
-                f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {vocab_size:,} "
+                f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {self.vocab_size:,} "
                 f"has room for {max(n_symbols, 0):,}: raise `vocab_size`, or keep the usual ones (`coverage` 0.9995)",
             )
-        return call_with(self.learner, words, n_symbols, **vars(self.asked))
+        return call_with(self.learner, words, n_symbols, progress=progress, **vars(self))
 
-    def model(self, learned: Learned) -> Model:
+    def build(self, learned: Learned) -> Model:
         """Make the model of what was learnt."""
-        if self.base:
-            return extend_model(self.base, learned, self.fields["pattern"])
-        vocab, merges = build_vocabulary(learned, self.special_tokens, self.asked.special_tokens_at, self.byte_tokens)
-        scores = getattr(learned, "scores", None)
+        if self.from_:
+            return extend_model(self.from_, learned, self.pattern)
+        vocab, merges = build_vocabulary(learned, self.special_tokens, self.special_tokens_at, self.byte_tokens)
+        scores, family = getattr(learned, "scores", None), FAMILIES[self.model]
         if scores is not None:
             score_of = dict(zip(learned.tokens, scores.tolist(), strict=True))
             scores = np.array([score_of.get(vocab[id], 0.0) for id in range(len(vocab))])
-        merges = merges if self.fields["kind"] == "bpe" else None  # the longest match does not need them
-        return Model(vocab, merges, self.special_tokens, scores=scores, **self.fields)
+        return Model(
+            vocab,
+            merges if family.kind == "bpe" else None,  # the longest match does not need them
+            self.special_tokens,
+            pattern=self.steps,
+            scores=scores,
+            kind=family.kind,
+            alphabet=self.alphabet,
+            normalizer=self.normalizer,
+            decoder=self.decoder,
+            unk_token=self.unk_token,
+            byte_fallback=self.byte_fallback,
+            fuse_unk=self.alphabet == "characters" and family.kind != "wordpiece",
+            subword_prefix=family.subword_prefix,
+            max_word_chars=MAX_ID if self.model == "longest" else 100,
+        )
 
 
-def _plan_steps(asked: argparse.Namespace, family: Family, alphabet: str) -> dict:
-    """Choose the steps around a model: the pattern, and the decoder."""
-    by_characters, mark = alphabet == "characters", asked.mark
-    if mark is None:
-        mark = family.mark * by_characters
-    require(not mark or by_characters, "a mark goes with characters: alphabet bytes has none")
+def complete(recipe: Recipe) -> Recipe:
+    """Fill in what a recipe leaves open; raises InputError for options that do not go together.
+
+    >>> recipe = complete(Recipe(300, ["<s>"], alphabet="characters"))
+    >>> recipe.pattern, recipe.mark, recipe.unk_token, recipe.special_tokens
+    ('gpt2', '▁', '<unk>', ['<s>', '<unk>'])
+    """
+    least = recipe.min_frequency
+    require(0 <= least <= MAX_COUNT, f"`min_frequency` is {least}: it must be 0 to {MAX_COUNT:,}")
+    require(recipe.max_words >= 0, f"`max_words` is {recipe.max_words}: it must be 0, for all, or more")
+    require_known("family of models", recipe.model, FAMILIES)
+    require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
+    recipe = dataclasses.replace(recipe, special_tokens=check_special_tokens(recipe.special_tokens))
+    for name in {"tie_break", "score", "min_frequency"} - inspect.signature(recipe.learner).parameters.keys():
+        value = getattr(recipe, name)
+        require(value == getattr(Recipe, name), f"`{name}` {value!r} is not for this kind of model")
+    if recipe.from_ is not None:
+        return _complete_from(recipe)
+    family = FAMILIES[recipe.model]
+    alphabet = recipe.alphabet or family.alphabet
+    require_known("alphabet", alphabet, ALPHABETS)
+    require(0 < recipe.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {recipe.coverage}")
+    recipe = dataclasses.replace(recipe, alphabet=alphabet, normalizer=_named_normalizer(recipe.normalizer))
+    recipe = (_complete_characters if alphabet == "characters" else _complete_bytes)(recipe, family)
+    n_letters = 1 if alphabet == "characters" else 256
+    check_vocab_size(recipe.vocab_size, n_letters + len(recipe.special_tokens) + len(recipe.byte_tokens))
+    return recipe
+
+
+def _complete_bytes(recipe: Recipe, family: Family) -> Recipe:
+    """Fill in the rest of a recipe whose tokens are made of bytes."""
+    plain = recipe.coverage == 1 and not recipe.byte_fallback
+    require(plain, "`coverage` and `byte_fallback` go with characters: bytes are all known")
+    require(family.alphabet == "bytes", f"a model of the family {recipe.model} is made of characters")
+    require(not recipe.mark, "a mark goes with characters: alphabet bytes has none")
+    return dataclasses.replace(recipe, pattern=recipe.pattern or family.pattern, mark="", unk_token=None)
+
+
+def _complete_characters(recipe: Recipe, family: Family) -> Recipe:
+    """Fill in the rest of a recipe whose tokens are made of characters."""
+    special_tokens, unk_token = recipe.special_tokens, recipe.unk_token
+    if recipe.byte_fallback and family.kind != "unigram":  # a unigram names an unknown token always
+        require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
+        require(unk_token is None, "with `byte_fallback` nothing is unknown: leave `unk_token` away")
+    else:
+        unk_token = unk_token or family.unk_token
+        special_tokens = [*special_tokens, *({unk_token} - {*special_tokens})]
+    mark = family.mark if recipe.mark is None else recipe.mark
     require(len(mark) <= 1 and not mark.isspace(), f"a mark is one character that is no white space, not {mark!r}")
-    if not mark:
-        decoder = {"type": "WordPiece", "prefix": family.subword_prefix, "cleanup": True}
-        decoder = decoder if family.subword_prefix else {"type": "Fuse"}
-        return {"pattern": asked.pattern or family.pattern, "decoder": [decoder] * by_characters}
-    spaces_come_back = mark == MARK  # any other one marks where a word begins, and white space is left out
-    pattern = asked.pattern or (family.pattern if spaces_come_back else "whitespace-split")
-    step = Metaspace(mark, "never" if spaces_come_back else "always")
-    decoder = [_MARKS_TO_SPACES, {"type": "ByteFallback"}, {"type": "Fuse"}]
-    if not spaces_come_back:
-        decoder = [{"type": "Metaspace", **step._asdict(), "split": True}]
-    return {"pattern": [*Pattern(pattern).steps, step], "decoder": decoder}
+    default = family.pattern if mark in ("", MARK) else "whitespace-split"
+    pattern = recipe.pattern or default
+    return dataclasses.replace(recipe, special_tokens=special_tokens, unk_token=unk_token, mark=mark, pattern=pattern)
 
 
-def _plan_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
+def _complete_from(recipe: Recipe) -> Recipe:
+    """Fill in the rest of a recipe that goes on from a model, whose pattern and merges may have to change."""
+    require(recipe.model == "bpe", "there are merges to go on from in a BPE only")
+    base = recipe.from_ if isinstance(recipe.from_, Model) else load_model(recipe.from_)
+    require(base.kind == "bpe", f"there are merges to go on from in a BPE, not in a {base.kind}")
+    pattern = recipe.pattern or base.pattern
+    special_tokens = list(dict.fromkeys([*base.special_tokens, *recipe.special_tokens]))
+    ids = base.special_tokens if special_tokens == [*base.special_tokens] else special_tokens
+    base = dataclasses.replace(
+        base, special_tokens=ids, pattern=pattern, merges=_as_merges(base)[0], ignore_merges=False
+    )
+    check_vocab_size(recipe.vocab_size, 0)
+    require(
+        recipe.vocab_size > len(base.vocab),
+        f"the model has {len(base.vocab):,} tokens already: a vocabulary of {recipe.vocab_size:,} has no room for more",
+    )
+    steps = {"pattern": pattern, "mark": "", "normalizer": base.normalizer, "alphabet": base.alphabet}
+    return dataclasses.replace(recipe, from_=base, special_tokens=special_tokens, byte_fallback=False, **steps)
+
+
+def _named_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
     """Look up the steps of a normalizer by their names."""
     steps = []
     for step in [normalizer] if isinstance(normalizer, str) else normalizer:
         if not isinstance(step, dict):
             require_known("normalizer", step, NORMALIZERS)
-        steps.append(step if isinstance(step, dict) else NORMALIZERS[step])
+            step = NORMALIZERS[step]
+        steps.append(step)
     return steps
+
+
+def words_of_model(model: Model, words: Words) -> Words:
+    """Segment words over the single bytes into the tokens of a BPE, which are their alphabet, in the order of ids.
+
+    Letters that are no token split a word. What `learn` makes of the result are further merges, for `extend_model`:
+    those that a training of the model on these words would have made next. The model's own pattern is not asked: words
+    may reach across the ends of its pretokens (SuperBPE, Liu et al. 2025), and then its merges do, too, as they will
+    when the new model encodes.
+
+    >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
+    >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
+    array([2, 2, 1, 0], dtype=int32)
+    """
+    require(model.kind == "bpe", f"a model of the kind {model.kind!r} has no merges that others could follow")
+    require(words.alphabet is BYTES, "only words over the 256 bytes can be segmented by a model")
+    fallback = fallback_tokens(model)
+    kept = [id for id in model.ordinary if model.vocab[id] not in fallback]
+    symbol_of = np.full(MAX_ID + 1, -1, np.int32)
+    symbol_of[kept] = np.arange(len(kept))
+    ids, offsets = np.empty(len(words.symbols) + 2, np.uint32), np.zeros_like(words.offsets)
+    text, scratch = _with_padding(words.symbols.astype(np.uint8)), np.empty(MAX_LINEAR_MERGE, np.uint64)
+    tables = bpe_tables(model, unknown_letter=MAX_ID)
+    n = _segment_words(text, words.offsets, tables, scratch, ids, offsets)
+    return _split_at_unknown(symbol_of[ids[:n]], offsets, words.counts, [model.vocab[id] for id in kept])
+
+
+def extend_model(model: Model, learned: Learned, pattern: PatternSource | None = None) -> Model:
+    """Add the merges that were learnt on `words_of_model` to a model; returns a new one, with another pattern if given.
+
+    All ids stay, those of special tokens, too; new tokens get those behind the largest. A model whose ids or scores are
+    the ranks gets merges. Where a new merge makes a token that the old ones did not reach, it keeps its id.
+
+    >>> model = Model({0: b"a", 1: b"b", 2: b"<s>"}, [], {"<s>": 2})
+    >>> words = words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1}))
+    >>> extended = extend_model(model, learn(words, 4))
+    >>> extended.merges, extended.vocab[3], extended.vocab[4]
+    ([(b'a', b'b'), (b'ab', b'ab')], b'ab', b'abab')
+    """
+    merges, unreachable = _as_merges(model)
+    known = {model.vocab[id] for id in model.ordinary}
+    new = (token for token in learned.tokens[len(learned.alphabet) :] if token not in known)
+    return dataclasses.replace(
+        model,
+        vocab=model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1)),
+        merges=[*merges, *learned.merges],
+        scores=None,
+        ignore_merges=bool(unreachable) or model.ignore_merges,
+        pattern=model.pattern if pattern is None else pattern,
+    )
 
 
 class Training(NamedTuple):
@@ -8938,87 +9079,25 @@ class Training(NamedTuple):
     learned: Learned
     timings: dict[str, Timing]  # by stage
     files: Sequence[Path | Texts]  # what was read
-    vocab_size: int  # as it was asked for
-    options: dict  # of `train` that decide what is learnt, as they were asked for, or followed from others
+    recipe: Recipe
 
     @property
     def record(self) -> dict:
         """Describe what made the model, in plain JSON: of equal records the models are. No time or path is in it."""
         made = {"config": self.tokenizer.config, "model": self.tokenizer.digest}
-        return {"bpe_numba": __version__, "options": self.options, "corpus": self.counted.described} | made
+        return {"bpe_numba": __version__, "options": self.recipe.options, "corpus": self.counted.described} | made
 
     def __str__(self) -> str:
-        model = self.tokenizer.model
-        rows = [
-            *_count_rows(self.counted, self.files),
-            *self._learned_rows(),
-            ("vocabulary", f"{len(model.vocab):,} tokens, {len(model.special_tokens)} of them special"),
-            *_unseen_rows({*model.special_tokens} - {model.unk_token}, self.counted),
-        ]
-        tokens = sorted((model.vocab[id] for id in model.ordinary), key=lambda token: (-len(token), token))
-        longest = " ".join(_shortened(visible(token), 24) for token in tokens[:8])
-        rows += [("longest", _shortened(longest, WIDTH - LABEL_WIDTH)), *_cost_rows(self.timings)]
-        return "\n".join(itertools.starmap(label, rows))
+        return str(tabulate_training(self))
 
     __repr__ = __str__
 
-    def _learned_rows(self) -> Iterator[tuple[str, str]]:
-        """Describe what was learnt."""
-        if likelihoods := getattr(self.learned, "likelihoods", None):
-            each = " ".join(f"{value / self.counted.n_pretokens:.3f}" for value in likelihoods)
-            yield "likelihood", f"{each} a pretoken, after each round"
-            return
-        counts = self.learned.counts
-        last = f"; the last pair occurred {number_of(int(counts[-1]), 'time')}" if len(counts) else ""
-        yield "merges", f"{len(counts):,}{last}"
-        n_tokens, m = getattr(self.learned, "n_tokens", None), len(counts)
-        if n_tokens is not None:
-            n_bytes = self.counted.n_bytes - self.counted.n_dropped_bytes
-            now, half, quarter = (n_bytes / n_tokens[k] for k in (m, m // 2, m // 4))
-            halves = f"with half the merges {half:.2f}, a quarter {quarter:.2f}"
-            yield "compression", f"{now:.2f} bytes per token ({halves})"
 
-
-def _count_rows(counted: CorpusCounts, files: Sequence[object]) -> Iterator[tuple[str, str]]:
-    """Describe what was counted."""
-    documents = number_of(counted.n_documents, "document")
-    yield "read", f"{number_of(counted.n_read, 'byte')} in {documents}, from {_name_some(files)}"
-    yield "pretokens", f"{counted.n_pretokens:,}, of which {len(counted.words.counts):,} differ"
-    if counted.n_dropped:
-        share = 100 * counted.n_dropped_bytes / max(counted.n_bytes, 1)
-        dropped = f"{counted.n_dropped:,} pretokens, {share:.1f} % of the bytes, as the rarest words (`max_words`)"
-        yield "dropped", f"{dropped}; no count is too small by more than {counted.max_error:,}"
-
-
-def _unseen_rows(special_tokens: set[str], counted: CorpusCounts) -> list[tuple[str, str]]:
-    """Name the special tokens that were not in the text."""
-    unseen = ", ".join(sorted(special_tokens - counted.special_tokens.keys()))
-    return [("special", f"never in the text: {unseen}")] if unseen else []
-
-
-def _cost_rows(timings: Mapping[str, Timing]) -> list[tuple[str, str]]:
-    """Describe what stages took."""
-    peak = peak_memory()
-    return [
-        ("seconds", ", ".join(f"{name} {spent.seconds:.2f}" for name, spent in timings.items())),
-        ("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"),
-    ]
-
-
-WIDTH, LABEL_WIDTH = 80, 13  # of what is printed for people
-
-
-def label(name: str, text: str) -> str:
-    """Write a line, or several that a terminal has room for, behind a name."""
-    indent, line = " " * LABEL_WIDTH, f"{name:{LABEL_WIDTH - 1}s} {text}"
-    return textwrap.fill(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
+def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int, depth: int = 4) -> None:
     """Warn of a vocabulary that is smaller than asked for."""
     if len(vocab) < vocab_size:
         given = f"the text gives {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for"
-        warnings.warn(f"{given}: it has no more", stacklevel=4)
+        warnings.warn(f"{given}: it has no more", stacklevel=depth)
 
 
 def _name_some(files: Sequence[Path]) -> str:
@@ -9027,7 +9106,7 @@ def _name_some(files: Sequence[Path]) -> str:
     return named if len(files) <= 3 else f"{named}, … ({len(files):,} files)"
 
 
-def _warn_of_unnamed(source: Source) -> None:
+def _warn_of_unnamed(source: Source, depth: int = 4) -> None:
     """Warn of what looks like special tokens at the beginning of the first file, but was not named."""
     path = next(iter(source.files), STANDARD_STREAM)
     head = b"" if _is_stream(path) else _read_part(path, 0, BLOCK_BYTES)
@@ -9035,7 +9114,7 @@ def _warn_of_unnamed(source: Source) -> None:
     unnamed = [token for token, n in seen.most_common() if n > 2 and token not in source.special_tokens]
     if unnamed:
         names = ", ".join(unnamed[:5])
-        warnings.warn(f"{names} in the text: learnt from as text, unless `special_tokens` names it", stacklevel=4)
+        warnings.warn(f"{names} in the text: learnt from as text, unless `special_tokens` names it", stacklevel=depth)
 
 
 @checked
@@ -9081,7 +9160,7 @@ def count_files(
     pattern = Pattern(pattern).parted[0]
     if pattern.warning:
         warnings.warn(pattern.warning, stacklevel=3)
-    source = Source(find_files(inputs), pattern, special_tokens, text_field, normalizer=_plan_normalizer(normalizer))
+    source = Source(find_files(inputs), pattern, special_tokens, text_field, normalizer=_named_normalizer(normalizer))
     _warn_of_unnamed(source)
     with stage("compile"):
         compile_counting(source.pattern)
@@ -9160,121 +9239,73 @@ def train(
     >>> train(texts=["low low lower", "newest"], vocab_size=260).learned.counts.tolist()
     [3, 3, 2, 1]
     """
-    plan = _plan_training(argparse.Namespace(**locals()))
-    engine, files = Engine(workers, progress, executor), plan.files
-    timings: dict[str, Timing] = {}
-    with stage("compile", timings):
-        source = plan.source([] if plan.counted else files, text_field)
-        if source.pattern.warning and not plan.counted:
-            warnings.warn(source.pattern.warning, stacklevel=3)
-        _warn_of_unnamed(source)
-        compile_counting(source.pattern)
-        rules = {"tie_break": tie_break, "score": score}  # a wrong one must not cost the scan
-        call_with(plan.learner, Words.from_counts({b"aa": 1}), 257, **rules)
-    with stage("scan", timings) as spent:
-        counted = count(source, engine, plan.counted, max_words)
-        spent.n_bytes = 0 if plan.counted else counted.n_bytes
-    require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
-    with stage("learn", timings):
-        learned = plan.learn(counted.words)
-    with stage("vocabulary", timings), _without_collector():
-        tokenizer = Tokenizer.from_model(plan.model(learned))
-    _warn_if_short(tokenizer.vocab, vocab_size)
-    return Training(tokenizer, counted, learned, timings, files, vocab_size, plan.options)
+    recipe = call_with(Recipe, **locals())
+    return train_recipe(*prepare(recipe, inputs, texts), text_field, Engine(workers, progress, executor))
 
 
-_LEARNING_RULES = {"tie_break": "bytes", "score": "count", "min_frequency": 1}
-
-
-def _plan_training(asked: argparse.Namespace) -> _Plan:
-    """Decide what a training makes of the arguments of `train`; raises InputError for what does not go together."""
-    plan, inputs, texts = _plan_model(asked), asked.inputs, asked.texts
+def prepare(
+    recipe: Recipe, inputs: Files | None = None, texts: Iterable | None = None
+) -> tuple[Recipe, Sequence[Path | Texts], Sequence[CorpusCounts]]:
+    """Complete a recipe, and find what to learn from: files or texts; or words files, and the counts in them."""
+    completed = complete(recipe)
     require(inputs is None or texts is None, "name inputs, or give texts, not both")
     require(not isinstance(texts, (str, bytes)), "texts are several, in a list say: this is one")
-    files = [Texts(texts)] if texts is not None else standard_library() if inputs is None else find_files(inputs)
-    if any(isinstance(file, Path) and file.suffix == ".npz" for file in files):
-        plan = _plan_from_words(asked, files)
-    plan.files = files
-    return plan
-
-
-def _plan_from_words(asked: argparse.Namespace, files: Sequence[Path]) -> _Plan:
-    """Decide it by what words files say, which must agree, where it is not asked for."""
-    texts = [file for file in files if file.suffix != ".npz"]
-    require(not texts, f"{_name_some(texts)}: count that, too, and name the counts of both")
+    if texts is not None:
+        return completed, [Texts(texts)], ()
+    files = standard_library() if inputs is None else find_files(inputs)
+    if all(file.suffix != ".npz" for file in files):
+        return completed, files, ()
+    others = [file for file in files if file.suffix != ".npz"]
+    require(not others, f"{_name_some(others)}: count that, too, and name the counts of both")
     require(len({*files}) == len(files), "a words file is named twice: it would be learnt from twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
-    asked.pattern = asked.pattern or _steps_of(settings[0])
-    asked.normalizer = asked.normalizer or settings[0]["normalizer"]
-    asked.special_tokens = asked.special_tokens or [t for t in settings[0]["special_tokens"] if t not in BYTE_TOKENS]
-    plan = _plan_model(asked)
-    for name, wanted in plan.source([], None).settings.items():
-        for file, known in zip(files, settings, strict=True):
-            hint = f"{file}: was counted with other {name}, {known[name]}: count the texts again, with {wanted}"
-            require(sorted(map(str, known[name])) == sorted(map(str, wanted)), hint)
-    plan.counted = counted
-    return plan
+    return _complete_from_words(recipe, files, settings), files, counted
 
 
-def _plan_model(asked: argparse.Namespace) -> _Plan:
-    """Decide it by the options."""
-    model, from_, unk_token = asked.model, asked.from_, asked.unk_token
-    least = asked.min_frequency
-    require(0 <= least <= MAX_COUNT, f"`min_frequency` is {least}: it must be 0 to {MAX_COUNT:,}")
-    require_known("family of models", model, FAMILIES)
-    require_known("`special_tokens_at`", asked.special_tokens_at, SPECIAL_TOKENS_AT)
-    special_tokens, family = check_special_tokens(asked.special_tokens), FAMILIES[model]
-    learner = KINDS[family.learner].learn
-    for name in _LEARNING_RULES.keys() - inspect.signature(learner).parameters:
-        value = getattr(asked, name)
-        require(value == _LEARNING_RULES[name], f"`{name}` {value!r} is not for this kind of model")
-    if from_ is not None:
-        require(model == "bpe", "there are merges to go on from in a BPE only")
-        return _plan_from(asked, special_tokens)
-    alphabet = asked.alphabet or family.alphabet
-    require_known("alphabet", alphabet, ALPHABETS)
-    require(0 < asked.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {asked.coverage}")
-    by_characters, byte_fallback = alphabet == "characters", asked.byte_fallback
-    if not by_characters:
-        plain = asked.coverage == 1 and not byte_fallback
-        require(plain, "`coverage` and `byte_fallback` go with characters: bytes are all known")
-        require(family.alphabet == "bytes", f"a model of the family {model} is made of characters")
-        unk_token = None
-    elif byte_fallback and family.kind != "unigram":  # which names an unknown token always
-        require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
-        require(unk_token is None, "with `byte_fallback` nothing is unknown: leave `unk_token` away")
-    else:
-        unk_token = unk_token or family.unk_token
-        special_tokens = [*special_tokens, *({unk_token} - {*special_tokens})]
-    check_vocab_size(asked.vocab_size, (1 if by_characters else 256) + len(special_tokens) + 256 * byte_fallback)
-    fields = _plan_steps(asked, family, alphabet) | {
-        "kind": family.kind,
-        "alphabet": alphabet,
-        "normalizer": _plan_normalizer(asked.normalizer),
-        "unk_token": unk_token,
-        "byte_fallback": byte_fallback,
-        "fuse_unk": by_characters and family.kind != "wordpiece",
-        "subword_prefix": family.subword_prefix,
-        "max_word_chars": MAX_ID if model == "longest" else 100,
-    }
-    return _Plan(asked, learner, fields, special_tokens)
-
-
-def _plan_from(asked: argparse.Namespace, special_tokens: Sequence[str]) -> _Plan:
-    """Decide how to go on from a model."""
-    base, vocab_size = asked.from_ if isinstance(asked.from_, Model) else load_model(asked.from_), asked.vocab_size
-    require(base.kind == "bpe", f"there are merges to go on from in a BPE, not in a {base.kind}")
-    pattern = asked.pattern or base.pattern
-    special_tokens = list(dict.fromkeys([*base.special_tokens, *special_tokens]))
-    fields = {"pattern": pattern, "normalizer": base.normalizer, "alphabet": base.alphabet}
-    texts = {} if special_tokens == [*base.special_tokens] else {"special_tokens": special_tokens}
-    base = dataclasses.replace(base, **texts, pattern=pattern, merges=_as_merges(base)[0], ignore_merges=False)
-    check_vocab_size(vocab_size, 0)
-    require(
-        vocab_size > len(base.vocab),
-        f"the model has {len(base.vocab):,} tokens already: a vocabulary of {vocab_size:,} has no room for more",
+def _complete_from_words(recipe: Recipe, files: Sequence[Path], settings: Sequence[Mapping]) -> Recipe:
+    """Complete a recipe by the settings that words files were counted with, which must agree with each other."""
+    special_tokens = [token for token in settings[0]["special_tokens"] if token not in BYTE_TOKENS]
+    recipe = dataclasses.replace(
+        recipe,
+        pattern=recipe.pattern or _steps_of(settings[0]),
+        normalizer=recipe.normalizer or settings[0]["normalizer"],
+        special_tokens=recipe.special_tokens or special_tokens,
     )
-    return _Plan(asked, learn, fields, special_tokens, base)
+    recipe = complete(recipe)
+    for name, wanted in recipe.source([], None).settings.items():
+        for file, theirs in zip(files, settings, strict=True):
+            hint = f"{file}: was counted with other {name}, {theirs[name]}: count the texts again, with {wanted}"
+            require(sorted(map(str, theirs[name])) == sorted(map(str, wanted)), hint)
+    return recipe
+
+
+def train_recipe(
+    recipe: Recipe,
+    files: Sequence[Path | Texts],
+    counts: Sequence[CorpusCounts],
+    text_field: str | None,
+    engine: Engine,
+) -> Training:
+    """Train by a complete recipe, on files, or on the counts of words files; see `prepare`."""
+    timings: dict[str, Timing] = {}
+    with stage("compile", timings):
+        source = recipe.source([] if counts else files, text_field)
+        if source.pattern.warning and not counts:
+            warnings.warn(source.pattern.warning, stacklevel=4)
+        _warn_of_unnamed(source, 5)
+        compile_counting(source.pattern)
+        rules = {"tie_break": recipe.tie_break, "score": recipe.score}  # a wrong one must not cost the scan
+        call_with(recipe.learner, Words.from_counts({b"aa": 1}), 257, **rules)
+    with stage("scan", timings) as spent:
+        counted = count(source, engine, counts, recipe.max_words)
+        spent.n_bytes = 0 if counts else counted.n_bytes
+    require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
+    with stage("learn", timings):
+        learned = recipe.learn(counted.words, engine.progress)
+    with stage("vocabulary", timings), _without_collector():
+        tokenizer = Tokenizer.from_model(recipe.build(learned))
+    _warn_if_short(tokenizer.vocab, recipe.vocab_size, 5)
+    return Training(tokenizer, counted, learned, timings, files, recipe)
 
 
 def train_bpe(
@@ -9370,6 +9401,50 @@ def tabulate_timings(seconds: float) -> Table:
     return Table(f"{seconds:.2f} seconds", ("stage", "seconds", "MB/s", "% of time", "peak MB"), rows)
 
 
+def _count_rows(counted: CorpusCounts, files: Sequence[object]) -> list[tuple[str, str]]:
+    """Describe what was counted."""
+    documents = number_of(counted.n_documents, "document")
+    named = ", ".join(map(str, files[:3])) + ", …" * (len(files) > 3)
+    rows = [
+        ("read", f"{number_of(counted.n_read, 'byte')} in {documents}"),
+        ("from", f"{number_of(len(files), 'input')}: {named}"),
+        ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
+    ]
+    if counted.n_dropped:
+        rows.append(("dropped", f"{counted.n_dropped:,} pretokens more, as the rarest; max_words keeps more"))
+        rows.append(("counts", f"too small by {counted.max_error:,} at most, for what was dropped"))
+    return rows
+
+
+def tabulate_training(training: Training) -> Table:
+    """Tabulate what was read, what was learnt, and what it cost."""
+    counted, learned, model = training.counted, training.learned, training.tokenizer.model
+    rows = _count_rows(counted, training.files)
+    if likelihoods := getattr(learned, "likelihoods", None):
+        first, last = likelihoods[0] / counted.n_pretokens, likelihoods[-1] / counted.n_pretokens
+        rows.append(("likelihood", f"{last:.3f} a pretoken; {first:.3f} after 1 of {len(likelihoods)} rounds"))
+    else:
+        last = f"; the last pair occurred {number_of(int(learned.counts[-1]), 'time')}" if len(learned.counts) else ""
+        rows.append(("merges", f"{len(learned.counts):,}{last}"))
+    n_tokens = getattr(learned, "n_tokens", None)
+    if n_tokens is not None:
+        m = len(n_tokens) - 1
+        n_bytes = counted.n_bytes - counted.n_dropped_bytes
+        full, half, quarter = (f"{n_bytes / n_tokens[k]:.2f}" for k in (m, m // 2, m // 4))
+        rows.append(("bytes/token", f"{full}; {half} with half the merges, {quarter} with a quarter"))
+    rows.append(("tokens", f"{len(model.vocab):,}, {len(model.special_tokens)} of them special"))
+    unseen = sorted({*model.special_tokens} - {model.unk_token} - counted.special_tokens.keys())
+    if unseen:
+        rows.append(("not in text", ", ".join(unseen)))
+    longest = sorted((model.vocab[id] for id in model.ordinary), key=lambda token: (-len(token), token))
+    rows.append(("longest", " ".join(_shortened(readable(token), 24) for token in longest[:8])))
+    rows += [(name, f"{spent.seconds:.2f} s") for name, spent in training.timings.items()]
+    peak = peak_memory()
+    rows.append(("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"))
+    return Table("Training", ("what", "value"), rows)
+
+
+WIDTH = 80  # of what is printed for people, but for tables
 LONGEST_CELL = 60  # of a table; what is longer is cut off
 
 
@@ -9452,7 +9527,9 @@ def save_learned(folder: str | os.PathLike, training: Training) -> None:
     alphabet = json.dumps([letter.decode("latin-1") for letter in learned.alphabet])
     arrays = learned._replace(alphabet=alphabet)._asdict()
     with atomic_write(file) as out:
-        np.savez_compressed(out, **arrays, n_bytes=training.counted.n_bytes, model=model.fingerprint)
+        np.savez_compressed(
+            out, **arrays, n_bytes=training.counted.n_bytes - training.counted.n_dropped_bytes, model=model.fingerprint
+        )
 
 
 def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]:
@@ -9464,12 +9541,18 @@ def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]
     remedy = "only a BPE that `train` wrote has its merge counts; train one on the same text"
     require(file.is_file(), f"{folder}: no {LEARNED_FILE} here: {remedy}")
     try:
-        with np.load(file) as saved:
+        zipfile.ZipFile(file).close()  # np.load takes any other file for a pickle
+        with np.load(file, allow_pickle=False) as saved:
             learned = Learned(*map(saved.__getitem__, Learned._fields))
             alphabet = [letter.encode("latin-1") for letter in json.loads(str(learned.alphabet))]
             n_bytes, fingerprint = int(saved["n_bytes"]), str(saved["model"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{file}: not what a training saved ({error})") from None
+        pairs, m = learned.pairs, len(learned.pairs)
+        fits = pairs.shape == (m, 2) and learned.counts.shape == (m,) and learned.n_tokens.shape == (m + 1,)
+        fits = fits and all(array.dtype.kind == "i" for array in (pairs, learned.counts, learned.n_tokens))
+        fits = fits and (pairs >= 0).all() and (pairs < len(alphabet) + np.arange(m)[:, None]).all()
+        require(fits and (learned.n_tokens > 0).all() and n_bytes > 0, "its numbers do not fit together")
+    except Exception as error:  # damaged files raise almost anything
+        raise InputError(f"{file}: not what a training saved ({error}): remove it, or train again") from None
     require(fingerprint == model.fingerprint, f"{file}: of another model than is beside it: remove it, or train again")
     return learned._replace(alphabet=alphabet), n_bytes
 
@@ -9492,6 +9575,7 @@ class EncodedWords(NamedTuple):
     offsets: np.ndarray  # int64[W + 1]
     n_bytes: int  # of text, without special tokens
     n_characters: int
+    n_pretokens: int | None  # of the model's own pattern; where that takes whole texts, between white space
 
     @property
     def n_tokens(self) -> int:
@@ -9525,7 +9609,7 @@ def encode_corpus(
     inputs      files, folders or globs
     And text_field, as of a Source; and an Engine.
 
-    Bytes are those of the text; characters are those of its words, as a normalizer and the pattern leave them.
+    Bytes and characters are those of the text; characters that a normalizer changes count as it leaves them.
 
     >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)} | {256: b"ab"}, [(b"a", b"b")])
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -9534,46 +9618,68 @@ def encode_corpus(
     >>> encoded.n_tokens, encoded.frequencies(257)[[97, 99, 256]].tolist(), encoded.n_bytes
     (6, [0, 1, 3], 9)
     """
-    source = tokenizer.source(inputs, "all", text_field)
+    source, pattern = tokenizer.source(inputs, "all", text_field), Pattern(tokenizer.model.pattern)
+    is_whole = all(step == PATTERNS["none"] or isinstance(step, Metaspace) for step in pattern.steps)
+    if not is_whole:  # the tokenizer itself may cut more finely
+        source = dataclasses.replace(source, pattern=pattern)
     with stage("scan") as spent:
         counted = count(source, engine)
-        words, spent.n_bytes = counted.words, counted.n_bytes
+        words, n_pretokens, spent.n_bytes = counted.words, counted.n_pretokens, counted.n_bytes
+        if is_whole:
+            n_pretokens = _count_between_spaces(source, engine)
     require(len(words.counts), f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
         data = words.symbols.astype(np.uint8).tobytes()
         texts = [data[start:stop] for start, stop in itertools.pairwise(words.offsets.tolist())]
         ids, offsets = _word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
-    continues = np.frombuffer(data, np.int8) < -64  # the first byte of its character
+    # A character has one byte that does not continue it. The mark ▁ is a space in the text.
+    continues = np.frombuffer(data.replace(MARK.encode(), b"   "), np.int8) < -64
     continued = np.dot(np.add.reduceat(continues, words.offsets[:-1], dtype=np.int64), words.counts)
-    return EncodedWords(texts, words.counts, ids, offsets, counted.n_bytes, counted.n_bytes - int(continued))
+    n_characters = counted.n_bytes - int(continued)
+    return EncodedWords(texts, words.counts, ids, offsets, counted.n_bytes, n_characters, n_pretokens)
+
+
+def _count_between_spaces(source: Source, engine: Engine | None) -> int | None:
+    """Count what white space separates in a text that can be read again."""
+    if any(map(_is_stream, source.files)):
+        return None
+    return count(dataclasses.replace(source, pattern=Pattern("whitespace-split"), normalizer=()), engine).n_pretokens
 
 
 RENYI_ORDER = 2.5  # for which Zouhar et al. found the best agreement with BLEU
 
 
-def measure(encoded: EncodedWords, ids: Sequence[int]) -> dict[str, float]:
-    """Compute the usual measures of a tokenizer on a corpus; `ids` are those that text may become, V of them.
+def _possible_ids(model: Model) -> list[int]:
+    """List the ids that text can become: those of ordinary tokens, and of the unknown token where there is one."""
+    unknown = {id for id, token in model.vocab.items() if model.unk_token and token == model.unk_token.encode()}
+    return sorted({*model.ordinary} | (set() if model.byte_fallback else unknown))
+
+
+def measure(encoded: EncodedWords, ids: Sequence[int]) -> dict[str, float | None]:
+    """Compute the usual measures of a tokenizer on a corpus; `ids` are those that text can become, V of them.
 
     With p the relative frequencies of the ids:
 
     bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding" (2019)
     characters per token     of text
     fertility                tokens per word: Rust et al., "How Good is Your Tokenizer?" (2021); a word is a pretoken
+                             of the model's own pattern or, where that takes whole texts, what white space separates
     Rényi efficiency         -log2(sum p**2.5) / 1.5 over log2 V: Zouhar et al., "Tokenization and the Noiseless
                              Channel" (2023)
     vocabulary utilisation   the share of ids that occur
 
-    >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), np.array([1, 1, 0]), np.array([0, 1, 3]), 12, 12)
+    >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), np.array([1, 1, 0]), np.array([0, 1, 3]), 12, 12, 5)
     >>> found = measure(encoded, range(2))
     >>> found["tokens"], round(found["bytes per token"], 3), found["fertility"]
     (7, 1.714, 1.4)
     """
-    n, p = encoded.n_tokens, encoded.frequencies(max(ids) + 1)[list(ids)] / encoded.n_tokens
+    n, n_words = encoded.n_tokens, encoded.n_pretokens
+    p = encoded.frequencies(max(ids) + 1)[list(ids)] / n
     return {
         "tokens": n,
         "bytes per token": encoded.n_bytes / n,
         "characters per token": encoded.n_characters / n,
-        "fertility": n / int(encoded.counts.sum()),
+        "fertility": n / n_words if n_words else None,
         "Rényi efficiency": float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER) / np.log2(max(len(ids), 2))),
         "vocabulary utilisation": np.count_nonzero(p) / len(ids),
     }
@@ -9605,47 +9711,40 @@ def _classify(token: bytes) -> tuple[str, str]:
     return kind, "several" if len(scripts) > 1 else "".join(scripts).replace("Cjk", "Han") or "none"
 
 
-# What may stand before and behind a token, so that some text becomes it: also parts of characters.
-_BEFORE = [b"", *map(str.encode, "aQ1. \né中"), *(bytes([byte]) for byte in b"\xc2\xc3\xe8\xec")]
-_BEHIND = [
-    b"",
-    *map(str.encode, "aQ1. 中"),
-    *(bytes([byte]) * n for byte in b"\x80\x83\x85\xa0\xaa\xb0\xb6" for n in (1, 2)),
-]
+def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
+    """Find the tokens that their own bytes do not become: {id: the ids that these bytes become}.
 
-
-def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, str]:
-    """Find the tokens that no text becomes: {id: "proved" or "not found"}.
-
-    Every token is encoded, alone and in contexts. Of those that are not found, some are proved to be unreachable: their
-    bytes as one word become other tokens. What happens to these bytes in a longer word until they are one token is
-    decided by them alone, since each merge that is made in them would have been made in them alone, in the same order;
-    for Unigram, the same holds of best paths. A WordPiece has no such proof: there, what does not begin a word is never
-    a word.
+    The bytes of a token are encoded as a text, and as one word, without the pattern and the normalizer; it is listed if
+    it is not among the ids of either. Then no text at all becomes it, since what happens to bytes in a longer word
+    until they are one token is decided by them alone: each merge that is made in them would have been made in them
+    alone, in the same order; for Unigram, the same holds of best paths. Not listed is what only the pattern or the
+    normalizer prevents, nor two kinds that only longer texts become: tokens that continue a word of a WordPiece, and,
+    with byte fallback, bytes of characters that have no token.
 
     >>> tokens = [b"a", b"b", b"c", b"ab", b"bc", b"abc", b"bca"]
     >>> merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc"), (b"bc", b"a")]
     >>> unreachable_tokens(Tokenizer(dict(enumerate(tokens)), merges))
-    {5: 'proved'}
+    {5: [3, 2]}
     """
-    model = tokenizer.model
-    texts, left = decoded_tokens(model.vocab, model.decoder)[0], {*model.ordinary}
-    for before, behind in itertools.product(_BEFORE, _BEHIND):
-        left -= _ids_seen(tokenizer, {id: before + texts[id] + behind for id in left})
-    proved = set()
-    if left and model.kind != "wordpiece":
-        names = {id: model.vocab[id] for id in left if model.vocab[id].decode("latin-1") not in BYTE_TOKENS}
-        proved = names.keys() - _ids_seen(_word_encoder(tokenizer), names)
-    return {id: "proved" if id in proved else "not found" for id in sorted(left)}
+    model, by_word, unreachable = tokenizer.model, _word_encoder(tokenizer), {}
+    texts, prefix = decoded_tokens(model.vocab, model.decoder)[0], model.subword_prefix.encode()
+    parts_of_characters = {*map(str.encode, BYTE_TOKENS[128:])} if model.byte_fallback else set()
+    for id in model.ordinary:
+        token = model.vocab[id]
+        if token in parts_of_characters or (prefix and token.startswith(prefix)):
+            continue
+        ids = _ids_of(tokenizer, texts[id])
+        if id not in ids and id not in _ids_of(by_word, token):
+            unreachable[id] = ids
+    return unreachable
 
 
-def _ids_seen(tokenizer: Tokenizer, texts: Mapping[int, bytes]) -> set[int]:
-    """List the ids that are among the tokens of their texts; a text that cannot be encoded has none."""
-    seen = set()
-    for id, text in texts.items():
-        with contextlib.suppress(InputError):  # a byte is not in the vocabulary
-            seen.update({id}.intersection(tokenizer.encode_ordinary(text)))
-    return seen
+def _ids_of(tokenizer: Tokenizer, text: bytes) -> list[int]:
+    """Encode a text; one that cannot be encoded, since a byte is not in the vocabulary, has no ids."""
+    try:
+        return tokenizer.encode_ordinary(text)
+    except InputError:
+        return []
 
 
 class Glitch(NamedTuple):
@@ -9685,8 +9784,8 @@ class Inspection(Report):
     title: str
     tokens: dict[int, bytes]  # id -> decoded bytes, without special tokens
     counts: dict[str, Counter]  # how many tokens are of a kind, of a script, of so many bytes
-    unreachable: dict[int, str]  # see `unreachable_tokens`
-    measures: dict[str, float]  # see `measure`; without a corpus, there are none
+    unreachable: dict[int, list[int]]  # see `unreachable_tokens`
+    measures: dict[str, float | None]  # see `measure`; without a corpus, there are none
     frequencies: np.ndarray | None  # int64    of each id in the corpus
     glitches: list[Glitch] | None  # with a corpus and what training learnt
     record: Mapping[str, object]  # see `Training.record`; empty if it is not known
@@ -9698,44 +9797,45 @@ class Inspection(Report):
         return ids, self.frequencies[ids]
 
     def tables(self) -> list[Table]:
-        def list_some(title: str, header: Sequence[str], rows: Iterable[tuple]) -> None:
-            some = itertools.islice(rows, ROWS)
-            found.append(Table(title, header, [(str(id), visible(self.tokens[id]), *row) for id, *row in some]))
-
-        found, n, rows = [], len(self.tokens), []
+        made_by = []
         for name, part in self.record.items():
             for key, value in (part if isinstance(part, dict) else {"": part}).items():
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-                rows.append((f"{name} {key}", text))
-        if rows:
-            found.append(Table("Made by", ("what", "value"), rows))
+                made_by.append((f"{name} {key}", text))
+        tables = [Table("Made by", ("what", "value"), made_by)] if made_by else []
         for name, counts in self.counts.items():
             ranked = sorted(counts.items()) if name == "bytes" else counts.most_common()
-            rows = [(str(key), count, round(100 * count / n, 2)) for key, count in ranked]
-            found.append(Table(f"Tokens by {name}", (name, "tokens", "%"), rows))
+            rows = [(str(key), n, round(100 * n / len(self.tokens), 2)) for key, n in ranked]
+            tables.append(Table(f"Tokens by {name}", (name, "tokens", "%"), rows))
         longest = sorted(((id, len(token)) for id, token in self.tokens.items()), key=lambda pair: -pair[1])
-        list_some("Longest tokens", ("id", "token", "bytes"), longest)
-        proved = sum(why == "proved" for why in self.unreachable.values())
-        title = f"Tokens that no text can reach: {proved:,} proved, {len(self.unreachable) - proved:,} not found"
-        list_some(title, ("id", "token", "why"), self.unreachable.items())
-        if self.frequencies is None:
-            return found
+        tables.append(self._list_some("Longest tokens", ("bytes",), longest))
+        title = f"Tokens that no text can reach: {len(self.unreachable):,}"
+        rows = ((id, "|".join(readable(self.tokens[k]) for k in ids)) for id, ids in self.unreachable.items())
+        tables.append(self._list_some(title, ("becomes",), rows))
+        return tables if self.frequencies is None else [*tables, *self._tables_of_corpus()]
+
+    def _list_some(self, title: str, header: Sequence[str], rows: Iterable[tuple]) -> Table:
+        """Tabulate the first tokens of a list."""
+        some = itertools.islice(rows, ROWS)
+        return Table(title, ("id", "token", *header), [(str(id), readable(self.tokens[id]), *row) for id, *row in some])
+
+    def _tables_of_corpus(self) -> Iterator[Table]:
+        """Tabulate what a corpus uses of the vocabulary."""
         ranked, counts = self.ranked
-        rows = ((ranked[k], int(counts[k]), k + 1) for k in _powers(n))
-        title = f"Frequencies: {np.count_nonzero(counts == 0):,} tokens never occur"
-        list_some(title, ("id", "token", "count", "rank"), rows)
-        found.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
+        rows = ((ranked[k], int(counts[k]), k + 1) for k in _powers(len(ranked)))
+        yield self._list_some(
+            f"Frequencies: {np.count_nonzero(counts == 0):,} tokens never occur", ("count", "rank"), rows
+        )
+        yield Table("Measures", ("measure", "value"), [*self.measures.items()])
         if self.glitches is None:
             title = f"Glitch tokens: beside this model is no {LEARNED_FILE}, which `train` writes"
-            return [*found, Table(title, (), ())]
-
-        def list_shares(taken: list[tuple[bytes, int]], made: int) -> str:
-            return ", ".join(f"{visible(token)} {100 * n // made} %" for token, n in taken[:3])
-
-        rows = ((id, made, used, list_shares(taken, made)) for id, made, used, taken in self.glitches)
-        title = f"Candidates for glitch tokens: {len(self.glitches):,}"
-        list_some(title, ("id", "token", "made", "used", "now in"), rows)
-        return found
+            yield Table(title, (), ())
+            return
+        rows = []
+        for id, made, used, taken in self.glitches:
+            shares = ", ".join(f"{readable(token)} {100 * n // made} %" for token, n in taken[:3])
+            rows.append((id, made, used, shares))
+        yield self._list_some(f"Candidates for glitch tokens: {len(rows):,}", ("made", "used", "now in"), rows)
 
     def draw(self, figure) -> None:
         axes = figure.subplots()
@@ -9746,7 +9846,7 @@ class Inspection(Report):
         ranked, counts = self.ranked
         axes.loglog(np.arange(1, len(ranked) + 1), counts)
         for k in filter(counts.__getitem__, _powers(len(ranked))):
-            note = visible(self.tokens[ranked[k]])
+            note = readable(self.tokens[ranked[k]])
             axes.annotate(note, (k + 1, counts[k]), (4, 4), textcoords="offset points", fontsize=8)
         axes.set(xlabel="rank", ylabel="occurrences")
 
@@ -9791,7 +9891,7 @@ def inspect_model(
     frequencies, measures = None, {}
     if inputs is not None:
         encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
-        frequencies, measures = encoded.frequencies(max(model.vocab) + 1), measure(encoded, ids)
+        frequencies, measures = encoded.frequencies(max(model.vocab) + 1), measure(encoded, _possible_ids(model))
     return Inspection(
         f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, {model.kind}",
         tokens,
@@ -9880,9 +9980,9 @@ PROBES = {
 class Difference(NamedTuple):
     """A word that models split differently."""
 
-    word: bytes
+    word: bytes  # with the white space before it
     count: int
-    pieces: list[list[bytes]]  # by model
+    pieces: list[list[bytes]]  # by model, without white space
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -9894,7 +9994,7 @@ class Comparison(Report):
     corpora: list[str]
     bytes_per_token: np.ndarray  # float64[models, corpora]
     n_shared: np.ndarray  # int64[models, models]    tokens that are in both vocabularies, special tokens apart
-    same: float  # the share of the words, by their occurrences, that all models split alike
+    same: float  # the share of the words, by their occurrences, that all models split at the same places
     differences: list[Difference]  # the most frequent first
 
     def tables(self) -> list[Table]:
@@ -9905,7 +10005,7 @@ class Comparison(Report):
         shares = (100 * self.n_shared / sizes[:, None]).tolist()
         shared = [(name, n, *row) for name, n, row in zip(names, sizes.tolist(), shares, strict=True)]
         some = self.differences[:ROWS]
-        words = [(visible(d.word), d.count, *("|".join(map(visible, p)) for p in d.pieces)) for d in some]
+        words = [(readable(d.word), d.count, *("|".join(map(readable, p)) for p in d.pieces)) for d in some]
         told = f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} most frequent, weighted"
         return [
             Table("Bytes per token", ("model", *self.corpora), rates),
@@ -9938,7 +10038,8 @@ def compare(
 
     And text_field, as of a Source; and an Engine.
 
-    Words are cut by the pattern of the first model, and each is encoded alone by all.
+    A word is what white space separates, whatever the models are. Each is encoded with the one character of white space
+    that stands before it, and only the places inside a word count: some models put a space into the token, some do not.
 
     >>> small = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 258))
     >>> large = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
@@ -9946,38 +10047,48 @@ def compare(
     ...     _ = Path(folder, "a.txt").write_text("low lower low")
     ...     report = compare({"small": small, "large": large}, {"text": folder})
     >>> report.bytes_per_token[:, 0].round(2).tolist(), report.n_shared.tolist(), report.differences[0].pieces
-    ([1.86, 2.6], [[258, 258], [258, 260]], [[b' ', b'low', b'e', b'r'], [b' ', b'lower']])
+    ([1.86, 2.6], [[258, 258], [258, 260]], [[b'low', b'e', b'r'], [b'lower']])
     """
     require(tokenizers and corpora, "to compare takes a model and a corpus, at least")
-    rates, known, split, counts = [], [], [], Counter()
-    options = {"text_field": text_field, "engine": engine}
-    for number, tokenizer in enumerate(tokenizers.values()):
+    special_tokens = sorted({token for tokenizer in tokenizers.values() for token in tokenizer.special_tokens})
+    counts: Counter[bytes] = Counter()
+    for corpus in corpora.values():
+        source = Source(find_files(corpus), Pattern(r"\s?\S+"), special_tokens, text_field)
+        counts.update(count(source, engine).words.to_counts())
+    words = [(word, n) for word, n in counts.most_common(2 * COMPARED_WORDS) if word.decode("utf-8", "replace").strip()]
+    words = words[:COMPARED_WORDS]
+    rates, vocabularies, pieces, options = [], [], [], {"text_field": text_field, "engine": engine}
+    for tokenizer in tokenizers.values():
         encoded = [encode_corpus(tokenizer, corpus, **options) for corpus in corpora.values()]
-        if number == 0:
-            for corpus in encoded:
-                counts.update(dict(zip(corpus.words, corpus.counts.tolist(), strict=True)))
-            words = counts.most_common(COMPARED_WORDS)
         probed = [len(text) / len(tokenizer.encode_ordinary(text)) for text in PROBES.values()]
         rates.append([*(corpus.n_bytes / corpus.n_tokens for corpus in encoded), *probed])
         tokens = decoded_tokens(tokenizer.vocab, tokenizer.model.decoder)[1]
-        known.append({tokens[id] for id in tokenizer.model.ordinary})
-        batch = tokenizer.encode_batch((word for word, _ in words), "none")
-        split.append([[tokens[id] for id in ids] for ids in batch])
-    found = [Difference(*word, list(pieces)) for word, pieces in zip(words, zip(*split, strict=True), strict=True)]
-    # Without the first piece, since a model may put a space before each text.
-    different = [d for d in found if any(pieces[1:] != d.pieces[0][1:] for pieces in d.pieces)]
+        vocabularies.append({tokens[id] for id in tokenizer.model.ordinary})
+        batch = tokenizer.encode_batch([word for word, _ in words], "none")
+        pieces.append([[*filter(None, map(bytes.strip, decode_each(tokenizer, ids)))] for ids in batch])
+    differences = []
+    for (word, n), *split in zip(words, *pieces, strict=True):
+        if len({tuple(map(len, part)) for part in split}) > 1:
+            differences.append(Difference(word, n, split))
     return Comparison(
         "Models compared",
         list(tokenizers),
         [*corpora, *PROBES],
         np.array(rates),
-        np.array([[len(a & b) for b in known] for a in known]),
-        1 - sum(d.count for d in different) / sum(d.count for d in found),
-        different,
+        np.array([[len(a & b) for b in vocabularies] for a in vocabularies]),
+        1 - sum(d.count for d in differences) / sum(n for _, n in words),
+        differences,
     )
 
 
 # view
+
+
+def decode_each(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
+    """Decode the ids of a text one by one."""
+    first, later = tokenizer._decoded
+    return [(later if k else first)[id] for k, id in enumerate(ids)]
+
 
 GROUNDS = (153, 223, 157, 225, 229, 189)  # of tokens in turn, of a terminal's 256 colours: black is read on them
 
@@ -9994,7 +10105,7 @@ class View:
         """Write tokens between bars, and their ids below; with `colour` on grounds of colours that change."""
         lines, used = [], width
         for k, (token, id) in enumerate(zip(self.tokens, self.ids.tolist(), strict=True)):
-            shown = visible(token)
+            shown = readable(token)
             size = max(_cell_width(shown), len(str(id)))
             if used + size >= width:
                 lines += ["", ""]
@@ -10019,63 +10130,62 @@ def view(tokenizer: Tokenizer, text: str | bytes) -> View:
     """
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
     ids = tokenizer.encode_to_numpy(data)
-    first, rest = decoded_tokens(tokenizer.vocab, tokenizer.model.decoder)
-    tokens = [(rest if k else first)[id] for k, id in enumerate(ids.tolist())]
-    return View(f"{number_of(len(data), 'byte')}, {number_of(len(ids), 'token')}", ids, tokens)
+    title = f"{number_of(len(data), 'byte')}, {number_of(len(ids), 'token')}"
+    return View(title, ids, decode_each(tokenizer, ids.tolist()))
 
 
-# bench: each tool works in a process of its own, one after another
+# bench: each tool in turn, in this process
 
 
 class Job(NamedTuple):
-    """What tools are to do: train, or encode if there is a tokenizer."""
+    """What tools are to do: train, or encode with a tokenizer."""
 
     source: Source
     size: int  # of the vocabulary, without special tokens
-    tokenizer: Tokenizer | None = None
-    documents: Sequence[bytes] = ()
-    texts: Sequence[str] = ()  # the same
+    documents: Sequence[bytes]
+    texts: Sequence[str]  # the same
+    tokenizer: Tokenizer
 
 
-def _train_bpe_numba(job: Job) -> Iterable[bytes]:
-    source = job.source
-    words = count(source).words
-    return itertools.islice(learn(words, job.size, tie_break="ids").tokens, 256, None)
+# A peer prepares its work, and returns the function that is timed. It returns the merged tokens in their order, or the
+# ids of each document.
 
 
-def _train_tokenizers(job: Job) -> Iterable[bytes]:
+def _train_bpe_numba(job: Job) -> Callable:
+    return lambda: learn(count(job.source).words, job.size, tie_break="ids").tokens[256:]
+
+
+def _train_tokenizers(job: Job) -> Callable:
     package = import_optional("tokenizers")
     tokenizer, parts = package.Tokenizer(package.models.BPE()), package.pre_tokenizers
     split = parts.Split(package.Regex(job.source.pattern.source), "isolated")
     tokenizer.pre_tokenizer = parts.Sequence([split, parts.ByteLevel(add_prefix_space=False, use_regex=False)])
     letters = parts.ByteLevel.alphabet()
     trainer = package.trainers.BpeTrainer(vocab_size=job.size, show_progress=False, initial_alphabet=letters)
-    tokenizer.train_from_iterator(job.texts, trainer)
-    return (left + right for left, right in read_huggingface(json.loads(tokenizer.to_str())).merges)
+
+    def work() -> Iterable[bytes]:
+        tokenizer.train_from_iterator(job.texts, trainer)
+        return itertools.starmap(bytes.__add__, read_huggingface(json.loads(tokenizer.to_str())).merges)
+
+    return work
 
 
-def _train_gigatoken(job: Job) -> Iterable[bytes]:
+def _train_gigatoken(job: Job) -> Callable:
     require(job.source.pattern.name == "gpt2", "trains with GPT-2's pattern only")
-    separator = f"<|{os.urandom(8).hex()}|>"
-    data, learner = separator.encode().join(job.documents), import_optional("gigatoken").gigatoken_rs.train_bpe
-    _, merges = learner(data, job.size + 1, [separator], separator=separator.encode())
-    return itertools.starmap(bytes.__add__, merges)
-
-
-def _train_rustbpe(job: Job) -> Iterable[bytes]:
-    tokenizer = import_optional("rustbpe").Tokenizer()
-    tokenizer.train_from_iterator(iter(job.texts), job.size, pattern=job.source.pattern.source)
-    return (bytes(token) for token, rank in tokenizer.get_mergeable_ranks() if rank >= 256)
+    separator, learner = f"<|{os.urandom(8).hex()}|>", import_optional("gigatoken").gigatoken_rs.train_bpe
+    data, end = separator.encode().join(job.documents), separator.encode()
+    return lambda: itertools.starmap(bytes.__add__, learner(data, job.size + 1, [separator], separator=end)[1])
 
 
 def _encode_bpe_numba(job: Job) -> Callable:
-    job.tokenizer.compile_kernels()
-    return lambda: [job.tokenizer.encode_texts(job.documents, "none")[0]]
+    tokenizer = Tokenizer.from_model(job.tokenizer.model)
+    tokenizer.compile_kernels()
+    return lambda: [tokenizer.encode_texts(job.documents, "none")[0]]
 
 
 def _encode_tokenizers(job: Job) -> Callable:
-    encode = job.tokenizer.to_huggingface().encode_batch_fast
-    return lambda: [encoding.ids for encoding in encode(job.texts, add_special_tokens=False)]
+    encode = job.tokenizer.to_huggingface().encode_batch_fast  # of one text, in one thread
+    return lambda: [encode([text], add_special_tokens=False)[0].ids for text in job.texts]
 
 
 def _encode_tiktoken(job: Job) -> Callable:
@@ -10088,15 +10198,8 @@ def _encode_gigatoken(job: Job) -> Callable:
     return functools.partial(encoder.encode_batch, job.documents, parallel=False)
 
 
-# Trainers return the merged tokens in their order, which are listed when the time has been taken; encoders what is then
-# timed: a function that returns the ids of each document.
 _PEERS = {
-    "train": {
-        "bpe_numba": _train_bpe_numba,
-        "gigatoken": _train_gigatoken,
-        "tokenizers": _train_tokenizers,
-        "rustbpe": _train_rustbpe,
-    },
+    "train": {"bpe_numba": _train_bpe_numba, "gigatoken": _train_gigatoken, "tokenizers": _train_tokenizers},
     "encode": {
         "bpe_numba": _encode_bpe_numba,
         "gigatoken": _encode_gigatoken,
@@ -10108,52 +10211,32 @@ ENCODED_BYTES = 20_000_000  # of the corpus, that are encoded: some peers make 3
 
 
 class Run(NamedTuple):
-    """What one tool did in a process of its own."""
+    """What one tool did."""
 
     tool: str
-    seconds: list[float]  # of the first time; and encoding, of the second
-    n_bytes: int  # of text
+    seconds: list[float]  # of the first pass; and encoding, of the second
     result: list  # tokens in the order of the merges; or ids
-    verdict: str = ""  # "same" as bpe_numba, or how it differs, or what went wrong
+    verdict: str  # "same" as bpe_numba, or from which place on it differs, or what went wrong
 
 
-def _run_here(tool: str, work: Callable, job: Job) -> Run:
-    """Do a job in this process, which is not needed for anything else, and take the time."""
-    multiprocessing.set_start_method(None, force=True)  # of workers: "spawn" is inherited, and takes seconds
-    for descriptor in (1, 2):  # some peers write what nobody has asked for
-        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false" if job.tokenizer else "true"
-    parts = filter(None, _text_parts(job.source, job.source.special_tokens))
-    parts = next(_batched_by_size(parts, len, ENCODED_BYTES if job.tokenizer else sys.maxsize), [])
-    texts = [text.decode("utf-8", "replace") for text in parts]  # some peers take no other
-    documents = [text.encode() for text in texts]
-    job = job._replace(documents=documents, texts=texts)
-    compile_counting(job.source.pattern)
-    learn(Words.from_counts({b"aa": 1}), 257)
-    seconds, work = [], work(job) if job.tokenizer else functools.partial(work, job)
-    for _ in range(2 if job.tokenizer else 1):
-        start = time.perf_counter()
-        result = work()
-        seconds.append(time.perf_counter() - start)
-    result = np.concatenate([np.asarray(ids) for ids in result]).tolist() if job.tokenizer else list(result)
-    return Run(tool, seconds, sum(map(len, documents)), result)
-
-
-def _run_apart(tool: str, work: Callable, job: Job) -> Run:
-    """Do a job in a new process, and tell what went wrong, if something did."""
-    apart = multiprocessing.get_context("spawn")
+def _run_tool(tool: str, prepare: Callable, job: Job, n_passes: int, ours: Sequence | None) -> Run:
+    """Let a tool do a job so many times, and compare its result with ours."""
+    seconds = []
     try:
-        with ProcessPoolExecutor(1, apart, signal.signal, (signal.SIGINT, signal.SIG_DFL)) as pool:
-            return pool.submit(_run_here, tool, work, job).result()
-    except Exception as error:
-        return Run(tool, [], 0, [], " ".join(str(error).split())[:60] or type(error).__name__)
-
-
-def _judge(run: Run, ours: Run) -> str:
-    """Compare what a tool made with what bpe_numba made of the same text."""
-    both = itertools.zip_longest(run.result, ours.result)
-    different = next((f"differs from {k:,} of {len(ours.result):,} on" for k, (a, b) in enumerate(both) if a != b), "")
-    return run.verdict or different or "same"
+        work = prepare(job)
+        for _ in range(n_passes):
+            start = time.perf_counter()
+            result = work()
+            seconds.append(time.perf_counter() - start)
+        result = [*result] if n_passes == 1 else np.concatenate([np.asarray(ids) for ids in result]).tolist()
+    except BaseException as error:  # a panic of Rust is no Exception
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
+        return Run(tool, [], [], " ".join(str(error).split()) or type(error).__name__)
+    if ours is None or result == ours:
+        return Run(tool, seconds, result, "same")
+    place = next(k for k, (a, b) in enumerate(itertools.zip_longest(result, ours)) if a != b)
+    return Run(tool, seconds, result, f"differs from {place:,} of {len(ours):,} on")
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -10162,20 +10245,21 @@ class Benchmark(Report):
 
     title: str
     machine: str
-    versions: dict[str, str]
+    n_bytes: dict[str, int]  # of text, by job
     runs: dict[str, list[Run]]  # by job; the first is that of bpe_numba
 
     def tables(self) -> list[Table]:
-        found, header = [], ("tool", "seconds", "MB/s", "times ours", "result")
+        tables = []
         for name, runs in self.runs.items():
-            rows = []
-            for run in runs:
-                first = run.seconds[0] if run.seconds else None
-                rates = ", ".join(f"{run.n_bytes / seconds / 1e6:.1f}" for seconds in run.seconds)
-                ratio = first and first / runs[0].seconds[0]
-                rows.append((f"{run.tool} {self.versions[run.tool]}", first, rates, ratio, run.verdict))
-            found.append(Table(f"{name}, {runs[0].n_bytes / 1e6:.1f} MB; {self.machine}", header, rows))
-        return found
+            rows, megabytes, ours = [], self.n_bytes[name] / 1e6, runs[0].seconds
+            for tool, seconds, _, verdict in runs:
+                version = __version__ if tool == "bpe_numba" else importlib.metadata.version(tool)
+                first, second = [*seconds, None, None][:2]
+                rate, ratio = (megabytes / first, first / ours[0]) if seconds else (None, None)
+                rows.append((f"{tool} {version}", first, second, rate, ratio, verdict))
+            header = "tool", "seconds", "second pass", "MB/s", "times ours", "result"
+            tables.append(Table(f"{name}, {megabytes:.1f} MB; {self.machine}", header, rows))
+        return tables
 
 
 def _describe_machine() -> str:
@@ -10198,7 +10282,7 @@ def bench(
     tools: Sequence[str] = (),
     progress: bool = False,
 ) -> Benchmark:
-    """Train and encode with every peer that is installed, one after another, each in a process of its own.
+    """Train and encode with every peer that is installed, one after another.
 
     inputs          files, folders or globs. Not given: the sources of Python's standard library
     vocab_size      tokens in all
@@ -10209,36 +10293,42 @@ def bench(
     And text_field, as of a Source; and progress, as of an Engine.
 
     A time of training is that of the call, with the text in memory (here: in files that were just read), and kernels
-    loaded. All encode the first 20 MB with the tokenizer that was trained here, whose ids theirs must equal: with a
-    fresh one, and again. Raises InputError for a tool that is not known.
+    loaded. All encode the first 20 MB in one thread with the tokenizer that was trained here, whose ids theirs must
+    equal, and then once more. Raises InputError for a tool that is not known.
     """
-    known = dict.fromkeys(itertools.chain(*_PEERS.values()))
+    names = dict.fromkeys(itertools.chain(*_PEERS.values()))
     for tool in tools:
-        require_known("peer", tool, known)
-    options = {"pattern": pattern, "text_field": text_field, "tie_break": "ids"}
-    training = train(inputs, vocab_size, special_tokens, **options)
-    job = Job(Source(training.files, Pattern(pattern), special_tokens, text_field), vocab_size - len(special_tokens))
-    peers = filter(importlib.util.find_spec, {*(tools or known)} - {"bpe_numba"})
-    versions, runs = {tool: importlib.metadata.version(tool) for tool in peers} | {"bpe_numba": __version__}, {}
-    for (name, works), tokenizer in zip(_PEERS.items(), (None, training.tokenizer), strict=True):
-        job, found = job._replace(tokenizer=tokenizer), []
-        works = {tool: work for tool, work in works.items() if tool in versions}
+        require_known("peer", tool, names)
+    tools = ["bpe_numba", *filter(importlib.util.find_spec, {*(tools or names)} - {"bpe_numba"})]
+    training = train(inputs, vocab_size, special_tokens, pattern=pattern, text_field=text_field, tie_break="ids")
+    source = training.recipe.source(training.files, text_field)
+    texts = [text.decode("utf-8", "replace") for text in _text_parts(source, special_tokens) if text]
+    documents = [text.encode() for text in texts]  # some peers take nothing but UTF-8
+    job = Job(source, vocab_size - len(special_tokens), documents, texts, training.tokenizer)
+    head = next(_batched_by_size(documents, len, ENCODED_BYTES))
+    jobs = {"train": job, "encode": job._replace(documents=head, texts=texts[: len(head)])}
+    runs = {}
+    for name, works in _PEERS.items():
+        results, works = [], {tool: work for tool, work in works.items() if tool in tools}
         with Engine(progress=progress).progress_bar(name, len(works), "tools") as bar:
             for tool, work in works.items():
-                found.append(_run_apart(tool, work, job))
+                ours = results[0].result if results else None
+                results.append(_run_tool(tool, work, jobs[name], 1 if name == "train" else 2, ours))
                 bar.update()
-        require(found[0].seconds, f"bpe_numba could not {name}: {found[0].verdict}")
-        runs[name] = [run._replace(verdict=_judge(run, found[0])) for run in found]
-    megabytes = training.counted.n_bytes / 1e6
-    title = f"{vocab_size:,} tokens of {megabytes:.1f} MB in {number_of(len(training.files), 'file')}"
-    return Benchmark(title, _describe_machine(), versions, runs)
+        require(results[0].seconds, f"bpe_numba could not {name}: {results[0].verdict}")
+        runs[name] = results
+    n_bytes = {name: sum(map(len, job.documents)) for name, job in jobs.items()}
+    title = f"{vocab_size:,} tokens of {training.counted.n_bytes / 1e6:.1f} MB in {len(training.files):,} files"
+    return Benchmark(title, _describe_machine(), n_bytes, runs)
 
 
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# A command is a function below. Its options are its own keywords, and those with a default of the functions that it
-# calls: their names, types and defaults come from signatures, their help from docstrings, and from nowhere else.
-# Not options are what others stand for (--no-special, --quiet, --workers), and what only Python has.
+# Arguments -> a call of one of the functions below. The options of a command are the keywords of its function, and the
+# parameters with a default of the functions that it calls. Their names, types and defaults come from signatures, and
+# their help from docstrings. For example, `train corpus.txt --vocab-size 32k` becomes
+# `_train_command(["corpus.txt"], vocab_size=32000, …)`, where `vocab_size` and its help are those of `train`.
+# _PYTHON_ONLY are parameters that are no options, since --no-special, --quiet or --workers stand for them.
 _PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "learned", "record", "engine", "texts"}
 _GROUPS = {
     "how text is read": "text_field corpus no_special append pattern mark normalizer encoding",
@@ -10279,10 +10369,10 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     $ train corpus.txt --vocab-size 32k --special-token "<|endoftext|>" --out model
     $ train "shards/*.jsonl.gz" --model unigram --vocab-size 16k --out unigram
     """
-    plan = _plan_training(argparse.Namespace(inputs=inputs or None, texts=None, **options))
-    config = call_with(transformers_config, **options | {"special_tokens": plan.special_tokens})
+    recipe, files, counts = prepare(call_with(Recipe, **options), inputs or None)
+    config = call_with(transformers_config, **options | {"special_tokens": recipe.special_tokens})
     check_writable(as_path(out))  # what is wrong must not cost the training
-    training = call_with(train, inputs or None, **options)
+    training = train_recipe(recipe, files, counts, options["text_field"], call_with(Engine, **options))
     with stage("save", training.timings), written_together():
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
@@ -10292,7 +10382,7 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
         names = itertools.chain.from_iterable(format.files for format in FORMATS.values())
         names = dict.fromkeys([*names, RECORD_FILE, LEARNED_FILE])
         written = ", ".join(name for name in names if Path(out, name).is_file())
-        print(label("written", f"{out}: {written}"))
+        print("", textwrap.fill(f"Written to {out}: {written}", WIDTH, break_on_hyphens=False), sep="\n")
         print(f"\nNext:\n  echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -")
 
 
@@ -10304,8 +10394,8 @@ def _count_command(inputs: Sequence[str], **options) -> None:
     """
     counted, out = call_with(count_files, inputs, **options), options["out"]
     if options["progress"]:
-        rows = *_count_rows(counted, inputs), ("written", f"{out}: {number_of(os.path.getsize(out), 'byte')}")
-        print(*itertools.starmap(label, rows), sep="\n")
+        print(Table("Pretokens", ("counted", ""), _count_rows(counted, inputs)))
+        print(f"\nWritten to {out}: {number_of(os.path.getsize(out), 'byte')}")
         print(f"\nNext:\n  {_typed_command()} train {shlex.quote(out)}")
 
 
@@ -10461,16 +10551,16 @@ _COMMANDS = {
 
 
 def _whole_number(text: str) -> int:
-    """Read a whole number, which may be written as 10k, 1M, 4GB or 10,000.
+    """Read a whole number, which may be written as 10k, 1.5M or 10,000.
 
-    >>> _whole_number("10k"), _whole_number("10_000"), _whole_number("4.5GB")
-    (10000, 10000, 4500000000)
+    >>> _whole_number("10k"), _whole_number("10_000"), _whole_number("1.5M")
+    (10000, 10000, 1500000)
     """
-    if found := re.fullmatch(r"(-?\d+(?:[_,]\d{3})*)(?:\.(\d+))?(?:([kMGT])B?)?", text, re.IGNORECASE):
-        fraction, n_zeros = found[2] or "", 3 * " KMGT".index((found[3] or " ").upper())
+    if match := re.fullmatch(r"(-?\d+(?:[_,]\d{3})*)(?:\.(\d+))?([kMGT]?)", text, re.IGNORECASE):
+        fraction, n_zeros = match[2] or "", 3 * " KMGT".index(match[3].upper() or " ")
         if len(fraction) <= n_zeros:
-            return int(re.sub("[_,]", "", found[1]) + fraction) * 10 ** (n_zeros - len(fraction))
-    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, as 32000, 32k or 4.5GB")
+            return int(re.sub("[_,]", "", match[1]) + fraction) * 10 ** (n_zeros - len(fraction))
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 4, 32000 or 32k")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -10478,6 +10568,11 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> None:
         self.exit(2, f"bpe_numba: {message}; see {self.prog} --help\n")
+
+    def refuse(self, unknown: str) -> None:
+        """End with an error that names the option most like an unknown one."""
+        near = difflib.get_close_matches(unknown.partition("=")[0], self._option_string_actions, 1)
+        self.error(f"unrecognized argument: {unknown}" + "".join(f"; did you mean {option}?" for option in near))
 
 
 def _add_argument(
@@ -10502,34 +10597,44 @@ def _add_argument(
     return parser.add_argument(flag, dest=parameter.name, required=default is parameter.empty, help=text, **settings)
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def _help_texts(*functions: object) -> dict[str, str]:
+    """Read what the docstrings of functions say of their parameters; nothing where Python has removed them (-OO)."""
+    rows = {}
+    for function in functions:
+        rows = dict(_ROW.findall(inspect.getdoc(function) or "")) | rows
+    return {name: " ".join(text.split()) for name, text in rows.items()}
+
+
+def _parameters(run: Callable, callees: Iterable[Callable]) -> dict[str, inspect.Parameter]:
+    """List the parameters of a command: its own, and those with a default of the functions that it calls."""
+    parameters: dict[str, inspect.Parameter] = {}
+    for function in (run, *callees):
+        for name, parameter in inspect.signature(function).parameters.items():
+            if name not in _PYTHON_ONLY and (function is run or parameter.default is not parameter.empty):
+                parameters.setdefault(name, parameter)
+    return parameters
+
+
+def _make_parser() -> _Parser:
     """Make the parser of the command line from the signatures and docstrings of _COMMANDS."""
-    parser = _Parser(prog="bpe_numba", description="Train and run subword tokenizers.")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser = _Parser(prog=_typed_command(), description="Train and run subword tokenizers.")
+    parser.add_argument("--version", action="version", version=f"bpe_numba {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    shared = dict(_ROW.findall(f"{inspect.getdoc(Source)}\n{inspect.getdoc(Engine)}"))
     for name, (run, *callees) in _COMMANDS.items():
-        doc = inspect.getdoc(run)
+        doc = inspect.getdoc(run) or ""
         title = doc.partition("\n")[0]
         examples = "\n".join(["examples:", *(f"  {_typed_command()} {line}" for line in _EXAMPLE.findall(doc))])
         form = argparse.RawDescriptionHelpFormatter
         command = commands.add_parser(name, help=title, description=title, epilog=examples, formatter_class=form)
-        rows: dict[str, str] = {}
-        parameters: dict[str, inspect.Parameter] = {}
-        for function in (run, *callees):
-            rows = dict(_ROW.findall(inspect.getdoc(function))) | rows
-            for key, parameter in inspect.signature(function).parameters.items():
-                if key not in _PYTHON_ONLY and (function is run or parameter.default is not parameter.empty):
-                    parameters.setdefault(key, parameter)
-        positional = inspect.getfullargspec(run).args
         groups, flags = {title: command.add_argument_group(title) for title in _GROUPS}, {}  # none is shown empty
-        for key, parameter in parameters.items():
+        group_of = {key: groups[title] for title, keys in _GROUPS.items() for key in keys.split()}
+        texts, positional = _help_texts(run, *callees, Source, Engine), inspect.getfullargspec(run).args
+        for key, parameter in _parameters(run, callees).items():
             is_positional = key in positional
-            known = (groups[title] for title, names in _GROUPS.items() if key in names.split() and not is_positional)
-            text = " ".join((shared | rows).get(key, "").split())
-            action = _add_argument(next(known, command), parameter, is_positional, text)
+            group = command if is_positional else group_of.get(key, command)
+            action = _add_argument(group, parameter, is_positional, texts.get(key, ""))
             flags[key] = action.option_strings[0] if action.option_strings else action.metavar
-        command.set_defaults(run=run, flags=flags)
+        command.set_defaults(run=run, flags=flags, refuse=command.refuse)
         command.add_argument("--quiet", dest="progress", action="store_false", help="no progress bars, no summary")
         command.add_argument("--timings", action="store_true", help="print what each stage took, on standard error")
     return parser
@@ -10548,8 +10653,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by who called
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
-    start, options = time.perf_counter(), vars(_make_parser().parse_args(arguments))
-    flags, timings = options.pop("flags"), options.pop("timings")
+    start, (parsed, unknown) = time.perf_counter(), _make_parser().parse_known_args(arguments)
+    options = vars(parsed)
+    flags, timings, refuse = options.pop("flags"), options.pop("timings"), options.pop("refuse")
+    if unknown:
+        refuse(unknown[0])
     TIMINGS.clear()
 
     def say(message: object) -> None:
