@@ -289,7 +289,19 @@ texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("ab '
 alphabets = st.sampled_from(["ab c'sStTlLvVeErRdmM \n\r\t 12中é\u3000\u0301ſK/.!", "ab", "abc xy", "a1 \n", " \n"])
 pattern_texts = texts | alphabets.flatmap(lambda letters: st.text(letters, max_size=80))
 # Bytes that are not UTF-8, in every way, among some that are.
-invalid = [b"\xff", b"\xc0\xaf", b"\xe4\xb8", b"\xf5", b"\xed\xa0\x80", b"\xf0\x9f\x99\x82", b"a", b" ", b"\n", b"<a"]
+invalid = [
+    b"\xff",
+    b"\xfe",
+    b"\xc0\xaf",
+    b"\xe4\xb8",
+    b"\xf5",
+    b"\xed\xa0\x80",
+    b"\xf0\x9f\x99\x82",
+    b"a",
+    b" ",
+    b"\n",
+    b"<a",
+]
 hostile_bytes = st.binary(max_size=60) | st.lists(st.sampled_from(invalid)).map(b"".join)
 # One to four words of bytes for encoders: any, of four letters, or long and of one.
 character_words = (
@@ -968,6 +980,25 @@ def test_long_texts_go_through_all_steps(steps):
     for letters in ("ab c.12 é中▁_\n", "the cat   sat "):
         data = "".join(source.choices(letters, k=LONG // 2)).encode() + bytes(source.choices(range(256), k=9))
         assert pattern.split(data) == naive_split(pattern.source, data)
+
+
+@kernels
+@given(parts=st.lists(hostile_bytes, max_size=9))
+def test_flat_texts_hold_their_texts(parts):
+    flat = bpe.FlatText.join(parts, range(len(parts)))
+    assert flat.parts() == parts and flat.meanings.tolist() == [*range(len(parts))]
+    assert np.count_nonzero(flat.scanned[: -bpe.PADDING] == bpe.END) == len(parts)
+
+
+@kernels
+def test_a_byte_that_looks_like_an_end_is_a_word():
+    texts, counter, other = [b"\xfe", b"", b"\xfe\xfea", b"\xff\xfe"], bpe.WordCounter(), bpe.WordCounter()
+    counter.add_texts(texts, bpe.Pretokenizer(bpe.Pattern(r"[\s\S]")))
+    other.add_words(counter.words())
+    assert counter.words().to_counts() == other.words().to_counts() == {b"\xfe": 4, b"a": 1, b"\xff": 1}
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], pattern=r"[\s\S]")
+    for _ in range(2):  # the second time from the cache
+        assert tokenizer.encode_batch(texts) == [*map(list, texts)]
 
 
 @kernels
