@@ -2660,15 +2660,17 @@ def _cut_at_special(text, ends, meanings, special):
                     start -= _character_before(text, begin, start) & 7
                 while flags & RSTRIP and _kind_behind(text, end, stop, char_kinds) & SPACE:
                     end += _decode_character(text, end, stop) & 7
-            n_stretches += last < start
-            n_out = _copy_bytes(text, last, start, out, n_out)
+            if last < start:  # a token may lie in the white space that the one before it has taken
+                n_out = _copy_bytes(text, last, start, out, n_out)
+                n_stretches += 1
             out[n_out] = END
             n_out += 1
             found = _reserve(found, n + 1 + len(ends))
             found[n] = special.ids[s]
             n, last = n + 1, end
-        n_stretches += last < stop
-        n_out = _copy_bytes(text, last, stop, out, n_out)
+        if last < stop:
+            n_out = _copy_bytes(text, last, stop, out, n_out)
+            n_stretches += 1
         out[n_out] = END
         n_out += 1
         found[n] = meanings[t]
