@@ -2408,15 +2408,17 @@ def _cut_at_special(text, ends, meanings, special):
                     start -= _character_before(text, begin, start) & 7
                 while flags & RSTRIP and _kind_behind(text, end, stop, char_kinds) & SPACE:
                     end += _decode_character(text, end, stop) & 7
-            n_stretches += last < start
-            n_out = _copy_bytes(text, last, start, out, n_out)
+            if last < start:  # a token may lie in the white space that the one before it has taken
+                n_out = _copy_bytes(text, last, start, out, n_out)
+                n_stretches += 1
             out[n_out] = END
             n_out += 1
             found = _reserve(found, n + 1 + len(ends))
             found[n] = special.ids[s]
             n, last = n + 1, end
-        n_stretches += last < stop
-        n_out = _copy_bytes(text, last, stop, out, n_out)
+        if last < stop:
+            n_out = _copy_bytes(text, last, stop, out, n_out)
+            n_stretches += 1
         out[n_out] = END
         n_out += 1
         found[n] = meanings[t]
@@ -8225,6 +8227,8 @@ class _EncodedBatch(NamedTuple):
     ends: np.ndarray  # int64[D]   documents end before these positions in `ids`
     n_bytes: int  # of text
     n_read: int  # bytes on the disk
+    last_id: int | None  # of the text that the last block ends in; None: it began in an earlier batch and has none here
+    is_doubtful: bool  # the first id ends such a text: it goes if that ended so in the earlier batch
 
 
 def _encode_blocks(
@@ -8240,22 +8244,28 @@ def _encode_blocks(
     Without an end id, documents are texts: files, or lines of JSON. With one, documents end behind each such id, and
     one is inserted at the end of every text that has none there.
     """
-    batches, ends, n_tokens, n_bytes = [], [], 0, 0
+    batches, ends, n_tokens, n_bytes, last_id, is_doubtful = [], [], 0, 0, None, False
     for block in blocks:
         texts = source.texts(block)
+        last_id = -1 if block.begins == BEGINS else last_id
         ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.begins)
         n_bytes += sum(map(len, texts))
         stops = offsets[1:] if block.behind == BEGINS else offsets[:0]
         if end_id is not None:
             ended = np.append(ids, 0)[stops - 1] == end_id
             ended &= stops > offsets[: len(stops)]  # an empty text has the last id of the text before it there
+            if len(stops) and stops[0] == 0:  # what goes on here has no more ids
+                ended[0] = last_id == end_id
+                is_doubtful |= last_id is None
+            last_id = int(ids[-1]) if len(ids) else last_id
             ids = np.insert(ids, stops[~ended], end_id)
             stops = np.flatnonzero(ids == end_id) + 1
         batches.append(ids.astype(dtype, copy=False))
         ends.append(stops + n_tokens)
         n_tokens += len(ids)
     ids = np.concatenate(batches) if len(batches) > 1 else batches[0]
-    return _EncodedBatch(ids, np.concatenate(ends), n_bytes, sum(block.n_bytes for block in blocks))
+    n_read = sum(block.n_bytes for block in blocks)
+    return _EncodedBatch(ids, np.concatenate(ends), n_bytes, n_read, last_id, is_doubtful)
 
 
 def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
@@ -8398,7 +8408,7 @@ def encode_files(
     end_id = tokenizer.special_tokens.get(append)
     work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special)
     batches = source.map(engine, work)
-    totals, n_bytes = np.zeros((2, 2), np.int64), 0  # tokens and documents of each file
+    totals, n_bytes, last_id = np.zeros((2, 2), np.int64), 0, None  # tokens and documents of each file
     with contextlib.ExitStack() as stack:
         stack.enter_context(written_together())
         writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths] or [_line_printer()]
@@ -8407,6 +8417,9 @@ def encode_files(
         write_index(np.zeros(1, np.int64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         for batch in stack.enter_context(contextlib.closing(batches)):
+            if batch.is_doubtful and last_id == end_id:
+                batch = batch._replace(ids=batch.ids[1:], ends=batch.ends[1:] - 1)
+            last_id = last_id if batch.last_id is None else batch.last_id
             write_index(batch.ends + totals[0, 0])
             first = totals[:, 1].sum()
             parts = [batch[:2]] if val_fraction is None else _hold_out(batch, first, val_fraction)

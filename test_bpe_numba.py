@@ -289,7 +289,19 @@ texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("ab '
 alphabets = st.sampled_from(["ab c'sStTlLvVeErRdmM \n\r\t 12中é\u3000\u0301ſK/.!", "ab", "abc xy", "a1 \n", " \n"])
 pattern_texts = texts | alphabets.flatmap(lambda letters: st.text(letters, max_size=80))
 # Bytes that are not UTF-8, in every way, among some that are.
-invalid = [b"\xff", b"\xc0\xaf", b"\xe4\xb8", b"\xf5", b"\xed\xa0\x80", b"\xf0\x9f\x99\x82", b"a", b" ", b"\n", b"<a"]
+invalid = [
+    b"\xff",
+    b"\xfe",
+    b"\xc0\xaf",
+    b"\xe4\xb8",
+    b"\xf5",
+    b"\xed\xa0\x80",
+    b"\xf0\x9f\x99\x82",
+    b"a",
+    b" ",
+    b"\n",
+    b"<a",
+]
 hostile_bytes = st.binary(max_size=60) | st.lists(st.sampled_from(invalid)).map(b"".join)
 # One to four words of bytes for encoders: any, of four letters, or long and of one.
 character_words = (
@@ -968,6 +980,25 @@ def test_long_texts_go_through_all_steps(steps):
     for letters in ("ab c.12 é中▁_\n", "the cat   sat "):
         data = "".join(source.choices(letters, k=LONG // 2)).encode() + bytes(source.choices(range(256), k=9))
         assert pattern.split(data) == naive_split(pattern.source, data)
+
+
+@kernels
+@given(parts=st.lists(hostile_bytes, max_size=9))
+def test_flat_texts_hold_their_texts(parts):
+    flat = bpe.FlatText.join(parts, range(len(parts)))
+    assert flat.parts() == parts and flat.meanings.tolist() == [*range(len(parts))]
+    assert np.count_nonzero(flat.scanned[: -bpe.PADDING] == bpe.END) == len(parts)
+
+
+@kernels
+def test_a_byte_that_looks_like_an_end_is_a_word():
+    texts, counter, other = [b"\xfe", b"", b"\xfe\xfea", b"\xff\xfe"], bpe.WordCounter(), bpe.WordCounter()
+    counter.add_texts(texts, bpe.Pretokenizer(bpe.Pattern(r"[\s\S]")))
+    other.add_words(counter.words())
+    assert counter.words().to_counts() == other.words().to_counts() == {b"\xfe": 4, b"a": 1, b"\xff": 1}
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], pattern=r"[\s\S]")
+    for _ in range(2):  # the second time from the cache
+        assert tokenizer.encode_batch(texts) == [*map(list, texts)]
 
 
 @kernels
@@ -4288,6 +4319,18 @@ def test_token_files_hold_every_document_once(tokenizer, corpus, monkeypatch, wo
     bpe.encode_files(tokenizer, folder / "*.txt*", folder / "t.npy", append=END, workers=workers)
     by_threads = [[*tokenizer.encode(d), end] for text in [documents_of[0], *documents_of[-2:]] for d in text]
     assert np.load(folder / "t.npy").tolist() == list(itertools.chain.from_iterable(by_threads))
+
+
+@pytest.mark.parametrize("texts", [["a b<|end|>" + " " * 99, "  "], ["a<|end|>  b" + " " * 99], [" " * 50] * 2])
+@pytest.mark.parametrize("block_bytes", [5, 20, 1000])
+def test_an_end_is_not_doubled_where_the_rest_has_no_ids(tmp_path, monkeypatch, texts, block_bytes):
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], ["<|end|>"], "whitespace-split")
+    for k, text in enumerate(texts):
+        (tmp_path / f"{k}.txt").write_text(text)
+    bpe.encode_files(tokenizer, tmp_path, tmp_path / "a.npy", append="<|end|>", workers=1)
+    words = "".join(text.replace(" ", "").removesuffix("<|end|>") + "<|end|>" for text in texts)
+    assert np.load(tmp_path / "a.npy").tolist() == tokenizer.encode(words)
 
 
 def test_without_an_end_documents_are_texts(tokenizer, corpus):
