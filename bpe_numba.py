@@ -4445,7 +4445,7 @@ def _reserve_pairs(n, learner):
     if size > len(learner.slots):
         slots = np.full(size, -1, learner.slots.dtype)
         for pair in range(learner.n_pairs):
-            slots[_find_pair(pairs[pair].left, pairs[pair].right, slots, pairs)] = pair
+            slots[_find_pair(i64(pairs[pair].left), i64(pairs[pair].right), slots, pairs)] = pair
         learner.slots = slots
 
 
@@ -4522,7 +4522,7 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
     neighbours, beside, distinct = learner.neighbours[side], learner.beside[side], learner.distinct[side]
     totals, least, threshold = learner.totals, learner.min_frequency, learner.threshold
     occurrences, a = learner.occurrences, symbols[c].left
-    part = a if side == LEFT else symbols[c].right
+    part = i64(a if side == LEFT else symbols[c].right)
     for k in range(n_distinct):
         left, right = _beside(i64(distinct[k]), side, part)
         old = slots[_home_slot(u64(left), u64(right), len(slots))]
@@ -4531,10 +4531,10 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
         x, pair = i64(distinct[k]), learner.n_pairs
         learner.n_pairs += 1
         new, neighbour = pairs[pair], neighbours[x]
-        left, right = _beside(a if x == c else x, side, part)
+        left, right = _beside(i64(a) if x == c else x, side, part)
         pairs[slots[_find_pair(left, right, slots, pairs)]].count -= neighbour.count
         new.left, new.right = _beside(x, side, c)
-        slots[_find_pair(new.left, new.right, slots, pairs)] = pair
+        slots[_find_pair(i64(new.left), i64(new.right), slots, pairs)] = pair
         new.count, new.start, new.length = neighbour.count, stop, neighbour.n_occurrences
         if symbols[x].width + symbols[c].width > LONGEST_LEARNT:
             new.count = 0
@@ -4560,7 +4560,7 @@ def _add_first_pairs(learner):
     pair_of = np.empty(len(cells), np.int32)  # at each occurrence
     for position in range(1, len(cells) - 1):
         found += classes[found].stop <= position
-        left, right = cells[position], cells[position + 1]
+        left, right = i64(cells[position]), i64(cells[position + 1])
         if left == WORD_END or right == WORD_END:
             continue
         slot = _find_pair(left, right, slots, pairs)
@@ -5542,7 +5542,7 @@ def _fill_merges(pairs, are_sure, finds_all, tokens, looked_up, tables, last_pai
     last_pairs    int64[V, 2], by id: the pair that becomes the token, if that was found; modified in place
     """
     text, starts, sizes = tokens
-    ids, scratch = np.empty(sizes.max() + 2, np.uint32), np.empty(MAX_LINEAR_MERGE, np.uint64)
+    ids, scratch = np.empty(len(text) + 2, np.uint32), np.empty(MAX_LINEAR_MERGE, np.uint64)
     n, last, merges, bloom = 0, -1, tables.merges, tables.bloom
     for m in range(len(pairs)):
         left, right, id, entry = pairs[m, 0], pairs[m, 1], pairs[m, 2], u64(pairs[m, 3]) << u64(32) | u64(pairs[m, 2])
