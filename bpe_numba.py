@@ -2200,8 +2200,8 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
     A pretoken that does not begin its text has an END before it, though all before it may be dropped.
     """
     class_of, dropped, stop = table.class_of, table.dropped, _begin_scan(text, lanes)
-    out, n_out, m = np.empty(2 * len(text), np.uint8), i64(0), 0
-    found, n = np.empty(len(meanings) + 64, np.int64), 0
+    out, n_out = _on_huge_pages(np.empty(2 * len(text), np.uint8)), i64(0)
+    found, n, m = np.empty(len(meanings) + 64, np.int64), 0, 0
     first = 0  # of the text that is cut
     while lanes[0, POSITION] < stop:
         scanned = _scan_batch(scanned, stop, table, lanes, marks)
@@ -2233,7 +2233,8 @@ def _write_spaces(text, scanned, meanings, mark, scheme, begins):
     size, n_marks = len(mark) - PADDING, len(meanings)
     for byte in text:
         n_marks += byte == 0x20
-    out, n, m, id, is_first = np.empty(len(text) + n_marks * size, np.uint8), i64(0), 0, begins, True
+    out = _on_huge_pages(np.empty(len(text) + n_marks * size, np.uint8))
+    n, m, id, is_first = i64(0), 0, begins, True
     for k in range(len(text) - PADDING):
         if scanned[k] == END:
             id, is_first, m = min(meanings[m], INSIDE), True, m + 1
@@ -2557,8 +2558,9 @@ MAPPED_BYTES = 1 << 12  # for which room is made at once: an array that may be r
 def _map_characters(text, lines, changed, changed_ends, table):
     """Map all characters, but for those of some lines, in whose place `changed` is written; returns text."""
     entries, ascii, texts, offsets, longest = table.entries, table.ascii, table.texts, table.offsets, table.longest
-    out, q, stop = np.empty(len(text) + 64, np.uint8), 0, len(text) - PADDING
+    out, q = _on_huge_pages(np.empty(len(text) + 64, np.uint8)), 0
     n = position = written = i64(0)
+    stop = len(text) - PADDING
     while position < stop:
         line = lines[q, 0] if q < len(lines) else stop
         if position == line:
