@@ -145,7 +145,7 @@ __all__ = [
     "train_bpe_from_counts",
 ]
 
-# A variable that begins as the literal 0 begins as i64(0) where a kernel gets it: else that is compiled for 0, and again.
+# A variable that starts as 0 starts as i64(0) where a kernel gets it: else that is compiled for the literal, and again.
 u8, u32, u64, i64 = np.uint8, np.uint32, np.uint64, np.int64
 ALL_ONES = u64(2**64 - 1)
 Function = TypeVar("Function", bound=Callable)
