@@ -110,7 +110,6 @@ import shlex
 import shutil
 import sysconfig
 import tempfile
-import textwrap
 import threading
 import time
 import unicodedata
@@ -9013,8 +9012,8 @@ class Recipe:
     @property
     def options(self) -> dict:
         """The recipe as plain JSON."""
-        options = vars(self) | self.source([], None).settings | {"special_tokens": [*self.special_tokens]}
-        return options | {"from_": self.from_ and self.from_.fingerprint}
+        base = self.from_ and self.from_.fingerprint
+        return vars(self) | self.source([], None).settings | {"special_tokens": self.special_tokens, "from_": base}
 
     def source(self, files: Sequence[Path | Texts], text_field: str | None) -> Source:
         """Make the Source of the text. The names of byte tokens end documents: they must not be learnt."""
@@ -9037,10 +9036,11 @@ class Recipe:
         if self.mark == MARK:
             return [_MARKS_TO_SPACES, *join]
         if self.mark:
-            return [{"type": "Metaspace", **self.steps[-1]._asdict(), "split": True}, *join * self.byte_fallback]
+            marks = {"type": "Metaspace", "replacement": self.mark, "prepend_scheme": "always", "split": True}
+            return [marks, *join] if self.byte_fallback else [marks]
         if prefix:
             return [{"type": "WordPiece", "prefix": prefix, "cleanup": True}]
-        return join if self.byte_fallback else [{"type": "Fuse"}]
+        return join if self.byte_fallback else join[1:]
 
     def learn(self, words: Words, progress: bool = False) -> Learned:
         """Learn from words over bytes."""
@@ -9154,10 +9154,13 @@ def _complete_from(recipe: Recipe) -> Recipe:
 
 def _named_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
     """Look up the steps of a normalizer by their names."""
-    steps = [normalizer] if isinstance(normalizer, str) else normalizer
-    for step in steps:
-        require_known("normalizer", step, [step] if isinstance(step, dict) else NORMALIZERS)
-    return [step if isinstance(step, dict) else NORMALIZERS[step] for step in steps]
+    steps = []
+    for step in [normalizer] if isinstance(normalizer, str) else normalizer:
+        if isinstance(step, str):
+            require_known("normalizer", step, NORMALIZERS)
+            step = NORMALIZERS[step]
+        steps.append(step)
+    return steps
 
 
 def words_of_model(model: Model, words: Words) -> Words:
@@ -9402,13 +9405,10 @@ def prepare(
     require(not others, f"{_name_some(others)}: count that, too, and name the counts of both")
     require(len({*files}) == len(files), "a words file is named twice: it would be learnt from twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
-    recipe = dataclasses.replace(
-        recipe,
-        pattern=recipe.pattern or _steps_of(settings[0]),
-        normalizer=recipe.normalizer or settings[0]["normalizer"],
-        special_tokens=recipe.special_tokens
-        or [token for token in settings[0]["special_tokens"] if token not in BYTE_TOKENS],
-    )
+    pattern, normalizer = recipe.pattern or _steps_of(settings[0]), recipe.normalizer or settings[0]["normalizer"]
+    names = [token for token in settings[0]["special_tokens"] if token not in BYTE_TOKENS]
+    special_tokens = recipe.special_tokens or names
+    recipe = dataclasses.replace(recipe, pattern=pattern, normalizer=normalizer, special_tokens=special_tokens)
     recipe = complete(recipe)
     for name, wanted in recipe.source([], None).settings.items():
         for file, theirs in zip(files, settings, strict=True):
@@ -9479,7 +9479,12 @@ def train_bpe_from_counts(
     """
     special_tokens = check_special_tokens(special_tokens)
     check_vocab_size(vocab_size, 256 + len(special_tokens))
-    merges = learn(Words.from_counts(counts), vocab_size - len(special_tokens), tie_break=tie_break, min_frequency=min_frequency)
+    words = Words.from_counts(counts)
+    for token in special_tokens:
+        for word in counts:
+            if token.encode() in word:
+                raise InputError(f"the word {word!r} holds the special token {token!r}: cut texts there first")
+    merges = learn(words, vocab_size - len(special_tokens), tie_break=tie_break, min_frequency=min_frequency)
     vocab, pairs = build_vocabulary(merges, special_tokens)
     _warn_if_short(vocab, vocab_size)
     return vocab, pairs
@@ -9586,8 +9591,6 @@ def tabulate_training(training: Training) -> Table:
     unseen = sorted({*model.special_tokens} - {model.unk_token} - counted.special_tokens.keys())
     if unseen:
         rows.append(("not in text", ", ".join(unseen)))
-    longest = sorted((model.vocab[id] for id in model.ordinary), key=lambda token: (-len(token), token))
-    rows.append(("longest", " ".join(map(readable, longest[:8]))))
     rows += [(name, f"{spent.seconds:.2f} s") for name, spent in training.timings.items()]
     rows.append(("peak memory", f"{(peak_memory() or 0) / 1e6:,.0f} MB in the largest process"))
     return table
@@ -9600,16 +9603,6 @@ class Report:
         return "\n\n".join([self.title, *map(str, self.tables())])
 
     __repr__ = __str__
-
-    def plot(self, path: str | os.PathLike) -> None:
-        """Draw the picture to a .png, .svg or .pdf file."""
-        matplotlib, suffix = import_optional("matplotlib"), Path(path).suffix
-        require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
-        with matplotlib.rc_context({"font.size": 9, "text.parse_math": False}):  # names may hold dollar signs
-            figure = import_optional("matplotlib.figure").Figure(figsize=(7, 3), layout="constrained")
-            self.draw(figure)
-            with atomic_write(Path(path)) as file:
-                figure.savefig(file, format=suffix[1:], dpi=200)
 
 
 # What training learnt, beside its model
@@ -9654,18 +9647,17 @@ def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]
     try:
         zipfile.ZipFile(file).close()  # np.load takes any other file for a pickle
         with np.load(file, allow_pickle=False) as saved:
-            arrays = {name: saved[name] for name in Learned._fields}
-            n_bytes, fingerprint = int(saved["n_bytes"]), str(saved["model"])
-        alphabet = [letter.encode("latin-1") for letter in json.loads(str(arrays.pop("alphabet")))]
-        learned = Learned(**arrays, alphabet=alphabet)
-        m, (pairs, counts, n_tokens) = len(learned.counts), arrays.values()
-        fits = (pairs.shape, counts.shape, n_tokens.shape) == ((m, 2), (m,), (m + 1,))
-        fits = fits and {array.dtype.kind for array in arrays.values()} == {"i"} and min(n_bytes, *n_tokens) > 0
-        fits = fits and (pairs >= 0).all() and (pairs < len(alphabet) + np.arange(m)[:, None]).all()
+            arrays = dict(saved)
+        require(str(arrays.pop("model")) == model.fingerprint, "it is of another model")
+        n_bytes, letters = int(arrays.pop("n_bytes")), json.loads(str(arrays.pop("alphabet")))
+        learned = Learned(**arrays, alphabet=[letter.encode("latin-1") for letter in letters])
+        m, n_tokens = len(learned.pairs), learned.n_tokens
+        fits = learned.counts.shape == (m,) and n_tokens.shape == (m + 1,) and n_tokens.dtype.kind == "i"
+        fits = fits and min(n_bytes, *n_tokens) > 0 and learned.merges == model.merges[len(model.merges) - m :]
         require(fits, "its numbers do not fit together")
     except Exception as error:  # damaged files raise almost anything
-        raise InputError(f"{file}: not what a training saved ({error}): remove it, or train again") from None
-    require(fingerprint == model.fingerprint, f"{file}: of another model than is beside it: remove it, or train again")
+        message = f"{file}: not what the training of this model saved ({error}): remove it, or train again"
+        raise InputError(message) from None
     return learned, n_bytes
 
 
@@ -9899,13 +9891,6 @@ class Inspection(Report):
             tables.append(Table(title, ("id", "token", "made", "used", "now in"), rows))
         return tables
 
-    def draw(self, figure) -> None:
-        require(self.frequencies is not None, "the picture is of a corpus, how often tokens occur in it: name one")
-        counts = np.sort(self.frequencies[[*self.tokens]])[::-1]
-        axes = figure.subplots()
-        axes.loglog(np.arange(1, len(counts) + 1), counts)
-        axes.set(xlabel="rank", ylabel="occurrences")
-
 
 @checked
 def inspect_model(
@@ -9985,15 +9970,22 @@ class Curve(Report):
             tables.append(Table(name, ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save"), rows))
         return tables
 
-    def draw(self, figure) -> None:
-        left, right = figure.subplots(1, 2)
-        for name, sizes in self.sizes.items():
-            saved = self.saved_by_next(name)
-            left.plot(sizes, self.n_bytes[name] / self.n_tokens[name], label=name)
-            right.plot(sizes[: len(saved)], 100 * saved)
-        left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
-        right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
-        left.legend()
+    def plot(self, path: str | os.PathLike) -> None:
+        """Draw the curves, and what 1,000 tokens more save, to a .png, .svg or .pdf file."""
+        matplotlib, suffix = import_optional("matplotlib"), Path(path).suffix
+        require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
+        with matplotlib.rc_context({"font.size": 9, "text.parse_math": False}):  # names may hold dollar signs
+            figure = import_optional("matplotlib.figure").Figure(figsize=(7, 3), layout="constrained")
+            left, right = figure.subplots(1, 2)
+            for name, sizes in self.sizes.items():
+                saved = self.saved_by_next(name)
+                left.plot(sizes, self.n_bytes[name] / self.n_tokens[name], label=name)
+                right.plot(sizes[: len(saved)], 100 * saved)
+            left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
+            right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
+            left.legend()
+            with atomic_write(Path(path)) as file:
+                figure.savefig(file, format=suffix[1:], dpi=200)
 
 
 @checked
@@ -10176,14 +10168,11 @@ def _train_bpe_numba(training: Training, documents: Sequence[bytes]) -> Callable
 
 
 def _train_tokenizers(training: Training, documents: Sequence[bytes]) -> Callable:
-    package = import_optional("tokenizers")
-    tokenizer, parts = package.Tokenizer(package.models.BPE()), package.pre_tokenizers
-    split = parts.Split(package.Regex(Pattern(training.recipe.pattern).source), "isolated")
-    tokenizer.pre_tokenizer = parts.Sequence([split, parts.ByteLevel(add_prefix_space=False, use_regex=False)])
-    trainer = package.trainers.BpeTrainer(
-        vocab_size=len(training.learned.tokens), show_progress=False, initial_alphabet=parts.ByteLevel.alphabet()
-    )
-    texts = [*map(bytes.decode, documents)]
+    package, texts = import_optional("tokenizers"), [*map(bytes.decode, documents)]
+    size, letters = len(training.learned.tokens), package.pre_tokenizers.ByteLevel.alphabet()
+    trainer = package.trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=letters)
+    tokenizer = package.Tokenizer(package.models.BPE())
+    tokenizer.pre_tokenizer = training.tokenizer.to_huggingface().pre_tokenizer
 
     def work() -> list:
         tokenizer.train_from_iterator(texts, trainer)
@@ -10293,8 +10282,7 @@ def bench(
             version = __version__ if tool == "bpe_numba" else importlib.metadata.version(tool)
             rows.append((job, f"{tool} {version}", first, second, rate, verdict))
     size = f"{vocab_size:,} tokens of {training.counted.n_bytes / 1e6:.1f} MB"
-    machine = f"{available_cores()} cores, {platform.machine()}, {platform.system()}"
-    title = f"{size}; {machine}, Python {platform.python_version()}, Numba {numba.__version__}"
+    title = f"{size}; {available_cores()} cores, {platform.platform()}, Numba {numba.__version__}"
     return Table(title, ("job", "tool", "seconds", "second pass", "MB/s", "result"), rows)
 
 
@@ -10428,44 +10416,31 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
         print(f"{len(tokenizer):,} tokens, {len(tokenizer.special_tokens)} of them special, written to {out}")
 
 
-def _show(report: Report, *, plot: str | None = None) -> None:
-    """Print a report.
-
-    plot  draw its picture to a .png, .svg or .pdf file
-    """
-    if plot:
-        report.plot(plot)
-    print(report)
-
-
-def _name_all(paths: Sequence[str], load: Callable) -> dict:
-    """Load what paths name, by the last part of each; by the whole path where that is not enough."""
-    names = [path.resolve().stem if path.is_file() else path.resolve().name for path in map(Path, paths)]
-    return {path if names.count(name) > 1 else name: load(path) for name, path in zip(names, paths, strict=True)}
-
-
 def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
     """Describe a vocabulary, and what a corpus uses of it.
 
     $ inspect model
-    $ inspect model corpus.txt --plot ranks.png
+    $ inspect model corpus.txt
     """
     tokenizer, options["engine"] = call_with(_load_model, model, **options), call_with(Engine, **options)
     if Path(model, LEARNED_FILE).is_file():
         options["learned"] = load_learned(model, tokenizer.model)[0]
-    call_with(_show, call_with(inspect_model, tokenizer, inputs or None, **options), **options)
+    print(call_with(inspect_model, tokenizer, inputs or None, **options))
 
 
-def _curve_command(models: Sequence[str], **options) -> None:
+def _curve_command(models: Sequence[str], *, plot: str | None = None, **options) -> None:
     """Compute how many tokens the training text has with each size of the vocabulary.
 
     models  folders that `train` wrote
+    plot    draw the curves to a .png, .svg or .pdf file
 
     $ curve model
     $ curve english code --plot curve.png
     """
-    learned = _name_all(models, lambda folder: load_learned(folder, load_model(folder)))
-    call_with(_show, curve(learned), **options)
+    report = curve({folder: load_learned(folder, load_model(folder)) for folder in models})
+    if plot:
+        report.plot(plot)
+    print(report)
 
 
 def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **options) -> None:
@@ -10477,8 +10452,8 @@ def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **opt
     $ compare model cl100k_base.tiktoken
     $ compare model other-model --corpus english.txt --corpus code.txt
     """
-    tokenizers, options["engine"] = _name_all(models, _load_model), call_with(Engine, **options)
-    corpora = _name_all(corpus, str) or {"standard library": standard_library()}
+    tokenizers, options["engine"] = {path: _load_model(path) for path in models}, call_with(Engine, **options)
+    corpora = {path: path for path in corpus} or {"standard library": standard_library()}
     print(call_with(compare, tokenizers, corpora, **options))
 
 
@@ -10512,8 +10487,8 @@ _COMMANDS = {
     "encode": (_encode_command, _load_model, encode_files),
     "decode": (_decode_command, _load_model, decode_file),
     "convert": (_convert_command, _load_model, transformers_config),
-    "inspect": (_inspect_command, _load_model, inspect_model, Engine, _show),
-    "curve": (_curve_command, _show),
+    "inspect": (_inspect_command, _load_model, inspect_model, Engine),
+    "curve": (_curve_command,),
     "compare": (_compare_command, compare, Engine),
     "view": (_view_command, _load_model),
     "bench": (_bench_command, bench),
@@ -10545,43 +10520,54 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _add_argument(
-    parser: argparse._ArgumentGroup, parameter: inspect.Parameter, positional: bool, text: str
+    group: argparse._ArgumentGroup, parameter: inspect.Parameter, is_positional: bool, text: str
 ) -> argparse.Action:
     """Add the argument of the command line that sets a parameter."""
     name, default, kind = parameter.name.rstrip("_"), parameter.default, str(parameter.annotation)
-    many, text = kind.startswith("Sequence[str]"), text.replace("%", "%%")
-    if positional:
-        nargs = None if not many else "*" if default == () else "+"
-        return parser.add_argument(name, metavar=name.removesuffix("s").upper(), help=text, nargs=nargs)
-    flag, metavar = "--" + name.replace("_", "-"), name.split("_")[-1].upper()
-    convert = {"int": _whole_number, "float": float}.get(kind.partition(" ")[0], str)
-    settings = {"type": convert, "default": default, "metavar": metavar}
+    is_many, text = kind.startswith("Sequence[str]"), text.replace("%", "%%")
+    if is_many:
+        name = re.sub("(?<!u)s$", "", name)  # --special-token, but --corpus
+    settings = {"metavar": name.split("_")[-1].upper()}
+    if is_positional:
+        if is_many:
+            settings["nargs"] = "*" if default == () else "+"
+        return group.add_argument(parameter.name, help=text, **settings)
     if kind == "bool":
         settings = {"action": "store_true"}
-    elif many:
-        flag, text = re.sub("(?<!u)s$", "", flag), f"{text}; may be repeated"  # --special-token, but --corpus
-        settings = {"action": "append", "default": [], "metavar": flag.split("-")[-1].upper()}
-    elif default is not None and default is not parameter.empty:
-        text += f" (default: {default})"
-    return parser.add_argument(flag, dest=parameter.name, required=default is parameter.empty, help=text, **settings)
+    elif is_many:
+        settings |= {"action": "append", "default": []}
+        text += "; may be repeated"
+    else:
+        settings |= {
+            "type": {"int": _whole_number, "float": float}.get(kind.partition(" ")[0], str),
+            "default": default,
+        }
+        settings["required"] = default is parameter.empty
+        if default not in (None, parameter.empty):
+            text += f" (default: {default})"
+    return group.add_argument("--" + name.replace("_", "-"), dest=parameter.name, help=text, **settings)
 
 
-def _help_texts(*functions: object) -> dict[str, str]:
-    """Read what the docstrings of functions say of their parameters; nothing where Python has removed them (-OO)."""
-    rows = {}
-    for function in functions:
-        rows = dict(_ROW.findall(inspect.getdoc(function) or "")) | rows
-    return {name: " ".join(text.split()) for name, text in rows.items()}
+def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable]) -> dict[str, str]:
+    """Add the arguments of a command; returns how each is written, by the name of its parameter.
 
-
-def _parameters(run: Callable, callees: Iterable[Callable]) -> dict[str, inspect.Parameter]:
-    """List the parameters of a command: its own, and those with a default of the functions that it calls."""
-    parameters: dict[str, inspect.Parameter] = {}
+    They are its own parameters, and those with a default of the functions that it calls.
+    """
+    texts, groups, flags = {}, {}, {}
+    for function in (run, *callees, Source, Engine):
+        rows = _ROW.findall(inspect.getdoc(function) or "")  # Python has no docstrings with -OO
+        texts = {name: " ".join(text.split()) for name, text in rows} | texts
+    for title, names in _GROUPS.items():
+        groups |= dict.fromkeys(names.split(), command.add_argument_group(title))  # none is shown empty
     for function in (run, *callees):
         for name, parameter in inspect.signature(function).parameters.items():
-            if name not in _PYTHON_ONLY and (function is run or parameter.default is not parameter.empty):
-                parameters.setdefault(name, parameter)
-    return parameters
+            has_default = parameter.default is not parameter.empty
+            if name not in (*_PYTHON_ONLY, *flags) and (function is run or has_default):
+                is_positional = name in inspect.getfullargspec(run).args
+                group = command if is_positional else groups.get(name, command)
+                action = _add_argument(group, parameter, is_positional, texts.get(name, ""))
+                flags[name] = action.option_strings[0] if action.option_strings else action.metavar
+    return flags
 
 
 def _make_parser() -> _Parser:
@@ -10590,20 +10576,11 @@ def _make_parser() -> _Parser:
     parser.add_argument("--version", action="version", version=f"bpe_numba {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (run, *callees) in _COMMANDS.items():
-        doc = inspect.getdoc(run) or ""
+        doc, form = inspect.getdoc(run) or "", argparse.RawDescriptionHelpFormatter
         title = doc.partition("\n")[0]
         examples = "\n".join(["examples:", *(f"  {_typed_command()} {line}" for line in _EXAMPLE.findall(doc))])
-        form = argparse.RawDescriptionHelpFormatter
         command = commands.add_parser(name, help=title, description=title, epilog=examples, formatter_class=form)
-        groups, flags = {title: command.add_argument_group(title) for title in _GROUPS}, {}  # none is shown empty
-        group_of = {key: groups[title] for title, keys in _GROUPS.items() for key in keys.split()}
-        texts, positional = _help_texts(run, *callees, Source, Engine), inspect.getfullargspec(run).args
-        for key, parameter in _parameters(run, callees).items():
-            is_positional = key in positional
-            group = command if is_positional else group_of.get(key, command)
-            action = _add_argument(group, parameter, is_positional, texts.get(key, ""))
-            flags[key] = action.option_strings[0] if action.option_strings else action.metavar
-        command.set_defaults(run=run, flags=flags, refuse=command.refuse)
+        command.set_defaults(run=run, flags=_add_arguments(command, run, callees), refuse=command.refuse)
         command.add_argument("--quiet", dest="progress", action="store_false", help="no progress bars, no summary")
         command.add_argument("--timings", action="store_true", help="print what each stage took, on standard error")
     return parser
@@ -10624,37 +10601,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
     start, (parsed, unknown) = time.perf_counter(), _make_parser().parse_known_args(arguments)
     options = vars(parsed)
-    flags, timings, refuse = options.pop("flags"), options.pop("timings"), options.pop("refuse")
+    run, flags, timings, refuse = map(options.pop, ("run", "flags", "timings", "refuse"))
     if unknown:
         refuse(unknown[0])
     TIMINGS.clear()
 
     def say(message: object) -> None:
         """Print a line that names options, where functions name parameters."""
-        line = " ".join(str(message).splitlines())
-        line = re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), line)
+        line = re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), " ".join(str(message).splitlines()))
         tqdm.write(f"bpe_numba: {line}", sys.stderr)  # which leaves bars whole
 
-    if reconfigure := getattr(sys.stdout, "reconfigure", None):
-        reconfigure(errors="backslashreplace")  # names of files may hold bytes that are not UTF-8
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may hold bytes that are not UTF-8
     try:
         for name, value in options.items():
             require(value != "" or name == "mark", f"`{name}` is empty: is a variable not set?")
-        if options.get("plot"):
-            import_optional("matplotlib")  # what is missing must not cost the work
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: say(f"note: {message}")
-            options.pop("run")(**options)
+            run(**options)
         print(end="", flush=True)
         if timings:
             print(tabulate_timings(time.perf_counter() - start), file=sys.stderr)
         return 0
     except InputError as error:
-        message = str(error)
+        message = error
     except BrokenPipeError:  # head has seen enough
         return 0
     except OSError as error:
-        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error
     except UnicodeEncodeError as error:
         message = _lone_surrogate_message(error)
     except MemoryError:

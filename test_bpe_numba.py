@@ -5019,9 +5019,9 @@ def test_a_recipe_is_one_command(command, tmp_path, library):
 
 @pytest.mark.parametrize("wrong", [["--eos-token", "<x>"], ["--chat-template", "chatml"], ["--model-max-length", "0"]])
 def test_a_wrong_config_is_refused_before_the_training(tmp_path, command, monkeypatch, wrong):
+    (tmp_path / "a.txt").write_text("some text")
     with pytest.raises(ValueError, match="special_tokens_at"):
         bpe.train_bpe(tmp_path, 300, special_tokens_at="second")
-    (tmp_path / "a.txt").write_text("some text")
     monkeypatch.setattr(bpe, "count", lambda *_, **__: 1 / 0)
     monkeypatch.setattr(bpe, "learn", lambda *_, **__: 1 / 0)
     assert_refused(command("train", tmp_path / "a.txt", "--out", tmp_path, *wrong))
@@ -5273,7 +5273,7 @@ def test_a_folder_has_what_its_model_learnt_or_nothing(library, tmp_path, option
         training = bpe.train(library[:9], 700, workers=1, **kind)
         training.tokenizer.save(tmp_path)
         if kind and (tmp_path / "training.npz").is_file():
-            with pytest.raises(bpe.InputError, match=r"training\.npz: of another model than is beside it"):
+            with pytest.raises(bpe.InputError, match=r"training\.npz: not what .*it is of another model"):
                 bpe.load_learned(tmp_path, bpe.load_model(tmp_path))
         bpe.save_learned(tmp_path, training)
     assert (tmp_path / "training.npz").is_file() == (training.tokenizer.model.kind == "bpe")
@@ -5298,7 +5298,7 @@ def test_numbers_of_a_saved_training_are_checked(some_prose, tmp_path, field, ch
     with np.load(tmp_path / "training.npz") as saved:
         arrays = dict(saved)
     np.savez(tmp_path / "training.npz", **arrays | {field: change(arrays[field])})
-    with pytest.raises(bpe.InputError, match=r"training\.npz: not what a training saved .*do not fit"):
+    with pytest.raises(bpe.InputError, match=r"training\.npz: not what the training of this model saved"):
         bpe.load_learned(tmp_path, some_prose[0].model)
 
 
@@ -5318,7 +5318,7 @@ def test_what_is_no_saved_training_is_refused(some_prose, tmp_path, data):
     with pytest.raises(bpe.InputError, match=r"no training\.npz here: only a BPE that `train` wrote"):
         bpe.load_learned(tmp_path, model)
     (tmp_path / "training.npz").write_bytes(data)
-    with pytest.raises(bpe.InputError, match="not what a training saved"):
+    with pytest.raises(bpe.InputError, match="not what the training of this model saved"):
         bpe.load_learned(tmp_path, model)
 
 
@@ -5517,18 +5517,13 @@ def reports(some_prose):
     ]
 
 
-@pytest.mark.filterwarnings("ignore:Glyph")
 @pytest.mark.parametrize("suffix, begin", [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
-def test_reports_are_drawn(reports, tmp_path, suffix, begin):
+def test_curves_are_drawn(reports, tmp_path, suffix, begin):
     pytest.importorskip("matplotlib")
-    for report in (reports[0], reports[2]):
-        report.plot(tmp_path / f"picture.{suffix}")
-        assert (tmp_path / f"picture.{suffix}").read_bytes().startswith(begin)
+    reports[2].plot(tmp_path / f"picture.{suffix}")
+    assert (tmp_path / f"picture.{suffix}").read_bytes().startswith(begin)
     with pytest.raises(bpe.InputError, match=r"name a \.png, \.svg or \.pdf file"):
-        report.plot(tmp_path / "picture.xyz")
-    with pytest.raises(bpe.InputError, match="the picture is of a corpus"):
-        reports[1].plot(tmp_path / f"none.{suffix}")
-    assert not (tmp_path / f"none.{suffix}").exists()
+        reports[2].plot(tmp_path / "picture.xyz")
 
 
 def test_tables_are_markdown_in_columns(reports):
@@ -5587,7 +5582,7 @@ def test_commands_of_research(command, model, tmp_path, monkeypatch):
     shown = command("inspect", folder / "model", folder / "text.txt", "--quiet").stdout.decode()
     assert "bytes per token" in shown and "Candidates for glitch tokens" in shown
     assert "1,000 more save" in command("curve", folder / "model", folder / "model").stdout.decode()
-    shown = command("compare", folder / "model", "--corpus", folder / "text.txt", "--quiet").stdout
+    shown = command("compare", "model", "--corpus", "text.txt", "--quiet", cwd=folder).stdout
     assert b"| 1 model | " in shown
     shown = command("view", folder / "model", "The", "cat").stdout.decode()
     assert shown.endswith("7 bytes, 3 tokens\n") and "\x1b" not in shown
@@ -5616,8 +5611,9 @@ def test_timings_are_a_table(command, some_prose, tmp_path):
 
 def test_a_missing_matplotlib_is_named(command, some_prose, tmp_path, monkeypatch):
     some_prose[0].save(tmp_path / "model")
+    bpe.save_learned(tmp_path / "model", some_prose[1])
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = command("inspect", tmp_path / "model", "--plot", tmp_path / "a.png")
+    result = command("curve", tmp_path / "model", "--plot", tmp_path / "a.png")
     assert_refused(result, "this needs a package that is missing: pip install matplotlib")
 
 
