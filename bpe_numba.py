@@ -9052,8 +9052,8 @@ class Recipe:
             words = words.as_characters(self.coverage)
             require(
                 len(words.alphabet) <= n_symbols,
-                f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {self.vocab_size:,} "
-                f"has room for {max(n_symbols, 0):,}: raise `vocab_size`, or keep the usual ones (`coverage` 0.9995)",
+                f"the text has {len(words.alphabet):,} different characters, more than the vocabulary has room for: "
+                "raise `vocab_size`, or keep the usual ones (`coverage` 0.9995)",
             )
         return call_with(self.learner, words, n_symbols, progress=progress, **vars(self))
 
@@ -9502,7 +9502,7 @@ LONGEST_CELL = 60  # characters of a table's cell; the rest is cut off
 class Table(NamedTuple):
     """A table of a report. As a string it is Markdown with aligned columns, to be read in a terminal or on a page.
 
-    rows  of strings and numbers; columns of numbers stand on the right, and None is left empty
+    rows  of strings and numbers; columns of numbers stand on the right, and None and NaN are left empty
 
     >>> print(Table("Tokens", ("kind", "number"), [("letters", 1200), ("digits", 0.5)]))
     Tokens
@@ -9533,7 +9533,7 @@ class Table(NamedTuple):
 
 def _cell(value: str | float | None) -> str:
     """Write a value for a table: whole numbers whole, others with four digits; a bar would end the cell."""
-    if value is None:
+    if value is None or value != value:  # NaN
         return ""
     if isinstance(value, str):
         text = value if len(value) <= LONGEST_CELL else value[: LONGEST_CELL - 1] + "…"
@@ -9581,11 +9581,9 @@ def tabulate_training(training: Training) -> Table:
     counted, learned, model = training.counted, training.learned, training.tokenizer.model
     table = tabulate_counts(counted, training.files, "Training")
     rows = table.rows
-    if isinstance(learned, Learned):
-        rows.append(
-            ("merges", f"{len(learned.counts):,}; the last pair occurred {min(learned.counts, default=0):,} times")
-        )
-        n_bytes = counted.n_bytes - counted.n_dropped_bytes
+    if hasattr(learned, "n_tokens"):  # a Unigram has no merges
+        last, n_bytes = int(learned.counts[-1:].sum()), counted.n_bytes - counted.n_dropped_bytes
+        rows.append(("merges", f"{len(learned.counts):,}; the last pair occurred {number_of(last, 'time')}"))
         rows.append(("bytes/token", f"{n_bytes / learned.n_tokens[-1]:.2f}"))
     rows.append(("tokens", f"{len(model.vocab):,}, {len(model.special_tokens)} of them special"))
     unseen = sorted({*model.special_tokens} - {model.unk_token} - counted.special_tokens.keys())
@@ -9948,39 +9946,33 @@ _SIZES = (512, *(1000 << k for k in range(15)))  # of vocabularies, that tables 
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Curve(Report):
-    """The tokens of training corpora against the size of the vocabulary, for every size. See `curve`."""
+    """The tokens of training corpora against the size of the vocabulary, for every size. See `curve`.
+
+    columns  by name, four arrays[M + 1], before the first merge and after each: the size of the vocabulary without
+             special tokens, the tokens of the corpus, bytes per token, and the % of the tokens that 1,000 more save
+    """
 
     title: str
-    sizes: dict[str, np.ndarray]  # int64[M + 1]     of the vocabulary, without special tokens, after each merge
-    n_tokens: dict[str, np.ndarray]  # int64[M + 1]  of the corpus with a vocabulary of that size
-    n_bytes: dict[str, int]  # of the corpus
-
-    def saved_by_next(self, name: str, n: int = 1000) -> np.ndarray:
-        """Compute the share of the tokens that n more would save, at each size that has n more; float64[M + 1 - n]."""
-        tokens = self.n_tokens[name]
-        return 1 - tokens[n:] / tokens[: len(tokens) - n]
+    columns: dict[str, tuple[np.ndarray, ...]]
 
     def tables(self) -> list[Table]:
-        tables = []
-        for name, sizes in self.sizes.items():
-            n_tokens, saved, rows = self.n_tokens[name], self.saved_by_next(name), []
-            for k in np.flatnonzero(np.isin(sizes, [sizes[0], sizes[-1], *_SIZES])):
-                share = 100 * saved[k] if k < len(saved) else None
-                rows.append((sizes[k], n_tokens[k], self.n_bytes[name] / n_tokens[k], share))
-            tables.append(Table(name, ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save"), rows))
+        tables, header = [], ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save")
+        for name, columns in self.columns.items():
+            sizes = columns[0]
+            is_shown = np.isin(sizes, [sizes[0], sizes[-1], *_SIZES])
+            tables.append(Table(name, header, [*np.array(columns, object)[:, is_shown].T]))
         return tables
 
     def plot(self, path: str | os.PathLike) -> None:
-        """Draw the curves, and what 1,000 tokens more save, to a .png, .svg or .pdf file."""
+        """Draw bytes per token, and what 1,000 tokens more save, to a .png, .svg or .pdf file."""
         matplotlib, suffix = import_optional("matplotlib"), Path(path).suffix
         require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
         with matplotlib.rc_context({"font.size": 9, "text.parse_math": False}):  # names may hold dollar signs
             figure = import_optional("matplotlib.figure").Figure(figsize=(7, 3), layout="constrained")
             left, right = figure.subplots(1, 2)
-            for name, sizes in self.sizes.items():
-                saved = self.saved_by_next(name)
-                left.plot(sizes, self.n_bytes[name] / self.n_tokens[name], label=name)
-                right.plot(sizes[: len(saved)], 100 * saved)
+            for name, (sizes, _, rates, saved) in self.columns.items():
+                left.plot(sizes, rates, label=name)
+                right.plot(sizes, saved)
             left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
             right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
             left.legend()
@@ -9996,14 +9988,16 @@ def curve(models: Mapping[str, tuple[Learned, int]]) -> Curve:
 
     >>> counts = {b"aaab": 3, b"ab": 1}
     >>> report = curve({"a": (learn(Words.from_counts(counts), 258), 14)})
-    >>> report.sizes["a"].tolist(), report.n_tokens["a"].tolist(), report.saved_by_next("a", 1).round(2).tolist()
-    ([256, 257, 258], [14, 11, 7], [0.21, 0.36])
+    >>> [column.round(2).tolist() for column in report.columns["a"][:3]]
+    [[256, 257, 258], [14, 11, 7], [1.0, 1.27, 2.0]]
     """
-    report = Curve("Tokens of the training corpus by the size of the vocabulary, without special tokens", {}, {}, {})
+    columns = {}
     for name, (learned, n_bytes) in models.items():
-        report.sizes[name] = len(learned.alphabet) + np.arange(len(learned.n_tokens))
-        report.n_tokens[name], report.n_bytes[name] = learned.n_tokens, n_bytes
-    return report
+        n_tokens = learned.n_tokens
+        sizes, saved = len(learned.alphabet) + np.arange(len(n_tokens)), np.full(len(n_tokens), np.nan)
+        saved[:-1000] = 100 - 100 * n_tokens[1000:] / n_tokens[:-1000]
+        columns[name] = sizes, n_tokens, n_bytes / n_tokens, saved
+    return Curve("Tokens of the training corpus by the size of the vocabulary, without special tokens", columns)
 
 
 # compare
@@ -10392,12 +10386,10 @@ def _decode_command(model: str, tokens: str, **options) -> None:
     $ decode model - < ids.txt
     """
     tokenizer, out = call_with(_load_model, model, **options), options["out"]
-    with stage("decode") as spent:
+    with stage("decode"):
         call_with(decode_file, tokenizer, tokens, **options)
-        if os.path.isfile(out):
-            spent.n_bytes = os.path.getsize(out)
     if options["progress"] and out != "-":
-        print(f"{number_of(spent.n_bytes, 'byte')} of text, written to {out}")
+        print(f"{number_of(os.path.getsize(out), 'byte')} of text, written to {out}")
 
 
 def _convert_command(model: str, *, to: str, out: str, **options) -> None:

@@ -5248,14 +5248,16 @@ def some_prose(library):
 def test_curve_is_the_length_of_the_text_encoded_at_five_sizes(some_prose):
     _, training, files = some_prose
     report = bpe.curve({"some_prose": (training.learned, training.counted.n_bytes)})
+    sizes, n_tokens, rates, saved = report.columns["some_prose"]
     merges = training.learned.merges
     for size in (256, 300, 511, 900, 256 + len(merges)):
         vocab = dict(enumerate([*BYTES, *(left + right for left, right in merges[: size - 256])]))
         tokenizer = bpe.Tokenizer(vocab, merges[: size - 256])
-        k = report.sizes["some_prose"].tolist().index(size)
-        assert report.n_tokens["some_prose"][k] == sum(len(tokenizer.encode(path.read_bytes())) for path in files)
-    n, saved = report.n_tokens["some_prose"], report.saved_by_next("some_prose")
-    assert saved[7] == 1 - n[1007] / n[7] and len(saved) == len(n) - 1000
+        k = sizes.tolist().index(size)
+        assert n_tokens[k] == sum(len(tokenizer.encode(path.read_bytes())) for path in files)
+        assert rates[k] == training.counted.n_bytes / n_tokens[k]
+    assert saved[7] == pytest.approx(100 * (1 - n_tokens[1007] / n_tokens[7]))
+    assert np.isnan(saved).tolist() == [False] * (len(saved) - 1000) + [True] * 1000
 
 
 def test_learned_is_saved_and_loaded(some_prose, tmp_path):
