@@ -8939,9 +8939,9 @@ def decode_file(
 #
 # Files, or words files -> a Training: a tokenizer, and what was measured. A Recipe holds the options that decide the
 # model, and nothing that decides only where the text is and how fast it is read. `complete` checks one and fills in
-# what its family of models has: the alphabet first, then what goes with it (mark, unknown token), then the pattern.
-# From words files it takes the pattern, the normalizer and the special tokens. After that every part of the training
-# follows from the recipe alone:
+# what its family of models has: the alphabet, and what goes with it (mark, unknown token, pattern). Words files decide
+# the pattern, the normalizer and the special tokens, see `prepare`. After that every part of the training follows from
+# the recipe alone:
 #
 #     recipe.source        pattern, normalizer, special tokens        -> how text becomes words
 #     recipe.learn         model, alphabet, vocab_size, tie_break …   -> which tokens are learnt from the words
@@ -9065,7 +9065,7 @@ class Recipe:
         scores, family = getattr(learned, "scores", None), FAMILIES[self.model]
         if scores is not None:
             score_of = dict(zip(learned.tokens, scores.tolist(), strict=True))
-            scores = np.array([score_of.get(vocab[id], 0.0) for id in range(len(vocab))])
+            scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
         return Model(
             vocab,
             merges if family.kind == "bpe" else None,  # the longest match does not need them
@@ -9405,11 +9405,10 @@ def prepare(
     require(not others, f"{_name_some(others)}: count that, too, and name the counts of both")
     require(len({*files}) == len(files), "a words file is named twice: it would be learnt from twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
-    pattern, normalizer = recipe.pattern or _steps_of(settings[0]), recipe.normalizer or settings[0]["normalizer"]
-    names = [token for token in settings[0]["special_tokens"] if token not in BYTE_TOKENS]
-    special_tokens = recipe.special_tokens or names
-    recipe = dataclasses.replace(recipe, pattern=pattern, normalizer=normalizer, special_tokens=special_tokens)
-    recipe = complete(recipe)
+    counting = settings[0] | {"pattern": _steps_of(settings[0])}
+    counting["special_tokens"] = [token for token in counting["special_tokens"] if token not in BYTE_TOKENS]
+    options = {name: getattr(recipe, name) or value for name, value in counting.items()}
+    recipe = complete(dataclasses.replace(recipe, **options))
     for name, wanted in recipe.source([], None).settings.items():
         for file, theirs in zip(files, settings, strict=True):
             hint = f"{file}: was counted with other {name}, {theirs[name]}: count the texts again, with {wanted}"
@@ -9477,17 +9476,15 @@ def train_bpe_from_counts(
     >>> merges, vocab[257]
     ([(b'u', b'g'), (b'h', b'ug')], b'hug')
     """
-    special_tokens = check_special_tokens(special_tokens)
-    check_vocab_size(vocab_size, 256 + len(special_tokens))
-    words = Words.from_counts(counts)
-    for token in special_tokens:
+    recipe = complete(Recipe(vocab_size, special_tokens, tie_break=tie_break, min_frequency=min_frequency))
+    for token in recipe.special_tokens:
         for word in counts:
             if token.encode() in word:
                 raise InputError(f"the word {word!r} holds the special token {token!r}: cut texts there first")
-    merges = learn(words, vocab_size - len(special_tokens), tie_break=tie_break, min_frequency=min_frequency)
-    vocab, pairs = build_vocabulary(merges, special_tokens)
+    learned = recipe.learn(Words.from_counts(counts))
+    vocab, merges = build_vocabulary(learned, recipe.special_tokens)
     _warn_if_short(vocab, vocab_size)
-    return vocab, pairs
+    return vocab, merges
 
 
 # ─── Research ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -10287,7 +10284,7 @@ def bench(
 # their help from docstrings. For example, `train corpus.txt --vocab-size 32k` becomes
 # `_train_command(["corpus.txt"], vocab_size=32000, …)`, where `vocab_size` and its help are those of `train`.
 # _PYTHON_ONLY are parameters that are no options, since --no-special, --quiet or --workers stand for them.
-_PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "learned", "record", "engine", "texts"}
+_PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "learned", "engine", "texts"}
 _GROUPS = {
     "how text is read": "text_field corpus no_special append pattern mark normalizer encoding",
     "what is learnt": "vocab_size special_tokens special_tokens_at model alphabet from_ tie_break score min_frequency "
@@ -10493,10 +10490,10 @@ def _whole_number(text: str) -> int:
     >>> _whole_number("10k"), _whole_number("10_000"), _whole_number("2M")
     (10000, 10000, 2000000)
     """
-    match = re.fullmatch(r"(-?\d+(?:[_,]\d{3})*)([kMG]?)", text)
+    match = re.fullmatch(r"(-?\d+(?:[_,]\d{3})*)([kmg]?)", text.lower())
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 4, 32000 or 32k")
-    return int(re.sub("[_,]", "", match[1])) * {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}[match[2]]
+    return int(re.sub("[_,]", "", match[1])) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[match[2]]
 
 
 class _Parser(argparse.ArgumentParser):
