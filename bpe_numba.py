@@ -10153,26 +10153,26 @@ def view(tokenizer: Tokenizer, text: str | bytes) -> View:
 # work, and returns the function that is timed, which returns lists: one of the merged tokens, or the ids of documents.
 
 
-def _train_bpe_numba(training: Training, documents: Sequence[bytes]) -> Callable:
+def _train_bpe_numba(training, documents):
     source, size = training.recipe.source(training.files, None), len(training.learned.tokens)
     return lambda: [learn(count(source).words, size, tie_break="ids").tokens[256:]]
 
 
-def _train_tokenizers(training: Training, documents: Sequence[bytes]) -> Callable:
+def _train_tokenizers(training, documents):
     package, texts = import_optional("tokenizers"), [*map(bytes.decode, documents)]
     size, letters = len(training.learned.tokens), package.pre_tokenizers.ByteLevel.alphabet()
     trainer = package.trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=letters)
     tokenizer = package.Tokenizer(package.models.BPE())
     tokenizer.pre_tokenizer = training.tokenizer.to_huggingface().pre_tokenizer
 
-    def work() -> list:
+    def work():
         tokenizer.train_from_iterator(texts, trainer)
         return [itertools.starmap(bytes.__add__, read_huggingface(json.loads(tokenizer.to_str())).merges)]
 
     return work
 
 
-def _train_gigatoken(training: Training, documents: Sequence[bytes]) -> Callable:
+def _train_gigatoken(training, documents):
     require(training.recipe.pattern == "gpt2", "trains with GPT-2's pattern only")
     separator, learner = f"<|{os.urandom(8).hex()}|>", import_optional("gigatoken").gigatoken_rs.train_bpe
     end, size = separator.encode(), len(training.learned.tokens) + 1
@@ -10180,23 +10180,23 @@ def _train_gigatoken(training: Training, documents: Sequence[bytes]) -> Callable
     return lambda: [itertools.starmap(bytes.__add__, learner(data, size, [separator], separator=end)[1])]
 
 
-def _encode_bpe_numba(training: Training, documents: Sequence[bytes]) -> Callable:
+def _encode_bpe_numba(training, documents):
     tokenizer = Tokenizer.from_model(training.tokenizer.model)
     tokenizer.compile_kernels()
     return lambda: [tokenizer.encode_texts(documents, "none")[0]]
 
 
-def _encode_tokenizers(training: Training, documents: Sequence[bytes]) -> Callable:
+def _encode_tokenizers(training, documents):
     encode, texts = training.tokenizer.to_huggingface().encode_batch_fast, [*map(bytes.decode, documents)]
     return lambda: [encode([text], add_special_tokens=False)[0].ids for text in texts]  # of one text: in one thread
 
 
-def _encode_tiktoken(training: Training, documents: Sequence[bytes]) -> Callable:
+def _encode_tiktoken(training, documents):
     encode, texts = training.tokenizer.to_tiktoken().encode_ordinary_batch, [*map(bytes.decode, documents)]
     return lambda: encode(texts, num_threads=1)
 
 
-def _encode_gigatoken(training: Training, documents: Sequence[bytes]) -> Callable:
+def _encode_gigatoken(training, documents):
     definition = write_huggingface(training.tokenizer.model)["tokenizer.json"]
     encoder = import_optional("gigatoken").Tokenizer.from_json(definition).backend
     return lambda: encoder.encode_batch(documents, parallel=False)
@@ -10214,13 +10214,11 @@ _PEERS = {
 ENCODED_BYTES = 20_000_000  # of the corpus, that are encoded: some peers make 3 MB/s
 
 
-def _time_peer(prepare: Callable, training: Training, documents: Sequence[bytes]) -> tuple[float, float, list]:
-    """Let a peer do its work twice; returns the seconds of both passes, and the result."""
-    work, ends = prepare(training, documents), [time.perf_counter()]
-    for _ in range(2):
-        result = work()
-        ends.append(time.perf_counter())
-    return ends[1] - ends[0], ends[2] - ends[1], [*itertools.chain.from_iterable(result)]
+def _time_call(work: Callable) -> tuple[float, Sequence]:
+    """Call a function; returns the seconds that it took, and its result."""
+    start = time.perf_counter()
+    result = work()
+    return time.perf_counter() - start, result
 
 
 @checked
@@ -10260,8 +10258,9 @@ def bench(
                 continue
             first = second = rate = None
             try:
-                first, second, result = _time_peer(prepare, training, documents)
-                rate = sum(map(len, documents)) / first / 1e6
+                work = prepare(training, documents)
+                (first, _), (second, result) = _time_call(work), _time_call(work)
+                rate, result = sum(map(len, documents)) / first / 1e6, [*itertools.chain.from_iterable(result)]
                 ours, verdict = results.setdefault(job, result), "same"
                 if result != ours:
                     differs = [a != b for a, b in itertools.zip_longest(result, ours)]
