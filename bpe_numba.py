@@ -100,7 +100,6 @@ import shlex
 import shutil
 import sysconfig
 import tempfile
-import textwrap
 import threading
 import time
 import unicodedata
@@ -8544,9 +8543,9 @@ def decode_file(
 #
 # Files, or words files -> a Training: a tokenizer, and what was measured. A Recipe holds the options that decide the
 # model, and nothing that decides only where the text is and how fast it is read. `complete` checks one and fills in
-# what its family of models has: the alphabet first, then what goes with it (mark, unknown token), then the pattern.
-# From words files it takes the pattern, the normalizer and the special tokens. After that every part of the training
-# follows from the recipe alone:
+# what its family of models has: the alphabet, and what goes with it (mark, unknown token, pattern). Words files decide
+# the pattern, the normalizer and the special tokens, see `prepare`. After that every part of the training follows from
+# the recipe alone:
 #
 #     recipe.source        pattern, normalizer, special tokens        -> how text becomes words
 #     recipe.learn         model, alphabet, vocab_size, tie_break …   -> which tokens are learnt from the words
@@ -8617,8 +8616,8 @@ class Recipe:
     @property
     def options(self) -> dict:
         """The recipe as plain JSON."""
-        options = vars(self) | self.source([], None).settings | {"special_tokens": [*self.special_tokens]}
-        return options | {"from_": self.from_ and self.from_.fingerprint}
+        base = self.from_ and self.from_.fingerprint
+        return vars(self) | self.source([], None).settings | {"special_tokens": self.special_tokens, "from_": base}
 
     def source(self, files: Sequence[Path | Texts], text_field: str | None) -> Source:
         """Make the Source of the text. The names of byte tokens end documents: they must not be learnt."""
@@ -8641,10 +8640,11 @@ class Recipe:
         if self.mark == MARK:
             return [_MARKS_TO_SPACES, *join]
         if self.mark:
-            return [{"type": "Metaspace", **self.steps[-1]._asdict(), "split": True}, *join * self.byte_fallback]
+            marks = {"type": "Metaspace", "replacement": self.mark, "prepend_scheme": "always", "split": True}
+            return [marks, *join] if self.byte_fallback else [marks]
         if prefix:
             return [{"type": "WordPiece", "prefix": prefix, "cleanup": True}]
-        return join if self.byte_fallback else [{"type": "Fuse"}]
+        return join if self.byte_fallback else join[1:]
 
     def learn(self, words: Words, progress: bool = False) -> Learned:
         """Learn from words over bytes."""
@@ -8656,8 +8656,8 @@ class Recipe:
             words = words.as_characters(self.coverage)
             require(
                 len(words.alphabet) <= n_symbols,
-                f"the text has {len(words.alphabet):,} different characters, and a vocabulary of {self.vocab_size:,} "
-                f"has room for {max(n_symbols, 0):,}: raise `vocab_size`, or keep the usual ones (`coverage` 0.9995)",
+                f"the text has {len(words.alphabet):,} different characters, more than the vocabulary has room for: "
+                "raise `vocab_size`, or keep the usual ones (`coverage` 0.9995)",
             )
         return call_with(self.learner, words, n_symbols, progress=progress, **vars(self))
 
@@ -8669,7 +8669,7 @@ class Recipe:
         scores, family = getattr(learned, "scores", None), FAMILIES[self.model]
         if scores is not None:
             score_of = dict(zip(learned.tokens, scores.tolist(), strict=True))
-            scores = np.array([score_of.get(vocab[id], 0.0) for id in range(len(vocab))])
+            scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
         return Model(
             vocab,
             merges if family.kind == "bpe" else None,  # the longest match does not need them
@@ -8700,46 +8700,43 @@ def complete(recipe: Recipe) -> Recipe:
     require(recipe.max_words >= 0, f"`max_words` is {recipe.max_words}: it must be 0, for all, or more")
     require_known("family of models", recipe.model, FAMILIES)
     require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
-    recipe = dataclasses.replace(recipe, special_tokens=check_special_tokens(recipe.special_tokens))
     for name in {"tie_break", "score", "min_frequency"} - inspect.signature(recipe.learner).parameters.keys():
         value = getattr(recipe, name)
         require(value == getattr(Recipe, name), f"`{name}` {value!r} is not for this kind of model")
+    recipe = dataclasses.replace(recipe, special_tokens=check_special_tokens(recipe.special_tokens))
     if recipe.from_ is not None:
         return _complete_from(recipe)
-    family = FAMILIES[recipe.model]
-    alphabet = recipe.alphabet or family.alphabet
+    family, special_tokens = FAMILIES[recipe.model], recipe.special_tokens
+    alphabet, pattern = recipe.alphabet or family.alphabet, recipe.pattern or family.pattern
+    mark, unk_token, n_letters = "", None, 256
     require_known("alphabet", alphabet, ALPHABETS)
-    require(0 < recipe.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {recipe.coverage}")
-    recipe = dataclasses.replace(recipe, alphabet=alphabet, normalizer=_named_normalizer(recipe.normalizer))
-    recipe = (_complete_characters if alphabet == "characters" else _complete_bytes)(recipe, family)
-    n_letters = 1 if alphabet == "characters" else 256
-    check_vocab_size(recipe.vocab_size, n_letters + len(recipe.special_tokens) + len(recipe.byte_tokens))
-    return recipe
-
-
-def _complete_bytes(recipe: Recipe, family: Family) -> Recipe:
-    """Fill in the rest of a recipe whose tokens are made of bytes."""
-    plain = recipe.coverage == 1 and not recipe.byte_fallback
-    require(plain, "`coverage` and `byte_fallback` go with characters: bytes are all known")
-    require(family.alphabet == "bytes", f"a model of the family {recipe.model} is made of characters")
-    require(not recipe.mark, "a mark goes with characters: alphabet bytes has none")
-    return dataclasses.replace(recipe, pattern=recipe.pattern or family.pattern, mark="", unk_token=None)
-
-
-def _complete_characters(recipe: Recipe, family: Family) -> Recipe:
-    """Fill in the rest of a recipe whose tokens are made of characters."""
-    special_tokens, unk_token = recipe.special_tokens, recipe.unk_token
-    if recipe.byte_fallback and family.kind != "unigram":  # a unigram names an unknown token always
-        require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
-        require(unk_token is None, "with `byte_fallback` nothing is unknown: leave `unk_token` away")
+    if alphabet == "bytes":
+        plain = recipe.coverage == 1 and not recipe.byte_fallback
+        require(plain, "`coverage` and `byte_fallback` go with characters: bytes are all known")
+        require(family.alphabet == "bytes", f"a model of the family {recipe.model} is made of characters")
+        require(not recipe.mark, "a mark goes with characters: alphabet bytes has none")
     else:
-        unk_token = unk_token or family.unk_token
-        special_tokens = [*special_tokens, *({unk_token} - {*special_tokens})]
-    mark = family.mark if recipe.mark is None else recipe.mark
-    require(len(mark) <= 1 and not mark.isspace(), f"a mark is one character that is no white space, not {mark!r}")
-    default = family.pattern if mark in ("", MARK) else "whitespace-split"
-    pattern = recipe.pattern or default
-    return dataclasses.replace(recipe, special_tokens=special_tokens, unk_token=unk_token, mark=mark, pattern=pattern)
+        require(0 < recipe.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {recipe.coverage}")
+        mark, n_letters = family.mark if recipe.mark is None else recipe.mark, 1
+        require(len(mark) <= 1 and not mark.isspace(), f"a mark is one character that is no white space, not {mark!r}")
+        if mark not in ("", MARK):
+            pattern = recipe.pattern or "whitespace-split"
+        if recipe.byte_fallback and family.kind != "unigram":  # a unigram names an unknown token always
+            require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
+            require(recipe.unk_token is None, "with `byte_fallback` nothing is unknown: leave `unk_token` away")
+        else:
+            unk_token = recipe.unk_token or family.unk_token
+            special_tokens = [*dict.fromkeys([*special_tokens, unk_token])]
+    check_vocab_size(recipe.vocab_size, n_letters + len(special_tokens) + len(recipe.byte_tokens))
+    return dataclasses.replace(
+        recipe,
+        special_tokens=special_tokens,
+        alphabet=alphabet,
+        pattern=pattern,
+        mark=mark,
+        normalizer=_named_normalizer(recipe.normalizer),
+        unk_token=unk_token,
+    )
 
 
 def _complete_from(recipe: Recipe) -> Recipe:
@@ -8750,14 +8747,11 @@ def _complete_from(recipe: Recipe) -> Recipe:
     pattern = recipe.pattern or base.pattern
     special_tokens = list(dict.fromkeys([*base.special_tokens, *recipe.special_tokens]))
     ids = base.special_tokens if special_tokens == [*base.special_tokens] else special_tokens
-    base = dataclasses.replace(
-        base, special_tokens=ids, pattern=pattern, merges=_as_merges(base)[0], ignore_merges=False
-    )
-    check_vocab_size(recipe.vocab_size, 0)
-    require(
-        recipe.vocab_size > len(base.vocab),
-        f"the model has {len(base.vocab):,} tokens already: a vocabulary of {recipe.vocab_size:,} has no room for more",
-    )
+    merges = _as_merges(base)[0]
+    base = dataclasses.replace(base, special_tokens=ids, pattern=pattern, merges=merges, ignore_merges=False)
+    n = len(base.vocab)
+    require(recipe.vocab_size > n, f"the model has {n:,} tokens already: a vocabulary must be larger")
+    check_vocab_size(recipe.vocab_size, n)
     steps = {"pattern": pattern, "mark": "", "normalizer": base.normalizer, "alphabet": base.alphabet}
     return dataclasses.replace(recipe, from_=base, special_tokens=special_tokens, byte_fallback=False, **steps)
 
@@ -8766,7 +8760,7 @@ def _named_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
     """Look up the steps of a normalizer by their names."""
     steps = []
     for step in [normalizer] if isinstance(normalizer, str) else normalizer:
-        if not isinstance(step, dict):
+        if isinstance(step, str):
             require_known("normalizer", step, NORMALIZERS)
             step = NORMALIZERS[step]
         steps.append(step)
@@ -8845,28 +8839,35 @@ class Training(NamedTuple):
     __repr__ = __str__
 
 
-def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int, depth: int = 4) -> None:
+def _warn(message: str) -> None:
+    """Warn at the line that called this module."""
+    frame, level = inspect.currentframe(), 1
+    while frame.f_back and frame.f_globals is globals():
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
+
+
+def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
     """Warn of a vocabulary that is smaller than asked for."""
     if len(vocab) < vocab_size:
-        given = f"the text gives {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for"
-        warnings.warn(f"{given}: it has no more", stacklevel=depth)
+        _warn(f"the text gives {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for: it has no more")
 
 
-def _name_some(files: Sequence[Path]) -> str:
-    """Name the first files, and say how many there are if there are more."""
-    named = ", ".join(map(str, files[:3]))
-    return named if len(files) <= 3 else f"{named}, … ({len(files):,} files)"
+def _warn_of_source(source: Source) -> None:
+    """Warn of a slow pattern, and of what looks like special tokens in the first file, but was not named."""
+    if source.pattern.warning:
+        _warn(source.pattern.warning)
+    if not _is_stream(source.files[0]):
+        names = re.findall(rb"<\|\w{1,40}\|>", _read_part(source.files[0], 0, BLOCK_BYTES))
+        counts = Counter(map(bytes.decode, names))
+        unnamed = [name for name, n in counts.most_common() if n > 2 and name not in source.special_tokens]
+        if unnamed:
+            _warn(f"{', '.join(unnamed[:5])} in the text: learnt from as text, unless `special_tokens` names it")
 
 
-def _warn_of_unnamed(source: Source, depth: int = 4) -> None:
-    """Warn of what looks like special tokens at the beginning of the first file, but was not named."""
-    path = next(iter(source.files), STANDARD_STREAM)
-    head = b"" if _is_stream(path) else _read_part(path, 0, BLOCK_BYTES)
-    seen = Counter(map(bytes.decode, re.findall(rb"<\|\w{1,40}\|>", head)))
-    unnamed = [token for token, n in seen.most_common() if n > 2 and token not in source.special_tokens]
-    if unnamed:
-        names = ", ".join(unnamed[:5])
-        warnings.warn(f"{names} in the text: learnt from as text, unless `special_tokens` names it", stacklevel=depth)
+def _name_some(files: Sequence[object]) -> str:
+    """Name the first files."""
+    return ", ".join(map(str, files[:3])) + ", …" * (len(files) > 3)
 
 
 @checked
@@ -8909,11 +8910,9 @@ def count_files(
     require(out.suffix == ".npz", f"{out}: name a .npz file for the words")
     check_writable(out.parent)
     special_tokens = [*check_special_tokens(special_tokens), *(BYTE_TOKENS if byte_fallback else ())]
-    pattern = Pattern(pattern).parted[0]
-    if pattern.warning:
-        warnings.warn(pattern.warning, stacklevel=3)
-    source = Source(find_files(inputs), pattern, special_tokens, text_field, normalizer=_named_normalizer(normalizer))
-    _warn_of_unnamed(source)
+    steps, pattern = _named_normalizer(normalizer), Pattern(pattern).parted[0]
+    source = Source(find_files(inputs), pattern, special_tokens, text_field, normalizer=steps)
+    _warn_of_source(source)
     with stage("compile"):
         compile_counting(source.pattern)
     with stage("scan") as spent:
@@ -8999,36 +8998,26 @@ def prepare(
     recipe: Recipe, inputs: Files | None = None, texts: Iterable | None = None
 ) -> tuple[Recipe, Sequence[Path | Texts], Sequence[CorpusCounts]]:
     """Complete a recipe, and find what to learn from: files or texts; or words files, and the counts in them."""
-    completed = complete(recipe)
     require(inputs is None or texts is None, "name inputs, or give texts, not both")
     require(not isinstance(texts, (str, bytes)), "texts are several, in a list say: this is one")
     if texts is not None:
-        return completed, [Texts(texts)], ()
+        return complete(recipe), [Texts(texts)], ()
     files = standard_library() if inputs is None else find_files(inputs)
-    if all(file.suffix != ".npz" for file in files):
-        return completed, files, ()
     others = [file for file in files if file.suffix != ".npz"]
+    if len(others) == len(files):
+        return complete(recipe), files, ()
     require(not others, f"{_name_some(others)}: count that, too, and name the counts of both")
     require(len({*files}) == len(files), "a words file is named twice: it would be learnt from twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
-    return _complete_from_words(recipe, files, settings), files, counted
-
-
-def _complete_from_words(recipe: Recipe, files: Sequence[Path], settings: Sequence[Mapping]) -> Recipe:
-    """Complete a recipe by the settings that words files were counted with, which must agree with each other."""
-    special_tokens = [token for token in settings[0]["special_tokens"] if token not in BYTE_TOKENS]
-    recipe = dataclasses.replace(
-        recipe,
-        pattern=recipe.pattern or _steps_of(settings[0]),
-        normalizer=recipe.normalizer or settings[0]["normalizer"],
-        special_tokens=recipe.special_tokens or special_tokens,
-    )
-    recipe = complete(recipe)
+    counting = settings[0] | {"pattern": _steps_of(settings[0])}
+    counting["special_tokens"] = [token for token in counting["special_tokens"] if token not in BYTE_TOKENS]
+    options = {name: getattr(recipe, name) or value for name, value in counting.items()}
+    recipe = complete(dataclasses.replace(recipe, **options))
     for name, wanted in recipe.source([], None).settings.items():
         for file, theirs in zip(files, settings, strict=True):
             hint = f"{file}: was counted with other {name}, {theirs[name]}: count the texts again, with {wanted}"
             require(sorted(map(str, theirs[name])) == sorted(map(str, wanted)), hint)
-    return recipe
+    return recipe, files, counted
 
 
 def train_recipe(
@@ -9042,12 +9031,10 @@ def train_recipe(
     timings: dict[str, Timing] = {}
     with stage("compile", timings):
         source = recipe.source([] if counts else files, text_field)
-        if source.pattern.warning and not counts:
-            warnings.warn(source.pattern.warning, stacklevel=4)
-        _warn_of_unnamed(source, 5)
+        if not counts:
+            _warn_of_source(source)
         compile_counting(source.pattern)
-        rules = {"tie_break": recipe.tie_break, "score": recipe.score}  # a wrong one must not cost the scan
-        call_with(recipe.learner, Words.from_counts({b"aa": 1}), 257, **rules)
+        call_with(recipe.learner, Words.from_counts({b"aa": 1}), 257, **vars(recipe))  # a wrong rule costs no scan
     with stage("scan", timings) as spent:
         counted = count(source, engine, counts, recipe.max_words)
         spent.n_bytes = 0 if counts else counted.n_bytes
@@ -9056,7 +9043,7 @@ def train_recipe(
         learned = recipe.learn(counted.words, engine.progress)
     with stage("vocabulary", timings):
         tokenizer = Tokenizer.from_model(recipe.build(learned))
-    _warn_if_short(tokenizer.vocab, recipe.vocab_size, 5)
+    _warn_if_short(tokenizer.vocab, recipe.vocab_size)
     return Training(tokenizer, counted, learned, timings, files, recipe)
 
 
@@ -9093,17 +9080,15 @@ def train_bpe_from_counts(
     >>> merges, vocab[257]
     ([(b'u', b'g'), (b'h', b'ug')], b'hug')
     """
-    special_tokens = check_special_tokens(special_tokens)
-    check_vocab_size(vocab_size, 256 + len(special_tokens))
-    words = Words.from_counts(counts)
-    for token in special_tokens:
+    recipe = complete(Recipe(vocab_size, special_tokens, tie_break=tie_break, min_frequency=min_frequency))
+    for token in recipe.special_tokens:
         for word in counts:
             if token.encode() in word:
                 raise InputError(f"the word {word!r} holds the special token {token!r}: cut texts there first")
-    merges = learn(words, vocab_size - len(special_tokens), tie_break=tie_break, min_frequency=min_frequency)
-    vocab, pairs = build_vocabulary(merges, special_tokens)
+    learned = recipe.learn(Words.from_counts(counts))
+    vocab, merges = build_vocabulary(learned, recipe.special_tokens)
     _warn_if_short(vocab, vocab_size)
-    return vocab, pairs
+    return vocab, merges
 
 
 # ─── Research ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -9112,11 +9097,13 @@ def train_bpe_from_counts(
 # first, and each unique word is encoded once, by the model without its normalizer and pattern: its tokens count as
 # often as the word was seen.
 
+LONGEST_CELL = 60  # characters of a table's cell; the rest is cut off
+
 
 class Table(NamedTuple):
     """A table of a report. As a string it is Markdown with aligned columns, to be read in a terminal or on a page.
 
-    rows  of strings and numbers; columns of numbers stand on the right, and None is left empty
+    rows  of strings and numbers; columns of numbers stand on the right, and None and NaN are left empty
 
     >>> print(Table("Tokens", ("kind", "number"), [("letters", 1200), ("digits", 0.5)]))
     Tokens
@@ -9134,82 +9121,25 @@ class Table(NamedTuple):
     def __str__(self) -> str:
         if not self.rows:
             return self.title
-        columns = [[*map(_cell, column)] for column in zip(self.header, *self.rows, strict=True)]
-        widths = [max(map(_cell_width, column)) for column in columns]
-        on_right = [not any(isinstance(value, str) for value in column) for column in zip(*self.rows, strict=True)]
-        rules = ["-" * (width - right) + ":" * right for width, right in zip(widths, on_right, strict=False)]
-        header, *rows = zip(*columns, strict=True)
-        lines = [" | ".join(map(_fill, row, widths, on_right)) for row in (header, rules, *rows)]
-        return "\n".join([self.title, "", *(f"| {line} |" for line in lines)])
-
-
-def tabulate_timings(seconds: float) -> Table:
-    """Tabulate what the stages of this process took, of so many seconds in all."""
-    stages = TIMINGS | {"other": Timing(seconds - sum(spent.seconds for spent in TIMINGS.values()), 0, peak_memory())}
-    rows = []
-    for name, spent in stages.items():
-        rate, peak = spent.n_bytes / spent.seconds / 1e6 or None, spent.memory and round(spent.memory / 1e6)
-        rows.append((name, round(spent.seconds, 3), rate, round(100 * spent.seconds / seconds, 1), peak))
-    return Table(f"{seconds:.2f} seconds", ("stage", "seconds", "MB/s", "% of time", "peak MB"), rows)
-
-
-def _count_rows(counted: CorpusCounts, files: Sequence[object]) -> list[tuple[str, str]]:
-    """Describe what was counted."""
-    documents = number_of(counted.n_documents, "document")
-    named = ", ".join(map(str, files[:3])) + ", …" * (len(files) > 3)
-    rows = [
-        ("read", f"{number_of(counted.n_read, 'byte')} in {documents}"),
-        ("from", f"{number_of(len(files), 'input')}: {named}"),
-        ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
-    ]
-    if counted.n_dropped:
-        rows.append(("dropped", f"{counted.n_dropped:,} pretokens more, as the rarest; max_words keeps more"))
-        rows.append(("counts", f"too small by {counted.max_error:,} at most, for what was dropped"))
-    return rows
-
-
-def tabulate_training(training: Training) -> Table:
-    """Tabulate what was read, what was learnt, and what it cost."""
-    counted, learned, model = training.counted, training.learned, training.tokenizer.model
-    rows = _count_rows(counted, training.files)
-    if likelihoods := getattr(learned, "likelihoods", None):
-        first, last = likelihoods[0] / counted.n_pretokens, likelihoods[-1] / counted.n_pretokens
-        rows.append(("likelihood", f"{last:.3f} a pretoken; {first:.3f} after 1 of {len(likelihoods)} rounds"))
-    else:
-        last = f"; the last pair occurred {number_of(int(learned.counts[-1]), 'time')}" if len(learned.counts) else ""
-        rows.append(("merges", f"{len(learned.counts):,}{last}"))
-    n_tokens = getattr(learned, "n_tokens", None)
-    if n_tokens is not None:
-        m = len(n_tokens) - 1
-        n_bytes = counted.n_bytes - counted.n_dropped_bytes
-        full, half, quarter = (f"{n_bytes / n_tokens[k]:.2f}" for k in (m, m // 2, m // 4))
-        rows.append(("bytes/token", f"{full}; {half} with half the merges, {quarter} with a quarter"))
-    rows.append(("tokens", f"{len(model.vocab):,}, {len(model.special_tokens)} of them special"))
-    unseen = sorted({*model.special_tokens} - {model.unk_token} - counted.special_tokens.keys())
-    if unseen:
-        rows.append(("not in text", ", ".join(unseen)))
-    longest = sorted((model.vocab[id] for id in model.ordinary), key=lambda token: (-len(token), token))
-    rows.append(("longest", " ".join(_shortened(readable(token), 24) for token in longest[:8])))
-    rows += [(name, f"{spent.seconds:.2f} s") for name, spent in training.timings.items()]
-    peak = peak_memory()
-    rows.append(("peak memory", f"{peak / 1e6:,.0f} MB in the largest process" if peak else "unknown"))
-    return Table("Training", ("what", "value"), rows)
-
-
-WIDTH = 80  # of what is printed for people, but for tables
-LONGEST_CELL = 60  # of a table; what is longer is cut off
+        columns = []
+        for values in zip(self.header, *self.rows, strict=True):
+            header, *cells = map(_cell, values)
+            on_right = not any(isinstance(value, str) for value in values[1:])
+            width = max(map(_cell_width, (header, *cells)))
+            rule = "-" * (width - 1) + ":" if on_right else "-" * width
+            columns.append([_fill(cell, width, on_right) for cell in (header, rule, *cells)])
+        lines = (f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
+        return "\n".join([self.title, "", *lines])
 
 
 def _cell(value: str | float | None) -> str:
     """Write a value for a table: whole numbers whole, others with four digits; a bar would end the cell."""
-    if value is None or isinstance(value, str):
-        return _shortened(value or "", LONGEST_CELL).replace("|", "\\|")
+    if value is None or value != value:  # NaN
+        return ""
+    if isinstance(value, str):
+        text = value if len(value) <= LONGEST_CELL else value[: LONGEST_CELL - 1] + "…"
+        return text.replace("|", "\\|")
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
-
-
-def _shortened(text: str, size: int) -> str:
-    """Cut off what is longer than so many characters."""
-    return text if len(text) <= size else text[: size - 1] + "…"
 
 
 def _cell_width(text: str) -> int:
@@ -9223,33 +9153,55 @@ def _fill(text: str, width: int, on_right: bool = False) -> str:
     return gap + text if on_right else text + gap
 
 
+def tabulate_timings(seconds: float) -> Table:
+    """Tabulate what the stages of this process took, of so many seconds in all."""
+    stages = TIMINGS | {"other": Timing(seconds - sum(spent.seconds for spent in TIMINGS.values()), 0, peak_memory())}
+    rows = []
+    for name, spent in stages.items():
+        rate, peak = spent.n_bytes / spent.seconds / 1e6 or None, spent.memory and round(spent.memory / 1e6)
+        rows.append((name, round(spent.seconds, 3), rate, round(100 * spent.seconds / seconds, 1), peak))
+    return Table(f"{seconds:.2f} seconds", ("stage", "seconds", "MB/s", "% of time", "peak MB"), rows)
+
+
+def tabulate_counts(counted: CorpusCounts, files: Sequence[object], title: str = "Pretokens") -> Table:
+    """Tabulate what was counted."""
+    documents, inputs = number_of(counted.n_documents, "document"), number_of(len(files), "input")
+    rows = [
+        ("read", f"{number_of(counted.n_read, 'byte')} in {documents}"),
+        ("from", f"{inputs}: {_name_some(files)}"),
+        ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
+    ]
+    if counted.n_dropped:
+        rows.append(("dropped", f"{counted.n_dropped:,} pretokens more, as the rarest; max_words keeps more"))
+        rows.append(("counts", f"too small by {counted.max_error:,} at most, for what was dropped"))
+    return Table(title, ("what", "value"), rows)
+
+
+def tabulate_training(training: Training) -> Table:
+    """Tabulate what was read, what was learnt, and what it cost."""
+    counted, learned, model = training.counted, training.learned, training.tokenizer.model
+    table = tabulate_counts(counted, training.files, "Training")
+    rows = table.rows
+    if hasattr(learned, "n_tokens"):  # a Unigram has no merges
+        last, n_bytes = int(learned.counts[-1:].sum()), counted.n_bytes - counted.n_dropped_bytes
+        rows.append(("merges", f"{len(learned.counts):,}; the last pair occurred {number_of(last, 'time')}"))
+        rows.append(("bytes/token", f"{n_bytes / learned.n_tokens[-1]:.2f}"))
+    rows.append(("tokens", f"{len(model.vocab):,}, {len(model.special_tokens)} of them special"))
+    unseen = sorted({*model.special_tokens} - {model.unk_token} - counted.special_tokens.keys())
+    if unseen:
+        rows.append(("not in text", ", ".join(unseen)))
+    rows += [(name, f"{spent.seconds:.2f} s") for name, spent in training.timings.items()]
+    rows.append(("peak memory", f"{(peak_memory() or 0) / 1e6:,.0f} MB in the largest process"))
+    return table
+
+
 class Report:
     """What research returns: a dataclass of plain arrays, which as a string is its tables in Markdown."""
-
-    title: str
-
-    def tables(self) -> list[Table]:
-        """Write the results as tables."""
-        raise NotImplementedError
-
-    def draw(self, figure) -> None:
-        """Draw the results."""
-        raise InputError(f"a {type(self).__name__.lower()} has no picture")
 
     def __str__(self) -> str:
         return "\n\n".join([self.title, *map(str, self.tables())])
 
     __repr__ = __str__
-
-    def plot(self, path: str | os.PathLike) -> None:
-        """Draw the picture to a .png, .svg or .pdf file."""
-        matplotlib, suffix = import_optional("matplotlib"), Path(path).suffix
-        require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
-        with matplotlib.rc_context({"font.size": 9, "text.parse_math": False}):  # tokens hold dollar signs
-            figure = import_optional("matplotlib.figure").Figure(figsize=(7, 3), layout="constrained")
-            self.draw(figure)
-            with atomic_write(Path(path)) as file:
-                figure.savefig(file, format=suffix[1:], dpi=200)
 
 
 # What training learnt, beside its model
@@ -9278,10 +9230,9 @@ def save_learned(folder: str | os.PathLike, training: Training) -> None:
         return
     alphabet = json.dumps([letter.decode("latin-1") for letter in learned.alphabet])
     arrays = learned._replace(alphabet=alphabet)._asdict()
+    n_bytes = training.counted.n_bytes - training.counted.n_dropped_bytes
     with atomic_write(file) as out:
-        np.savez_compressed(
-            out, **arrays, n_bytes=training.counted.n_bytes - training.counted.n_dropped_bytes, model=model.fingerprint
-        )
+        np.savez_compressed(out, **arrays, n_bytes=n_bytes, model=model.fingerprint)
 
 
 def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]:
@@ -9295,24 +9246,18 @@ def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]
     try:
         zipfile.ZipFile(file).close()  # np.load takes any other file for a pickle
         with np.load(file, allow_pickle=False) as saved:
-            learned = Learned(*map(saved.__getitem__, Learned._fields))
-            alphabet = [letter.encode("latin-1") for letter in json.loads(str(learned.alphabet))]
-            n_bytes, fingerprint = int(saved["n_bytes"]), str(saved["model"])
-        pairs, m = learned.pairs, len(learned.pairs)
-        fits = pairs.shape == (m, 2) and learned.counts.shape == (m,) and learned.n_tokens.shape == (m + 1,)
-        fits = fits and all(array.dtype.kind == "i" for array in (pairs, learned.counts, learned.n_tokens))
-        fits = fits and (pairs >= 0).all() and (pairs < len(alphabet) + np.arange(m)[:, None]).all()
-        require(fits and (learned.n_tokens > 0).all() and n_bytes > 0, "its numbers do not fit together")
+            arrays = dict(saved)
+        require(str(arrays.pop("model")) == model.fingerprint, "it is of another model")
+        n_bytes, letters = int(arrays.pop("n_bytes")), json.loads(str(arrays.pop("alphabet")))
+        learned = Learned(**arrays, alphabet=[letter.encode("latin-1") for letter in letters])
+        m, n_tokens = len(learned.pairs), learned.n_tokens
+        fits = learned.counts.shape == (m,) and n_tokens.shape == (m + 1,) and n_tokens.dtype.kind == "i"
+        fits = fits and min(n_bytes, *n_tokens) > 0 and learned.merges == model.merges[len(model.merges) - m :]
+        require(fits, "its numbers do not fit together")
     except Exception as error:  # damaged files raise almost anything
-        raise InputError(f"{file}: not what a training saved ({error}): remove it, or train again") from None
-    require(fingerprint == model.fingerprint, f"{file}: of another model than is beside it: remove it, or train again")
-    return learned._replace(alphabet=alphabet), n_bytes
-
-
-def load_record(folder: str | os.PathLike, model: Model) -> dict:
-    """Read what made the model of a folder, see `Training.record`; empty if that is not known."""
-    record = _read_beside(Path(folder, RECORD_FILE))
-    return record if record.get("model") == model.fingerprint else {}
+        message = f"{file}: not what the training of this model saved ({error}): remove it, or train again"
+        raise InputError(message) from None
+    return learned, n_bytes
 
 
 # Corpora, each unique word encoded once
@@ -9338,14 +9283,6 @@ class EncodedWords(NamedTuple):
         """Count how often each id occurs in the corpus, int64[n_ids]."""
         weights = np.repeat(self.counts, np.diff(self.offsets))  # float64 adds them exactly, below 2**53
         return np.bincount(self.ids, weights, n_ids).astype(np.int64)
-
-
-def _text_parts(source: Source, special_tokens: Sequence[str]) -> Iterator[bytes]:
-    """Read texts, cut at special tokens, of which the longest goes first."""
-    special = re.compile("|".join(map(re.escape, sorted(special_tokens, key=len, reverse=True))).encode())
-    for block in source.blocks():
-        for text in source.texts(block):
-            yield from special.split(text) if special_tokens else [text]
 
 
 def _word_encoder(tokenizer: Tokenizer) -> Tokenizer:
@@ -9378,36 +9315,24 @@ def encode_corpus(
         counted = count(source, engine)
         words, n_pretokens, spent.n_bytes = counted.words, counted.n_pretokens, counted.n_bytes
         if is_whole:
-            n_pretokens = _count_between_spaces(source, engine)
+            by_space = dataclasses.replace(source, pattern=Pattern("whitespace-split"), normalizer=())
+            is_gone = any(map(_is_stream, source.files))
+            n_pretokens = None if is_gone else count(by_space, engine).n_pretokens
     require(len(words.counts), f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
-        data = words.symbols.astype(np.uint8).tobytes()
-        texts = [data[start:stop] for start, stop in itertools.pairwise(words.offsets.tolist())]
+        texts = [*words.to_counts()]
         ids, offsets = _word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
     # A character has one byte that does not continue it. The mark ▁ is a space in the text.
-    continues = np.frombuffer(data.replace(MARK.encode(), b"   "), np.int8) < -64
-    continued = np.dot(np.add.reduceat(continues, words.offsets[:-1], dtype=np.int64), words.counts)
-    n_characters = counted.n_bytes - int(continued)
-    return EncodedWords(texts, words.counts, ids, offsets, counted.n_bytes, n_characters, n_pretokens)
-
-
-def _count_between_spaces(source: Source, engine: Engine | None) -> int | None:
-    """Count what white space separates in a text that can be read again."""
-    if any(map(_is_stream, source.files)):
-        return None
-    return count(dataclasses.replace(source, pattern=Pattern("whitespace-split"), normalizer=()), engine).n_pretokens
+    continues = np.frombuffer(b"".join(texts).replace(MARK.encode(), b"   "), np.int8) < -64
+    n_continued = int(np.repeat(words.counts, np.diff(words.offsets))[continues].sum())
+    n_bytes = counted.n_bytes
+    return EncodedWords(texts, words.counts, ids, offsets, n_bytes, n_bytes - n_continued, n_pretokens)
 
 
 RENYI_ORDER = 2.5  # for which Zouhar et al. found the best agreement with BLEU
 
 
-def _possible_ids(model: Model) -> list[int]:
-    """List the ids that text can become: those of ordinary tokens, and of the unknown token where there is one."""
-    unknown = {id for id, token in model.vocab.items() if model.unk_token and token == model.unk_token.encode()}
-    return sorted({*model.ordinary} | (set() if model.byte_fallback else unknown))
-
-
-def measure(encoded: EncodedWords, ids: Sequence[int]) -> dict[str, float | None]:
+def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | None]:
     """Compute the usual measures of a tokenizer on a corpus; `ids` are those that text can become, V of them.
 
     With p the relative frequencies of the ids:
@@ -9426,7 +9351,7 @@ def measure(encoded: EncodedWords, ids: Sequence[int]) -> dict[str, float | None
     (7, 1.714, 1.4)
     """
     n, n_words = encoded.n_tokens, encoded.n_pretokens
-    p = encoded.frequencies(max(ids) + 1)[list(ids)] / n
+    p = encoded.frequencies(max(ids) + 1)[[*ids]] / n
     return {
         "tokens": n,
         "bytes per token": encoded.n_bytes / n,
@@ -9508,7 +9433,7 @@ class Glitch(NamedTuple):
     id: int
     made: int  # how many pairs became this token when it was merged
     used: int  # how often it is in the corpus
-    taken: list[tuple[bytes, int]]  # what later merges made of it, and of how many, the largest first
+    taken: Counter[bytes]  # what later merges made of it, and of how many
 
 
 def find_glitches(learned: Learned, ids: Mapping[bytes, int], frequencies: np.ndarray) -> list[Glitch]:
@@ -9516,17 +9441,18 @@ def find_glitches(learned: Learned, ids: Mapping[bytes, int], frequencies: np.nd
 
     frequencies  of the ids in the corpus. If that is not what was trained on, what was made counts by its share
     """
-    made, tokens, a = -np.diff(learned.n_tokens), learned.tokens, len(learned.alphabet)
-    numbers = np.array([ids.get(token, -1) for token in tokens], np.int64)
-    used = frequencies[numbers]
-    expected = made * (frequencies.sum() / learned.n_tokens[-1])  # for the size of the corpus
-    is_rare = (numbers[a:] >= 0) & (np.maximum(used[a:], 1) * RARE <= expected)
-    taken: dict[int, Counter[bytes]] = {a + k: Counter() for k in np.flatnonzero(is_rare).tolist()}
-    for k, pair in enumerate(learned.pairs.tolist()):
-        for symbol in taken.keys() & pair:
-            taken[symbol][tokens[a + k]] += int(made[k]) * pair.count(symbol)
-    rare = sorted(taken, key=lambda symbol: -made[symbol - a])
-    return [Glitch(int(numbers[k]), int(made[k - a]), int(used[k]), taken[k].most_common()) for k in rare]
+    made, n_letters = (-np.diff(learned.n_tokens)).tolist(), len(learned.alphabet)
+    tokens, share = learned.tokens[n_letters:], frequencies.sum() / learned.n_tokens[-1]
+    glitches = {}
+    for symbol, (token, n) in enumerate(zip(tokens, made, strict=True), n_letters):
+        if token in ids:
+            used = int(frequencies[ids[token]])
+            if max(used, 1) * RARE <= n * share:
+                glitches[symbol] = Glitch(ids[token], n, used, Counter())
+    for token, n, pair in zip(tokens, made, learned.pairs.tolist(), strict=True):
+        for symbol in glitches.keys() & pair:
+            glitches[symbol].taken[token] += n * pair.count(symbol)
+    return sorted(glitches.values(), key=lambda glitch: -glitch.made)
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -9535,77 +9461,34 @@ class Inspection(Report):
 
     title: str
     tokens: dict[int, bytes]  # id -> decoded bytes, without special tokens
-    counts: dict[str, Counter]  # how many tokens are of a kind, of a script, of so many bytes
+    counts: dict[str, Counter]  # how many tokens are of a kind, and of a script
     unreachable: dict[int, list[int]]  # see `unreachable_tokens`
     measures: dict[str, float | None]  # see `measure`; without a corpus, there are none
     frequencies: np.ndarray | None  # int64    of each id in the corpus
     glitches: list[Glitch] | None  # with a corpus and what training learnt
-    record: Mapping[str, object]  # see `Training.record`; empty if it is not known
-
-    @property
-    def ranked(self) -> tuple[list[int], np.ndarray]:
-        """List the ids by their frequencies, the greatest first, and the frequencies."""
-        ids = sorted(self.tokens, key=lambda id: -self.frequencies[id])
-        return ids, self.frequencies[ids]
 
     def tables(self) -> list[Table]:
-        made_by = []
-        for name, part in self.record.items():
-            for key, value in (part if isinstance(part, dict) else {"": part}).items():
-                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-                made_by.append((f"{name} {key}", text))
-        tables = [Table("Made by", ("what", "value"), made_by)] if made_by else []
+        tables, tokens = [], self.tokens
         for name, counts in self.counts.items():
-            ranked = sorted(counts.items()) if name == "bytes" else counts.most_common()
-            rows = [(str(key), n, round(100 * n / len(self.tokens), 2)) for key, n in ranked]
+            rows = [(key, n, 100 * n / len(tokens)) for key, n in counts.most_common()]
             tables.append(Table(f"Tokens by {name}", (name, "tokens", "%"), rows))
-        longest = sorted(((id, len(token)) for id, token in self.tokens.items()), key=lambda pair: -pair[1])
-        tables.append(self._list_some("Longest tokens", ("bytes",), longest))
+        shown = {id: (str(id), readable(token)) for id, token in tokens.items()}
+        longest = sorted(tokens, key=lambda id: -len(tokens[id]))
+        rows = [(*shown[id], len(tokens[id])) for id in longest[:ROWS]]
+        tables.append(Table("Longest tokens", ("id", "token", "bytes"), rows))
         title = f"Tokens that no text can reach: {len(self.unreachable):,}"
-        rows = ((id, "|".join(readable(self.tokens[k]) for k in ids)) for id, ids in self.unreachable.items())
-        tables.append(self._list_some(title, ("becomes",), rows))
-        return tables if self.frequencies is None else [*tables, *self._tables_of_corpus()]
-
-    def _list_some(self, title: str, header: Sequence[str], rows: Iterable[tuple]) -> Table:
-        """Tabulate the first tokens of a list."""
-        some = itertools.islice(rows, ROWS)
-        return Table(title, ("id", "token", *header), [(str(id), readable(self.tokens[id]), *row) for id, *row in some])
-
-    def _tables_of_corpus(self) -> Iterator[Table]:
-        """Tabulate what a corpus uses of the vocabulary."""
-        ranked, counts = self.ranked
-        rows = ((ranked[k], int(counts[k]), k + 1) for k in _powers(len(ranked)))
-        yield self._list_some(
-            f"Frequencies: {np.count_nonzero(counts == 0):,} tokens never occur", ("count", "rank"), rows
-        )
-        yield Table("Measures", ("measure", "value"), [*self.measures.items()])
-        if self.glitches is None:
-            title = f"Glitch tokens: beside this model is no {LEARNED_FILE}, which `train` writes"
-            yield Table(title, (), ())
-            return
-        rows = []
-        for id, made, used, taken in self.glitches:
-            shares = ", ".join(f"{readable(token)} {100 * n // made} %" for token, n in taken[:3])
-            rows.append((id, made, used, shares))
-        yield self._list_some(f"Candidates for glitch tokens: {len(rows):,}", ("made", "used", "now in"), rows)
-
-    def draw(self, figure) -> None:
-        axes = figure.subplots()
-        if self.frequencies is None:
-            axes.bar(*zip(*self.counts["bytes"].items(), strict=True))
-            axes.set(xlabel="bytes of a token", ylabel="tokens", xlim=(0, 25.5))
-            return
-        ranked, counts = self.ranked
-        axes.loglog(np.arange(1, len(ranked) + 1), counts)
-        for k in filter(counts.__getitem__, _powers(len(ranked))):
-            note = readable(self.tokens[ranked[k]])
-            axes.annotate(note, (k + 1, counts[k]), (4, 4), textcoords="offset points", fontsize=8)
-        axes.set(xlabel="rank", ylabel="occurrences")
-
-
-def _powers(n: int) -> list[int]:
-    """List the indices of the ranks 1, 10, 100 … and n."""
-    return sorted({min(10**k, n) - 1 for k in range(len(str(n)) + 1)})
+        rows = [(*shown[id], "|".join(shown[k][1] for k in ids)) for id, ids in self.unreachable.items()]
+        tables.append(Table(title, ("id", "token", "becomes"), rows[:ROWS]))
+        if self.measures:
+            tables.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
+        if self.glitches is not None:
+            rows = []
+            for id, made, used, taken in self.glitches[:ROWS]:
+                shares = ", ".join(f"{readable(token)} {100 * n // made} %" for token, n in taken.most_common(3))
+                rows.append((*shown[id], made, used, shares))
+            title = f"Candidates for glitch tokens: {len(self.glitches):,}"
+            tables.append(Table(title, ("id", "token", "made", "used", "now in"), rows))
+        return tables
 
 
 @checked
@@ -9614,7 +9497,6 @@ def inspect_model(
     inputs: object = None,
     *,
     learned: Learned | None = None,
-    record: Mapping[str, object] = MappingProxyType({}),
     text_field: str | None = None,
     engine: Engine | None = None,
 ) -> Inspection:
@@ -9622,7 +9504,6 @@ def inspect_model(
 
     inputs      files, folders or globs. None: the vocabulary alone
     learned     what training learnt, for the candidates for glitch tokens, see `load_learned`
-    record      what made the model, see `load_record`
 
     And text_field, as of a Source; and an Engine.
 
@@ -9634,71 +9515,70 @@ def inspect_model(
     (5, 57, {})
     """
     model = tokenizer.model
-    decoded, ids = decoded_tokens(model.vocab, model.decoder)[1], model.ordinary
-    tokens = {id: decoded[id] for id in ids if decoded[id]}
+    decoded = decoded_tokens(model.vocab, model.decoder)[1]
+    tokens = {id: decoded[id] for id in model.ordinary if decoded[id]}
     require(tokens, "the model has no token but special ones: there is nothing to inspect")
-    classes = zip(*((*_classify(token), len(token)) for token in tokens.values()), strict=True)
+    kinds, scripts = zip(*map(_classify, tokens.values()), strict=True)
     with stage("search"):
         unreachable = unreachable_tokens(tokenizer)
-    frequencies, measures = None, {}
+    frequencies, measures, glitches = None, {}, None
     if inputs is not None:
         encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
-        frequencies, measures = encoded.frequencies(max(model.vocab) + 1), measure(encoded, _possible_ids(model))
+        possible = {*model.ordinary}
+        if model.unk_token and not model.byte_fallback:
+            possible.add(model.ids[model.unk_token.encode()])
+        frequencies, measures = encoded.frequencies(max(model.vocab) + 1), measure(encoded, possible)
+        glitches = find_glitches(learned, model.ids, frequencies) if learned else None
     return Inspection(
         f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, {model.kind}",
         tokens,
-        dict(zip(("kind", "script", "bytes"), map(Counter, classes), strict=True)),
+        {"kind": Counter(kinds), "script": Counter(scripts)},
         unreachable,
         measures,
         frequencies,
-        find_glitches(learned, model.ids, frequencies) if learned and measures else None,
-        record,
+        glitches,
     )
 
 
 # curve
 
+_SIZES = (512, *(1000 << k for k in range(15)))  # of vocabularies, that tables show
+
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Curve(Report):
-    """The tokens of training corpora against the size of the vocabulary, for every size. See `curve`."""
+    """The tokens of training corpora against the size of the vocabulary, for every size. See `curve`.
+
+    columns  by name, four arrays[M + 1], before the first merge and after each: the size of the vocabulary without
+             special tokens, the tokens of the corpus, bytes per token, and the % of the tokens that 1,000 more save
+    """
 
     title: str
-    sizes: dict[str, np.ndarray]  # int64[M + 1]     of the vocabulary, without special tokens, after each merge
-    n_tokens: dict[str, np.ndarray]  # int64[M + 1]  of the corpus with a vocabulary of that size
-    n_bytes: dict[str, int]  # of the corpus
-
-    def saved_by_next(self, name: str, n: int = 1000) -> np.ndarray:
-        """Compute the share of the tokens that n more would save, at each size that has n more; float64[M + 1 - n]."""
-        tokens = self.n_tokens[name]
-        return 1 - tokens[n:] / tokens[: len(tokens) - n]
+    columns: dict[str, tuple[np.ndarray, ...]]
 
     def tables(self) -> list[Table]:
-        found = []
-        for name, sizes in self.sizes.items():
-            columns = (
-                sizes,
-                self.n_tokens[name],
-                self.n_bytes[name] / self.n_tokens[name],
-                100 * self.saved_by_next(name),
-            )
-            shown = {sizes[0], sizes[-1], *_SIZES}
-            rows = [row for row in itertools.zip_longest(*(c.tolist() for c in columns)) if row[0] in shown]
-            found.append(Table(name, ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save"), rows))
-        return found
+        tables, header = [], ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save")
+        for name, columns in self.columns.items():
+            sizes = columns[0]
+            is_shown = np.isin(sizes, [sizes[0], sizes[-1], *_SIZES])
+            tables.append(Table(name, header, [*np.array(columns, object)[:, is_shown].T]))
+        return tables
 
-    def draw(self, figure) -> None:
-        left, right = figure.subplots(1, 2)
-        for name, sizes in self.sizes.items():
-            saved = self.saved_by_next(name)
-            left.plot(sizes, self.n_bytes[name] / self.n_tokens[name], label=name)
-            right.plot(sizes[: len(saved)], 100 * saved)
-        left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
-        right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
-        left.legend()
-
-
-_SIZES = (512, *(1000 << k for k in range(15)))  # of vocabularies, that tables show
+    def plot(self, path: str | os.PathLike) -> None:
+        """Draw bytes per token, and what 1,000 tokens more save, to a .png, .svg or .pdf file."""
+        matplotlib, suffix = import_optional("matplotlib"), Path(path).suffix
+        require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
+        with matplotlib.rc_context({"font.size": 9, "text.parse_math": False}):  # names may hold dollar signs
+            figure = import_optional("matplotlib.figure").Figure(figsize=(7, 3), layout="constrained")
+            left, right = figure.subplots(1, 2)
+            for name, (sizes, _, rates, saved) in self.columns.items():
+                left.plot(sizes, rates, label=name)
+                right.plot(sizes, saved)
+            left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
+            right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
+            left.legend()
+            with atomic_write(Path(path)) as file:
+                figure.savefig(file, format=suffix[1:], dpi=200)
 
 
 @checked
@@ -9709,24 +9589,21 @@ def curve(models: Mapping[str, tuple[Learned, int]]) -> Curve:
 
     >>> counts = {b"aaab": 3, b"ab": 1}
     >>> report = curve({"a": (learn(Words.from_counts(counts), 258), 14)})
-    >>> report.sizes["a"].tolist(), report.n_tokens["a"].tolist(), report.saved_by_next("a", 1).round(2).tolist()
-    ([256, 257, 258], [14, 11, 7], [0.21, 0.36])
+    >>> [column.round(2).tolist() for column in report.columns["a"][:3]]
+    [[256, 257, 258], [14, 11, 7], [1.0, 1.27, 2.0]]
     """
-    return Curve(
-        "Tokens of the training corpus by the size of the vocabulary, without special tokens",
-        {name: len(learned.alphabet) + np.arange(len(learned.n_tokens)) for name, (learned, _) in models.items()},
-        {name: learned.n_tokens for name, (learned, _) in models.items()},
-        {name: n_bytes for name, (_, n_bytes) in models.items()},
-    )
+    columns = {}
+    for name, (learned, n_bytes) in models.items():
+        n_tokens = learned.n_tokens
+        sizes, saved = len(learned.alphabet) + np.arange(len(n_tokens)), np.full(len(n_tokens), np.nan)
+        saved[:-1000] = 100 - 100 * n_tokens[1000:] / n_tokens[:-1000]
+        columns[name] = sizes, n_tokens, n_bytes / n_tokens, saved
+    return Curve("Tokens of the training corpus by the size of the vocabulary, without special tokens", columns)
 
 
 # compare
 
 COMPARED_WORDS = 10_000  # the most frequent ones
-PROBES = {
-    "digits": "".join(f"{n**2} " for n in range(1000)),
-    "indentation": "".join(f"\n{' ' * 4 * (n % 7)}x" for n in range(100)),
-}
 
 
 class Difference(NamedTuple):
@@ -9750,29 +9627,20 @@ class Comparison(Report):
     differences: list[Difference]  # the most frequent first
 
     def tables(self) -> list[Table]:
-        names = [f"{k} {name}" for k, name in enumerate(self.models, 1)]
-        numbers = [str(k) for k in range(1, len(names) + 1)]
-        rates = [(name, *row) for name, row in zip(names, self.bytes_per_token.tolist(), strict=True)]
-        sizes = np.diag(self.n_shared)
-        shares = (100 * self.n_shared / sizes[:, None]).tolist()
-        shared = [(name, n, *row) for name, n, row in zip(names, sizes.tolist(), shares, strict=True)]
-        some = self.differences[:ROWS]
-        words = [(readable(d.word), d.count, *("|".join(map(readable, p)) for p in d.pieces)) for d in some]
-        told = f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} most frequent, weighted"
+        rates, shared, words = [], [], []
+        numbers = [str(k) for k in range(1, len(self.models) + 1)]
+        for k, name in enumerate(self.models):
+            n, row = self.n_shared[k, k], f"{k + 1} {name}"
+            rates.append((row, *self.bytes_per_token[k]))
+            shared.append((row, n, *(100 * self.n_shared[k] / n)))
+        for word, n, pieces in self.differences[:ROWS]:
+            words.append((readable(word), n, *("|".join(map(readable, tokens)) for tokens in pieces)))
+        title = f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} most frequent, weighted"
         return [
             Table("Bytes per token", ("model", *self.corpora), rates),
             Table("% of the vocabulary that others have", ("model", "tokens", *numbers), shared),
-            Table(told, ("word", "count", *numbers), words),
+            Table(title, ("word", "count", *numbers), words),
         ]
-
-    def draw(self, figure) -> None:
-        axes = figure.subplots()
-        height, places = 0.8 / len(self.models), np.arange(len(self.corpora))
-        for k, (name, rates) in enumerate(zip(self.models, self.bytes_per_token, strict=True)):
-            axes.barh(places + k * height, rates, height, label=name)
-        axes.set(xlabel="bytes per token", yticks=places, yticklabels=self.corpora)
-        axes.invert_yaxis()
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
 @checked
@@ -9786,7 +9654,7 @@ def compare(
     """Compare models: bytes per token on each corpus, common tokens, and the words that they split differently.
 
     tokenizers  name -> Tokenizer
-    corpora     name -> files, folders or globs; square numbers and indented lines are added as two corpora more
+    corpora     name -> files, folders or globs
 
     And text_field, as of a Source; and an Engine.
 
@@ -9807,42 +9675,41 @@ def compare(
     for corpus in corpora.values():
         source = Source(find_files(corpus), Pattern(r"\s?\S+"), special_tokens, text_field)
         counts.update(count(source, engine).words.to_counts())
-    words = [(word, n) for word, n in counts.most_common(2 * COMPARED_WORDS) if word.decode("utf-8", "replace").strip()]
-    words = words[:COMPARED_WORDS]
-    rates, vocabularies, pieces, options = [], [], [], {"text_field": text_field, "engine": engine}
+    frequent = [word for word, _ in counts.most_common(2 * COMPARED_WORDS) if word.decode("utf-8", "replace").strip()]
+    words = frequent[:COMPARED_WORDS]
+    rates, vocabularies, splits = [], [], []
     for tokenizer in tokenizers.values():
-        encoded = [encode_corpus(tokenizer, corpus, **options) for corpus in corpora.values()]
-        probed = [len(text) / len(tokenizer.encode_ordinary(text)) for text in PROBES.values()]
-        rates.append([*(corpus.n_bytes / corpus.n_tokens for corpus in encoded), *probed])
+        encoded = [encode_corpus(tokenizer, files, text_field=text_field, engine=engine) for files in corpora.values()]
+        rates.append([corpus.n_bytes / corpus.n_tokens for corpus in encoded])
         tokens = decoded_tokens(tokenizer.vocab, tokenizer.model.decoder)[1]
         vocabularies.append({tokens[id] for id in tokenizer.model.ordinary})
-        batch = tokenizer.encode_batch([word for word, _ in words], "none")
-        pieces.append([[*filter(None, map(bytes.strip, decode_each(tokenizer, ids)))] for ids in batch])
+        batch = tokenizer.encode_batch(words, "none")
+        splits.append([[*filter(None, map(bytes.strip, decode_each(tokenizer, ids)))] for ids in batch])
     differences = []
-    for (word, n), *split in zip(words, *pieces, strict=True):
-        if len({tuple(map(len, part)) for part in split}) > 1:
-            differences.append(Difference(word, n, split))
+    for word, *pieces in zip(words, *splits, strict=True):
+        if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
+            differences.append(Difference(word, counts[word], pieces))
     return Comparison(
         "Models compared",
         list(tokenizers),
-        [*corpora, *PROBES],
+        list(corpora),
         np.array(rates),
         np.array([[len(a & b) for b in vocabularies] for a in vocabularies]),
-        1 - sum(d.count for d in differences) / sum(n for _, n in words),
+        1 - sum(d.count for d in differences) / sum(map(counts.__getitem__, words)),
         differences,
     )
 
 
 # view
 
+WIDTH = 80  # of what is printed for people, but for tables
+GROUNDS = (153, 223, 157, 225, 229, 189)  # of tokens in turn, of a terminal's 256 colours: black is read on them
+
 
 def decode_each(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
     """Decode the ids of a text one by one."""
     first, later = tokenizer._decoded
     return [(later if k else first)[id] for k, id in enumerate(ids)]
-
-
-GROUNDS = (153, 223, 157, 225, 229, 189)  # of tokens in turn, of a terminal's 256 colours: black is read on them
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -9856,15 +9723,15 @@ class View:
     def text(self, width: int = WIDTH, colour: bool = False) -> str:
         """Write tokens between bars, and their ids below; with `colour` on grounds of colours that change."""
         lines, used = [], width
-        for k, (token, id) in enumerate(zip(self.tokens, self.ids.tolist(), strict=True)):
+        for k, (token, id) in enumerate(zip(self.tokens, map(str, self.ids), strict=True)):
             shown = readable(token)
-            size = max(_cell_width(shown), len(str(id)))
+            size = max(_cell_width(shown), len(id))
             if used + size >= width:
                 lines += ["", ""]
                 used = 0
             cell = _fill(shown, size)
             lines[-2] += f"\x1b[30;48;5;{GROUNDS[k % 6]}m{cell}\x1b[0m|" if colour else f"{cell}|"
-            lines[-1] += f"{id!s:{size + 1}}"
+            lines[-1] += id.ljust(size + 1)
             used = width if token.endswith(b"\n") else used + size + 1
         return "\n".join([*map(str.rstrip, lines), self.title])
 
@@ -9886,68 +9753,57 @@ def view(tokenizer: Tokenizer, text: str | bytes) -> View:
     return View(title, ids, decode_each(tokenizer, ids.tolist()))
 
 
-# bench: each tool in turn, in this process
+# bench: each tool in turn, in this process. A peer is given a training and documents that are UTF-8. It prepares its
+# work, and returns the function that is timed, which returns lists: one of the merged tokens, or the ids of documents.
 
 
-class Job(NamedTuple):
-    """What tools are to do: train, or encode with a tokenizer."""
-
-    source: Source
-    size: int  # of the vocabulary, without special tokens
-    documents: Sequence[bytes]
-    texts: Sequence[str]  # the same
-    tokenizer: Tokenizer
+def _train_bpe_numba(training, documents):
+    source, size = training.recipe.source(training.files, None), len(training.learned.tokens)
+    return lambda: [learn(count(source).words, size, tie_break="ids").tokens[256:]]
 
 
-# A peer prepares its work, and returns the function that is timed. It returns the merged tokens in their order, or the
-# ids of each document.
+def _train_tokenizers(training, documents):
+    package, texts = import_optional("tokenizers"), [*map(bytes.decode, documents)]
+    size, letters = len(training.learned.tokens), package.pre_tokenizers.ByteLevel.alphabet()
+    trainer = package.trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=letters)
+    tokenizer = package.Tokenizer(package.models.BPE())
+    tokenizer.pre_tokenizer = training.tokenizer.to_huggingface().pre_tokenizer
 
-
-def _train_bpe_numba(job: Job) -> Callable:
-    return lambda: learn(count(job.source).words, job.size, tie_break="ids").tokens[256:]
-
-
-def _train_tokenizers(job: Job) -> Callable:
-    package = import_optional("tokenizers")
-    tokenizer, parts = package.Tokenizer(package.models.BPE()), package.pre_tokenizers
-    split = parts.Split(package.Regex(job.source.pattern.source), "isolated")
-    tokenizer.pre_tokenizer = parts.Sequence([split, parts.ByteLevel(add_prefix_space=False, use_regex=False)])
-    letters = parts.ByteLevel.alphabet()
-    trainer = package.trainers.BpeTrainer(vocab_size=job.size, show_progress=False, initial_alphabet=letters)
-
-    def work() -> Iterable[bytes]:
-        tokenizer.train_from_iterator(job.texts, trainer)
-        return itertools.starmap(bytes.__add__, read_huggingface(json.loads(tokenizer.to_str())).merges)
+    def work():
+        tokenizer.train_from_iterator(texts, trainer)
+        return [itertools.starmap(bytes.__add__, read_huggingface(json.loads(tokenizer.to_str())).merges)]
 
     return work
 
 
-def _train_gigatoken(job: Job) -> Callable:
-    require(job.source.pattern.name == "gpt2", "trains with GPT-2's pattern only")
+def _train_gigatoken(training, documents):
+    require(training.recipe.pattern == "gpt2", "trains with GPT-2's pattern only")
     separator, learner = f"<|{os.urandom(8).hex()}|>", import_optional("gigatoken").gigatoken_rs.train_bpe
-    data, end = separator.encode().join(job.documents), separator.encode()
-    return lambda: itertools.starmap(bytes.__add__, learner(data, job.size + 1, [separator], separator=end)[1])
+    end, size = separator.encode(), len(training.learned.tokens) + 1
+    data = end.join(documents)
+    return lambda: [itertools.starmap(bytes.__add__, learner(data, size, [separator], separator=end)[1])]
 
 
-def _encode_bpe_numba(job: Job) -> Callable:
-    tokenizer = Tokenizer.from_model(job.tokenizer.model)
+def _encode_bpe_numba(training, documents):
+    tokenizer = Tokenizer.from_model(training.tokenizer.model)
     tokenizer.compile_kernels()
-    return lambda: [tokenizer.encode_texts(job.documents, "none")[0]]
+    return lambda: [tokenizer.encode_texts(documents, "none")[0]]
 
 
-def _encode_tokenizers(job: Job) -> Callable:
-    encode = job.tokenizer.to_huggingface().encode_batch_fast  # of one text, in one thread
-    return lambda: [encode([text], add_special_tokens=False)[0].ids for text in job.texts]
+def _encode_tokenizers(training, documents):
+    encode, texts = training.tokenizer.to_huggingface().encode_batch_fast, [*map(bytes.decode, documents)]
+    return lambda: [encode([text], add_special_tokens=False)[0].ids for text in texts]  # of one text: in one thread
 
 
-def _encode_tiktoken(job: Job) -> Callable:
-    return functools.partial(job.tokenizer.to_tiktoken().encode_ordinary_batch, job.texts, num_threads=1)
+def _encode_tiktoken(training, documents):
+    encode, texts = training.tokenizer.to_tiktoken().encode_ordinary_batch, [*map(bytes.decode, documents)]
+    return lambda: encode(texts, num_threads=1)
 
 
-def _encode_gigatoken(job: Job) -> Callable:
-    definition = write_huggingface(job.tokenizer.model)["tokenizer.json"]
+def _encode_gigatoken(training, documents):
+    definition = write_huggingface(training.tokenizer.model)["tokenizer.json"]
     encoder = import_optional("gigatoken").Tokenizer.from_json(definition).backend
-    return functools.partial(encoder.encode_batch, job.documents, parallel=False)
+    return lambda: encoder.encode_batch(documents, parallel=False)
 
 
 _PEERS = {
@@ -9962,65 +9818,11 @@ _PEERS = {
 ENCODED_BYTES = 20_000_000  # of the corpus, that are encoded: some peers make 3 MB/s
 
 
-class Run(NamedTuple):
-    """What one tool did."""
-
-    tool: str
-    seconds: list[float]  # of the first pass; and encoding, of the second
-    result: list  # tokens in the order of the merges; or ids
-    verdict: str  # "same" as bpe_numba, or from which place on it differs, or what went wrong
-
-
-def _run_tool(tool: str, prepare: Callable, job: Job, n_passes: int, ours: Sequence | None) -> Run:
-    """Let a tool do a job so many times, and compare its result with ours."""
-    seconds = []
-    try:
-        work = prepare(job)
-        for _ in range(n_passes):
-            start = time.perf_counter()
-            result = work()
-            seconds.append(time.perf_counter() - start)
-        result = [*result] if n_passes == 1 else np.concatenate([np.asarray(ids) for ids in result]).tolist()
-    except BaseException as error:  # a panic of Rust is no Exception
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            raise
-        return Run(tool, [], [], " ".join(str(error).split()) or type(error).__name__)
-    if ours is None or result == ours:
-        return Run(tool, seconds, result, "same")
-    place = next(k for k, (a, b) in enumerate(itertools.zip_longest(result, ours)) if a != b)
-    return Run(tool, seconds, result, f"differs from {place:,} of {len(ours):,} on")
-
-
-@dataclasses.dataclass(eq=False, repr=False)
-class Benchmark(Report):
-    """Tools beside each other on one text. See `bench`."""
-
-    title: str
-    machine: str
-    n_bytes: dict[str, int]  # of text, by job
-    runs: dict[str, list[Run]]  # by job; the first is that of bpe_numba
-
-    def tables(self) -> list[Table]:
-        tables = []
-        for name, runs in self.runs.items():
-            rows, megabytes, ours = [], self.n_bytes[name] / 1e6, runs[0].seconds
-            for tool, seconds, _, verdict in runs:
-                version = __version__ if tool == "bpe_numba" else importlib.metadata.version(tool)
-                first, second = [*seconds, None, None][:2]
-                rate, ratio = (megabytes / first, first / ours[0]) if seconds else (None, None)
-                rows.append((f"{tool} {version}", first, second, rate, ratio, verdict))
-            header = "tool", "seconds", "second pass", "MB/s", "times ours", "result"
-            tables.append(Table(f"{name}, {megabytes:.1f} MB; {self.machine}", header, rows))
-        return tables
-
-
-def _describe_machine() -> str:
-    """Name the processor, the cores, and the versions below."""
-    name = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        name = next(iter(re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())), name)
-    versions = f"Python {platform.python_version()}, Numba {numba.__version__}"
-    return f"{available_cores()} cores of {name}, {platform.system()}, {versions}"
+def _time_call(work: Callable) -> tuple[float, Sequence]:
+    """Call a function; returns the seconds that it took, and its result."""
+    start = time.perf_counter()
+    result = work()
+    return time.perf_counter() - start, result
 
 
 @checked
@@ -10030,11 +9832,9 @@ def bench(
     special_tokens: Sequence[str] = (),
     *,
     pattern: str = "gpt2",
-    text_field: str | None = None,
     tools: Sequence[str] = (),
-    progress: bool = False,
-) -> Benchmark:
-    """Train and encode with every peer that is installed, one after another.
+) -> Table:
+    """Train and encode with every peer that is installed, one after another, and tabulate what each took.
 
     inputs          files, folders or globs. Not given: the sources of Python's standard library
     vocab_size      tokens in all
@@ -10042,36 +9842,42 @@ def bench(
     pattern         a name, or a regular expression; some peers have their own
     tools           which peers; all that are installed, if not given
 
-    And text_field, as of a Source; and progress, as of an Engine.
-
     A time of training is that of the call, with the text in memory (here: in files that were just read), and kernels
     loaded. All encode the first 20 MB in one thread with the tokenizer that was trained here, whose ids theirs must
-    equal, and then once more. Raises InputError for a tool that is not known.
+    equal. Each does its work twice. Raises InputError for a tool that is not known.
     """
-    names = dict.fromkeys(itertools.chain(*_PEERS.values()))
     for tool in tools:
-        require_known("peer", tool, names)
-    tools = ["bpe_numba", *filter(importlib.util.find_spec, {*(tools or names)} - {"bpe_numba"})]
-    training = train(inputs, vocab_size, special_tokens, pattern=pattern, text_field=text_field, tie_break="ids")
-    source = training.recipe.source(training.files, text_field)
-    texts = [text.decode("utf-8", "replace") for text in _text_parts(source, special_tokens) if text]
-    documents = [text.encode() for text in texts]  # some peers take nothing but UTF-8
-    job = Job(source, vocab_size - len(special_tokens), documents, texts, training.tokenizer)
-    head = next(_batched_by_size(documents, len, ENCODED_BYTES))
-    jobs = {"train": job, "encode": job._replace(documents=head, texts=texts[: len(head)])}
-    runs = {}
-    for name, works in _PEERS.items():
-        results, works = [], {tool: work for tool, work in works.items() if tool in tools}
-        with Engine(progress=progress).progress_bar(name, len(works), "tools") as bar:
-            for tool, work in works.items():
-                ours = results[0].result if results else None
-                results.append(_run_tool(tool, work, jobs[name], 1 if name == "train" else 2, ours))
-                bar.update()
-        require(results[0].seconds, f"bpe_numba could not {name}: {results[0].verdict}")
-        runs[name] = results
-    n_bytes = {name: sum(map(len, job.documents)) for name, job in jobs.items()}
-    title = f"{vocab_size:,} tokens of {training.counted.n_bytes / 1e6:.1f} MB in {len(training.files):,} files"
-    return Benchmark(title, _describe_machine(), n_bytes, runs)
+        require_known("peer", tool, _PEERS["encode"])
+    training = train(inputs, vocab_size, special_tokens, pattern=pattern, tie_break="ids")
+    source, documents, rows, results = training.recipe.source(training.files, None), [], [], {}
+    special = "|".join(sorted(map(re.escape, special_tokens), reverse=True)) or "(?!)"  # the longer of two first
+    for text in itertools.chain.from_iterable(map(source.texts, source.blocks())):
+        parts = re.split(special, text.decode("utf-8", "replace"))  # some peers take nothing but UTF-8
+        documents += [part.encode() for part in parts if part]
+    for job, peers in _PEERS.items():
+        if job == "encode":
+            documents = next(_batched_by_size(documents, len, ENCODED_BYTES))
+        for tool, prepare in peers.items():
+            if tool != "bpe_numba" and (tool not in (tools or peers) or not importlib.util.find_spec(tool)):
+                continue
+            first = second = rate = None
+            try:
+                work = prepare(training, documents)
+                (first, _), (second, result) = _time_call(work), _time_call(work)
+                rate, result = sum(map(len, documents)) / first / 1e6, [*itertools.chain.from_iterable(result)]
+                ours, verdict = results.setdefault(job, result), "same"
+                if result != ours:
+                    differs = [a != b for a, b in itertools.zip_longest(result, ours)]
+                    verdict = f"differs at {differs.index(True):,} of {len(ours):,}"
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # a panic of Rust is no Exception
+                verdict = " ".join(str(error).split()) or type(error).__name__
+            version = __version__ if tool == "bpe_numba" else importlib.metadata.version(tool)
+            rows.append((job, f"{tool} {version}", first, second, rate, verdict))
+    size = f"{vocab_size:,} tokens of {training.counted.n_bytes / 1e6:.1f} MB"
+    title = f"{size}; {available_cores()} cores, {platform.platform()}, Numba {numba.__version__}"
+    return Table(title, ("job", "tool", "seconds", "second pass", "MB/s", "result"), rows)
 
 
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -10081,7 +9887,7 @@ def bench(
 # their help from docstrings. For example, `train corpus.txt --vocab-size 32k` becomes
 # `_train_command(["corpus.txt"], vocab_size=32000, …)`, where `vocab_size` and its help are those of `train`.
 # _PYTHON_ONLY are parameters that are no options, since --no-special, --quiet or --workers stand for them.
-_PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "learned", "record", "engine", "texts"}
+_PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "learned", "engine", "texts"}
 _GROUPS = {
     "how text is read": "text_field corpus no_special append pattern mark normalizer encoding",
     "what is learnt": "vocab_size special_tokens special_tokens_at model alphabet from_ tie_break score min_frequency "
@@ -10106,11 +9912,10 @@ def _load_model(model: str, *, encoding: str | None = None, pattern: str | None 
 
 def _typed_command() -> str:
     """Write how this program was called, as the beginning of what to type next."""
-    program = Path(sys.argv[0])
-    if program.stem not in ("bpe_numba", "bpe-numba"):  # called from Python
+    if Path(sys.argv[0]).stem not in ("bpe_numba", "bpe-numba"):  # called from Python
         return "python bpe_numba.py"
     typed = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
-    return shlex.join(typed) if program.suffix == ".py" else program.name
+    return shlex.join(typed) if sys.argv[0].endswith(".py") else Path(sys.argv[0]).name
 
 
 def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options) -> None:
@@ -10131,10 +9936,7 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
         save_learned(out, training)
     if options["progress"]:
         print(training)
-        names = itertools.chain.from_iterable(format.files for format in FORMATS.values())
-        names = dict.fromkeys([*names, RECORD_FILE, LEARNED_FILE])
-        written = ", ".join(name for name in names if Path(out, name).is_file())
-        print("", textwrap.fill(f"Written to {out}: {written}", WIDTH, break_on_hyphens=False), sep="\n")
+        print(f"\nWritten to {out}")
         print(f"\nNext:\n  echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -")
 
 
@@ -10146,7 +9948,7 @@ def _count_command(inputs: Sequence[str], **options) -> None:
     """
     counted, out = call_with(count_files, inputs, **options), options["out"]
     if options["progress"]:
-        print(Table("Pretokens", ("counted", ""), _count_rows(counted, inputs)))
+        print(tabulate_counts(counted, inputs))
         print(f"\nWritten to {out}: {number_of(os.path.getsize(out), 'byte')}")
         print(f"\nNext:\n  {_typed_command()} train {shlex.quote(out)}")
 
@@ -10171,11 +9973,10 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
         encoded = call_with(encode_files, tokenizer, inputs, **options)
         spent.n_bytes = encoded.bytes
     if options["progress"]:
-        seconds = max(TIMINGS["encode"].seconds, 1e-3)
-        rates = f"{encoded.bytes / seconds / 1e6:,.1f} MB/s, {tqdm.format_sizeof(encoded.tokens / seconds)} tokens/s"
+        seconds = TIMINGS["encode"].seconds
         written = " and ".join(map(str, _name_outputs(out, options["val_fraction"])))
-        lines = str(encoded), f"{seconds:.2f} s: {rates}, written to {written}"
-        print(*(textwrap.fill(line, WIDTH) for line in lines), sep="\n", file=sys.stderr if out == "-" else sys.stdout)
+        line = f"{seconds:.2f} s: {encoded.bytes / seconds / 1e6:,.1f} MB/s, written to {written}"
+        print(encoded, line, sep="\n", file=sys.stderr if out == "-" else sys.stdout)
 
 
 def _decode_command(model: str, tokens: str, **options) -> None:
@@ -10185,12 +9986,10 @@ def _decode_command(model: str, tokens: str, **options) -> None:
     $ decode model - < ids.txt
     """
     tokenizer, out = call_with(_load_model, model, **options), options["out"]
-    with stage("decode") as spent:
+    with stage("decode"):
         call_with(decode_file, tokenizer, tokens, **options)
-        if os.path.isfile(out):
-            spent.n_bytes = os.path.getsize(out)
     if options["progress"] and out != "-":
-        print(f"{number_of(spent.n_bytes, 'byte')} of text, written to {out}")
+        print(f"{number_of(os.path.getsize(out), 'byte')} of text, written to {out}")
 
 
 def _convert_command(model: str, *, to: str, out: str, **options) -> None:
@@ -10209,45 +10008,31 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
         print(f"{len(tokenizer):,} tokens, {len(tokenizer.special_tokens)} of them special, written to {out}")
 
 
-def _show(report: Report, *, plot: str | None = None) -> None:
-    """Print a report.
-
-    plot  draw its picture to a .png, .svg or .pdf file
-    """
-    if plot:
-        report.plot(plot)
-    print(report)
-
-
-def _name_all(paths: Sequence[str], load: Callable) -> dict:
-    """Load what paths name, by the last part of each; by the whole path where that is not enough."""
-    names = [path.resolve().stem if path.is_file() else path.resolve().name for path in map(Path, paths)]
-    return {path if names.count(name) > 1 else name: load(path) for name, path in zip(names, paths, strict=True)}
-
-
 def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
     """Describe a vocabulary, and what a corpus uses of it.
 
     $ inspect model
-    $ inspect model corpus.txt --plot ranks.png
+    $ inspect model corpus.txt
     """
     tokenizer, options["engine"] = call_with(_load_model, model, **options), call_with(Engine, **options)
     if Path(model, LEARNED_FILE).is_file():
         options["learned"] = load_learned(model, tokenizer.model)[0]
-    options["record"] = load_record(model, tokenizer.model)
-    call_with(_show, call_with(inspect_model, tokenizer, inputs or None, **options), **options)
+    print(call_with(inspect_model, tokenizer, inputs or None, **options))
 
 
-def _curve_command(models: Sequence[str], **options) -> None:
+def _curve_command(models: Sequence[str], *, plot: str | None = None, **options) -> None:
     """Compute how many tokens the training text has with each size of the vocabulary.
 
     models  folders that `train` wrote
+    plot    draw the curves to a .png, .svg or .pdf file
 
     $ curve model
     $ curve english code --plot curve.png
     """
-    learned = _name_all(models, lambda folder: load_learned(folder, load_model(folder)))
-    call_with(_show, curve(learned), **options)
+    report = curve({folder: load_learned(folder, load_model(folder)) for folder in models})
+    if plot:
+        report.plot(plot)
+    print(report)
 
 
 def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **options) -> None:
@@ -10259,9 +10044,9 @@ def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **opt
     $ compare model cl100k_base.tiktoken
     $ compare model other-model --corpus english.txt --corpus code.txt
     """
-    tokenizers, options["engine"] = _name_all(models, _load_model), call_with(Engine, **options)
-    corpora = _name_all(corpus, str) or {"standard library": standard_library()}
-    call_with(_show, call_with(compare, tokenizers, corpora, **options), **options)
+    tokenizers, options["engine"] = {path: _load_model(path) for path in models}, call_with(Engine, **options)
+    corpora = {path: path for path in corpus} or {"standard library": standard_library()}
+    print(call_with(compare, tokenizers, corpora, **options))
 
 
 def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
@@ -10285,7 +10070,7 @@ def _bench_command(inputs: Sequence[str] = (), **options) -> None:
     $ bench
     $ bench corpus.txt --vocab-size 32k
     """
-    call_with(_show, call_with(bench, inputs or None, **options), **options)
+    print(call_with(bench, inputs or None, **options))
 
 
 _COMMANDS = {
@@ -10294,25 +10079,24 @@ _COMMANDS = {
     "encode": (_encode_command, _load_model, encode_files),
     "decode": (_decode_command, _load_model, decode_file),
     "convert": (_convert_command, _load_model, transformers_config),
-    "inspect": (_inspect_command, _load_model, inspect_model, Engine, _show),
-    "curve": (_curve_command, _show),
-    "compare": (_compare_command, compare, Engine, _show),
+    "inspect": (_inspect_command, _load_model, inspect_model, Engine),
+    "curve": (_curve_command,),
+    "compare": (_compare_command, compare, Engine),
     "view": (_view_command, _load_model),
-    "bench": (_bench_command, bench, _show),
+    "bench": (_bench_command, bench),
 }
 
 
 def _whole_number(text: str) -> int:
-    """Read a whole number, which may be written as 10k, 1.5M or 10,000.
+    """Read a whole number, which may be written as 10k, 2M or 10,000.
 
-    >>> _whole_number("10k"), _whole_number("10_000"), _whole_number("1.5M")
-    (10000, 10000, 1500000)
+    >>> _whole_number("10k"), _whole_number("10_000"), _whole_number("2M")
+    (10000, 10000, 2000000)
     """
-    if match := re.fullmatch(r"(-?\d+(?:[_,]\d{3})*)(?:\.(\d+))?([kMGT]?)", text, re.IGNORECASE):
-        fraction, n_zeros = match[2] or "", 3 * " KMGT".index(match[3].upper() or " ")
-        if len(fraction) <= n_zeros:
-            return int(re.sub("[_,]", "", match[1]) + fraction) * 10 ** (n_zeros - len(fraction))
-    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 4, 32000 or 32k")
+    match = re.fullmatch(r"(-?\d+(?:[_,]\d{3})*)([kmg]?)", text.lower())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, such as 4, 32000 or 32k")
+    return int(re.sub("[_,]", "", match[1])) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[match[2]]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -10328,43 +10112,54 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _add_argument(
-    parser: argparse._ArgumentGroup, parameter: inspect.Parameter, positional: bool, text: str
+    group: argparse._ArgumentGroup, parameter: inspect.Parameter, is_positional: bool, text: str
 ) -> argparse.Action:
     """Add the argument of the command line that sets a parameter."""
     name, default, kind = parameter.name.rstrip("_"), parameter.default, str(parameter.annotation)
-    many, text = kind.startswith("Sequence[str]"), text.replace("%", "%%")
-    if positional:
-        nargs = None if not many else "*" if default == () else "+"
-        return parser.add_argument(name, metavar=name.removesuffix("s").upper(), help=text, nargs=nargs)
-    flag, metavar = "--" + name.replace("_", "-"), name.split("_")[-1].upper()
-    convert = {"int": _whole_number, "float": float}.get(kind.partition(" ")[0], str)
-    settings = {"type": convert, "default": default, "metavar": metavar}
+    is_many, text = kind.startswith("Sequence[str]"), text.replace("%", "%%")
+    if is_many:
+        name = re.sub("(?<!u)s$", "", name)  # --special-token, but --corpus
+    settings = {"metavar": name.split("_")[-1].upper()}
+    if is_positional:
+        if is_many:
+            settings["nargs"] = "*" if default == () else "+"
+        return group.add_argument(parameter.name, help=text, **settings)
     if kind == "bool":
         settings = {"action": "store_true"}
-    elif many:
-        flag, text = re.sub("(?<!u)s$", "", flag), f"{text}; may be repeated"  # --special-token, but --corpus
-        settings = {"action": "append", "default": [], "metavar": flag.split("-")[-1].upper()}
-    elif default is not None and default is not parameter.empty:
-        text += f" (default: {default})"
-    return parser.add_argument(flag, dest=parameter.name, required=default is parameter.empty, help=text, **settings)
+    elif is_many:
+        settings |= {"action": "append", "default": []}
+        text += "; may be repeated"
+    else:
+        settings |= {
+            "type": {"int": _whole_number, "float": float}.get(kind.partition(" ")[0], str),
+            "default": default,
+        }
+        settings["required"] = default is parameter.empty
+        if default not in (None, parameter.empty):
+            text += f" (default: {default})"
+    return group.add_argument("--" + name.replace("_", "-"), dest=parameter.name, help=text, **settings)
 
 
-def _help_texts(*functions: object) -> dict[str, str]:
-    """Read what the docstrings of functions say of their parameters; nothing where Python has removed them (-OO)."""
-    rows = {}
-    for function in functions:
-        rows = dict(_ROW.findall(inspect.getdoc(function) or "")) | rows
-    return {name: " ".join(text.split()) for name, text in rows.items()}
+def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable]) -> dict[str, str]:
+    """Add the arguments of a command; returns how each is written, by the name of its parameter.
 
-
-def _parameters(run: Callable, callees: Iterable[Callable]) -> dict[str, inspect.Parameter]:
-    """List the parameters of a command: its own, and those with a default of the functions that it calls."""
-    parameters: dict[str, inspect.Parameter] = {}
+    They are its own parameters, and those with a default of the functions that it calls.
+    """
+    texts, groups, flags = {}, {}, {}
+    for function in (run, *callees, Source, Engine):
+        rows = _ROW.findall(inspect.getdoc(function) or "")  # Python has no docstrings with -OO
+        texts = {name: " ".join(text.split()) for name, text in rows} | texts
+    for title, names in _GROUPS.items():
+        groups |= dict.fromkeys(names.split(), command.add_argument_group(title))  # none is shown empty
     for function in (run, *callees):
         for name, parameter in inspect.signature(function).parameters.items():
-            if name not in _PYTHON_ONLY and (function is run or parameter.default is not parameter.empty):
-                parameters.setdefault(name, parameter)
-    return parameters
+            has_default = parameter.default is not parameter.empty
+            if name not in (*_PYTHON_ONLY, *flags) and (function is run or has_default):
+                is_positional = name in inspect.getfullargspec(run).args
+                group = command if is_positional else groups.get(name, command)
+                action = _add_argument(group, parameter, is_positional, texts.get(name, ""))
+                flags[name] = action.option_strings[0] if action.option_strings else action.metavar
+    return flags
 
 
 def _make_parser() -> _Parser:
@@ -10373,20 +10168,11 @@ def _make_parser() -> _Parser:
     parser.add_argument("--version", action="version", version=f"bpe_numba {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (run, *callees) in _COMMANDS.items():
-        doc = inspect.getdoc(run) or ""
+        doc, form = inspect.getdoc(run) or "", argparse.RawDescriptionHelpFormatter
         title = doc.partition("\n")[0]
         examples = "\n".join(["examples:", *(f"  {_typed_command()} {line}" for line in _EXAMPLE.findall(doc))])
-        form = argparse.RawDescriptionHelpFormatter
         command = commands.add_parser(name, help=title, description=title, epilog=examples, formatter_class=form)
-        groups, flags = {title: command.add_argument_group(title) for title in _GROUPS}, {}  # none is shown empty
-        group_of = {key: groups[title] for title, keys in _GROUPS.items() for key in keys.split()}
-        texts, positional = _help_texts(run, *callees, Source, Engine), inspect.getfullargspec(run).args
-        for key, parameter in _parameters(run, callees).items():
-            is_positional = key in positional
-            group = command if is_positional else group_of.get(key, command)
-            action = _add_argument(group, parameter, is_positional, texts.get(key, ""))
-            flags[key] = action.option_strings[0] if action.option_strings else action.metavar
-        command.set_defaults(run=run, flags=flags, refuse=command.refuse)
+        command.set_defaults(run=run, flags=_add_arguments(command, run, callees), refuse=command.refuse)
         command.add_argument("--quiet", dest="progress", action="store_false", help="no progress bars, no summary")
         command.add_argument("--timings", action="store_true", help="print what each stage took, on standard error")
     return parser
@@ -10407,37 +10193,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
     start, (parsed, unknown) = time.perf_counter(), _make_parser().parse_known_args(arguments)
     options = vars(parsed)
-    flags, timings, refuse = options.pop("flags"), options.pop("timings"), options.pop("refuse")
+    run, flags, timings, refuse = map(options.pop, ("run", "flags", "timings", "refuse"))
     if unknown:
         refuse(unknown[0])
     TIMINGS.clear()
 
     def say(message: object) -> None:
         """Print a line that names options, where functions name parameters."""
-        line = " ".join(str(message).splitlines())
-        line = re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), line)
+        line = re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), " ".join(str(message).splitlines()))
         tqdm.write(f"bpe_numba: {line}", sys.stderr)  # which leaves bars whole
 
-    if reconfigure := getattr(sys.stdout, "reconfigure", None):
-        reconfigure(errors="backslashreplace")  # names of files may hold bytes that are not UTF-8
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may hold bytes that are not UTF-8
     try:
         for name, value in options.items():
             require(value != "" or name == "mark", f"`{name}` is empty: is a variable not set?")
-        if options.get("plot"):
-            import_optional("matplotlib")  # what is missing must not cost the work
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: say(f"note: {message}")
-            options.pop("run")(**options)
+            run(**options)
         print(end="", flush=True)
         if timings:
             print(tabulate_timings(time.perf_counter() - start), file=sys.stderr)
         return 0
     except InputError as error:
-        message = str(error)
+        message = error
     except BrokenPipeError:  # head has seen enough
         return 0
     except OSError as error:
-        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error
     except UnicodeEncodeError as error:
         message = _lone_surrogate_message(error)
     except MemoryError:
