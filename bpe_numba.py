@@ -3295,7 +3295,7 @@ def decoded_tokens(
     >>> first[0], later[0], later[1]
     (b'a', b' a', b'<0xE4>')
     """
-    steps = [*_flattened(decoder, "decoders")]
+    steps = _flattened(decoder, "decoders")
     if all(step.get("type") == "ByteLevel" for step in steps):
         return vocab, vocab
     firsts = {id: token.decode("utf-8", "surrogateescape") for id, token in vocab.items()}
@@ -3326,13 +3326,18 @@ def _is_single_character(kind: str, firsts: Mapping[int, str], **fields) -> bool
     return len(replaced) == 1 and replaced.isascii()
 
 
-def _flattened(steps: Iterable[dict], field: str) -> Iterator[dict]:
-    """List steps, those of a Sequence in its place."""
-    for step in steps:
-        if step.get("type") == "Sequence":
-            yield from _flattened(step[field], field)
-        else:
-            yield step
+def _flattened(part: object, key: str) -> list[dict]:
+    """List the steps of a normalizer, a pre_tokenizer or a decoder; `key` is that of the steps in a Sequence."""
+    if isinstance(part, (list, tuple)):
+        return [step for one in part for step in _flattened(one, key)]
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "Sequence" and key in part:
+        return _flattened(part[key], key)
+    if not isinstance(kind, str) or kind == "Sequence":
+        raise InputError(
+            f"a step without a type, or a Sequence without {key}, is not supported: {json.dumps(part)[:100]}"
+        )
+    return [part]
 
 
 class Pretokenizer:
@@ -7114,38 +7119,34 @@ def _require_same(model: Model, other: Model) -> None:
     The vocabulary and the steps around it must be equal. Merges, ranks and scores say the same if each token is made of
     the same two in the end, in the same order of tokens, and if those that are never made are looked up, or not, alike.
     """
-    flags = {text: model.flags.get(text, AddedToken()) for text in model.special_tokens}
-    if not model.normalizer and all(flag.normalized for flag in flags.values()):  # which then says nothing
-        plain = {text: flag._replace(normalized=False) for text, flag in flags.items()}
-        model = dataclasses.replace(model, flags=plain)
+    normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
+    if not model.normalizer and [*model.flags.values()] == normalized:  # which then says nothing
+        model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder", "unk_token",
                   "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars", "pattern"):  # fmt: skip
-        ours, theirs = (Pattern(m.pattern).steps if field == "pattern" else getattr(m, field) for m in (model, other))
-        shown = "" if field == "vocab" else f" {ours!r}, only {theirs!r}"
-        require(ours == theirs, f"it cannot say the {field}{shown}"[:300])
-    if model.kind != "bpe" or (model.merges == other.merges is not None and model.ignore_merges == other.ignore_merges):
-        return
-    (ids, pairs, order, looks_up), (_, their_pairs, their_order, they_do) = map(_merging, (model, other))
-    for id in ids[(pairs != their_pairs).any(axis=1)].tolist():
-        raise InputError(f"it would make the token {readable(model.vocab[id])!r} of two others")
-    require((order == their_order).all(), "it would merge in another order")
-    for id in ids[pairs[:, 0] < 0].tolist() if looks_up != they_do else ():
-        raise InputError(f"no merges make the token {readable(model.vocab[id])!r}")
+        ours, theirs = getattr(model, field), getattr(other, field)
+        if field == "pattern":
+            ours, theirs = Pattern(ours).steps, Pattern(theirs).steps
+        if ours != theirs:
+            raise InputError(f"it cannot say the {field} {ours!r}, only {theirs!r}"[:300])
+    if model.kind == "bpe":
+        ours, theirs = _merging(model), _merging(other)
+        for id in ours[(ours != theirs).any(axis=1), 0].tolist():
+            raise InputError(f"it would make the token {readable(model.vocab[id])!r} otherwise, or in another order")
 
 
-def _merging(model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
-    """Describe how tokens are made: ids, last merges, their order, and whether words are looked up first."""
+def _merging(model: Model) -> np.ndarray:
+    """Describe how tokens are made: a row of id, the two ids that it is made of, and its place in the order."""
     ids, pairs = last_merges(model)
-    ranks = ids
+    is_made, ranks = pairs[:, 0] >= 0, ids
     if model.merges is not None:
         place = {pair: k for k, pair in reversed([*enumerate(model.merges)])}
-        made = [(model.vocab.get(left), model.vocab.get(right)) for left, right in pairs.tolist()]
-        ranks = [place.get(pair, len(place)) for pair in made]
+        ranks = [place.get((model.vocab.get(left), model.vocab.get(right)), -1) for left, right in pairs.tolist()]
     elif model.scores is not None:
         ranks = -model.scores[ids]
-    ranks = np.where(pairs[:, 0] < 0, -np.inf, ranks)
-    looks_up = model.ignore_merges or model.merges is model.scores is None
-    return ids, pairs, np.unique(ranks, return_inverse=True)[1], looks_up
+    order = np.unique(np.where(is_made, ranks, -np.inf), return_inverse=True)[1]
+    order[~is_made] = -1 - (model.ignore_merges or model.merges is model.scores is None)  # looked up as a whole, or not
+    return np.column_stack((ids, pairs, order))
 
 
 # GPT-2's vocab.json and merges.txt
@@ -7172,24 +7173,15 @@ def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pa
 
 
 # The other one of GPT-2's two files
-_BESIDE = {
-    "vocab.json": "merges.txt",
-    "merges.txt": "vocab.json",
-    "encoder.json": "vocab.bpe",
-    "vocab.bpe": "encoder.json",
-}
-
-
-def _read_gpt2_pair(
-    file: Path, content: dict | None, special_tokens: SpecialTokens = None, pattern: PatternSource | None = None
-) -> Model:
+def _read_gpt2_pair(file: Path, special_tokens: SpecialTokens = None, pattern: PatternSource | None = None) -> Model:
     """Read one of GPT-2's two files, and the other, which is beside it."""
-    ending = next((name for name in _BESIDE if file.name.endswith(name)), None)
-    require(ending, f"{file}: one of GPT-2's two files, whose names end in {' or '.join(_BESIDE)}")
-    other, what = file.with_name(file.name.removesuffix(ending) + _BESIDE[ending]), ("merges", "vocabulary")
-    require(other.is_file(), f"{file}: the {what[content is None]} that belongs to it is missing: {other}")
-    files = (other, file) if content is None else (file, other)
-    return read_gpt2(*files, special_tokens, pattern or "gpt2")
+    for endings in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
+        for ending in filter(file.name.endswith, endings):
+            files = [file.with_name(file.name.removesuffix(ending) + other) for other in endings]
+            for part in files:
+                require(part.is_file(), f"{file}: of GPT-2's files, a vocabulary and merges, {part} is missing")
+            return read_gpt2(*files, special_tokens, pattern or "gpt2")
+    raise InputError(f"{file}: one of GPT-2's two files, whose names end in vocab.json and merges.txt")
 
 
 @naming_file("GPT-2's files cannot hold this tokenizer")
@@ -7284,35 +7276,38 @@ def write_tiktoken(model: Model) -> dict[str, str]:
 # same to both. Some are rewritten. For all others that may differ there is a note.
 
 _ESCAPED = r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
-_REGEX_PART = regex.compile(
-    # Oniguruma takes ß for ss, and ligatures for these letters, where case is ignored.
-    r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)"
-    rf"|{_ESCAPED}|\[\^?(?:[^\]\[\\&-]|&(?!&)|-(?!-)|{_ESCAPED})+\]"
-    r"|(?P<repeated>\{(?:[01]?,\d+|1)\}\+)|(?P<odd>\\.|\[|\(\?[a-z-]+[:)]|\{\d+\}\?|\{[\d,]*\}\+)|."
-)
-_ONIGURUMA = {"^": r"(?<![^\n])", "$": r"(?![^\n])", r"\z": r"\Z", r"\Z": r"(?=\n?\Z)"}
-_ONIGURUMA |= {r"\h": "[0-9A-Fa-f]", r"\H": "[^0-9A-Fa-f]"}
+# The parts of an expression, the first that matches; and how `regex` writes the part: "" is the same, and None too, but
+# with a note. Oniguruma takes ß for ss, and ligatures for these letters, where case is ignored.
+_REGEX_PARTS = {
+    r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
+    rf"{_ESCAPED}|\[\^?(?:[^\]\[\\&-]|&(?!&)|-(?!-)|{_ESCAPED})+\]": "",
+    r"\^": r"(?<![^\n])",
+    r"\$": r"(?![^\n])",
+    r"\\z": r"\Z",
+    r"\\Z": r"(?=\n?\Z)",
+    r"\\h": "[0-9A-Fa-f]",
+    r"\\H": "[^0-9A-Fa-f]",
+    r"\{1(?:,\d+)?\}\+": "+",  # a group of one to three that is repeated
+    r"\{0?,\d+\}\+": "*",
+    r"\\.|\[|\(\?[a-z-]+[:)]|\{\d+\}\?|\{[\d,]*\}\+": None,
+    r"(?s:.)": "",
+}
+_REGEX_PART = regex.compile("|".join(f"({part})" for part in _REGEX_PARTS))
 
 
 def _read_regex(text: str, where: str) -> str:
     """Write an expression of Hugging Face's engine as one of `regex`; a note says if it may mean something else."""
-    rewritten, odd = "", []
+    rewritten, odd, replacements = "", [], [*_REGEX_PARTS.values()]
     for part in _REGEX_PART.finditer(text):
-        if part[0] in _ONIGURUMA:
-            rewritten += _ONIGURUMA[part[0]]
-        elif part.lastgroup == "repeated":  # a group of one to three that is repeated
-            rewritten += "+" if part[0][1] == "1" else "*"
-        else:
-            rewritten += part[0]
-            odd += [part[0]] * (part.lastgroup == "odd")
+        replacement = replacements[part.lastindex - 1]
+        rewritten += replacement or part[0]
+        odd += [part[0]] * (replacement is None)
     with naming_file(where), _time_limit(text, "") as seconds:
         may_be_empty = _compile_regex(rewritten).fullmatch("", timeout=seconds)
     require(not may_be_empty, f"{where}: the pattern {text[:200]!r} may match no characters")
     if odd:
-        note = (
-            f"{where}: Hugging Face's engine may read {odd[0]} in the pattern {text[:200]!r} otherwise than this module"
-        )
-        warnings.warn(f"{note}: some ids may differ", stacklevel=5)
+        note = f"Hugging Face's engine may read {odd[0]} in the pattern {text[:200]!r} otherwise than this module"
+        warnings.warn(f"{where}: {note}: some ids may differ", stacklevel=5)
     return rewritten
 
 
@@ -7321,13 +7316,7 @@ def _read_regex(text: str, where: str) -> str:
 
 def write_bpe(model: Model) -> dict:
     """Write the "model" object of a BPE."""
-    merges, unreachable = _as_merges(model)
-    names, name_of = _vocab_names(model), _name_of(model)
-    first = max(model.ordinary, default=-1) + 1
-    doubtful = [name for name, id in names.items() if id >= first and name in _BYTE_NAMES and not name.isascii()]
-    if doubtful and model.alphabet == "bytes":
-        # It would be read as the name of a byte: leave out what is numbered on from there anyway.
-        names = {name: id for name, id in names.items() if id < first}
+    (merges, unreachable), name_of = _as_merges(model), _name_of(model)
     return {
         "type": "BPE",
         "dropout": None,
@@ -7337,32 +7326,26 @@ def write_bpe(model: Model) -> dict:
         "fuse_unk": model.fuse_unk,
         "byte_fallback": model.byte_fallback,
         "ignore_merges": bool(unreachable) or (model.merges is not None and model.ignore_merges),
-        "vocab": names,
+        "vocab": _vocab_names(model),
         "merges": [(name_of(left), name_of(right)) for left, right in merges],
     }
 
 
 def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a BPE: the fields of Model that it decides."""
-    by_bytes, names, unknown = alphabet == "bytes", data.get("vocab"), data.get("unk_token")
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         require(not data.get(key), f"a model with {key} is not supported")
     require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
     merges = _read_merges(data["merges"], alphabet)
     require(len(set(merges)) == len(merges), "a merge stands there twice")
     fields = {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")} | {"merges": merges}
-    if not by_bytes:
-        return fields | {"vocab": _read_vocab(names), "unk_token": unknown}
-    texts = set(added)
-    if doubtful := {text for text in added if not text.isascii() and _BYTE_NAMES.issuperset(text)}:
-        # It may be the name of bytes that text becomes: of one byte, or made by a merge, or, if UTF-8, as a whole.
-        made, whole = {*map(b"".join, merges), *BYTES}, fields["ignore_merges"]
-        for text, token in zip(doubtful, _read_names(doubtful), strict=True):
-            if token in made or (whole and token.decode("utf-8", "ignore").encode() == token):
-                texts.remove(text)
-    vocab = _read_vocab(names, alphabet, texts)
-    missing = unknown is not None and {*BYTES}.difference(vocab.values())
-    require(not missing, "an unk_token is not supported where bytes are missing in the vocabulary")
+    if alphabet != "bytes":
+        return fields | {"vocab": _read_vocab(data.get("vocab")), "unk_token": data.get("unk_token")}
+    # An added token may be the name of bytes that text becomes, rather than a text.
+    names, made = [*filter(_BYTE_NAMES.issuperset, added)], {*map(b"".join, merges), *BYTES}
+    tokens = zip(names, _read_names(names), strict=True)
+    texts = {*added}.difference(name for name, token in tokens if token in made or fields["ignore_merges"])
+    vocab = _read_vocab(data.get("vocab"), alphabet, texts)
     return fields | {"vocab": vocab, "fuse_unk": False, "byte_fallback": False}  # no byte is unknown
 
 
@@ -7384,29 +7367,30 @@ def write_wordpiece(model: Model) -> dict:
 
 def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a WordPiece."""
-    fields = {field: data.get(key, default) for field, (key, default) in _WORDPIECE_FIELDS.items()}
-    for value, (key, default) in zip(fields.values(), _WORDPIECE_FIELDS.values(), strict=True):
-        kind, shown = type(default), json.dumps(value)[:100]
-        require(type(value) is kind, f"the {key} of a WordPiece is of type {kind.__name__}, not {shown}")
+    fields = {}
+    for field, (key, default) in _WORDPIECE_FIELDS.items():
+        fields[field], kind = data.get(key, default), type(default)
+        right = type(fields[field]) is kind
+        require(right, f"the {key} of a WordPiece is of type {kind.__name__}, not {json.dumps(data.get(key))[:100]}")
+    vocab = _read_vocab(data.get("vocab"), alphabet, added)
     if alphabet == "bytes":
         unlimited = not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID
         require(unlimited, "ByteLevel with WordPiece is not supported")
-    vocab = _read_vocab(data.get("vocab"), alphabet, added)
-    if alphabet == "bytes" and fields["unk_token"] not in data["vocab"]:
-        fields["unk_token"] = None
+        if fields["unk_token"] not in data["vocab"]:
+            fields["unk_token"] = None
     return fields | {"vocab": vocab, "merges": None}
 
 
 def write_unigram(model: Model) -> dict:
     """Write the "model" object of a Unigram, whose tokens are numbered from 0."""
-    names = [*itertools.islice(_vocab_names(model).items(), len(model.scores))]
-    gap = next((k for k, (_, id) in enumerate(names) if id != k), None)
-    require(gap is None, f"a tokenizer.json numbers the tokens of a Unigram without gaps: the id {gap} is missing")
+    names = dict(itertools.islice(_vocab_names(model).items(), len(model.scores)))
+    gapless = [*names.values()] == [*range(len(names))]
+    require(gapless, "a tokenizer.json numbers the tokens of a Unigram from 0 on, without gaps")
     scores = np.where(np.isinf(model.scores), 0, model.scores).tolist()  # of tokens of bytes
     return {
         "type": "Unigram",
-        "unk_id": dict(names).get(model.unk_token),
-        "vocab": [[name, scores[id]] for name, id in names],
+        "unk_id": names.get(model.unk_token),
+        "vocab": [[name, scores[id]] for name, id in names.items()],
         "byte_fallback": model.byte_fallback,
     }
 
@@ -7433,10 +7417,14 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
     }
 
 
-def _number_added(texts: Iterable[str], names: Mapping[str, int]) -> dict[str, int]:
-    """Number added tokens as Hugging Face does, whatever their file says: as in the vocabulary, or on from its size."""
+def _number_added(given: Mapping[str, object], names: Mapping[str, int]) -> dict[str, int]:
+    """Number added tokens as Hugging Face does: as in the vocabulary, or on from its size. These must be `given`."""
     following = itertools.count(len(names))
-    return {text: names[text] if text in names else next(following) for text in texts}
+    ids = {text: names[text] if text in names else next(following) for text in given}
+    for text, id in ids.items():
+        if id != given[text]:
+            raise InputError(f"the added token {text!r} has the ids {id} and {json.dumps(given[text])}: rename it")
+    return ids
 
 
 def write_huggingface(model: Model) -> dict[str, str]:
@@ -7471,26 +7459,19 @@ def _token_names(written: dict) -> dict[str, int]:
 
 def _to_tokenizer_json(model: Model) -> dict:
     """Write a tokenizer.json, as the `tokenizers` package does."""
-    written = KINDS[model.kind].write(model)
+    written, flags = KINDS[model.kind].write(model), model.flags
     texts: dict[int, str] = {}
     for text, id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
         if texts.setdefault(id, text) != text:
-            warnings.warn(
-                f"a tokenizer.json has one text for an id: {text!r}, the second of {id}, is left out", stacklevel=3
-            )
-    for text, id in _number_added(texts.values(), _token_names(written)).items():
-        ours = model.special_tokens[text]
-        if id != ours:
-            raise InputError(
-                f"in a tokenizer.json the special token {text!r} would get the id {id}, not {ours}: rename it"
-            )
+            note = f"a tokenizer.json has one text for an id: {text!r}, the second of {id}, is left out"
+            warnings.warn(note, stacklevel=3)
+    _number_added({text: id for id, text in texts.items()}, _token_names(written))
     decoder = [_BYTE_LEVEL] if model.alphabet == "bytes" else [*model.decoder] or [{"type": "Fuse"}]
     return {
         "version": "1.0",
         **{key: model.batching.get(key) for key in _BATCHING},
         "added_tokens": [
-            {"id": id, "content": text, **_written_flags(model.flags.get(text, AddedToken()))}
-            for id, text in texts.items()
+            {"id": id, "content": text, **_written_flags(flags.get(text, AddedToken()))} for id, text in texts.items()
         ],
         "normalizer": _in_sequence(model.normalizer, "normalizers"),
         "pre_tokenizer": _in_sequence(_write_pre_tokenizers(model), "pretokenizers"),
@@ -7500,15 +7481,6 @@ def _to_tokenizer_json(model: Model) -> dict:
     }
 
 
-def _flatten(part: object, key: str) -> list[dict]:
-    """List the steps of a normalizer, a pre_tokenizer or a decoder; `key` is that of the steps in a Sequence."""
-    with contextlib.suppress(AttributeError, KeyError, TypeError):
-        steps = [*_flattened([] if part is None else [part], key)]
-        if all(isinstance(step["type"], str) for step in steps):
-            return steps
-    raise InputError(f"a step without a type, or a Sequence without {key}: {json.dumps(part)[:100]}")
-
-
 def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
     """Write several steps as one Sequence."""
     return ({"type": "Sequence", key: [*steps]} if len(steps) > 1 else steps[0]) if steps else None
@@ -7516,39 +7488,44 @@ def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
 
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 _BYTE_LEVELS = [_BYTE_LEVEL | {"add_prefix_space": a, "use_regex": b} for b in (True, False) for a in (True, False)]
-_BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
-_NAMED = {"BertPreTokenizer": "bert", "Whitespace": "whitespace", "WhitespaceSplit": "whitespace-split"}
 # Without a decoder, tokens are joined by spaces: as those of a WordPiece which all begin a word.
 _JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
+_BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
+
+
+def _split_steps(pattern: Mapping[str, str], behavior: str = "Isolated", invert: bool = False) -> tuple:
+    """Make the step of a Split."""
+    ((kind, text),) = pattern.items()
+    read = {"Regex": lambda text: _read_regex(text, "Split"), "String": regex.escape}[kind]
+    return (Split(read(text), _BEHAVIORS[behavior], bool(invert)),)
+
+
+# The steps of a pattern that a pre-tokenizer of a type is; its parameters are the fields.
+_PRE_TOKENIZERS: dict[str, Callable[..., Sequence[PatternStep]]] = {
+    "BertPreTokenizer": lambda: ("bert",),
+    "Whitespace": lambda: ("whitespace",),
+    "WhitespaceSplit": lambda: ("whitespace-split",),
+    "Punctuation": lambda behavior="Isolated": (Split(PUNCTUATION, _BEHAVIORS[behavior]),),
+    "Digits": lambda individual_digits: (r"\p{N}" if individual_digits else r"\p{N}+",),
+    "CharDelimiterSplit": lambda delimiter: (Split(regex.escape(delimiter), "removed"),),
+    "Split": _split_steps,
+    "Metaspace": lambda replacement, add_prefix_space=True, split=True, prepend_scheme=None, **_: metaspace_steps(
+        replacement, prepend_scheme or ("always" if add_prefix_space else "never"), bool(split)
+    ),
+    "ByteLevel": lambda add_prefix_space=True, use_regex=True, **_: (
+        (Metaspace(" "),) * bool(add_prefix_space) + (PATTERNS["gpt2"],) * bool(use_regex)
+    ),
+}
 
 
 def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
     """Read one pre-tokenizer as steps of a pattern."""
-    behavior, invert = part.get("behavior", "Isolated"), part.get("invert", False)
-    match part:
-        case {"type": "ByteLevel"}:
-            prefix, by_regex = part.get("add_prefix_space", True), part.get("use_regex", True)
-            return (Metaspace(" "),) * bool(prefix) + (PATTERNS["gpt2"],) * bool(by_regex)
-        case {"type": "Metaspace", "replacement": str(mark)}:
-            scheme = part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "never")
-            return metaspace_steps(mark, scheme, bool(part.get("split", True)))
-        case {"type": "Split", "pattern": {"Regex": str(text)}}:
-            text = _read_regex(text, "its pre_tokenizer")
-        case {"type": "Split", "pattern": {"String": str(text)}}:
-            text = regex.escape(text)
-        case {"type": "CharDelimiterSplit", "delimiter": str(text)}:
-            text, behavior = regex.escape(text), "Removed"
-        case {"type": "Punctuation"}:
-            text = PUNCTUATION
-        case {"type": "Digits", "individual_digits": bool(single)}:
-            text = r"\p{N}" if single else r"\p{N}+"
-        case {"type": str(name)} if name in _NAMED:
-            return _named_steps(_NAMED[name])
-        case _:
-            behavior = None
-    known = isinstance(behavior, str) and behavior in _BEHAVIORS and isinstance(invert, bool)
-    require(known, f"a pre_tokenizer that is not supported: {json.dumps(part)[:200]}")
-    return _named_steps(Split(text, _BEHAVIORS[behavior], invert))
+    fields = {name: field for name, field in part.items() if name != "type"}
+    try:
+        steps = _PRE_TOKENIZERS[part["type"]](**fields)
+        return tuple(step for one in steps for step in _named_steps(one))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"the pre_tokenizer {json.dumps(part)[:200]} is not supported: {error}") from None
 
 
 def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
@@ -7561,20 +7538,32 @@ def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
     return steps if len(steps) > 1 else steps[0]
 
 
+def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
+    """Make the pre-tokenizers that the last of some steps may be. A Split can be any expression."""
+    yield from ({"type": name} for name in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit"))
+    yield from ({"type": "Punctuation", "behavior": behavior} for behavior in _BEHAVIORS)
+    for mark, splits in ((steps[-2:][0], True), (steps[-1], False)):
+        if isinstance(mark, Metaspace):
+            yield {"type": "Metaspace", **mark._asdict(), "split": splits}
+    step = steps[-1] if isinstance(steps[-1], Split) else Split(steps[-1])
+    behavior = step.behavior.title().replace("_", "")
+    yield {"type": "Split", "pattern": {"Regex": step.regex}, "behavior": behavior, "invert": step.invert}
+
+
 def _write_pre_tokenizers(model: Model) -> list[dict]:
     """Write the steps of a pattern, from the last on: each time what is read as the steps at the end."""
     steps, written = tuple(step for step in Pattern(model.pattern).steps if step != PATTERNS["none"]), []
-    parts = _BYTE_LEVELS if model.alphabet == "bytes" else ()
-    while steps or parts:
-        for part in parts or _known_parts(steps):
+    while steps or (model.alphabet == "bytes" and not written):
+        at_end = _BYTE_LEVELS if model.alphabet == "bytes" and not written else _possible_parts(steps)
+        for part in at_end:
             read = _read_pre_tokenizer(part)
             if read == steps[len(steps) - len(read) :]:
                 break
         else:
-            part, read = _write_split(steps[-1]), steps[-1:]
-        steps, parts = steps[: len(steps) - len(read)], ()
-        written.append(part)
-    return written[::-1]
+            raise InputError(f"{steps[-1]!r} means something else to Hugging Face: write $ as (?![\\s\\S]), say"[:300])
+        steps = steps[: len(steps) - len(read)]
+        written.insert(0, part)
+    return written
 
 
 _BATCHING = ("truncation", "padding")
@@ -7583,55 +7572,44 @@ _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "un
 
 def read_huggingface(content: dict) -> Model:
     """Read a tokenizer.json; raises ValueError for what would encode otherwise here than there."""
-    Normalizer(_flatten(content.get("normalizer"), "normalizers"))
-    return _read_parts(content)
-
-
-def _read_parts(content: dict) -> Model:
-    """Read a tokenizer.json whose normalizer is known to be one."""
-    written = content.get("model")
+    written, normalizer = content.get("model"), _flattened(content.get("normalizer") or [], "normalizers")
+    Normalizer(normalizer)
     require(isinstance(written, dict), "not a tokenizer.json: it has no model")
     by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)  # in files of before 2022
-    kind = str(written.get("type") or next(by_keys, ""))
-    require(kind.lower() in KINDS, f"a model of type {kind!r} is not supported, only BPE, WordPiece and Unigram")
+    type = str(written.get("type") or next(by_keys, ""))
+    kind = type.lower()
+    require(kind in KINDS, f"a model of type {type!r} is not supported, only BPE, WordPiece and Unigram")
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     if batching:
-        warnings.warn(
-            f"{' and '.join(batching)} of a tokenizer.json: kept, but `encode` does not apply it", stacklevel=5
-        )
-    parts = _flatten(content.get("pre_tokenizer"), "pretokenizers")
+        note = f"{' and '.join(batching)} of a tokenizer.json: kept, but `encode` does not apply it"
+        warnings.warn(note, stacklevel=5)
+    parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
     alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
-    post_processor = content.get("post_processor")
-    require(post_processor is None or isinstance(post_processor, dict), "its post_processor is not an object")
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
-    fields = KINDS[kind.lower()].read(written, list(ids), alphabet)
+    fields = KINDS[kind].read(written, list(ids), alphabet)
     names = _token_names(written)
-    special_tokens = _number_added(ids, names)
-    for text, id in special_tokens.items():
-        if ids[text] != id:
-            raise InputError(f"the added token {text!r} has the ids {id} and {json.dumps(ids[text])}")
     model = Model(
         **fields,
-        special_tokens=special_tokens,
+        special_tokens=_number_added(ids, names),
         pattern=_read_pre_tokenizers(parts),
-        kind=kind.lower(),
+        kind=kind,
         flags=flags,
         alphabet=alphabet,
-        normalizer=_flatten(content.get("normalizer"), "normalizers"),
+        normalizer=normalizer,
         decoder=_read_decoder(content.get("decoder"), alphabet),
-        post_processor=post_processor,
+        post_processor=content.get("post_processor"),
         batching=batching,
     )
-    # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
-    found = {text for text, flag in flags.items() if flag.single_word and text in names and model.ignore_merges}
-    hidden = [text for text in found if special_tokens[text] not in model.ordinary]
-    require(not hidden, f"single_word {''.join(hidden[:1])!r} with ignore_merges is not supported")
+    for text, flag in flags.items() if model.ignore_merges else ():
+        # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
+        hidden = flag.single_word and text in names and ids[text] not in model.ordinary
+        require(not hidden, f"single_word {text!r} with ignore_merges is not supported")
     return model
 
 
 def _read_decoder(part: object, alphabet: str) -> list[dict]:
     """Read a decoder. That of bytes is ByteLevel, and none here."""
-    steps = _flatten(part, "decoders")
+    steps = _flattened(part or [], "decoders")
     odd = [step for step in steps if (step["type"] == "ByteLevel") != (alphabet == "bytes")]
     require(not odd, f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {json.dumps(odd)[:100]}")
     steps = [] if alphabet == "bytes" else steps or [_JOINED_BY_SPACES]
@@ -7652,13 +7630,12 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
     """Read a list of added tokens: text -> id, as the file has it; and their flags."""
     try:
         ids = {token["content"]: token.get("id") for token in added}
-        flags = [AddedToken(*(token.get(name, getattr(AddedToken(), name)) for name in _FLAGS)) for token in added]
+        flags = [AddedToken(**{name: token[name] for name in _FLAGS if name in token}) for token in added]
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
     for text, found in zip(_check_texts(ids), flags, strict=True):
-        if set(map(type, found)) != {bool}:
-            raise InputError(f"the flags of {text!r} are odd")
+        require({*map(type, found)} == {bool}, f"the flags of {text!r} are odd")
     return ids, dict(zip(ids, flags, strict=True))
 
 
@@ -7675,24 +7652,6 @@ _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MA
 def _model_proto(**fields: object):
     """Make a message of SentencePiece's definition."""
     return import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto(**fields)
-
-
-def _known_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
-    """Make the pre-tokenizers that the last of some steps may be, but for Split."""
-    yield from ({"type": name} for name in _NAMED)
-    yield from ({"type": "Punctuation", "behavior": behavior} for behavior in _BEHAVIORS)
-    for n in (2, 1):
-        if isinstance(mark := steps[-n:][0], Metaspace):
-            yield {"type": "Metaspace", **mark._asdict(), "split": n == 2}
-
-
-def _write_split(step: str | Split) -> dict:
-    """Write a step as a Split, which any expression can be."""
-    text, behavior, invert = step if isinstance(step, Split) else Split(step)
-    same = _read_regex(text, "tokenizer.json") == text
-    require(same, f"the pattern {text[:200]!r} means something else to Hugging Face: write $ as (?![\\s\\S]), say")
-    behavior = behavior.title().replace("_", "")
-    return {"type": "Split", "pattern": {"Regex": text}, "behavior": behavior, "invert": invert}
 
 
 _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
@@ -7777,32 +7736,41 @@ def read_sentencepiece(data: bytes) -> Model:
 @naming_file("SentencePiece cannot do what this tokenizer does")
 def write_sentencepiece(model: Model) -> dict[str, bytes]:
     """Write a SentencePiece model that has the same ids, but for special tokens, which it does not look for."""
-    plain = (AddedToken(), AddedToken(special=False), AddedToken(normalized=True, special=False), _USER_SYMBOL)
     require(model.kind in _FAMILIES and model.alphabet == "characters", "its tokens are not SentencePiece's")
     require(model.byte_fallback or (model.unk_token and model.fuse_unk), "it has other tokens for what is unknown")
-    require({*model.flags.values()} <= {*plain}, "its special tokens have flags")
-    (charsmap, *spaces), scores, ours = _sentencepiece_fields(model), _sentencepiece_scores(model), model
+    has_flags = any(any(flags[:3]) for flags in model.flags.values())
+    require(not has_flags, "its special tokens have flags")
+    charsmap, *spaces = _sentencepiece_fields(model)
+    vocab, unknown = dict(sorted(model.vocab.items())), model.unk_token or "<unk>"
     if model.unk_token is None:  # it needs one there, though nothing is unknown
-        special_tokens, scores = model.special_tokens | {"<unk>": len(model.vocab)}, np.append(scores, 0)
-        model = dataclasses.replace(model, special_tokens=special_tokens, unk_token="<unk>", scores=scores)
-    ids, symbols = model.ids, [text for text, flags in model.flags.items() if not flags.special]
+        vocab[len(vocab)] = b"<unk>"
+    ids = {token: id for id, token in vocab.items()} | model.ids
+    if model.scores is None:
+        merges, _ = _as_merges(model)
+        rank_of = {left + right: rank for rank, (left, right) in reversed([*enumerate(merges)])}
+        scores = {id: -rank_of.get(token, len(merges)) for id, token in vocab.items()}
+    else:
+        scores = dict(enumerate(model.scores.astype(np.float32).tolist()))
     types = dict.fromkeys(model.special_tokens.values(), _CONTROL)
-    types |= {model.special_tokens[text]: _USER_DEFINED for text in symbols}
+    types |= {model.special_tokens[text]: _USER_DEFINED for text, flags in model.flags.items() if not flags.special}
     types |= {ids[token]: _BYTE for token in _FALLBACK_TOKENS if model.byte_fallback}
-    types[ids[model.unk_token.encode()]] = _UNKNOWN
-    config = model.config | {"unk_token": model.unk_token}
-    texts = {role[:3]: text if isinstance(text := config.get(role), str) else "" for role in ROLES}
+    types[ids[unknown.encode()]] = _UNKNOWN
+    roles, config = {}, model.config | {"unk_token": unknown}
+    for role in ROLES:
+        text = config.get(role)
+        roles[f"{role[:3]}_id"] = ids.get(text.encode(), -1) if isinstance(text, str) else -1
+        if roles[f"{role[:3]}_id"] >= 0:
+            roles[f"{role[:3]}_piece"] = text
     proto = _model_proto(
         pieces=[
             {"piece": token.decode(), "score": 0 if id in types else scores[id], "type": types.get(id, _NORMAL)}
-            for id, token in sorted(model.vocab.items())
+            for id, token in vocab.items()
         ],
         trainer_spec={
             "model_type": _FAMILIES.index(model.kind),
-            "vocab_size": len(model.vocab),
+            "vocab_size": len(vocab),
             "byte_fallback": model.byte_fallback,
-            **{f"{role}_id": ids.get(text.encode(), -1) for role, text in texts.items()},
-            **{f"{role}_piece": text for role, text in texts.items() if text},
+            **roles,
         },
         normalizer_spec={
             "name": "custom" if charsmap else "identity",
@@ -7812,8 +7780,8 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     )
     data = proto.SerializeToString(deterministic=True)
     other = read_sentencepiece(data)
-    how = {"merges": ours.merges, "scores": ours.scores, "ignore_merges": ours.ignore_merges}
-    _require_same(dataclasses.replace(other, vocab=model.vocab, **how), other)
+    how = {"merges": model.merges, "scores": model.scores, "ignore_merges": model.ignore_merges}
+    _require_same(dataclasses.replace(other, vocab=vocab, **how), other)
     return {"tokenizer.model": data}
 
 
@@ -7825,20 +7793,12 @@ def _sentencepiece_fields(model: Model) -> tuple[str, bool, bool, bool]:
         normalizer = [_SPACES_TO_MARKS]
     if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):  # these cut through no token
         pattern -= {Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)}
-    charsmap = normalizer[0].get("precompiled_charsmap", "") if normalizer else ""
-    for spaces in itertools.product((False, True), repeat=3):
-        if normalizer == _sentencepiece_steps(charsmap, *spaces) and not pattern:
-            return charsmap, *spaces
-    raise InputError("its normalizer and its pattern are not SentencePiece's")
-
-
-def _sentencepiece_scores(model: Model) -> np.ndarray:
-    """Find scores by which SentencePiece merges as a model does; raises ValueError if there are none."""
-    if model.scores is not None:
-        return np.resize(model.scores.astype(np.float32), len(model.vocab))
-    merges, _ = _as_merges(model)
-    rank_of = {left + right: rank for rank, (left, right) in reversed([*enumerate(merges)])}
-    return -np.array([rank_of.get(token, len(merges)) for _, token in sorted(model.vocab.items())], np.float32)
+    prefix = any(step["type"] == "Prepend" for step in normalizer)
+    charsmap = "".join(step.get("precompiled_charsmap", "") for step in normalizer[:1])
+    fields = charsmap, prefix, _STRIP in normalizer, _SPACES_TO_MARKS in normalizer
+    known = normalizer == _sentencepiece_steps(*fields) and not pattern
+    require(known, "its normalizer and its pattern are not SentencePiece's")
+    return fields
 
 
 # vocab.txt of BERT: a token a line
@@ -7856,7 +7816,7 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
     lowercase = config.get("do_lower_case", all(n == n.lower() for n in ids if n not in specials))
     ends = {role: [text, specials[text]] for role, text in (("sep", "[SEP]"), ("cls", "[CLS]")) if text in specials}
-    model = _read_parts(
+    model = read_huggingface(
         {
             "model": {"type": "WordPiece", "vocab": ids},
             "added_tokens": [{"content": text, "id": id} for text, id in specials.items()],
@@ -7879,13 +7839,13 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
 
 def _bert_config(model: Model) -> dict:
     """Write what tokenizer_config.json says of a BERT's normalizer."""
-    step = model.normalizer[0] if len(model.normalizer) == 1 else {}
-    if model.kind != "wordpiece" or step.get("type") != "BertNormalizer":
-        return {}
-    kept = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
-    return {name: step[field] for name, field in kept.items()} | {
-        "tokenize_chinese_chars": step["handle_chinese_chars"]
-    }
+    match model.kind, model.normalizer:
+        case "wordpiece", [{"type": "BertNormalizer", **step}]:
+            kept = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
+            return {name: step[field] for name, field in kept.items()} | {
+                "tokenize_chinese_chars": step["handle_chinese_chars"]
+            }
+    return {}
 
 
 def write_bert(model: Model) -> dict[str, str]:
@@ -7957,15 +7917,15 @@ def transformers_config(
     {'eos_token': '<|end|>', 'model_max_length': 1024}
     """
     fields = {name: value for name, value in locals().items() if value is not None and name in CONFIG_KEYS}
-    for role in ROLES:
-        known = ", ".join(special_tokens) or "it has none"
-        is_known = role not in fields or fields[role] in special_tokens
-        require(is_known, f"`{role}` {fields.get(role)!r} is not a special token of this tokenizer: {known}")
+    known = ", ".join(special_tokens) or "it has none"
+    for role in {*ROLES} & fields.keys():
+        is_known = fields[role] in special_tokens
+        require(is_known, f"`{role}` {fields[role]!r} is not a special token of this tokenizer: {known}")
     if model_max_length is not None and model_max_length < 1:
         raise InputError(f"`model_max_length` is {model_max_length}: a model of so many tokens has no room for text")
     if chat_template == "chatml":
-        for token in ("<|im_start|>", "<|im_end|>"):
-            require(token in special_tokens, f"ChatML needs the special token {token!r}")
+        has_both = {"<|im_start|>", "<|im_end|>"} <= {*special_tokens}
+        require(has_both, "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
         fields["chat_template"] = CHATML
     elif chat_template is not None:
         fields["chat_template"] = _decode_utf8(_read_limited(Path(chat_template)), str(chat_template))
