@@ -3271,7 +3271,6 @@ _DECODERS: dict[str, Callable[..., str]] = {
     "ByteFallback": lambda token, is_first: _BYTE_TOKEN.sub(
         lambda match: bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape"), token
     ),
-    "ByteLevel": lambda token, is_first, **_: token,
     "Fuse": lambda token, is_first: token,
     "Metaspace": lambda token, is_first, replacement, prepend_scheme="always", **_: token.replace(
         replacement, "" if is_first and prepend_scheme != "never" else " "
@@ -3287,22 +3286,21 @@ def decoded_tokens(
 ) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
     """Decode each token, as the first of a sequence and as a later one, by steps as a tokenizer.json writes them.
 
-    Joined, they are what the `tokenizers` package decodes, where that is UTF-8. ByteLevel is nothing to do, since
-    tokens are bytes here. Behind ByteFallback and Fuse, which join tokens, a step must be one that can be done to each
-    on its own: Replace of one ASCII character, or Strip of one at the start. Raises InputError for all others.
+    Joined, they are what the `tokenizers` package decodes, where that is UTF-8. Behind ByteFallback and Fuse, which
+    join tokens, a step must be one that can be done to each on its own: Replace of one ASCII character, or Strip of one
+    at the start. Raises InputError for all others.
 
     >>> first, later = decoded_tokens({0: "▁a".encode(), 1: b"<0xE4>"}, [{"type": "Metaspace", "replacement": "▁"}])
     >>> first[0], later[0], later[1]
     (b'a', b' a', b'<0xE4>')
     """
-    steps = _flattened(decoder, "decoders")
-    if all(step.get("type") == "ByteLevel" for step in steps):
+    if not decoder:
         return vocab, vocab
     firsts = {id: token.decode("utf-8", "surrogateescape") for id, token in vocab.items()}
     later, are_joined = firsts, False
-    for step in steps:
+    for step in _flattened(decoder, "decoders"):
         fields = {name: field for name, field in step.items() if name != "type"}
-        kind = step.get("type")
+        kind = step["type"]
         try:
             alone = not are_joined or _is_single_character(kind, firsts, **fields)
             require(alone, "it is behind one that joins tokens")
@@ -3312,7 +3310,7 @@ def decoded_tokens(
                 later = {id: decode(token, False) for id, token in later.items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"the decoder {json.dumps(step)[:100]} is not supported: {error}") from None
-        are_joined = are_joined or kind in ("ByteLevel", "ByteFallback", "Fuse")
+        are_joined = are_joined or kind in ("ByteFallback", "Fuse")
     encoded = [{id: t.encode("utf-8", "surrogateescape") for id, t in tokens.items()} for tokens in (firsts, later)]
     return encoded[0], encoded[1]
 
@@ -5332,18 +5330,8 @@ class Model:
     @property
     def fingerprint(self) -> str:
         """Hash all that decides about ids: a SHA-256 in hexadecimal."""
-        apart = {
-            "vocab",
-            "special_tokens",
-            "pattern",
-            "flags",
-            "scores",
-            "decoder",
-            "config",
-            "post_processor",
-            "batching",
-        }
-        names = (field.name for field in dataclasses.fields(self) if field.name not in apart)
+        names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token", "byte_fallback", "fuse_unk",
+                 "subword_prefix", "max_word_chars")  # fmt: skip
         plain = [(name, getattr(self, name)) for name in names]
         tables = sorted(self.vocab.items()), sorted(self.special_tokens.items()), Pattern(self.pattern).source
         scores = None if self.scores is None else (self.scores.dtype.str, self.scores.tolist())
@@ -5353,19 +5341,17 @@ class Model:
 
 def _is_id(id: object) -> bool:
     """Check that an id is a whole number in the range of ids."""
-    return isinstance(id, int) and not isinstance(id, bool) and 0 <= id < MAX_ID
+    return type(id) is int and 0 <= id < MAX_ID
 
 
 def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
     """Copy a vocabulary, after a check of the types and the range of its ids and tokens."""
-    vocab = dict(vocab)
-    are_ids = {*map(type, vocab)} <= {int} and min(vocab, default=0) >= 0 and max(vocab, default=0) < MAX_ID
-    if are_ids and {*map(type, vocab.values())} <= {bytes} and all(vocab.values()):  # in a third of the time
-        return vocab
     for id, token in vocab.items():
-        require(type(id) is int and _is_id(id), f"the token {token!r} has the id {id!r}: {_ID_RANGE}")
-        require(isinstance(token, bytes) and token, f"a token is bytes, at least one: id {id} has {token!r}")
-    return vocab
+        if not _is_id(id):
+            raise InputError(f"the token {token!r} has the id {id!r}: {_ID_RANGE}")
+        if not (isinstance(token, bytes) and token):
+            raise InputError(f"a token is bytes, at least one: id {id} has {token!r}")
+    return dict(vocab)
 
 
 def _assign_special_ids(model: Model) -> None:
@@ -5415,49 +5401,38 @@ def _validate_scores(model: Model) -> None:
         return
     scores = model.scores = np.asarray(model.scores)
     require(scores.dtype in (np.float32, np.float64), f"scores are of type float32 or float64, not {scores.dtype}")
-    for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
-        token = readable(model.vocab.get(id, b""))
-        raise InputError(f"the score of {token!r}, id {id}, is {scores[id]}, which is no number")
+    odd = np.flatnonzero(~(scores < np.inf))  # -inf: never chosen
+    require(not odd.size, f"the scores of the ids {odd[:3].tolist()} are no numbers")
     last, n = max(model.ordinary, default=-1), len(scores)
-    require(last < n, f"the token {readable(model.vocab.get(last, b''))!r}, id {last}, has no score: there are {n}")
+    require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n}")
 
 
 def _validate_characters(model: Model) -> None:
-    """Check that tokens are UTF-8, that the tokens of what is unknown are there, and some token for spaces."""
+    """Check that tokens are UTF-8, and that the tokens of what is unknown are there."""
     require_known("alphabet", model.alphabet, ALPHABETS)
-    tokens = set(model.vocab.values())
     for token in model.vocab.values():
         try:
             token.decode()
         except UnicodeDecodeError:
             raise InputError(f"the token {readable(token)!r} is not UTF-8, as those made of characters are") from None
-    unknown = model.unk_token
+    tokens, unknown = {*model.vocab.values()}, model.unk_token
     require(unknown is None or unknown.encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
-    missing = [token.decode() for token in _FALLBACK_TOKENS if model.byte_fallback and token not in tokens]
-    require(not missing, f"{''.join(missing[:1])} is not in the vocabulary: byte_fallback needs a token for each byte")
-
-
-def _marks(model: Model) -> set[str]:
-    """List what a model writes for spaces."""
-    marks = {step.replacement for step in Pattern(model.pattern).steps if isinstance(step, Metaspace)}
-    for step in model.normalizer:
-        marks |= {step["content"]} if step.get("pattern") == {"String": " "} else set()
-    return marks - {""}
+    missing = sorted(fallback_tokens(model) - tokens)[:1]
+    require(
+        not missing,
+        f"{readable(b''.join(missing))} is not in the vocabulary: byte_fallback needs a token for each byte",
+    )
 
 
 def _check_texts(special_tokens: Iterable[str]) -> list[str]:
     """Check that special tokens are different strings that can be encoded."""
     if isinstance(special_tokens, (str, bytes)) or not isinstance(special_tokens, Iterable):
         raise InputError(f"special tokens are a list of strings, not {special_tokens!r}")
-    special_tokens = list(special_tokens)
-    seen = set()
+    special_tokens, seen = list(special_tokens), set()
     for text in special_tokens:
-        if not isinstance(text, str) or not text:
-            raise InputError(f"a special token is a string that is not empty, not {text!r}")
-        if text in seen:
-            raise InputError(f"the special token {text!r} is given twice")
-        if any("\ud800" <= char <= "\udfff" for char in text):
-            raise InputError(f"the special token {text!r} is not UTF-8")
+        require(isinstance(text, str) and text, f"a special token is a string that is not empty, not {text!r}")
+        require(text not in seen, f"the special token {text!r} is given twice")
+        require(not re.search("[\ud800-\udfff]", text), f"the special token {text!r} is not UTF-8")
         seen.add(text)
     return special_tokens
 
@@ -7044,10 +7019,8 @@ def naming_file(where: object) -> Iterator[None]:
 
 def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> dict[int, bytes]:
     """Read a vocabulary, name -> id; the names in `texts` are text in any alphabet."""
-    require(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
-    for name, id in names.items():
-        if type(id) is not int or not 0 <= id < MAX_ID:
-            raise InputError(f"{name!r} has the id {json.dumps(id)}: {_ID_RANGE}")
+    are_ids = isinstance(names, dict) and {*map(type, names.values())} <= {int}
+    require(are_ids, "its vocabulary is not an object of tokens and ids")
     texts = {*texts}
     rest = iter(_read_names([name for name in names if name not in texts], alphabet))
     vocab = {id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest) for name, id in names.items()}
@@ -7056,14 +7029,15 @@ def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str
     return vocab
 
 
-def _read_merges(pairs: list, alphabet: str = "bytes", place: str = "merge", first: int = 0) -> list:
-    """Read pairs of names, as lists or with a space between; the first of them stands at place number `first`."""
+def _read_merges(pairs: list, alphabet: str = "bytes") -> list[Merge]:
+    """Read pairs of names, as lists or with a space between."""
     names = []
-    for number, pair in enumerate(pairs, first):
-        two = pair.split(" ") if isinstance(pair, str) else pair
-        if not (isinstance(two, list) and len(two) == 2 and all(isinstance(name, str) and name for name in two)):
-            raise InputError(f"{place} {number}: {pair!r} is not a merge, two tokens with a space between them")
-        names += two
+    for number, pair in enumerate(pairs):
+        match pair.split(" ") if isinstance(pair, str) else pair:
+            case [str(left), str(right)] if left and right:
+                names += left, right
+            case _:
+                raise InputError(f"merge {number}: {pair!r} is not a merge, two tokens with a space between them")
     tokens = _read_names(names, alphabet)
     return list(zip(tokens[::2], tokens[1::2], strict=True))
 
@@ -7130,23 +7104,26 @@ def _require_same(model: Model, other: Model) -> None:
         if ours != theirs:
             raise InputError(f"it cannot say the {field} {ours!r}, only {theirs!r}"[:300])
     if model.kind == "bpe":
-        ours, theirs = _merging(model), _merging(other)
-        for id in ours[(ours != theirs).any(axis=1), 0].tolist():
+        for id, *_ in _merging(model) ^ _merging(other):
             raise InputError(f"it would make the token {readable(model.vocab[id])!r} otherwise, or in another order")
 
 
-def _merging(model: Model) -> np.ndarray:
-    """Describe how tokens are made: a row of id, the two ids that it is made of, and its place in the order."""
+def _merging(model: Model) -> set[tuple[int, ...]]:
+    """Describe how tokens are made: of each the id, the two ids that it is made of, and its place in the order.
+
+    Tokens that are never made are among them, with -1, if whole pretokens are looked up.
+    """
     ids, pairs = last_merges(model)
-    is_made, ranks = pairs[:, 0] >= 0, ids
+    is_made, order = pairs[:, 0] >= 0, np.full(len(ids), -1)
     if model.merges is not None:
         place = {pair: k for k, pair in reversed([*enumerate(model.merges)])}
-        ranks = [place.get((model.vocab.get(left), model.vocab.get(right)), -1) for left, right in pairs.tolist()]
-    elif model.scores is not None:
-        ranks = -model.scores[ids]
-    order = np.unique(np.where(is_made, ranks, -np.inf), return_inverse=True)[1]
-    order[~is_made] = -1 - (model.ignore_merges or model.merges is model.scores is None)  # looked up as a whole, or not
-    return np.column_stack((ids, pairs, order))
+        made = [(model.vocab.get(left), model.vocab.get(right)) for left, right in pairs.tolist()]
+        ranks = np.array([place.get(pair, -1) for pair in made])
+    else:
+        ranks = ids if model.scores is None else -model.scores[ids]
+    order[is_made] = np.unique(ranks[is_made], return_inverse=True)[1]
+    is_seen = is_made | model.ignore_merges | (model.merges is model.scores is None)
+    return {*map(tuple, np.column_stack((ids, pairs, order))[is_seen].tolist())}
 
 
 # GPT-2's vocab.json and merges.txt
@@ -7157,9 +7134,9 @@ def read_gpt2(
 ) -> Model:
     """Read GPT-2's two files. If no special tokens are given, they are the tokens that no merge makes, bytes aside."""
     names = read_json(_read_limited(vocab_path), str(vocab_path))
-    lines = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip().splitlines()
+    text = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip()
     with naming_file(f"{vocab_path}, {merges_path.name}"):
-        return _gpt2_model(names, lines[lines[:1] != [] and lines[0].startswith("#version") :], special_tokens, pattern)
+        return _gpt2_model(names, re.sub(r"\A#version.*\s*", "", text).splitlines(), special_tokens, pattern)
 
 
 def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pattern: PatternSource) -> Model:
@@ -7187,7 +7164,8 @@ def _read_gpt2_pair(file: Path, special_tokens: SpecialTokens = None, pattern: P
 @naming_file("GPT-2's files cannot hold this tokenizer")
 def write_gpt2(model: Model) -> dict[str, str]:
     """Write vocab.json and merges.txt, from which `read_gpt2` makes the same ids if it is told the pattern."""
-    require(not _marks(model), "spaces become other characters, or text gets one before it")
+    marks = any(isinstance(step, Metaspace) for step in Pattern(model.pattern).steps)
+    require(not marks, "spaces become other characters, or text gets one before it")
     names, (merges, _) = _vocab_names(model), _as_merges(model)
     pairs = [f"{gpt2_name(left)} {gpt2_name(right)}" for left, right in merges]
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
@@ -7197,7 +7175,7 @@ def write_gpt2(model: Model) -> dict[str, str]:
 # tiktoken's rank files: a line for each token, its bytes in base64 and its id
 
 
-_RANK = rb"[A-Za-z0-9+/]+={0,2} \d{1,8}\r?\n"  # a line of tiktoken's
+_RANK = rb"(?:[A-Za-z\d+/]{4})*[A-Za-z\d+/]{2}(?:==|[A-Za-z\d+/][A-Za-z\d+/=]) \d{1,8}\r?\n"  # a line of tiktoken's
 
 
 def read_tiktoken(
@@ -7209,46 +7187,39 @@ def read_tiktoken(
 ) -> Model:
     """Read a rank file; what it does not say is given, published, or in the .json beside it that `save` wrote."""
     data = data.rstrip() + b"\n"
-    fields, n_good = data.split(), data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*", data).end())
-    try:
-        tokens = [*map(binascii.a2b_base64, fields[: 2 * n_good : 2])]
-    except ValueError:
-        n_good = next(k for k, token in enumerate(fields[::2]) if len(token) % 4)
+    n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*", data).end())
     require(n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id")
+    fields, beside = data.split(), file.with_name(file.name + ".json")
     ids = [*map(int, fields[1::2])]
-    vocab = dict(zip(ids, tokens, strict=True))
+    vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
     if len(vocab) < len(ids):
         id = _repeated(ids)
         raise InputError(f"{file}, line {ids.index(id, ids.index(id) + 1) + 1}: the id {id} stands there twice")
-    known, beside = {"pattern": pattern}, file.with_name(file.name + ".json")
+    published = {}
     if encoding is None and pattern is None and beside.is_file():
-        known = _read_beside(beside)
-        said = isinstance(known.get("pattern"), str) and isinstance(known.get("special_tokens"), dict)
-        require(said, f"{beside}: says neither the pattern nor the special tokens")
+        published = _read_beside(beside)
+        complete = isinstance(published.get("pattern"), str) and isinstance(published.get("special_tokens"), dict)
+        require(complete, f"{beside}: says neither the pattern nor the special tokens")
     elif encoding is not None or pattern is None:
         encoding = encoding or _find_encoding(data, file, special_tokens is not None)
         require_known("encoding", encoding, ENCODINGS)
-        known = ENCODINGS[encoding]._asdict()
-    special_tokens = known.get("special_tokens", ()) if special_tokens is None else special_tokens
-    return Model(vocab, None, special_tokens, pattern or known["pattern"])
+        published = ENCODINGS[encoding]._asdict()
+    if special_tokens is None:
+        special_tokens = published.get("special_tokens")
+    return Model(vocab, None, special_tokens, pattern or published["pattern"])
 
 
 def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
     """Look up a rank file among those published; several of one digest differ in their special tokens."""
     digest = hashlib.sha256(data).hexdigest()
-    found = {name: encoding for name, encoding in ENCODINGS.items() if encoding.digest == digest}
-    require(
-        found,
-        f"{file}: a rank file does not say its pattern: name it (`pattern`), "
-        f"or the encoding (`encoding`): {', '.join(ENCODINGS)}",
-    )
-    first, *others = found.values()
-    name = next(iter(found)) if has_specials or all(other == first for other in others) else file.stem
-    require(
-        name in found,
-        f"{file}: the same ranks are in {' and '.join(found)}, whose special tokens differ: name one (`encoding`)",
-    )
-    return name
+    names = [name for name, encoding in ENCODINGS.items() if encoding.digest == digest]
+    advice = f"name it (`pattern`), or the encoding (`encoding`): {', '.join(ENCODINGS)}"
+    require(names, f"{file}: a rank file does not say its pattern: {advice}")
+    if has_specials or all(ENCODINGS[name] == ENCODINGS[names[0]] for name in names):
+        return names[0]
+    differ = f"the same ranks are in {' and '.join(names)}, whose special tokens differ"
+    require(file.stem in names, f"{file}: {differ}: name one (`encoding`)")
+    return file.stem
 
 
 @naming_file("tiktoken cannot do what this tokenizer does")
@@ -7419,11 +7390,11 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
 
 def _number_added(given: Mapping[str, object], names: Mapping[str, int]) -> dict[str, int]:
     """Number added tokens as Hugging Face does: as in the vocabulary, or on from its size. These must be `given`."""
-    following = itertools.count(len(names))
-    ids = {text: names[text] if text in names else next(following) for text in given}
-    for text, id in ids.items():
-        if id != given[text]:
-            raise InputError(f"the added token {text!r} has the ids {id} and {json.dumps(given[text])}: rename it")
+    following, ids = itertools.count(len(names)), {}
+    for text, id in given.items():
+        ids[text] = names[text] if text in names else next(following)
+        same = id == ids[text]
+        require(same, f"the added token {text!r} has the ids {ids[text]} and {json.dumps(id)}: rename it")
     return ids
 
 
@@ -7793,12 +7764,11 @@ def _sentencepiece_fields(model: Model) -> tuple[str, bool, bool, bool]:
         normalizer = [_SPACES_TO_MARKS]
     if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):  # these cut through no token
         pattern -= {Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)}
-    prefix = any(step["type"] == "Prepend" for step in normalizer)
-    charsmap = "".join(step.get("precompiled_charsmap", "") for step in normalizer[:1])
-    fields = charsmap, prefix, _STRIP in normalizer, _SPACES_TO_MARKS in normalizer
-    known = normalizer == _sentencepiece_steps(*fields) and not pattern
-    require(known, "its normalizer and its pattern are not SentencePiece's")
-    return fields
+    charsmap = normalizer[0].get("precompiled_charsmap", "") if normalizer else ""
+    for spaces in itertools.product((False, True), repeat=3):
+        if normalizer == _sentencepiece_steps(charsmap, *spaces) and not pattern:
+            return charsmap, *spaces
+    raise InputError("its normalizer and its pattern are not SentencePiece's")
 
 
 # vocab.txt of BERT: a token a line
@@ -7938,18 +7908,25 @@ def transformers_config(
 class Format(NamedTuple):
     """A format of files. What `load_model` is told goes to the reader if that has a parameter of the name."""
 
-    read: Callable[..., Model]  # by data, file, JSON content and config beside it, likewise
+    read: Callable[..., Model]  # by data, file and config beside it, likewise
     write: Callable[[Model], dict[str, str | bytes]]
     files: tuple[str, ...]  # that it may write; the first says what is there
-    sign: bytes = rb"(?!)"  # an expression that matches the beginning of the files which are no JSON
+    sign: bytes  # an expression that matches the beginning of its files
 
 
+_VOCAB = rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\d'  # of GPT-2: a token and its id
 FORMATS = {
     "huggingface": Format(
-        read_huggingface, write_huggingface, ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+        lambda data, file: read_huggingface(read_json(data, str(file))),
+        write_huggingface,
+        ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+        rb"(?!" + _VOCAB + rb")\s*\{",
     ),
     "gpt2": Format(
-        _read_gpt2_pair, write_gpt2, ("vocab.json", "merges.txt"), rb"#version|(?!" + _RANK + rb")\S+ \S+\r?\n"
+        _read_gpt2_pair,
+        write_gpt2,
+        ("vocab.json", "merges.txt"),
+        rb"#version|(?!" + _RANK + rb")\S+ \S+\r?\n|" + _VOCAB,
     ),
     "tiktoken": Format(read_tiktoken, write_tiktoken, ("tokenizer.tiktoken", "tokenizer.tiktoken.json"), _RANK),
     "sentencepiece": Format(read_sentencepiece, write_sentencepiece, ("tokenizer.model",), rb"\n"),
@@ -7970,12 +7947,8 @@ def load_model(
     path = as_path(path)
     file = _find_model_file(path) if path.is_dir() else path
     require(file.is_file(), f"{path}: no such file or folder")
-    data, content, config = _read_limited(file), None, _read_beside(file.with_name("tokenizer_config.json"))
-    if data.lstrip()[:1] == b"{":
-        content = read_json(data, str(file))
-        format = FORMATS["gpt2" if all(isinstance(value, int) for value in content.values()) else "huggingface"]
-    else:
-        format = next((format for format in FORMATS.values() if regex.match(format.sign, data)), None)
+    data, config = _read_limited(file), _read_beside(file.with_name("tokenizer_config.json"))
+    format = next((format for format in FORMATS.values() if regex.match(format.sign, data)), None)
     require(
         format,
         f"{file}: neither a tokenizer.json, nor vocab.json or merges.txt, nor a rank file, "
@@ -7985,7 +7958,7 @@ def load_model(
     for name in options.keys() - inspect.signature(format.read).parameters.keys():
         require(options[name] is None, f"{file}: a file like {format.files[0]} says that itself: leave `{name}` away")
     with naming_file(file):
-        model = call_with(format.read, data=data, file=file, content=content, config=config, **options)
+        model = call_with(format.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
     return model
 
@@ -8022,8 +7995,8 @@ def save_model(model: Model, path: str | os.PathLike, format: str | None = None)
         with contextlib.suppress(InputError):
             texts |= FORMATS["gpt2"].write(model)
     atomic_write_all(folder, texts)
-    others = [name for name, *_ in (other.files for other in FORMATS.values()) if name not in texts]
-    if found := ", ".join(name for name in others if (folder / name).is_file()):
+    firsts = [other.files[0] for other in FORMATS.values() if other.files[0] not in texts]
+    if found := ", ".join(name for name in firsts if (folder / name).is_file()):
         warnings.warn(f"{folder}: {found} may hold another model: remove what is outdated", stacklevel=3)
 
 
