@@ -2912,7 +2912,6 @@ _DECODERS: dict[str, Callable[..., str]] = {
     "ByteFallback": lambda token, is_first: _BYTE_TOKEN.sub(
         lambda match: bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape"), token
     ),
-    "ByteLevel": lambda token, is_first, **_: token,
     "Fuse": lambda token, is_first: token,
     "Metaspace": lambda token, is_first, replacement, prepend_scheme="always", **_: token.replace(
         replacement, "" if is_first and prepend_scheme != "never" else " "
@@ -2928,22 +2927,21 @@ def decoded_tokens(
 ) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
     """Decode each token, as the first of a sequence and as a later one, by steps as a tokenizer.json writes them.
 
-    Joined, they are what the `tokenizers` package decodes, where that is UTF-8. ByteLevel is nothing to do, since
-    tokens are bytes here. Behind ByteFallback and Fuse, which join tokens, a step must be one that can be done to each
-    on its own: Replace of one ASCII character, or Strip of one at the start. Raises InputError for all others.
+    Joined, they are what the `tokenizers` package decodes, where that is UTF-8. Behind ByteFallback and Fuse, which
+    join tokens, a step must be one that can be done to each on its own: Replace of one ASCII character, or Strip of one
+    at the start. Raises InputError for all others.
 
     >>> first, later = decoded_tokens({0: "▁a".encode(), 1: b"<0xE4>"}, [{"type": "Metaspace", "replacement": "▁"}])
     >>> first[0], later[0], later[1]
     (b'a', b' a', b'<0xE4>')
     """
-    steps = [*_flattened(decoder, "decoders")]
-    if all(step.get("type") == "ByteLevel" for step in steps):
+    if not decoder:
         return vocab, vocab
     firsts = {id: token.decode("utf-8", "surrogateescape") for id, token in vocab.items()}
     later, are_joined = firsts, False
-    for step in steps:
+    for step in _flattened(decoder, "decoders"):
         fields = {name: field for name, field in step.items() if name != "type"}
-        kind = step.get("type")
+        kind = step["type"]
         try:
             alone = not are_joined or _is_single_character(kind, firsts, **fields)
             require(alone, "it is behind one that joins tokens")
@@ -2953,7 +2951,7 @@ def decoded_tokens(
                 later = {id: decode(token, False) for id, token in later.items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"the decoder {json.dumps(step)[:100]} is not supported: {error}") from None
-        are_joined = are_joined or kind in ("ByteLevel", "ByteFallback", "Fuse")
+        are_joined = are_joined or kind in ("ByteFallback", "Fuse")
     encoded = [{id: t.encode("utf-8", "surrogateescape") for id, t in tokens.items()} for tokens in (firsts, later)]
     return encoded[0], encoded[1]
 
@@ -2967,13 +2965,18 @@ def _is_single_character(kind: str, firsts: Mapping[int, str], **fields) -> bool
     return len(replaced) == 1 and replaced.isascii()
 
 
-def _flattened(steps: Iterable[dict], field: str) -> Iterator[dict]:
-    """List steps, those of a Sequence in its place."""
-    for step in steps:
-        if step.get("type") == "Sequence":
-            yield from _flattened(step[field], field)
-        else:
-            yield step
+def _flattened(part: object, key: str) -> list[dict]:
+    """List the steps of a normalizer, a pre_tokenizer or a decoder; `key` is that of the steps in a Sequence."""
+    if isinstance(part, (list, tuple)):
+        return [step for one in part for step in _flattened(one, key)]
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "Sequence" and key in part:
+        return _flattened(part[key], key)
+    if not isinstance(kind, str) or kind == "Sequence":
+        raise InputError(
+            f"a step without a type, or a Sequence without {key}, is not supported: {json.dumps(part)[:100]}"
+        )
+    return [part]
 
 
 # ─── Pretokenizing ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -4992,18 +4995,8 @@ class Model:
     @property
     def fingerprint(self) -> str:
         """Hash all that decides about ids: a SHA-256 in hexadecimal."""
-        apart = {
-            "vocab",
-            "special_tokens",
-            "pattern",
-            "flags",
-            "scores",
-            "decoder",
-            "config",
-            "post_processor",
-            "batching",
-        }
-        names = (field.name for field in dataclasses.fields(self) if field.name not in apart)
+        names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token", "byte_fallback", "fuse_unk",
+                 "subword_prefix", "max_word_chars")  # fmt: skip
         plain = [(name, getattr(self, name)) for name in names]
         tables = sorted(self.vocab.items()), sorted(self.special_tokens.items()), Pattern(self.pattern).source
         scores = None if self.scores is None else (self.scores.dtype.str, self.scores.tolist())
@@ -5013,19 +5006,17 @@ class Model:
 
 def _is_id(id: object) -> bool:
     """Check that an id is a whole number in the range of ids."""
-    return isinstance(id, int) and not isinstance(id, bool) and 0 <= id < MAX_ID
+    return type(id) is int and 0 <= id < MAX_ID
 
 
 def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
     """Copy a vocabulary, after a check of the types and the range of its ids and tokens."""
-    vocab = dict(vocab)
-    are_ids = {*map(type, vocab)} <= {int} and min(vocab, default=0) >= 0 and max(vocab, default=0) < MAX_ID
-    if are_ids and {*map(type, vocab.values())} <= {bytes} and all(vocab.values()):  # in a third of the time
-        return vocab
     for id, token in vocab.items():
-        require(type(id) is int and _is_id(id), f"the token {token!r} has the id {id!r}: {_ID_RANGE}")
-        require(isinstance(token, bytes) and token, f"a token is bytes, at least one: id {id} has {token!r}")
-    return vocab
+        if not _is_id(id):
+            raise InputError(f"the token {token!r} has the id {id!r}: {_ID_RANGE}")
+        if not (isinstance(token, bytes) and token):
+            raise InputError(f"a token is bytes, at least one: id {id} has {token!r}")
+    return dict(vocab)
 
 
 def _assign_special_ids(model: Model) -> None:
@@ -5075,49 +5066,38 @@ def _validate_scores(model: Model) -> None:
         return
     scores = model.scores = np.asarray(model.scores)
     require(scores.dtype in (np.float32, np.float64), f"scores are of type float32 or float64, not {scores.dtype}")
-    for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
-        token = readable(model.vocab.get(id, b""))
-        raise InputError(f"the score of {token!r}, id {id}, is {scores[id]}, which is no number")
+    odd = np.flatnonzero(~(scores < np.inf))  # -inf: never chosen
+    require(not odd.size, f"the scores of the ids {odd[:3].tolist()} are no numbers")
     last, n = max(model.ordinary, default=-1), len(scores)
-    require(last < n, f"the token {readable(model.vocab.get(last, b''))!r}, id {last}, has no score: there are {n}")
+    require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n}")
 
 
 def _validate_characters(model: Model) -> None:
-    """Check that tokens are UTF-8, that the tokens of what is unknown are there, and some token for spaces."""
+    """Check that tokens are UTF-8, and that the tokens of what is unknown are there."""
     require_known("alphabet", model.alphabet, ALPHABETS)
-    tokens = set(model.vocab.values())
     for token in model.vocab.values():
         try:
             token.decode()
         except UnicodeDecodeError:
             raise InputError(f"the token {readable(token)!r} is not UTF-8, as those made of characters are") from None
-    unknown = model.unk_token
+    tokens, unknown = {*model.vocab.values()}, model.unk_token
     require(unknown is None or unknown.encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
-    missing = [token.decode() for token in _FALLBACK_TOKENS if model.byte_fallback and token not in tokens]
-    require(not missing, f"{''.join(missing[:1])} is not in the vocabulary: byte_fallback needs a token for each byte")
-
-
-def _marks(model: Model) -> set[str]:
-    """List what a model writes for spaces."""
-    marks = {step.replacement for step in Pattern(model.pattern).steps if isinstance(step, Metaspace)}
-    for step in model.normalizer:
-        marks |= {step["content"]} if step.get("pattern") == {"String": " "} else set()
-    return marks - {""}
+    missing = sorted(fallback_tokens(model) - tokens)[:1]
+    require(
+        not missing,
+        f"{readable(b''.join(missing))} is not in the vocabulary: byte_fallback needs a token for each byte",
+    )
 
 
 def _check_texts(special_tokens: Iterable[str]) -> list[str]:
     """Check that special tokens are different strings that can be encoded."""
     if isinstance(special_tokens, (str, bytes)) or not isinstance(special_tokens, Iterable):
         raise InputError(f"special tokens are a list of strings, not {special_tokens!r}")
-    special_tokens = list(special_tokens)
-    seen = set()
+    special_tokens, seen = list(special_tokens), set()
     for text in special_tokens:
-        if not isinstance(text, str) or not text:
-            raise InputError(f"a special token is a string that is not empty, not {text!r}")
-        if text in seen:
-            raise InputError(f"the special token {text!r} is given twice")
-        if any("\ud800" <= char <= "\udfff" for char in text):
-            raise InputError(f"the special token {text!r} is not UTF-8")
+        require(isinstance(text, str) and text, f"a special token is a string that is not empty, not {text!r}")
+        require(text not in seen, f"the special token {text!r} is given twice")
+        require(not re.search("[\ud800-\udfff]", text), f"the special token {text!r} is not UTF-8")
         seen.add(text)
     return special_tokens
 
@@ -6630,10 +6610,8 @@ def naming_file(where: object) -> Iterator[None]:
 
 def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> dict[int, bytes]:
     """Read a vocabulary, name -> id; the names in `texts` are text in any alphabet."""
-    require(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
-    for name, id in names.items():
-        if type(id) is not int or not 0 <= id < MAX_ID:
-            raise InputError(f"{name!r} has the id {json.dumps(id)}: {_ID_RANGE}")
+    are_ids = isinstance(names, dict) and {*map(type, names.values())} <= {int}
+    require(are_ids, "its vocabulary is not an object of tokens and ids")
     texts = {*texts}
     rest = iter(_read_names([name for name in names if name not in texts], alphabet))
     vocab = {id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest) for name, id in names.items()}
@@ -6642,14 +6620,15 @@ def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str
     return vocab
 
 
-def _read_merges(pairs: list, alphabet: str = "bytes", place: str = "merge", first: int = 0) -> list:
-    """Read pairs of names, as lists or with a space between; the first of them stands at place number `first`."""
+def _read_merges(pairs: list, alphabet: str = "bytes") -> list[Merge]:
+    """Read pairs of names, as lists or with a space between."""
     names = []
-    for number, pair in enumerate(pairs, first):
-        two = pair.split(" ") if isinstance(pair, str) else pair
-        if not (isinstance(two, list) and len(two) == 2 and all(isinstance(name, str) and name for name in two)):
-            raise InputError(f"{place} {number}: {pair!r} is not a merge, two tokens with a space between them")
-        names += two
+    for number, pair in enumerate(pairs):
+        match pair.split(" ") if isinstance(pair, str) else pair:
+            case [str(left), str(right)] if left and right:
+                names += left, right
+            case _:
+                raise InputError(f"merge {number}: {pair!r} is not a merge, two tokens with a space between them")
     tokens = _read_names(names, alphabet)
     return list(zip(tokens[::2], tokens[1::2], strict=True))
 
@@ -6705,38 +6684,37 @@ def _require_same(model: Model, other: Model) -> None:
     The vocabulary and the steps around it must be equal. Merges, ranks and scores say the same if each token is made of
     the same two in the end, in the same order of tokens, and if those that are never made are looked up, or not, alike.
     """
-    flags = {text: model.flags.get(text, AddedToken()) for text in model.special_tokens}
-    if not model.normalizer and all(flag.normalized for flag in flags.values()):  # which then says nothing
-        plain = {text: flag._replace(normalized=False) for text, flag in flags.items()}
-        model = dataclasses.replace(model, flags=plain)
+    normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
+    if not model.normalizer and [*model.flags.values()] == normalized:  # which then says nothing
+        model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder", "unk_token",
                   "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars", "pattern"):  # fmt: skip
-        ours, theirs = (Pattern(m.pattern).steps if field == "pattern" else getattr(m, field) for m in (model, other))
-        shown = "" if field == "vocab" else f" {ours!r}, only {theirs!r}"
-        require(ours == theirs, f"it cannot say the {field}{shown}"[:300])
-    if model.kind != "bpe" or (model.merges == other.merges is not None and model.ignore_merges == other.ignore_merges):
-        return
-    (ids, pairs, order, looks_up), (_, their_pairs, their_order, they_do) = map(_merging, (model, other))
-    for id in ids[(pairs != their_pairs).any(axis=1)].tolist():
-        raise InputError(f"it would make the token {readable(model.vocab[id])!r} of two others")
-    require((order == their_order).all(), "it would merge in another order")
-    for id in ids[pairs[:, 0] < 0].tolist() if looks_up != they_do else ():
-        raise InputError(f"no merges make the token {readable(model.vocab[id])!r}")
+        ours, theirs = getattr(model, field), getattr(other, field)
+        if field == "pattern":
+            ours, theirs = Pattern(ours).steps, Pattern(theirs).steps
+        if ours != theirs:
+            raise InputError(f"it cannot say the {field} {ours!r}, only {theirs!r}"[:300])
+    if model.kind == "bpe":
+        for id, *_ in _merging(model) ^ _merging(other):
+            raise InputError(f"it would make the token {readable(model.vocab[id])!r} otherwise, or in another order")
 
 
-def _merging(model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
-    """Describe how tokens are made: ids, last merges, their order, and whether words are looked up first."""
+def _merging(model: Model) -> set[tuple[int, ...]]:
+    """Describe how tokens are made: of each the id, the two ids that it is made of, and its place in the order.
+
+    Tokens that are never made are among them, with -1, if whole pretokens are looked up.
+    """
     ids, pairs = last_merges(model)
-    ranks = ids
+    is_made, order = pairs[:, 0] >= 0, np.full(len(ids), -1)
     if model.merges is not None:
         place = {pair: k for k, pair in reversed([*enumerate(model.merges)])}
         made = [(model.vocab.get(left), model.vocab.get(right)) for left, right in pairs.tolist()]
-        ranks = [place.get(pair, len(place)) for pair in made]
-    elif model.scores is not None:
-        ranks = -model.scores[ids]
-    ranks = np.where(pairs[:, 0] < 0, -np.inf, ranks)
-    looks_up = model.ignore_merges or model.merges is model.scores is None
-    return ids, pairs, np.unique(ranks, return_inverse=True)[1], looks_up
+        ranks = np.array([place.get(pair, -1) for pair in made])
+    else:
+        ranks = ids if model.scores is None else -model.scores[ids]
+    order[is_made] = np.unique(ranks[is_made], return_inverse=True)[1]
+    is_seen = is_made | model.ignore_merges | (model.merges is model.scores is None)
+    return {*map(tuple, np.column_stack((ids, pairs, order))[is_seen].tolist())}
 
 
 # GPT-2's vocab.json and merges.txt
@@ -6747,9 +6725,9 @@ def read_gpt2(
 ) -> Model:
     """Read GPT-2's two files. If no special tokens are given, they are the tokens that no merge makes, bytes aside."""
     names = read_json(_read_limited(vocab_path), str(vocab_path))
-    lines = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip().splitlines()
+    text = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip()
     with naming_file(f"{vocab_path}, {merges_path.name}"):
-        return _gpt2_model(names, lines[lines[:1] != [] and lines[0].startswith("#version") :], special_tokens, pattern)
+        return _gpt2_model(names, re.sub(r"\A#version.*\s*", "", text).splitlines(), special_tokens, pattern)
 
 
 def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pattern: PatternSource) -> Model:
@@ -6763,30 +6741,22 @@ def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pa
 
 
 # The other one of GPT-2's two files
-_BESIDE = {
-    "vocab.json": "merges.txt",
-    "merges.txt": "vocab.json",
-    "encoder.json": "vocab.bpe",
-    "vocab.bpe": "encoder.json",
-}
-
-
-def _read_gpt2_pair(
-    file: Path, content: dict | None, special_tokens: SpecialTokens = None, pattern: PatternSource | None = None
-) -> Model:
+def _read_gpt2_pair(file: Path, special_tokens: SpecialTokens = None, pattern: PatternSource | None = None) -> Model:
     """Read one of GPT-2's two files, and the other, which is beside it."""
-    ending = next((name for name in _BESIDE if file.name.endswith(name)), None)
-    require(ending, f"{file}: one of GPT-2's two files, whose names end in {' or '.join(_BESIDE)}")
-    other, what = file.with_name(file.name.removesuffix(ending) + _BESIDE[ending]), ("merges", "vocabulary")
-    require(other.is_file(), f"{file}: the {what[content is None]} that belongs to it is missing: {other}")
-    files = (other, file) if content is None else (file, other)
-    return read_gpt2(*files, special_tokens, pattern or "gpt2")
+    for endings in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
+        for ending in filter(file.name.endswith, endings):
+            files = [file.with_name(file.name.removesuffix(ending) + other) for other in endings]
+            for part in files:
+                require(part.is_file(), f"{file}: of GPT-2's files, a vocabulary and merges, {part} is missing")
+            return read_gpt2(*files, special_tokens, pattern or "gpt2")
+    raise InputError(f"{file}: one of GPT-2's two files, whose names end in vocab.json and merges.txt")
 
 
 @naming_file("GPT-2's files cannot hold this tokenizer")
 def write_gpt2(model: Model) -> dict[str, str]:
     """Write vocab.json and merges.txt, from which `read_gpt2` makes the same ids if it is told the pattern."""
-    require(not _marks(model), "spaces become other characters, or text gets one before it")
+    marks = any(isinstance(step, Metaspace) for step in Pattern(model.pattern).steps)
+    require(not marks, "spaces become other characters, or text gets one before it")
     names, (merges, _) = _vocab_names(model), _as_merges(model)
     pairs = [f"{gpt2_name(left)} {gpt2_name(right)}" for left, right in merges]
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
@@ -6796,7 +6766,7 @@ def write_gpt2(model: Model) -> dict[str, str]:
 # tiktoken's rank files: a line for each token, its bytes in base64 and its id
 
 
-_RANK = rb"[A-Za-z0-9+/]+={0,2} \d{1,8}\r?\n"  # a line of tiktoken's
+_RANK = rb"(?:[A-Za-z\d+/]{4})*[A-Za-z\d+/]{2}(?:==|[A-Za-z\d+/][A-Za-z\d+/=]) \d{1,8}\r?\n"  # a line of tiktoken's
 
 
 def read_tiktoken(
@@ -6808,46 +6778,39 @@ def read_tiktoken(
 ) -> Model:
     """Read a rank file; what it does not say is given, published, or in the .json beside it that `save` wrote."""
     data = data.rstrip() + b"\n"
-    fields, n_good = data.split(), data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*", data).end())
-    try:
-        tokens = [*map(binascii.a2b_base64, fields[: 2 * n_good : 2])]
-    except ValueError:
-        n_good = next(k for k, token in enumerate(fields[::2]) if len(token) % 4)
+    n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*", data).end())
     require(n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id")
+    fields, beside = data.split(), file.with_name(file.name + ".json")
     ids = [*map(int, fields[1::2])]
-    vocab = dict(zip(ids, tokens, strict=True))
+    vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
     if len(vocab) < len(ids):
         id = _repeated(ids)
         raise InputError(f"{file}, line {ids.index(id, ids.index(id) + 1) + 1}: the id {id} stands there twice")
-    known, beside = {"pattern": pattern}, file.with_name(file.name + ".json")
+    published = {}
     if encoding is None and pattern is None and beside.is_file():
-        known = _read_beside(beside)
-        said = isinstance(known.get("pattern"), str) and isinstance(known.get("special_tokens"), dict)
-        require(said, f"{beside}: says neither the pattern nor the special tokens")
+        published = _read_beside(beside)
+        complete = isinstance(published.get("pattern"), str) and isinstance(published.get("special_tokens"), dict)
+        require(complete, f"{beside}: says neither the pattern nor the special tokens")
     elif encoding is not None or pattern is None:
         encoding = encoding or _find_encoding(data, file, special_tokens is not None)
         require_known("encoding", encoding, ENCODINGS)
-        known = ENCODINGS[encoding]._asdict()
-    special_tokens = known.get("special_tokens", ()) if special_tokens is None else special_tokens
-    return Model(vocab, None, special_tokens, pattern or known["pattern"])
+        published = ENCODINGS[encoding]._asdict()
+    if special_tokens is None:
+        special_tokens = published.get("special_tokens")
+    return Model(vocab, None, special_tokens, pattern or published["pattern"])
 
 
 def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
     """Look up a rank file among those published; several of one digest differ in their special tokens."""
     digest = hashlib.sha256(data).hexdigest()
-    found = {name: encoding for name, encoding in ENCODINGS.items() if encoding.digest == digest}
-    require(
-        found,
-        f"{file}: a rank file does not say its pattern: name it (`pattern`), "
-        f"or the encoding (`encoding`): {', '.join(ENCODINGS)}",
-    )
-    first, *others = found.values()
-    name = next(iter(found)) if has_specials or all(other == first for other in others) else file.stem
-    require(
-        name in found,
-        f"{file}: the same ranks are in {' and '.join(found)}, whose special tokens differ: name one (`encoding`)",
-    )
-    return name
+    names = [name for name, encoding in ENCODINGS.items() if encoding.digest == digest]
+    advice = f"name it (`pattern`), or the encoding (`encoding`): {', '.join(ENCODINGS)}"
+    require(names, f"{file}: a rank file does not say its pattern: {advice}")
+    if has_specials or all(ENCODINGS[name] == ENCODINGS[names[0]] for name in names):
+        return names[0]
+    differ = f"the same ranks are in {' and '.join(names)}, whose special tokens differ"
+    require(file.stem in names, f"{file}: {differ}: name one (`encoding`)")
+    return file.stem
 
 
 @naming_file("tiktoken cannot do what this tokenizer does")
@@ -6875,35 +6838,38 @@ def write_tiktoken(model: Model) -> dict[str, str]:
 # same to both. Some are rewritten. For all others that may differ there is a note.
 
 _ESCAPED = r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
-_REGEX_PART = regex.compile(
-    # Oniguruma takes ß for ss, and ligatures for these letters, where case is ignored.
-    r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)"
-    rf"|{_ESCAPED}|\[\^?(?:[^\]\[\\&-]|&(?!&)|-(?!-)|{_ESCAPED})+\]"
-    r"|(?P<repeated>\{(?:[01]?,\d+|1)\}\+)|(?P<odd>\\.|\[|\(\?[a-z-]+[:)]|\{\d+\}\?|\{[\d,]*\}\+)|."
-)
-_ONIGURUMA = {"^": r"(?<![^\n])", "$": r"(?![^\n])", r"\z": r"\Z", r"\Z": r"(?=\n?\Z)"}
-_ONIGURUMA |= {r"\h": "[0-9A-Fa-f]", r"\H": "[^0-9A-Fa-f]"}
+# The parts of an expression, the first that matches; and how `regex` writes the part: "" is the same, and None too, but
+# with a note. Oniguruma takes ß for ss, and ligatures for these letters, where case is ignored.
+_REGEX_PARTS = {
+    r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
+    rf"{_ESCAPED}|\[\^?(?:[^\]\[\\&-]|&(?!&)|-(?!-)|{_ESCAPED})+\]": "",
+    r"\^": r"(?<![^\n])",
+    r"\$": r"(?![^\n])",
+    r"\\z": r"\Z",
+    r"\\Z": r"(?=\n?\Z)",
+    r"\\h": "[0-9A-Fa-f]",
+    r"\\H": "[^0-9A-Fa-f]",
+    r"\{1(?:,\d+)?\}\+": "+",  # a group of one to three that is repeated
+    r"\{0?,\d+\}\+": "*",
+    r"\\.|\[|\(\?[a-z-]+[:)]|\{\d+\}\?|\{[\d,]*\}\+": None,
+    r"(?s:.)": "",
+}
+_REGEX_PART = regex.compile("|".join(f"({part})" for part in _REGEX_PARTS))
 
 
 def _read_regex(text: str, where: str) -> str:
     """Write an expression of Hugging Face's engine as one of `regex`; a note says if it may mean something else."""
-    rewritten, odd = "", []
+    rewritten, odd, replacements = "", [], [*_REGEX_PARTS.values()]
     for part in _REGEX_PART.finditer(text):
-        if part[0] in _ONIGURUMA:
-            rewritten += _ONIGURUMA[part[0]]
-        elif part.lastgroup == "repeated":  # a group of one to three that is repeated
-            rewritten += "+" if part[0][1] == "1" else "*"
-        else:
-            rewritten += part[0]
-            odd += [part[0]] * (part.lastgroup == "odd")
+        replacement = replacements[part.lastindex - 1]
+        rewritten += replacement or part[0]
+        odd += [part[0]] * (replacement is None)
     with naming_file(where), _time_limit(text, "") as seconds:
         may_be_empty = _compile_regex(rewritten).fullmatch("", timeout=seconds)
     require(not may_be_empty, f"{where}: the pattern {text[:200]!r} may match no characters")
     if odd:
-        note = (
-            f"{where}: Hugging Face's engine may read {odd[0]} in the pattern {text[:200]!r} otherwise than this module"
-        )
-        warnings.warn(f"{note}: some ids may differ", stacklevel=5)
+        note = f"Hugging Face's engine may read {odd[0]} in the pattern {text[:200]!r} otherwise than this module"
+        warnings.warn(f"{where}: {note}: some ids may differ", stacklevel=5)
     return rewritten
 
 
@@ -6912,13 +6878,7 @@ def _read_regex(text: str, where: str) -> str:
 
 def write_bpe(model: Model) -> dict:
     """Write the "model" object of a BPE."""
-    merges, unreachable = _as_merges(model)
-    names, name_of = _vocab_names(model), _name_of(model)
-    first = max(model.ordinary, default=-1) + 1
-    doubtful = [name for name, id in names.items() if id >= first and name in _BYTE_NAMES and not name.isascii()]
-    if doubtful and model.alphabet == "bytes":
-        # It would be read as the name of a byte: leave out what is numbered on from there anyway.
-        names = {name: id for name, id in names.items() if id < first}
+    (merges, unreachable), name_of = _as_merges(model), _name_of(model)
     return {
         "type": "BPE",
         "dropout": None,
@@ -6928,32 +6888,26 @@ def write_bpe(model: Model) -> dict:
         "fuse_unk": model.fuse_unk,
         "byte_fallback": model.byte_fallback,
         "ignore_merges": bool(unreachable) or (model.merges is not None and model.ignore_merges),
-        "vocab": names,
+        "vocab": _vocab_names(model),
         "merges": [(name_of(left), name_of(right)) for left, right in merges],
     }
 
 
 def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a BPE: the fields of Model that it decides."""
-    by_bytes, names, unknown = alphabet == "bytes", data.get("vocab"), data.get("unk_token")
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         require(not data.get(key), f"a model with {key} is not supported")
     require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
     merges = _read_merges(data["merges"], alphabet)
     require(len(set(merges)) == len(merges), "a merge stands there twice")
     fields = {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")} | {"merges": merges}
-    if not by_bytes:
-        return fields | {"vocab": _read_vocab(names), "unk_token": unknown}
-    texts = set(added)
-    if doubtful := {text for text in added if not text.isascii() and _BYTE_NAMES.issuperset(text)}:
-        # It may be the name of bytes that text becomes: of one byte, or made by a merge, or, if UTF-8, as a whole.
-        made, whole = {*map(b"".join, merges), *BYTES}, fields["ignore_merges"]
-        for text, token in zip(doubtful, _read_names(doubtful), strict=True):
-            if token in made or (whole and token.decode("utf-8", "ignore").encode() == token):
-                texts.remove(text)
-    vocab = _read_vocab(names, alphabet, texts)
-    missing = unknown is not None and {*BYTES}.difference(vocab.values())
-    require(not missing, "an unk_token is not supported where bytes are missing in the vocabulary")
+    if alphabet != "bytes":
+        return fields | {"vocab": _read_vocab(data.get("vocab")), "unk_token": data.get("unk_token")}
+    # An added token may be the name of bytes that text becomes, rather than a text.
+    names, made = [*filter(_BYTE_NAMES.issuperset, added)], {*map(b"".join, merges), *BYTES}
+    tokens = zip(names, _read_names(names), strict=True)
+    texts = {*added}.difference(name for name, token in tokens if token in made or fields["ignore_merges"])
+    vocab = _read_vocab(data.get("vocab"), alphabet, texts)
     return fields | {"vocab": vocab, "fuse_unk": False, "byte_fallback": False}  # no byte is unknown
 
 
@@ -6975,29 +6929,30 @@ def write_wordpiece(model: Model) -> dict:
 
 def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a WordPiece."""
-    fields = {field: data.get(key, default) for field, (key, default) in _WORDPIECE_FIELDS.items()}
-    for value, (key, default) in zip(fields.values(), _WORDPIECE_FIELDS.values(), strict=True):
-        kind, shown = type(default), json.dumps(value)[:100]
-        require(type(value) is kind, f"the {key} of a WordPiece is of type {kind.__name__}, not {shown}")
+    fields = {}
+    for field, (key, default) in _WORDPIECE_FIELDS.items():
+        fields[field], kind = data.get(key, default), type(default)
+        right = type(fields[field]) is kind
+        require(right, f"the {key} of a WordPiece is of type {kind.__name__}, not {json.dumps(data.get(key))[:100]}")
+    vocab = _read_vocab(data.get("vocab"), alphabet, added)
     if alphabet == "bytes":
         unlimited = not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID
         require(unlimited, "ByteLevel with WordPiece is not supported")
-    vocab = _read_vocab(data.get("vocab"), alphabet, added)
-    if alphabet == "bytes" and fields["unk_token"] not in data["vocab"]:
-        fields["unk_token"] = None
+        if fields["unk_token"] not in data["vocab"]:
+            fields["unk_token"] = None
     return fields | {"vocab": vocab, "merges": None}
 
 
 def write_unigram(model: Model) -> dict:
     """Write the "model" object of a Unigram, whose tokens are numbered from 0."""
-    names = [*itertools.islice(_vocab_names(model).items(), len(model.scores))]
-    gap = next((k for k, (_, id) in enumerate(names) if id != k), None)
-    require(gap is None, f"a tokenizer.json numbers the tokens of a Unigram without gaps: the id {gap} is missing")
+    names = dict(itertools.islice(_vocab_names(model).items(), len(model.scores)))
+    gapless = [*names.values()] == [*range(len(names))]
+    require(gapless, "a tokenizer.json numbers the tokens of a Unigram from 0 on, without gaps")
     scores = np.where(np.isinf(model.scores), 0, model.scores).tolist()  # of tokens of bytes
     return {
         "type": "Unigram",
-        "unk_id": dict(names).get(model.unk_token),
-        "vocab": [[name, scores[id]] for name, id in names],
+        "unk_id": names.get(model.unk_token),
+        "vocab": [[name, scores[id]] for name, id in names.items()],
         "byte_fallback": model.byte_fallback,
     }
 
@@ -7024,10 +6979,14 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
     }
 
 
-def _number_added(texts: Iterable[str], names: Mapping[str, int]) -> dict[str, int]:
-    """Number added tokens as Hugging Face does, whatever their file says: as in the vocabulary, or on from its size."""
-    following = itertools.count(len(names))
-    return {text: names[text] if text in names else next(following) for text in texts}
+def _number_added(given: Mapping[str, object], names: Mapping[str, int]) -> dict[str, int]:
+    """Number added tokens as Hugging Face does: as in the vocabulary, or on from its size. These must be `given`."""
+    following, ids = itertools.count(len(names)), {}
+    for text, id in given.items():
+        ids[text] = names[text] if text in names else next(following)
+        same = id == ids[text]
+        require(same, f"the added token {text!r} has the ids {ids[text]} and {json.dumps(id)}: rename it")
+    return ids
 
 
 def write_huggingface(model: Model) -> dict[str, str]:
@@ -7062,26 +7021,19 @@ def _token_names(written: dict) -> dict[str, int]:
 
 def _to_tokenizer_json(model: Model) -> dict:
     """Write a tokenizer.json, as the `tokenizers` package does."""
-    written = KINDS[model.kind].write(model)
+    written, flags = KINDS[model.kind].write(model), model.flags
     texts: dict[int, str] = {}
     for text, id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
         if texts.setdefault(id, text) != text:
-            warnings.warn(
-                f"a tokenizer.json has one text for an id: {text!r}, the second of {id}, is left out", stacklevel=3
-            )
-    for text, id in _number_added(texts.values(), _token_names(written)).items():
-        ours = model.special_tokens[text]
-        if id != ours:
-            raise InputError(
-                f"in a tokenizer.json the special token {text!r} would get the id {id}, not {ours}: rename it"
-            )
+            note = f"a tokenizer.json has one text for an id: {text!r}, the second of {id}, is left out"
+            warnings.warn(note, stacklevel=3)
+    _number_added({text: id for id, text in texts.items()}, _token_names(written))
     decoder = [_BYTE_LEVEL] if model.alphabet == "bytes" else [*model.decoder] or [{"type": "Fuse"}]
     return {
         "version": "1.0",
         **{key: model.batching.get(key) for key in _BATCHING},
         "added_tokens": [
-            {"id": id, "content": text, **_written_flags(model.flags.get(text, AddedToken()))}
-            for id, text in texts.items()
+            {"id": id, "content": text, **_written_flags(flags.get(text, AddedToken()))} for id, text in texts.items()
         ],
         "normalizer": _in_sequence(model.normalizer, "normalizers"),
         "pre_tokenizer": _in_sequence(_write_pre_tokenizers(model), "pretokenizers"),
@@ -7091,15 +7043,6 @@ def _to_tokenizer_json(model: Model) -> dict:
     }
 
 
-def _flatten(part: object, key: str) -> list[dict]:
-    """List the steps of a normalizer, a pre_tokenizer or a decoder; `key` is that of the steps in a Sequence."""
-    with contextlib.suppress(AttributeError, KeyError, TypeError):
-        steps = [*_flattened([] if part is None else [part], key)]
-        if all(isinstance(step["type"], str) for step in steps):
-            return steps
-    raise InputError(f"a step without a type, or a Sequence without {key}: {json.dumps(part)[:100]}")
-
-
 def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
     """Write several steps as one Sequence."""
     return ({"type": "Sequence", key: [*steps]} if len(steps) > 1 else steps[0]) if steps else None
@@ -7107,39 +7050,44 @@ def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
 
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 _BYTE_LEVELS = [_BYTE_LEVEL | {"add_prefix_space": a, "use_regex": b} for b in (True, False) for a in (True, False)]
-_BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
-_NAMED = {"BertPreTokenizer": "bert", "Whitespace": "whitespace", "WhitespaceSplit": "whitespace-split"}
 # Without a decoder, tokens are joined by spaces: as those of a WordPiece which all begin a word.
 _JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
+_BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
+
+
+def _split_steps(pattern: Mapping[str, str], behavior: str = "Isolated", invert: bool = False) -> tuple:
+    """Make the step of a Split."""
+    ((kind, text),) = pattern.items()
+    read = {"Regex": lambda text: _read_regex(text, "Split"), "String": regex.escape}[kind]
+    return (Split(read(text), _BEHAVIORS[behavior], bool(invert)),)
+
+
+# The steps of a pattern that a pre-tokenizer of a type is; its parameters are the fields.
+_PRE_TOKENIZERS: dict[str, Callable[..., Sequence[PatternStep]]] = {
+    "BertPreTokenizer": lambda: ("bert",),
+    "Whitespace": lambda: ("whitespace",),
+    "WhitespaceSplit": lambda: ("whitespace-split",),
+    "Punctuation": lambda behavior="Isolated": (Split(PUNCTUATION, _BEHAVIORS[behavior]),),
+    "Digits": lambda individual_digits: (r"\p{N}" if individual_digits else r"\p{N}+",),
+    "CharDelimiterSplit": lambda delimiter: (Split(regex.escape(delimiter), "removed"),),
+    "Split": _split_steps,
+    "Metaspace": lambda replacement, add_prefix_space=True, split=True, prepend_scheme=None, **_: metaspace_steps(
+        replacement, prepend_scheme or ("always" if add_prefix_space else "never"), bool(split)
+    ),
+    "ByteLevel": lambda add_prefix_space=True, use_regex=True, **_: (
+        (Metaspace(" "),) * bool(add_prefix_space) + (PATTERNS["gpt2"],) * bool(use_regex)
+    ),
+}
 
 
 def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
     """Read one pre-tokenizer as steps of a pattern."""
-    behavior, invert = part.get("behavior", "Isolated"), part.get("invert", False)
-    match part:
-        case {"type": "ByteLevel"}:
-            prefix, by_regex = part.get("add_prefix_space", True), part.get("use_regex", True)
-            return (Metaspace(" "),) * bool(prefix) + (PATTERNS["gpt2"],) * bool(by_regex)
-        case {"type": "Metaspace", "replacement": str(mark)}:
-            scheme = part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "never")
-            return metaspace_steps(mark, scheme, bool(part.get("split", True)))
-        case {"type": "Split", "pattern": {"Regex": str(text)}}:
-            text = _read_regex(text, "its pre_tokenizer")
-        case {"type": "Split", "pattern": {"String": str(text)}}:
-            text = regex.escape(text)
-        case {"type": "CharDelimiterSplit", "delimiter": str(text)}:
-            text, behavior = regex.escape(text), "Removed"
-        case {"type": "Punctuation"}:
-            text = PUNCTUATION
-        case {"type": "Digits", "individual_digits": bool(single)}:
-            text = r"\p{N}" if single else r"\p{N}+"
-        case {"type": str(name)} if name in _NAMED:
-            return _named_steps(_NAMED[name])
-        case _:
-            behavior = None
-    known = isinstance(behavior, str) and behavior in _BEHAVIORS and isinstance(invert, bool)
-    require(known, f"a pre_tokenizer that is not supported: {json.dumps(part)[:200]}")
-    return _named_steps(Split(text, _BEHAVIORS[behavior], invert))
+    fields = {name: field for name, field in part.items() if name != "type"}
+    try:
+        steps = _PRE_TOKENIZERS[part["type"]](**fields)
+        return tuple(step for one in steps for step in _named_steps(one))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"the pre_tokenizer {json.dumps(part)[:200]} is not supported: {error}") from None
 
 
 def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
@@ -7152,20 +7100,32 @@ def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
     return steps if len(steps) > 1 else steps[0]
 
 
+def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
+    """Make the pre-tokenizers that the last of some steps may be. A Split can be any expression."""
+    yield from ({"type": name} for name in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit"))
+    yield from ({"type": "Punctuation", "behavior": behavior} for behavior in _BEHAVIORS)
+    for mark, splits in ((steps[-2:][0], True), (steps[-1], False)):
+        if isinstance(mark, Metaspace):
+            yield {"type": "Metaspace", **mark._asdict(), "split": splits}
+    step = steps[-1] if isinstance(steps[-1], Split) else Split(steps[-1])
+    behavior = step.behavior.title().replace("_", "")
+    yield {"type": "Split", "pattern": {"Regex": step.regex}, "behavior": behavior, "invert": step.invert}
+
+
 def _write_pre_tokenizers(model: Model) -> list[dict]:
     """Write the steps of a pattern, from the last on: each time what is read as the steps at the end."""
     steps, written = tuple(step for step in Pattern(model.pattern).steps if step != PATTERNS["none"]), []
-    parts = _BYTE_LEVELS if model.alphabet == "bytes" else ()
-    while steps or parts:
-        for part in parts or _known_parts(steps):
+    while steps or (model.alphabet == "bytes" and not written):
+        at_end = _BYTE_LEVELS if model.alphabet == "bytes" and not written else _possible_parts(steps)
+        for part in at_end:
             read = _read_pre_tokenizer(part)
             if read == steps[len(steps) - len(read) :]:
                 break
         else:
-            part, read = _write_split(steps[-1]), steps[-1:]
-        steps, parts = steps[: len(steps) - len(read)], ()
-        written.append(part)
-    return written[::-1]
+            raise InputError(f"{steps[-1]!r} means something else to Hugging Face: write $ as (?![\\s\\S]), say"[:300])
+        steps = steps[: len(steps) - len(read)]
+        written.insert(0, part)
+    return written
 
 
 _BATCHING = ("truncation", "padding")
@@ -7174,55 +7134,44 @@ _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "un
 
 def read_huggingface(content: dict) -> Model:
     """Read a tokenizer.json; raises ValueError for what would encode otherwise here than there."""
-    Normalizer(_flatten(content.get("normalizer"), "normalizers"))
-    return _read_parts(content)
-
-
-def _read_parts(content: dict) -> Model:
-    """Read a tokenizer.json whose normalizer is known to be one."""
-    written = content.get("model")
+    written, normalizer = content.get("model"), _flattened(content.get("normalizer") or [], "normalizers")
+    Normalizer(normalizer)
     require(isinstance(written, dict), "not a tokenizer.json: it has no model")
     by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)  # in files of before 2022
-    kind = str(written.get("type") or next(by_keys, ""))
-    require(kind.lower() in KINDS, f"a model of type {kind!r} is not supported, only BPE, WordPiece and Unigram")
+    type = str(written.get("type") or next(by_keys, ""))
+    kind = type.lower()
+    require(kind in KINDS, f"a model of type {type!r} is not supported, only BPE, WordPiece and Unigram")
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     if batching:
-        warnings.warn(
-            f"{' and '.join(batching)} of a tokenizer.json: kept, but `encode` does not apply it", stacklevel=5
-        )
-    parts = _flatten(content.get("pre_tokenizer"), "pretokenizers")
+        note = f"{' and '.join(batching)} of a tokenizer.json: kept, but `encode` does not apply it"
+        warnings.warn(note, stacklevel=5)
+    parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
     alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
-    post_processor = content.get("post_processor")
-    require(post_processor is None or isinstance(post_processor, dict), "its post_processor is not an object")
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
-    fields = KINDS[kind.lower()].read(written, list(ids), alphabet)
+    fields = KINDS[kind].read(written, list(ids), alphabet)
     names = _token_names(written)
-    special_tokens = _number_added(ids, names)
-    for text, id in special_tokens.items():
-        if ids[text] != id:
-            raise InputError(f"the added token {text!r} has the ids {id} and {json.dumps(ids[text])}")
     model = Model(
         **fields,
-        special_tokens=special_tokens,
+        special_tokens=_number_added(ids, names),
         pattern=_read_pre_tokenizers(parts),
-        kind=kind.lower(),
+        kind=kind,
         flags=flags,
         alphabet=alphabet,
-        normalizer=_flatten(content.get("normalizer"), "normalizers"),
+        normalizer=normalizer,
         decoder=_read_decoder(content.get("decoder"), alphabet),
-        post_processor=post_processor,
+        post_processor=content.get("post_processor"),
         batching=batching,
     )
-    # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
-    found = {text for text, flag in flags.items() if flag.single_word and text in names and model.ignore_merges}
-    hidden = [text for text in found if special_tokens[text] not in model.ordinary]
-    require(not hidden, f"single_word {''.join(hidden[:1])!r} with ignore_merges is not supported")
+    for text, flag in flags.items() if model.ignore_merges else ():
+        # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
+        hidden = flag.single_word and text in names and ids[text] not in model.ordinary
+        require(not hidden, f"single_word {text!r} with ignore_merges is not supported")
     return model
 
 
 def _read_decoder(part: object, alphabet: str) -> list[dict]:
     """Read a decoder. That of bytes is ByteLevel, and none here."""
-    steps = _flatten(part, "decoders")
+    steps = _flattened(part or [], "decoders")
     odd = [step for step in steps if (step["type"] == "ByteLevel") != (alphabet == "bytes")]
     require(not odd, f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {json.dumps(odd)[:100]}")
     steps = [] if alphabet == "bytes" else steps or [_JOINED_BY_SPACES]
@@ -7243,13 +7192,12 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
     """Read a list of added tokens: text -> id, as the file has it; and their flags."""
     try:
         ids = {token["content"]: token.get("id") for token in added}
-        flags = [AddedToken(*(token.get(name, getattr(AddedToken(), name)) for name in _FLAGS)) for token in added]
+        flags = [AddedToken(**{name: token[name] for name in _FLAGS if name in token}) for token in added]
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
     for text, found in zip(_check_texts(ids), flags, strict=True):
-        if set(map(type, found)) != {bool}:
-            raise InputError(f"the flags of {text!r} are odd")
+        require({*map(type, found)} == {bool}, f"the flags of {text!r} are odd")
     return ids, dict(zip(ids, flags, strict=True))
 
 
@@ -7266,24 +7214,6 @@ _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MA
 def _model_proto(**fields: object):
     """Make a message of SentencePiece's definition."""
     return import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto(**fields)
-
-
-def _known_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
-    """Make the pre-tokenizers that the last of some steps may be, but for Split."""
-    yield from ({"type": name} for name in _NAMED)
-    yield from ({"type": "Punctuation", "behavior": behavior} for behavior in _BEHAVIORS)
-    for n in (2, 1):
-        if isinstance(mark := steps[-n:][0], Metaspace):
-            yield {"type": "Metaspace", **mark._asdict(), "split": n == 2}
-
-
-def _write_split(step: str | Split) -> dict:
-    """Write a step as a Split, which any expression can be."""
-    text, behavior, invert = step if isinstance(step, Split) else Split(step)
-    same = _read_regex(text, "tokenizer.json") == text
-    require(same, f"the pattern {text[:200]!r} means something else to Hugging Face: write $ as (?![\\s\\S]), say")
-    behavior = behavior.title().replace("_", "")
-    return {"type": "Split", "pattern": {"Regex": text}, "behavior": behavior, "invert": invert}
 
 
 _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
@@ -7368,32 +7298,41 @@ def read_sentencepiece(data: bytes) -> Model:
 @naming_file("SentencePiece cannot do what this tokenizer does")
 def write_sentencepiece(model: Model) -> dict[str, bytes]:
     """Write a SentencePiece model that has the same ids, but for special tokens, which it does not look for."""
-    plain = (AddedToken(), AddedToken(special=False), AddedToken(normalized=True, special=False), _USER_SYMBOL)
     require(model.kind in _FAMILIES and model.alphabet == "characters", "its tokens are not SentencePiece's")
     require(model.byte_fallback or (model.unk_token and model.fuse_unk), "it has other tokens for what is unknown")
-    require({*model.flags.values()} <= {*plain}, "its special tokens have flags")
-    (charsmap, *spaces), scores, ours = _sentencepiece_fields(model), _sentencepiece_scores(model), model
+    has_flags = any(any(flags[:3]) for flags in model.flags.values())
+    require(not has_flags, "its special tokens have flags")
+    charsmap, *spaces = _sentencepiece_fields(model)
+    vocab, unknown = dict(sorted(model.vocab.items())), model.unk_token or "<unk>"
     if model.unk_token is None:  # it needs one there, though nothing is unknown
-        special_tokens, scores = model.special_tokens | {"<unk>": len(model.vocab)}, np.append(scores, 0)
-        model = dataclasses.replace(model, special_tokens=special_tokens, unk_token="<unk>", scores=scores)
-    ids, symbols = model.ids, [text for text, flags in model.flags.items() if not flags.special]
+        vocab[len(vocab)] = b"<unk>"
+    ids = {token: id for id, token in vocab.items()} | model.ids
+    if model.scores is None:
+        merges, _ = _as_merges(model)
+        rank_of = {left + right: rank for rank, (left, right) in reversed([*enumerate(merges)])}
+        scores = {id: -rank_of.get(token, len(merges)) for id, token in vocab.items()}
+    else:
+        scores = dict(enumerate(model.scores.astype(np.float32).tolist()))
     types = dict.fromkeys(model.special_tokens.values(), _CONTROL)
-    types |= {model.special_tokens[text]: _USER_DEFINED for text in symbols}
+    types |= {model.special_tokens[text]: _USER_DEFINED for text, flags in model.flags.items() if not flags.special}
     types |= {ids[token]: _BYTE for token in _FALLBACK_TOKENS if model.byte_fallback}
-    types[ids[model.unk_token.encode()]] = _UNKNOWN
-    config = model.config | {"unk_token": model.unk_token}
-    texts = {role[:3]: text if isinstance(text := config.get(role), str) else "" for role in ROLES}
+    types[ids[unknown.encode()]] = _UNKNOWN
+    roles, config = {}, model.config | {"unk_token": unknown}
+    for role in ROLES:
+        text = config.get(role)
+        roles[f"{role[:3]}_id"] = ids.get(text.encode(), -1) if isinstance(text, str) else -1
+        if roles[f"{role[:3]}_id"] >= 0:
+            roles[f"{role[:3]}_piece"] = text
     proto = _model_proto(
         pieces=[
             {"piece": token.decode(), "score": 0 if id in types else scores[id], "type": types.get(id, _NORMAL)}
-            for id, token in sorted(model.vocab.items())
+            for id, token in vocab.items()
         ],
         trainer_spec={
             "model_type": _FAMILIES.index(model.kind),
-            "vocab_size": len(model.vocab),
+            "vocab_size": len(vocab),
             "byte_fallback": model.byte_fallback,
-            **{f"{role}_id": ids.get(text.encode(), -1) for role, text in texts.items()},
-            **{f"{role}_piece": text for role, text in texts.items() if text},
+            **roles,
         },
         normalizer_spec={
             "name": "custom" if charsmap else "identity",
@@ -7403,8 +7342,8 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     )
     data = proto.SerializeToString(deterministic=True)
     other = read_sentencepiece(data)
-    how = {"merges": ours.merges, "scores": ours.scores, "ignore_merges": ours.ignore_merges}
-    _require_same(dataclasses.replace(other, vocab=model.vocab, **how), other)
+    how = {"merges": model.merges, "scores": model.scores, "ignore_merges": model.ignore_merges}
+    _require_same(dataclasses.replace(other, vocab=vocab, **how), other)
     return {"tokenizer.model": data}
 
 
@@ -7423,15 +7362,6 @@ def _sentencepiece_fields(model: Model) -> tuple[str, bool, bool, bool]:
     raise InputError("its normalizer and its pattern are not SentencePiece's")
 
 
-def _sentencepiece_scores(model: Model) -> np.ndarray:
-    """Find scores by which SentencePiece merges as a model does; raises ValueError if there are none."""
-    if model.scores is not None:
-        return np.resize(model.scores.astype(np.float32), len(model.vocab))
-    merges, _ = _as_merges(model)
-    rank_of = {left + right: rank for rank, (left, right) in reversed([*enumerate(merges)])}
-    return -np.array([rank_of.get(token, len(merges)) for _, token in sorted(model.vocab.items())], np.float32)
-
-
 # vocab.txt of BERT: a token a line
 
 _BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -7447,7 +7377,7 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
     lowercase = config.get("do_lower_case", all(n == n.lower() for n in ids if n not in specials))
     ends = {role: [text, specials[text]] for role, text in (("sep", "[SEP]"), ("cls", "[CLS]")) if text in specials}
-    model = _read_parts(
+    model = read_huggingface(
         {
             "model": {"type": "WordPiece", "vocab": ids},
             "added_tokens": [{"content": text, "id": id} for text, id in specials.items()],
@@ -7470,13 +7400,13 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
 
 def _bert_config(model: Model) -> dict:
     """Write what tokenizer_config.json says of a BERT's normalizer."""
-    step = model.normalizer[0] if len(model.normalizer) == 1 else {}
-    if model.kind != "wordpiece" or step.get("type") != "BertNormalizer":
-        return {}
-    kept = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
-    return {name: step[field] for name, field in kept.items()} | {
-        "tokenize_chinese_chars": step["handle_chinese_chars"]
-    }
+    match model.kind, model.normalizer:
+        case "wordpiece", [{"type": "BertNormalizer", **step}]:
+            kept = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
+            return {name: step[field] for name, field in kept.items()} | {
+                "tokenize_chinese_chars": step["handle_chinese_chars"]
+            }
+    return {}
 
 
 def write_bert(model: Model) -> dict[str, str]:
@@ -7548,15 +7478,15 @@ def transformers_config(
     {'eos_token': '<|end|>', 'model_max_length': 1024}
     """
     fields = {name: value for name, value in locals().items() if value is not None and name in CONFIG_KEYS}
-    for role in ROLES:
-        known = ", ".join(special_tokens) or "it has none"
-        is_known = role not in fields or fields[role] in special_tokens
-        require(is_known, f"`{role}` {fields.get(role)!r} is not a special token of this tokenizer: {known}")
+    known = ", ".join(special_tokens) or "it has none"
+    for role in {*ROLES} & fields.keys():
+        is_known = fields[role] in special_tokens
+        require(is_known, f"`{role}` {fields[role]!r} is not a special token of this tokenizer: {known}")
     if model_max_length is not None and model_max_length < 1:
         raise InputError(f"`model_max_length` is {model_max_length}: a model of so many tokens has no room for text")
     if chat_template == "chatml":
-        for token in ("<|im_start|>", "<|im_end|>"):
-            require(token in special_tokens, f"ChatML needs the special token {token!r}")
+        has_both = {"<|im_start|>", "<|im_end|>"} <= {*special_tokens}
+        require(has_both, "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
         fields["chat_template"] = CHATML
     elif chat_template is not None:
         fields["chat_template"] = _decode_utf8(_read_limited(Path(chat_template)), str(chat_template))
@@ -7569,18 +7499,25 @@ def transformers_config(
 class Format(NamedTuple):
     """A format of files. What `load_model` is told goes to the reader if that has a parameter of the name."""
 
-    read: Callable[..., Model]  # by data, file, JSON content and config beside it, likewise
+    read: Callable[..., Model]  # by data, file and config beside it, likewise
     write: Callable[[Model], dict[str, str | bytes]]
     files: tuple[str, ...]  # that it may write; the first says what is there
-    sign: bytes = rb"(?!)"  # an expression that matches the beginning of the files which are no JSON
+    sign: bytes  # an expression that matches the beginning of its files
 
 
+_VOCAB = rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\d'  # of GPT-2: a token and its id
 FORMATS = {
     "huggingface": Format(
-        read_huggingface, write_huggingface, ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+        lambda data, file: read_huggingface(read_json(data, str(file))),
+        write_huggingface,
+        ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+        rb"(?!" + _VOCAB + rb")\s*\{",
     ),
     "gpt2": Format(
-        _read_gpt2_pair, write_gpt2, ("vocab.json", "merges.txt"), rb"#version|(?!" + _RANK + rb")\S+ \S+\r?\n"
+        _read_gpt2_pair,
+        write_gpt2,
+        ("vocab.json", "merges.txt"),
+        rb"#version|(?!" + _RANK + rb")\S+ \S+\r?\n|" + _VOCAB,
     ),
     "tiktoken": Format(read_tiktoken, write_tiktoken, ("tokenizer.tiktoken", "tokenizer.tiktoken.json"), _RANK),
     "sentencepiece": Format(read_sentencepiece, write_sentencepiece, ("tokenizer.model",), rb"\n"),
@@ -7601,12 +7538,8 @@ def load_model(
     path = as_path(path)
     file = _find_model_file(path) if path.is_dir() else path
     require(file.is_file(), f"{path}: no such file or folder")
-    data, content, config = _read_limited(file), None, _read_beside(file.with_name("tokenizer_config.json"))
-    if data.lstrip()[:1] == b"{":
-        content = read_json(data, str(file))
-        format = FORMATS["gpt2" if all(isinstance(value, int) for value in content.values()) else "huggingface"]
-    else:
-        format = next((format for format in FORMATS.values() if regex.match(format.sign, data)), None)
+    data, config = _read_limited(file), _read_beside(file.with_name("tokenizer_config.json"))
+    format = next((format for format in FORMATS.values() if regex.match(format.sign, data)), None)
     require(
         format,
         f"{file}: neither a tokenizer.json, nor vocab.json or merges.txt, nor a rank file, "
@@ -7616,7 +7549,7 @@ def load_model(
     for name in options.keys() - inspect.signature(format.read).parameters.keys():
         require(options[name] is None, f"{file}: a file like {format.files[0]} says that itself: leave `{name}` away")
     with naming_file(file):
-        model = call_with(format.read, data=data, file=file, content=content, config=config, **options)
+        model = call_with(format.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
     return model
 
@@ -7653,8 +7586,8 @@ def save_model(model: Model, path: str | os.PathLike, format: str | None = None)
         with contextlib.suppress(InputError):
             texts |= FORMATS["gpt2"].write(model)
     atomic_write_all(folder, texts)
-    others = [name for name, *_ in (other.files for other in FORMATS.values()) if name not in texts]
-    if found := ", ".join(name for name in others if (folder / name).is_file()):
+    firsts = [other.files[0] for other in FORMATS.values() if other.files[0] not in texts]
+    if found := ", ".join(name for name in firsts if (folder / name).is_file()):
         warnings.warn(f"{folder}: {found} may hold another model: remove what is outdated", stacklevel=3)
 
 
