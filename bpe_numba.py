@@ -68,17 +68,6 @@ if __name__ == "__main__":
     sys.path.append(folder)
     sys.exit(importlib.import_module(os.path.splitext(name)[0]).run())
 
-import gc
-
-if gc.isenabled() and not gc.get_freeze_count():  # as `_without_collector`, which saves 0.05 s of the imports' 0.3
-    gc.disable()
-    try:
-        __import__("numba")
-    finally:
-        gc.freeze()
-        gc.unfreeze()
-        gc.enable()
-
 import argparse
 import base64
 import binascii
@@ -90,6 +79,7 @@ import difflib
 import dis
 import errno
 import functools
+import gc
 import glob
 import gzip
 import hashlib
@@ -102,6 +92,7 @@ import json
 import lzma
 import math
 import multiprocessing
+import numbers
 import pickle
 import platform
 import re
@@ -109,7 +100,7 @@ import reprlib
 import shlex
 import shutil
 import sysconfig
-import tempfile
+import tempfile  # noqa: F401  which examples use
 import textwrap
 import threading
 import time
@@ -631,31 +622,29 @@ def require_known(what: str, name: object, names: Collection[str]) -> None:
     require(name in names, f"no {what} is named {name!r}; there are {', '.join(names)}")
 
 
-# What an annotation takes, and its name in messages; a bool is a number to Python, but not to a person.
-_ANNOTATED = {
-    int: ((int, np.integer), "a whole number"),
-    float: ((int, float, np.number), "a number"),
-    bool: ((bool, np.bool_), "True or False"),
-    str: ((str,), "a string"),
-    bytes: ((bytes,), "bytes"),
-    os.PathLike: ((os.PathLike,), "a path"),
-    Iterable: ((Iterable,), "a list"),
-    Sequence: ((Iterable,), "a list"),
-    Mapping: ((Mapping,), "a mapping, as a dict"),
-    type(None): ((type(None),), "None"),
+# The types that an annotation accepts, and its name in messages; any other type accepts itself.
+_ACCEPTED = {
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+    str: (str, "a string"),
+    os.PathLike: (os.PathLike, "a path"),
+    Iterable: (Iterable, "a list"),
+    Sequence: (Iterable, "a list"),
 }
 
 
-def _kinds(hint: object) -> list[tuple[tuple[type, ...], str]]:
-    """List what an annotation takes, by isinstance and by name; nothing if that is not known of all of it."""
+def _check_type(name: str, value: object, hint: object) -> None:
+    """Raise InputError for an argument that has none of the types in its annotation."""
     kinds = [get_origin(kind) or kind for kind in (get_args(hint) if isinstance(hint, UnionType) else [hint])]
-    if any(kind not in _ANNOTATED and getattr(kind, "__module__", None) != __name__ for kind in kinds):
-        return []
-    return [_ANNOTATED.get(kind) or ((kind,), f"a {kind.__name__}") for kind in kinds]
+    accepted = [_ACCEPTED.get(kind, (kind, f"a {kind.__name__}")) for kind in kinds]
+    is_number = bool in kinds or not isinstance(value, bool)  # True is one to Python, but not to a person
+    if not (is_number and any(isinstance(value, types) for types, _ in accepted)):
+        names = " or ".join(noun for types, noun in accepted if types is not type(None))
+        raise InputError(f"`{name}` is {names}, not {reprlib.repr(value)}")
 
 
 def checked(function: Function) -> Function:
-    """Make a function that first checks its arguments: plain types and those of this module are as annotated.
+    """Make a public function: it checks the types of its arguments, and an interrupt ends it by a KeyboardInterrupt.
 
     Messages name parameters as `this`, which is an option where the command line shows them.
 
@@ -665,21 +654,21 @@ def checked(function: Function) -> Function:
     bpe_numba.InputError: `vocab_size` is a whole number, not 10000.0
     """
     signature = inspect.signature(function)
-
-    @functools.cache
-    def kinds() -> dict[str, list]:  # when it is called: annotations may name what comes below
-        return {name: _kinds(hint) for name, hint in get_type_hints(function).items()}
+    hints = functools.cache(lambda: get_type_hints(function))  # at the first call: they may name what comes below
 
     @functools.wraps(function)
-    def check_and_call(*arguments: object, **options: object):
+    def call(*arguments: object, **options: object):
         for name, value in signature.bind(*arguments, **options).arguments.items():
-            known = kinds().get(name)
-            if known and not any(isinstance(value, t) and isinstance(value, bool) <= (bool in t) for t, _ in known):
-                what = " or ".join(what for _, what in known if what != "None")
-                raise InputError(f"`{name}` is {what}, not {reprlib.repr(value)}")
-        return function(*arguments, **options)
+            _check_type(name, value, hints().get(name, object))
+        try:
+            return function(*arguments, **options)
+        except SystemError as error:  # what Numba makes of an interrupt while it unpacks the arguments of a kernel
+            cause = error
+            while cause.__cause__:
+                cause = cause.__cause__
+            raise (cause if isinstance(cause, KeyboardInterrupt) else error) from None
 
-    return check_and_call
+    return call
 
 
 def number_of(n: int, noun: str) -> str:
@@ -707,28 +696,10 @@ NAMING: list[tuple[Path, Path]] = []  # whole files that are about to take their
 _WHOLE_FILES: ContextVar[list | None] = ContextVar("_WHOLE_FILES", default=None)  # the group of `written_together`
 
 
-def _existing_folder(folder: Path) -> Path:
-    """Find the folder, or the nearest one above that exists."""
-    return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-
-
-def _unwritable(folder: Path, error: OSError) -> InputError:
-    """Make the error of a folder in which no file can be created."""
-    return InputError(f"{folder.absolute()}: not a folder that can be written ({error.strerror})")
-
-
 def call_with(function: Callable, *arguments: object, **options: object):
     """Call a function with arguments, and with those of the options that are parameters of it."""
     names = inspect.signature(function).parameters.keys() & options
     return function(*arguments, **{name: options[name] for name in names})
-
-
-def check_writable(folder: Path) -> None:
-    """Raise InputError, before any work, if no file can be created in a folder; one that is missing stays so."""
-    try:
-        tempfile.TemporaryFile(dir=_existing_folder(folder)).close()
-    except OSError as error:
-        raise _unwritable(folder, error) from None
 
 
 @contextlib.contextmanager
@@ -747,21 +718,20 @@ def written_together() -> Iterator[None]:
         yield
         for _, path in group:
             path.parent.mkdir(parents=True, exist_ok=True)
-        NAMING.extend(reversed(group))
+        NAMING[:] = reversed(group)
         for temporary, path in reversed(group):
             os.replace(temporary, path)
     finally:
+        NAMING.clear()
         _WHOLE_FILES.reset(token)
-        for temporary, path in group:
-            with contextlib.suppress(ValueError):
-                NAMING.remove((temporary, path))
+        for temporary, _ in group:
             _discard(temporary)
 
 
 def _discard(temporary: Path) -> None:
     """Remove an unfinished file, if it is still there."""
     with contextlib.suppress(OSError):
-        temporary.unlink(missing_ok=True)
+        temporary.unlink()
     UNFINISHED.discard(temporary)
 
 
@@ -785,24 +755,30 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             yield file
         return
     name = f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished"  # under 255 bytes in UTF-8
-    temporary = _existing_folder(path.parent) / name
+    folder = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    temporary = folder / name
     UNFINISHED.add(temporary)
-    try:
-        with written_together():
-            try:
-                file = open(temporary, "xb")  # noqa: SIM115  mkstemp would give mode 600, whatever the umask says
-            except OSError as error:
-                raise _unwritable(path.parent, error) from None
+    with written_together():
+        try:
+            file = open(temporary, "xb")  # noqa: SIM115  mkstemp would give mode 600, whatever the umask says
+        except OSError as error:
+            _discard(temporary)
+            raise InputError(f"{folder}: not a folder that can be written ({error.strerror})") from None
+        try:
             with file:
                 yield file
-            _WHOLE_FILES.get().append((temporary, path))
-    except OSError as error:
-        if error.filename == str(temporary) or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            error.filename = str(path)  # a failed write does not name its file, and a failed rename names the wrong one
-        raise
-    finally:
-        if temporary not in (whole for whole, _ in _WHOLE_FILES.get() or ()):
+        except BaseException as error:
             _discard(temporary)
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                error.filename = str(path)  # a failed write does not name its file
+            raise
+        _WHOLE_FILES.get().append((temporary, path))
+
+
+def check_writable(folder: Path) -> None:
+    """Raise InputError, before any work, if no file can be created in a folder; one that is missing stays so."""
+    with contextlib.suppress(LookupError), atomic_write(folder / "test"):
+        raise LookupError("so that nothing is written")
 
 
 def atomic_write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
@@ -901,25 +877,6 @@ def _end_when_asked() -> None:
             signal.signal(number, end)
 
 
-def interruptible(function: Function) -> Function:
-    """Make a function that is interrupted by a KeyboardInterrupt, though compiled code makes SystemErrors of it.
-
-    So it does where Numba runs Python code to take the arguments of kernels apart: 18 of 100 interrupts.
-    """
-
-    @functools.wraps(function)
-    def call(*arguments: object, **options: object):
-        try:
-            return function(*arguments, **options)
-        except SystemError as error:
-            cause = error
-            while cause.__cause__:
-                cause = cause.__cause__
-            raise (cause if isinstance(cause, KeyboardInterrupt) else error) from None
-
-    return call
-
-
 def _init_worker() -> None:
     """Ignore SIGINT, which reaches every process of a terminal, and exit when the parent does, even if it is killed."""
     for number in _ENDINGS:
@@ -982,9 +939,7 @@ def _wait(pool: Executor, running: deque[Future]) -> object:
         workers = [*(getattr(pool, "_processes", None) or {}).values()]
         if any(worker.exitcode for worker in workers):
             _kill_workers(pool)
-    result = running[0].result()
-    running.popleft()
-    return result
+    return running.popleft().result()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1011,8 +966,8 @@ class Engine:
 
     @property
     def n_workers(self) -> int:
-        """Count the workers: those asked for, or of the executor if it says, or one a core."""
-        return self.workers or getattr(self.executor, "_max_workers", None) or available_cores()
+        """Count the workers: those asked for, or one a core."""
+        return self.workers or available_cores()
 
     def map(self, function: Callable, items: Iterable, threads: bool = False) -> Iterator:
         """Apply a function to items in worker processes, or threads, and yield the results in the order of the items.
@@ -4371,7 +4326,6 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
 
 
 @checked
-@interruptible
 def count(
     source: Source, engine: Engine | None = None, before: Iterable[CorpusCounts] = (), max_words: int = 0
 ) -> CorpusCounts:
@@ -5118,7 +5072,6 @@ def _run_learner(
 
 
 @checked
-@interruptible
 def learn(
     words: Words, n_symbols: int, *, tie_break: str = "bytes", min_frequency: int = 1, progress: bool = False
 ) -> Learned:
@@ -8748,7 +8701,6 @@ def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[n
 
 
 @checked
-@interruptible
 def encode_files(
     tokenizer: Tokenizer,
     inputs: Files,
