@@ -3433,29 +3433,31 @@ def _open_zstandard(file: IO[bytes]) -> IO[bytes]:
     raise InputError("to unpack zstandard, Python 3.14 is needed, or a package: pip install backports.zstd")
 
 
-_UNPACKERS = {
-    "gzip": lambda file: gzip.GzipFile(fileobj=file),
-    "xz": lzma.LZMAFile,
-    "bzip2": bz2.BZ2File,
-    "zstandard": _open_zstandard,
-}
+_UNPACKERS = {"gzip": gzip.open, "xz": lzma.open, "bzip2": bz2.open, "zstandard": _open_zstandard}
+
+
+@contextlib.contextmanager
+def expecting_whole(kind: str, where: object) -> Iterator[None]:
+    """Name the file in the error, whichever it is, that a file causes which is damaged, or none of this kind."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    except Exception as error:
+        if getattr(error, "errno", None):  # the system's errors name the file, and the file is not at fault
+            raise
+        raise InputError(f"{where}: not a whole {kind} ({error})") from None
 
 
 def _read_chunks(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
     """Read a file, unpacked, in chunks of up to so many bytes; yields each with the position on the disk."""
     with contextlib.nullcontext(sys.stdin.buffer) if path == STANDARD_STREAM else open(path, "rb") as raw:
         kind, position = _recognize(raw.peek(HEAD_BYTES)), 0
-        try:
-            file = _UNPACKERS.get(kind, lambda file: file)(raw)
+        with expecting_whole(f"{kind} file", path):
+            file = _UNPACKERS[kind](raw) if kind in _UNPACKERS else raw
             while chunk := file.read(size):
                 position = raw.tell() if file is not raw and raw.seekable() else position + len(chunk)
                 yield chunk, position
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
-        except Exception as error:  # each way of packing has errors of its own
-            if kind not in _UNPACKERS or getattr(error, "errno", None):
-                raise
-            raise InputError(f"{path}: not a whole {kind} file ({error})") from None
 
 
 def _read_part(path: Path, start: int, n_bytes: int) -> bytes:
@@ -3502,6 +3504,11 @@ class Block(NamedTuple):
         """Bytes on the disk."""
         return self.stop - self.start
 
+    @property
+    def size(self) -> int:
+        """Bytes on the disk, or at hand, whichever are more."""
+        return max(len(self.data or b""), self.n_bytes)
+
     def read(self) -> bytes:
         """Read the bytes, if they are not at hand."""
         if self.data is not None:
@@ -3520,30 +3527,29 @@ class Block(NamedTuple):
 
 
 def _read_lines(block: Block, text_field: str) -> list[bytes]:
-    """Read the texts in lines of JSON. A line alone, which may be a large one, is not copied."""
-    texts, data = [], block.read()
-    for number, line in enumerate(data.split(b"\n") if data.find(b"\n") + 1 not in (0, len(data)) else [data]):
+    """Read the texts in lines of JSON."""
+    texts = []
+    for number, line in enumerate(block.read().split(b"\n"), 1):
         try:
             if line.strip():
                 texts.append(_record_text(json.loads(line), text_field))
         except (ValueError, RecursionError) as error:
             reason = error if isinstance(error, InputError) else f"not JSON ({error})"
-            raise InputError(f"{block.path}, line {block.count_lines_before() + number + 1}: {reason}") from None
+            raise InputError(f"{block.path}, line {block.count_lines_before() + number}: {reason}") from None
     return texts
 
 
 def _read_rows(block: Block, text_field: str) -> list[bytes]:
     """Read the texts in a row group of a Parquet file."""
-    try:
-        with import_optional("pyarrow.parquet").ParquetFile(block.path) as file:
-            names = ", ".join(file.schema_arrow.names)
-            require(
-                text_field in file.schema_arrow.names, f"no column {text_field!r} (`text_field` names one of {names})"
-            )
-            rows = file.read_row_group(block.before, [text_field], use_threads=False).to_pylist()
+    parquet = import_optional("pyarrow.parquet")
+    with (
+        expecting_whole("Parquet file", f"{block.path}, row group {block.before}"),
+        parquet.ParquetFile(block.path) as file,
+    ):
+        names = file.schema_arrow.names
+        require(text_field in names, f"no column {text_field!r} (`text_field` names one of {', '.join(names)})")
+        rows = file.read_row_group(block.before, [text_field], use_threads=False).to_pylist()
         return [_record_text(row, text_field) for row in rows]
-    except ValueError as error:
-        raise InputError(f"{block.path}, row group {block.before}: {error}") from None
 
 
 class Texts(NamedTuple):
@@ -3586,13 +3592,11 @@ class Source:
     pattern: Pattern
     special_tokens: Sequence[str] = ()
     text_field: str | None = None
-    block_bytes: int | None = None
+    block_bytes: int = dataclasses.field(default_factory=lambda: BLOCK_BYTES)
     flags: Mapping[str, AddedToken] = dataclasses.field(default_factory=dict)
     normalizer: Sequence[dict] = ()
 
-    def __post_init__(self):
-        # What reading finds: what each file was when it was begun, and whether some file looks strange.
-        self.__dict__.update(block_bytes=self.block_bytes or BLOCK_BYTES, _states={}, _is_warned=False)
+    _states: dict[Path, os.stat_result] = dataclasses.field(default_factory=dict, init=False)  # before they are read
 
     @property
     def _numbers(self) -> dict[str, int]:
@@ -3610,9 +3614,6 @@ class Source:
         hides_tokens = normalizer and self.pretokenizer.normalized  # where they are is not known before
         tables = Pattern("none").cut_tables if hides_tokens else normalizer.cut_tables(self.pattern)
         return tables, special
-
-    def __reduce__(self):
-        return Source, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     __repr__ = brief_repr
 
@@ -3657,20 +3658,31 @@ class Source:
 
     def blocks(self) -> Iterator[Block]:
         """Read all files, in blocks that can be worked at in any order, of `block_bytes` where that can be had."""
-        for path in self.files:
+        looks = [self._look_at(path) for path in self.files]  # a wrong one must not cost the work on those before it
+        doubts = [f"{path}: {doubt}" for path, (_, doubt) in zip(self.files, looks, strict=True) if doubt]
+        if doubts:
+            warnings.warn(doubts[0], stacklevel=2)
+        for path, (kind, _) in zip(self.files, looks, strict=True):
             if isinstance(path, Texts):
                 yield from path.blocks(self.block_bytes)
-                continue
-            if not (is_stream := _is_stream(path)):
-                self._states.setdefault(path, path.stat())
-            kind = "stream" if is_stream else _recognize(head := _read_part(path, 0, HEAD_BYTES))
-            if kind == "Parquet":
+            elif kind == "Parquet":
                 yield from _row_groups(path)
-            elif kind == "stream" or kind in _UNPACKERS:
+            elif kind:
                 yield from self._stream_blocks(path)
             else:
-                self._check_head(path, head)
                 yield from self._file_blocks(path)
+
+    def _look_at(self, path: Path | Texts) -> tuple[str | None, str | None]:
+        """Look at how a file begins: returns what it is, None for plain text, and why it may not be text."""
+        if _is_stream(path):
+            return "a stream", None
+        self._states.setdefault(path, path.stat())
+        kind = _recognize(_read_part(path, 0, HEAD_BYTES))
+        if kind == "Parquet":
+            import_optional("pyarrow.parquet")
+            return kind, None
+        head, _ = next(_read_chunks(path, HEAD_BYTES), (b"", 0))
+        return kind, _find_doubt(path, head, self.is_json(path))
 
     def check_unchanged(self) -> None:
         """Compare files that were read with what they were; raises InputError where text may be lost or taken twice.
@@ -3686,18 +3698,6 @@ class Source:
             same = all(getattr(now, of) == getattr(before, of) for of in ("st_ino", "st_size", "st_mtime_ns"))
             require(same, f"{path}: has changed while it was read: start again when nothing writes to it")
 
-    def _check_head(self, path: Path, head: bytes) -> None:
-        """Refuse a file that is known not to be text, and warn of the first file that may be something else."""
-        kind = _recognize(head)
-        hint = (
-            "name the file, which is read from its end" if kind == "Parquet" else "unpack it, or make text of it, first"
-        )
-        require(kind is None, f"{path}: {kind} is no text: {hint}")
-        doubt = None if self.is_json(path) else _find_doubt(path, head)
-        if doubt and not self._is_warned:
-            self.__dict__["_is_warned"] = True
-            warnings.warn(f"{path}: {doubt}", stacklevel=2)
-
     def map(self, engine: Engine, work: Callable, task_bytes: int | None = None) -> Iterator:
         """Apply work(source, blocks) to tasks, by the workers of an engine, and yield the results in the order of text.
 
@@ -3706,7 +3706,7 @@ class Source:
         Blocks name their files: the source that goes with every task has none.
         """
         work = functools.partial(work, dataclasses.replace(self, files=()))
-        tasks = _batched_by_size(self.blocks(), _block_bytes, task_bytes or self.block_bytes)
+        tasks = _batched_by_size(self.blocks(), Block.size.fget, task_bytes or self.block_bytes)
         return engine.map(work, tasks, self.suits_threads(engine))
 
     def _file_blocks(self, path: Path) -> Iterator[Block]:
@@ -3775,20 +3775,20 @@ class Source:
 
     def _stream_blocks(self, path: Path) -> Iterator[Block]:
         """Read a file that can only be read from its beginning: here, and workers get the text."""
-        is_json, position = self.is_json(path), 0
-        taken = n_lines = 0
+        is_json, position, taken, n_lines = self.is_json(path), 0, 0, 0
 
         def read() -> Iterator[bytes]:
             nonlocal position
             for chunk, end in _read_chunks(path, self.block_bytes):
-                if not position:
-                    self._check_head(path, chunk[:HEAD_BYTES])
+                if not position and path not in self._states:
+                    doubt = _find_doubt(path, chunk[:HEAD_BYTES], is_json)
+                    if doubt:
+                        warnings.warn(f"{path}: {doubt}", stacklevel=2)
                 position = end
                 yield chunk
 
         for data, begins, behind in self.cut(read(), self.block_bytes, is_json, path):
-            read_texts = _read_lines if is_json else None
-            yield Block(path, taken, position, behind, data, n_lines, begins, read_texts)
+            yield Block(path, taken, position, behind, data, n_lines, begins, _read_lines if is_json else None)
             taken, n_lines = position, n_lines + data.count(b"\n")
 
 
@@ -3800,21 +3800,20 @@ def _require_cut(where: object, n_bytes: int) -> None:
 
 
 def _row_groups(path: Path) -> Iterator[Block]:
-    """Make a block of each row group of a Parquet file; the last one ends where the file does."""
-    parquet = import_optional("pyarrow.parquet")
-    try:
-        metadata = parquet.read_metadata(path)
-    except ValueError as error:
-        raise InputError(f"{path}: not a whole Parquet file ({error})") from None
-    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
-    packed = [sum(group.column(k).total_compressed_size for k in range(group.num_columns)) for group in groups]
-    stops = [*itertools.accumulate(packed[:-1]), path.stat().st_size]
-    for k, (start, stop) in enumerate(zip([0, *stops], stops, strict=False)):
-        yield Block(path, start, stop, before=k, read_texts=_read_rows)
+    """Make a block of each row group of a Parquet file, as if all had the same share of its bytes."""
+    with expecting_whole("Parquet file", path):
+        n = import_optional("pyarrow.parquet").read_metadata(path).num_row_groups
+    size = path.stat().st_size
+    for k in range(n):
+        yield Block(path, size * k // n, size * (k + 1) // n, before=k, read_texts=_read_rows)
 
 
-def _find_doubt(path: Path, head: bytes) -> str | None:
-    """Tell why a text that begins so may not be one."""
+def _find_doubt(path: Path, head: bytes, is_json: bool) -> str | None:
+    """Return why a text that begins so may not be one; raises InputError for what is known not to be text."""
+    kind = _recognize(head)
+    require(kind is None, f"{path}: {kind} is no text: unpack it, or make text of it, first")
+    if is_json:
+        return None
     strange = head.decode("utf-8", "replace").count("\ufffd") + head.count(0)
     if strange > len(head) / 100:
         share = min(100, 100 * strange // len(head))
@@ -3824,11 +3823,6 @@ def _find_doubt(path: Path, head: bytes) -> str | None:
     if _plain_name(path).endswith((".csv", ".tsv")):
         return "a table is read as text, with its separators"
     return None
-
-
-def _block_bytes(block: Block) -> int:
-    """Return the bytes of a block, on the disk or at hand, whichever are more."""
-    return max(len(block.data or b""), block.n_bytes)
 
 
 def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: int) -> Iterator[list]:

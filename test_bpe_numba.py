@@ -1374,7 +1374,7 @@ def test_decoders_that_need_all_tokens_are_refused_by_name(decoder):
 
 def counted(files, special=(END,), pattern="gpt2", block_bytes=None, text_field=None, **engine):
     """Pretokens and their counts, and the number of documents."""
-    source = bpe.Source(files, bpe.Pattern(pattern), special, text_field, block_bytes)
+    source = bpe.Source(files, bpe.Pattern(pattern), special, text_field, block_bytes or bpe.BLOCK_BYTES)
     found = bpe.count(source, bpe.Engine(**engine))
     assert found.words.symbols.dtype == np.int32
     return found.words.to_counts(), found.n_documents
@@ -1541,7 +1541,7 @@ def test_doubtful_text_gets_one_note(tmp_path, name, data, doubt):
 
 
 def test_the_first_run_warns_of_nothing():
-    doubtful = [path for path in bpe.standard_library() if bpe._find_doubt(path, path.read_bytes()[:65536])]
+    doubtful = [path for path in bpe.standard_library() if bpe._find_doubt(path, path.read_bytes()[:65536], False)]
     assert not doubtful
 
 
