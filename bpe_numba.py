@@ -3597,6 +3597,7 @@ class Source:
     normalizer: Sequence[dict] = ()
 
     _states: dict[Path, os.stat_result] = dataclasses.field(default_factory=dict, init=False)  # before they are read
+    _doubtful: list[Path] = dataclasses.field(default_factory=list, init=False)  # files that may not be text
 
     @property
     def _numbers(self) -> dict[str, int]:
@@ -3658,11 +3659,8 @@ class Source:
 
     def blocks(self) -> Iterator[Block]:
         """Read all files, in blocks that can be worked at in any order, of `block_bytes` where that can be had."""
-        looks = [self._look_at(path) for path in self.files]  # a wrong one must not cost the work on those before it
-        doubts = [f"{path}: {doubt}" for path, (_, doubt) in zip(self.files, looks, strict=True) if doubt]
-        if doubts:
-            warnings.warn(doubts[0], stacklevel=2)
-        for path, (kind, _) in zip(self.files, looks, strict=True):
+        kinds = [*map(self._look_at, self.files)]  # a wrong file must not cost the work on those before it
+        for path, kind in zip(self.files, kinds, strict=True):
             if isinstance(path, Texts):
                 yield from path.blocks(self.block_bytes)
             elif kind == "Parquet":
@@ -3672,17 +3670,35 @@ class Source:
             else:
                 yield from self._file_blocks(path)
 
-    def _look_at(self, path: Path | Texts) -> tuple[str | None, str | None]:
-        """Look at how a file begins: returns what it is, None for plain text, and why it may not be text."""
+    def _look_at(self, path: Path | Texts) -> str | None:
+        """Look at how a file begins, where that can be done twice: returns what it is, None for plain text."""
         if _is_stream(path):
-            return "a stream", None
+            return "a stream"
         self._states.setdefault(path, path.stat())
         kind = _recognize(_read_part(path, 0, HEAD_BYTES))
         if kind == "Parquet":
             import_optional("pyarrow.parquet")
-            return kind, None
-        head, _ = next(_read_chunks(path, HEAD_BYTES), (b"", 0))
-        return kind, _find_doubt(path, head, self.is_json(path))
+        else:
+            self._check_head(path, next(_read_chunks(path, HEAD_BYTES), (b"", 0))[0])
+        return kind
+
+    def _check_head(self, path: Path, head: bytes) -> None:
+        """Raise InputError for a file that begins as no text does, and warn of the first one that may not be text."""
+        kind, doubt = _recognize(head), None
+        require(kind is None, f"{path}: {kind} is no text: unpack it, or make text of it, first")
+        strange = head.decode("utf-8", "replace").count("\ufffd") + head.count(0)
+        if strange > len(head) / 100:
+            share = min(100, 100 * strange // len(head))
+            doubt = (
+                f"{share} % of its beginning is not UTF-8; it is read byte by byte (iconv makes UTF-8 of other text)"
+            )
+        elif re.match(rb'\s*\[?\s*\{\s*"', head):
+            doubt = "looks like JSON, and is read as text: name lines of JSON .jsonl, or `text_field` if they are piped"
+        elif _plain_name(path).endswith((".csv", ".tsv")):
+            doubt = "a table is read as text, with its separators"
+        if doubt and not self._doubtful and not self.is_json(path):
+            self._doubtful.append(path)
+            warnings.warn(f"{path}: {doubt}", stacklevel=2)
 
     def check_unchanged(self) -> None:
         """Compare files that were read with what they were; raises InputError where text may be lost or taken twice.
@@ -3706,7 +3722,7 @@ class Source:
         Blocks name their files: the source that goes with every task has none.
         """
         work = functools.partial(work, dataclasses.replace(self, files=()))
-        tasks = _batched_by_size(self.blocks(), Block.size.fget, task_bytes or self.block_bytes)
+        tasks = _batched_by_size(self.blocks(), lambda block: block.size, task_bytes or self.block_bytes)
         return engine.map(work, tasks, self.suits_threads(engine))
 
     def _file_blocks(self, path: Path) -> Iterator[Block]:
@@ -3781,9 +3797,7 @@ class Source:
             nonlocal position
             for chunk, end in _read_chunks(path, self.block_bytes):
                 if not position and path not in self._states:
-                    doubt = _find_doubt(path, chunk[:HEAD_BYTES], is_json)
-                    if doubt:
-                        warnings.warn(f"{path}: {doubt}", stacklevel=2)
+                    self._check_head(path, chunk[:HEAD_BYTES])
                 position = end
                 yield chunk
 
@@ -3806,23 +3820,6 @@ def _row_groups(path: Path) -> Iterator[Block]:
     size = path.stat().st_size
     for k in range(n):
         yield Block(path, size * k // n, size * (k + 1) // n, before=k, read_texts=_read_rows)
-
-
-def _find_doubt(path: Path, head: bytes, is_json: bool) -> str | None:
-    """Return why a text that begins so may not be one; raises InputError for what is known not to be text."""
-    kind = _recognize(head)
-    require(kind is None, f"{path}: {kind} is no text: unpack it, or make text of it, first")
-    if is_json:
-        return None
-    strange = head.decode("utf-8", "replace").count("\ufffd") + head.count(0)
-    if strange > len(head) / 100:
-        share = min(100, 100 * strange // len(head))
-        return f"{share} % of its beginning is not UTF-8; it is read byte by byte (iconv makes UTF-8 of other text)"
-    if re.match(rb'\s*\[?\s*\{\s*"', head):
-        return "looks like JSON, and is read as text: name lines of JSON .jsonl, or `text_field` if they are piped"
-    if _plain_name(path).endswith((".csv", ".tsv")):
-        return "a table is read as text, with its separators"
-    return None
 
 
 def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: int) -> Iterator[list]:
