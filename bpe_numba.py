@@ -8553,7 +8553,17 @@ def _llmc_header(dtype: np.dtype, n: int) -> bytes:
     return np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
 
 
-_HEADERS = {"npy": _npy_header, "llm.c": _llmc_header, "bin": lambda dtype, n: b""}
+def _no_header(dtype: np.dtype, n: int) -> bytes:
+    return b""
+
+
+# How ids are written, the header of such files, and the ends of their names; standard output has no end.
+_LAYOUTS = {
+    "npy": (_npy_header, (".npy",)),
+    "bin": (_no_header, (".bin", "")),
+    "llm.c": (_llmc_header, (".bin",)),
+    "text": (_no_header, (".txt", "")),
+}
 
 
 class Encoded(NamedTuple):
@@ -8609,8 +8619,8 @@ def _encode_blocks(
         batches.append(ids.astype(dtype, copy=False))
         ends.append(stops + n_tokens)
         n_tokens += len(ids)
-    ids = np.concatenate(batches) if len(batches) > 1 else batches[0]
-    return _EncodedBatch(ids, np.concatenate(ends), n_bytes, sum(block.n_bytes for block in blocks))
+    n_read = sum(block.n_bytes for block in blocks)
+    return _EncodedBatch(np.concatenate(batches), np.concatenate(ends), n_bytes, n_read)
 
 
 def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
@@ -8623,37 +8633,29 @@ def _sidecar(path: Path) -> Path:
     return path.with_name(path.name + ".json")
 
 
-def _line_printer() -> Callable:
-    """Make a function that prints ids as text, a line for each document, which may go on in the next batch."""
-    gap = ""
-
-    def write(ids: np.ndarray, ends: np.ndarray) -> None:
-        """Print the ids of a batch, in which documents end at `ends`."""
-        nonlocal gap
-        if len(ids) or len(ends):
-            lines = [" ".join(map(str, part.tolist())) for part in np.split(ids, ends)]
-            print(gap + "\n".join(lines), end="")
-            gap = " " if lines[-1] else ""
-
-    return write
+def _as_lines(ids: np.ndarray, ends: np.ndarray) -> bytes:
+    """Write ids as decimal numbers, a line for each document, which may go on in the next ids."""
+    lines = [" ".join(map(str, part.tolist())) for part in np.split(ids, ends)]
+    return ("\n".join(lines) + " " * bool(lines[-1])).encode()
 
 
 @contextlib.contextmanager
 def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> Iterator[Callable]:
-    """Write a .npy or .bin file, or bare numbers to standard output, in pieces: yields a function of the next array."""
-    if path != STANDARD_STREAM and path.suffix not in (".npy", ".bin"):
-        raise InputError(f"{path}: name a .npy file, or a .bin file for the bare numbers")
-    require_known("`layout`", layout, ("auto", "llm.c"))
-    require(layout == "auto" or path.suffix == ".bin", f"{path}: name a .bin file for llm.c")
-    header = _HEADERS[(path.suffix[1:] or "bin") if layout == "auto" else layout]
+    """Write numbers in pieces, to a file or to standard output: yields a function of the next array."""
+    if layout == "auto":
+        layout = path.suffix[1:] or "bin"
+        require(layout in ("npy", "bin"), f"{path}: name a .npy file, or a .bin file for the bare numbers")
+    require_known("`layout`", layout, _LAYOUTS)
+    header, suffixes = _LAYOUTS[layout]
+    require(path.suffix in suffixes, f"{path}: name a {suffixes[0]} file for {layout}")
     dtype, n = np.dtype(dtype).newbyteorder("<"), 0
 
-    def write(numbers: np.ndarray, *_: object) -> None:
-        """Write an array behind those before it."""
+    def write(numbers: np.ndarray, ends: np.ndarray = ()) -> None:
+        """Write an array after those before it; documents end at `ends` in it."""
         nonlocal n
-        file.write(np.ascontiguousarray(numbers, dtype).data)
-        file.flush()  # should the disk be full, it is now, and not when the other files have taken their names
         n += len(numbers)
+        file.write(_as_lines(numbers, ends) if layout == "text" else np.ascontiguousarray(numbers, dtype).data)
+        file.flush()  # should the disk be full, it is now, and not when the other files have taken their names
 
     with _open_output(path) as file:
         file.write(header(dtype, 0))
@@ -8664,10 +8666,11 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
 
 
 def _name_outputs(out: str | os.PathLike | None, val_fraction: float | None) -> list[Path]:
-    """Name the files of ids: none, one, or also that of the documents that are held out."""
-    path = as_path(STANDARD_STREAM if out is None else out)
+    """Name the file of ids, and that of the documents that are held out, if any are."""
+    require(out is not None, "name `out`: a file for the ids, or - for standard output")
+    path = as_path(out)
     if val_fraction is None:
-        return [path][: out is not None]
+        return [path]
     require(0 < val_fraction < 1, f"`val_fraction` is between 0 and 1, not {val_fraction}")
     before, found, behind = path.name.rpartition("train")
     require(found, f"{path}: name a file with 'train' in it for `val_fraction`: the other one has 'val' there")
@@ -8683,12 +8686,12 @@ def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[n
     """
     billionths = round(fraction * 10**9)  # so that nothing is rounded
     numbers = (np.arange(first, first + len(batch.ends) + 2) * billionths) // 10**9
+    is_held_out = np.diff(numbers) > 0
     lengths = np.diff(batch.ends, prepend=0, append=len(batch.ids))  # of documents that end, and of the rest
-    parts = []
-    for part in (False, True):
-        wanted = (numbers[1:] > numbers[:-1]) == part
-        parts.append((batch.ids[np.repeat(wanted, lengths)], np.cumsum(lengths[:-1][wanted[:-1]])))
-    return parts
+    return [
+        (batch.ids[np.repeat(chosen, lengths)], np.cumsum(lengths[:-1][chosen[:-1]]))
+        for chosen in (~is_held_out, is_held_out)
+    ]
 
 
 @checked
@@ -8713,11 +8716,12 @@ def encode_files(
     inputs           files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), Parquet; text and
                      JSON may be packed by gzip, xz, bzip2 or zstandard
     out              a .npy file; a .bin file, for the bare numbers; or -, for those on standard output. A file gets a
-                     description beside it, with .json behind its name. Not given: ids are printed, a line a document
+                     description beside it, with .json behind its name
     dtype            of the ids: uint16, uint32, or auto, the smaller one that holds every id of the vocabulary
     append           a special token: every document ends with it. Documents are files and lines of .jsonl files, and
                      end at this token where it is in a text: it is not doubled
-    layout           auto, by the name of the file; or llm.c, which is a .bin file with its header of 1,024 bytes
+    layout           auto, by the name of the file; llm.c, which is a .bin file with its header of 1,024 bytes; or
+                     text, decimal numbers, a line a document: a .txt file, or - for standard output
     val_fraction     as with nanoGPT, documents are held out: 0.0005 is the last of every 2,000, in the order in which
                      they are read. They go to the file that has `val` where the name of the other has `train`
     document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
@@ -8737,11 +8741,11 @@ def encode_files(
     """
     paths = _name_outputs(out, val_fraction)
     if document_index is not None:
-        require(len(paths) == 1, "`document_index` goes with `out`, and not with `val_fraction`")
+        can_be_indexed = len(paths) == 1 and layout != "text"
+        require(can_be_indexed, "`document_index` goes with `out`, but not with `val_fraction`, or the layout text")
         document_index = as_path(document_index)
         if document_index.resolve() in (paths[0].resolve(), _sidecar(paths[0]).resolve()):
             raise InputError(f"{document_index} is to be written twice: give the document index a name of its own")
-    require(paths or layout == "auto", "`layout` goes with `out`")
     _require_other_files([*paths, document_index], find_files(inputs))
     id_type, engine = id_dtype(tokenizer.model, dtype), Engine(workers, progress, executor)
     allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
@@ -8755,7 +8759,7 @@ def encode_files(
     totals, n_bytes = np.zeros((2, 2), np.int64), 0  # tokens and documents of each file
     with contextlib.ExitStack() as stack:
         stack.enter_context(written_together())
-        writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths] or [_line_printer()]
+        writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths]
         index = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(lambda _: None)
         write_index = stack.enter_context(index)
         write_index(np.zeros(1, np.int64))
@@ -8768,36 +8772,27 @@ def encode_files(
                 writers[k](ids, ends)
                 totals[k] += len(ids), len(ends)
             n_bytes += batch.n_bytes
-            rate = tqdm.format_sizeof(totals[:, 0].sum() / max(bar.format_dict["elapsed"], 1e-3))
-            bar.set_postfix_str(f"{rate} tokens/s", refresh=False)
             bar.update(batch.n_read)
         source.check_unchanged()
         encoded = Encoded(*totals.sum(0).tolist(), n_bytes, id_type.name, tokenizer.digest, append)
-        _describe_outputs(stack, encoded, dict(zip(paths, totals.tolist(), strict=False)))
+        for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
+            description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
+            if len(paths) == 2:
+                del description["bytes"]  # which are not known of each
+                hint = "documents are files, lines of .jsonl, and what ends with the token that `append` names"
+                given = f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {totals[1, 1]}"
+                require(n_documents, f"{given}: {hint}")
+            if path != STANDARD_STREAM:
+                atomic_write_all(path.parent, {_sidecar(path).name: _to_json(description, indent=2)})
     return encoded
 
 
 def _require_other_files(outputs: Iterable[Path | None], inputs: Iterable[Path]) -> None:
     """Raise InputError if a file that is to be written is one that is read."""
     for path in outputs:
-        is_file = path is not None and path.is_file()  # a device or a pipe may be both
-        replaced = is_file and any(file.is_file() and file.samefile(path) for file in inputs)
-        require(not replaced, f"{path}: is read, and would be replaced: name another file to write")
-
-
-def _describe_outputs(stack: contextlib.ExitStack, encoded: Encoded, totals: Mapping[Path, Sequence[int]]) -> None:
-    """Describe files of ids beside them, of so many tokens and documents; raises InputError if one of two has none."""
-    n = [n_documents for _, n_documents in totals.values()]
-    if len(n) == 2:
-        hint = "documents are files, lines of .jsonl, and what ends with the token that `append` names"
-        require(all(n), f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {n[1]}: {hint}")
-    for path, (n_tokens, n_documents) in totals.items():
-        if path != STANDARD_STREAM:
-            description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
-            if len(n) == 2:
-                del description["bytes"]  # which are not known of each
-            sidecar = stack.enter_context(atomic_write(_sidecar(path)))
-            sidecar.write(_to_json(description, indent=2).encode())
+        if path is not None and path.is_file():  # a device or a pipe may be both
+            is_read = path.resolve() in map(Path.resolve, inputs)
+            require(not is_read, f"{path}: is read, and would be replaced: name another file to write")
 
 
 @checked
@@ -8813,27 +8808,20 @@ def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
     [1, 2]
     """
     path, start = as_path(path), 0
-    header, n_bytes = np.fromfile(path, "<i4", 3).tolist(), path.stat().st_size
-    for name, sign in LLMC_SIGNS.items():
-        if header[:2] == sign and n_bytes == LLMC_HEADER_BYTES + np.dtype(name).itemsize * header[2]:
-            dtype, start = name, LLMC_HEADER_BYTES
-    description = _read_beside(_sidecar(path))
-    if not start and path.suffix != ".npy":
-        dtype = description.get("dtype", dtype)
-        require(dtype in ("uint16", "uint32"), f"{path}: are its numbers uint16 or uint32? Name it with `dtype`")
-    try:
+    n_bytes, description = path.stat().st_size, _read_beside(_sidecar(path))
+    with expecting_whole("array of ids", path):
         if path.suffix == ".npy":
-            is_array = _recognize(_read_part(path, 0, HEAD_BYTES)) == "a NumPy array"
-            require(is_array, "it does not begin as a .npy file does")
             ids = np.lib.format.open_memmap(path, mode="r")
-        elif n_bytes > start:
-            ids = np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r", start)
-        else:  # which cannot be mapped
-            ids = np.zeros(0, dtype)
-    except ValueError as error:
-        raise InputError(f"{path}: not an array of ids ({error})") from None
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise InputError(f"{path}: an array of {ids.dtype} and shape {ids.shape} does not hold token ids")
+        else:
+            header, dtype = np.fromfile(path, "<i4", 3).tolist(), description.get("dtype", dtype)
+            for name, sign in LLMC_SIGNS.items():
+                if header[:2] == sign and n_bytes == LLMC_HEADER_BYTES + np.dtype(name).itemsize * header[2]:
+                    dtype, start = name, LLMC_HEADER_BYTES
+            require(dtype in LLMC_SIGNS, "are its numbers uint16 or uint32? Name it with `dtype`")
+            numbers = np.dtype(dtype).newbyteorder("<")
+            ids = np.memmap(path, numbers, "r", start) if n_bytes > start else np.zeros(0, numbers)
+        is_list = ids.ndim == 1 and ids.dtype.kind in "iu"
+        require(is_list, f"an array of {ids.dtype} and shape {ids.shape} does not hold token ids")
     n_tokens = description.get("tokens", len(ids))
     is_whole = n_tokens == len(ids)
     require(is_whole, f"{path}: has {len(ids):,} ids, and {_sidecar(path).name} says {n_tokens}: encode the text again")
@@ -10506,6 +10494,8 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
     with stage("compile"):
         tokenizer.compile_kernels()
     options["progress"] &= out is not None
+    if out is None and options["layout"] == "auto":
+        options |= {"out": "-", "layout": "text"}
     with stage("encode") as spent:
         encoded = call_with(encode_files, tokenizer, inputs, **options)
         spent.n_bytes = encoded.bytes
