@@ -3903,9 +3903,9 @@ class Words(NamedTuple):
         >>> words.alphabet, words.to_counts()
         ([b'a', b'e', b'n', b'v'], {b'na': 1, b've': 1, b'vane': 2})
         """
-        require(self.alphabet is BYTES, "these are no words over the 256 bytes: they have characters already")
+        require(self.alphabet == BYTES, "these are no words over the 256 bytes: they have characters already")
         require(0 <= coverage <= 1, f"a coverage is a number from 0 to 1, not {coverage!r}")
-        require(required.isascii() or not regex.search(r"\p{Cs}", required), "a required character is not UTF-8")
+        require(not regex.search(r"\p{Cs}", required), "a required character is not UTF-8")
         code_points, offsets = _decode_words(self)
         totals = np.bincount(code_points, np.repeat(self.counts, np.diff(offsets)), N_CODE_POINTS)
         totals[0xD800:0xE000] = 0  # bytes that are not UTF-8
@@ -3918,14 +3918,6 @@ class Words(NamedTuple):
         symbol_of[kept] = np.arange(len(kept))
         alphabet = [chr(code_point).encode() for code_point in kept.tolist()]
         return _split_at_unknown(symbol_of[code_points], offsets, self.counts, alphabet)
-
-    def __reduce__(self):
-        symbols = self.symbols.astype(np.min_scalar_type(len(self.alphabet) - 1))  # a quarter of the way through a pipe
-        return _unpack_words, (symbols, *self[1:3], *([] if self.alphabet is BYTES else [self.alphabet]))
-
-
-def _unpack_words(symbols: np.ndarray, *others) -> Words:
-    return Words(symbols.astype(np.int32), *others)
 
 
 def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
@@ -4270,7 +4262,7 @@ class WordCounter:
 
     def add_words(self, words: Words) -> None:
         """Add words over the single bytes that were counted elsewhere."""
-        require(words.alphabet is BYTES, "words over another alphabet than the 256 bytes cannot be added up")
+        require(words.alphabet == BYTES, "words over another alphabet than the 256 bytes cannot be added up")
         text = _with_padding(words.symbols.astype(np.uint8, copy=False))
         # Words come in the order of a table: one that grows while it takes them would have them all at its beginning,
         # where each is looked for among all others. 500,000 that differ took 6.7 s, and take 0.13.
@@ -4420,20 +4412,16 @@ def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
 
 def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
     """Read what `save_counts` wrote: the counts, and the settings; raises InputError if a file is none, or damaged."""
-    try:
+    with expecting_whole("file of words, as `count` writes it", path):
         zipfile.ZipFile(path).close()  # of what is none np.load says: load it unsafely
         with np.load(path, allow_pickle=False) as saved:
             header = json.loads(saved["header"].item())
-            offsets, counts = saved["offsets"].astype(np.int64), saved["counts"].astype(np.int64)
-            words, described = Words(saved["symbols"].astype(np.int32), offsets, counts), header["counted"]
-            fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(words.symbols)
-            fits = fits and (np.diff(offsets) > 0).all() and (counts > 0).all()
-            require(fits and words.digest == described["words"], "its words are not those that were written")
-            return CorpusCounts(**described | {"words": words}), header["settings"]
-    except Exception as error:  # there is hardly one that damaged files do not cause
-        if getattr(error, "errno", None):
-            raise
-        raise InputError(f"{path}: not a whole file of words, as `count` writes it ({error})") from None
+            symbols, offsets, counts = saved["symbols"], saved["offsets"].astype(np.int64), saved["counts"]
+        words, described = Words(symbols.astype(np.int32), offsets, counts.astype(np.int64)), header["counted"]
+        fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(symbols)
+        if not (fits and (np.diff(offsets) > 0).all() and (counts > 0).all() and words.digest == described["words"]):
+            raise ValueError("its words are not those that were written")
+        return CorpusCounts(**described | {"words": words}), header["settings"]
 
 
 def _steps_of(settings: Mapping) -> tuple[PatternStep, ...]:
@@ -6685,45 +6673,42 @@ def learn_unigram(
     shrinking_factor: float = 0.75,
     n_sub_iterations: int = 2,
     progress: bool = False,
-    on_round: Callable[[int, float], None] | None = None,
 ) -> LearnedUnigram:
     """Learn a vocabulary of `n_symbols` tokens, with those of the alphabet, and their probabilities (Kudo 2018).
 
     Begins with the `seed_size` substrings of up to `max_piece_length` symbols that cover the most of the corpus. Each
-    round fits the probabilities in `n_sub_iterations` steps of expectation maximization, calls `on_round` with the
-    number of tokens and the logarithm of the probability of the corpus, and keeps the part `shrinking_factor` of the
-    tokens: those without which the corpus would be the least probable, and the alphabet. The last tenth goes by
-    probability. So does SentencePiece, whose seeds are taken from the text before it is cut into words. Fewer tokens
-    are returned where the words have no more. Raises InputError where there are no words, or an option cannot be.
+    round fits the probabilities in `n_sub_iterations` steps of expectation maximization, and keeps the part
+    `shrinking_factor` of the tokens: those without which the corpus would be the least probable, and the alphabet. The
+    last tenth goes by probability. So does SentencePiece, whose seeds are taken from the text before it is cut into
+    words. Fewer tokens are returned where the words have no more. Raises InputError where there are no words, or an
+    option cannot be.
 
-    >>> rounds = []
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
-    >>> learned = learn_unigram(words, 260, on_round=lambda n, likelihood: rounds.append(n))
-    >>> sorted(learned.tokens, key=len)[-4:], rounds
-    ([b'low', b'lower', b'newest', b'widest'], [260])
+    >>> learned = learn_unigram(words, 260)
+    >>> sorted(learned.tokens, key=len)[-4:], len(learned.likelihoods)
+    ([b'low', b'lower', b'newest', b'widest'], 1)
     """
     n, a = _check_words(words, n_symbols)
     require(n < 2**31, "words of 2**31 symbols are too many")
-    require(0 <= seed_size <= 1 << 25, f"seed_size is {seed_size}: it must be 0 to {1 << 25:,}")
-    require(
-        1 <= max_piece_length <= MAX_TOKEN_CHARS,
-        f"max_piece_length is {max_piece_length}: it must be 1 to {MAX_TOKEN_CHARS}",
-    )
+    for name, value, least, most in (
+        ("seed_size", seed_size, 0, 1 << 25),
+        ("max_piece_length", max_piece_length, 1, MAX_TOKEN_CHARS),
+        ("n_sub_iterations", n_sub_iterations, 1, 1000),
+    ):
+        require(least <= value <= most, f"{name} is {value}: it must be {least} to {most:,}")
     require(0 < shrinking_factor < 1, f"shrinking_factor is {shrinking_factor}: it must be between 0 and 1")
-    require(n_sub_iterations >= 1, f"n_sub_iterations is {n_sub_iterations}: it must be 1 or more")
     learner = _UnigramLearner(words, seed_size, max_piece_length)
     goal, likelihoods = max(n_symbols * 11 // 10, a), []
-    with Engine(progress=progress).progress_bar("prune", max(len(learner.probabilities) - goal, 0), " tokens") as bar:
+    with Engine(progress=progress).progress_bar("prune", max(learner.n_tokens - goal, 0), " tokens") as bar:
         while True:
             for _ in range(n_sub_iterations):
                 likelihood = learner.maximize()
             likelihoods.append(likelihood)
-            if on_round:
-                on_round(learner.n_tokens, likelihood)
-            if learner.n_tokens <= goal:
+            n = learner.n_tokens
+            if n <= goal:
                 break
-            learner.prune(max(goal, int(shrinking_factor * learner.n_tokens)))
-            bar.update(bar.total - max(len(learner.probabilities) - goal, 0) - bar.n)
+            learner.prune(max(goal, int(shrinking_factor * n)))
+            bar.update(n - learner.n_tokens)
     scores = learner.scores
     rest = a + _best_first(scores[a:], n_symbols - a)
     chosen = np.append(np.arange(a), rest[scores[rest] > -np.inf])
@@ -6824,31 +6809,12 @@ def _write_path(text, start, size, tables, last, ids, at):
 
 
 @kernel
-def segment_unigram(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi); see `_write_path`.
-
-    Of paths with equal sums the one with the longest last edge is taken.
-    """
-    edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
-    unknown, found, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
-    best, last = np.full(size + 1, -np.inf), np.empty(size + 1, np.int64)
-    best[0] = 0.0
-    while node < size:
-        n, following = _list_edges(text, start, node, size, edges, values, unknown, found)
-        for k in range(n):
-            end, total = found[k] >> EDGE_BITS, best[node] + scores[found[k] & EDGE_MASK]
-            if total > best[end]:
-                best[end], last[end] = total, node << EDGE_BITS | (found[k] & EDGE_MASK)
-        node = following
-    return _write_path(text, start, size, tables, last, ids, at)
-
-
-@kernel
 def sample_unigram(text, start, size, tables, alpha, state, ids, at):
-    """Cut a word at random: the probability of a path is in proportion to exp(alpha * score); see `segment_unigram`.
+    """Cut a word at random: the probability of a path is in proportion to exp(alpha * score); see `_write_path`.
 
     Sums the probabilities of all paths to each node, and keeps a last edge: each one that comes replaces the one before
     it with the probability of its share in the sum (Chao 1982, "A general purpose unequal probability sampling plan").
+    With an infinite alpha that is the best path alone, and of equal ones that with the longest last edge.
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, found, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
@@ -6858,12 +6824,24 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
         n, following = _list_edges(text, start, node, size, edges, values, unknown, found)
         for k in range(n):
             end, id = found[k] >> EDGE_BITS, found[k] & EDGE_MASK
-            total = sums[node] + alpha * scores[id]
-            sums[end] = np.logaddexp(sums[end], total)
-            if _random(state) < np.exp(total - sums[end]):
+            if alpha == np.inf:
+                total = sums[node] + scores[id]
+                is_chosen = total > sums[end]
+                sums[end] = max(sums[end], total)
+            else:
+                total = sums[node] + alpha * scores[id]
+                sums[end] = np.logaddexp(sums[end], total)
+                is_chosen = _random(state) < np.exp(total - sums[end])
+            if is_chosen:
                 last[end] = node << EDGE_BITS | id
         node = following
     return _write_path(text, start, size, tables, last, ids, at)
+
+
+@kernel
+def segment_unigram(text, start, size, tables, scratch, ids, at):
+    """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi); see `_write_path`."""
+    return sample_unigram(text, start, size, tables, np.inf, scratch, ids, at)
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -9113,7 +9091,7 @@ def words_of_model(model: Model, words: Words) -> Words:
     array([2, 2, 1, 0], dtype=int32)
     """
     require(model.kind == "bpe", f"a model of the kind {model.kind!r} has no merges that others could follow")
-    require(words.alphabet is BYTES, "only words over the 256 bytes can be segmented by a model")
+    require(words.alphabet == BYTES, "only words over the 256 bytes can be segmented by a model")
     fallback = fallback_tokens(model)
     kept = [id for id in model.ordinary if model.vocab[id] not in fallback]
     symbol_of = np.full(MAX_ID + 1, -1, np.int32)

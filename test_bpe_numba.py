@@ -3220,15 +3220,9 @@ def test_learning_unigram_is_that_of_sentencepiece(library, tmp_path):
 def test_learning_unigram_does_not_depend_on_the_order_of_words(library):
     counts = text_counts(library[:5])
     shuffled = dict(random.Random(1).sample(list(counts.items()), len(counts)))
-    rounds = []
-    ours, other = (
-        bpe.learn_unigram(words_of_characters(c), 500, on_round=lambda *round: rounds.append(round))
-        for c in (counts, shuffled)
-    )
+    ours, other = (bpe.learn_unigram(words_of_characters(c), 500) for c in (counts, shuffled))
     assert ours.tokens == other.tokens and np.allclose(ours.scores, other.scores)
-    assert len(rounds) == 2 * len(ours.likelihoods) and all(
-        a[0] > b[0] for a, b in itertools.pairwise(rounds[: len(rounds) // 2])
-    )
+    assert len(ours.likelihoods) > 1 and np.allclose(ours.likelihoods, other.likelihoods)
 
 
 @pytest.mark.parametrize(
@@ -3239,7 +3233,7 @@ def test_learning_unigram_does_not_depend_on_the_order_of_words(library):
         ({"ab": 1}, {"max_piece_length": 0}, "must be 1 to 64"),
         ({"ab": 1}, {"max_piece_length": 65}, "must be 1 to 64"),
         ({"ab": 1}, {"shrinking_factor": 1.0}, "between 0 and 1"),
-        ({"ab": 1}, {"n_sub_iterations": 0}, "1 or more"),
+        ({"ab": 1}, {"n_sub_iterations": 0}, "must be 1 to"),
         ({"ab": 1}, {"seed_size": -1}, "seed_size is -1"),
     ],
 )
