@@ -6809,12 +6809,31 @@ def _write_path(text, start, size, tables, last, ids, at):
 
 
 @kernel
+def segment_unigram(text, start, size, tables, scratch, ids, at):
+    """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi); see `_write_path`.
+
+    Of paths with equal sums the one with the longest last edge is taken.
+    """
+    edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
+    unknown, found, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
+    best, last = np.full(size + 1, -np.inf), np.empty(size + 1, np.int64)
+    best[0] = 0.0
+    while node < size:
+        n, following = _list_edges(text, start, node, size, edges, values, unknown, found)
+        for k in range(n):
+            end, total = found[k] >> EDGE_BITS, best[node] + scores[found[k] & EDGE_MASK]
+            if total > best[end]:
+                best[end], last[end] = total, node << EDGE_BITS | (found[k] & EDGE_MASK)
+        node = following
+    return _write_path(text, start, size, tables, last, ids, at)
+
+
+@kernel
 def sample_unigram(text, start, size, tables, alpha, state, ids, at):
-    """Cut a word at random: the probability of a path is in proportion to exp(alpha * score); see `_write_path`.
+    """Cut a word at random: the probability of a path is in proportion to exp(alpha * score); see `segment_unigram`.
 
     Sums the probabilities of all paths to each node, and keeps a last edge: each one that comes replaces the one before
     it with the probability of its share in the sum (Chao 1982, "A general purpose unequal probability sampling plan").
-    With an infinite alpha that is the best path alone, and of equal ones that with the longest last edge.
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, found, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
@@ -6824,24 +6843,12 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
         n, following = _list_edges(text, start, node, size, edges, values, unknown, found)
         for k in range(n):
             end, id = found[k] >> EDGE_BITS, found[k] & EDGE_MASK
-            if alpha == np.inf:
-                total = sums[node] + scores[id]
-                is_chosen = total > sums[end]
-                sums[end] = max(sums[end], total)
-            else:
-                total = sums[node] + alpha * scores[id]
-                sums[end] = np.logaddexp(sums[end], total)
-                is_chosen = _random(state) < np.exp(total - sums[end])
-            if is_chosen:
+            total = sums[node] + alpha * scores[id]
+            sums[end] = np.logaddexp(sums[end], total)
+            if _random(state) < np.exp(total - sums[end]):
                 last[end] = node << EDGE_BITS | id
         node = following
     return _write_path(text, start, size, tables, last, ids, at)
-
-
-@kernel
-def segment_unigram(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi); see `_write_path`."""
-    return sample_unigram(text, start, size, tables, np.inf, scratch, ids, at)
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
