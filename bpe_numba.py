@@ -6399,6 +6399,7 @@ def learn_wordpiece(
 #     longest    2    1    0            shorter of 2    0        of 0 and 1    -1
 
 MAX_TOKEN_CHARS = 64
+SUB_ITERATIONS, SHRINKING_FACTOR = 2, 0.75  # as in SentencePiece
 LATTICE_PARTS = 8  # that threads may work at; their number is fixed, since sums of floats depend on it
 TINY, HUGE = 2.0**-100, 2.0**100  # probabilities below are scaled up, so that words of any length have one
 LEAST_EXPECTED = 0.5  # times that a token is expected in the corpus; what is rarer is dropped, as in SentencePiece
@@ -6665,20 +6666,13 @@ class _UnigramLearner:
 
 
 def learn_unigram(
-    words: Words,
-    n_symbols: int,
-    *,
-    seed_size: int = 1_000_000,
-    max_piece_length: int = 16,
-    shrinking_factor: float = 0.75,
-    n_sub_iterations: int = 2,
-    progress: bool = False,
+    words: Words, n_symbols: int, *, seed_size: int = 1_000_000, max_piece_length: int = 16, progress: bool = False
 ) -> LearnedUnigram:
     """Learn a vocabulary of `n_symbols` tokens, with those of the alphabet, and their probabilities (Kudo 2018).
 
     Begins with the `seed_size` substrings of up to `max_piece_length` symbols that cover the most of the corpus. Each
-    round fits the probabilities in `n_sub_iterations` steps of expectation maximization, and keeps the part
-    `shrinking_factor` of the tokens: those without which the corpus would be the least probable, and the alphabet. The
+    round fits the probabilities in SUB_ITERATIONS steps of expectation maximization, and keeps the part
+    SHRINKING_FACTOR of the tokens: those without which the corpus would be the least probable, and the alphabet. The
     last tenth goes by probability. So does SentencePiece, whose seeds are taken from the text before it is cut into
     words. Fewer tokens are returned where the words have no more. Raises InputError where there are no words, or an
     option cannot be.
@@ -6690,24 +6684,20 @@ def learn_unigram(
     """
     n, a = _check_words(words, n_symbols)
     require(n < 2**31, "words of 2**31 symbols are too many")
-    for name, value, least, most in (
-        ("seed_size", seed_size, 0, 1 << 25),
-        ("max_piece_length", max_piece_length, 1, MAX_TOKEN_CHARS),
-        ("n_sub_iterations", n_sub_iterations, 1, 1000),
-    ):
+    limits = {"seed_size": (0, seed_size, 1 << 25), "max_piece_length": (1, max_piece_length, MAX_TOKEN_CHARS)}
+    for name, (least, value, most) in limits.items():
         require(least <= value <= most, f"{name} is {value}: it must be {least} to {most:,}")
-    require(0 < shrinking_factor < 1, f"shrinking_factor is {shrinking_factor}: it must be between 0 and 1")
     learner = _UnigramLearner(words, seed_size, max_piece_length)
     goal, likelihoods = max(n_symbols * 11 // 10, a), []
     with Engine(progress=progress).progress_bar("prune", max(learner.n_tokens - goal, 0), " tokens") as bar:
         while True:
-            for _ in range(n_sub_iterations):
+            for _ in range(SUB_ITERATIONS):
                 likelihood = learner.maximize()
             likelihoods.append(likelihood)
             n = learner.n_tokens
             if n <= goal:
                 break
-            learner.prune(max(goal, int(shrinking_factor * n)))
+            learner.prune(max(goal, int(SHRINKING_FACTOR * n)))
             bar.update(n - learner.n_tokens)
     scores = learner.scores
     rest = a + _best_first(scores[a:], n_symbols - a)
