@@ -1401,7 +1401,7 @@ def test_decoders_that_need_all_tokens_are_refused_by_name(decoder):
 
 def counted(files, special=(END,), pattern="gpt2", block_bytes=None, text_field=None, **engine):
     """Pretokens and their counts, and the number of documents."""
-    source = bpe.Source(files, bpe.Pattern(pattern), special, text_field, block_bytes)
+    source = bpe.Source(files, bpe.Pattern(pattern), special, text_field, block_bytes or bpe.BLOCK_BYTES)
     found = bpe.count(source, bpe.Engine(**engine))
     assert found.words.symbols.dtype == np.int32
     return found.words.to_counts(), found.n_documents
@@ -1551,6 +1551,13 @@ def test_what_is_no_text_is_refused(tmp_path, data, what):
             counted([tmp_path / "a.txt"])
 
 
+def test_every_file_is_looked_at_before_the_work(tmp_path):
+    (tmp_path / "a.txt").write_text("some text")
+    (tmp_path / "b.txt").write_bytes(b"PK\x03\x04" * 9)
+    with pytest.raises(bpe.InputError, match=r"b\.txt: a zip archive is no text"):
+        next(bpe.Source(bpe.find_files(tmp_path), bpe.Pattern()).blocks())
+
+
 @pytest.mark.parametrize(
     "name, data, doubt",
     [
@@ -1568,8 +1575,9 @@ def test_doubtful_text_gets_one_note(tmp_path, name, data, doubt):
 
 
 def test_the_first_run_warns_of_nothing():
-    doubtful = [path for path in bpe.standard_library() if bpe._find_doubt(path, path.read_bytes()[:65536])]
-    assert not doubtful
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert next(bpe.Source(bpe.standard_library(), bpe.Pattern()).blocks()).path == bpe.standard_library()[0]
 
 
 def test_folders_leave_models_and_what_is_hidden_aside(trained, tmp_path):
@@ -1587,7 +1595,7 @@ def test_folders_leave_models_and_what_is_hidden_aside(trained, tmp_path):
 
 @pytest.mark.parametrize("name", ["", [""]])
 def test_empty_names_are_refused(tokenizer, name):
-    for use in (bpe.find_files, bpe.train, lambda name: bpe.encode_files(tokenizer, name)):
+    for use in (bpe.find_files, bpe.train, lambda name: bpe.encode_files(tokenizer, name, "o.npy")):
         with pytest.raises(bpe.InputError, match="is empty: is a variable not set"):
             use(name)
     for use in (bpe.Tokenizer.load, tokenizer.save, bpe.read_ids, lambda out: bpe.encode_files(tokenizer, "x", out)):
@@ -3241,15 +3249,9 @@ def test_learning_unigram_is_that_of_sentencepiece(library, tmp_path):
 def test_learning_unigram_does_not_depend_on_the_order_of_words(library):
     counts = text_counts(library[:5])
     shuffled = dict(random.Random(1).sample(list(counts.items()), len(counts)))
-    rounds = []
-    ours, other = (
-        bpe.learn_unigram(words_of_characters(c), 500, on_round=lambda *round: rounds.append(round))
-        for c in (counts, shuffled)
-    )
+    ours, other = (bpe.learn_unigram(words_of_characters(c), 500) for c in (counts, shuffled))
     assert ours.tokens == other.tokens and np.allclose(ours.scores, other.scores)
-    assert len(rounds) == 2 * len(ours.likelihoods) and all(
-        a[0] > b[0] for a, b in itertools.pairwise(rounds[: len(rounds) // 2])
-    )
+    assert len(ours.likelihoods) > 1 and np.allclose(ours.likelihoods, other.likelihoods)
 
 
 @pytest.mark.parametrize(
@@ -3259,8 +3261,6 @@ def test_learning_unigram_does_not_depend_on_the_order_of_words(library):
         ({"ab": 1}, {"n_symbols": 1}, "the alphabet has 2"),
         ({"ab": 1}, {"max_piece_length": 0}, "must be 1 to 64"),
         ({"ab": 1}, {"max_piece_length": 65}, "must be 1 to 64"),
-        ({"ab": 1}, {"shrinking_factor": 1.0}, "between 0 and 1"),
-        ({"ab": 1}, {"n_sub_iterations": 0}, "1 or more"),
         ({"ab": 1}, {"seed_size": -1}, "seed_size is -1"),
     ],
 )
@@ -4392,7 +4392,7 @@ def test_nothing_is_written_where_no_document_is_held_out(tokenizer, tmp_path):
     (tmp_path / "a.txt").write_text("one document")
     with pytest.raises(bpe.InputError, match="of 1 document `val_fraction` holds out 0: documents are files"):
         bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "train.bin", val_fraction=0.1)
-    for out, message in (("o.bin", "with 'train' in it"), (None, "'train'")):
+    for out, message in (("o.bin", "with 'train' in it"), (None, "name `out`")):
         with pytest.raises(bpe.InputError, match=message):
             bpe.encode_files(tokenizer, tmp_path / "a.txt", out and tmp_path / out, val_fraction=0.1)
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
@@ -4408,8 +4408,20 @@ def test_files_for_llmc_have_its_header(tokenizer, tmp_path, dtype, sign):
     (tmp_path / "a.bin.json").unlink()
     assert bpe.read_ids(tmp_path / "a.bin").tolist() == ids
     for out, layout in (("a.npy", "llm.c"), ("b.bin", "x")):
-        with pytest.raises(bpe.InputError, match=r"a \.bin file for llm\.c|there are auto, llm\.c"):
+        with pytest.raises(bpe.InputError, match=r"a \.bin file for llm\.c|there are npy, bin, llm\.c, text"):
             bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / out, layout=layout)
+
+
+def test_ids_are_lines_of_numbers_if_the_layout_is_text(tokenizer, tmp_path):
+    (tmp_path / "a.txt").write_text(f"some text{END}{END}more")
+    out = {"out": tmp_path / "ids.txt", "layout": "text", "append": END}
+    bpe.encode_files(tokenizer, tmp_path / "a.txt", **out)
+    lines = [[*map(int, line.split())] for line in out["out"].read_text().splitlines()]
+    assert lines == [tokenizer.encode(text + END) for text in ("some text", "", "more")]
+    bpe.decode_file(tokenizer, out["out"], tmp_path / "b.txt")
+    assert (tmp_path / "b.txt").read_text() == f"some text{END}{END}more{END}"
+    with pytest.raises(bpe.InputError, match="name `out`"):
+        bpe.encode_files(tokenizer, tmp_path / "a.txt")
 
 
 def test_a_larger_vocabulary_takes_larger_numbers(tmp_path):
@@ -5155,7 +5167,7 @@ def assert_refused_leaving_nothing(run, arguments, parts, folder):
         (("encode", "model", "text.txt", "--out", "o.npy", "--document-index", "o.npy"), ["o.npy", "twice"]),
         (("encode", "model", "text.txt", "--out", "o.npy", "--workers", "0"), ["0 workers"]),
         (("encode", "model", "nowhere.txt", "--out", "o.npy"), ["nowhere.txt"]),
-        (("decode", "model", "bad.npy"), ["bad.npy: not an array of ids (it does not begin"]),
+        (("decode", "model", "bad.npy"), ["bad.npy: not a whole array of ids"]),
         (("decode", "model", "odd.bin", "--dtype", "uint16"), ["odd.bin", "array"]),
         (("decode", "model", "floats.npy"), ["floats.npy", "float64"]),
         (("decode", "model", "large.npy"), ["id 100000"]),
