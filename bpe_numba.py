@@ -5401,8 +5401,8 @@ def _validate_scores(model: Model) -> None:
         return
     scores = model.scores = np.asarray(model.scores)
     require(scores.dtype in (np.float32, np.float64), f"scores are of type float32 or float64, not {scores.dtype}")
-    odd = np.flatnonzero(~(scores < np.inf))  # -inf: never chosen
-    require(not odd.size, f"the scores of the ids {odd[:3].tolist()} are no numbers")
+    for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
+        raise InputError(f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is no number")
     last, n = max(model.ordinary, default=-1), len(scores)
     require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n}")
 
@@ -5416,7 +5416,7 @@ def _validate_characters(model: Model) -> None:
         except UnicodeDecodeError:
             raise InputError(f"the token {readable(token)!r} is not UTF-8, as those made of characters are") from None
     tokens, unknown = {*model.vocab.values()}, model.unk_token
-    require(unknown is None or unknown.encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
+    require(unknown is None or str(unknown).encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
     missing = sorted(fallback_tokens(model) - tokens)[:1]
     require(
         not missing,
@@ -7481,7 +7481,7 @@ _PRE_TOKENIZERS: dict[str, Callable[..., Sequence[PatternStep]]] = {
     "CharDelimiterSplit": lambda delimiter: (Split(regex.escape(delimiter), "removed"),),
     "Split": _split_steps,
     "Metaspace": lambda replacement, add_prefix_space=True, split=True, prepend_scheme=None, **_: metaspace_steps(
-        replacement, prepend_scheme or ("always" if add_prefix_space else "never"), bool(split)
+        "".join(replacement), prepend_scheme or ("always" if add_prefix_space else "never"), bool(split)
     ),
     "ByteLevel": lambda add_prefix_space=True, use_regex=True, **_: (
         (Metaspace(" "),) * bool(add_prefix_space) + (PATTERNS["gpt2"],) * bool(use_regex)
