@@ -7019,8 +7019,10 @@ def naming_file(where: object) -> Iterator[None]:
 
 def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> dict[int, bytes]:
     """Read a vocabulary, name -> id; the names in `texts` are text in any alphabet."""
-    are_ids = isinstance(names, dict) and {*map(type, names.values())} <= {int}
-    require(are_ids, "its vocabulary is not an object of tokens and ids")
+    require(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
+    for name, id in names.items():
+        if not _is_id(id):
+            raise InputError(f"{name!r} has the id {json.dumps(id)}: {_ID_RANGE}")
     texts = {*texts}
     rest = iter(_read_names([name for name in names if name not in texts], alphabet))
     vocab = {id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest) for name, id in names.items()}
@@ -7165,7 +7167,8 @@ def _read_gpt2_pair(file: Path, special_tokens: SpecialTokens = None, pattern: P
 def write_gpt2(model: Model) -> dict[str, str]:
     """Write vocab.json and merges.txt, from which `read_gpt2` makes the same ids if it is told the pattern."""
     marks = any(isinstance(step, Metaspace) for step in Pattern(model.pattern).steps)
-    require(not marks, "spaces become other characters, or text gets one before it")
+    of_bytes = model.alphabet == "bytes" and not marks
+    require(of_bytes, "its tokens are made of characters, or spaces become others, or text gets one before it")
     names, (merges, _) = _vocab_names(model), _as_merges(model)
     pairs = [f"{gpt2_name(left)} {gpt2_name(right)}" for left, right in merges]
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
