@@ -5008,8 +5008,8 @@ def _validate_scores(model: Model) -> None:
         return
     scores = model.scores = np.asarray(model.scores)
     require(scores.dtype in (np.float32, np.float64), f"scores are of type float32 or float64, not {scores.dtype}")
-    odd = np.flatnonzero(~(scores < np.inf))  # -inf: never chosen
-    require(not odd.size, f"the scores of the ids {odd[:3].tolist()} are no numbers")
+    for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
+        raise InputError(f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is no number")
     last, n = max(model.ordinary, default=-1), len(scores)
     require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n}")
 
@@ -5023,7 +5023,7 @@ def _validate_characters(model: Model) -> None:
         except UnicodeDecodeError:
             raise InputError(f"the token {readable(token)!r} is not UTF-8, as those made of characters are") from None
     tokens, unknown = {*model.vocab.values()}, model.unk_token
-    require(unknown is None or unknown.encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
+    require(unknown is None or str(unknown).encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
     missing = sorted(fallback_tokens(model) - tokens)[:1]
     require(
         not missing,
@@ -6539,8 +6539,10 @@ def naming_file(where: object) -> Iterator[None]:
 
 def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> dict[int, bytes]:
     """Read a vocabulary, name -> id; the names in `texts` are text in any alphabet."""
-    are_ids = isinstance(names, dict) and {*map(type, names.values())} <= {int}
-    require(are_ids, "its vocabulary is not an object of tokens and ids")
+    require(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
+    for name, id in names.items():
+        if not _is_id(id):
+            raise InputError(f"{name!r} has the id {json.dumps(id)}: {_ID_RANGE}")
     texts = {*texts}
     rest = iter(_read_names([name for name in names if name not in texts], alphabet))
     vocab = {id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest) for name, id in names.items()}
@@ -6685,7 +6687,8 @@ def _read_gpt2_pair(file: Path, special_tokens: SpecialTokens = None, pattern: P
 def write_gpt2(model: Model) -> dict[str, str]:
     """Write vocab.json and merges.txt, from which `read_gpt2` makes the same ids if it is told the pattern."""
     marks = any(isinstance(step, Metaspace) for step in Pattern(model.pattern).steps)
-    require(not marks, "spaces become other characters, or text gets one before it")
+    of_bytes = model.alphabet == "bytes" and not marks
+    require(of_bytes, "its tokens are made of characters, or spaces become others, or text gets one before it")
     names, (merges, _) = _vocab_names(model), _as_merges(model)
     pairs = [f"{gpt2_name(left)} {gpt2_name(right)}" for left, right in merges]
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
@@ -7001,7 +7004,7 @@ _PRE_TOKENIZERS: dict[str, Callable[..., Sequence[PatternStep]]] = {
     "CharDelimiterSplit": lambda delimiter: (Split(regex.escape(delimiter), "removed"),),
     "Split": _split_steps,
     "Metaspace": lambda replacement, add_prefix_space=True, split=True, prepend_scheme=None, **_: metaspace_steps(
-        replacement, prepend_scheme or ("always" if add_prefix_space else "never"), bool(split)
+        "".join(replacement), prepend_scheme or ("always" if add_prefix_space else "never"), bool(split)
     ),
     "ByteLevel": lambda add_prefix_space=True, use_regex=True, **_: (
         (Metaspace(" "),) * bool(add_prefix_space) + (PATTERNS["gpt2"],) * bool(use_regex)
