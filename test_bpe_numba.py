@@ -3876,9 +3876,9 @@ def test_sentencepiece_models_mean_what_they_mean_there(options, prose, tmp_path
     def equal(text):
         expected = theirs.encode(text)
         if bpe.Normalizer(ours.model.normalizer).normalize(text.encode()).decode() != theirs.normalize(text):
-            # Hugging Face looks for the rules of a charsmap in grapheme clusters, and strips all white space.
+            # Hugging Face looks for the rules of a charsmap in grapheme clusters, and strips all white space, but no ▁.
             clusters = [cluster for cluster in regex.findall(r"\X", text) if len(cluster) > 1]
-            assert clusters or text.strip() != text.strip(" ")
+            assert clusters or text.strip() != text.strip(" ") or text.rstrip().endswith("▁")
             return
         assert ours.encode_ordinary(text) == again.encode(text) == expected
         marks = text.lstrip().startswith("▁")  # of its own: sentencepiece takes away more of them than Hugging Face
