@@ -4954,9 +4954,9 @@ def _is_id(id: object) -> bool:
 def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
     """Copy a vocabulary, after a check of the types and the range of its ids and tokens."""
     for id, token in vocab.items():
-        if not _is_id(id):
+        if type(id) is not int or not 0 <= id < MAX_ID:
             raise InputError(f"the token {token!r} has the id {id!r}: {_ID_RANGE}")
-        if not (isinstance(token, bytes) and token):
+        if type(token) is not bytes or not token:
             raise InputError(f"a token is bytes, at least one: id {id} has {token!r}")
     return dict(vocab)
 
