@@ -2456,6 +2456,7 @@ class _CharacterMap:
     texts: np.ndarray  # uint8[…]           end to end, and PADDING
     offsets: np.ndarray  # int64[R + 2]     number r is texts[offsets[r] : offsets[r + 1]]
     leads: np.ndarray  # bool[256]          a joined character begins with this byte
+    first_lead: int  # the least of them
     longest: int  # the most bytes that a byte can become
     maps: bool  # some character is changed
 
@@ -2476,7 +2477,9 @@ def _character_map(changes: Mapping[int, str], joined: Iterable[str]) -> _Charac
         if len(text) == 1 and text.isascii():
             ascii[code] = ord(text)
     offsets, longest = np.cumsum([0, 0, *map(len, texts)]), max(map(len, texts), default=1) + 1
-    return _CharacterMap(entries, ascii, _with_padding(b"".join(texts)), offsets, leads, longest, bool(changes))
+    first_lead = int(np.append(np.flatnonzero(leads), 0xFF)[0])
+    texts = _with_padding(b"".join(texts))
+    return _CharacterMap(entries, ascii, texts, offsets, leads, first_lead, longest, bool(changes))
 
 
 @kernel
@@ -2487,14 +2490,15 @@ def _find_joined(text, table):
     it a real byte 0xFE: a byte that is not UTF-8 changes nothing beside it.
     """
     runs, n, size, entries, leads = np.empty((16, 2), np.int64), 0, i64(0), table.entries, table.leads
-    position, stop, last = i64(0), len(text) - PADDING, i64(0)
+    position, stop, last, first_lead = i64(0), len(text) - PADDING, i64(0), u8(table.first_lead)
     while position < stop:
-        if not leads[text[position]]:
+        while position + 64 <= stop and not bytes_from(text, position, first_lead):
+            position += 64
+        while position < stop and not leads[text[position]]:
             position += 1
-            continue
         character, start = _decode_character(text, position, stop), position
         position += character & 7
-        if entries[character >> 3] != JOINED:
+        if start >= stop or entries[character >> 3] != JOINED:
             continue
         if n == 0 or start > last:
             if start > last and text[start - 1] != END:
