@@ -1507,7 +1507,7 @@ def _compile_regex(source: str) -> regex.Pattern:
         raise InputError(f"the pattern {shown} does not compile: {error}") from None
     with _time_limit(source, "") as seconds:
         may_be_empty = compiled.fullmatch("", timeout=seconds)
-    require(not may_be_empty, f"the pattern {shown} matches the empty string; a pretoken has at least one character")
+    require(not may_be_empty, f"the pattern {shown} matches the empty string; it must take at least one character")
     return compiled
 
 
@@ -2588,7 +2588,7 @@ class _MapPass:
 class _TextPass(NamedTuple):
     """Change texts as a whole."""
 
-    change: Callable[[bytes], bytes]
+    change: Callable[[str], str] | None = None
     prefix: bytes = b""  # that is put before what is changed, but where a text goes on
     changed: Collection[int] | None = None  # characters that it may change; None: any, by what is beside them, too
     begins: str = ""  # what it becomes depends on what is after
@@ -2599,17 +2599,10 @@ class _TextPass(NamedTuple):
         return FlatText.join(parts, flat.meanings)
 
     def _change(self, goes_on: bool, data: bytes) -> bytes:
-        text = self.change(b"." * goes_on + data)[goes_on:]  # what it begins with is not at the edge of a text
-        return self.prefix * (bool(text) and not goes_on) + text
-
-
-def _decoding_pass(change: Callable[[str], str], changed: Collection[int] | None = None) -> _TextPass:
-    """Make the pass that changes decoded texts."""
-
-    def change_bytes(text: bytes) -> bytes:
-        return change(text.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-
-    return _TextPass(change_bytes, changed=changed)
+        if self.change:
+            text = "." * goes_on + data.decode("utf-8", "surrogateescape")  # what goes on is not the edge of a text
+            data = self.change(text)[goes_on:].encode("utf-8", "surrogateescape")
+        return self.prefix * (bool(data) and not goes_on) + data
 
 
 def _uniform_step(source: str, text: str = "") -> _CharacterStep:
@@ -2731,14 +2724,14 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     known = kind in ("String", "Regex") and source and not more
     require(known, f"a pattern to replace is not supported: {json.dumps(pattern)}")
     require(isinstance(content, str), f"Replace has a content that is no text: {json.dumps(content)}")
-    old, new = source.encode(), content.encode()
+    (source + content).encode()  # which refuses lone surrogates
     if kind == "String" and len(source) == 1:
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
-        return [_TextPass(lambda text: text.replace(old, new), changed=[*map(ord, source)], begins=source[0])]
+        return [_TextPass(lambda text: text.replace(source, content), changed=[*map(ord, source)], begins=source[0])]
     if source == " {2,}":  # as SentencePiece's rules have it: several times as fast as by `regex`
         begins = " " * (content != " ")
-        return [_TextPass(lambda text: re.sub(b"  +", lambda match: new, text), changed=[0x20], begins=begins)]
+        return [_TextPass(lambda text: re.sub("  +", lambda match: content, text), changed=[0x20], begins=begins)]
     expression = _compile_regex(_read_regex(source, "Replace"))
 
     def replace(text: str) -> str:
@@ -2746,14 +2739,14 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
         with _time_limit(source, text) as seconds:
             return expression.sub(lambda match: content, text, timeout=seconds)
 
-    return [_decoding_pass(replace)]
+    return [_TextPass(replace)]
 
 
 def _strip_passes(strip_left: bool, strip_right: bool) -> list[_TextPass]:
     """Make the step Strip."""
     spaces = "".join(_matching(r"\p{White_Space}"))
     left, right = spaces * bool(strip_left), spaces * bool(strip_right)
-    return [_decoding_pass(lambda text: text.lstrip(left).rstrip(right), [*map(ord, spaces)])]
+    return [_TextPass(lambda text: text.lstrip(left).rstrip(right), changed=[*map(ord, spaces)])]
 
 
 # What makes the steps of a type; its parameters are the fields.
@@ -2763,7 +2756,7 @@ _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
     "Strip": _strip_passes,
     "StripAccents": lambda: [_uniform_step(r"\p{M}")],
     "Replace": _replace_passes,
-    "Prepend": lambda prepend: [_TextPass(bytes, prepend.encode(), ())],
+    "Prepend": lambda prepend: [_TextPass(prefix=prepend.encode(), changed=())],
     "BertNormalizer": _bert_steps,
     "Nmt": lambda: [
         _uniform_step(r"[\x01-\x08\x0b\x0e-\x1f\x7f\x8f\x9f]"),

@@ -1318,7 +1318,7 @@ def test_charsmaps_that_are_damaged_are_refused_or_read(place, noise):
         ({"type": "Strip", "strip_left": True}, "Strip: .*strip_right"),
         ({"type": "Prepend", "prepend": 5}, "Prepend: "),
         (replace("", "a"), "Replace: "),
-        (replace("a*", "a", "Regex"), "Replace: .*no characters"),
+        (replace("a*", "a", "Regex"), "Replace: .*empty string"),
         (replace("a", "a", "Glob"), "Replace: .*Glob"),
     ],
 )
