@@ -5275,7 +5275,7 @@ def test_readme_runs_as_printed(command, tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
     (tmp_path / "bin/bpe-numba").chmod(0o755)
-    bpe.train(tmp_path / "corpus.txt", 300, [END], workers=1).tokenizer.save(tmp_path)
+    bpe.train(tmp_path / "corpus.txt", 280, [END], workers=1).tokenizer.save(tmp_path)
     path = f"{tmp_path / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "PYTHONPATH": str(Path(MODULE).parent)}
     readme = Path(MODULE).with_name("README.md").read_text()
