@@ -92,6 +92,7 @@ import json
 import lzma
 import math
 import multiprocessing
+import numbers
 import pickle
 import platform
 import re
@@ -99,7 +100,7 @@ import reprlib
 import shlex
 import shutil
 import sysconfig
-import tempfile
+import tempfile  # noqa: F401  which examples use
 import threading
 import time
 import unicodedata
@@ -370,31 +371,29 @@ def require_known(what: str, name: object, names: Collection[str]) -> None:
     require(name in names, f"no {what} is named {name!r}; there are {', '.join(names)}")
 
 
-# What an annotation takes, and its name in messages; a bool is a number to Python, but not to a person.
-_ANNOTATED = {
-    int: ((int, np.integer), "a whole number"),
-    float: ((int, float, np.number), "a number"),
-    bool: ((bool, np.bool_), "True or False"),
-    str: ((str,), "a string"),
-    bytes: ((bytes,), "bytes"),
-    os.PathLike: ((os.PathLike,), "a path"),
-    Iterable: ((Iterable,), "a list"),
-    Sequence: ((Iterable,), "a list"),
-    Mapping: ((Mapping,), "a mapping, as a dict"),
-    type(None): ((type(None),), "None"),
+# The types that an annotation accepts, and its name in messages; any other type accepts itself.
+_ACCEPTED = {
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+    str: (str, "a string"),
+    os.PathLike: (os.PathLike, "a path"),
+    Iterable: (Iterable, "a list"),
+    Sequence: (Iterable, "a list"),
 }
 
 
-def _kinds(hint: object) -> list[tuple[tuple[type, ...], str]]:
-    """List what an annotation takes, by isinstance and by name; nothing if that is not known of all of it."""
+def _check_type(name: str, value: object, hint: object) -> None:
+    """Raise InputError for an argument that has none of the types in its annotation."""
     kinds = [get_origin(kind) or kind for kind in (get_args(hint) if isinstance(hint, UnionType) else [hint])]
-    if any(kind not in _ANNOTATED and getattr(kind, "__module__", None) != __name__ for kind in kinds):
-        return []
-    return [_ANNOTATED.get(kind) or ((kind,), f"a {kind.__name__}") for kind in kinds]
+    accepted = [_ACCEPTED.get(kind, (kind, f"a {kind.__name__}")) for kind in kinds]
+    is_number = bool in kinds or not isinstance(value, bool)  # True is one to Python, but not to a person
+    if not (is_number and any(isinstance(value, types) for types, _ in accepted)):
+        names = " or ".join(noun for types, noun in accepted if types is not type(None))
+        raise InputError(f"`{name}` is {names}, not {reprlib.repr(value)}")
 
 
 def checked(function: Function) -> Function:
-    """Make a function that first checks its arguments: plain types and those of this module are as annotated.
+    """Make a public function: it checks the types of its arguments, and an interrupt ends it by a KeyboardInterrupt.
 
     Messages name parameters as `this`, which is an option where the command line shows them.
 
@@ -404,21 +403,21 @@ def checked(function: Function) -> Function:
     bpe_numba.InputError: `vocab_size` is a whole number, not 10000.0
     """
     signature = inspect.signature(function)
-
-    @functools.cache
-    def kinds() -> dict[str, list]:  # when it is called: annotations may name what comes below
-        return {name: _kinds(hint) for name, hint in get_type_hints(function).items()}
+    hints = functools.cache(lambda: get_type_hints(function))  # at the first call: they may name what comes below
 
     @functools.wraps(function)
-    def check_and_call(*arguments: object, **options: object):
+    def call(*arguments: object, **options: object):
         for name, value in signature.bind(*arguments, **options).arguments.items():
-            known = kinds().get(name)
-            if known and not any(isinstance(value, t) and isinstance(value, bool) <= (bool in t) for t, _ in known):
-                what = " or ".join(what for _, what in known if what != "None")
-                raise InputError(f"`{name}` is {what}, not {reprlib.repr(value)}")
-        return function(*arguments, **options)
+            _check_type(name, value, hints().get(name, object))
+        try:
+            return function(*arguments, **options)
+        except SystemError as error:  # what Numba makes of an interrupt while it unpacks the arguments of a kernel
+            cause = error
+            while cause.__cause__:
+                cause = cause.__cause__
+            raise (cause if isinstance(cause, KeyboardInterrupt) else error) from None
 
-    return check_and_call
+    return call
 
 
 def number_of(n: int, noun: str) -> str:
@@ -446,28 +445,10 @@ NAMING: list[tuple[Path, Path]] = []  # whole files that are about to take their
 _WHOLE_FILES: ContextVar[list | None] = ContextVar("_WHOLE_FILES", default=None)  # the group of `written_together`
 
 
-def _existing_folder(folder: Path) -> Path:
-    """Find the folder, or the nearest one above that exists."""
-    return next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-
-
-def _unwritable(folder: Path, error: OSError) -> InputError:
-    """Make the error of a folder in which no file can be created."""
-    return InputError(f"{folder.absolute()}: not a folder that can be written ({error.strerror})")
-
-
 def call_with(function: Callable, *arguments: object, **options: object):
     """Call a function with arguments, and with those of the options that are parameters of it."""
     names = inspect.signature(function).parameters.keys() & options
     return function(*arguments, **{name: options[name] for name in names})
-
-
-def check_writable(folder: Path) -> None:
-    """Raise InputError, before any work, if no file can be created in a folder; one that is missing stays so."""
-    try:
-        tempfile.TemporaryFile(dir=_existing_folder(folder)).close()
-    except OSError as error:
-        raise _unwritable(folder, error) from None
 
 
 @contextlib.contextmanager
@@ -486,21 +467,20 @@ def written_together() -> Iterator[None]:
         yield
         for _, path in group:
             path.parent.mkdir(parents=True, exist_ok=True)
-        NAMING.extend(reversed(group))
+        NAMING[:] = reversed(group)
         for temporary, path in reversed(group):
             os.replace(temporary, path)
     finally:
+        NAMING.clear()
         _WHOLE_FILES.reset(token)
-        for temporary, path in group:
-            with contextlib.suppress(ValueError):
-                NAMING.remove((temporary, path))
+        for temporary, _ in group:
             _discard(temporary)
 
 
 def _discard(temporary: Path) -> None:
     """Remove an unfinished file, if it is still there."""
     with contextlib.suppress(OSError):
-        temporary.unlink(missing_ok=True)
+        temporary.unlink()
     UNFINISHED.discard(temporary)
 
 
@@ -524,24 +504,30 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             yield file
         return
     name = f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished"  # under 255 bytes in UTF-8
-    temporary = _existing_folder(path.parent) / name
+    folder = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    temporary = folder / name
     UNFINISHED.add(temporary)
-    try:
-        with written_together():
-            try:
-                file = open(temporary, "xb")  # noqa: SIM115  mkstemp would give mode 600, whatever the umask says
-            except OSError as error:
-                raise _unwritable(path.parent, error) from None
+    with written_together():
+        try:
+            file = open(temporary, "xb")  # noqa: SIM115  mkstemp would give mode 600, whatever the umask says
+        except OSError as error:
+            _discard(temporary)
+            raise InputError(f"{folder}: not a folder that can be written ({error.strerror})") from None
+        try:
             with file:
                 yield file
-            _WHOLE_FILES.get().append((temporary, path))
-    except OSError as error:
-        if error.filename == str(temporary) or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            error.filename = str(path)  # a failed write does not name its file, and a failed rename names the wrong one
-        raise
-    finally:
-        if temporary not in (whole for whole, _ in _WHOLE_FILES.get() or ()):
+        except BaseException as error:
             _discard(temporary)
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                error.filename = str(path)  # a failed write does not name its file
+            raise
+        _WHOLE_FILES.get().append((temporary, path))
+
+
+def check_writable(folder: Path) -> None:
+    """Raise InputError, before any work, if no file can be created in a folder; one that is missing stays so."""
+    with contextlib.suppress(LookupError), atomic_write(folder / "test"):
+        raise LookupError("so that nothing is written")
 
 
 def atomic_write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
@@ -640,25 +626,6 @@ def _end_when_asked() -> None:
             signal.signal(number, end)
 
 
-def interruptible(function: Function) -> Function:
-    """Make a function that is interrupted by a KeyboardInterrupt, though compiled code makes SystemErrors of it.
-
-    So it does where Numba runs Python code to take the arguments of kernels apart: 18 of 100 interrupts.
-    """
-
-    @functools.wraps(function)
-    def call(*arguments: object, **options: object):
-        try:
-            return function(*arguments, **options)
-        except SystemError as error:
-            cause = error
-            while cause.__cause__:
-                cause = cause.__cause__
-            raise (cause if isinstance(cause, KeyboardInterrupt) else error) from None
-
-    return call
-
-
 def _init_worker() -> None:
     """Ignore SIGINT, which reaches every process of a terminal, and exit when the parent does, even if it is killed."""
     for number in _ENDINGS:
@@ -721,9 +688,7 @@ def _wait(pool: Executor, running: deque[Future]) -> object:
         workers = [*(getattr(pool, "_processes", None) or {}).values()]
         if any(worker.exitcode for worker in workers):
             _kill_workers(pool)
-    result = running[0].result()
-    running.popleft()
-    return result
+    return running.popleft().result()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -750,8 +715,8 @@ class Engine:
 
     @property
     def n_workers(self) -> int:
-        """Count the workers: those asked for, or of the executor if it says, or one a core."""
-        return self.workers or getattr(self.executor, "_max_workers", None) or available_cores()
+        """Count the workers: those asked for, or one a core."""
+        return self.workers or available_cores()
 
     def map(self, function: Callable, items: Iterable, threads: bool = False) -> Iterator:
         """Apply a function to items in worker processes, or threads, and yield the results in the order of the items.
@@ -3138,29 +3103,31 @@ def _open_zstandard(file: IO[bytes]) -> IO[bytes]:
     raise InputError("to unpack zstandard, Python 3.14 is needed, or a package: pip install backports.zstd")
 
 
-_UNPACKERS = {
-    "gzip": lambda file: gzip.GzipFile(fileobj=file),
-    "xz": lzma.LZMAFile,
-    "bzip2": bz2.BZ2File,
-    "zstandard": _open_zstandard,
-}
+_UNPACKERS = {"gzip": gzip.open, "xz": lzma.open, "bzip2": bz2.open, "zstandard": _open_zstandard}
+
+
+@contextlib.contextmanager
+def expecting_whole(kind: str, where: object) -> Iterator[None]:
+    """Name the file in the error, whichever it is, that a file causes which is damaged, or none of this kind."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    except Exception as error:
+        if getattr(error, "errno", None):  # the system's errors name the file, and the file is not at fault
+            raise
+        raise InputError(f"{where}: not a whole {kind} ({error})") from None
 
 
 def _read_chunks(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
     """Read a file, unpacked, in chunks of up to so many bytes; yields each with the position on the disk."""
     with contextlib.nullcontext(sys.stdin.buffer) if path == STANDARD_STREAM else open(path, "rb") as raw:
         kind, position = _recognize(raw.peek(HEAD_BYTES)), 0
-        try:
-            file = _UNPACKERS.get(kind, lambda file: file)(raw)
+        with expecting_whole(f"{kind} file", path):
+            file = _UNPACKERS[kind](raw) if kind in _UNPACKERS else raw
             while chunk := file.read(size):
                 position = raw.tell() if file is not raw and raw.seekable() else position + len(chunk)
                 yield chunk, position
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
-        except Exception as error:  # each way of packing has errors of its own
-            if kind not in _UNPACKERS or getattr(error, "errno", None):
-                raise
-            raise InputError(f"{path}: not a whole {kind} file ({error})") from None
 
 
 def _read_part(path: Path, start: int, n_bytes: int) -> bytes:
@@ -3207,6 +3174,11 @@ class Block(NamedTuple):
         """Bytes on the disk."""
         return self.stop - self.start
 
+    @property
+    def size(self) -> int:
+        """Bytes on the disk, or at hand, whichever are more."""
+        return max(len(self.data or b""), self.n_bytes)
+
     def read(self) -> bytes:
         """Read the bytes, if they are not at hand."""
         if self.data is not None:
@@ -3225,30 +3197,29 @@ class Block(NamedTuple):
 
 
 def _read_lines(block: Block, text_field: str) -> list[bytes]:
-    """Read the texts in lines of JSON. A line alone, which may be a large one, is not copied."""
-    texts, data = [], block.read()
-    for number, line in enumerate(data.split(b"\n") if data.find(b"\n") + 1 not in (0, len(data)) else [data]):
+    """Read the texts in lines of JSON."""
+    texts = []
+    for number, line in enumerate(block.read().split(b"\n"), 1):
         try:
             if line.strip():
                 texts.append(_record_text(json.loads(line), text_field))
         except (ValueError, RecursionError) as error:
             reason = error if isinstance(error, InputError) else f"not JSON ({error})"
-            raise InputError(f"{block.path}, line {block.count_lines_before() + number + 1}: {reason}") from None
+            raise InputError(f"{block.path}, line {block.count_lines_before() + number}: {reason}") from None
     return texts
 
 
 def _read_rows(block: Block, text_field: str) -> list[bytes]:
     """Read the texts in a row group of a Parquet file."""
-    try:
-        with import_optional("pyarrow.parquet").ParquetFile(block.path) as file:
-            names = ", ".join(file.schema_arrow.names)
-            require(
-                text_field in file.schema_arrow.names, f"no column {text_field!r} (`text_field` names one of {names})"
-            )
-            rows = file.read_row_group(block.before, [text_field], use_threads=False).to_pylist()
+    parquet = import_optional("pyarrow.parquet")
+    with (
+        expecting_whole("Parquet file", f"{block.path}, row group {block.before}"),
+        parquet.ParquetFile(block.path) as file,
+    ):
+        names = file.schema_arrow.names
+        require(text_field in names, f"no column {text_field!r} (`text_field` names one of {', '.join(names)})")
+        rows = file.read_row_group(block.before, [text_field], use_threads=False).to_pylist()
         return [_record_text(row, text_field) for row in rows]
-    except ValueError as error:
-        raise InputError(f"{block.path}, row group {block.before}: {error}") from None
 
 
 class Texts(NamedTuple):
@@ -3291,13 +3262,12 @@ class Source:
     pattern: Pattern
     special_tokens: Sequence[str] = ()
     text_field: str | None = None
-    block_bytes: int | None = None
+    block_bytes: int = dataclasses.field(default_factory=lambda: BLOCK_BYTES)
     flags: Mapping[str, AddedToken] = dataclasses.field(default_factory=dict)
     normalizer: Sequence[dict] = ()
 
-    def __post_init__(self):
-        # What reading finds: what each file was when it was begun, and whether some file looks strange.
-        self.__dict__.update(block_bytes=self.block_bytes or BLOCK_BYTES, _states={}, _is_warned=False)
+    _states: dict[Path, os.stat_result] = dataclasses.field(default_factory=dict, init=False)  # before they are read
+    _doubtful: list[Path] = dataclasses.field(default_factory=list, init=False)  # files that may not be text
 
     @property
     def _numbers(self) -> dict[str, int]:
@@ -3315,9 +3285,6 @@ class Source:
         hides_tokens = normalizer and self.pretokenizer.normalized  # where they are is not known before
         arrays = Pattern("none").cut_arrays if hides_tokens else normalizer.cut_arrays(self.pattern)
         return *arrays, special
-
-    def __reduce__(self):
-        return Source, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     __repr__ = brief_repr
 
@@ -3362,20 +3329,46 @@ class Source:
 
     def blocks(self) -> Iterator[Block]:
         """Read all files, in blocks that can be worked at in any order, of `block_bytes` where that can be had."""
-        for path in self.files:
+        kinds = [*map(self._look_at, self.files)]  # a wrong file must not cost the work on those before it
+        for path, kind in zip(self.files, kinds, strict=True):
             if isinstance(path, Texts):
                 yield from path.blocks(self.block_bytes)
-                continue
-            if not (is_stream := _is_stream(path)):
-                self._states.setdefault(path, path.stat())
-            kind = "stream" if is_stream else _recognize(head := _read_part(path, 0, HEAD_BYTES))
-            if kind == "Parquet":
+            elif kind == "Parquet":
                 yield from _row_groups(path)
-            elif kind == "stream" or kind in _UNPACKERS:
+            elif kind:
                 yield from self._stream_blocks(path)
             else:
-                self._check_head(path, head)
                 yield from self._file_blocks(path)
+
+    def _look_at(self, path: Path | Texts) -> str | None:
+        """Look at how a file begins, where that can be done twice: returns what it is, None for plain text."""
+        if _is_stream(path):
+            return "a stream"
+        self._states.setdefault(path, path.stat())
+        kind = _recognize(_read_part(path, 0, HEAD_BYTES))
+        if kind == "Parquet":
+            import_optional("pyarrow.parquet")
+        else:
+            self._check_head(path, next(_read_chunks(path, HEAD_BYTES), (b"", 0))[0])
+        return kind
+
+    def _check_head(self, path: Path, head: bytes) -> None:
+        """Raise InputError for a file that begins as no text does, and warn of the first one that may not be text."""
+        kind, doubt = _recognize(head), None
+        require(kind is None, f"{path}: {kind} is no text: unpack it, or make text of it, first")
+        strange = head.decode("utf-8", "replace").count("\ufffd") + head.count(0)
+        if strange > len(head) / 100:
+            share = min(100, 100 * strange // len(head))
+            doubt = (
+                f"{share} % of its beginning is not UTF-8; it is read byte by byte (iconv makes UTF-8 of other text)"
+            )
+        elif re.match(rb'\s*\[?\s*\{\s*"', head):
+            doubt = "looks like JSON, and is read as text: name lines of JSON .jsonl, or `text_field` if they are piped"
+        elif _plain_name(path).endswith((".csv", ".tsv")):
+            doubt = "a table is read as text, with its separators"
+        if doubt and not self._doubtful and not self.is_json(path):
+            self._doubtful.append(path)
+            warnings.warn(f"{path}: {doubt}", stacklevel=2)
 
     def check_unchanged(self) -> None:
         """Compare files that were read with what they were; raises InputError where text may be lost or taken twice.
@@ -3391,18 +3384,6 @@ class Source:
             same = all(getattr(now, of) == getattr(before, of) for of in ("st_ino", "st_size", "st_mtime_ns"))
             require(same, f"{path}: has changed while it was read: start again when nothing writes to it")
 
-    def _check_head(self, path: Path, head: bytes) -> None:
-        """Refuse a file that is known not to be text, and warn of the first file that may be something else."""
-        kind = _recognize(head)
-        hint = (
-            "name the file, which is read from its end" if kind == "Parquet" else "unpack it, or make text of it, first"
-        )
-        require(kind is None, f"{path}: {kind} is no text: {hint}")
-        doubt = None if self.is_json(path) else _find_doubt(path, head)
-        if doubt and not self._is_warned:
-            self.__dict__["_is_warned"] = True
-            warnings.warn(f"{path}: {doubt}", stacklevel=2)
-
     def map(self, engine: Engine, work: Callable, task_bytes: int | None = None) -> Iterator:
         """Apply work(source, blocks) to tasks, by the workers of an engine, and yield the results in the order of text.
 
@@ -3411,7 +3392,7 @@ class Source:
         Blocks name their files: the source that goes with every task has none.
         """
         work = functools.partial(work, dataclasses.replace(self, files=()))
-        tasks = _batched_by_size(self.blocks(), _block_bytes, task_bytes or self.block_bytes)
+        tasks = _batched_by_size(self.blocks(), lambda block: block.size, task_bytes or self.block_bytes)
         return engine.map(work, tasks, self.suits_threads(engine))
 
     def _file_blocks(self, path: Path) -> Iterator[Block]:
@@ -3481,20 +3462,18 @@ class Source:
 
     def _stream_blocks(self, path: Path) -> Iterator[Block]:
         """Read a file that can only be read from its beginning: here, and workers get the text."""
-        is_json, position = self.is_json(path), 0
-        taken = n_lines = 0
+        is_json, position, taken, n_lines = self.is_json(path), 0, 0, 0
 
         def read() -> Iterator[bytes]:
             nonlocal position
             for chunk, end in _read_chunks(path, self.block_bytes):
-                if not position:
+                if not position and path not in self._states:
                     self._check_head(path, chunk[:HEAD_BYTES])
                 position = end
                 yield chunk
 
         for data, begins, behind in self.cut(read(), self.block_bytes, is_json, path):
-            read_texts = _read_lines if is_json else None
-            yield Block(path, taken, position, behind, data, n_lines, begins, read_texts)
+            yield Block(path, taken, position, behind, data, n_lines, begins, _read_lines if is_json else None)
             taken, n_lines = position, n_lines + data.count(b"\n")
 
 
@@ -3506,35 +3485,12 @@ def _require_cut(where: object, n_bytes: int) -> None:
 
 
 def _row_groups(path: Path) -> Iterator[Block]:
-    """Make a block of each row group of a Parquet file; the last one ends where the file does."""
-    parquet = import_optional("pyarrow.parquet")
-    try:
-        metadata = parquet.read_metadata(path)
-    except ValueError as error:
-        raise InputError(f"{path}: not a whole Parquet file ({error})") from None
-    groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
-    packed = [sum(group.column(k).total_compressed_size for k in range(group.num_columns)) for group in groups]
-    stops = [*itertools.accumulate(packed[:-1]), path.stat().st_size]
-    for k, (start, stop) in enumerate(zip([0, *stops], stops, strict=False)):
-        yield Block(path, start, stop, before=k, read_texts=_read_rows)
-
-
-def _find_doubt(path: Path, head: bytes) -> str | None:
-    """Tell why a text that begins so may not be one."""
-    strange = head.decode("utf-8", "replace").count("\ufffd") + head.count(0)
-    if strange > len(head) / 100:
-        share = min(100, 100 * strange // len(head))
-        return f"{share} % of its beginning is not UTF-8; it is read byte by byte (iconv makes UTF-8 of other text)"
-    if re.match(rb'\s*\[?\s*\{\s*"', head):
-        return "looks like JSON, and is read as text: name lines of JSON .jsonl, or `text_field` if they are piped"
-    if _plain_name(path).endswith((".csv", ".tsv")):
-        return "a table is read as text, with its separators"
-    return None
-
-
-def _block_bytes(block: Block) -> int:
-    """Return the bytes of a block, on the disk or at hand, whichever are more."""
-    return max(len(block.data or b""), block.n_bytes)
+    """Make a block of each row group of a Parquet file, as if all had the same share of its bytes."""
+    with expecting_whole("Parquet file", path):
+        n = import_optional("pyarrow.parquet").read_metadata(path).num_row_groups
+    size = path.stat().st_size
+    for k in range(n):
+        yield Block(path, size * k // n, size * (k + 1) // n, before=k, read_texts=_read_rows)
 
 
 def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: int) -> Iterator[list]:
@@ -3618,9 +3574,9 @@ class Words(NamedTuple):
         >>> words.alphabet, words.to_counts()
         ([b'a', b'e', b'n', b'v'], {b'na': 1, b've': 1, b'vane': 2})
         """
-        require(self.alphabet is BYTES, "these are no words over the 256 bytes: they have characters already")
+        require(self.alphabet == BYTES, "these are no words over the 256 bytes: they have characters already")
         require(0 <= coverage <= 1, f"a coverage is a number from 0 to 1, not {coverage!r}")
-        require(required.isascii() or not regex.search(r"\p{Cs}", required), "a required character is not UTF-8")
+        require(not regex.search(r"\p{Cs}", required), "a required character is not UTF-8")
         code_points, offsets = _decode_words(self)
         totals = np.bincount(code_points, np.repeat(self.counts, np.diff(offsets)), N_CODE_POINTS)
         totals[0xD800:0xE000] = 0  # bytes that are not UTF-8
@@ -3633,14 +3589,6 @@ class Words(NamedTuple):
         symbol_of[kept] = np.arange(len(kept))
         alphabet = [chr(code_point).encode() for code_point in kept.tolist()]
         return _split_at_unknown(symbol_of[code_points], offsets, self.counts, alphabet)
-
-    def __reduce__(self):
-        symbols = self.symbols.astype(np.min_scalar_type(len(self.alphabet) - 1))  # a quarter of the way through a pipe
-        return _unpack_words, (symbols, *self[1:3], *([] if self.alphabet is BYTES else [self.alphabet]))
-
-
-def _unpack_words(symbols: np.ndarray, *others) -> Words:
-    return Words(symbols.astype(np.int32), *others)
 
 
 def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
@@ -3989,7 +3937,7 @@ class WordCounter:
 
     def add_words(self, words: Words) -> None:
         """Add words over the single bytes that were counted elsewhere."""
-        require(words.alphabet is BYTES, "words over another alphabet than the 256 bytes cannot be added up")
+        require(words.alphabet == BYTES, "words over another alphabet than the 256 bytes cannot be added up")
         text = _with_padding(words.symbols.astype(np.uint8, copy=False))
         scanned = np.minimum(text, END - 1)  # in which there is no END
         # Words come in the order of a table: one that grows while it takes them would have them all at its beginning,
@@ -4037,7 +3985,6 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
 
 
 @checked
-@interruptible
 def count(
     source: Source, engine: Engine | None = None, before: Iterable[CorpusCounts] = (), max_words: int = 0
 ) -> CorpusCounts:
@@ -4142,20 +4089,16 @@ def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
 
 def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
     """Read what `save_counts` wrote: the counts, and the settings; raises InputError if a file is none, or damaged."""
-    try:
+    with expecting_whole("file of words, as `count` writes it", path):
         zipfile.ZipFile(path).close()  # of what is none np.load says: load it unsafely
         with np.load(path, allow_pickle=False) as saved:
             header = json.loads(saved["header"].item())
-            offsets, counts = saved["offsets"].astype(np.int64), saved["counts"].astype(np.int64)
-            words, described = Words(saved["symbols"].astype(np.int32), offsets, counts), header["counted"]
-            fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(words.symbols)
-            fits = fits and (np.diff(offsets) > 0).all() and (counts > 0).all()
-            require(fits and words.digest == described["words"], "its words are not those that were written")
-            return CorpusCounts(**described | {"words": words}), header["settings"]
-    except Exception as error:  # there is hardly one that damaged files do not cause
-        if getattr(error, "errno", None):
-            raise
-        raise InputError(f"{path}: not a whole file of words, as `count` writes it ({error})") from None
+            symbols, offsets, counts = saved["symbols"], saved["offsets"].astype(np.int64), saved["counts"]
+        words, described = Words(symbols.astype(np.int32), offsets, counts.astype(np.int64)), header["counted"]
+        fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(symbols)
+        if not (fits and (np.diff(offsets) > 0).all() and (counts > 0).all() and words.digest == described["words"]):
+            raise ValueError("its words are not those that were written")
+        return CorpusCounts(**described | {"words": words}), header["settings"]
 
 
 def _steps_of(settings: Mapping) -> tuple[PatternStep, ...]:
@@ -4786,7 +4729,6 @@ def _run_learner(
 
 
 @checked
-@interruptible
 def learn(
     words: Words, n_symbols: int, *, tie_break: str = "bytes", min_frequency: int = 1, progress: bool = False
 ) -> Learned:
@@ -5012,9 +4954,9 @@ def _is_id(id: object) -> bool:
 def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
     """Copy a vocabulary, after a check of the types and the range of its ids and tokens."""
     for id, token in vocab.items():
-        if not _is_id(id):
+        if type(id) is not int or not 0 <= id < MAX_ID:
             raise InputError(f"the token {token!r} has the id {id!r}: {_ID_RANGE}")
-        if not (isinstance(token, bytes) and token):
+        if type(token) is not bytes or not token:
             raise InputError(f"a token is bytes, at least one: id {id} has {token!r}")
     return dict(vocab)
 
@@ -5066,8 +5008,8 @@ def _validate_scores(model: Model) -> None:
         return
     scores = model.scores = np.asarray(model.scores)
     require(scores.dtype in (np.float32, np.float64), f"scores are of type float32 or float64, not {scores.dtype}")
-    odd = np.flatnonzero(~(scores < np.inf))  # -inf: never chosen
-    require(not odd.size, f"the scores of the ids {odd[:3].tolist()} are no numbers")
+    for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
+        raise InputError(f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is no number")
     last, n = max(model.ordinary, default=-1), len(scores)
     require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n}")
 
@@ -5081,7 +5023,7 @@ def _validate_characters(model: Model) -> None:
         except UnicodeDecodeError:
             raise InputError(f"the token {readable(token)!r} is not UTF-8, as those made of characters are") from None
     tokens, unknown = {*model.vocab.values()}, model.unk_token
-    require(unknown is None or unknown.encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
+    require(unknown is None or str(unknown).encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
     missing = sorted(fallback_tokens(model) - tokens)[:1]
     require(
         not missing,
@@ -6038,6 +5980,7 @@ def learn_wordpiece(
 #     longest    2    1    0            shorter of 2    0        of 0 and 1    -1
 
 MAX_TOKEN_CHARS = 64
+SUB_ITERATIONS, SHRINKING_FACTOR = 2, 0.75  # as in SentencePiece
 LATTICE_PARTS = 8  # that threads may work at; their number is fixed, since sums of floats depend on it
 TINY, HUGE = 2.0**-100, 2.0**100  # probabilities below are scaled up, so that words of any length have one
 LEAST_EXPECTED = 0.5  # times that a token is expected in the corpus; what is rarer is dropped, as in SentencePiece
@@ -6304,53 +6247,39 @@ class _UnigramLearner:
 
 
 def learn_unigram(
-    words: Words,
-    n_symbols: int,
-    *,
-    seed_size: int = 1_000_000,
-    max_piece_length: int = 16,
-    shrinking_factor: float = 0.75,
-    n_sub_iterations: int = 2,
-    progress: bool = False,
-    on_round: Callable[[int, float], None] | None = None,
+    words: Words, n_symbols: int, *, seed_size: int = 1_000_000, max_piece_length: int = 16, progress: bool = False
 ) -> LearnedUnigram:
     """Learn a vocabulary of `n_symbols` tokens, with those of the alphabet, and their probabilities (Kudo 2018).
 
     Begins with the `seed_size` substrings of up to `max_piece_length` symbols that cover the most of the corpus. Each
-    round fits the probabilities in `n_sub_iterations` steps of expectation maximization, calls `on_round` with the
-    number of tokens and the logarithm of the probability of the corpus, and keeps the part `shrinking_factor` of the
-    tokens: those without which the corpus would be the least probable, and the alphabet. The last tenth goes by
-    probability. So does SentencePiece, whose seeds are taken from the text before it is cut into words. Fewer tokens
-    are returned where the words have no more. Raises InputError where there are no words, or an option cannot be.
+    round fits the probabilities in SUB_ITERATIONS steps of expectation maximization, and keeps the part
+    SHRINKING_FACTOR of the tokens: those without which the corpus would be the least probable, and the alphabet. The
+    last tenth goes by probability. So does SentencePiece, whose seeds are taken from the text before it is cut into
+    words. Fewer tokens are returned where the words have no more. Raises InputError where there are no words, or an
+    option cannot be.
 
-    >>> rounds = []
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
-    >>> learned = learn_unigram(words, 260, on_round=lambda n, likelihood: rounds.append(n))
-    >>> sorted(learned.tokens, key=len)[-4:], rounds
-    ([b'low', b'lower', b'newest', b'widest'], [260])
+    >>> learned = learn_unigram(words, 260)
+    >>> sorted(learned.tokens, key=len)[-4:], len(learned.likelihoods)
+    ([b'low', b'lower', b'newest', b'widest'], 1)
     """
     n, a = _check_words(words, n_symbols)
     require(n < 2**31, "words of 2**31 symbols are too many")
-    require(0 <= seed_size <= 1 << 25, f"seed_size is {seed_size}: it must be 0 to {1 << 25:,}")
-    require(
-        1 <= max_piece_length <= MAX_TOKEN_CHARS,
-        f"max_piece_length is {max_piece_length}: it must be 1 to {MAX_TOKEN_CHARS}",
-    )
-    require(0 < shrinking_factor < 1, f"shrinking_factor is {shrinking_factor}: it must be between 0 and 1")
-    require(n_sub_iterations >= 1, f"n_sub_iterations is {n_sub_iterations}: it must be 1 or more")
+    limits = {"seed_size": (0, seed_size, 1 << 25), "max_piece_length": (1, max_piece_length, MAX_TOKEN_CHARS)}
+    for name, (least, value, most) in limits.items():
+        require(least <= value <= most, f"{name} is {value}: it must be {least} to {most:,}")
     learner = _UnigramLearner(words, seed_size, max_piece_length)
     goal, likelihoods = max(n_symbols * 11 // 10, a), []
-    with Engine(progress=progress).progress_bar("prune", max(len(learner.probabilities) - goal, 0), " tokens") as bar:
+    with Engine(progress=progress).progress_bar("prune", max(learner.n_tokens - goal, 0), " tokens") as bar:
         while True:
-            for _ in range(n_sub_iterations):
+            for _ in range(SUB_ITERATIONS):
                 likelihood = learner.maximize()
             likelihoods.append(likelihood)
-            if on_round:
-                on_round(learner.n_tokens, likelihood)
-            if learner.n_tokens <= goal:
+            n = learner.n_tokens
+            if n <= goal:
                 break
-            learner.prune(max(goal, int(shrinking_factor * learner.n_tokens)))
-            bar.update(bar.total - max(len(learner.probabilities) - goal, 0) - bar.n)
+            learner.prune(max(goal, int(SHRINKING_FACTOR * n)))
+            bar.update(n - learner.n_tokens)
     scores = learner.scores
     rest = a + _best_first(scores[a:], n_symbols - a)
     chosen = np.append(np.arange(a), rest[scores[rest] > -np.inf])
@@ -6610,8 +6539,10 @@ def naming_file(where: object) -> Iterator[None]:
 
 def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> dict[int, bytes]:
     """Read a vocabulary, name -> id; the names in `texts` are text in any alphabet."""
-    are_ids = isinstance(names, dict) and {*map(type, names.values())} <= {int}
-    require(are_ids, "its vocabulary is not an object of tokens and ids")
+    require(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
+    for name, id in names.items():
+        if not _is_id(id):
+            raise InputError(f"{name!r} has the id {json.dumps(id)}: {_ID_RANGE}")
     texts = {*texts}
     rest = iter(_read_names([name for name in names if name not in texts], alphabet))
     vocab = {id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest) for name, id in names.items()}
@@ -6756,7 +6687,8 @@ def _read_gpt2_pair(file: Path, special_tokens: SpecialTokens = None, pattern: P
 def write_gpt2(model: Model) -> dict[str, str]:
     """Write vocab.json and merges.txt, from which `read_gpt2` makes the same ids if it is told the pattern."""
     marks = any(isinstance(step, Metaspace) for step in Pattern(model.pattern).steps)
-    require(not marks, "spaces become other characters, or text gets one before it")
+    of_bytes = model.alphabet == "bytes" and not marks
+    require(of_bytes, "its tokens are made of characters, or spaces become others, or text gets one before it")
     names, (merges, _) = _vocab_names(model), _as_merges(model)
     pairs = [f"{gpt2_name(left)} {gpt2_name(right)}" for left, right in merges]
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
@@ -7072,7 +7004,7 @@ _PRE_TOKENIZERS: dict[str, Callable[..., Sequence[PatternStep]]] = {
     "CharDelimiterSplit": lambda delimiter: (Split(regex.escape(delimiter), "removed"),),
     "Split": _split_steps,
     "Metaspace": lambda replacement, add_prefix_space=True, split=True, prepend_scheme=None, **_: metaspace_steps(
-        replacement, prepend_scheme or ("always" if add_prefix_space else "never"), bool(split)
+        "".join(replacement), prepend_scheme or ("always" if add_prefix_space else "never"), bool(split)
     ),
     "ByteLevel": lambda add_prefix_space=True, use_regex=True, **_: (
         (Metaspace(" "),) * bool(add_prefix_space) + (PATTERNS["gpt2"],) * bool(use_regex)
@@ -8134,7 +8066,17 @@ def _llmc_header(dtype: np.dtype, n: int) -> bytes:
     return np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
 
 
-_HEADERS = {"npy": _npy_header, "llm.c": _llmc_header, "bin": lambda dtype, n: b""}
+def _no_header(dtype: np.dtype, n: int) -> bytes:
+    return b""
+
+
+# How ids are written, the header of such files, and the ends of their names; standard output has no end.
+_LAYOUTS = {
+    "npy": (_npy_header, (".npy",)),
+    "bin": (_no_header, (".bin", "")),
+    "llm.c": (_llmc_header, (".bin",)),
+    "text": (_no_header, (".txt", "")),
+}
 
 
 class Encoded(NamedTuple):
@@ -8197,9 +8139,8 @@ def _encode_blocks(
         batches.append(ids.astype(dtype, copy=False))
         ends.append(stops + n_tokens)
         n_tokens += len(ids)
-    ids = np.concatenate(batches) if len(batches) > 1 else batches[0]
     n_read = sum(block.n_bytes for block in blocks)
-    return _EncodedBatch(ids, np.concatenate(ends), n_bytes, n_read, last_id, is_doubtful)
+    return _EncodedBatch(np.concatenate(batches), np.concatenate(ends), n_bytes, n_read, last_id, is_doubtful)
 
 
 def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
@@ -8212,37 +8153,29 @@ def _sidecar(path: Path) -> Path:
     return path.with_name(path.name + ".json")
 
 
-def _line_printer() -> Callable:
-    """Make a function that prints ids as text, a line for each document, which may go on in the next batch."""
-    gap = ""
-
-    def write(ids: np.ndarray, ends: np.ndarray) -> None:
-        """Print the ids of a batch, in which documents end at `ends`."""
-        nonlocal gap
-        if len(ids) or len(ends):
-            lines = [" ".join(map(str, part.tolist())) for part in np.split(ids, ends)]
-            print(gap + "\n".join(lines), end="")
-            gap = " " if lines[-1] else ""
-
-    return write
+def _as_lines(ids: np.ndarray, ends: np.ndarray) -> bytes:
+    """Write ids as decimal numbers, a line for each document, which may go on in the next ids."""
+    lines = [" ".join(map(str, part.tolist())) for part in np.split(ids, ends)]
+    return ("\n".join(lines) + " " * bool(lines[-1])).encode()
 
 
 @contextlib.contextmanager
 def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> Iterator[Callable]:
-    """Write a .npy or .bin file, or bare numbers to standard output, in pieces: yields a function of the next array."""
-    if path != STANDARD_STREAM and path.suffix not in (".npy", ".bin"):
-        raise InputError(f"{path}: name a .npy file, or a .bin file for the bare numbers")
-    require_known("`layout`", layout, ("auto", "llm.c"))
-    require(layout == "auto" or path.suffix == ".bin", f"{path}: name a .bin file for llm.c")
-    header = _HEADERS[(path.suffix[1:] or "bin") if layout == "auto" else layout]
+    """Write numbers in pieces, to a file or to standard output: yields a function of the next array."""
+    if layout == "auto":
+        layout = path.suffix[1:] or "bin"
+        require(layout in ("npy", "bin"), f"{path}: name a .npy file, or a .bin file for the bare numbers")
+    require_known("`layout`", layout, _LAYOUTS)
+    header, suffixes = _LAYOUTS[layout]
+    require(path.suffix in suffixes, f"{path}: name a {suffixes[0]} file for {layout}")
     dtype, n = np.dtype(dtype).newbyteorder("<"), 0
 
-    def write(numbers: np.ndarray, *_: object) -> None:
-        """Write an array behind those before it."""
+    def write(numbers: np.ndarray, ends: np.ndarray = ()) -> None:
+        """Write an array after those before it; documents end at `ends` in it."""
         nonlocal n
-        file.write(np.ascontiguousarray(numbers, dtype).data)
-        file.flush()  # should the disk be full, it is now, and not when the other files have taken their names
         n += len(numbers)
+        file.write(_as_lines(numbers, ends) if layout == "text" else np.ascontiguousarray(numbers, dtype).data)
+        file.flush()  # should the disk be full, it is now, and not when the other files have taken their names
 
     with _open_output(path) as file:
         file.write(header(dtype, 0))
@@ -8253,10 +8186,11 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
 
 
 def _name_outputs(out: str | os.PathLike | None, val_fraction: float | None) -> list[Path]:
-    """Name the files of ids: none, one, or also that of the documents that are held out."""
-    path = as_path(STANDARD_STREAM if out is None else out)
+    """Name the file of ids, and that of the documents that are held out, if any are."""
+    require(out is not None, "name `out`: a file for the ids, or - for standard output")
+    path = as_path(out)
     if val_fraction is None:
-        return [path][: out is not None]
+        return [path]
     require(0 < val_fraction < 1, f"`val_fraction` is between 0 and 1, not {val_fraction}")
     before, found, behind = path.name.rpartition("train")
     require(found, f"{path}: name a file with 'train' in it for `val_fraction`: the other one has 'val' there")
@@ -8272,16 +8206,15 @@ def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[n
     """
     billionths = round(fraction * 10**9)  # so that nothing is rounded
     numbers = (np.arange(first, first + len(batch.ends) + 2) * billionths) // 10**9
+    is_held_out = np.diff(numbers) > 0
     lengths = np.diff(batch.ends, prepend=0, append=len(batch.ids))  # of documents that end, and of the rest
-    parts = []
-    for part in (False, True):
-        wanted = (numbers[1:] > numbers[:-1]) == part
-        parts.append((batch.ids[np.repeat(wanted, lengths)], np.cumsum(lengths[:-1][wanted[:-1]])))
-    return parts
+    return [
+        (batch.ids[np.repeat(chosen, lengths)], np.cumsum(lengths[:-1][chosen[:-1]]))
+        for chosen in (~is_held_out, is_held_out)
+    ]
 
 
 @checked
-@interruptible
 def encode_files(
     tokenizer: Tokenizer,
     inputs: Files,
@@ -8303,11 +8236,12 @@ def encode_files(
     inputs           files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), Parquet; text and
                      JSON may be packed by gzip, xz, bzip2 or zstandard
     out              a .npy file; a .bin file, for the bare numbers; or -, for those on standard output. A file gets a
-                     description beside it, with .json behind its name. Not given: ids are printed, a line a document
+                     description beside it, with .json behind its name
     dtype            of the ids: uint16, uint32, or auto, the smaller one that holds every id of the vocabulary
     append           a special token: every document ends with it. Documents are files and lines of .jsonl files, and
                      end at this token where it is in a text: it is not doubled
-    layout           auto, by the name of the file; or llm.c, which is a .bin file with its header of 1,024 bytes
+    layout           auto, by the name of the file; llm.c, which is a .bin file with its header of 1,024 bytes; or
+                     text, decimal numbers, a line a document: a .txt file, or - for standard output
     val_fraction     as with nanoGPT, documents are held out: 0.0005 is the last of every 2,000, in the order in which
                      they are read. They go to the file that has `val` where the name of the other has `train`
     document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
@@ -8327,11 +8261,11 @@ def encode_files(
     """
     paths = _name_outputs(out, val_fraction)
     if document_index is not None:
-        require(len(paths) == 1, "`document_index` goes with `out`, and not with `val_fraction`")
+        can_be_indexed = len(paths) == 1 and layout != "text"
+        require(can_be_indexed, "`document_index` goes with `out`, but not with `val_fraction`, or the layout text")
         document_index = as_path(document_index)
         if document_index.resolve() in (paths[0].resolve(), _sidecar(paths[0]).resolve()):
             raise InputError(f"{document_index} is to be written twice: give the document index a name of its own")
-    require(paths or layout == "auto", "`layout` goes with `out`")
     _require_other_files([*paths, document_index], find_files(inputs))
     id_type, engine = id_dtype(tokenizer.model, dtype), Engine(workers, progress, executor)
     allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
@@ -8345,7 +8279,7 @@ def encode_files(
     totals, n_bytes, last_id = np.zeros((2, 2), np.int64), 0, None  # tokens and documents of each file
     with contextlib.ExitStack() as stack:
         stack.enter_context(written_together())
-        writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths] or [_line_printer()]
+        writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths]
         index = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(lambda _: None)
         write_index = stack.enter_context(index)
         write_index(np.zeros(1, np.int64))
@@ -8361,36 +8295,27 @@ def encode_files(
                 writers[k](ids, ends)
                 totals[k] += len(ids), len(ends)
             n_bytes += batch.n_bytes
-            rate = tqdm.format_sizeof(totals[:, 0].sum() / max(bar.format_dict["elapsed"], 1e-3))
-            bar.set_postfix_str(f"{rate} tokens/s", refresh=False)
             bar.update(batch.n_read)
         source.check_unchanged()
         encoded = Encoded(*totals.sum(0).tolist(), n_bytes, id_type.name, tokenizer.digest, append)
-        _describe_outputs(stack, encoded, dict(zip(paths, totals.tolist(), strict=False)))
+        for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
+            description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
+            if len(paths) == 2:
+                del description["bytes"]  # which are not known of each
+                hint = "documents are files, lines of .jsonl, and what ends with the token that `append` names"
+                given = f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {totals[1, 1]}"
+                require(n_documents, f"{given}: {hint}")
+            if path != STANDARD_STREAM:
+                atomic_write_all(path.parent, {_sidecar(path).name: _to_json(description, indent=2)})
     return encoded
 
 
 def _require_other_files(outputs: Iterable[Path | None], inputs: Iterable[Path]) -> None:
     """Raise InputError if a file that is to be written is one that is read."""
     for path in outputs:
-        is_file = path is not None and path.is_file()  # a device or a pipe may be both
-        replaced = is_file and any(file.is_file() and file.samefile(path) for file in inputs)
-        require(not replaced, f"{path}: is read, and would be replaced: name another file to write")
-
-
-def _describe_outputs(stack: contextlib.ExitStack, encoded: Encoded, totals: Mapping[Path, Sequence[int]]) -> None:
-    """Describe files of ids beside them, of so many tokens and documents; raises InputError if one of two has none."""
-    n = [n_documents for _, n_documents in totals.values()]
-    if len(n) == 2:
-        hint = "documents are files, lines of .jsonl, and what ends with the token that `append` names"
-        require(all(n), f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {n[1]}: {hint}")
-    for path, (n_tokens, n_documents) in totals.items():
-        if path != STANDARD_STREAM:
-            description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
-            if len(n) == 2:
-                del description["bytes"]  # which are not known of each
-            sidecar = stack.enter_context(atomic_write(_sidecar(path)))
-            sidecar.write(_to_json(description, indent=2).encode())
+        if path is not None and path.is_file():  # a device or a pipe may be both
+            is_read = path.resolve() in map(Path.resolve, inputs)
+            require(not is_read, f"{path}: is read, and would be replaced: name another file to write")
 
 
 @checked
@@ -8406,27 +8331,20 @@ def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
     [1, 2]
     """
     path, start = as_path(path), 0
-    header, n_bytes = np.fromfile(path, "<i4", 3).tolist(), path.stat().st_size
-    for name, sign in LLMC_SIGNS.items():
-        if header[:2] == sign and n_bytes == LLMC_HEADER_BYTES + np.dtype(name).itemsize * header[2]:
-            dtype, start = name, LLMC_HEADER_BYTES
-    description = _read_beside(_sidecar(path))
-    if not start and path.suffix != ".npy":
-        dtype = description.get("dtype", dtype)
-        require(dtype in ("uint16", "uint32"), f"{path}: are its numbers uint16 or uint32? Name it with `dtype`")
-    try:
+    n_bytes, description = path.stat().st_size, _read_beside(_sidecar(path))
+    with expecting_whole("array of ids", path):
         if path.suffix == ".npy":
-            is_array = _recognize(_read_part(path, 0, HEAD_BYTES)) == "a NumPy array"
-            require(is_array, "it does not begin as a .npy file does")
             ids = np.lib.format.open_memmap(path, mode="r")
-        elif n_bytes > start:
-            ids = np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r", start)
-        else:  # which cannot be mapped
-            ids = np.zeros(0, dtype)
-    except ValueError as error:
-        raise InputError(f"{path}: not an array of ids ({error})") from None
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise InputError(f"{path}: an array of {ids.dtype} and shape {ids.shape} does not hold token ids")
+        else:
+            header, dtype = np.fromfile(path, "<i4", 3).tolist(), description.get("dtype", dtype)
+            for name, sign in LLMC_SIGNS.items():
+                if header[:2] == sign and n_bytes == LLMC_HEADER_BYTES + np.dtype(name).itemsize * header[2]:
+                    dtype, start = name, LLMC_HEADER_BYTES
+            require(dtype in LLMC_SIGNS, "are its numbers uint16 or uint32? Name it with `dtype`")
+            numbers = np.dtype(dtype).newbyteorder("<")
+            ids = np.memmap(path, numbers, "r", start) if n_bytes > start else np.zeros(0, numbers)
+        is_list = ids.ndim == 1 and ids.dtype.kind in "iu"
+        require(is_list, f"an array of {ids.dtype} and shape {ids.shape} does not hold token ids")
     n_tokens = description.get("tokens", len(ids))
     is_whole = n_tokens == len(ids)
     require(is_whole, f"{path}: has {len(ids):,} ids, and {_sidecar(path).name} says {n_tokens}: encode the text again")
@@ -8713,7 +8631,7 @@ def words_of_model(model: Model, words: Words) -> Words:
     array([2, 2, 1, 0], dtype=int32)
     """
     require(model.kind == "bpe", f"a model of the kind {model.kind!r} has no merges that others could follow")
-    require(words.alphabet is BYTES, "only words over the 256 bytes can be segmented by a model")
+    require(words.alphabet == BYTES, "only words over the 256 bytes can be segmented by a model")
     fallback = fallback_tokens(model)
     kept = [id for id in model.ordinary if model.vocab[id] not in fallback]
     symbol_of = np.full(MAX_ID + 1, -1, np.int32)
@@ -9902,6 +9820,8 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
     with stage("compile"):
         tokenizer.compile_kernels()
     options["progress"] &= out is not None
+    if out is None and options["layout"] == "auto":
+        options |= {"out": "-", "layout": "text"}
     with stage("encode") as spent:
         encoded = call_with(encode_files, tokenizer, inputs, **options)
         spent.n_bytes = encoded.bytes

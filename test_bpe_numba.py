@@ -1401,7 +1401,7 @@ def test_decoders_that_need_all_tokens_are_refused_by_name(decoder):
 
 def counted(files, special=(END,), pattern="gpt2", block_bytes=None, text_field=None, **engine):
     """Pretokens and their counts, and the number of documents."""
-    source = bpe.Source(files, bpe.Pattern(pattern), special, text_field, block_bytes)
+    source = bpe.Source(files, bpe.Pattern(pattern), special, text_field, block_bytes or bpe.BLOCK_BYTES)
     found = bpe.count(source, bpe.Engine(**engine))
     assert found.words.symbols.dtype == np.int32
     return found.words.to_counts(), found.n_documents
@@ -1551,6 +1551,13 @@ def test_what_is_no_text_is_refused(tmp_path, data, what):
             counted([tmp_path / "a.txt"])
 
 
+def test_every_file_is_looked_at_before_the_work(tmp_path):
+    (tmp_path / "a.txt").write_text("some text")
+    (tmp_path / "b.txt").write_bytes(b"PK\x03\x04" * 9)
+    with pytest.raises(bpe.InputError, match=r"b\.txt: a zip archive is no text"):
+        next(bpe.Source(bpe.find_files(tmp_path), bpe.Pattern()).blocks())
+
+
 @pytest.mark.parametrize(
     "name, data, doubt",
     [
@@ -1568,8 +1575,9 @@ def test_doubtful_text_gets_one_note(tmp_path, name, data, doubt):
 
 
 def test_the_first_run_warns_of_nothing():
-    doubtful = [path for path in bpe.standard_library() if bpe._find_doubt(path, path.read_bytes()[:65536])]
-    assert not doubtful
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert next(bpe.Source(bpe.standard_library(), bpe.Pattern()).blocks()).path == bpe.standard_library()[0]
 
 
 def test_folders_leave_models_and_what_is_hidden_aside(trained, tmp_path):
@@ -1587,7 +1595,7 @@ def test_folders_leave_models_and_what_is_hidden_aside(trained, tmp_path):
 
 @pytest.mark.parametrize("name", ["", [""]])
 def test_empty_names_are_refused(tokenizer, name):
-    for use in (bpe.find_files, bpe.train, lambda name: bpe.encode_files(tokenizer, name)):
+    for use in (bpe.find_files, bpe.train, lambda name: bpe.encode_files(tokenizer, name, "o.npy")):
         with pytest.raises(bpe.InputError, match="is empty: is a variable not set"):
             use(name)
     for use in (bpe.Tokenizer.load, tokenizer.save, bpe.read_ids, lambda out: bpe.encode_files(tokenizer, "x", out)):
@@ -2608,7 +2616,7 @@ def test_special_tokens_are_found_as_regex_finds_them(special, text):
 # Special tokens with flags that overlap each other, white space, letters and the texts around them.
 flagged = st.dictionaries(
     st.sampled_from(["<m>", "<m", "m>", "ab", "<é>", " x", "x ", "__", "中中", "<m><", "\u3000a"]),
-    st.builds(bpe.AddedToken, st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.booleans()),
+    st.builds(bpe.AddedToken, *[st.booleans()] * 5, literal=st.just(False)),
     min_size=1,
     max_size=6,
 )
@@ -3241,15 +3249,9 @@ def test_learning_unigram_is_that_of_sentencepiece(library, tmp_path):
 def test_learning_unigram_does_not_depend_on_the_order_of_words(library):
     counts = text_counts(library[:5])
     shuffled = dict(random.Random(1).sample(list(counts.items()), len(counts)))
-    rounds = []
-    ours, other = (
-        bpe.learn_unigram(words_of_characters(c), 500, on_round=lambda *round: rounds.append(round))
-        for c in (counts, shuffled)
-    )
+    ours, other = (bpe.learn_unigram(words_of_characters(c), 500) for c in (counts, shuffled))
     assert ours.tokens == other.tokens and np.allclose(ours.scores, other.scores)
-    assert len(rounds) == 2 * len(ours.likelihoods) and all(
-        a[0] > b[0] for a, b in itertools.pairwise(rounds[: len(rounds) // 2])
-    )
+    assert len(ours.likelihoods) > 1 and np.allclose(ours.likelihoods, other.likelihoods)
 
 
 @pytest.mark.parametrize(
@@ -3259,8 +3261,6 @@ def test_learning_unigram_does_not_depend_on_the_order_of_words(library):
         ({"ab": 1}, {"n_symbols": 1}, "the alphabet has 2"),
         ({"ab": 1}, {"max_piece_length": 0}, "must be 1 to 64"),
         ({"ab": 1}, {"max_piece_length": 65}, "must be 1 to 64"),
-        ({"ab": 1}, {"shrinking_factor": 1.0}, "between 0 and 1"),
-        ({"ab": 1}, {"n_sub_iterations": 0}, "1 or more"),
         ({"ab": 1}, {"seed_size": -1}, "seed_size is -1"),
     ],
 )
@@ -3876,9 +3876,9 @@ def test_sentencepiece_models_mean_what_they_mean_there(options, prose, tmp_path
     def equal(text):
         expected = theirs.encode(text)
         if bpe.Normalizer(ours.model.normalizer).normalize(text.encode()).decode() != theirs.normalize(text):
-            # Hugging Face looks for the rules of a charsmap in grapheme clusters, and strips all white space.
+            # Hugging Face looks for the rules of a charsmap in grapheme clusters, and strips all white space, but no ▁.
             clusters = [cluster for cluster in regex.findall(r"\X", text) if len(cluster) > 1]
-            assert clusters or text.strip() != text.strip(" ")
+            assert clusters or text.strip() != text.strip(" ") or text.rstrip().endswith("▁")
             return
         assert ours.encode_ordinary(text) == again.encode(text) == expected
         marks = text.lstrip().startswith("▁")  # of its own: sentencepiece takes away more of them than Hugging Face
@@ -4392,7 +4392,7 @@ def test_nothing_is_written_where_no_document_is_held_out(tokenizer, tmp_path):
     (tmp_path / "a.txt").write_text("one document")
     with pytest.raises(bpe.InputError, match="of 1 document `val_fraction` holds out 0: documents are files"):
         bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "train.bin", val_fraction=0.1)
-    for out, message in (("o.bin", "with 'train' in it"), (None, "'train'")):
+    for out, message in (("o.bin", "with 'train' in it"), (None, "name `out`")):
         with pytest.raises(bpe.InputError, match=message):
             bpe.encode_files(tokenizer, tmp_path / "a.txt", out and tmp_path / out, val_fraction=0.1)
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
@@ -4408,8 +4408,20 @@ def test_files_for_llmc_have_its_header(tokenizer, tmp_path, dtype, sign):
     (tmp_path / "a.bin.json").unlink()
     assert bpe.read_ids(tmp_path / "a.bin").tolist() == ids
     for out, layout in (("a.npy", "llm.c"), ("b.bin", "x")):
-        with pytest.raises(bpe.InputError, match=r"a \.bin file for llm\.c|there are auto, llm\.c"):
+        with pytest.raises(bpe.InputError, match=r"a \.bin file for llm\.c|there are npy, bin, llm\.c, text"):
             bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / out, layout=layout)
+
+
+def test_ids_are_lines_of_numbers_if_the_layout_is_text(tokenizer, tmp_path):
+    (tmp_path / "a.txt").write_text(f"some text{END}{END}more")
+    out = {"out": tmp_path / "ids.txt", "layout": "text", "append": END}
+    bpe.encode_files(tokenizer, tmp_path / "a.txt", **out)
+    lines = [[*map(int, line.split())] for line in out["out"].read_text().splitlines()]
+    assert lines == [tokenizer.encode(text + END) for text in ("some text", "", "more")]
+    bpe.decode_file(tokenizer, out["out"], tmp_path / "b.txt")
+    assert (tmp_path / "b.txt").read_text() == f"some text{END}{END}more{END}"
+    with pytest.raises(bpe.InputError, match="name `out`"):
+        bpe.encode_files(tokenizer, tmp_path / "a.txt")
 
 
 def test_a_larger_vocabulary_takes_larger_numbers(tmp_path):
@@ -5155,7 +5167,7 @@ def assert_refused_leaving_nothing(run, arguments, parts, folder):
         (("encode", "model", "text.txt", "--out", "o.npy", "--document-index", "o.npy"), ["o.npy", "twice"]),
         (("encode", "model", "text.txt", "--out", "o.npy", "--workers", "0"), ["0 workers"]),
         (("encode", "model", "nowhere.txt", "--out", "o.npy"), ["nowhere.txt"]),
-        (("decode", "model", "bad.npy"), ["bad.npy: not an array of ids (it does not begin"]),
+        (("decode", "model", "bad.npy"), ["bad.npy: not a whole array of ids"]),
         (("decode", "model", "odd.bin", "--dtype", "uint16"), ["odd.bin", "array"]),
         (("decode", "model", "floats.npy"), ["floats.npy", "float64"]),
         (("decode", "model", "large.npy"), ["id 100000"]),
@@ -5703,56 +5715,8 @@ except bpe_numba.InputError as error:
 
 
 @pytest.mark.skipif(not bpe.COMPILES, reason="nothing is compiled")
-def test_a_damaged_cache_is_compiled_anew(tmp_path, monkeypatch):
+def test_an_array_stays_that_is_replaced_while_a_kernel_uses_it(monkeypatch, tmp_path):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-
-    def add(a, b):
-        return a + b
-
-    def loaded():
-        """How many of two signatures come from the disk."""
-        kernel = bpe.kernel(add)
-        assert kernel(1, 2) == 3 and kernel(1.5, 2.0) == 3.5
-        return sum(kernel.stats.cache_hits.values())
-
-    assert loaded() == 0 and loaded() == 2
-    one, other = tmp_path.rglob("*.nbc")
-    content = one.read_bytes()
-    damages = [b"", content[:999], content[:900] + b"?" + content[901:], bytes(len(content)), other.read_bytes()]
-    for damage in damages:
-        one.write_bytes(damage)
-        assert loaded() == 1 and loaded() == 2
-    one.unlink()
-    one.mkdir()
-    assert loaded() == 1 and loaded() == 1
-    shutil.rmtree(one.parent)
-    assert loaded() == 0 and loaded() == 2
-
-
-@pytest.mark.skipif(not bpe.COMPILES, reason="nothing is compiled")
-def test_kernels_borrow_their_arguments_where_no_field_is_replaced():
-    may_replace = [bpe._renew_cache, bpe._encode_words, bpe._encode_texts]
-    assert all(bpe._may_replace(kernel.py_func) for kernel in may_replace)
-    borrow = [bpe._merge_short, bpe._scan_lanes, bpe._find_slot, bpe._sample_words, bpe._scan_batch]
-    assert not any(bpe._may_replace(kernel.py_func) for kernel in borrow)
-    box = SimpleNamespace(n=0, pool=0)
-
-    def count():
-        box.n += 1
-
-    def store():
-        box.pool += 1
-
-    assert not bpe._may_replace(count)
-    inside = [lambda: [store() for _ in "a"], lambda: bpe.kernel(store)(), lambda: bpe._segment(0, 0, 0, 0)]
-    assert bpe._may_replace(store) and not any(map(bpe._may_replace, inside))
-    kernel = bpe.kernel(store)
-    assert bpe._may_replace(lambda: [kernel() for _ in "a"])
-
-
-@pytest.mark.skipif(not bpe.COMPILES, reason="nothing is compiled")
-def test_an_array_stays_that_is_replaced_while_a_kernel_uses_it(monkeypatch):
-    monkeypatch.setattr(bpe._KernelCache, "is_there", False)
 
     @bpe.struct
     class Box:
@@ -5829,20 +5793,6 @@ def checked_run(request, tmp_path_factory):
         yield process, folder / "output"
         process.kill()
         process.wait()
-
-
-def test_the_cache_of_a_module_of_another_name_is_not_used(tmp_path):
-    shutil.copy(MODULE, tmp_path / "bpe_numba.py")
-    program = """import importlib.util, sys
-spec = importlib.util.spec_from_file_location(sys.argv[1], "bpe_numba.py")
-module = sys.modules[sys.argv[1]] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-print(module._random(module.np.array([1], module.np.uint64)) < 1, module.Pattern("gpt2").is_compiled)"""
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    for name in ("of_another_name", "bpe_numba"):
-        command = [sys.executable, "-c", program, name]
-        result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
-        assert result.stdout == "True True\n" and not result.stderr, result.stderr
 
 
 @pytest.mark.skipif(BOUNDS_CHECKED, reason="this is that run")
