@@ -59,19 +59,27 @@ echo "=== bpe_numba.py ${chosen[*]}"
 run "${chosen[@]}"
 grep -A 99 -E '^[0-9.]+ seconds$' profile/log | tee profile/stages
 
-for stage in $(awk 'NR > 2 && $1 !~ /other|compile/ { share = NF == 5 ? $4 : $3; if (share >= 10) print $1 }' profile/stages); do
+# Rows of the table: | stage | seconds | MB/s | % of time | peak MB |. Kernels are compiled or loaded once: that is apart.
+mapfile -t stages < <(awk -F'[| ]+' '
+  $2 ~ /^(stage|-+|other|compile|)$/ || $1 != "" { next }
+  { seconds[$2] = $3; total += $3 }
+  END { for (stage in seconds) if (seconds[stage] >= total / 10) print seconds[stage], stage }
+' profile/stages | sort -rn | cut -d " " -f 2)
+for stage in "${stages[@]}"; do
   report=profile/$command.$stage
   export BPE_NUMBA_PROFILE=$stage
   before="python -m scalene run --off --cpu-only --no-stacks --no-async --cpu-sampling-rate 0.002 -o $report.json" \
     run "${chosen[@]}"
   echo
-  python - "$report.json" <<'END'
+  python - "$report.json" <<'END' || continue
 import json, re, sys
 
 KINDS = "n_cpu_percent_python", "n_cpu_percent_c", "n_sys_percent"
 with open(sys.argv[1]) as file:
     profile = json.load(file)
 every = []
+if not profile.get("files"):
+    sys.exit(f"{sys.argv[1][8:-5]}: too short for Scalene; take more text")
 for content in profile["files"].values():
     timer = next((row["lineno"] for row in content["lines"] if row["line"].startswith("def stage(")), None)
     of_timer = [row for row in content["lines"] if row["start_function_line"] == timer]  # it waits for Scalene to start

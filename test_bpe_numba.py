@@ -5276,12 +5276,44 @@ def test_a_closed_pipe_is_no_error(model):
     assert len(result.stdout) == 10 and result.stderr == b""
 
 
-def test_readme_examples_run(tmp_path):
-    blocks = regex.findall(r"```python\n(.*?)```", Path(MODULE).with_name("README.md").read_text(), regex.DOTALL)
-    assert blocks
-    for block in blocks:
-        environment = {**os.environ, "PYTHONPATH": str(Path(MODULE).parent)}
-        subprocess.run([sys.executable, "-c", block], cwd=tmp_path, check=True, timeout=300, env=environment)
+def test_readme_runs_as_printed(command, tmp_path):
+    """Run the commands and the Python of README in one folder; they print at least what stands below them."""
+    corpus = ("The cat sat on the mat, and the dog lay beside it in the sun. " * 9 + END) * 20
+    lines = (json.dumps({"text": f"文字處理 {k}: " + corpus[:60]}) for k in range(2000))
+    jsonl = "\n".join(lines).encode()
+    names = "corpus.jsonl", "chinese.jsonl", "shards/1.jsonl", "shards/2.jsonl"
+    files = {"corpus.txt": corpus.encode(), "src/a/b.py": Path(__file__).read_bytes()[:20_000]}
+    files |= dict.fromkeys(names, jsonl)
+    files["bin/bpe-numba"] = f'#!/bin/sh\nexec {sys.executable} {MODULE} "$@"\n'.encode()
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "bin/bpe-numba").chmod(0o755)
+    bpe.train(tmp_path / "corpus.txt", 280, [END], workers=1).tokenizer.save(tmp_path)
+    path = f"{tmp_path / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "PYTHONPATH": str(Path(MODULE).parent)}
+    readme = Path(MODULE).with_name("README.md").read_text()
+    blocks = regex.findall(r"```(sh|python)\n(.*?)```(?:\n\n```text\n(.*?)```)?", readme, regex.DOTALL)
+    assert {kind for kind, *_ in blocks} == {"sh", "python"}
+    for kind, block, shown in blocks:
+        calls = [shlex.split(line, comments=True) for line in block.replace("\\\n", "").splitlines()]
+        if kind == "sh" and all(call[0] == "bpe-numba" for call in calls):
+            results = [command(*call[1:], cwd=tmp_path) for call in calls]
+        else:
+            program = ["bash", "-euc"] if kind == "sh" else [sys.executable, "-c"]
+            options = {"cwd": tmp_path, "env": environment, "capture_output": True, "timeout": 300}
+            results = [subprocess.run([*program, block], **options)]
+        for result in results:
+            assert result.returncode == 0, (block, result.stderr)
+        printed = b"".join(result.stdout for result in results).decode().splitlines()
+        assert {*shown.splitlines()} <= {*printed}, (block, printed)
+
+
+def test_links_of_the_pages_lead_to_files():
+    top = Path(MODULE).parent
+    for page in (top / "README.md", *top.glob("docs/*.md")):
+        for link in regex.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / link).is_file(), (page, link)
 
 
 # ─── Research ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,1 +1,0 @@
-../bpe_numba.py
