@@ -3985,7 +3985,7 @@ def count(
             seen.update(part.special_tokens)
             bar.update(n_read)
     source.check_unchanged()
-    return CorpusCounts(counter.words(), n_documents, n_bytes, seen, *dropped.tolist())
+    return CorpusCounts(counter.words(), int(n_documents), n_bytes, seen, *dropped.tolist())
 
 
 def _replace_in_words(words: Words, step: Metaspace) -> Words:
@@ -5588,6 +5588,7 @@ class _Workspace:
 
     tables: BpeTables  # or those of another kind of model
     table: ScanTable
+    special: _SpecialTable
     lanes: np.ndarray  # see Scan
     marks: np.ndarray
     keys: np.ndarray  # uint64[4 * KEYS], see _word_keys
@@ -5724,6 +5725,12 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
 
 
 @kernel
+def _set_special(workspace, special):
+    """Let a workspace look for other special tokens: as an argument of each call they would cost 1.5 µs."""
+    workspace.special = special
+
+
+@kernel
 def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
     """Write the ids of a flat text, and where those of each of its texts end; returns where all end.
 
@@ -5739,8 +5746,9 @@ def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
 
 
 @kernel
-def _encode_texts(workspace, special, data, stops, ids, id_stops):
-    """Encode texts that lie end to end in some bytes; returns as `_encode_flat` does."""
+def _encode_texts(workspace, data, stops, ids):
+    """Encode texts that lie end to end in some bytes, and write over the end of each that of its ids; see above."""
+    special = workspace.special
     text, has_end = _copy_texts(data, stops, i64(END))
     ends, meanings = np.empty(len(stops), np.int64), np.empty(len(stops), np.int64)
     for t in range(len(stops)):
@@ -5750,7 +5758,7 @@ def _encode_texts(workspace, special, data, stops, ids, id_stops):
     if has_end:
         scanned, _ = _copy_texts(data, stops, i64(INVALID_BYTE))
         scanned, _, _ = _cut_at_special(scanned, ends, meanings, special)
-    return _encode_flat(workspace, text, scanned, found, ids, id_stops)
+    return _encode_flat(workspace, text, scanned, found, ids, stops)
 
 
 @kernel
@@ -7497,12 +7505,13 @@ class _Encoder:
     """What one thread encodes with: a workspace, and an array that takes the ids."""
 
     def __init__(self, model: Model, tables: object, pattern: Pattern, cache_size: int):
-        self.model = model
+        self.model, self.special, self.stop = model, _special_table({}), np.empty(1, np.int64)
         pooled = max(16 * cache_size, 1 << 16)
         self.scan = _new_scan()
         self.workspace = _Workspace(
             tables,
             pattern.table,
+            self.special,
             *self.scan,
             np.empty(4 * KEYS, np.uint64),
             np.empty(MAX_LINEAR_MERGE, np.uint64),
@@ -7515,22 +7524,26 @@ class _Encoder:
         )
         self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # a page of it is memory when it is written to
 
-    def encode(
-        self, pretokenizer: Pretokenizer, data: bytes, stops: np.ndarray, id_stops: np.ndarray, begins: int
-    ) -> np.ndarray:
-        """Encode texts as uint32[N]: each ends at one of `stops`, its ids at one of `id_stops`, which are written."""
+    def encode(self, pretokenizer: Pretokenizer, data: bytes, stops: np.ndarray | None, begins: int) -> np.ndarray:
+        """Encode texts as uint32[N]: each ends at one of `stops`, over which the end of its ids is written.
+
+        Without `stops` the bytes are one text.
+        """
         flat, room = None, len(data) + 4
+        if stops is None:
+            stops = self.stop
+            stops[0] = len(data)
         if not pretokenizer.is_one_machine:
             flat, _, _ = pretokenizer.apply(self.scan, data, stops, begins)
             room = len(flat.text) + 4
+        elif pretokenizer.special is not self.special:
+            self.special = pretokenizer.special
+            _set_special(self.workspace, self.special)
         ids = self.ids if room <= len(self.ids) else np.empty(room, np.uint32)
-        if flat:
-            n = _encode_flat(self.workspace, *flat, ids, id_stops)
-        else:
-            n = _encode_texts(self.workspace, pretokenizer.special, data, stops, ids, id_stops)
+        n = _encode_flat(self.workspace, *flat, ids, stops) if flat else _encode_texts(self.workspace, data, stops, ids)
         if n < 0:
-            flat, _, _ = pretokenizer.apply(self.scan, data, stops, begins)
-            raise _unknown_letter(self.model, bytes(flat.text[-1 - n :]))
+            flat, _, _ = pretokenizer.apply(self.scan, data, np.array([len(data)]), begins)
+            raise _unknown_letter(self.model, b"".join(flat.parts()))
         if ids is self.ids:
             return ids[:n].copy()
         ids.resize(n, refcheck=False)  # no copy: a tenth of the time of a large text
@@ -7768,8 +7781,7 @@ class Tokenizer:
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
         array([ 72, 105], dtype=uint32)
         """
-        data = _text_bytes(text)
-        return self._encode(data, allowed_special, np.array([len(data)]), np.zeros(1, np.int64))
+        return self._encode(_text_bytes(text), allowed_special)
 
     def encode_texts(
         self, texts: Sequence[bytes], allowed_special: str | Iterable[str] = "all", begins: int = BEGINS
@@ -7779,17 +7791,11 @@ class Tokenizer:
         begins  CONTINUES, if the first text goes on from an earlier one; see Pretokenizer.apply
         """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-        offsets = np.zeros(len(texts) + 1, np.int64)
-        ids = self._encode(b"".join(texts), allowed_special, stops, offsets[1:], begins)
-        return ids, offsets
+        ids = self._encode(b"".join(texts), allowed_special, stops, begins)
+        return ids, np.append(0, stops)
 
     def _encode(
-        self,
-        data: bytes,
-        allowed_special: str | Iterable[str],
-        stops: np.ndarray,
-        id_stops: np.ndarray,
-        begins: int = BEGINS,
+        self, data: bytes, allowed_special: str | Iterable[str], stops: np.ndarray | None = None, begins: int = BEGINS
     ) -> np.ndarray:
         """Encode texts that lie end to end as uint32[N]; see _Encoder.encode."""
         pretokenizer = self._pretokenizer(allowed_special)
@@ -7798,7 +7804,7 @@ class Tokenizer:
         except IndexError:
             encoder = _Encoder(self.model, self._tables, self.pattern, self._cache_size)
         try:
-            return encoder.encode(pretokenizer, data, stops, id_stops, begins)
+            return encoder.encode(pretokenizer, data, stops, begins)
         finally:
             self._idle.append(encoder)
 
