@@ -646,7 +646,7 @@ def test_kernels_run_as_plain_python(tmp_path):
 
 # Regular expressions of all that is compiled: simple ones, those that look at what comes next, and those below.
 plain = [r"[a-z]+", r"\w+", "(a)|(b)", "(?:abc)", "a+b|a", "aa|a{3,5}b", "x{2,}y|x", r"(?i:it|is)|\p{L}{2,3}|\d+(?!\d)"]
-ending = [r"a(?=b)|b+?c|.", r"\S+?(?=\s)|\s+", r" ?\p{L}+\s*$|\p{L}", r"\s++$|\s|\S+", r"[^\W\d]+|\p{Han}"]
+ending = [r"a(?=b)|b+?c|.", r"\S+?(?=\s)|\s+", r" ?\p{L}+\s+$|\p{L}", r"\s++$|\s|\S+", r"[^\W\d]+|\p{Han}"]
 # What tells controls, surrogates and bytes that are not UTF-8 from other text.
 hostile = [r"\p{Cc}+|[^\p{Cc}]+", r"\p{C}+|\P{C}{1,3}", r"[\x00-\x1f]+|\p{Cs}", r"[\udc80-\udcff]+", r"<\w+>"]
 CUSTOM_PATTERNS = [*plain, *ending, *hostile, r"(?i:s|[ab]{2}(?=a))"]
