@@ -5543,7 +5543,7 @@ def _kernel_of_kind(name: str) -> Callable:
         kind = next(kind for kind in KINDS.values() if kind.tables_type is type(arguments[3]))
         return getattr(kind, name)(*arguments)
 
-    @overload(call, jit_options={"nogil": True})
+    @overload(call, jit_options={"nogil": True, "forceinline": True})
     def choose(*arguments):
         family = type(arguments[3])
         chosen = next(getattr(kind, name) for kind in KINDS.values() if kind.tables_type.numba_type is family)
