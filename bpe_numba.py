@@ -33,7 +33,7 @@ The way of the data, which is the order of the sections
     Patterns        a name, or a regular expression -> a table over bytes that finds where pretokens end
     Scanning        flat text, in which END stands where a text ends -> where pretokens end
     Special tokens  flat text -> END in the place of each; where a text may be cut
-    Normalizing     flat text -> flat text as a model wants it: normal forms, lower case, marks; decoders
+    Normalizing     flat text -> flat text as a model wants it: normal forms, lower case, marks
     Pretokenizing   texts -> one flat text, for the last step of a pattern
     Reading         files, folders, globs, standard input -> blocks that can be scanned on their own
     Words           blocks -> Words, by several workers, by a hash table of byte strings
@@ -43,7 +43,8 @@ The way of the data, which is the order of the sections
     WordPiece       words -> the longest tokens; Words -> such tokens, by likelihood or by count
     Unigram         Words -> tokens with probabilities; words -> ids by the most probable path
     Formats         a Model <-> the files of Hugging Face, GPT-2, tiktoken, SentencePiece and BERT
-    Tokenizer       text -> ids -> text
+    Kinds           BPE, WordPiece, Unigram: the functions of each, by name
+    Tokenizer       text -> ids -> text; decoders
     Token files     files of text -> files of token ids, by many workers, and back
     Training        files -> a tokenizer, in one call
     Research        tokenizers, corpora, what training learnt -> reports: tables, pictures
@@ -2805,91 +2806,6 @@ class Normalizer:
         return classes, splits
 
 
-_BYTE_TOKEN = re.compile(r"\A<0x([+\dA-Fa-f][\dA-Fa-f])>\Z", re.ASCII)
-_CLEANUP = {f" {text}": text for text in (".", "?", "!", ",", "' ", "n't", "'m", "do not", "'s", "'ve", "'re")}
-_CLEANUP |= {" ' ": "'", " do not": " don't"}
-
-
-def _decode_wordpiece(token: str, is_first: bool, prefix: str, cleanup: bool) -> str:
-    """Decode a token of WordPiece."""
-    if not is_first:
-        token = token[len(prefix) :] if token.startswith(prefix) else " " + token
-    for text, replacement in _CLEANUP.items() if cleanup else ():
-        token = token.replace(text, replacement)
-    return token
-
-
-def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: int) -> str:
-    """Take up to so many of a character off the ends of a token."""
-    one = re.escape(content)
-    return re.sub(rf"\A(?:{one}){{0,{start}}}|(?:{one}){{0,{stop}}}\Z", "", token)
-
-
-def _decode_suffix(token: str, is_first: bool, suffix: str) -> str:
-    """Refuse a token with a suffix, which would depend on the token behind it."""
-    require(suffix not in token, f"the token {token!r} has the suffix")
-    return token
-
-
-# What decodes a token, by the type of a step; its further parameters are the fields.
-_DECODERS: dict[str, Callable[..., str]] = {
-    "BPEDecoder": _decode_suffix,
-    "ByteFallback": lambda token, is_first: _BYTE_TOKEN.sub(
-        lambda match: bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape"), token
-    ),
-    "Fuse": lambda token, is_first: token,
-    "Metaspace": lambda token, is_first, replacement, prepend_scheme="always", **_: token.replace(
-        replacement, "" if is_first and prepend_scheme != "never" else " "
-    ),
-    "Replace": lambda token, is_first, pattern, content: token.replace(pattern["String"], content),
-    "Strip": _decode_strip,
-    "WordPiece": _decode_wordpiece,
-}
-
-
-def decoded_tokens(
-    vocab: Mapping[int, bytes], decoder: Sequence[dict]
-) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
-    """Decode each token, as the first of a sequence and as a later one, by steps as a tokenizer.json writes them.
-
-    Joined, they are what the `tokenizers` package decodes, where that is UTF-8. Behind ByteFallback and Fuse, which
-    join tokens, a step must be one that can be done to each on its own: Replace of one ASCII character, or Strip of one
-    at the start. Raises InputError for all others.
-
-    >>> first, later = decoded_tokens({0: "▁a".encode(), 1: b"<0xE4>"}, [{"type": "Metaspace", "replacement": "▁"}])
-    >>> first[0], later[0], later[1]
-    (b'a', b' a', b'<0xE4>')
-    """
-    if not decoder:
-        return vocab, vocab
-    firsts = {id: token.decode("utf-8", "surrogateescape") for id, token in vocab.items()}
-    later, are_joined = firsts, False
-    for step in _flattened(decoder, "decoders"):
-        fields = {name: field for name, field in step.items() if name != "type"}
-        kind = step["type"]
-        try:
-            alone = not are_joined or _is_single_character(kind, firsts, **fields)
-            require(alone, "it is behind one that joins tokens")
-            decode = functools.partial(_DECODERS[kind], **fields)
-            firsts = {id: decode(token, True) for id, token in firsts.items()}
-            if not are_joined or kind == "Replace":
-                later = {id: decode(token, False) for id, token in later.items()}
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"the decoder {json.dumps(step)[:100]} is not supported: {error}") from None
-        are_joined = are_joined or kind in ("ByteFallback", "Fuse")
-    encoded = [{id: t.encode("utf-8", "surrogateescape") for id, t in tokens.items()} for tokens in (firsts, later)]
-    return encoded[0], encoded[1]
-
-
-def _is_single_character(kind: str, firsts: Mapping[int, str], **fields) -> bool:
-    """Tell whether a step behind one that joins tokens can be done to each on its own."""
-    if kind == "Strip":
-        one = fields["content"].isascii() and fields["start"] == 1 and fields["stop"] == 0
-        return one and all(firsts.values())
-    replaced = fields["pattern"]["String"] if kind == "Replace" else "_" * (kind == "Fuse")
-    return len(replaced) == 1 and replaced.isascii()
-
-
 def _flattened(part: object, key: str) -> list[dict]:
     """List the steps of a normalizer, a pre_tokenizer or a decoder; `key` is that of the steps in a Sequence."""
     if isinstance(part, (list, tuple)):
@@ -5065,20 +4981,6 @@ def id_dtype(model: Model | int, name: str | type | np.dtype = "auto") -> np.dty
     if largest > np.iinfo(name).max:
         raise InputError(f"{name} does not hold the id {largest:,} of this vocabulary: use uint32")
     return np.dtype(name)
-
-
-class Kind(NamedTuple):
-    """A family of tokenizers. To add one is to write the first six in a section of their own, and a row in KINDS."""
-
-    learn: Callable  # (words, n_symbols, **options) -> Learned, or what has its tokens, merges and alphabet
-    tables: Callable  # (model) -> a struct
-    tables_type: type  # the class of that, by which Numba finds the kernels
-    segment: Callable  # kernel (text, start, size, tables, scratch, ids, at) -> n ids written to ids[at:]; -1: no id
-    write: Callable  # (model) -> the "model" object of a tokenizer.json
-    read: Callable  # ("model" object, texts of added tokens, alphabet) -> fields of Model
-    sample: Callable | None = None  # kernel (text, start, size, tables, alpha, random state, ids, at): as `segment`
-    sample_tables: Callable | None = None  # (model) -> the tables for that
-    exact_pattern: Callable | None = None  # (model) -> a pattern that cuts where no token reaches across
 
 
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -7469,6 +7371,26 @@ def save_model(model: Model, path: str | os.PathLike, format: str | None = None)
         warnings.warn(f"{folder}: {found} may hold another model: remove what is outdated", stacklevel=3)
 
 
+# ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# A kind of models, by name -> the functions that learn its vocabulary, segment words by it, and read and write it. All
+# other sections ask KINDS. To add a kind is to write these functions in a section of their own, and a row here.
+
+
+class Kind(NamedTuple):
+    """The functions of a kind of models; the last four are optional."""
+
+    learn: Callable  # (words, n_symbols, **options) -> Learned, or what has its tokens, merges and alphabet
+    tables: Callable  # (model) -> a struct
+    tables_type: type  # the class of that, by which Numba finds the kernels
+    segment: Callable  # kernel (text, start, size, tables, scratch, ids, at) -> n ids written to ids[at:]; -1: no id
+    write: Callable  # (model) -> the "model" object of a tokenizer.json
+    read: Callable  # ("model" object, texts of added tokens, alphabet) -> fields of Model
+    sample: Callable | None = None  # kernel (text, start, size, tables, alpha, random state, ids, at): as `segment`
+    sample_tables: Callable | None = None  # (model) -> the tables for that
+    exact_pattern: Callable | None = None  # (model) -> a pattern that cuts where no token reaches across
+
+
 KINDS = {
     "bpe": Kind(
         learn,
@@ -7499,6 +7421,90 @@ KINDS = {
 
 
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_BYTE_TOKEN = re.compile(r"\A<0x([+\dA-Fa-f][\dA-Fa-f])>\Z", re.ASCII)
+_CLEANUP = {f" {text}": text for text in (".", "?", "!", ",", "' ", "n't", "'m", "do not", "'s", "'ve", "'re")}
+_CLEANUP |= {" ' ": "'", " do not": " don't"}
+
+
+def _decode_wordpiece(token: str, is_first: bool, prefix: str, cleanup: bool) -> str:
+    """Decode a token of WordPiece."""
+    if not is_first:
+        token = token[len(prefix) :] if token.startswith(prefix) else " " + token
+    for text, replacement in _CLEANUP.items() if cleanup else ():
+        token = token.replace(text, replacement)
+    return token
+
+
+def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: int) -> str:
+    """Take up to so many of a character off the ends of a token."""
+    one = re.escape(content)
+    return re.sub(rf"\A(?:{one}){{0,{start}}}|(?:{one}){{0,{stop}}}\Z", "", token)
+
+
+def _decode_suffix(token: str, is_first: bool, suffix: str) -> str:
+    """Refuse a token with a suffix, which would depend on the token behind it."""
+    require(suffix not in token, f"the token {token!r} has the suffix")
+    return token
+
+
+# What decodes a token, by the type of a step; its further parameters are the fields.
+_DECODERS: dict[str, Callable[..., str]] = {
+    "BPEDecoder": _decode_suffix,
+    "ByteFallback": lambda token, is_first: _BYTE_TOKEN.sub(
+        lambda match: bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape"), token
+    ),
+    "Fuse": lambda token, is_first: token,
+    "Metaspace": lambda token, is_first, replacement, prepend_scheme="always", **_: token.replace(
+        replacement, "" if is_first and prepend_scheme != "never" else " "
+    ),
+    "Replace": lambda token, is_first, pattern, content: token.replace(pattern["String"], content),
+    "Strip": _decode_strip,
+    "WordPiece": _decode_wordpiece,
+}
+
+
+def decoded_tokens(
+    vocab: Mapping[int, bytes], decoder: Sequence[dict]
+) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
+    """Decode each token, as the first of a sequence and as a later one, by steps as a tokenizer.json writes them.
+
+    Joined, they are what the `tokenizers` package decodes, where that is UTF-8. Behind ByteFallback and Fuse, which
+    join tokens, a step must be one that can be done to each on its own: Replace of one ASCII character, or Strip of one
+    at the start. Raises InputError for all others.
+
+    >>> first, later = decoded_tokens({0: "▁a".encode(), 1: b"<0xE4>"}, [{"type": "Metaspace", "replacement": "▁"}])
+    >>> first[0], later[0], later[1]
+    (b'a', b' a', b'<0xE4>')
+    """
+    if not decoder:
+        return vocab, vocab
+    firsts = {id: token.decode("utf-8", "surrogateescape") for id, token in vocab.items()}
+    later, are_joined = firsts, False
+    for step in _flattened(decoder, "decoders"):
+        fields = {name: field for name, field in step.items() if name != "type"}
+        kind = step["type"]
+        try:
+            alone = not are_joined or _is_single_character(kind, firsts, **fields)
+            require(alone, "it is behind one that joins tokens")
+            decode = functools.partial(_DECODERS[kind], **fields)
+            firsts = {id: decode(token, True) for id, token in firsts.items()}
+            if not are_joined or kind == "Replace":
+                later = {id: decode(token, False) for id, token in later.items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"the decoder {json.dumps(step)[:100]} is not supported: {error}") from None
+        are_joined = are_joined or kind in ("ByteFallback", "Fuse")
+    encoded = [{id: t.encode("utf-8", "surrogateescape") for id, t in tokens.items()} for tokens in (firsts, later)]
+    return encoded[0], encoded[1]
+
+
+def _is_single_character(kind: str, firsts: Mapping[int, str], **fields) -> bool:
+    """Tell whether a step behind one that joins tokens can be done to each on its own."""
+    if kind == "Strip":
+        one = fields["content"].isascii() and fields["start"] == 1 and fields["stop"] == 0
+        return one and all(firsts.values())
+    replaced = fields["pattern"]["String"] if kind == "Replace" else "_" * (kind == "Fuse")
+    return len(replaced) == 1 and replaced.isascii()
 
 
 class _Encoder:
