@@ -167,6 +167,9 @@ if not COMPILES:
 #     @inline_kernel                 # called for each word or more often: its code is copied into each caller
 #     @struct                        # arrays and numbers that travel as one argument, and that kernels may replace
 #     @_intrinsic(plain)             # a function that emits one instruction, and the same in plain Python
+#
+# A kernel that is called for each word has one exit, and its loops have no break: then Numba need not count references
+# to its arrays, which takes longer than the work on a short word.
 
 
 def _compiler(**options: bool) -> Callable:
@@ -3649,7 +3652,7 @@ def _find_slot(entries, long_words, low, high, slot, text, start):
     return slot
 
 
-@kernel
+@inline_kernel
 def _find_value(text, start, size, entries, long_words):
     """Look up the value of the bytes text[start : start + size]; -1 if they are not in the table."""
     low, high = _word_key(text, start, u64(size))
@@ -5149,7 +5152,7 @@ def _find_merge(left, right, merges, bloom):
     return merges[_merge_slot(key, merges), 1] if bloom[word] & bit else NO_MERGE
 
 
-@kernel
+@inline_kernel
 def _first_letters(text, start, size, tables, ids, at):
     """Write the ids that merging a word begins with: of its bytes or characters; returns their number, or -1.
 
@@ -5169,7 +5172,7 @@ def _first_letters(text, start, size, tables, ids, at):
                 ids[n] = fallback_ids[text[k]]
                 n += 1
         elif unk_id < 0:
-            return -1
+            n, end = at - 1, stop
         elif not (was_unknown and fuse_unk):
             ids[n] = unk_id
             n += 1
@@ -5178,7 +5181,7 @@ def _first_letters(text, start, size, tables, ids, at):
     return n - at
 
 
-@kernel
+@inline_kernel
 def _merge_short(n, merges, bloom, scratch, ids, at):
     """Merge the pair of lowest rank, the leftmost of several, again and again; returns the number of ids that is left.
 
@@ -5188,23 +5191,24 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
     first, last = u64(at), u64(max(n - 1, 0))
     for k in range(last):
         scratch[u64(k)] = _find_merge(ids[first + u64(k)], ids[first + u64(k) + u64(1)], merges, bloom)
-    while last:
+    can_merge = last > 0
+    while can_merge:
         i, lowest = u64(0), NO_RANK
         for k in range(last):
             entry = scratch[u64(k)]
             is_lower = entry < lowest  # a lower rank: ids do not count
             i, lowest = u64(k) if is_lower else i, entry & NO_RANK if is_lower else lowest
-        if lowest == NO_RANK:
-            break
-        ids[first + i] = scratch[i] & LOW_HALF
-        last -= u64(1)
-        for k in range(i + u64(1), last + u64(1)):
-            j = u64(k) + u64(1)
-            ids[first + u64(k)], scratch[u64(k)] = ids[first + j], scratch[j]
-        if i < last:
-            scratch[i] = _find_merge(ids[first + i], ids[first + i + u64(1)], merges, bloom)
-        if i:
-            scratch[i - u64(1)] = _find_merge(ids[first + i - u64(1)], ids[first + i], merges, bloom)
+        can_merge = lowest != NO_RANK
+        if can_merge:
+            ids[first + i] = scratch[i] & LOW_HALF
+            last -= u64(1)
+            for k in range(i + u64(1), last + u64(1)):
+                j = u64(k) + u64(1)
+                ids[first + u64(k)], scratch[u64(k)] = ids[first + j], scratch[j]
+            if i < last:
+                scratch[i] = _find_merge(ids[first + i], ids[first + i + u64(1)], merges, bloom)
+            if i:
+                scratch[i - u64(1)] = _find_merge(ids[first + i - u64(1)], ids[first + i], merges, bloom)
     return min(n, i64(last) + 1)
 
 
@@ -5233,9 +5237,9 @@ def _heap_pop(heap, size):
 
 
 @inline_kernel
-def _queue_merge(left, right, merges, bloom, ids, at, entries, heap, size):
+def _queue_merge(left, right, merges, bloom, ids, entries, heap, size):
     """Look up the merge of two neighbours, and put it in the heap if there is one; returns the size of the heap."""
-    entries[left] = _find_merge(ids[at + left], ids[at + right], merges, bloom)
+    entries[left] = _find_merge(ids[left], ids[right], merges, bloom)
     if entries[left] == NO_MERGE:
         return size
     _heap_push(heap, size, entries[left] & ~LOW_HALF | u64(left))
@@ -5253,9 +5257,9 @@ def _merge_long(n, tables, alpha, state, ids, at):
     entries = np.full(n, NO_MERGE, np.uint64)  # of each symbol and the next
     heap, size, n_left = np.empty(2 * n, np.uint64), i64(0), n  # a merge takes one away and adds two at most
     end, left_out = len(heap), NO_MERGE  # what is left out is heap[end :], and the last of it
-    merges, bloom = tables.merges, tables.bloom  # a kernel that is handed the struct takes 1.2 times as long
+    symbols, merges, bloom = ids[at : at + n], tables.merges, tables.bloom  # handed the struct, a kernel is slower
     for k in range(n - 1):
-        size = _queue_merge(k, k + 1, merges, bloom, ids, at, entries, heap, size)
+        size = _queue_merge(k, k + 1, merges, bloom, symbols, entries, heap, size)
     while size:
         item = _heap_pop(heap, size)
         size -= 1
@@ -5273,16 +5277,16 @@ def _merge_long(n, tables, alpha, state, ids, at):
         end, left_out = len(heap), NO_MERGE
         j = after[i]
         k = after[j]
-        ids[at + i], after[i], entries[i], entries[j] = entries[i] & LOW_HALF, k, NO_MERGE, NO_MERGE
+        symbols[i], after[i], entries[i], entries[j] = entries[i] & LOW_HALF, k, NO_MERGE, NO_MERGE
         if k < n:
             before[k] = i
-            size = _queue_merge(i, k, merges, bloom, ids, at, entries, heap, size)
+            size = _queue_merge(i, k, merges, bloom, symbols, entries, heap, size)
         if i:
-            size = _queue_merge(before[i], i, merges, bloom, ids, at, entries, heap, size)
+            size = _queue_merge(before[i], i, merges, bloom, symbols, entries, heap, size)
         n_left -= 1
     k = 0
     for out in range(n_left):
-        ids[at + out] = ids[at + k]
+        symbols[out] = symbols[k]
         k = after[k]
     return n_left
 
@@ -5300,15 +5304,18 @@ def _random(state):
 @kernel
 def segment_bpe(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a letter has none."""
-    if tables.tokens.n_words:
-        id = _find_value(text, start, size, tables.tokens.entries, tables.tokens.long_words)
-        if id >= 0:
-            ids[at] = id
-            return 1
-    n = _first_letters(text, start, size, tables, ids, at)
-    if n <= MAX_LINEAR_MERGE:
-        return _merge_short(n, tables.merges, tables.bloom, scratch, ids, at)
-    return _merge_long(n, tables, 0.0, scratch, ids, at)
+    n, words, id = i64(1), tables.tokens, i64(-1)
+    if words.n_words:
+        id = _find_value(text, start, size, words.entries, words.long_words)
+    if id >= 0:
+        ids[at] = id
+    else:
+        n = _first_letters(text, start, size, tables, ids, at)
+        if n <= MAX_LINEAR_MERGE:
+            n = _merge_short(n, tables.merges, tables.bloom, scratch, ids, at)
+        else:
+            n = _merge_long(n, tables, 0.0, scratch, ids, at)
+    return n
 
 
 @kernel
@@ -5548,6 +5555,20 @@ def _copy_ids(value, more, pool, ids, at):
     return at + n
 
 
+@inline_kernel
+def _write_end(workspace, meanings, ids, id_stops, at):
+    """Write the id of a special token, or where the ids of a text end; returns where ids end."""
+    meaning = meanings[workspace.n_ends]
+    workspace.n_ends += 1
+    if meaning >= 0:
+        ids[at] = meaning
+        at += 1
+    elif meaning == BEGINS:
+        id_stops[workspace.n_texts] = at
+        workspace.n_texts += 1
+    return at
+
+
 @kernel
 def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
     """Write the ids of a batch of words; returns where they end, or -1 - start of a word that has no ids.
@@ -5584,15 +5605,7 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
             continue
         begin = ends[k - 1] if k else start
         if scanned[begin] == END:
-            meaning = meanings[workspace.n_ends]
-            workspace.n_ends += 1
-            if meaning >= 0:
-                ids[at] = meaning
-                at += 1
-            elif meaning == BEGINS:
-                id_stops[workspace.n_texts] = at
-                workspace.n_texts += 1
-            k += 1
+            at, k = _write_end(workspace, meanings, ids, id_stops, at), k + 1
             continue
         size = ends[k] - begin
         low, high, home = keys[key], keys[key + u64(1)], keys[key + u64(2)]
