@@ -1,6 +1,6 @@
-"""Train and run subword tokenizers, BPE, WordPiece and Unigram, with kernels compiled by Numba.
+"""Train and run subword tokenizers (BPE, WordPiece and Unigram) with kernels compiled by Numba.
 
-    python bpe_numba.py train                                    # on the Python standard library's own sources
+    python bpe_numba.py train                                    # learns from the source of Python's standard library
     python bpe_numba.py train corpus.txt --vocab-size 32000 --special-token "<|endoftext|>" --out model
     python bpe_numba.py encode model corpus.txt --out tokens.npy
     python bpe_numba.py convert model --to tiktoken --out model.tiktoken
@@ -11,44 +11,45 @@
     >>> [tokenizer.id_to_token(id) for id in tokenizer.encode("lowest")]
     [b'low', b'est']
 
-What the words mean here
+Glossary
 
-    document        a text on its own: a file, a line of a .jsonl, or what lies between two special tokens
-    pretoken        a piece of a document that the pattern cuts out; no token reaches across its ends
-    word            a pretoken as a sequence of symbols, with the count of its occurrences
-    symbol          a number for a string of bytes while learning; the first are an alphabet: bytes, or characters
-    pair            two neighbouring symbols of a word
-    merge           a pair that became one symbol; its rank is its number in the list of merges
-    token, id       an entry of the vocabulary, as bytes, and its number
-    special token   a token that is found in a text as it is: never split, never merged, never learnt from
-    family, kind    of models: how a vocabulary is learnt, and how words are cut by it
+    document        one text: a file, a line of a .jsonl file, or the text between two special tokens
+    pretoken        a piece of a document, cut out by the pattern; no token crosses its ends
+    word            a distinct pretoken, as a sequence of symbols, with the count of its occurrences
+    symbol          a number that stands for some bytes during learning; the first symbols are bytes or characters
+    pair            two adjacent symbols of a word
+    merge           a pair that became one symbol; its rank is its position in the list of merges
+    token, id       an entry of the vocabulary (its bytes), and the number of that entry
+    special token   a token that is matched as a whole: it is never split, merged or learnt from
+    family          the way in which a vocabulary is learnt: BPE, WordPiece or Unigram
+    kind            the way in which a model cuts words into tokens
 
-and the letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs, T texts.
+Letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs, T texts.
 
-The way of the data, which is the order of the sections
+Sections, in the order in which the data passes through them
 
-    Compiling       kernels, their files, structs, instructions that Numba has not
-    Running         errors, files written whole, workers, progress, stages and the Scalene profiler
-    Bytes           characters, and a trie: what kernels of all sections call
-    Patterns        a name, or a regular expression -> a table over bytes that finds where pretokens end
-    Scanning        flat text, in which END stands where a text ends -> where pretokens end
-    Special tokens  flat text -> END in the place of each; where a text may be cut
-    Normalizing     flat text -> flat text as a model wants it: normal forms, lower case, marks
-    Pretokenizing   texts -> one flat text, for the last step of a pattern
-    Reading         files, folders, globs, standard input -> blocks that can be scanned on their own
-    Words           blocks -> Words, by several workers, by a hash table of byte strings
-    Learning        Words -> merges, the one serial part
-    Models          a tokenizer as data: vocabulary, merges, special tokens, pattern, and their checks
-    Encoding        words -> ids, by kernels with a cache; ids -> bytes
-    WordPiece       words -> the longest tokens; Words -> such tokens, by likelihood or by count
-    Unigram         Words -> tokens with probabilities; words -> ids by the most probable path
-    Formats         a Model <-> the files of Hugging Face, GPT-2, tiktoken, SentencePiece and BERT
-    Kinds           BPE, WordPiece, Unigram: the functions of each, by name
+    Compiling       functions -> kernels and structs; the few instructions that Numba lacks
+    Running         errors, workers, interrupts, progress, stages, files that are written whole or not at all
+    Bytes           kernels for bytes and characters, and a trie; all sections use them
+    Patterns        a name or a regular expression -> a table over bytes that finds where pretokens end
+    Scanning        flat text, in which END stands where a text ends -> the ends of its pretokens
+    Special tokens  flat text -> flat text with END over each special token; places where a text may be cut
+    Normalizing     flat text -> flat text in a normal form, in lower case, without accents
+    Pretokenizing   texts -> one flat text, ready for the last step of a pattern
+    Reading         files, folders, globs, standard input -> blocks that can be scanned independently
+    Words           blocks -> Words, counted by several workers in hash tables of byte strings
+    Learning        Words -> merges; the only serial part
+    Models          a tokenizer as data (vocabulary, merges, special tokens, pattern), and its checks
+    Encoding        words -> ids, through a cache; ids -> bytes
+    WordPiece       words -> their longest tokens; Words -> tokens, by likelihood or by count
+    Unigram         Words -> tokens with probabilities; words -> ids, by the most probable path
+    Formats         a Model <-> files of Hugging Face, GPT-2, tiktoken, SentencePiece and BERT
+    Kinds           the functions of BPE, WordPiece and Unigram, by name
     Tokenizer       text -> ids -> text; decoders
-    Token files     files of text -> files of token ids, by many workers, and back
+    Token files     files of text -> files of token ids, by several workers; and back
     Training        files -> a tokenizer, in one call
-    Research        tokenizers, corpora, what training learnt -> reports: tables, pictures
-    Command line
+    Research        tokenizers, corpora and training histories -> tables and pictures
+    Command line    arguments -> one of the functions above
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ import signal
 import sys
 
 if os.path.basename(str(*sys.argv[:1])) in ("bpe_numba.py", "bpe-numba"):
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # unused, and where no thread can be had it ends the process
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads are not used; if none can start, Python would end
     if callable(signal.getsignal(signal.SIGINT)):
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: the imports take 0.5 s, and would show a traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that an interrupt during the imports shows no traceback
 
 if __name__ == "__main__":
-    # Kernels of __main__ and of the imported module are cached apart, and workers import the module: run that one, and
-    # do not make all of this twice, which takes 0.1 s. A copy has its own name, and `python -P` knows no folder.
+    # Numba caches the kernels of __main__ and of the imported module separately, and workers import the module. So run
+    # the imported one. A copy of this file has another name, and `python -P` does not search its folder.
     import importlib
 
     folder, name = os.path.split(os.path.realpath(__file__))
@@ -101,7 +102,7 @@ import reprlib
 import shlex
 import shutil
 import sysconfig
-import tempfile  # noqa: F401  which examples use
+import tempfile  # noqa: F401  examples use it
 import threading
 import time
 import unicodedata
@@ -146,34 +147,34 @@ __all__ = [
     "train_bpe_from_counts",
 ]
 
-# A variable that starts as 0 starts as i64(0) where a kernel gets it: else that is compiled for the literal, and again.
+# A variable that starts at 0 and is passed to a kernel starts as i64(0): a literal 0 would compile the kernel twice.
 u8, u32, u64, i64 = np.uint8, np.uint32, np.uint64, np.int64
 ALL_ONES = u64(2**64 - 1)
 Function = TypeVar("Function", bound=Callable)
-PADDING = 16  # bytes behind a text that kernels may read, though not use
-COMPILES = not numba.config.DISABLE_JIT  # else kernels are plain Python, to be debugged, or profiled line by line
+PADDING = 16  # bytes after a text: kernels may read them, but ignore their values
+COMPILES = not numba.config.DISABLE_JIT  # otherwise kernels are plain Python, for debuggers and line profilers
 if not COMPILES:
-    np.seterr(over="ignore")  # hashes, which count modulo 2**64
+    np.seterr(over="ignore")  # hashes are computed modulo 2**64
 
 
 # ─── Compiling ────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Function -> kernel: compiled by Numba when it is first called, and kept on the disk. A cached kernel does not notice a
-# change in another file: that is why there is one module.
+# A kernel is a function that Numba compiles at its first call and caches on the disk. The cache does not notice changes
+# in other files, which is one reason why there is only one module. There are four decorators:
 #
-#     @kernel
-#     def _add(a, b): ...            # Python and kernels may call it; compiled for the types of its first call
+#     @kernel                        # callable from Python and from kernels; compiled for the types of the arguments
+#     @inline_kernel                 # called once a word or more often: its code is copied into each caller
+#     @struct                        # a class of arrays and numbers that is passed as one argument and can be changed
+#     @_intrinsic(plain)             # a function that emits one instruction; `plain` does the same in Python
 #
-#     @inline_kernel                 # called for each word or more often: its code is copied into each caller
-#     @struct                        # arrays and numbers that travel as one argument, and that kernels may replace
-#     @_intrinsic(plain)             # a function that emits one instruction, and the same in plain Python
+# With NUMBA_DISABLE_JIT=1 all of them are plain Python, and give the same results.
 
 
 def _compiler(**options: bool) -> Callable:
     """Make a decorator that compiles kernels when they are first called.
 
-    There are no signatures: they would compile at import. All kernels release Python's lock. Where neither the folder
-    of the module nor a home can be written, each process compiles anew.
+    Kernels have no signatures, since these would compile at import. All kernels release Python's lock. If neither the
+    folder of the module nor the home folder is writable, each process compiles again.
     """
 
     def compile_lazily(function: Callable) -> Callable:
@@ -181,7 +182,7 @@ def _compiler(**options: bool) -> Callable:
             return function
         try:
             return numba.njit(nogil=True, cache=True, **options)(function)
-        except RuntimeError:  # there is no place for the cache
+        except RuntimeError:  # no folder for the cache is writable
             return numba.njit(nogil=True, **options)(function)
 
     return compile_lazily
@@ -192,11 +193,11 @@ inline_kernel = _compiler(forceinline=True)
 
 
 def struct(fields: type) -> type:
-    """Make a class of annotated fields one that kernels take by reference, and whose fields they may replace.
+    """Turn a class of annotated fields into one that kernels take by reference, and whose fields they may replace.
 
-    So an array that is too short is replaced by a longer one where that is found out, inside a kernel. As an argument
-    it costs 0.15 µs whatever its size, where a named tuple costs 0.13 µs for each array in it. Python makes instances,
-    by position, and does not read their fields.
+    So a kernel can replace an array that is too short by a longer one. Passing an instance costs 0.15 µs whatever its
+    size, while a named tuple costs 0.13 µs for each of its arrays. Python creates instances, with positional arguments,
+    but does not read their fields.
     """
 
     if not COMPILES:
@@ -221,30 +222,30 @@ def struct(fields: type) -> type:
 
 
 def _intrinsic(plain: Callable) -> Callable:
-    """Make a decorator of what emits instructions; where nothing is compiled, `plain` does the same."""
+    """Make a decorator for functions that emit instructions; without compilation, `plain` takes their place."""
     return intrinsic if COMPILES else lambda function: plain
 
 
 def _declared(module, name, *kinds):
-    """Declare a function of the system's, or of LLVM's, that returns nothing and takes arguments of these kinds."""
+    """Declare a function of the system or of LLVM that returns nothing and takes arguments of these kinds."""
     return module.globals.get(name) or ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), name)
 
 
 def _address(context, builder, signature, arguments, kind):
-    """Emit the address of array[index], the first two arguments, as that of a number of this kind."""
+    """Emit the address of array[index] (the first two arguments), as a pointer to a number of this kind."""
     data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
     return builder.bitcast(builder.gep(data, [arguments[1]]), kind.as_pointer())
 
 
 @_intrinsic(lambda array, index: None)
 def prefetch(typing_context, array, index):
-    """Ask for array[index] to be in the cache soon. The index must be inside the array, which is taken as flat."""
+    """Ask the processor to load array[index] into its cache. The index must be valid in the flattened array."""
 
     def emit(context, builder, signature, arguments):
         address = _address(context, builder, signature, arguments, ir.IntType(8))
         flag = ir.IntType(32)
         function = _declared(builder.module, "llvm.prefetch.p0", address.type, flag, flag, flag)
-        builder.call(function, [address, flag(0), flag(3), flag(1)])  # to read, keep in all levels, data
+        builder.call(function, [address, flag(0), flag(3), flag(1)])  # for reading; keep in all levels; data
         return context.get_dummy_value()
 
     return numba.void(array, numba.intp), emit
@@ -252,7 +253,7 @@ def prefetch(typing_context, array, index):
 
 @_intrinsic(lambda array, index: array.reshape(-1)[index : index + 8].view(u64)[0])
 def load_u64(typing_context, array, index):
-    """Load the 8 bytes at array[index :] as a little-endian uint64. They must be inside the array, of uint8."""
+    """Load the 8 bytes at array[index :] as a little-endian uint64. They must lie inside the array of uint8."""
 
     def emit(context, builder, signature, arguments):
         return builder.load(_address(context, builder, signature, arguments, ir.IntType(64)), align=1)
@@ -262,7 +263,7 @@ def load_u64(typing_context, array, index):
 
 @_intrinsic(lambda array, index, word: array[index : index + 8].view(u64).fill(word))
 def store_u64(typing_context, array, index, word):
-    """Write a uint64 as 8 bytes to array[index :], little-endian. They must be inside the array, of uint8."""
+    """Write a uint64 as 8 little-endian bytes to array[index :]. They must lie inside the array of uint8."""
 
     def emit(context, builder, signature, arguments):
         builder.store(arguments[2], _address(context, builder, signature, arguments, ir.IntType(64)), align=1)
@@ -278,9 +279,9 @@ def _compare_plainly(array, index, least):
 
 @_intrinsic(_compare_plainly)
 def bytes_from(typing_context, array, index, least):
-    """Compare the 64 bytes at array[index :] with one: bit k of a uint64 is set where byte k is not less.
+    """Compare the 64 bytes at array[index :] with `least`: bit k of the uint64 is set if byte k is not less.
 
-    They must be inside the array, which is taken as flat.
+    The index counts in the flattened array, and all 64 bytes must lie inside it.
     """
 
     def emit(context, builder, signature, arguments):
@@ -302,7 +303,7 @@ def count_bits(typing_context, word):
 
 @_intrinsic(lambda word: u64(64 if not word else (int(word) & -int(word)).bit_length() - 1))
 def lowest_bit(typing_context, word):
-    """Find the lowest bit that is set in a uint64; 64 if there is none."""
+    """Find the lowest bit that is set in a uint64; 64 if no bit is set."""
 
     def emit(context, builder, signature, arguments):
         return builder.cttz(arguments[0], ir.IntType(1)(0))
@@ -312,7 +313,7 @@ def lowest_bit(typing_context, word):
 
 @_intrinsic(lambda: u64(0x9E3779B97F4A7C15))
 def process_seed(typing_context):
-    """Return a number that differs from process to process: where the system has put a function that nobody calls."""
+    """Return a number that differs between processes: the address of a system function."""
 
     def emit(context, builder, signature, arguments):
         return builder.ptrtoint(_declared(builder.module, "qsort"), ir.IntType(64))
@@ -326,7 +327,7 @@ def _reserve(array, n):
     if n <= len(array):
         return array
     longer = np.empty(max(n, len(array) * 3 // 2), array.dtype)
-    for k in range(len(array)):  # `longer[:n] = array` compiles 3 s longer: the text of its error
+    for k in range(len(array)):  # `longer[:n] = array` takes 3 s more to compile, because of its error message
         longer[k] = array[k]
     return longer
 
@@ -337,9 +338,9 @@ HUGE_PAGES = 14 if COMPILES and sys.platform == "linux" else 0  # MADV_HUGEPAGE
 
 @kernel
 def _on_huge_pages(array):
-    """Ask for huge pages for an array of 4 MB or more that has not been written to, as NumPy does for its own.
+    """Request huge pages for an array of 4 MB or more before it is written to, as NumPy does for its own arrays.
 
-    A first pass over 20 MB of English then has 3,300 page faults instead of 16,300, and takes 3 % less time.
+    A first pass over 20 MB of English then takes 3 % less time.
     """
     if HUGE_PAGES and array.nbytes >= 1 << 22:
         _madvise((array.ctypes.data + 4095) & ~4095, array.nbytes - 4096, HUGE_PAGES)
@@ -347,8 +348,18 @@ def _on_huge_pages(array):
 
 
 # ─── Running ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# The frame of every command. The parent process cuts the files into blocks, workers read and scan the blocks, and the
+# parent adds up the results, or writes them, in the order of the blocks. So no result depends on the number of workers:
+#
+#     parent:  files -> blocks     ->     workers: read, scan, count or encode     ->     parent: add up or write
+#
+#     list(Engine(workers=2).map(abs, [-1, 2, -3]))  ->  [1, 2, 3]
+#
+# A file has a hidden temporary name while it is written, and takes its own name when it is whole. A signal such as
+# SIGINT ends the program at once: its handler removes the unfinished files, writes one line and exits.
 
-PROFILE_VARIABLE = "BPE_NUMBA_PROFILE"  # the environment variable that names the one stage Scalene is to record
+PROFILE_VARIABLE = "BPE_NUMBA_PROFILE"  # the environment variable that names the only stage Scalene records
 
 
 class InputError(ValueError):
@@ -368,11 +379,11 @@ def require(condition: object, message: str) -> None:
 
 
 def require_known(what: str, name: object, names: Collection[str]) -> None:
-    """Raise InputError, which lists the names that there are, for a name that is none of them."""
+    """Raise InputError, with the list of valid names, for a name that is not one of them."""
     require(name in names, f"no {what} is named {name!r}; there are {', '.join(names)}")
 
 
-# The types that an annotation accepts, and its name in messages; any other type accepts itself.
+# For each annotated type: the types that it accepts, and its name in messages. Any other type accepts itself.
 _ACCEPTED = {
     int: (numbers.Integral, "a whole number"),
     float: (numbers.Real, "a number"),
@@ -384,7 +395,7 @@ _ACCEPTED = {
 
 
 def _check_type(name: str, value: object, hint: object) -> None:
-    """Raise InputError for an argument that has none of the types in its annotation."""
+    """Raise InputError for an argument whose type its annotation does not accept."""
     kinds = [get_origin(kind) or kind for kind in (get_args(hint) if isinstance(hint, UnionType) else [hint])]
     accepted = [_ACCEPTED.get(kind, (kind, f"a {kind.__name__}")) for kind in kinds]
     is_number = bool in kinds or not isinstance(value, bool)  # True is one to Python, but not to a person
@@ -394,9 +405,9 @@ def _check_type(name: str, value: object, hint: object) -> None:
 
 
 def checked(function: Function) -> Function:
-    """Make a public function: it checks the types of its arguments, and an interrupt ends it by a KeyboardInterrupt.
+    """Make a public function: it checks the types of its arguments, and an interrupt raises KeyboardInterrupt in it.
 
-    Messages name parameters as `this`, which is an option where the command line shows them.
+    Messages name parameters `like_this`; the command line shows them as options.
 
     >>> train(vocab_size=1e4)
     Traceback (most recent call last):
@@ -404,7 +415,7 @@ def checked(function: Function) -> Function:
     bpe_numba.InputError: `vocab_size` is a whole number, not 10000.0
     """
     signature = inspect.signature(function)
-    hints = functools.cache(lambda: get_type_hints(function))  # at the first call: they may name what comes below
+    hints = functools.cache(lambda: get_type_hints(function))  # at the first call: they may name classes defined below
 
     @functools.wraps(function)
     def call(*arguments: object, **options: object):
@@ -412,7 +423,7 @@ def checked(function: Function) -> Function:
             _check_type(name, value, hints().get(name, object))
         try:
             return function(*arguments, **options)
-        except SystemError as error:  # what Numba makes of an interrupt while it unpacks the arguments of a kernel
+        except SystemError as error:  # Numba raises it for an interrupt while it unpacks the arguments of a kernel
             cause = error
             while cause.__cause__:
                 cause = cause.__cause__
@@ -422,18 +433,18 @@ def checked(function: Function) -> Function:
 
 
 def number_of(n: int, noun: str) -> str:
-    """Write a number of things: 1 file, 2 files."""
+    """Write a number and a noun: 1 file, 2 files."""
     return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
 def brief_repr(result: object) -> str:
-    """Write a result with a few characters of each field, however large they are."""
+    """Write a result with a few characters of each field, however large the fields are."""
     names = [*inspect.signature(type(result)).parameters]
     return f"{type(result).__name__}({', '.join(f'{name}={reprlib.repr(getattr(result, name))}' for name in names)})"
 
 
 def import_optional(name: str, *others: str):
-    """Import what only some functions need; raise InputError that names the remedy if it, or another, is missing."""
+    """Import an optional package. If it is missing, raise InputError that says how to install it and the `others`."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -441,23 +452,23 @@ def import_optional(name: str, *others: str):
         raise InputError(f"this needs a package that is missing: pip install {packages}") from None
 
 
-UNFINISHED: set[Path] = set()  # files that are being written, by their temporary names
-NAMING: list[tuple[Path, Path]] = []  # whole files that are about to take their names: temporary name, name
+UNFINISHED: set[Path] = set()  # temporary names of the files that are being written
+NAMING: list[tuple[Path, Path]] = []  # whole files that are taking their names: temporary name, name
 _WHOLE_FILES: ContextVar[list | None] = ContextVar("_WHOLE_FILES", default=None)  # the group of `written_together`
 
 
 def call_with(function: Callable, *arguments: object, **options: object):
-    """Call a function with arguments, and with those of the options that are parameters of it."""
+    """Call a function with arguments, and with the options that are its parameters."""
     names = inspect.signature(function).parameters.keys() & options
     return function(*arguments, **{name: options[name] for name in names})
 
 
 @contextlib.contextmanager
 def written_together() -> Iterator[None]:
-    """Let all files that `atomic_write` writes in a block take their names together, when the block ends well.
+    """Give all files that `atomic_write` writes in a block their names together, when the block succeeds.
 
-    The file that is whole first takes its name last: it should be the one that decides how the others are read. An
-    interrupt while files are taking their names lets them finish (see `_end_when_asked`).
+    The file that is finished first takes its name last, so it should be the one that decides how the others are read.
+    An interrupt during the renaming lets it finish (see `_end_when_asked`).
     """
     if _WHOLE_FILES.get() is not None:
         yield
@@ -487,11 +498,11 @@ def _discard(temporary: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Open a binary file that takes the name `path` when the block ends well, and is removed when it does not.
+    """Open a binary file that takes the name `path` when the block succeeds, and is removed when it fails.
 
-    Until then its name is hidden and random, begins with that of `path` and ends in ".unfinished". So a process that
-    was killed leaves no file that looks whole, and no name that a later process could collide with. A missing folder is
-    made when the file is whole. In a block of `written_together` the file takes its name at the end of that block.
+    Until then its name is hidden and random; it begins with the name of `path` and ends in ".unfinished". So a killed
+    process leaves no file that looks whole, and no name that a later process could collide with. A missing folder is
+    created when the file is whole. In a block of `written_together` the file takes its name at the end of that block.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with atomic_write(Path(folder, "a.txt")) as file:
@@ -500,7 +511,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     (b'whole', ['a.txt'])
     """
     require(not path.is_dir(), f"{path}: is a folder; name a file to write")
-    if path.exists() and not path.is_file():  # a device or a pipe is written to: replacing /dev/null would remove it
+    if path.exists() and not path.is_file():  # write to a device or a pipe: replacing /dev/null would remove it
         with open(path, "wb") as file:
             yield file
         return
@@ -510,7 +521,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     UNFINISHED.add(temporary)
     with written_together():
         try:
-            file = open(temporary, "xb")  # noqa: SIM115  mkstemp would give mode 600, whatever the umask says
+            file = open(temporary, "xb")  # noqa: SIM115  mkstemp would set mode 600 whatever the umask is
         except OSError as error:
             _discard(temporary)
             raise InputError(f"{folder}: not a folder that can be written ({error.strerror})") from None
@@ -520,19 +531,19 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         except BaseException as error:
             _discard(temporary)
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                error.filename = str(path)  # a failed write does not name its file
+                error.filename = str(path)  # the error of a failed write does not name the file
             raise
         _WHOLE_FILES.get().append((temporary, path))
 
 
 def check_writable(folder: Path) -> None:
-    """Raise InputError, before any work, if no file can be created in a folder; one that is missing stays so."""
+    """Raise InputError, before any work, if no file can be created in a folder. A missing folder is not created."""
     with contextlib.suppress(LookupError), atomic_write(folder / "test"):
-        raise LookupError("so that nothing is written")
+        raise LookupError("nothing is to be written")
 
 
 def atomic_write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write files that belong together, {name: content}, of which the first decides how the others are read."""
+    """Write files that belong together, {name: content}. The first one decides how the others are read."""
     with written_together():
         for name, content in files.items():
             with atomic_write(folder / name) as file:
@@ -545,7 +556,7 @@ def available_cores() -> int:
 
 
 def peak_memory() -> int | None:
-    """Return the most bytes that this process, or one of its workers, has held; None where the system does not say."""
+    """Return the peak memory, in bytes, of this process or of its largest worker; None if the system does not know."""
     try:
         import resource
     except ImportError:  # Windows
@@ -556,19 +567,19 @@ def peak_memory() -> int | None:
 
 @dataclasses.dataclass
 class Timing:
-    """What a stage took."""
+    """The time and memory that a stage took."""
 
     seconds: float = 0.0
-    n_bytes: int = 0  # of text, where the stage says so
-    memory: int | None = None  # see `peak_memory`, until its end
+    n_bytes: int = 0  # of text, if the stage reports them
+    memory: int | None = None  # `peak_memory` at its end
 
 
-TIMINGS: dict[str, Timing] = {}  # of the stages of this process, in their order
+TIMINGS: dict[str, Timing] = {}  # the stages of this process, in order
 
 
 @contextlib.contextmanager
 def stage(name: str, timings: dict[str, Timing] | None = None) -> Iterator[Timing]:
-    """Add what a block takes to TIMINGS[name], and to timings[name]; it may tell how many bytes it has read.
+    """Add the time of a block to TIMINGS[name] and to timings[name]; the block may set the number of bytes it has read.
 
     Under `scalene run --off` with BPE_NUMBA_PROFILE=name, Scalene records this stage and no other.
 
@@ -583,7 +594,7 @@ def stage(name: str, timings: dict[str, Timing] | None = None) -> Iterator[Timin
     profiler = import_optional("scalene.scalene_profiler") if profiled else None
     if profiler:
         profiler.start()
-        time.sleep(0.3)  # Scalene's start-up, some 0.2 s, goes to the next line: profile.sh drops this function
+        time.sleep(0.3)  # Scalene charges its start, some 0.2 s, to the next line; profile.sh leaves this function out
     start, spent = time.perf_counter(), Timing()
     try:
         yield spent
@@ -597,25 +608,25 @@ def stage(name: str, timings: dict[str, Timing] | None = None) -> Iterator[Timin
             profiler.stop()
 
 
-# Signals that ask a process to end, as far as a system has them.
+# The signals that ask a process to end; some systems lack some of them.
 _ENDINGS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 def _end_when_asked() -> None:
-    """Let a signal end the program at once, wherever it is: unfinished files go, and workers end with their parent.
+    """Let a signal end the program at once: unfinished files are removed, and workers end with their parent.
 
-    No exception is raised: it would be lost in what compiled code calls, or where processes are forked. A signal that
-    is ignored, as by `nohup`, stays ignored.
+    The handler raises no exception, since compiled code or the fork of a process could lose it. A signal that is
+    already ignored, as under `nohup`, stays ignored.
     """
     program, endings = os.getpid(), []
 
     def end(number: int, _: object) -> None:
         endings.append(number)
-        if len(endings) > 1:  # while the first one is at it
+        if len(endings) > 1:  # the first signal is being handled
             return
-        if os.getpid() == program:  # and not a worker that has just begun
+        if os.getpid() == program:  # not a worker that has just been forked
             for temporary, path in [*NAMING]:
-                with contextlib.suppress(OSError):  # it has its name already
+                with contextlib.suppress(OSError):  # the file has its name already
                     os.replace(temporary, path)
             for temporary in [*UNFINISHED]:
                 _discard(temporary)
@@ -628,13 +639,13 @@ def _end_when_asked() -> None:
 
 
 def _init_worker() -> None:
-    """Ignore SIGINT, which reaches every process of a terminal, and exit when the parent does, even if it is killed."""
+    """Ignore SIGINT, which a terminal sends to every process, and exit when the parent ends, even if it is killed."""
     for number in _ENDINGS:
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     parent = multiprocessing.parent_process()
 
     def exit_with_parent() -> None:
-        """Wait for the parent's end."""
+        """Wait until the parent ends, then exit."""
         parent.join()
         os._exit(1)
 
@@ -642,10 +653,10 @@ def _init_worker() -> None:
 
 
 class _CompilationNotice(event.Listener):
-    """Tell once, where somebody looks, that kernels are compiled; not of those that are cached, nor in workers."""
+    """Print one notice, on a terminal or in a notebook, when the parent process begins to compile kernels."""
 
     def on_start(self, begun: event.Event) -> None:
-        """Take note of a function that Numba begins to compile."""
+        """Print the notice, unless it was printed before."""
         global notice
         is_ours = begun.data["dispatcher"].py_func.__module__ == __name__ and not multiprocessing.parent_process()
         if notice and is_ours and sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules):
@@ -653,37 +664,38 @@ class _CompilationNotice(event.Listener):
             notice = False
 
     def on_end(self, ended: event.Event) -> None:
-        """Take no note."""
+        """Do nothing."""
 
 
-notice = True  # whether to tell, still
+notice = True  # whether the notice is still to be printed
 event.register("numba:compile", _CompilationNotice())
 
 
 def _begin_workers(n: int, threads: bool) -> Executor:
-    """Begin worker processes, or threads; raises InputError where the system has none to give.
+    """Start worker processes or threads; raises InputError if the system cannot start any.
 
-    That is so without /dev/shm, in a daemonic process, and where `ulimit` is low.
+    It cannot without /dev/shm, in a daemonic process, or under a low `ulimit`.
     """
     try:
         pool = ThreadPoolExecutor(n) if threads else ProcessPoolExecutor(n, initializer=_init_worker)
         pool.submit(int)
     except (AssertionError, ImportError, OSError, RuntimeError) as error:
-        raise InputError(f"no workers can be started ({error}): one works alone, `workers` 1") from None
+        raise InputError(f"no workers can be started ({error}): set `workers` to 1") from None
     return pool
 
 
 def _kill_workers(pool: Executor) -> None:
-    """Kill the processes of a pool, if it has any, and close the pipe on which its thread would wait."""
+    """Kill the processes of a pool, if it has any, and close the pipe on which its thread may wait."""
     for process in [*(getattr(pool, "_processes", None) or {}).values()]:
         process.kill()
         pool._result_queue._writer.close()
 
 
 def _wait(pool: Executor, running: deque[Future]) -> object:
-    """Return the result of the first future, and drop that.
+    """Return the result of the first future, and remove it.
 
-    A pool whose worker was killed while it sent a result waits for the rest for ever (1 of 40 workers killed).
+    A pool waits for ever if a worker is killed while it sends a result, as 1 of 40 killed workers was. So kill the pool
+    when one of its workers has died.
     """
     while not wait([running[0]], 1).done:
         workers = [*(getattr(pool, "_processes", None) or {}).values()]
@@ -694,12 +706,12 @@ def _wait(pool: Executor, running: deque[Future]) -> object:
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """Run work: by how many workers, with progress bars or without. The results never depend on it.
+    """How work runs: the number of workers, and progress bars. No result depends on it.
 
-    workers     threads, or processes for JSON; one a core if not given. No result depends on it
+    workers     number of threads, or of processes for JSON; by default one for each core. No result depends on it
     progress    draw progress bars on standard error
-    executor    a pool of concurrent.futures, or of its kind (loky, Dask, MPI), to work in instead; its workers read the
-                files by the same names
+    executor    a pool of concurrent.futures or a compatible one (loky, Dask, MPI) that does the work instead; its
+                workers must find the files under the same names
 
     Raises InputError for fewer workers than one.
 
@@ -712,21 +724,21 @@ class Engine:
     executor: Executor | None = None
 
     def __post_init__(self):
-        require(self.workers is None or self.workers >= 1, f"{self.workers} workers: at least one must do the work")
+        require(self.workers is None or self.workers >= 1, f"{self.workers} workers: at least 1 is needed")
 
     @property
     def n_workers(self) -> int:
-        """Count the workers: those asked for, or one a core."""
+        """The number of workers: as requested, or one for each core."""
         return self.workers or available_cores()
 
     def map(self, function: Callable, items: Iterable, threads: bool = False) -> Iterator:
         """Apply a function to items in worker processes, or threads, and yield the results in the order of the items.
 
-        Two items a worker are in flight. A single item, or the items of a single worker, run in this thread. Close the
-        iterator to stop the workers.
+        Two items for each worker are in progress at a time. A single item, or a single worker, runs in this thread.
+        Close the iterator to stop the workers.
         """
         items = iter(items)
-        first = [*itertools.islice(items, self.n_workers)]  # more workers would have nothing to do
+        first = [*itertools.islice(items, self.n_workers)]  # further workers would have no item
         items = itertools.chain(first, items)
         if len(first) < 2 and not self.executor:
             yield from map(function, items)
@@ -743,7 +755,7 @@ class Engine:
         except BrokenExecutor:
             forked = multiprocessing.get_start_method() == "fork"
             hint = "" if forked else "; or the script that called this lacks `if __name__ == '__main__':`"
-            raise InputError(f"a worker process died, perhaps for want of memory: try fewer `workers`{hint}") from None
+            raise InputError(f"a worker process died, perhaps from lack of memory: use fewer `workers`{hint}") from None
         finally:
             for future in running if self.executor else ():
                 future.cancel()
@@ -753,24 +765,29 @@ class Engine:
                 pool.shutdown(cancel_futures=threads)
 
     def progress_bar(self, name: str, total: int | None, unit: str) -> tqdm:
-        """Open a bar on standard error; in a log file it is a line every ten seconds."""
+        """Open a progress bar on standard error; in a log file it writes a line every ten seconds."""
         interval, disable = 0.1 if sys.stderr.isatty() else 10.0, not self.progress or total == 0
         return tqdm(total=total, desc=name, unit=unit, unit_scale=True, disable=disable, mininterval=interval)
 
 
 # ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# What all sections below do with bytes in a kernel: to decode a character, to copy, to compare, to walk down a trie.
+# Kernels that decode, copy and compare bytes, and that walk down a trie of tokens. All sections below use them. A text
+# is an array of uint8 with PADDING after it, so that kernels may read 8 bytes at a time beyond its end. A decoded
+# character is one number, its code point and its size in bytes; an invalid byte is the lone surrogate U+DC80:
+#
+#     _decode_character("é" …)   ->   0xE9 << 3 | 2
+#     _decode_character(b"\xFF") ->   SURROGATE_ESCAPE << 3 | 1
 
 N_CODE_POINTS = 0x110000
-SURROGATE_ESCAPE = 0xDC80  # bytes that are not UTF-8 are matched as the lone surrogates that Python makes of them
-END = 0xFE  # never in UTF-8: ends a text, and stands for a special token; see Scanning
-INVALID_BYTE = 0xFF  # never in UTF-8: marks each byte that is not part of a character
+SURROGATE_ESCAPE = 0xDC80  # invalid bytes are matched as this lone surrogate, one of those of `surrogateescape`
+END = 0xFE  # a byte that is never in UTF-8: it ends a text or stands for a special token; see Scanning
+INVALID_BYTE = 0xFF  # a byte that is never in UTF-8: it replaces each byte that is not part of a character
 HIGH_BITS = u64(0x8080808080808080)
 
 
 def _with_padding(data: bytes | np.ndarray) -> np.ndarray:
-    """Copy bytes, or an array of them, into an array of uint8 with PADDING after."""
+    """Copy bytes, or an array of them, into an array of uint8 that ends with PADDING."""
     text = np.zeros(len(data) + PADDING, np.uint8)
     text[: len(data)] = np.frombuffer(data, np.uint8)
     return text
@@ -778,10 +795,9 @@ def _with_padding(data: bytes | np.ndarray) -> np.ndarray:
 
 @kernel
 def _decode_character(text, position, stop):
-    """Decode the character at a position: code point << 3 | number of bytes; SURROGATE_ESCAPE and 1 if it is not UTF-8.
+    """Decode the character at a position: code point << 3 | number of bytes, or SURROGATE_ESCAPE << 3 | 1 if invalid.
 
-    The byte INVALID_BYTE, which marks what is not UTF-8, is not UTF-8 itself: marked or not, a text has the same
-    characters.
+    INVALID_BYTE, which replaces invalid bytes, is itself invalid: so the replacement does not change the characters.
     """
     escaped = i64(SURROGATE_ESCAPE << 3 | 1)
     lead = i64(text[position])
@@ -812,7 +828,7 @@ def _character_before(text, start, stop):
 
 @kernel
 def _equal(text, start, other, other_start, size):
-    """Compare `size` bytes of two texts, which have PADDING after them."""
+    """Compare `size` bytes of two texts, which end with PADDING."""
     for k in range(0, size - 7, 8):
         if load_u64(text, start + k) != load_u64(other, other_start + k):
             return False
@@ -823,15 +839,15 @@ def _equal(text, start, other, other_start, size):
 
 @inline_kernel
 def _copy_bytes(source, start, stop, out, n):
-    """Copy source[start : stop] to out[n :]; returns where it ends there. Both have PADDING after."""
+    """Copy source[start : stop] to out[n :]; returns the end of the copy. Both arrays end with PADDING."""
     for k in range(start, stop, 8):
         store_u64(out, n + k - start, load_u64(source, k))
     return n + stop - start
 
 
-# Tokens as a trie: node 0 is the root, and the edge from a node by a byte is one number in a hash table with linear
-# probing, half full at most. No edge leads to the root: an entry of 0 is free. To find the edge costs one cache line;
-# the child is in the same word.
+# Tokens as a trie. Node 0 is the root. The edge from a node by a byte is one number in a hash table with linear probing
+# that is at most half full. No edge leads to the root, so an entry of 0 is free. A look-up touches one cache line,
+# since the child is in the same number:
 #
 #     node << 36 | byte << 28 | child
 CHILD_BITS, CHILD_MASK = u64(28), u64(2**28 - 1)
@@ -840,15 +856,15 @@ NO_CHILD = i64(-1)
 
 @struct
 class _Trie:
-    """Tokens by their bytes."""
+    """The ids of tokens, by their bytes."""
 
     edges: np.ndarray  # uint64[H]    see above
-    values: np.ndarray  # int32[K]    of each node: the id of the token that ends there, or -1
+    values: np.ndarray  # int32[K]    node -> the id of the token that ends there, or -1
 
 
 @inline_kernel
 def _trie_slot(key, edges):
-    """Look up an edge, node << 8 | byte: returns the slot that has it, or the free one where it belongs."""
+    """Look up an edge, node << 8 | byte: returns its slot, or the free slot where it belongs."""
     mask = u64(len(edges) - 1)
     slot = key * u64(0x9E3779B97F4A7C15) >> u64(32) & mask
     while edges[slot] and edges[slot] >> CHILD_BITS != key:
@@ -858,14 +874,14 @@ def _trie_slot(key, edges):
 
 @inline_kernel
 def _trie_child(node, byte, edges):
-    """Look up the node that an edge leads to; -1 if there is no such edge."""
+    """Look up the node that an edge leads to; -1 if the edge does not exist."""
     edge = edges[_trie_slot(u64(node) << u64(8) | u64(byte), edges)]
     return i64(edge & CHILD_MASK) if edge else NO_CHILD
 
 
 @kernel
 def _grow_edges(edges):
-    """Move all edges into a table twice as large."""
+    """Copy all edges into a table twice as large."""
     larger = np.zeros(2 * len(edges), np.uint64)
     for edge in edges:
         if edge:
@@ -875,7 +891,7 @@ def _grow_edges(edges):
 
 @kernel
 def _build_trie(text, ends, ids):
-    """Make the edges and the values of tokens, which lie end to end."""
+    """Make the edges and the values of a trie from tokens that lie end to end."""
     edges, values, n_nodes, start = np.zeros(64, np.uint64), np.full(len(text), -1, np.int32), 1, 0
     for t in range(len(ids)):
         node = i64(0)
@@ -895,7 +911,7 @@ def _build_trie(text, ends, ids):
 
 
 def make_trie(tokens: Mapping[int, bytes]) -> _Trie:
-    """Make a trie of tokens by id; of several ids with the same bytes the first in order counts."""
+    """Make a trie of tokens, {id: bytes}; if several have the same bytes, the first one counts."""
     ends = np.cumsum(np.fromiter(map(len, tokens.values()), np.int64, len(tokens)))
     text = _with_padding(b"".join(tokens.values()))
     require(len(text) < CHILD_MASK, "a vocabulary of 2**28 bytes or more cannot be searched")
@@ -903,6 +919,18 @@ def make_trie(tokens: Mapping[int, bytes]) -> _Trie:
 
 
 # ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# A pattern is a list of steps, and each step cuts the pieces that the step before has left. A step is a regular
+# expression, a Split or a Metaspace; a name in PATTERNS stands for one or several. Text between matches is kept:
+#
+#     Pattern(r"\d+|a").split(b"12a!3")   ->   [b"12", b"a", b"!", b"3"]
+#
+# An expression is compiled in stages, which are described above `Program`:
+#
+#     expression -> program -> machine over classes of characters -> transducer that never goes back -> table over bytes
+#
+# Scanning reads the table: one look-up for each byte. An expression that is not regular, such as one with a lookbehind,
+# is left to the `regex` package.
 
 BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")
 
@@ -910,11 +938,11 @@ BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", 
 class Split(NamedTuple):
     r"""A step of a Pattern that cuts where an expression matches, as `Split` of Hugging Face's does.
 
-    regex     what is looked for, from left to right
-    behavior  what becomes of matches: each is a pretoken ("isolated"), or dropped ("removed"); the first of several
-              that touch is joined to what is before them ("merged_with_previous"), the last to what is after them
-              ("merged_with_next"), or all to one another ("contiguous")
-    invert    what lies between matches is treated as a match, and matches as what lies between
+    regex     the expression that is searched for, from left to right
+    behavior  the treatment of matches. Each is a pretoken ("isolated"), or is dropped ("removed"). In a run of adjacent
+              matches, the first is joined to the text before it ("merged_with_previous"), the last to the text after it
+              ("merged_with_next"), or all are joined to each other ("contiguous")
+    invert    matches and the text between them change places
 
     >>> Pattern(Split(r"\s", "removed")).split(b"one two")
     [b'one', b'two']
@@ -928,7 +956,7 @@ class Split(NamedTuple):
 
     @property
     def pieces(self) -> str:
-        """The expression whose matches, and what lies between them, are the pieces."""
+        """The expression whose matches, and the text between them, are the pieces."""
         if self.behavior in ("isolated", "removed"):
             return self.regex
         one = self.regex.removesuffix("+")
@@ -944,10 +972,10 @@ class Split(NamedTuple):
 
 
 class Metaspace(NamedTuple):
-    """A step of a Pattern that writes spaces as another character, and puts one before pretokens that lack it.
+    """A step of a Pattern that replaces spaces by another character, and puts it before pretokens that lack it.
 
     replacement     the character
-    prepend_scheme  "always": it is put before every pretoken; "first": before that which begins the text; "never"
+    prepend_scheme  "always": it is put before every pretoken; "first": before the first one of the text; or "never"
 
     >>> Pattern([Metaspace("_", "first"), "_[^_]*|[^_]+"]).split(b"one two")
     [b'_one', b'_two']
@@ -957,16 +985,16 @@ class Metaspace(NamedTuple):
     prepend_scheme: str = "always"
 
     def apply(self, scan: Scan, flat: FlatText, begins: int) -> FlatText:
-        """Replace spaces, and put the replacement before texts and pretokens."""
+        """Replace spaces, and put the replacement before texts and pretokens as the scheme says."""
         mark, scheme = _with_padding(self.replacement.encode()), PREPEND_SCHEMES.index(self.prepend_scheme)
         return flat.rewritten(_write_spaces, mark, scheme, begins)
 
 
 PREPEND_SCHEMES = ("never", "first", "always")
-NEVER, ALWAYS = 0, 2  # the same for kernels
+NEVER, ALWAYS = 0, 2  # the same schemes, for kernels
 
-# Punctuation as `tokenizers` and Rust's crate unicode_categories have it: what ASCII has beside letters and digits, and
-# that of Unicode 8. Since then two characters have left, and these have come.
+# Punctuation as in `tokenizers`, which uses Rust's crate unicode_categories: the printable characters of ASCII except
+# letters and digits, and the punctuation of Unicode 8. Later versions of Unicode dropped two and added these.
 _NEWER_PUNCTUATION = (
     r"\u061D\u09FD\u0A76\u0C77\u0C84\u1B4E-\u1B4F\u1B7D-\u1B7F\u2E43-\u2E4F\u2E52-\u2E5D\u2E60-\u2E63\U00010D6E"
     r"\U00010EAD\U00010ED0\U00010F55-\U00010F59\U00010F86-\U00010F89\U000113D4-\U000113D5\U000113D7-\U000113D8"
@@ -978,8 +1006,8 @@ _NEWER_PUNCTUATION = (
 )
 PUNCTUATION = rf"(?![{_NEWER_PUNCTUATION}])[\p{{P}}$+<=>\^`|~\u166D\U000111C9]"
 
-# The expressions are those of the tools' own sources, but for cl100k: tiktoken's possessive quantifiers are written as
-# greedy ones, which match the same, and its `$` as (?![\s\S]), since in Oniguruma `$` also matches before a newline.
+# The expressions come from the sources of the tools. Only cl100k is changed: tiktoken's possessive quantifiers are
+# greedy here, which matches the same, and its `$` is (?![\s\S]), since in Oniguruma `$` also matches before a newline.
 PATTERNS = {
     "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -994,8 +1022,8 @@ PATTERNS = {
     "nanochat": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*"
     r"|\s*[\r\n]|\s+(?!\S)|\s+",
     "none": r"[\s\S]+",
-    # Hugging Face's BertPreTokenizer, Whitespace and WhitespaceSplit. Rust's white space is \s, and its \w too but for
-    # characters that are newer than its Unicode 16, as is its `is_numeric` \p{N}.
+    # Hugging Face's BertPreTokenizer, Whitespace and WhitespaceSplit. Rust's \s and \w are the same as here, except for
+    # characters that are newer than its Unicode 16.
     "bert": (Split(r"\s", "removed"), PUNCTUATION),
     "whitespace": Split(r"\w+|[^\w\s]+", "removed", invert=True),
     "whitespace-split": Split(r"\s", "removed"),
@@ -1006,7 +1034,7 @@ PATTERN_NAMES = {source: name for name, source in PATTERNS.items()}
 def metaspace_steps(
     replacement: str = "▁", prepend_scheme: str = "always", split: bool = True
 ) -> tuple[PatternStep, ...]:
-    """List the steps of Hugging Face's Metaspace, which may begin a pretoken at each replacement.
+    """List the steps of Hugging Face's Metaspace. With `split`, a pretoken begins at each replacement.
 
     >>> Pattern(metaspace_steps("_")).split(b"one  two")
     [b'_one', b'_', b'_two']
@@ -1014,16 +1042,22 @@ def metaspace_steps(
     return Metaspace(replacement, prepend_scheme), *[Split(regex.escape(replacement), "merged_with_next")] * split
 
 
-# An expression becomes a program, the program a machine over classes of characters, that a transducer which never goes
-# back, and that a table over bytes, which is what scanning reads:
+# The stages of an expression:
 #
-#     "\d+|a"   ->   split, class, …   ->   states x {digit, a, other, END}   ->   entries   ->   uint32[R * 256]
+#     expression   "\d+|a"
+#     program      split, class, …                     `_RegexParser`
+#     machine      states x {digit, a, other, END}     `_Dfa` (classes are divided further by size in UTF-8)
+#     transducer   an entry for each state and class   `_streaming_transducer`: it never goes back in the text
+#     table        uint32[R * 256]                     `_utf8_table`: a row of 256 entries for each state
 #
-# A program is for a machine with ordered threads (Pike's, as Cox describes it in "Regular Expression Matching: the
-# Virtual Machine Approach"): ("class", source) takes a character that the one-character expression matches;
-# ("lookahead", source, wanted) goes on if the next one is, or is not, such a one; ("split", first, second) goes on at
-# both, preferring the first; ("possessive", source, size) goes on, and says that the next instructions, up to so far
-# from here, are a possessive quantifier; ("END",) takes an END; ("match",). All distances are from the instruction.
+# A program runs on a machine with ordered threads (Pike's; see Cox, "Regular Expression Matching: the Virtual Machine
+# Approach"). Its instructions, in which distances count from the instruction itself, are:
+#
+#     ("class", source)               take a character that the one-character expression matches
+#     ("lookahead", source, wanted)   go on if the next character matches, or does not match, as wanted
+#     ("split", first, second)        go on at both distances, but prefer the first
+#     ("possessive", source, size)    go on; the instructions up to this distance are a possessive quantifier
+#     ("END",), ("match",)            take an END; report a match
 Program = list[tuple]
 
 _GROUP = r"\((?:\?(?P<look>[=!])|\?(?P<fold>i?):|(?!\?))"
@@ -1034,11 +1068,11 @@ MAX_INSTRUCTIONS = 2000
 
 
 class Unsupported(ValueError):
-    """The pattern cannot be compiled here, and is left to the `regex` package."""
+    """The pattern cannot be compiled to a table, and is left to the `regex` package."""
 
 
 class _RegexParser:
-    """Parse regular expressions that `regex` has accepted; raises Unsupported for what is not regular, or rare."""
+    """Parse regular expressions that `regex` has accepted; raises Unsupported for irregular or rare constructs."""
 
     def __init__(self, source: str):
         self.source, self.position, self.fold = source, 0, False
@@ -1057,7 +1091,7 @@ class _RegexParser:
         self.refuse_if(len(program) > MAX_INSTRUCTIONS, f"a pattern of more than {MAX_INSTRUCTIONS:,} instructions")
 
     def accept(self, expected: str) -> regex.Match | None:
-        """Consume what the expression matches here."""
+        """Consume the match of an expression at this position."""
         found = regex.compile(expected).match(self.source, self.position)
         self.position = found.end() if found else self.position
         return found
@@ -1105,7 +1139,7 @@ class _RegexParser:
     def item(self) -> Program:
         if group := self.accept(_GROUP):
             return self.group(group)
-        if self.accept(r"\\s\+\+?\$(?![*+?{])"):  # the end of the text, since no newline is left before it
+        if self.accept(r"\\s\+\+?\$(?![*+?{])"):  # \s+ leaves no newline, so `$` is the end of the text
             return _RegexParser(r"\s+\Z").sequence()
         if self.accept(r"\\Z"):
             return [("lookahead", r"[\s\S]", False)]
@@ -1131,7 +1165,7 @@ class _RegexParser:
 
 
 def _reaches_end(program: Program, start: int, passable: Sequence[str]) -> bool:
-    """Check that the end of a program can be reached by instructions of some kinds alone."""
+    """Check whether the end of a program can be reached by instructions of these kinds alone."""
     reached = {start}
     for pc, (kind, *distances) in enumerate(program):
         if pc in reached and kind in passable:
@@ -1146,8 +1180,8 @@ _LISTED = regex.compile(r"\[(\^?)(?:\\U([\da-f]{8})-\\U([\da-f]{8}))+\]")
 def _code_points_matching(source: str) -> np.ndarray:
     """Find the code points that a one-character expression matches, bool[0x110000].
 
-    The `regex` package is asked, so that its Unicode is ours; but not for ranges in hexadecimal alone: it looks at
-    each range for each character, and takes 4 s for 8,000.
+    The `regex` package decides, so that both use the same version of Unicode. A list of hexadecimal ranges is read
+    here, since that package tries each range for each character: 8,000 ranges take it 4 s.
     """
     found = np.zeros(N_CODE_POINTS, bool)
     if listed := _LISTED.fullmatch(source):
@@ -1167,17 +1201,17 @@ def _all_code_points() -> str:
     return "".join(map(chr, range(N_CODE_POINTS)))
 
 
-MAX_KINDS = 60  # of characters, a bit for each; above them is the number of bytes
-MAX_STEPS = 10_000_000  # of threads, which take 4 s; o200k takes 19,000
+MAX_KINDS = 60  # kinds of characters: one bit each, below the bits for the number of bytes
+MAX_STEPS = 10_000_000  # of threads; they take 4 s, and o200k needs 19,000
 
 
 class _Dfa:
-    """The deterministic machine of a pattern over classes of code points, which have as many bytes in UTF-8.
+    """The deterministic machine of a pattern over classes of code points; all of a class have the same size in UTF-8.
 
-    A state is the ordered tuple of the threads of Pike's machine; threads after a `match` are dropped, so the last
-    match before the state is empty is the leftmost-first one, as in Perl. A match is seen when the class of the next
-    character is known, or END (class C), where the text ends: lookaheads are decided by then. END itself is a match at
-    the start, which is a state of its own: no text leads back to it.
+    A state is the ordered tuple of the threads of Pike's machine. Threads after a `match` are dropped, so the last
+    match before the state is empty is the leftmost-first one, as in Perl. A match is detected when the next class is
+    known, which is END (class C) where the text ends; this decides lookaheads. END itself matches in the start state,
+    to which no text leads back.
     """
 
     def __init__(self, program: Program):
@@ -1187,18 +1221,18 @@ class _Dfa:
             raise Unsupported(f"more than {MAX_KINDS} kinds of characters")
         code_points = np.arange(N_CODE_POINTS)
         sizes = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000)
-        sizes[0xD800:0xE000] = 1  # bytes that are not UTF-8
+        sizes[0xD800:0xE000] = 1  # lone surrogates stand for invalid bytes
         bits = sizes.astype(np.uint64) << u64(MAX_KINDS)
         for bit, source in enumerate(sources):
             bits |= _code_points_matching(source).astype(np.uint64) << u64(bit)
         if (bits[0xDC80:0xDD00] != bits[SURROGATE_ESCAPE]).any():
-            raise Unsupported("a class that tells bytes that are not UTF-8 apart")
-        bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # no other surrogates are in a text
+            raise Unsupported("a class that distinguishes between invalid bytes")
+        bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # a text has no other surrogates
         starts = np.flatnonzero(np.append(True, bits[1:] != bits[:-1]))  # runs of equal code points are few
         kinds, class_of_run = np.unique(bits[starts], return_inverse=True)
         self.n_classes = len(kinds)
         self.class_of = np.repeat(class_of_run.astype(np.uint16), np.diff(np.append(starts, N_CODE_POINTS)))
-        kinds = [*kinds.tolist(), 1 << MAX_KINDS]  # END is a byte, but no character
+        kinds = [*kinds.tolist(), 1 << MAX_KINDS]  # END is one byte that no expression matches
         self.sizes = [kind >> MAX_KINDS for kind in kinds]
         self.class_accepts = {source: [kind >> bit & 1 > 0 for kind in kinds] for bit, source in enumerate(sources)}
         for pc, step in enumerate(self.program):
@@ -1237,7 +1271,7 @@ class _Dfa:
         return False, tuple(after)
 
     def _check_possessive(self, source: str, after: int) -> None:
-        """A possessive quantifier is the same as a greedy one if what follows can never use a character given back."""
+        """Raise Unsupported unless a greedy quantifier matches the same: nothing after it can take its characters."""
         classes = [c for c, accepted in enumerate(self.class_accepts[source]) if accepted]
         goes_on = any(self.step((after,), c) != (False, ()) for c in classes)
         if goes_on and not _reaches_end(self.program, after, ("split", "possessive", "match")):
@@ -1251,14 +1285,14 @@ class _Dfa:
 
 
 MAX_STATES = 20_000
-MAX_ENTRIES = 1_000_000  # of states and classes, which take 5 s
+MAX_ENTRIES = 1_000_000  # states times classes; they take 5 s
 
 
 def _number_states(first: tuple, row: Callable[[tuple], list[tuple[object, tuple]]]) -> tuple[np.ndarray, np.ndarray]:
-    """Number the states of a machine, from the first, 0, in the order in which they are reached.
+    """Number the states of a machine in the order in which they are reached; the first state is 0.
 
-    row(state) lists what the machine gives, and the state after, for each letter. Returns both in arrays of states by
-    letters, the latter by number; that of (), which is no state, is -1.
+    row(state) lists, for each letter, the output of the machine and the next state. Returns two arrays of states by
+    letters: the outputs, and the numbers of the next states, with -1 for (), which is not a state.
     """
     states, numbers, given, following = [first], {(): -1, first: 0}, [], []
     for state in states:
@@ -1280,46 +1314,46 @@ class ScanTable(NamedTuple):
     The table is a machine over bytes that never goes back: its state is a row, and the entry at row * 256 + byte is
 
         31 … 8     next row, already times 256
-        7 … 5      rare: 0 nothing; 1 to 5 a second pretoken ends so many bytes back; INVALID_UTF8; UNRESOLVED
-        4 … 0      a pretoken ends so many bytes back, counted from after this byte; 0 none does
+        7 … 5      rare: 0 nothing; 1 to 5 bytes back a second pretoken ends; INVALID_UTF8; UNRESOLVED
+        4 … 0      the number of bytes back at which a pretoken ends, counted from after this byte; 0: none ends
 
     With the pattern `\S+|\s+(?!\S)|\s`, on the text "ab  c", where a dot is a space:
 
         byte       a    b    .    .    c    END   END
         entry      0    0    1    0    2,1   1     1          ends at 2; 5 - 2 = 3; 5 - 1 = 4; 5; and 6, of END itself
 
-    At the first space "ab" has ended, one byte back. At `c` it is known that `\s+(?!\S)` had to give back a space: one
-    pretoken ended 2 bytes back, and the single space, by `\s`, 1 byte back. END ends what is before it, and is a
-    pretoken itself. Where the entry is UNRESOLVED, since more than MAX_PENDING_BYTES would have to be remembered, the
-    other arrays are asked: they are the pattern's machine over characters (see `_match_end`).
+    At the first space "ab" has ended, one byte back. The byte `c` decides that `\s+(?!\S)` had to give back a space: a
+    pretoken ended 2 bytes back, and a single space, matched by `\s`, ended 1 byte back. END ends the pretoken before
+    it, and is a pretoken itself. An entry is UNRESOLVED if the state would have to remember more than
+    MAX_PENDING_BYTES. The other arrays then decide: they are the machine over characters (see `_match_end`).
     """
 
     table: np.ndarray  # uint32[R * 256]
     class_of: np.ndarray  # uint16[0x110000]      code point -> class
     next_state: np.ndarray  # int16[D, C + 1]     state, class -> state, or -1
-    accepts: np.ndarray  # bool[D, C + 1]         state, class -> the pattern has matched before this character
-    must_split: np.ndarray  # bool[C, C]          between such characters a pretoken ends, whatever precedes them
-    dropped: np.ndarray  # bool[C]                pretokens that begin with such a character are left out; or empty
+    accepts: np.ndarray  # bool[D, C + 1]         state, class -> whether the pattern has matched before this character
+    must_split: np.ndarray  # bool[C, C]          whether a pretoken ends between such characters in every context
+    dropped: np.ndarray  # bool[C]                whether a pretoken that begins so is dropped; empty if none is
 
 
 ROW_MASK, BACK_MASK, RARE_MASK, RARE_STEP = u32(0xFFFFFF00), u32(0x1F), u32(0xE0), u32(0x20)
 UNRESOLVED, INVALID_UTF8 = u32(7 << 5), u32(6 << 5)
 MAX_BACK, MAX_BACK_2 = 31, 5
-MAX_PENDING_BYTES = 17  # that a state remembers: lines of code that are indented by up to 16 spaces are resolved
+MAX_PENDING_BYTES = 17  # that a state remembers: enough for lines of code that are indented by up to 16 spaces
 
 
 def _compile_pattern(source: str) -> ScanTable:
-    """Compile a pattern; raises Unsupported where that cannot be done exactly."""
+    """Compile an expression to a table; raises Unsupported if that cannot be done exactly."""
     try:
         dfa = _Dfa(_RegexParser(source).parse())
     except RecursionError:
-        raise Unsupported("too many groups in one another") from None
+        raise Unsupported("groups that are nested too deeply") from None
     accepts, next_state = _number_states((0,), dfa.row)
     if accepts[0].any():
         raise Unsupported("it matches the empty string before some characters")
-    is_text = np.arange(len(accepts)) != next_state[0, -1]  # and not the state after END
+    is_text = np.arange(len(accepts)) != next_state[0, -1]  # all states but the one after END
     require(accepts[is_text].any(), f"the pattern {source[:200]!r} matches nothing")
-    accepts[0, -1] = True  # what the pattern leaves out ends at END, and not at the character after it
+    accepts[0, -1] = True  # text without a match ends at END, and not at the character after it
     entries = _streaming_transducer(next_state, accepts, dfa.sizes)
     table = _utf8_table(entries, dfa.class_of)
     must_split = _must_split_pairs(next_state, accepts)
@@ -1327,7 +1361,7 @@ def _compile_pattern(source: str) -> ScanTable:
 
 
 def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray:
-    """Find the classes x, y such that each state after an x has accepted before a y, or at the end, and takes no y."""
+    """Find the classes x, y such that each state after an x accepts before a y and before END, and does not take y."""
     n = next_state.shape[1] - 1
     splits = accepts[:, :n] & (next_state[:, :n] < 0) & accepts[:, n:]
     return np.array([(after[0] >= 0) & splits[after[after >= 0]].all(axis=0) for after in next_state.T[:n]])
@@ -1336,11 +1370,12 @@ def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray
 def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, sizes: list[int]) -> np.ndarray:
     """Compose a pattern's machine with its own restart; returns entries as in a ScanTable, int64[states, C].
 
-    The transducer emits the end of each pretoken and feeds itself again what it had looked at beyond it, so that
-    scanning never moves backwards. Characters are classes, with these sizes in bytes. A state is: a state of the
-    pattern's machine; the characters read since the last match or, before a match, since the start, if they are all the
-    same, or MANY; and whether it has accepted, or not (fresh), or not and there are characters before it that the
-    pattern leaves out (gap).
+    The transducer emits the end of each pretoken and feeds itself again the characters that it has read beyond it, so
+    that scanning never moves backwards. Characters are classes, with these sizes in bytes. A state has three parts:
+
+    inner    a state of the pattern's machine
+    pending  the characters since the last match, or since the start before the first one: all alike, or MANY
+    status   ACCEPTED after a match; FRESH before one; GAP before one, if characters without a match come first
     """
     MANY = (-1,)
     FRESH, ACCEPTED, GAP = range(3)
@@ -1349,7 +1384,7 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, sizes: li
         return sum(sizes[char] for char in chars)
 
     def advance(state, char):
-        """The state after a character, and how many bytes before its end pretokens end; None if that is not known."""
+        """The next state, and the ends of pretokens, as bytes before the end of this character; None if not known."""
         inner, pending, status = state
         following, accepted = int(next_state[inner, char]), bool(accepts[inner, char])
         if following >= 0 and not accepted:
@@ -1368,7 +1403,7 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, sizes: li
         return restart(GAP, (*pending[1:], char), []) if pending else ((0, (), GAP), [])
 
     def restart(status, chars, ends):
-        """Begin anew with these characters; add the ends of their pretokens to `ends`."""
+        """Start again with these characters, and add the ends of their pretokens to `ends`."""
         state = (0, (), status)
         for k, char in enumerate(chars):
             result = advance(state, char)
@@ -1379,7 +1414,7 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, sizes: li
         return state, ends
 
     def row(state):
-        """For each character: the lower bits of its entry, and the state after it."""
+        """For each character: the lower bits of its entry, and the next state."""
         found = []
         for char in range(len(sizes)):
             following, ends = advance(state, char) or ((), [])
@@ -1395,13 +1430,13 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, sizes: li
 def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
     """Expand transitions on letters to bytes: a row for each state, and rows for the bytes that continue a character.
 
-    Rows of equal content are shared. `letter_of` is uint16[0x110000], the letter of each code point; the last is END.
+    Equal rows are shared. `letter_of` is uint16[0x110000], the letter of each code point; the last letter is END.
     """
     rows = [np.full(256, INVALID_UTF8, np.uint32) for _ in entries]
     entry_of = {rows[0][:64].tobytes(): INVALID_UTF8}
     multibyte = letter_of.copy()
-    multibyte[:0x80] = multibyte[0xD800:0xE000] = entries.shape[1]  # the letter of what is invalid
-    blocks, block_of = np.unique(multibyte.view("V128"), return_inverse=True)  # what a last byte decides
+    multibyte[:0x80] = multibyte[0xD800:0xE000] = entries.shape[1]  # the letter of invalid sequences
+    blocks, block_of = np.unique(multibyte.view("V128"), return_inverse=True)  # of 64 characters: those of a last byte
     blocks = blocks.view(np.uint16).reshape(-1, 64)
 
     def row_entries(continued: np.ndarray) -> list[int]:
@@ -1424,14 +1459,14 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
         row[0xC2:0xE0] = seconds[0x2:0x20]
         fours = np.full(0x5000, INVALID_UTF8, np.uint32)
         fours[0x400:0x4400] = seconds[0x400:]
-        seconds[:0x20] = INVALID_UTF8  # those characters have two bytes, not three
+        seconds[:0x20] = INVALID_UTF8  # these characters have two bytes, not three
         row[0xE0:0xF0] = row_entries(seconds[:0x400].reshape(16, 64))
         row[0xF0:0xF5] = row_entries(np.array(row_entries(fours.reshape(320, 64)), np.uint32).reshape(5, 64))
     return np.concatenate(rows)
 
 
 def _sure_starts(table: ScanTable) -> np.ndarray | None:
-    """Find the classes that matches begin with, bool[C]; None unless each is a match alone, whatever comes next."""
+    """Find the classes that begin a match, bool[C]; None unless each such character alone matches in every context."""
     first = table.next_state[0, :-1]
     return first >= 0 if table.accepts[first[first >= 0]].all() else None
 
@@ -1445,7 +1480,7 @@ def _is_one_character(source: str) -> bool:
 
 
 def _write_set(characters: set[str], negated: bool = False) -> str:
-    """Write a set of characters as a regular expression of ranges."""
+    """Write a set of characters as a regular expression, in ranges."""
     code_points = np.array(sorted(map(ord, characters)))
     runs = np.split(code_points, np.flatnonzero(np.diff(code_points) > 1) + 1)
     ranges = (rf"\U{run[0]:08x}-\U{run[-1]:08x}" for run in runs)
@@ -1458,9 +1493,10 @@ def _matching(source: str) -> list[str]:
 
 
 def _compile_regex(source: str) -> regex.Pattern:
-    """Compile by the `regex` package; raises InputError where it does not, or where it matches the empty string.
+    """Compile by the `regex` package; raises InputError for invalid expressions, and if the empty string matches.
 
-    It writes out what may be empty as often as a count says: (?:(?:(?:a?){100}){100}){100} took it 1 s and 300 MB.
+    Counts are limited, since that package writes out groups that may be empty: (?:(?:(?:a?){100}){100}){100} takes it
+    1 s and 300 MB.
     """
     shown = repr(source[:200])
     try:
@@ -1476,14 +1512,14 @@ def _compile_regex(source: str) -> regex.Pattern:
     return compiled
 
 
-REGEX_SECONDS = 10  # patterns that do not try in vain take 0.2 to 0.7 for 1,000,000 characters
+REGEX_SECONDS = 10  # patterns without needless backtracking take up to 0.7 s for 1,000,000 characters
 
 
 @contextlib.contextmanager
 def _time_limit(source: str, text: str) -> Iterator[float]:
-    """Yield the seconds, of this process, that a pattern may take by the `regex` package, and say where it takes more.
+    """Yield the seconds that the `regex` package may take for a text; raises InputError for a TimeoutError.
 
-    That is REGEX_SECONDS, and as many again for each 1,000,000 characters.
+    The limit is REGEX_SECONDS, and as many again for each 1,000,000 characters.
     """
     seconds = REGEX_SECONDS * (1 + len(text) / 1e6)
     try:
@@ -1496,7 +1532,7 @@ def _time_limit(source: str, text: str) -> Iterator[float]:
 
 
 class _Stage(NamedTuple):
-    """Splits of a Pattern that are done together: by a table or, where there is none, by the `regex` package."""
+    """Splits of a Pattern that run together: by a table or, without one, by the `regex` package."""
 
     table: ScanTable | None
     regex: regex.Pattern | None = None
@@ -1514,14 +1550,14 @@ class _Stage(NamedTuple):
         return FlatText.join(parts, meanings)
 
     def _pieces(self, data: bytes) -> list[bytes]:
-        """Cut a text by the `regex` package: matches, and what is between them."""
+        """Cut a text by the `regex` package into matches and the text between them."""
         text = data.decode("utf-8", "surrogateescape")
         edges, position = {0, len(text)}, 0
         with _time_limit(self.regex.pattern, text) as seconds:
             end = time.process_time() + seconds
             while match := self.regex.search(text, position, timeout=max(end - time.process_time(), 0.0)):
                 edges.update(match.span())
-                position = match.end() + (not match[0])  # as in Oniguruma: no empty match directly after another
+                position = match.end() + (not match[0])  # as in Oniguruma: ignore an empty match directly after another
                 if position > len(text):
                     break
         pieces = [text[start:stop] for start, stop in itertools.pairwise(sorted(edges))]
@@ -1529,22 +1565,22 @@ class _Stage(NamedTuple):
 
 
 class Pattern:
-    r"""A pretokenizing pattern: a name in PATTERNS, a regular expression, or several, each cutting what the last left.
+    r"""A pretokenizing pattern: a name in PATTERNS, a regular expression, or a list of steps that cut in turn.
 
     steps        regular expressions and other steps
-    source       the step, or several if they are several
+    source       the step, or the tuple of steps if there are several
     name         its name in PATTERNS, or None
-    is_compiled  all of it was compiled; else the `regex` package does some of the work
-    warning      what a user should know, or ""
+    is_compiled  whether all of it is compiled; otherwise the `regex` package does some of the work
+    warning      a remark for the user, or ""
 
-    That package may take 10 seconds for a text, and 10 more for each 1,000,000 characters; else InputError names the
-    pattern and the text, as for (a+)+$ on aaaa…, which it would try in 2**n ways. What is not UTF-8 is matched as the
-    lone surrogates that Python makes of it. Raises ValueError for an expression that does not compile, or that matches
-    the empty string.
+    The `regex` package may take 10 seconds for a text, and 10 more for each 1,000,000 characters. After that,
+    InputError names the pattern and the text, as for (a+)+$ on aaaa…, which has 2**n ways to match. Invalid bytes are
+    matched as the lone surrogates of `surrogateescape`. Raises ValueError for an expression that does not compile, or
+    that matches the empty string.
 
     >>> Pattern("gpt2").split(b"Hello  world!")
     [b'Hello', b' ', b' world', b'!']
-    >>> Pattern(r"[a-z]+").split(b"ab12cd")  # what the pattern leaves out is kept
+    >>> Pattern(r"[a-z]+").split(b"ab12cd")  # text between matches is kept
     [b'ab', b'12', b'cd']
     >>> Pattern([r"\d", r"[a-z]+|\d+"]).split(b"ab12")
     [b'ab', b'1', b'2']
@@ -1565,7 +1601,7 @@ class Pattern:
         self.is_compiled = all(stage.table for stage in splits)
         self.warning = "; ".join(stage.warning for stage in splits if stage.warning)
         if not splits or self.stages[-1] is not splits[-1] or not splits[-1].table:
-            self.stages += _compile_stages((PATTERNS["none"],))  # which finds what they have cut
+            self.stages += _compile_stages((PATTERNS["none"],))  # it finds the pieces that the others have cut
 
     def __reduce__(self):
         return Pattern, (self.source,)
@@ -1575,30 +1611,30 @@ class Pattern:
 
     @property
     def table(self) -> ScanTable:
-        """The table of the last stage, which scans what all others have cut."""
+        """The table of the last stage, which scans the pieces that all others have cut."""
         return self.stages[-1].table
 
     @property
     def cut_arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """The class of each character, and the classes between which text may be cut.
+        """The class of each character, and the pairs of classes between which text may be cut.
 
-        Where the first expression always cuts, so do all.
+        All steps cut where the first expression always cuts.
         """
         spaces = list(itertools.takewhile(lambda stage: isinstance(stage, Metaspace), self.stages))
         table = self.stages[len(spaces)].table or Pattern("none").table
         class_of = table.class_of.copy()
-        for step in reversed(spaces):  # a space is cut as what is written for it
+        for step in reversed(spaces):  # a space is cut like its replacement
             class_of[0x20] = class_of[ord(step.replacement)]
         return class_of, table.must_split
 
     @property
     def is_one_machine(self) -> bool:
-        """Whether to scan by `table` is all there is to do."""
+        """Whether the pattern needs no more than a scan by `table`."""
         return len(self.stages) == 1
 
     @property
     def matches_everything(self) -> bool:
-        """Whether it is proved that every character of a text is in a match: each, alone, is one."""
+        """Whether every character of a text is surely in a match, since each character alone is one."""
         if not isinstance(self.source, str) or not self.is_one_machine:
             return False
         starts = _sure_starts(self.table)
@@ -1606,14 +1642,14 @@ class Pattern:
 
     @property
     def parted(self) -> tuple[Pattern, Metaspace | None]:
-        """The pattern without a last step that can as well be done to each word once, and that step, if it has one."""
+        """The pattern without its last step, and that step, if it can as well be applied once to each word; or None."""
         *before, last = self.steps
         if before and isinstance(last, Metaspace) and last.prepend_scheme != "first":
             return Pattern(self.source[:-1]), last
         return self, None
 
     def apply(self, scan: Scan, flat: FlatText, begins: int) -> FlatText:
-        """Cut a flat text by all stages that must run before it is scanned by `table`."""
+        """Cut a flat text by all stages that must run before the scan by `table`."""
         for stage in self.stages[:-1]:
             flat = stage.apply(scan, flat, begins)
             if begins == CONTINUES and isinstance(stage, _Stage):
@@ -1621,7 +1657,7 @@ class Pattern:
         return flat
 
     def split(self, data: bytes) -> list[bytes]:
-        """Cut bytes into pretokens, without those that are dropped."""
+        """Cut bytes into pretokens, without the dropped ones."""
         scan, flat = _new_scan(), FlatText.join([data], [BEGINS])
         flat = self.stages[-1].apply(scan, self.apply(scan, flat, BEGINS), BEGINS)
         return list(filter(None, flat.parts()))
@@ -1633,7 +1669,7 @@ _LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
 
 
 def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
-    """Look up the steps of a name in PATTERNS, and check others; a Split that isolates becomes its expression."""
+    """Look up the steps of a name in PATTERNS, and check other steps; a Split that isolates becomes its expression."""
     if isinstance(step, Split):
         require_known("behavior", step.behavior, BEHAVIORS)
         if step.behavior != "isolated":
@@ -1652,7 +1688,7 @@ def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
-    """Compile Splits that follow one another; those of a named pattern are one machine, which is kept on the disk."""
+    """Compile consecutive Splits; those of a named pattern are one machine, whose table is cached on the disk."""
     name = PATTERN_NAMES.get(steps[0] if len(steps) == 1 else steps)
     if name:
         return (_Stage(_cached_on_disk(name, lambda: _compile_splits(steps)[0].table)),)
@@ -1660,7 +1696,7 @@ def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
 
 
 def _compile_splits(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
-    """Compile Splits that follow one another: those that look for single characters are one machine."""
+    """Compile consecutive Splits; if all search for single characters, they become one machine."""
     splits = [step if isinstance(step, Split) else Split(step) for step in steps]
     kept_or_dropped = all(split.behavior in ("isolated", "removed") and not split.invert for split in splits)
     if len(splits) > 1 and kept_or_dropped and all(_is_one_character(split.regex) for split in splits):
@@ -1674,7 +1710,7 @@ def _compile_splits(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
 
 
 def _compile_split(split: Split) -> _Stage:
-    """Compile a Split by the `regex` package, which must accept its expression, and to a table if it can be."""
+    """Compile a Split by the `regex` package, which must accept its expression, and to a table if possible."""
     compiled, shown = _compile_regex(split.regex), split.regex[:200]
     try:
         table = _compile_pattern(split.pieces)
@@ -1686,18 +1722,18 @@ def _compile_split(split: Split) -> _Stage:
         return _Stage(None, compiled, warning)
     if split.behavior == "removed":
         starts = _sure_starts(table)
-        require(starts is not None, f"a Split that removes {shown!r}, where more than a character decides")
+        require(starts is not None, f"a Split that removes {shown!r} is not supported: a single character must decide")
         table = table._replace(dropped=starts ^ split.invert)
     return _Stage(table)
 
 
-SOURCE_HASH = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # as it is now: it may change while this runs
+SOURCE_HASH = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # at import: the file may change later
 
 
 def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
     """Read the table of a named pattern from the disk, or compile it and write it there.
 
-    A file has a digest before its content: it is not used if it is damaged, or if other versions made it.
+    A digest stands before the content. The file is ignored if it is damaged, or if other versions wrote it.
     """
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
     path, versions = folder / f"pattern.{name}.table", (PATTERNS[name], regex.__version__, np.__version__, SOURCE_HASH)
@@ -1714,37 +1750,38 @@ def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
 
 # ─── Scanning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Flat text -> where its pretokens end. A flat text is any number of texts in one array of bytes. The byte END, 0xFE,
-# which is never in UTF-8, stands where a text ends and over each special token; what each END stands for is an array of
-# its own, `meanings`. The texts "to be", "" and "or<eos>not", where <eos> has the id 7, and # is END:
+# Flat text -> the ends of its pretokens. A flat text is any number of texts in one array of bytes. The byte END, 0xFE,
+# is never in UTF-8; it stands where a text ends and over each special token. The array `meanings` says what each END
+# stands for. The texts "to be", "" and "or<eos>not", where <eos> has the id 7 and # is END:
 #
 #     text        t o . b e # # o r # n o t # # # …     a dot is a space; after the last text is PADDING, of END, too
 #     ends        2, 5, 6, 7, 9, 10, 13, 14             of "to", " be", END, END, "or", END, "not", END
 #     meanings    BEGINS, BEGINS, 7, BEGINS             of the four ENDs: two texts end, <eos>, and the last text ends
 #
-# So nothing that scans, counts or encodes asks where a text ends. The table of a pattern has END as one more class of
-# characters: it ends every match, as the end of a text does. END is never in a table of words. Where a word is not, the
-# consumer looks whether it is END: counting skips it, and encoding asks for its meaning.
+# So the inner loops of scanning, counting and encoding need no test for the end of a text. The table of a pattern has
+# END as one more class of characters, which ends every match, as the end of a text does. END is never in a table of
+# words. Only for a word that is missing there, the loops test whether it is END: counting skips it, and encoding looks
+# up its meaning.
 #
-# One text is read by six lanes side by side, each from a place where a pretoken must end:
+# Six lanes read one text side by side, each from a position where a pretoken must end:
 #
 #     |lane 0     |lane 1     |lane 2      |lane 3     |lane 4     |lane 5     |  the next batch …
 #
-# Bytes that are not UTF-8, among them real bytes 0xFE, are scanned as INVALID_BYTE, in a copy. So there are two arrays,
-# the true bytes and those that are scanned, which mostly are the same one.
+# Invalid bytes, among them real bytes 0xFE, are scanned as INVALID_BYTE in a copy. So there are two arrays, the true
+# bytes and the scanned ones; for most texts they are the same array.
 
-# What an END stands for is the id of a special token, or how the text after it begins. The same is said of a block.
-INSIDE = -1  # it goes on with another pretoken, which a step of a pattern has cut; or after a special token
-BEGINS = -2  # another text begins: one ends here
-CONTINUES = -3  # a block goes on in the midst of a text: nothing may be put before it
+# The meaning of an END: the id of a special token, or one of these. They also tell how a block begins.
+INSIDE = -1  # the text goes on, after a cut by a step of the pattern or after a special token
+BEGINS = -2  # one text ends, and another begins
+CONTINUES = -3  # a block begins in the middle of a text: nothing may be put before it
 
 
 class FlatText(NamedTuple):
-    """Texts in one array, and what its ENDs stand for; see above."""
+    """Texts in one array, and the meanings of its ENDs; see above."""
 
     text: np.ndarray  # uint8[…]      the true bytes, and PADDING
     scanned: np.ndarray  # uint8[…]   the same array; or a copy in which real bytes 0xFE are INVALID_BYTE
-    meanings: np.ndarray  # int64[E]  of each END, but for those of the padding
+    meanings: np.ndarray  # int64[E]  the meaning of each END, except those of the padding
 
     @classmethod
     def join(cls, parts: Sequence[bytes], meanings: Sequence[int]) -> FlatText:
@@ -1760,16 +1797,16 @@ class FlatText(NamedTuple):
         return cls(text, scanned, np.array(meanings, np.int64))
 
     def ends(self) -> np.ndarray:
-        """Find the places of the ENDs."""
+        """Find the positions of the ENDs."""
         return np.flatnonzero(self.scanned[:-PADDING] == END)
 
     def parts(self) -> list[bytes]:
-        """List what is between ENDs."""
+        """List the texts between ENDs."""
         data, stops = self.text.tobytes(), self.ends().tolist()
         return [data[start:stop] for start, stop in zip([0, *(stop + 1 for stop in stops)], stops, strict=False)]
 
     def rewritten(self, write: Callable, *arguments: object) -> FlatText:
-        """Make the flat text that is written of text, scanned and meanings: if the arrays differ, that of each."""
+        """Make the flat text that `write` makes of this one; if the two arrays differ, it is called for each."""
         text, meanings = write(*self, *arguments)
         scanned = text
         if self.text is not self.scanned:
@@ -1779,9 +1816,9 @@ class FlatText(NamedTuple):
 
 @kernel
 def _copy_texts(data, stops, instead):
-    """Copy texts that lie end to end, with END after each, and `instead` of each real END.
+    """Copy texts that lie end to end, with END after each, and with `instead` for each real byte 0xFE.
 
-    Returns the text, with PADDING, and whether there are real ENDs.
+    Returns the text, with PADDING, and whether it has real bytes 0xFE.
     """
     text, has_end = _on_huge_pages(np.empty(len(data) + len(stops) + PADDING, np.uint8)), False
     start = 0
@@ -1810,7 +1847,7 @@ def _add_padding(text, n):
 
 @kernel
 def _mark_invalid(text, start, stop):
-    """Write INVALID_BYTE over each byte of text[start : stop], but END, that is not part of a character in UTF-8."""
+    """Write INVALID_BYTE over each invalid byte of text[start : stop], except END."""
     position = start
     while position < stop:
         if position + 8 <= stop and not load_u64(text, position) & HIGH_BITS:
@@ -1824,7 +1861,7 @@ def _mark_invalid(text, start, stop):
 
 @inline_kernel
 def _match_end(text, start, table):
-    """Find where the match that begins at `start` ends; `start` if there is none. The definition, by characters."""
+    """Find the end of the match that begins at `start`; `start` if none does. This is the definition, by characters."""
     class_of, next_state, accepts = table.class_of, table.next_state, table.accepts
     position, state, end = start, i64(0), start
     while text[position] != END:
@@ -1841,7 +1878,7 @@ def _match_end(text, start, table):
 
 @inline_kernel
 def _pretoken_end(text, start, table):
-    """Find where the pretoken that begins at `start` ends: END, a match, or what lies before the next one."""
+    """Find the end of the pretoken that begins at `start`: END, a match, or the text before the next match."""
     class_of, next_state = table.class_of, table.next_state
     position = _match_end(text, start, table)
     if position == start:
@@ -1858,9 +1895,9 @@ def _pretoken_end(text, start, table):
 
 @kernel
 def _next_split(text, position, until, class_of, must_split):
-    """Find the first place at or after a position where a pretoken ends in every context; -1 if there is none.
+    """Find the first position at or after `position` where a pretoken ends in every context; -1 if none does.
 
-    That is at an END, or between two characters. `until` is not the end of the text: characters may reach beyond it.
+    That is at an END, or between two characters. Characters may reach beyond `until`, which is not the end of the text.
     """
     before = -1
     while position < until and text[position] & 0xC0 == 0x80:
@@ -1875,22 +1912,26 @@ def _next_split(text, position, until, class_of, must_split):
     return -1
 
 
-LANES = 6  # read in one loop: 0.31 ns a byte; 0.43 with four, 1.63 with one, which waits for its loads; 0.38 with eight
-LANE_BYTES = 1 << 13  # that each lane scans in one batch; with twice as many its ends are out of the L1 cache: 2 %
-MIN_LANE_BYTES = 256  # for which lanes pay
-MARKED_BYTES = 256  # that each lane reads before ends are looked for
+LANES = 6  # that are read in one loop: 0.31 ns a byte; a single lane waits for its loads, and takes 1.63 ns
+LANE_BYTES = 1 << 13  # that each lane scans in one batch; the ends of more would not fit into the L1 cache
+MIN_LANE_BYTES = 256  # from which on lanes pay
+MARKED_BYTES = 256  # that each lane reads before its ends are collected
 MARK_ROW = MARKED_BYTES + 64  # bytes of `marks` for each lane
 BATCH_BYTES = LANES * LANE_BYTES
-MAX_ENDS = 2 * BATCH_BYTES  # that are found in one batch, and somewhat more
+MAX_ENDS = 2 * BATCH_BYTES  # in one batch, with some reserve
 
-# What a lane knows is a row of `lanes`, int64[LANES, ENDS + 2 * MAX_ENDS]: where its first pretoken begins; how far it
-# has read; the entry of the table that led there; the entry that further bytes lead to; how many ends it has found; how
-# far it has to read; and from column ENDS on, the ends. It is one array, since Python hands a kernel each in 0.13 µs.
+# The state of a lane is a row of `lanes`, int64[LANES, ENDS + 2 * MAX_ENDS], with these columns. It is one array, since
+# Python takes 0.13 µs to pass each array to a kernel.
+#
+#     FIRST       where its first pretoken begins        N_ENDS      the number of ends that it has found
+#     POSITION    how far it has read                    LAST        how far it has to read
+#     ENTRY       the entry that led there               ENDS …      the ends
+#     AHEAD       the entry after the bytes in `marks`
 FIRST, POSITION, ENTRY, AHEAD, N_ENDS, LAST, ENDS = range(7)
 
 
 class Scan(NamedTuple):
-    """What scanning needs beside a text; used again for the next."""
+    """The workspace of scanning, which is used again for the next text."""
 
     lanes: np.ndarray
     marks: np.ndarray  # uint8[LANES * MARK_ROW]  the lower bytes of entries
@@ -1909,17 +1950,16 @@ def _add_end(k, end, lanes):
 
 @inline_kernel
 def _last_end(k, lanes):
-    """Return where the last pretoken of lane k ended, or its first one begins."""
+    """Return where the last pretoken of lane k ended or, before that, where its first one begins."""
     return lanes[k, ENDS + lanes[k, N_ENDS] - 1] if lanes[k, N_ENDS] else lanes[k, FIRST]
 
 
 @inline_kernel
 def _on_rare_entry(k, text, table, lanes):
-    """Handle an entry with RARE_MASK bits, and add the end that it has; returns False if the text is not UTF-8.
+    """Handle an entry with RARE_MASK bits, and add the ends that it holds; returns False if the text is not UTF-8.
 
-    If it is UNRESOLVED, the end of the pretoken that the lane is in is found by the definition, and the lane goes on
-    there, be it before or after its position. (That is a loop of one round, and no branch, since references are then
-    counted nowhere: what is in use in one branch only ends in each of them.)
+    If the entry is UNRESOLVED, the definition finds the end of the current pretoken, and the lane goes on from there,
+    before or after its position. This is a loop of one round, not a branch, since Numba then counts no references.
     """
     entry = u32(lanes[k, ENTRY])
     while entry & RARE_MASK == UNRESOLVED:
@@ -1939,7 +1979,7 @@ def _on_rare_entry(k, text, table, lanes):
 
 @inline_kernel
 def _run_lane(k, text, until, table, lanes):
-    """Move lane k to `until`, or beyond; returns False if the text is not UTF-8."""
+    """Move lane k to `until` or beyond; returns False if the text is not UTF-8."""
     entries, ends, valid = table.table, lanes[k, ENDS:], True
     while valid and lanes[k, POSITION] < until and lanes[k, N_ENDS] < MAX_ENDS:
         position, entry, n = u64(lanes[k, POSITION]), u32(lanes[k, ENTRY]), u64(lanes[k, N_ENDS])
@@ -1959,10 +1999,10 @@ def _run_lane(k, text, until, table, lanes):
 
 @inline_kernel
 def _read_together(text, start, count, table, lanes, marks):
-    """Read `count` bytes by each lane, `start` bytes after its position, and mark what ends there.
+    """Read `count` bytes in each lane, from `start` bytes after its position on, and mark the ends.
 
-    The lower bytes of the entries, from the one that led there on, go to `marks`, and the last entries to AHEAD. As
-    `marks` is flat, it is one register for all lanes: the loop has none to spare.
+    The lower byte of each entry goes to `marks`, and the last entry of each lane to AHEAD. `marks` is flat, so that its
+    address takes a single register for all lanes: the loop has none to spare.
     """
     p0, p1 = u64(lanes[0, POSITION] + start), u64(lanes[1, POSITION] + start)
     p2, p3 = u64(lanes[2, POSITION] + start), u64(lanes[3, POSITION] + start)
@@ -1988,7 +2028,7 @@ def _read_together(text, start, count, table, lanes, marks):
 def _add_marked(k, start, count, lanes, marks):
     """Append the ends that are marked in the first `count` bytes that lane k has read after its position.
 
-    Eight are written for each that is kept at least: no branch is taken that depends on where a pretoken ends.
+    Ends are written eight at a time, and the surplus is overwritten later. So no branch depends on the text.
     """
     ends, n = lanes[k, ENDS:], u64(lanes[k, N_ENDS])
     for group in range(0, count, 64):
@@ -2005,7 +2045,7 @@ def _add_marked(k, start, count, lanes, marks):
                     ends[n] = after + at - (entry >> u64(5))
                     n += u64(1)
                 found &= found - u64(1)
-        else:  # each is below RARE_STEP: all of it is how far back the end is
+        else:  # all marks are below RARE_STEP: each is the distance back to one end
             stop = n + count_bits(found)
             while n < stop:
                 for i in range(8):
@@ -2019,10 +2059,10 @@ def _add_marked(k, start, count, lanes, marks):
 
 @inline_kernel
 def _run_all_lanes(text, count, table, lanes, marks):
-    """Move all lanes over `count` bytes each, all in one loop, or up to an entry that needs `_on_rare_entry`.
+    """Move all lanes over `count` bytes each, in one loop, or up to an entry that needs `_on_rare_entry`.
 
-    First the entries are read, and of each its lower byte is kept; then 64 of these are compared at once to find the
-    ends. That takes three quarters of the time that it takes if each lane writes an end at every byte.
+    First the entries are read, and the lower byte of each is kept; then 64 of these are compared at once to find the
+    ends. That takes three quarters of the time of a loop that writes an end at every byte.
     """
     start, is_rare = i64(0), False
     while start < count and not is_rare:
@@ -2035,7 +2075,7 @@ def _run_all_lanes(text, count, table, lanes, marks):
                 if rare:
                     first = min(first, group + i64(lowest_bit(rare)))
         is_rare = first < n
-        if is_rare:  # all lanes stop there, with the entries that led there
+        if is_rare:  # all lanes stop there, at the entries that led there
             _read_together(text, start, first + 1, table, lanes, marks)
         for k in range(LANES):
             _add_marked(k, start, first, lanes, marks)
@@ -2047,7 +2087,7 @@ def _run_all_lanes(text, count, table, lanes, marks):
 
 @inline_kernel
 def _share_lanes(text, stop, table, lanes):
-    """Share the next batch among the lanes, which begin where pretokens must end; returns how many have a part."""
+    """Share the next batch among the lanes, which begin where pretokens must end; returns the number of used lanes."""
     position, stop = lanes[0, POSITION], min(stop, lanes[0, POSITION] + BATCH_BYTES)
     size = (stop - position) // LANES
     n_lanes = 1 if size < MIN_LANE_BYTES or position - _last_end(i64(0), lanes) > LANE_BYTES else LANES
@@ -2064,16 +2104,16 @@ def _share_lanes(text, stop, table, lanes):
 
 @inline_kernel
 def _begin_scan(text, lanes):
-    """Begin to scan a flat text; returns where that stops: after the first END of its padding, which ends the last."""
+    """Begin to scan a flat text; returns where the scan stops: after the first END of the padding."""
     lanes[0, FIRST] = lanes[0, POSITION] = lanes[0, ENTRY] = lanes[0, N_ENDS] = 0
     return len(text) - PADDING + 1
 
 
 @kernel
 def _scan_batch(text, stop, table, lanes, marks):
-    """Scan the next batch; its ends are those of lane 0.
+    """Scan the next batch, and leave its ends in lane 0.
 
-    Returns the text. If it is not UTF-8, that is a copy with INVALID_BYTE, and the batch is scanned again.
+    Returns the text. If it is not UTF-8, the batch is scanned again in a copy with INVALID_BYTE, which is returned.
     """
     valid = False
     while not valid:
@@ -2089,11 +2129,11 @@ def _scan_batch(text, stop, table, lanes, marks):
             for k in range(LANES):
                 rare |= u32(lanes[k, ENTRY]) & RARE_MASK
             for k in range(LANES):
-                if rare:  # one entry is rare, but all wait with their ends
+                if rare:  # if one entry is rare, the ends of all lanes are still to be added
                     valid = _on_rare_entry(k, text, table, lanes) and valid
         for k in range(n_lanes):
             last = lanes[k, LAST]
-            if k < n_lanes - 1:  # the end there is found at the next character
+            if k < n_lanes - 1:  # the next character reveals the end there
                 last += _decode_character(text, last, last + 4) & 7
             valid = valid and _run_lane(k, text, last, table, lanes)
         if not valid:
@@ -2111,20 +2151,20 @@ def _scan_batch(text, stop, table, lanes, marks):
 
 @inline_kernel
 def _is_dropped(text, start, stop, class_of, dropped):
-    """Check whether a pretoken is left out."""
+    """Check whether a pretoken is dropped."""
     return len(dropped) > 0 and dropped[class_of[_decode_character(text, start, stop) >> 3]]
 
 
 @kernel
 def _write_cuts(text, scanned, meanings, table, lanes, marks):
-    """Write an END between pretokens, and leave out those that are dropped; returns text and meanings.
+    """Write an END between pretokens, and leave out the dropped ones; returns text and meanings.
 
-    A pretoken that does not begin its text has an END before it, though all before it may be dropped.
+    A pretoken that does not begin its text has an END before it, even if all pretokens before it are dropped.
     """
     class_of, dropped, stop = table.class_of, table.dropped, _begin_scan(text, lanes)
     out, n_out = _on_huge_pages(np.empty(2 * len(text), np.uint8)), i64(0)
     found, n, m = np.empty(len(meanings) + 64, np.int64), 0, 0
-    first = 0  # of the text that is cut
+    first = 0  # where the current text begins
     while lanes[0, POSITION] < stop:
         scanned = _scan_batch(scanned, stop, table, lanes, marks)
         start = lanes[0, FIRST]
@@ -2148,7 +2188,7 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
 
 @kernel
 def _write_spaces(text, scanned, meanings, mark, scheme, begins):
-    """Write a mark for each space, and before texts and pretokens that lack it, by the scheme of a Metaspace.
+    """Write a mark for each space, and before texts and pretokens that lack it, as the scheme of a Metaspace says.
 
     Returns text and meanings.
     """
@@ -2174,6 +2214,16 @@ def _write_spaces(text, scanned, meanings, mark, scheme, begins):
 
 
 # ─── Special tokens ───────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Flat text -> flat text in which END stands over each special token, and its id in the meanings. The text is searched
+# from left to right, for the longest token first. With <eos> of id 7, and # for END:
+#
+#     to<eos>be#    ->    to#be#    meanings 7, BEGINS
+#
+# A token of Hugging Face may have flags: it may take the white space around it, or be ignored inside a word.
+#
+# The section also finds where a file may be cut into blocks, so that the blocks give the same pretokens as the whole:
+# after a special token, or where the pattern ends a pretoken in every context.
 
 
 @struct
@@ -2183,12 +2233,12 @@ class _SpecialTable:
     trie: _Trie
     ids: np.ndarray  # int64[S]
     sizes: np.ndarray  # int64[S]      in bytes
-    leads: np.ndarray  # bool[256]     one begins with this byte
-    lead: int  # the byte that all begin with, or -1
+    leads: np.ndarray  # bool[256]     whether a token begins with this byte
+    lead: int  # the byte that all tokens begin with, or -1
     flags: np.ndarray  # uint8[S]      SINGLE_WORD, LSTRIP, RSTRIP
-    char_kinds: np.ndarray  # uint8[0x110000], WORD or SPACE; empty if there are no flags
-    longest: int  # bytes of the longest
-    cuts: bool  # a text may be cut after each: they have no flags, and are found in text as it is
+    char_kinds: np.ndarray  # uint8[0x110000], WORD or SPACE; empty if no token has flags
+    longest: int  # bytes of the longest token
+    cuts: bool  # whether a text may be cut after each token: none has flags, or is matched in normalized text
 
 
 SINGLE_WORD, LSTRIP, RSTRIP = 1, 2, 4
@@ -2196,24 +2246,24 @@ WORD, SPACE = u8(1), u8(2)
 
 
 class AddedToken(NamedTuple):
-    """How Hugging Face finds a token in a text.
+    """The way in which Hugging Face finds a token in a text.
 
     >>> AddedToken(lstrip=True)
     AddedToken(single_word=False, lstrip=True, rstrip=False, normalized=False, special=True, literal=False)
     """
 
-    single_word: bool = False  # only where no letter or digit is beside it
-    lstrip: bool = False  # with the white space before it
-    rstrip: bool = False  # and after it
-    normalized: bool = False  # after all that are not
-    special: bool = True  # a control token, which text without special tokens never becomes
-    literal: bool = False  # not Hugging Face's: normalized text has it as it is written, as SentencePiece's symbols
+    single_word: bool = False  # only where no letter or digit is next to it
+    lstrip: bool = False  # together with the white space before it
+    rstrip: bool = False  # together with the white space after it
+    normalized: bool = False  # in normalized text, after the tokens that are not
+    special: bool = True  # a control token: text is encoded to it only if special tokens are allowed
+    literal: bool = False  # not in Hugging Face: searched for as written, not normalized, as SentencePiece's symbols
 
 
 def _special_table(
     ids: Mapping[str, int], flags: Mapping[str, AddedToken] | None = None, normalize: Callable[[bytes], bytes] = bytes
 ) -> _SpecialTable:
-    """Make the table of some special tokens, as they are in text that was normalized."""
+    """Make the table of some special tokens, in the form that they have in normalized text."""
     tokens, flags = {}, flags or {}
     for text in ids:
         is_literal = flags.get(text, AddedToken()).literal
@@ -2237,14 +2287,14 @@ def _special_table(
 
 @functools.lru_cache(maxsize=1)
 def _char_kinds() -> np.ndarray:
-    r"""Find the characters that are \w and \s to Hugging Face, whose engine here is that of Rust."""
+    r"""Find the characters that are \w and \s in Hugging Face, which uses the regular expressions of Rust here."""
     words = _code_points_matching(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]")
     return WORD * words.astype(np.uint8) + SPACE * _code_points_matching(r"\p{White_Space}").astype(np.uint8)
 
 
 @kernel
 def _special_at(text, position, stop, special):
-    """Find the special token at a position, the longest of several; returns its number, or -1."""
+    """Find the longest special token at a position; returns its number, or -1."""
     edges, values = special.trie.edges, special.trie.values
     node, found, is_there = i64(0), i64(-1), special.leads[text[position]]
     while is_there and position < stop:
@@ -2259,9 +2309,9 @@ def _special_at(text, position, stop, special):
 
 @kernel
 def _next_special(text, position, stop, special):
-    """Find the first special token at or after a position; returns its place, or `stop`.
+    """Find the first special token at or after a position; returns where it begins, or `stop`.
 
-    Where all begin with the same byte, 64 bytes are looked at together.
+    If all tokens begin with the same byte, 64 bytes are compared together.
     """
     leads, lead = special.leads, special.lead
     while position < stop:
@@ -2293,17 +2343,17 @@ def _kind_after(text, position, stop, char_kinds):
 
 @kernel
 def _is_beside(kind, text, begin, start, end, stop, char_kinds):
-    """Check whether a character of this kind is beside text[start : end], which lies in text[begin : stop]."""
+    """Check whether a character of this kind is next to text[start : end], which lies in text[begin : stop]."""
     kinds = _kind_before(text, begin, start, char_kinds) | _kind_after(text, end, stop, char_kinds)
     return kinds & kind > 0
 
 
 @kernel
 def _cut_at_special(text, ends, meanings, special):
-    """Write END in the place of special tokens, found from left to right, the longest first.
+    """Write END over each special token, searched from left to right, the longest first.
 
-    The flags of a token widen it over the white space beside it, or leave it out where it is part of a word, as
-    `find_matches` in the `tokenizers` package does. Returns text, meanings, and how many stretches of text there are.
+    The flags of a token extend it over the white space around it, or reject it inside a word, as `find_matches` in the
+    `tokenizers` package does. Returns text, meanings, and the number of pieces of text between tokens and text ends.
     """
     n_text, start, n_stretches = len(text) - PADDING, i64(0), 0
     is_there = len(special.ids) > 0 and _next_special(text, start, n_text, special) < n_text
@@ -2331,7 +2381,7 @@ def _cut_at_special(text, ends, meanings, special):
                     start -= _character_before(text, begin, start) & 7
                 while flags & RSTRIP and _kind_after(text, end, stop, char_kinds) & SPACE:
                     end += _decode_character(text, end, stop) & 7
-            if last < start:  # a token may lie in the white space that the one before it has taken
+            if last < start:  # a token may lie in the white space that belongs to the token before it
                 n_out = _copy_bytes(text, last, start, out, n_out)
                 n_stretches += 1
             out[n_out] = END
@@ -2351,17 +2401,17 @@ def _cut_at_special(text, ends, meanings, special):
 
 @kernel
 def _find_cut(text, start, stop, class_of, must_split, special):
-    """Find the first place at or after `start` where a cut changes neither special tokens nor pretokens.
+    """Find the first position at or after `start` where a cut changes neither special tokens nor pretokens.
 
-    That is after a special token, if these cut; or where the pattern always ends a pretoken. What looks like a special
-    token is not one if an earlier one overlaps it: so none may overlap the place. Returns it doubled, and 1 added if a
-    document ends there; or -1.
+    That is after a special token, if its table `cuts`; or where the pattern ends a pretoken in every context. A match
+    of a special token does not count if an earlier one overlaps it, so no match may overlap the cut. Returns twice the
+    position, plus 1 if a document ends there; or -1.
     """
-    end, any_special, longest = len(text) - PADDING, len(special.ids) > 0, special.longest  # they may go beyond `stop`
+    end, any_special, longest = len(text) - PADDING, len(special.ids) > 0, special.longest  # may reach beyond `stop`
     kinds = special.char_kinds
     split = _next_split(text, start, stop, class_of, must_split)
     for position in range(start, stop):
-        reach = i64(0)  # where what may be tokens before this position ends
+        reach = i64(0)  # how far possible tokens before this position reach
         is_split = position == split
         s = _special_at(text, position, end, special) if any_special else i64(-1)
         if any_special and (is_split or (s >= 0 and special.cuts)):
