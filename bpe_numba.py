@@ -2431,31 +2431,36 @@ def _find_cut(text, start, stop, class_of, must_split, special):
 
 # ─── Normalizing ──────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Most steps change characters one by one, but for joined ones, which change with the characters beside them, such as
-# accents in a normal form. Such steps in a row are one pass: a kernel maps all characters, but for runs of joined ones,
-# which Python changes by one step after another. All other steps are functions of a whole text, in Python.
+# Flat text -> flat text as a model expects it. The steps are those of a tokenizer.json. Most of them change characters
+# one by one. Only the characters that change with their neighbours are hard; they are called joined:
+#
+#     "CAFE" + U+0301 + " NOIR"   ->  NFC  ->  Lowercase  ->   "café noir", where é is one character
+#
+# NFC composes the accent U+0301 with the letter before it, which a table of characters cannot express. So consecutive
+# steps of this type become one pass. A kernel finds the runs of joined characters, each with a neighbour on both sides
+# ("E" + U+0301 + " "). Python changes these runs by one step after another, and a kernel maps all other characters by a
+# table. All other steps are Python functions of a whole text.
 
 
 class _CharacterStep(NamedTuple):
-    """A step that changes characters one by one, but for joined ones, which change with the characters beside them."""
+    """A step that changes characters one by one, except joined ones, which change with their neighbours."""
 
-    changes: Mapping[int, str]  # as str.translate takes them
+    changes: Mapping[int, str]  # as for str.translate
     joined: frozenset[str] = frozenset()
-    change: Callable[[str], str] | None = None  # if it is not str.translate
+    change: Callable[[str], str] | None = None  # None: str.translate
     decomposes: bool = False  # NFD or NFKD
 
 
 def _composed(steps: Sequence[_CharacterStep]) -> tuple[dict[int, str], set[str]]:
-    """Compose steps: returns what becomes of characters, and which are joined.
+    """Compose steps: returns the replacements of characters, and the joined characters.
 
-    A decomposition does no more to joined characters than to reorder them: it counts only for those that are not
-    removed by a later step.
+    A decomposition only reorders joined characters. So it joins only those that no later step removes.
     """
     changes: dict[int, str] = {}
     joined: set[str] = set()
     for step in reversed(steps):
         kept = {char for char in joined if ord(char) not in step.changes}
-        if joined:  # what is removed brings those on both sides together
+        if joined:  # a removed character brings its two neighbours together
             kept |= {chr(code) for code, text in step.changes.items() if not text or not joined.isdisjoint(text)}
         changes = {**changes, **{code: text.translate(changes) for code, text in step.changes.items()}}
         joined = kept | {char for char in step.joined if not step.decomposes or changes.get(ord(char), char)}
@@ -2464,16 +2469,16 @@ def _composed(steps: Sequence[_CharacterStep]) -> tuple[dict[int, str], set[str]
 
 @struct
 class _CharacterMap:
-    """What becomes of characters."""
+    """The replacements of characters, for kernels."""
 
-    entries: np.ndarray  # int32[0x110000]  the number of a character's text, from 1 on; 0: it stays; JOINED
-    ascii: np.ndarray  # int16[256]         the byte that a character of one byte becomes; -1: ask `entries`
-    texts: np.ndarray  # uint8[…]           end to end, and PADDING
-    offsets: np.ndarray  # int64[R + 2]     number r is texts[offsets[r] : offsets[r + 1]]
-    leads: np.ndarray  # bool[256]          a joined character begins with this byte
-    first_lead: int  # the least of them
-    longest: int  # the most bytes that a byte can become
-    maps: bool  # some character is changed
+    entries: np.ndarray  # int32[0x110000]  the number of the replacement, from 1 on; 0: the character stays; or JOINED
+    ascii: np.ndarray  # int16[256]         the byte that replaces a character of one byte; -1: see `entries`
+    texts: np.ndarray  # uint8[…]           replacements, end to end, and PADDING
+    offsets: np.ndarray  # int64[R + 2]     replacement r is texts[offsets[r] : offsets[r + 1]]
+    leads: np.ndarray  # bool[256]          whether a joined character begins with this byte
+    first_lead: int  # the smallest of these bytes
+    longest: int  # the most bytes that replace one byte
+    maps: bool  # whether some character has a replacement
 
 
 JOINED = -1
@@ -2501,8 +2506,8 @@ def _character_map(changes: Mapping[int, str], joined: Iterable[str]) -> _Charac
 def _find_joined(text, table):
     """Find runs of joined characters, each with the character before it and the one after it.
 
-    Returns where each begins and ends, int64[J, 2], and their text, with END after each. A run ends at an END, too, be
-    it a real byte 0xFE: a byte that is not UTF-8 changes nothing beside it.
+    Returns the start and the end of each, int64[J, 2], and their text, with END after each. Each byte 0xFE ends a run,
+    even if it is not END: an invalid byte does not change its neighbours.
     """
     runs, n, size, entries, leads = np.empty((16, 2), np.int64), 0, i64(0), table.entries, table.leads
     position, stop, last, first_lead = i64(0), len(text) - PADDING, i64(0), u8(table.first_lead)
@@ -2535,12 +2540,12 @@ def _find_joined(text, table):
     return runs[:n], joined[:size]
 
 
-MAPPED_BYTES = 1 << 12  # for which room is made at once: an array that may be replaced at each byte takes 10 ns for it
+MAPPED_BYTES = 1 << 12  # for which space is reserved at once: a check at each byte would cost 10 ns
 
 
 @kernel
 def _map_characters(text, runs, changed, changed_ends, table):
-    """Map all characters, but for those of some runs, in whose place `changed` is written; returns text."""
+    """Map all characters by the table, but replace the runs by the texts in `changed`; returns the text."""
     entries, ascii, texts, offsets, longest = table.entries, table.ascii, table.texts, table.offsets, table.longest
     out, q = _on_huge_pages(np.empty(len(text) + 64, np.uint8)), 0
     n = position = written = i64(0)
@@ -2582,7 +2587,7 @@ class _MapPass:
         self.changed = {*changes, *map(ord, joined)}
 
     def _change_runs(self, joined: np.ndarray) -> np.ndarray:
-        """Change runs by one step after the other; returns them with PADDING."""
+        """Change runs by one step after another; returns them with PADDING."""
         text = joined.tobytes().decode("utf-8", "surrogateescape")
         for step in self.steps:
             text = step.change(text) if step.change else text.translate(step.changes)
@@ -2604,30 +2609,30 @@ class _TextPass(NamedTuple):
     """Change texts as a whole."""
 
     change: Callable[[str], str] | None = None
-    prefix: bytes = b""  # that is put before what is changed, but where a text goes on
-    changed: Collection[int] | None = None  # characters that it may change; None: any, by what is beside them, too
-    begins: str = ""  # what it becomes depends on what is after
+    prefix: bytes = b""  # is put before each text that begins here
+    changed: Collection[int] | None = None  # characters that it may change; None: any, depending on neighbours
+    begins: str = ""  # a character whose change depends on the text after it
 
     def apply(self, flat: FlatText, begins: int) -> FlatText:
-        """Change what is between ENDs."""
+        """Change the texts between ENDs."""
         parts = [self._change(k == 0 and begins == CONTINUES, part) for k, part in enumerate(flat.parts())]
         return FlatText.join(parts, flat.meanings)
 
     def _change(self, goes_on: bool, data: bytes) -> bytes:
         if self.change:
-            text = "." * goes_on + data.decode("utf-8", "surrogateescape")  # what goes on is not the edge of a text
+            text = "." * goes_on + data.decode("utf-8", "surrogateescape")  # a block may begin inside a text
             data = self.change(text)[goes_on:].encode("utf-8", "surrogateescape")
         return self.prefix * (bool(data) and not goes_on) + data
 
 
 def _uniform_step(source: str, text: str = "") -> _CharacterStep:
-    """Make the step that changes each character that matches a one-character expression to the same text."""
+    """Make the step that replaces each character that matches a one-character expression by the same text."""
     return _CharacterStep(dict.fromkeys(map(ord, _matching(source)), text))
 
 
 @functools.lru_cache
 def _normal_form(form: str) -> _CharacterStep:
-    """Make the step that brings text into a normal form of Unicode, which may reorder and compose joined characters."""
+    """Make the step for a normal form of Unicode, which may reorder and compose joined characters."""
     decomposed, seconds = form.replace("C", "D"), set()
     if form != decomposed:
         seconds.update(
@@ -2645,16 +2650,16 @@ def _normal_form(form: str) -> _CharacterStep:
     )
 
 
-MAX_REPLACEMENT = 100  # bytes; those of Unicode's normal forms have 33 at most
-MAX_CHARSMAP_BYTES = 1 << 23  # of all prefixes of keys; SentencePiece's own have 1,500,000, and circles many more
+MAX_REPLACEMENT = 100  # bytes; the replacements of Unicode's normal forms have at most 33
+MAX_CHARSMAP_BYTES = 1 << 23  # of all prefixes of keys: more means a damaged trie; SentencePiece's own have 1,500,000
 
 
 def _read_charsmap(text: str) -> dict[str, str]:
     """Read the keys and replacements of a precompiled charsmap, in base64; raises InputError if it is damaged.
 
-    It is the number of bytes of a trie, uint32; the trie; and the replacements, each with a NUL after. The trie is a
-    double array as Darts-clone writes it (Yata 2008): the child of the node at p by the byte b is at p ^ b, where p is
-    the node's place ^ its offset; if a key ends there, its replacement is where the unit at p says.
+    The charsmap consists of the size of a trie in bytes, uint32; the trie; and the replacements, with a NUL after each.
+    The trie is a double array of Darts-clone (Yata 2008). Let p be the position of a node ^ its offset: its child by
+    the byte b is at p ^ b. If a key ends at the node, the unit at p gives the position of the replacement.
     """
     blob = base64.b64decode(text, validate=True)
     size = int.from_bytes(blob[:4], "little")
@@ -2685,11 +2690,11 @@ def _read_charsmap(text: str) -> dict[str, str]:
     return changes
 
 
-MAX_CLUSTER_BYTES = 5  # that the crate spm_precompiled replaces as a whole
+MAX_CLUSTER_BYTES = 5  # of grapheme clusters that the crate spm_precompiled replaces as a whole
 
 
 def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
-    """Make the step Precompiled: it looks for the shortest key that a short grapheme cluster begins with."""
+    """Make the step Precompiled: it searches for the shortest key that is a prefix of a short grapheme cluster."""
     changes = _read_charsmap(precompiled_charsmap)
 
     @functools.lru_cache(1 << 16)
@@ -2707,13 +2712,13 @@ def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
     )
 
 
-_NEWER_FORMATS = "\u0890\u0891\u08e2\U000110cd\U00013430-\U0001343f"  # than the tables of `tokenizers`
+_NEWER_FORMATS = "\u0890\u0891\u08e2\U000110cd\U00013430-\U0001343f"  # newer than the tables of `tokenizers`
 _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f"
 _IDEOGRAPHS += "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
 
 
 def _lowercase_step() -> _CharacterStep:
-    """Make the step of characters to lower case, each on its own, Σ too."""
+    """Make the step that brings characters to lower case, each on its own, even Σ."""
     return _CharacterStep({ord(char): char.lower() for char in _matching(r"\p{Changes_When_Lowercased}")})
 
 
@@ -2728,7 +2733,7 @@ def _bert_steps(
         yield _CharacterStep({ord(char): f" {char} " for char in _matching(f"[{_IDEOGRAPHS}]")})
     if lowercase if strip_accents is None else strip_accents:
         yield _normal_form("NFD")
-        yield _uniform_step(r"(?![\u1885\u1886])[\p{Mn}\u1734]")  # as of 2015
+        yield _uniform_step(r"(?![\u1885\u1886])[\p{Mn}\u1734]")  # the accents of Unicode in 2015
     if lowercase:
         yield _lowercase_step()
 
@@ -2738,19 +2743,19 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     (kind, source), *more = pattern.items()
     known = kind in ("String", "Regex") and source and not more
     require(known, f"a pattern to replace is not supported: {json.dumps(pattern)}")
-    require(isinstance(content, str), f"Replace has a content that is no text: {json.dumps(content)}")
-    (source + content).encode()  # which refuses lone surrogates
+    require(isinstance(content, str), f"the content of Replace is not a string: {json.dumps(content)}")
+    (source + content).encode()  # fails for lone surrogates
     if kind == "String" and len(source) == 1:
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
         return [_TextPass(lambda text: text.replace(source, content), changed=[*map(ord, source)], begins=source[0])]
-    if source == " {2,}":  # as SentencePiece's rules have it: several times as fast as by `regex`
+    if source == " {2,}":  # common in models of SentencePiece; `re` is several times as fast as `regex`
         begins = " " * (content != " ")
         return [_TextPass(lambda text: re.sub("  +", lambda match: content, text), changed=[0x20], begins=begins)]
     expression = _compile_regex(_read_regex(source, "Replace"))
 
     def replace(text: str) -> str:
-        """Write the content for what matches."""
+        """Replace each match by the content."""
         with _time_limit(source, text) as seconds:
             return expression.sub(lambda match: content, text, timeout=seconds)
 
@@ -2764,7 +2769,7 @@ def _strip_passes(strip_left: bool, strip_right: bool) -> list[_TextPass]:
     return [_TextPass(lambda text: text.lstrip(left).rstrip(right), changed=[*map(ord, spaces)])]
 
 
-# What makes the steps of a type; its parameters are the fields.
+# The function that makes the steps of a type; its parameters are the fields in the file.
 _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
     **{form: lambda form=form: [_normal_form(form)] for form in ("NFC", "NFD", "NFKC", "NFKD")},
     "Lowercase": lambda: [_lowercase_step()],
@@ -2782,7 +2787,7 @@ _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
 
 
 def _normalizer_steps(step: dict) -> list[_CharacterStep | _TextPass]:
-    """Make the steps that a step of a tokenizer.json consists of."""
+    """Make the steps for a step of a tokenizer.json."""
     fields = dict(step)
     kind = fields.pop("type", None)
     require(kind in _NORMALIZERS, f"the normalizer {json.dumps(step)[:100]} is not supported")
@@ -2794,7 +2799,7 @@ def _normalizer_steps(step: dict) -> list[_CharacterStep | _TextPass]:
 
 @functools.lru_cache(8)
 def _normalizer_passes(steps: str) -> list[_MapPass | _TextPass]:
-    """Make the passes of steps in JSON: those that change characters, one after the other, are one."""
+    """Make the passes for steps in JSON: consecutive steps over characters become one pass."""
     parts, passes = [part for s in _flattened(json.loads(steps), "normalizers") for part in _normalizer_steps(s)], []
     for by_character, group in itertools.groupby(parts, lambda part: isinstance(part, _CharacterStep)):
         group = list(group)
@@ -2803,12 +2808,12 @@ def _normalizer_passes(steps: str) -> list[_MapPass | _TextPass]:
 
 
 class Normalizer:
-    """Change text before it is cut into pretokens: steps as a tokenizer.json writes them.
+    """Change text before it is cut into pretokens, by the steps of a tokenizer.json.
 
     NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Nmt, Precompiled and
-    Sequence do what they do in the `tokenizers` package, to each stretch of text between special tokens on its own;
-    but for characters that are newer than its tables, some of which are of 2015. What is not UTF-8 stays as it is.
-    Raises InputError for what is not supported.
+    Sequence do the same as in the `tokenizers` package, separately for each piece of text between special tokens. Only
+    characters that are newer than its tables, some of which date from 2015, may differ. Invalid bytes stay unchanged.
+    Raises InputError for other steps.
 
     >>> Normalizer([{"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]).normalize("Élan".encode())
     b'elan'
@@ -2825,7 +2830,7 @@ class Normalizer:
         return bool(self._passes)
 
     def apply(self, flat: FlatText, begins: int) -> FlatText:
-        """Normalize what is between the ENDs of a flat text."""
+        """Normalize the texts between the ENDs of a flat text."""
         for step in self._passes:
             flat = step.apply(flat, begins)
         return flat
@@ -2835,9 +2840,9 @@ class Normalizer:
         return self.apply(FlatText.join([data], [BEGINS]), BEGINS).parts()[0]
 
     def cut_arrays(self, pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
-        """Make the arrays that prove where text may be cut before it is normalized, as Pattern.cut_arrays.
+        """Make the arrays that tell where text may be cut before it is normalized, as Pattern.cut_arrays does.
 
-        That is before a newline or a space, and after a character that no step changes, where the pattern must split.
+        That is between a character that no step changes and a newline or a space, if the pattern must split there.
         """
         if not self:
             return pattern.cut_arrays
@@ -2846,7 +2851,7 @@ class Normalizer:
             return Pattern("none").cut_arrays
         class_of, must_split = pattern.cut_arrays
         classes, n = class_of.copy(), len(must_split)
-        classes[[code for codes in changed for code in codes]] = n  # which never splits
+        classes[[code for codes in changed for code in codes]] = n  # a class that never splits
         splits = np.pad(np.zeros_like(must_split), (0, 3))
         for k, space in enumerate("\n ", n + 1):
             written = self.normalize(f"x{space}x".encode()).decode().rpartition("x")[0].rpartition("x")[2]
@@ -2857,7 +2862,7 @@ class Normalizer:
 
 
 def _flattened(part: object, key: str) -> list[dict]:
-    """List the steps of a normalizer, a pre_tokenizer or a decoder; `key` is that of the steps in a Sequence."""
+    """List the steps of a normalizer, a pre_tokenizer or a decoder; a Sequence has its steps under `key`."""
     if isinstance(part, (list, tuple)):
         return [step for one in part for step in _flattened(one, key)]
     kind = part.get("type") if isinstance(part, dict) else None
@@ -2872,15 +2877,15 @@ def _flattened(part: object, key: str) -> list[dict]:
 
 # ─── Pretokenizing ────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Texts -> one flat text, for the last step of a pattern, with whose table it is scanned:
+# Texts -> one flat text, which is then scanned with the table of the last step of the pattern:
 #
 #     texts  ->  special tokens  ->  normalizer  ->  special tokens     ->  steps  ->  scan
-#                become END                          that are found in     write END
-#                                                    normalized text       between pretokens
+#                become END                          of normalized text    write END
+#                                                    become END            between pretokens
 
 
 class Pretokenizer:
-    """Cut texts at special tokens, normalize what is between them, and cut that by all steps of a pattern but the last.
+    """Cut texts at special tokens, normalize the text between them, and cut it by all steps of a pattern but the last.
 
     >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
     >>> flat, given, n_documents = pretokenizer.apply(_new_scan(), b"a b<|end|>", np.array([10]))
@@ -2908,9 +2913,9 @@ class Pretokenizer:
     def apply(self, scan: Scan, data: bytes, stops: np.ndarray, begins: int = BEGINS) -> tuple[FlatText, FlatText, int]:
         """Make a flat text of texts that lie end to end, for the last step of the pattern.
 
-        begins  how the first text begins: BEGINS, or another if it goes on from an earlier block
+        begins  how the first text begins: BEGINS, or another value if it continues an earlier block
 
-        Returns it; the flat text as it is before it is normalized; and the number of documents in that.
+        Returns the flat text; the flat text before normalization; and the number of documents in the latter.
         """
         flat = FlatText.of(data, stops, np.full(len(stops), BEGINS))
         given, n_documents = _find_special(flat, stops + np.arange(len(stops)), self.special)
@@ -2921,7 +2926,7 @@ class Pretokenizer:
 
 
 def _find_special(flat: FlatText, ends: np.ndarray, special: _SpecialTable) -> tuple[FlatText, int]:
-    """Write END in the place of special tokens; returns the number of stretches of text, too."""
+    """Write END over special tokens; also returns the number of pieces of text between them."""
     text, meanings, n_stretches = _cut_at_special(flat.text, ends, flat.meanings, special)
     scanned = text
     if flat.text is not flat.scanned:
@@ -2930,18 +2935,27 @@ def _find_special(flat: FlatText, ends: np.ndarray, special: _SpecialTable) -> t
 
 
 # ─── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Files -> blocks of about 4 MB that can be scanned independently. The parent searches for the ends of blocks: each is
+# the first position after 4 MB where a cut changes no pretoken. A block of a plain file has no bytes yet, only
+# positions in the file; the worker that scans it reads its bytes. The only block of a file with the text "to be":
+#
+#     Block(path, start=0, stop=5, data=None)   ->  a worker  ->   [b"to be"]
+#
+# A pipe or a packed file can only be read from its beginning, so the parent reads it and puts the bytes into the block.
+# In a .jsonl file, blocks end after a line; in a Parquet file, a block is a row group; the worker decodes both.
 
-SUFFIXES = (".txt", ".jsonl", ".ndjson", ".parquet")  # what is taken from a folder
-PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")  # that may follow
-BLOCK_BYTES = 1 << 22  # of text that are read and scanned in one go
-MAX_BLOCK_BYTES = 1 << 28  # of text that has no place where it can be cut
-WINDOW_BYTES = 1 << 16  # of a file that are first looked at to find where it may be cut
-HEAD_BYTES = 1 << 12  # of a file that tell what it is
+SUFFIXES = (".txt", ".jsonl", ".ndjson", ".parquet")  # of the files that are taken from a folder
+PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")  # may follow
+BLOCK_BYTES = 1 << 22  # of text that are read and scanned at once
+MAX_BLOCK_BYTES = 1 << 28  # of text without a position where it can be cut
+WINDOW_BYTES = 1 << 16  # the first part of a file that is searched for a cut
+HEAD_BYTES = 1 << 12  # the head of a file, which reveals its type
 STANDARD_STREAM = Path("-")
 
 Files = str | os.PathLike | Iterable[str | os.PathLike]  # files, folders, globs, or - for standard input
 
-# How files begin that are no text: those that are unpacked, Parquet, and those that are refused.
+# The first bytes of files that are not text. Packed files are unpacked, Parquet is read, all others are refused.
 _SIGNS = {
     "gzip": rb"\x1f\x8b",
     "xz": rb"\xfd7zXZ\x00",
@@ -2961,9 +2975,9 @@ _SIGNS = {
 
 
 def standard_library() -> list[Path]:
-    """List the sources of Python's standard library in a fixed order, without what is installed beside it.
+    """List the source files of Python's standard library in a fixed order, without installed packages.
 
-    Left out are, too, the tests of source files in other encodings than UTF-8: the first run would warn of them.
+    Tests with source files in other encodings than UTF-8 are left out, since the first run would warn of them.
     """
     root = Path(sysconfig.get_path("stdlib"))
     apart = {"site-packages", "dist-packages", "__pycache__", "encoded_modules", "tokenizedata"}
@@ -2973,10 +2987,10 @@ def standard_library() -> list[Path]:
 
 
 def find_files(inputs: Files) -> list[Path]:
-    """Expand files, folders, globs and "-" (standard input) to files; raises ValueError for what is not there.
+    """Expand files, folders, globs and "-" (standard input) to files; raises ValueError if one is missing.
 
-    From folders, at any depth, the files are taken, sorted, whose names end in one of SUFFIXES, and perhaps in one of
-    PACKED_SUFFIXES; but neither what is hidden, nor vocab.txt and merges.txt, which are a model's.
+    A folder stands for its files, at any depth and sorted, whose names end in one of SUFFIXES, perhaps followed by one
+    of PACKED_SUFFIXES. Hidden files are left out, and so are vocab.txt and merges.txt, which belong to models.
     """
     files = []
     for given in [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs:
@@ -2984,7 +2998,7 @@ def find_files(inputs: Files) -> list[Path]:
         if os.path.isdir(given):
             found = sorted(file for file in path.rglob("*") if _is_corpus(file.relative_to(path)) and file.is_file())
             require(found, f"{given}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
-        elif given == "-" or os.path.exists(given):  # False for a text that no path could be
+        elif given == "-" or os.path.exists(given):  # False for a text that cannot be a path
             found = [path]
         else:
             found = sorted(Path(name) for name in glob.glob(given, recursive=True) if os.path.isfile(name))
@@ -2995,38 +3009,38 @@ def find_files(inputs: Files) -> list[Path]:
 
 
 def as_path(name: str | os.PathLike) -> Path:
-    """Make a Path; raises InputError for what is none, and for an empty name, which would be the current folder."""
+    """Make a Path; raises InputError for other types, and for an empty name, which would be the current folder."""
     require(isinstance(name, (str, os.PathLike)), f"a file is named by a string or a path, not {name!r}")
     require(os.fspath(name), "the name of a file or folder is empty: is a variable not set?")
     return Path(name)
 
 
 def _is_corpus(path: Path) -> bool:
-    """Whether a file of a folder is text by its name, and no part of a model."""
+    """Whether the name of a file in a folder is that of text, and not that of a part of a model."""
     kept = path.name not in ("vocab.txt", "merges.txt") and not any(part.startswith(".") for part in path.parts)
     return kept and _plain_name(path).endswith(SUFFIXES)
 
 
 def _plain_name(path: Path) -> str:
-    """Return the name of a file, in lower case, as it is when unpacked."""
+    """Return the name of a file in lower case and without the suffix of a packed file."""
     return (path.stem if path.suffix.lower() in PACKED_SUFFIXES else path.name).lower()
 
 
 def _is_stream(path: Path | Texts) -> bool:
-    """Whether a file can be read once only, or not by another process, for which /dev/stdin is another file."""
+    """Whether a file can be read only once or only by this process, as /dev/stdin is a different file in another."""
     return isinstance(path, Texts) or not path.is_file() or path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
 
 
 def _recognize(head: bytes) -> str | None:
-    """Tell what a file is that begins so, if it is no text."""
+    """Return the type of a file that begins with these bytes; None if it may be text."""
     return next((name for name, sign in _SIGNS.items() if re.match(sign, head)), None)
 
 
 def _open_zstandard(file: IO[bytes]) -> IO[bytes]:
-    for name in ("compression.zstd", "backports.zstd"):  # of Python 3.14, and of a package for those before
+    for name in ("compression.zstd", "backports.zstd"):  # of Python 3.14, and of a package for earlier versions
         with contextlib.suppress(ImportError):
             return importlib.import_module(name).ZstdFile(file)
-    raise InputError("to unpack zstandard, Python 3.14 is needed, or a package: pip install backports.zstd")
+    raise InputError("unpacking zstandard needs Python 3.14 or a package: pip install backports.zstd")
 
 
 _UNPACKERS = {"gzip": gzip.open, "xz": lzma.open, "bzip2": bz2.open, "zstandard": _open_zstandard}
@@ -3034,19 +3048,19 @@ _UNPACKERS = {"gzip": gzip.open, "xz": lzma.open, "bzip2": bz2.open, "zstandard"
 
 @contextlib.contextmanager
 def expecting_whole(kind: str, where: object) -> Iterator[None]:
-    """Name the file in the error, whichever it is, that a file causes which is damaged, or none of this kind."""
+    """Turn any error that a damaged file, or one of another kind, causes in a block into InputError with its name."""
     try:
         yield
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     except Exception as error:
-        if getattr(error, "errno", None):  # the system's errors name the file, and the file is not at fault
+        if getattr(error, "errno", None):  # an error of the system already names the file
             raise
         raise InputError(f"{where}: not a whole {kind} ({error})") from None
 
 
 def _read_chunks(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
-    """Read a file, unpacked, in chunks of up to so many bytes; yields each with the position on the disk."""
+    """Read and unpack a file in chunks of up to `size` bytes; yields each with the position on the disk."""
     with contextlib.nullcontext(sys.stdin.buffer) if path == STANDARD_STREAM else open(path, "rb") as raw:
         kind, position = _recognize(raw.peek(HEAD_BYTES)), 0
         with expecting_whole(f"{kind} file", path):
@@ -3057,14 +3071,14 @@ def _read_chunks(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
 
 
 def _read_part(path: Path, start: int, n_bytes: int) -> bytes:
-    """Read some bytes of a file, which is not kept open."""
+    """Open a file and read some of its bytes."""
     with open(path, "rb") as file:
         file.seek(start)
         return file.read(n_bytes)
 
 
 def _record_text(record: object, text_field: str) -> bytes:
-    """Take the text of a record: one string in it."""
+    """Take the text of a record from its field."""
     text = record.get(text_field) if isinstance(record, dict) else None
     if not isinstance(text, str):
         raise InputError(f"no text in the field {text_field!r} (`text_field` names another)")
@@ -3080,42 +3094,42 @@ def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
 
 
 class Block(NamedTuple):
-    """Bytes that can be scanned on their own: a part of a file, or what was read from a stream.
+    """Bytes that can be scanned independently: a part of a file, or bytes that were read from a stream.
 
-    `behind` tells what comes next: another text (BEGINS), another document of this one, behind a special token
-    (INSIDE), or more of this document (CONTINUES), and no special token.
+    `behind` tells how the next block begins: with another text (BEGINS); in this text after a special token, so with
+    another document (INSIDE); or within this document (CONTINUES).
     """
 
     path: Path
     start: int  # bytes on the disk
     stop: int
-    behind: int = BEGINS  # the id of the first span there
-    data: bytes | list[bytes] | None = None  # None: read them from the file
-    before: int = 0  # lines, in a stream; row groups, in a Parquet file
-    begins: int = BEGINS  # the id of its first span
-    read_texts: Callable[[Block, str], list[bytes]] | None = None  # None: the data are one, or several
+    behind: int = BEGINS  # how the next block begins
+    data: bytes | list[bytes] | None = None  # None: a worker reads them from the file
+    before: int = 0  # lines before it in a stream; row groups before it in a Parquet file
+    begins: int = BEGINS  # how this block begins
+    read_texts: Callable[[Block, str], list[bytes]] | None = None  # None: the data are one text, or a list of texts
 
     @property
     def n_bytes(self) -> int:
-        """Bytes on the disk."""
+        """The number of bytes on the disk."""
         return self.stop - self.start
 
     @property
     def size(self) -> int:
-        """Bytes on the disk, or at hand, whichever are more."""
+        """The number of bytes on the disk or in memory, whichever is larger."""
         return max(len(self.data or b""), self.n_bytes)
 
     def read(self) -> bytes:
-        """Read the bytes, if they are not at hand."""
+        """Return the bytes, which are read from the file if they are not in memory."""
         if self.data is not None:
             return self.data
         data = _read_part(self.path, self.start, self.n_bytes)
         whole = len(data) == self.n_bytes
-        require(whole, f"{self.path}: has changed while it was read")
+        require(whole, f"{self.path}: changed while it was read")
         return data
 
     def count_lines_before(self) -> int:
-        """Count the lines before the block; in a file only then, when a message needs it."""
+        """Count the lines before the block; in a file, they are counted only when a message needs their number."""
         if self.data is not None:
             return self.before
         starts = range(0, self.start, BLOCK_BYTES)
@@ -3123,7 +3137,7 @@ class Block(NamedTuple):
 
 
 def _read_lines(block: Block, text_field: str) -> list[bytes]:
-    """Read the texts in lines of JSON."""
+    """Read the texts of a block of lines of JSON."""
     texts = []
     for number, line in enumerate(block.read().split(b"\n"), 1):
         try:
@@ -3136,7 +3150,7 @@ def _read_lines(block: Block, text_field: str) -> list[bytes]:
 
 
 def _read_rows(block: Block, text_field: str) -> list[bytes]:
-    """Read the texts in a row group of a Parquet file."""
+    """Read the texts of a row group of a Parquet file."""
     parquet = import_optional("pyarrow.parquet")
     with (
         expecting_whole("Parquet file", f"{block.path}, row group {block.before}"),
@@ -3149,7 +3163,7 @@ def _read_rows(block: Block, text_field: str) -> list[bytes]:
 
 
 class Texts(NamedTuple):
-    """Texts in memory, which a Source reads as it reads a file: strings, or lists of them, once."""
+    """Texts in memory, strings or lists of strings, which a Source reads once, as it reads a file."""
 
     texts: Iterable[str | bytes | Sequence[str | bytes]]
 
@@ -3157,7 +3171,7 @@ class Texts(NamedTuple):
         return "texts in memory"
 
     def blocks(self, size: int) -> Iterator[Block]:
-        """Gather texts in blocks of about this size."""
+        """Gather texts into blocks of about this size."""
         batches = (found if isinstance(found, (list, tuple)) else [found] for found in self.texts)
         texts = itertools.chain.from_iterable(batches)
         for batch in _batched_by_size(map(_text_bytes, texts), len, size):
@@ -3166,15 +3180,16 @@ class Texts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """How text is read: given once, and handed down whole, to worker processes too.
+    """The texts to read, and how to read them. It is passed on as a whole, also to worker processes.
 
     files           paths, as from `find_files`; or Texts
-    pattern         cuts texts where it always ends a pretoken
-    special_tokens  end documents; `flags` says how they are found, if not in the plain way
-    normalizer      changes texts before they are cut: steps of a Normalizer
-    text_field      where a line of JSON, or a row of a Parquet file, has its text; "text" if not given. If given, what
-                    comes through a pipe is lines of JSON
-    block_bytes     of text in a block; BLOCK_BYTES if not given. No result depends on it
+    pattern         the pattern that cuts texts into pretokens; blocks end where it always ends one
+    special_tokens  tokens that end documents
+    flags           how special tokens are found, if not in the plain way
+    normalizer      steps of a Normalizer, which change texts before they are cut
+    text_field      the field of a line of JSON, or the column of a Parquet file, that has the text; "text" by default.
+                    If it is set, a pipe carries lines of JSON
+    block_bytes     bytes of text in a block; BLOCK_BYTES by default. No result depends on it
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.jsonl")
@@ -3192,7 +3207,7 @@ class Source:
     flags: Mapping[str, AddedToken] = dataclasses.field(default_factory=dict)
     normalizer: Sequence[dict] = ()
 
-    _states: dict[Path, os.stat_result] = dataclasses.field(default_factory=dict, init=False)  # before they are read
+    _states: dict[Path, os.stat_result] = dataclasses.field(default_factory=dict, init=False)  # of files before reading
     _doubtful: list[Path] = dataclasses.field(default_factory=list, init=False)  # files that may not be text
 
     @property
@@ -3201,14 +3216,14 @@ class Source:
 
     @functools.cached_property
     def pretokenizer(self) -> Pretokenizer:
-        """What texts go through; the ids of special tokens are their numbers."""
+        """The Pretokenizer of these texts; the ids of special tokens are their positions in the list."""
         return Pretokenizer(self.pattern, self._numbers, self.flags, Normalizer(self.normalizer))
 
     @functools.cached_property
     def _cut_arguments(self) -> tuple[np.ndarray, np.ndarray, _SpecialTable]:
-        """The last arguments of `_find_cut`, for text that is not normalized yet."""
+        """The last arguments of `_find_cut`, for text before normalization."""
         normalizer, special = self.pretokenizer.normalizer, _special_table(self._numbers, self.flags)
-        hides_tokens = normalizer and self.pretokenizer.normalized  # where they are is not known before
+        hides_tokens = normalizer and self.pretokenizer.normalized  # they can be found only after normalization
         arrays = Pattern("none").cut_arrays if hides_tokens else normalizer.cut_arrays(self.pattern)
         return *arrays, special
 
@@ -3216,7 +3231,7 @@ class Source:
 
     @property
     def settings(self) -> dict:
-        """All that decides how a text becomes words, as plain JSON: what was counted by equal ones adds up."""
+        """All that decides how a text becomes words, as plain JSON. Counts of equal settings can be added up."""
         steps = self.pattern.parted[0].steps
         return {
             "pattern": [step if isinstance(step, str) else [type(step).__name__, *step] for step in steps],
@@ -3226,36 +3241,35 @@ class Source:
 
     @property
     def total_bytes(self) -> int | None:
-        """Bytes on the disk, if known: none of them comes through a pipe."""
+        """The number of bytes on the disk; None if a file is a pipe."""
         known = not any(map(_is_stream, self.files))
         return sum(path.stat().st_size for path in self.files) if known else None
 
     def is_json(self, path: Path | Texts) -> bool:
-        """Whether a file has a text in each line: a .jsonl; or a pipe, which has no name, if a text field is named."""
+        """Whether a file has a text in each line of JSON: a .jsonl file; or a pipe, if a text field is given."""
         if isinstance(path, Texts):
             return False
         by_name = _plain_name(path).endswith((".jsonl", ".ndjson"))
         return by_name or (self.text_field is not None and _is_stream(path))
 
     def suits_threads(self, engine: Engine) -> bool:
-        """Tell whether threads run side by side, since kernels, which release Python's lock, do nearly all of the work.
+        """Return whether threads are better than processes: whether kernels, which release Python's lock, do the work.
 
-        They send nothing through pipes: two count 1.5 to 1.9 times as fast as two processes. What holds the lock is
-        JSON, a pattern left to `regex`, and all the rest if threads are many. A pattern that may take the square of a
-        text is for processes, which can be ended any time.
+        Threads send nothing through pipes: two count 1.5 to 1.9 times as fast as two processes. But JSON and patterns
+        of the `regex` package hold the lock, and so does the rest of the work if there are many threads.
         """
         return engine.n_workers <= 8 and not self.pattern.warning and not any(map(self.is_json, self.files))
 
     def texts(self, block: Block) -> list[bytes]:
-        """Read the texts of a block: one, or those in its lines or rows."""
+        """Read the texts of a block: a single one, or one from each line or row."""
         if block.read_texts:
             return block.read_texts(block, self.text_field or "text")
         data = block.read()
         return data if isinstance(data, list) else [data]
 
     def blocks(self) -> Iterator[Block]:
-        """Read all files, in blocks that can be worked at in any order, of `block_bytes` where that can be had."""
-        kinds = [*map(self._look_at, self.files)]  # a wrong file must not cost the work on those before it
+        """Cut all files into blocks of about `block_bytes` that can be processed in any order."""
+        kinds = [*map(self._look_at, self.files)]  # before any work, since a wrong file would waste it
         for path, kind in zip(self.files, kinds, strict=True):
             if isinstance(path, Texts):
                 yield from path.blocks(self.block_bytes)
@@ -3267,7 +3281,7 @@ class Source:
                 yield from self._file_blocks(path)
 
     def _look_at(self, path: Path | Texts) -> str | None:
-        """Look at how a file begins, where that can be done twice: returns what it is, None for plain text."""
+        """Look at the head of a file, unless it can be read only once; returns its type, or None for plain text."""
         if _is_stream(path):
             return "a stream"
         self._states.setdefault(path, path.stat())
@@ -3279,17 +3293,15 @@ class Source:
         return kind
 
     def _check_head(self, path: Path, head: bytes) -> None:
-        """Raise InputError for a file that begins as no text does, and warn of the first one that may not be text."""
+        """Raise InputError for a file that is not text, and warn of the first one that may not be text."""
         kind, doubt = _recognize(head), None
-        require(kind is None, f"{path}: {kind} is no text: unpack it, or make text of it, first")
+        require(kind is None, f"{path}: {kind} is not text: unpack it, or convert it to text, first")
         strange = head.decode("utf-8", "replace").count("\ufffd") + head.count(0)
         if strange > len(head) / 100:
             share = min(100, 100 * strange // len(head))
-            doubt = (
-                f"{share} % of its beginning is not UTF-8; it is read byte by byte (iconv makes UTF-8 of other text)"
-            )
+            doubt = f"{share} % of its beginning is not UTF-8; it is read byte by byte (iconv converts text to UTF-8)"
         elif re.match(rb'\s*\[?\s*\{\s*"', head):
-            doubt = "looks like JSON, and is read as text: name lines of JSON .jsonl, or `text_field` if they are piped"
+            doubt = "looks like JSON, and is read as text: name the file .jsonl or, for a pipe, set `text_field`"
         elif _plain_name(path).endswith((".csv", ".tsv")):
             doubt = "a table is read as text, with its separators"
         if doubt and not self._doubtful and not self.is_json(path):
@@ -3297,32 +3309,32 @@ class Source:
             warnings.warn(f"{path}: {doubt}", stacklevel=2)
 
     def check_unchanged(self) -> None:
-        """Compare files that were read with what they were; raises InputError where text may be lost or taken twice.
+        """Check that no file changed while it was read; raises InputError if text may be lost or read twice.
 
-        A file that only grows, such as a log, was read up to where it ended before: a warning says so.
+        A file that has only grown, such as a log, was read up to its former end, and a warning says so.
         """
         for path, before in self._states.items():
             now = path.stat()
             if now.st_ino == before.st_ino and now.st_size > before.st_size:
                 more = number_of(now.st_size - before.st_size, "byte")
-                warnings.warn(f"{path}: has grown while it was read: {more} are left out", stacklevel=4)
+                warnings.warn(f"{path}: has grown while it was read: {more} at its end were not read", stacklevel=4)
                 continue
             same = all(getattr(now, of) == getattr(before, of) for of in ("st_ino", "st_size", "st_mtime_ns"))
-            require(same, f"{path}: has changed while it was read: start again when nothing writes to it")
+            require(same, f"{path}: changed while it was read: start again when no program writes to it")
 
     def map(self, engine: Engine, work: Callable, task_bytes: int | None = None) -> Iterator:
         """Apply work(source, blocks) to tasks, by the workers of an engine, and yield the results in the order of text.
 
-        task_bytes  of text in a task, or somewhat more: small files are not each a piece of work
+        task_bytes  the least number of bytes in a task, so that several small files are one task
 
-        Blocks name their files: the source that goes with every task has none.
+        The source that goes with every task has no files, since blocks name theirs.
         """
         work = functools.partial(work, dataclasses.replace(self, files=()))
         tasks = _batched_by_size(self.blocks(), lambda block: block.size, task_bytes or self.block_bytes)
         return engine.map(work, tasks, self.suits_threads(engine))
 
     def _file_blocks(self, path: Path) -> Iterator[Block]:
-        """Cut a file in parts, which workers read on their own."""
+        """Cut a file into blocks, which workers read themselves."""
         start, size, read = 0, self._states[path].st_size, functools.partial(_read_part, path)
         begins, is_json = BEGINS, self.is_json(path)
         while start < size:
@@ -3334,12 +3346,12 @@ class Source:
             start, begins = stop, behind
 
     def find_cut(self, read: Callable[[int, int], bytes], start: int, is_json: bool) -> tuple[int, int] | None:
-        """Find the first place from `start` on where text may be cut, and what is behind it, as in a Block.
+        """Find the first position from `start` on where text may be cut, and how the text after it begins (see Block).
 
-        `read(position, size)` gives the text, in windows that grow up to a block where no cut is found.
+        `read(position, size)` returns a window of the text. While no cut is found, windows grow up to a block.
         """
         size = WINDOW_BYTES
-        # Bytes on both sides of a cut decide it: a special token, and characters.
+        # A window needs a margin, since the special tokens and characters on both sides decide about a cut.
         margin = max((len(token.encode()) for token in self.special_tokens), default=0) + 8
         while True:
             begin = max(0, start - margin)
@@ -3355,17 +3367,17 @@ class Source:
                 return begin + cut, behind
             if len(window) < start - begin + size + margin:
                 return None
-            start, size = begin + stop - 8, min(2 * size, self.block_bytes)  # the pair of characters there again
+            start, size = begin + stop - 8, min(2 * size, self.block_bytes)  # overlap by a pair of characters
 
     def cut(
         self, chunks: Iterable[bytes], size: int, is_json: bool = False, where: object = "the text"
     ) -> Iterator[tuple[bytes, int, int]]:
-        """Cut a text that comes in chunks into parts of `size` bytes or somewhat more; see Block.
+        """Cut a text that comes in chunks into parts of `size` bytes or slightly more; see Block.
 
-        Yields each part, the id of its first span, and what is behind it. Memory: a chunk and a part, or a whole
-        document where the pattern allows no cut.
+        Yields each part, how it begins, and how the next one begins. Memory: a chunk and a part, or a whole document if
+        the pattern allows no cut.
         """
-        data, begins, enough = bytearray(), BEGINS, size  # waiting bytes that are worth a look
+        data, begins, enough = bytearray(), BEGINS, size  # search for a cut when there are `enough` bytes
         for chunk in chunks:
             data.extend(chunk)
             if len(data) < enough:
@@ -3383,11 +3395,11 @@ class Source:
         if data:
             _require_cut(where, len(data))
             part = bytes(data)
-            del data  # while the part is worked at
+            del data  # frees memory while the part is processed
             yield part, begins, BEGINS
 
     def _stream_blocks(self, path: Path) -> Iterator[Block]:
-        """Read a file that can only be read from its beginning: here, and workers get the text."""
+        """Read a file that can be read only from its beginning, and put the text into its blocks."""
         is_json, position, taken, n_lines = self.is_json(path), 0, 0, 0
 
         def read() -> Iterator[bytes]:
@@ -3404,14 +3416,14 @@ class Source:
 
 
 def _require_cut(where: object, n_bytes: int) -> None:
-    """Raise InputError for text that would have to be read whole, and has too many bytes."""
+    """Raise InputError for text that cannot be cut and has too many bytes."""
     size = f"{MAX_BLOCK_BYTES >> 20} MB"
-    hint = "break its lines, or take another pattern, or a special token that ends documents"
+    hint = "add line breaks, or use another pattern, or a special token that ends documents"
     require(n_bytes <= MAX_BLOCK_BYTES, f"{where}: {size} of text without a place where it can be cut: {hint}")
 
 
 def _row_groups(path: Path) -> Iterator[Block]:
-    """Make a block of each row group of a Parquet file, as if all had the same share of its bytes."""
+    """Make a block of each row group of a Parquet file; each counts as an equal share of its bytes."""
     with expecting_whole("Parquet file", path):
         n = import_optional("pyarrow.parquet").read_metadata(path).num_row_groups
     size = path.stat().st_size
@@ -3420,7 +3432,7 @@ def _row_groups(path: Path) -> Iterator[Block]:
 
 
 def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: int) -> Iterator[list]:
-    """Gather items in lists whose sizes add up to a limit, or somewhat more."""
+    """Gather items into lists whose sizes add up to the limit or slightly more."""
     batch, size = [], 0
     for item in items:
         batch.append(item)
@@ -3434,14 +3446,24 @@ def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: i
 
 # ─── Words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+#
+# Blocks -> Words. A worker scans its blocks and counts their pretokens in its own hash table of byte strings. It
+# returns the table as Words, which are plain arrays: all bytes end to end, the offset of each word, and its count. The
+# parent adds them to its own table, and finally returns Words as well:
+#
+#     "to be or not to be"   ->   symbols "to be or not to",  offsets 0 2 5 8 12 15,  counts 1 2 1 1 1
+#
+# So "to", " be", " or", " not" and " to" are five words (their order in a table differs between processes). A words
+# file keeps Words on the disk, so that several machines can count and one can learn.
+
 BYTES = tuple(bytes([b]) for b in range(256))
 Merge = tuple[bytes, bytes]  # the two tokens that became one
-TASK_BYTES = 1 << 24  # that a worker counts at most before it hands over its words, which the parent adds up alone
-MAX_WORDS = 40_000_000  # unique words; to count them and learn from them takes 8 GB
+TASK_BYTES = 1 << 24  # that a worker counts at most before it returns its words, since the parent adds up alone
+MAX_WORDS = 40_000_000  # unique words; counting and learning take 8 GB for so many
 
 
 class Words(NamedTuple):
-    """Words as a CSR array: word w is symbols[offsets[w] : offsets[w + 1]] and was seen counts[w] times.
+    """Words as a CSR array: word w is symbols[offsets[w] : offsets[w + 1]], and occurs counts[w] times.
 
     >>> words = Words.from_counts({b"ab": 3, b"c": 2**40})
     >>> words.symbols, words.offsets
@@ -3459,7 +3481,7 @@ class Words(NamedTuple):
 
     @classmethod
     def from_counts(cls, counts: Mapping[bytes, int]) -> Words:
-        """Make Words of pretokens and their counts, which must be whole numbers, 0 or more."""
+        """Make Words from pretokens and their counts, which must be whole numbers, 0 or more."""
         for word, n in counts.items():
             if not isinstance(word, bytes):
                 raise InputError(f"words are bytes, not {type(word).__name__}: {word!r}")
@@ -3482,30 +3504,30 @@ class Words(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Hash the words and their counts, in any order: a SHA-256, in hexadecimal, of 64 bits for each, sorted."""
+        """A hash of the words and their counts that does not depend on their order: a SHA-256 in hexadecimal."""
         hashes = np.sort(_hash_words(self.symbols, self.offsets, self.counts.astype(np.uint64)))
         return hashlib.sha256(hashes.astype("<u8").data).hexdigest()
 
     def as_characters(self, coverage: float = 1.0, required: str = "") -> Words:
         """Decode words over the single bytes as words over characters, in the order of code points.
 
-        coverage  the most frequent characters are kept, the smaller code point first, until they make up this share of
-                  all occurrences
-        required  characters that are kept in any case, and are in the alphabet even if they never occur
+        coverage  the most frequent characters are kept until they make up this share of all occurrences; on a tie the
+                  smaller code point comes first
+        required  characters that are always in the alphabet, even if they never occur
 
-        A word is split at characters that are not kept, and at bytes that are not UTF-8; each part has its count. The
-        rule of coverage is SentencePiece's; the order is that of Hugging Face's trainers, whose ties it decides.
+        A word is split at characters that are not kept and at invalid bytes, and each part gets the count of the word.
+        The rule of coverage is that of SentencePiece. The order is that of Hugging Face's trainers, and decides ties.
 
         >>> words = Words.from_counts({"naïve".encode(): 1, b"vane": 2}).as_characters(0.9)
         >>> words.alphabet, words.to_counts()
         ([b'a', b'e', b'n', b'v'], {b'na': 1, b've': 1, b'vane': 2})
         """
-        require(self.alphabet == BYTES, "these are no words over the 256 bytes: they have characters already")
+        require(self.alphabet == BYTES, "these words are not over the 256 bytes: they have characters already")
         require(0 <= coverage <= 1, f"a coverage is a number from 0 to 1, not {coverage!r}")
         require(not regex.search(r"\p{Cs}", required), "a required character is not UTF-8")
         code_points, offsets = _decode_words(self)
         totals = np.bincount(code_points, np.repeat(self.counts, np.diff(offsets)), N_CODE_POINTS)
-        totals[0xD800:0xE000] = 0  # bytes that are not UTF-8
+        totals[0xD800:0xE000] = 0  # invalid bytes
         seen = np.flatnonzero(totals)
         frequent = seen[np.argsort(-totals[seen], kind="stable")]
         before = np.cumsum(totals[frequent]) - totals[frequent]
@@ -3518,9 +3540,9 @@ class Words(NamedTuple):
 
 
 def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
-    """Decode words over the single bytes: returns code points, and the offsets of words in these.
+    """Decode words over the single bytes: returns code points, and the offsets of words in them.
 
-    Bytes that are not UTF-8 become lone surrogates. A newline after each word keeps its bytes from those of the next.
+    Invalid bytes become lone surrogates. A newline after each word separates its bytes from those of the next word.
     """
     text = np.insert(words.symbols.astype(np.uint8), words.offsets[1:], ord("\n"))
     decoded = text.tobytes().decode("utf-8", "surrogateescape").encode("utf-32-le", "surrogatepass")
@@ -3534,7 +3556,7 @@ def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _split_at_unknown(symbols: np.ndarray, offsets: np.ndarray, counts: np.ndarray, alphabet: Sequence[bytes]) -> Words:
-    """Make Words of some whose unknown symbols are -1: the parts between those, each with the count of its word."""
+    """Split words at unknown symbols, which are -1; returns the parts, each with the count of its word."""
     is_known, begins_word = symbols >= 0, np.zeros(len(symbols) + 1, bool)
     begins_word[offsets[:-1]] = True
     starts = np.flatnonzero(is_known & (begins_word[:-1] | ~np.append(False, is_known[:-1])))
@@ -3544,21 +3566,21 @@ def _split_at_unknown(symbols: np.ndarray, offsets: np.ndarray, counts: np.ndarr
 
 
 class CorpusCounts(NamedTuple):
-    """What was read, and how often each pretoken was in it."""
+    """The pretokens of a corpus with their counts, and the size of the corpus."""
 
     words: Words
     n_documents: int
-    n_bytes: int  # of text as it was read, without special tokens
-    special_tokens: Mapping[str, int] = MappingProxyType({})  # how often each was seen
-    n_dropped: int = 0  # occurrences of words that were dropped as the rarest, see `count`
-    n_dropped_bytes: int = 0  # in these
-    max_error: int = 0  # by which the count of a word is too small, at most
+    n_bytes: int  # of text before normalization, without special tokens
+    special_tokens: Mapping[str, int] = MappingProxyType({})  # the count of each
+    n_dropped: int = 0  # occurrences of the rarest words, which were dropped; see `count`
+    n_dropped_bytes: int = 0  # the bytes of these occurrences
+    max_error: int = 0  # the most by which the count of a word can be too small
 
     __repr__ = brief_repr
 
     @property
     def n_read(self) -> int:
-        """Count the bytes that were read, special tokens included."""
+        """The number of bytes that were read, including special tokens."""
         return self.n_bytes + sum(len(token.encode()) * n for token, n in self.special_tokens.items())
 
     @property
@@ -3567,15 +3589,16 @@ class CorpusCounts(NamedTuple):
 
     @property
     def described(self) -> dict:
-        """All of it as plain JSON, of the words their hash."""
+        """All fields as plain JSON, with a hash in place of the words."""
         return self._asdict() | {
             "words": self.words.digest,
             "special_tokens": dict(sorted(self.special_tokens.items())),
         }
 
 
-# The table of words: open addressing with linear probing, half full at most. With 8 slots, after "the" (home slot 2)
-# was counted 5 times, " cat" (home 2, taken, so slot 3) twice, and "internationalization" (home 6) once:
+# The table of words uses open addressing with linear probing, and is at most half full. Here it has 8 slots. "the"
+# (home slot 2) was counted 5 times, " cat" (home 2, which is taken, so slot 3) twice, "internationalization" (home 6)
+# once:
 #
 #     slot    key: 8 bytes        7 bytes and size            value   more
 #     0, 1    -                   0: free
@@ -3583,19 +3606,19 @@ class CorpusCounts(NamedTuple):
 #     3       " cat"              "", 4                       2       0
 #     6       its hash            LONG | 20                   1       0: where its bytes are in long_words
 #
-# So a word of up to INLINE_BYTES is compared by two words of 64 bits, in the entry itself, and only longer ones, which
-# are rare, by a look at their bytes. The value is a count; or the id of a token; or the ids of a pretoken.
+# So a word of up to INLINE_BYTES is compared by two numbers of 64 bits in the entry itself. Only longer words, which
+# are rare, need a look at their bytes. The value is a count, the id of a token, or the ids of a pretoken.
 INLINE_BYTES = 15
 LONG = u64(0xFF) << u64(56)
 END_KEY = u64(1) << u64(56)  # the second half of the key of a word of one byte, as END is
-REAL_END_KEY = LONG | u64(1)  # that of a real byte 0xFE, which is no END
-IN_LONG_WORDS = u64(2**48 - 1)  # the bits of `more` that say where a long word is; the encoder uses those above
+REAL_END_KEY = LONG | u64(1)  # the second half of the key of a real byte 0xFE, which is not END
+IN_LONG_WORDS = u64(2**48 - 1)  # the bits of `more` with the position of a long word; the encoder uses the upper ones
 VALUE, MORE = 2, 3  # columns of the entries
 
 
 @struct
 class _WordTable:
-    """A hash table of byte strings: see above."""
+    """A hash table of byte strings; see above."""
 
     entries: np.ndarray  # uint64[H, 4]
     long_words: np.ndarray  # uint8[…]   end to end, and PADDING
@@ -3617,17 +3640,17 @@ def _new_word_table(n_entries: int, n_long_bytes: int) -> _WordTable:
 
 @kernel
 def _mix(low, high):
-    """Hash two words of 64 bits; good in its upper bits."""
+    """Hash two numbers of 64 bits; the upper bits of the hash are the good ones."""
     x = (low ^ (high * u64(0x9E3779B97F4A7C15))) * u64(0xD6E8FEB86659FD93)
     return (x ^ (x >> u64(32))) * u64(0xD6E8FEB86659FD93)
 
 
 @kernel
 def _hash_key(low, high):
-    """Hash two words of 64 bits so that no text can be made whose words collide: 80,000 that did took 4.5 s, not 13 ms.
+    """Hash two numbers of 64 bits with a seed, so that nobody can write a text whose words all collide.
 
-    Each process has a hash of its own: what depends on it is the order of words in a table, and no result. All bits of
-    both words decide about its upper bits, but not about its lower ones.
+    Each process has its own seed, which decides the order of words in a table, but no result. All bits of both numbers
+    influence the upper bits of the hash, but not the lower ones.
     """
     seed = process_seed() * u64(0x9E3779B97F4A7C15) | u64(1)
     return (low ^ (high * seed)) * seed
@@ -3635,7 +3658,7 @@ def _hash_key(low, high):
 
 @kernel
 def _home_slot(low, high, n_entries):
-    """Return the slot, of so many, a power of two, in which the search for a key begins."""
+    """Return the slot in which the search for a key begins. `n_entries` is a power of two."""
     return _hash_key(low, high) >> (u64(64) - count_bits(u64(n_entries - 1)))
 
 
@@ -3649,30 +3672,30 @@ def _hash_long(text, start, size):
     return _hash_key(hashed, load_u64(text, start + size - 8))
 
 
-# The bytes of the two halves of a key that a word of so many bytes has.
+# n -> masks for the two halves of the key of a word of n bytes.
 _KEY_MASKS = np.array([[2 ** (8 * min(n, 8)) - 1, 2 ** (8 * max(n - 8, 0)) - 1] for n in range(16)], np.uint64)
 
 
 @inline_kernel
 def _word_key(text, start, size):
-    """Make the key of a word of `size` bytes, a uint64."""
+    """Make the key of a word of `size` bytes; `size` is a uint64."""
     if size > u64(INLINE_BYTES):
         return _hash_long(text, start, i64(size)), LONG | size
     low, high = load_u64(text, start) & _KEY_MASKS[size, 0], load_u64(text, start + 8) & _KEY_MASKS[size, 1]
     return low, high | size << u64(56)
 
 
-KEYS = 128  # made in one go: with 256 all takes 1 % longer, and with 16,384, out of the L1 cache, the look-up 35 %
+KEYS = 128  # that are made at once, before any is looked up: they fit into the L1 cache
 
 
 @kernel
 def _word_keys(text, start, ends, n, entries, keys):
-    """Write the key and the home slot of each of up to KEYS words that lie end to end, and ask for those entries.
+    """Write the keys and the home slots of up to KEYS words that lie end to end, and prefetch their entries.
 
-    The look-up of 40 MB of English takes 8 ns a word then; 10.8 if each entry is asked for 12 words before.
+    The look-up then takes 8 ns a word in 40 MB of English.
     """
     k = u64(0)
-    while k < u64(n):  # without a sign an index costs no look at whether it counts from the end
+    while k < u64(n):  # an unsigned index needs no test whether it counts from the end
         end = ends[k]
         low, high = _word_key(text, start, u64(end - start))
         slot = _home_slot(low, high, len(entries))
@@ -3685,7 +3708,7 @@ def _word_keys(text, start, ends, n, entries, keys):
 
 @inline_kernel
 def _find_slot(entries, long_words, low, high, slot, text, start):
-    """Look up a key, from its home slot on: returns the slot that has it, or the free one where it belongs."""
+    """Look up a key from its home slot on: returns its slot, or the free slot where it belongs."""
     mask = u64(len(entries) - 1)
     while entries[slot, 1] and (
         entries[slot, 0] != low
@@ -3709,9 +3732,9 @@ def _find_value(text, start, size, entries, long_words):
 
 @inline_kernel
 def _store_key(table, entries, long_words, slot, low, high, text, start):
-    """Put a key into a free slot, and the bytes of a long word behind the others; there must be room.
+    """Write a key into a free slot, and append the bytes of a long word to the others; both must have room.
 
-    The arrays are those of the table, which the caller has at hand: to read a field counts a reference.
+    The arrays are those of the table. The caller passes them, since reading a field would count a reference.
     """
     entries[slot, 0], entries[slot, 1] = low, high
     table.n_words += 1
@@ -3725,7 +3748,7 @@ def _store_key(table, entries, long_words, slot, low, high, text, start):
 
 @kernel
 def _resize(table, n_entries):
-    """Move all words into a table of so many entries."""
+    """Move all words into a table of `n_entries` entries."""
     entries, larger = table.entries, _new_entries(n_entries)
     mask = u64(n_entries - 1)
     for k in range(len(entries)):
@@ -3740,7 +3763,7 @@ def _resize(table, n_entries):
 
 @kernel
 def _reserve_words(table, n, n_long_bytes):
-    """Make room for n more words, of which the long ones have so many bytes."""
+    """Make room for n more words, and for `n_long_bytes` more bytes of long words."""
     size = len(table.entries)
     while 2 * (table.n_words + n) > size:
         size *= 2
@@ -3753,15 +3776,15 @@ def _reserve_words(table, n, n_long_bytes):
 
 @kernel
 def _count_unique(table):
-    """Return the number of words in a table: Python cannot read the fields of a struct."""
+    """Return the number of words in a table, for Python, which cannot read the fields of a struct."""
     return table.n_words
 
 
 @kernel
 def _add_words(table, text, scanned, start, ends, n, weights, keys):
-    """Add the weights of n words that lie end to end in a text, or 1 for each if there is but one weight.
+    """Add the weights of n words that lie end to end in a text, or 1 for each word if there is only one weight.
 
-    END, which is never in the table, is passed over. A real byte 0xFE that is a word has its key: it has that of a long
+    END is skipped, and never stored. A real byte 0xFE that is a word would have the same key; it gets the key of a long
     word instead.
     """
     one = len(weights) == 1
@@ -3798,7 +3821,7 @@ def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
 
 @kernel
 def _export_words(table, class_of, dropped):
-    """Write out the words of a table, in its order, without those that are dropped: returns bytes, offsets, counts.
+    """Copy the words of a table, in its order, without the dropped ones: returns bytes, offsets and counts.
 
     class_of, dropped  as in a ScanTable
     """
@@ -3827,7 +3850,7 @@ def _export_words(table, class_of, dropped):
 
 
 class WordCounter:
-    """Count words; what several have counted adds up. Texts must all be cut by one pattern if that drops pretokens.
+    """Count words, and add up counts. If a pattern drops pretokens, it must be the pattern of all texts.
 
     >>> counter = WordCounter()
     >>> counter.add_text(b"to be or not to be", Pattern("gpt2"))
@@ -3838,18 +3861,18 @@ class WordCounter:
 
     def __init__(self):
         self._table, self._scan = _new_word_table(1 << 16, 1 << 16), _new_scan()
-        self._keys = np.empty(4 * KEYS, np.uint64)  # of _word_keys
-        self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # see _export_words
-        self.special_ids: Counter[int] = Counter()  # how often each was seen
+        self._keys = np.empty(4 * KEYS, np.uint64)  # for _word_keys
+        self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # for _export_words
+        self.special_ids: Counter[int] = Counter()
 
     def add_text(self, data: bytes, pattern: Pattern) -> None:
         """Count the pretokens of a text."""
         self.add_texts([data], Pretokenizer(pattern))
 
     def add_texts(self, texts: Sequence[bytes], pretokenizer: Pretokenizer, begins: int = BEGINS) -> tuple[int, int]:
-        """Count the pretokens of texts; returns the number of documents, which special tokens part, and their bytes.
+        """Count the pretokens of texts; returns the numbers of documents, which special tokens separate, and of bytes.
 
-        begins  how the first text begins, see Pretokenizer.apply
+        begins  how the first text begins; see Pretokenizer.apply
         """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         data = texts[0] if len(texts) == 1 else b"".join(texts)
@@ -3865,22 +3888,22 @@ class WordCounter:
         """Add words over the single bytes that were counted elsewhere."""
         require(words.alphabet == BYTES, "words over another alphabet than the 256 bytes cannot be added up")
         text = _with_padding(words.symbols.astype(np.uint8, copy=False))
-        scanned = np.minimum(text, END - 1)  # in which there is no END
-        # Words come in the order of a table: one that grows while it takes them would have them all at its beginning,
-        # where each is looked for among all others. 500,000 that differ took 6.7 s, and take 0.13.
+        scanned = np.minimum(text, END - 1)  # without END
+        # The words come in the order of another table. A table that grows while it takes them would fill from its
+        # beginning and probe all of them: 500,000 words took 6.7 s instead of 0.13. So reserve the space first.
         _reserve_words(self._table, len(words.counts), 0)
         _add_words(self._table, text, scanned, 0, words.offsets[1:], len(words.counts), words.counts, self._keys)
 
     def words(self, dtype: type = np.int32) -> Words:
-        """Return the words so far, in no particular order; as uint8, to be added up, they are copied once less."""
+        """Return the words so far, in no particular order. With uint8, which `add_words` takes, one copy is saved."""
         text, offsets, counts = _export_words(self._table, *self._dropped)
         return Words(text.astype(dtype, copy=False), offsets, counts)
 
     def drop_rarest(self, max_words: int) -> tuple[int, int, int]:
-        """Drop the rarest words if there are more than so many, until half of that are left, or fewer.
+        """Drop the rarest words if there are more than `max_words`, until at most half of that number are left.
 
-        All words of a count are dropped, or none. Returns the occurrences that were dropped, their bytes, and the
-        count of the most frequent word that was dropped: zeros if nothing was.
+        All words of the same count are dropped, or none. Returns the number of dropped occurrences, their bytes, and
+        the count of the most frequent dropped word; zeros if no word was dropped.
 
         >>> counter = WordCounter()
         >>> counter.add_words(Words.from_counts({b"a": 7, b"b": 5, b"cd": 1, b"e": 1}))
@@ -3900,7 +3923,7 @@ class WordCounter:
 
 
 def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]:
-    """Count the pretokens of some blocks; returns the counts, and the bytes on the disk."""
+    """Count the pretokens of some blocks; returns the counts, and the number of bytes on the disk."""
     counter, n_documents, n_bytes = WordCounter(), 0, 0
     for block in blocks:
         found = counter.add_texts(source.texts(block), source.pretokenizer, block.begins)
@@ -3914,13 +3937,13 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
 def count(
     source: Source, engine: Engine | None = None, before: Iterable[CorpusCounts] = (), max_words: int = 0
 ) -> CorpusCounts:
-    """Count the pretokens of files, by several workers. The result is the same for any number of them.
+    """Count the pretokens of files by several workers. The result is the same for any number of workers.
 
-    before     what was counted before, by equal `Source.settings`, and is added up with it
-    max_words  when there are more unique words, the rarest are dropped; 0: they never are
+    before     earlier counts with equal `Source.settings`, which are added to the new ones
+    max_words  the rarest words are dropped when there are more unique words; 0: no word is dropped
 
-    Whether there are too many is looked at after each task, and tasks depend on the files alone (Manku and Motwani
-    2002, "Approximate Frequency Counts over Data Streams").
+    Words are dropped after a task, and the tasks depend on the files alone. For the bound on the error see Manku and
+    Motwani (2002), "Approximate Frequency Counts over Data Streams".
 
     >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
     ...     _ = file.write(b"one two two"), file.flush()
@@ -3935,7 +3958,7 @@ def count(
         return counted._replace(words=_replace_in_words(counted.words, last))
     counter, n_documents, n_bytes, seen = WordCounter(), 0, 0, Counter()
     dropped = np.zeros(3, np.int64)
-    # Few large tasks, since the parent adds up alone; but some for each worker, so that all end together.
+    # Tasks are few and large, since the parent adds up alone; but each worker gets several, so that all end together.
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
     with (
         engine.progress_bar("scan", source.total_bytes, "B") as bar,
@@ -3955,7 +3978,7 @@ def count(
 
 
 def _replace_in_words(words: Words, step: Metaspace) -> Words:
-    """Replace spaces in words that were counted before; those that become equal add up."""
+    """Apply a Metaspace to words that are already counted; the counts of words that become equal are added up."""
     flat = FlatText.of(words.symbols.astype(np.uint8).tobytes(), words.offsets[1:], np.full_like(words.counts, INSIDE))
     flat = step.apply(_new_scan(), flat, INSIDE)
     ends, counter = flat.ends(), WordCounter()
@@ -3965,19 +3988,19 @@ def _replace_in_words(words: Words, step: Metaspace) -> Words:
 
 
 def compile_counting(pattern: Pattern) -> None:
-    """Compile the kernels of scanning and counting, or load them from the disk; processes forked later have them."""
+    """Compile the kernels of scanning and counting, or load them from the disk, for processes that are forked later."""
     counter, source = WordCounter(), Source([], pattern, ["<>"])
     counter.add_texts([b"one<>two"], source.pretokenizer)
     counter.add_words(counter.words())
     source.find_cut(lambda position, size: b"one<>two", 1, False)
 
 
-# Words files: what `count_files` writes, and `train` learns from
+# Words files: `count_files` writes them, and `train` learns from them.
 
 
 @kernel
 def _hash_words(symbols, offsets, hashes):
-    """Hash each word, in place, on top of the number that is there; returns the hashes."""
+    """Hash each word into the number that is already in `hashes`, in place; returns the hashes."""
     for w in range(len(hashes)):
         for k in range(offsets[w], offsets[w + 1]):
             hashes[w] = _mix(hashes[w], u64(symbols[k]))
@@ -3993,13 +4016,13 @@ def _select_words(words: Words, numbers: np.ndarray) -> Words:
 
 
 def _in_order(words: Words) -> Words:
-    """Sort words by their hashes: the order in a table differs from process to process."""
+    """Sort words by their hashes, since the order in a table differs between processes."""
     hashes = _hash_words(words.symbols, words.offsets, np.zeros(len(words.counts), np.uint64))
     return _select_words(words, np.argsort(hashes, kind="stable"))
 
 
 def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
-    """Write a words file, of what was counted by a Source of these settings; equal ones have equal bytes.
+    """Write a words file for counts of a Source with these settings. Equal counts make equal files.
 
     >>> source = Source([Texts(["to be", "or not to be"])], Pattern("gpt2"))
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -4014,34 +4037,34 @@ def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
 
 
 def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
-    """Read what `save_counts` wrote: the counts, and the settings; raises InputError if a file is none, or damaged."""
+    """Read the counts and the settings of a words file; raises InputError for other files, and for a damaged one."""
     with expecting_whole("file of words, as `count` writes it", path):
-        zipfile.ZipFile(path).close()  # of what is none np.load says: load it unsafely
+        zipfile.ZipFile(path).close()  # for a file of another kind, np.load would suggest to load it unsafely
         with np.load(path, allow_pickle=False) as saved:
             header = json.loads(saved["header"].item())
             symbols, offsets, counts = saved["symbols"], saved["offsets"].astype(np.int64), saved["counts"]
         words, described = Words(symbols.astype(np.int32), offsets, counts.astype(np.int64)), header["counted"]
         fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(symbols)
         if not (fits and (np.diff(offsets) > 0).all() and (counts > 0).all() and words.digest == described["words"]):
-            raise ValueError("its words are not those that were written")
+            raise ValueError("its words are not the written ones")
         return CorpusCounts(**described | {"words": words}), header["settings"]
 
 
 def _steps_of(settings: Mapping) -> tuple[PatternStep, ...]:
-    """Make the pattern in the settings of a Source."""
+    """Make the steps of the pattern in the settings of a Source."""
     types = {"Split": Split, "Metaspace": Metaspace}
     return tuple(step if isinstance(step, str) else types[step[0]](*step[1:]) for step in settings["pattern"])
 
 
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Words -> Learned: merge the most frequent pair of neighbouring symbols, again and again. A *cell* is the place of one
-# symbol of the alphabet, a *position* is the index of a cell, an *occurrence* of a pair is the position where its left
-# symbol begins, and a *frequency class* is all words with the same count.
+# Words -> Learned: merge the most frequent pair of adjacent symbols, again and again. A *cell* holds one symbol of the
+# alphabet, a *position* is the index of a cell, an *occurrence* of a pair is the position where its left symbol begins,
+# and a *frequency class* consists of all words with the same count.
 #
 # All words lie in one array of cells, with WORD_END before, between and after them. A symbol that covers w cells is
-# written into the first and the last of them (boundary tags: Knuth, The Art of Computer Programming, 2.5). So from each
-# of its ends the neighbour is one cell away, without links. "lowest", first as bytes, then after each of three merges:
+# written into the first and the last of them (boundary tags: Knuth, The Art of Computer Programming, 2.5). So each of
+# its neighbours is one cell away, without links. "lowest", first as bytes, then after each of three merges:
 #
 #     position         0       1       2       3       4       5       6       7
 #                  WORD_END    l       o       w       e       s       t    WORD_END
@@ -4049,26 +4072,26 @@ def _steps_of(settings: Mapping) -> tuple[PatternStep, ...]:
 #     es + t       WORD_END    l       o       w       est  INTERIOR   est  WORD_END
 #     w  + est     WORD_END    l       o      west  INTERIOR INTERIOR  west  WORD_END
 #
-# The second merge makes est, 3 cells wide, at position 4. Its left neighbour ends in cell 4 - 1, a w; its right one
-# would begin in cell 4 + 3, but there the word ends. So the new pair (w, est) occurs at position 4 - 1, as w is 1 cell
-# wide. That position is in the list of (w, es), too, as a stale occurrence: cell 3 has w, but cell 3 + 1 has no es. The
-# count of (w, es) falls by what that of (w, est) begins with: so nothing has to be counted again.
+# The second merge makes est, 3 cells wide, at position 4. Its left neighbour is a w, which ends in cell 4 - 1. Its
+# right neighbour would begin in cell 4 + 3, but the word ends there. So the new pair (w, est) occurs at position 4 - 1,
+# since w is 1 cell wide. That position is also in the list of (w, es), as a stale occurrence: cell 3 has w, but cell 3
+# + 1 does not have es. The count of (w, es) falls by the first count of (w, est). So no pair is ever counted again.
 
-# The bytes in the order in which GPT-2 shows them, and Hugging Face numbers them: first those that have a visible
+# The bytes in the order in which GPT-2 displays them and Hugging Face numbers them: first those with a visible
 # character in Latin-1, then the others.
 _VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 BYTE_ORDER = [*_VISIBLE, *sorted({*range(256)} - {*_VISIBLE})]
 
-WORD_END, INTERIOR = -1, -2  # in cells: between two words; in a symbol of three cells or more, at neither end
+WORD_END, INTERIOR = -1, -2  # in cells: between two words; inside a symbol of three cells or more, not at its ends
 LEFT, RIGHT = i64(0), i64(1)
-MERGES_PER_ROUND = 256  # the progress bar moves, and Ctrl-C is heard, between rounds
+MERGES_PER_ROUND = 256  # between rounds the progress bar moves, and Ctrl-C takes effect
 MAX_COUNT = np.iinfo(np.int64).max
-LONGEST_LEARNT = 1 << 16  # symbols of a token; in a text of one letter they would be as long as half of it
-INT32_SYMBOLS = 1 << 29  # below so many in all words, int32 holds the index of any occurrence, and is faster than int64
+LONGEST_LEARNT = 1 << 16  # symbols of a token; without a limit, a text of one letter gives tokens half as long as it is
+INT32_SYMBOLS = 1 << 29  # with fewer symbols in all words, int32 holds the index of any occurrence, and is faster
 
 
 class Learned(NamedTuple):
-    """Merges in the order in which they were made. Symbols 0 to A - 1 are the alphabet; merge k makes symbol A + k.
+    """Merges, in order. Symbols 0 to A - 1 are the alphabet, and merge k makes symbol A + k.
 
     >>> learned = learn(Words.from_counts({b"aaab": 3, b"ab": 1}), 258)
     >>> learned.merges, learned.tokens[-2:]
@@ -4084,7 +4107,7 @@ class Learned(NamedTuple):
 
     @property
     def tokens(self) -> list[bytes]:
-        """Concatenate the bytes of every symbol: the alphabet's, then what the merges made."""
+        """The bytes of every symbol: first the alphabet, then the results of the merges."""
         tokens = list(self.alphabet)
         for left, right in self.pairs.tolist():
             tokens.append(tokens[left] + tokens[right])
@@ -4092,23 +4115,23 @@ class Learned(NamedTuple):
 
     @property
     def merges(self) -> list[Merge]:
-        """Spell out the merges as pairs of bytes."""
+        """The merges as pairs of bytes."""
         tokens = self.tokens
         return [(tokens[left], tokens[right]) for left, right in self.pairs.tolist()]
 
 
 def _record(**fields: type) -> np.dtype:
-    """Make the type of a table's entries: a record of these fields, which are attributes in Python, too.
+    """Make the type of the entries of a table: a record of these fields, which are attributes in Python as well.
 
     A kernel that uses several fields of an entry then loads one cache line. With an array for each field, learning took
-    1.1 to 1.4 times as long, and compiling it 1.7 times.
+    up to 1.4 times as long.
     """
     return np.dtype((np.record, list(fields.items())))
 
 
 _CLASS = _record(
     stop=np.int64,  # the position after the last word of the class
-    count=np.int64,  # of each of its words
+    count=np.int64,  # the count of each of its words
 )
 _SYMBOL = _record(
     left=np.int32,  # the pair that was merged; 0, 0 for the alphabet
@@ -4117,19 +4140,19 @@ _SYMBOL = _record(
     n_tokens=np.int64,  # symbols in the corpus after this merge
     width=np.int64,  # cells
     start=np.int64,  # its bytes are spelled[start :], up to the start of the next symbol
-    tie_key=np.uint64,  # on a tie the smaller goes first; if they are equal, the greater bytes do
+    tie_key=np.uint64,  # on a tie the smaller key goes first; with equal keys, the greater bytes do
 )
 _PAIR = _record(
     left=np.int32,
     right=np.int32,
     count=np.int64,  # in the corpus; 0 or less when merged, or longer than LONGEST_LEARNT
-    start=np.int64,  # occurrences[start : start + length], ascending: all that there are, and stale ones
+    start=np.int64,  # occurrences[start : start + length], ascending: all occurrences, and stale ones
     length=np.int64,
 )
 _QUEUED = _record(score=np.float64, count=np.int64, pair=np.int64)
 _NEIGHBOUR = _record(
-    n_occurrences=np.int64,  # beside one symbol, on one side; 0 when not in use
-    count=np.int64,  # the same in the corpus: each times the count of its word; 0 when not in use
+    n_occurrences=np.int64,  # in all words, next to one symbol on one side; 0 when not in use
+    count=np.int64,  # in the corpus: the occurrences times the counts of their words; 0 when not in use
     write_at=np.int64,  # where to write the next occurrence of the pair with this neighbour
     offset=np.int64,  # from the position of the symbol back to that of the pair
 )
@@ -4137,23 +4160,21 @@ _NEIGHBOUR = _record(
 
 @struct
 class _Learner:
-    """Hold all that the merge loop knows. Kernels modify it in place, and replace arrays that are too short.
+    """The state of the merge loop. Kernels modify it in place, and replace arrays that are too short.
 
     All occurrences of a pair are created by the merge that makes its newer symbol. So each list of occurrences is
-    written once, and a count only falls: when a and b are merged into ab, that of (x, a) by what (x, ab) begins with,
-    and that of (b, y) by what (ab, y) does. So counts are exact at the price of a look into a table for each new pair,
-    and a list is read once, when its pair is merged. Where each pair that came to the top of the heap was counted again
-    by its list, which reads 4 or 5 occurrences for each that is merged, not 1 or 2, learning took 1.1 to 1.3 times as
-    long.
+    written once, and a count only falls. When a and b are merged into ab, the count of (x, a) falls by the first count
+    of (x, ab), and the count of (b, y) falls by the first count of (ab, y). So counts are exact at the price of one
+    look-up for each new pair, and a list is read once, when its pair is merged.
 
-    The heap is not told when a count falls: a pair that comes to the top with less than it was pushed with moves down.
-    Where pairs are scored by likelihood, a merge lowers the totals of two symbols: their pairs, whose scores have
-    risen, are pushed again, and what they were pushed with before is dropped when it comes to the top.
+    The heap is not updated when a count falls: a pair that reaches the top with an outdated count moves down. If pairs
+    are scored by likelihood, a merge lowers the totals of two symbols, and raises the scores of their pairs. These are
+    pushed again, and their outdated entries are dropped when they reach the top.
 
-    Proof: no merge makes the string of an older symbol. For between two ends of symbols, the symbols depend on the
-    string alone: a merge across such an end would have removed it; and a run of equal symbols is merged from the left,
-    so that an end inside the run, if it is still there, has an even number of them before it. Thus when a symbol is
-    made, its string is that one pair of symbols wherever it lies between two ends of symbols, and is merged there.
+    Proof: no merge makes the string of an older symbol. Between two ends of symbols, the symbols depend on the string
+    alone: a merge across such an end would have removed it; and a run of equal symbols is merged from the left, so that
+    an end inside the run, if it still exists, has an even number of them before it. Thus when a symbol is made, its
+    string is that one pair of symbols wherever it lies between two ends of symbols, and is merged there.
     """
 
     cells: np.ndarray  # int32[C]          all words, the most frequent first, as the comment above shows
@@ -4162,28 +4183,28 @@ class _Learner:
     symbols: np.ndarray  # _SYMBOL[V + 1]
     spelled: np.ndarray  # uint8[…]        the bytes of all symbols
     pairs: np.ndarray  # _PAIR[P]
-    slots: np.ndarray  # int32[…]          the pairs in a hash table, by their symbols; -1 where there is none
-    heap: np.ndarray  # _QUEUED[H]         the pairs whose score is at least the threshold, the best first
-    occurrences: np.ndarray  # int32[3 C]  enough: a merge adds at most two for each symbol that it takes away
+    slots: np.ndarray  # int32[…]          a hash table of the pairs, by their symbols; -1 in a free slot
+    heap: np.ndarray  # _QUEUED[H]         the pairs whose score is at least the threshold, the best one first
+    occurrences: np.ndarray  # int32[3 C]  large enough: a merge adds at most two for each symbol that it removes
     neighbours: np.ndarray  # _NEIGHBOUR[2, V]
     beside: np.ndarray  # int32[2, C / 2]  the neighbours at each occurrence of one symbol, left and right
     distinct: np.ndarray  # int32[2, V]    the neighbours, each once
-    totals: np.ndarray  # int64[V + 1]     the counts of symbols by which pairs are scored; empty if counts alone decide
-    heads: np.ndarray  # int64[V + 1]      the pairs of each symbol, a list: its first entry, or -1; empty if not needed
-    links: np.ndarray  # int64[2 P]        the next entry, or -1; 2 k is pair k by its left symbol, 2 k + 1 by its right
+    totals: np.ndarray  # int64[V + 1]     the counts of symbols, which scores need; empty if counts of pairs decide
+    heads: np.ndarray  # int64[V + 1]      symbol -> first entry in the list of its pairs, or -1; empty if not needed
+    links: np.ndarray  # int64[2 P]        entry -> next one, -1; 2 k is pair k by its left symbol, 2 k + 1 by its right
     by_bytes: bool  # the rule for ties
     min_frequency: int
-    threshold: float  # the least score of the pairs in the heap
+    threshold: float  # the least score of pairs in the heap
     heap_size: int
     n_symbols: int
     n_pairs: int
     n_occurrences: int
-    n_linked: int  # the first pairs are in the lists
+    n_linked: int  # the number of pairs that are in the lists; these are the first ones
 
 
 @kernel
 def _new_learner(cells, class_of, classes, symbols, spelled, by_bytes, min_frequency, n_symbols):
-    """Make a learner that has no pairs yet. Eight parameters: fields of a struct have no names."""
+    """Make a learner without pairs. It has eight parameters, since the fields of a struct cannot be named."""
     pairs, heap = np.empty(len(cells) // 4 + 65536, _PAIR), np.empty(65536, _QUEUED)
     slots, occurrences = np.full(1 << 17, -1, class_of.dtype), np.empty(3 * len(cells), class_of.dtype)
     neighbours = np.zeros((2, len(symbols)), _NEIGHBOUR)
@@ -4197,7 +4218,7 @@ def _new_learner(cells, class_of, classes, symbols, spelled, by_bytes, min_frequ
 
 @kernel
 def _precedes(pair, other, learner):
-    """Compare two pairs of equal count, by left, then by right symbol: is `pair` merged before `other`?"""
+    """Compare two pairs of equal count by their left, then by their right symbols: does `pair` go before `other`?"""
     pairs, symbols, spelled = learner.pairs, learner.symbols, learner.spelled
     a, b = pairs[pair].left, pairs[other].left
     if a == b:
@@ -4209,14 +4230,15 @@ def _precedes(pair, other, learner):
     for k in range(min(a_size, b_size)):
         if spelled[a_start + k] != spelled[b_start + k]:
             return spelled[a_start + k] > spelled[b_start + k]
-    return a_size > b_size if a_size != b_size else a < b  # an alphabet may spell the same bytes in two ways
+    return a_size > b_size if a_size != b_size else a < b  # two symbols of an alphabet may have the same bytes
 
 
 @inline_kernel
 def _score(pair, totals, least):
-    """Compute a pair's count, or with totals count(ab) / (count(a) * count(b)), in float64; 0 for a pair that is rare.
+    """Return the count of a pair, or with totals count(ab) / (count(a) * count(b)), in float64; 0 for a rare pair.
 
-    Where a symbol is used up, the total is 0, but the count may be stale: 1 then keeps the score an upper bound.
+    When a symbol is used up, its total is 0, but the count may be outdated. A total of 1 then keeps the score an upper
+    bound.
     """
     if pair.count < least:
         return 0.0
@@ -4235,7 +4257,7 @@ def _goes_first(score, count, pair, other, learner):
 
 @kernel
 def _push(pair, score, learner):
-    """Push a pair onto the heap: move it up from the end while it goes before its parent."""
+    """Push a pair onto the heap: it moves up from the end while it goes before its parent."""
     child, count = learner.heap_size, learner.pairs[pair].count
     learner.heap_size += 1
     learner.heap = _reserve(learner.heap, learner.heap_size)
@@ -4251,7 +4273,7 @@ def _push(pair, score, learner):
 
 @kernel
 def _sift_down(pair, score, count, learner):
-    """Put a pair at the root of the heap, whose place is free, and move it down while a child goes before it."""
+    """Put a pair at the free root of the heap, and move it down while a child goes before it."""
     heap, size = learner.heap, learner.heap_size
     parent, child = 0, 1
     while child < size:
@@ -4267,7 +4289,7 @@ def _sift_down(pair, score, count, learner):
 
 @kernel
 def _pop(learner):
-    """Pop the first pair off the heap: the last one takes its place."""
+    """Remove the first pair of the heap; the last one takes its place and moves down."""
     learner.heap_size -= 1
     last = learner.heap[learner.heap_size]
     _sift_down(last.pair, last.score, last.count, learner)
@@ -4275,9 +4297,9 @@ def _pop(learner):
 
 @kernel
 def _refill_heap(learner):
-    """Set the threshold to half of the greatest score, and make the heap of all pairs that are at or above it.
+    """Set the threshold to half of the greatest score, and make the heap from all pairs at or above it.
 
-    Most pairs are rare and never get there: it has some ten thousand of them, not millions.
+    Most pairs are rare and never enter the heap: it has some ten thousand pairs, not millions.
     """
     pairs, totals, least, greatest = learner.pairs, learner.totals, learner.min_frequency, 0.0
     for pair in range(learner.n_pairs):
@@ -4292,7 +4314,7 @@ def _refill_heap(learner):
 
 @inline_kernel
 def _class_at_position(position, class_of, classes):
-    """Look up the frequency class of the word that has this cell."""
+    """Look up the frequency class of the word in this cell."""
     found = class_of[position >> 6]
     while classes[found].stop <= position:
         found += 1
@@ -4301,7 +4323,7 @@ def _class_at_position(position, class_of, classes):
 
 @inline_kernel
 def _find_pair(left, right, slots, pairs):
-    """Look up a pair: returns the slot that has it, or the free one where it belongs."""
+    """Look up a pair: returns its slot, or the free slot where it belongs."""
     slot = _home_slot(u64(left), u64(right), len(slots))
     while slots[slot] >= 0 and (pairs[slots[slot]].left != left or pairs[slots[slot]].right != right):
         slot = (slot + u64(1)) & u64(len(slots) - 1)
@@ -4324,7 +4346,7 @@ def _reserve_pairs(n, learner):
 
 @inline_kernel
 def _count_neighbour(x, count, neighbours, distinct, n_distinct):
-    """Count a neighbour; returns how many differ."""
+    """Count a neighbour; returns the number of distinct neighbours."""
     neighbour = neighbours[x]
     if neighbour.n_occurrences == 0:
         distinct[n_distinct] = x
@@ -4336,24 +4358,24 @@ def _count_neighbour(x, count, neighbours, distinct, n_distinct):
 
 @kernel
 def _replace(pair, c, learner):
-    """Write c over a pair, drop the stale occurrences, and count the neighbours: returns how many differ, on each side.
+    """Write c over a pair, drop stale occurrences, and count neighbours: returns the distinct ones, left and right.
 
-    The list then has the positions of c, and the count is that of c. It goes from left to right: in "aaa" the second
-    occurrence of (a, a) is stale when its turn comes. Where c is beside c, the two are one pair, which is counted on
-    the right side, as soon as the first of them is made: on the left it is a WORD_END.
+    The list of the pair then has the positions of c, and its count is that of c. The list is read from left to right:
+    in "aaa" the second occurrence of (a, a) is stale when its turn comes. If two c are adjacent, they are one pair (c,
+    c). It is counted as a right neighbour of the first c; the left neighbour of the second one counts as WORD_END.
     """
     cells, class_of, classes = learner.cells, learner.class_of, learner.classes
     a, b, start, stop = pair.left, pair.right, pair.start, pair.start + pair.length
     width_a, width = learner.symbols[a].width, learner.symbols[c].width
     occurrences = learner.occurrences[start:stop]
-    # Views, made here: in the loop they cost a tenth of all of learning.
+    # These views are made outside the loop: inside it they would take a tenth of the time of learning.
     at_left, at_right = learner.neighbours[LEFT], learner.neighbours[RIGHT]
     distinct_left, distinct_right = learner.distinct[LEFT], learner.distinct[RIGHT]
     beside_left, beside_right = learner.beside[LEFT], learner.beside[RIGHT]
     n = total = count = end = 0
     n_left = n_right = i64(0)
     for k in range(len(occurrences)):
-        if k + 16 < len(occurrences):  # both ends, since a word often lies in two cache lines: 6 % of learning
+        if k + 16 < len(occurrences):  # prefetch both ends, which may be in different cache lines; this saves 6 %
             prefetch(cells, occurrences[k + 16] - 1)
             prefetch(cells, min(occurrences[k + 16] + width, len(cells) - 1))
         position = occurrences[k]
@@ -4383,13 +4405,13 @@ def _replace(pair, c, learner):
 
 @inline_kernel
 def _beside(x, side, symbol):
-    """Return x and a symbol that it is beside, in their order."""
+    """Return x and its neighbour in order, where x is on this side of the symbol."""
     return (x, symbol) if side == LEFT else (symbol, x)
 
 
 @kernel
 def _add_new_pairs(side, c, n_distinct, positions, learner):
-    """Add the pairs of symbol c, which is at these positions, with its neighbours on one side, which are counted."""
+    """Add the pairs of symbol c, at these positions, and its neighbours on one side, which are already counted."""
     _reserve_pairs(n_distinct, learner)
     symbols, pairs, slots, stop = learner.symbols, learner.pairs, learner.slots, learner.n_occurrences
     neighbours, beside, distinct = learner.neighbours[side], learner.beside[side], learner.distinct[side]
@@ -4399,7 +4421,7 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
     for k in range(n_distinct):
         left, right = _beside(i64(distinct[k]), side, part)
         old = slots[_home_slot(u64(left), u64(right), len(slots))]
-        prefetch(pairs, max(old, 0))  # 4 % of learning
+        prefetch(pairs, max(old, 0))  # saves 4 % of the time of learning
     for k in range(n_distinct):
         x, pair = i64(distinct[k]), learner.n_pairs
         learner.n_pairs += 1
@@ -4427,7 +4449,7 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
 
 @kernel
 def _add_first_pairs(learner):
-    """Add the pairs of the alphabet: count each, and then write its occurrences."""
+    """Add the pairs of the alphabet: first count each pair, then write its occurrences."""
     cells, classes, occurrences = learner.cells, learner.classes, learner.occurrences
     pairs, slots, found, n, stop = learner.pairs, learner.slots, 0, 0, 0
     pair_of = np.empty(len(cells), np.int32)  # at each occurrence
@@ -4489,7 +4511,7 @@ def _new_symbol(a, b, learner):
 
 @kernel
 def _count_symbols(learner):
-    """Count the symbols of the alphabet, by which pairs then are scored."""
+    """Count the symbols of the alphabet, so that pairs are scored by likelihood from now on."""
     cells, classes, found = learner.cells, learner.classes, 0
     totals = np.zeros(len(learner.symbols), np.int64)
     for position in range(len(cells)):
@@ -4512,7 +4534,7 @@ def _link_pairs(learner):
 
 @kernel
 def _push_again(symbol, learner):
-    """Push the pairs of a symbol whose total has fallen, since their scores have risen; drop those that are rare."""
+    """Push the pairs of a symbol whose total has fallen, since their scores have risen; unlink the rare pairs."""
     pairs, totals, heads, links = learner.pairs, learner.totals, learner.heads, learner.links
     least, threshold, before, k = learner.min_frequency, learner.threshold, i64(-1), heads[symbol]
     while k >= 0:
@@ -4530,7 +4552,7 @@ def _push_again(symbol, learner):
 
 @kernel
 def _lower_totals(a, b, c, count, learner):
-    """Count the occurrences of a new symbol, which those of its parts no longer are."""
+    """Set the total of the new symbol c, and lower the totals of its parts a and b by it."""
     _link_pairs(learner)
     totals = learner.totals
     totals[c] = count
@@ -4543,7 +4565,7 @@ def _lower_totals(a, b, c, count, learner):
 
 @kernel
 def _apply_merge(pair, learner):
-    """Merge a pair everywhere. Its record is of no use when new pairs have been added."""
+    """Merge a pair everywhere. Its record must not be used after new pairs were added, as the table may have moved."""
     symbols = learner.symbols
     a, b = pair.left, pair.right
     c = _new_symbol(a, b, learner)
@@ -4560,9 +4582,9 @@ def _apply_merge(pair, learner):
 
 @kernel
 def _merge_until(learner, goal):
-    """Merge the best pair until there are `goal` symbols or no pair is left; returns how many symbols there are."""
+    """Merge the best pair until there are `goal` symbols or no pair is left; returns the number of symbols."""
     while learner.n_symbols < goal:
-        if learner.heap_size == 0 or learner.heap_size > learner.n_pairs:  # most of it is stale
+        if learner.heap_size == 0 or learner.heap_size > learner.n_pairs:  # a heap this large is mostly outdated
             _refill_heap(learner)
             if learner.heap_size == 0:
                 break
@@ -4573,7 +4595,7 @@ def _merge_until(learner, goal):
             _sift_down(best, score, pair.count, learner)
             continue
         _pop(learner)
-        if score == queued:  # else it is rare, or in the heap again, with a greater score
+        if score == queued:  # otherwise the pair is rare, or is also in the heap with a greater score
             _apply_merge(pair, learner)
     return learner.n_symbols
 
@@ -4590,7 +4612,7 @@ def _copy_words(symbols, offsets, order, cells):
 
 
 def _make_cells(words: Words, index_dtype: type) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sort the words by count, and write them into cells; returns these, `class_of` and `classes`."""
+    """Sort the words by count, and write them into cells; returns `cells`, `class_of` and `classes`."""
     order = np.argsort(-words.counts, kind="stable")
     cells = np.full(1 + len(words.symbols) + len(order), WORD_END, np.int32)
     _copy_words(words.symbols, words.offsets, order, cells)
@@ -4604,7 +4626,7 @@ def _make_cells(words: Words, index_dtype: type) -> tuple[np.ndarray, np.ndarray
 
 
 def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> tuple[np.ndarray, np.ndarray]:
-    """Make the table of the alphabet's symbols, with room for `n_symbols`, and the bytes of the alphabet."""
+    """Make the table of symbols, filled with the alphabet and with room for `n_symbols`; and the alphabet's bytes."""
     alphabet = words.alphabet
     a = len(alphabet)
     symbols = np.zeros(n_symbols + 1, _SYMBOL)
@@ -4621,7 +4643,7 @@ def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> tuple[np.ndar
 
 
 def _check_words(words: Words, n_symbols: int) -> tuple[int, int]:
-    """Return the numbers of symbols in words and in their alphabet; raises InputError if nothing can be learnt."""
+    """Return the numbers of symbols in the words and in their alphabet; raises InputError for unusable words."""
     n, a = len(words.symbols), len(words.alphabet)
     require(n > 0, "there are no words to learn from")
     fits = 0 <= words.symbols.min() <= words.symbols.max() < a
@@ -4633,9 +4655,9 @@ def _check_words(words: Words, n_symbols: int) -> tuple[int, int]:
 def _run_learner(
     words: Words, n_symbols: int, tie_break: str, min_frequency: int, progress: bool, by_likelihood: bool = False
 ) -> Learned:
-    """Merge the pairs of the greatest count, or likelihood, until there are `n_symbols` symbols."""
+    """Merge the pair of the greatest count or likelihood until there are `n_symbols` symbols."""
     n, a = _check_words(words, n_symbols)
-    n_symbols = min(n_symbols, a + n)  # a merge takes a symbol away, at least
+    n_symbols = min(n_symbols, a + n)  # each merge removes at least one symbol from the words
     index_dtype = np.int32 if n < INT32_SYMBOLS else np.int64
     symbols, spelled = _make_symbols(words, n_symbols, tie_break)
     least = min(max(min_frequency, 1), MAX_COUNT)
@@ -4658,13 +4680,15 @@ def _run_learner(
 def learn(
     words: Words, n_symbols: int, *, tie_break: str = "bytes", min_frequency: int = 1, progress: bool = False
 ) -> Learned:
-    """Merge the most frequent pair again and again, until there are `n_symbols` symbols with those of the alphabet.
+    """Merge the most frequent pair again and again, until there are `n_symbols` symbols, including the alphabet.
 
-    Of pairs with equal counts the one is merged first whose left bytes are the greatest, then whose right bytes are
-    (`tie_break="bytes"`, the rule of Stanford's CS336), or whose ids are the smallest, left then right ("ids", the rule
-    of Hugging Face, who number the bytes in BYTE_ORDER; other alphabets have their own order). Ends early when no pair
-    is left that occurs `min_frequency` times in the corpus. Takes time in proportion to the occurrences of what is
-    merged, not to the length of the words. Raises InputError where there are no words, or not of their alphabet.
+    tie_break      the order of pairs with equal counts. "bytes": the greatest left bytes first, then the greatest right
+                   bytes (the rule of Stanford's CS336). "ids": the smallest left id first, then the smallest right id
+                   (the rule of Hugging Face, which numbers the bytes in BYTE_ORDER; other alphabets keep their order)
+    min_frequency  learning ends early when no pair occurs this often in the corpus
+
+    The time is proportional to the number of merged occurrences, not to the length of the words. Raises InputError if
+    there are no words, or if a symbol is not in the alphabet.
 
     >>> learned = learn(Words.from_counts({b"aaab": 3, b"ab": 1}), 258)
     >>> learned.pairs.tolist(), learned.counts.tolist(), learned.n_tokens.tolist()
@@ -4675,31 +4699,35 @@ def learn(
 
 
 # ─── Models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-# A Model is a tokenizer as data: files hold it, and Tokenizer compiles it. This holds for every Model:
+#
+# A Model is a tokenizer as data: Training makes it, files store it, and a Tokenizer compiles it. The smallest examples:
+#
+#     Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"])      # <|end|> gets the next id, 3
+#
+# Its constructor checks that the following holds, so that no other section needs to:
 #
 # - Ids are below MAX_ID and may have gaps. A token has at least one byte.
-# - Two tokens differ in their bytes, but for a special token, which may have those of an ordinary one.
+# - Two ordinary tokens differ in their bytes. A special token may have the bytes of an ordinary one.
 # - Each special token has an id in the vocabulary, and no control token is a single byte.
-# - Merges are pairs of bytes. Without merges, two tokens merge if they join to a token: by its score or by its id.
-# - Scores are floats below inf, one for each token that text may become. A Unigram has them.
+# - Merges are pairs of bytes. Without merges, two tokens merge if they join to a token, in the order of scores or ids.
+# - Scores are floats below inf, one for each ordinary token. A Unigram must have scores.
 # - Tokens of characters are UTF-8. The unknown token and the 256 byte tokens are in the vocabulary if they are used.
 #
-# Files name tokens in characters: GPT-2's bytes_to_unicode writes a byte as itself if it is visible, else as one of the
-# 68 characters from U+0100.
+# Files name tokens in characters: GPT-2's bytes_to_unicode writes a visible byte as itself, and each other byte as one
+# of the 68 characters from U+0100 on.
 
-MAX_ID = 1 << 24  # ids are below: no vocabulary has a tenth of that, and tables grow with the largest id
-SpecialTokens = Iterable[str] | Mapping[str, int] | None  # {token: id}, or those that a model has already
+MAX_ID = 1 << 24  # ids are smaller: tables grow with the largest id, and no vocabulary has a tenth of that
+SpecialTokens = Iterable[str] | Mapping[str, int] | None  # texts, or {text: id}
 _ID_RANGE = f"an id is a whole number from 0 to {MAX_ID - 1:,}"
 
 _BYTES_TO_UNICODE = dict(zip(BYTE_ORDER, [*_VISIBLE, *range(0x100, 0x144)], strict=True))
-_UNICODE_TO_BYTES = np.full(0x145, -1)  # -1 is what names no byte; the last entry is for all above
+_UNICODE_TO_BYTES = np.full(0x145, -1)  # -1: the character names no byte; the last entry is for all later characters
 _UNICODE_TO_BYTES[[*_BYTES_TO_UNICODE.values()]] = [*_BYTES_TO_UNICODE]
 _BYTE_NAMES = frozenset(map(chr, _BYTES_TO_UNICODE.values()))
 
 
 def gpt2_name(token: bytes) -> str:
-    """Write bytes as characters that can be seen, one a byte."""
+    """Write bytes as visible characters, one for each byte."""
     return token.decode("latin-1").translate(_BYTES_TO_UNICODE)
 
 
@@ -4707,21 +4735,21 @@ _SEEN = str.maketrans({" ": "␣", "\n": "↵", "\t": "→"})
 
 
 def readable(token: bytes) -> str:
-    r"""Write a token so that its spaces are seen, and control characters and what is not UTF-8 do no harm.
+    r"""Write a token with visible spaces, and with harmless codes for control characters and invalid bytes.
 
     >>> print(readable("é one\n".encode()), readable(b"\xe4\xb8"), readable(b"\x1b"), readable("\u202e".encode()))
     é␣one↵ <E4><B8> <1B> <U+202E>
     """
     text = token.decode("utf-8", "surrogateescape").translate(_SEEN)
-    if not text.isprintable():  # a byte that is not UTF-8 is a surrogate, whose lower half it is
+    if not text.isprintable():  # an invalid byte is the lower half of a surrogate
         codes = ((c, ord(c) & 0xFF if "\udc80" <= c <= "\udcff" else ord(c)) for c in text)
         text = "".join(c if c.isprintable() else f"<{n:02X}>" if n < 256 else f"<U+{n:04X}>" for c, n in codes)
-    is_mark = unicodedata.category(text[:1] or " ") == "Mn"  # which would else be drawn over what is before it
+    is_mark = unicodedata.category(text[:1] or " ") == "Mn"  # it would be drawn over the character before it
     return "◌" * is_mark + text
 
 
 def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
-    """Read the names of tokens, as text or one byte a character; all at once, in a third of the time of one by one."""
+    """Read the names of tokens, which are UTF-8 or have one character for each byte. Reading all at once is faster."""
     if alphabet == "characters":
         return [name.encode("utf-8", "surrogatepass") for name in names]
     names = list(names)
@@ -4730,7 +4758,7 @@ def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
     if (values < 0).any():
         char = chr(codes[np.argmax(values < 0)])
         name = next(name for name in names if char in name)
-        raise InputError(f"{char!r} in {name!r} does not stand for a byte: not a byte-level BPE")
+        raise InputError(f"{char!r} in {name!r} does not stand for a byte: this is not a byte-level BPE")
     tokens = values.astype(np.uint8).tobytes()
     ends = itertools.accumulate(map(len, names), initial=0)
     return [tokens[start:end] for start, end in itertools.pairwise(ends)]
@@ -4738,31 +4766,33 @@ def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
 
 @dataclasses.dataclass(repr=False)
 class Model:
-    """Hold a tokenizer as data, validated.
+    """A tokenizer as validated data.
 
     vocab           id -> bytes; ids may have gaps
-    merges          pairs of bytes, the first to be merged first; None: any two tokens that join to a token, by its id
-    special_tokens  text -> id; of a list, each gets the id of its bytes in the vocabulary, or the next behind the last
-    pattern         the name of a pattern, a regular expression, or several, each of which splits what the last has left
+    merges          pairs of bytes, in the order of their ranks; None: any two tokens that join to a token merge, in the
+                    order of its score or id
+    special_tokens  text -> id; or a list, whose tokens get the ids of their bytes in the vocabulary, or the next ids
+    pattern         the name of a pattern, a regular expression, or a list of steps that cut in turn
     kind            a name in KINDS
-    ignore_merges   a pretoken that is a token is that token, even where the merges do not get there
+    ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
     flags           how special tokens are found, if not in the plain way
-    alphabet        "bytes", which tokens are made of; or "characters": tokens are UTF-8, and a character may be unknown
-    scores          float32[V] or float64[V], by id: log probabilities (unigram); or without merges, the higher is first
-    normalizer      steps of a Normalizer, as a tokenizer.json writes them
-    decoder         steps from tokens to text, likewise; none if their bytes are only joined
-    unk_token       the token of what is unknown, or None
-    byte_fallback   what is unknown becomes tokens of its bytes, <0x00> to <0xFF>
-    fuse_unk        several unknown characters in a row become one token
-    subword_prefix  how a token of a WordPiece begins that does not begin a word
+    alphabet        "bytes", if tokens are made of bytes; or "characters": tokens are UTF-8, and characters may be
+    unknown scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); for a BPE without
+    merges, the
+                    highest score merges first
+    normalizer      steps of a Normalizer, as in a tokenizer.json
+    decoder         steps from tokens to text, as in a tokenizer.json; empty if the bytes of tokens are only joined
+    unk_token       the token of unknown characters or words, or None
+    byte_fallback   unknown characters become tokens of their bytes, <0x00> to <0xFF>
+    fuse_unk        consecutive unknown characters become one token
+    subword_prefix  the prefix of tokens of a WordPiece that continue a word
     max_word_chars  longer words are unknown to a WordPiece
-    config          what tokenizer_config.json says
-    post_processor  what tokenizer.json says of it; kept for other tools
-    batching        its truncation and padding, likewise
+    config          the content of tokenizer_config.json
+    post_processor  the post_processor of tokenizer.json, which is only kept for other tools
+    batching        its truncation and padding, which are only kept as well
 
-    The text of a special token and the bytes of its id are mostly the same, but files have tokens like "Ċ" whose id is
-    that of a line feed. Only tokens that are not special must differ in their bytes. Raises ValueError for what cannot
-    be.
+    The text of a special token mostly equals the bytes of its id, but some files have tokens like "Ċ" with the id of a
+    line feed. Raises ValueError for an invalid model.
 
     >>> Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"]).special_tokens
     {'<|end|>': 3}
@@ -4801,7 +4831,7 @@ class Model:
         _validate_special_tokens(self)
         if self.alphabet != "bytes":
             _validate_characters(self)
-        _ = self.ordinary_ids  # which refuses two tokens of the same bytes
+        _ = self.ordinary_ids  # refuses two tokens with the same bytes
         _validate_scores(self)
 
     def __repr__(self) -> str:
@@ -4814,7 +4844,7 @@ class Model:
 
     @functools.cached_property
     def merged_special_ids(self) -> set[int]:
-        """Those of `special_ids` that text becomes by merges alone; tokens added with `special: false` often do."""
+        """The special ids that merges alone can make of text; often of tokens that were added with `special: false`."""
         special, vocab = self.special_ids, self.vocab
         wanted = {vocab[id] for id in special}
         if self.kind == "bpe":
@@ -4830,19 +4860,19 @@ class Model:
 
     @functools.cached_property
     def ordinary(self) -> list[int]:
-        """The ids that text may become without special tokens, in ascending order."""
+        """The ids that text can become without special tokens, in ascending order."""
         control = self.special_ids - self.merged_special_ids
         return [id for id in sorted(self.vocab) if id not in control]
 
     @functools.cached_property
     def ids(self) -> dict[bytes, int]:
-        """The ids of tokens; bytes that a special token shares with an ordinary one are the ordinary one's."""
+        """The id of each token; if a special and an ordinary token have the same bytes, the id of the ordinary one."""
         special_first = {id: self.vocab[id] for id in self.special_ids} | self.vocab
         return dict(zip(special_first.values(), special_first, strict=True))
 
     @functools.cached_property
     def ordinary_ids(self) -> dict[bytes, int]:
-        """The ids of the tokens that text may become by itself. A merge may make what stands for something unknown."""
+        """The id of each ordinary token; without merges, unknown tokens and byte tokens are left out."""
         ids = dict(zip(map(self.vocab.__getitem__, self.ordinary), self.ordinary, strict=True))
         if len(ids) < len(self.ordinary):
             token = _repeated(self.vocab[id] for id in self.ordinary)
@@ -4854,7 +4884,7 @@ class Model:
 
     @functools.cached_property
     def letters(self) -> dict[int, int]:
-        """The ids of the bytes, or of the characters by code point, that are tokens."""
+        """The ids of single bytes, or of single characters by code point."""
         ids = self.ordinary_ids
         if self.alphabet == "bytes":
             return {token[0]: ids[token] for token in BYTES if token in ids}
@@ -4862,7 +4892,7 @@ class Model:
 
     @property
     def fingerprint(self) -> str:
-        """Hash all that decides about ids: a SHA-256 in hexadecimal."""
+        """A hash of all fields that decide about ids: a SHA-256 in hexadecimal."""
         names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token", "byte_fallback", "fuse_unk",
                  "subword_prefix", "max_word_chars")  # fmt: skip
         plain = [(name, getattr(self, name)) for name in names]
@@ -4873,12 +4903,12 @@ class Model:
 
 
 def _is_id(id: object) -> bool:
-    """Check that an id is a whole number in the range of ids."""
+    """Check whether an id is a whole number in the range of ids."""
     return type(id) is int and 0 <= id < MAX_ID
 
 
 def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
-    """Copy a vocabulary, after a check of the types and the range of its ids and tokens."""
+    """Check the types and ranges of ids and tokens, and return a copy of the vocabulary."""
     for id, token in vocab.items():
         if type(id) is not int or not 0 <= id < MAX_ID:
             raise InputError(f"the token {token!r} has the id {id!r}: {_ID_RANGE}")
@@ -4888,7 +4918,7 @@ def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
 
 
 def _assign_special_ids(model: Model) -> None:
-    """Give each special token its id, and enter it into the vocabulary if it is not there."""
+    """Assign an id to each special token, and add missing ones to the vocabulary."""
     given = model.special_tokens if isinstance(model.special_tokens, Mapping) else {}
     texts = _check_texts(model.special_tokens or ())
     model.special_tokens = {}
@@ -4902,24 +4932,24 @@ def _assign_special_ids(model: Model) -> None:
         if not _is_id(id):
             raise InputError(f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
         held = model.vocab.setdefault(id, token)
-        # An id may have a second text; and a text may be the name of the bytes in a tokenizer.json.
+        # An id may have a second text, and a text may be the GPT-2 name of the bytes.
         if held != token and gpt2_name(held) != text and given.get(held.decode("utf-8", "replace")) != id:
-            raise InputError(f"the special token {text!r} has the id {id}, which is that of {readable(held)!r}")
+            raise InputError(f"the special token {text!r} has the id {id}, which belongs to {readable(held)!r}")
         model.special_tokens[text] = id
         following = max(following, id + 1)
 
 
 def _validate_special_tokens(model: Model) -> None:
-    """Refuse a control token that is a single byte; note one that merges make of its text."""
+    """Refuse a control token that is a single byte; warn of one that merges can make of ordinary text."""
     for text, id in model.special_tokens.items():
         if id in model.merged_special_ids and model.flags.get(text, AddedToken()).special:
             forged = f"the special token {text!r} can be produced from ordinary text"
             require(len(model.vocab[id]) > 1, f"{forged}: it is a single byte")
-            warnings.warn(f"{forged}: merges make it of its letters", stacklevel=5)
+            warnings.warn(f"{forged}: merges make it from its letters", stacklevel=5)
 
 
 def _repeated(items: Iterable) -> object:
-    """Find an item that is there twice."""
+    """Find an item that appears twice."""
     (item, _), *_ = Counter(items).most_common(1)
     return item
 
@@ -4928,26 +4958,26 @@ ALPHABETS = ("bytes", "characters")
 
 
 def _validate_scores(model: Model) -> None:
-    """Check that every token that text may become has a score that is a number; make the scores an array of floats."""
+    """Check that every ordinary token has a score that is a number, and make the scores an array of floats."""
     if model.scores is None:
-        require(model.kind != "unigram", "a model of kind unigram has a score for each token: none are given")
+        require(model.kind != "unigram", "a model of kind unigram needs a score for each token: `scores` is missing")
         return
     scores = model.scores = np.asarray(model.scores)
     require(scores.dtype in (np.float32, np.float64), f"scores are of type float32 or float64, not {scores.dtype}")
     for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
         raise InputError(f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is no number")
     last, n = max(model.ordinary, default=-1), len(scores)
-    require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n}")
+    require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n} scores")
 
 
 def _validate_characters(model: Model) -> None:
-    """Check that tokens are UTF-8, and that the tokens of what is unknown are there."""
+    """Check that tokens are UTF-8, and that the vocabulary has the tokens for unknown characters."""
     require_known("alphabet", model.alphabet, ALPHABETS)
     for token in model.vocab.values():
         try:
             token.decode()
         except UnicodeDecodeError:
-            raise InputError(f"the token {readable(token)!r} is not UTF-8, as those made of characters are") from None
+            raise InputError(f"the token {readable(token)!r} is not UTF-8, but the alphabet is characters") from None
     tokens, unknown = {*model.vocab.values()}, model.unk_token
     require(unknown is None or str(unknown).encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
     missing = sorted(fallback_tokens(model) - tokens)[:1]
@@ -4958,7 +4988,7 @@ def _validate_characters(model: Model) -> None:
 
 
 def _check_texts(special_tokens: Iterable[str]) -> list[str]:
-    """Check that special tokens are different strings that can be encoded."""
+    """Check that special tokens are distinct strings that can be encoded in UTF-8."""
     if isinstance(special_tokens, (str, bytes)) or not isinstance(special_tokens, Iterable):
         raise InputError(f"special tokens are a list of strings, not {special_tokens!r}")
     special_tokens, seen = list(special_tokens), set()
@@ -4971,7 +5001,7 @@ def _check_texts(special_tokens: Iterable[str]) -> list[str]:
 
 
 def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
-    """Check the special tokens of a model to be trained, and return them as a list.
+    """Check the special tokens of a model before it is trained, and return them as a list.
 
     >>> check_special_tokens(["<|end|>", "x"])
     Traceback (most recent call last):
@@ -4983,7 +5013,7 @@ def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
         if len(text.encode()) == 1:
             raise InputError(f"the special token {text!r} is a single byte, which every vocabulary has already")
         if text in _BYTE_NAMES:
-            raise InputError(f"the special token {text!r} is the name of a byte in a tokenizer.json: take a longer one")
+            raise InputError(f"the special token {text!r} is the name of a byte in a tokenizer.json: use a longer one")
     return special_tokens
 
 
@@ -4996,11 +5026,13 @@ def build_vocabulary(
     special_tokens_at: str = "first",
     byte_tokens: Sequence[str] = (),
 ) -> tuple[dict[int, bytes], list[Merge]]:
-    """Number the tokens: the alphabet (bytes in BYTE_ORDER), then what was merged; and the special tokens among them.
+    """Number the tokens: first the alphabet (bytes in BYTE_ORDER), then the merged tokens in order.
 
-    They are "first", as Hugging Face's trainer has them, "after-bytes", or "last", as in GPT-2. Tokens of single bytes
-    in a vocabulary of characters are before the alphabet. Returns the vocabulary, id -> bytes, and the merges as pairs
-    of bytes.
+    special_tokens_at  where special tokens are inserted: "first", as by Hugging Face's trainer; "after-bytes", which is
+                       after the alphabet; or "last", as in GPT-2
+    byte_tokens        names of the 256 bytes in a vocabulary of characters; they come before the alphabet
+
+    Returns the vocabulary, id -> bytes, and the merges as pairs of bytes.
     """
     tokens, n_letters = learned.tokens, len(learned.alphabet)
     order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
@@ -5011,14 +5043,14 @@ def build_vocabulary(
 
 
 def check_vocab_size(vocab_size: int, least: int) -> None:
-    """Check that a vocabulary has room for what is in it before the training, and that its ids are in range."""
+    """Check that a vocabulary has room for the tokens that exist before the training, and that its ids are in range."""
     what = "256 bytes and the special tokens" if least >= 256 else "one character and the special tokens"
     require(vocab_size >= least, f"a vocabulary of {vocab_size} is too small: {what} make {least}")
     require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
 
 
 def id_dtype(model: Model | int, name: str | type | np.dtype = "auto") -> np.dtype:
-    """Choose the dtype of ids in files: "uint16", "uint32", or with "auto" the first that holds them all.
+    """Choose the dtype of ids in files: "uint16", "uint32", or with "auto" the smaller one that holds all ids.
 
     model           the model, or its largest id
     name            the dtype, or its name
@@ -5034,44 +5066,60 @@ def id_dtype(model: Model | int, name: str | type | np.dtype = "auto") -> np.dty
 
 
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Flat text -> ids. A BPE turns each letter of a word into its id, and then merges the pair of lowest rank, again and
+# again. With the tokenizer at the top of this file, the word "lowest" becomes:
+#
+#     letters   l o w e s t      ->     l o w e st     ->     l o w est     ->     l ow est     ->     low est
+#     ids       75 78 86 68 82 83                                                                      259 257
+#
+# Most words were met before, so their ids come from a cache, a table of words as in Words. These kernels call each
+# other:
+#
+#     _encode_texts or _encode_flat
+#         _scan_batch             finds the ends of the next words
+#         _encode_words           looks up each word in the cache; END stands for a special token or the end of a text
+#             _segment            cuts a word that is not in the cache; it is `segment_bpe` or that of another kind
+#                 _first_letters, then _merge_short or, for more than MAX_LINEAR_MERGE letters, _merge_long
+#             _store_ids          writes its ids into the cache
 
-NO_MERGE = ALL_ONES  # no rank: the pair does not merge
+NO_MERGE = ALL_ONES  # the entry of a pair that does not merge
 LOW_HALF = u64(2**32 - 1)
 NO_RANK = NO_MERGE & ~LOW_HALF
-ANY_PAIR = -1  # in place of the two ids of a merge: whatever merges leave of the token's bytes
-MAX_LINEAR_MERGE = 24  # letters of a word whose pairs are all looked at for the lowest rank; longer words have a heap
-LONGEST_TOKEN = 1 << 12  # bytes, where there are no merges and sampling looks at all ways to cut a token in two
-_FALLBACK_TOKENS = [f"<0x{b:02X}>".encode() for b in range(256)]  # what an unknown character becomes a sequence of
-CACHE_WORDS = 1 << 14  # entries of a new cache; a table larger than its words is slower: each has a cache line
-MAX_CACHED_BYTES = 1 << 12  # of a word; longer ones are not worth their place
+ANY_PAIR = -1  # in place of the two ids of a merge: the last pair that merges make from the bytes of the token
+MAX_LINEAR_MERGE = 24  # letters of a word whose pairs are all compared for the lowest rank; longer words need a heap
+LONGEST_TOKEN = 1 << 12  # bytes, in a model without merges: sampling tries all ways to cut a token in two
+_FALLBACK_TOKENS = [f"<0x{b:02X}>".encode() for b in range(256)]  # for the bytes of unknown characters
+CACHE_WORDS = 1 << 14  # entries of a new cache; a larger table than the words need is slower
+MAX_CACHED_BYTES = 1 << 12  # of a word; longer words take too much space
 
 
 class TokenBytes(NamedTuple):
     """The bytes of the tokens by their ids."""
 
     bytes: np.ndarray  # uint8[…]     end to end, and PADDING
-    starts: np.ndarray  # int64[V]    where each begins
-    sizes: np.ndarray  # int64[V]     how many bytes it has; -1 for an id that there is not
+    starts: np.ndarray  # int64[V]    where each token begins
+    sizes: np.ndarray  # int64[V]     its number of bytes; -1 for an id that is not in use
 
 
 @struct
 class BpeTables:
-    """Which pairs of ids merge. An entry has the rank in its upper half and the id they become in the lower.
+    """The pairs of ids that merge. An entry has the rank in its upper half and the resulting id in its lower half.
 
-    The letters of a word are its bytes, or its characters.
+    The letters of a word are its bytes or its characters.
     """
 
-    letter_ids: np.ndarray  # int32[256]     the id of each byte, or int32[0x110000], of each code point; or -1
-    fallback_ids: np.ndarray  # int32[256]   the ids of <0x00> to <0xFF>, which unknown characters become; or -1
-    unk_id: int  # what they become otherwise, or -1
-    fuse_unk: bool  # several in a row become one
-    merges: np.ndarray  # uint64[H, 2]       hash table: two ids in one word, and their entry; half full at most
-    bloom: np.ndarray  # uint64[H / 8]       a bit for each pair in `merges`: 3 of 4 are not, and end here
-    tokens: _WordTable  # whose values are ids: words that are looked up whole since merges do not make them that token
+    letter_ids: np.ndarray  # int32[256], by byte, or int32[0x110000], by code point: the id of the letter, or -1
+    fallback_ids: np.ndarray  # int32[256]   the ids of <0x00> to <0xFF> for unknown characters, or -1
+    unk_id: int  # the id of unknown characters otherwise, or -1
+    fuse_unk: bool  # consecutive unknown characters become one id
+    merges: np.ndarray  # uint64[H, 2]       hash table: two ids in one number, and their entry; at most half full
+    bloom: np.ndarray  # uint64[H / 8]       a bit for each pair in `merges`; for 3 of 4 pairs a look here is enough
+    tokens: _WordTable  # words -> ids: words that are looked up whole, since merges do not make these tokens
 
 
 def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
-    """Lay out the tokens of a vocabulary."""
+    """Write the tokens of a vocabulary into arrays."""
     ids, lengths = np.fromiter(vocab, np.int64, len(vocab)), np.fromiter(map(len, vocab.values()), np.int64, len(vocab))
     starts, sizes = np.full((2, ids.max(initial=0) + 1), -1)
     starts[ids], sizes[ids] = np.cumsum(lengths) - lengths, lengths
@@ -5079,7 +5127,7 @@ def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
 
 
 def fallback_tokens(model: Model) -> set[bytes]:
-    """List the tokens that unknown characters become."""
+    """Return the tokens that stand for unknown characters."""
     if model.alphabet == "bytes":
         return set()
     return {*_FALLBACK_TOKENS * model.byte_fallback, *([model.unk_token.encode()] if model.unk_token else [])}
@@ -5088,10 +5136,10 @@ def fallback_tokens(model: Model) -> set[bytes]:
 def bpe_tables(
     model: Model, unknown_letter: int = -1, samples: bool = False, last_pairs: np.ndarray | None = None
 ) -> BpeTables:
-    """Make the tables by which `segment_bpe` merges as a model does; raises InputError for merges that cannot be.
+    """Make the tables of `segment_bpe` for a model; raises InputError for merges of unknown tokens.
 
-    unknown_letter    the id of bytes or characters that are no token; -1 if there is none
-    samples           for `sample_bpe`: with all pairs that may merge, and not only those that do if none is left out
+    unknown_letter    the id of bytes or characters that are not tokens; -1 for none
+    samples           make tables for `sample_bpe`, with all pairs that may merge when others are left out at random
     last_pairs        int64[V, 2], into which the last merge of each token is written; see `last_merges`
     """
     of_characters, token_ids = model.alphabet == "characters", np.fromiter(model.ordinary_ids.values(), np.int64)
@@ -5107,12 +5155,12 @@ def bpe_tables(
             if samples
             else np.column_stack([any_pairs, any_pairs, token_ids, token_ids])
         )
-        if model.scores is not None:  # ids of equal scores have the same rank
+        if model.scores is not None:  # equal scores have the same rank
             pairs[:, 3] = np.unique(-model.scores, return_inverse=True)[1].reshape(-1)[pairs[:, 2]]
     else:
         pairs = _merges_as_ids(model.merges, ids)
-        samples = samples or of_characters  # what is unknown may become what merges, and no token's bytes show it
-    sizes = tokens.sizes.astype(np.min_scalar_type(tokens.sizes.max()))  # of 8 or 16 bits are sorted fast
+        samples = samples or of_characters  # tokens of unknown characters may merge, which bytes of tokens do not show
+    sizes = tokens.sizes.astype(np.min_scalar_type(tokens.sizes.max()))  # 8 or 16 bits are sorted faster
     pairs = pairs[np.lexsort((pairs[:, 2], sizes[pairs[:, 2]]))]
     n_ways = np.bincount(pairs[:, 2])
     are_sure = samples | ((n_ways[pairs[:, 2]] == 1) & (pairs[:, 0] != ANY_PAIR))
@@ -5135,25 +5183,25 @@ def bpe_tables(
 
 
 def _check_splittable(model: Model) -> None:
-    """Check that a model without merges has no token that is too long, or has a character that is no token itself.
+    """Check that in a model without merges no token is too long, and each character of a token is a token itself.
 
-    SentencePiece would merge such a character with its neighbours before it finds that it is unknown. Its trainer makes
-    no such model.
+    SentencePiece would merge other characters with their neighbours before it finds that they are unknown. Its trainer
+    makes no such model.
     """
     id_of = model.ordinary_ids
     longest = max(id_of, key=len, default=b"")
     if len(longest) > LONGEST_TOKEN:
-        raise InputError(f"token {id_of[longest]} has {len(longest):,} bytes; without merges there may be 4,096")
+        raise InputError(f"token {id_of[longest]} has {len(longest):,} bytes; without merges the limit is 4,096")
     known = {*map(chr, model.letters)}
     for token, id in id_of.items() if model.alphabet == "characters" else ():
         if unknown := set(token.decode()) - known:
-            raise InputError(f"token {id}, {token!r}, has the character {min(unknown)!r}, which is no token itself")
+            raise InputError(f"token {id}, {token!r}, has the character {min(unknown)!r}, which is not a token itself")
 
 
 def _all_splits(id_of: Mapping[bytes, int]) -> np.ndarray:
-    """List all ways to make one of these tokens of two others: left, right, what they become, and again; int64[M, 4].
+    """List all ways to make one of these tokens from two others: left, right, result, and result again; int64[M, 4].
 
-    For cl100k they take half a second, for o200k one, and only the first `sample` of a BPE needs them.
+    For o200k this takes a second, and only the first `sample` of a BPE needs it.
     """
     splits = ((token[:k], token[k:], id) for token, id in id_of.items() for k in range(1, len(token)))
     found = [(id_of[left], id_of[right], id, id) for left, right, id in splits if left in id_of and right in id_of]
@@ -5161,7 +5209,7 @@ def _all_splits(id_of: Mapping[bytes, int]) -> np.ndarray:
 
 
 def _merges_as_ids(merges: Sequence[Merge], id_of: Mapping[bytes, int]) -> np.ndarray:
-    """Look up merges in a vocabulary: left, right, what they become, and their rank; int64[M, 4]."""
+    """Look up merges in a vocabulary: left, right, result, and rank; int64[M, 4]."""
     parts, merged = itertools.chain.from_iterable(merges), itertools.starmap(bytes.__add__, merges)
     part_ids, merged_ids = (
         np.fromiter(map(id_of.get, tokens, itertools.repeat(-1)), np.int64) for tokens in (parts, merged)
@@ -5176,7 +5224,7 @@ def _merges_as_ids(merges: Sequence[Merge], id_of: Mapping[bytes, int]) -> np.nd
 
 @inline_kernel
 def _merge_slot(key, merges):
-    """Look up two ids, the left one in the upper half: returns the slot that has them, or the free one for them."""
+    """Look up two ids, the left one in the upper half: returns their slot, or the free slot where they belong."""
     mask = u64(len(merges) - 1)
     slot = key * u64(0x9E3779B97F4A7C15) >> u64(32) & mask
     while merges[slot, 0] != key and merges[slot, 0] != NO_MERGE:
@@ -5186,7 +5234,7 @@ def _merge_slot(key, merges):
 
 @inline_kernel
 def _bloom_bit(key, bloom):
-    """Return where the bit of a pair is in a Bloom filter, and the bit."""
+    """Return the word of a Bloom filter that has the bit of a pair, and the bit."""
     bit = key * u64(0x9E3779B97F4A7C15) >> u64(40) & u64(64 * len(bloom) - 1)
     return bit >> u64(6), u64(1) << (bit & u64(63))
 
@@ -5201,10 +5249,10 @@ def _find_merge(left, right, merges, bloom):
 
 @kernel
 def _first_letters(text, start, size, tables, ids, at):
-    """Write the ids that merging a word begins with: of its bytes or characters; returns their number, or -1.
+    """Write the ids of the bytes or characters of a word; returns their number, or -1.
 
-    A character that is no token, or a byte that is not UTF-8, becomes its bytes' tokens or `unk_id`, as the model says.
-    There are never more ids than bytes. Without any of these the result is -1.
+    An unknown character, or an invalid byte, becomes the tokens of its bytes or `unk_id`, as the model says; if it has
+    neither, the result is -1. There are never more ids than bytes.
     """
     letter_ids, fallback_ids, unk_id, fuse_unk = tables.letter_ids, tables.fallback_ids, tables.unk_id, tables.fuse_unk
     position, stop, n, was_unknown = start, start + size, at, False
@@ -5230,10 +5278,10 @@ def _first_letters(text, start, size, tables, ids, at):
 
 @kernel
 def _merge_short(n, merges, bloom, scratch, ids, at):
-    """Merge the pair of lowest rank, the leftmost of several, again and again; returns the number of ids that is left.
+    """Merge the pair of lowest rank, the leftmost of several, again and again; returns the number of ids that are left.
 
-    ids[at : at + n] are those of the letters, and scratch[k] is the entry of letter k and the next. Each time all pairs
-    are looked at: n² steps, which up to MAX_LINEAR_MERGE letters take no longer than a heap.
+    ids[at : at + n] are the ids of the letters, and scratch[k] is the entry of letters k and k + 1. Each round compares
+    all pairs. That takes n² steps, but no more time than a heap for up to MAX_LINEAR_MERGE letters.
     """
     first, last = u64(at), u64(max(n - 1, 0))
     for k in range(last):
@@ -5242,7 +5290,7 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
         i, lowest = u64(0), NO_RANK
         for k in range(last):
             entry = scratch[u64(k)]
-            is_lower = entry < lowest  # a lower rank: ids do not count
+            is_lower = entry < lowest  # compares ranks only, since the lower half of `lowest` is 0
             i, lowest = u64(k) if is_lower else i, entry & NO_RANK if is_lower else lowest
         if lowest == NO_RANK:
             break
@@ -5260,7 +5308,7 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
 
 @kernel
 def _heap_push(heap, size, item):
-    """Add an item to a heap of so many, the least on top."""
+    """Add an item to a heap of `size` items, which has the least on top."""
     child = size
     while child and heap[(child - 1) >> 1] > item:
         heap[child] = heap[(child - 1) >> 1]
@@ -5270,7 +5318,7 @@ def _heap_push(heap, size, item):
 
 @kernel
 def _heap_pop(heap, size):
-    """Remove the least of so many items, and return it."""
+    """Remove the least of `size` items, and return it."""
     least, item, parent, child = heap[0], heap[size - 1], 0, 1
     while child < size - 1:
         child += child + 1 < size - 1 and heap[child + 1] < heap[child]
@@ -5284,7 +5332,7 @@ def _heap_pop(heap, size):
 
 @inline_kernel
 def _queue_merge(left, right, merges, bloom, ids, at, entries, heap, size):
-    """Look up the merge of two neighbours, and put it in the heap if there is one; returns the size of the heap."""
+    """Look up the merge of two neighbours, and push it if it exists; returns the size of the heap."""
     entries[left] = _find_merge(ids[at + left], ids[at + right], merges, bloom)
     if entries[left] == NO_MERGE:
         return size
@@ -5294,23 +5342,25 @@ def _queue_merge(left, right, merges, bloom, ids, at, entries, heap, size):
 
 @kernel
 def _merge_long(n, tables, alpha, state, ids, at):
-    """Merge as `_merge_short` does, a word of any length in n log n steps.
+    """Merge as `_merge_short` does, but in n log n steps for a word of n letters.
 
-    Ranks and places wait in a heap. A merge is left out with the probability alpha each time the next is chosen; then
-    `state` is that of `_random`. The symbols are a linked list: before[k] and after[k] are the neighbours of k.
+    The heap holds ranks and positions. With alpha > 0, each time the next merge is chosen, it is left out with this
+    probability, and `state` is that of `_random`. The symbols are a linked list: before[k] and after[k] are the
+    neighbours of k.
     """
     before, after = np.arange(-1, n - 1), np.arange(1, n + 1)
-    entries = np.full(n, NO_MERGE, np.uint64)  # of each symbol and the next
-    heap, size, n_left = np.empty(2 * n, np.uint64), i64(0), n  # a merge takes one away and adds two at most
-    end, left_out = len(heap), NO_MERGE  # what is left out is heap[end :], and the last of it
-    merges, bloom = tables.merges, tables.bloom  # a kernel that is handed the struct takes 1.2 times as long
+    entries = np.full(n, NO_MERGE, np.uint64)  # of each symbol and the next one
+    heap, size, n_left = np.empty(2 * n, np.uint64), i64(0), n  # a merge removes one item and adds two at most
+    end, left_out = len(heap), NO_MERGE  # heap[end :] are the items that were left out; left_out is the last one
+    merges, bloom = tables.merges, tables.bloom  # passing the struct to a kernel instead takes 1.2 times as long
     for k in range(n - 1):
         size = _queue_merge(k, k + 1, merges, bloom, ids, at, entries, heap, size)
     while size:
         item = _heap_pop(heap, size)
         size -= 1
         i = i64(item & LOW_HALF)
-        # One of the two was merged meanwhile; or the pair comes twice, which equal ranks can make it do.
+        # Skip the item if one of its symbols was merged meanwhile, or if it is a duplicate, which equal ranks can
+        # cause.
         if entries[i] == NO_MERGE or (entries[i] ^ item) >> u64(32) or item == left_out:
             continue
         if alpha > 0.0 and _random(state) < alpha:
@@ -5349,7 +5399,7 @@ def _random(state):
 
 @kernel
 def segment_bpe(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a letter has none."""
+    """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a letter has no id."""
     if tables.tokens.n_words:
         id = _find_value(text, start, size, tables.tokens.entries, tables.tokens.long_words)
         if id >= 0:
@@ -5363,18 +5413,19 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
 
 @kernel
 def _fill_merges(pairs, are_sure, finds_all, tokens, looked_up, tables, last_pairs):
-    """Enter merges, int64[M, 4]: two ids, the id they become, and their rank; those of shorter tokens are first.
+    """Enter merges, int64[M, 4]: two ids, the resulting id, and the rank; merges of shorter tokens come first.
 
-    Of several pairs that become a token, which are not sure, only the one is entered that ever does: 200,000 of o200k's
-    446,000. With a table half as large, words merge twice as fast. The two ids may be ANY_PAIR.
+    Several pairs may join to the same token, but only one of them ever does. Unless a pair is sure, the kernel finds
+    that one, and enters it alone: 200,000 of the 446,000 pairs of o200k. A table half as large makes merging twice as
+    fast. The two ids may be ANY_PAIR.
 
-    Proof. Let a pair become a token somewhere in a word. All merges in its bytes until then were made in them alone,
-    and each was that of the lowest rank, the leftmost of several, also among the pairs in these bytes. So they are the
-    merges of these bytes as a word of their own, of which the last is that of this pair.
+    Proof. Let a pair become a token somewhere in a word. All merges in its bytes until then took place within these
+    bytes, and each had the lowest rank, the leftmost of several, also among the pairs in these bytes. So they are the
+    merges of these bytes as a word of their own, and the last one is the merge of this pair.
 
-    finds_all     find the last pair of tokens whose pair is sure, too
-    looked_up     ids of tokens that a whole word may be; those that merges do not make of their bytes are looked up
-    last_pairs    int64[V, 2], by id: the pair that becomes the token, if that was found; modified in place
+    finds_all     also find the last pair of tokens whose pair is sure
+    looked_up     ids of tokens that are looked up as whole words, unless merges make them from their bytes
+    last_pairs    int64[V, 2], by id: the pair that becomes the token, if it was found; modified in place
     """
     text, starts, sizes = tokens
     ids, scratch = np.empty(len(text) + 2, np.uint32), np.empty(MAX_LINEAR_MERGE, np.uint64)
@@ -5393,11 +5444,11 @@ def _fill_merges(pairs, are_sure, finds_all, tokens, looked_up, tables, last_pai
         key = u64(left) << u64(32) | u64(right)
         slot, (word, bit) = _merge_slot(key, merges), _bloom_bit(key, bloom)
         bloom[word] |= bit
-        merges[slot, 0], merges[slot, 1] = key, min(entry, merges[slot, 1])  # of a pair that comes twice, the lower
+        merges[slot, 0], merges[slot, 1] = key, min(entry, merges[slot, 1])  # the lower entry, if a pair comes twice
     for id in looked_up:
         if last_pairs[id, 0] < 0 and (
             segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, i64(0)) != 1 or ids[0] != id
-        ):  # the value of a token is its count, and it is counted as often as its id says
+        ):  # a table of words adds up counts: the id is entered as the count of the token
             end = np.array([starts[id] + sizes[id]])
             keys = np.empty(4 * KEYS, np.uint64)
             _add_words(tables.tokens, text, text, starts[id], end, i64(1), np.array([id]), keys)
@@ -5407,9 +5458,9 @@ def _fill_merges(pairs, are_sure, finds_all, tokens, looked_up, tables, last_pai
 def sample_bpe(text, start, size, tables, alpha, state, ids, at):
     """Cut a word as `segment_bpe` does, but leave out merges at random; returns the number of ids, or -1.
 
-    This is BPE-dropout (Provilkov, Emelianenko and Voita 2020): each time the pair of lowest rank is sought, each pair
-    that could be merged is left out with the probability alpha, and if none is left that is the end. So 0 is the
-    encoding, and 1 the letters. Where merges are left out, no word is looked up whole. `state` is that of `_random`.
+    This is BPE-dropout (Provilkov, Emelianenko and Voita 2020). Each search for the pair of lowest rank leaves out each
+    candidate with the probability alpha, and merging ends when none is left. So alpha 0 gives the encoding, and alpha 1
+    the letters. With alpha > 0 no word is looked up whole. `state` is that of `_random`.
     """
     if not alpha > 0.0:
         return segment_bpe(text, start, size, tables, np.empty(MAX_LINEAR_MERGE, np.uint64), ids, at)
@@ -5418,9 +5469,9 @@ def sample_bpe(text, start, size, tables, alpha, state, ids, at):
 
 
 def last_merges(model: Model) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the ids of tokens of several letters, int64[K], and the two ids that become each; -1 if none do.
+    """Find the ids of tokens of several letters, int64[K], and the pair of ids that becomes each; -1 if no pair does.
 
-    What happens to the bytes of a token until they are one token is decided by them alone: see `_fill_merges`.
+    The bytes of a token alone decide how they are merged to it; see the proof in `_fill_merges`.
     """
     pairs = np.full((max(model.vocab, default=-1) + 1, 2), -1)
     bpe_tables(model, last_pairs=pairs)
@@ -5430,7 +5481,7 @@ def last_merges(model: Model) -> tuple[np.ndarray, np.ndarray]:
 
 @kernel
 def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
-    """Write the ids of words, and where those of each end."""
+    """Write the ids of words, and where the ids of each word end; returns the end of all."""
     at = i64(0)
     for w in range(len(offsets) - 1):
         at += segment_bpe(text, offsets[w], offsets[w + 1] - offsets[w], tables, scratch, ids, at)
@@ -5439,22 +5490,23 @@ def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
 
 
 def exact_pattern(model: Model) -> str:
-    r"""Compute a regular expression that cuts text where no token of a model of characters reaches across.
+    r"""Compute a regular expression that cuts text only where no token of a model of characters crosses the cut.
 
-    Its pretokens can be segmented one by one, and kept in the cache, though the model takes a whole text for one word,
-    as those of SentencePiece do. It is "none" where a part can be segmented otherwise alone: a word that is looked up
-    whole, or merges of what stands for something unknown.
+    Models of SentencePiece take a whole text as one word. With this pattern, its pretokens can be segmented one by one
+    and kept in the cache. The pattern is "none" if a part on its own could be segmented differently: if words are
+    looked up whole, or if tokens of unknown characters merge.
 
         ▁*(?:[set]+|[\s\S])
 
-    Characters that are beside another in a token are in the set. The mark ▁, or in a model without it a space, does not
-    count if in no token anything else is before it; else it is a character like any other.
+    The set has the characters that are adjacent to another one in some token. The mark ▁, or a space in a model without
+    it, is ignored for this if no token has another character before it; otherwise it is a character like any other.
 
-    Proof. Let the pattern cut between x and y. One is in no token with others but the mark; or y is the mark, and x is
-    not. In no token is x before y, so no segment reaches across. A merge across the cut would make such a token, and
-    merges on one side of it do not see the other side. A longest match ends there. A sum of scores is that of the two
-    sides, and greatest if both are. An unknown character becomes the same in each part; but where several in a row
-    become one token, they are a set of their own, or with the first one if that has unknown characters.
+    Proof. Let the pattern cut between x and y. Either one of them shares no token with other characters except the
+    mark; or y is the mark, and x is not. In no token does x come before y, so no segment crosses the cut. A merge
+    across the cut would make such a token, and merges on one side do not depend on the other side. A longest match ends
+    at the cut. A sum of scores is the sum of both sides, and it is greatest if both are. An unknown character becomes
+    the same in each part. If consecutive unknown characters become one token, they form a set of their own, or belong
+    to the first set if that has unknown characters.
 
     >>> vocab = dict(enumerate("▁ a b c d ▁a ab".encode().split()))
     >>> pattern = exact_pattern(Model(vocab, [("▁".encode(), b"a"), (b"a", b"b")], alphabet="characters"))
@@ -5485,10 +5537,10 @@ def exact_pattern(model: Model) -> str:
 
 
 def _kernel_of_kind(name: str) -> Callable:
-    """Make a function for kernels that calls a kernel of a kind, the field `name` of Kind.
+    """Make a function for kernels that calls a kernel of a kind of model, the field `name` of Kind.
 
-    The kind is that whose tables are the fourth argument, by their Numba type. It is looked up when the caller is
-    compiled: no loop asks for the kind, and only kinds in use are compiled.
+    The Numba type of the fourth argument, the tables, decides about the kind when the caller is compiled. So no loop
+    tests for the kind, and only used kinds are compiled.
     """
 
     def call(*arguments):
@@ -5509,7 +5561,7 @@ _segment, _sample = _kernel_of_kind("segment"), _kernel_of_kind("sample")
 
 @kernel
 def _sample_words(text, scanned, meanings, tables, alpha, state, ids):
-    """Write the ids of words, each with an END after, cut at random; returns as `_encode_flat` does."""
+    """Cut words, which have an END after each, at random, and write their ids; returns the same as `_encode_flat`."""
     at, start, m = i64(0), 0, 0
     for end in range(len(text) - PADDING):
         if scanned[end] != END:
@@ -5526,39 +5578,38 @@ def _sample_words(text, scanned, meanings, tables, alpha, state, ids):
     return at
 
 
-# Entries of the cache: the value and what is `more` of an entry in the table of words are
+# An entry of the cache is one of the table of words. Its columns `value` and `more` hold the ids, or where they are:
 #
-#     up to 3 ids, up to 15 bytes       value: id, id << 32          more: id | number << 48
-#     otherwise                         value: place in the pool     more: place in long_words | number << 48 | IN_POOL
+#     up to 3 ids, up to 15 bytes    value: id, id << 32             more: id | number << 48
+#     otherwise                      value: place in the pool        more: place in long_words | number << 48 | IN_POOL
+#
+# So the entry of "lowest", the ids 259 and 257, has the value 259 | 257 << 32, and 2 << 48 as `more`.
 IN_POOL = u64(1 << 63)
 N_IDS_SHIFT, N_IDS_MASK = u64(48), u64(2**15 - 1)
 
 
 @struct
 class _Workspace:
-    """What one thread encodes with: tables, and memory that is used again, since fresh memory would double its time."""
+    """The tables and the memory of one encoding thread. Memory is used again, since fresh memory doubles the time."""
 
     tables: BpeTables  # or those of another kind of model
     table: ScanTable
     special: _SpecialTable
     lanes: np.ndarray  # see Scan
     marks: np.ndarray
-    keys: np.ndarray  # uint64[4 * KEYS], see _word_keys
+    keys: np.ndarray  # uint64[4 * KEYS], for _word_keys
     scratch: np.ndarray  # uint64[…], for one word
     words: _WordTable  # the cache
-    pool: np.ndarray  # uint32[…], ids of words that have more than three, or are long
-    n_ends: int  # that were written
-    n_texts: int  # that have ended
-    n_pooled: int
+    pool: np.ndarray  # uint32[…], ids of words that have more than three ids, or are long
+    n_ends: int  # ENDs so far
+    n_texts: int  # texts that have ended
+    n_pooled: int  # ids in the pool
     max_entries: int  # of the cache
 
 
 @kernel
 def _renew_cache(workspace):
-    """Let the cache grow by four or, at its limit, forget all words.
-
-    To forget some, by buckets of two, gave 130,000 needless misses in a second pass of 100 MB of English.
-    """
+    """Make the cache four times as large or, at its limit, forget all words."""
     words = workspace.words
     n_entries = len(words.entries)
     if n_entries < workspace.max_entries and 2 * words.n_words >= n_entries:
@@ -5570,7 +5621,7 @@ def _renew_cache(workspace):
 
 @inline_kernel
 def _store_ids(workspace, entry, pool, is_long, n, ids, at):
-    """Put n ids, ids[at :], into an entry of the cache that has its key, or into the pool; there must be room."""
+    """Write n ids, ids[at :], into an entry of the cache that has its key, or into the pool, which must have room."""
     if n <= 3 and not is_long:
         value, more = u64(ids[at]), u64(0)
         if n > 1:
@@ -5588,7 +5639,7 @@ def _store_ids(workspace, entry, pool, is_long, n, ids, at):
 
 @inline_kernel
 def _copy_ids(value, more, pool, ids, at):
-    """Write the ids of an entry of the cache, for which there must be room, and for three in any case."""
+    """Copy the ids of an entry of the cache; returns where they end. There must be room for them, at least for 3."""
     n = more >> N_IDS_SHIFT & N_IDS_MASK
     if more & IN_POOL:
         for i in range(n):
@@ -5602,15 +5653,14 @@ def _copy_ids(value, more, pool, ids, at):
 def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
     """Write the ids of a batch of words; returns where they end, or -1 - start of a word that has no ids.
 
-    There must be room for two ids more. The inner loop is the hot one: it copies the ids of words that are in the
-    cache, in the slot where they belong; if it looked for them in others, too, it would take 1.1 times as long. It is
-    no kernel of its own, which would be called for each other word.
+    There must be room for two ids more. The inner loop is the hot one: it copies the ids of words that are in their
+    home slots in the cache. A loop that also searched other slots would take 1.1 times as long.
     """
     words, lanes, scratch, tables = workspace.words, workspace.lanes, workspace.scratch, workspace.tables
     start, ends, keys, pool = lanes[0, FIRST], lanes[0, ENDS:], workspace.keys, workspace.pool
     n, class_of, dropped = lanes[0, N_ENDS], workspace.table.class_of, workspace.table.dropped
     entries, long_words = words.entries, words.long_words
-    flat = entries.reshape(-1)  # whose index is a shift, not a product with a stride
+    flat = entries.reshape(-1)  # an index into it needs a shift, not a product with a stride
     k = n_keyed = base = 0
     while k < n:
         if k >= n_keyed:
@@ -5622,7 +5672,7 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
             value, more = flat[first + u64(VALUE)], flat[first + u64(MORE)]
             if (flat[first] ^ keys[key]) | (flat[first + u64(1)] ^ high):
                 break
-            if more & IN_POOL and high >= LONG:  # as the ids of long words are: most others need one look only
+            if more & IN_POOL and high >= LONG:  # only long words need a second look
                 j = base + i64(key >> u64(2))
                 begin = ends[j - 1] if j else start
                 if not _equal(text, begin, long_words, i64(more & IN_LONG_WORDS), i64(high & ~LONG)):
@@ -5658,7 +5708,7 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
         if n_ids < 0:
             return -1 - begin
         if size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
-            while (  # entries that are more do not give room for ids, or for long words
+            while (  # a cache with more entries may still lack room for ids or long words
                 2 * words.n_words >= len(entries) < workspace.max_entries
                 or 4 * words.n_words >= 3 * len(entries)
                 or workspace.n_pooled + n_ids > len(pool)
@@ -5668,7 +5718,7 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
                 entries = words.entries
                 flat = entries.reshape(-1)
                 slot = _find_slot(entries, long_words, low, high, _home_slot(low, high, len(entries)), text, begin)
-                n_keyed = k + 1  # for the others have other home slots
+                n_keyed = k + 1  # the home slots of the other keys have changed
             _store_key(words, entries, long_words, slot, low, high, text, begin)
             _store_ids(workspace, entries[slot], pool, high >= LONG, n_ids, ids, at)
         at += n_ids
@@ -5678,15 +5728,15 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
 
 @kernel
 def _set_special(workspace, special):
-    """Let a workspace look for other special tokens: as an argument of each call they would cost 1.5 µs."""
+    """Set the special tokens of a workspace. As an argument of each call they would cost 1.5 µs."""
     workspace.special = special
 
 
 @kernel
 def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
-    """Write the ids of a flat text, and where those of each of its texts end; returns where all end.
+    """Write the ids of a flat text, and where the ids of each of its texts end; returns the end of all ids.
 
-    There must be room for as many ids as the text has bytes, and two more. Returns -1 - start of a word that has none.
+    There must be room for as many ids as the text has bytes, and two more. Returns -1 - start of a word without ids.
     """
     lanes, marks, table, at = workspace.lanes, workspace.marks, workspace.table, i64(0)
     stop = _begin_scan(text, lanes)
@@ -5699,7 +5749,7 @@ def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
 
 @kernel
 def _encode_texts(workspace, data, stops, ids):
-    """Encode texts that lie end to end in some bytes, and write over the end of each that of its ids; see above."""
+    """Encode texts that lie end to end; returns as `_encode_flat` does, and writes the ends of their ids to `stops`."""
     special = workspace.special
     text, has_end = _copy_texts(data, stops, i64(END))
     ends, meanings = np.empty(len(stops), np.int64), np.empty(len(stops), np.int64)
@@ -5715,7 +5765,7 @@ def _encode_texts(workspace, data, stops, ids):
 
 @kernel
 def _join_tokens(ids, tokens):
-    """Join the bytes of tokens; returns them, and -1, or the first index in `ids` of what is no id."""
+    """Join the bytes of tokens; returns them and -1, or the index of the first invalid id."""
     text, starts, sizes = tokens
     total = 0
     for k in range(len(ids)):
@@ -5736,22 +5786,27 @@ def _join_tokens(ids, tokens):
 
 # ─── WordPiece ────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# A word is cut from the left into the longest tokens that there are. Behind its beginning they are those that have the
-# prefix, "##", and are matched without it.
+# Word -> ids: the word is cut from the left, each time into the longest token that fits. The first token has no prefix;
+# the later ones have the prefix "##" in the vocabulary, and are matched without it:
+#
+#     tokens low, ##e, ##est, [UNK]     "lowest"  ->  low ##est        "lower"  ->  [UNK], since no token begins with
+"r"
+#
+# Words -> LearnedWordPiece: learning merges pairs as for a BPE, by their counts or by their likelihoods.
 
 
 @struct
 class WordPieceTables:
     """The tokens that may begin a word, and those that may continue it."""
 
-    beginning: _Trie  # all tokens as they are: a "##" in the text is only text
-    continuing: _Trie  # those with the prefix, without it
-    unknown: int  # the id of a word that cannot be cut, or -1
+    beginning: _Trie  # all tokens as they are, since "##" in a text is plain text
+    continuing: _Trie  # the tokens with the prefix, which is removed
+    unknown: int  # the id of words that cannot be cut, or -1
     max_chars: int  # of a word; longer ones are unknown
 
 
 def wordpiece_tables(model: Model) -> WordPieceTables:
-    """Make the tables by which `segment_wordpiece` cuts words as a model does."""
+    """Make the tables of `segment_wordpiece` for a model."""
     prefix, tokens = model.subword_prefix.encode(), {id: model.vocab[id] for id in model.ordinary}
     continuing = {id: token[len(prefix) :] for id, token in tokens.items() if token.startswith(prefix)}
     unknown = -1 if model.unk_token is None else model.ids.get(model.unk_token.encode(), -1)
@@ -5770,7 +5825,7 @@ def _is_longer(text, start, stop, n):
 def segment_wordpiece(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if it has no id.
 
-    Tokens are whole characters; so words are cut between characters, too, and what is not UTF-8 is unknown.
+    Tokens are whole characters, so words are cut only between characters, and a word with invalid bytes is unknown.
     """
     position, stop, n, trie = start, start + size, 0, tables.beginning
     is_unknown = _is_longer(text, start, stop, tables.max_chars)
@@ -5790,7 +5845,7 @@ def segment_wordpiece(text, start, size, tables, scratch, ids, at):
 
 
 class LearnedWordPiece(NamedTuple):
-    """Merges in the order in which they were made. Symbols 0 to A - 1 are the alphabet; merge k makes symbol A + k.
+    """Merges, in order. Symbols 0 to A - 1 are the alphabet, and merge k makes symbol A + k.
 
     >>> learned = learn_wordpiece(Words.from_counts({b"aab": 3, b"b": 1}), 5)
     >>> learned.tokens, learned.pairs.tolist()
@@ -5800,14 +5855,14 @@ class LearnedWordPiece(NamedTuple):
     pairs: np.ndarray  # int32[M, 2]      the two symbols joined
     counts: np.ndarray  # int64[M]        occurrences of the pair in the corpus when it was merged
     n_tokens: np.ndarray  # int64[M + 1]  symbols in the corpus before the first merge, and after each
-    alphabet: Sequence[bytes]  # first those that begin words, then those that continue them, with the prefix
+    alphabet: Sequence[bytes]  # first symbols that begin words, then symbols that continue them, with the prefix
     prefix: bytes
 
     merges = None  # WordPiece does not merge
 
     @property
     def tokens(self) -> list[bytes]:
-        """Spell the tokens, with the prefix where they continue words; what is spelled in two ways comes once."""
+        """The tokens, with the prefix if they continue words. Two symbols may be the same token, which comes once."""
         tokens = list(self.alphabet)
         for left, right in self.pairs.tolist():
             tokens.append(tokens[left] + tokens[right][len(self.prefix) :])
@@ -5815,10 +5870,10 @@ class LearnedWordPiece(NamedTuple):
 
 
 def _mark_continuing(words: Words, prefix: str) -> tuple[Words, int]:
-    """Give symbols that continue words numbers of their own; returns words, and how many symbols begin words.
+    """Number the symbols that continue words separately; returns words, and the number of symbols that begin words.
 
-    All characters are among those that may begin words, as Hugging Face's trainer has it. Both parts of the alphabet
-    are sorted, by bytes, which for UTF-8 is by code point.
+    All characters may begin words, as in Hugging Face's trainer. Both parts of the alphabet are sorted by bytes, which
+    for UTF-8 is the order of code points.
     """
     a = len(words.alphabet)
     order = np.array(sorted(range(a), key=words.alphabet.__getitem__), np.int64)
@@ -5840,18 +5895,18 @@ def learn_wordpiece(
     prefix: str = "##",
     progress: bool = False,
 ) -> LearnedWordPiece:
-    """Learn tokens of characters, of which those that continue words have a prefix; n_symbols with the alphabet.
+    """Learn `n_symbols` tokens of characters, including the alphabet. Tokens that continue words have a prefix.
 
-    The pair merges that has the greatest score: "count", its occurrences, as Hugging Face's WordPieceTrainer does it,
-    with ties by ids; or "likelihood", count(ab) / (count(a) * count(b)) in float64, for the symbols that go together
-    most (after Schuster and Nakajima 2012, "Japanese and Korean Voice Search"). Of equal scores the greater count goes
-    first, then the greater bytes, without the prefix, left then right; of equal bytes what begins words. No pair merges
-    that occurs less than `min_frequency` times: the likelihood alone prefers what occurs once.
+    score          the pair with the greatest score merges. "count" is the number of its occurrences, with ties by ids,
+                   as in Hugging Face's WordPieceTrainer. "likelihood" is count(ab) / (count(a) * count(b)) in float64,
+                   after Schuster and Nakajima (2012), "Japanese and Korean Voice Search"; on a tie the greater count
+                   goes first, then the greater bytes without the prefix, left then right, then symbols that begin words
+    min_frequency  rarer pairs do not merge; without a limit, the likelihood prefers pairs that occur once
 
-    `words` hold plain characters; the alphabet is those that occur, and again, with the prefix, those that occur
-    behind the first of a word. Their order, by bytes, decides about ties; Hugging Face's order of the latter is
-    random, so that of tokens of equal counts theirs may have others. Raises InputError where there are no words, and
-    where the alphabet has more than n_symbols.
+    `words` hold plain characters. The alphabet has all characters that occur, and with the prefix those that occur
+    after the first character of a word. Its order, by bytes, decides ties; in Hugging Face the order of the latter is
+    random, so that ties may give other tokens there. Raises InputError if there are no words, or if the alphabet has
+    more than `n_symbols` symbols.
 
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learn_wordpiece(words, 20, score="count").tokens[-3:]
@@ -5867,22 +5922,26 @@ def learn_wordpiece(
 
 # ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# A unigram model gives each token a probability, whatever is beside it; a way to cut a word is as probable as the
-# product of its tokens (Kudo 2018, "Subword Regularization"). A *score* is the logarithm of a probability. All ways to
-# cut a word are the paths through its *lattice*: a node before each character and behind the last one, and an edge for
-# each token that is found there.
+# A Unigram model gives each token a probability that does not depend on its neighbours. The probability of a way to cut
+# a word is the product of those of its tokens (Kudo 2018, "Subword Regularization"). A *score* is the logarithm of a
+# probability. The ways to cut a word are the paths through its *lattice*, which has a node before each character and
+# after the last one, and an edge for each token that matches there. There are two tasks:
 #
-# While learning, tokens are only taken away: so of the tokens that begin at a place in the words only the longest is
-# kept by place, and by token the next shorter one, which begins at the same places. The last one of such a chain is the
-# character itself, which is always a token. With 0 and 1 for "a" and "b" and 2 for "ab", the word "aba" is
+#     segmenting   word -> ids: the path with the greatest sum of scores (Viterbi)
+#     learning     Words -> tokens and scores: begin with many frequent substrings; in each round estimate how often
+#                  each token is used (EM), and remove the tokens whose loss costs the least probability
+#
+# Learning only removes tokens, so its lattices need little space. For each position in the words they hold the longest
+# token that begins there, and for each token the next shorter one, which begins at the same positions. Such a chain
+# ends with the character itself, which is always a token. With 0 for "a", 1 for "b" and 2 for "ab", the word "aba" is
 #
 #     longest    2    1    0            shorter of 2    0        of 0 and 1    -1
 
 MAX_TOKEN_CHARS = 64
 SUB_ITERATIONS, SHRINKING_FACTOR = 2, 0.75  # as in SentencePiece
-LATTICE_PARTS = 8  # that threads may work at; their number is fixed, since sums of floats depend on it
-TINY, HUGE = 2.0**-100, 2.0**100  # probabilities below are scaled up, so that words of any length have one
-LEAST_EXPECTED = 0.5  # times that a token is expected in the corpus; what is rarer is dropped, as in SentencePiece
+LATTICE_PARTS = 8  # for threads; the number is fixed, since sums of floats depend on it
+TINY, HUGE = 2.0**-100, 2.0**100  # probabilities below TINY are scaled up, so that words may have any length
+LEAST_EXPECTED = 0.5  # occurrences in the corpus; tokens with fewer are dropped, as in SentencePiece
 
 
 class LearnedUnigram(NamedTuple):
@@ -5895,26 +5954,26 @@ class LearnedUnigram(NamedTuple):
 
     tokens: list[bytes]
     scores: np.ndarray  # float64[V]   logarithms of probabilities
-    likelihoods: list[float]  # the logarithm of the corpus's probability in each round, before tokens were taken away
+    likelihoods: list[float]  # the logarithm of the probability of the corpus in each round, before tokens were removed
     alphabet: Sequence[bytes]
 
     merges = None
 
 
 class _Lattice(NamedTuple):
-    """The lattices of words, see above. A token has a greater number than the next shorter one."""
+    """The lattices of words; see above. A token has a greater number than the next shorter one."""
 
-    longest: np.ndarray  # int32[N]      by place in the symbols: the longest token that begins there
-    shorter: np.ndarray  # int32[V]      by token: the next shorter one, or -1
-    sizes: np.ndarray  # int32[V]        in characters
-    places: np.ndarray  # int64[V]       one where it begins
-    offsets: np.ndarray  # int64[W + 1]  and
-    counts: np.ndarray  # int64[W]       those of Words
+    longest: np.ndarray  # int32[N]      position in the symbols -> the longest token that begins there
+    shorter: np.ndarray  # int32[V]      token -> the next shorter one, or -1
+    sizes: np.ndarray  # int32[V]        token -> its number of characters
+    places: np.ndarray  # int64[V]       token -> a position where it begins
+    offsets: np.ndarray  # int64[W + 1]  as in Words
+    counts: np.ndarray  # int64[W]       as in Words
 
 
 @kernel
 def _number_keys(keys):
-    """Number keys below 2**63 in the order in which they are first seen, by a hash table: int64[N]."""
+    """Number keys below 2**63 in the order of their first occurrences, by a hash table: int64[N]."""
     n_slots, n = 1, 0
     while 3 * n_slots <= 4 * len(keys):
         n_slots *= 2
@@ -5935,10 +5994,10 @@ def _number_keys(keys):
 
 
 def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, np.ndarray]:
-    """List the symbols of the alphabet, and the substrings of up to so many symbols that occur twice or more.
+    """List the symbols of the alphabet, and the substrings of up to `longest` + 1 symbols that occur at least twice.
 
-    Returns lattices with all of them, how often they occur, and how often the most frequent of those does that are
-    longer by one symbol. Substrings are grown by a symbol at a time, and only where they occur twice.
+    Returns lattices with all of them as tokens; the count of each; and for each the greatest count of a substring that
+    is one symbol longer. Substrings grow by one symbol at a time, and only if they occur twice.
     """
     a, sizes, alive = len(words.alphabet), np.diff(words.offsets), np.arange(len(words.symbols))
     counts, ends, found = np.repeat(words.counts, sizes), np.repeat(words.offsets[1:], sizes), words.symbols.copy()
@@ -5966,11 +6025,11 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
 
 @kernel
 def _expect(lattice, first, stop, probabilities):
-    """Compute how often each token is expected in some words, and the logarithm of their probability.
+    """Compute the expected count of each token in some words, and the logarithm of the probability of these words.
 
-    Forward and backward over each word. `backward` has the count and the probability of the whole word in it, so that
-    forward * probability * backward is what an edge adds. What falls below TINY is scaled, with the nodes that tokens
-    reach from there; on the way back at the same nodes.
+    This is the forward-backward algorithm. `backward` includes the count of the word divided by its probability, so an
+    edge adds forward * probability * backward. A value below TINY is scaled up, with all nodes that tokens reach from
+    there; the backward pass scales at the same nodes.
     """
     longest, shorter, sizes, _, offsets, counts = lattice
     table = _on_huge_pages(np.empty((len(sizes), 2), np.float64))  # in one cache line: probability and expectation
@@ -6014,10 +6073,10 @@ def _expect(lattice, first, stop, probabilities):
 
 @kernel
 def _losses(lattice, n_alphabet, scores, expected):
-    """Compute by how much the corpus becomes less probable without each token, as SentencePiece estimates it.
+    """Estimate the loss of log probability of the corpus without each token, as SentencePiece does.
 
-    All expected occurrences of a token become those tokens into which its own characters are best cut without it
-    (Viterbi). -inf for a token that is never expected, or is cut itself; inf for the alphabet.
+    All expected occurrences of a token become the tokens into which its own characters are best cut without it
+    (Viterbi). The loss is -inf for a token that is never expected or is itself cut, and inf for the alphabet.
     """
     longest, shorter, sizes, places, _, _ = lattice
     losses, total = np.full(len(scores), -np.inf), expected.sum()
@@ -6052,7 +6111,7 @@ def _losses(lattice, n_alphabet, scores, expected):
 
 
 def _digamma(x: np.ndarray) -> np.ndarray:
-    """Compute the derivative of the logarithm of the gamma function, by its recurrence and its series."""
+    """Compute the digamma function, the derivative of log gamma, by its recurrence and its asymptotic series."""
     y = x + 6.5
     z = 1 / (y * y)
     series = np.log(y) + z * (1 / 24 - z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720)))

@@ -1263,7 +1263,7 @@ ODD_REPLACE = {"type": "Replace", "pattern": {"String": {"a": 1}}, "content": " 
 STRANGE = {
     "nested counts": ({"pre_tokenizer": split_by_regex("(?:(?:(?:ab?){1000}){1000}){1000}")}, "counts of groups"),
     "odd text": ({"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, ODD_REPLACE]}}, "decoder"),
-    "odd content": ({"normalizer": DOUBLED | {"pattern": {"Regex": "b"}, "content": {"a": 1}}}, "is no text"),
+    "odd content": ({"normalizer": DOUBLED | {"pattern": {"Regex": "b"}, "content": {"a": 1}}}, "not a string"),
     "odd flags": ({"normalizer": {"type": "Strip", "strip_left": 10**30, "strip_right": 0}}, None),
 }
 
@@ -1548,14 +1548,14 @@ def test_row_groups_of_parquet_are_blocks(tmp_path):
 def test_what_is_no_text_is_refused(tmp_path, data, what):
     for content in (data * 9, gzip.compress(data * 9)):
         (tmp_path / "a.txt").write_bytes(content)
-        with pytest.raises(bpe.InputError, match=rf"a\.txt: an? {what}.* is no text"):
+        with pytest.raises(bpe.InputError, match=rf"a\.txt: an? {what}.* is not text"):
             counted([tmp_path / "a.txt"])
 
 
 def test_every_file_is_looked_at_before_the_work(tmp_path):
     (tmp_path / "a.txt").write_text("some text")
     (tmp_path / "b.txt").write_bytes(b"PK\x03\x04" * 9)
-    with pytest.raises(bpe.InputError, match=r"b\.txt: a zip archive is no text"):
+    with pytest.raises(bpe.InputError, match=r"b\.txt: a zip archive is not text"):
         next(bpe.Source(bpe.find_files(tmp_path), bpe.Pattern()).blocks())
 
 
