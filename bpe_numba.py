@@ -5789,8 +5789,7 @@ def _join_tokens(ids, tokens):
 # Word -> ids: the word is cut from the left, each time into the longest token that fits. The first token has no prefix;
 # the later ones have the prefix "##" in the vocabulary, and are matched without it:
 #
-#     tokens low, ##e, ##est, [UNK]     "lowest"  ->  low ##est        "lower"  ->  [UNK], since no token begins with
-"r"
+#     tokens low, ##e, ##est, [UNK]     "lowest"  ->  low ##est        "lower"  ->  [UNK], since ##r is missing
 #
 # Words -> LearnedWordPiece: learning merges pairs as for a BPE, by their counts or by their likelihoods.
 
