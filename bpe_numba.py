@@ -6119,26 +6119,26 @@ def _digamma(x: np.ndarray) -> np.ndarray:
 
 @kernel
 def _fall_back(new_ids, shorter):
-    """Give each token that has no new id, which is -1, that of the longest shorter one that has one, in place."""
+    """Replace each missing new id, which is -1, by the new id of the longest shorter token that has one, in place."""
     for id in range(len(shorter)):
         if new_ids[id] < 0:
             new_ids[id] = new_ids[shorter[id]]
 
 
 def _best_first(values: np.ndarray, n: int) -> np.ndarray:
-    """Find the indices of the n greatest values, the greatest first; of equal ones the first."""
+    """Find the indices of the n greatest values, the greatest first; equal values keep their order."""
     return np.argsort(-values, kind="stable")[:n]
 
 
 class _UnigramLearner:
-    """Hold the tokens that are left, their probabilities, and the lattices of the words."""
+    """The remaining tokens, their probabilities, and the lattices of the words."""
 
     def __init__(self, words: Words, seed_size: int, longest: int):
-        """Begin with the alphabet and the substrings with the greatest number of characters times occurrences.
+        """Begin with the alphabet and the substrings with the greatest products of length and occurrences.
 
-        A substring that cannot be longer without being rarer stands for those in it that are as frequent.
+        A substring is left out if a longer one that contains it is equally frequent.
         """
-        self.words, self.n_alphabet = _in_order(words), len(words.alphabet)  # so sums of floats are rounded alike
+        self.words, self.n_alphabet = _in_order(words), len(words.alphabet)  # in order: rounding depends on it
         self.lattice, totals, longer = _list_substrings(self.words, longest)
         sizes, a = self.lattice.sizes, self.n_alphabet
         weights = np.where((totals > longer) & (sizes <= longest), sizes * totals, 0.0)
@@ -6158,9 +6158,9 @@ class _UnigramLearner:
             return np.log(self.probabilities)
 
     def keep(self, kept: np.ndarray) -> None:
-        """Forget all tokens but these, in their order; the alphabet must be among them."""
+        """Forget all tokens except these, which are in ascending order and include the alphabet."""
         longest, shorter, sizes, places, *_ = self.lattice
-        new_ids = np.full(len(sizes) + 1, -1, np.int32)  # the last one is for the -1 behind the shortest
+        new_ids = np.full(len(sizes) + 1, -1, np.int32)  # index -1 is for tokens without a shorter one
         new_ids[kept] = np.arange(len(kept))
         _fall_back(new_ids, shorter)
         arrays = new_ids[longest], new_ids[shorter[kept]], sizes[kept], places[kept]
@@ -6168,7 +6168,7 @@ class _UnigramLearner:
         self.probabilities = self.probabilities[kept]
 
     def expect(self) -> tuple[np.ndarray, float]:
-        """Compute how often each token is expected, and the logarithm of the probability of the corpus."""
+        """Compute the expected count of each token, and the logarithm of the probability of the corpus."""
         bounds = np.linspace(0, len(self.words.counts), LATTICE_PARTS + 1).astype(np.int64).tolist()
         parts = Engine().map(
             lambda part: _expect(self.lattice, *part, self.probabilities), itertools.pairwise(bounds), threads=True
@@ -6177,10 +6177,10 @@ class _UnigramLearner:
         return sum(expected), sum(likelihoods)
 
     def maximize(self) -> float:
-        """Make one step of expectation maximization; returns the logarithm of the probability of the corpus before.
+        """Make one step of expectation maximization; returns the log probability of the corpus before the step.
 
-        The digamma function instead of the logarithm prefers few tokens (Liang and Klein 2007, "Structured Bayesian
-        Nonparametric Models with Variational Inference"); SentencePiece does so.
+        As in SentencePiece, the digamma function replaces the logarithm, which favours fewer tokens (Liang and Klein
+        2007, "Structured Bayesian Nonparametric Models with Variational Inference").
         """
         expected, likelihood = self.expect()
         expected[: self.n_alphabet] = np.maximum(expected[: self.n_alphabet], LEAST_EXPECTED)
@@ -6190,7 +6190,7 @@ class _UnigramLearner:
         return likelihood
 
     def prune(self, n: int) -> None:
-        """Keep the alphabet and the n tokens, together, whose loss would cost the most."""
+        """Keep n tokens: the alphabet, and those whose removal would cost the most."""
         losses = _losses(self.lattice, self.n_alphabet, self.scores, self.expected)
         self.keep(np.sort(_best_first(losses, min(n, np.count_nonzero(losses > -np.inf)))))
 
@@ -6206,14 +6206,14 @@ class _UnigramLearner:
 def learn_unigram(
     words: Words, n_symbols: int, *, seed_size: int = 1_000_000, max_piece_length: int = 16, progress: bool = False
 ) -> LearnedUnigram:
-    """Learn a vocabulary of `n_symbols` tokens, with those of the alphabet, and their probabilities (Kudo 2018).
+    """Learn a vocabulary of `n_symbols` tokens, including the alphabet, and their probabilities (Kudo 2018).
 
-    Begins with the `seed_size` substrings of up to `max_piece_length` symbols that cover the most of the corpus. Each
-    round fits the probabilities in SUB_ITERATIONS steps of expectation maximization, and keeps the part
-    SHRINKING_FACTOR of the tokens: those without which the corpus would be the least probable, and the alphabet. The
-    last tenth goes by probability. So does SentencePiece, whose seeds are taken from the text before it is cut into
-    words. Fewer tokens are returned where the words have no more. Raises InputError where there are no words, or an
-    option cannot be.
+    Learning begins with the `seed_size` substrings of up to `max_piece_length` symbols that cover the most of the
+    corpus. Each round fits the probabilities in SUB_ITERATIONS steps of expectation maximization. It then keeps the
+    fraction SHRINKING_FACTOR of the tokens: the alphabet, and the tokens whose removal would cost the most probability.
+    The last tenth of the tokens is removed by probability. SentencePiece does the same, but takes its seeds from the
+    text before it is cut into words. The result is smaller if the words have fewer substrings. Raises InputError if
+    there are no words, or for an invalid option.
 
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learned = learn_unigram(words, 260)
@@ -6244,30 +6244,30 @@ def learn_unigram(
     return LearnedUnigram([learner.spell(id) for id in chosen.tolist()], scores[chosen], likelihoods, words.alphabet)
 
 
-UNKNOWN_PENALTY = 10.0  # an unknown character scores so much less than the worst token
+UNKNOWN_PENALTY = 10.0  # the score of an unknown character is that of the worst token minus this
 EDGE_BITS, EDGE_MASK = 24, (1 << 24) - 1  # of an edge: node << 24 | id; nodes are offsets in bytes from a word's start
 
 
 @struct
 class UnigramTables:
-    """Tokens, and what they score."""
+    """Tokens and their scores."""
 
     trie: _Trie
-    scores: np.ndarray  # float64[V + 1]  by id; the last is that of an unknown character
-    byte_ids: np.ndarray  # int32[256]    the tokens "<0x00>" to "<0xFF>", or -1
-    longest: int  # bytes of a token
-    unk_id: int  # -1 if there is none
+    scores: np.ndarray  # float64[V + 1]  by id; the last one is the score of an unknown character
+    byte_ids: np.ndarray  # int32[256]    the ids of "<0x00>" to "<0xFF>", or -1
+    longest: int  # bytes of the longest token
+    unk_id: int  # -1 for none
     fuse_unk: bool
 
 
 def unigram_tables(model: Model) -> UnigramTables:
-    """Make the tables by which `segment_unigram` cuts words as a model says.
+    """Make the tables of `segment_unigram` for a model.
 
-    A token whose score is -inf is never chosen. Raises InputError if all are.
+    A token with the score -inf is never chosen. Raises InputError if all scores are -inf.
 
-    Scores are summed in float64, each word on its own, as by Hugging Face. SentencePiece sums them in float32 over a
-    whole text, so that how a sum is rounded, by what is before a word, may decide between two paths that score nearly
-    the same, as "9" + "99" and "99" + "9": there it may choose the other one.
+    Scores are summed in float64, for each word on its own, as in Hugging Face. SentencePiece sums them in float32 over
+    a whole text, so rounding there depends on the text before a word. It may choose another one of two paths with
+    nearly equal scores, such as "9" + "99" and "99" + "9".
     """
     ids, scores, id_of = np.array(model.ordinary, np.int64), model.scores, model.ids
     chosen = ids[scores[ids] > -np.inf]
@@ -6283,8 +6283,8 @@ def unigram_tables(model: Model) -> UnigramTables:
 def _list_edges(text, start, node, size, edges, values, unknown, found):
     """List the edges from a node of a word, as end << EDGE_BITS | id; returns their number and the next node.
 
-    They are the tokens that begin there, from the shortest on, and the character alone, if it is none of them. A byte
-    that is not UTF-8 is such a character.
+    The edges are the tokens that begin there, from the shortest on. If the character alone is not a token, an edge for
+    an unknown character is added. An invalid byte counts as an unknown character.
     """
     position, stop = start + node, start + size
     width = i64(1) if text[position] < 0x80 else _decode_character(text, position, stop) & 7
@@ -6308,8 +6308,9 @@ def _list_edges(text, start, node, size, edges, values, unknown, found):
 def _write_path(text, start, size, tables, last, ids, at):
     """Write the ids of the path that ends with the edge last[size], start << EDGE_BITS | id; returns their number.
 
-    Unknown characters in a row, and unknown tokens that a text names, are one token if `fuse_unk` says so. They become
-    the tokens of their bytes, if these all have one; without an unknown token the result is -1.
+    With `fuse_unk`, consecutive unknown characters, and unknown tokens that are written in the text, become one token.
+    Unknown characters become the tokens of their bytes if all of these exist, and otherwise the unknown token. Without
+    an unknown token the result is -1.
     """
     unknown, unk_id, byte_ids, n, node = len(tables.scores) - 1, tables.unk_id, tables.byte_ids, 0, size
     while node > 0:
@@ -6331,7 +6332,7 @@ def _write_path(text, start, size, tables, last, ids, at):
             return -1
         ids[at + n] = id
         n += 1
-    for k in range(n >> 1):  # they were written from the end of the word
+    for k in range(n >> 1):  # reverse them, since they were written from the end of the word
         ids[at + k], ids[at + n - 1 - k] = ids[at + n - 1 - k], ids[at + k]
     return n
 
@@ -6340,7 +6341,7 @@ def _write_path(text, start, size, tables, last, ids, at):
 def segment_unigram(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi); see `_write_path`.
 
-    Of paths with equal sums the one with the longest last edge is taken.
+    Of paths with equal sums, the one with the longest last edge is chosen.
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, found, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
@@ -6358,10 +6359,10 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
 
 @kernel
 def sample_unigram(text, start, size, tables, alpha, state, ids, at):
-    """Cut a word at random: the probability of a path is in proportion to exp(alpha * score); see `segment_unigram`.
+    """Cut a word at random: the probability of a path is proportional to exp(alpha * score); see `segment_unigram`.
 
-    Sums the probabilities of all paths to each node, and keeps a last edge: each one that comes replaces the one before
-    it with the probability of its share in the sum (Chao 1982, "A general purpose unequal probability sampling plan").
+    The kernel sums the probabilities of all paths to each node, and keeps one last edge. Each new edge replaces it with
+    the probability of its share in the sum (Chao 1982, "A general purpose unequal probability sampling plan").
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, found, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
@@ -6380,25 +6381,28 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-# A reader makes a Model of files, and raises InputError for what it cannot do. A writer makes texts by file name,
-# and raises InputError if the format cannot represent the model: all but huggingface are read back and compared.
 #
-#     format         files                          cannot say
+# A Model <-> files. A reader makes a Model from the content of files, and raises InputError for unsupported features. A
+# writer makes the content of files, by name, and raises InputError if the format cannot represent the model. All
+# formats but huggingface are read back and compared before anything is written.
+#
+#     format         files                          cannot represent
 #     huggingface    tokenizer.json and two more    two texts of one id
 #     gpt2           vocab.json, merges.txt         pattern, normalizer, flags, unknown tokens
 #     tiktoken       .tiktoken, and a .json         merges in another order than that of ids, normalizer, flags
 #     sentencepiece  tokenizer.model                pretokens, merges in an order that no scores give
 #     bert           vocab.txt                      all but a WordPiece with BERT's own steps
+#
+# A byte-level vocab.json names a token by GPT-2's characters: {"Ġhi": 300} stands for 300: b" hi".
 
-LARGEST_FILE = 1 << 28  # bytes of a model file: o200k_base has 4 million, and the largest tokenizer.json some 40
+LARGEST_FILE = 1 << 28  # bytes of a model file; the largest tokenizer.json has some 40 million
 
 
 def _read_limited(path: Path) -> bytes:
     """Read a model file; raises ValueError if it is too large to be one."""
     with open(path, "rb") as file:
         data = file.read(LARGEST_FILE + 1)
-    require(len(data) <= LARGEST_FILE, f"{path}: has more than {LARGEST_FILE >> 20} MB, which is no tokenizer")
+    require(len(data) <= LARGEST_FILE, f"{path}: has more than {LARGEST_FILE >> 20} MB: it is not a tokenizer")
     return data
 
 
@@ -6411,7 +6415,7 @@ def _decode_utf8(data: bytes, where: str) -> str:
 
 
 class Encoding(NamedTuple):
-    """A rank file that was published, and what it does not say."""
+    """A published rank file, and the facts that the file does not contain."""
 
     pattern: str
     special_tokens: Mapping[str, int]
@@ -6419,7 +6423,7 @@ class Encoding(NamedTuple):
 
 
 def _llama3_specials(names: Mapping[int, str]) -> dict[str, int]:
-    """Number Llama 3's 256 special tokens; those without a name are reserved, with 0, 1, 2 …"""
+    """Number Llama 3's 256 special tokens; tokens without a name are reserved, and numbered 0, 1, 2 …"""
     others = (f"reserved_special_token_{k}" for k in itertools.count())
     return {f"<|{names.get(k) or next(others)}|>": 128000 + k for k in range(256)}
 
@@ -6435,7 +6439,7 @@ _LLAMA3 = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_h
 _LLAMA31 = _LLAMA3 | {4: "finetune_right_pad_id", 8: "eom_id", 10: "python_tag"}
 _LLAMA3_FILE = "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55"
 
-# Facts of tiktoken 0.14 and of Llama 3's own code. In o200k_harmony the id 200018 has two texts.
+# These facts come from tiktoken 0.14 and from Llama 3's own code. In o200k_harmony the id 200018 has two texts.
 ENCODINGS = {
     "gpt2": _R50K,
     "r50k_base": _R50K,
@@ -6463,7 +6467,7 @@ ENCODINGS = {
 
 
 def read_json(data: bytes, where: str) -> dict:
-    """Parse a JSON object; raises InputError for what is none."""
+    """Parse a JSON object; raises InputError for other content."""
     text = _decode_utf8(data, where)
     try:
         content = json.loads(text)
@@ -6474,28 +6478,28 @@ def read_json(data: bytes, where: str) -> dict:
 
 
 def _read_beside(path: Path) -> dict:
-    """Read the JSON object of a file that may be beside another; empty if it is not."""
+    """Read the JSON object of an optional file; empty if the file is missing."""
     return read_json(_read_limited(path), str(path)) if path.is_file() else {}
 
 
 def _to_json(data: object, indent: int | None = None) -> str:
-    """Write JSON as a file has it."""
+    """Write JSON as in a file: with all characters as they are, and a newline at the end."""
     return json.dumps(data, ensure_ascii=False, indent=indent) + "\n"
 
 
 @contextlib.contextmanager
 def naming_file(where: object) -> Iterator[None]:
-    """Say in an error which file is wrong, or what cannot be done."""
+    """Put a file name, or what was tried, before the message of an InputError."""
     try:
         yield
     except InputError as error:
         raise InputError(str(error) if str(where) in str(error) else f"{where}: {error}") from None
     except RecursionError:
-        raise InputError(f"{where}: it is nested too deeply") from None
+        raise InputError(f"{where}: its objects are nested too deeply") from None
 
 
 def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> dict[int, bytes]:
-    """Read a vocabulary, name -> id; the names in `texts` are text in any alphabet."""
+    """Read a vocabulary, name -> id; names that are in `texts` are plain text in any alphabet."""
     require(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
     for name, id in names.items():
         if not _is_id(id):
@@ -6509,7 +6513,7 @@ def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str
 
 
 def _read_merges(pairs: list, alphabet: str = "bytes") -> list[Merge]:
-    """Read pairs of names, as lists or with a space between."""
+    """Read pairs of names, which are lists, or strings with a space between the names."""
     names = []
     for number, pair in enumerate(pairs):
         match pair.split(" ") if isinstance(pair, str) else pair:
@@ -6522,12 +6526,12 @@ def _read_merges(pairs: list, alphabet: str = "bytes") -> list[Merge]:
 
 
 def _name_of(model: Model) -> Callable[[bytes], str]:
-    """Choose how files name tokens: byte by byte, or as the text that they are."""
+    """Return the function that names tokens in files: byte by byte, or as text."""
     return gpt2_name if model.alphabet == "bytes" else bytes.decode
 
 
 def _vocab_names(model: Model) -> dict[str, int]:
-    """Name the tokens as files do, by id; special tokens by their text."""
+    """Name the tokens as in files, in the order of ids; a special token is named by its text."""
     ordinary, name_of = set(model.ordinary), _name_of(model)
     names: dict[str, int] = {}
     for id, token in sorted(model.vocab.items()):
@@ -6541,7 +6545,7 @@ def _vocab_names(model: Model) -> dict[str, int]:
 
 
 def _as_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
-    """List the merges, even if the model has ranks; and the tokens that only a look at whole pretokens finds."""
+    """List the merges, even if the model has ranks; and the tokens that are found only as whole pretokens."""
     if model.merges is not None and not model.ignore_merges:
         return model.merges, []
     if model.scores is not None:
@@ -6557,8 +6561,8 @@ def _as_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
 def _merges_by_score(model: Model) -> list[Merge]:
     """List the pairs of tokens that join to a token, the best score first, as transformers' converters do.
 
-    Of equal scores the one whose left token is longest is first. So runs of spaces, which have equal scores in Llama 2,
-    grow from the left, as SentencePiece merges them.
+    On a tie the longest left token comes first. So runs of spaces, which have equal scores in Llama 2, grow from the
+    left, as SentencePiece merges them.
     """
     ids = {token.decode(): id for token, id in model.ordinary_ids.items()}
     splits = [(name, n) for name in ids for n in range(1, len(name)) if name[:n] in ids and name[n:] in ids]
@@ -6567,13 +6571,14 @@ def _merges_by_score(model: Model) -> list[Merge]:
 
 
 def _require_same(model: Model, other: Model) -> None:
-    """Raise InputError unless a model that a file gives back, `other`, has the same ids for all texts.
+    """Raise InputError unless the model `other`, which was read back from a file, has the same ids for all texts.
 
-    The vocabulary and the steps around it must be equal. Merges, ranks and scores say the same if each token is made of
-    the same two in the end, in the same order of tokens, and if those that are never made are looked up, or not, alike.
+    The vocabulary and all other steps must be equal. Merges, ranks and scores are equivalent if the last merge of each
+    token is the same, if tokens are made in the same order, and if both models look up the same tokens that no merge
+    makes.
     """
     normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
-    if not model.normalizer and [*model.flags.values()] == normalized:  # which then says nothing
+    if not model.normalizer and [*model.flags.values()] == normalized:  # without a normalizer these flags do nothing
         model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder", "unk_token",
                   "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars", "pattern"):  # fmt: skip
@@ -6581,16 +6586,16 @@ def _require_same(model: Model, other: Model) -> None:
         if field == "pattern":
             ours, theirs = Pattern(ours).steps, Pattern(theirs).steps
         if ours != theirs:
-            raise InputError(f"it cannot say the {field} {ours!r}, only {theirs!r}"[:300])
+            raise InputError(f"it cannot represent the {field} {ours!r}, only {theirs!r}"[:300])
     if model.kind == "bpe":
         for id, *_ in _merging(model) ^ _merging(other):
-            raise InputError(f"it would make the token {readable(model.vocab[id])!r} otherwise, or in another order")
+            raise InputError(f"it would make the token {readable(model.vocab[id])!r} differently or in another order")
 
 
 def _merging(model: Model) -> set[tuple[int, ...]]:
-    """Describe how tokens are made: of each the id, the two ids that it is made of, and its place in the order.
+    """Describe how tokens are made: the id of each, the two ids that it is made from, and its place in the order.
 
-    Tokens that are never made are among them, with -1, if whole pretokens are looked up.
+    Tokens that no merge makes are included, with -1, if whole pretokens are looked up.
     """
     ids, pairs = last_merges(model)
     is_made, order = pairs[:, 0] >= 0, np.full(len(ids), -1)
@@ -6611,7 +6616,7 @@ def _merging(model: Model) -> set[tuple[int, ...]]:
 def read_gpt2(
     vocab_path: Path, merges_path: Path, special_tokens: SpecialTokens = None, pattern: PatternSource = "gpt2"
 ) -> Model:
-    """Read GPT-2's two files. If no special tokens are given, they are the tokens that no merge makes, bytes aside."""
+    """Read GPT-2's two files. By default the special tokens are those that no merge makes, except single bytes."""
     names = read_json(_read_limited(vocab_path), str(vocab_path))
     text = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip()
     with naming_file(f"{vocab_path}, {merges_path.name}"):
@@ -6619,7 +6624,7 @@ def read_gpt2(
 
 
 def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pattern: PatternSource) -> Model:
-    """Make the model of GPT-2's vocabulary and lines of merges."""
+    """Make a model from GPT-2's vocabulary and lines of merges."""
     merges = _read_merges(lines)
     if special_tokens is None:
         made = {*_BYTE_NAMES, *(line.replace(" ", "") for line in lines)}
@@ -6628,24 +6633,23 @@ def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pa
     return Model(_read_vocab(names, "bytes", special_tokens), merges, special_tokens, pattern)
 
 
-# The other one of GPT-2's two files
 def _read_gpt2_pair(file: Path, special_tokens: SpecialTokens = None, pattern: PatternSource | None = None) -> Model:
-    """Read one of GPT-2's two files, and the other, which is beside it."""
+    """Read one of GPT-2's two files, and the other one in the same folder."""
     for endings in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
         for ending in filter(file.name.endswith, endings):
             files = [file.with_name(file.name.removesuffix(ending) + other) for other in endings]
             for part in files:
-                require(part.is_file(), f"{file}: of GPT-2's files, a vocabulary and merges, {part} is missing")
+                require(part.is_file(), f"{file}: GPT-2 has two files, a vocabulary and merges: {part} is missing")
             return read_gpt2(*files, special_tokens, pattern or "gpt2")
-    raise InputError(f"{file}: one of GPT-2's two files, whose names end in vocab.json and merges.txt")
+    raise InputError(f"{file}: the names of GPT-2's two files must end in vocab.json and merges.txt")
 
 
 @naming_file("GPT-2's files cannot hold this tokenizer")
 def write_gpt2(model: Model) -> dict[str, str]:
-    """Write vocab.json and merges.txt, from which `read_gpt2` makes the same ids if it is told the pattern."""
+    """Write vocab.json and merges.txt, for which `read_gpt2` gives the same ids if it gets the same pattern."""
     marks = any(isinstance(step, Metaspace) for step in Pattern(model.pattern).steps)
     of_bytes = model.alphabet == "bytes" and not marks
-    require(of_bytes, "its tokens are made of characters, or spaces become others, or text gets one before it")
+    require(of_bytes, "its tokens are made of characters, or its pattern replaces or adds spaces")
     names, (merges, _) = _vocab_names(model), _as_merges(model)
     pairs = [f"{gpt2_name(left)} {gpt2_name(right)}" for left, right in merges]
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
@@ -6665,7 +6669,7 @@ def read_tiktoken(
     pattern: PatternSource | None = None,
     special_tokens: SpecialTokens = None,
 ) -> Model:
-    """Read a rank file; what it does not say is given, published, or in the .json beside it that `save` wrote."""
+    """Read a rank file. Its pattern and special tokens are given, published, or in the .json file that `save` wrote."""
     data = data.rstrip() + b"\n"
     n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*", data).end())
     require(n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id")
@@ -6674,12 +6678,12 @@ def read_tiktoken(
     vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
     if len(vocab) < len(ids):
         id = _repeated(ids)
-        raise InputError(f"{file}, line {ids.index(id, ids.index(id) + 1) + 1}: the id {id} stands there twice")
+        raise InputError(f"{file}, line {ids.index(id, ids.index(id) + 1) + 1}: the id {id} appears twice")
     published = {}
     if encoding is None and pattern is None and beside.is_file():
         published = _read_beside(beside)
         complete = isinstance(published.get("pattern"), str) and isinstance(published.get("special_tokens"), dict)
-        require(complete, f"{beside}: says neither the pattern nor the special tokens")
+        require(complete, f"{beside}: the pattern or the special tokens are missing")
     elif encoding is not None or pattern is None:
         encoding = encoding or _find_encoding(data, file, special_tokens is not None)
         require_known("encoding", encoding, ENCODINGS)
@@ -6690,31 +6694,31 @@ def read_tiktoken(
 
 
 def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
-    """Look up a rank file among those published; several of one digest differ in their special tokens."""
+    """Look up a rank file among the published ones. Those with the same digest differ in their special tokens."""
     digest = hashlib.sha256(data).hexdigest()
     names = [name for name, encoding in ENCODINGS.items() if encoding.digest == digest]
     advice = f"name it (`pattern`), or the encoding (`encoding`): {', '.join(ENCODINGS)}"
     require(names, f"{file}: a rank file does not say its pattern: {advice}")
     if has_specials or all(ENCODINGS[name] == ENCODINGS[names[0]] for name in names):
         return names[0]
-    differ = f"the same ranks are in {' and '.join(names)}, whose special tokens differ"
+    differ = f"{' and '.join(names)} have the same ranks but different special tokens"
     require(file.stem in names, f"{file}: {differ}: name one (`encoding`)")
     return file.stem
 
 
-@naming_file("tiktoken cannot do what this tokenizer does")
+@naming_file("tiktoken cannot represent this tokenizer")
 def tiktoken_ranks(model: Model) -> dict[bytes, int]:
-    """Find the ids by which tiktoken merges as the model does; raises ValueError if there are none."""
+    """Return the ranks with which tiktoken gives the same ids; raises ValueError if that is impossible."""
     ranks, pattern = {model.vocab[id]: id for id in model.ordinary}, Pattern(model.pattern)
     require(ranks.keys() >= {*BYTES}, "some byte is not a token")
     require(isinstance(pattern.source, str), "it has several patterns")
-    require(pattern.matches_everything, "its pattern may leave out some text, which tiktoken would drop")
+    require(pattern.matches_everything, "its pattern may not match all text, and tiktoken would drop the rest")
     _require_same(model, Model({id: token for token, id in ranks.items()}, None, model.special_tokens, model.pattern))
     return ranks
 
 
 def write_tiktoken(model: Model) -> dict[str, str]:
-    """Write a rank file, and beside it the pattern and the special tokens in JSON."""
+    """Write a rank file, and a .json file with the pattern and the special tokens."""
     ranks = sorted(tiktoken_ranks(model).items(), key=lambda item: item[1])
     beside = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
     return {
@@ -6723,12 +6727,13 @@ def write_tiktoken(model: Model) -> dict[str, str]:
     }
 
 
-# Hugging Face's Split is matched by Oniguruma in Ruby's dialect, patterns here by `regex`. Most expressions mean the
-# same to both. Some are rewritten. For all others that may differ there is a note.
+# Hugging Face matches a Split by Oniguruma, in Ruby's dialect, while this module follows `regex`. Most expressions mean
+# the same in both. Some are rewritten. For all others that may differ, a warning says so.
 
 _ESCAPED = r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
-# The parts of an expression, the first that matches; and how `regex` writes the part: "" is the same, and None too, but
-# with a note. Oniguruma takes ß for ss, and ligatures for these letters, where case is ignored.
+# An expression is read in parts; the first entry that matches counts. Its value is the replacement for `regex`: ""
+# keeps the part, and None keeps it with a warning. When case is ignored, Oniguruma matches ß with ss, and ligatures
+# with their letters, which the first entry avoids.
 _REGEX_PARTS = {
     r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
     rf"{_ESCAPED}|\[\^?(?:[^\]\[\\&-]|&(?!&)|-(?!-)|{_ESCAPED})+\]": "",
@@ -6738,7 +6743,7 @@ _REGEX_PARTS = {
     r"\\Z": r"(?=\n?\Z)",
     r"\\h": "[0-9A-Fa-f]",
     r"\\H": "[^0-9A-Fa-f]",
-    r"\{1(?:,\d+)?\}\+": "+",  # a group of one to three that is repeated
+    r"\{1(?:,\d+)?\}\+": "+",  # in Oniguruma, + after a count repeats it
     r"\{0?,\d+\}\+": "*",
     r"\\.|\[|\(\?[a-z-]+[:)]|\{\d+\}\?|\{[\d,]*\}\+": None,
     r"(?s:.)": "",
@@ -6747,7 +6752,7 @@ _REGEX_PART = regex.compile("|".join(f"({part})" for part in _REGEX_PARTS))
 
 
 def _read_regex(text: str, where: str) -> str:
-    """Write an expression of Hugging Face's engine as one of `regex`; a note says if it may mean something else."""
+    """Rewrite an expression of Hugging Face's engine for `regex`; a warning says if it may mean something else."""
     rewritten, odd, replacements = "", [], [*_REGEX_PARTS.values()]
     for part in _REGEX_PART.finditer(text):
         replacement = replacements[part.lastindex - 1]
@@ -6756,12 +6761,12 @@ def _read_regex(text: str, where: str) -> str:
     with naming_file(where):
         _compile_regex(rewritten)
     if odd:
-        note = f"Hugging Face's engine may read {odd[0]} in the pattern {text[:200]!r} otherwise than this module"
+        note = f"Hugging Face's engine may read {odd[0]} in the pattern {text[:200]!r} differently"
         warnings.warn(f"{where}: {note}: some ids may differ", stacklevel=5)
     return rewritten
 
 
-# Hugging Face's tokenizer.json: the "model" of each kind
+# Hugging Face's tokenizer.json: the "model" object of each kind
 
 
 def write_bpe(model: Model) -> dict:
@@ -6782,16 +6787,16 @@ def write_bpe(model: Model) -> dict:
 
 
 def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
-    """Read the "model" object of a BPE: the fields of Model that it decides."""
+    """Read the "model" object of a BPE; returns fields of Model."""
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         require(not data.get(key), f"a model with {key} is not supported")
     require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
     merges = _read_merges(data["merges"], alphabet)
-    require(len(set(merges)) == len(merges), "a merge stands there twice")
+    require(len(set(merges)) == len(merges), "a merge appears twice")
     fields = {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")} | {"merges": merges}
     if alphabet != "bytes":
         return fields | {"vocab": _read_vocab(data.get("vocab")), "unk_token": data.get("unk_token")}
-    # An added token may be the name of bytes that text becomes, rather than a text.
+    # The text of an added token may be the GPT-2 name of an ordinary token.
     names, made = [*filter(_BYTE_NAMES.issuperset, added)], {*map(b"".join, merges), *BYTES}
     tokens = zip(names, _read_names(names), strict=True)
     texts = {*added}.difference(name for name, token in tokens if token in made or fields["ignore_merges"])
@@ -6807,9 +6812,9 @@ _WORDPIECE_FIELDS = {
 
 
 def write_wordpiece(model: Model) -> dict:
-    """Write the "model" object of a WordPiece, or of the longest match over bytes, where nothing is unknown."""
+    """Write the "model" object of a WordPiece; one over bytes has no unknown words."""
     unlimited = model.alphabet == "characters" or model.max_word_chars >= MAX_ID
-    require(unlimited, f"a tokenizer.json counts bytes where max_word_chars {model.max_word_chars} counts characters")
+    require(unlimited, f"max_word_chars {model.max_word_chars} counts characters, but a tokenizer.json counts bytes")
     fields = {key: getattr(model, field) for field, (key, _) in _WORDPIECE_FIELDS.items()}
     unknown = model.unk_token or "<unk>"
     return {"type": "WordPiece", **fields, "unk_token": unknown, "vocab": _vocab_names(model)}
@@ -6832,11 +6837,11 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
 
 
 def write_unigram(model: Model) -> dict:
-    """Write the "model" object of a Unigram, whose tokens are numbered from 0."""
+    """Write the "model" object of a Unigram, whose tokens must be numbered from 0 without gaps."""
     names = dict(itertools.islice(_vocab_names(model).items(), len(model.scores)))
     gapless = [*names.values()] == [*range(len(names))]
     require(gapless, "a tokenizer.json numbers the tokens of a Unigram from 0 on, without gaps")
-    scores = np.where(np.isinf(model.scores), 0, model.scores).tolist()  # of tokens of bytes
+    scores = np.where(np.isinf(model.scores), 0, model.scores).tolist()  # tokens of bytes have -inf
     return {
         "type": "Unigram",
         "unk_id": names.get(model.unk_token),
@@ -6868,7 +6873,7 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
 
 
 def _number_added(given: Mapping[str, object], names: Mapping[str, int]) -> dict[str, int]:
-    """Number added tokens as Hugging Face does: as in the vocabulary, or on from its size. These must be `given`."""
+    """Number added tokens as Hugging Face does: as in the vocabulary, or from its size on. `given` ids must agree."""
     following, ids = itertools.count(len(names)), {}
     for text, id in given.items():
         ids[text] = names[text] if text in names else next(following)
@@ -6879,12 +6884,12 @@ def _number_added(given: Mapping[str, object], names: Mapping[str, int]) -> dict
 
 def write_huggingface(model: Model) -> dict[str, str]:
     """Write the three files of a tokenizer for transformers."""
-    # Runs of one character have equal scores in Llama 2: see _merges_by_score.
+    # Runs of one character may have equal scores, as in Llama 2; see _merges_by_score.
     ids = {} if model.scores is None or model.kind != "bpe" else model.ordinary_ids
     scores = [model.scores[id] for token, id in ids.items() if len({*token.decode()}) > 1]
     if len({*scores}) < len(scores) or _USER_SYMBOL in model.flags.values():
         warnings.warn(
-            "in a tokenizer.json some ids may differ: Hugging Face orders merges, and finds symbols, in another way",
+            "in a tokenizer.json some ids may differ: Hugging Face orders merges and finds symbols differently",
             stacklevel=4,
         )
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
@@ -6908,12 +6913,12 @@ def _token_names(written: dict) -> dict[str, int]:
 
 
 def _to_tokenizer_json(model: Model) -> dict:
-    """Write a tokenizer.json, as the `tokenizers` package does."""
+    """Make the content of a tokenizer.json, as the `tokenizers` package writes it."""
     written, flags = KINDS[model.kind].write(model), model.flags
     texts: dict[int, str] = {}
     for text, id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
         if texts.setdefault(id, text) != text:
-            note = f"a tokenizer.json has one text for an id: {text!r}, the second of {id}, is left out"
+            note = f"a tokenizer.json has one text for each id: {text!r}, the second text of {id}, is left out"
             warnings.warn(note, stacklevel=3)
     _number_added({text: id for id, text in texts.items()}, _token_names(written))
     decoder = [_BYTE_LEVEL] if model.alphabet == "bytes" else [*model.decoder] or [{"type": "Fuse"}]
@@ -6932,25 +6937,25 @@ def _to_tokenizer_json(model: Model) -> dict:
 
 
 def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
-    """Write several steps as one Sequence."""
+    """Write several steps as a Sequence, and a single one as it is."""
     return ({"type": "Sequence", key: [*steps]} if len(steps) > 1 else steps[0]) if steps else None
 
 
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 _BYTE_LEVELS = [_BYTE_LEVEL | {"add_prefix_space": a, "use_regex": b} for b in (True, False) for a in (True, False)]
-# Without a decoder, tokens are joined by spaces: as those of a WordPiece which all begin a word.
+# Without a decoder, tokens are joined by spaces, like tokens of a WordPiece that all begin a word.
 _JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
 _BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
 
 
 def _split_steps(pattern: Mapping[str, str], behavior: str = "Isolated", invert: bool = False) -> tuple:
-    """Make the step of a Split."""
+    """Make the step of a pattern for a Split."""
     ((kind, text),) = pattern.items()
     read = {"Regex": lambda text: _read_regex(text, "Split"), "String": regex.escape}[kind]
     return (Split(read(text), _BEHAVIORS[behavior], bool(invert)),)
 
 
-# The steps of a pattern that a pre-tokenizer of a type is; its parameters are the fields.
+# The function that makes the steps of a pattern for a type of pre-tokenizer; its parameters are the fields.
 _PRE_TOKENIZERS: dict[str, Callable[..., Sequence[PatternStep]]] = {
     "BertPreTokenizer": lambda: ("bert",),
     "Whitespace": lambda: ("whitespace",),
@@ -6979,9 +6984,9 @@ def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
 
 
 def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
-    """Read the steps of a pattern. A ByteLevel may be the last."""
+    """Read the steps of a pattern. Only the last pre-tokenizer may be a ByteLevel."""
     types = [part["type"] for part in parts[:-1]]
-    require("ByteLevel" not in types, "a ByteLevel that is not the last pre_tokenizer")
+    require("ByteLevel" not in types, "a ByteLevel that is not the last pre_tokenizer is not supported")
     steps = [step for part in parts for step in _read_pre_tokenizer(part)]
     if all(isinstance(step, Metaspace) for step in steps):
         steps.append("none")
@@ -6989,7 +6994,7 @@ def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
 
 
 def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
-    """Make the pre-tokenizers that the last of some steps may be. A Split can be any expression."""
+    """Make the pre-tokenizers that may be equal to the last steps. A Split may have any expression."""
     yield from ({"type": name} for name in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit"))
     yield from ({"type": "Punctuation", "behavior": behavior} for behavior in _BEHAVIORS)
     for mark, splits in ((steps[-2:][0], True), (steps[-1], False)):
@@ -7001,7 +7006,7 @@ def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
 
 
 def _write_pre_tokenizers(model: Model) -> list[dict]:
-    """Write the steps of a pattern, from the last on: each time what is read as the steps at the end."""
+    """Write the steps of a pattern, from the last on: each time a pre-tokenizer that is read as the last steps."""
     steps, written = tuple(step for step in Pattern(model.pattern).steps if step != PATTERNS["none"]), []
     while steps or (model.alphabet == "bytes" and not written):
         at_end = _BYTE_LEVELS if model.alphabet == "bytes" and not written else _possible_parts(steps)
@@ -7010,7 +7015,7 @@ def _write_pre_tokenizers(model: Model) -> list[dict]:
             if read == steps[len(steps) - len(read) :]:
                 break
         else:
-            raise InputError(f"{steps[-1]!r} means something else to Hugging Face: write $ as (?![\\s\\S]), say"[:300])
+            raise InputError(f"Hugging Face reads {steps[-1]!r} differently: write $ as (?![\\s\\S])"[:300])
         steps = steps[: len(steps) - len(read)]
         written.insert(0, part)
     return written
@@ -7021,17 +7026,17 @@ _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "un
 
 
 def read_huggingface(content: dict) -> Model:
-    """Read a tokenizer.json; raises ValueError for what would encode otherwise here than there."""
+    """Read a tokenizer.json; raises ValueError for features that would give other ids here than in Hugging Face."""
     written, normalizer = content.get("model"), _flattened(content.get("normalizer") or [], "normalizers")
     Normalizer(normalizer)
     require(isinstance(written, dict), "not a tokenizer.json: it has no model")
-    by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)  # in files of before 2022
+    by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)  # for files from before 2022
     type = str(written.get("type") or next(by_keys, ""))
     kind = type.lower()
     require(kind in KINDS, f"a model of type {type!r} is not supported, only BPE, WordPiece and Unigram")
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     if batching:
-        note = f"{' and '.join(batching)} of a tokenizer.json: kept, but `encode` does not apply it"
+        note = f"{' and '.join(batching)} of the tokenizer.json: kept, but not applied by `encode`"
         warnings.warn(note, stacklevel=5)
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
     alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
@@ -7051,14 +7056,14 @@ def read_huggingface(content: dict) -> Model:
         batching=batching,
     )
     for text, flag in flags.items() if model.ignore_merges else ():
-        # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
+        # Hugging Face would find such a control token as a whole pretoken even where it is not a single word.
         hidden = flag.single_word and text in names and ids[text] not in model.ordinary
         require(not hidden, f"single_word {text!r} with ignore_merges is not supported")
     return model
 
 
 def _read_decoder(part: object, alphabet: str) -> list[dict]:
-    """Read a decoder. That of bytes is ByteLevel, and none here."""
+    """Read a decoder. For an alphabet of bytes it must be ByteLevel, which has no steps here."""
     steps = _flattened(part or [], "decoders")
     odd = [step for step in steps if (step["type"] == "ByteLevel") != (alphabet == "bytes")]
     require(not odd, f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {json.dumps(odd)[:100]}")
@@ -7067,17 +7072,17 @@ def _read_decoder(part: object, alphabet: str) -> list[dict]:
     return steps
 
 
-_FLAGS = AddedToken._fields[:5]  # that a tokenizer.json has
+_FLAGS = AddedToken._fields[:5]  # in a tokenizer.json
 
 
 def _written_flags(flags: AddedToken) -> dict[str, bool]:
-    """Write the flags of a special token; a symbol of SentencePiece's is as transformers' converters have it."""
+    """Write the flags of a special token; a symbol of SentencePiece gets the flags of transformers' converters."""
     plain = AddedToken(special=False) if flags.literal else flags
     return {name: getattr(plain, name) for name in _FLAGS}
 
 
 def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
-    """Read a list of added tokens: text -> id, as the file has it; and their flags."""
+    """Read a list of added tokens; returns text -> id, unchecked, and text -> flags."""
     try:
         ids = {token["content"]: token.get("id") for token in added}
         flags = [AddedToken(**{name: token[name] for name in _FLAGS if name in token}) for token in added]
@@ -7085,16 +7090,16 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
         raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
     for text, found in zip(_check_texts(ids), flags, strict=True):
-        require({*map(type, found)} == {bool}, f"the flags of {text!r} are odd")
+        require({*map(type, found)} == {bool}, f"the flags of {text!r} are not all true or false")
     return ids, dict(zip(ids, flags, strict=True))
 
 
-# SentencePiece's .model, and what transformers makes of it
+# SentencePiece's .model, with the same steps as in transformers
 
-MARK = "▁"  # that SentencePiece writes for a space
-_SPACES = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")  # in its normalizer_spec
+MARK = "▁"  # SentencePiece replaces spaces by it
+_SPACES = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")  # in SentencePiece's normalizer_spec
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # the types of its pieces
-_FAMILIES = ("", "unigram", "bpe", "", "")  # its types of models; the others are words and characters
+_FAMILIES = ("", "unigram", "bpe", "", "")  # its types of models; the empty ones are not supported
 _MARKS_TO_SPACES = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
 _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
 
@@ -7108,18 +7113,16 @@ _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "
 
 
 _STRIP = {"type": "Strip", "strip_left": True, "strip_right": True}
-_USER_SYMBOL = AddedToken(
-    normalized=True, special=False, literal=True
-)  # one that the user of SentencePiece has defined
+_USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of user_defined_symbols
 
 
 def _sentencepiece_steps(charsmap: str, prefix: bool, squeezes: bool, escapes: bool) -> list[dict]:
-    """Say by Hugging Face's steps what SentencePiece's normalizer does, as transformers' converters do.
+    """Express SentencePiece's normalizer by Hugging Face's steps, as transformers' converters do.
 
-    charsmap  a precompiled charsmap in base64, or nothing
-    prefix    a space is put before a text
-    squeezes  spaces at both ends are left out, and several in a row are one
-    escapes   a space becomes MARK
+    charsmap  a precompiled charsmap in base64, or ""
+    prefix    put a space before a text
+    squeezes  remove spaces at both ends, and replace several spaces by one
+    escapes   replace spaces by MARK
     """
     return [
         *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
@@ -7130,9 +7133,9 @@ def _sentencepiece_steps(charsmap: str, prefix: bool, squeezes: bool, escapes: b
 
 
 def read_sentencepiece(data: bytes) -> Model:
-    """Read a SentencePiece model, unigram or BPE.
+    """Read a SentencePiece model, Unigram or BPE.
 
-    What a user has defined as symbols of a BPE is found first in normalized text, unless it is not allowed.
+    The user-defined symbols of a BPE become special tokens, which are found in normalized text before anything else.
     """
     proto, whole = _model_proto(), False
     with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
@@ -7149,12 +7152,12 @@ def read_sentencepiece(data: bytes) -> Model:
     require(bytes not in {*map(type, names)}, "not all of its tokens are UTF-8")
     require(not proto.denormalizer_spec.precompiled_charsmap, "a denormalizer is not supported")
     require(not unused, f"unused tokens are not supported, such as the ids {unused[:3]}")
-    require(len(unknown) == 1, f"it has {len(unknown)} tokens for what is unknown, not one")
+    require(len(unknown) == 1, f"it has {len(unknown)} unknown tokens, not one")
     require(not trainer.treat_whitespace_as_suffix, "treat_whitespace_as_suffix is not supported")
     if kind == "unigram":
         scores[types == _BYTE] = -np.inf
-        scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]  # as sentencepiece 0.2.3
-        symbol_ids, symbols = [], []  # which are found by these scores, and not before all other tokens
+        scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]  # as in sentencepiece 0.2.3
+        symbol_ids, symbols = [], []  # these scores find them, so they are not special tokens
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
     normalizer = _sentencepiece_steps(charsmap, *(getattr(spec, name) for name in _SPACES))
     Normalizer(normalizer)
@@ -7170,7 +7173,7 @@ def read_sentencepiece(data: bytes) -> Model:
         alphabet="characters",
         scores=scores,
         normalizer=normalizer,
-        decoder=[  # as that of Llama 2
+        decoder=[  # as in Llama 2
             *[_MARKS_TO_SPACES] * spec.escape_whitespaces,
             *[{"type": "ByteFallback"}] * trainer.byte_fallback,
             {"type": "Fuse"},
@@ -7183,16 +7186,16 @@ def read_sentencepiece(data: bytes) -> Model:
     )
 
 
-@naming_file("SentencePiece cannot do what this tokenizer does")
+@naming_file("SentencePiece cannot represent this tokenizer")
 def write_sentencepiece(model: Model) -> dict[str, bytes]:
-    """Write a SentencePiece model that has the same ids, but for special tokens, which it does not look for."""
-    require(model.kind in _FAMILIES and model.alphabet == "characters", "its tokens are not SentencePiece's")
-    require(model.byte_fallback or (model.unk_token and model.fuse_unk), "it has other tokens for what is unknown")
+    """Write a SentencePiece model with the same ids, except for special tokens, which it does not find in a text."""
+    require(model.kind in _FAMILIES and model.alphabet == "characters", "it is not a BPE or Unigram over characters")
+    require(model.byte_fallback or (model.unk_token and model.fuse_unk), "it treats unknown characters differently")
     has_flags = any(any(flags[:3]) for flags in model.flags.values())
     require(not has_flags, "its special tokens have flags")
     charsmap, *spaces = _sentencepiece_fields(model)
     vocab, unknown = dict(sorted(model.vocab.items())), model.unk_token or "<unk>"
-    if model.unk_token is None:  # it needs one there, though nothing is unknown
+    if model.unk_token is None:  # SentencePiece needs one even if no character is unknown
         vocab[len(vocab)] = b"<unk>"
     ids = {token: id for id, token in vocab.items()} | model.ids
     if model.scores is None:
@@ -7236,12 +7239,12 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
 
 
 def _sentencepiece_fields(model: Model) -> tuple[str, bool, bool, bool]:
-    """Find the arguments of `_sentencepiece_steps` that make a model's normalizer; raises ValueError if none do."""
+    """Find the arguments of `_sentencepiece_steps` that give the normalizer of a model; raises ValueError if none."""
     pattern, normalizer = {*Pattern(model.pattern).steps} - {PATTERNS["none"]}, list(model.normalizer)
     if Metaspace(MARK, "never") in pattern and not normalizer:
         pattern.remove(Metaspace(MARK, "never"))
         normalizer = [_SPACES_TO_MARKS]
-    if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):  # these cut through no token
+    if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):  # these cut no token in two
         pattern -= {Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)}
     charsmap = normalizer[0].get("precompiled_charsmap", "") if normalizer else ""
     for spaces in itertools.product((False, True), repeat=3):
@@ -7250,18 +7253,18 @@ def _sentencepiece_fields(model: Model) -> tuple[str, bool, bool, bool]:
     raise InputError("its normalizer and its pattern are not SentencePiece's")
 
 
-# vocab.txt of BERT: a token a line
+# BERT's vocab.txt: a token on each line
 
 _BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
-    """Read the vocabulary of a BERT; tokenizer_config.json says, or else its tokens do, whether it is in lower case."""
+    """Read the vocabulary of a BERT; if tokenizer_config.json does not say it, tokens show whether it is lower case."""
     names = [line.rstrip() for line in _decode_utf8(data, str(file)).split("\n")]
     ids = {name: id for id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
         name = _repeated(filter(None, names))
-        raise InputError(f"{file}, line {ids[name] + 1}: {name!r} stands there twice")
+        raise InputError(f"{file}, line {ids[name] + 1}: {name!r} appears twice")
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
     lowercase = config.get("do_lower_case", all(n == n.lower() for n in ids if n not in specials))
     ends = {role: [text, specials[text]] for role, text in (("sep", "[SEP]"), ("cls", "[CLS]")) if text in specials}
@@ -7287,7 +7290,7 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
 
 
 def _bert_config(model: Model) -> dict:
-    """Write what tokenizer_config.json says of a BERT's normalizer."""
+    """Make the fields of tokenizer_config.json for the normalizer of a BERT."""
     match model.kind, model.normalizer:
         case "wordpiece", [{"type": "BertNormalizer", **step}]:
             kept = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
@@ -7298,7 +7301,7 @@ def _bert_config(model: Model) -> dict:
 
 
 def write_bert(model: Model) -> dict[str, str]:
-    """Write vocab.txt, and what is said beside it."""
+    """Write vocab.txt and tokenizer_config.json."""
     require(model.kind == "wordpiece", f"a vocab.txt cannot hold a model of kind {model.kind}")
     names, config = {id: token.decode("utf-8", "replace") for id, token in model.vocab.items()}, _bert_config(model)
     text = "".join(names.get(id, "") + "\n" for id in range(max(names, default=-1) + 1))
@@ -7307,7 +7310,7 @@ def write_bert(model: Model) -> dict[str, str]:
     return {"vocab.txt": text, "tokenizer_config.json": _config_json(model)}
 
 
-# What transformers reads beside a model, in tokenizer_config.json.
+# The keys of tokenizer_config.json that this module keeps.
 ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
 CONFIG_KEYS = (*ROLES, "model_max_length", "chat_template")
 
@@ -7352,14 +7355,14 @@ def transformers_config(
     model_max_length: int | None = None,
     chat_template: str | os.PathLike | None = None,
 ) -> dict:
-    """Build the fields of tokenizer_config.json that are given: not None.
+    """Build the given fields of tokenizer_config.json; None means not given.
 
-    special_tokens    those of the model
+    special_tokens    the special tokens of the model
     bos_token         the special token that begins a text
-    eos_token         the one that ends it
-    pad_token         the one that fills up a batch
-    unk_token         the one for what cannot be encoded
-    model_max_length  tokens that the model has room for
+    eos_token         the special token that ends a text
+    pad_token         the special token that fills up a batch
+    unk_token         the special token for text that cannot be encoded
+    model_max_length  the number of tokens that the model has room for
     chat_template     "chatml", which needs the special tokens <|im_start|> and <|im_end|>, or a file in Jinja
 
     >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
@@ -7371,7 +7374,7 @@ def transformers_config(
         is_known = fields[role] in special_tokens
         require(is_known, f"`{role}` {fields[role]!r} is not a special token of this tokenizer: {known}")
     if model_max_length is not None and model_max_length < 1:
-        raise InputError(f"`model_max_length` is {model_max_length}: a model of so many tokens has no room for text")
+        raise InputError(f"`model_max_length` is {model_max_length}: it must be at least 1")
     if chat_template == "chatml":
         has_both = {"<|im_start|>", "<|im_end|>"} <= {*special_tokens}
         require(has_both, "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
@@ -7385,15 +7388,15 @@ def transformers_config(
 
 
 class Format(NamedTuple):
-    """A format of files. What `load_model` is told goes to the reader if that has a parameter of the name."""
+    """A format of files."""
 
-    read: Callable[..., Model]  # by data, file and config beside it, likewise
+    read: Callable[..., Model]  # with parameters among data, file, config and the options of `load_model`, by name
     write: Callable[[Model], dict[str, str | bytes]]
-    files: tuple[str, ...]  # that it may write; the first says what is there
+    files: tuple[str, ...]  # that it may write; the first one identifies the format
     sign: bytes  # an expression that matches the beginning of its files
 
 
-_VOCAB = rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\d'  # of GPT-2: a token and its id
+_VOCAB = rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\d'  # the beginning of GPT-2's vocab.json: a token and its id
 FORMATS = {
     "huggingface": Format(
         lambda data, file: read_huggingface(read_json(data, str(file))),
@@ -7422,7 +7425,7 @@ def load_model(
     pattern: PatternSource | None = None,
     special_tokens: SpecialTokens = None,
 ) -> Model:
-    """Read a model from a file or a folder: what it is, its content tells. See Tokenizer.load."""
+    """Read a model from a file or a folder. The format is detected from the content. See Tokenizer.load."""
     path = as_path(path)
     file = _find_model_file(path) if path.is_dir() else path
     require(file.is_file(), f"{path}: no such file or folder")
@@ -7435,7 +7438,7 @@ def load_model(
     )
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     for name in options.keys() - inspect.signature(format.read).parameters.keys():
-        require(options[name] is None, f"{file}: a file like {format.files[0]} says that itself: leave `{name}` away")
+        require(options[name] is None, f"{file}: a file like {format.files[0]} contains that: omit `{name}`")
     with naming_file(file):
         model = call_with(format.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
@@ -7443,7 +7446,7 @@ def load_model(
 
 
 def _find_model_file(folder: Path) -> Path:
-    """Find the file of a folder that is, or begins, a model; what `save` writes before all others."""
+    """Find the file in a folder that is a model, or its first file; the names that `save` writes are tried first."""
     written = [[format.files[0]] for format in FORMATS.values()]
     for names in (*written, ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]):
         found = [file for name in names for file in folder.glob(name)]
@@ -7456,17 +7459,17 @@ def _find_model_file(folder: Path) -> Path:
 
 
 def save_model(model: Model, path: str | os.PathLike, format: str | None = None) -> None:
-    """Write a model folder in one of FORMATS, or by default the first, and the second if it can be.
+    """Write a model folder in one of FORMATS; by default in the first, and also in the second if that is possible.
 
-    A path that ends as the first file of the format does, model.tiktoken say, is the name of that file.
+    A path with the suffix of the first file of the format, such as model.tiktoken, is the name of that file.
 
-    Files of other FORMATS in a folder stay there: a warning names them, since `load_model` may read them.
+    Files of other FORMATS stay in the folder. A warning names them, since `load_model` may read them.
     """
     folder = as_path(path)
     require_known("format", format or "huggingface", FORMATS)
     chosen = FORMATS[format or "huggingface"]
     texts, first = chosen.write(model), chosen.files[0]
-    if folder.suffix == Path(first).suffix and not folder.is_dir():  # a file, and what belongs beside it
+    if folder.suffix == Path(first).suffix and not folder.is_dir():  # the name of a file; the others go next to it
         require(format != "gpt2", f"{folder}: GPT-2's format has two files: name a folder for them")
         atomic_write_all(folder.parent, {name.replace(first, folder.name): text for name, text in texts.items()})
         return
@@ -7481,22 +7484,24 @@ def save_model(model: Model, path: str | os.PathLike, format: str | None = None)
 
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# A kind of models, by name -> the functions that learn its vocabulary, segment words by it, and read and write it. All
-# other sections ask KINDS. To add a kind is to write these functions in a section of their own, and a row here.
+# The name of a kind of model -> the functions that learn its vocabulary, segment words, and read and write it. All
+# other sections use KINDS. For a new kind, write these functions in a section of their own, and add a row here:
+#
+#     KINDS["bpe"].learn(Words.from_counts({b"aaab": 3}), 257).merges   ->   [(b"a", b"a")]
 
 
 class Kind(NamedTuple):
-    """The functions of a kind of models; the last four are optional."""
+    """The functions of a kind of model; the last three are optional."""
 
-    learn: Callable  # (words, n_symbols, **options) -> Learned, or what has its tokens, merges and alphabet
+    learn: Callable  # (words, n_symbols, **options) -> Learned, or an object with tokens, merges and alphabet
     tables: Callable  # (model) -> a struct
-    tables_type: type  # the class of that, by which Numba finds the kernels
+    tables_type: type  # the class of the struct; Numba chooses the kernels by it
     segment: Callable  # kernel (text, start, size, tables, scratch, ids, at) -> n ids written to ids[at:]; -1: no id
     write: Callable  # (model) -> the "model" object of a tokenizer.json
     read: Callable  # ("model" object, texts of added tokens, alphabet) -> fields of Model
     sample: Callable | None = None  # kernel (text, start, size, tables, alpha, random state, ids, at): as `segment`
     sample_tables: Callable | None = None  # (model) -> the tables for that
-    exact_pattern: Callable | None = None  # (model) -> a pattern that cuts where no token reaches across
+    exact_pattern: Callable | None = None  # (model) -> a pattern that cuts only where no token crosses the cut
 
 
 KINDS = {
@@ -7529,6 +7534,17 @@ KINDS = {
 
 
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Text -> ids -> text. A Tokenizer owns a Model and what is computed from it once: the Pattern, the tables of its kind,
+# the Pretokenizers and the decoded tokens. These do not change, so threads may share them. All that changes belongs to
+# an _Encoder: the cache and the arrays. A call takes an idle encoder, or makes one, and gives it back:
+#
+#     tokenizer.encode("hi!")   ->   _Encoder   ->   [257, 34]                 in a thread of the caller
+#     tokenizer.decode([257, 34])   ->   b"hi" + b"!"   ->   "hi!"             without an encoder
+#
+# A pickled Tokenizer is its Model. A worker process makes the tables once, for all copies that it receives.
+#
+# A decoder gives each token two texts: one as the first token of a text, and one as a later token.
 
 _BYTE_TOKEN = re.compile(r"\A<0x([+\dA-Fa-f][\dA-Fa-f])>\Z", re.ASCII)
 _CLEANUP = {f" {text}": text for text in (".", "?", "!", ",", "' ", "n't", "'m", "do not", "'s", "'ve", "'re")}
@@ -7545,18 +7561,18 @@ def _decode_wordpiece(token: str, is_first: bool, prefix: str, cleanup: bool) ->
 
 
 def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: int) -> str:
-    """Take up to so many of a character off the ends of a token."""
+    """Remove up to `start` times the character `content` from the start of a token, and up to `stop` from its end."""
     one = re.escape(content)
     return re.sub(rf"\A(?:{one}){{0,{start}}}|(?:{one}){{0,{stop}}}\Z", "", token)
 
 
 def _decode_suffix(token: str, is_first: bool, suffix: str) -> str:
-    """Refuse a token with a suffix, which would depend on the token behind it."""
+    """Refuse a token with the suffix, whose text would depend on the token after it."""
     require(suffix not in token, f"the token {token!r} has the suffix")
     return token
 
 
-# What decodes a token, by the type of a step; its further parameters are the fields.
+# The function that decodes a token, by the type of a step; its further parameters are the fields.
 _DECODERS: dict[str, Callable[..., str]] = {
     "BPEDecoder": _decode_suffix,
     "ByteFallback": lambda token, is_first: _BYTE_TOKEN.sub(
@@ -7575,11 +7591,11 @@ _DECODERS: dict[str, Callable[..., str]] = {
 def decoded_tokens(
     vocab: Mapping[int, bytes], decoder: Sequence[dict]
 ) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
-    """Decode each token, as the first of a sequence and as a later one, by steps as a tokenizer.json writes them.
+    """Decode each token, as the first of a sequence and as a later one, by the decoder of a tokenizer.json.
 
-    Joined, they are what the `tokenizers` package decodes, where that is UTF-8. Behind ByteFallback and Fuse, which
-    join tokens, a step must be one that can be done to each on its own: Replace of one ASCII character, or Strip of one
-    at the start. Raises InputError for all others.
+    Joined, the results are the text of the `tokenizers` package, if that is UTF-8. ByteFallback and Fuse join tokens. A
+    step after them must be applicable to each token on its own: Replace of one ASCII character, or Strip of one at the
+    start. Raises InputError for all other steps.
 
     >>> first, later = decoded_tokens({0: "▁a".encode(), 1: b"<0xE4>"}, [{"type": "Metaspace", "replacement": "▁"}])
     >>> first[0], later[0], later[1]
@@ -7594,7 +7610,7 @@ def decoded_tokens(
         kind = step["type"]
         try:
             alone = not are_joined or _is_single_character(kind, firsts, **fields)
-            require(alone, "it is behind one that joins tokens")
+            require(alone, "it comes after a step that joins tokens")
             decode = functools.partial(_DECODERS[kind], **fields)
             firsts = {id: decode(token, True) for id, token in firsts.items()}
             if not are_joined or kind == "Replace":
@@ -7607,7 +7623,7 @@ def decoded_tokens(
 
 
 def _is_single_character(kind: str, firsts: Mapping[int, str], **fields) -> bool:
-    """Tell whether a step behind one that joins tokens can be done to each on its own."""
+    """Return whether a step after one that joins tokens can be applied to each token on its own."""
     if kind == "Strip":
         one = fields["content"].isascii() and fields["start"] == 1 and fields["stop"] == 0
         return one and all(firsts.values())
@@ -7616,7 +7632,7 @@ def _is_single_character(kind: str, firsts: Mapping[int, str], **fields) -> bool
 
 
 class _Encoder:
-    """What one thread encodes with: a workspace, and an array that takes the ids."""
+    """The state of one encoding thread: a workspace, and an array for the ids."""
 
     def __init__(self, model: Model, tables: object, pattern: Pattern, cache_size: int):
         self.model, self.special, self.stop = model, _special_table({}), np.empty(1, np.int64)
@@ -7636,10 +7652,10 @@ class _Encoder:
             0,
             cache_size,
         )
-        self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # a page of it is memory when it is written to
+        self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # it takes memory only where it was written to
 
     def encode(self, pretokenizer: Pretokenizer, data: bytes, stops: np.ndarray | None, begins: int) -> np.ndarray:
-        """Encode texts as uint32[N]: each ends at one of `stops`, over which the end of its ids is written.
+        """Encode texts as uint32[N]. Text t ends at stops[t], which is replaced by the end of its ids.
 
         Without `stops` the bytes are one text.
         """
@@ -7660,7 +7676,7 @@ class _Encoder:
             raise _unknown_letter(self.model, b"".join(flat.parts()))
         if ids is self.ids:
             return ids[:n].copy()
-        ids.resize(n, refcheck=False)  # no copy: a tenth of the time of a large text
+        ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
         return ids
 
 
@@ -7674,11 +7690,11 @@ def _unknown_letter(model: Model, text: bytes) -> InputError:
     if model.alphabet == "bytes":
         return InputError(f"the byte 0x{letter[0]:02X} is not in the vocabulary")
     char = letter.decode("utf-8", "replace")
-    return InputError(f"the character {char!r} is not in the vocabulary, which has no token for the unknown")
+    return InputError(f"the character {char!r} is not in the vocabulary, which has no unknown token")
 
 
 def _working_pattern(model: Model) -> Pattern:
-    """Make the pattern of a model; one that takes whole texts for words is cut where no token reaches across."""
+    """Make the pattern of a model. If it takes whole texts as words, cut these where no token crosses the cut."""
     pattern, exact = Pattern(model.pattern), KINDS[model.kind].exact_pattern
     takes_whole_texts = pattern.name == "none" or isinstance(pattern.stages[-1], Metaspace)
     if model.alphabet == "bytes" or not exact or not takes_whole_texts:
@@ -7690,15 +7706,16 @@ class Tokenizer:
     """Text to token ids and back.
 
     vocab           id -> bytes; ids may have gaps
-    merges          pairs of bytes, the first to be merged first; or None, and any two neighbours whose bytes, joined,
-                    are a token may merge, the token of the lowest id first, as tiktoken does
-    special_tokens  strings, or strings and their ids; those that have no id get the ids after the last
-    pattern         the name of a pattern, a regular expression, or several, each of which cuts what the last has left
-    ignore_merges   a pretoken that is a token is that token, even where the merges do not get there
-    flags           how special tokens are found, if not in the plain way: AddedToken for some of them
-    cache_size      pretokens that each thread keeps the ids of, about; rounded up to a power of two
+    merges          pairs of bytes, in the order of their ranks; None: any two neighbours that join to a token merge,
+    the
+                    token of the lowest id first, as in tiktoken
+    special_tokens  strings, or {string: id}; strings that are not in the vocabulary get the next ids
+    pattern         the name of a pattern, a regular expression, or a list of steps that cut in turn
+    ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
+    flags           how special tokens are found, if not in the plain way: an AddedToken for some of them
+    cache_size      approximate number of pretokens in the cache of each thread; rounded up to a power of two
 
-    Threads may share a tokenizer, and it can be pickled. Raises ValueError for a vocabulary that cannot be.
+    Threads may share a tokenizer, and it can be pickled. Raises ValueError for an invalid vocabulary.
 
     >>> vocab = {0: b"<|end|>"} | {1 + b: bytes([b]) for b in range(256)} | {257: b"hi"}
     >>> tokenizer = Tokenizer(vocab, [(b"h", b"i")], ["<|end|>"])
@@ -7725,13 +7742,13 @@ class Tokenizer:
 
     @classmethod
     def from_model(cls, model: Model, cache_size: int = 1 << 20) -> Tokenizer:
-        """Make a tokenizer of a Model, of any kind."""
+        """Make a tokenizer from a Model of any kind."""
         tokenizer = cls.__new__(cls)
         tokenizer._compile(model, cache_size)
         return tokenizer
 
     def _compile(self, model: Model, cache_size: int) -> None:
-        """Make the tables of a model."""
+        """Make all that the tokenizer computes from its model."""
         require_known("kind of model", model.kind, KINDS)
         self.model = model
         self.pattern = _working_pattern(model)
@@ -7741,17 +7758,17 @@ class Tokenizer:
         self._normalizer = Normalizer(model.normalizer)
         self._pretokenizers: dict[str, Pretokenizer] = {}
         self._pretokenizers = {allowed: self._pretokenizer(allowed) for allowed in ("all", "none")}
-        self._idle: list[_Encoder] = []  # those that no thread is using
-        self._chunk_sources: dict[tuple[str, ...], Source] = {}  # of encode_iterable, by special tokens
+        self._idle: list[_Encoder] = []  # encoders that no thread is using
+        self._chunk_sources: dict[tuple[str, ...], Source] = {}  # for encode_iterable, by special tokens
 
     @property
     def vocab(self) -> dict[int, bytes]:
-        """The tokens by their ids, special tokens included."""
+        """The tokens by their ids, including special tokens."""
         return self.model.vocab
 
     @property
     def merges(self) -> list[Merge] | None:
-        """The merges in their order, or None where the ids are the ranks."""
+        """The merges in order, or None if ids or scores decide."""
         return self.model.merges
 
     @property
@@ -7766,16 +7783,16 @@ class Tokenizer:
 
     @property
     def digest(self) -> str:
-        """A SHA-256 of all that decides about ids, in hexadecimal."""
+        """A SHA-256 of all fields that decide about ids, in hexadecimal."""
         return self.model.fingerprint
 
     def __len__(self) -> int:
-        """Count the tokens, special tokens included."""
+        """The number of tokens, including special tokens."""
         return len(self.vocab)
 
     @property
     def vocab_size(self) -> int:
-        """The rows that a model's embedding needs: the largest id + 1, which is the number of tokens without gaps."""
+        """The number of rows that an embedding needs: the largest id + 1."""
         return max(self.vocab, default=-1) + 1
 
     def __repr__(self) -> str:
@@ -7788,17 +7805,17 @@ class Tokenizer:
 
     @functools.cached_property
     def _token_bytes(self) -> TokenBytes:
-        """The bytes of the tokens as they are decoded, which the first of a text may have otherwise."""
+        """The decoded bytes of the tokens; the first token of a text may be decoded differently."""
         return make_token_bytes(self._decoded[1])
 
     @functools.cached_property
     def _sample_tables(self) -> object:
-        """The tables that `sample` needs."""
+        """The tables for `sample`."""
         return KINDS[self.model.kind].sample_tables(self.model)
 
     @functools.cached_property
     def _pickled(self) -> bytes:
-        """The model but for `config`, which may change, and the cache size."""
+        """The model without `config`, which may change, and the cache size."""
         return zlib.compress(pickle.dumps((dataclasses.replace(self.model, config={}), self._cache_size)), 1)
 
     @classmethod
@@ -7811,7 +7828,7 @@ class Tokenizer:
     ) -> Tokenizer:
         """Load GPT-2's two files, vocab.json and merges.txt.
 
-        If no special tokens are given, they are the tokens that no merge makes, the bytes apart.
+        By default the special tokens are those that no merge makes, except single bytes.
         """
         return cls.from_model(read_gpt2(Path(vocab_filepath), Path(merges_filepath), special_tokens, pattern))
 
@@ -7826,11 +7843,11 @@ class Tokenizer:
     ) -> Tokenizer:
         """Load a model from a file or a folder. The format is detected from the content.
 
-        That is a tokenizer.json of Hugging Face's; GPT-2's vocab.json and merges.txt, whatever they are called; a rank
-        file of tiktoken's; a model of SentencePiece's; or BERT's vocab.txt. For a rank file, `encoding` is a name in
-        ENCODINGS, or `pattern` and `special_tokens` say what the file does not; neither is needed for a published one,
-        or one that was saved here. Raises ValueError for a file that is none of these, and for what would encode
-        otherwise here than there.
+        It is a tokenizer.json of Hugging Face; GPT-2's vocab.json and merges.txt, or encoder.json and vocab.bpe; a rank
+        file of tiktoken; a model of SentencePiece; or BERT's vocab.txt. A rank file lacks a pattern and special tokens:
+        `encoding` is a name in ENCODINGS, or `pattern` and `special_tokens` give them. Published rank files, and those
+        that were saved here, need neither. Raises ValueError for other files, and for features that would give other
+        ids here.
         """
         return cls.from_model(load_model(path, encoding=encoding, pattern=pattern, special_tokens=special_tokens))
 
@@ -7840,7 +7857,7 @@ class Tokenizer:
         "huggingface"   tokenizer.json, tokenizer_config.json, special_tokens_map.json
         "gpt2"          vocab.json, merges.txt
         "tiktoken"      tokenizer.tiktoken, and the pattern and the special tokens in tokenizer.tiktoken.json
-        None            the first, and the second if it can be
+        None            the first, and also the second if that is possible
 
         Raises ValueError if the format cannot represent the model.
         """
@@ -7851,7 +7868,7 @@ class Tokenizer:
         return import_optional("tokenizers").Tokenizer.from_str(write_huggingface(self.model)["tokenizer.json"])
 
     def to_tiktoken(self, name: str = "bpe_numba"):
-        """Make a `tiktoken.Encoding` with the same ids; raises ValueError if there can be none."""
+        """Make a `tiktoken.Encoding` with the same ids; raises ValueError if that is impossible."""
         return import_optional("tiktoken").Encoding(
             name,
             pat_str=self.pattern.source,
@@ -7870,7 +7887,7 @@ class Tokenizer:
         return self._ids.get(token)
 
     def id_to_token(self, id: int) -> bytes:
-        """Look up the bytes of a token; raises ValueError if there is no such id."""
+        """Look up the bytes of a token; raises ValueError for an unknown id."""
         try:
             return self.vocab[_id_array([id]).item()]
         except KeyError:
@@ -7878,15 +7895,15 @@ class Tokenizer:
             raise InputError(f"id {id!r} is not in the vocabulary, whose ids end at {last}") from None
 
     def encode(self, text: str | bytes, allowed_special: str | Iterable[str] = "all") -> list[int]:
-        """Encode a text, or bytes, valid UTF-8 or not, as a list of ids.
+        """Encode a text, or bytes that may be invalid UTF-8, as a list of ids.
 
-        allowed_special says which special tokens in the text become their ids: "all", "none", or some of them. The
-        others are text like any other: nobody can forge a control token that is not allowed.
+        allowed_special  the special tokens that become their ids: "all", "none", or some of them. All others are
+                         ordinary text, so nobody can forge a control token that is not allowed
         """
         return self.encode_to_numpy(text, allowed_special).tolist()
 
     def encode_ordinary(self, text: str | bytes) -> list[int]:
-        """Encode a text in which no special token is honoured."""
+        """Encode a text as ordinary text, without special tokens."""
         return self.encode(text, "none")
 
     def encode_to_numpy(self, text: str | bytes, allowed_special: str | Iterable[str] = "all") -> np.ndarray:
@@ -7900,9 +7917,9 @@ class Tokenizer:
     def encode_texts(
         self, texts: Sequence[bytes], allowed_special: str | Iterable[str] = "all", begins: int = BEGINS
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Encode texts, in bytes, in this thread: their ids end to end, uint32[N], and their offsets, int64[T + 1].
+        """Encode texts in this thread. Returns their ids end to end, uint32[N], and their offsets, int64[T + 1].
 
-        begins  CONTINUES, if the first text goes on from an earlier one; see Pretokenizer.apply
+        begins  CONTINUES if the first text continues an earlier one; see Pretokenizer.apply
         """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         ids = self._encode(b"".join(texts), allowed_special, stops, begins)
@@ -7914,7 +7931,7 @@ class Tokenizer:
         """Encode texts that lie end to end as uint32[N]; see _Encoder.encode."""
         pretokenizer = self._pretokenizer(allowed_special)
         try:
-            encoder = self._idle.pop()  # one that no other thread is using
+            encoder = self._idle.pop()
         except IndexError:
             encoder = _Encoder(self.model, self._tables, self.pattern, self._cache_size)
         try:
@@ -7926,12 +7943,14 @@ class Tokenizer:
     def sample(
         self, text: str | bytes, alpha: float = 0.1, seed: int = 0, allowed_special: str | Iterable[str] = "all"
     ) -> list[int]:
-        """Encode a text at random, to train a model on more than one way to cut it; each seed gives one way.
+        """Encode a text at random, to train a model on several ways to cut it; each seed gives one way.
 
-        alpha  of a unigram model: a way is as probable as exp(alpha * score), so 0 takes all alike (Kudo 2018). Of a
-               BPE: the probability with which a merge is left out each time, so 0 leaves none (Provilkov et al. 2020)
+        alpha  for a Unigram: the probability of a way is proportional to exp(alpha * score), so with 0 all ways have
+        the
+               same probability (Kudo 2018). For a BPE: the probability with which a merge is left out each time, so 0
+               leaves out no merge (Provilkov et al. 2020)
 
-        Raises InputError for a model that knows one way only.
+        Raises InputError for a model that cuts in only one way.
 
         >>> vocab = {b: bytes([b]) for b in range(256)} | {256: b"ab", 257: b"abab"}
         >>> tokenizer = Tokenizer(vocab, [(b"a", b"b"), (b"ab", b"ab")])
@@ -7950,7 +7969,7 @@ class Tokenizer:
         return ids[:n].tolist()
 
     def _words(self, text: str | bytes, allowed_special: str | Iterable[str]) -> FlatText:
-        """Cut a text into special tokens and words, with an END after each."""
+        """Cut a text into words with an END after each, in place of a special token where one stands."""
         data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
         flat, _, _ = pretokenizer.apply(scan, data, np.array([len(data)]))
         return flat.rewritten(_write_cuts, self.pattern.table, *scan)
@@ -7958,7 +7977,8 @@ class Tokenizer:
     def encode_batch(
         self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
     ) -> list[list[int]]:
-        """Encode each text as a list of ids; large batches in several threads, one a core if not told otherwise.
+        """Encode each text as a list of ids. Large batches are encoded by several threads, by default one for each
+        core.
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch(["Hi", "", "!"])
         [[72, 105], [], [33]]
@@ -7970,13 +7990,13 @@ class Tokenizer:
     def encode_batch_to_numpy(
         self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Encode all texts: ids uint32[N], and where those of each begin and end, int64[T + 1].
+        """Encode all texts. Returns the ids, uint32[N], and the offsets of the texts in them, int64[T + 1].
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch_to_numpy(["Hi", "", "!"])
         (array([ 72, 105,  33], dtype=uint32), array([0, 2, 2, 3]))
         """
-        require(not isinstance(texts, (str, bytes)), "encode_batch takes a list of texts: encode takes one")
-        require(threads is None or threads >= 1, f"{threads} threads: at least one must do the work")
+        require(not isinstance(texts, (str, bytes)), "encode_batch takes a list of texts: use encode for one text")
+        require(threads is None or threads >= 1, f"{threads} threads: at least 1 is needed")
         if not isinstance(allowed_special, str):
             allowed_special = list(allowed_special)
         batches = _batched_by_size(map(_text_bytes, texts), len, BLOCK_BYTES)
@@ -7988,12 +8008,12 @@ class Tokenizer:
     def encode_iterable(
         self, iterable: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all"
     ) -> Iterator[int]:
-        """Encode a text that comes in chunks, a file say: yields the same ids as of the whole text, in bounded memory.
+        """Encode a text that comes in chunks, such as a file: yields the ids of the whole text, in bounded memory.
 
-        Where the pattern, or flags of special tokens, allow no cut, memory holds a whole document.
+        If the pattern or the flags of special tokens allow no cut, memory holds a whole document.
         """
         known = tuple(self._allowed(allowed_special))
-        source = self._chunk_sources.setdefault(known, self.source((), known))  # a normalizer's takes 0.9 s to make
+        source = self._chunk_sources.setdefault(known, self.source((), known))  # may take 0.9 s to make
         chunks = map(_text_bytes, [iterable] if isinstance(iterable, (str, bytes)) else iterable)
         for data, begins, _ in source.cut(chunks, WINDOW_BYTES):
             yield from self.encode_texts([data], allowed_special, begins)[0].tolist()

@@ -3397,7 +3397,7 @@ def test_a_mark_that_never_occurs_is_no_token():
         ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15", "SentencePiece"),
         ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02", "SentencePiece"),
         ("vocab.txt", b"[PAD]\n##s\n", "unk_token .*UNK.* not in the vocabulary"),
-        ("vocab.txt", b"[UNK]\n##s\n##s\n", "line 3: '##s' stands there twice"),
+        ("vocab.txt", b"[UNK]\n##s\n##s\n", "line 3: '##s' appears twice"),
         ("vocab.txt", b"[UNK]\n\xff\n", "not UTF-8"),
         ("tokenizer.model", b"IQ== 0\n", "does not say its pattern"),
         ("a.tiktoken", b"IQ== 0\nIg== 0\n", "line 2.*twice"),
@@ -3967,7 +3967,7 @@ def test_sentencepiece_models_that_cannot_be_are_refused(prose, tmp_path):
         (lambda p: setattr(p.trainer_spec, "model_type", 3), "words"),
         (lambda p: setattr(p.pieces[9], "type", 5), "unused"),
         (lambda p: setattr(p.pieces[9], "score", float("nan")), "no number"),
-        (lambda p: setattr(p.pieces[0], "type", 1), "0 tokens for what is unknown"),
+        (lambda p: setattr(p.pieces[0], "type", 1), "0 unknown tokens"),
         (lambda p: setattr(p.trainer_spec, "byte_fallback", True), "<0x00>"),
         (lambda p: setattr(p.trainer_spec, "treat_whitespace_as_suffix", True), "treat_whitespace_as_suffix"),
         (lambda p: setattr(p.normalizer_spec, "precompiled_charsmap", b"\4\0\0\0ab"), "charsmap"),
@@ -4015,7 +4015,7 @@ def test_what_a_vocab_txt_cannot_say_is_refused(prose, tmp_path):
     bpe.save_model(model, tmp_path / "good", "bert")
     changes = [{"subword_prefix": "@@"}, {"max_word_chars": 7}, {"pattern": "whitespace"}, {"normalizer": []}]
     for change in [*changes, {"vocab": model.vocab | {5000: b"late "}}, {"special_tokens": {"[UNK]": 1}}]:
-        with pytest.raises(bpe.InputError, match=rf"vocab\.txt .*it cannot say the {next(iter(change))}"):
+        with pytest.raises(bpe.InputError, match=rf"vocab\.txt .*it cannot represent the {next(iter(change))}"):
             bpe.save_model(dataclasses.replace(model, **change), tmp_path / "bad", "bert")
 
 
@@ -5229,7 +5229,7 @@ def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
         (("train", "text.txt", "--workers", "lots"), ["argument --workers: 'lots' is not", "such as 4"]),
         (("frain",), ["frain"]),
         (("decode", "model", "odd.bin"), ["--dtype"]),
-        (("encode", "model", "text.txt", "--encoding", "gpt2"), ["leave --encoding away"]),
+        (("encode", "model", "text.txt", "--encoding", "gpt2"), ["omit --encoding"]),
         (("bench", "text.txt", "--tool", "x"), ["no peer is named 'x';"]),
     ],
 )
