@@ -8021,26 +8021,26 @@ class Tokenizer:
     def source(
         self, inputs: Files, allowed_special: str | Iterable[str] = "all", text_field: str | None = None
     ) -> Source:
-        """Make the Source by which files are cut so that their blocks have the same ids as the whole."""
+        """Make a Source that cuts files so that their blocks have the same ids as the whole."""
         special, model = tuple(self._allowed(allowed_special)), self.model
         return Source(
             find_files(inputs), self.pattern, special, text_field, flags=model.flags, normalizer=model.normalizer
         )
 
     def compile_kernels(self) -> None:
-        """Compile the kernels of encoding, or load them from the disk; processes forked later have them."""
+        """Compile the kernels of encoding, or load them from the disk, for processes that are forked later."""
         with contextlib.suppress(InputError):  # a small vocabulary may not have these letters
             self.encode_texts([b"one two", b"\xff"])
 
     def _pretokenizer(self, allowed_special: str | Iterable[str]) -> Pretokenizer:
-        """Make what finds the special tokens that are allowed."""
+        """Make the Pretokenizer that finds the allowed special tokens."""
         if isinstance(allowed_special, str) and allowed_special in self._pretokenizers:
             return self._pretokenizers[allowed_special]
         chosen = {token: self.special_tokens[token] for token in self._allowed(allowed_special)}
         return Pretokenizer(self.pattern, chosen, self.model.flags, self._normalizer)
 
     def _allowed(self, allowed_special: str | Iterable[str]) -> list[str]:
-        """List the special tokens that are allowed; raises ValueError for any other name."""
+        """List the allowed special tokens; raises ValueError for unknown names."""
         if isinstance(allowed_special, str):
             if allowed_special not in ("all", "none"):
                 raise InputError(f"allowed_special is 'all', 'none' or a set of tokens, not {allowed_special!r}")
@@ -8054,7 +8054,7 @@ class Tokenizer:
     def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:
         """Join the bytes of some ids; raises ValueError for an id that is not in the vocabulary.
 
-        continues  other ids came before them: what begins a text is left out there only
+        continues  other ids came before, so the first of these ids is not decoded as the first of a text
         """
         ids = _id_array(ids)
         text, unknown = _join_tokens(ids, self._token_bytes)
@@ -8067,7 +8067,7 @@ class Tokenizer:
         return text
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode some ids as text. What is not UTF-8 becomes U+FFFD."""
+        """Decode some ids as text. Invalid UTF-8 becomes U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
     def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
@@ -8077,7 +8077,7 @@ class Tokenizer:
 
 @functools.lru_cache(maxsize=4)
 def _unpickle_once(pickled: bytes) -> Tokenizer:
-    """Make the tables of a tokenizer, which is sent with each piece of work, once in a process."""
+    """Make a tokenizer once in each process, although it is sent with every task."""
     model, cache_size = pickle.loads(zlib.decompress(pickled))
     tokenizer = Tokenizer.from_model(model, cache_size)
     tokenizer.__dict__["_pickled"] = pickled
@@ -8085,7 +8085,7 @@ def _unpickle_once(pickled: bytes) -> Tokenizer:
 
 
 def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
-    """Make a tokenizer of its own that shares its tables, and the caches of idle threads, with the last of its kind."""
+    """Make a tokenizer that shares tables and idle encoders with the one that was unpickled from the same bytes."""
     known, tokenizer = _unpickle_once(pickled), Tokenizer.__new__(Tokenizer)
     tokenizer.__dict__ |= known.__dict__
     tokenizer.model = copy.copy(known.model)
@@ -8105,10 +8105,10 @@ def _text_bytes(text: str | bytes) -> bytes:
 
 
 def _id_array(ids: Iterable[int]) -> np.ndarray:
-    """Make an array of ids, uint32; raises ValueError for what cannot be an id."""
+    """Make an array of ids, uint32; raises ValueError if one cannot be an id."""
     if isinstance(ids, np.ndarray):
         if ids.dtype.kind not in "iu" or ids.ndim != 1:
-            raise InputError(f"ids are whole numbers in a row, not {ids.dtype} of shape {ids.shape}")
+            raise InputError(f"ids are a one-dimensional array of whole numbers, not {ids.dtype} of shape {ids.shape}")
         if ids.dtype == np.uint32 or not ids.size or (ids.min() >= 0 and ids.max() < MAX_ID):
             return np.require(ids, np.uint32, ["C", "W"])
         ids = ids.tolist()
@@ -8125,13 +8125,23 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
 
 
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Files of text -> a file of token ids. Workers encode blocks, and the parent writes their ids in the order of the text.
+# `encode_files(tokenizer, "a.txt", "a.npy")`, where a.txt has the text "Hi!" and each byte is a token, writes:
+#
+#     a.npy         a header, then the ids 72 105 33 as uint16; as uint32 if an id is above 65,535
+#     a.npy.json    {"tokens": 3, "documents": 1, "bytes": 3, "dtype": "uint16", "model": its digest, …}
+#
+# A .bin file has no header, a .bin file for llm.c has one of 1,024 bytes, and text has decimal numbers, a document on
+# each line. With `append`, each document ends with a token. A document index holds the offsets of the documents, here 0
+# and 3. The files take their names together, when all are whole.
 
 LLMC_HEADER_BYTES = 1024
-LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}  # how its files begin, for GPT-2 and for Llama 3
+LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}  # the first numbers of its files, for GPT-2 and Llama 3
 
 
 def _npy_header(dtype: np.dtype, n: int) -> bytes:
-    """Make the header of a .npy file of n numbers: 128 bytes for any n, since NumPy pads it for growth."""
+    """Make the header of a .npy file of n numbers. It has 128 bytes for any n, since NumPy pads it."""
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)})
     return file.getvalue()
@@ -8139,7 +8149,7 @@ def _npy_header(dtype: np.dtype, n: int) -> bytes:
 
 def _llmc_header(dtype: np.dtype, n: int) -> bytes:
     """Make the header of a file for llm.c: 256 numbers, the third of which is n."""
-    require(n < 2**31, f"{n:,} tokens are more than llm.c counts in one file: write several")
+    require(n < 2**31, f"{n:,} tokens are too many for a file of llm.c: write several files")
     return np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
 
 
@@ -8147,7 +8157,7 @@ def _no_header(dtype: np.dtype, n: int) -> bytes:
     return b""
 
 
-# How ids are written, the header of such files, and the ends of their names; standard output has no end.
+# Layout -> the function that makes the header, and the suffixes of file names; "" stands for standard output.
 _LAYOUTS = {
     "npy": (_npy_header, (".npy",)),
     "bin": (_no_header, (".bin", "")),
@@ -8157,14 +8167,14 @@ _LAYOUTS = {
 
 
 class Encoded(NamedTuple):
-    """Describe a file of token ids. It is written beside the file as JSON; as a string it is a line for people."""
+    """The description of a file of token ids. It is written as JSON next to the file; as a string it is one line."""
 
     tokens: int
     documents: int
     bytes: int  # of text
     dtype: str
     model: str  # Tokenizer.digest
-    append: str | None = None  # the token at the end of each document; None: documents are texts, files and lines
+    append: str | None = None  # the token at the end of each document; None: documents are files and lines
 
     def __str__(self) -> str:
         per_token = self.bytes / max(self.tokens, 1)
@@ -8174,14 +8184,14 @@ class Encoded(NamedTuple):
 
 
 class _EncodedBatch(NamedTuple):
-    """The ids of some blocks, and what is counted of them."""
+    """The ids of some blocks, and their numbers of bytes."""
 
     ids: np.ndarray  # uint16 or uint32[N]
     ends: np.ndarray  # int64[D]   documents end before these positions in `ids`
     n_bytes: int  # of text
     n_read: int  # bytes on the disk
-    last_id: int | None  # of the text that the last block ends in; None: it began in an earlier batch and has none here
-    is_doubtful: bool  # the first id ends such a text: it goes if that ended so in the earlier batch
+    last_id: int | None  # the last id of the last text; None: the text began in an earlier batch and has no ids here
+    is_doubtful: bool  # the first id is an end id that must be dropped if the earlier batch ended with one
 
 
 def _encode_blocks(
@@ -8192,10 +8202,10 @@ def _encode_blocks(
     source: Source,
     blocks: list[Block],
 ) -> _EncodedBatch:
-    """Encode blocks as ids of this dtype: uint16 is half as much for a pipe.
+    """Encode blocks as ids of this dtype, since uint16 halves the data that workers send.
 
-    Without an end id, documents are texts: files, or lines of JSON. With one, documents end behind each such id, and
-    one is inserted at the end of every text that has none there.
+    Without an end id, documents are texts: files or lines of JSON. With one, a document ends after each such id, and
+    one is inserted at the end of every text that does not end with it.
     """
     batches, ends, n_tokens, n_bytes, last_id, is_doubtful = [], [], 0, 0, None, False
     for block in blocks:
@@ -8206,8 +8216,8 @@ def _encode_blocks(
         stops = offsets[1:] if block.behind == BEGINS else offsets[:0]
         if end_id is not None:
             ended = np.append(ids, 0)[stops - 1] == end_id
-            ended &= stops > offsets[: len(stops)]  # an empty text has the last id of the text before it there
-            if len(stops) and stops[0] == 0:  # what goes on here has no more ids
+            ended &= stops > offsets[: len(stops)]  # for an empty text, ids[stop - 1] belongs to the text before it
+            if len(stops) and stops[0] == 0:  # the text that goes on here has no more ids
                 ended[0] = last_id == end_id
                 is_doubtful |= last_id is None
             last_id = int(ids[-1]) if len(ids) else last_id
@@ -8221,38 +8231,38 @@ def _encode_blocks(
 
 
 def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
-    """Open a file that is written whole, or standard output."""
+    """Open a file by `atomic_write`, or standard output."""
     return atomic_write(path) if path != STANDARD_STREAM else contextlib.nullcontext(sys.stdout.buffer)
 
 
 def _sidecar(path: Path) -> Path:
-    """Name the JSON that describes a file of ids."""
+    """Return the name of the JSON file that describes a file of ids."""
     return path.with_name(path.name + ".json")
 
 
 def _as_lines(ids: np.ndarray, ends: np.ndarray) -> bytes:
-    """Write ids as decimal numbers, a line for each document, which may go on in the next ids."""
+    """Write ids as decimal numbers, a line for each document; the last one may go on with the next ids."""
     lines = [" ".join(map(str, part.tolist())) for part in np.split(ids, ends)]
     return ("\n".join(lines) + " " * bool(lines[-1])).encode()
 
 
 @contextlib.contextmanager
 def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> Iterator[Callable]:
-    """Write numbers in pieces, to a file or to standard output: yields a function of the next array."""
+    """Write arrays one after another to a file or to standard output: yields the function that writes the next one."""
     if layout == "auto":
         layout = path.suffix[1:] or "bin"
-        require(layout in ("npy", "bin"), f"{path}: name a .npy file, or a .bin file for the bare numbers")
+        require(layout in ("npy", "bin"), f"{path}: name a .npy file, or a .bin file for numbers without a header")
     require_known("`layout`", layout, _LAYOUTS)
     header, suffixes = _LAYOUTS[layout]
     require(path.suffix in suffixes, f"{path}: name a {suffixes[0]} file for {layout}")
     dtype, n = np.dtype(dtype).newbyteorder("<"), 0
 
     def write(numbers: np.ndarray, ends: np.ndarray = ()) -> None:
-        """Write an array after those before it; documents end at `ends` in it."""
+        """Write the next array; documents end at `ends` in it."""
         nonlocal n
         n += len(numbers)
         file.write(_as_lines(numbers, ends) if layout == "text" else np.ascontiguousarray(numbers, dtype).data)
-        file.flush()  # should the disk be full, it is now, and not when the other files have taken their names
+        file.flush()  # if the disk is full, fail now, before other files have taken their names
 
     with _open_output(path) as file:
         file.write(header(dtype, 0))
@@ -8263,28 +8273,28 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
 
 
 def _name_outputs(out: str | os.PathLike | None, val_fraction: float | None) -> list[Path]:
-    """Name the file of ids, and that of the documents that are held out, if any are."""
+    """Return the path of the file of ids and, with `val_fraction`, the path for the held-out documents."""
     require(out is not None, "name `out`: a file for the ids, or - for standard output")
     path = as_path(out)
     if val_fraction is None:
         return [path]
     require(0 < val_fraction < 1, f"`val_fraction` is between 0 and 1, not {val_fraction}")
     before, found, behind = path.name.rpartition("train")
-    require(found, f"{path}: name a file with 'train' in it for `val_fraction`: the other one has 'val' there")
+    require(found, f"{path}: name a file with 'train' in it for `val_fraction`: the second file gets 'val' instead")
     return [path, path.with_name(f"{before}val{behind}")]
 
 
 def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Part a batch in what is for training and what is held out: the ids, and where documents end in them.
+    """Divide a batch into documents for training and held-out documents: the ids, and the ends of documents, of each.
 
     first  the number of the document that the batch begins in, from 0. Of n documents, floor(n * fraction) are held
-           out: document d if floor((d + 1) * fraction) is greater than floor(d * fraction). So a choice depends on
-           nothing but the order of the documents
+           out: document d if floor((d + 1) * fraction) is greater than floor(d * fraction). So the choice depends only
+           on the order of the documents
     """
-    billionths = round(fraction * 10**9)  # so that nothing is rounded
+    billionths = round(fraction * 10**9)  # whole numbers avoid rounding
     numbers = (np.arange(first, first + len(batch.ends) + 2) * billionths) // 10**9
     is_held_out = np.diff(numbers) > 0
-    lengths = np.diff(batch.ends, prepend=0, append=len(batch.ids))  # of documents that end, and of the rest
+    lengths = np.diff(batch.ends, prepend=0, append=len(batch.ids))  # of the documents that end here, and of the rest
     return [
         (batch.ids[np.repeat(chosen, lengths)], np.cumsum(lengths[:-1][chosen[:-1]]))
         for chosen in (~is_held_out, is_held_out)
@@ -8310,23 +8320,23 @@ def encode_files(
 ) -> Encoded:
     """Write the token ids of files, folders or globs to one file, in the order of the texts, and describe it.
 
-    inputs           files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), Parquet; text and
+    inputs           files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), or Parquet; text and
                      JSON may be packed by gzip, xz, bzip2 or zstandard
-    out              a .npy file; a .bin file, for the bare numbers; or -, for those on standard output. A file gets a
-                     description beside it, with .json behind its name
-    dtype            of the ids: uint16, uint32, or auto, the smaller one that holds every id of the vocabulary
-    append           a special token: every document ends with it. Documents are files and lines of .jsonl files, and
-                     end at this token where it is in a text: it is not doubled
-    layout           auto, by the name of the file; llm.c, which is a .bin file with its header of 1,024 bytes; or
-                     text, decimal numbers, a line a document: a .txt file, or - for standard output
-    val_fraction     as with nanoGPT, documents are held out: 0.0005 is the last of every 2,000, in the order in which
-                     they are read. They go to the file that has `val` where the name of the other has `train`
+    out              a .npy file; a .bin file for numbers without a header; or - for these on standard output. A file
+                     gets a description next to it, with .json added to its name
+    dtype            type of the ids: uint16, uint32, or auto, the smaller one that holds every id of the vocabulary
+    append           special token that ends every document. Documents are files and lines of .jsonl files; this token
+                     in a text also ends one, and is not doubled
+    layout           auto, by the name of the file; llm.c, a .bin file with a header of 1,024 bytes; or text, decimal
+                     numbers with a document on each line, in a .txt file or on standard output (-)
+    val_fraction     share of documents to hold out, as with nanoGPT: 0.0005 holds out the last of every 2,000, in the
+                     order of reading. The second file has `val` in its name where the first has `train`
     document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
     allowed_special  the special tokens that are found in the texts: "all", "none", or some of them
 
-    And text_field, as of a Source; workers, progress and executor, as of an Engine.
+    Also text_field, as in a Source; workers, progress and executor, as in an Engine.
 
-    Files take their names when they are whole. Raises InputError for what cannot be done.
+    Files take their names when they are whole. Raises InputError for invalid options and inputs.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("Hi!")
@@ -8339,10 +8349,10 @@ def encode_files(
     paths = _name_outputs(out, val_fraction)
     if document_index is not None:
         can_be_indexed = len(paths) == 1 and layout != "text"
-        require(can_be_indexed, "`document_index` goes with `out`, but not with `val_fraction`, or the layout text")
+        require(can_be_indexed, "`document_index` cannot be combined with `val_fraction` or with the layout text")
         document_index = as_path(document_index)
         if document_index.resolve() in (paths[0].resolve(), _sidecar(paths[0]).resolve()):
-            raise InputError(f"{document_index} is to be written twice: give the document index a name of its own")
+            raise InputError(f"{document_index} would be written twice: give the document index another name")
     _require_other_files([*paths, document_index], find_files(inputs))
     id_type, engine = id_dtype(tokenizer.model, dtype), Engine(workers, progress, executor)
     allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
@@ -8378,8 +8388,8 @@ def encode_files(
         for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
             description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
             if len(paths) == 2:
-                del description["bytes"]  # which are not known of each
-                hint = "documents are files, lines of .jsonl, and what ends with the token that `append` names"
+                del description["bytes"]  # they are not known for each file
+                hint = "documents are files, lines of .jsonl files, and texts before the token of `append`"
                 given = f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {totals[1, 1]}"
                 require(n_documents, f"{given}: {hint}")
             if path != STANDARD_STREAM:
@@ -8388,7 +8398,7 @@ def encode_files(
 
 
 def _require_other_files(outputs: Iterable[Path | None], inputs: Iterable[Path]) -> None:
-    """Raise InputError if a file that is to be written is one that is read."""
+    """Raise InputError if a file would be both read and written."""
     for path in outputs:
         if path is not None and path.is_file():  # a device or a pipe may be both
             is_read = path.resolve() in map(Path.resolve, inputs)
@@ -8397,9 +8407,9 @@ def _require_other_files(outputs: Iterable[Path | None], inputs: Iterable[Path])
 
 @checked
 def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
-    """Open the ids of a .npy or .bin file as an array that stays on the disk; raises InputError for what is none.
+    """Open the ids of a .npy or .bin file as an array that stays on the disk; raises InputError for other files.
 
-    dtype  uint16 or uint32, for a .bin file that has no .json beside it
+    dtype  uint16 or uint32, for a .bin file without a .json file
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.bin")
@@ -8417,7 +8427,7 @@ def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
             for name, sign in LLMC_SIGNS.items():
                 if header[:2] == sign and n_bytes == LLMC_HEADER_BYTES + np.dtype(name).itemsize * header[2]:
                     dtype, start = name, LLMC_HEADER_BYTES
-            require(dtype in LLMC_SIGNS, "are its numbers uint16 or uint32? Name it with `dtype`")
+            require(dtype in LLMC_SIGNS, "are its numbers uint16 or uint32? Set `dtype`")
             numbers = np.dtype(dtype).newbyteorder("<")
             ids = np.memmap(path, numbers, "r", start) if n_bytes > start else np.zeros(0, numbers)
         is_list = ids.ndim == 1 and ids.dtype.kind in "iu"
@@ -8432,7 +8442,7 @@ _LIST_AS_LINES = bytes.maketrans(b"[],", b"   ")
 
 
 def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
-    """Read ids from a .npy or .bin file, or as decimal numbers from any other file, in batches."""
+    """Read ids in batches from a .npy or .bin file, or as decimal numbers from any other file."""
     if path != STANDARD_STREAM and path.suffix in (".npy", ".bin"):
         ids = read_ids(path, dtype)
         yield from (ids[start : start + BLOCK_BYTES] for start in range(0, len(ids), BLOCK_BYTES))
@@ -8442,7 +8452,7 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
         text = rest + chunk.translate(_LIST_AS_LINES)
         if wrong := regex.search(rb"[^0-9\s]|[0-9]{19}", text):
             line += text.count(b"\n", 0, wrong.start())
-            raise InputError(f"{path}, line {line}: not token ids, which are whole numbers")
+            raise InputError(f"{path}, line {line}: token ids must be whole numbers")
         line += text.count(b"\n")
         words = text.split()
         rest = b"" if text[-1:].isspace() else words.pop()  # a number may go on in the next chunk
@@ -8456,8 +8466,8 @@ def decode_file(
     """Write the text of a file of token ids, in bounded memory.
 
     tokens  a .npy or .bin file, a text with ids as decimal numbers (1 2, or [1, 2]), or - for standard input
-    out     where the text goes: a file, which takes its name when it is whole, or - for standard output
-    dtype   uint16 or uint32, for a .bin file that has no .json beside it
+    out     the file for the text, which takes its name when it is whole, or - for standard output
+    dtype   uint16 or uint32, for a .bin file without a .json file
     """
     _require_other_files([Path(out)], [Path(tokens)])
     with _open_output(Path(out)) as file:
@@ -8469,18 +8479,19 @@ def decode_file(
 
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Files, or words files -> a Training: a tokenizer, and what was measured. A Recipe holds the options that decide the
-# model, and nothing that decides only where the text is and how fast it is read. `complete` checks one and fills in
-# what its family of models has: the alphabet, and what goes with it (mark, unknown token, pattern). Words files decide
-# the pattern, the normalizer and the special tokens, see `prepare`. After that every part of the training follows from
-# the recipe alone:
+# Files, or words files -> a Training: a tokenizer with all measurements. A Recipe holds the options that decide the
+# model. It leaves out the options that only say where the text is and how fast it is read. `complete` checks a recipe
+# and fills in the defaults of its family of models: the alphabet, and with it mark, unknown token and pattern. Words
+# files decide the pattern, the normalizer and the special tokens; see `prepare`. After that, the recipe alone decides
+# each part of the training:
 #
 #     recipe.source        pattern, normalizer, special tokens        -> how text becomes words
 #     recipe.learn         model, alphabet, vocab_size, tie_break …   -> which tokens are learnt from the words
 #     recipe.build         alphabet, mark, unk_token, byte_fallback … -> the Model around these tokens
 #
-# For `--model unigram --vocab-size 8000`: the alphabet is "characters", the mark "▁", the pattern GPT-2's and then ▁
-# for each space, the unknown token "<unk>", which is a special token; `learn_unigram` learns 7,999 tokens.
+# For example, `--model unigram --vocab-size 8000` has the alphabet "characters", the mark "▁", the pattern of GPT-2
+# followed by ▁ for each space, and the unknown token "<unk>", which is a special token. `learn_unigram` then learns
+# 7,999 tokens.
 
 
 class Family(NamedTuple):
@@ -8489,9 +8500,9 @@ class Family(NamedTuple):
     kind: str  # of the model, a name in KINDS
     alphabet: str
     pattern: str
-    learner: str  # the kind whose `learn` is used
-    mark: str = ""  # with characters
-    unk_token: str = "<unk>"  # with characters
+    learner: str  # the kind that has the `learn` function
+    mark: str = ""  # with the alphabet "characters"
+    unk_token: str = "<unk>"  # with the alphabet "characters"
     subword_prefix: str = ""
 
 
@@ -8512,7 +8523,7 @@ NORMALIZERS = {name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The options of `train` that decide which model is learnt; None is what `complete` fills in."""
+    """The options of `train` that decide which model is learnt. `complete` replaces None."""
 
     vocab_size: int
     special_tokens: Sequence[str]
@@ -8548,13 +8559,13 @@ class Recipe:
         return vars(self) | self.source([], None).settings | {"special_tokens": self.special_tokens, "from_": base}
 
     def source(self, files: Sequence[Path | Texts], text_field: str | None) -> Source:
-        """Make the Source of the text. The names of byte tokens end documents: they must not be learnt."""
+        """Make the Source of the text. The names of byte tokens end documents, since they must not be learnt."""
         special_tokens = [*self.special_tokens, *self.byte_tokens]
         return Source(files, Pattern(self.steps), special_tokens, text_field, normalizer=self.normalizer)
 
     @property
     def steps(self) -> PatternSource:
-        """The pattern of the model. With the mark ▁ spaces come back; any other one stands where a word begins."""
+        """The pattern of the model. The mark ▁ stands for a space; any other mark stands where a word begins."""
         if not self.mark:
             return self.pattern
         return [*Pattern(self.pattern).steps, Metaspace(self.mark, "never" if self.mark == MARK else "always")]
@@ -8584,13 +8595,13 @@ class Recipe:
             words = words.as_characters(self.coverage)
             require(
                 len(words.alphabet) <= n_symbols,
-                f"the text has {len(words.alphabet):,} different characters, more than the vocabulary has room for: "
-                "raise `vocab_size`, or keep the usual ones (`coverage` 0.9995)",
+                f"the text has {len(words.alphabet):,} different characters, too many for the vocabulary: "
+                "raise `vocab_size`, or keep only frequent ones (`coverage` 0.9995)",
             )
         return call_with(self.learner, words, n_symbols, progress=progress, **vars(self))
 
     def build(self, learned: Learned) -> Model:
-        """Make the model of what was learnt."""
+        """Make the model with the learnt tokens."""
         if self.from_:
             return extend_model(self.from_, learned, self.pattern)
         vocab, merges = build_vocabulary(learned, self.special_tokens, self.special_tokens_at, self.byte_tokens)
@@ -8617,7 +8628,7 @@ class Recipe:
 
 
 def complete(recipe: Recipe) -> Recipe:
-    """Fill in what a recipe leaves open; raises InputError for options that do not go together.
+    """Fill in the open fields of a recipe; raises InputError for options that cannot be combined.
 
     >>> recipe = complete(Recipe(300, ["<s>"], alphabet="characters"))
     >>> recipe.pattern, recipe.mark, recipe.unk_token, recipe.special_tokens
@@ -8625,7 +8636,7 @@ def complete(recipe: Recipe) -> Recipe:
     """
     least = recipe.min_frequency
     require(0 <= least <= MAX_COUNT, f"`min_frequency` is {least}: it must be 0 to {MAX_COUNT:,}")
-    require(recipe.max_words >= 0, f"`max_words` is {recipe.max_words}: it must be 0, for all, or more")
+    require(recipe.max_words >= 0, f"`max_words` is {recipe.max_words}: it must be 0 (no limit) or more")
     require_known("family of models", recipe.model, FAMILIES)
     require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
     for name in {"tie_break", "score", "min_frequency"} - inspect.signature(recipe.learner).parameters.keys():
@@ -8640,18 +8651,18 @@ def complete(recipe: Recipe) -> Recipe:
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
         plain = recipe.coverage == 1 and not recipe.byte_fallback
-        require(plain, "`coverage` and `byte_fallback` go with characters: bytes are all known")
+        require(plain, "`coverage` and `byte_fallback` need the alphabet characters: no byte is unknown")
         require(family.alphabet == "bytes", f"a model of the family {recipe.model} is made of characters")
-        require(not recipe.mark, "a mark goes with characters: alphabet bytes has none")
+        require(not recipe.mark, "a mark needs the alphabet characters")
     else:
         require(0 < recipe.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {recipe.coverage}")
         mark, n_letters = family.mark if recipe.mark is None else recipe.mark, 1
-        require(len(mark) <= 1 and not mark.isspace(), f"a mark is one character that is no white space, not {mark!r}")
+        require(len(mark) <= 1 and not mark.isspace(), f"a mark is one character, not white space: {mark!r}")
         if mark not in ("", MARK):
             pattern = recipe.pattern or "whitespace-split"
-        if recipe.byte_fallback and family.kind != "unigram":  # a unigram names an unknown token always
+        if recipe.byte_fallback and family.kind != "unigram":  # a Unigram always has an unknown token
             require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
-            require(recipe.unk_token is None, "with `byte_fallback` nothing is unknown: leave `unk_token` away")
+            require(recipe.unk_token is None, "with `byte_fallback` nothing is unknown: omit `unk_token`")
         else:
             unk_token = recipe.unk_token or family.unk_token
             special_tokens = [*dict.fromkeys([*special_tokens, unk_token])]
@@ -8668,17 +8679,17 @@ def complete(recipe: Recipe) -> Recipe:
 
 
 def _complete_from(recipe: Recipe) -> Recipe:
-    """Fill in the rest of a recipe that goes on from a model, whose pattern and merges may have to change."""
-    require(recipe.model == "bpe", "there are merges to go on from in a BPE only")
+    """Fill in the rest of a recipe that continues a model, whose pattern and merges may have to change."""
+    require(recipe.model == "bpe", "only a BPE has merges that training can continue")
     base = recipe.from_ if isinstance(recipe.from_, Model) else load_model(recipe.from_)
-    require(base.kind == "bpe", f"there are merges to go on from in a BPE, not in a {base.kind}")
+    require(base.kind == "bpe", f"only a BPE has merges that training can continue, not a {base.kind}")
     pattern = recipe.pattern or base.pattern
     special_tokens = list(dict.fromkeys([*base.special_tokens, *recipe.special_tokens]))
     ids = base.special_tokens if special_tokens == [*base.special_tokens] else special_tokens
     merges = _as_merges(base)[0]
     base = dataclasses.replace(base, special_tokens=ids, pattern=pattern, merges=merges, ignore_merges=False)
     n = len(base.vocab)
-    require(recipe.vocab_size > n, f"the model has {n:,} tokens already: a vocabulary must be larger")
+    require(recipe.vocab_size > n, f"the model already has {n:,} tokens: `vocab_size` must be larger")
     check_vocab_size(recipe.vocab_size, n)
     steps = {"pattern": pattern, "mark": "", "normalizer": base.normalizer, "alphabet": base.alphabet}
     return dataclasses.replace(recipe, from_=base, special_tokens=special_tokens, byte_fallback=False, **steps)
@@ -8696,18 +8707,17 @@ def _named_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
 
 
 def words_of_model(model: Model, words: Words) -> Words:
-    """Segment words over the single bytes into the tokens of a BPE, which are their alphabet, in the order of ids.
+    """Segment words over the single bytes into the tokens of a BPE, which become their alphabet, in the order of ids.
 
-    Letters that are no token split a word. What `learn` makes of the result are further merges, for `extend_model`:
-    those that a training of the model on these words would have made next. The model's own pattern is not asked: words
-    may reach across the ends of its pretokens (SuperBPE, Liu et al. 2025), and then its merges do, too, as they will
-    when the new model encodes.
+    Letters that are not tokens split a word. From the result `learn` learns further merges for `extend_model`: those
+    that the training of the model would have made next on these words. The pattern of the model is not used: words may
+    cross the ends of its pretokens (SuperBPE, Liu et al. 2025), and then its merges do so as well, as in the new model.
 
     >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
     >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
     array([2, 2, 1, 0], dtype=int32)
     """
-    require(model.kind == "bpe", f"a model of the kind {model.kind!r} has no merges that others could follow")
+    require(model.kind == "bpe", f"a model of the kind {model.kind!r} has no merges that training can continue")
     require(words.alphabet == BYTES, "only words over the 256 bytes can be segmented by a model")
     fallback = fallback_tokens(model)
     kept = [id for id in model.ordinary if model.vocab[id] not in fallback]
@@ -8721,10 +8731,10 @@ def words_of_model(model: Model, words: Words) -> Words:
 
 
 def extend_model(model: Model, learned: Learned, pattern: PatternSource | None = None) -> Model:
-    """Add the merges that were learnt on `words_of_model` to a model; returns a new one, with another pattern if given.
+    """Add the merges that were learnt on `words_of_model` to a model; returns a new model, with `pattern` if given.
 
-    All ids stay, those of special tokens, too; new tokens get those behind the largest. A model whose ids or scores are
-    the ranks gets merges. Where a new merge makes a token that the old ones did not reach, it keeps its id.
+    All ids stay, also those of special tokens, and new tokens get the next ids. A model with ids or scores as ranks
+    gets merges. If a new merge makes a token that the old merges did not reach, the token keeps its id.
 
     >>> model = Model({0: b"a", 1: b"b", 2: b"<s>"}, [], {"<s>": 2})
     >>> words = words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1}))
@@ -8746,18 +8756,18 @@ def extend_model(model: Model, learned: Learned, pattern: PatternSource | None =
 
 
 class Training(NamedTuple):
-    """Everything that a training measured; as a string, what a person wants to know of it."""
+    """The result of a training: a tokenizer and all measurements. As a string it is a summary."""
 
     tokenizer: Tokenizer
     counted: CorpusCounts
     learned: Learned
     timings: dict[str, Timing]  # by stage
-    files: Sequence[Path | Texts]  # what was read
+    files: Sequence[Path | Texts]  # that were read
     recipe: Recipe
 
     @property
     def record(self) -> dict:
-        """Describe what made the model, in plain JSON: of equal records the models are. No time or path is in it."""
+        """All that decided the model, as plain JSON without times or paths. Equal records mean equal models."""
         made = {"config": self.tokenizer.config, "model": self.tokenizer.digest}
         return {"bpe_numba": __version__, "options": self.recipe.options, "corpus": self.counted.described} | made
 
@@ -8776,13 +8786,13 @@ def _warn(message: str) -> None:
 
 
 def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
-    """Warn of a vocabulary that is smaller than asked for."""
+    """Warn of a vocabulary that is smaller than requested."""
     if len(vocab) < vocab_size:
-        _warn(f"the text gives {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for: it has no more")
+        _warn(f"the text gives only {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for")
 
 
 def _warn_of_source(source: Source) -> None:
-    """Warn of a slow pattern, and of what looks like special tokens in the first file, but was not named."""
+    """Warn of a slow pattern, and of strings in the first file that look like special tokens but are not named."""
     if source.pattern.warning:
         _warn(source.pattern.warning)
     if not _is_stream(source.files[0]):
@@ -8790,11 +8800,11 @@ def _warn_of_source(source: Source) -> None:
         counts = Counter(map(bytes.decode, names))
         unnamed = [name for name, n in counts.most_common() if n > 2 and name not in source.special_tokens]
         if unnamed:
-            _warn(f"{', '.join(unnamed[:5])} in the text: learnt from as text, unless `special_tokens` names it")
+            _warn(f"{', '.join(unnamed[:5])} in the text: treated as plain text, unless `special_tokens` names it")
 
 
 def _name_some(files: Sequence[object]) -> str:
-    """Name the first files."""
+    """Write the names of the first files."""
     return ", ".join(map(str, files[:3])) + ", …" * (len(files) > 3)
 
 
@@ -8813,18 +8823,19 @@ def count_files(
     progress: bool = False,
     executor: Executor | None = None,
 ) -> CorpusCounts:
-    """Count the pretokens of files, folders or globs in a words file, which `train` takes instead of the texts.
+    """Count the pretokens of files, folders or globs, and write a words file, which `train` takes instead of the texts.
 
-    inputs          files, folders, globs, or - for standard input, as `train` takes them
+    inputs          files, folders, globs, or - for standard input, as for `train`
     out             the words file, .npz
-    special_tokens  strings that end documents, and are not learnt from
+    special_tokens  strings that end documents and are not learnt from
     pattern         gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split, none, or a regular
                     expression
-    normalizer      changes text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
-    byte_fallback   to train a model with it: what spells a byte token, as <0x0A>, ends a document too
-    max_words       when more unique words than this were counted, the rarest are dropped; 0: they never are
+    normalizer      changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
+    byte_fallback   for training with byte_fallback: the name of a byte token in the text, such as <0x0A>, ends a
+                    document as well
+    max_words       drop the rarest words when there are more unique words than this; 0: never drop any
 
-    And text_field, as of a Source; workers, progress and executor, as of an Engine.
+    Also text_field, as in a Source; workers, progress and executor, as in an Engine.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for name in ("a.txt", "b.txt"):
@@ -8877,38 +8888,40 @@ def train(
     executor: Executor | None = None,
     special_tokens_at: str = "first",
 ) -> Training:
-    """Train on files, folders or globs, and return the tokenizer with all that was measured.
+    """Train on files, folders or globs, and return the tokenizer with all measurements.
 
-    inputs             files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), Parquet; text and
-                       JSON may be packed by gzip, xz, bzip2 or zstandard. Not given: the sources of Python's standard
-                       library. Or words files (.npz) that `count` wrote, which say the pattern, the normalizer and the
+    inputs             files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), or Parquet; text
+    and
+                       JSON may be packed by gzip, xz, bzip2 or zstandard. Default: the source of Python's standard
+                       library. Or words files (.npz) of `count`, which contain the pattern, the normalizer and the
                        special tokens
-    vocab_size         tokens in all
-    special_tokens     strings that end documents, and are not learnt from
+    vocab_size         number of tokens in all
+    special_tokens     strings that end documents and are not learnt from
     texts              texts to learn from instead of inputs, or lists of them; they are read once, in bounded memory
-    model              bpe; wordpiece; unigram; or longest: the longest token of a vocabulary that bpe has learnt
-    alphabet           what tokens are made of: bytes, or characters; the default is bytes with bpe and longest
+    model              bpe; wordpiece; unigram; or longest, which uses the longest tokens of a vocabulary learnt by bpe
+    alphabet           tokens are made of bytes or characters; the default is bytes with bpe and longest
     pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split, none, or a
                        regular expression; the default is bert with wordpiece, else gpt2
-    mark               with characters: ▁ is written for each space, and comes back as one; any other character marks
-                       where a word begins, and white space is left out. The default is ▁ with bpe and unigram
-    normalizer         changes text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
-    coverage           with characters: the share of all occurrences that the characters in the vocabulary make up
-    byte_fallback      with characters: one that is not in the vocabulary becomes tokens of its bytes
-    unk_token          with characters and no byte fallback: what it becomes; the default is <unk> or, with wordpiece,
-                       [UNK]
-    from_              a model, whose merges are gone on from; its tokens keep their ids
-    tie_break          which of two equally frequent pairs is merged first: bytes, the one with the greater bytes, or
-                       ids, the one with the smaller ids (the rule of Hugging Face)
-    score              which pair a wordpiece merges: the one of the greatest count (the way of Hugging Face), or of the
-                       greatest likelihood, count(ab) / (count(a) * count(b)), which alone prefers what is seen once
-    min_frequency      merge no pair that is rarer; 0 and 1 allow every pair
-    max_words          when more unique words than this were counted, the rarest are dropped; 0: they never are
-    special_tokens_at  which ids they get: first, after-bytes, or last (as in GPT-2)
+    mark               with characters: ▁ replaces each space and is decoded to one; any other character marks the
+                       beginning of a word, and white space is dropped. The default is ▁ with bpe and unigram
+    normalizer         changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
+    coverage           with characters: the vocabulary has the most frequent characters, with this share of all
+    occurrences byte_fallback      with characters: unknown characters become tokens of their bytes
+    unk_token          with characters and no byte fallback: the token of unknown characters; the default is <unk> or,
+                       with wordpiece, [UNK]
+    from_              a BPE model whose training is continued; its tokens keep their ids
+    tie_break          the order of equally frequent pairs: bytes, the greater bytes first; or ids, the smaller ids
+    first
+                       (the rule of Hugging Face)
+    score              the pair that a wordpiece merges: the one with the greatest count (as in Hugging Face), or with
+                       the greatest likelihood, count(ab) / (count(a) * count(b)), which prefers rare pairs
+    min_frequency      do not merge rarer pairs; 0 and 1 allow every pair
+    max_words          drop the rarest words when there are more unique words than this; 0: never drop any
+    special_tokens_at  the ids of special tokens: first, after-bytes, or last (as in GPT-2)
 
-    And text_field, as of a Source; workers, progress and executor, as of an Engine.
+    Also text_field, as in a Source; workers, progress and executor, as in an Engine.
 
-    Raises InputError, before any work, for what cannot be asked for; and OSError for what cannot be read.
+    Raises InputError for invalid options, before any work, and OSError for unreadable files.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("low low lower<|end|>newest")
@@ -8925,9 +8938,9 @@ def train(
 def prepare(
     recipe: Recipe, inputs: Files | None = None, texts: Iterable | None = None
 ) -> tuple[Recipe, Sequence[Path | Texts], Sequence[CorpusCounts]]:
-    """Complete a recipe, and find what to learn from: files or texts; or words files, and the counts in them."""
-    require(inputs is None or texts is None, "name inputs, or give texts, not both")
-    require(not isinstance(texts, (str, bytes)), "texts are several, in a list say: this is one")
+    """Complete a recipe; returns it, the files or texts to learn from, and the counts if these are words files."""
+    require(inputs is None or texts is None, "`inputs` and `texts` cannot be combined")
+    require(not isinstance(texts, (str, bytes)), "`texts` is a list of texts, not a single text")
     if texts is not None:
         return complete(recipe), [Texts(texts)], ()
     files = standard_library() if inputs is None else find_files(inputs)
@@ -8935,7 +8948,7 @@ def prepare(
     if len(others) == len(files):
         return complete(recipe), files, ()
     require(not others, f"{_name_some(others)}: count that, too, and name the counts of both")
-    require(len({*files}) == len(files), "a words file is named twice: it would be learnt from twice")
+    require(len({*files}) == len(files), "a words file is named twice: its words would count twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
     counting = settings[0] | {"pattern": _steps_of(settings[0])}
     counting["special_tokens"] = [token for token in counting["special_tokens"] if token not in BYTE_TOKENS]
@@ -8943,7 +8956,7 @@ def prepare(
     recipe = complete(dataclasses.replace(recipe, **options))
     for name, wanted in recipe.source([], None).settings.items():
         for file, theirs in zip(files, settings, strict=True):
-            hint = f"{file}: was counted with other {name}, {theirs[name]}: count the texts again, with {wanted}"
+            hint = f"{file}: was counted with a different {name}, {theirs[name]}: count the texts again, with {wanted}"
             require(sorted(map(str, theirs[name])) == sorted(map(str, wanted)), hint)
     return recipe, files, counted
 
@@ -8955,14 +8968,14 @@ def train_recipe(
     text_field: str | None,
     engine: Engine,
 ) -> Training:
-    """Train by a complete recipe, on files, or on the counts of words files; see `prepare`."""
+    """Train by a complete recipe on files or on the counts of words files; see `prepare`."""
     timings: dict[str, Timing] = {}
     with stage("compile", timings):
         source = recipe.source([] if counts else files, text_field)
         if not counts:
             _warn_of_source(source)
         compile_counting(source.pattern)
-        call_with(recipe.learner, Words.from_counts({b"aa": 1}), 257, **vars(recipe))  # a wrong rule costs no scan
+        call_with(recipe.learner, Words.from_counts({b"aa": 1}), 257, **vars(recipe))  # fails before the scan
     with stage("scan", timings) as spent:
         counted = count(source, engine, counts, recipe.max_words)
         spent.n_bytes = 0 if counts else counted.n_bytes
@@ -8978,7 +8991,7 @@ def train_recipe(
 def train_bpe(
     input_path: Files | None = None, vocab_size: int = 8192, special_tokens: Sequence[str] = (), **options
 ) -> tuple[dict[int, bytes], list[Merge]]:
-    """Train on a file, or several, or on `texts`, and return the vocabulary and the merges; options are as of `train`.
+    """Train on files or on `texts`, and return the vocabulary and the merges; the options are those of `train`.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.txt")
@@ -9012,7 +9025,7 @@ def train_bpe_from_counts(
     for token in recipe.special_tokens:
         for word in counts:
             if token.encode() in word:
-                raise InputError(f"the word {word!r} holds the special token {token!r}: cut texts there first")
+                raise InputError(f"the word {word!r} contains the special token {token!r}: cut texts there first")
     learned = recipe.learn(Words.from_counts(counts))
     vocab, merges = build_vocabulary(learned, recipe.special_tokens)
     _warn_if_short(vocab, vocab_size)
@@ -9021,17 +9034,23 @@ def train_bpe_from_counts(
 
 # ─── Research ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Tokenizer, Words, Learned -> reports: dataclasses of plain arrays, whose string is their tables. A corpus is counted
-# first, and each unique word is encoded once, by the model without its normalizer and pattern: its tokens count as
-# often as the word was seen.
+# Tokenizers, corpora, Learned -> reports: dataclasses of plain arrays, whose string is their tables in Markdown. A
+# corpus is counted first. Then each unique word is encoded once, by the model without its normalizer and pattern, and
+# its tokens are weighted with the count of the word. For a model that merges only "ab", the corpus "ab\nab\nabc" gives
+#
+#     EncodedWords    the words "ab", "\n" and "abc" with the counts 2, 2 and 1, and their ids
+#     measure         6 tokens for 9 bytes, so 1.5 bytes per token
+#
+# The functions are inspect_model (a vocabulary), curve (sizes of vocabularies), compare (models), view (a text) and
+# bench (other tools).
 
-LONGEST_CELL = 60  # characters of a table's cell; the rest is cut off
+LONGEST_CELL = 60  # characters of a cell; the rest is cut off
 
 
 class Table(NamedTuple):
-    """A table of a report. As a string it is Markdown with aligned columns, to be read in a terminal or on a page.
+    """A table of a report. As a string it is Markdown with aligned columns, for a terminal or a page.
 
-    rows  of strings and numbers; columns of numbers stand on the right, and None and NaN are left empty
+    rows  strings and numbers; columns of numbers are aligned to the right, and None and NaN stay empty
 
     >>> print(Table("Tokens", ("kind", "number"), [("letters", 1200), ("digits", 0.5)]))
     Tokens
@@ -9061,7 +9080,7 @@ class Table(NamedTuple):
 
 
 def _cell(value: str | float | None) -> str:
-    """Write a value for a table: whole numbers whole, others with four digits; a bar would end the cell."""
+    """Write a value for a table. Whole numbers have all digits, others four; bars are escaped, as they end a cell."""
     if value is None or value != value:  # NaN
         return ""
     if isinstance(value, str):
@@ -9071,7 +9090,7 @@ def _cell(value: str | float | None) -> str:
 
 
 def _cell_width(text: str) -> int:
-    """Count the cells of a terminal that a text takes: two for a wide character, none for one that combines."""
+    """Count the columns of a terminal that a text takes: two for a wide character, none for a combining one."""
     return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
@@ -9082,7 +9101,7 @@ def _fill(text: str, width: int, on_right: bool = False) -> str:
 
 
 def tabulate_timings(seconds: float) -> Table:
-    """Tabulate what the stages of this process took, of so many seconds in all."""
+    """Tabulate the stages of this process, which took `seconds` in all."""
     stages = TIMINGS | {"other": Timing(seconds - sum(spent.seconds for spent in TIMINGS.values()), 0, peak_memory())}
     rows = []
     for name, spent in stages.items():
@@ -9092,7 +9111,7 @@ def tabulate_timings(seconds: float) -> Table:
 
 
 def tabulate_counts(counted: CorpusCounts, files: Sequence[object], title: str = "Pretokens") -> Table:
-    """Tabulate what was counted."""
+    """Tabulate the size of a corpus and its counts."""
     documents, inputs = number_of(counted.n_documents, "document"), number_of(len(files), "input")
     rows = [
         ("read", f"{number_of(counted.n_read, 'byte')} in {documents}"),
@@ -9100,13 +9119,13 @@ def tabulate_counts(counted: CorpusCounts, files: Sequence[object], title: str =
         ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
     ]
     if counted.n_dropped:
-        rows.append(("dropped", f"{counted.n_dropped:,} pretokens more, as the rarest; max_words keeps more"))
-        rows.append(("counts", f"too small by {counted.max_error:,} at most, for what was dropped"))
+        rows.append(("dropped", f"{counted.n_dropped:,} more pretokens, the rarest; a larger max_words keeps more"))
+        rows.append(("counts", f"too small by at most {counted.max_error:,}, because of dropped pretokens"))
     return Table(title, ("what", "value"), rows)
 
 
 def tabulate_training(training: Training) -> Table:
-    """Tabulate what was read, what was learnt, and what it cost."""
+    """Tabulate the corpus, the tokens and the cost of a training."""
     counted, learned, model = training.counted, training.learned, training.tokenizer.model
     table = tabulate_counts(counted, training.files, "Training")
     rows = table.rows
@@ -9124,7 +9143,7 @@ def tabulate_training(training: Training) -> Table:
 
 
 class Report:
-    """What research returns: a dataclass of plain arrays, which as a string is its tables in Markdown."""
+    """The base of all results of research: a dataclass of plain arrays, whose string is its tables in Markdown."""
 
     def __str__(self) -> str:
         return "\n\n".join([self.title, *map(str, self.tables())])
@@ -9132,15 +9151,15 @@ class Report:
     __repr__ = __str__
 
 
-# What training learnt, beside its model
+# The history of a training, in the folder of its model
 
 LEARNED_FILE, RECORD_FILE = "training.npz", "training.json"
 
 
 def save_learned(folder: str | os.PathLike, training: Training) -> None:
-    """Write what training learnt beside its model: its record, the merges with their counts, the bytes of its corpus.
+    """Write the history of a training into the folder of its model: its record, and the merges with their counts.
 
-    What was learnt by another training is removed. Only a BPE makes the tokens that its merges have counted.
+    A file of an earlier training is removed. Only a BPE has merge counts, since only it uses the merges.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.txt")
@@ -9154,7 +9173,7 @@ def save_learned(folder: str | os.PathLike, training: Training) -> None:
     file, learned, model = Path(folder, LEARNED_FILE), training.learned, training.tokenizer.model
     atomic_write_all(Path(folder), {RECORD_FILE: _to_json(training.record, indent=2)})
     if model.kind != "bpe":
-        file.unlink(missing_ok=True)  # what another training has learnt
+        file.unlink(missing_ok=True)  # from an earlier training
         return
     alphabet = json.dumps([letter.decode("latin-1") for letter in learned.alphabet])
     arrays = learned._replace(alphabet=alphabet)._asdict()
@@ -9164,15 +9183,15 @@ def save_learned(folder: str | os.PathLike, training: Training) -> None:
 
 
 def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]:
-    """Read what training learnt from the folder of its model, and the bytes of its corpus.
+    """Read the merges and their counts from the folder of a model, and the number of bytes of the corpus.
 
-    Raises InputError if there is nothing, or if it is of another model.
+    Raises InputError if the file is missing, or if it belongs to another model.
     """
     file = Path(folder, LEARNED_FILE)
-    remedy = "only a BPE that `train` wrote has its merge counts; train one on the same text"
+    remedy = "only a BPE that `train` wrote has merge counts; train one on the same text"
     require(file.is_file(), f"{folder}: no {LEARNED_FILE} here: {remedy}")
     try:
-        zipfile.ZipFile(file).close()  # np.load takes any other file for a pickle
+        zipfile.ZipFile(file).close()  # np.load would take a file of another kind for a pickle
         with np.load(file, allow_pickle=False) as saved:
             arrays = dict(saved)
         require(str(arrays.pop("model")) == model.fingerprint, "it is of another model")
@@ -9188,7 +9207,7 @@ def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]
     return learned, n_bytes
 
 
-# Corpora, each unique word encoded once
+# Corpora, of which each unique word is encoded once
 
 
 class EncodedWords(NamedTuple):
@@ -9200,21 +9219,21 @@ class EncodedWords(NamedTuple):
     offsets: np.ndarray  # int64[W + 1]
     n_bytes: int  # of text, without special tokens
     n_characters: int
-    n_pretokens: int | None  # of the model's own pattern; where that takes whole texts, between white space
+    n_pretokens: int | None  # by the model's pattern or, if that takes whole texts, the words between white space
 
     @property
     def n_tokens(self) -> int:
-        """Count the tokens of the corpus."""
+        """The number of tokens of the corpus."""
         return int(np.dot(np.diff(self.offsets), self.counts))
 
     def frequencies(self, n_ids: int) -> np.ndarray:
-        """Count how often each id occurs in the corpus, int64[n_ids]."""
-        weights = np.repeat(self.counts, np.diff(self.offsets))  # float64 adds them exactly, below 2**53
+        """Count the occurrences of each id in the corpus, int64[n_ids]."""
+        weights = np.repeat(self.counts, np.diff(self.offsets))  # float64 adds them exactly below 2**53
         return np.bincount(self.ids, weights, n_ids).astype(np.int64)
 
 
 def _word_encoder(tokenizer: Tokenizer) -> Tokenizer:
-    """Make a tokenizer that encodes words that were normalized and cut already."""
+    """Make a tokenizer for words that are already normalized and cut."""
     return Tokenizer.from_model(dataclasses.replace(tokenizer.model, pattern="none", normalizer=()))
 
 
@@ -9224,9 +9243,10 @@ def encode_corpus(
     """Count the words of a corpus, and encode each once; raises InputError if it has none.
 
     inputs      files, folders or globs
-    And text_field, as of a Source; and an Engine.
 
-    Bytes and characters are those of the text; characters that a normalizer changes count as it leaves them.
+    Also text_field, as in a Source; and an Engine.
+
+    Bytes are those of the text before normalization. Characters count as the normalizer leaves them.
 
     >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)} | {256: b"ab"}, [(b"a", b"b")])
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -9237,7 +9257,7 @@ def encode_corpus(
     """
     source, pattern = tokenizer.source(inputs, "all", text_field), Pattern(tokenizer.model.pattern)
     is_whole = all(step == PATTERNS["none"] or isinstance(step, Metaspace) for step in pattern.steps)
-    if not is_whole:  # the tokenizer itself may cut more finely
+    if not is_whole:  # the pattern of the tokenizer itself may cut more finely
         source = dataclasses.replace(source, pattern=pattern)
     with stage("scan") as spent:
         counted = count(source, engine)
@@ -9250,25 +9270,25 @@ def encode_corpus(
     with stage("encode"):
         texts = [*words.to_counts()]
         ids, offsets = _word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
-    # A character has one byte that does not continue it. The mark ▁ is a space in the text.
+    # A character has one byte that is not a continuation byte. The mark ▁ stands for a space of one byte.
     continues = np.frombuffer(b"".join(texts).replace(MARK.encode(), b"   "), np.int8) < -64
     n_continued = int(np.repeat(words.counts, np.diff(words.offsets))[continues].sum())
     n_bytes = counted.n_bytes
     return EncodedWords(texts, words.counts, ids, offsets, n_bytes, n_bytes - n_continued, n_pretokens)
 
 
-RENYI_ORDER = 2.5  # for which Zouhar et al. found the best agreement with BLEU
+RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this order
 
 
 def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | None]:
-    """Compute the usual measures of a tokenizer on a corpus; `ids` are those that text can become, V of them.
+    """Compute the usual measures of a tokenizer on a corpus; `ids` are the V ids that text can become.
 
     With p the relative frequencies of the ids:
 
     bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding" (2019)
     characters per token     of text
-    fertility                tokens per word: Rust et al., "How Good is Your Tokenizer?" (2021); a word is a pretoken
-                             of the model's own pattern or, where that takes whole texts, what white space separates
+    fertility                tokens per word: Rust et al., "How Good is Your Tokenizer?" (2021). A word is a pretoken of
+                             the model's pattern or, if that takes whole texts, a word between white space
     Rényi efficiency         -log2(sum p**2.5) / 1.5 over log2 V: Zouhar et al., "Tokenization and the Noiseless
                              Channel" (2023)
     vocabulary utilisation   the share of ids that occur
@@ -9292,17 +9312,17 @@ def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | No
 
 # inspect
 
-# Kinds of tokens, the first that matches all of one.
+# Kinds of tokens; the first one that matches the whole token counts.
 KINDS_OF_TOKENS = {
     "white space": r"\s+",
-    "word behind a space": r" [\p{L}\p{M}]+",
+    "word after a space": r" [\p{L}\p{M}]+",
     "letters": r"[\p{L}\p{M}'’]+",
     "digits": r" ?\p{N}+",
     "punctuation, symbols": r"\s*[^\s\p{L}\p{N}]+\s*",
     "mixed": r"[\s\S]+",
 }
-RARE = 1000  # a token is hardly ever used if it was made of so many times more pairs than are left of it
-ROWS = 12  # of a list in a table
+RARE = 1000  # a token is hardly ever used if it was made at least this many times as often as it is used
+ROWS = 12  # the most rows of a list in a table
 
 
 def _classify(token: bytes) -> tuple[str, str]:
@@ -9317,14 +9337,13 @@ def _classify(token: bytes) -> tuple[str, str]:
 
 
 def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
-    """Find the tokens that their own bytes do not become: {id: the ids that these bytes become}.
+    """Find the tokens that are not made from their own bytes: {id: the ids of these bytes}.
 
-    The bytes of a token are encoded as a text, and as one word, without the pattern and the normalizer; it is listed if
-    it is not among the ids of either. Then no text at all becomes it, since what happens to bytes in a longer word
-    until they are one token is decided by them alone: each merge that is made in them would have been made in them
-    alone, in the same order; for Unigram, the same holds of best paths. Not listed is what only the pattern or the
-    normalizer prevents, nor two kinds that only longer texts become: tokens that continue a word of a WordPiece, and,
-    with byte fallback, bytes of characters that have no token.
+    The bytes of a token are encoded as a text, and as a single word without pattern and normalizer. The token is listed
+    if neither result contains it. Then no text at all becomes it: the bytes of a token alone decide how they are merged
+    to it, even in a longer word (see `_fill_merges`), and the same holds for the best paths of a Unigram. A token is
+    not listed if only the pattern or the normalizer prevents it. Two other types are not listed, since only longer
+    texts become them: tokens that continue a word of a WordPiece and, with byte fallback, bytes of unknown characters.
 
     >>> tokens = [b"a", b"b", b"c", b"ab", b"bc", b"abc", b"bca"]
     >>> merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc"), (b"bc", b"a")]
@@ -9345,7 +9364,7 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
 
 
 def _ids_of(tokenizer: Tokenizer, text: bytes) -> list[int]:
-    """Encode a text; one that cannot be encoded, since a byte is not in the vocabulary, has no ids."""
+    """Encode a text; the result is empty if the vocabulary lacks one of its bytes."""
     try:
         return tokenizer.encode_ordinary(text)
     except InputError:
@@ -9353,21 +9372,23 @@ def _ids_of(tokenizer: Tokenizer, text: bytes) -> list[int]:
 
 
 class Glitch(NamedTuple):
-    """A token that training made of many pairs, and that is hardly ever used: a candidate for a "glitch token".
+    """A token that training made from many pairs, and that is hardly ever used: a candidate for a "glitch token".
 
-    Land and Bartolo, "Fishing for Magikarp" (2024), find such tokens in models; here their counts tell where they went.
+    Land and Bartolo, "Fishing for Magikarp" (2024), find such tokens in models. Here the counts of merges show which
+    later tokens contain them.
     """
 
     id: int
-    made: int  # how many pairs became this token when it was merged
-    used: int  # how often it is in the corpus
-    taken: Counter[bytes]  # what later merges made of it, and of how many
+    made: int  # the number of pairs that became this token when it was merged
+    used: int  # the number of its occurrences in the corpus
+    taken: Counter[bytes]  # the tokens that later merges made from it, and how often
 
 
 def find_glitches(learned: Learned, ids: Mapping[bytes, int], frequencies: np.ndarray) -> list[Glitch]:
-    """List tokens that were made RARE times as often as a corpus uses them, or more: those made most often first.
+    """List tokens that were made at least RARE times as often as a corpus uses them; those made most often come first.
 
-    frequencies  of the ids in the corpus. If that is not what was trained on, what was made counts by its share
+    frequencies  of the ids in the corpus. Another corpus than that of the training may have another size, so the
+                 numbers of the training are scaled to it
     """
     made, n_letters = (-np.diff(learned.n_tokens)).tolist(), len(learned.alphabet)
     tokens, share = learned.tokens[n_letters:], frequencies.sum() / learned.n_tokens[-1]
@@ -9385,15 +9406,15 @@ def find_glitches(learned: Learned, ids: Mapping[bytes, int], frequencies: np.nd
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Inspection(Report):
-    """What a vocabulary is made of, and what a corpus uses of it. See `inspect_model`."""
+    """The tokens of a vocabulary, and how a corpus uses them. See `inspect_model`."""
 
     title: str
     tokens: dict[int, bytes]  # id -> decoded bytes, without special tokens
-    counts: dict[str, Counter]  # how many tokens are of a kind, and of a script
+    counts: dict[str, Counter]  # the numbers of tokens by kind and by script
     unreachable: dict[int, list[int]]  # see `unreachable_tokens`
-    measures: dict[str, float | None]  # see `measure`; without a corpus, there are none
+    measures: dict[str, float | None]  # see `measure`; empty without a corpus
     frequencies: np.ndarray | None  # int64    of each id in the corpus
-    glitches: list[Glitch] | None  # with a corpus and what training learnt
+    glitches: list[Glitch] | None  # only with a corpus and merge counts
 
     def tables(self) -> list[Table]:
         tables, tokens = [], self.tokens
@@ -9428,12 +9449,12 @@ def inspect_model(
     text_field: str | None = None,
     engine: Engine | None = None,
 ) -> Inspection:
-    """Describe a vocabulary, and what a corpus uses of it.
+    """Describe a vocabulary, and how a corpus uses it.
 
     inputs      files, folders or globs. None: the vocabulary alone
-    learned     what training learnt, for the candidates for glitch tokens, see `load_learned`
+    learned     the merges and their counts, which candidates for glitch tokens need; see `load_learned`
 
-    And text_field, as of a Source; and an Engine.
+    Also text_field, as in a Source; and an Engine.
 
     >>> tokenizer = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -9445,7 +9466,7 @@ def inspect_model(
     model = tokenizer.model
     decoded = decoded_tokens(model.vocab, model.decoder)[1]
     tokens = {id: decoded[id] for id in model.ordinary if decoded[id]}
-    require(tokens, "the model has no token but special ones: there is nothing to inspect")
+    require(tokens, "the model has only special tokens: there is nothing to inspect")
     kinds, scripts = zip(*map(_classify, tokens.values()), strict=True)
     with stage("search"):
         unreachable = unreachable_tokens(tokenizer)
@@ -9470,15 +9491,15 @@ def inspect_model(
 
 # curve
 
-_SIZES = (512, *(1000 << k for k in range(15)))  # of vocabularies, that tables show
+_SIZES = (512, *(1000 << k for k in range(15)))  # the sizes of vocabularies that tables show
 
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Curve(Report):
-    """The tokens of training corpora against the size of the vocabulary, for every size. See `curve`.
+    """The number of tokens of training corpora for every size of the vocabulary. See `curve`.
 
-    columns  by name, four arrays[M + 1], before the first merge and after each: the size of the vocabulary without
-             special tokens, the tokens of the corpus, bytes per token, and the % of the tokens that 1,000 more save
+    columns  name -> four arrays[M + 1], before the first merge and after each one: the size of the vocabulary without
+             special tokens, the tokens of the corpus, bytes per token, and the % of tokens that 1,000 more would save
     """
 
     title: str
@@ -9493,7 +9514,7 @@ class Curve(Report):
         return tables
 
     def plot(self, path: str | os.PathLike) -> None:
-        """Draw bytes per token, and what 1,000 tokens more save, to a .png, .svg or .pdf file."""
+        """Draw bytes per token, and the saving by 1,000 more tokens, to a .png, .svg or .pdf file."""
         matplotlib, suffix = import_optional("matplotlib"), Path(path).suffix
         require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
         with matplotlib.rc_context({"font.size": 9, "text.parse_math": False}):  # names may hold dollar signs
@@ -9511,9 +9532,9 @@ class Curve(Report):
 
 @checked
 def curve(models: Mapping[str, tuple[Learned, int]]) -> Curve:
-    """Compute the tokens of the training corpus for every size of the vocabulary at once, from the counts of merges.
+    """Compute the number of tokens of the training corpus for every size of the vocabulary, from the counts of merges.
 
-    models  name -> what `load_learned` returns
+    models  name -> the result of `load_learned`
 
     >>> counts = {b"aaab": 3, b"ab": 1}
     >>> report = curve({"a": (learn(Words.from_counts(counts), 258), 14)})
@@ -9535,7 +9556,7 @@ COMPARED_WORDS = 10_000  # the most frequent ones
 
 
 class Difference(NamedTuple):
-    """A word that models split differently."""
+    """A word that several models split differently."""
 
     word: bytes  # with the white space before it
     count: int
@@ -9544,15 +9565,15 @@ class Difference(NamedTuple):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Comparison(Report):
-    """Models beside each other on the same corpora. See `compare`."""
+    """Several models, compared on the same corpora. See `compare`."""
 
     title: str
     models: list[str]
     corpora: list[str]
     bytes_per_token: np.ndarray  # float64[models, corpora]
-    n_shared: np.ndarray  # int64[models, models]    tokens that are in both vocabularies, special tokens apart
-    same: float  # the share of the words, by their occurrences, that all models split at the same places
-    differences: list[Difference]  # the most frequent first
+    n_shared: np.ndarray  # int64[models, models]    tokens in both vocabularies, without special tokens
+    same: float  # the share of words, weighted by their counts, that all models split at the same positions
+    differences: list[Difference]  # the most frequent word first
 
     def tables(self) -> list[Table]:
         rates, shared, words = [], [], []
@@ -9584,10 +9605,11 @@ def compare(
     tokenizers  name -> Tokenizer
     corpora     name -> files, folders or globs
 
-    And text_field, as of a Source; and an Engine.
+    Also text_field, as in a Source; and an Engine.
 
-    A word is what white space separates, whatever the models are. Each is encoded with the one character of white space
-    that stands before it, and only the places inside a word count: some models put a space into the token, some do not.
+    Words are separated by white space, whatever the patterns of the models are. A word is encoded with the one
+    character of white space before it. Only cuts inside the word count, since only some models put the space into the
+    token.
 
     >>> small = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 258))
     >>> large = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
@@ -9597,7 +9619,7 @@ def compare(
     >>> report.bytes_per_token[:, 0].round(2).tolist(), report.n_shared.tolist(), report.differences[0].pieces
     ([1.86, 2.6], [[258, 258], [258, 260]], [[b'low', b'e', b'r'], [b'lower']])
     """
-    require(tokenizers and corpora, "to compare takes a model and a corpus, at least")
+    require(tokenizers and corpora, "a comparison needs at least one model and one corpus")
     special_tokens = sorted({token for tokenizer in tokenizers.values() for token in tokenizer.special_tokens})
     counts: Counter[bytes] = Counter()
     for corpus in corpora.values():
@@ -9630,8 +9652,8 @@ def compare(
 
 # view
 
-WIDTH = 80  # of what is printed for people, but for tables
-GROUNDS = (153, 223, 157, 225, 229, 189)  # of tokens in turn, of a terminal's 256 colours: black is read on them
+WIDTH = 80  # of lines for people, except in tables
+GROUNDS = (153, 223, 157, 225, 229, 189)  # of a terminal's 256 colours, as backgrounds of tokens in turn
 
 
 def decode_each(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
@@ -9649,7 +9671,7 @@ class View:
     tokens: list[bytes]
 
     def text(self, width: int = WIDTH, colour: bool = False) -> str:
-        """Write tokens between bars, and their ids below; with `colour` on grounds of colours that change."""
+        """Write tokens between bars, and their ids below; with `colour` on alternating backgrounds."""
         lines, used = [], width
         for k, (token, id) in enumerate(zip(self.tokens, map(str, self.ids), strict=True)):
             shown = readable(token)
@@ -9668,7 +9690,7 @@ class View:
 
 @checked
 def view(tokenizer: Tokenizer, text: str | bytes) -> View:
-    r"""Cut a text into tokens, to be looked at.
+    r"""Cut a text into tokens, for display.
 
     >>> print(view(Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260)), "low lower\n").text(40))
     low|␣  |lower|↵  |
@@ -9681,8 +9703,8 @@ def view(tokenizer: Tokenizer, text: str | bytes) -> View:
     return View(title, ids, decode_each(tokenizer, ids.tolist()))
 
 
-# bench: each tool in turn, in this process. A peer is given a training and documents that are UTF-8. It prepares its
-# work, and returns the function that is timed, which returns lists: one of the merged tokens, or the ids of documents.
+# bench: each tool works in turn, in this process. A peer below gets a training and documents in UTF-8. It prepares its
+# work and returns the function that is timed. This function returns lists: of the merged tokens, or of ids.
 
 
 def _train_bpe_numba(training, documents):
@@ -9720,7 +9742,7 @@ def _encode_bpe_numba(training, documents):
 
 def _encode_tokenizers(training, documents):
     encode, texts = training.tokenizer.to_huggingface().encode_batch_fast, [*map(bytes.decode, documents)]
-    return lambda: [encode([text], add_special_tokens=False)[0].ids for text in texts]  # of one text: in one thread
+    return lambda: [encode([text], add_special_tokens=False)[0].ids for text in texts]  # one text, so one thread
 
 
 def _encode_tiktoken(training, documents):
@@ -9743,11 +9765,11 @@ _PEERS = {
         "tiktoken": _encode_tiktoken,
     },
 }
-ENCODED_BYTES = 20_000_000  # of the corpus, that are encoded: some peers make 3 MB/s
+ENCODED_BYTES = 20_000_000  # of the corpus are encoded, since some peers reach only 3 MB/s
 
 
 def _time_call(work: Callable) -> tuple[float, Sequence]:
-    """Call a function; returns the seconds that it took, and its result."""
+    """Call a function; returns the seconds and the result."""
     start = time.perf_counter()
     result = work()
     return time.perf_counter() - start, result
@@ -9762,25 +9784,25 @@ def bench(
     pattern: str = "gpt2",
     tools: Sequence[str] = (),
 ) -> Table:
-    """Train and encode with every peer that is installed, one after another, and tabulate what each took.
+    """Train and encode with every installed peer, one after another, and tabulate the times.
 
-    inputs          files, folders or globs. Not given: the sources of Python's standard library
-    vocab_size      tokens in all
-    special_tokens  strings that end documents, and are not learnt from
-    pattern         a name, or a regular expression; some peers have their own
-    tools           which peers; all that are installed, if not given
+    inputs          files, folders or globs. Default: the source of Python's standard library
+    vocab_size      number of tokens in all
+    special_tokens  strings that end documents and are not learnt from
+    pattern         a name or a regular expression; some peers have their own
+    tools           the peers to run; by default all that are installed
 
-    A time of training is that of the call, with the text in memory (here: in files that were just read), and kernels
-    loaded. All encode the first 20 MB in one thread with the tokenizer that was trained here, whose ids theirs must
-    equal. Each does its work twice. Raises InputError for a tool that is not known.
+    Training is timed with the text in memory (here: in files that were just read) and with loaded kernels. All tools
+    encode the first 20 MB in one thread with the tokenizer that was trained here, and must give the same ids. Each tool
+    does its work twice. Raises InputError for an unknown tool.
     """
     for tool in tools:
         require_known("peer", tool, _PEERS["encode"])
     training = train(inputs, vocab_size, special_tokens, pattern=pattern, tie_break="ids")
     source, documents, rows, results = training.recipe.source(training.files, None), [], [], {}
-    special = "|".join(sorted(map(re.escape, special_tokens), reverse=True)) or "(?!)"  # the longer of two first
+    special = "|".join(sorted(map(re.escape, special_tokens), reverse=True)) or "(?!)"  # longer ones first
     for text in itertools.chain.from_iterable(map(source.texts, source.blocks())):
-        parts = re.split(special, text.decode("utf-8", "replace"))  # some peers take nothing but UTF-8
+        parts = re.split(special, text.decode("utf-8", "replace"))  # some peers accept only UTF-8
         documents += [part.encode() for part in parts if part]
     for job, peers in _PEERS.items():
         if job == "encode":
@@ -9799,7 +9821,7 @@ def bench(
                     verdict = f"differs at {differs.index(True):,} of {len(ours):,}"
             except (KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException as error:  # a panic of Rust is no Exception
+            except BaseException as error:  # a panic of Rust is not an Exception
                 verdict = " ".join(str(error).split()) or type(error).__name__
             version = __version__ if tool == "bpe_numba" else importlib.metadata.version(tool)
             rows.append((job, f"{tool} {version}", first, second, rate, verdict))
@@ -9809,12 +9831,17 @@ def bench(
 
 
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Arguments -> a call of one of the functions below. The options of a command are the keyword parameters of its
+# function, and all parameters with defaults of the functions that it calls. Names, types and defaults come from the
+# signatures, and the help comes from the docstrings:
+#
+#     train corpus.txt --vocab-size 32k   ->   _train_command(["corpus.txt"], vocab_size=32000, …)
+#
+# Here `vocab_size` and its help are those of `train`. Messages name parameters `like_this`, and `main` prints them as
+# options. An InputError becomes one line on standard error, and the exit status 2.
 
-# Arguments -> a call of one of the functions below. The options of a command are the keywords of its function, and the
-# parameters with a default of the functions that it calls. Their names, types and defaults come from signatures, and
-# their help from docstrings. For example, `train corpus.txt --vocab-size 32k` becomes
-# `_train_command(["corpus.txt"], vocab_size=32000, …)`, where `vocab_size` and its help are those of `train`.
-# _PYTHON_ONLY are parameters that are no options, since --no-special, --quiet or --workers stand for them.
+# Parameters that are not options: some are set by --no-special, --quiet and --workers, the others exist only in Python.
 _PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "learned", "engine", "texts"}
 _GROUPS = {
     "how text is read": "text_field corpus no_special append pattern mark normalizer encoding",
@@ -9823,15 +9850,15 @@ _GROUPS = {
     "what is written": "out to dtype layout val_fraction document_index plot",
     "for transformers": "bos_token eos_token pad_token model_max_length chat_template",
 }
-_EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)  # of a docstring: a command, without the program's name
-_ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)  # of a docstring: a parameter and what it means
+_EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)  # a line of a docstring: a command without the program's name
+_ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)  # a row of a docstring: a parameter and its help
 
 
 def _load_model(model: str, *, encoding: str | None = None, pattern: str | None = None) -> Tokenizer:
     """Load the model of a command.
 
-    model     a file or a folder, of any format
-    encoding  what a rank file is: gpt2, cl100k_base, o200k_base, llama3 or another published one
+    model     a file or a folder of any format
+    encoding  the encoding of a rank file: gpt2, cl100k_base, o200k_base, llama3 or another published one
     pattern   the pattern of a rank file, or of GPT-2's two files
     """
     with stage("load"):
@@ -9839,8 +9866,8 @@ def _load_model(model: str, *, encoding: str | None = None, pattern: str | None 
 
 
 def _typed_command() -> str:
-    """Write how this program was called, as the beginning of what to type next."""
-    if Path(sys.argv[0]).stem not in ("bpe_numba", "bpe-numba"):  # called from Python
+    """Return the words by which this program was called, for commands that are shown to the user."""
+    if Path(sys.argv[0]).stem not in ("bpe_numba", "bpe-numba"):  # `main` was called from Python
         return "python bpe_numba.py"
     typed = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
     return shlex.join(typed) if sys.argv[0].endswith(".py") else Path(sys.argv[0]).name
@@ -9856,7 +9883,7 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     """
     recipe, files, counts = prepare(call_with(Recipe, **options), inputs or None)
     config = call_with(transformers_config, **options | {"special_tokens": recipe.special_tokens})
-    check_writable(as_path(out))  # what is wrong must not cost the training
+    check_writable(as_path(out))  # fails before the training
     training = train_recipe(recipe, files, counts, options["text_field"], call_with(Engine, **options))
     with stage("save", training.timings), written_together():
         training.tokenizer.model.config |= config
@@ -9869,7 +9896,7 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
 
 
 def _count_command(inputs: Sequence[str], **options) -> None:
-    """Count the pretokens of text, to train on them later, or elsewhere.
+    """Count the pretokens of text, to train on them later or elsewhere.
 
     $ count corpus.txt --special-token "<|endoftext|>" --out words.npz
     $ train words.npz more-words.npz --vocab-size 32k --out model
@@ -9884,7 +9911,7 @@ def _count_command(inputs: Sequence[str], **options) -> None:
 def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = False, **options) -> None:
     """Turn text into token ids.
 
-    no_special  take special tokens in the text for ordinary text
+    no_special  treat special tokens in the text as ordinary text
 
     $ encode model corpus.txt --out tokens.npy --append "<|endoftext|>"
     $ encode model - < corpus.txt
@@ -9926,7 +9953,7 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
     """Write a model in another format.
 
     to   the format: huggingface, gpt2, tiktoken, sentencepiece or bert
-    out  folder to write; or a file, if it ends as those of the format do: .json, .tiktoken, .model, .txt
+    out  folder to write; or a file with the suffix of the format: .json, .tiktoken, .model, .txt
 
     $ convert model --to tiktoken --out model.tiktoken
     $ convert o200k_base.tiktoken --to huggingface --out o200k
@@ -9939,7 +9966,7 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
 
 
 def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
-    """Describe a vocabulary, and what a corpus uses of it.
+    """Describe a vocabulary, and how a corpus uses it.
 
     $ inspect model
     $ inspect model corpus.txt
@@ -9951,7 +9978,7 @@ def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
 
 
 def _curve_command(models: Sequence[str], *, plot: str | None = None, **options) -> None:
-    """Compute how many tokens the training text has with each size of the vocabulary.
+    """Compute the number of tokens of the training text for each size of the vocabulary.
 
     models  folders that `train` wrote
     plot    draw the curves to a .png, .svg or .pdf file
@@ -9968,8 +9995,8 @@ def _curve_command(models: Sequence[str], *, plot: str | None = None, **options)
 def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **options) -> None:
     """Compare models on corpora.
 
-    models  files or folders, of any format
-    corpus  files, a folder or a glob; not given: the sources of Python's standard library
+    models  files or folders of any format
+    corpus  files, a folder or a glob; by default the source of Python's standard library
 
     $ compare model cl100k_base.tiktoken
     $ compare model other-model --corpus english.txt --corpus code.txt
@@ -9982,20 +10009,20 @@ def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **opt
 def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
     """Show a text cut into tokens.
 
-    text  the text; not given: standard input
+    text  the text; by default standard input
 
     $ view model "Hello, world"
     $ view model < corpus.txt
     """
     if len(text) == 1 and os.path.isfile(text[0]):
-        warnings.warn(f"{text[0]} is shown as a text; the file is, with < before its name", stacklevel=2)
+        warnings.warn(f"{text[0]} is shown as a text; to show the file, put < before its name", stacklevel=2)
     data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     print(view(call_with(_load_model, model, **options), data).text(shutil.get_terminal_size().columns, colour))
 
 
 def _bench_command(inputs: Sequence[str] = (), **options) -> None:
-    """Train and encode beside the peers that are installed.
+    """Train and encode in comparison with the installed peers.
 
     $ bench
     $ bench corpus.txt --vocab-size 32k
@@ -10036,7 +10063,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"bpe_numba: {message}; see {self.prog} --help\n")
 
     def refuse(self, unknown: str) -> None:
-        """End with an error that names the option most like an unknown one."""
+        """Exit with an error that names the option most similar to an unknown one."""
         near = difflib.get_close_matches(unknown.partition("=")[0], self._option_string_actions, 1)
         self.error(f"unrecognized argument: {unknown}" + "".join(f"; did you mean {option}?" for option in near))
 
@@ -10044,7 +10071,7 @@ class _Parser(argparse.ArgumentParser):
 def _add_argument(
     group: argparse._ArgumentGroup, parameter: inspect.Parameter, is_positional: bool, text: str
 ) -> argparse.Action:
-    """Add the argument of the command line that sets a parameter."""
+    """Add the command-line argument that sets a parameter."""
     name, default, kind = parameter.name.rstrip("_"), parameter.default, str(parameter.annotation)
     is_many, text = kind.startswith("Sequence[str]"), text.replace("%", "%%")
     if is_many:
@@ -10071,16 +10098,16 @@ def _add_argument(
 
 
 def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable]) -> dict[str, str]:
-    """Add the arguments of a command; returns how each is written, by the name of its parameter.
+    """Add the arguments of a command; returns {parameter: how the argument is written}.
 
-    They are its own parameters, and those with a default of the functions that it calls.
+    The arguments are its own parameters, and the parameters with defaults of the functions that it calls.
     """
     texts, groups, flags = {}, {}, {}
     for function in (run, *callees, Source, Engine):
-        rows = _ROW.findall(inspect.getdoc(function) or "")  # Python has no docstrings with -OO
+        rows = _ROW.findall(inspect.getdoc(function) or "")  # with -OO, Python has no docstrings
         texts = {name: " ".join(text.split()) for name, text in rows} | texts
     for title, names in _GROUPS.items():
-        groups |= dict.fromkeys(names.split(), command.add_argument_group(title))  # none is shown empty
+        groups |= dict.fromkeys(names.split(), command.add_argument_group(title))  # empty groups are not shown
     for function in (run, *callees):
         for name, parameter in inspect.signature(function).parameters.items():
             has_default = parameter.default is not parameter.empty
@@ -10104,12 +10131,12 @@ def _make_parser() -> _Parser:
         command = commands.add_parser(name, help=title, description=title, epilog=examples, formatter_class=form)
         command.set_defaults(run=run, flags=_add_arguments(command, run, callees), refuse=command.refuse)
         command.add_argument("--quiet", dest="progress", action="store_false", help="no progress bars, no summary")
-        command.add_argument("--timings", action="store_true", help="print what each stage took, on standard error")
+        command.add_argument("--timings", action="store_true", help="print the time of each stage on standard error")
     return parser
 
 
 def _drop_unwritable_output() -> None:
-    """Flush standard output, and where that fails drop the rest: at exit Python would try again, and complain."""
+    """Flush standard output. If that fails, drop the rest, since Python would try again at exit and print an error."""
     try:
         print(end="", flush=True)
     except OSError:
@@ -10119,7 +10146,7 @@ def _drop_unwritable_output() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, or 2 for bad input."""
     for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by who called
+        if getattr(sys, name) is None:  # the caller has closed it
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
     start, (parsed, unknown) = time.perf_counter(), _make_parser().parse_known_args(arguments)
     options = vars(parsed)
@@ -10129,12 +10156,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     TIMINGS.clear()
 
     def say(message: object) -> None:
-        """Print a line that names options, where functions name parameters."""
+        """Print a message as one line, with the names of parameters replaced by options."""
         line = re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), " ".join(str(message).splitlines()))
-        tqdm.write(f"bpe_numba: {line}", sys.stderr)  # which leaves bars whole
+        tqdm.write(f"bpe_numba: {line}", sys.stderr)  # keeps progress bars intact
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may hold bytes that are not UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may have invalid bytes
     try:
         for name, value in options.items():
             require(value != "" or name == "mark", f"`{name}` is empty: is a variable not set?")
@@ -10147,7 +10174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except InputError as error:
         message = error
-    except BrokenPipeError:  # head has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         return 0
     except OSError as error:
         message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error
@@ -10162,11 +10189,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run() -> int:
-    """Run a command as a program: 130 is its exit status when it is interrupted, 143 by SIGTERM."""
+    """Run a command as a program. Its exit status is 130 after an interrupt, and 143 after SIGTERM."""
     _end_when_asked()
     try:
         return main()
-    except KeyboardInterrupt:  # a library has put its own handler of SIGINT in the place of ours
+    except KeyboardInterrupt:  # a library has replaced our handler of SIGINT
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for temporary in [*UNFINISHED]:
             _discard(temporary)

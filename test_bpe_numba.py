@@ -4639,7 +4639,7 @@ def test_going_on_from_a_model_is_to_train_in_one_go(library, tmp_path, tie_brea
         ({"score": "likelihood"}, "`score` 'likelihood' is not for this kind"),
         ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
         ({"alphabet": "characters", "vocab_size": 20}, "different characters"),
-        ({"model": "unigram", "from_": "x"}, "there are merges to go on from in a BPE only"),
+        ({"model": "unigram", "from_": "x"}, "only a BPE has merges"),
         ({"from_": "no-such-model"}, "no such file"),
     ],
 )
