@@ -10191,11 +10191,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run() -> int:
     """Run a command as a program. Its exit status is 130 after an interrupt, and 143 after SIGTERM."""
     _end_when_asked()
-    try:
-        return main()
-    except KeyboardInterrupt:  # a library has replaced our handler of SIGINT
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for temporary in [*UNFINISHED]:
-            _discard(temporary)
-        os.write(2, b"\nbpe_numba: interrupted; nothing unfinished was written\n")
-        os._exit(128 + signal.SIGINT)
+    return main()

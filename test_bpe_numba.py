@@ -74,8 +74,16 @@ BOUNDS_CHECKED = os.environ.get("NUMBA_BOUNDSCHECK") == "1"  # this is the secon
 settings.register_profile("normal", deadline=None, max_examples=30)  # the first example compiles kernels
 settings.register_profile("few", deadline=None, max_examples=15)
 kernels = pytest.mark.kernels
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so do its processes
 settings.load_profile("few" if BOUNDS_CHECKED else "normal")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interrupts_are_heard():
+    """A shell's background job ignores SIGINT, and so would the processes that tests start.
+
+    This is not done when this file is imported: kernels that were compiled for a class of this file import it, too.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def examples(n):
