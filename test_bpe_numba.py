@@ -1271,7 +1271,7 @@ ODD_REPLACE = {"type": "Replace", "pattern": {"String": {"a": 1}}, "content": " 
 STRANGE = {
     "nested counts": ({"pre_tokenizer": split_by_regex("(?:(?:(?:ab?){1000}){1000}){1000}")}, "counts of groups"),
     "odd text": ({"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, ODD_REPLACE]}}, "decoder"),
-    "odd content": ({"normalizer": DOUBLED | {"pattern": {"Regex": "b"}, "content": {"a": 1}}}, "is no text"),
+    "odd content": ({"normalizer": DOUBLED | {"pattern": {"Regex": "b"}, "content": {"a": 1}}}, "not a string"),
     "odd flags": ({"normalizer": {"type": "Strip", "strip_left": 10**30, "strip_right": 0}}, None),
 }
 
@@ -1556,14 +1556,14 @@ def test_row_groups_of_parquet_are_blocks(tmp_path):
 def test_what_is_no_text_is_refused(tmp_path, data, what):
     for content in (data * 9, gzip.compress(data * 9)):
         (tmp_path / "a.txt").write_bytes(content)
-        with pytest.raises(bpe.InputError, match=rf"a\.txt: an? {what}.* is no text"):
+        with pytest.raises(bpe.InputError, match=rf"a\.txt: an? {what}.* is not text"):
             counted([tmp_path / "a.txt"])
 
 
 def test_every_file_is_looked_at_before_the_work(tmp_path):
     (tmp_path / "a.txt").write_text("some text")
     (tmp_path / "b.txt").write_bytes(b"PK\x03\x04" * 9)
-    with pytest.raises(bpe.InputError, match=r"b\.txt: a zip archive is no text"):
+    with pytest.raises(bpe.InputError, match=r"b\.txt: a zip archive is not text"):
         next(bpe.Source(bpe.find_files(tmp_path), bpe.Pattern()).blocks())
 
 
@@ -3405,7 +3405,7 @@ def test_a_mark_that_never_occurs_is_no_token():
         ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15", "SentencePiece"),
         ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02", "SentencePiece"),
         ("vocab.txt", b"[PAD]\n##s\n", "unk_token .*UNK.* not in the vocabulary"),
-        ("vocab.txt", b"[UNK]\n##s\n##s\n", "line 3: '##s' stands there twice"),
+        ("vocab.txt", b"[UNK]\n##s\n##s\n", "line 3: '##s' appears twice"),
         ("vocab.txt", b"[UNK]\n\xff\n", "not UTF-8"),
         ("tokenizer.model", b"IQ== 0\n", "does not say its pattern"),
         ("a.tiktoken", b"IQ== 0\nIg== 0\n", "line 2.*twice"),
@@ -3975,7 +3975,7 @@ def test_sentencepiece_models_that_cannot_be_are_refused(prose, tmp_path):
         (lambda p: setattr(p.trainer_spec, "model_type", 3), "words"),
         (lambda p: setattr(p.pieces[9], "type", 5), "unused"),
         (lambda p: setattr(p.pieces[9], "score", float("nan")), "no number"),
-        (lambda p: setattr(p.pieces[0], "type", 1), "0 tokens for what is unknown"),
+        (lambda p: setattr(p.pieces[0], "type", 1), "0 unknown tokens"),
         (lambda p: setattr(p.trainer_spec, "byte_fallback", True), "<0x00>"),
         (lambda p: setattr(p.trainer_spec, "treat_whitespace_as_suffix", True), "treat_whitespace_as_suffix"),
         (lambda p: setattr(p.normalizer_spec, "precompiled_charsmap", b"\4\0\0\0ab"), "charsmap"),
@@ -4023,7 +4023,7 @@ def test_what_a_vocab_txt_cannot_say_is_refused(prose, tmp_path):
     bpe.save_model(model, tmp_path / "good", "bert")
     changes = [{"subword_prefix": "@@"}, {"max_word_chars": 7}, {"pattern": "whitespace"}, {"normalizer": []}]
     for change in [*changes, {"vocab": model.vocab | {5000: b"late "}}, {"special_tokens": {"[UNK]": 1}}]:
-        with pytest.raises(bpe.InputError, match=rf"vocab\.txt .*it cannot say the {next(iter(change))}"):
+        with pytest.raises(bpe.InputError, match=rf"vocab\.txt .*it cannot represent the {next(iter(change))}"):
             bpe.save_model(dataclasses.replace(model, **change), tmp_path / "bad", "bert")
 
 
@@ -4647,7 +4647,7 @@ def test_going_on_from_a_model_is_to_train_in_one_go(library, tmp_path, tie_brea
         ({"score": "likelihood"}, "`score` 'likelihood' is not for this kind"),
         ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
         ({"alphabet": "characters", "vocab_size": 20}, "different characters"),
-        ({"model": "unigram", "from_": "x"}, "there are merges to go on from in a BPE only"),
+        ({"model": "unigram", "from_": "x"}, "only a BPE has merges"),
         ({"from_": "no-such-model"}, "no such file"),
     ],
 )
@@ -5237,7 +5237,7 @@ def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
         (("train", "text.txt", "--workers", "lots"), ["argument --workers: 'lots' is not", "such as 4"]),
         (("frain",), ["frain"]),
         (("decode", "model", "odd.bin"), ["--dtype"]),
-        (("encode", "model", "text.txt", "--encoding", "gpt2"), ["leave --encoding away"]),
+        (("encode", "model", "text.txt", "--encoding", "gpt2"), ["omit --encoding"]),
         (("bench", "text.txt", "--tool", "x"), ["no peer is named 'x';"]),
     ],
 )
