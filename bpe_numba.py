@@ -2929,18 +2929,18 @@ def find_files(inputs: Files) -> list[Path]:
     PACKED_SUFFIXES; but neither what is hidden, nor vocab.txt and merges.txt, which are a model's.
     """
     files = []
-    for given in [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs:
-        path, given = as_path(given), os.fspath(given)
-        if os.path.isdir(given):
-            found = sorted(file for file in path.rglob("*") if _is_corpus(file.relative_to(path)) and file.is_file())
-            require(found, f"{given}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
-        elif given == "-" or os.path.exists(given):  # False for a text that no path could be
-            found = [path]
+    for path in map(as_path, [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs):
+        name = str(path)
+        if os.path.isdir(name):
+            group = sorted(file for file in path.rglob("*") if _is_corpus(file.relative_to(path)) and file.is_file())
+            require(group, f"{name}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
+        elif name == "-" or os.path.exists(name):  # False for a text that no path could be
+            group = [path]
         else:
-            found = sorted(Path(name) for name in glob.glob(given, recursive=True) if os.path.isfile(name))
-            hint = "" if path.suffix and " " not in given else "; if it is a text, in Python: texts=[…]"
-            require(found, f"{given[:80]}: no such file or folder, and no file matches it{hint}")
-        files += found
+            group = sorted(filter(Path.is_file, map(Path, glob.glob(name, recursive=True))))
+            hint = "" if path.suffix and " " not in name else "; if it is a text, in Python: texts=[…]"
+            require(group, f"{name[:80]}: no such file or folder, and no file matches it{hint}")
+        files += group
     return files
 
 
@@ -2953,8 +2953,8 @@ def as_path(name: str | os.PathLike) -> Path:
 
 def _is_corpus(path: Path) -> bool:
     """Whether a file of a folder is text by its name, and no part of a model."""
-    kept = path.name not in ("vocab.txt", "merges.txt") and not any(part.startswith(".") for part in path.parts)
-    return kept and _plain_name(path).endswith(SUFFIXES)
+    is_hidden = any(part.startswith(".") for part in path.parts)
+    return _plain_name(path).endswith(SUFFIXES) and path.name not in ("vocab.txt", "merges.txt") and not is_hidden
 
 
 def _plain_name(path: Path) -> str:
@@ -3032,17 +3032,17 @@ def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
 class Block(NamedTuple):
     """Bytes that can be scanned on their own: a part of a file, or what was read from a stream.
 
-    `behind` tells what comes next: another text (BEGINS), another document of this one, behind a special token
-    (INSIDE), or more of this document (CONTINUES), and no special token.
+    `first_id` tells how it begins, and `next_id` what comes next: another text (BEGINS), another document of this one,
+    after a special token (INSIDE), or more of this document (CONTINUES), and no special token.
     """
 
     path: Path
     start: int  # bytes on the disk
     stop: int
-    behind: int = BEGINS  # the id of the first span there
+    first_id: int = BEGINS
+    next_id: int = BEGINS
     data: bytes | list[bytes] | None = None  # None: read them from the file
-    before: int = 0  # lines, in a stream; row groups, in a Parquet file
-    begins: int = BEGINS  # the id of its first span
+    n_before: int = 0  # lines, in a stream; row groups, in a Parquet file
     read_texts: Callable[[Block, str], list[bytes]] | None = None  # None: the data are one, or several
 
     @property
@@ -3060,14 +3060,13 @@ class Block(NamedTuple):
         if self.data is not None:
             return self.data
         data = _read_part(self.path, self.start, self.n_bytes)
-        whole = len(data) == self.n_bytes
-        require(whole, f"{self.path}: has changed while it was read")
+        require(len(data) == self.n_bytes, f"{self.path}: has changed while it was read")
         return data
 
     def count_lines_before(self) -> int:
         """Count the lines before the block; in a file only then, when a message needs it."""
         if self.data is not None:
-            return self.before
+            return self.n_before
         starts = range(0, self.start, BLOCK_BYTES)
         return sum(_read_part(self.path, at, min(BLOCK_BYTES, self.start - at)).count(b"\n") for at in starts)
 
@@ -3087,14 +3086,11 @@ def _read_lines(block: Block, text_field: str) -> list[bytes]:
 
 def _read_rows(block: Block, text_field: str) -> list[bytes]:
     """Read the texts in a row group of a Parquet file."""
-    parquet = import_optional("pyarrow.parquet")
-    with (
-        expecting_whole("Parquet file", f"{block.path}, row group {block.before}"),
-        parquet.ParquetFile(block.path) as file,
-    ):
-        names = file.schema_arrow.names
-        require(text_field in names, f"no column {text_field!r} (`text_field` names one of {', '.join(names)})")
-        rows = file.read_row_group(block.before, [text_field], use_threads=False).to_pylist()
+    with expecting_whole("Parquet file", f"{block.path}, row group {block.n_before}"):
+        with import_optional("pyarrow.parquet").ParquetFile(block.path) as file:
+            names = file.schema_arrow.names
+            require(text_field in names, f"no column {text_field!r} (`text_field` names one of {', '.join(names)})")
+            rows = file.read_row_group(block.n_before, [text_field], use_threads=False).to_pylist()
         return [_record_text(row, text_field) for row in rows]
 
 
@@ -3108,9 +3104,9 @@ class Texts(NamedTuple):
 
     def blocks(self, size: int) -> Iterator[Block]:
         """Gather texts in blocks of about this size."""
-        batches = (found if isinstance(found, (list, tuple)) else [found] for found in self.texts)
-        texts = itertools.chain.from_iterable(batches)
-        for batch in _batched_by_size(map(_text_bytes, texts), len, size):
+        batches = (item if isinstance(item, (list, tuple)) else [item] for item in self.texts)
+        texts = map(_text_bytes, itertools.chain.from_iterable(batches))
+        for batch in _batched_by_size(texts, len, size):
             yield Block(Path(str(self)), 0, sum(map(len, batch)), data=batch)
 
 
@@ -3177,8 +3173,8 @@ class Source:
     @property
     def total_bytes(self) -> int | None:
         """Bytes on the disk, if known: none of them comes through a pipe."""
-        known = not any(map(_is_stream, self.files))
-        return sum(path.stat().st_size for path in self.files) if known else None
+        is_known = not any(map(_is_stream, self.files))
+        return sum(path.stat().st_size for path in self.files) if is_known else None
 
     def is_json(self, path: Path | Texts) -> bool:
         """Whether a file has a text in each line: a .jsonl; or a pipe, which has no name, if a text field is named."""
@@ -3273,18 +3269,18 @@ class Source:
 
     def _file_blocks(self, path: Path) -> Iterator[Block]:
         """Cut a file in parts, which workers read on their own."""
-        start, size, read = 0, self._states[path].st_size, functools.partial(_read_part, path)
-        begins, is_json = BEGINS, self.is_json(path)
+        start, size, first_id = 0, self._states[path].st_size, BEGINS
+        read, is_json = functools.partial(_read_part, path), self.is_json(path)
         while start < size:
             is_last = size - start <= self.block_bytes * 3 // 2
             cut = None if is_last else self.find_cut(read, start + self.block_bytes, is_json)
-            stop, behind = cut or (size, BEGINS)
+            stop, next_id = cut or (size, BEGINS)
             _require_cut(path, stop - start)
-            yield Block(path, start, stop, behind, begins=begins, read_texts=_read_lines if is_json else None)
-            start, begins = stop, behind
+            yield Block(path, start, stop, first_id, next_id, read_texts=_read_lines if is_json else None)
+            start, first_id = stop, next_id
 
     def find_cut(self, read: Callable[[int, int], bytes], start: int, is_json: bool) -> tuple[int, int] | None:
-        """Find the first place from `start` on where text may be cut, and what is behind it, as in a Block.
+        """Find the first place from `start` on where text may be cut, and the `next_id` of a Block that ends there.
 
         `read(position, size)` gives the text, in windows that grow up to a block where no cut is found.
         """
@@ -3296,13 +3292,13 @@ class Source:
             window = read(begin, start - begin + size + margin)
             stop = len(window) - margin
             if is_json:
-                cut, behind = window.find(b"\n", start - begin) + 1, BEGINS
+                cut, next_id = window.find(b"\n", start - begin) + 1, BEGINS
             else:
                 text = _with_padding(window.replace(BYTES[END], BYTES[INVALID_BYTE]))
-                found = _find_cut(text, start - begin, stop, *self._cut_arguments)
-                cut, behind = found // 2, INSIDE if found % 2 else CONTINUES
+                cut, is_after_special = divmod(_find_cut(text, start - begin, stop, *self._cut_arguments), 2)
+                next_id = INSIDE if is_after_special else CONTINUES
             if cut > 0:
-                return begin + cut, behind
+                return begin + cut, next_id
             if len(window) < start - begin + size + margin:
                 return None
             start, size = begin + stop - 8, min(2 * size, self.block_bytes)  # the pair of characters there again
@@ -3312,45 +3308,42 @@ class Source:
     ) -> Iterator[tuple[bytes, int, int]]:
         """Cut a text that comes in chunks into parts of `size` bytes or somewhat more; see Block.
 
-        Yields each part, the id of its first span, and what is behind it. Memory: a chunk and a part, or a whole
-        document where the pattern allows no cut.
+        Yields each part, its `first_id` and its `next_id`. Memory: a chunk, a part and a window, or a whole document
+        where the pattern allows no cut.
         """
-        data, begins, enough = bytearray(), BEGINS, size  # waiting bytes that are worth a look
-        for chunk in chunks:
-            data.extend(chunk)
-            if len(data) < enough:
-                continue
-            start = 0
-            while len(data) - start >= size:
-                found = self.find_cut(lambda at, n: bytes(memoryview(data)[at : at + n]), start + size, is_json)
-                if not found:
-                    _require_cut(where, len(data) - start)
-                    break
-                yield bytes(memoryview(data)[start : found[0]]), begins, found[1]
-                start, begins = found
-            del data[:start]
-            enough = 2 * len(data) if len(data) >= size else size
-        if data:
-            _require_cut(where, len(data))
-            part = bytes(data)
-            del data  # while the part is worked at
-            yield part, begins, BEGINS
+        data, chunks, first_id, cut = bytearray(), iter(chunks), BEGINS, True
+
+        def read(position: int, n: int) -> bytes:
+            _require_cut(where, position)
+            while len(data) < position + n and (chunk := next(chunks, None)) is not None:
+                data.extend(chunk)
+            return bytes(memoryview(data)[position : position + n])
+
+        while cut:
+            cut = self.find_cut(read, size, is_json)
+            stop, next_id = cut or (len(data), BEGINS)
+            _require_cut(where, stop)
+            part = bytes(memoryview(data)[:stop])
+            del data[:stop]
+            if part:
+                yield part, first_id, next_id
+            first_id = next_id
 
     def _stream_blocks(self, path: Path) -> Iterator[Block]:
         """Read a file that can only be read from its beginning: here, and workers get the text."""
-        is_json, position, taken, n_lines = self.is_json(path), 0, 0, 0
+        is_json, start, stop, n_lines = self.is_json(path), 0, 0, 0
 
         def read() -> Iterator[bytes]:
-            nonlocal position
-            for chunk, end in _read_chunks(path, self.block_bytes):
-                if not position and path not in self._states:
+            nonlocal stop
+            for chunk, position in _read_chunks(path, self.block_bytes):
+                if not stop and path not in self._states:
                     self._check_head(path, chunk[:HEAD_BYTES])
-                position = end
+                stop = position
                 yield chunk
 
-        for data, begins, behind in self.cut(read(), self.block_bytes, is_json, path):
-            yield Block(path, taken, position, behind, data, n_lines, begins, _read_lines if is_json else None)
-            taken, n_lines = position, n_lines + data.count(b"\n")
+        for data, first_id, next_id in self.cut(read(), self.block_bytes, is_json, path):
+            yield Block(path, start, stop, first_id, next_id, data, n_lines, _read_lines if is_json else None)
+            start, n_lines = stop, n_lines + data.count(b"\n")
 
 
 def _require_cut(where: object, n_bytes: int) -> None:
@@ -3366,7 +3359,7 @@ def _row_groups(path: Path) -> Iterator[Block]:
         n = import_optional("pyarrow.parquet").read_metadata(path).num_row_groups
     size = path.stat().st_size
     for k in range(n):
-        yield Block(path, size * k // n, size * (k + 1) // n, before=k, read_texts=_read_rows)
+        yield Block(path, size * k // n, size * (k + 1) // n, n_before=k, read_texts=_read_rows)
 
 
 def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: int) -> Iterator[list]:
@@ -3853,11 +3846,11 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
     """Count the pretokens of some blocks; returns the counts, and the bytes on the disk."""
     counter, n_documents, n_bytes = WordCounter(), 0, 0
     for block in blocks:
-        found = counter.add_texts(source.texts(block), source.pretokenizer, block.begins)
-        n_documents += found[0] - (block.behind == CONTINUES)
-        n_bytes += found[1]
-    seen = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
-    return CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, seen), sum(block.n_bytes for block in blocks)
+        n, size = counter.add_texts(source.texts(block), source.pretokenizer, block.first_id)
+        n_documents += n - (block.next_id == CONTINUES)
+        n_bytes += size
+    special = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
+    return CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, special), sum(block.n_bytes for block in blocks)
 
 
 @checked
@@ -8072,10 +8065,10 @@ def _encode_blocks(
     batches, ends, n_tokens, n_bytes, last_id, is_doubtful = [], [], 0, 0, None, False
     for block in blocks:
         texts = source.texts(block)
-        last_id = -1 if block.begins == BEGINS else last_id
-        ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.begins)
+        last_id = -1 if block.first_id == BEGINS else last_id
+        ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.first_id)
         n_bytes += sum(map(len, texts))
-        stops = offsets[1:] if block.behind == BEGINS else offsets[:0]
+        stops = offsets[1:] if block.next_id == BEGINS else offsets[:0]
         if end_id is not None:
             ended = np.append(ids, 0)[stops - 1] == end_id
             ended &= stops > offsets[: len(stops)]  # an empty text has the last id of the text before it there
