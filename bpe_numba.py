@@ -3018,10 +3018,7 @@ def _record_text(record: object, text_field: str) -> bytes:
     text = record.get(text_field) if isinstance(record, dict) else None
     if not isinstance(text, str):
         raise InputError(f"no text in the field {text_field!r} (`text_field` names another)")
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(_lone_surrogate_message(error)) from None
+    return _text_bytes(text)
 
 
 def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
@@ -7551,15 +7548,11 @@ class _Encoder:
 
 def _unknown_letter(model: Model, text: bytes) -> InputError:
     """Build the error for text that has a letter without a token."""
+    letters = text if model.alphabet == "bytes" else map(ord, text.decode("utf-8", "surrogateescape"))
+    letter = next(letter for letter in letters if letter not in model.letters)
     if model.alphabet == "bytes":
-        letters: Iterable[bytes] = map(BYTES.__getitem__, text)
-    else:
-        letters = (char.encode("utf-8", "surrogateescape") for char in text.decode("utf-8", "surrogateescape"))
-    letter = next(letter for letter in letters if letter not in model.ids)
-    if model.alphabet == "bytes":
-        return InputError(f"the byte 0x{letter[0]:02X} is not in the vocabulary")
-    char = letter.decode("utf-8", "replace")
-    return InputError(f"the character {char!r} is not in the vocabulary, which has no token for the unknown")
+        return InputError(f"the byte 0x{letter:02X} is not in the vocabulary")
+    return InputError(f"the character {chr(letter)!r} is not in the vocabulary, which has no token for the unknown")
 
 
 def _working_pattern(model: Model) -> Pattern:
@@ -7744,15 +7737,11 @@ class Tokenizer:
             special_tokens=self.special_tokens,
         )
 
-    @functools.cached_property
-    def _ids(self) -> dict[bytes, int]:
-        return self.model.ids
-
     def token_to_id(self, token: bytes | str) -> int | None:
         """Look up the id of a token, or None."""
-        if isinstance(token, str):
-            return self.special_tokens.get(token, self._ids.get(token.encode()))
-        return self._ids.get(token)
+        if isinstance(token, bytes):
+            return self.model.ids.get(token)
+        return self.special_tokens.get(token, self.model.ids.get(token.encode()))
 
     def id_to_token(self, id: int) -> bytes:
         """Look up the bytes of a token; raises ValueError if there is no such id."""
@@ -7827,18 +7816,14 @@ class Tokenizer:
         require(kind.sample, f"a {self.model.kind} has one way to cut a word: there is nothing to sample")
         is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or self.model.kind == "unigram")
         require(is_sound, f"alpha is a probability, not {alpha}")
-        flat = self._words(text, allowed_special)
+        data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
+        flat, _, _ = pretokenizer.apply(scan, data, np.array([len(data)]))
+        flat = flat.rewritten(_write_cuts, self.pattern.table, *scan)  # an END after each word
         ids, state = np.empty(len(flat.text), np.uint32), np.array([seed % 2**64], np.uint64)
         n = _sample_words(*flat, self._sample_tables, float(alpha), state, ids)
         if n < 0:
             raise _unknown_letter(self.model, bytes(flat.text[-1 - n :]))
         return ids[:n].tolist()
-
-    def _words(self, text: str | bytes, allowed_special: str | Iterable[str]) -> FlatText:
-        """Cut a text into special tokens and words, with an END after each."""
-        data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
-        flat, _, _ = pretokenizer.apply(scan, data, np.array([len(data)]))
-        return flat.rewritten(_write_cuts, self.pattern.table, *scan)
 
     def encode_batch(
         self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
@@ -7877,11 +7862,11 @@ class Tokenizer:
 
         Where the pattern, or flags of special tokens, allow no cut, memory holds a whole document.
         """
-        known = tuple(self._allowed(allowed_special))
-        source = self._chunk_sources.setdefault(known, self.source((), known))  # a normalizer's takes 0.9 s to make
+        special = tuple(self._allowed(allowed_special))
+        source = self._chunk_sources.setdefault(special, self.source((), special))  # a normalizer's takes 0.9 s to make
         chunks = map(_text_bytes, [iterable] if isinstance(iterable, (str, bytes)) else iterable)
-        for data, begins, _ in source.cut(chunks, WINDOW_BYTES):
-            yield from self.encode_texts([data], allowed_special, begins)[0].tolist()
+        for data, first_id, _ in source.cut(chunks, WINDOW_BYTES):
+            yield from self.encode_texts([data], allowed_special, first_id)[0].tolist()
 
     def source(
         self, inputs: Files, allowed_special: str | Iterable[str] = "all", text_field: str | None = None
@@ -7907,13 +7892,12 @@ class Tokenizer:
     def _allowed(self, allowed_special: str | Iterable[str]) -> list[str]:
         """List the special tokens that are allowed; raises ValueError for any other name."""
         if isinstance(allowed_special, str):
-            if allowed_special not in ("all", "none"):
-                raise InputError(f"allowed_special is 'all', 'none' or a set of tokens, not {allowed_special!r}")
+            is_name = allowed_special in ("all", "none")
+            require(is_name, f"allowed_special is 'all', 'none' or a set of tokens, not {allowed_special!r}")
             return list(self.special_tokens) if allowed_special == "all" else []
-        for token in (allowed := list(allowed_special)):
-            if token not in self.special_tokens:
-                known = ", ".join(self.special_tokens) or "it has none"
-                raise InputError(f"{token!r} is not a special token of this tokenizer: {known}")
+        allowed, names = list(allowed_special), ", ".join(self.special_tokens) or "it has none"
+        for token in allowed:
+            require(token in self.special_tokens, f"{token!r} is not a special token of this tokenizer: {names}")
         return allowed
 
     def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:
@@ -7995,30 +7979,20 @@ LLMC_HEADER_BYTES = 1024
 LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}  # how its files begin, for GPT-2 and for Llama 3
 
 
-def _npy_header(dtype: np.dtype, n: int) -> bytes:
-    """Make the header of a .npy file of n numbers: 128 bytes for any n, since NumPy pads it for growth."""
-    file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)})
-    return file.getvalue()
+# How ids are written, and the ends of the names of such files; standard output has no end.
+_LAYOUTS = {"npy": (".npy",), "bin": (".bin", ""), "llm.c": (".bin",), "text": (".txt", "")}
 
 
-def _llmc_header(dtype: np.dtype, n: int) -> bytes:
-    """Make the header of a file for llm.c: 256 numbers, the third of which is n."""
-    require(n < 2**31, f"{n:,} tokens are more than llm.c counts in one file: write several")
-    return np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
-
-
-def _no_header(dtype: np.dtype, n: int) -> bytes:
+def _header(layout: str, dtype: np.dtype, n: int) -> bytes:
+    """Make the header of a file of n numbers. It has the same size for any n: NumPy pads its own for growth."""
+    if layout == "npy":
+        file = io.BytesIO()
+        np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)})
+        return file.getvalue()
+    if layout == "llm.c":
+        require(n < 2**31, f"{n:,} tokens are more than llm.c counts in one file: write several")
+        return np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
     return b""
-
-
-# How ids are written, the header of such files, and the ends of their names; standard output has no end.
-_LAYOUTS = {
-    "npy": (_npy_header, (".npy",)),
-    "bin": (_no_header, (".bin", "")),
-    "llm.c": (_llmc_header, (".bin",)),
-    "text": (_no_header, (".txt", "")),
-}
 
 
 class Encoded(NamedTuple):
@@ -8108,7 +8082,7 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
         layout = path.suffix[1:] or "bin"
         require(layout in ("npy", "bin"), f"{path}: name a .npy file, or a .bin file for the bare numbers")
     require_known("`layout`", layout, _LAYOUTS)
-    header, suffixes = _LAYOUTS[layout]
+    suffixes = _LAYOUTS[layout]
     require(path.suffix in suffixes, f"{path}: name a {suffixes[0]} file for {layout}")
     dtype, n = np.dtype(dtype).newbyteorder("<"), 0
 
@@ -8120,11 +8094,11 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
         file.flush()  # should the disk be full, it is now, and not when the other files have taken their names
 
     with _open_output(path) as file:
-        file.write(header(dtype, 0))
+        file.write(_header(layout, dtype, 0))
         yield write
-        if header(dtype, n):
+        if header := _header(layout, dtype, n):
             file.seek(0)
-            file.write(header(dtype, n))
+            file.write(header)
 
 
 def _name_outputs(out: str | os.PathLike | None, val_fraction: float | None) -> list[Path]:
@@ -8134,9 +8108,9 @@ def _name_outputs(out: str | os.PathLike | None, val_fraction: float | None) -> 
     if val_fraction is None:
         return [path]
     require(0 < val_fraction < 1, f"`val_fraction` is between 0 and 1, not {val_fraction}")
-    before, found, behind = path.name.rpartition("train")
-    require(found, f"{path}: name a file with 'train' in it for `val_fraction`: the other one has 'val' there")
-    return [path, path.with_name(f"{before}val{behind}")]
+    hint = "name a file with 'train' in it for `val_fraction`: the other one has 'val' there"
+    require("train" in path.name, f"{path}: {hint}")
+    return [path, path.with_name("val".join(path.name.rsplit("train", 1)))]
 
 
 def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -8216,14 +8190,13 @@ def encode_files(
         tokenizer._allowed([append])
     tokenizer.compile_kernels()
     end_id = tokenizer.special_tokens.get(append)
-    work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special)
-    batches = source.map(engine, work)
+    batches = source.map(engine, functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special))
     totals, n_bytes, last_id = np.zeros((2, 2), np.int64), 0, None  # tokens and documents of each file
     with contextlib.ExitStack() as stack:
         stack.enter_context(written_together())
         writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths]
-        index = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(lambda _: None)
-        write_index = stack.enter_context(index)
+        index_writer = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(len)
+        write_index = stack.enter_context(index_writer)
         write_index(np.zeros(1, np.int64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         for batch in stack.enter_context(contextlib.closing(batches)):
@@ -9468,8 +9441,8 @@ def compare(
     for corpus in corpora.values():
         source = Source(find_files(corpus), Pattern(r"\s?\S+"), special_tokens, text_field)
         counts.update(count(source, engine).words.to_counts())
-    frequent = [word for word, _ in counts.most_common(2 * COMPARED_WORDS) if word.decode("utf-8", "replace").strip()]
-    words = frequent[:COMPARED_WORDS]
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))
+    words = [word for word in frequent if word.decode("utf-8", "replace").strip()][:COMPARED_WORDS]
     rates, vocabularies, splits = [], [], []
     for tokenizer in tokenizers.values():
         encoded = [encode_corpus(tokenizer, files, text_field=text_field, engine=engine) for files in corpora.values()]
@@ -9728,9 +9701,8 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
         training.tokenizer.save(out)
         save_learned(out, training)
     if options["progress"]:
-        print(training)
-        print(f"\nWritten to {out}")
-        print(f"\nNext:\n  echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -")
+        next_command = f"echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -"
+        print(f"{training}\n\nWritten to {out}\n\nNext:\n  {next_command}")
 
 
 def _count_command(inputs: Sequence[str], **options) -> None:
@@ -9741,9 +9713,8 @@ def _count_command(inputs: Sequence[str], **options) -> None:
     """
     counted, out = call_with(count_files, inputs, **options), options["out"]
     if options["progress"]:
-        print(tabulate_counts(counted, inputs))
-        print(f"\nWritten to {out}: {number_of(os.path.getsize(out), 'byte')}")
-        print(f"\nNext:\n  {_typed_command()} train {shlex.quote(out)}")
+        size, next_command = number_of(os.path.getsize(out), "byte"), f"{_typed_command()} train {shlex.quote(out)}"
+        print(f"{tabulate_counts(counted, inputs)}\n\nWritten to {out}: {size}\n\nNext:\n  {next_command}")
 
 
 def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = False, **options) -> None:
@@ -9910,26 +9881,22 @@ def _add_argument(
     group: argparse._ArgumentGroup, parameter: inspect.Parameter, is_positional: bool, text: str
 ) -> argparse.Action:
     """Add the argument of the command line that sets a parameter."""
-    name, default, kind = parameter.name.rstrip("_"), parameter.default, str(parameter.annotation)
-    is_many, text = kind.startswith("Sequence[str]"), text.replace("%", "%%")
+    name, default, kind = parameter.name.rstrip("_"), parameter.default, str(parameter.annotation).partition(" ")[0]
+    is_many, is_required, text = kind == "Sequence[str]", default is parameter.empty, text.replace("%", "%%")
     if is_many:
         name = re.sub("(?<!u)s$", "", name)  # --special-token, but --corpus
-    settings = {"metavar": name.split("_")[-1].upper()}
+    metavar = name.split("_")[-1].upper()
     if is_positional:
-        if is_many:
-            settings["nargs"] = "*" if default == () else "+"
-        return group.add_argument(parameter.name, help=text, **settings)
+        nargs = "+" if is_required else "*"
+        return group.add_argument(parameter.name, help=text, metavar=metavar, nargs=nargs if is_many else None)
     if kind == "bool":
         settings = {"action": "store_true"}
     elif is_many:
-        settings |= {"action": "append", "default": []}
+        settings = {"action": "append", "default": [], "metavar": metavar}
         text += "; may be repeated"
     else:
-        settings |= {
-            "type": {"int": _whole_number, "float": float}.get(kind.partition(" ")[0], str),
-            "default": default,
-        }
-        settings["required"] = default is parameter.empty
+        read = {"int": _whole_number, "float": float}.get(kind, str)
+        settings = {"type": read, "default": default, "required": is_required, "metavar": metavar}
         if default not in (None, parameter.empty):
             text += f" (default: {default})"
     return group.add_argument("--" + name.replace("_", "-"), dest=parameter.name, help=text, **settings)
