@@ -2996,18 +2996,18 @@ def find_files(inputs: Files) -> list[Path]:
     of PACKED_SUFFIXES. Hidden files are left out, and so are vocab.txt and merges.txt, which belong to models.
     """
     files = []
-    for given in [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs:
-        path, given = as_path(given), os.fspath(given)
-        if os.path.isdir(given):
-            found = sorted(file for file in path.rglob("*") if _is_corpus(file.relative_to(path)) and file.is_file())
-            require(found, f"{given}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
-        elif given == "-" or os.path.exists(given):  # False for a text that cannot be a path
-            found = [path]
+    for path in map(as_path, [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs):
+        name = str(path)
+        if os.path.isdir(name):
+            group = sorted(file for file in path.rglob("*") if _is_corpus(file.relative_to(path)) and file.is_file())
+            require(group, f"{name}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
+        elif name == "-" or os.path.exists(name):  # False for a text that no path could be
+            group = [path]
         else:
-            found = sorted(Path(name) for name in glob.glob(given, recursive=True) if os.path.isfile(name))
-            hint = "" if path.suffix and " " not in given else "; if it is a text, in Python: texts=[…]"
-            require(found, f"{given[:80]}: no such file or folder, and no file matches it{hint}")
-        files += found
+            group = sorted(filter(Path.is_file, map(Path, glob.glob(name, recursive=True))))
+            hint = "" if path.suffix and " " not in name else "; if it is a text, in Python: texts=[…]"
+            require(group, f"{name[:80]}: no such file or folder, and no file matches it{hint}")
+        files += group
     return files
 
 
@@ -3020,8 +3020,8 @@ def as_path(name: str | os.PathLike) -> Path:
 
 def _is_corpus(path: Path) -> bool:
     """Whether the name of a file in a folder is that of text, and not that of a part of a model."""
-    kept = path.name not in ("vocab.txt", "merges.txt") and not any(part.startswith(".") for part in path.parts)
-    return kept and _plain_name(path).endswith(SUFFIXES)
+    is_hidden = any(part.startswith(".") for part in path.parts)
+    return _plain_name(path).endswith(SUFFIXES) and path.name not in ("vocab.txt", "merges.txt") and not is_hidden
 
 
 def _plain_name(path: Path) -> str:
@@ -3085,10 +3085,7 @@ def _record_text(record: object, text_field: str) -> bytes:
     text = record.get(text_field) if isinstance(record, dict) else None
     if not isinstance(text, str):
         raise InputError(f"no text in the field {text_field!r} (`text_field` names another)")
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(_lone_surrogate_message(error)) from None
+    return _text_bytes(text)
 
 
 def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
@@ -3099,17 +3096,17 @@ def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
 class Block(NamedTuple):
     """Bytes that can be scanned independently: a part of a file, or bytes that were read from a stream.
 
-    `behind` tells how the next block begins: with another text (BEGINS); in this text after a special token, so with
-    another document (INSIDE); or within this document (CONTINUES).
+    `first_id` tells how it begins, and `next_id` what comes next: another text (BEGINS), another document of this one,
+    after a special token (INSIDE), or more of this document (CONTINUES), and no special token.
     """
 
     path: Path
     start: int  # bytes on the disk
     stop: int
-    behind: int = BEGINS  # how the next block begins
+    first_id: int = BEGINS
+    next_id: int = BEGINS
     data: bytes | list[bytes] | None = None  # None: a worker reads them from the file
-    before: int = 0  # lines before it in a stream; row groups before it in a Parquet file
-    begins: int = BEGINS  # how this block begins
+    n_before: int = 0  # lines, in a stream; row groups, in a Parquet file
     read_texts: Callable[[Block, str], list[bytes]] | None = None  # None: the data are one text, or a list of texts
 
     @property
@@ -3127,14 +3124,13 @@ class Block(NamedTuple):
         if self.data is not None:
             return self.data
         data = _read_part(self.path, self.start, self.n_bytes)
-        whole = len(data) == self.n_bytes
-        require(whole, f"{self.path}: changed while it was read")
+        require(len(data) == self.n_bytes, f"{self.path}: has changed while it was read")
         return data
 
     def count_lines_before(self) -> int:
         """Count the lines before the block; in a file, they are counted only when a message needs their number."""
         if self.data is not None:
-            return self.before
+            return self.n_before
         starts = range(0, self.start, BLOCK_BYTES)
         return sum(_read_part(self.path, at, min(BLOCK_BYTES, self.start - at)).count(b"\n") for at in starts)
 
@@ -3154,14 +3150,11 @@ def _read_lines(block: Block, text_field: str) -> list[bytes]:
 
 def _read_rows(block: Block, text_field: str) -> list[bytes]:
     """Read the texts of a row group of a Parquet file."""
-    parquet = import_optional("pyarrow.parquet")
-    with (
-        expecting_whole("Parquet file", f"{block.path}, row group {block.before}"),
-        parquet.ParquetFile(block.path) as file,
-    ):
-        names = file.schema_arrow.names
-        require(text_field in names, f"no column {text_field!r} (`text_field` names one of {', '.join(names)})")
-        rows = file.read_row_group(block.before, [text_field], use_threads=False).to_pylist()
+    with expecting_whole("Parquet file", f"{block.path}, row group {block.n_before}"):
+        with import_optional("pyarrow.parquet").ParquetFile(block.path) as file:
+            names = file.schema_arrow.names
+            require(text_field in names, f"no column {text_field!r} (`text_field` names one of {', '.join(names)})")
+            rows = file.read_row_group(block.n_before, [text_field], use_threads=False).to_pylist()
         return [_record_text(row, text_field) for row in rows]
 
 
@@ -3175,9 +3168,9 @@ class Texts(NamedTuple):
 
     def blocks(self, size: int) -> Iterator[Block]:
         """Gather texts into blocks of about this size."""
-        batches = (found if isinstance(found, (list, tuple)) else [found] for found in self.texts)
-        texts = itertools.chain.from_iterable(batches)
-        for batch in _batched_by_size(map(_text_bytes, texts), len, size):
+        batches = (item if isinstance(item, (list, tuple)) else [item] for item in self.texts)
+        texts = map(_text_bytes, itertools.chain.from_iterable(batches))
+        for batch in _batched_by_size(texts, len, size):
             yield Block(Path(str(self)), 0, sum(map(len, batch)), data=batch)
 
 
@@ -3245,8 +3238,8 @@ class Source:
     @property
     def total_bytes(self) -> int | None:
         """The number of bytes on the disk; None if a file is a pipe."""
-        known = not any(map(_is_stream, self.files))
-        return sum(path.stat().st_size for path in self.files) if known else None
+        is_known = not any(map(_is_stream, self.files))
+        return sum(path.stat().st_size for path in self.files) if is_known else None
 
     def is_json(self, path: Path | Texts) -> bool:
         """Whether a file has a text in each line of JSON: a .jsonl file; or a pipe, if a text field is given."""
@@ -3338,15 +3331,15 @@ class Source:
 
     def _file_blocks(self, path: Path) -> Iterator[Block]:
         """Cut a file into blocks, which workers read themselves."""
-        start, size, read = 0, self._states[path].st_size, functools.partial(_read_part, path)
-        begins, is_json = BEGINS, self.is_json(path)
+        start, size, first_id = 0, self._states[path].st_size, BEGINS
+        read, is_json = functools.partial(_read_part, path), self.is_json(path)
         while start < size:
             is_last = size - start <= self.block_bytes * 3 // 2
             cut = None if is_last else self.find_cut(read, start + self.block_bytes, is_json)
-            stop, behind = cut or (size, BEGINS)
+            stop, next_id = cut or (size, BEGINS)
             _require_cut(path, stop - start)
-            yield Block(path, start, stop, behind, begins=begins, read_texts=_read_lines if is_json else None)
-            start, begins = stop, behind
+            yield Block(path, start, stop, first_id, next_id, read_texts=_read_lines if is_json else None)
+            start, first_id = stop, next_id
 
     def find_cut(self, read: Callable[[int, int], bytes], start: int, is_json: bool) -> tuple[int, int] | None:
         """Find the first position from `start` on where text may be cut, and how the text after it begins (see Block).
@@ -3361,13 +3354,13 @@ class Source:
             window = read(begin, start - begin + size + margin)
             stop = len(window) - margin
             if is_json:
-                cut, behind = window.find(b"\n", start - begin) + 1, BEGINS
+                cut, next_id = window.find(b"\n", start - begin) + 1, BEGINS
             else:
                 text = _with_padding(window.replace(BYTES[END], BYTES[INVALID_BYTE]))
-                found = _find_cut(text, start - begin, stop, *self._cut_arguments)
-                cut, behind = found // 2, INSIDE if found % 2 else CONTINUES
+                cut, is_after_special = divmod(_find_cut(text, start - begin, stop, *self._cut_arguments), 2)
+                next_id = INSIDE if is_after_special else CONTINUES
             if cut > 0:
-                return begin + cut, behind
+                return begin + cut, next_id
             if len(window) < start - begin + size + margin:
                 return None
             start, size = begin + stop - 8, min(2 * size, self.block_bytes)  # overlap by a pair of characters
@@ -3377,45 +3370,42 @@ class Source:
     ) -> Iterator[tuple[bytes, int, int]]:
         """Cut a text that comes in chunks into parts of `size` bytes or slightly more; see Block.
 
-        Yields each part, how it begins, and how the next one begins. Memory: a chunk and a part, or a whole document if
-        the pattern allows no cut.
+        Yields each part, its `first_id` and its `next_id`. Memory: a chunk, a part and a window, or a whole document
+        where the pattern allows no cut.
         """
-        data, begins, enough = bytearray(), BEGINS, size  # search for a cut when there are `enough` bytes
-        for chunk in chunks:
-            data.extend(chunk)
-            if len(data) < enough:
-                continue
-            start = 0
-            while len(data) - start >= size:
-                found = self.find_cut(lambda at, n: bytes(memoryview(data)[at : at + n]), start + size, is_json)
-                if not found:
-                    _require_cut(where, len(data) - start)
-                    break
-                yield bytes(memoryview(data)[start : found[0]]), begins, found[1]
-                start, begins = found
-            del data[:start]
-            enough = 2 * len(data) if len(data) >= size else size
-        if data:
-            _require_cut(where, len(data))
-            part = bytes(data)
-            del data  # frees memory while the part is processed
-            yield part, begins, BEGINS
+        data, chunks, first_id, cut = bytearray(), iter(chunks), BEGINS, True
+
+        def read(position: int, n: int) -> bytes:
+            _require_cut(where, position)
+            while len(data) < position + n and (chunk := next(chunks, None)) is not None:
+                data.extend(chunk)
+            return bytes(memoryview(data)[position : position + n])
+
+        while cut:
+            cut = self.find_cut(read, size, is_json)
+            stop, next_id = cut or (len(data), BEGINS)
+            _require_cut(where, stop)
+            part = bytes(memoryview(data)[:stop])
+            del data[:stop]
+            if part:
+                yield part, first_id, next_id
+            first_id = next_id
 
     def _stream_blocks(self, path: Path) -> Iterator[Block]:
         """Read a file that can be read only from its beginning, and put the text into its blocks."""
-        is_json, position, taken, n_lines = self.is_json(path), 0, 0, 0
+        is_json, start, stop, n_lines = self.is_json(path), 0, 0, 0
 
         def read() -> Iterator[bytes]:
-            nonlocal position
-            for chunk, end in _read_chunks(path, self.block_bytes):
-                if not position and path not in self._states:
+            nonlocal stop
+            for chunk, position in _read_chunks(path, self.block_bytes):
+                if not stop and path not in self._states:
                     self._check_head(path, chunk[:HEAD_BYTES])
-                position = end
+                stop = position
                 yield chunk
 
-        for data, begins, behind in self.cut(read(), self.block_bytes, is_json, path):
-            yield Block(path, taken, position, behind, data, n_lines, begins, _read_lines if is_json else None)
-            taken, n_lines = position, n_lines + data.count(b"\n")
+        for data, first_id, next_id in self.cut(read(), self.block_bytes, is_json, path):
+            yield Block(path, start, stop, first_id, next_id, data, n_lines, _read_lines if is_json else None)
+            start, n_lines = stop, n_lines + data.count(b"\n")
 
 
 def _require_cut(where: object, n_bytes: int) -> None:
@@ -3431,7 +3421,7 @@ def _row_groups(path: Path) -> Iterator[Block]:
         n = import_optional("pyarrow.parquet").read_metadata(path).num_row_groups
     size = path.stat().st_size
     for k in range(n):
-        yield Block(path, size * k // n, size * (k + 1) // n, before=k, read_texts=_read_rows)
+        yield Block(path, size * k // n, size * (k + 1) // n, n_before=k, read_texts=_read_rows)
 
 
 def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: int) -> Iterator[list]:
@@ -3929,11 +3919,11 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
     """Count the pretokens of some blocks; returns the counts, and the number of bytes on the disk."""
     counter, n_documents, n_bytes = WordCounter(), 0, 0
     for block in blocks:
-        found = counter.add_texts(source.texts(block), source.pretokenizer, block.begins)
-        n_documents += found[0] - (block.behind == CONTINUES)
-        n_bytes += found[1]
-    seen = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
-    return CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, seen), sum(block.n_bytes for block in blocks)
+        n, size = counter.add_texts(source.texts(block), source.pretokenizer, block.first_id)
+        n_documents += n - (block.next_id == CONTINUES)
+        n_bytes += size
+    special = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
+    return CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, special), sum(block.n_bytes for block in blocks)
 
 
 @checked
@@ -7695,15 +7685,11 @@ class _Encoder:
 
 def _unknown_letter(model: Model, text: bytes) -> InputError:
     """Build the error for text that has a letter without a token."""
+    letters = text if model.alphabet == "bytes" else map(ord, text.decode("utf-8", "surrogateescape"))
+    letter = next(letter for letter in letters if letter not in model.letters)
     if model.alphabet == "bytes":
-        letters: Iterable[bytes] = map(BYTES.__getitem__, text)
-    else:
-        letters = (char.encode("utf-8", "surrogateescape") for char in text.decode("utf-8", "surrogateescape"))
-    letter = next(letter for letter in letters if letter not in model.ids)
-    if model.alphabet == "bytes":
-        return InputError(f"the byte 0x{letter[0]:02X} is not in the vocabulary")
-    char = letter.decode("utf-8", "replace")
-    return InputError(f"the character {char!r} is not in the vocabulary, which has no unknown token")
+        return InputError(f"the byte 0x{letter:02X} is not in the vocabulary")
+    return InputError(f"the character {chr(letter)!r} is not in the vocabulary, which has no token for the unknown")
 
 
 def _working_pattern(model: Model) -> Pattern:
@@ -7889,15 +7875,11 @@ class Tokenizer:
             special_tokens=self.special_tokens,
         )
 
-    @functools.cached_property
-    def _ids(self) -> dict[bytes, int]:
-        return self.model.ids
-
     def token_to_id(self, token: bytes | str) -> int | None:
         """Look up the id of a token, or None."""
-        if isinstance(token, str):
-            return self.special_tokens.get(token, self._ids.get(token.encode()))
-        return self._ids.get(token)
+        if isinstance(token, bytes):
+            return self.model.ids.get(token)
+        return self.special_tokens.get(token, self.model.ids.get(token.encode()))
 
     def id_to_token(self, id: int) -> bytes:
         """Look up the bytes of a token; raises ValueError for an unknown id."""
@@ -7974,18 +7956,14 @@ class Tokenizer:
         require(kind.sample, f"a {self.model.kind} has one way to cut a word: there is nothing to sample")
         is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or self.model.kind == "unigram")
         require(is_sound, f"alpha is a probability, not {alpha}")
-        flat = self._words(text, allowed_special)
+        data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
+        flat, _, _ = pretokenizer.apply(scan, data, np.array([len(data)]))
+        flat = flat.rewritten(_write_cuts, self.pattern.table, *scan)  # an END after each word
         ids, state = np.empty(len(flat.text), np.uint32), np.array([seed % 2**64], np.uint64)
         n = _sample_words(*flat, self._sample_tables, float(alpha), state, ids)
         if n < 0:
             raise _unknown_letter(self.model, bytes(flat.text[-1 - n :]))
         return ids[:n].tolist()
-
-    def _words(self, text: str | bytes, allowed_special: str | Iterable[str]) -> FlatText:
-        """Cut a text into words with an END after each, in place of a special token where one stands."""
-        data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
-        flat, _, _ = pretokenizer.apply(scan, data, np.array([len(data)]))
-        return flat.rewritten(_write_cuts, self.pattern.table, *scan)
 
     def encode_batch(
         self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
@@ -8025,11 +8003,11 @@ class Tokenizer:
 
         If the pattern or the flags of special tokens allow no cut, memory holds a whole document.
         """
-        known = tuple(self._allowed(allowed_special))
-        source = self._chunk_sources.setdefault(known, self.source((), known))  # may take 0.9 s to make
+        special = tuple(self._allowed(allowed_special))
+        source = self._chunk_sources.setdefault(special, self.source((), special))  # a normalizer's takes 0.9 s to make
         chunks = map(_text_bytes, [iterable] if isinstance(iterable, (str, bytes)) else iterable)
-        for data, begins, _ in source.cut(chunks, WINDOW_BYTES):
-            yield from self.encode_texts([data], allowed_special, begins)[0].tolist()
+        for data, first_id, _ in source.cut(chunks, WINDOW_BYTES):
+            yield from self.encode_texts([data], allowed_special, first_id)[0].tolist()
 
     def source(
         self, inputs: Files, allowed_special: str | Iterable[str] = "all", text_field: str | None = None
@@ -8055,13 +8033,12 @@ class Tokenizer:
     def _allowed(self, allowed_special: str | Iterable[str]) -> list[str]:
         """List the allowed special tokens; raises ValueError for unknown names."""
         if isinstance(allowed_special, str):
-            if allowed_special not in ("all", "none"):
-                raise InputError(f"allowed_special is 'all', 'none' or a set of tokens, not {allowed_special!r}")
+            is_name = allowed_special in ("all", "none")
+            require(is_name, f"allowed_special is 'all', 'none' or a set of tokens, not {allowed_special!r}")
             return list(self.special_tokens) if allowed_special == "all" else []
-        for token in (allowed := list(allowed_special)):
-            if token not in self.special_tokens:
-                known = ", ".join(self.special_tokens) or "it has none"
-                raise InputError(f"{token!r} is not a special token of this tokenizer: {known}")
+        allowed, names = list(allowed_special), ", ".join(self.special_tokens) or "it has none"
+        for token in allowed:
+            require(token in self.special_tokens, f"{token!r} is not a special token of this tokenizer: {names}")
         return allowed
 
     def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:
@@ -8153,30 +8130,20 @@ LLMC_HEADER_BYTES = 1024
 LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}  # the first numbers of its files, for GPT-2 and Llama 3
 
 
-def _npy_header(dtype: np.dtype, n: int) -> bytes:
-    """Make the header of a .npy file of n numbers. It has 128 bytes for any n, since NumPy pads it."""
-    file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)})
-    return file.getvalue()
+# How ids are written, and the ends of the names of such files; standard output has no end.
+_LAYOUTS = {"npy": (".npy",), "bin": (".bin", ""), "llm.c": (".bin",), "text": (".txt", "")}
 
 
-def _llmc_header(dtype: np.dtype, n: int) -> bytes:
-    """Make the header of a file for llm.c: 256 numbers, the third of which is n."""
-    require(n < 2**31, f"{n:,} tokens are too many for a file of llm.c: write several files")
-    return np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
-
-
-def _no_header(dtype: np.dtype, n: int) -> bytes:
+def _header(layout: str, dtype: np.dtype, n: int) -> bytes:
+    """Make the header of a file of n numbers. It has the same size for any n: NumPy pads its own for growth."""
+    if layout == "npy":
+        file = io.BytesIO()
+        np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)})
+        return file.getvalue()
+    if layout == "llm.c":
+        require(n < 2**31, f"{n:,} tokens are more than llm.c counts in one file: write several")
+        return np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
     return b""
-
-
-# Layout -> the function that makes the header, and the suffixes of file names; "" stands for standard output.
-_LAYOUTS = {
-    "npy": (_npy_header, (".npy",)),
-    "bin": (_no_header, (".bin", "")),
-    "llm.c": (_llmc_header, (".bin",)),
-    "text": (_no_header, (".txt", "")),
-}
 
 
 class Encoded(NamedTuple):
@@ -8223,10 +8190,10 @@ def _encode_blocks(
     batches, ends, n_tokens, n_bytes, last_id, is_doubtful = [], [], 0, 0, None, False
     for block in blocks:
         texts = source.texts(block)
-        last_id = -1 if block.begins == BEGINS else last_id
-        ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.begins)
+        last_id = -1 if block.first_id == BEGINS else last_id
+        ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.first_id)
         n_bytes += sum(map(len, texts))
-        stops = offsets[1:] if block.behind == BEGINS else offsets[:0]
+        stops = offsets[1:] if block.next_id == BEGINS else offsets[:0]
         if end_id is not None:
             ended = np.append(ids, 0)[stops - 1] == end_id
             ended &= stops > offsets[: len(stops)]  # for an empty text, ids[stop - 1] belongs to the text before it
@@ -8266,7 +8233,7 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
         layout = path.suffix[1:] or "bin"
         require(layout in ("npy", "bin"), f"{path}: name a .npy file, or a .bin file for numbers without a header")
     require_known("`layout`", layout, _LAYOUTS)
-    header, suffixes = _LAYOUTS[layout]
+    suffixes = _LAYOUTS[layout]
     require(path.suffix in suffixes, f"{path}: name a {suffixes[0]} file for {layout}")
     dtype, n = np.dtype(dtype).newbyteorder("<"), 0
 
@@ -8278,11 +8245,11 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
         file.flush()  # if the disk is full, fail now, before other files have taken their names
 
     with _open_output(path) as file:
-        file.write(header(dtype, 0))
+        file.write(_header(layout, dtype, 0))
         yield write
-        if header(dtype, n):
+        if header := _header(layout, dtype, n):
             file.seek(0)
-            file.write(header(dtype, n))
+            file.write(header)
 
 
 def _name_outputs(out: str | os.PathLike | None, val_fraction: float | None) -> list[Path]:
@@ -8292,9 +8259,9 @@ def _name_outputs(out: str | os.PathLike | None, val_fraction: float | None) -> 
     if val_fraction is None:
         return [path]
     require(0 < val_fraction < 1, f"`val_fraction` is between 0 and 1, not {val_fraction}")
-    before, found, behind = path.name.rpartition("train")
-    require(found, f"{path}: name a file with 'train' in it for `val_fraction`: the second file gets 'val' instead")
-    return [path, path.with_name(f"{before}val{behind}")]
+    hint = "name a file with 'train' in it for `val_fraction`: the other one has 'val' there"
+    require("train" in path.name, f"{path}: {hint}")
+    return [path, path.with_name("val".join(path.name.rsplit("train", 1)))]
 
 
 def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -8374,14 +8341,13 @@ def encode_files(
         tokenizer._allowed([append])
     tokenizer.compile_kernels()
     end_id = tokenizer.special_tokens.get(append)
-    work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special)
-    batches = source.map(engine, work)
+    batches = source.map(engine, functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special))
     totals, n_bytes, last_id = np.zeros((2, 2), np.int64), 0, None  # tokens and documents of each file
     with contextlib.ExitStack() as stack:
         stack.enter_context(written_together())
         writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths]
-        index = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(lambda _: None)
-        write_index = stack.enter_context(index)
+        index_writer = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(len)
+        write_index = stack.enter_context(index_writer)
         write_index(np.zeros(1, np.int64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         for batch in stack.enter_context(contextlib.closing(batches)):
@@ -9638,8 +9604,8 @@ def compare(
     for corpus in corpora.values():
         source = Source(find_files(corpus), Pattern(r"\s?\S+"), special_tokens, text_field)
         counts.update(count(source, engine).words.to_counts())
-    frequent = [word for word, _ in counts.most_common(2 * COMPARED_WORDS) if word.decode("utf-8", "replace").strip()]
-    words = frequent[:COMPARED_WORDS]
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))
+    words = [word for word in frequent if word.decode("utf-8", "replace").strip()][:COMPARED_WORDS]
     rates, vocabularies, splits = [], [], []
     for tokenizer in tokenizers.values():
         encoded = [encode_corpus(tokenizer, files, text_field=text_field, engine=engine) for files in corpora.values()]
@@ -9903,9 +9869,8 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
         training.tokenizer.save(out)
         save_learned(out, training)
     if options["progress"]:
-        print(training)
-        print(f"\nWritten to {out}")
-        print(f"\nNext:\n  echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -")
+        next_command = f"echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -"
+        print(f"{training}\n\nWritten to {out}\n\nNext:\n  {next_command}")
 
 
 def _count_command(inputs: Sequence[str], **options) -> None:
@@ -9916,9 +9881,8 @@ def _count_command(inputs: Sequence[str], **options) -> None:
     """
     counted, out = call_with(count_files, inputs, **options), options["out"]
     if options["progress"]:
-        print(tabulate_counts(counted, inputs))
-        print(f"\nWritten to {out}: {number_of(os.path.getsize(out), 'byte')}")
-        print(f"\nNext:\n  {_typed_command()} train {shlex.quote(out)}")
+        size, next_command = number_of(os.path.getsize(out), "byte"), f"{_typed_command()} train {shlex.quote(out)}"
+        print(f"{tabulate_counts(counted, inputs)}\n\nWritten to {out}: {size}\n\nNext:\n  {next_command}")
 
 
 def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = False, **options) -> None:
@@ -10085,26 +10049,22 @@ def _add_argument(
     group: argparse._ArgumentGroup, parameter: inspect.Parameter, is_positional: bool, text: str
 ) -> argparse.Action:
     """Add the command-line argument that sets a parameter."""
-    name, default, kind = parameter.name.rstrip("_"), parameter.default, str(parameter.annotation)
-    is_many, text = kind.startswith("Sequence[str]"), text.replace("%", "%%")
+    name, default, kind = parameter.name.rstrip("_"), parameter.default, str(parameter.annotation).partition(" ")[0]
+    is_many, is_required, text = kind == "Sequence[str]", default is parameter.empty, text.replace("%", "%%")
     if is_many:
         name = re.sub("(?<!u)s$", "", name)  # --special-token, but --corpus
-    settings = {"metavar": name.split("_")[-1].upper()}
+    metavar = name.split("_")[-1].upper()
     if is_positional:
-        if is_many:
-            settings["nargs"] = "*" if default == () else "+"
-        return group.add_argument(parameter.name, help=text, **settings)
+        nargs = "+" if is_required else "*"
+        return group.add_argument(parameter.name, help=text, metavar=metavar, nargs=nargs if is_many else None)
     if kind == "bool":
         settings = {"action": "store_true"}
     elif is_many:
-        settings |= {"action": "append", "default": []}
+        settings = {"action": "append", "default": [], "metavar": metavar}
         text += "; may be repeated"
     else:
-        settings |= {
-            "type": {"int": _whole_number, "float": float}.get(kind.partition(" ")[0], str),
-            "default": default,
-        }
-        settings["required"] = default is parameter.empty
+        read = {"int": _whole_number, "float": float}.get(kind, str)
+        settings = {"type": read, "default": default, "required": is_required, "metavar": metavar}
         if default not in (None, parameter.empty):
             text += f" (default: {default})"
     return group.add_argument("--" + name.replace("_", "-"), dest=parameter.name, help=text, **settings)

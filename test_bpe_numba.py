@@ -1471,7 +1471,7 @@ def test_blocks_are_small_where_the_pattern_can_be_cut(tmp_path, suffix):
         blocks = list(bpe.Source([path], bpe.Pattern(name), block_bytes=1000).blocks())
         assert len(blocks) == 1 if name == "none" else len(blocks) > 20
         assert sum(block.n_bytes for block in blocks) == path.stat().st_size
-        assert [block.behind for block in blocks] == [bpe.CONTINUES] * (len(blocks) - 1) + [bpe.BEGINS]
+        assert [block.next_id for block in blocks] == [bpe.CONTINUES] * (len(blocks) - 1) + [bpe.BEGINS]
 
 
 def test_endless_text_is_encoded_as_it_comes():
