@@ -3459,7 +3459,7 @@ def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: i
 BYTES = tuple(bytes([b]) for b in range(256))
 Merge = tuple[bytes, bytes]  # the two tokens that became one
 TASK_BYTES = 1 << 24  # that a worker counts at most before it returns its words, since the parent adds up alone
-MAX_WORDS = 40_000_000  # unique words; counting and learning take 8 GB for so many
+MAX_WORDS = 40_000_000  # unique words; counting them and learning from them takes 8 GB
 
 
 class Words(NamedTuple):
@@ -4965,7 +4965,7 @@ def _validate_scores(model: Model) -> None:
     scores = model.scores = np.asarray(model.scores)
     require(scores.dtype in (np.float32, np.float64), f"scores are of type float32 or float64, not {scores.dtype}")
     for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
-        raise InputError(f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is no number")
+        raise InputError(f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is not a number")
     last, n = max(model.ordinary, default=-1), len(scores)
     require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n} scores")
 
@@ -7479,7 +7479,7 @@ def save_model(model: Model, path: str | os.PathLike, format: str | None = None)
     atomic_write_all(folder, texts)
     firsts = [other.files[0] for other in FORMATS.values() if other.files[0] not in texts]
     if found := ", ".join(name for name in firsts if (folder / name).is_file()):
-        warnings.warn(f"{folder}: {found} may hold another model: remove what is outdated", stacklevel=3)
+        warnings.warn(f"{folder}: {found} may hold another model: remove outdated files", stacklevel=3)
 
 
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -8148,7 +8148,7 @@ def _npy_header(dtype: np.dtype, n: int) -> bytes:
 
 
 def _llmc_header(dtype: np.dtype, n: int) -> bytes:
-    """Make the header of a file for llm.c: 256 numbers, the third of which is n."""
+    """Make the header of a file for llm.c: 256 numbers; the third one is n."""
     require(n < 2**31, f"{n:,} tokens are too many for a file of llm.c: write several files")
     return np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
 
@@ -9207,7 +9207,7 @@ def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]
     return learned, n_bytes
 
 
-# Corpora, of which each unique word is encoded once
+# Corpora: each unique word is encoded once
 
 
 class EncodedWords(NamedTuple):
@@ -9844,10 +9844,10 @@ def bench(
 # Parameters that are not options: some are set by --no-special, --quiet and --workers, the others exist only in Python.
 _PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "learned", "engine", "texts"}
 _GROUPS = {
-    "how text is read": "text_field corpus no_special append pattern mark normalizer encoding",
-    "what is learnt": "vocab_size special_tokens special_tokens_at model alphabet from_ tie_break score min_frequency "
+    "reading": "text_field corpus no_special append pattern mark normalizer encoding",
+    "learning": "vocab_size special_tokens special_tokens_at model alphabet from_ tie_break score min_frequency "
     "max_words coverage byte_fallback unk_token",
-    "what is written": "out to dtype layout val_fraction document_index plot",
+    "output": "out to dtype layout val_fraction document_index plot",
     "for transformers": "bos_token eos_token pad_token model_max_length chat_template",
 }
 _EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)  # a line of a docstring: a command without the program's name
