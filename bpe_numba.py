@@ -21,8 +21,8 @@ Glossary
     merge           a pair that became one symbol; its rank is its position in the list of merges
     token, id       an entry of the vocabulary (its bytes), and the number of that entry
     special token   a token that is matched as a whole: it is never split, merged or learnt from
-    family          the way in which a vocabulary is learnt: BPE, WordPiece or Unigram
-    kind            the way in which a model cuts words into tokens
+    family          the way in which a vocabulary is learnt; for example, "longest" learns as a BPE does
+    kind            the way in which a model cuts words into tokens: BPE, WordPiece or Unigram
 
 Letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs, T texts.
 
@@ -349,12 +349,11 @@ def _on_huge_pages(array):
 
 # ─── Running ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# The frame of every command. The parent process cuts the files into blocks, workers read and scan the blocks, and the
-# parent adds up the results, or writes them, in the order of the blocks. So no result depends on the number of workers:
+# The frame of every command: files -> results. The parent process cuts the files into blocks. Workers read and scan the
+# blocks, and count or encode them. The parent adds the results up or writes them, always in the order of the blocks, so
+# that no result depends on the number of workers:
 #
-#     parent:  files -> blocks     ->     workers: read, scan, count or encode     ->     parent: add up or write
-#
-#     list(Engine(workers=2).map(abs, [-1, 2, -3]))  ->  [1, 2, 3]
+#     list(Engine(workers=2).map(abs, [-1, 2, -3]))   ->   [1, 2, 3]
 #
 # A file has a hidden temporary name while it is written, and takes its own name when it is whole. A signal such as
 # SIGINT ends the program at once: its handler removes the unfinished files, writes one line and exits.
@@ -368,7 +367,7 @@ class InputError(ValueError):
     >>> Pattern([])
     Traceback (most recent call last):
     ...
-    bpe_numba.InputError: a pattern is a name or a regular expression, or several: none is given
+    bpe_numba.InputError: a pattern is a name, a regular expression, or a list of these: the list is empty
     """
 
 
@@ -1206,7 +1205,7 @@ MAX_STEPS = 10_000_000  # of threads; they take 4 s, and o200k needs 19,000
 
 
 class _Dfa:
-    """The deterministic machine of a pattern over classes of code points; all of a class have the same size in UTF-8.
+    """The deterministic machine of a pattern over classes of code points; each class has a single size in UTF-8.
 
     A state is the ordered tuple of the threads of Pike's machine. Threads after a `match` are dropped, so the last
     match before the state is empty is the leftmost-first one, as in Perl. A match is detected when the next class is
@@ -1589,7 +1588,7 @@ class Pattern:
     def __init__(self, source: PatternSource = "gpt2"):
         require(isinstance(source, Iterable), f"a pattern is a name or a regular expression, not {source!r}")
         given = [source] if isinstance(source, (str, Split, Metaspace)) else list(source)
-        require(given, "a pattern is a name or a regular expression, or several: none is given")
+        require(given, "a pattern is a name, a regular expression, or a list of these: the list is empty")
         self.steps = steps = tuple(itertools.chain.from_iterable(map(_named_steps, given)))
         self.source = steps[0] if len(steps) == 1 else steps
         self.name = PATTERN_NAMES.get(self.source)
@@ -1642,7 +1641,7 @@ class Pattern:
 
     @property
     def parted(self) -> tuple[Pattern, Metaspace | None]:
-        """The pattern without its last step, and that step, if it can as well be applied once to each word; or None."""
+        """The pattern and None; or, if its last step may be applied to each unique word, the rest and that step."""
         *before, last = self.steps
         if before and isinstance(last, Metaspace) and last.prepend_scheme != "first":
             return Pattern(self.source[:-1]), last
@@ -1754,7 +1753,7 @@ def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
 # is never in UTF-8; it stands where a text ends and over each special token. The array `meanings` says what each END
 # stands for. The texts "to be", "" and "or<eos>not", where <eos> has the id 7 and # is END:
 #
-#     text        t o . b e # # o r # n o t # # # …     a dot is a space; after the last text is PADDING, of END, too
+#     text        t o . b e # # o r # n o t # # # …     a dot is a space; the PADDING after the last text is END as well
 #     ends        2, 5, 6, 7, 9, 10, 13, 14             of "to", " be", END, END, "or", END, "not", END
 #     meanings    BEGINS, BEGINS, 7, BEGINS             of the four ENDs: two texts end, <eos>, and the last text ends
 #
@@ -1914,7 +1913,7 @@ def _next_split(text, position, until, class_of, must_split):
 
 LANES = 6  # that are read in one loop: 0.31 ns a byte; a single lane waits for its loads, and takes 1.63 ns
 LANE_BYTES = 1 << 13  # that each lane scans in one batch; the ends of more would not fit into the L1 cache
-MIN_LANE_BYTES = 256  # from which on lanes pay
+MIN_LANE_BYTES = 256  # with fewer bytes for each, lanes do not pay
 MARKED_BYTES = 256  # that each lane reads before its ends are collected
 MARK_ROW = MARKED_BYTES + 64  # bytes of `marks` for each lane
 BATCH_BYTES = LANES * LANE_BYTES
@@ -3016,7 +3015,7 @@ def as_path(name: str | os.PathLike) -> Path:
 
 
 def _is_corpus(path: Path) -> bool:
-    """Whether the name of a file in a folder is that of text, and not that of a part of a model."""
+    """Whether a file in a folder is text by its name, and not a part of a model."""
     kept = path.name not in ("vocab.txt", "merges.txt") and not any(part.startswith(".") for part in path.parts)
     return kept and _plain_name(path).endswith(SUFFIXES)
 
@@ -3027,7 +3026,7 @@ def _plain_name(path: Path) -> str:
 
 
 def _is_stream(path: Path | Texts) -> bool:
-    """Whether a file can be read only once or only by this process, as /dev/stdin is a different file in another."""
+    """Whether a file can be read only once, or only by this process: /dev/stdin is another file in another process."""
     return isinstance(path, Texts) or not path.is_file() or path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
 
 
@@ -3103,7 +3102,7 @@ class Block(NamedTuple):
     path: Path
     start: int  # bytes on the disk
     stop: int
-    behind: int = BEGINS  # how the next block begins
+    behind: int = BEGINS  # as described above
     data: bytes | list[bytes] | None = None  # None: a worker reads them from the file
     before: int = 0  # lines before it in a stream; row groups before it in a Parquet file
     begins: int = BEGINS  # how this block begins
@@ -3256,7 +3255,8 @@ class Source:
         """Return whether threads are better than processes: whether kernels, which release Python's lock, do the work.
 
         Threads send nothing through pipes: two count 1.5 to 1.9 times as fast as two processes. But JSON and patterns
-        of the `regex` package hold the lock, and so does the rest of the work if there are many threads.
+        of the `regex` package hold the lock, and so does the rest of the work if there are many threads. And a slow
+        pattern can be stopped only with its process.
         """
         return engine.n_workers <= 8 and not self.pattern.warning and not any(map(self.is_json, self.files))
 
@@ -9978,7 +9978,7 @@ def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
 
 
 def _curve_command(models: Sequence[str], *, plot: str | None = None, **options) -> None:
-    """Compute the number of tokens of the training text for each size of the vocabulary.
+    """Compute the number of training tokens for each size of the vocabulary.
 
     models  folders that `train` wrote
     plot    draw the curves to a .png, .svg or .pdf file
