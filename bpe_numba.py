@@ -21,8 +21,8 @@ Glossary
     merge           a pair that became one symbol; its rank is its position in the list of merges
     token, id       an entry of the vocabulary (its bytes), and the number of that entry
     special token   a token that is matched as a whole: it is never split, merged or learnt from
-    family          the way in which a vocabulary is learnt: BPE, WordPiece or Unigram
-    kind            the way in which a model cuts words into tokens
+    family          the way in which a vocabulary is learnt; for example, "longest" learns as a BPE does
+    kind            the way in which a model cuts words into tokens: BPE, WordPiece or Unigram
 
 Letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs, T texts.
 
@@ -352,12 +352,11 @@ def _on_huge_pages(array):
 
 # ─── Running ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# The frame of every command. The parent process cuts the files into blocks, workers read and scan the blocks, and the
-# parent adds up the results, or writes them, in the order of the blocks. So no result depends on the number of workers:
+# The frame of every command: files -> results. The parent process cuts the files into blocks. Workers read and scan the
+# blocks, and count or encode them. The parent adds the results up or writes them, always in the order of the blocks, so
+# that no result depends on the number of workers:
 #
-#     parent:  files -> blocks     ->     workers: read, scan, count or encode     ->     parent: add up or write
-#
-#     list(Engine(workers=2).map(abs, [-1, 2, -3]))  ->  [1, 2, 3]
+#     list(Engine(workers=2).map(abs, [-1, 2, -3]))   ->   [1, 2, 3]
 #
 # A file has a hidden temporary name while it is written, and takes its own name when it is whole. A signal such as
 # SIGINT ends the program at once: its handler removes the unfinished files, writes one line and exits.
@@ -371,7 +370,7 @@ class InputError(ValueError):
     >>> Pattern([])
     Traceback (most recent call last):
     ...
-    bpe_numba.InputError: a pattern is a name or a regular expression, or several: none is given
+    bpe_numba.InputError: a pattern is a name, a regular expression, or a list of these: the list is empty
     """
 
 
@@ -1209,7 +1208,7 @@ MAX_STEPS = 10_000_000  # of threads; they take 4 s, and o200k needs 19,000
 
 
 class _Dfa:
-    """The deterministic machine of a pattern over classes of code points; all of a class have the same size in UTF-8.
+    """The deterministic machine of a pattern over classes of code points; each class has a single size in UTF-8.
 
     A state is the ordered tuple of the threads of Pike's machine. Threads after a `match` are dropped, so the last
     match before the state is empty is the leftmost-first one, as in Perl. A match is detected when the next class is
@@ -1592,7 +1591,7 @@ class Pattern:
     def __init__(self, source: PatternSource = "gpt2"):
         require(isinstance(source, Iterable), f"a pattern is a name or a regular expression, not {source!r}")
         given = [source] if isinstance(source, (str, Split, Metaspace)) else list(source)
-        require(given, "a pattern is a name or a regular expression, or several: none is given")
+        require(given, "a pattern is a name, a regular expression, or a list of these: the list is empty")
         self.steps = steps = tuple(itertools.chain.from_iterable(map(_named_steps, given)))
         self.source = steps[0] if len(steps) == 1 else steps
         self.name = PATTERN_NAMES.get(self.source)
@@ -1645,7 +1644,7 @@ class Pattern:
 
     @property
     def parted(self) -> tuple[Pattern, Metaspace | None]:
-        """The pattern without its last step, and that step, if it can as well be applied once to each word; or None."""
+        """The pattern and None; or, if its last step may be applied to each unique word, the rest and that step."""
         *before, last = self.steps
         if before and isinstance(last, Metaspace) and last.prepend_scheme != "first":
             return Pattern(self.source[:-1]), last
@@ -1757,7 +1756,7 @@ def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
 # is never in UTF-8; it stands where a text ends and over each special token. The array `meanings` says what each END
 # stands for. The texts "to be", "" and "or<eos>not", where <eos> has the id 7 and # is END:
 #
-#     text        t o . b e # # o r # n o t # # # …     a dot is a space; after the last text is PADDING, of END, too
+#     text        t o . b e # # o r # n o t # # # …     a dot is a space; the PADDING after the last text is END as well
 #     ends        2, 5, 6, 7, 9, 10, 13, 14             of "to", " be", END, END, "or", END, "not", END
 #     meanings    BEGINS, BEGINS, 7, BEGINS             of the four ENDs: two texts end, <eos>, and the last text ends
 #
@@ -1917,7 +1916,7 @@ def _next_split(text, position, until, class_of, must_split):
 
 LANES = 6  # that are read in one loop: 0.31 ns a byte; a single lane waits for its loads, and takes 1.63 ns
 LANE_BYTES = 1 << 13  # that each lane scans in one batch; the ends of more would not fit into the L1 cache
-MIN_LANE_BYTES = 256  # from which on lanes pay
+MIN_LANE_BYTES = 256  # with fewer bytes for each, lanes do not pay
 MARKED_BYTES = 256  # that each lane reads before its ends are collected
 MARK_ROW = MARKED_BYTES + 64  # bytes of `marks` for each lane
 BATCH_BYTES = LANES * LANE_BYTES
@@ -3030,7 +3029,7 @@ def _plain_name(path: Path) -> str:
 
 
 def _is_stream(path: Path | Texts) -> bool:
-    """Whether a file can be read only once or only by this process, as /dev/stdin is a different file in another."""
+    """Whether a file can be read only once, or only by this process: /dev/stdin is another file in another process."""
     return isinstance(path, Texts) or not path.is_file() or path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
 
 
@@ -3252,7 +3251,8 @@ class Source:
         """Return whether threads are better than processes: whether kernels, which release Python's lock, do the work.
 
         Threads send nothing through pipes: two count 1.5 to 1.9 times as fast as two processes. But JSON and patterns
-        of the `regex` package hold the lock, and so does the rest of the work if there are many threads.
+        of the `regex` package hold the lock, and so does the rest of the work if there are many threads. And a slow
+        pattern can be stopped only with its process.
         """
         return engine.n_workers <= 8 and not self.pattern.warning and not any(map(self.is_json, self.files))
 
@@ -3452,7 +3452,7 @@ def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: i
 BYTES = tuple(bytes([b]) for b in range(256))
 Merge = tuple[bytes, bytes]  # the two tokens that became one
 TASK_BYTES = 1 << 24  # that a worker counts at most before it returns its words, since the parent adds up alone
-MAX_WORDS = 40_000_000  # unique words; counting and learning take 8 GB for so many
+MAX_WORDS = 40_000_000  # unique words; counting them and learning from them takes 8 GB
 
 
 class Words(NamedTuple):
@@ -4958,7 +4958,7 @@ def _validate_scores(model: Model) -> None:
     scores = model.scores = np.asarray(model.scores)
     require(scores.dtype in (np.float32, np.float64), f"scores are of type float32 or float64, not {scores.dtype}")
     for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
-        raise InputError(f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is no number")
+        raise InputError(f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is not a number")
     last, n = max(model.ordinary, default=-1), len(scores)
     require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n} scores")
 
@@ -7482,7 +7482,7 @@ def save_model(model: Model, path: str | os.PathLike, format: str | None = None)
     atomic_write_all(folder, texts)
     firsts = [other.files[0] for other in FORMATS.values() if other.files[0] not in texts]
     if found := ", ".join(name for name in firsts if (folder / name).is_file()):
-        warnings.warn(f"{folder}: {found} may hold another model: remove what is outdated", stacklevel=3)
+        warnings.warn(f"{folder}: {found} may hold another model: remove outdated files", stacklevel=3)
 
 
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -8141,7 +8141,7 @@ def _header(layout: str, dtype: np.dtype, n: int) -> bytes:
         np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)})
         return file.getvalue()
     if layout == "llm.c":
-        require(n < 2**31, f"{n:,} tokens are more than llm.c counts in one file: write several")
+        require(n < 2**31, f"{n:,} tokens are too many for a file of llm.c: write several files")
         return np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
     return b""
 
@@ -9186,7 +9186,7 @@ def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]
     return learned, n_bytes
 
 
-# Corpora, of which each unique word is encoded once
+# Corpora: each unique word is encoded once
 
 
 class EncodedWords(NamedTuple):
@@ -9823,10 +9823,10 @@ def bench(
 # Parameters that are not options: some are set by --no-special, --quiet and --workers, the others exist only in Python.
 _PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "learned", "engine", "texts"}
 _GROUPS = {
-    "how text is read": "text_field corpus no_special append pattern mark normalizer encoding",
-    "what is learnt": "vocab_size special_tokens special_tokens_at model alphabet from_ tie_break score min_frequency "
+    "reading": "text_field corpus no_special append pattern mark normalizer encoding",
+    "learning": "vocab_size special_tokens special_tokens_at model alphabet from_ tie_break score min_frequency "
     "max_words coverage byte_fallback unk_token",
-    "what is written": "out to dtype layout val_fraction document_index plot",
+    "output": "out to dtype layout val_fraction document_index plot",
     "for transformers": "bos_token eos_token pad_token model_max_length chat_template",
 }
 _EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)  # a line of a docstring: a command without the program's name
@@ -9955,7 +9955,7 @@ def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
 
 
 def _curve_command(models: Sequence[str], *, plot: str | None = None, **options) -> None:
-    """Compute the number of tokens of the training text for each size of the vocabulary.
+    """Compute the number of training tokens for each size of the vocabulary.
 
     models  folders that `train` wrote
     plot    draw the curves to a .png, .svg or .pdf file

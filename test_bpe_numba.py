@@ -2526,7 +2526,7 @@ def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
         ({"unk_token": "?"}, "unk_token '\\?' is not in the vocabulary"),
         ({"vocab": {0: b"a", 1: b"abc", 2: b"b"}}, "has the character 'c', which is not a token"),
         ({"scores": np.array([1.0])}, "id 1, has no score"),
-        ({"scores": np.array([1.0, np.nan])}, "not all numbers|no number"),
+        ({"scores": np.array([1.0, np.nan])}, "not all numbers|not a number"),
     ],
 )
 def test_models_of_characters_that_cannot_be_are_refused(options, part):
@@ -3100,7 +3100,7 @@ def test_samples_are_distributed_as_they_should(alpha):
     [
         (None, "a score for each token"),
         (np.array([0.0, -1.0]), "'c', id 2, has no score: there are 2"),
-        (np.array([0.0, np.nan, -1.0]), "'b', id 1, is nan, which is no number"),
+        (np.array([0.0, np.nan, -1.0]), "'b', id 1, is nan, which is not a number"),
         (np.array([0.0, -1.0, np.inf]), "'c', id 2, is inf"),
         (np.full(3, -np.inf), "needs tokens with scores"),
     ],
@@ -3974,7 +3974,7 @@ def test_sentencepiece_models_that_cannot_be_are_refused(prose, tmp_path):
     for change, part in (
         (lambda p: setattr(p.trainer_spec, "model_type", 3), "words"),
         (lambda p: setattr(p.pieces[9], "type", 5), "unused"),
-        (lambda p: setattr(p.pieces[9], "score", float("nan")), "no number"),
+        (lambda p: setattr(p.pieces[9], "score", float("nan")), "not a number"),
         (lambda p: setattr(p.pieces[0], "type", 1), "0 unknown tokens"),
         (lambda p: setattr(p.trainer_spec, "byte_fallback", True), "<0x00>"),
         (lambda p: setattr(p.trainer_spec, "treat_whitespace_as_suffix", True), "treat_whitespace_as_suffix"),
