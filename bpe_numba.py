@@ -2694,6 +2694,8 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
         return [_TextPass(lambda text: text.replace(source, content), changed=[*map(ord, source)], begins=source[0])]
+    if source == _STRIP["pattern"]["Regex"] and not content:
+        return [_TextPass(lambda text: text.strip(" "), changed=[0x20])]
     if source == " {2,}":  # as SentencePiece's rules have it: several times as fast as by `regex`
         begins = " " * (content != " ")
         return [_TextPass(lambda text: re.sub("  +", lambda match: content, text), changed=[0x20], begins=begins)]
@@ -4704,6 +4706,8 @@ class Model:
     unk_token       the token of what is unknown, or None
     byte_fallback   what is unknown becomes tokens of its bytes, <0x00> to <0xFF>
     fuse_unk        several unknown characters in a row become one token
+    drops_unknown   letters of a BPE that have no token, and no unk_token, are left out; else text with them is refused
+    word_suffix     the last letter of each word of a BPE has this at its end: its tokens do
     subword_prefix  how a token of a WordPiece begins that does not begin a word
     max_word_chars  longer words are unknown to a WordPiece
     config          what tokenizer_config.json says
@@ -4732,6 +4736,8 @@ class Model:
     unk_token: str | None = None
     byte_fallback: bool = False
     fuse_unk: bool = False
+    drops_unknown: bool = False
+    word_suffix: str = ""
     subword_prefix: str = ""
     max_word_chars: int = 100
     config: dict = dataclasses.field(default_factory=dict)
@@ -4805,10 +4811,7 @@ class Model:
     @functools.cached_property
     def letters(self) -> dict[int, int]:
         """The ids of the bytes, or of the characters by code point, that are tokens."""
-        ids = self.ordinary_ids
-        if self.alphabet == "bytes":
-            return {token[0]: ids[token] for token in BYTES if token in ids}
-        return {ord(text): id for token, id in ids.items() if len(token) <= 4 and len(text := token.decode()) == 1}
+        return _letters(self.ordinary_ids, self.alphabet)
 
     @property
     def fingerprint(self) -> str:
@@ -4816,10 +4819,18 @@ class Model:
         names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token", "byte_fallback", "fuse_unk",
                  "subword_prefix", "max_word_chars")  # fmt: skip
         plain = [(name, getattr(self, name)) for name in names]
+        plain += [(name, self.__dict__[name]) for name in ("word_suffix", "drops_unknown") if self.__dict__[name]]
         tables = sorted(self.vocab.items()), sorted(self.special_tokens.items()), Pattern(self.pattern).source
         scores = None if self.scores is None else (self.scores.dtype.str, self.scores.tolist())
         flags = sorted((text, tuple(flags)) for text, flags in self.flags.items())
         return hashlib.sha256(repr((plain, tables, scores, flags)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _letters(ids: Mapping[bytes, int], alphabet: str) -> dict[int, int]:
+    """Select the single bytes, or the single characters by code point."""
+    if alphabet == "bytes":
+        return {token[0]: ids[token] for token in BYTES if token in ids}
+    return {ord(text): id for token, id in ids.items() if len(token) <= 4 and len(text := token.decode()) == 1}
 
 
 def _is_id(id: object) -> bool:
@@ -4988,6 +4999,7 @@ def id_dtype(model: Model | int, name: str | type | np.dtype = "auto") -> np.dty
 NO_MERGE = ALL_ONES  # no rank: the pair does not merge
 LOW_HALF = u64(2**32 - 1)
 NO_RANK = NO_MERGE & ~LOW_HALF
+NO_ID, DROPPED = -1, -2  # in place of the id of unknown letters: a word with one has no ids; they are left out
 ANY_PAIR = -1  # in place of the two ids of a merge: whatever merges leave of the token's bytes
 MAX_LINEAR_MERGE = 24  # letters of a word whose pairs are all looked at for the lowest rank; longer words have a heap
 LONGEST_TOKEN = 1 << 12  # bytes, where there are no merges and sampling looks at all ways to cut a token in two
@@ -5012,8 +5024,9 @@ class BpeTables:
     """
 
     letter_ids: np.ndarray  # int32[256]     the id of each byte, or int32[0x110000], of each code point; or -1
+    last_ids: np.ndarray  # the same of the last letter of a word
     fallback_ids: np.ndarray  # int32[256]   the ids of <0x00> to <0xFF>, which unknown characters become; or -1
-    unk_id: int  # what they become otherwise, or -1
+    unk_id: int  # what they become otherwise, or NO_ID, or DROPPED
     fuse_unk: bool  # several in a row become one
     merges: np.ndarray  # uint64[H, 2]       hash table: two ids in one word, and their entry; half full at most
     bloom: np.ndarray  # uint64[H / 8]       a bit for each pair in `merges`: 3 of 4 are not, and end here
@@ -5048,6 +5061,11 @@ def bpe_tables(
     ids = model.ordinary_ids if model.merges is None and not of_characters else model.ids
     letter_ids = np.full(N_CODE_POINTS if of_characters else 256, -1, np.int32)
     letter_ids[np.array([*model.letters], np.int64)] = [*model.letters.values()]
+    last_ids = letter_ids
+    if suffix := model.word_suffix.encode():
+        ends = {token.removesuffix(suffix): id for token, id in ids.items() if token.endswith(suffix)}
+        last_letters, last_ids = _letters(ends, model.alphabet), np.full_like(letter_ids, -1)
+        last_ids[np.array([*last_letters], np.int64)] = [*last_letters.values()]
     tokens = make_token_bytes(model.vocab)
     if model.merges is None:
         _check_splittable(model)
@@ -5061,16 +5079,19 @@ def bpe_tables(
             pairs[:, 3] = np.unique(-model.scores, return_inverse=True)[1].reshape(-1)[pairs[:, 2]]
     else:
         pairs = _merges_as_ids(model.merges, ids)
-        samples = samples or of_characters  # what is unknown may become what merges, and no token's bytes show it
+        # What is unknown, or ends a word, may become what merges, and no token's bytes show it.
+        samples = samples or of_characters or model.unk_token is not None or bool(model.word_suffix)
     sizes = tokens.sizes.astype(np.min_scalar_type(tokens.sizes.max()))  # of 8 or 16 bits are sorted fast
     pairs = pairs[np.lexsort((pairs[:, 2], sizes[pairs[:, 2]]))]
     n_ways = np.bincount(pairs[:, 2])
     are_sure = samples | ((n_ways[pairs[:, 2]] == 1) & (pairs[:, 0] != ANY_PAIR))
     size = 1 << max(6, (2 * (len(pairs) if samples else int(np.count_nonzero(n_ways))) - 1).bit_length())
+    unknown = DROPPED if model.drops_unknown else NO_ID
     tables = BpeTables(
         letter_ids,
+        last_ids,
         np.array([ids[token] if model.byte_fallback and of_characters else -1 for token in _FALLBACK_TOKENS], np.int32),
-        ids[model.unk_token.encode()] if model.unk_token and of_characters else -1,
+        ids[model.unk_token.encode()] if model.unk_token else unknown,
         model.fuse_unk,
         np.full((size, 2), NO_MERGE, np.uint64),
         np.zeros(size >> 3, np.uint64),
@@ -5153,14 +5174,16 @@ def _find_merge(left, right, merges, bloom):
 def _first_letters(text, start, size, tables, ids, at):
     """Write the ids that merging a word begins with: of its bytes or characters; returns their number, or -1.
 
-    A character that is no token, or a byte that is not UTF-8, becomes its bytes' tokens or `unk_id`, as the model says.
-    There are never more ids than bytes. Without any of these the result is -1.
+    A character that is no token, or a byte that is not UTF-8, becomes its bytes' tokens or `unk_id`, as the model says,
+    or is left out. There are never more ids than bytes. If it has to have an id, and has none, the result is -1.
     """
     letter_ids, fallback_ids, unk_id, fuse_unk = tables.letter_ids, tables.fallback_ids, tables.unk_id, tables.fuse_unk
     position, stop, n, was_unknown = start, start + size, at, False
     while position < stop:
         letter = i64(text[position]) << 3 | 1 if len(letter_ids) == 256 else _decode_character(text, position, stop)
         id, end = letter_ids[letter >> 3], position + (letter & 7)
+        if end == stop:
+            id = tables.last_ids[letter >> 3]
         if id >= 0:
             ids[n] = id
             n += 1
@@ -5168,9 +5191,9 @@ def _first_letters(text, start, size, tables, ids, at):
             for k in range(position, end):
                 ids[n] = fallback_ids[text[k]]
                 n += 1
-        elif unk_id < 0:
+        elif unk_id == NO_ID:
             return -1
-        elif not (was_unknown and fuse_unk):
+        elif unk_id != DROPPED and not (was_unknown and fuse_unk):
             ids[n] = unk_id
             n += 1
         was_unknown = id < 0
@@ -5414,18 +5437,18 @@ def exact_pattern(model: Model) -> str:
     id_of, merges = model.ordinary_ids, model.merges
     looked_up = model.ignore_merges or (merges is None and model.scores is None)
     merges_unknown = not fallback_tokens(model).isdisjoint(itertools.chain(*(merges or ())))
-    if model.alphabet == "bytes" or looked_up or merges_unknown:
+    if model.alphabet == "bytes" or looked_up or merges_unknown or model.word_suffix:
         return "none"
     letters = {*map(chr, model.letters)}
     merged = id_of if merges is None else {left + right for left, right in merges}
     pairs = {pair for token in merged for pair in itertools.pairwise(token.decode("utf-8", "replace"))}
     mark = "▁" if "▁" in letters else " "
-    if mark not in letters or any(left != mark == right for left, right in pairs):
+    if mark not in letters or model.drops_unknown or any(left != mark == right for left, right in pairs):
         mark = ""
     joined = {char for pair in pairs if mark not in pair for char in pair}
     sets = [_write_set(joined)] if joined else []
-    if model.fuse_unk and not model.byte_fallback:
-        if not joined <= letters:
+    if model.drops_unknown or (model.fuse_unk and not model.byte_fallback):
+        if model.drops_unknown or not joined <= letters:
             letters, sets = letters - joined, []
         if not letters:
             return "none"
@@ -5704,6 +5727,7 @@ def wordpiece_tables(model: Model) -> WordPieceTables:
     """Make the tables by which `segment_wordpiece` cuts words as a model does."""
     prefix, tokens = model.subword_prefix.encode(), {id: model.vocab[id] for id in model.ordinary}
     continuing = {id: token[len(prefix) :] for id, token in tokens.items() if token.startswith(prefix)}
+    continuing = continuing if model.kind == "wordpiece" else {}  # then a token is a whole word
     unknown = -1 if model.unk_token is None else model.ids.get(model.unk_token.encode(), -1)
     return WordPieceTables(make_trie(tokens), make_trie(continuing), unknown, model.max_word_chars)
 
@@ -6392,7 +6416,7 @@ def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str
     for name, id in names.items():
         if not _is_id(id):
             raise InputError(f"{name!r} has the id {json.dumps(id)}: {_ID_RANGE}")
-    texts = {*texts}
+    texts, names = {*texts}, {name: id for name, id in names.items() if name}  # no text becomes an empty token
     rest = iter(_read_names([name for name in names if name not in texts], alphabet))
     vocab = {id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest) for name, id in names.items()}
     if len(vocab) < len(names):
@@ -6400,13 +6424,13 @@ def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str
     return vocab
 
 
-def _read_merges(pairs: list, alphabet: str = "bytes") -> list[Merge]:
-    """Read pairs of names, as lists or with a space between."""
+def _read_merges(pairs: list, alphabet: str = "bytes", odd: Collection[str] = ()) -> list[Merge]:
+    """Read pairs of names, as lists or with a space between, but those in which one is odd."""
     names = []
     for number, pair in enumerate(pairs):
         match pair.split(" ") if isinstance(pair, str) else pair:
             case [str(left), str(right)] if left and right:
-                names += left, right
+                names += () if left in odd or right in odd else (left, right)
             case _:
                 raise InputError(f"merge {number}: {pair!r} is not a merge, two tokens with a space between them")
     tokens = _read_names(names, alphabet)
@@ -6468,7 +6492,7 @@ def _require_same(model: Model, other: Model) -> None:
     if not model.normalizer and [*model.flags.values()] == normalized:  # which then says nothing
         model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder", "unk_token",
-                  "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars", "pattern"):  # fmt: skip
+                  "byte_fallback", "fuse_unk", "word_suffix", "subword_prefix", "max_word_chars", "pattern"):  # fmt: skip
         ours, theirs = getattr(model, field), getattr(other, field)
         if field == "pattern":
             ours, theirs = Pattern(ours).steps, Pattern(theirs).steps
@@ -6515,9 +6539,10 @@ def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pa
     merges = _read_merges(lines)
     if special_tokens is None:
         made = {*_BYTE_NAMES, *(line.replace(" ", "") for line in lines)}
-        special_tokens = [name for name in names if name not in made]
+        special_tokens = [name for name in names if name and name not in made]
     special_tokens = special_tokens if isinstance(special_tokens, Mapping) else _check_texts(special_tokens)
-    return Model(_read_vocab(names, "bytes", special_tokens), merges, special_tokens, pattern)
+    vocab = _read_vocab(names, "bytes", special_tokens)
+    return Model(vocab, merges, special_tokens, pattern, drops_unknown=not {*BYTES} <= {*vocab.values()})
 
 
 # The other one of GPT-2's two files
@@ -6615,6 +6640,30 @@ def write_tiktoken(model: Model) -> dict[str, str]:
     }
 
 
+# Mistral's tekken.json
+
+_TEKKEN_SPECIALS = (  # of those that do not say theirs
+    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] "
+    "[IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
+).split()
+
+
+def read_tekken(content: dict) -> Model:
+    """Read Mistral's ranks, which begin after the ids of the special tokens."""
+    try:
+        config, given = content["config"], content.get("special_tokens")
+        n, size = config["default_num_special_tokens"], config["default_vocab_size"]
+        special_tokens = {text: id for id, text in enumerate(_TEKKEN_SPECIALS)}
+        if given is not None:
+            special_tokens = {token["token_str"]: token["rank"] for token in given}
+        special_tokens |= {f"<SPECIAL_{id}>": id for id in range(len(special_tokens), n)}
+        tokens = content["vocab"][: size - n]
+        vocab = {n + token["rank"]: base64.b64decode(token["token_bytes"]) for token in tokens}
+        return Model(vocab, None, special_tokens, config["pattern"])
+    except (AttributeError, KeyError, TypeError, binascii.Error) as error:
+        raise InputError(f"not a tekken.json: {error!r}") from None
+
+
 # Hugging Face's Split is matched by Oniguruma in Ruby's dialect, patterns here by `regex`. Most expressions mean the
 # same to both. Some are rewritten. For all others that may differ there is a note.
 
@@ -6664,7 +6713,7 @@ def write_bpe(model: Model) -> dict:
         "dropout": None,
         "unk_token": model.unk_token,
         "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
+        "end_of_word_suffix": model.word_suffix or None,
         "fuse_unk": model.fuse_unk,
         "byte_fallback": model.byte_fallback,
         "ignore_merges": bool(unreachable) or (model.merges is not None and model.ignore_merges),
@@ -6675,20 +6724,37 @@ def write_bpe(model: Model) -> dict:
 
 def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a BPE: the fields of Model that it decides."""
-    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+    for key in ("dropout", "continuing_subword_prefix"):
         require(not data.get(key), f"a model with {key} is not supported")
     require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
-    merges = _read_merges(data["merges"], alphabet)
+    of_bytes, names, unknown = alphabet == "bytes", data.get("vocab"), data.get("unk_token")
+    suffix = data.get("end_of_word_suffix") or ""
+    # Names that are no bytes' are tokens that no text becomes.
+    odd = {name for name in names or () if of_bytes and not _BYTE_NAMES.issuperset(name)}
+    merges = _read_merges(data["merges"], alphabet, odd)
     require(len(set(merges)) == len(merges), "a merge stands there twice")
     fields = {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")} | {"merges": merges}
-    if alphabet != "bytes":
-        return fields | {"vocab": _read_vocab(data.get("vocab")), "unk_token": data.get("unk_token")}
+    require(not (suffix and fields["ignore_merges"]), "end_of_word_suffix with ignore_merges is not supported")
+    if not of_bytes:
+        drops = unknown is None and not fields["byte_fallback"]
+        fields |= {"word_suffix": suffix, "drops_unknown": drops, "unk_token": unknown}
+        return fields | {"vocab": _read_vocab(names)}
     # An added token may be the name of bytes that text becomes, rather than a text.
-    names, made = [*filter(_BYTE_NAMES.issuperset, added)], {*map(b"".join, merges), *BYTES}
-    tokens = zip(names, _read_names(names), strict=True)
+    plain, made = [*filter(_BYTE_NAMES.issuperset, added)], {*map(b"".join, merges), *BYTES}
+    tokens = zip(plain, _read_names(plain), strict=True)
     texts = {*added}.difference(name for name, token in tokens if token in made or fields["ignore_merges"])
-    vocab = _read_vocab(data.get("vocab"), alphabet, texts)
-    return fields | {"vocab": vocab, "fuse_unk": False, "byte_fallback": False}  # no byte is unknown
+    vocab = _read_vocab(names, alphabet, texts | odd)
+    end = suffix.encode()
+    knows_all = {*BYTES, *(byte + end for byte in BYTES)} <= {*vocab.values()}
+    unknown = None if knows_all or unknown not in names else unknown
+    return fields | {
+        "vocab": vocab,
+        "word_suffix": suffix,
+        "unk_token": unknown,
+        "drops_unknown": not knows_all and unknown is None,
+        "fuse_unk": fields["fuse_unk"] and unknown is not None,
+        "byte_fallback": False,
+    }
 
 
 _WORDPIECE_FIELDS = {
@@ -6721,6 +6787,18 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
         if fields["unk_token"] not in data["vocab"]:
             fields["unk_token"] = None
     return fields | {"vocab": vocab, "merges": None}
+
+
+def write_wordlevel(model: Model) -> dict:
+    """Write the "model" object of a WordLevel, whose tokens are whole words."""
+    return {"type": "WordLevel", "unk_token": model.unk_token or "<unk>", "vocab": _vocab_names(model)}
+
+
+def read_wordlevel(data: dict, added: Sequence[str], alphabet: str) -> dict:
+    """Read the "model" object of a WordLevel."""
+    vocab, unknown = _read_vocab(data.get("vocab"), alphabet, added), data.get("unk_token")
+    unknown = unknown if unknown in data["vocab"] else None
+    return {"vocab": vocab, "merges": None, "unk_token": unknown, "max_word_chars": MAX_ID}
 
 
 def write_unigram(model: Model) -> dict:
@@ -6914,13 +6992,15 @@ _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "un
 
 def read_huggingface(content: dict) -> Model:
     """Read a tokenizer.json; raises ValueError for what would encode otherwise here than there."""
+    if "config" in content and "model" not in content:
+        return read_tekken(content)
     written, normalizer = content.get("model"), _flattened(content.get("normalizer") or [], "normalizers")
     Normalizer(normalizer)
     require(isinstance(written, dict), "not a tokenizer.json: it has no model")
     by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)  # in files of before 2022
     type = str(written.get("type") or next(by_keys, ""))
     kind = type.lower()
-    require(kind in KINDS, f"a model of type {type!r} is not supported, only BPE, WordPiece and Unigram")
+    require(kind in KINDS, f"a model of type {type!r} is not supported, only BPE, WordPiece, WordLevel and Unigram")
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     if batching:
         note = f"{' and '.join(batching)} of a tokenizer.json: kept, but `encode` does not apply it"
@@ -6971,6 +7051,7 @@ def _written_flags(flags: AddedToken) -> dict[str, bool]:
 def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
     """Read a list of added tokens: text -> id, as the file has it; and their flags."""
     try:
+        added = [token for token in added if token["content"] != ""]
         ids = {token["content"]: token.get("id") for token in added}
         flags = [AddedToken(**{name: token[name] for name in _FLAGS if name in token}) for token in added]
     except (AttributeError, KeyError, TypeError):
@@ -6986,7 +7067,7 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
 MARK = "▁"  # that SentencePiece writes for a space
 _SPACES = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")  # in its normalizer_spec
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # the types of its pieces
-_FAMILIES = ("", "unigram", "bpe", "", "")  # its types of models; the others are words and characters
+_FAMILIES = ("", "unigram", "bpe", "", "bpe")  # its types of models: words are not supported; characters do not merge
 _MARKS_TO_SPACES = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
 _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
 
@@ -6999,7 +7080,7 @@ def _model_proto(**fields: object):
 _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
-_STRIP = {"type": "Strip", "strip_left": True, "strip_right": True}
+_STRIP = {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""}
 _USER_SYMBOL = AddedToken(
     normalized=True, special=False, literal=True
 )  # one that the user of SentencePiece has defined
@@ -7037,7 +7118,7 @@ def read_sentencepiece(data: bytes) -> Model:
     special = (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)
     unknown, control, symbol_ids, unused = (np.flatnonzero(types == type).tolist() for type in special)
     symbols = [names[id] for id in symbol_ids]
-    require(kind, "a SentencePiece model of words or of single characters is not supported")
+    require(kind, "a SentencePiece model of words is not supported")
     require(bytes not in {*map(type, names)}, "not all of its tokens are UTF-8")
     require(not proto.denormalizer_spec.precompiled_charsmap, "a denormalizer is not supported")
     require(not unused, f"unused tokens are not supported, such as the ids {unused[:3]}")
@@ -7054,7 +7135,7 @@ def read_sentencepiece(data: bytes) -> Model:
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
     return Model(
         dict(enumerate(map(str.encode, names))),
-        None,
+        [] if trainer.model_type == len(_FAMILIES) - 1 else None,
         {names[id]: id for id in sorted(unknown + control + symbol_ids)},
         "none",
         kind,
@@ -7153,7 +7234,7 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     ids = {name: id for id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
         name = _repeated(filter(None, names))
-        raise InputError(f"{file}, line {ids[name] + 1}: {name!r} stands there twice")
+        warnings.warn(f"{file}, line {ids[name] + 1}: {name!r} stands there twice: the last is taken", stacklevel=5)
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
     lowercase = config.get("do_lower_case", all(n == n.lower() for n in ids if n not in specials))
     ends = {role: [text, specials[text]] for role, text in (("sep", "[SEP]"), ("cls", "[CLS]")) if text in specials}
@@ -7331,6 +7412,9 @@ def load_model(
     with naming_file(file):
         model = call_with(format.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
+    if model.drops_unknown:
+        note = "no token stands for what is unknown: it is left out, as by the tokenizers package"
+        warnings.warn(f"{file}: {note}", stacklevel=3)
     return model
 
 
@@ -7406,6 +7490,9 @@ KINDS = {
     "wordpiece": Kind(
         learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
     ),
+    "wordlevel": Kind(
+        learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordlevel, read_wordlevel
+    ),
     "unigram": Kind(
         learn_unigram,
         unigram_tables,
@@ -7442,15 +7529,9 @@ def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: in
     return re.sub(rf"\A(?:{one}){{0,{start}}}|(?:{one}){{0,{stop}}}\Z", "", token)
 
 
-def _decode_suffix(token: str, is_first: bool, suffix: str) -> str:
-    """Refuse a token with a suffix, which would depend on the token behind it."""
-    require(suffix not in token, f"the token {token!r} has the suffix")
-    return token
-
-
 # What decodes a token, by the type of a step; its further parameters are the fields.
 _DECODERS: dict[str, Callable[..., str]] = {
-    "BPEDecoder": _decode_suffix,
+    "BPEDecoder": lambda token, is_first, suffix: token.replace(suffix, " "),  # but that of the last: see decode
     "ByteFallback": lambda token, is_first: _BYTE_TOKEN.sub(
         lambda match: bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape"), token
     ),
@@ -7562,7 +7643,9 @@ def _unknown_letter(model: Model, text: bytes) -> InputError:
         letters: Iterable[bytes] = map(BYTES.__getitem__, text)
     else:
         letters = (char.encode("utf-8", "surrogateescape") for char in text.decode("utf-8", "surrogateescape"))
-    letter = next(letter for letter in letters if letter not in model.ids)
+    letter = next((letter for letter in letters if letter not in model.ids), None)
+    if letter is None:
+        return InputError("a word is not in the vocabulary, which has no token for the unknown")
     if model.alphabet == "bytes":
         return InputError(f"the byte 0x{letter[0]:02X} is not in the vocabulary")
     char = letter.decode("utf-8", "replace")
@@ -7940,7 +8023,9 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode some ids as text. What is not UTF-8 becomes U+FFFD."""
-        return self.decode_bytes(ids).decode("utf-8", "replace")
+        text = self.decode_bytes(ids).decode("utf-8", "replace")
+        ends_words = any(step["type"] == "BPEDecoder" for step in self.model.decoder)
+        return text.removesuffix(" ") if ends_words else text
 
     def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
         """Decode several lists of ids."""
@@ -8581,6 +8666,7 @@ def words_of_model(model: Model, words: Words) -> Words:
     """
     require(model.kind == "bpe", f"a model of the kind {model.kind!r} has no merges that others could follow")
     require(words.alphabet == BYTES, "only words over the 256 bytes can be segmented by a model")
+    require(not model.word_suffix, "merges cannot follow on those of a model whose words end in a suffix")
     fallback = fallback_tokens(model)
     kept = [id for id in model.ordinary if model.vocab[id] not in fallback]
     symbol_of = np.full(MAX_ID + 1, -1, np.int32)
