@@ -2751,6 +2751,8 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
         return [_TextPass(lambda text: text.replace(source, content), changed=[*map(ord, source)], begins=source[0])]
+    if source == _STRIP["pattern"]["Regex"] and not content:
+        return [_TextPass(lambda text: text.strip(" "), changed=[0x20])]
     if source == " {2,}":  # common in models of SentencePiece; `re` is several times as fast as `regex`
         begins = " " * (content != " ")
         return [_TextPass(lambda text: re.sub("  +", lambda match: content, text), changed=[0x20], begins=begins)]
@@ -4769,15 +4771,16 @@ class Model:
     kind            a name in KINDS
     ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
     flags           how special tokens are found, if not in the plain way
-    alphabet        "bytes", if tokens are made of bytes; or "characters": tokens are UTF-8, and characters may be
-    unknown scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); for a BPE without
-    merges, the
+    alphabet        "bytes" or "characters": tokens are made of bytes; or they are UTF-8, and characters may be unknown
+    scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); in a BPE without merges the
                     highest score merges first
     normalizer      steps of a Normalizer, as in a tokenizer.json
     decoder         steps from tokens to text, as in a tokenizer.json; empty if the bytes of tokens are only joined
     unk_token       the token of unknown characters or words, or None
     byte_fallback   unknown characters become tokens of their bytes, <0x00> to <0xFF>
     fuse_unk        consecutive unknown characters become one token
+    drops_unknown   a BPE without unk_token leaves out letters that have no token; otherwise it refuses text with them
+    word_suffix     the suffix that the last letter of each word has in a BPE, and the tokens that end words
     subword_prefix  the prefix of tokens of a WordPiece that continue a word
     max_word_chars  longer words are unknown to a WordPiece
     config          the content of tokenizer_config.json
@@ -4805,6 +4808,8 @@ class Model:
     unk_token: str | None = None
     byte_fallback: bool = False
     fuse_unk: bool = False
+    drops_unknown: bool = False
+    word_suffix: str = ""
     subword_prefix: str = ""
     max_word_chars: int = 100
     config: dict = dataclasses.field(default_factory=dict)
@@ -4878,10 +4883,7 @@ class Model:
     @functools.cached_property
     def letters(self) -> dict[int, int]:
         """The ids of single bytes, or of single characters by code point."""
-        ids = self.ordinary_ids
-        if self.alphabet == "bytes":
-            return {token[0]: ids[token] for token in BYTES if token in ids}
-        return {ord(text): id for token, id in ids.items() if len(token) <= 4 and len(text := token.decode()) == 1}
+        return _letters(self.ordinary_ids, self.alphabet)
 
     @property
     def fingerprint(self) -> str:
@@ -4889,10 +4891,18 @@ class Model:
         names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token", "byte_fallback", "fuse_unk",
                  "subword_prefix", "max_word_chars")  # fmt: skip
         plain = [(name, getattr(self, name)) for name in names]
+        plain += [(name, self.__dict__[name]) for name in ("word_suffix", "drops_unknown") if self.__dict__[name]]
         tables = sorted(self.vocab.items()), sorted(self.special_tokens.items()), Pattern(self.pattern).source
         scores = None if self.scores is None else (self.scores.dtype.str, self.scores.tolist())
         flags = sorted((text, tuple(flags)) for text, flags in self.flags.items())
         return hashlib.sha256(repr((plain, tables, scores, flags)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _letters(ids: Mapping[bytes, int], alphabet: str) -> dict[int, int]:
+    """Select the single bytes, or the single characters by code point."""
+    if alphabet == "bytes":
+        return {token[0]: ids[token] for token in BYTES if token in ids}
+    return {ord(text): id for token, id in ids.items() if len(token) <= 4 and len(text := token.decode()) == 1}
 
 
 def _is_id(id: object) -> bool:
@@ -5079,6 +5089,7 @@ def id_dtype(model: Model | int, name: str | type | np.dtype = "auto") -> np.dty
 NO_MERGE = ALL_ONES  # the entry of a pair that does not merge
 LOW_HALF = u64(2**32 - 1)
 NO_RANK = NO_MERGE & ~LOW_HALF
+NO_ID, DROPPED = -1, -2  # in place of the id of unknown letters: a word with one has no ids; they are left out
 ANY_PAIR = -1  # in place of the two ids of a merge: the last pair that merges make from the bytes of the token
 MAX_LINEAR_MERGE = 24  # letters of a word whose pairs are all compared for the lowest rank; longer words need a heap
 LONGEST_TOKEN = 1 << 12  # bytes, in a model without merges: sampling tries all ways to cut a token in two
@@ -5103,8 +5114,9 @@ class BpeTables:
     """
 
     letter_ids: np.ndarray  # int32[256], by byte, or int32[0x110000], by code point: the id of the letter, or -1
+    last_ids: np.ndarray  # the same for the last letter of a word
     fallback_ids: np.ndarray  # int32[256]   the ids of <0x00> to <0xFF> for unknown characters, or -1
-    unk_id: int  # the id of unknown characters otherwise, or -1
+    unk_id: int  # the id of unknown characters otherwise, or NO_ID, or DROPPED
     fuse_unk: bool  # consecutive unknown characters become one id
     merges: np.ndarray  # uint64[H, 2]       hash table: two ids in one number, and their entry; at most half full
     bloom: np.ndarray  # uint64[H / 8]       a bit for each pair in `merges`; for 3 of 4 pairs a look here is enough
@@ -5139,6 +5151,11 @@ def bpe_tables(
     ids = model.ordinary_ids if model.merges is None and not of_characters else model.ids
     letter_ids = np.full(N_CODE_POINTS if of_characters else 256, -1, np.int32)
     letter_ids[np.array([*model.letters], np.int64)] = [*model.letters.values()]
+    last_ids = letter_ids
+    if suffix := model.word_suffix.encode():
+        ends = {token.removesuffix(suffix): id for token, id in ids.items() if token.endswith(suffix)}
+        last_letters, last_ids = _letters(ends, model.alphabet), np.full_like(letter_ids, -1)
+        last_ids[np.array([*last_letters], np.int64)] = [*last_letters.values()]
     tokens = make_token_bytes(model.vocab)
     if model.merges is None:
         _check_splittable(model)
@@ -5152,16 +5169,19 @@ def bpe_tables(
             pairs[:, 3] = np.unique(-model.scores, return_inverse=True)[1].reshape(-1)[pairs[:, 2]]
     else:
         pairs = _merges_as_ids(model.merges, ids)
-        samples = samples or of_characters  # tokens of unknown characters may merge, which bytes of tokens do not show
+        # Tokens of unknown characters, or of the ends of words, may merge, which bytes of tokens do not show.
+        samples = samples or of_characters or model.unk_token is not None or bool(model.word_suffix)
     sizes = tokens.sizes.astype(np.min_scalar_type(tokens.sizes.max()))  # 8 or 16 bits are sorted faster
     pairs = pairs[np.lexsort((pairs[:, 2], sizes[pairs[:, 2]]))]
     n_ways = np.bincount(pairs[:, 2])
     are_sure = samples | ((n_ways[pairs[:, 2]] == 1) & (pairs[:, 0] != ANY_PAIR))
     size = 1 << max(6, (2 * (len(pairs) if samples else int(np.count_nonzero(n_ways))) - 1).bit_length())
+    unknown = DROPPED if model.drops_unknown else NO_ID
     tables = BpeTables(
         letter_ids,
+        last_ids,
         np.array([ids[token] if model.byte_fallback and of_characters else -1 for token in _FALLBACK_TOKENS], np.int32),
-        ids[model.unk_token.encode()] if model.unk_token and of_characters else -1,
+        ids[model.unk_token.encode()] if model.unk_token else unknown,
         model.fuse_unk,
         np.full((size, 2), NO_MERGE, np.uint64),
         np.zeros(size >> 3, np.uint64),
@@ -5244,14 +5264,17 @@ def _find_merge(left, right, merges, bloom):
 def _first_letters(text, start, size, tables, ids, at):
     """Write the ids of the bytes or characters of a word; returns their number, or -1.
 
-    An unknown character, or an invalid byte, becomes the tokens of its bytes or `unk_id`, as the model says; if it has
-    neither, the result is -1. There are never more ids than bytes.
+    An unknown character, or an invalid byte, becomes the tokens of its bytes or `unk_id`, or is left out, as the model
+    says; if it has to have an id, and has none, the result is -1. There are never more ids than bytes.
     """
-    letter_ids, fallback_ids, unk_id, fuse_unk = tables.letter_ids, tables.fallback_ids, tables.unk_id, tables.fuse_unk
+    letter_ids, last_ids, fallback_ids = tables.letter_ids, tables.last_ids, tables.fallback_ids
+    unk_id, fuse_unk = tables.unk_id, tables.fuse_unk
     position, stop, n, was_unknown = start, start + size, at, False
     while position < stop:
         letter = i64(text[position]) << 3 | 1 if len(letter_ids) == 256 else _decode_character(text, position, stop)
         id, end = letter_ids[letter >> 3], position + (letter & 7)
+        if end == stop:
+            id = last_ids[letter >> 3]
         if id >= 0:
             ids[n] = id
             n += 1
@@ -5259,9 +5282,9 @@ def _first_letters(text, start, size, tables, ids, at):
             for k in range(position, end):
                 ids[n] = fallback_ids[text[k]]
                 n += 1
-        elif unk_id < 0:
+        elif unk_id == NO_ID:
             n, end = at - 1, stop
-        elif not (was_unknown and fuse_unk):
+        elif unk_id != DROPPED and not (was_unknown and fuse_unk):
             ids[n] = unk_id
             n += 1
         was_unknown = id < 0
@@ -5513,18 +5536,18 @@ def exact_pattern(model: Model) -> str:
     id_of, merges = model.ordinary_ids, model.merges
     looked_up = model.ignore_merges or (merges is None and model.scores is None)
     merges_unknown = not fallback_tokens(model).isdisjoint(itertools.chain(*(merges or ())))
-    if model.alphabet == "bytes" or looked_up or merges_unknown:
+    if model.alphabet == "bytes" or looked_up or merges_unknown or model.word_suffix:
         return "none"
     letters = {*map(chr, model.letters)}
     merged = id_of if merges is None else {left + right for left, right in merges}
     pairs = {pair for token in merged for pair in itertools.pairwise(token.decode("utf-8", "replace"))}
     mark = "▁" if "▁" in letters else " "
-    if mark not in letters or any(left != mark == right for left, right in pairs):
+    if mark not in letters or model.drops_unknown or any(left != mark == right for left, right in pairs):
         mark = ""
     joined = {char for pair in pairs if mark not in pair for char in pair}
     sets = [_write_set(joined)] if joined else []
-    if model.fuse_unk and not model.byte_fallback:
-        if not joined <= letters:
+    if model.drops_unknown or (model.fuse_unk and not model.byte_fallback):
+        if model.drops_unknown or not joined <= letters:
             letters, sets = letters - joined, []
         if not letters:
             return "none"
@@ -5811,6 +5834,7 @@ def wordpiece_tables(model: Model) -> WordPieceTables:
     """Make the tables of `segment_wordpiece` for a model."""
     prefix, tokens = model.subword_prefix.encode(), {id: model.vocab[id] for id in model.ordinary}
     continuing = {id: token[len(prefix) :] for id, token in tokens.items() if token.startswith(prefix)}
+    continuing = continuing if model.kind == "wordpiece" else {}  # then a token is a whole word
     unknown = -1 if model.unk_token is None else model.ids.get(model.unk_token.encode(), -1)
     return WordPieceTables(make_trie(tokens), make_trie(continuing), unknown, model.max_word_chars)
 
@@ -6507,7 +6531,7 @@ def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str
     for name, id in names.items():
         if not _is_id(id):
             raise InputError(f"{name!r} has the id {json.dumps(id)}: {_ID_RANGE}")
-    texts = {*texts}
+    texts, names = {*texts}, {name: id for name, id in names.items() if name}  # no text becomes an empty token
     rest = iter(_read_names([name for name in names if name not in texts], alphabet))
     vocab = {id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest) for name, id in names.items()}
     if len(vocab) < len(names):
@@ -6515,13 +6539,13 @@ def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str
     return vocab
 
 
-def _read_merges(pairs: list, alphabet: str = "bytes") -> list[Merge]:
-    """Read pairs of names, which are lists, or strings with a space between the names."""
+def _read_merges(pairs: list, alphabet: str = "bytes", odd: Collection[str] = ()) -> list[Merge]:
+    """Read pairs of names, which are lists, or strings with a space between; pairs with an odd name are left out."""
     names = []
     for number, pair in enumerate(pairs):
         match pair.split(" ") if isinstance(pair, str) else pair:
             case [str(left), str(right)] if left and right:
-                names += left, right
+                names += () if left in odd or right in odd else (left, right)
             case _:
                 raise InputError(f"merge {number}: {pair!r} is not a merge, two tokens with a space between them")
     tokens = _read_names(names, alphabet)
@@ -6584,7 +6608,8 @@ def _require_same(model: Model, other: Model) -> None:
     if not model.normalizer and [*model.flags.values()] == normalized:  # without a normalizer these flags do nothing
         model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder", "unk_token",
-                  "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars", "pattern"):  # fmt: skip
+                  "byte_fallback", "fuse_unk", "word_suffix", "subword_prefix", "max_word_chars",
+                  "pattern"):  # fmt: skip
         ours, theirs = getattr(model, field), getattr(other, field)
         if field == "pattern":
             ours, theirs = Pattern(ours).steps, Pattern(theirs).steps
@@ -6631,9 +6656,10 @@ def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pa
     merges = _read_merges(lines)
     if special_tokens is None:
         made = {*_BYTE_NAMES, *(line.replace(" ", "") for line in lines)}
-        special_tokens = [name for name in names if name not in made]
+        special_tokens = [name for name in names if name and name not in made]
     special_tokens = special_tokens if isinstance(special_tokens, Mapping) else _check_texts(special_tokens)
-    return Model(_read_vocab(names, "bytes", special_tokens), merges, special_tokens, pattern)
+    vocab = _read_vocab(names, "bytes", special_tokens)
+    return Model(vocab, merges, special_tokens, pattern, drops_unknown=not {*BYTES} <= {*vocab.values()})
 
 
 def _read_gpt2_pair(file: Path, special_tokens: SpecialTokens = None, pattern: PatternSource | None = None) -> Model:
@@ -6730,6 +6756,48 @@ def write_tiktoken(model: Model) -> dict[str, str]:
     }
 
 
+# Mistral's tekken.json
+
+_TEKKEN_SPECIALS = [  # of files that do not list theirs
+    "<unk>",
+    "<s>",
+    "</s>",
+    "[INST]",
+    "[/INST]",
+    "[AVAILABLE_TOOLS]",
+    "[/AVAILABLE_TOOLS]",
+    "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]",
+    "[TOOL_CALLS]",
+    "[IMG]",
+    "<pad>",
+    "[IMG_BREAK]",
+    "[IMG_END]",
+    "[PREFIX]",
+    "[MIDDLE]",
+    "[SUFFIX]",
+    "[SYSTEM_PROMPT]",
+    "[/SYSTEM_PROMPT]",
+    "[TOOL_CONTENT]",
+]
+
+
+def read_tekken(content: dict) -> Model:
+    """Read Mistral's ranks, which begin after the ids of the special tokens."""
+    try:
+        config, given = content["config"], content.get("special_tokens")
+        n, size = config["default_num_special_tokens"], config["default_vocab_size"]
+        special_tokens = {text: id for id, text in enumerate(_TEKKEN_SPECIALS)}
+        if given is not None:
+            special_tokens = {token["token_str"]: token["rank"] for token in given}
+        special_tokens |= {f"<SPECIAL_{id}>": id for id in range(len(special_tokens), n)}
+        tokens = content["vocab"][: size - n]
+        vocab = {n + token["rank"]: base64.b64decode(token["token_bytes"]) for token in tokens}
+        return Model(vocab, None, special_tokens, config["pattern"])
+    except (AttributeError, KeyError, TypeError, binascii.Error) as error:
+        raise InputError(f"not a tekken.json: {error!r}") from None
+
+
 # Hugging Face matches a Split by Oniguruma, in Ruby's dialect, while this module follows `regex`. Most expressions mean
 # the same in both. Some are rewritten. For all others that may differ, a warning says so.
 
@@ -6780,7 +6848,7 @@ def write_bpe(model: Model) -> dict:
         "dropout": None,
         "unk_token": model.unk_token,
         "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
+        "end_of_word_suffix": model.word_suffix or None,
         "fuse_unk": model.fuse_unk,
         "byte_fallback": model.byte_fallback,
         "ignore_merges": bool(unreachable) or (model.merges is not None and model.ignore_merges),
@@ -6791,20 +6859,37 @@ def write_bpe(model: Model) -> dict:
 
 def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a BPE; returns fields of Model."""
-    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+    for key in ("dropout", "continuing_subword_prefix"):
         require(not data.get(key), f"a model with {key} is not supported")
     require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
-    merges = _read_merges(data["merges"], alphabet)
+    of_bytes, names, unknown = alphabet == "bytes", data.get("vocab"), data.get("unk_token")
+    suffix = data.get("end_of_word_suffix") or ""
+    # No text becomes a token whose name does not stand for bytes.
+    odd = {name for name in names or () if of_bytes and not _BYTE_NAMES.issuperset(name)}
+    merges = _read_merges(data["merges"], alphabet, odd)
     require(len(set(merges)) == len(merges), "a merge appears twice")
     fields = {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")} | {"merges": merges}
-    if alphabet != "bytes":
-        return fields | {"vocab": _read_vocab(data.get("vocab")), "unk_token": data.get("unk_token")}
+    require(not (suffix and fields["ignore_merges"]), "end_of_word_suffix with ignore_merges is not supported")
+    if not of_bytes:
+        drops = unknown is None and not fields["byte_fallback"]
+        fields |= {"word_suffix": suffix, "drops_unknown": drops, "unk_token": unknown}
+        return fields | {"vocab": _read_vocab(names)}
     # The text of an added token may be the GPT-2 name of an ordinary token.
-    names, made = [*filter(_BYTE_NAMES.issuperset, added)], {*map(b"".join, merges), *BYTES}
-    tokens = zip(names, _read_names(names), strict=True)
+    plain, made = [*filter(_BYTE_NAMES.issuperset, added)], {*map(b"".join, merges), *BYTES}
+    tokens = zip(plain, _read_names(plain), strict=True)
     texts = {*added}.difference(name for name, token in tokens if token in made or fields["ignore_merges"])
-    vocab = _read_vocab(data.get("vocab"), alphabet, texts)
-    return fields | {"vocab": vocab, "fuse_unk": False, "byte_fallback": False}  # no byte is unknown
+    vocab = _read_vocab(names, alphabet, texts | odd)
+    end = suffix.encode()
+    knows_all = {*BYTES, *(byte + end for byte in BYTES)} <= {*vocab.values()}
+    unknown = None if knows_all or unknown not in names else unknown
+    return fields | {
+        "vocab": vocab,
+        "word_suffix": suffix,
+        "unk_token": unknown,
+        "drops_unknown": not knows_all and unknown is None,
+        "fuse_unk": fields["fuse_unk"] and unknown is not None,
+        "byte_fallback": False,
+    }
 
 
 _WORDPIECE_FIELDS = {
@@ -6837,6 +6922,18 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
         if fields["unk_token"] not in data["vocab"]:
             fields["unk_token"] = None
     return fields | {"vocab": vocab, "merges": None}
+
+
+def write_wordlevel(model: Model) -> dict:
+    """Write the "model" object of a WordLevel, whose tokens are whole words."""
+    return {"type": "WordLevel", "unk_token": model.unk_token or "<unk>", "vocab": _vocab_names(model)}
+
+
+def read_wordlevel(data: dict, added: Sequence[str], alphabet: str) -> dict:
+    """Read the "model" object of a WordLevel."""
+    vocab, unknown = _read_vocab(data.get("vocab"), alphabet, added), data.get("unk_token")
+    unknown = unknown if unknown in data["vocab"] else None
+    return {"vocab": vocab, "merges": None, "unk_token": unknown, "max_word_chars": MAX_ID}
 
 
 def write_unigram(model: Model) -> dict:
@@ -7030,13 +7127,15 @@ _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "un
 
 def read_huggingface(content: dict) -> Model:
     """Read a tokenizer.json; raises ValueError for features that would give other ids here than in Hugging Face."""
+    if "config" in content and "model" not in content:
+        return read_tekken(content)
     written, normalizer = content.get("model"), _flattened(content.get("normalizer") or [], "normalizers")
     Normalizer(normalizer)
     require(isinstance(written, dict), "not a tokenizer.json: it has no model")
     by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)  # for files from before 2022
     type = str(written.get("type") or next(by_keys, ""))
     kind = type.lower()
-    require(kind in KINDS, f"a model of type {type!r} is not supported, only BPE, WordPiece and Unigram")
+    require(kind in KINDS, f"a model of type {type!r} is not supported, only BPE, WordPiece, WordLevel and Unigram")
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     if batching:
         note = f"{' and '.join(batching)} of the tokenizer.json: kept, but not applied by `encode`"
@@ -7087,6 +7186,7 @@ def _written_flags(flags: AddedToken) -> dict[str, bool]:
 def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
     """Read a list of added tokens; returns text -> id, unchecked, and text -> flags."""
     try:
+        added = [token for token in added if token["content"] != ""]
         ids = {token["content"]: token.get("id") for token in added}
         flags = [AddedToken(**{name: token[name] for name in _FLAGS if name in token}) for token in added]
     except (AttributeError, KeyError, TypeError):
@@ -7102,7 +7202,7 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
 MARK = "▁"  # SentencePiece replaces spaces by it
 _SPACES = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")  # in SentencePiece's normalizer_spec
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # the types of its pieces
-_FAMILIES = ("", "unigram", "bpe", "", "")  # its types of models; the empty ones are not supported
+_FAMILIES = ("", "unigram", "bpe", "", "bpe")  # its types of models: words are not supported; characters do not merge
 _MARKS_TO_SPACES = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
 _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
 
@@ -7115,7 +7215,7 @@ def _model_proto(**fields: object):
 _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
-_STRIP = {"type": "Strip", "strip_left": True, "strip_right": True}
+_STRIP = {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""}
 _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of user_defined_symbols
 
 
@@ -7151,7 +7251,7 @@ def read_sentencepiece(data: bytes) -> Model:
     special = (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)
     unknown, control, symbol_ids, unused = (np.flatnonzero(types == type).tolist() for type in special)
     symbols = [names[id] for id in symbol_ids]
-    require(kind, "a SentencePiece model of words or of single characters is not supported")
+    require(kind, "a SentencePiece model of words is not supported")
     require(bytes not in {*map(type, names)}, "not all of its tokens are UTF-8")
     require(not proto.denormalizer_spec.precompiled_charsmap, "a denormalizer is not supported")
     require(not unused, f"unused tokens are not supported, such as the ids {unused[:3]}")
@@ -7168,7 +7268,7 @@ def read_sentencepiece(data: bytes) -> Model:
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
     return Model(
         dict(enumerate(map(str.encode, names))),
-        None,
+        [] if trainer.model_type == len(_FAMILIES) - 1 else None,
         {names[id]: id for id in sorted(unknown + control + symbol_ids)},
         "none",
         kind,
@@ -7267,7 +7367,7 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     ids = {name: id for id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
         name = _repeated(filter(None, names))
-        raise InputError(f"{file}, line {ids[name] + 1}: {name!r} appears twice")
+        warnings.warn(f"{file}, line {ids[name] + 1}: {name!r} appears twice: the last line counts", stacklevel=5)
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
     lowercase = config.get("do_lower_case", all(n == n.lower() for n in ids if n not in specials))
     ends = {role: [text, specials[text]] for role, text in (("sep", "[SEP]"), ("cls", "[CLS]")) if text in specials}
@@ -7445,6 +7545,9 @@ def load_model(
     with naming_file(file):
         model = call_with(format.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
+    if model.drops_unknown:
+        note = "no token stands for what is unknown: it is left out, as by the tokenizers package"
+        warnings.warn(f"{file}: {note}", stacklevel=3)
     return model
 
 
@@ -7522,6 +7625,9 @@ KINDS = {
     "wordpiece": Kind(
         learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
     ),
+    "wordlevel": Kind(
+        learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordlevel, read_wordlevel
+    ),
     "unigram": Kind(
         learn_unigram,
         unigram_tables,
@@ -7569,15 +7675,9 @@ def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: in
     return re.sub(rf"\A(?:{one}){{0,{start}}}|(?:{one}){{0,{stop}}}\Z", "", token)
 
 
-def _decode_suffix(token: str, is_first: bool, suffix: str) -> str:
-    """Refuse a token with the suffix, whose text would depend on the token after it."""
-    require(suffix not in token, f"the token {token!r} has the suffix")
-    return token
-
-
 # The function that decodes a token, by the type of a step; its further parameters are the fields.
 _DECODERS: dict[str, Callable[..., str]] = {
-    "BPEDecoder": _decode_suffix,
+    "BPEDecoder": lambda token, is_first, suffix: token.replace(suffix, " "),  # but that of the last: see decode
     "ByteFallback": lambda token, is_first: _BYTE_TOKEN.sub(
         lambda match: bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape"), token
     ),
@@ -7686,10 +7786,12 @@ class _Encoder:
 def _unknown_letter(model: Model, text: bytes) -> InputError:
     """Build the error for text that has a letter without a token."""
     letters = text if model.alphabet == "bytes" else map(ord, text.decode("utf-8", "surrogateescape"))
-    letter = next(letter for letter in letters if letter not in model.letters)
+    letter = next((letter for letter in letters if letter not in model.letters), None)
+    if letter is None:
+        return InputError("a word is not in the vocabulary, which has no unknown token")
     if model.alphabet == "bytes":
         return InputError(f"the byte 0x{letter:02X} is not in the vocabulary")
-    return InputError(f"the character {chr(letter)!r} is not in the vocabulary, which has no token for the unknown")
+    return InputError(f"the character {chr(letter)!r} is not in the vocabulary, which has no unknown token")
 
 
 def _working_pattern(model: Model) -> Pattern:
@@ -8058,7 +8160,9 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode some ids as text. Invalid UTF-8 becomes U+FFFD."""
-        return self.decode_bytes(ids).decode("utf-8", "replace")
+        text = self.decode_bytes(ids).decode("utf-8", "replace")
+        ends_words = any(step["type"] == "BPEDecoder" for step in self.model.decoder)
+        return text.removesuffix(" ") if ends_words else text
 
     def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
         """Decode several lists of ids."""
@@ -8698,6 +8802,7 @@ def words_of_model(model: Model, words: Words) -> Words:
     """
     require(model.kind == "bpe", f"a model of the kind {model.kind!r} has no merges that training can continue")
     require(words.alphabet == BYTES, "only words over the 256 bytes can be segmented by a model")
+    require(not model.word_suffix, "merges cannot follow on those of a model whose words end in a suffix")
     fallback = fallback_tokens(model)
     kept = [id for id in model.ordinary if model.vocab[id] not in fallback]
     symbol_of = np.full(MAX_ID + 1, -1, np.int32)
