@@ -257,6 +257,8 @@ END = "<|endoftext|>"
 LONG = 1 << 17  # bytes of a text that is scanned by several lanes at once, and more than once
 BYTE_VOCAB = dict(enumerate(BYTES))
 
+ALL_CHARACTERS = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
+KNOWN_CHARACTERS = "".join(c for c in ALL_CHARACTERS[:0xF0000] if unicodedata.category(c) != "Cn")
 # Words of few letters, in which pairs are frequent and overlap, and their counts.
 few_letters = st.sampled_from([b"a", b"ab", b"abc", b"\x00\xff", bytes(range(97, 107))])
 small_words = few_letters.flatmap(
@@ -429,13 +431,8 @@ def _die(item):
     os._exit(1)
 
 
-def test_a_worker_that_dies_is_an_error():
-    with pytest.raises(bpe.InputError, match="worker process died"):
-        list(bpe.Engine(workers=2).map(_die, range(4)))
-
-
 def _die_while_sending(item):
-    """Die with half a result in the pipe: the other half never comes."""
+    """Die with half a result in the pipe: the other half never comes, and a pool would wait for it for ever."""
     caller = sys._getframe()
     while "result_queue" not in caller.f_locals:
         caller = caller.f_back
@@ -443,10 +440,10 @@ def _die_while_sending(item):
     os._exit(1)
 
 
-def test_a_worker_that_dies_while_it_sends_is_an_error():
-    """Its pool would wait for ever for the rest of the result."""
+@pytest.mark.parametrize("die", [_die, _die_while_sending])
+def test_a_worker_that_dies_is_an_error(die):
     with within(20), pytest.raises(bpe.InputError, match="worker process died"):
-        list(bpe.Engine(workers=2).map(_die_while_sending, range(4)))
+        list(bpe.Engine(workers=2).map(die, range(4)))
 
 
 def _engine_works(queue):
@@ -463,29 +460,21 @@ def test_a_daemonic_process_has_threads_only():
     process.join()
 
 
-def _signals_while(work, seconds):
-    """The interrupts that come while some work is repeated, as it would end by them."""
-    ended, until = Counter(), time.monotonic() + seconds
-    while time.monotonic() < until:
+def test_interrupts_in_python_are_that_and_no_more(tmp_path):
+    (tmp_path / "a.txt").write_text("some text, and more of it\n" * 1000)
+    source = bpe.Source([tmp_path / "a.txt"] * 5, bpe.Pattern("gpt2"))
+    before, ended = signal.getsignal(signal.SIGINT), Counter()
+    bpe.count(source, bpe.Engine(1))  # compiles
+    for _ in range(20):
         timer = threading.Timer(random.uniform(0.01, 0.05), signal.raise_signal, [signal.SIGINT])
         try:
             timer.start()
             while timer.is_alive():
-                work()
+                bpe.count(source, bpe.Engine(1))
             time.sleep(0.01)  # its handler runs in this thread, a little later
-            ended["nothing"] += 1
         except BaseException as error:
-            ended[type(error).__name__] += 1
-    return ended
-
-
-def test_interrupts_in_python_are_that_and_no_more(tmp_path):
-    (tmp_path / "a.txt").write_text("some text, and more of it\n" * 1000)
-    source = bpe.Source([tmp_path / "a.txt"] * 5, bpe.Pattern("gpt2"))
-    before = signal.getsignal(signal.SIGINT)
-    bpe.count(source, bpe.Engine(1))  # compiles
-    ended = _signals_while(lambda: [bpe.count(source, bpe.Engine(1)) for _ in range(50)], 2)
-    assert set(ended) <= {"KeyboardInterrupt", "nothing"} and ended["KeyboardInterrupt"]
+            ended[type(error)] += 1
+    assert {*ended} == {KeyboardInterrupt}
     assert signal.getsignal(signal.SIGINT) is before and bpe.count(source).n_documents == 5
 
 
@@ -787,6 +776,8 @@ def hf_split(pre_tokenizer, text):
 @kernels
 @pytest.mark.parametrize("pre_tokenizer, steps", CHARACTER_SPLITS)
 @given(text=split_texts)
+@example("A".join(KNOWN_CHARACTERS))
+@example(" A".join(KNOWN_CHARACTERS))
 def test_splits_at_characters_are_one_machine_as_exact_as_hugging_face(pre_tokenizer, steps, text):
     pattern = bpe.Pattern(steps)
     assert pattern.is_one_machine and pattern.split(text.encode()) == hf_split(pre_tokenizer, text)
@@ -830,12 +821,6 @@ def test_chains_of_single_characters_are_one_machine():
     )
     for steps in (("gpt2", r"\d"), (r"\d", r"a\d|\d"), ("bert", "gpt2"), bpe.metaspace_steps()):
         assert bpe.Pattern(steps).is_compiled and not bpe.Pattern(steps).is_one_machine
-
-
-@pytest.mark.parametrize("pre_tokenizer, steps", [*CHARACTER_SPLITS[:5], CHARACTER_SPLITS[6]])
-def test_classes_of_characters_are_those_of_rust(pre_tokenizer, steps):
-    for text in ("A".join(KNOWN_CHARACTERS), " A".join(KNOWN_CHARACTERS)):
-        assert bpe.Pattern(steps).split(text.encode()) == hf_split(pre_tokenizer, text)
 
 
 def test_metaspace_knows_where_a_text_begins():
@@ -938,10 +923,6 @@ def test_a_byte_that_looks_like_an_end_is_a_word():
 def test_bytes_that_are_not_utf8_are_characters_as_python_finds_them(data):
     characters = data.decode("utf-8", "surrogateescape")
     assert bpe.Pattern(r"[\s\S]").split(data) == [char.encode("utf-8", "surrogateescape") for char in characters]
-
-
-ALL_CHARACTERS = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
-KNOWN_CHARACTERS = "".join(c for c in ALL_CHARACTERS[:0xF0000] if unicodedata.category(c) != "Cn")
 
 
 @pytest.fixture(scope="session")
@@ -1533,15 +1514,6 @@ def test_words_that_come_twice_add_up():
     assert counter.words().to_counts() == {b"ab": 6} and bpe.learn(twice, 257).counts.tolist() == [6]
 
 
-def test_counts_do_not_depend_on_the_number_of_workers(library):
-    files = library[:60]
-    one, two, five = (counted(files, block_bytes=1 << 16, workers=n) for n in (1, 2, 5))
-    assert one == two == five
-    data = [path.read_bytes() for path in files]
-    expected = Counter(word for text in data for word in naive_split(bpe.PATTERNS["gpt2"], text))
-    assert one == (expected, sum(map(bool, data)))
-
-
 @given(parts=st.lists(st.text("ab \n", max_size=30), max_size=12), max_words=st.integers(1, 12))
 def test_the_rarest_words_are_dropped_where_there_are_too_many(parts, max_words):
     """After each task, by a literal version of the rule; the words that are left are at most as much too rare."""
@@ -1601,19 +1573,6 @@ def test_metaspace_is_put_before_a_text_once(tmp_path_factory, text, steps, size
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], pattern=steps)
     chunks = (text[k : k + size] for k in range(0, len(text), size))
     assert bytes(tokenizer.encode_iterable(chunks)) == b"".join(words) == bytes(tokenizer.encode(text))
-
-
-@pytest.mark.parametrize("pattern", ["gpt2", "cl100k", "o200k", "none", r"(?<!x)\w+"])
-def test_counts_do_not_depend_on_blocks(pattern, tmp_path, library):
-    source = random.Random(5)
-    text = b"".join(path.read_bytes() for path in library[:12])
-    text = END.encode().join(text[k : k + source.randrange(20_000)] for k in range(0, len(text), 20_000))
-    text = "中文，没有空格。\nЭто русский текст.\n".encode() * 200 + text + source.randbytes(200) + text[:40_000]
-    (tmp_path / "a.txt").write_bytes(text)
-    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text))
-    expected = naive_count(text, bpe.PATTERNS.get(pattern, pattern), [END])
-    for name, block_bytes in itertools.product(("a.txt", "b.txt.gz"), (1 << 10, 5000, 1 << 16)):
-        assert counted([tmp_path / name], pattern=pattern, block_bytes=block_bytes) == expected
 
 
 @kernels
@@ -3616,39 +3575,93 @@ def test_patterns_left_to_regex_encode_the_same(tokenizer, some_texts):
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def corpus(tmp_path, library):
-    """Files of every kind, with documents that end in special tokens, in lines, and in files; and their texts."""
+@pytest.fixture(scope="session")
+def corpus(library, tmp_path_factory):
+    """Files of every kind, with documents that end in special tokens, in lines, and in files; and their documents."""
+    folder, source = tmp_path_factory.mktemp("corpus"), random.Random(5)
     code = [path.read_bytes().decode() for path in library[:30]]
-    (tmp_path / "a.txt").write_text(END.join(code[:20]) + END)
+    prose = "中文，没有空格。\nЭто русский текст.\n".encode() * 200 + source.randbytes(200) + b"\xff bytes \xc3" * 500
+    (folder / "a.txt").write_text(END.join(code[:20]) + END)
     lines = [json.dumps({"text": text}) + "\n" for text in [*code[20:], "", f"x{END}"]]
-    (tmp_path / "b.jsonl").write_text("".join(lines))
-    (tmp_path / "c.txt.gz").write_bytes(gzip.compress((END.join(code[:5]) + "no end").encode()))
-    (tmp_path / "d.txt").touch()
-    (tmp_path / "e.txt").write_bytes(b"\xff bytes \xc3" * 500)
+    (folder / "b.jsonl").write_text("".join(lines))
+    (folder / "c.txt.gz").write_bytes(gzip.compress((END.join(code[:5]) + "no end").encode()))
+    (folder / "d.txt").touch()
+    (folder / "e.txt").write_bytes(prose)
     found = [code[:20], *([text] for text in code[20:]), [""], ["x"], [*code[:4], code[4] + "no end"]]
-    return tmp_path, [*found, [b"\xff bytes \xc3" * 500]]
+    return folder, [*([text.encode() for text in texts] for texts in found), [prose]]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
-@pytest.mark.parametrize("block_bytes", [1 << 10, 1 << 16])
-def test_token_files_hold_every_document_once(tokenizer, corpus, monkeypatch, workers, block_bytes):
-    monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
-    folder, documents_of = corpus
+def counted_naively(corpus, pattern):
+    documents = [document for texts in corpus[1] for document in texts]
+    words = Counter(
+        word for document in documents for word in naive_split(bpe.PATTERNS.get(pattern, pattern), document)
+    )
+    return words, len(list(filter(None, documents)))
+
+
+def encoded_naively(corpus, tokenizer):
     end = tokenizer.token_to_id(END)
-    documents = [[*tokenizer.encode(document), end] for text in documents_of for document in text]
-    outputs = {"out": folder / "o.npy", "document_index": folder / "i.npy"}
-    found = bpe.encode_files(tokenizer, folder, **outputs, append=END, workers=workers)
-    ids, index = np.load(folder / "o.npy", mmap_mode="r"), np.load(folder / "i.npy")
+    return [[*tokenizer.encode(document), end] for texts in corpus[1] for document in texts]
+
+
+def encoded_in_files(corpus, tokenizer, workers, out):
+    """The ids of each document; and what is told of them is right."""
+    found = bpe.encode_files(
+        tokenizer, corpus[0], out / "o.npy", document_index=out / "i.npy", append=END, workers=workers
+    )
+    ids, index = np.load(out / "o.npy"), np.load(out / "i.npy")
     assert ids.dtype == np.uint16 and index.dtype == np.int64
-    assert [ids[a:b].tolist() for a, b in itertools.pairwise(index)] == documents
-    assert found == (len(ids), len(documents), found.bytes, "uint16", tokenizer.digest, END)
-    assert found.bytes == len(tokenizer.decode_bytes(ids)) - len(END) * (len(documents) - 20 - 1 - 4)
-    assert json.loads((folder / "o.npy.json").read_text()) == found._asdict()
-    # Without lines of JSON the work is done by threads.
-    bpe.encode_files(tokenizer, folder / "*.txt*", folder / "t.npy", append=END, workers=workers)
-    by_threads = [[*tokenizer.encode(d), end] for text in [documents_of[0], *documents_of[-2:]] for d in text]
-    assert np.load(folder / "t.npy").tolist() == list(itertools.chain.from_iterable(by_threads))
+    assert found == (len(ids), len(index) - 1, found.bytes, "uint16", tokenizer.digest, END)
+    assert found.bytes == len(tokenizer.decode_bytes(ids)) - len(END) * (len(index) - 1 - 20 - 1 - 4)
+    assert json.loads((out / "o.npy.json").read_text()) == found._asdict()
+    return [ids[a:b].tolist() for a, b in itertools.pairwise(index)]
+
+
+def words_of_shards(files, workers, out):
+    """What is learnt from words files, one a file."""
+    for k, file in enumerate(files):
+        bpe.count_files(file, out / f"{k}.npz", special_tokens=[END], workers=workers)
+    return bpe.train([out / f"{k}.npz" for k in range(len(files))], 500).tokenizer
+
+
+# What is done with files, by some workers, as a value; and the plain way to that value.
+OPERATIONS = {
+    **{
+        f"count {pattern}": (
+            lambda corpus, _, workers, out, pattern=pattern: counted(
+                bpe.find_files(corpus[0]), pattern=pattern, block_bytes=bpe.BLOCK_BYTES, workers=workers
+            ),
+            lambda corpus, _, pattern=pattern: counted_naively(corpus, pattern),
+        )
+        for pattern in ("gpt2", "cl100k", "o200k", "none", r"(?<!x)\w+")
+    },
+    "train": (
+        lambda corpus, _, workers, out: bpe.train_bpe(bpe.find_files(corpus[0])[::-1], 500, [END], workers=workers),
+        lambda corpus, _: bpe.train_bpe_from_counts(counted_naively(corpus, "gpt2")[0], 500, [END]),
+    ),
+    "train on texts": (
+        lambda corpus, _, workers, out: (
+            bpe.train(texts=itertools.chain(*corpus[1]), vocab_size=500, workers=workers).tokenizer.merges
+        ),
+        lambda corpus, _: bpe.train_bpe_from_counts(counted_naively(corpus, "gpt2")[0], 500)[1],
+    ),
+    "train on words files": (
+        lambda corpus, _, workers, out: words_of_shards(bpe.find_files(corpus[0]), workers, out).merges,
+        lambda corpus, _: bpe.train_bpe_from_counts(counted_naively(corpus, "gpt2")[0], 500, [END])[1],
+    ),
+    "encode": (encoded_in_files, encoded_naively),
+}
+
+
+@pytest.mark.parametrize("workers, block_bytes", [(1, 1 << 10), (2, 5000), (5, 1 << 16)])
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.filterwarnings("ignore:.*is not UTF-8", "ignore:.*is left to the `regex`", "ignore:.*no text")
+def test_results_do_not_depend_on_workers_and_blocks(
+    operation, workers, block_bytes, corpus, tokenizer, tmp_path, monkeypatch
+):
+    run_it, expected = OPERATIONS[operation]
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
+    assert run_it(corpus, tokenizer, workers, tmp_path) == expected(corpus, tokenizer)
 
 
 @pytest.mark.parametrize("texts", [["a b<|end|>" + " " * 99, "  "], ["a<|end|>  b" + " " * 99], [" " * 50] * 2])
@@ -3663,17 +3676,16 @@ def test_an_end_is_not_doubled_where_the_rest_has_no_ids(tmp_path, monkeypatch, 
     assert np.load(tmp_path / "a.npy").tolist() == tokenizer.encode(words)
 
 
-def test_without_an_end_documents_are_texts(tokenizer, corpus):
+def test_without_an_end_documents_are_texts(tokenizer, corpus, tmp_path):
     folder, documents_of = corpus
-    outputs = {"out": folder / "o.bin", "document_index": folder / "i.bin"}
+    outputs = {"out": tmp_path / "o.bin", "document_index": tmp_path / "i.bin"}
     bpe.encode_files(tokenizer, folder, **outputs, dtype="uint32", workers=2)
-    ids, index = bpe.read_ids(folder / "o.bin"), np.fromfile(folder / "i.bin", np.int64)
+    ids, index = bpe.read_ids(tmp_path / "o.bin"), np.fromfile(tmp_path / "i.bin", np.int64)
     assert ids.dtype == np.uint32 and len(index) == len(documents_of) + 1
-    parts = [tokenizer.decode_bytes(ids[a:b]) for a, b in itertools.pairwise(index)]
-    expected = [END.encode().join(d if isinstance(d, bytes) else d.encode() for d in text) for text in documents_of]
+    expected = [END.encode().join(documents) for documents in documents_of]
     expected[0] += END.encode()
     expected[-3] += END.encode()
-    assert parts == expected
+    assert [tokenizer.decode_bytes(ids[a:b]) for a, b in itertools.pairwise(index)] == expected
 
 
 @pytest.mark.parametrize("fraction", [0.0005, 0.1, 0.29, 0.75])
@@ -3765,14 +3777,6 @@ def test_what_was_there_stays_when_writing_fails(tokenizer, tmp_path):
 
 
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_training_does_not_depend_on_workers_or_blocks(library, monkeypatch):
-    files = [str(path) for path in library[:60]]
-    whole = bpe.train_bpe(files, 1500, [END], workers=1)
-    monkeypatch.setattr(bpe, "BLOCK_BYTES", 1 << 15)
-    for n in (1, 2, 5):
-        assert bpe.train_bpe(files[::-1] if n == 1 else files, 1500, [END], workers=n) == whole
 
 
 @kernels
