@@ -4736,6 +4736,7 @@ SOME_FILES = {
     "empty.npz": b"",
     "short/training.npz": b"PK",
     "array/training.npz": b"\x93NUMPY",
+    "none/training.npz": b"",
     "good.jinja": b"{{ messages }}",
 }
 # What is no text, by its first bytes.
@@ -4859,7 +4860,7 @@ def here(model, prose, tokenizer, tmp_path_factory):
     (folder / "large").mkdir()
     with open(folder / "large" / "tokenizer.json", "wb") as file:
         file.truncate(1 << 30)
-    for depth in (200, 400, 900, 100_000):
+    for depth in DEPTHS:
         nested = '{"type": "Sequence", "normalizers": [' * depth + '{"type": "Nope"}' + "]}" * depth
         (folder / f"{depth}.json").write_text(f'{{"normalizer": {nested}, "model": {{"type": "BPE"}}}}')
     (folder / "model").symlink_to(model[0] / "model")
@@ -4910,317 +4911,271 @@ def here(model, prose, tokenizer, tmp_path_factory):
     return folder
 
 
-def normalize_by(step):
-    return lambda _: bpe.Normalizer([step])
+def in_decoders(*steps):
+    return [{"type": "Sequence", "decoders": [*steps]}]
 
 
-def decode_by(*steps):
-    return lambda _: bpe.decoded_tokens({0: "▁".encode(), 1: b"a"}, [{"type": "Sequence", "decoders": [*steps]}])
-
-
-def words_from(counts):
-    return bpe.Words.from_counts(counts)
-
-
-def tables_of(kind, **fields):
-    fields = {"vocab": {0: b"a", 1: b"b", 2: b"c"}, "merges": None, "kind": kind, "alphabet": "characters"} | fields
-    return lambda _: bpe.KINDS[kind].tables(bpe.Model(**fields))
-
-
-def train_on_text(**options):
-    return lambda here: bpe.train(here / "text.txt", **{"vocab_size": 1000, "workers": 1} | options)
-
-
-def load(name, **options):
-    return lambda here: bpe.Tokenizer.load(here / name, **options)
-
-
-def read(name, **options):
-    return lambda here: counted([here / name], **options)
-
-
-def save_as(format, model, **changes):
-    """Save a model that is loaded, or changed, in a format that does not hold it."""
-
-    def call(here):
-        loaded = bpe.Tokenizer.load(here / model).model if isinstance(model, str) else model.model
-        bpe.save_model(dataclasses.replace(loaded, **changes), here / "nowhere", format)
-
-    return call
-
-
+WORDS = bpe.Words.from_counts({b"hello": 1})
+LETTERS = {"vocab": {0: b"a", 1: b"b", 2: b"c"}, "merges": None, "alphabet": "characters"}
 PLAIN = bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"])
-UNREACHED = bpe.Tokenizer(BYTE_VOCAB | {256: b"ab"}, [], ignore_merges=True)  # it would become a special token
-FLAGGED = bpe.Tokenizer(BYTE_VOCAB, [], ["<a>"], flags={"<a>": bpe.AddedToken(lstrip=True)})
-SPACED_OUT = bpe.Tokenizer(BYTE_VOCAB, [], pattern=[bpe.Metaspace(" "), "gpt2"])
-NO_IDS = [[1.0], [True], [0] * 99 + [1.0], ["1"], "12", None, 5, np.zeros(2), np.zeros(2, bool), [-1], [2**40]]
 EMPTY_NAMES = [bpe.find_files, bpe.train, bpe.Tokenizer.load, PLAIN.save, bpe.read_ids]
 EMPTY_NAMES += [lambda name: bpe.encode_files(PLAIN, name, "o.npy"), lambda name: bpe.encode_files(PLAIN, "x", name)]
-HUGE_GROUPS = "(?:(?:(?:a?){1000}){1000}){1000}"
-WORDS = bpe.Words.from_counts({b"hello": 1})
-# Calls of a folder, and a part of the message.
-REFUSED_CALLS = [
-    *(
-        (part, lambda _, pattern=pattern: bpe.Pattern(pattern))
-        for pattern, part in [
-            ("(", "position 1"),
-            ("[a", "does not compile"),
-            ("a*", "empty string"),
-            ("", "empty"),
-            (r"(?!\s)\s", "nothing"),
-            ("gpt9", "no pattern is named 'gpt9'; there are gpt2, cl100k"),
-            ("(?:" * 300 + "a" + ")" * 300, "does not compile"),
-            ("a{" + "9" * 5000 + "}", "does not compile"),
-            (HUGE_GROUPS, "counts of groups multiply to more than 1,000,000"),
-            (bpe.Split("a", "dropped"), "no behavior is named 'dropped'; there are isolated, removed"),
-            (bpe.Split("a*", "removed"), "empty string"),
-            (bpe.Metaspace("ab"), "one character for a space, not 'ab'"),
-            (bpe.Metaspace("_", "last"), "no prepend scheme is named 'last'; there are never"),
-            ([1], "not int"),
-        ]
-    ),
-    ("ByteLevel.*not supported", normalize_by({"type": "ByteLevel"})),
-    ("not supported", normalize_by({"no": "type"})),
-    ("Precompiled: .*padding", normalize_by({"type": "Precompiled", "precompiled_charsmap": "AAA"})),
-    ("cut off", normalize_by({"type": "Precompiled", "precompiled_charsmap": ""})),
-    ("Strip: .*strip_right", normalize_by({"type": "Strip", "strip_left": True})),
-    ("Prepend: ", normalize_by({"type": "Prepend", "prepend": 5})),
-    ("Replace: ", normalize_by(replace("", "a"))),
-    ("Replace: .*empty string", normalize_by(replace("a*", "a", "Regex"))),
-    ("Replace: .*Glob", normalize_by(replace("a", "a", "Glob"))),
-    ("CTC.*not supported", decode_by(*types("CTC"))),
-    ("Strip.*not supported", decode_by(*types("Strip"))),
-    ("BPEDecoder.*not supported", decode_by({"type": "BPEDecoder", "suffix": "a"})),
-    ("Replace.*not supported", decode_by(*types("Fuse"), replace("aa", "b"))),
-    ("Strip.*not supported", decode_by(*types("Fuse"), {**STRIP_SPACE, "start": 2})),
-    ("ByteLevel.*not supported", decode_by(*types("ByteLevel"))),
-    ("ByteFallback.*not supported", decode_by(*types("Fuse", "ByteFallback"))),
-    ("Strip.*not supported", decode_by(METASPACE, *types("Fuse"), STRIP_SPACE)),
-    ("Replace.*not supported", decode_by(replace("a", "b", "Regex"))),
+DEPTHS = [200, 400, 900, 100_000]
+# Calls of that folder and of values; and for each the values, and a part of the message at their end.
+MANY_REFUSED_CALLS = {
+    lambda here, pattern: bpe.Pattern(pattern): [
+        ("(", "position 1"),
+        ("[a", "does not compile"),
+        ("a*", "empty string"),
+        ("", "empty"),
+        (r"(?!\s)\s", "nothing"),
+        ("gpt9", "no pattern is named 'gpt9'; there are gpt2, cl100k"),
+        ("(?:" * 300 + "a" + ")" * 300, "does not compile"),
+        ("a{" + "9" * 5000 + "}", "does not compile"),
+        ("(?:(?:(?:a?){1000}){1000}){1000}", "counts of groups multiply to more than 1,000,000"),
+        (bpe.Split("a", "dropped"), "no behavior is named 'dropped'; there are isolated, removed"),
+        (bpe.Split("a*", "removed"), "empty string"),
+        (bpe.Metaspace("ab"), "one character for a space, not 'ab'"),
+        (bpe.Metaspace("_", "last"), "no prepend scheme is named 'last'; there are never"),
+        ([1], "not int"),
+    ],
+    lambda here, step: bpe.Normalizer([step]): [
+        ({"type": "ByteLevel"}, "ByteLevel.*not supported"),
+        ({"no": "type"}, "not supported"),
+        ({"type": "Precompiled", "precompiled_charsmap": "AAA"}, "Precompiled: .*padding"),
+        ({"type": "Precompiled", "precompiled_charsmap": ""}, "cut off"),
+        ({"type": "Strip", "strip_left": True}, "Strip: .*strip_right"),
+        ({"type": "Prepend", "prepend": 5}, "Prepend: "),
+        (replace("", "a"), "Replace: "),
+        (replace("a*", "a", "Regex"), "Replace: .*empty string"),
+        (replace("a", "a", "Glob"), "Replace: .*Glob"),
+    ],
+    lambda here, *steps: bpe.decoded_tokens({0: "▁".encode(), 1: b"a"}, in_decoders(*steps)): [
+        (*types("CTC"), "CTC.*not supported"),
+        (*types("Strip"), "Strip.*not supported"),
+        ({"type": "BPEDecoder", "suffix": "a"}, "BPEDecoder.*not supported"),
+        (*types("Fuse"), replace("aa", "b"), "Replace.*not supported"),
+        (*types("Fuse"), STRIP_SPACE | {"start": 2}, "Strip.*not supported"),
+        (*types("ByteLevel"), "ByteLevel.*not supported"),
+        (*types("Fuse", "ByteFallback"), "ByteFallback.*not supported"),
+        (METASPACE, *types("Fuse"), STRIP_SPACE, "Strip.*not supported"),
+        (replace("a", "b", "Regex"), "Replace.*not supported"),
+    ],
     # Files of text.
-    *(
-        (rf"{name}\.txt{end}: an? {name}.* is no text", read(f"{name}.txt{end}"))
-        for name in NO_TEXTS
-        for end in ("", ".gz")
-    ),
-    *((rf"{k}\.jsonl, line 2: .*{part}", read(f"{k}.jsonl")) for k, part in enumerate(BAD_LINES)),
-    (r"numbers\.jsonl, line 2: no text", read("numbers.jsonl")),
-    (r"late\.jsonl, line 51: not JSON", read("late.jsonl", block_bytes=100, workers=2)),
-    (r"short\.txt\.gz: not a whole gzip file", read("short.txt.gz")),
-    (r"flipped\.txt\.gz: not a whole gzip file", read("flipped.txt.gz")),
-    (
-        r"b\.txt: a zip archive is no text",
-        lambda here: next(bpe.Source([*here.glob("some/*")], bpe.Pattern()).blocks()),
-    ),
-    *(("is empty", lambda _, use=use: use("")) for use in EMPTY_NAMES),
-    *(("is empty: is a variable not set", lambda _, use=use: use([""])) for use in EMPTY_NAMES[:2]),
-    *(
-        (r"no text to learn from in .*\.txt", lambda here, name=name: bpe.train(here / name, 300, [END]))
-        for name in ("empty.txt", "ends.txt")
-    ),
-    *(
-        (r"no such file.*; if it is a text, in Python: texts=", lambda _, text=text: bpe.train_bpe(text, 300))
-        for text in ("Hello", "Hello world. " * 999, "\0")
-    ),
-    ("texts", lambda _: bpe.train(texts="Hello")),
-    ("texts", lambda _: bpe.train(texts=["Hello"], inputs="x")),
-    ("text", lambda _: bpe.train(texts=[5])),
+    lambda here, name: counted([here / name], block_bytes=100, workers=2): [
+        *((f"{name}.txt", rf"{name}\.txt: an? {name}.* is no text") for name in NO_TEXTS),
+        *((f"{name}.txt.gz", rf"{name}\.txt\.gz: an? {name}.* is no text") for name in NO_TEXTS),
+        *((f"{k}.jsonl", rf"{k}\.jsonl, line 2: .*{part}") for k, part in enumerate(BAD_LINES)),
+        ("numbers.jsonl", r"numbers\.jsonl, line 2: no text"),
+        ("late.jsonl", r"late\.jsonl, line 51: not JSON"),
+        ("short.txt.gz", r"short\.txt\.gz: not a whole gzip file"),
+        ("flipped.txt.gz", r"flipped\.txt\.gz: not a whole gzip file"),
+    ],
+    lambda here, name: next(bpe.Source([*here.glob(name)], bpe.Pattern()).blocks()): [
+        ("some/*", r"b\.txt: a zip archive is no text")
+    ],
+    lambda here, use: use(""): [(use, "is empty") for use in EMPTY_NAMES],
+    lambda here, use: use([""]): [(use, "is empty: is a variable not set") for use in EMPTY_NAMES[:2]],
+    lambda here, name: bpe.train(here / name, 300, [END]): [
+        ("empty.txt", r"no text to learn from in .*\.txt"),
+        ("ends.txt", r"no text to learn from in .*\.txt"),
+    ],
+    lambda here, text: bpe.train_bpe(text, 300): [
+        ("Hello", r"no such file.*; if it is a text, in Python: texts="),
+        ("Hello world. " * 999, r"no such file.*; if it is a text, in Python: texts="),
+        ("\0", r"no such file.*; if it is a text, in Python: texts="),
+    ],
+    lambda here, options: bpe.train(**options): [
+        ({"texts": "Hello"}, "texts"),
+        ({"texts": ["Hello"], "inputs": "x"}, "texts"),
+        ({"texts": [5]}, "text"),
+        ({"texts": 3}, " is (named by )?a "),
+        ({"inputs": 3}, " is (named by )?a "),
+        ({"inputs": [3]}, " is (named by )?a "),
+    ],
     # Words, and what is learnt from them.
-    ("-1", lambda _: words_from({b"a": -1})),
-    ("1.5", lambda _: words_from({b"a": 1.5})),
-    ("bytes", lambda _: words_from({"a": 1})),
-    ("63", lambda _: words_from({b"ab": 2**62})),
-    ("from 0 to 1", lambda _: WORDS.as_characters(coverage=1.5)),
-    ("UTF-8", lambda _: WORDS.as_characters(required="\ud800")),
-    ("256 bytes", lambda _: WORDS.as_characters().as_characters()),
-    ("tie_break", lambda _: bpe.learn(WORDS, 300, tie_break="none")),
-    ("no words", lambda _: bpe.learn(words_from({}), 300)),
-    ("score", lambda _: bpe.learn_wordpiece(wordpiece_words({b"ab": 1}), 9, score="best")),
-    *(
-        ("no words", lambda _, score=score: bpe.learn_wordpiece(wordpiece_words({}), 9, score=score))
-        for score in ("count", "likelihood")
-    ),
-    *(
-        (
-            "the alphabet has 7",
-            lambda _, score=score: bpe.learn_wordpiece(wordpiece_words({b"abcd": 1}), 3, score=score),
-        )
-        for score in ("count", "likelihood")
-    ),
-    ("no words", lambda _: bpe.learn_unigram(words_of_characters({}), 10)),
-    ("the alphabet has 2", lambda _: bpe.learn_unigram(words_of_characters({"ab": 1}), 1)),
-    *(
-        (
-            "must be 1 to 64",
-            lambda _, most=most: bpe.learn_unigram(words_of_characters({"ab": 1}), 9, max_piece_length=most),
-        )
-        for most in (0, 65)
-    ),
-    ("seed_size is -1", lambda _: bpe.learn_unigram(words_of_characters({"ab": 1}), 9, seed_size=-1)),
+    lambda here, counts: bpe.Words.from_counts(counts): [
+        ({b"a": -1}, "-1"),
+        ({b"a": 1.5}, "1.5"),
+        ({"a": 1}, "bytes"),
+        ({b"ab": 2**62}, "63"),
+    ],
+    lambda here, options: WORDS.as_characters(**options).as_characters(): [
+        ({"coverage": 1.5}, "from 0 to 1"),
+        ({"required": "\ud800"}, "UTF-8"),
+        ({}, "256 bytes"),
+    ],
+    lambda here, words, tie_break: bpe.learn(words, 300, tie_break=tie_break): [
+        (WORDS, "none", "tie_break"),
+        (bpe.Words.from_counts({}), "bytes", "no words"),
+        ({b"a": 1}, "bytes", " is (named by )?a "),
+    ],
+    lambda here, counts, size, score: bpe.learn_wordpiece(wordpiece_words(counts), size, score=score): [
+        ({b"ab": 1}, 9, "best", "score"),
+        *(({}, 9, score, "no words") for score in ("count", "likelihood")),
+        *(({b"abcd": 1}, 3, score, "the alphabet has 7") for score in ("count", "likelihood")),
+    ],
+    lambda here, counts, options: bpe.learn_unigram(words_of_characters(counts), **{"n_symbols": 9} | options): [
+        ({}, {}, "no words"),
+        ({"ab": 1}, {"n_symbols": 1}, "the alphabet has 2"),
+        *(({"ab": 1}, {"max_piece_length": length}, "must be 1 to 64") for length in (0, 65)),
+        ({"ab": 1}, {"seed_size": -1}, "seed_size is -1"),
+    ],
     # Vocabularies.
-    *(
-        (part, lambda _, size=size, special=special: bpe.train_bpe_from_counts({b"hello": 1}, size, special))
-        for size, special, part in [
-            (255, [], "256"),
-            (257, ["<a>", "<b>"], "258"),
-            (2**31, [], "too large"),
-            (300, ["<a>", "<a>"], "twice"),
-            (300, [""], "not empty"),
-            (300, ["x"], "single byte"),
-            (300, "<a>", "list"),
-            (300, ["ell"], "b'hello'"),
-            (300, [5], "5"),
-            (300, ["<\ud800>"], r"U\+D800|UTF-8"),
-            (300, ["é"], "é"),
-            (300, ["Ġ"], "Ġ"),
-        ]
-    ),
-    *(
-        (part, lambda _, vocab=vocab, merges=merges: bpe.Tokenizer(vocab, merges))
-        for vocab, merges, part in [
-            ({0: b"a", 1: b"a"}, [], "0 and 1"),
-            ({-1: b"a"}, [], "-1"),
-            ({0: "a"}, [], "bytes"),
-            ({0: b""}, [], "at least one"),
-            ({0: b"a"}, [(b"a", b"b")], "merge 0.*b'b'"),
-            ({0: b"a", 1: b"b"}, [(b"a", b"b")], "b'ab'"),
-            ({2**40: b"a"}, [], "1099"),
-            ({2**24: b"a"}, [], "16777216"),
-            ([b"a"], [], " is (named by )?a "),
-            ({0: b"a", 1: b"aa"}, [("a", "a")], "merges are pairs"),
-            ({0: b"a", 1: b"aa"}, [(b"a",)], "merges are pairs"),
-        ]
-    ),
-    ("'Ġthe'", lambda here: bpe.Tokenizer(BYTE_VOCAB | {256: b" the"}, [], ["Ġthe"]).save(here / "nowhere")),
-    ("single byte", lambda _: bpe.Tokenizer(BYTE_VOCAB, [], ["a"])),
-    (r"unk_token '\?' is not in the vocabulary", tables_of("bpe", unk_token="?", scores=np.arange(3.0))),
-    ("has the character 'd', which is no token", tables_of("bpe", vocab={0: b"a", 1: b"ad"}, scores=np.arange(2.0))),
-    ("id 2, has no score", tables_of("bpe", scores=np.array([1.0]))),
-    ("not all numbers|no number", tables_of("bpe", scores=np.array([1.0, NAN, 0.0]))),
-    ("a score for each token", tables_of("unigram")),
-    ("'c', id 2, has no score: there are 2", tables_of("unigram", scores=np.array([0.0, -1.0]))),
-    ("'b', id 1, is nan, which is no number", tables_of("unigram", scores=np.array([0.0, NAN, -1.0]))),
-    ("'c', id 2, is inf", tables_of("unigram", scores=np.array([0.0, -1.0, INFINITY]))),
-    ("needs tokens with scores", tables_of("unigram", scores=np.full(3, -INFINITY))),
+    lambda here, size, special: bpe.train_bpe_from_counts({b"hello": 1}, size, special): [
+        (255, [], "256"),
+        (257, ["<a>", "<b>"], "258"),
+        (2**31, [], "too large"),
+        (300, ["<a>", "<a>"], "twice"),
+        (300, [""], "not empty"),
+        (300, ["x"], "single byte"),
+        (300, "<a>", "list"),
+        (300, ["ell"], "b'hello'"),
+        (300, [5], "5"),
+        (300, ["<\ud800>"], r"U\+D800|UTF-8"),
+        (300, ["é"], "é"),
+        (300, ["Ġ"], "Ġ"),
+    ],
+    lambda here, *fields: bpe.Tokenizer(*fields).save(here / "nowhere"): [
+        ({0: b"a", 1: b"a"}, [], "0 and 1"),
+        ({-1: b"a"}, [], "-1"),
+        ({0: "a"}, [], "bytes"),
+        ({0: b""}, [], "at least one"),
+        ({0: b"a"}, [(b"a", b"b")], "merge 0.*b'b'"),
+        ({0: b"a", 1: b"b"}, [(b"a", b"b")], "b'ab'"),
+        ({2**40: b"a"}, [], "1099"),
+        ({2**24: b"a"}, [], "16777216"),
+        ([b"a"], [], " is (named by )?a "),
+        ({0: b"a", 1: b"aa"}, [("a", "a")], "merges are pairs"),
+        ({0: b"a", 1: b"aa"}, [(b"a",)], "merges are pairs"),
+        (BYTE_VOCAB | {256: b" the"}, [], ["Ġthe"], "'Ġthe'"),
+        (BYTE_VOCAB, [], ["a"], "single byte"),
+    ],
+    lambda here, kind, fields: bpe.KINDS[kind].tables(bpe.Model(**LETTERS | {"kind": kind} | fields)): [
+        ("bpe", {"unk_token": "?", "scores": np.arange(3.0)}, r"unk_token '\?' is not in the vocabulary"),
+        ("bpe", {"vocab": {0: b"a", 1: b"ad"}, "scores": np.arange(2.0)}, "has the character 'd', which is no token"),
+        ("bpe", {"scores": np.array([1.0])}, "id 2, has no score"),
+        ("bpe", {"scores": np.array([1.0, NAN, 0.0])}, "not all numbers|no number"),
+        ("unigram", {}, "a score for each token"),
+        ("unigram", {"scores": np.array([0.0, -1.0])}, "'c', id 2, has no score: there are 2"),
+        ("unigram", {"scores": np.array([0.0, NAN, -1.0])}, "'b', id 1, is nan, which is no number"),
+        ("unigram", {"scores": np.array([0.0, -1.0, INFINITY])}, "'c', id 2, is inf"),
+        ("unigram", {"scores": np.full(3, -INFINITY)}, "needs tokens with scores"),
+    ],
     # Encoding and decoding.
-    ("0x62", lambda _: bpe.Tokenizer({0: b"a"}, []).encode("ab")),
-    ("the byte 0x7E is not in", lambda _: bpe.Tokenizer({119: b"w"}, []).encode("w" * (1 << 20) + "~")),
-    ("'é' is not in", lambda _: bpe.Tokenizer.from_model(bpe.Model({0: b"a"}, [], alphabet="characters")).encode("aé")),
-    (r"U\+D83D at index 2", lambda _: PLAIN.encode("ab\ud83d")),
-    ("'<c>' is not a special token", lambda _: PLAIN.encode("<c>", ["<c>"])),
-    ("list of texts", lambda _: PLAIN.encode_batch("one text")),
-    *((re.escape(repr(id)), lambda _, id=id: PLAIN.decode([1, id])) for id in (257, -1, "a", 1.5, None, 2**32, 2**70)),
-    *((str(id), lambda _, id=id: PLAIN.decode(np.array([1, id]))) for id in (257, -1, 2**40)),
-    ("float64", lambda _: PLAIN.decode(np.zeros(2))),
-    ("id 3 is not", lambda _: bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode([2, 5, 3])),
-    *(("id", lambda _, ids=ids: PLAIN.decode(ids)) for ids in NO_IDS),
-    *(("id", lambda _, id=id: PLAIN.id_to_token(id)) for id in (1.0, True, None, 257)),
-    *((f"{name}: has 10 ids", lambda here, name=name: bpe.read_ids(here / name)) for name in ("ids.bin", "ids.npy")),
+    lambda here, fields, text: bpe.Tokenizer.from_model(bpe.Model({0: b"a", 1: b" "}, [], **fields)).encode(text): [
+        ({}, "ab", "0x62"),
+        ({}, "a " * (1 << 18) + "~", "the byte 0x7E is not in"),
+        ({"alphabet": "characters"}, "aé", "'é' is not in"),
+        ({}, "ab\ud83d", r"U\+D83D at index 2"),
+    ],
+    lambda here, chosen: PLAIN.encode("<c>", chosen): [(["<c>"], "'<c>' is not a special token")],
+    lambda here, texts: PLAIN.encode_batch(texts): [("one text", "list of texts")],
+    lambda here, ids: PLAIN.decode(ids): [
+        *(([1, id], re.escape(repr(id))) for id in (257, -1, "a", 1.5, None, 2**32, 2**70)),
+        *((np.array([1, id]), str(id)) for id in (257, -1, 2**40)),
+        (np.zeros(2), "float64"),
+        *((ids, "id") for ids in ([1.0], [True], [0] * 99 + [1.0], ["1"], "12", None, 5, np.zeros(2, bool))),
+    ],
+    lambda here, ids: bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode(ids): [([2, 5, 3], "id 3 is not")],
+    lambda here, id: PLAIN.id_to_token(id): [(id, "id") for id in (1.0, True, None, 257)],
+    lambda here, name: bpe.read_ids(here / name): [(name, f"{name}: has 10 ids") for name in ("ids.bin", "ids.npy")],
     # Files of models.
-    *((part, load(f"bad {k}/{name}", pattern=pattern)) for k, (name, _, part, pattern) in enumerate(BAD_MODELS)),
-    *((part, load(f"{name} {k}")) for name, changes in BAD_CHANGES.items() for k, (_, part) in enumerate(changes)),
-    *(
-        (rf"{depth}\.json: .*(Nope|nested too deep|not JSON)", load(f"{depth}.json"))
-        for depth in (200, 400, 900, 100_000)
-    ),
-    *((rf"short {k}\.model: .*cut off", load(f"short {k}.model")) for k in range(5)),
-    *((rf"proto {k}\.model: .*{part}", load(f"proto {k}.model")) for k, (_, part) in enumerate(BAD_PROTOS)),
-    (r"bytes\.model: (not all of its tokens are UTF-8|no SentencePiece model)", load("bytes.model")),
-    ("256 MB", load("large")),
-    ("no encoding is named 'gpt5'", load("a.tiktoken", encoding="gpt5")),
-    *(
-        (next(iter(options)), load("bytes", **options))
-        for options in ({"pattern": "gpt2"}, {"encoding": "x"}, {"special_tokens": ["<x>"]})
-    ),
-    *(("gpt2|GPT-2|hold|merges.txt", save_as("gpt2", lossy)) for lossy in (UNREACHED, FLAGGED, SPACED_OUT)),
-    ("leave", lambda _: bpe.Tokenizer(BYTE_VOCAB, None, pattern=r"\w+").to_tiktoken()),
-    ("two files: name a folder", lambda here: PLAIN.save(here / "vocab.json", "gpt2")),
-    *(
-        ("characters|kind|byte is not a token", save_as(format, name))
+    lambda here, name, options: bpe.Tokenizer.load(here / name, **options): [
+        *((f"bad {k}/{name}", {"pattern": pattern}, part) for k, (name, _, part, pattern) in enumerate(BAD_MODELS)),
+        *((f"{name} {k}", {}, change[1]) for name, changes in BAD_CHANGES.items() for k, change in enumerate(changes)),
+        *((f"{depth}.json", {}, rf"{depth}\.json: .*(Nope|nested too deep|not JSON)") for depth in DEPTHS),
+        *((f"short {k}.model", {}, rf"short {k}\.model: .*cut off") for k in range(5)),
+        *((f"proto {k}.model", {}, rf"proto {k}\.model: .*{part}") for k, (_, part) in enumerate(BAD_PROTOS)),
+        ("bytes.model", {}, r"bytes\.model: (not all of its tokens are UTF-8|no SentencePiece model)"),
+        ("large", {}, "256 MB"),
+        ("a.tiktoken", {"encoding": "gpt5"}, "no encoding is named 'gpt5'"),
+        ("bytes", {"pattern": "gpt2"}, "pattern"),
+        ("bytes", {"encoding": "x"}, "encoding"),
+        ("bytes", {"special_tokens": ["<x>"]}, "special_tokens"),
+    ],
+    lambda here, lossy: lossy.save(here / "nowhere", "gpt2"): [
+        (bpe.Tokenizer(BYTE_VOCAB | {256: b"ab"}, [], ignore_merges=True), "GPT-2"),
+        (bpe.Tokenizer(BYTE_VOCAB, [], ["<a>"], flags={"<a>": bpe.AddedToken(lstrip=True)}), "GPT-2"),
+        (bpe.Tokenizer(BYTE_VOCAB, [], pattern=[bpe.Metaspace(" "), "gpt2"]), "GPT-2"),
+    ],
+    lambda here, pattern: bpe.Tokenizer(BYTE_VOCAB, None, pattern=pattern).to_tiktoken(): [(r"\w+", "leave")],
+    lambda here, name: PLAIN.save(here / name, "gpt2"): [("vocab.json", "two files: name a folder")],
+    lambda here, name, format: bpe.Tokenizer.load(here / name).save(here / "nowhere", format): [
+        (name, format, "characters|kind|byte is not a token")
         for name in ("llama", "albert", "bert")
         for format in ("gpt2", "tiktoken")
-    ),
-    *(
-        (rf"vocab\.txt .*it cannot say the {next(iter(change))}", save_as("bert", "bert", **change))
-        for change in (
-            {"subword_prefix": "@@"},
-            {"max_word_chars": 7},
-            {"pattern": "whitespace"},
-            {"normalizer": []},
-            {"special_tokens": {"[UNK]": 1}},
-        )
-    ),
+    ],
+    lambda here, change: bpe.save_model(
+        dataclasses.replace(bpe.Tokenizer.load(here / "bert").model, **change), here / "nowhere", "bert"
+    ): [
+        ({"subword_prefix": "@@"}, r"vocab\.txt .*it cannot say the subword_prefix"),
+        ({"max_word_chars": 7}, r"vocab\.txt .*it cannot say the max_word_chars"),
+        ({"pattern": "whitespace"}, r"vocab\.txt .*it cannot say the pattern"),
+        ({"normalizer": []}, r"vocab\.txt .*it cannot say the normalizer"),
+        ({"special_tokens": {"[UNK]": 1}}, r"vocab\.txt .*it cannot say the special_tokens"),
+    ],
     # Training, and what else takes options.
-    ("no family of models is named 'bert'", train_on_text(model="bert")),
-    ("no alphabet is named 'letters'; there are bytes, characters", train_on_text(alphabet="letters")),
-    ("a mark goes with characters", train_on_text(mark="▁")),
-    ("a mark is one character", train_on_text(alphabet="characters", mark="ab")),
-    ("`coverage` is more than 0", train_on_text(alphabet="characters", coverage=0.0)),
-    ("`coverage` and `byte_fallback` go with characters", train_on_text(coverage=0.5)),
-    ("a model of the family wordpiece is made of characters", train_on_text(model="wordpiece", alphabet="bytes")),
-    ("`byte_fallback` is for bpe and unigram", train_on_text(model="wordpiece", byte_fallback=True)),
-    ("nothing is unknown", train_on_text(alphabet="characters", byte_fallback=True, unk_token="?!")),
-    ("`tie_break` 'ids' is not for this kind", train_on_text(model="unigram", tie_break="ids")),
-    ("`score` 'likelihood' is not for this kind", train_on_text(score="likelihood")),
-    ("no normalizer is named 'nfx'", train_on_text(normalizer=["nfx"])),
-    ("different characters", train_on_text(alphabet="characters", vocab_size=5)),
-    ("there are merges to go on from in a BPE only", train_on_text(model="unigram", from_="x")),
-    ("no such file", train_on_text(from_="no-such-model")),
-    ("special_tokens_at", train_on_text(special_tokens_at="second")),
-    ("`vocab_size` is a", train_on_text(vocab_size=1e4)),
-    ("`vocab_size` is a", train_on_text(vocab_size="300")),
-    ("`vocab_size` is a", train_on_text(vocab_size=None)),
-    ("`workers` is a", train_on_text(workers=1.5)),
-    ("`coverage` is a", train_on_text(coverage="x")),
-    ("pattern", train_on_text(pattern=3)),
-    *(
-        (" is (named by )?a ", call)
-        for call in (
-            lambda _: bpe.train(3),
-            lambda _: bpe.train([3]),
-            lambda _: bpe.train(texts=3),
-            lambda _: bpe.train_bpe_from_counts(3, 300),
-            lambda _: bpe.Tokenizer.load(3),
-            lambda _: PLAIN.save(3),
-            lambda _: PLAIN.sample("a", "x"),
-            lambda here: bpe.encode_files("model", here / "text.txt"),
-            lambda here: bpe.encode_files(PLAIN, here / "text.txt", 3),
-            lambda _: bpe.inspect_model("model"),
-            lambda _: bpe.curve(PLAIN),
-            lambda _: bpe.compare([PLAIN], []),
-            lambda _: bpe.view(PLAIN, 3),
-            lambda _: bpe.learn({b"a": 1}, 300),
-            lambda _: bpe.count("a.txt"),
-        )
-    ),
-    ("eos_token.*<x>|<x>.*eos_token|<x>", lambda _: bpe.transformers_config(["<s>"], eos_token="<x>")),
-    ("0", lambda _: bpe.transformers_config(["<s>"], model_max_length=0)),
-    (r"nowhere\.jinja", lambda here: bpe.transformers_config(["<s>"], chat_template=here / "nowhere.jinja")),
-    ("im_start", lambda _: bpe.transformers_config([], chat_template="chatml")),
-    (
-        r"no training\.npz here: only a BPE that `train` wrote",
-        lambda here: bpe.load_learned(here / "bytes", PLAIN.model),
-    ),
-    *(
-        (
-            "not what the training of this model saved",
-            lambda here, name=name: bpe.load_learned(here / name, PLAIN.model),
-        )
-        for name in ("short", "array")
-    ),
-    ("no peer is named", lambda _: bpe.bench(tools=["nothing"])),
-    (
-        r"name a \.png, \.svg or \.pdf file",
-        lambda here: bpe.curve({"x": (bpe.learn(WORDS, 258), 5)}).plot(here / "a.xyz"),
-    ),
-]
+    lambda here, options: bpe.train(here / "text.txt", **{"vocab_size": 1000, "workers": 1} | options): [
+        ({"model": "bert"}, "no family of models is named 'bert'"),
+        ({"alphabet": "letters"}, "no alphabet is named 'letters'; there are bytes, characters"),
+        ({"mark": "▁"}, "a mark goes with characters"),
+        ({"alphabet": "characters", "mark": "ab"}, "a mark is one character"),
+        ({"alphabet": "characters", "coverage": 0.0}, "`coverage` is more than 0"),
+        ({"coverage": 0.5}, "`coverage` and `byte_fallback` go with characters"),
+        ({"model": "wordpiece", "alphabet": "bytes"}, "a model of the family wordpiece is made of characters"),
+        ({"model": "wordpiece", "byte_fallback": True}, "`byte_fallback` is for bpe and unigram"),
+        ({"alphabet": "characters", "byte_fallback": True, "unk_token": "?!"}, "nothing is unknown"),
+        ({"model": "unigram", "tie_break": "ids"}, "`tie_break` 'ids' is not for this kind"),
+        ({"score": "likelihood"}, "`score` 'likelihood' is not for this kind"),
+        ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
+        ({"alphabet": "characters", "vocab_size": 5}, "different characters"),
+        ({"model": "unigram", "from_": "x"}, "there are merges to go on from in a BPE only"),
+        ({"from_": "no-such-model"}, "no such file"),
+        ({"special_tokens_at": "second"}, "special_tokens_at"),
+        *(({"vocab_size": size}, "`vocab_size` is a") for size in (1e4, "300", None)),
+        ({"workers": 1.5}, "`workers` is a"),
+        ({"coverage": "x"}, "`coverage` is a"),
+        ({"pattern": 3}, "pattern"),
+    ],
+    lambda here, call, *values: call(*values): [
+        (bpe.train_bpe_from_counts, 3, 300, " is (named by )?a "),
+        (bpe.Tokenizer.load, 3, " is (named by )?a "),
+        (PLAIN.save, 3, " is (named by )?a "),
+        (PLAIN.sample, "a", "x", " is (named by )?a "),
+        (bpe.encode_files, "model", "text.txt", " is (named by )?a "),
+        (bpe.encode_files, PLAIN, "text.txt", 3, " is (named by )?a "),
+        (bpe.inspect_model, "model", " is (named by )?a "),
+        (bpe.curve, PLAIN, " is (named by )?a "),
+        (bpe.compare, [PLAIN], [], " is (named by )?a "),
+        (bpe.view, PLAIN, 3, " is (named by )?a "),
+        (bpe.count, "a.txt", " is (named by )?a "),
+    ],
+    lambda here, options: bpe.transformers_config(["<s>"], **options): [
+        ({"eos_token": "<x>"}, "<x>"),
+        ({"model_max_length": 0}, "0"),
+        ({"chat_template": Path("nowhere.jinja")}, r"nowhere\.jinja"),
+        ({"chat_template": "chatml"}, "im_start"),
+    ],
+    lambda here, name: bpe.load_learned(here / name, PLAIN.model): [
+        ("bytes", r"no training\.npz here: only a BPE that `train` wrote"),
+        ("short", "not what the training of this model saved"),
+        ("array", "not what the training of this model saved"),
+        ("none", "not what the training of this model saved"),
+    ],
+    lambda here, tool: bpe.bench(tools=[tool]): [("nothing", "no peer is named")],
+    lambda here, name: bpe.curve({"x": (bpe.learn(WORDS, 258), 5)}).plot(here / name): [
+        ("a.xyz", r"name a \.png, \.svg or \.pdf file")
+    ],
+}
+REFUSED_CALLS = [(part, call, values) for call, cases in MANY_REFUSED_CALLS.items() for *values, part in cases]
 
 
-@pytest.mark.parametrize("part, call", REFUSED_CALLS)
-def test_bad_calls_are_refused_in_one_line(part, call, here):
+@pytest.mark.parametrize("part, call, values", REFUSED_CALLS)
+def test_bad_calls_are_refused_in_one_line(part, call, values, here):
     with pytest.raises((bpe.InputError, OSError), match=part) as raised, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        call(here)
+        call(here, *values)
     assert "\n" not in str(raised.value) and not (here / "nowhere").exists()
 
 
