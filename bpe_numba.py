@@ -6865,7 +6865,7 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     of_bytes, names, unknown = alphabet == "bytes", data.get("vocab"), data.get("unk_token")
     suffix = data.get("end_of_word_suffix") or ""
     # No text becomes a token whose name does not stand for bytes.
-    odd = {name for name in names or () if of_bytes and not _BYTE_NAMES.issuperset(name)}
+    odd = {name for name in (names if isinstance(names, dict) else ()) if of_bytes and not _BYTE_NAMES.issuperset(name)}
     merges = _read_merges(data["merges"], alphabet, odd)
     require(len(set(merges)) == len(merges), "a merge appears twice")
     fields = {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")} | {"merges": merges}
@@ -8160,9 +8160,12 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode some ids as text. Invalid UTF-8 becomes U+FFFD."""
+        ids = _id_array(ids)
         text = self.decode_bytes(ids).decode("utf-8", "replace")
-        ends_words = any(step["type"] == "BPEDecoder" for step in self.model.decoder)
-        return text.removesuffix(" ") if ends_words else text
+        for step in self.model.decoder if len(ids) else ():
+            if step["type"] == "BPEDecoder" and self.vocab[int(ids[-1])].endswith(step["suffix"].encode()):
+                text = text.removesuffix(" ")  # after the last word there is none
+        return text
 
     def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
         """Decode several lists of ids."""
@@ -9040,7 +9043,7 @@ def prepare(
     recipe = complete(dataclasses.replace(recipe, **options))
     for name, wanted in recipe.source([], None).settings.items():
         for file, theirs in zip(files, settings, strict=True):
-            hint = f"{file}: was counted with a different {name}, {theirs[name]}: count the texts again, with {wanted}"
+            hint = f"{file}: was counted with the {name} {theirs[name]}: count the texts again, with {wanted}"
             require(sorted(map(str, theirs[name])) == sorted(map(str, wanted)), hint)
     return recipe, files, counted
 
