@@ -7077,6 +7077,7 @@ def _model_proto(**fields: object):
     return import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto(**fields)
 
 
+_HIDDEN = 0x10F000  # the first of private characters that no text has
 _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
@@ -7086,16 +7087,22 @@ _USER_SYMBOL = AddedToken(
 )  # one that the user of SentencePiece has defined
 
 
-def _sentencepiece_steps(charsmap: str, prefix: bool, squeezes: bool, escapes: bool) -> list[dict]:
+def _sentencepiece_steps(
+    charsmap: str, symbols: Sequence[str], prefix: bool, squeezes: bool, escapes: bool
+) -> list[dict]:
     """Say by Hugging Face's steps what SentencePiece's normalizer does, as transformers' converters do.
 
     charsmap  a precompiled charsmap in base64, or nothing
+    symbols   what it would change, but must not: these are other characters meanwhile
     prefix    a space is put before a text
     squeezes  spaces at both ends are left out, and several in a row are one
     escapes   a space becomes MARK
     """
+    hidden = [(symbol, chr(_HIDDEN + k)) for k, symbol in enumerate(symbols)]
     return [
+        *[{"type": "Replace", "pattern": {"String": symbol}, "content": char} for symbol, char in hidden],
         *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
+        *[{"type": "Replace", "pattern": {"String": char}, "content": symbol} for symbol, char in hidden],
         *[_STRIP, _SPACES_TO_ONE] * squeezes,
         *[{"type": "Prepend", "prepend": MARK if escapes else " "}] * prefix,
         *[_SPACES_TO_MARKS] * escapes,
@@ -7124,12 +7131,14 @@ def read_sentencepiece(data: bytes) -> Model:
     require(not unused, f"unused tokens are not supported, such as the ids {unused[:3]}")
     require(len(unknown) == 1, f"it has {len(unknown)} tokens for what is unknown, not one")
     require(not trainer.treat_whitespace_as_suffix, "treat_whitespace_as_suffix is not supported")
+    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
+    mapping = Normalizer([{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else ())
+    changed = [symbol for symbol in symbols if mapping.normalize(symbol.encode()) != symbol.encode()]
     if kind == "unigram":
         scores[types == _BYTE] = -np.inf
         scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]  # as sentencepiece 0.2.3
         symbol_ids, symbols = [], []  # which are found by these scores, and not before all other tokens
-    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
-    normalizer = _sentencepiece_steps(charsmap, *(getattr(spec, name) for name in _SPACES))
+    normalizer = _sentencepiece_steps(charsmap, changed, *(getattr(spec, name) for name in _SPACES))
     Normalizer(normalizer)
     has_prefix = spec.add_dummy_prefix or spec.remove_extra_whitespaces
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
@@ -7163,7 +7172,7 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     require(model.byte_fallback or (model.unk_token and model.fuse_unk), "it has other tokens for what is unknown")
     has_flags = any(any(flags[:3]) for flags in model.flags.values())
     require(not has_flags, "its special tokens have flags")
-    charsmap, *spaces = _sentencepiece_fields(model)
+    charsmap, symbols, *spaces = _sentencepiece_fields(model)
     vocab, unknown = dict(sorted(model.vocab.items())), model.unk_token or "<unk>"
     if model.unk_token is None:  # it needs one there, though nothing is unknown
         vocab[len(vocab)] = b"<unk>"
@@ -7176,6 +7185,7 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
         scores = dict(enumerate(model.scores.astype(np.float32).tolist()))
     types = dict.fromkeys(model.special_tokens.values(), _CONTROL)
     types |= {model.special_tokens[text]: _USER_DEFINED for text, flags in model.flags.items() if not flags.special}
+    types |= {ids[symbol.encode()]: _USER_DEFINED for symbol in symbols}
     types |= {ids[token]: _BYTE for token in _FALLBACK_TOKENS if model.byte_fallback}
     types[ids[unknown.encode()]] = _UNKNOWN
     roles, config = {}, model.config | {"unk_token": unknown}
@@ -7208,7 +7218,7 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     return {"tokenizer.model": data}
 
 
-def _sentencepiece_fields(model: Model) -> tuple[str, bool, bool, bool]:
+def _sentencepiece_fields(model: Model) -> tuple[str, list[str], bool, bool, bool]:
     """Find the arguments of `_sentencepiece_steps` that make a model's normalizer; raises ValueError if none do."""
     pattern, normalizer = {*Pattern(model.pattern).steps} - {PATTERNS["none"]}, list(model.normalizer)
     if Metaspace(MARK, "never") in pattern and not normalizer:
@@ -7216,10 +7226,12 @@ def _sentencepiece_fields(model: Model) -> tuple[str, bool, bool, bool]:
         normalizer = [_SPACES_TO_MARKS]
     if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):  # these cut through no token
         pattern -= {Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)}
-    charsmap = normalizer[0].get("precompiled_charsmap", "") if normalizer else ""
+    charsmap = "".join(step.get("precompiled_charsmap", "") for step in normalizer)
+    replaced = [step for step in normalizer if step["type"] == "Replace" and step["content"] >= chr(_HIDDEN)]
+    symbols = [step["pattern"].get("String", "") for step in replaced]
     for spaces in itertools.product((False, True), repeat=3):
-        if normalizer == _sentencepiece_steps(charsmap, *spaces) and not pattern:
-            return charsmap, *spaces
+        if normalizer == _sentencepiece_steps(charsmap, symbols, *spaces) and not pattern:
+            return charsmap, symbols, *spaces
     raise InputError("its normalizer and its pattern are not SentencePiece's")
 
 
