@@ -6492,7 +6492,8 @@ def _require_same(model: Model, other: Model) -> None:
     if not model.normalizer and [*model.flags.values()] == normalized:  # which then says nothing
         model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder", "unk_token",
-                  "byte_fallback", "fuse_unk", "word_suffix", "subword_prefix", "max_word_chars", "pattern"):  # fmt: skip
+                  "byte_fallback", "fuse_unk", "subword_prefix", "word_suffix",
+                  "max_word_chars", "pattern"):  # fmt: skip
         ours, theirs = getattr(model, field), getattr(other, field)
         if field == "pattern":
             ours, theirs = Pattern(ours).steps, Pattern(theirs).steps
@@ -6642,10 +6643,10 @@ def write_tiktoken(model: Model) -> dict[str, str]:
 
 # Mistral's tekken.json
 
-_TEKKEN_SPECIALS = (  # of those that do not say theirs
-    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] "
-    "[IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
-).split()
+_TEKKEN_SPECIALS = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
+                    "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]",
+                    "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
+                    "[TOOL_CONTENT]"]  # fmt: skip  # of files that do not list theirs
 
 
 def read_tekken(content: dict) -> Model:
