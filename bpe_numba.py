@@ -6608,8 +6608,8 @@ def _require_same(model: Model, other: Model) -> None:
     if not model.normalizer and [*model.flags.values()] == normalized:  # without a normalizer these flags do nothing
         model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder", "unk_token",
-                  "byte_fallback", "fuse_unk", "word_suffix", "subword_prefix", "max_word_chars",
-                  "pattern"):  # fmt: skip
+                  "byte_fallback", "fuse_unk", "subword_prefix", "word_suffix",
+                  "max_word_chars", "pattern"):  # fmt: skip
         ours, theirs = getattr(model, field), getattr(other, field)
         if field == "pattern":
             ours, theirs = Pattern(ours).steps, Pattern(theirs).steps
@@ -6758,28 +6758,10 @@ def write_tiktoken(model: Model) -> dict[str, str]:
 
 # Mistral's tekken.json
 
-_TEKKEN_SPECIALS = [  # of files that do not list theirs
-    "<unk>",
-    "<s>",
-    "</s>",
-    "[INST]",
-    "[/INST]",
-    "[AVAILABLE_TOOLS]",
-    "[/AVAILABLE_TOOLS]",
-    "[TOOL_RESULTS]",
-    "[/TOOL_RESULTS]",
-    "[TOOL_CALLS]",
-    "[IMG]",
-    "<pad>",
-    "[IMG_BREAK]",
-    "[IMG_END]",
-    "[PREFIX]",
-    "[MIDDLE]",
-    "[SUFFIX]",
-    "[SYSTEM_PROMPT]",
-    "[/SYSTEM_PROMPT]",
-    "[TOOL_CONTENT]",
-]
+_TEKKEN_SPECIALS = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
+                    "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]",
+                    "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
+                    "[TOOL_CONTENT]"]  # fmt: skip  # of files that do not list theirs
 
 
 def read_tekken(content: dict) -> Model:
@@ -7212,6 +7194,7 @@ def _model_proto(**fields: object):
     return import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto(**fields)
 
 
+_HIDDEN = 0x10F000  # the first of private characters that no text has
 _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
@@ -7219,16 +7202,22 @@ _STRIP = {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""}
 _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of user_defined_symbols
 
 
-def _sentencepiece_steps(charsmap: str, prefix: bool, squeezes: bool, escapes: bool) -> list[dict]:
+def _sentencepiece_steps(
+    charsmap: str, symbols: Sequence[str], prefix: bool, squeezes: bool, escapes: bool
+) -> list[dict]:
     """Express SentencePiece's normalizer by Hugging Face's steps, as transformers' converters do.
 
     charsmap  a precompiled charsmap in base64, or ""
+    symbols   symbols that the normalizer must not change: other characters stand for them meanwhile
     prefix    put a space before a text
     squeezes  remove spaces at both ends, and replace several spaces by one
     escapes   replace spaces by MARK
     """
+    hidden = [(symbol, chr(_HIDDEN + k)) for k, symbol in enumerate(symbols)]
     return [
+        *[{"type": "Replace", "pattern": {"String": symbol}, "content": char} for symbol, char in hidden],
         *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
+        *[{"type": "Replace", "pattern": {"String": char}, "content": symbol} for symbol, char in hidden],
         *[_STRIP, _SPACES_TO_ONE] * squeezes,
         *[{"type": "Prepend", "prepend": MARK if escapes else " "}] * prefix,
         *[_SPACES_TO_MARKS] * escapes,
@@ -7257,12 +7246,14 @@ def read_sentencepiece(data: bytes) -> Model:
     require(not unused, f"unused tokens are not supported, such as the ids {unused[:3]}")
     require(len(unknown) == 1, f"it has {len(unknown)} unknown tokens, not one")
     require(not trainer.treat_whitespace_as_suffix, "treat_whitespace_as_suffix is not supported")
+    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
+    mapping = Normalizer([{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else ())
+    changed = [symbol for symbol in symbols if mapping.normalize(symbol.encode()) != symbol.encode()]
     if kind == "unigram":
         scores[types == _BYTE] = -np.inf
-        scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]  # as in sentencepiece 0.2.3
+        scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]  # as sentencepiece 0.2.3
         symbol_ids, symbols = [], []  # these scores find them, so they are not special tokens
-    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
-    normalizer = _sentencepiece_steps(charsmap, *(getattr(spec, name) for name in _SPACES))
+    normalizer = _sentencepiece_steps(charsmap, changed, *(getattr(spec, name) for name in _SPACES))
     Normalizer(normalizer)
     has_prefix = spec.add_dummy_prefix or spec.remove_extra_whitespaces
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
@@ -7296,7 +7287,7 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     require(model.byte_fallback or (model.unk_token and model.fuse_unk), "it treats unknown characters differently")
     has_flags = any(any(flags[:3]) for flags in model.flags.values())
     require(not has_flags, "its special tokens have flags")
-    charsmap, *spaces = _sentencepiece_fields(model)
+    charsmap, symbols, *spaces = _sentencepiece_fields(model)
     vocab, unknown = dict(sorted(model.vocab.items())), model.unk_token or "<unk>"
     if model.unk_token is None:  # SentencePiece needs one even if no character is unknown
         vocab[len(vocab)] = b"<unk>"
@@ -7309,6 +7300,7 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
         scores = dict(enumerate(model.scores.astype(np.float32).tolist()))
     types = dict.fromkeys(model.special_tokens.values(), _CONTROL)
     types |= {model.special_tokens[text]: _USER_DEFINED for text, flags in model.flags.items() if not flags.special}
+    types |= {ids[symbol.encode()]: _USER_DEFINED for symbol in symbols}
     types |= {ids[token]: _BYTE for token in _FALLBACK_TOKENS if model.byte_fallback}
     types[ids[unknown.encode()]] = _UNKNOWN
     roles, config = {}, model.config | {"unk_token": unknown}
@@ -7341,7 +7333,7 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     return {"tokenizer.model": data}
 
 
-def _sentencepiece_fields(model: Model) -> tuple[str, bool, bool, bool]:
+def _sentencepiece_fields(model: Model) -> tuple[str, list[str], bool, bool, bool]:
     """Find the arguments of `_sentencepiece_steps` that give the normalizer of a model; raises ValueError if none."""
     pattern, normalizer = {*Pattern(model.pattern).steps} - {PATTERNS["none"]}, list(model.normalizer)
     if Metaspace(MARK, "never") in pattern and not normalizer:
@@ -7349,10 +7341,12 @@ def _sentencepiece_fields(model: Model) -> tuple[str, bool, bool, bool]:
         normalizer = [_SPACES_TO_MARKS]
     if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):  # these cut no token in two
         pattern -= {Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)}
-    charsmap = normalizer[0].get("precompiled_charsmap", "") if normalizer else ""
+    charsmap = "".join(step.get("precompiled_charsmap", "") for step in normalizer)
+    replaced = [step for step in normalizer if step["type"] == "Replace" and step["content"] >= chr(_HIDDEN)]
+    symbols = [step["pattern"].get("String", "") for step in replaced]
     for spaces in itertools.product((False, True), repeat=3):
-        if normalizer == _sentencepiece_steps(charsmap, *spaces) and not pattern:
-            return charsmap, *spaces
+        if normalizer == _sentencepiece_steps(charsmap, symbols, *spaces) and not pattern:
+            return charsmap, symbols, *spaces
     raise InputError("its normalizer and its pattern are not SentencePiece's")
 
 
