@@ -10036,11 +10036,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run() -> int:
     """Run a command as a program: 130 is its exit status when it is interrupted, 143 by SIGTERM."""
     _end_when_asked()
-    try:
-        return main()
-    except KeyboardInterrupt:  # a library has put its own handler of SIGINT in the place of ours
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for temporary in [*UNFINISHED]:
-            _discard(temporary)
-        os.write(2, b"\nbpe_numba: interrupted; nothing unfinished was written\n")
-        os._exit(128 + signal.SIGINT)
+    return main()
