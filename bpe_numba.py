@@ -4191,7 +4191,7 @@ class _Learner:
     distinct: np.ndarray  # int32[2, V]    the neighbours, each once
     totals: np.ndarray  # int64[V + 1]     the counts of symbols, which scores need; empty if counts of pairs decide
     heads: np.ndarray  # int64[V + 1]      symbol -> first entry in the list of its pairs, or -1; empty if not needed
-    links: np.ndarray  # int64[2 P]        entry -> next one, -1; 2 k is pair k by its left symbol, 2 k + 1 by its right
+    links: np.ndarray  # int64[2 P]        entry -> next one or -1; 2 k + side is pair k, by its left or right symbol
     by_bytes: bool  # the rule for ties
     min_frequency: int
     threshold: float  # the least score of pairs in the heap
@@ -4237,8 +4237,8 @@ def _precedes(pair, other, learner):
 def _score(pair, totals, least):
     """Return the count of a pair, or with totals count(ab) / (count(a) * count(b)), in float64; 0 for a rare pair.
 
-    When a symbol is used up, its total is 0, but the count may be outdated. A total of 1 then keeps the score an upper
-    bound.
+    When a symbol is used up, its total is 0, but the count may be outdated. So a total counts as 1 at least, and the
+    score remains an upper bound.
     """
     if pair.count < least:
         return 0.0
@@ -4361,8 +4361,8 @@ def _replace(pair, c, learner):
     """Write c over a pair, drop stale occurrences, and count neighbours: returns the distinct ones, left and right.
 
     The list of the pair then has the positions of c, and its count is that of c. The list is read from left to right:
-    in "aaa" the second occurrence of (a, a) is stale when its turn comes. If two c are adjacent, they are one pair (c,
-    c). It is counted as a right neighbour of the first c; the left neighbour of the second one counts as WORD_END.
+    in "aaa" the second occurrence of (a, a) is stale when its turn comes. Two adjacent c are counted once, as the right
+    neighbour of the first c; the left neighbour of the second one counts as WORD_END.
     """
     cells, class_of, classes = learner.cells, learner.class_of, learner.classes
     a, b, start, stop = pair.left, pair.right, pair.start, pair.start + pair.length
@@ -4700,11 +4700,11 @@ def learn(
 
 # ─── Models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# A Model is a tokenizer as data: Training makes it, files store it, and a Tokenizer compiles it. The smallest examples:
+# A Model is a tokenizer as data: Training makes it, files store it, and a Tokenizer compiles it. A small one is
 #
-#     Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"])      # <|end|> gets the next id, 3
+#     Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"])      # in which <|end|> gets the next id, 3
 #
-# Its constructor checks that the following holds, so that no other section needs to:
+# Its constructor checks the following, so that no other section needs to:
 #
 # - Ids are below MAX_ID and may have gaps. A token has at least one byte.
 # - Two ordinary tokens differ in their bytes. A special token may have the bytes of an ordinary one.
@@ -4744,7 +4744,7 @@ def readable(token: bytes) -> str:
     if not text.isprintable():  # an invalid byte is the lower half of a surrogate
         codes = ((c, ord(c) & 0xFF if "\udc80" <= c <= "\udcff" else ord(c)) for c in text)
         text = "".join(c if c.isprintable() else f"<{n:02X}>" if n < 256 else f"<U+{n:04X}>" for c, n in codes)
-    is_mark = unicodedata.category(text[:1] or " ") == "Mn"  # it would be drawn over the character before it
+    is_mark = unicodedata.category(text[:1] or " ") == "Mn"  # otherwise drawn over the character before it
     return "◌" * is_mark + text
 
 
@@ -4776,10 +4776,9 @@ class Model:
     kind            a name in KINDS
     ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
     flags           how special tokens are found, if not in the plain way
-    alphabet        "bytes", if tokens are made of bytes; or "characters": tokens are UTF-8, and characters may be
-    unknown scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); for a BPE without
-    merges, the
-                    highest score merges first
+    alphabet        "bytes", if tokens are made of bytes; or "characters", which are UTF-8 and may be unknown
+    scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); for a BPE without merges,
+                    the highest score merges first
     normalizer      steps of a Normalizer, as in a tokenizer.json
     decoder         steps from tokens to text, as in a tokenizer.json; empty if the bytes of tokens are only joined
     unk_token       the token of unknown characters or words, or None
@@ -5073,13 +5072,12 @@ def id_dtype(model: Model | int, name: str | type | np.dtype = "auto") -> np.dty
 #     letters   l o w e s t      ->     l o w e st     ->     l o w est     ->     l ow est     ->     low est
 #     ids       75 78 86 68 82 83                                                                      259 257
 #
-# Most words were met before, so their ids come from a cache, a table of words as in Words. These kernels call each
-# other:
+# The ids of most words come from a cache, which is a table of words as in Words. The kernels call each other so:
 #
 #     _encode_texts or _encode_flat
 #         _scan_batch             finds the ends of the next words
 #         _encode_words           looks up each word in the cache; END stands for a special token or the end of a text
-#             _segment            cuts a word that is not in the cache; it is `segment_bpe` or that of another kind
+#             _segment            cuts a word that is not in the cache; it is `segment_bpe` or another kind's kernel
 #                 _first_letters, then _merge_short or, for more than MAX_LINEAR_MERGE letters, _merge_long
 #             _store_ids          writes its ids into the cache
 
@@ -5359,8 +5357,7 @@ def _merge_long(n, tables, alpha, state, ids, at):
         item = _heap_pop(heap, size)
         size -= 1
         i = i64(item & LOW_HALF)
-        # Skip the item if one of its symbols was merged meanwhile, or if it is a duplicate, which equal ranks can
-        # cause.
+        # Skip the item if one of its symbols was merged meanwhile, or if it is a duplicate, due to equal ranks.
         if entries[i] == NO_MERGE or (entries[i] ^ item) >> u64(32) or item == left_out:
             continue
         if alpha > 0.0 and _random(state) < alpha:
@@ -5953,7 +5950,7 @@ class LearnedUnigram(NamedTuple):
 
     tokens: list[bytes]
     scores: np.ndarray  # float64[V]   logarithms of probabilities
-    likelihoods: list[float]  # the logarithm of the probability of the corpus in each round, before tokens were removed
+    likelihoods: list[float]  # the log probability of the corpus in each round, before tokens were removed
     alphabet: Sequence[bytes]
 
     merges = None
@@ -6573,9 +6570,8 @@ def _merges_by_score(model: Model) -> list[Merge]:
 def _require_same(model: Model, other: Model) -> None:
     """Raise InputError unless the model `other`, which was read back from a file, has the same ids for all texts.
 
-    The vocabulary and all other steps must be equal. Merges, ranks and scores are equivalent if the last merge of each
-    token is the same, if tokens are made in the same order, and if both models look up the same tokens that no merge
-    makes.
+    The vocabulary and all other steps must be equal. Merges, ranks and scores are equivalent if each token has the same
+    last merge, if tokens are made in the same order, and if both models look up the same tokens that no merge makes.
     """
     normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
     if not model.normalizer and [*model.flags.values()] == normalized:  # without a normalizer these flags do nothing
@@ -7006,7 +7002,7 @@ def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
 
 
 def _write_pre_tokenizers(model: Model) -> list[dict]:
-    """Write the steps of a pattern, from the last on: each time a pre-tokenizer that is read as the last steps."""
+    """Write the steps of a pattern as pre-tokenizers, from the last one on. Each must be read back as its steps."""
     steps, written = tuple(step for step in Pattern(model.pattern).steps if step != PATTERNS["none"]), []
     while steps or (model.alphabet == "bytes" and not written):
         at_end = _BYTE_LEVELS if model.alphabet == "bytes" and not written else _possible_parts(steps)
@@ -7259,7 +7255,7 @@ _BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
-    """Read the vocabulary of a BERT; if tokenizer_config.json does not say it, tokens show whether it is lower case."""
+    """Read the vocabulary of a BERT. `config` or, without an entry, the tokens tell whether it is in lower case."""
     names = [line.rstrip() for line in _decode_utf8(data, str(file)).split("\n")]
     ids = {name: id for id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
@@ -7535,11 +7531,11 @@ KINDS = {
 
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Text -> ids -> text. A Tokenizer owns a Model and what is computed from it once: the Pattern, the tables of its kind,
-# the Pretokenizers and the decoded tokens. These do not change, so threads may share them. All that changes belongs to
-# an _Encoder: the cache and the arrays. A call takes an idle encoder, or makes one, and gives it back:
+# Text -> ids -> text. A Tokenizer owns a Model, and all that is computed from it once: the Pattern, the tables of its
+# kind, the Pretokenizers and the decoded tokens. These do not change, so threads may share them. An _Encoder owns all
+# that changes: the cache and the arrays. A call takes an idle encoder, or makes one, and gives it back:
 #
-#     tokenizer.encode("hi!")   ->   _Encoder   ->   [257, 34]                 in a thread of the caller
+#     tokenizer.encode("hi!")       ->   an _Encoder    ->   [257, 34]
 #     tokenizer.decode([257, 34])   ->   b"hi" + b"!"   ->   "hi!"             without an encoder
 #
 # A pickled Tokenizer is its Model. A worker process makes the tables once, for all copies that it receives.
@@ -7707,8 +7703,7 @@ class Tokenizer:
 
     vocab           id -> bytes; ids may have gaps
     merges          pairs of bytes, in the order of their ranks; None: any two neighbours that join to a token merge,
-    the
-                    token of the lowest id first, as in tiktoken
+                    the token of the lowest id first, as in tiktoken
     special_tokens  strings, or {string: id}; strings that are not in the vocabulary get the next ids
     pattern         the name of a pattern, a regular expression, or a list of steps that cut in turn
     ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
@@ -7946,9 +7941,8 @@ class Tokenizer:
         """Encode a text at random, to train a model on several ways to cut it; each seed gives one way.
 
         alpha  for a Unigram: the probability of a way is proportional to exp(alpha * score), so with 0 all ways have
-        the
-               same probability (Kudo 2018). For a BPE: the probability with which a merge is left out each time, so 0
-               leaves out no merge (Provilkov et al. 2020)
+               the same probability (Kudo 2018). For a BPE: the probability with which a merge is left out each time,
+               so 0 leaves out no merge (Provilkov et al. 2020)
 
         Raises InputError for a model that cuts in only one way.
 
@@ -7977,8 +7971,7 @@ class Tokenizer:
     def encode_batch(
         self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
     ) -> list[list[int]]:
-        """Encode each text as a list of ids. Large batches are encoded by several threads, by default one for each
-        core.
+        """Encode each text as a list of ids. Large batches use several threads, by default one for each core.
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch(["Hi", "", "!"])
         [[72, 105], [], [33]]
@@ -8891,8 +8884,7 @@ def train(
     """Train on files, folders or globs, and return the tokenizer with all measurements.
 
     inputs             files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), or Parquet; text
-    and
-                       JSON may be packed by gzip, xz, bzip2 or zstandard. Default: the source of Python's standard
+                       and JSON may be packed by gzip, xz, bzip2 or zstandard. Default: the source of Python's standard
                        library. Or words files (.npz) of `count`, which contain the pattern, the normalizer and the
                        special tokens
     vocab_size         number of tokens in all
@@ -8905,14 +8897,13 @@ def train(
     mark               with characters: ▁ replaces each space and is decoded to one; any other character marks the
                        beginning of a word, and white space is dropped. The default is ▁ with bpe and unigram
     normalizer         changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
-    coverage           with characters: the vocabulary has the most frequent characters, with this share of all
-    occurrences byte_fallback      with characters: unknown characters become tokens of their bytes
+    coverage           with characters: the share of all occurrences that the characters in the vocabulary cover
+    byte_fallback      with characters: unknown characters become tokens of their bytes
     unk_token          with characters and no byte fallback: the token of unknown characters; the default is <unk> or,
                        with wordpiece, [UNK]
     from_              a BPE model whose training is continued; its tokens keep their ids
     tie_break          the order of equally frequent pairs: bytes, the greater bytes first; or ids, the smaller ids
-    first
-                       (the rule of Hugging Face)
+                       first (the rule of Hugging Face)
     score              the pair that a wordpiece merges: the one with the greatest count (as in Hugging Face), or with
                        the greatest likelihood, count(ab) / (count(a) * count(b)), which prefers rare pairs
     min_frequency      do not merge rarer pairs; 0 and 1 allow every pair
@@ -9608,8 +9599,7 @@ def compare(
     Also text_field, as in a Source; and an Engine.
 
     Words are separated by white space, whatever the patterns of the models are. A word is encoded with the one
-    character of white space before it. Only cuts inside the word count, since only some models put the space into the
-    token.
+    character of white space before it. Only cuts inside the word count, as not all models put the space into the token.
 
     >>> small = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 258))
     >>> large = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
