@@ -659,7 +659,7 @@ class _CompilationNotice(event.Listener):
         global notice
         is_ours = begun.data["dispatcher"].py_func.__module__ == __name__ and not multiprocessing.parent_process()
         if notice and is_ours and sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules):
-            print("bpe_numba: compiling kernels, once for each kind of work, in up to 20 seconds", file=sys.stderr)
+            print("bpe_numba: compiling kernels, once for each kind of work, for up to 20 seconds", file=sys.stderr)
             notice = False
 
     def on_end(self, ended: event.Event) -> None:
@@ -1115,13 +1115,13 @@ class _RegexParser:
 
     def repeated(self, program: Program, quantifier: regex.Match) -> Program:
         may_be_empty = _reaches_end(program, 0, ("split", "lookahead", "possessive"))
-        self.refuse_if(may_be_empty, "a quantifier on what may be empty,")
+        self.refuse_if(may_be_empty, "a quantifier on a part that may be empty")
         if quantifier["least"]:
             least = int(quantifier["least"])
             most = int(quantifier["most"]) if quantifier["most"] else None if quantifier["comma"] else least
         else:
             least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[quantifier[0][0]]
-        self.refuse_if(most is not None and most < least, "a count that goes down")
+        self.refuse_if(most is not None and most < least, "a count whose maximum is below its minimum")
         self.refuse_if(
             quantifier["kind"] == "+" and len(program) > 1, "a possessive quantifier on more than one character"
         )
@@ -1526,7 +1526,7 @@ def _time_limit(source: str, text: str) -> Iterator[float]:
     except TimeoutError:
         raise InputError(
             f"the pattern {source[:200]!r} takes more than {seconds:.0f} s for the {len(text):,} characters of a text "
-            f"that begins {text[:40]!r}: it tries too many ways, as (a+)+$ does; write it otherwise"
+            f"that begins {text[:40]!r}: it tries too many ways, as (a+)+$ does: rewrite it"
         ) from None
 
 
@@ -2027,7 +2027,7 @@ def _read_together(text, start, count, table, lanes, marks):
 def _add_marked(k, start, count, lanes, marks):
     """Append the ends that are marked in the first `count` bytes that lane k has read after its position.
 
-    Ends are written eight at a time, and the surplus is overwritten later. So no branch depends on the text.
+    Ends are written eight at a time, and the surplus is overwritten later. So no branch depends on each single end.
     """
     ends, n = lanes[k, ENDS:], u64(lanes[k, N_ENDS])
     for group in range(0, count, 64):
@@ -2981,7 +2981,7 @@ def standard_library() -> list[Path]:
     root = Path(sysconfig.get_path("stdlib"))
     apart = {"site-packages", "dist-packages", "__pycache__", "encoded_modules", "tokenizedata"}
     files = sorted(path for path in root.rglob("*.py") if apart.isdisjoint(path.relative_to(root).parts))
-    require(files, f"this Python has no sources in {root}: name a file to train on")
+    require(files, f"this Python has no source files in {root}: name a file to train on")
     return files
 
 
@@ -3445,7 +3445,6 @@ def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: i
 
 
 # ─── Words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 #
 # Blocks -> Words. A worker scans its blocks and counts their pretokens in its own hash table of byte strings. It
 # returns the table as Words, which are plain arrays: all bytes end to end, the offset of each word, and its count. The
@@ -4046,7 +4045,7 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
         words, described = Words(symbols.astype(np.int32), offsets, counts.astype(np.int64)), header["counted"]
         fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(symbols)
         if not (fits and (np.diff(offsets) > 0).all() and (counts > 0).all() and words.digest == described["words"]):
-            raise ValueError("its words are not the written ones")
+            raise ValueError("its words do not match their hash")
         return CorpusCounts(**described | {"words": words}), header["settings"]
 
 
@@ -5993,7 +5992,7 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
     """List the symbols of the alphabet, and the substrings of up to `longest` + 1 symbols that occur at least twice.
 
     Returns lattices with all of them as tokens; the count of each; and for each the greatest count of a substring that
-    is one symbol longer. Substrings grow by one symbol at a time, and only if they occur twice.
+    continues it by one symbol. Substrings grow by one symbol at a time, and only if they occur twice.
     """
     a, sizes, alive = len(words.alphabet), np.diff(words.offsets), np.arange(len(words.symbols))
     counts, ends, found = np.repeat(words.counts, sizes), np.repeat(words.offsets[1:], sizes), words.symbols.copy()
@@ -6133,7 +6132,7 @@ class _UnigramLearner:
     def __init__(self, words: Words, seed_size: int, longest: int):
         """Begin with the alphabet and the substrings with the greatest products of length and occurrences.
 
-        A substring is left out if a longer one that contains it is equally frequent.
+        A substring is left out if a longer one that begins with it is equally frequent.
         """
         self.words, self.n_alphabet = _in_order(words), len(words.alphabet)  # in order: rounding depends on it
         self.lattice, totals, longer = _list_substrings(self.words, longest)
@@ -7137,7 +7136,7 @@ def read_sentencepiece(data: bytes) -> Model:
     with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
         proto.ParseFromString(data)
         whole = len(proto.pieces) and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
-    require(whole, "no SentencePiece model, or it is cut off")
+    require(whole, "not a SentencePiece model, or cut off")
     trainer, spec = proto.trainer_spec, proto.normalizer_spec
     names, scores, types = zip(*[(piece.piece, piece.score, piece.type) for piece in proto.pieces], strict=True)
     kind, scores, types = _FAMILIES[trainer.model_type], np.array(scores, np.float32), np.array(types)
@@ -7246,7 +7245,7 @@ def _sentencepiece_fields(model: Model) -> tuple[str, bool, bool, bool]:
     for spaces in itertools.product((False, True), repeat=3):
         if normalizer == _sentencepiece_steps(charsmap, *spaces) and not pattern:
             return charsmap, *spaces
-    raise InputError("its normalizer and its pattern are not SentencePiece's")
+    raise InputError("its normalizer or its pattern differs from SentencePiece's")
 
 
 # BERT's vocab.txt: a token on each line
@@ -7952,7 +7951,7 @@ class Tokenizer:
         [[256, 97, 98], [257], [257]]
         """
         kind = KINDS[self.model.kind]
-        require(kind.sample, f"a {self.model.kind} has one way to cut a word: there is nothing to sample")
+        require(kind.sample, f"a {self.model.kind} has only one way to cut a word: there is nothing to sample")
         is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or self.model.kind == "unigram")
         require(is_sound, f"alpha is a probability, not {alpha}")
         flat = self._words(text, allowed_special)
@@ -7963,7 +7962,7 @@ class Tokenizer:
         return ids[:n].tolist()
 
     def _words(self, text: str | bytes, allowed_special: str | Iterable[str]) -> FlatText:
-        """Cut a text into words with an END after each, in place of a special token where one stands."""
+        """Cut a text into words, with an END after each word and over each special token."""
         data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
         flat, _, _ = pretokenizer.apply(scan, data, np.array([len(data)]))
         return flat.rewritten(_write_cuts, self.pattern.table, *scan)
@@ -9150,7 +9149,7 @@ LEARNED_FILE, RECORD_FILE = "training.npz", "training.json"
 def save_learned(folder: str | os.PathLike, training: Training) -> None:
     """Write the history of a training into the folder of its model: its record, and the merges with their counts.
 
-    A file of an earlier training is removed. Only a BPE has merge counts, since only it uses the merges.
+    A file of an earlier training is removed. Merge counts are written only for a BPE, whose tokens are made by merges.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.txt")

@@ -1298,7 +1298,7 @@ def test_sentencepiece_tokens_that_are_not_utf8_are_refused(tmp_path):
     proto = sentencepiece_model_pb2.ModelProto(pieces=[{"piece": "<unk>", "type": 2}, {"piece": "abcd", "score": -1}])
     proto.trainer_spec.model_type, proto.normalizer_spec.name = 1, "identity"
     (tmp_path / "a.model").write_bytes(proto.SerializeToString().replace(b"abcd", b"ab\xffd"))
-    with pytest.raises(bpe.InputError, match=r"a\.model: (not all of its tokens are UTF-8|no SentencePiece model)"):
+    with pytest.raises(bpe.InputError, match=r"a\.model: (not all of its tokens are UTF-8|not a SentencePiece model)"):
         bpe.load_model(tmp_path / "a.model")
 
 
