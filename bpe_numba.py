@@ -6707,7 +6707,7 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
     ranks, pattern = {model.vocab[id]: id for id in model.ordinary}, Pattern(model.pattern)
     require(ranks.keys() >= {*BYTES}, "some byte is not a token")
     require(isinstance(pattern.source, str), "it has several patterns")
-    require(pattern.matches_everything, "its pattern may not match all text, and tiktoken would drop the rest")
+    require(pattern.matches_everything, "its pattern may leave text unmatched, which tiktoken would drop")
     _require_same(model, Model({id: token for token, id in ranks.items()}, None, model.special_tokens, model.pattern))
     return ranks
 
@@ -7031,7 +7031,7 @@ def read_huggingface(content: dict) -> Model:
     require(kind in KINDS, f"a model of type {type!r} is not supported, only BPE, WordPiece and Unigram")
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     if batching:
-        note = f"{' and '.join(batching)} of the tokenizer.json: kept, but not applied by `encode`"
+        note = f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`"
         warnings.warn(note, stacklevel=5)
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
     alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
@@ -7085,7 +7085,7 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
         raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
     for text, found in zip(_check_texts(ids), flags, strict=True):
-        require({*map(type, found)} == {bool}, f"the flags of {text!r} are not all true or false")
+        require({*map(type, found)} == {bool}, f"the flags of {text!r} are odd: each must be true or false")
     return ids, dict(zip(ids, flags, strict=True))
 
 
@@ -8643,9 +8643,9 @@ def complete(recipe: Recipe) -> Recipe:
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
         plain = recipe.coverage == 1 and not recipe.byte_fallback
-        require(plain, "`coverage` and `byte_fallback` need the alphabet characters: no byte is unknown")
+        require(plain, "`coverage` and `byte_fallback` go with characters: no byte is unknown")
         require(family.alphabet == "bytes", f"a model of the family {recipe.model} is made of characters")
-        require(not recipe.mark, "a mark needs the alphabet characters")
+        require(not recipe.mark, "a mark goes with characters: the alphabet bytes has no mark")
     else:
         require(0 < recipe.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {recipe.coverage}")
         mark, n_letters = family.mark if recipe.mark is None else recipe.mark, 1
@@ -8946,7 +8946,7 @@ def prepare(
     recipe = complete(dataclasses.replace(recipe, **options))
     for name, wanted in recipe.source([], None).settings.items():
         for file, theirs in zip(files, settings, strict=True):
-            hint = f"{file}: was counted with a different {name}, {theirs[name]}: count the texts again, with {wanted}"
+            hint = f"{file}: was counted with other {name}, {theirs[name]}: count the texts again, with {wanted}"
             require(sorted(map(str, theirs[name])) == sorted(map(str, wanted)), hint)
     return recipe, files, counted
 

@@ -2524,7 +2524,7 @@ def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
     "options, part",
     [
         ({"unk_token": "?"}, "unk_token '\\?' is not in the vocabulary"),
-        ({"vocab": {0: b"a", 1: b"abc", 2: b"b"}}, "has the character 'c', which is no token"),
+        ({"vocab": {0: b"a", 1: b"abc", 2: b"b"}}, "has the character 'c', which is not a token"),
         ({"scores": np.array([1.0])}, "id 1, has no score"),
         ({"scores": np.array([1.0, np.nan])}, "not all numbers|not a number"),
     ],
