@@ -8341,7 +8341,7 @@ def encode_files(
     paths = _name_outputs(out, val_fraction)
     if document_index is not None:
         can_be_indexed = len(paths) == 1 and layout != "text"
-        require(can_be_indexed, "`document_index` cannot be combined with `val_fraction` or with the layout text")
+        require(can_be_indexed, "`document_index` goes with `out`, but not with `val_fraction` or the layout text")
         document_index = as_path(document_index)
         if document_index.resolve() in (paths[0].resolve(), _sidecar(paths[0]).resolve()):
             raise InputError(f"{document_index} would be written twice: give the document index another name")
