@@ -150,6 +150,9 @@ __all__ = [
 u8, u32, u64, i64 = np.uint8, np.uint32, np.uint64, np.int64
 ALL_ONES = u64(2**64 - 1)
 Function = TypeVar("Function", bound=Callable)
+Text = str | bytes
+PathName = str | os.PathLike
+Allowed = str | Iterable[str]  # of special tokens: "all", "none", or some of them
 PADDING = 16  # bytes behind a text that kernels may read, though not use
 COMPILES = not numba.config.DISABLE_JIT  # else kernels are plain Python, to be debugged, or profiled line by line
 if not COMPILES:
@@ -506,16 +509,12 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         return
     name = f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished"  # under 255 bytes in UTF-8
     folder = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    require(folder.is_dir() and os.access(folder, os.W_OK), f"{folder}: not a folder that can be written")
     temporary = folder / name
     UNFINISHED.add(temporary)
     with written_together():
         try:
-            file = open(temporary, "xb")  # noqa: SIM115  mkstemp would give mode 600, whatever the umask says
-        except OSError as error:
-            _discard(temporary)
-            raise InputError(f"{folder}: not a folder that can be written ({error.strerror})") from None
-        try:
-            with file:
+            with open(temporary, "xb") as file:  # mkstemp would give mode 600, whatever the umask says
                 yield file
         except BaseException as error:
             _discard(temporary)
@@ -531,7 +530,7 @@ def check_writable(folder: Path) -> None:
         raise LookupError("so that nothing is written")
 
 
-def atomic_write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
+def atomic_write_all(folder: Path, files: Mapping[str, Text]) -> None:
     """Write files that belong together, {name: content}, of which the first decides how the others are read."""
     with written_together():
         for name, content in files.items():
@@ -589,8 +588,8 @@ def stage(name: str, timings: dict[str, Timing] | None = None) -> Iterator[Timin
         yield spent
     finally:
         seconds = time.perf_counter() - start
-        for known in (TIMINGS, {} if timings is None else timings):
-            total = known.setdefault(name, Timing())
+        for totals in (TIMINGS, {} if timings is None else timings):
+            total = totals.setdefault(name, Timing())
             total.seconds, total.n_bytes = total.seconds + seconds, total.n_bytes + spent.n_bytes
             total.memory = peak_memory()
         if profiler:
@@ -2889,7 +2888,7 @@ WINDOW_BYTES = 1 << 16  # of a file that are first looked at to find where it ma
 HEAD_BYTES = 1 << 12  # of a file that tell what it is
 STANDARD_STREAM = Path("-")
 
-Files = str | os.PathLike | Iterable[str | os.PathLike]  # files, folders, globs, or - for standard input
+Files = PathName | Iterable[PathName]  # files, folders, globs, or - for standard input
 
 # How files begin that are no text: those that are unpacked, Parquet, and those that are refused.
 _SIGNS = {
@@ -2944,7 +2943,7 @@ def find_files(inputs: Files) -> list[Path]:
     return files
 
 
-def as_path(name: str | os.PathLike) -> Path:
+def as_path(name: PathName) -> Path:
     """Make a Path; raises InputError for what is none, and for an empty name, which would be the current folder."""
     require(isinstance(name, (str, os.PathLike)), f"a file is named by a string or a path, not {name!r}")
     require(os.fspath(name), "the name of a file or folder is empty: is a variable not set?")
@@ -3094,7 +3093,7 @@ def _read_rows(block: Block, text_field: str) -> list[bytes]:
 class Texts(NamedTuple):
     """Texts in memory, which a Source reads as it reads a file: strings, or lists of them, once."""
 
-    texts: Iterable[str | bytes | Sequence[str | bytes]]
+    texts: Iterable[Text | Sequence[Text]]
 
     def __str__(self) -> str:
         return "texts in memory"
@@ -3426,12 +3425,11 @@ class Words(NamedTuple):
         hashes = np.sort(_hash_words(self.symbols, self.offsets, self.counts.astype(np.uint64)))
         return hashlib.sha256(hashes.astype("<u8").data).hexdigest()
 
-    def as_characters(self, coverage: float = 1.0, required: str = "") -> Words:
+    def as_characters(self, coverage: float = 1.0) -> Words:
         """Decode words over the single bytes as words over characters, in the order of code points.
 
         coverage  the most frequent characters are kept, the smaller code point first, until they make up this share of
                   all occurrences
-        required  characters that are kept in any case, and are in the alphabet even if they never occur
 
         A word is split at characters that are not kept, and at bytes that are not UTF-8; each part has its count. The
         rule of coverage is SentencePiece's; the order is that of Hugging Face's trainers, whose ties it decides.
@@ -3442,18 +3440,16 @@ class Words(NamedTuple):
         """
         require(self.alphabet == BYTES, "these are no words over the 256 bytes: they have characters already")
         require(0 <= coverage <= 1, f"a coverage is a number from 0 to 1, not {coverage!r}")
-        require(not regex.search(r"\p{Cs}", required), "a required character is not UTF-8")
         code_points, offsets = _decode_words(self)
         totals = np.bincount(code_points, np.repeat(self.counts, np.diff(offsets)), N_CODE_POINTS)
         totals[0xD800:0xE000] = 0  # bytes that are not UTF-8
-        seen = np.flatnonzero(totals)
-        frequent = seen[np.argsort(-totals[seen], kind="stable")]
+        letters = np.flatnonzero(totals)
+        frequent = letters[np.argsort(-totals[letters], kind="stable")]
         before = np.cumsum(totals[frequent]) - totals[frequent]
-        frequent = frequent[(before < coverage * totals.sum()) | (coverage == 1)]
-        kept = np.union1d(frequent, np.array([*map(ord, required)], np.int64))
+        letters = np.sort(frequent[(before < coverage * totals.sum()) | (coverage == 1)])
         symbol_of = np.full(N_CODE_POINTS, -1, np.int32)
-        symbol_of[kept] = np.arange(len(kept))
-        alphabet = [chr(code_point).encode() for code_point in kept.tolist()]
+        symbol_of[letters] = np.arange(len(letters))
+        alphabet = [chr(code_point).encode() for code_point in letters.tolist()]
         return _split_at_unknown(symbol_of[code_points], offsets, self.counts, alphabet)
 
 
@@ -3873,25 +3869,23 @@ def count(
     if last:
         counted = count(dataclasses.replace(source, pattern=pattern), engine, before, max_words)
         return counted._replace(words=_replace_in_words(counted.words, last))
-    counter, n_documents, n_bytes, seen = WordCounter(), 0, 0, Counter()
-    dropped = np.zeros(3, np.int64)
+    counter, special_tokens, n_read, dropped = WordCounter(), Counter(), np.zeros(2, np.int64), np.zeros(3, np.int64)
     # Few large tasks, since the parent adds up alone; but some for each worker, so that all end together.
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
     with (
         engine.progress_bar("scan", source.total_bytes, "B") as bar,
         contextlib.closing(source.map(engine, _count_task, task_bytes)) as parts,
     ):
-        for part, n_read in itertools.chain(((part, 0) for part in before), parts):
+        for part, n_bytes in itertools.chain(((part, 0) for part in before), parts):
             counter.add_words(part.words)
+            n_read += part.n_documents, part.n_bytes
+            special_tokens.update(part.special_tokens)
             dropped += part.n_dropped, part.n_dropped_bytes, part.max_error
             if max_words:
                 dropped += counter.drop_rarest(max_words)
-            n_documents += part.n_documents
-            n_bytes += part.n_bytes
-            seen.update(part.special_tokens)
-            bar.update(n_read)
+            bar.update(n_bytes)
     source.check_unchanged()
-    return CorpusCounts(counter.words(), int(n_documents), n_bytes, seen, *dropped.tolist())
+    return CorpusCounts(counter.words(), *n_read.tolist(), special_tokens, *dropped.tolist())
 
 
 def _replace_in_words(words: Words, step: Metaspace) -> Words:
@@ -3938,6 +3932,13 @@ def _in_order(words: Words) -> Words:
     return _select_words(words, np.argsort(hashes, kind="stable"))
 
 
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Read a .npz file: np.load would take any other file for a pickle."""
+    zipfile.ZipFile(path).close()
+    with np.load(path, allow_pickle=False) as saved:
+        return dict(saved)
+
+
 def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
     """Write a words file, of what was counted by a Source of these settings; equal ones have equal bytes.
 
@@ -3956,11 +3957,10 @@ def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
 def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
     """Read what `save_counts` wrote: the counts, and the settings; raises InputError if a file is none, or damaged."""
     with expecting_whole("file of words, as `count` writes it", path):
-        zipfile.ZipFile(path).close()  # of what is none np.load says: load it unsafely
-        with np.load(path, allow_pickle=False) as saved:
-            header = json.loads(saved["header"].item())
-            symbols, offsets, counts = saved["symbols"], saved["offsets"].astype(np.int64), saved["counts"]
-        words, described = Words(symbols.astype(np.int32), offsets, counts.astype(np.int64)), header["counted"]
+        saved = _read_arrays(path)
+        header, symbols, counts = json.loads(saved["header"].item()), saved["symbols"], saved["counts"].astype(np.int64)
+        offsets, described = saved["offsets"].astype(np.int64), header["counted"]
+        words = Words(symbols.astype(np.int32), offsets, counts)
         fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(symbols)
         if not (fits and (np.diff(offsets) > 0).all() and (counts > 0).all() and words.digest == described["words"]):
             raise ValueError("its words are not those that were written")
@@ -4735,8 +4735,8 @@ class Model:
             self.merges = [*map(tuple, self.merges)]
             kinds = {*map(type, itertools.chain.from_iterable(self.merges))}
             require({*map(len, self.merges)} <= {2} and kinds <= {bytes}, "merges are pairs of bytes, as (b'a', b'b')")
-        odd = {text: flags for text, flags in (self.flags or {}).items() if flags != AddedToken()}
-        self.flags = {text: flags for text, flags in odd.items() if text in self.special_tokens}
+        flags, plain = self.flags or {}, AddedToken()
+        self.flags = {text: flags[text] for text in flags if text in self.special_tokens and flags[text] != plain}
         self.normalizer, self.decoder = tuple(self.normalizer), tuple(self.decoder)
         _validate_special_tokens(self)
         if self.alphabet != "bytes":
@@ -4831,14 +4831,11 @@ def _assign_special_ids(model: Model) -> None:
     """Give each special token its id, and enter it into the vocabulary if it is not there."""
     given = model.special_tokens if isinstance(model.special_tokens, Mapping) else {}
     texts = _check_texts(model.special_tokens or ())
-    model.special_tokens = {}
-    if not texts:
-        return
-    known = {} if given else {token: id for id, token in model.vocab.items()}
-    following = max(model.vocab, default=-1) + 1
+    model.special_tokens, next_id = {}, max(model.vocab, default=-1) + 1
+    ids = {} if given else {token: id for id, token in model.vocab.items()}
     for text in texts:
         token = text.encode()
-        id = given.get(text, known.get(token, following))
+        id = given.get(text, ids.get(token, next_id))
         if not _is_id(id):
             raise InputError(f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
         held = model.vocab.setdefault(id, token)
@@ -4846,7 +4843,7 @@ def _assign_special_ids(model: Model) -> None:
         if held != token and gpt2_name(held) != text and given.get(held.decode("utf-8", "replace")) != id:
             raise InputError(f"the special token {text!r} has the id {id}, which is that of {readable(held)!r}")
         model.special_tokens[text] = id
-        following = max(following, id + 1)
+        next_id = max(next_id, id + 1)
 
 
 def _validate_special_tokens(model: Model) -> None:
@@ -4890,11 +4887,8 @@ def _validate_characters(model: Model) -> None:
             raise InputError(f"the token {readable(token)!r} is not UTF-8, as those made of characters are") from None
     tokens, unknown = {*model.vocab.values()}, model.unk_token
     require(unknown is None or str(unknown).encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
-    missing = sorted(fallback_tokens(model) - tokens)[:1]
-    require(
-        not missing,
-        f"{readable(b''.join(missing))} is not in the vocabulary: byte_fallback needs a token for each byte",
-    )
+    for token in sorted(fallback_tokens(model) - tokens):
+        raise InputError(f"{token.decode()} is not in the vocabulary: byte_fallback needs a token for each byte")
 
 
 def _check_texts(special_tokens: Iterable[str]) -> list[str]:
@@ -7232,7 +7226,7 @@ def transformers_config(
     pad_token: str | None = None,
     unk_token: str | None = None,
     model_max_length: int | None = None,
-    chat_template: str | os.PathLike | None = None,
+    chat_template: PathName | None = None,
 ) -> dict:
     """Build the fields of tokenizer_config.json that are given: not None.
 
@@ -7270,7 +7264,7 @@ class Format(NamedTuple):
     """A format of files. What `load_model` is told goes to the reader if that has a parameter of the name."""
 
     read: Callable[..., Model]  # by data, file and config beside it, likewise
-    write: Callable[[Model], dict[str, str | bytes]]
+    write: Callable[[Model], dict[str, Text]]
     files: tuple[str, ...]  # that it may write; the first says what is there
     sign: bytes  # an expression that matches the beginning of its files
 
@@ -7298,7 +7292,7 @@ FORMATS = {
 
 
 def load_model(
-    path: str | os.PathLike,
+    path: PathName,
     *,
     encoding: str | None = None,
     pattern: PatternSource | None = None,
@@ -7337,7 +7331,7 @@ def _find_model_file(folder: Path) -> Path:
     )
 
 
-def save_model(model: Model, path: str | os.PathLike, format: str | None = None) -> None:
+def save_model(model: Model, path: PathName, format: str | None = None) -> None:
     """Write a model folder in one of FORMATS, or by default the first, and the second if it can be.
 
     A path that ends as the first file of the format does, model.tiktoken say, is the name of that file.
@@ -7682,8 +7676,8 @@ class Tokenizer:
     @classmethod
     def from_files(
         cls,
-        vocab_filepath: str | os.PathLike,
-        merges_filepath: str | os.PathLike,
+        vocab_filepath: PathName,
+        merges_filepath: PathName,
         special_tokens: Iterable[str] | None = None,
         pattern: str = "gpt2",
     ) -> Tokenizer:
@@ -7696,7 +7690,7 @@ class Tokenizer:
     @classmethod
     def load(
         cls,
-        path: str | os.PathLike,
+        path: PathName,
         *,
         encoding: str | None = None,
         pattern: str | None = None,
@@ -7712,7 +7706,7 @@ class Tokenizer:
         """
         return cls.from_model(load_model(path, encoding=encoding, pattern=pattern, special_tokens=special_tokens))
 
-    def save(self, path: str | os.PathLike, format: str | None = None) -> None:
+    def save(self, path: PathName, format: str | None = None) -> None:
         """Write a model folder.
 
         "huggingface"   tokenizer.json, tokenizer_config.json, special_tokens_map.json
@@ -7751,7 +7745,7 @@ class Tokenizer:
             last = max(self.vocab, default=-1)
             raise InputError(f"id {id!r} is not in the vocabulary, whose ids end at {last}") from None
 
-    def encode(self, text: str | bytes, allowed_special: str | Iterable[str] = "all") -> list[int]:
+    def encode(self, text: Text, allowed_special: Allowed = "all") -> list[int]:
         """Encode a text, or bytes, valid UTF-8 or not, as a list of ids.
 
         allowed_special says which special tokens in the text become their ids: "all", "none", or some of them. The
@@ -7759,11 +7753,11 @@ class Tokenizer:
         """
         return self.encode_to_numpy(text, allowed_special).tolist()
 
-    def encode_ordinary(self, text: str | bytes) -> list[int]:
+    def encode_ordinary(self, text: Text) -> list[int]:
         """Encode a text in which no special token is honoured."""
         return self.encode(text, "none")
 
-    def encode_to_numpy(self, text: str | bytes, allowed_special: str | Iterable[str] = "all") -> np.ndarray:
+    def encode_to_numpy(self, text: Text, allowed_special: Allowed = "all") -> np.ndarray:
         """Encode a text as uint32[N].
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
@@ -7772,7 +7766,7 @@ class Tokenizer:
         return self._encode(_text_bytes(text), allowed_special)
 
     def encode_texts(
-        self, texts: Sequence[bytes], allowed_special: str | Iterable[str] = "all", begins: int = BEGINS
+        self, texts: Sequence[bytes], allowed_special: Allowed = "all", begins: int = BEGINS
     ) -> tuple[np.ndarray, np.ndarray]:
         """Encode texts, in bytes, in this thread: their ids end to end, uint32[N], and their offsets, int64[T + 1].
 
@@ -7783,7 +7777,7 @@ class Tokenizer:
         return ids, np.append(0, stops)
 
     def _encode(
-        self, data: bytes, allowed_special: str | Iterable[str], stops: np.ndarray | None = None, begins: int = BEGINS
+        self, data: bytes, allowed_special: Allowed, stops: np.ndarray | None = None, begins: int = BEGINS
     ) -> np.ndarray:
         """Encode texts that lie end to end as uint32[N]; see _Encoder.encode."""
         pretokenizer = self._pretokenizer(allowed_special)
@@ -7797,9 +7791,7 @@ class Tokenizer:
             self._idle.append(encoder)
 
     @checked
-    def sample(
-        self, text: str | bytes, alpha: float = 0.1, seed: int = 0, allowed_special: str | Iterable[str] = "all"
-    ) -> list[int]:
+    def sample(self, text: Text, alpha: float = 0.1, seed: int = 0, allowed_special: Allowed = "all") -> list[int]:
         """Encode a text at random, to train a model on more than one way to cut it; each seed gives one way.
 
         alpha  of a unigram model: a way is as probable as exp(alpha * score), so 0 takes all alike (Kudo 2018). Of a
@@ -7826,7 +7818,7 @@ class Tokenizer:
         return ids[:n].tolist()
 
     def encode_batch(
-        self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
+        self, texts: Iterable[Text], allowed_special: Allowed = "all", *, threads: int | None = None
     ) -> list[list[int]]:
         """Encode each text as a list of ids; large batches in several threads, one a core if not told otherwise.
 
@@ -7838,7 +7830,7 @@ class Tokenizer:
 
     @checked
     def encode_batch_to_numpy(
-        self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
+        self, texts: Iterable[Text], allowed_special: Allowed = "all", *, threads: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Encode all texts: ids uint32[N], and where those of each begin and end, int64[T + 1].
 
@@ -7855,9 +7847,7 @@ class Tokenizer:
         ids = np.concatenate([np.zeros(0, np.uint32), *(ids for ids, _ in encoded)])
         return ids, np.cumsum(np.concatenate([[0], *(np.diff(offsets) for _, offsets in encoded)]))
 
-    def encode_iterable(
-        self, iterable: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all"
-    ) -> Iterator[int]:
+    def encode_iterable(self, iterable: Iterable[Text], allowed_special: Allowed = "all") -> Iterator[int]:
         """Encode a text that comes in chunks, a file say: yields the same ids as of the whole text, in bounded memory.
 
         Where the pattern, or flags of special tokens, allow no cut, memory holds a whole document.
@@ -7868,9 +7858,7 @@ class Tokenizer:
         for data, first_id, _ in source.cut(chunks, WINDOW_BYTES):
             yield from self.encode_texts([data], allowed_special, first_id)[0].tolist()
 
-    def source(
-        self, inputs: Files, allowed_special: str | Iterable[str] = "all", text_field: str | None = None
-    ) -> Source:
+    def source(self, inputs: Files, allowed_special: Allowed = "all", text_field: str | None = None) -> Source:
         """Make the Source by which files are cut so that their blocks have the same ids as the whole."""
         special, model = tuple(self._allowed(allowed_special)), self.model
         return Source(
@@ -7882,14 +7870,14 @@ class Tokenizer:
         with contextlib.suppress(InputError):  # a small vocabulary may not have these letters
             self.encode_texts([b"one two", b"\xff"])
 
-    def _pretokenizer(self, allowed_special: str | Iterable[str]) -> Pretokenizer:
+    def _pretokenizer(self, allowed_special: Allowed) -> Pretokenizer:
         """Make what finds the special tokens that are allowed."""
         if isinstance(allowed_special, str) and allowed_special in self._pretokenizers:
             return self._pretokenizers[allowed_special]
         chosen = {token: self.special_tokens[token] for token in self._allowed(allowed_special)}
         return Pretokenizer(self.pattern, chosen, self.model.flags, self._normalizer)
 
-    def _allowed(self, allowed_special: str | Iterable[str]) -> list[str]:
+    def _allowed(self, allowed_special: Allowed) -> list[str]:
         """List the special tokens that are allowed; raises ValueError for any other name."""
         if isinstance(allowed_special, str):
             is_name = allowed_special in ("all", "none")
@@ -7942,7 +7930,7 @@ def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
     return tokenizer
 
 
-def _text_bytes(text: str | bytes) -> bytes:
+def _text_bytes(text: Text) -> bytes:
     if isinstance(text, bytes):
         return text
     try:
@@ -8101,7 +8089,7 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
             file.write(header)
 
 
-def _name_outputs(out: str | os.PathLike | None, val_fraction: float | None) -> list[Path]:
+def _name_outputs(out: PathName | None, val_fraction: float | None) -> list[Path]:
     """Name the file of ids, and that of the documents that are held out, if any are."""
     require(out is not None, "name `out`: a file for the ids, or - for standard output")
     path = as_path(out)
@@ -8134,14 +8122,14 @@ def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[n
 def encode_files(
     tokenizer: Tokenizer,
     inputs: Files,
-    out: str | os.PathLike | None = None,
+    out: PathName | None = None,
     *,
     dtype: str | type | np.dtype = "auto",
     append: str | None = None,
     layout: str = "auto",
     val_fraction: float | None = None,
-    document_index: str | os.PathLike | None = None,
-    allowed_special: str | Iterable[str] = "all",
+    document_index: PathName | None = None,
+    allowed_special: Allowed = "all",
     workers: int | None = None,
     text_field: str | None = None,
     progress: bool = False,
@@ -8234,7 +8222,7 @@ def _require_other_files(outputs: Iterable[Path | None], inputs: Iterable[Path])
 
 
 @checked
-def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
+def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
     """Open the ids of a .npy or .bin file as an array that stays on the disk; raises InputError for what is none.
 
     dtype  uint16 or uint32, for a .bin file that has no .json beside it
@@ -8288,9 +8276,7 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
 
 
 @checked
-def decode_file(
-    tokenizer: Tokenizer, tokens: str | os.PathLike, out: str | os.PathLike = "-", *, dtype: str | None = None
-) -> None:
+def decode_file(tokenizer: Tokenizer, tokens: PathName, out: PathName = "-", *, dtype: str | None = None) -> None:
     """Write the text of a file of token ids, in bounded memory.
 
     tokens  a .npy or .bin file, a text with ids as decimal numbers (1 2, or [1, 2]), or - for standard input
@@ -8363,7 +8349,7 @@ class Recipe:
     coverage: float = 1.0
     byte_fallback: bool = False
     unk_token: str | None = None
-    from_: str | os.PathLike | Model | None = None
+    from_: PathName | Model | None = None
     tie_break: str = "bytes"
     score: str = "count"
     min_frequency: int = 1
@@ -8420,11 +8406,9 @@ class Recipe:
             n_symbols = len(words.alphabet) + self.vocab_size - len(self.from_.vocab)
         elif self.alphabet == "characters":
             words = words.as_characters(self.coverage)
-            require(
-                len(words.alphabet) <= n_symbols,
-                f"the text has {len(words.alphabet):,} different characters, more than the vocabulary has room for: "
-                "raise `vocab_size`, or keep the usual ones (`coverage` 0.9995)",
-            )
+            text = f"the text has {len(words.alphabet):,} different characters, more than the vocabulary has room for"
+            remedy = "raise `vocab_size`, or keep the usual ones (`coverage` 0.9995)"
+            require(len(words.alphabet) <= n_symbols, f"{text}: {remedy}")
         return call_with(self.learner, words, n_symbols, progress=progress, **vars(self))
 
     def build(self, learned: Learned) -> Model:
@@ -8432,9 +8416,9 @@ class Recipe:
         if self.from_:
             return extend_model(self.from_, learned, self.pattern)
         vocab, merges = build_vocabulary(learned, self.special_tokens, self.special_tokens_at, self.byte_tokens)
-        scores, family = getattr(learned, "scores", None), FAMILIES[self.model]
-        if scores is not None:
-            score_of = dict(zip(learned.tokens, scores.tolist(), strict=True))
+        scores, family = None, FAMILIES[self.model]
+        if family.kind == "unigram":
+            score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
             scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
         return Model(
             vocab,
@@ -8639,7 +8623,7 @@ def _name_some(files: Sequence[object]) -> str:
 @checked
 def count_files(
     inputs: Files,
-    out: str | os.PathLike = "words.npz",
+    out: PathName = "words.npz",
     *,
     special_tokens: Sequence[str] = (),
     pattern: PatternSource = "gpt2",
@@ -8695,7 +8679,7 @@ def train(
     vocab_size: int = 8192,
     special_tokens: Sequence[str] = (),
     *,
-    texts: Iterable[str | bytes | Sequence[str | bytes]] | None = None,
+    texts: Iterable[Text | Sequence[Text]] | None = None,
     model: str = "bpe",
     alphabet: str | None = None,
     pattern: PatternSource | None = None,
@@ -8704,7 +8688,7 @@ def train(
     coverage: float = 1.0,
     byte_fallback: bool = False,
     unk_token: str | None = None,
-    from_: str | os.PathLike | Model | None = None,
+    from_: PathName | Model | None = None,
     tie_break: str = "bytes",
     score: str = "count",
     min_frequency: int = 1,
@@ -8975,7 +8959,7 @@ class Report:
 LEARNED_FILE, RECORD_FILE = "training.npz", "training.json"
 
 
-def save_learned(folder: str | os.PathLike, training: Training) -> None:
+def save_learned(folder: PathName, training: Training) -> None:
     """Write what training learnt beside its model: its record, the merges with their counts, the bytes of its corpus.
 
     What was learnt by another training is removed. Only a BPE makes the tokens that its merges have counted.
@@ -9001,7 +8985,7 @@ def save_learned(folder: str | os.PathLike, training: Training) -> None:
         np.savez_compressed(out, **arrays, n_bytes=n_bytes, model=model.fingerprint)
 
 
-def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]:
+def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
     """Read what training learnt from the folder of its model, and the bytes of its corpus.
 
     Raises InputError if there is nothing, or if it is of another model.
@@ -9010,9 +8994,7 @@ def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]
     remedy = "only a BPE that `train` wrote has its merge counts; train one on the same text"
     require(file.is_file(), f"{folder}: no {LEARNED_FILE} here: {remedy}")
     try:
-        zipfile.ZipFile(file).close()  # np.load takes any other file for a pickle
-        with np.load(file, allow_pickle=False) as saved:
-            arrays = dict(saved)
+        arrays = _read_arrays(file)
         require(str(arrays.pop("model")) == model.fingerprint, "it is of another model")
         n_bytes, letters = int(arrays.pop("n_bytes")), json.loads(str(arrays.pop("alphabet")))
         learned = Learned(**arrays, alphabet=[letter.encode("latin-1") for letter in letters])
@@ -9330,7 +9312,7 @@ class Curve(Report):
             tables.append(Table(name, header, [*np.array(columns, object)[:, is_shown].T]))
         return tables
 
-    def plot(self, path: str | os.PathLike) -> None:
+    def plot(self, path: PathName) -> None:
         """Draw bytes per token, and what 1,000 tokens more save, to a .png, .svg or .pdf file."""
         matplotlib, suffix = import_optional("matplotlib"), Path(path).suffix
         require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
@@ -9505,7 +9487,7 @@ class View:
 
 
 @checked
-def view(tokenizer: Tokenizer, text: str | bytes) -> View:
+def view(tokenizer: Tokenizer, text: Text) -> View:
     r"""Cut a text into tokens, to be looked at.
 
     >>> print(view(Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260)), "low lower\n").text(40))
@@ -9584,13 +9566,6 @@ _PEERS = {
 ENCODED_BYTES = 20_000_000  # of the corpus, that are encoded: some peers make 3 MB/s
 
 
-def _time_call(work: Callable) -> tuple[float, Sequence]:
-    """Call a function; returns the seconds that it took, and its result."""
-    start = time.perf_counter()
-    result = work()
-    return time.perf_counter() - start, result
-
-
 @checked
 def bench(
     inputs: object = None,
@@ -9628,8 +9603,11 @@ def bench(
                 continue
             first = second = rate = None
             try:
-                work = prepare(training, documents)
-                (first, _), (second, result) = _time_call(work), _time_call(work)
+                work, times = prepare(training, documents), [time.perf_counter()]
+                for _ in range(2):
+                    result = work()
+                    times.append(time.perf_counter())
+                first, second = np.diff(times).tolist()
                 rate, result = sum(map(len, documents)) / first / 1e6, [*itertools.chain.from_iterable(result)]
                 ours, verdict = results.setdefault(job, result), "same"
                 if result != ours:
