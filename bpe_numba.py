@@ -578,9 +578,9 @@ def stage(name: str, timings: dict[str, Timing] | None = None) -> Iterator[Timin
     >>> timings["sleep"].seconds > 0.009, timings["sleep"].n_bytes
     (True, 5)
     """
-    profiled = os.environ.get(PROFILE_VARIABLE) == name
-    profiler = import_optional("scalene.scalene_profiler") if profiled else None
-    if profiler:
+    profiler = None
+    if os.environ.get(PROFILE_VARIABLE) == name:
+        profiler = import_optional("scalene.scalene_profiler")
         profiler.start()
         time.sleep(0.3)  # Scalene's start-up, some 0.2 s, goes to the next line: profile.sh drops this function
     start, spent = time.perf_counter(), Timing()
@@ -3652,11 +3652,9 @@ def _store_key(table, entries, long_words, slot, low, high, text, start):
     entries[slot, 0], entries[slot, 1] = low, high
     table.n_words += 1
     if high >= LONG:
-        size, first = i64(high & ~LONG), table.n_long_bytes
-        for k in range(size):
-            long_words[first + k] = text[start + k]
+        first = table.n_long_bytes
         entries[slot, MORE] = u64(first)
-        table.n_long_bytes = first + size
+        table.n_long_bytes = _copy_bytes(text, start, start + i64(high & ~LONG), long_words, first)
 
 
 @kernel
@@ -3749,8 +3747,7 @@ def _export_words(table, class_of, dropped):
         size = i64(high & ~LONG if high >= LONG else high >> u64(56))
         if high >= LONG:
             first = i64(entries[k, MORE])
-            for i in range(size):
-                text[end + i] = long_words[first + i]
+            _copy_bytes(long_words, first, first + size, text, end)
         else:
             store_u64(text, end, entries[k, 0])
             store_u64(text, end + 8, high)
@@ -3766,7 +3763,7 @@ class WordCounter:
     """Count words; what several have counted adds up. Texts must all be cut by one pattern if that drops pretokens.
 
     >>> counter = WordCounter()
-    >>> counter.add_text(b"to be or not to be", Pattern("gpt2"))
+    >>> n_documents, n_bytes = counter.add_texts([b"to be or not to be"], Pretokenizer(Pattern("gpt2")))
     >>> counter.add_words(Words.from_counts({b"to": 2, b" be": 1}))
     >>> counter.words().to_counts()[b"to"], counter.words().to_counts()[b" be"]
     (3, 3)
@@ -3777,10 +3774,6 @@ class WordCounter:
         self._keys = np.empty(4 * KEYS, np.uint64)  # of _word_keys
         self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # see _export_words
         self.special_ids: Counter[int] = Counter()  # how often each was seen
-
-    def add_text(self, data: bytes, pattern: Pattern) -> None:
-        """Count the pretokens of a text."""
-        self.add_texts([data], Pretokenizer(pattern))
 
     def add_texts(self, texts: Sequence[bytes], pretokenizer: Pretokenizer, begins: int = BEGINS) -> tuple[int, int]:
         """Count the pretokens of texts; returns the number of documents, which special tokens part, and their bytes.
@@ -3965,12 +3958,6 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
         if not (fits and (np.diff(offsets) > 0).all() and (counts > 0).all() and words.digest == described["words"]):
             raise ValueError("its words are not those that were written")
         return CorpusCounts(**described | {"words": words}), header["settings"]
-
-
-def _steps_of(settings: Mapping) -> tuple[PatternStep, ...]:
-    """Make the pattern in the settings of a Source."""
-    types = {"Split": Split, "Metaspace": Metaspace}
-    return tuple(step if isinstance(step, str) else types[step[0]](*step[1:]) for step in settings["pattern"])
 
 
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -4949,22 +4936,6 @@ def check_vocab_size(vocab_size: int, least: int) -> None:
     what = "256 bytes and the special tokens" if least >= 256 else "one character and the special tokens"
     require(vocab_size >= least, f"a vocabulary of {vocab_size} is too small: {what} make {least}")
     require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
-
-
-def id_dtype(model: Model | int, name: str | type | np.dtype = "auto") -> np.dtype:
-    """Choose the dtype of ids in files: "uint16", "uint32", or with "auto" the first that holds them all.
-
-    model           the model, or its largest id
-    name            the dtype, or its name
-    """
-    name = name if isinstance(name, str) else getattr(name, "__name__", str(name))
-    largest = model if isinstance(model, int) else max(model.vocab, default=0)
-    require_known("`dtype`", name, ("auto", "uint16", "uint32"))
-    if name == "auto":
-        name = "uint16" if largest < 1 << 16 else "uint32"
-    if largest > np.iinfo(name).max:
-        raise InputError(f"{name} does not hold the id {largest:,} of this vocabulary: use uint32")
-    return np.dtype(name)
 
 
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -7496,22 +7467,10 @@ class _Encoder:
 
     def __init__(self, model: Model, tables: object, pattern: Pattern, cache_size: int):
         self.model, self.special, self.stop = model, _special_table({}), np.empty(1, np.int64)
-        pooled = max(16 * cache_size, 1 << 16)
-        self.scan = _new_scan()
-        self.workspace = _Workspace(
-            tables,
-            pattern.table,
-            self.special,
-            *self.scan,
-            np.empty(4 * KEYS, np.uint64),
-            np.empty(MAX_LINEAR_MERGE, np.uint64),
-            _new_word_table(min(CACHE_WORDS, cache_size), pooled),
-            np.empty(pooled, np.uint32),
-            0,
-            0,
-            0,
-            cache_size,
-        )
+        self.scan, n_pooled = _new_scan(), max(16 * cache_size, 1 << 16)
+        arrays = *self.scan, np.empty(4 * KEYS, np.uint64), np.empty(MAX_LINEAR_MERGE, np.uint64)
+        cache = _new_word_table(min(CACHE_WORDS, cache_size), n_pooled), np.empty(n_pooled, np.uint32)
+        self.workspace = _Workspace(tables, pattern.table, self.special, *arrays, *cache, 0, 0, 0, cache_size)
         self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # a page of it is memory when it is written to
 
     def encode(self, pretokenizer: Pretokenizer, data: bytes, stops: np.ndarray | None, begins: int) -> np.ndarray:
@@ -7724,12 +7683,8 @@ class Tokenizer:
 
     def to_tiktoken(self, name: str = "bpe_numba"):
         """Make a `tiktoken.Encoding` with the same ids; raises ValueError if there can be none."""
-        return import_optional("tiktoken").Encoding(
-            name,
-            pat_str=self.pattern.source,
-            mergeable_ranks=tiktoken_ranks(self.model),
-            special_tokens=self.special_tokens,
-        )
+        encoding, ranks = import_optional("tiktoken").Encoding, tiktoken_ranks(self.model)
+        return encoding(name, pat_str=self.pattern.source, mergeable_ranks=ranks, special_tokens=self.special_tokens)
 
     def token_to_id(self, token: bytes | str) -> int | None:
         """Look up the id of a token, or None."""
@@ -8047,6 +8002,16 @@ def _encode_blocks(
     return _EncodedBatch(np.concatenate(batches), np.concatenate(ends), n_bytes, n_read, last_id, is_doubtful)
 
 
+def _id_type(largest: int, dtype: str | type | np.dtype) -> np.dtype:
+    """Choose the dtype of ids in a file, the first that holds the largest of them if it is "auto"."""
+    name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+    require_known("`dtype`", name, ("auto", "uint16", "uint32"))
+    if name == "auto":
+        name = "uint16" if largest < 1 << 16 else "uint32"
+    require(largest <= np.iinfo(name).max, f"{name} does not hold the id {largest:,} of this vocabulary: use uint32")
+    return np.dtype(name)
+
+
 def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
     """Open a file that is written whole, or standard output."""
     return atomic_write(path) if path != STANDARD_STREAM else contextlib.nullcontext(sys.stdout.buffer)
@@ -8171,23 +8136,21 @@ def encode_files(
         if document_index.resolve() in (paths[0].resolve(), _sidecar(paths[0]).resolve()):
             raise InputError(f"{document_index} is to be written twice: give the document index a name of its own")
     _require_other_files([*paths, document_index], find_files(inputs))
-    id_type, engine = id_dtype(tokenizer.model, dtype), Engine(workers, progress, executor)
+    id_type, engine = _id_type(tokenizer.vocab_size - 1, dtype), Engine(workers, progress, executor)
     allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
     source = tokenizer.source(inputs, allowed_special, text_field)
     if append is not None:
         tokenizer._allowed([append])
     tokenizer.compile_kernels()
     end_id = tokenizer.special_tokens.get(append)
-    batches = source.map(engine, functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special))
+    work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special)
     totals, n_bytes, last_id = np.zeros((2, 2), np.int64), 0, None  # tokens and documents of each file
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(written_together())
+    index_writer = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(len)
+    with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
         writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths]
-        index_writer = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(len)
-        write_index = stack.enter_context(index_writer)
         write_index(np.zeros(1, np.int64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
-        for batch in stack.enter_context(contextlib.closing(batches)):
+        for batch in stack.enter_context(contextlib.closing(source.map(engine, work))):
             if batch.is_doubtful and last_id == end_id:
                 batch = batch._replace(ids=batch.ids[1:], ends=batch.ends[1:] - 1)
             last_id = last_id if batch.last_id is None else batch.last_id
@@ -8453,10 +8416,11 @@ def complete(recipe: Recipe) -> Recipe:
     for name in {"tie_break", "score", "min_frequency"} - inspect.signature(recipe.learner).parameters.keys():
         value = getattr(recipe, name)
         require(value == getattr(Recipe, name), f"`{name}` {value!r} is not for this kind of model")
-    recipe = dataclasses.replace(recipe, special_tokens=check_special_tokens(recipe.special_tokens))
+    special_tokens, normalizer = check_special_tokens(recipe.special_tokens), _named_normalizer(recipe.normalizer)
+    recipe = dataclasses.replace(recipe, special_tokens=special_tokens, normalizer=normalizer)
     if recipe.from_ is not None:
         return _complete_from(recipe)
-    family, special_tokens = FAMILIES[recipe.model], recipe.special_tokens
+    family = FAMILIES[recipe.model]
     alphabet, pattern = recipe.alphabet or family.alphabet, recipe.pattern or family.pattern
     mark, unk_token, n_letters = "", None, 256
     require_known("alphabet", alphabet, ALPHABETS)
@@ -8479,13 +8443,7 @@ def complete(recipe: Recipe) -> Recipe:
             special_tokens = [*dict.fromkeys([*special_tokens, unk_token])]
     check_vocab_size(recipe.vocab_size, n_letters + len(special_tokens) + len(recipe.byte_tokens))
     return dataclasses.replace(
-        recipe,
-        special_tokens=special_tokens,
-        alphabet=alphabet,
-        pattern=pattern,
-        mark=mark,
-        normalizer=_named_normalizer(recipe.normalizer),
-        unk_token=unk_token,
+        recipe, special_tokens=special_tokens, alphabet=alphabet, pattern=pattern, mark=mark, unk_token=unk_token
     )
 
 
@@ -8759,9 +8717,10 @@ def prepare(
     require(not others, f"{_name_some(others)}: count that, too, and name the counts of both")
     require(len({*files}) == len(files), "a words file is named twice: it would be learnt from twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
-    counting = settings[0] | {"pattern": _steps_of(settings[0])}
-    counting["special_tokens"] = [token for token in counting["special_tokens"] if token not in BYTE_TOKENS]
-    options = {name: getattr(recipe, name) or value for name, value in counting.items()}
+    options, types = dict(settings[0]), {"Split": Split, "Metaspace": Metaspace}
+    options["pattern"] = [step if isinstance(step, str) else types[step[0]](*step[1:]) for step in options["pattern"]]
+    options["special_tokens"] = [token for token in options["special_tokens"] if token not in BYTE_TOKENS]
+    options = {name: getattr(recipe, name) or value for name, value in options.items()}
     recipe = complete(dataclasses.replace(recipe, **options))
     for name, wanted in recipe.source([], None).settings.items():
         for file, theirs in zip(files, settings, strict=True):
@@ -9266,7 +9225,7 @@ def inspect_model(
     decoded = decoded_tokens(model.vocab, model.decoder)[1]
     tokens = {id: decoded[id] for id in model.ordinary if decoded[id]}
     require(tokens, "the model has no token but special ones: there is nothing to inspect")
-    kinds, scripts = zip(*map(_classify, tokens.values()), strict=True)
+    kinds, scripts = map(Counter, zip(*map(_classify, tokens.values()), strict=True))
     with stage("search"):
         unreachable = unreachable_tokens(tokenizer)
     frequencies, measures, glitches = None, {}, None
@@ -9277,15 +9236,9 @@ def inspect_model(
             possible.add(model.ids[model.unk_token.encode()])
         frequencies, measures = encoded.frequencies(max(model.vocab) + 1), measure(encoded, possible)
         glitches = find_glitches(learned, model.ids, frequencies) if learned else None
-    return Inspection(
-        f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, {model.kind}",
-        tokens,
-        {"kind": Counter(kinds), "script": Counter(scripts)},
-        unreachable,
-        measures,
-        frequencies,
-        glitches,
-    )
+    title = f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, {model.kind}"
+    counts = {"kind": kinds, "script": scripts}
+    return Inspection(title, tokens, counts, unreachable, measures, frequencies, glitches)
 
 
 # curve
@@ -9437,15 +9390,9 @@ def compare(
     for word, *pieces in zip(words, *splits, strict=True):
         if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
             differences.append(Difference(word, counts[word], pieces))
-    return Comparison(
-        "Models compared",
-        list(tokenizers),
-        list(corpora),
-        np.array(rates),
-        np.array([[len(a & b) for b in vocabularies] for a in vocabularies]),
-        1 - sum(d.count for d in differences) / sum(map(counts.__getitem__, words)),
-        differences,
-    )
+    n_shared = np.array([[len(a & b) for b in vocabularies] for a in vocabularies])
+    same = 1 - sum(word.count for word in differences) / sum(map(counts.__getitem__, words))
+    return Comparison("Models compared", [*tokenizers], [*corpora], np.array(rates), n_shared, same, differences)
 
 
 # view

@@ -1724,7 +1724,7 @@ def test_bad_counts_are_refused(counts, part):
 def test_counting_is_counting(parts):
     counter, expected = bpe.WordCounter(), Counter()
     for part in parts:
-        counter.add_text(part, bpe.Pattern("gpt2"))
+        counter.add_texts([part], bpe.Pretokenizer(bpe.Pattern("gpt2")))
         expected.update(naive_split(bpe.PATTERNS["gpt2"], part))
     other = bpe.WordCounter()
     for words in (counter.words(), bpe.Words.from_counts({b" more": 2, b"a" * 16: 3}), counter.words()):
