@@ -1164,10 +1164,6 @@ def test_normalizers_are_values():
     assert not bpe.Normalizer([{"type": "Sequence", "normalizers": []}])
 
 
-def split_by_regex(pattern):
-    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-
-
 @given(place=st.integers(0, 1 << 18), noise=st.binary(max_size=9))
 @settings(max_examples=10)
 def test_charsmaps_that_are_damaged_are_refused_or_read(place, noise):
@@ -4161,9 +4157,9 @@ def test_it_runs_without_docstrings(model, optimized):
     assert viewed.returncode == 0 and b"7 bytes" in viewed.stdout, viewed.stderr
 
 
-def test_the_help_in_an_error_is_a_command(bad_files):
-    message = run("encode", cwd=bad_files).stderr.decode()
-    shown = subprocess.run(message.rpartition("; see ")[2], shell=True, capture_output=True, cwd=bad_files)
+def test_the_help_in_an_error_is_a_command(tmp_path):
+    message = run("encode", cwd=tmp_path).stderr.decode()
+    shown = subprocess.run(message.rpartition("; see ")[2], shell=True, capture_output=True, cwd=tmp_path)
     assert shown.returncode == 0 and b"--no-special" in shown.stdout
 
 
