@@ -78,13 +78,6 @@ kernels = pytest.mark.kernels
 settings.load_profile("few" if BOUNDS_CHECKED else "normal")
 
 
-def every(n, values):
-    """Parameters, of which each n-th is used in the second run, too."""
-    marks = [[kernels] if k % n == 0 else [] for k in range(len(values))]
-    values = [value if type(value) is tuple else (value,) for value in values]
-    return [pytest.param(*value, marks=mark) for value, mark in zip(values, marks, strict=True)]
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _interrupts_are_heard():
     """A shell's background job ignores SIGINT, and so would the processes that tests start.
@@ -92,6 +85,13 @@ def _interrupts_are_heard():
     This is not done when this file is imported: kernels that were compiled for a class of this file import it, too.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def every(n, values):
+    """Parameters, of which each n-th is used in the second run, too."""
+    marks = [[kernels] if k % n == 0 else [] for k in range(len(values))]
+    values = [value if type(value) is tuple else (value,) for value in values]
+    return [pytest.param(*value, marks=mark) for value, mark in zip(values, marks, strict=True)]
 
 
 def examples(n):
@@ -1162,10 +1162,6 @@ def test_normalizers_are_values():
     assert normalizer and not bpe.Normalizer([]) and list(normalizer.steps) == NORMALIZERS["ALBERT"]
     assert normalizer.normalize("``É''".encode()) == b'"e"'
     assert not bpe.Normalizer([{"type": "Sequence", "normalizers": []}])
-
-
-def split_by_regex(pattern):
-    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
 @given(place=st.integers(0, 1 << 18), noise=st.binary(max_size=9))
@@ -4160,9 +4156,9 @@ def test_it_runs_without_docstrings(model, optimized):
     assert viewed.returncode == 0 and b"7 bytes" in viewed.stdout, viewed.stderr
 
 
-def test_the_help_in_an_error_is_a_command(bad_files):
-    message = run("encode", cwd=bad_files).stderr.decode()
-    shown = subprocess.run(message.rpartition("; see ")[2], shell=True, capture_output=True, cwd=bad_files)
+def test_the_help_in_an_error_is_a_command(tmp_path):
+    message = run("encode", cwd=tmp_path).stderr.decode()
+    shown = subprocess.run(message.rpartition("; see ")[2], shell=True, capture_output=True, cwd=tmp_path)
     assert shown.returncode == 0 and b"--no-special" in shown.stdout
 
 
@@ -4655,7 +4651,7 @@ BAD_CHANGES = {
         ({"model__dropout": 0.1}, "dropout"),
         ({"normalizer": {"type": "ByteLevel"}}, "normalizer.*ByteLevel"),
         ({"normalizer": {"type": "Sequence"}}, "without normalizers"),
-        ({"normalizer": ODD_CONTENT}, "Replace: "),
+        ({"normalizer": ODD_CONTENT}, "is not a string"),
         ({"pre_tokenizer": in_sequence({"type": "ByteLevel"}, {"type": "Whitespace"})}, "not the last"),
         ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "UnicodeScripts"),
         ({"pre_tokenizer": None}, "decoder ByteLevel"),
@@ -4703,8 +4699,8 @@ BAD_CHANGES = {
 BAD_PROTOS = [
     (lambda p: setattr(p.trainer_spec, "model_type", 3), "words"),
     (lambda p: setattr(p.pieces[9], "type", 5), "unused"),
-    (lambda p: setattr(p.pieces[9], "score", NAN), "number"),
-    (lambda p: setattr(p.pieces[0], "type", 1), "0 .*unknown"),
+    (lambda p: setattr(p.pieces[9], "score", NAN), "not a number"),
+    (lambda p: setattr(p.pieces[0], "type", 1), "0 unknown tokens"),
     (lambda p: setattr(p.trainer_spec, "byte_fallback", True), "<0x00>"),
     (lambda p: setattr(p.trainer_spec, "treat_whitespace_as_suffix", True), "treat_whitespace_as_suffix"),
     (lambda p: setattr(p.normalizer_spec, "precompiled_charsmap", b"\4\0\0\0ab"), "charsmap"),
@@ -4832,8 +4828,8 @@ MANY_REFUSED_CALLS = {
     ],
     # Files of text.
     lambda here, name: counted([here / name], block_bytes=100, workers=2): [
-        *((f"{name}.txt", rf"{name}\.txt: an? {name}") for name in NO_TEXTS),
-        *((f"{name}.txt.gz", rf"{name}\.txt\.gz: an? {name}") for name in NO_TEXTS),
+        *((f"{name}.txt", rf"{name}\.txt: an? {name}.* is not text") for name in NO_TEXTS),
+        *((f"{name}.txt.gz", rf"{name}\.txt\.gz: an? {name}.* is not text") for name in NO_TEXTS),
         *((f"{k}.jsonl", rf"{k}\.jsonl, line 2: .*{part}") for k, part in enumerate(BAD_LINES)),
         ("numbers.jsonl", r"numbers\.jsonl, line 2: no text"),
         ("late.jsonl", r"late\.jsonl, line 51: not JSON"),
@@ -4841,7 +4837,7 @@ MANY_REFUSED_CALLS = {
         ("flipped.txt.gz", r"flipped\.txt\.gz: not a whole gzip file"),
     ],
     lambda here, name: next(bpe.Source([*here.glob(name)], bpe.Pattern()).blocks()): [
-        ("some/*", r"b\.txt: a zip archive")
+        ("some/*", r"b\.txt: a zip archive is not text")
     ],
     lambda here, use: use(""): [(use, "is empty") for use in EMPTY_NAMES],
     lambda here, use: use([""]): [(use, "is empty: is a variable not set") for use in EMPTY_NAMES[:2]],
@@ -4927,10 +4923,10 @@ MANY_REFUSED_CALLS = {
             "has the character 'd', which is not a token",
         ),
         ("bpe", {"scores": np.array([1.0])}, "id 2, has no score"),
-        ("bpe", {"scores": np.array([1.0, NAN, 0.0])}, "id 1, is nan|number"),
+        ("bpe", {"scores": np.array([1.0, NAN, 0.0])}, "not a number"),
         ("unigram", {}, "a score for each token"),
         ("unigram", {"scores": np.array([0.0, -1.0])}, "'c', id 2, has no score: there are 2"),
-        ("unigram", {"scores": np.array([0.0, NAN, -1.0])}, "'b', id 1, is nan"),
+        ("unigram", {"scores": np.array([0.0, NAN, -1.0])}, "'b', id 1, is nan, which is not a number"),
         ("unigram", {"scores": np.array([0.0, -1.0, INFINITY])}, "'c', id 2, is inf"),
         ("unigram", {"scores": np.full(3, -INFINITY)}, "needs tokens with scores"),
     ],
@@ -4983,11 +4979,11 @@ MANY_REFUSED_CALLS = {
     lambda here, change: bpe.save_model(
         dataclasses.replace(bpe.Tokenizer.load(here / "bert").model, **change), here / "nowhere", "bert"
     ): [
-        ({"subword_prefix": "@@"}, r"vocab\.txt .*.*the subword_prefix"),
-        ({"max_word_chars": 7}, r"vocab\.txt .*.*the max_word_chars"),
-        ({"pattern": "whitespace"}, r"vocab\.txt .*.*the pattern"),
-        ({"normalizer": []}, r"vocab\.txt .*.*the normalizer"),
-        ({"special_tokens": {"[UNK]": 1}}, r"vocab\.txt .*.*the special_tokens"),
+        ({"subword_prefix": "@@"}, r"vocab\.txt .*it cannot represent the subword_prefix"),
+        ({"max_word_chars": 7}, r"vocab\.txt .*it cannot represent the max_word_chars"),
+        ({"pattern": "whitespace"}, r"vocab\.txt .*it cannot represent the pattern"),
+        ({"normalizer": []}, r"vocab\.txt .*it cannot represent the normalizer"),
+        ({"special_tokens": {"[UNK]": 1}}, r"vocab\.txt .*it cannot represent the special_tokens"),
     ],
     # Training, and what else takes options.
     lambda here, options: bpe.train(here / "text.txt", **{"vocab_size": 1000, "workers": 1} | options): [
@@ -5004,7 +5000,7 @@ MANY_REFUSED_CALLS = {
         ({"score": "likelihood"}, "`score` 'likelihood' is not for this kind"),
         ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
         ({"alphabet": "characters", "vocab_size": 5}, "different characters"),
-        ({"model": "unigram", "from_": "x"}, "merges.* BPE|BPE .*merges"),
+        ({"model": "unigram", "from_": "x"}, "only a BPE has merges that training can continue"),
         ({"from_": "no-such-model"}, "no such file"),
         ({"special_tokens_at": "second"}, "special_tokens_at"),
         *(({"vocab_size": size}, "`vocab_size` is a") for size in (1e4, "300", None)),
@@ -5113,7 +5109,7 @@ REFUSED_COMMANDS = [
     (("encode", "model", "text.txt", "--document-index", "i.npy"), ["--document-index goes with --out"]),
     (("encode", "model", "text.txt", "--out", "o.npy", "--document-index", "o.npy"), ["o.npy", "twice"]),
     (("encode", "model", "text.txt", "--out", "o.npy", "--workers", "0"), ["0 workers"]),
-    (("encode", "model", "text.txt", "--encoding", "gpt2"), ["--encoding"]),
+    (("encode", "model", "text.txt", "--encoding", "gpt2"), ["omit --encoding"]),
     (("encode", "model", "nowhere.txt", "--out", "o.npy"), ["nowhere.txt"]),
     *(
         (("encode", "model", "odd.bin", "--out", out), ["is read, and would be replaced"])
