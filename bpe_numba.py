@@ -6812,7 +6812,8 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     merges = _read_merges(data["merges"], alphabet, odd)
     require(len(set(merges)) == len(merges), "a merge appears twice")
     fields = {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")} | {"merges": merges}
-    require(not (suffix and fields["ignore_merges"]), "end_of_word_suffix with ignore_merges is not supported")
+    looked_up = fields["ignore_merges"] or fields["byte_fallback"]
+    require(not (suffix and looked_up), "end_of_word_suffix with ignore_merges or byte_fallback is not supported")
     if not of_bytes:
         drops = unknown is None and not fields["byte_fallback"]
         fields |= {"word_suffix": suffix, "drops_unknown": drops, "unk_token": unknown}
