@@ -130,22 +130,42 @@ from tqdm import tqdm
 __version__ = "0.2.0"
 __all__ = [
     "ENCODINGS",
+    "FAMILIES",
+    "KINDS",
     "PATTERNS",
+    "Engine",
     "InputError",
+    "Kind",
     "Model",
     "Pattern",
     "Source",
     "Tokenizer",
+    "Training",
     "Words",
+    "bench",
+    "compare",
     "count",
     "count_files",
+    "curve",
     "encode_files",
+    "inspect_model",
     "learn",
+    "load_learned",
+    "load_model",
     "read_ids",
+    "save_model",
+    "stage",
     "train",
     "train_bpe",
     "train_bpe_from_counts",
+    "view",
 ]
+
+
+def __dir__() -> list[str]:
+    """List the names that completion in a notebook should offer."""
+    return sorted(__all__)
+
 
 # A variable that starts at 0 and is passed to a kernel starts as i64(0): a literal 0 would compile the kernel twice.
 u8, u32, u64, i64 = np.uint8, np.uint32, np.uint64, np.int64
