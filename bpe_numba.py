@@ -168,6 +168,9 @@ if not COMPILES:
 #     @_intrinsic(plain)             # a function that emits one instruction; `plain` does the same in Python
 #
 # With NUMBA_DISABLE_JIT=1 all of them are plain Python, and give the same results.
+#
+# A kernel that is called for each word has one exit, and its loops have no break. Numba then need not count references
+# to its arrays, which takes longer than the work on a short word.
 
 
 def _compiler(**options: bool) -> Callable:
@@ -2748,6 +2751,8 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
         return [_TextPass(lambda text: text.replace(source, content), changed=[*map(ord, source)], begins=source[0])]
+    if source == _STRIP["pattern"]["Regex"] and not content:
+        return [_TextPass(lambda text: text.strip(" "), changed=[0x20])]
     if source == " {2,}":  # common in models of SentencePiece; `re` is several times as fast as `regex`
         begins = " " * (content != " ")
         return [_TextPass(lambda text: re.sub("  +", lambda match: content, text), changed=[0x20], begins=begins)]
@@ -2992,18 +2997,18 @@ def find_files(inputs: Files) -> list[Path]:
     of PACKED_SUFFIXES. Hidden files are left out, and so are vocab.txt and merges.txt, which belong to models.
     """
     files = []
-    for given in [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs:
-        path, given = as_path(given), os.fspath(given)
-        if os.path.isdir(given):
-            found = sorted(file for file in path.rglob("*") if _is_corpus(file.relative_to(path)) and file.is_file())
-            require(found, f"{given}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
-        elif given == "-" or os.path.exists(given):  # False for a text that cannot be a path
-            found = [path]
+    for path in map(as_path, [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs):
+        name = str(path)
+        if os.path.isdir(name):
+            group = sorted(file for file in path.rglob("*") if _is_corpus(file.relative_to(path)) and file.is_file())
+            require(group, f"{name}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
+        elif name == "-" or os.path.exists(name):  # False for a text that no path could be
+            group = [path]
         else:
-            found = sorted(Path(name) for name in glob.glob(given, recursive=True) if os.path.isfile(name))
-            hint = "" if path.suffix and " " not in given else "; if it is a text, in Python: texts=[…]"
-            require(found, f"{given[:80]}: no such file or folder, and no file matches it{hint}")
-        files += found
+            group = sorted(filter(Path.is_file, map(Path, glob.glob(name, recursive=True))))
+            hint = "" if path.suffix and " " not in name else "; if it is a text, in Python: texts=[…]"
+            require(group, f"{name[:80]}: no such file or folder, and no file matches it{hint}")
+        files += group
     return files
 
 
@@ -3015,9 +3020,9 @@ def as_path(name: str | os.PathLike) -> Path:
 
 
 def _is_corpus(path: Path) -> bool:
-    """Whether a file in a folder is text by its name, and not a part of a model."""
-    kept = path.name not in ("vocab.txt", "merges.txt") and not any(part.startswith(".") for part in path.parts)
-    return kept and _plain_name(path).endswith(SUFFIXES)
+    """Whether the name of a file in a folder is that of text, and not that of a part of a model."""
+    is_hidden = any(part.startswith(".") for part in path.parts)
+    return _plain_name(path).endswith(SUFFIXES) and path.name not in ("vocab.txt", "merges.txt") and not is_hidden
 
 
 def _plain_name(path: Path) -> str:
@@ -3081,10 +3086,7 @@ def _record_text(record: object, text_field: str) -> bytes:
     text = record.get(text_field) if isinstance(record, dict) else None
     if not isinstance(text, str):
         raise InputError(f"no text in the field {text_field!r} (`text_field` names another)")
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(_lone_surrogate_message(error)) from None
+    return _text_bytes(text)
 
 
 def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
@@ -3095,17 +3097,17 @@ def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
 class Block(NamedTuple):
     """Bytes that can be scanned independently: a part of a file, or bytes that were read from a stream.
 
-    `behind` tells how the next block begins: with another text (BEGINS); in this text after a special token, so with
-    another document (INSIDE); or within this document (CONTINUES).
+    `first_id` tells how it begins, and `next_id` what comes next: another text (BEGINS), another document of this one,
+    after a special token (INSIDE), or more of this document (CONTINUES), and no special token.
     """
 
     path: Path
     start: int  # bytes on the disk
     stop: int
-    behind: int = BEGINS  # as described above
+    first_id: int = BEGINS
+    next_id: int = BEGINS
     data: bytes | list[bytes] | None = None  # None: a worker reads them from the file
-    before: int = 0  # lines before it in a stream; row groups before it in a Parquet file
-    begins: int = BEGINS  # how this block begins
+    n_before: int = 0  # lines, in a stream; row groups, in a Parquet file
     read_texts: Callable[[Block, str], list[bytes]] | None = None  # None: the data are one text, or a list of texts
 
     @property
@@ -3123,14 +3125,13 @@ class Block(NamedTuple):
         if self.data is not None:
             return self.data
         data = _read_part(self.path, self.start, self.n_bytes)
-        whole = len(data) == self.n_bytes
-        require(whole, f"{self.path}: changed while it was read")
+        require(len(data) == self.n_bytes, f"{self.path}: has changed while it was read")
         return data
 
     def count_lines_before(self) -> int:
         """Count the lines before the block; in a file, they are counted only when a message needs their number."""
         if self.data is not None:
-            return self.before
+            return self.n_before
         starts = range(0, self.start, BLOCK_BYTES)
         return sum(_read_part(self.path, at, min(BLOCK_BYTES, self.start - at)).count(b"\n") for at in starts)
 
@@ -3150,14 +3151,11 @@ def _read_lines(block: Block, text_field: str) -> list[bytes]:
 
 def _read_rows(block: Block, text_field: str) -> list[bytes]:
     """Read the texts of a row group of a Parquet file."""
-    parquet = import_optional("pyarrow.parquet")
-    with (
-        expecting_whole("Parquet file", f"{block.path}, row group {block.before}"),
-        parquet.ParquetFile(block.path) as file,
-    ):
-        names = file.schema_arrow.names
-        require(text_field in names, f"no column {text_field!r} (`text_field` names one of {', '.join(names)})")
-        rows = file.read_row_group(block.before, [text_field], use_threads=False).to_pylist()
+    with expecting_whole("Parquet file", f"{block.path}, row group {block.n_before}"):
+        with import_optional("pyarrow.parquet").ParquetFile(block.path) as file:
+            names = file.schema_arrow.names
+            require(text_field in names, f"no column {text_field!r} (`text_field` names one of {', '.join(names)})")
+            rows = file.read_row_group(block.n_before, [text_field], use_threads=False).to_pylist()
         return [_record_text(row, text_field) for row in rows]
 
 
@@ -3171,9 +3169,9 @@ class Texts(NamedTuple):
 
     def blocks(self, size: int) -> Iterator[Block]:
         """Gather texts into blocks of about this size."""
-        batches = (found if isinstance(found, (list, tuple)) else [found] for found in self.texts)
-        texts = itertools.chain.from_iterable(batches)
-        for batch in _batched_by_size(map(_text_bytes, texts), len, size):
+        batches = (item if isinstance(item, (list, tuple)) else [item] for item in self.texts)
+        texts = map(_text_bytes, itertools.chain.from_iterable(batches))
+        for batch in _batched_by_size(texts, len, size):
             yield Block(Path(str(self)), 0, sum(map(len, batch)), data=batch)
 
 
@@ -3241,8 +3239,8 @@ class Source:
     @property
     def total_bytes(self) -> int | None:
         """The number of bytes on the disk; None if a file is a pipe."""
-        known = not any(map(_is_stream, self.files))
-        return sum(path.stat().st_size for path in self.files) if known else None
+        is_known = not any(map(_is_stream, self.files))
+        return sum(path.stat().st_size for path in self.files) if is_known else None
 
     def is_json(self, path: Path | Texts) -> bool:
         """Whether a file has a text in each line of JSON: a .jsonl file; or a pipe, if a text field is given."""
@@ -3335,15 +3333,15 @@ class Source:
 
     def _file_blocks(self, path: Path) -> Iterator[Block]:
         """Cut a file into blocks, which workers read themselves."""
-        start, size, read = 0, self._states[path].st_size, functools.partial(_read_part, path)
-        begins, is_json = BEGINS, self.is_json(path)
+        start, size, first_id = 0, self._states[path].st_size, BEGINS
+        read, is_json = functools.partial(_read_part, path), self.is_json(path)
         while start < size:
             is_last = size - start <= self.block_bytes * 3 // 2
             cut = None if is_last else self.find_cut(read, start + self.block_bytes, is_json)
-            stop, behind = cut or (size, BEGINS)
+            stop, next_id = cut or (size, BEGINS)
             _require_cut(path, stop - start)
-            yield Block(path, start, stop, behind, begins=begins, read_texts=_read_lines if is_json else None)
-            start, begins = stop, behind
+            yield Block(path, start, stop, first_id, next_id, read_texts=_read_lines if is_json else None)
+            start, first_id = stop, next_id
 
     def find_cut(self, read: Callable[[int, int], bytes], start: int, is_json: bool) -> tuple[int, int] | None:
         """Find the first position from `start` on where text may be cut, and how the text after it begins (see Block).
@@ -3358,13 +3356,13 @@ class Source:
             window = read(begin, start - begin + size + margin)
             stop = len(window) - margin
             if is_json:
-                cut, behind = window.find(b"\n", start - begin) + 1, BEGINS
+                cut, next_id = window.find(b"\n", start - begin) + 1, BEGINS
             else:
                 text = _with_padding(window.replace(BYTES[END], BYTES[INVALID_BYTE]))
-                found = _find_cut(text, start - begin, stop, *self._cut_arguments)
-                cut, behind = found // 2, INSIDE if found % 2 else CONTINUES
+                cut, is_after_special = divmod(_find_cut(text, start - begin, stop, *self._cut_arguments), 2)
+                next_id = INSIDE if is_after_special else CONTINUES
             if cut > 0:
-                return begin + cut, behind
+                return begin + cut, next_id
             if len(window) < start - begin + size + margin:
                 return None
             start, size = begin + stop - 8, min(2 * size, self.block_bytes)  # overlap by a pair of characters
@@ -3374,45 +3372,42 @@ class Source:
     ) -> Iterator[tuple[bytes, int, int]]:
         """Cut a text that comes in chunks into parts of `size` bytes or slightly more; see Block.
 
-        Yields each part, how it begins, and how the next one begins. Memory: a chunk and a part, or a whole document if
-        the pattern allows no cut.
+        Yields each part, its `first_id` and its `next_id`. Memory: a chunk, a part and a window, or a whole document
+        where the pattern allows no cut.
         """
-        data, begins, enough = bytearray(), BEGINS, size  # search for a cut when there are `enough` bytes
-        for chunk in chunks:
-            data.extend(chunk)
-            if len(data) < enough:
-                continue
-            start = 0
-            while len(data) - start >= size:
-                found = self.find_cut(lambda at, n: bytes(memoryview(data)[at : at + n]), start + size, is_json)
-                if not found:
-                    _require_cut(where, len(data) - start)
-                    break
-                yield bytes(memoryview(data)[start : found[0]]), begins, found[1]
-                start, begins = found
-            del data[:start]
-            enough = 2 * len(data) if len(data) >= size else size
-        if data:
-            _require_cut(where, len(data))
-            part = bytes(data)
-            del data  # frees memory while the part is processed
-            yield part, begins, BEGINS
+        data, chunks, first_id, cut = bytearray(), iter(chunks), BEGINS, True
+
+        def read(position: int, n: int) -> bytes:
+            _require_cut(where, position)
+            while len(data) < position + n and (chunk := next(chunks, None)) is not None:
+                data.extend(chunk)
+            return bytes(memoryview(data)[position : position + n])
+
+        while cut:
+            cut = self.find_cut(read, size, is_json)
+            stop, next_id = cut or (len(data), BEGINS)
+            _require_cut(where, stop)
+            part = bytes(memoryview(data)[:stop])
+            del data[:stop]
+            if part:
+                yield part, first_id, next_id
+            first_id = next_id
 
     def _stream_blocks(self, path: Path) -> Iterator[Block]:
         """Read a file that can be read only from its beginning, and put the text into its blocks."""
-        is_json, position, taken, n_lines = self.is_json(path), 0, 0, 0
+        is_json, start, stop, n_lines = self.is_json(path), 0, 0, 0
 
         def read() -> Iterator[bytes]:
-            nonlocal position
-            for chunk, end in _read_chunks(path, self.block_bytes):
-                if not position and path not in self._states:
+            nonlocal stop
+            for chunk, position in _read_chunks(path, self.block_bytes):
+                if not stop and path not in self._states:
                     self._check_head(path, chunk[:HEAD_BYTES])
-                position = end
+                stop = position
                 yield chunk
 
-        for data, begins, behind in self.cut(read(), self.block_bytes, is_json, path):
-            yield Block(path, taken, position, behind, data, n_lines, begins, _read_lines if is_json else None)
-            taken, n_lines = position, n_lines + data.count(b"\n")
+        for data, first_id, next_id in self.cut(read(), self.block_bytes, is_json, path):
+            yield Block(path, start, stop, first_id, next_id, data, n_lines, _read_lines if is_json else None)
+            start, n_lines = stop, n_lines + data.count(b"\n")
 
 
 def _require_cut(where: object, n_bytes: int) -> None:
@@ -3428,7 +3423,7 @@ def _row_groups(path: Path) -> Iterator[Block]:
         n = import_optional("pyarrow.parquet").read_metadata(path).num_row_groups
     size = path.stat().st_size
     for k in range(n):
-        yield Block(path, size * k // n, size * (k + 1) // n, before=k, read_texts=_read_rows)
+        yield Block(path, size * k // n, size * (k + 1) // n, n_before=k, read_texts=_read_rows)
 
 
 def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: int) -> Iterator[list]:
@@ -3721,7 +3716,7 @@ def _find_slot(entries, long_words, low, high, slot, text, start):
     return slot
 
 
-@kernel
+@inline_kernel
 def _find_value(text, start, size, entries, long_words):
     """Look up the value of the bytes text[start : start + size]; -1 if they are not in the table."""
     low, high = _word_key(text, start, u64(size))
@@ -3925,11 +3920,11 @@ def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]
     """Count the pretokens of some blocks; returns the counts, and the number of bytes on the disk."""
     counter, n_documents, n_bytes = WordCounter(), 0, 0
     for block in blocks:
-        found = counter.add_texts(source.texts(block), source.pretokenizer, block.begins)
-        n_documents += found[0] - (block.behind == CONTINUES)
-        n_bytes += found[1]
-    seen = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
-    return CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, seen), sum(block.n_bytes for block in blocks)
+        n, size = counter.add_texts(source.texts(block), source.pretokenizer, block.first_id)
+        n_documents += n - (block.next_id == CONTINUES)
+        n_bytes += size
+    special = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
+    return CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, special), sum(block.n_bytes for block in blocks)
 
 
 @checked
@@ -4783,6 +4778,8 @@ class Model:
     unk_token       the token of unknown characters or words, or None
     byte_fallback   unknown characters become tokens of their bytes, <0x00> to <0xFF>
     fuse_unk        consecutive unknown characters become one token
+    drops_unknown   a BPE without unk_token leaves out letters that have no token; otherwise it refuses text with them
+    word_suffix     the suffix that the last letter of each word has in a BPE, and the tokens that end words
     subword_prefix  the prefix of tokens of a WordPiece that continue a word
     max_word_chars  longer words are unknown to a WordPiece
     config          the content of tokenizer_config.json
@@ -4810,6 +4807,8 @@ class Model:
     unk_token: str | None = None
     byte_fallback: bool = False
     fuse_unk: bool = False
+    drops_unknown: bool = False
+    word_suffix: str = ""
     subword_prefix: str = ""
     max_word_chars: int = 100
     config: dict = dataclasses.field(default_factory=dict)
@@ -4883,10 +4882,7 @@ class Model:
     @functools.cached_property
     def letters(self) -> dict[int, int]:
         """The ids of single bytes, or of single characters by code point."""
-        ids = self.ordinary_ids
-        if self.alphabet == "bytes":
-            return {token[0]: ids[token] for token in BYTES if token in ids}
-        return {ord(text): id for token, id in ids.items() if len(token) <= 4 and len(text := token.decode()) == 1}
+        return _letters(self.ordinary_ids, self.alphabet)
 
     @property
     def fingerprint(self) -> str:
@@ -4894,10 +4890,18 @@ class Model:
         names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token", "byte_fallback", "fuse_unk",
                  "subword_prefix", "max_word_chars")  # fmt: skip
         plain = [(name, getattr(self, name)) for name in names]
+        plain += [(name, self.__dict__[name]) for name in ("word_suffix", "drops_unknown") if self.__dict__[name]]
         tables = sorted(self.vocab.items()), sorted(self.special_tokens.items()), Pattern(self.pattern).source
         scores = None if self.scores is None else (self.scores.dtype.str, self.scores.tolist())
         flags = sorted((text, tuple(flags)) for text, flags in self.flags.items())
         return hashlib.sha256(repr((plain, tables, scores, flags)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _letters(ids: Mapping[bytes, int], alphabet: str) -> dict[int, int]:
+    """Select the single bytes, or the single characters by code point."""
+    if alphabet == "bytes":
+        return {token[0]: ids[token] for token in BYTES if token in ids}
+    return {ord(text): id for token, id in ids.items() if len(token) <= 4 and len(text := token.decode()) == 1}
 
 
 def _is_id(id: object) -> bool:
@@ -5083,6 +5087,7 @@ def id_dtype(model: Model | int, name: str | type | np.dtype = "auto") -> np.dty
 NO_MERGE = ALL_ONES  # the entry of a pair that does not merge
 LOW_HALF = u64(2**32 - 1)
 NO_RANK = NO_MERGE & ~LOW_HALF
+NO_ID, DROPPED = -1, -2  # in place of the id of unknown letters: a word with one has no ids; they are left out
 ANY_PAIR = -1  # in place of the two ids of a merge: the last pair that merges make from the bytes of the token
 MAX_LINEAR_MERGE = 24  # letters of a word whose pairs are all compared for the lowest rank; longer words need a heap
 LONGEST_TOKEN = 1 << 12  # bytes, in a model without merges: sampling tries all ways to cut a token in two
@@ -5107,8 +5112,9 @@ class BpeTables:
     """
 
     letter_ids: np.ndarray  # int32[256], by byte, or int32[0x110000], by code point: the id of the letter, or -1
+    last_ids: np.ndarray  # the same for the last letter of a word
     fallback_ids: np.ndarray  # int32[256]   the ids of <0x00> to <0xFF> for unknown characters, or -1
-    unk_id: int  # the id of unknown characters otherwise, or -1
+    unk_id: int  # the id of unknown characters otherwise, or NO_ID, or DROPPED
     fuse_unk: bool  # consecutive unknown characters become one id
     merges: np.ndarray  # uint64[H, 2]       hash table: two ids in one number, and their entry; at most half full
     bloom: np.ndarray  # uint64[H / 8]       a bit for each pair in `merges`; for 3 of 4 pairs a look here is enough
@@ -5143,6 +5149,11 @@ def bpe_tables(
     ids = model.ordinary_ids if model.merges is None and not of_characters else model.ids
     letter_ids = np.full(N_CODE_POINTS if of_characters else 256, -1, np.int32)
     letter_ids[np.array([*model.letters], np.int64)] = [*model.letters.values()]
+    last_ids = letter_ids
+    if suffix := model.word_suffix.encode():
+        ends = {token.removesuffix(suffix): id for token, id in ids.items() if token.endswith(suffix)}
+        last_letters, last_ids = _letters(ends, model.alphabet), np.full_like(letter_ids, -1)
+        last_ids[np.array([*last_letters], np.int64)] = [*last_letters.values()]
     tokens = make_token_bytes(model.vocab)
     if model.merges is None:
         _check_splittable(model)
@@ -5156,16 +5167,19 @@ def bpe_tables(
             pairs[:, 3] = np.unique(-model.scores, return_inverse=True)[1].reshape(-1)[pairs[:, 2]]
     else:
         pairs = _merges_as_ids(model.merges, ids)
-        samples = samples or of_characters  # tokens of unknown characters may merge, which bytes of tokens do not show
+        # Tokens of unknown characters, or of the ends of words, may merge, which bytes of tokens do not show.
+        samples = samples or of_characters or model.unk_token is not None or bool(model.word_suffix)
     sizes = tokens.sizes.astype(np.min_scalar_type(tokens.sizes.max()))  # 8 or 16 bits are sorted faster
     pairs = pairs[np.lexsort((pairs[:, 2], sizes[pairs[:, 2]]))]
     n_ways = np.bincount(pairs[:, 2])
     are_sure = samples | ((n_ways[pairs[:, 2]] == 1) & (pairs[:, 0] != ANY_PAIR))
     size = 1 << max(6, (2 * (len(pairs) if samples else int(np.count_nonzero(n_ways))) - 1).bit_length())
+    unknown = DROPPED if model.drops_unknown else NO_ID
     tables = BpeTables(
         letter_ids,
+        last_ids,
         np.array([ids[token] if model.byte_fallback and of_characters else -1 for token in _FALLBACK_TOKENS], np.int32),
-        ids[model.unk_token.encode()] if model.unk_token and of_characters else -1,
+        ids[model.unk_token.encode()] if model.unk_token else unknown,
         model.fuse_unk,
         np.full((size, 2), NO_MERGE, np.uint64),
         np.zeros(size >> 3, np.uint64),
@@ -5244,18 +5258,21 @@ def _find_merge(left, right, merges, bloom):
     return merges[_merge_slot(key, merges), 1] if bloom[word] & bit else NO_MERGE
 
 
-@kernel
+@inline_kernel
 def _first_letters(text, start, size, tables, ids, at):
     """Write the ids of the bytes or characters of a word; returns their number, or -1.
 
-    An unknown character, or an invalid byte, becomes the tokens of its bytes or `unk_id`, as the model says; if it has
-    neither, the result is -1. There are never more ids than bytes.
+    An unknown character, or an invalid byte, becomes the tokens of its bytes or `unk_id`, or is left out, as the model
+    says; if it has to have an id, and has none, the result is -1. There are never more ids than bytes.
     """
-    letter_ids, fallback_ids, unk_id, fuse_unk = tables.letter_ids, tables.fallback_ids, tables.unk_id, tables.fuse_unk
+    letter_ids, last_ids, fallback_ids = tables.letter_ids, tables.last_ids, tables.fallback_ids
+    unk_id, fuse_unk = tables.unk_id, tables.fuse_unk
     position, stop, n, was_unknown = start, start + size, at, False
     while position < stop:
         letter = i64(text[position]) << 3 | 1 if len(letter_ids) == 256 else _decode_character(text, position, stop)
         id, end = letter_ids[letter >> 3], position + (letter & 7)
+        if end == stop:
+            id = last_ids[letter >> 3]
         if id >= 0:
             ids[n] = id
             n += 1
@@ -5263,9 +5280,9 @@ def _first_letters(text, start, size, tables, ids, at):
             for k in range(position, end):
                 ids[n] = fallback_ids[text[k]]
                 n += 1
-        elif unk_id < 0:
-            return -1
-        elif not (was_unknown and fuse_unk):
+        elif unk_id == NO_ID:
+            n, end = at - 1, stop
+        elif unk_id != DROPPED and not (was_unknown and fuse_unk):
             ids[n] = unk_id
             n += 1
         was_unknown = id < 0
@@ -5273,7 +5290,7 @@ def _first_letters(text, start, size, tables, ids, at):
     return n - at
 
 
-@kernel
+@inline_kernel
 def _merge_short(n, merges, bloom, scratch, ids, at):
     """Merge the pair of lowest rank, the leftmost of several, again and again; returns the number of ids that are left.
 
@@ -5283,23 +5300,24 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
     first, last = u64(at), u64(max(n - 1, 0))
     for k in range(last):
         scratch[u64(k)] = _find_merge(ids[first + u64(k)], ids[first + u64(k) + u64(1)], merges, bloom)
-    while last:
+    can_merge = last > 0
+    while can_merge:
         i, lowest = u64(0), NO_RANK
         for k in range(last):
             entry = scratch[u64(k)]
             is_lower = entry < lowest  # compares ranks only, since the lower half of `lowest` is 0
             i, lowest = u64(k) if is_lower else i, entry & NO_RANK if is_lower else lowest
-        if lowest == NO_RANK:
-            break
-        ids[first + i] = scratch[i] & LOW_HALF
-        last -= u64(1)
-        for k in range(i + u64(1), last + u64(1)):
-            j = u64(k) + u64(1)
-            ids[first + u64(k)], scratch[u64(k)] = ids[first + j], scratch[j]
-        if i < last:
-            scratch[i] = _find_merge(ids[first + i], ids[first + i + u64(1)], merges, bloom)
-        if i:
-            scratch[i - u64(1)] = _find_merge(ids[first + i - u64(1)], ids[first + i], merges, bloom)
+        can_merge = lowest != NO_RANK
+        if can_merge:
+            ids[first + i] = scratch[i] & LOW_HALF
+            last -= u64(1)
+            for k in range(i + u64(1), last + u64(1)):
+                j = u64(k) + u64(1)
+                ids[first + u64(k)], scratch[u64(k)] = ids[first + j], scratch[j]
+            if i < last:
+                scratch[i] = _find_merge(ids[first + i], ids[first + i + u64(1)], merges, bloom)
+            if i:
+                scratch[i - u64(1)] = _find_merge(ids[first + i - u64(1)], ids[first + i], merges, bloom)
     return min(n, i64(last) + 1)
 
 
@@ -5328,9 +5346,9 @@ def _heap_pop(heap, size):
 
 
 @inline_kernel
-def _queue_merge(left, right, merges, bloom, ids, at, entries, heap, size):
+def _queue_merge(left, right, merges, bloom, symbols, entries, heap, size):
     """Look up the merge of two neighbours, and push it if it exists; returns the size of the heap."""
-    entries[left] = _find_merge(ids[at + left], ids[at + right], merges, bloom)
+    entries[left] = _find_merge(symbols[left], symbols[right], merges, bloom)
     if entries[left] == NO_MERGE:
         return size
     _heap_push(heap, size, entries[left] & ~LOW_HALF | u64(left))
@@ -5349,9 +5367,9 @@ def _merge_long(n, tables, alpha, state, ids, at):
     entries = np.full(n, NO_MERGE, np.uint64)  # of each symbol and the next one
     heap, size, n_left = np.empty(2 * n, np.uint64), i64(0), n  # a merge removes one item and adds two at most
     end, left_out = len(heap), NO_MERGE  # heap[end :] are the items that were left out; left_out is the last one
-    merges, bloom = tables.merges, tables.bloom  # passing the struct to a kernel instead takes 1.2 times as long
+    symbols, merges, bloom = ids[at : at + n], tables.merges, tables.bloom  # a kernel is slower with the struct
     for k in range(n - 1):
-        size = _queue_merge(k, k + 1, merges, bloom, ids, at, entries, heap, size)
+        size = _queue_merge(k, k + 1, merges, bloom, symbols, entries, heap, size)
     while size:
         item = _heap_pop(heap, size)
         size -= 1
@@ -5369,16 +5387,16 @@ def _merge_long(n, tables, alpha, state, ids, at):
         end, left_out = len(heap), NO_MERGE
         j = after[i]
         k = after[j]
-        ids[at + i], after[i], entries[i], entries[j] = entries[i] & LOW_HALF, k, NO_MERGE, NO_MERGE
+        symbols[i], after[i], entries[i], entries[j] = entries[i] & LOW_HALF, k, NO_MERGE, NO_MERGE
         if k < n:
             before[k] = i
-            size = _queue_merge(i, k, merges, bloom, ids, at, entries, heap, size)
+            size = _queue_merge(i, k, merges, bloom, symbols, entries, heap, size)
         if i:
-            size = _queue_merge(before[i], i, merges, bloom, ids, at, entries, heap, size)
+            size = _queue_merge(before[i], i, merges, bloom, symbols, entries, heap, size)
         n_left -= 1
     k = 0
     for out in range(n_left):
-        ids[at + out] = ids[at + k]
+        symbols[out] = symbols[k]
         k = after[k]
     return n_left
 
@@ -5396,15 +5414,18 @@ def _random(state):
 @kernel
 def segment_bpe(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a letter has no id."""
-    if tables.tokens.n_words:
-        id = _find_value(text, start, size, tables.tokens.entries, tables.tokens.long_words)
-        if id >= 0:
-            ids[at] = id
-            return 1
-    n = _first_letters(text, start, size, tables, ids, at)
-    if n <= MAX_LINEAR_MERGE:
-        return _merge_short(n, tables.merges, tables.bloom, scratch, ids, at)
-    return _merge_long(n, tables, 0.0, scratch, ids, at)
+    n, words, id = i64(1), tables.tokens, i64(-1)
+    if words.n_words:
+        id = _find_value(text, start, size, words.entries, words.long_words)
+    if id >= 0:
+        ids[at] = id
+    else:
+        n = _first_letters(text, start, size, tables, ids, at)
+        if n <= MAX_LINEAR_MERGE:
+            n = _merge_short(n, tables.merges, tables.bloom, scratch, ids, at)
+        else:
+            n = _merge_long(n, tables, 0.0, scratch, ids, at)
+    return n
 
 
 @kernel
@@ -5512,18 +5533,18 @@ def exact_pattern(model: Model) -> str:
     id_of, merges = model.ordinary_ids, model.merges
     looked_up = model.ignore_merges or (merges is None and model.scores is None)
     merges_unknown = not fallback_tokens(model).isdisjoint(itertools.chain(*(merges or ())))
-    if model.alphabet == "bytes" or looked_up or merges_unknown:
+    if model.alphabet == "bytes" or looked_up or merges_unknown or model.word_suffix:
         return "none"
     letters = {*map(chr, model.letters)}
     merged = id_of if merges is None else {left + right for left, right in merges}
     pairs = {pair for token in merged for pair in itertools.pairwise(token.decode("utf-8", "replace"))}
     mark = "▁" if "▁" in letters else " "
-    if mark not in letters or any(left != mark == right for left, right in pairs):
+    if mark not in letters or model.drops_unknown or any(left != mark == right for left, right in pairs):
         mark = ""
     joined = {char for pair in pairs if mark not in pair for char in pair}
     sets = [_write_set(joined)] if joined else []
-    if model.fuse_unk and not model.byte_fallback:
-        if not joined <= letters:
+    if model.drops_unknown or (model.fuse_unk and not model.byte_fallback):
+        if model.drops_unknown or not joined <= letters:
             letters, sets = letters - joined, []
         if not letters:
             return "none"
@@ -5645,6 +5666,20 @@ def _copy_ids(value, more, pool, ids, at):
     return at + n
 
 
+@inline_kernel
+def _write_end(workspace, meanings, ids, id_stops, at):
+    """Write the id of a special token, or where the ids of a text end; returns where ids end."""
+    meaning = meanings[workspace.n_ends]
+    workspace.n_ends += 1
+    if meaning >= 0:
+        ids[at] = meaning
+        at += 1
+    elif meaning == BEGINS:
+        id_stops[workspace.n_texts] = at
+        workspace.n_texts += 1
+    return at
+
+
 @kernel
 def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
     """Write the ids of a batch of words; returns where they end, or -1 - start of a word that has no ids.
@@ -5680,15 +5715,7 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
             continue
         begin = ends[k - 1] if k else start
         if scanned[begin] == END:
-            meaning = meanings[workspace.n_ends]
-            workspace.n_ends += 1
-            if meaning >= 0:
-                ids[at] = meaning
-                at += 1
-            elif meaning == BEGINS:
-                id_stops[workspace.n_texts] = at
-                workspace.n_texts += 1
-            k += 1
+            at, k = _write_end(workspace, meanings, ids, id_stops, at), k + 1
             continue
         size = ends[k] - begin
         low, high, home = keys[key], keys[key + u64(1)], keys[key + u64(2)]
@@ -5804,6 +5831,7 @@ def wordpiece_tables(model: Model) -> WordPieceTables:
     """Make the tables of `segment_wordpiece` for a model."""
     prefix, tokens = model.subword_prefix.encode(), {id: model.vocab[id] for id in model.ordinary}
     continuing = {id: token[len(prefix) :] for id, token in tokens.items() if token.startswith(prefix)}
+    continuing = continuing if model.kind == "wordpiece" else {}  # then a token is a whole word
     unknown = -1 if model.unk_token is None else model.ids.get(model.unk_token.encode(), -1)
     return WordPieceTables(make_trie(tokens), make_trie(continuing), unknown, model.max_word_chars)
 
@@ -6500,7 +6528,7 @@ def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str
     for name, id in names.items():
         if not _is_id(id):
             raise InputError(f"{name!r} has the id {json.dumps(id)}: {_ID_RANGE}")
-    texts = {*texts}
+    texts, names = {*texts}, {name: id for name, id in names.items() if name}  # no text becomes an empty token
     rest = iter(_read_names([name for name in names if name not in texts], alphabet))
     vocab = {id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest) for name, id in names.items()}
     if len(vocab) < len(names):
@@ -6508,13 +6536,13 @@ def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str
     return vocab
 
 
-def _read_merges(pairs: list, alphabet: str = "bytes") -> list[Merge]:
-    """Read pairs of names, which are lists, or strings with a space between the names."""
+def _read_merges(pairs: list, alphabet: str = "bytes", odd: Collection[str] = ()) -> list[Merge]:
+    """Read pairs of names, which are lists, or strings with a space between; pairs with an odd name are left out."""
     names = []
     for number, pair in enumerate(pairs):
         match pair.split(" ") if isinstance(pair, str) else pair:
             case [str(left), str(right)] if left and right:
-                names += left, right
+                names += () if left in odd or right in odd else (left, right)
             case _:
                 raise InputError(f"merge {number}: {pair!r} is not a merge, two tokens with a space between them")
     tokens = _read_names(names, alphabet)
@@ -6576,7 +6604,8 @@ def _require_same(model: Model, other: Model) -> None:
     if not model.normalizer and [*model.flags.values()] == normalized:  # without a normalizer these flags do nothing
         model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder", "unk_token",
-                  "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars", "pattern"):  # fmt: skip
+                  "byte_fallback", "fuse_unk", "word_suffix", "subword_prefix", "max_word_chars",
+                  "pattern"):  # fmt: skip
         ours, theirs = getattr(model, field), getattr(other, field)
         if field == "pattern":
             ours, theirs = Pattern(ours).steps, Pattern(theirs).steps
@@ -6623,9 +6652,10 @@ def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pa
     merges = _read_merges(lines)
     if special_tokens is None:
         made = {*_BYTE_NAMES, *(line.replace(" ", "") for line in lines)}
-        special_tokens = [name for name in names if name not in made]
+        special_tokens = [name for name in names if name and name not in made]
     special_tokens = special_tokens if isinstance(special_tokens, Mapping) else _check_texts(special_tokens)
-    return Model(_read_vocab(names, "bytes", special_tokens), merges, special_tokens, pattern)
+    vocab = _read_vocab(names, "bytes", special_tokens)
+    return Model(vocab, merges, special_tokens, pattern, drops_unknown=not {*BYTES} <= {*vocab.values()})
 
 
 def _read_gpt2_pair(file: Path, special_tokens: SpecialTokens = None, pattern: PatternSource | None = None) -> Model:
@@ -6707,7 +6737,7 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
     ranks, pattern = {model.vocab[id]: id for id in model.ordinary}, Pattern(model.pattern)
     require(ranks.keys() >= {*BYTES}, "some byte is not a token")
     require(isinstance(pattern.source, str), "it has several patterns")
-    require(pattern.matches_everything, "its pattern may leave text unmatched, which tiktoken would drop")
+    require(pattern.matches_everything, "its pattern may not match all text, and tiktoken would drop the rest")
     _require_same(model, Model({id: token for token, id in ranks.items()}, None, model.special_tokens, model.pattern))
     return ranks
 
@@ -6720,6 +6750,48 @@ def write_tiktoken(model: Model) -> dict[str, str]:
         "tokenizer.tiktoken": "".join(f"{base64.b64encode(token).decode()} {id}\n" for token, id in ranks),
         "tokenizer.tiktoken.json": _to_json(beside, indent=2),
     }
+
+
+# Mistral's tekken.json
+
+_TEKKEN_SPECIALS = [  # of files that do not list theirs
+    "<unk>",
+    "<s>",
+    "</s>",
+    "[INST]",
+    "[/INST]",
+    "[AVAILABLE_TOOLS]",
+    "[/AVAILABLE_TOOLS]",
+    "[TOOL_RESULTS]",
+    "[/TOOL_RESULTS]",
+    "[TOOL_CALLS]",
+    "[IMG]",
+    "<pad>",
+    "[IMG_BREAK]",
+    "[IMG_END]",
+    "[PREFIX]",
+    "[MIDDLE]",
+    "[SUFFIX]",
+    "[SYSTEM_PROMPT]",
+    "[/SYSTEM_PROMPT]",
+    "[TOOL_CONTENT]",
+]
+
+
+def read_tekken(content: dict) -> Model:
+    """Read Mistral's ranks, which begin after the ids of the special tokens."""
+    try:
+        config, given = content["config"], content.get("special_tokens")
+        n, size = config["default_num_special_tokens"], config["default_vocab_size"]
+        special_tokens = {text: id for id, text in enumerate(_TEKKEN_SPECIALS)}
+        if given is not None:
+            special_tokens = {token["token_str"]: token["rank"] for token in given}
+        special_tokens |= {f"<SPECIAL_{id}>": id for id in range(len(special_tokens), n)}
+        tokens = content["vocab"][: size - n]
+        vocab = {n + token["rank"]: base64.b64decode(token["token_bytes"]) for token in tokens}
+        return Model(vocab, None, special_tokens, config["pattern"])
+    except (AttributeError, KeyError, TypeError, binascii.Error) as error:
+        raise InputError(f"not a tekken.json: {error!r}") from None
 
 
 # Hugging Face matches a Split by Oniguruma, in Ruby's dialect, while this module follows `regex`. Most expressions mean
@@ -6772,7 +6844,7 @@ def write_bpe(model: Model) -> dict:
         "dropout": None,
         "unk_token": model.unk_token,
         "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
+        "end_of_word_suffix": model.word_suffix or None,
         "fuse_unk": model.fuse_unk,
         "byte_fallback": model.byte_fallback,
         "ignore_merges": bool(unreachable) or (model.merges is not None and model.ignore_merges),
@@ -6783,20 +6855,37 @@ def write_bpe(model: Model) -> dict:
 
 def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a BPE; returns fields of Model."""
-    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+    for key in ("dropout", "continuing_subword_prefix"):
         require(not data.get(key), f"a model with {key} is not supported")
     require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
-    merges = _read_merges(data["merges"], alphabet)
+    of_bytes, names, unknown = alphabet == "bytes", data.get("vocab"), data.get("unk_token")
+    suffix = data.get("end_of_word_suffix") or ""
+    # No text becomes a token whose name does not stand for bytes.
+    odd = {name for name in (names if isinstance(names, dict) else ()) if of_bytes and not _BYTE_NAMES.issuperset(name)}
+    merges = _read_merges(data["merges"], alphabet, odd)
     require(len(set(merges)) == len(merges), "a merge appears twice")
     fields = {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")} | {"merges": merges}
-    if alphabet != "bytes":
-        return fields | {"vocab": _read_vocab(data.get("vocab")), "unk_token": data.get("unk_token")}
+    require(not (suffix and fields["ignore_merges"]), "end_of_word_suffix with ignore_merges is not supported")
+    if not of_bytes:
+        drops = unknown is None and not fields["byte_fallback"]
+        fields |= {"word_suffix": suffix, "drops_unknown": drops, "unk_token": unknown}
+        return fields | {"vocab": _read_vocab(names)}
     # The text of an added token may be the GPT-2 name of an ordinary token.
-    names, made = [*filter(_BYTE_NAMES.issuperset, added)], {*map(b"".join, merges), *BYTES}
-    tokens = zip(names, _read_names(names), strict=True)
+    plain, made = [*filter(_BYTE_NAMES.issuperset, added)], {*map(b"".join, merges), *BYTES}
+    tokens = zip(plain, _read_names(plain), strict=True)
     texts = {*added}.difference(name for name, token in tokens if token in made or fields["ignore_merges"])
-    vocab = _read_vocab(data.get("vocab"), alphabet, texts)
-    return fields | {"vocab": vocab, "fuse_unk": False, "byte_fallback": False}  # no byte is unknown
+    vocab = _read_vocab(names, alphabet, texts | odd)
+    end = suffix.encode()
+    knows_all = {*BYTES, *(byte + end for byte in BYTES)} <= {*vocab.values()}
+    unknown = None if knows_all or unknown not in names else unknown
+    return fields | {
+        "vocab": vocab,
+        "word_suffix": suffix,
+        "unk_token": unknown,
+        "drops_unknown": not knows_all and unknown is None,
+        "fuse_unk": fields["fuse_unk"] and unknown is not None,
+        "byte_fallback": False,
+    }
 
 
 _WORDPIECE_FIELDS = {
@@ -6829,6 +6918,18 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
         if fields["unk_token"] not in data["vocab"]:
             fields["unk_token"] = None
     return fields | {"vocab": vocab, "merges": None}
+
+
+def write_wordlevel(model: Model) -> dict:
+    """Write the "model" object of a WordLevel, whose tokens are whole words."""
+    return {"type": "WordLevel", "unk_token": model.unk_token or "<unk>", "vocab": _vocab_names(model)}
+
+
+def read_wordlevel(data: dict, added: Sequence[str], alphabet: str) -> dict:
+    """Read the "model" object of a WordLevel."""
+    vocab, unknown = _read_vocab(data.get("vocab"), alphabet, added), data.get("unk_token")
+    unknown = unknown if unknown in data["vocab"] else None
+    return {"vocab": vocab, "merges": None, "unk_token": unknown, "max_word_chars": MAX_ID}
 
 
 def write_unigram(model: Model) -> dict:
@@ -7022,13 +7123,15 @@ _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "un
 
 def read_huggingface(content: dict) -> Model:
     """Read a tokenizer.json; raises ValueError for features that would give other ids here than in Hugging Face."""
+    if "config" in content and "model" not in content:
+        return read_tekken(content)
     written, normalizer = content.get("model"), _flattened(content.get("normalizer") or [], "normalizers")
     Normalizer(normalizer)
     require(isinstance(written, dict), "not a tokenizer.json: it has no model")
     by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)  # for files from before 2022
     type = str(written.get("type") or next(by_keys, ""))
     kind = type.lower()
-    require(kind in KINDS, f"a model of type {type!r} is not supported, only BPE, WordPiece and Unigram")
+    require(kind in KINDS, f"a model of type {type!r} is not supported, only BPE, WordPiece, WordLevel and Unigram")
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     if batching:
         note = f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`"
@@ -7079,13 +7182,14 @@ def _written_flags(flags: AddedToken) -> dict[str, bool]:
 def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
     """Read a list of added tokens; returns text -> id, unchecked, and text -> flags."""
     try:
+        added = [token for token in added if token["content"] != ""]
         ids = {token["content"]: token.get("id") for token in added}
         flags = [AddedToken(**{name: token[name] for name in _FLAGS if name in token}) for token in added]
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
     for text, found in zip(_check_texts(ids), flags, strict=True):
-        require({*map(type, found)} == {bool}, f"the flags of {text!r} are odd: each must be true or false")
+        require({*map(type, found)} == {bool}, f"the flags of {text!r} are not all true or false")
     return ids, dict(zip(ids, flags, strict=True))
 
 
@@ -7094,7 +7198,7 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
 MARK = "▁"  # SentencePiece replaces spaces by it
 _SPACES = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")  # in SentencePiece's normalizer_spec
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # the types of its pieces
-_FAMILIES = ("", "unigram", "bpe", "", "")  # its types of models; the empty ones are not supported
+_FAMILIES = ("", "unigram", "bpe", "", "bpe")  # its types of models: words are not supported; characters do not merge
 _MARKS_TO_SPACES = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
 _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
 
@@ -7107,7 +7211,7 @@ def _model_proto(**fields: object):
 _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
-_STRIP = {"type": "Strip", "strip_left": True, "strip_right": True}
+_STRIP = {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""}
 _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of user_defined_symbols
 
 
@@ -7143,7 +7247,7 @@ def read_sentencepiece(data: bytes) -> Model:
     special = (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)
     unknown, control, symbol_ids, unused = (np.flatnonzero(types == type).tolist() for type in special)
     symbols = [names[id] for id in symbol_ids]
-    require(kind, "a SentencePiece model of words or of single characters is not supported")
+    require(kind, "a SentencePiece model of words is not supported")
     require(bytes not in {*map(type, names)}, "not all of its tokens are UTF-8")
     require(not proto.denormalizer_spec.precompiled_charsmap, "a denormalizer is not supported")
     require(not unused, f"unused tokens are not supported, such as the ids {unused[:3]}")
@@ -7160,7 +7264,7 @@ def read_sentencepiece(data: bytes) -> Model:
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
     return Model(
         dict(enumerate(map(str.encode, names))),
-        None,
+        [] if trainer.model_type == len(_FAMILIES) - 1 else None,
         {names[id]: id for id in sorted(unknown + control + symbol_ids)},
         "none",
         kind,
@@ -7259,7 +7363,7 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     ids = {name: id for id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
         name = _repeated(filter(None, names))
-        raise InputError(f"{file}, line {ids[name] + 1}: {name!r} appears twice")
+        warnings.warn(f"{file}, line {ids[name] + 1}: {name!r} appears twice: the last line counts", stacklevel=5)
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
     lowercase = config.get("do_lower_case", all(n == n.lower() for n in ids if n not in specials))
     ends = {role: [text, specials[text]] for role, text in (("sep", "[SEP]"), ("cls", "[CLS]")) if text in specials}
@@ -7437,6 +7541,9 @@ def load_model(
     with naming_file(file):
         model = call_with(format.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
+    if model.drops_unknown:
+        note = "no token stands for what is unknown: it is left out, as by the tokenizers package"
+        warnings.warn(f"{file}: {note}", stacklevel=3)
     return model
 
 
@@ -7514,6 +7621,9 @@ KINDS = {
     "wordpiece": Kind(
         learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
     ),
+    "wordlevel": Kind(
+        learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordlevel, read_wordlevel
+    ),
     "unigram": Kind(
         learn_unigram,
         unigram_tables,
@@ -7561,15 +7671,9 @@ def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: in
     return re.sub(rf"\A(?:{one}){{0,{start}}}|(?:{one}){{0,{stop}}}\Z", "", token)
 
 
-def _decode_suffix(token: str, is_first: bool, suffix: str) -> str:
-    """Refuse a token with the suffix, whose text would depend on the token after it."""
-    require(suffix not in token, f"the token {token!r} has the suffix")
-    return token
-
-
 # The function that decodes a token, by the type of a step; its further parameters are the fields.
 _DECODERS: dict[str, Callable[..., str]] = {
-    "BPEDecoder": _decode_suffix,
+    "BPEDecoder": lambda token, is_first, suffix: token.replace(suffix, " "),  # but that of the last: see decode
     "ByteFallback": lambda token, is_first: _BYTE_TOKEN.sub(
         lambda match: bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape"), token
     ),
@@ -7677,15 +7781,13 @@ class _Encoder:
 
 def _unknown_letter(model: Model, text: bytes) -> InputError:
     """Build the error for text that has a letter without a token."""
+    letters = text if model.alphabet == "bytes" else map(ord, text.decode("utf-8", "surrogateescape"))
+    letter = next((letter for letter in letters if letter not in model.letters), None)
+    if letter is None:
+        return InputError("a word is not in the vocabulary, which has no unknown token")
     if model.alphabet == "bytes":
-        letters: Iterable[bytes] = map(BYTES.__getitem__, text)
-    else:
-        letters = (char.encode("utf-8", "surrogateescape") for char in text.decode("utf-8", "surrogateescape"))
-    letter = next(letter for letter in letters if letter not in model.ids)
-    if model.alphabet == "bytes":
-        return InputError(f"the byte 0x{letter[0]:02X} is not in the vocabulary")
-    char = letter.decode("utf-8", "replace")
-    return InputError(f"the character {char!r} is not in the vocabulary, which has no unknown token")
+        return InputError(f"the byte 0x{letter:02X} is not in the vocabulary")
+    return InputError(f"the character {chr(letter)!r} is not in the vocabulary, which has no unknown token")
 
 
 def _working_pattern(model: Model) -> Pattern:
@@ -7870,15 +7972,11 @@ class Tokenizer:
             special_tokens=self.special_tokens,
         )
 
-    @functools.cached_property
-    def _ids(self) -> dict[bytes, int]:
-        return self.model.ids
-
     def token_to_id(self, token: bytes | str) -> int | None:
         """Look up the id of a token, or None."""
-        if isinstance(token, str):
-            return self.special_tokens.get(token, self._ids.get(token.encode()))
-        return self._ids.get(token)
+        if isinstance(token, bytes):
+            return self.model.ids.get(token)
+        return self.special_tokens.get(token, self.model.ids.get(token.encode()))
 
     def id_to_token(self, id: int) -> bytes:
         """Look up the bytes of a token; raises ValueError for an unknown id."""
@@ -7954,18 +8052,14 @@ class Tokenizer:
         require(kind.sample, f"a {self.model.kind} has only one way to cut a word: there is nothing to sample")
         is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or self.model.kind == "unigram")
         require(is_sound, f"alpha is a probability, not {alpha}")
-        flat = self._words(text, allowed_special)
+        data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
+        flat, _, _ = pretokenizer.apply(scan, data, np.array([len(data)]))
+        flat = flat.rewritten(_write_cuts, self.pattern.table, *scan)  # an END after each word
         ids, state = np.empty(len(flat.text), np.uint32), np.array([seed % 2**64], np.uint64)
         n = _sample_words(*flat, self._sample_tables, float(alpha), state, ids)
         if n < 0:
             raise _unknown_letter(self.model, bytes(flat.text[-1 - n :]))
         return ids[:n].tolist()
-
-    def _words(self, text: str | bytes, allowed_special: str | Iterable[str]) -> FlatText:
-        """Cut a text into words, with an END after each word and over each special token."""
-        data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
-        flat, _, _ = pretokenizer.apply(scan, data, np.array([len(data)]))
-        return flat.rewritten(_write_cuts, self.pattern.table, *scan)
 
     def encode_batch(
         self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
@@ -8004,11 +8098,11 @@ class Tokenizer:
 
         If the pattern or the flags of special tokens allow no cut, memory holds a whole document.
         """
-        known = tuple(self._allowed(allowed_special))
-        source = self._chunk_sources.setdefault(known, self.source((), known))  # may take 0.9 s to make
+        special = tuple(self._allowed(allowed_special))
+        source = self._chunk_sources.setdefault(special, self.source((), special))  # a normalizer's takes 0.9 s to make
         chunks = map(_text_bytes, [iterable] if isinstance(iterable, (str, bytes)) else iterable)
-        for data, begins, _ in source.cut(chunks, WINDOW_BYTES):
-            yield from self.encode_texts([data], allowed_special, begins)[0].tolist()
+        for data, first_id, _ in source.cut(chunks, WINDOW_BYTES):
+            yield from self.encode_texts([data], allowed_special, first_id)[0].tolist()
 
     def source(
         self, inputs: Files, allowed_special: str | Iterable[str] = "all", text_field: str | None = None
@@ -8034,13 +8128,12 @@ class Tokenizer:
     def _allowed(self, allowed_special: str | Iterable[str]) -> list[str]:
         """List the allowed special tokens; raises ValueError for unknown names."""
         if isinstance(allowed_special, str):
-            if allowed_special not in ("all", "none"):
-                raise InputError(f"allowed_special is 'all', 'none' or a set of tokens, not {allowed_special!r}")
+            is_name = allowed_special in ("all", "none")
+            require(is_name, f"allowed_special is 'all', 'none' or a set of tokens, not {allowed_special!r}")
             return list(self.special_tokens) if allowed_special == "all" else []
-        for token in (allowed := list(allowed_special)):
-            if token not in self.special_tokens:
-                known = ", ".join(self.special_tokens) or "it has none"
-                raise InputError(f"{token!r} is not a special token of this tokenizer: {known}")
+        allowed, names = list(allowed_special), ", ".join(self.special_tokens) or "it has none"
+        for token in allowed:
+            require(token in self.special_tokens, f"{token!r} is not a special token of this tokenizer: {names}")
         return allowed
 
     def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:
@@ -8060,7 +8153,12 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode some ids as text. Invalid UTF-8 becomes U+FFFD."""
-        return self.decode_bytes(ids).decode("utf-8", "replace")
+        ids = _id_array(ids)
+        text = self.decode_bytes(ids).decode("utf-8", "replace")
+        for step in self.model.decoder if len(ids) else ():
+            if step["type"] == "BPEDecoder" and self.vocab[int(ids[-1])].endswith(step["suffix"].encode()):
+                text = text.removesuffix(" ")  # after the last word there is none
+        return text
 
     def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
         """Decode several lists of ids."""
@@ -8132,30 +8230,20 @@ LLMC_HEADER_BYTES = 1024
 LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}  # the first numbers of its files, for GPT-2 and Llama 3
 
 
-def _npy_header(dtype: np.dtype, n: int) -> bytes:
-    """Make the header of a .npy file of n numbers. It has 128 bytes for any n, since NumPy pads it."""
-    file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)})
-    return file.getvalue()
+# How ids are written, and the ends of the names of such files; standard output has no end.
+_LAYOUTS = {"npy": (".npy",), "bin": (".bin", ""), "llm.c": (".bin",), "text": (".txt", "")}
 
 
-def _llmc_header(dtype: np.dtype, n: int) -> bytes:
-    """Make the header of a file for llm.c: 256 numbers; the third one is n."""
-    require(n < 2**31, f"{n:,} tokens are too many for a file of llm.c: write several files")
-    return np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
-
-
-def _no_header(dtype: np.dtype, n: int) -> bytes:
+def _header(layout: str, dtype: np.dtype, n: int) -> bytes:
+    """Make the header of a file of n numbers. It has the same size for any n: NumPy pads its own for growth."""
+    if layout == "npy":
+        file = io.BytesIO()
+        np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)})
+        return file.getvalue()
+    if layout == "llm.c":
+        require(n < 2**31, f"{n:,} tokens are too many for a file of llm.c: write several files")
+        return np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
     return b""
-
-
-# Layout -> the function that makes the header, and the suffixes of file names; "" stands for standard output.
-_LAYOUTS = {
-    "npy": (_npy_header, (".npy",)),
-    "bin": (_no_header, (".bin", "")),
-    "llm.c": (_llmc_header, (".bin",)),
-    "text": (_no_header, (".txt", "")),
-}
 
 
 class Encoded(NamedTuple):
@@ -8202,10 +8290,10 @@ def _encode_blocks(
     batches, ends, n_tokens, n_bytes, last_id, is_doubtful = [], [], 0, 0, None, False
     for block in blocks:
         texts = source.texts(block)
-        last_id = -1 if block.begins == BEGINS else last_id
-        ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.begins)
+        last_id = -1 if block.first_id == BEGINS else last_id
+        ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.first_id)
         n_bytes += sum(map(len, texts))
-        stops = offsets[1:] if block.behind == BEGINS else offsets[:0]
+        stops = offsets[1:] if block.next_id == BEGINS else offsets[:0]
         if end_id is not None:
             ended = np.append(ids, 0)[stops - 1] == end_id
             ended &= stops > offsets[: len(stops)]  # for an empty text, ids[stop - 1] belongs to the text before it
@@ -8245,7 +8333,7 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
         layout = path.suffix[1:] or "bin"
         require(layout in ("npy", "bin"), f"{path}: name a .npy file, or a .bin file for numbers without a header")
     require_known("`layout`", layout, _LAYOUTS)
-    header, suffixes = _LAYOUTS[layout]
+    suffixes = _LAYOUTS[layout]
     require(path.suffix in suffixes, f"{path}: name a {suffixes[0]} file for {layout}")
     dtype, n = np.dtype(dtype).newbyteorder("<"), 0
 
@@ -8257,11 +8345,11 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
         file.flush()  # if the disk is full, fail now, before other files have taken their names
 
     with _open_output(path) as file:
-        file.write(header(dtype, 0))
+        file.write(_header(layout, dtype, 0))
         yield write
-        if header(dtype, n):
+        if header := _header(layout, dtype, n):
             file.seek(0)
-            file.write(header(dtype, n))
+            file.write(header)
 
 
 def _name_outputs(out: str | os.PathLike | None, val_fraction: float | None) -> list[Path]:
@@ -8271,9 +8359,9 @@ def _name_outputs(out: str | os.PathLike | None, val_fraction: float | None) -> 
     if val_fraction is None:
         return [path]
     require(0 < val_fraction < 1, f"`val_fraction` is between 0 and 1, not {val_fraction}")
-    before, found, behind = path.name.rpartition("train")
-    require(found, f"{path}: name a file with 'train' in it for `val_fraction`: the second file gets 'val' instead")
-    return [path, path.with_name(f"{before}val{behind}")]
+    hint = "name a file with 'train' in it for `val_fraction`: the other one has 'val' there"
+    require("train" in path.name, f"{path}: {hint}")
+    return [path, path.with_name("val".join(path.name.rsplit("train", 1)))]
 
 
 def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -8341,7 +8429,7 @@ def encode_files(
     paths = _name_outputs(out, val_fraction)
     if document_index is not None:
         can_be_indexed = len(paths) == 1 and layout != "text"
-        require(can_be_indexed, "`document_index` goes with `out`, but not with `val_fraction` or the layout text")
+        require(can_be_indexed, "`document_index` cannot be combined with `val_fraction` or text, and needs `out`")
         document_index = as_path(document_index)
         if document_index.resolve() in (paths[0].resolve(), _sidecar(paths[0]).resolve()):
             raise InputError(f"{document_index} would be written twice: give the document index another name")
@@ -8353,14 +8441,13 @@ def encode_files(
         tokenizer._allowed([append])
     tokenizer.compile_kernels()
     end_id = tokenizer.special_tokens.get(append)
-    work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special)
-    batches = source.map(engine, work)
+    batches = source.map(engine, functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special))
     totals, n_bytes, last_id = np.zeros((2, 2), np.int64), 0, None  # tokens and documents of each file
     with contextlib.ExitStack() as stack:
         stack.enter_context(written_together())
         writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths]
-        index = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(lambda _: None)
-        write_index = stack.enter_context(index)
+        index_writer = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(len)
+        write_index = stack.enter_context(index_writer)
         write_index(np.zeros(1, np.int64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         for batch in stack.enter_context(contextlib.closing(batches)):
@@ -8643,9 +8730,9 @@ def complete(recipe: Recipe) -> Recipe:
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
         plain = recipe.coverage == 1 and not recipe.byte_fallback
-        require(plain, "`coverage` and `byte_fallback` go with characters: no byte is unknown")
+        require(plain, "`coverage` and `byte_fallback` need the alphabet characters: no byte is unknown")
         require(family.alphabet == "bytes", f"a model of the family {recipe.model} is made of characters")
-        require(not recipe.mark, "a mark goes with characters: the alphabet bytes has no mark")
+        require(not recipe.mark, "a mark needs the alphabet characters")
     else:
         require(0 < recipe.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {recipe.coverage}")
         mark, n_letters = family.mark if recipe.mark is None else recipe.mark, 1
@@ -8711,6 +8798,7 @@ def words_of_model(model: Model, words: Words) -> Words:
     """
     require(model.kind == "bpe", f"a model of the kind {model.kind!r} has no merges that training can continue")
     require(words.alphabet == BYTES, "only words over the 256 bytes can be segmented by a model")
+    require(not model.word_suffix, "merges cannot follow on those of a model whose words end in a suffix")
     fallback = fallback_tokens(model)
     kept = [id for id in model.ordinary if model.vocab[id] not in fallback]
     symbol_of = np.full(MAX_ID + 1, -1, np.int32)
@@ -8946,7 +9034,7 @@ def prepare(
     recipe = complete(dataclasses.replace(recipe, **options))
     for name, wanted in recipe.source([], None).settings.items():
         for file, theirs in zip(files, settings, strict=True):
-            hint = f"{file}: was counted with other {name}, {theirs[name]}: count the texts again, with {wanted}"
+            hint = f"{file}: was counted with the {name} {theirs[name]}: count the texts again, with {wanted}"
             require(sorted(map(str, theirs[name])) == sorted(map(str, wanted)), hint)
     return recipe, files, counted
 
@@ -9109,7 +9197,7 @@ def tabulate_counts(counted: CorpusCounts, files: Sequence[object], title: str =
         ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
     ]
     if counted.n_dropped:
-        rows.append(("dropped", f"{counted.n_dropped:,} more pretokens, the rarest; a larger max_words keeps more"))
+        rows.append(("dropped", f"{counted.n_dropped:,} pretokens, the rarest; a larger max_words keeps more"))
         rows.append(("counts", f"too small by at most {counted.max_error:,}, because of dropped pretokens"))
     return Table(title, ("what", "value"), rows)
 
@@ -9614,8 +9702,8 @@ def compare(
     for corpus in corpora.values():
         source = Source(find_files(corpus), Pattern(r"\s?\S+"), special_tokens, text_field)
         counts.update(count(source, engine).words.to_counts())
-    frequent = [word for word, _ in counts.most_common(2 * COMPARED_WORDS) if word.decode("utf-8", "replace").strip()]
-    words = frequent[:COMPARED_WORDS]
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))
+    words = [word for word in frequent if word.decode("utf-8", "replace").strip()][:COMPARED_WORDS]
     rates, vocabularies, splits = [], [], []
     for tokenizer in tokenizers.values():
         encoded = [encode_corpus(tokenizer, files, text_field=text_field, engine=engine) for files in corpora.values()]
@@ -9879,9 +9967,8 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
         training.tokenizer.save(out)
         save_learned(out, training)
     if options["progress"]:
-        print(training)
-        print(f"\nWritten to {out}")
-        print(f"\nNext:\n  echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -")
+        next_command = f"echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -"
+        print(f"{training}\n\nWritten to {out}\n\nNext:\n  {next_command}")
 
 
 def _count_command(inputs: Sequence[str], **options) -> None:
@@ -9892,9 +9979,8 @@ def _count_command(inputs: Sequence[str], **options) -> None:
     """
     counted, out = call_with(count_files, inputs, **options), options["out"]
     if options["progress"]:
-        print(tabulate_counts(counted, inputs))
-        print(f"\nWritten to {out}: {number_of(os.path.getsize(out), 'byte')}")
-        print(f"\nNext:\n  {_typed_command()} train {shlex.quote(out)}")
+        size, next_command = number_of(os.path.getsize(out), "byte"), f"{_typed_command()} train {shlex.quote(out)}"
+        print(f"{tabulate_counts(counted, inputs)}\n\nWritten to {out}: {size}\n\nNext:\n  {next_command}")
 
 
 def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = False, **options) -> None:
@@ -10061,26 +10147,22 @@ def _add_argument(
     group: argparse._ArgumentGroup, parameter: inspect.Parameter, is_positional: bool, text: str
 ) -> argparse.Action:
     """Add the command-line argument that sets a parameter."""
-    name, default, kind = parameter.name.rstrip("_"), parameter.default, str(parameter.annotation)
-    is_many, text = kind.startswith("Sequence[str]"), text.replace("%", "%%")
+    name, default, kind = parameter.name.rstrip("_"), parameter.default, str(parameter.annotation).partition(" ")[0]
+    is_many, is_required, text = kind == "Sequence[str]", default is parameter.empty, text.replace("%", "%%")
     if is_many:
         name = re.sub("(?<!u)s$", "", name)  # --special-token, but --corpus
-    settings = {"metavar": name.split("_")[-1].upper()}
+    metavar = name.split("_")[-1].upper()
     if is_positional:
-        if is_many:
-            settings["nargs"] = "*" if default == () else "+"
-        return group.add_argument(parameter.name, help=text, **settings)
+        nargs = "+" if is_required else "*"
+        return group.add_argument(parameter.name, help=text, metavar=metavar, nargs=nargs if is_many else None)
     if kind == "bool":
         settings = {"action": "store_true"}
     elif is_many:
-        settings |= {"action": "append", "default": []}
+        settings = {"action": "append", "default": [], "metavar": metavar}
         text += "; may be repeated"
     else:
-        settings |= {
-            "type": {"int": _whole_number, "float": float}.get(kind.partition(" ")[0], str),
-            "default": default,
-        }
-        settings["required"] = default is parameter.empty
+        read = {"int": _whole_number, "float": float}.get(kind, str)
+        settings = {"type": read, "default": default, "required": is_required, "metavar": metavar}
         if default not in (None, parameter.empty):
             text += f" (default: {default})"
     return group.add_argument("--" + name.replace("_", "-"), dest=parameter.name, help=text, **settings)
