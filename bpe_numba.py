@@ -22,7 +22,7 @@ Glossary
     token, id       an entry of the vocabulary (its bytes), and the number of that entry
     special token   a token that is matched as a whole: it is never split, merged or learnt from
     family          the way in which a vocabulary is learnt; for example, "longest" learns as a BPE does
-    kind            the way in which a model cuts words into tokens: BPE, WordPiece or Unigram
+    kind            the way in which a model cuts words into tokens: BPE, WordPiece, WordLevel or Unigram
 
 Letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs, T texts.
 
@@ -43,8 +43,8 @@ Sections, in the order in which the data passes through them
     Encoding        words -> ids, through a cache; ids -> bytes
     WordPiece       words -> their longest tokens; Words -> tokens, by likelihood or by count
     Unigram         Words -> tokens with probabilities; words -> ids, by the most probable path
-    Formats         a Model <-> files of Hugging Face, GPT-2, tiktoken, SentencePiece and BERT
-    Kinds           the functions of BPE, WordPiece and Unigram, by name
+    Formats         a Model <-> files of Hugging Face, GPT-2, tiktoken, SentencePiece and BERT; tekken.json -> a Model
+    Kinds           the functions of BPE, WordPiece, WordLevel and Unigram, by name
     Tokenizer       text -> ids -> text; decoders
     Token files     files of text -> files of token ids, by several workers; and back
     Training        files -> a tokenizer, in one call
@@ -3021,7 +3021,7 @@ def find_files(inputs: Files) -> list[Path]:
         if os.path.isdir(name):
             group = sorted(file for file in path.rglob("*") if _is_corpus(file.relative_to(path)) and file.is_file())
             require(group, f"{name}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
-        elif name == "-" or os.path.exists(name):  # False for a text that no path could be
+        elif name == "-" or os.path.exists(name):  # False for a text that cannot be a path
             group = [path]
         else:
             group = sorted(filter(Path.is_file, map(Path, glob.glob(name, recursive=True))))
@@ -3039,7 +3039,7 @@ def as_path(name: PathName) -> Path:
 
 
 def _is_corpus(path: Path) -> bool:
-    """Whether the name of a file in a folder is that of text, and not that of a part of a model."""
+    """Whether a file in a folder is text by its name, and not a part of a model."""
     is_hidden = any(part.startswith(".") for part in path.parts)
     return _plain_name(path).endswith(SUFFIXES) and path.name not in ("vocab.txt", "merges.txt") and not is_hidden
 
@@ -3126,7 +3126,7 @@ class Block(NamedTuple):
     first_id: int = BEGINS
     next_id: int = BEGINS
     data: bytes | list[bytes] | None = None  # None: a worker reads them from the file
-    n_before: int = 0  # lines, in a stream; row groups, in a Parquet file
+    n_before: int = 0  # lines before it in a stream; row groups before it in a Parquet file
     read_texts: Callable[[Block, str], list[bytes]] | None = None  # None: the data are one text, or a list of texts
 
     @property
@@ -5072,7 +5072,7 @@ def check_vocab_size(vocab_size: int, least: int) -> None:
 NO_MERGE = ALL_ONES  # the entry of a pair that does not merge
 LOW_HALF = u64(2**32 - 1)
 NO_RANK = NO_MERGE & ~LOW_HALF
-NO_ID, DROPPED = -1, -2  # in place of the id of unknown letters: a word with one has no ids; they are left out
+NO_ID, DROPPED = -1, -2  # in place of the id of an unknown letter: its word has no ids; or the letter is left out
 ANY_PAIR = -1  # in place of the two ids of a merge: the last pair that merges make from the bytes of the token
 MAX_LINEAR_MERGE = 24  # letters of a word whose pairs are all compared for the lowest rank; longer words need a heap
 LONGEST_TOKEN = 1 << 12  # bytes, in a model without merges: sampling tries all ways to cut a token in two
@@ -5816,7 +5816,7 @@ def wordpiece_tables(model: Model) -> WordPieceTables:
     """Make the tables of `segment_wordpiece` for a model."""
     prefix, tokens = model.subword_prefix.encode(), {id: model.vocab[id] for id in model.ordinary}
     continuing = {id: token[len(prefix) :] for id, token in tokens.items() if token.startswith(prefix)}
-    continuing = continuing if model.kind == "wordpiece" else {}  # then a token is a whole word
+    continuing = continuing if model.kind == "wordpiece" else {}  # the tokens of a WordLevel are whole words
     unknown = -1 if model.unk_token is None else model.ids.get(model.unk_token.encode(), -1)
     return WordPieceTables(make_trie(tokens), make_trie(continuing), unknown, model.max_word_chars)
 
@@ -6402,7 +6402,8 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
 #     sentencepiece  tokenizer.model                pretokens, merges in an order that no scores give
 #     bert           vocab.txt                      all but a WordPiece with BERT's own steps
 #
-# A byte-level vocab.json names a token by GPT-2's characters: {"Ġhi": 300} stands for 300: b" hi".
+# Mistral's tekken.json is only read. A byte-level vocab.json names a token by GPT-2's characters: {"Ġhi": 300} stands
+# for 300: b" hi".
 
 LARGEST_FILE = 1 << 28  # bytes of a model file; the largest tokenizer.json has some 40 million
 
@@ -6722,7 +6723,7 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
     ranks, pattern = {model.vocab[id]: id for id in model.ordinary}, Pattern(model.pattern)
     require(ranks.keys() >= {*BYTES}, "some byte is not a token")
     require(isinstance(pattern.source, str), "it has several patterns")
-    require(pattern.matches_everything, "its pattern may leave text unmatched, which tiktoken would drop")
+    require(pattern.matches_everything, "its pattern may not match all text, and tiktoken would drop the rest")
     _require_same(model, Model({id: token for token, id in ranks.items()}, None, model.special_tokens, model.pattern))
     return ranks
 
@@ -7157,7 +7158,7 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
         raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
     for text, found in zip(_check_texts(ids), flags, strict=True):
-        require({*map(type, found)} == {bool}, f"the flags of {text!r} are odd: each must be true or false")
+        require({*map(type, found)} == {bool}, f"the flags of {text!r} are not all true or false")
     return ids, dict(zip(ids, flags, strict=True))
 
 
@@ -7653,7 +7654,7 @@ def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: in
 
 # The function that decodes a token, by the type of a step; its further parameters are the fields.
 _DECODERS: dict[str, Callable[..., str]] = {
-    "BPEDecoder": lambda token, is_first, suffix: token.replace(suffix, " "),  # but that of the last: see decode
+    "BPEDecoder": lambda token, is_first, suffix: token.replace(suffix, " "),  # for the last token see decode
     "ByteFallback": lambda token, is_first: _BYTE_TOKEN.sub(
         lambda match: bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape"), token
     ),
@@ -8059,7 +8060,7 @@ class Tokenizer:
         If the pattern or the flags of special tokens allow no cut, memory holds a whole document.
         """
         special = tuple(self._allowed(allowed_special))
-        source = self._chunk_sources.setdefault(special, self.source((), special))  # a normalizer's takes 0.9 s to make
+        source = self._chunk_sources.setdefault(special, self.source((), special))  # may take 0.9 s to make
         chunks = map(_text_bytes, [iterable] if isinstance(iterable, (str, bytes)) else iterable)
         for data, first_id, _ in source.cut(chunks, WINDOW_BYTES):
             yield from self.encode_texts([data], allowed_special, first_id)[0].tolist()
@@ -8115,7 +8116,7 @@ class Tokenizer:
         text = self.decode_bytes(ids).decode("utf-8", "replace")
         for step in self.model.decoder if len(ids) else ():
             if step["type"] == "BPEDecoder" and self.vocab[int(ids[-1])].endswith(step["suffix"].encode()):
-                text = text.removesuffix(" ")  # after the last word there is none
+                text = text.removesuffix(" ")  # the last word has no space after it
         return text
 
     def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
@@ -8188,12 +8189,12 @@ LLMC_HEADER_BYTES = 1024
 LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}  # the first numbers of its files, for GPT-2 and Llama 3
 
 
-# How ids are written, and the ends of the names of such files; standard output has no end.
+# Layout -> the suffixes of its files; "" stands for standard output.
 _LAYOUTS = {"npy": (".npy",), "bin": (".bin", ""), "llm.c": (".bin",), "text": (".txt", "")}
 
 
 def _header(layout: str, dtype: np.dtype, n: int) -> bytes:
-    """Make the header of a file of n numbers. It has the same size for any n: NumPy pads its own for growth."""
+    """Make the header of a file of n numbers. It has the same size for any n, since NumPy pads it for growth."""
     if layout == "npy":
         file = io.BytesIO()
         np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)})
@@ -8397,7 +8398,7 @@ def encode_files(
     paths = _name_outputs(out, val_fraction)
     if document_index is not None:
         can_be_indexed = len(paths) == 1 and layout != "text"
-        require(can_be_indexed, "`document_index` goes with `out`, but not with `val_fraction` or the layout text")
+        require(can_be_indexed, "`document_index` cannot be combined with `val_fraction` or text, and needs `out`")
         document_index = as_path(document_index)
         if document_index.resolve() in (paths[0].resolve(), _sidecar(paths[0]).resolve()):
             raise InputError(f"{document_index} would be written twice: give the document index another name")
@@ -8693,9 +8694,9 @@ def complete(recipe: Recipe) -> Recipe:
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
         plain = recipe.coverage == 1 and not recipe.byte_fallback
-        require(plain, "`coverage` and `byte_fallback` go with characters: no byte is unknown")
+        require(plain, "`coverage` and `byte_fallback` need the alphabet characters: no byte is unknown")
         require(family.alphabet == "bytes", f"a model of the family {recipe.model} is made of characters")
-        require(not recipe.mark, "a mark goes with characters: the alphabet bytes has no mark")
+        require(not recipe.mark, "a mark needs the alphabet characters")
     else:
         require(0 < recipe.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {recipe.coverage}")
         mark, n_letters = family.mark if recipe.mark is None else recipe.mark, 1
@@ -9155,7 +9156,7 @@ def tabulate_counts(counted: CorpusCounts, files: Sequence[object], title: str =
         ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
     ]
     if counted.n_dropped:
-        rows.append(("dropped", f"{counted.n_dropped:,} more pretokens, the rarest; a larger max_words keeps more"))
+        rows.append(("dropped", f"{counted.n_dropped:,} pretokens, the rarest; a larger max_words keeps more"))
         rows.append(("counts", f"too small by at most {counted.max_error:,}, because of dropped pretokens"))
     return Table(title, ("what", "value"), rows)
 
