@@ -661,7 +661,7 @@ class _CompilationNotice(event.Listener):
         global notice
         is_ours = begun.data["dispatcher"].py_func.__module__ == __name__ and not multiprocessing.parent_process()
         if notice and is_ours and sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules):
-            print("bpe_numba: compiling kernels, once for each kind of work, in up to 20 seconds", file=sys.stderr)
+            print("bpe_numba: compiling kernels, once for each kind of work, for up to 20 seconds", file=sys.stderr)
             notice = False
 
     def on_end(self, ended: event.Event) -> None:
@@ -1117,13 +1117,13 @@ class _RegexParser:
 
     def repeated(self, program: Program, quantifier: regex.Match) -> Program:
         may_be_empty = _reaches_end(program, 0, ("split", "lookahead", "possessive"))
-        self.refuse_if(may_be_empty, "a quantifier on what may be empty,")
+        self.refuse_if(may_be_empty, "a quantifier on a part that may be empty")
         if quantifier["least"]:
             least = int(quantifier["least"])
             most = int(quantifier["most"]) if quantifier["most"] else None if quantifier["comma"] else least
         else:
             least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[quantifier[0][0]]
-        self.refuse_if(most is not None and most < least, "a count that goes down")
+        self.refuse_if(most is not None and most < least, "a count whose maximum is below its minimum")
         self.refuse_if(
             quantifier["kind"] == "+" and len(program) > 1, "a possessive quantifier on more than one character"
         )
@@ -1528,7 +1528,7 @@ def _time_limit(source: str, text: str) -> Iterator[float]:
     except TimeoutError:
         raise InputError(
             f"the pattern {source[:200]!r} takes more than {seconds:.0f} s for the {len(text):,} characters of a text "
-            f"that begins {text[:40]!r}: it tries too many ways, as (a+)+$ does; write it otherwise"
+            f"that begins {text[:40]!r}: it tries too many ways, as (a+)+$ does: rewrite it"
         ) from None
 
 
@@ -2029,7 +2029,7 @@ def _read_together(text, start, count, table, lanes, marks):
 def _add_marked(k, start, count, lanes, marks):
     """Append the ends that are marked in the first `count` bytes that lane k has read after its position.
 
-    Ends are written eight at a time, and the surplus is overwritten later. So no branch depends on the text.
+    Ends are written eight at a time, and the surplus is overwritten later. So no branch depends on each single end.
     """
     ends, n = lanes[k, ENDS:], u64(lanes[k, N_ENDS])
     for group in range(0, count, 64):
@@ -2985,7 +2985,7 @@ def standard_library() -> list[Path]:
     root = Path(sysconfig.get_path("stdlib"))
     apart = {"site-packages", "dist-packages", "__pycache__", "encoded_modules", "tokenizedata"}
     files = sorted(path for path in root.rglob("*.py") if apart.isdisjoint(path.relative_to(root).parts))
-    require(files, f"this Python has no sources in {root}: name a file to train on")
+    require(files, f"this Python has no source files in {root}: name a file to train on")
     return files
 
 
@@ -3439,7 +3439,6 @@ def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: i
 
 
 # ─── Words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 #
 # Blocks -> Words. A worker scans its blocks and counts their pretokens in its own hash table of byte strings. It
 # returns the table as Words, which are plain arrays: all bytes end to end, the offset of each word, and its count. The
@@ -4034,7 +4033,7 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
         words = Words(symbols.astype(np.int32), offsets, counts)
         fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(symbols)
         if not (fits and (np.diff(offsets) > 0).all() and (counts > 0).all() and words.digest == described["words"]):
-            raise ValueError("its words are not the written ones")
+            raise ValueError("its words do not match their hash")
         return CorpusCounts(**described | {"words": words}), header["settings"]
 
 
@@ -4173,7 +4172,7 @@ class _Learner:
     distinct: np.ndarray  # int32[2, V]    the neighbours, each once
     totals: np.ndarray  # int64[V + 1]     the counts of symbols, which scores need; empty if counts of pairs decide
     heads: np.ndarray  # int64[V + 1]      symbol -> first entry in the list of its pairs, or -1; empty if not needed
-    links: np.ndarray  # int64[2 P]        entry -> next one, -1; 2 k is pair k by its left symbol, 2 k + 1 by its right
+    links: np.ndarray  # int64[2 P]        entry -> next one or -1; 2 k + side is pair k, by its left or right symbol
     by_bytes: bool  # the rule for ties
     min_frequency: int
     threshold: float  # the least score of pairs in the heap
@@ -4219,8 +4218,8 @@ def _precedes(pair, other, learner):
 def _score(pair, totals, least):
     """Return the count of a pair, or with totals count(ab) / (count(a) * count(b)), in float64; 0 for a rare pair.
 
-    When a symbol is used up, its total is 0, but the count may be outdated. A total of 1 then keeps the score an upper
-    bound.
+    When a symbol is used up, its total is 0, but the count may be outdated. So a total counts as 1 at least, and the
+    score remains an upper bound.
     """
     if pair.count < least:
         return 0.0
@@ -4343,8 +4342,8 @@ def _replace(pair, c, learner):
     """Write c over a pair, drop stale occurrences, and count neighbours: returns the distinct ones, left and right.
 
     The list of the pair then has the positions of c, and its count is that of c. The list is read from left to right:
-    in "aaa" the second occurrence of (a, a) is stale when its turn comes. If two c are adjacent, they are one pair (c,
-    c). It is counted as a right neighbour of the first c; the left neighbour of the second one counts as WORD_END.
+    in "aaa" the second occurrence of (a, a) is stale when its turn comes. Two adjacent c are counted once, as the right
+    neighbour of the first c; the left neighbour of the second one counts as WORD_END.
     """
     cells, class_of, classes = learner.cells, learner.class_of, learner.classes
     a, b, start, stop = pair.left, pair.right, pair.start, pair.start + pair.length
@@ -4682,11 +4681,11 @@ def learn(
 
 # ─── Models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# A Model is a tokenizer as data: Training makes it, files store it, and a Tokenizer compiles it. The smallest examples:
+# A Model is a tokenizer as data: Training makes it, files store it, and a Tokenizer compiles it. A small one is
 #
-#     Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"])      # <|end|> gets the next id, 3
+#     Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"])      # in which <|end|> gets the next id, 3
 #
-# Its constructor checks that the following holds, so that no other section needs to:
+# Its constructor checks the following, so that no other section needs to:
 #
 # - Ids are below MAX_ID and may have gaps. A token has at least one byte.
 # - Two ordinary tokens differ in their bytes. A special token may have the bytes of an ordinary one.
@@ -4726,7 +4725,7 @@ def readable(token: bytes) -> str:
     if not text.isprintable():  # an invalid byte is the lower half of a surrogate
         codes = ((c, ord(c) & 0xFF if "\udc80" <= c <= "\udcff" else ord(c)) for c in text)
         text = "".join(c if c.isprintable() else f"<{n:02X}>" if n < 256 else f"<U+{n:04X}>" for c, n in codes)
-    is_mark = unicodedata.category(text[:1] or " ") == "Mn"  # it would be drawn over the character before it
+    is_mark = unicodedata.category(text[:1] or " ") == "Mn"  # otherwise drawn over the character before it
     return "◌" * is_mark + text
 
 
@@ -4758,9 +4757,9 @@ class Model:
     kind            a name in KINDS
     ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
     flags           how special tokens are found, if not in the plain way
-    alphabet        "bytes" or "characters": tokens are made of bytes; or they are UTF-8, and characters may be unknown
-    scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); in a BPE without merges the
-                    highest score merges first
+    alphabet        "bytes", if tokens are made of bytes; or "characters", which are UTF-8 and may be unknown
+    scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); for a BPE without merges,
+                    the highest score merges first
     normalizer      steps of a Normalizer, as in a tokenizer.json
     decoder         steps from tokens to text, as in a tokenizer.json; empty if the bytes of tokens are only joined
     unk_token       the token of unknown characters or words, or None
@@ -5041,13 +5040,12 @@ def check_vocab_size(vocab_size: int, least: int) -> None:
 #     letters   l o w e s t      ->     l o w e st     ->     l o w est     ->     l ow est     ->     low est
 #     ids       75 78 86 68 82 83                                                                      259 257
 #
-# Most words were met before, so their ids come from a cache, a table of words as in Words. These kernels call each
-# other:
+# The ids of most words come from a cache, which is a table of words as in Words. The kernels call each other so:
 #
 #     _encode_texts or _encode_flat
 #         _scan_batch             finds the ends of the next words
 #         _encode_words           looks up each word in the cache; END stands for a special token or the end of a text
-#             _segment            cuts a word that is not in the cache; it is `segment_bpe` or that of another kind
+#             _segment            cuts a word that is not in the cache; it is `segment_bpe` or another kind's kernel
 #                 _first_letters, then _merge_short or, for more than MAX_LINEAR_MERGE letters, _merge_long
 #             _store_ids          writes its ids into the cache
 
@@ -5341,8 +5339,7 @@ def _merge_long(n, tables, alpha, state, ids, at):
         item = _heap_pop(heap, size)
         size -= 1
         i = i64(item & LOW_HALF)
-        # Skip the item if one of its symbols was merged meanwhile, or if it is a duplicate, which equal ranks can
-        # cause.
+        # Skip the item if one of its symbols was merged meanwhile, or if it is a duplicate, due to equal ranks.
         if entries[i] == NO_MERGE or (entries[i] ^ item) >> u64(32) or item == left_out:
             continue
         if alpha > 0.0 and _random(state) < alpha:
@@ -5945,7 +5942,7 @@ class LearnedUnigram(NamedTuple):
 
     tokens: list[bytes]
     scores: np.ndarray  # float64[V]   logarithms of probabilities
-    likelihoods: list[float]  # the logarithm of the probability of the corpus in each round, before tokens were removed
+    likelihoods: list[float]  # the log probability of the corpus in each round, before tokens were removed
     alphabet: Sequence[bytes]
 
     merges = None
@@ -5988,7 +5985,7 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
     """List the symbols of the alphabet, and the substrings of up to `longest` + 1 symbols that occur at least twice.
 
     Returns lattices with all of them as tokens; the count of each; and for each the greatest count of a substring that
-    is one symbol longer. Substrings grow by one symbol at a time, and only if they occur twice.
+    continues it by one symbol. Substrings grow by one symbol at a time, and only if they occur twice.
     """
     a, sizes, alive = len(words.alphabet), np.diff(words.offsets), np.arange(len(words.symbols))
     counts, ends, found = np.repeat(words.counts, sizes), np.repeat(words.offsets[1:], sizes), words.symbols.copy()
@@ -6128,7 +6125,7 @@ class _UnigramLearner:
     def __init__(self, words: Words, seed_size: int, longest: int):
         """Begin with the alphabet and the substrings with the greatest products of length and occurrences.
 
-        A substring is left out if a longer one that contains it is equally frequent.
+        A substring is left out if a longer one that begins with it is equally frequent.
         """
         self.words, self.n_alphabet = _in_order(words), len(words.alphabet)  # in order: rounding depends on it
         self.lattice, totals, longer = _list_substrings(self.words, longest)
@@ -6565,16 +6562,15 @@ def _merges_by_score(model: Model) -> list[Merge]:
 def _require_same(model: Model, other: Model) -> None:
     """Raise InputError unless the model `other`, which was read back from a file, has the same ids for all texts.
 
-    The vocabulary and all other steps must be equal. Merges, ranks and scores are equivalent if the last merge of each
-    token is the same, if tokens are made in the same order, and if both models look up the same tokens that no merge
-    makes.
+    The vocabulary and all other steps must be equal. Merges, ranks and scores are equivalent if each token has the same
+    last merge, if tokens are made in the same order, and if both models look up the same tokens that no merge makes.
     """
     normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
     if not model.normalizer and [*model.flags.values()] == normalized:  # without a normalizer these flags do nothing
         model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder", "unk_token",
-                  "byte_fallback", "fuse_unk", "word_suffix", "subword_prefix", "max_word_chars",
-                  "pattern"):  # fmt: skip
+                  "byte_fallback", "fuse_unk", "subword_prefix", "word_suffix",
+                  "max_word_chars", "pattern"):  # fmt: skip
         ours, theirs = getattr(model, field), getattr(other, field)
         if field == "pattern":
             ours, theirs = Pattern(ours).steps, Pattern(theirs).steps
@@ -6706,7 +6702,7 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
     ranks, pattern = {model.vocab[id]: id for id in model.ordinary}, Pattern(model.pattern)
     require(ranks.keys() >= {*BYTES}, "some byte is not a token")
     require(isinstance(pattern.source, str), "it has several patterns")
-    require(pattern.matches_everything, "its pattern may not match all text, and tiktoken would drop the rest")
+    require(pattern.matches_everything, "its pattern may leave text unmatched, which tiktoken would drop")
     _require_same(model, Model({id: token for token, id in ranks.items()}, None, model.special_tokens, model.pattern))
     return ranks
 
@@ -6723,28 +6719,10 @@ def write_tiktoken(model: Model) -> dict[str, str]:
 
 # Mistral's tekken.json
 
-_TEKKEN_SPECIALS = [  # of files that do not list theirs
-    "<unk>",
-    "<s>",
-    "</s>",
-    "[INST]",
-    "[/INST]",
-    "[AVAILABLE_TOOLS]",
-    "[/AVAILABLE_TOOLS]",
-    "[TOOL_RESULTS]",
-    "[/TOOL_RESULTS]",
-    "[TOOL_CALLS]",
-    "[IMG]",
-    "<pad>",
-    "[IMG_BREAK]",
-    "[IMG_END]",
-    "[PREFIX]",
-    "[MIDDLE]",
-    "[SUFFIX]",
-    "[SYSTEM_PROMPT]",
-    "[/SYSTEM_PROMPT]",
-    "[TOOL_CONTENT]",
-]
+_TEKKEN_SPECIALS = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
+                    "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]",
+                    "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
+                    "[TOOL_CONTENT]"]  # fmt: skip  # of files that do not list theirs
 
 
 def read_tekken(content: dict) -> Model:
@@ -6834,7 +6812,8 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     merges = _read_merges(data["merges"], alphabet, odd)
     require(len(set(merges)) == len(merges), "a merge appears twice")
     fields = {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")} | {"merges": merges}
-    require(not (suffix and fields["ignore_merges"]), "end_of_word_suffix with ignore_merges is not supported")
+    looked_up = fields["ignore_merges"] or fields["byte_fallback"]
+    require(not (suffix and looked_up), "end_of_word_suffix with ignore_merges or byte_fallback is not supported")
     if not of_bytes:
         drops = unknown is None and not fields["byte_fallback"]
         fields |= {"word_suffix": suffix, "drops_unknown": drops, "unk_token": unknown}
@@ -7071,7 +7050,7 @@ def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
 
 
 def _write_pre_tokenizers(model: Model) -> list[dict]:
-    """Write the steps of a pattern, from the last on: each time a pre-tokenizer that is read as the last steps."""
+    """Write the steps of a pattern as pre-tokenizers, from the last one on. Each must be read back as its steps."""
     steps, written = tuple(step for step in Pattern(model.pattern).steps if step != PATTERNS["none"]), []
     while steps or (model.alphabet == "bytes" and not written):
         at_end = _BYTE_LEVELS if model.alphabet == "bytes" and not written else _possible_parts(steps)
@@ -7103,7 +7082,7 @@ def read_huggingface(content: dict) -> Model:
     require(kind in KINDS, f"a model of type {type!r} is not supported, only BPE, WordPiece, WordLevel and Unigram")
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     if batching:
-        note = f"{' and '.join(batching)} of the tokenizer.json: kept, but not applied by `encode`"
+        note = f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`"
         warnings.warn(note, stacklevel=5)
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
     alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
@@ -7158,7 +7137,7 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
         raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
     for text, found in zip(_check_texts(ids), flags, strict=True):
-        require({*map(type, found)} == {bool}, f"the flags of {text!r} are not all true or false")
+        require({*map(type, found)} == {bool}, f"the flags of {text!r} are odd: each must be true or false")
     return ids, dict(zip(ids, flags, strict=True))
 
 
@@ -7177,6 +7156,7 @@ def _model_proto(**fields: object):
     return import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto(**fields)
 
 
+_HIDDEN = 0x10F000  # the first of private characters that no text has
 _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
@@ -7184,16 +7164,22 @@ _STRIP = {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""}
 _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of user_defined_symbols
 
 
-def _sentencepiece_steps(charsmap: str, prefix: bool, squeezes: bool, escapes: bool) -> list[dict]:
+def _sentencepiece_steps(
+    charsmap: str, symbols: Sequence[str], prefix: bool, squeezes: bool, escapes: bool
+) -> list[dict]:
     """Express SentencePiece's normalizer by Hugging Face's steps, as transformers' converters do.
 
     charsmap  a precompiled charsmap in base64, or ""
+    symbols   symbols that the normalizer must not change: other characters stand for them meanwhile
     prefix    put a space before a text
     squeezes  remove spaces at both ends, and replace several spaces by one
     escapes   replace spaces by MARK
     """
+    hidden = [(symbol, chr(_HIDDEN + k)) for k, symbol in enumerate(symbols)]
     return [
+        *[{"type": "Replace", "pattern": {"String": symbol}, "content": char} for symbol, char in hidden],
         *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
+        *[{"type": "Replace", "pattern": {"String": char}, "content": symbol} for symbol, char in hidden],
         *[_STRIP, _SPACES_TO_ONE] * squeezes,
         *[{"type": "Prepend", "prepend": MARK if escapes else " "}] * prefix,
         *[_SPACES_TO_MARKS] * escapes,
@@ -7209,7 +7195,7 @@ def read_sentencepiece(data: bytes) -> Model:
     with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
         proto.ParseFromString(data)
         whole = len(proto.pieces) and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
-    require(whole, "no SentencePiece model, or it is cut off")
+    require(whole, "not a SentencePiece model, or cut off")
     trainer, spec = proto.trainer_spec, proto.normalizer_spec
     names, scores, types = zip(*[(piece.piece, piece.score, piece.type) for piece in proto.pieces], strict=True)
     kind, scores, types = _FAMILIES[trainer.model_type], np.array(scores, np.float32), np.array(types)
@@ -7222,12 +7208,14 @@ def read_sentencepiece(data: bytes) -> Model:
     require(not unused, f"unused tokens are not supported, such as the ids {unused[:3]}")
     require(len(unknown) == 1, f"it has {len(unknown)} unknown tokens, not one")
     require(not trainer.treat_whitespace_as_suffix, "treat_whitespace_as_suffix is not supported")
+    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
+    mapping = Normalizer([{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else ())
+    changed = [symbol for symbol in symbols if mapping.normalize(symbol.encode()) != symbol.encode()]
     if kind == "unigram":
         scores[types == _BYTE] = -np.inf
-        scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]  # as in sentencepiece 0.2.3
+        scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]  # as sentencepiece 0.2.3
         symbol_ids, symbols = [], []  # these scores find them, so they are not special tokens
-    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
-    normalizer = _sentencepiece_steps(charsmap, *(getattr(spec, name) for name in _SPACES))
+    normalizer = _sentencepiece_steps(charsmap, changed, *(getattr(spec, name) for name in _SPACES))
     Normalizer(normalizer)
     has_prefix = spec.add_dummy_prefix or spec.remove_extra_whitespaces
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
@@ -7261,7 +7249,7 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     require(model.byte_fallback or (model.unk_token and model.fuse_unk), "it treats unknown characters differently")
     has_flags = any(any(flags[:3]) for flags in model.flags.values())
     require(not has_flags, "its special tokens have flags")
-    charsmap, *spaces = _sentencepiece_fields(model)
+    charsmap, symbols, *spaces = _sentencepiece_fields(model)
     vocab, unknown = dict(sorted(model.vocab.items())), model.unk_token or "<unk>"
     if model.unk_token is None:  # SentencePiece needs one even if no character is unknown
         vocab[len(vocab)] = b"<unk>"
@@ -7274,6 +7262,7 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
         scores = dict(enumerate(model.scores.astype(np.float32).tolist()))
     types = dict.fromkeys(model.special_tokens.values(), _CONTROL)
     types |= {model.special_tokens[text]: _USER_DEFINED for text, flags in model.flags.items() if not flags.special}
+    types |= {ids[symbol.encode()]: _USER_DEFINED for symbol in symbols}
     types |= {ids[token]: _BYTE for token in _FALLBACK_TOKENS if model.byte_fallback}
     types[ids[unknown.encode()]] = _UNKNOWN
     roles, config = {}, model.config | {"unk_token": unknown}
@@ -7306,7 +7295,7 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     return {"tokenizer.model": data}
 
 
-def _sentencepiece_fields(model: Model) -> tuple[str, bool, bool, bool]:
+def _sentencepiece_fields(model: Model) -> tuple[str, list[str], bool, bool, bool]:
     """Find the arguments of `_sentencepiece_steps` that give the normalizer of a model; raises ValueError if none."""
     pattern, normalizer = {*Pattern(model.pattern).steps} - {PATTERNS["none"]}, list(model.normalizer)
     if Metaspace(MARK, "never") in pattern and not normalizer:
@@ -7314,11 +7303,13 @@ def _sentencepiece_fields(model: Model) -> tuple[str, bool, bool, bool]:
         normalizer = [_SPACES_TO_MARKS]
     if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):  # these cut no token in two
         pattern -= {Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)}
-    charsmap = normalizer[0].get("precompiled_charsmap", "") if normalizer else ""
+    charsmap = "".join(step.get("precompiled_charsmap", "") for step in normalizer)
+    replaced = [step for step in normalizer if step["type"] == "Replace" and step["content"] >= chr(_HIDDEN)]
+    symbols = [step["pattern"].get("String", "") for step in replaced]
     for spaces in itertools.product((False, True), repeat=3):
-        if normalizer == _sentencepiece_steps(charsmap, *spaces) and not pattern:
-            return charsmap, *spaces
-    raise InputError("its normalizer and its pattern are not SentencePiece's")
+        if normalizer == _sentencepiece_steps(charsmap, symbols, *spaces) and not pattern:
+            return charsmap, symbols, *spaces
+    raise InputError("its normalizer or its pattern differs from SentencePiece's")
 
 
 # BERT's vocab.txt: a token on each line
@@ -7327,7 +7318,7 @@ _BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
-    """Read the vocabulary of a BERT; if tokenizer_config.json does not say it, tokens show whether it is lower case."""
+    """Read the vocabulary of a BERT. `config` or, without an entry, the tokens tell whether it is in lower case."""
     names = [line.rstrip() for line in _decode_utf8(data, str(file)).split("\n")]
     ids = {name: id for id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
@@ -7609,11 +7600,11 @@ KINDS = {
 
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Text -> ids -> text. A Tokenizer owns a Model and what is computed from it once: the Pattern, the tables of its kind,
-# the Pretokenizers and the decoded tokens. These do not change, so threads may share them. All that changes belongs to
-# an _Encoder: the cache and the arrays. A call takes an idle encoder, or makes one, and gives it back:
+# Text -> ids -> text. A Tokenizer owns a Model, and all that is computed from it once: the Pattern, the tables of its
+# kind, the Pretokenizers and the decoded tokens. These do not change, so threads may share them. An _Encoder owns all
+# that changes: the cache and the arrays. A call takes an idle encoder, or makes one, and gives it back:
 #
-#     tokenizer.encode("hi!")   ->   _Encoder   ->   [257, 34]                 in a thread of the caller
+#     tokenizer.encode("hi!")       ->   an _Encoder    ->   [257, 34]
 #     tokenizer.decode([257, 34])   ->   b"hi" + b"!"   ->   "hi!"             without an encoder
 #
 # A pickled Tokenizer is its Model. A worker process makes the tables once, for all copies that it receives.
@@ -7761,8 +7752,7 @@ class Tokenizer:
 
     vocab           id -> bytes; ids may have gaps
     merges          pairs of bytes, in the order of their ranks; None: any two neighbours that join to a token merge,
-    the
-                    token of the lowest id first, as in tiktoken
+                    the token of the lowest id first, as in tiktoken
     special_tokens  strings, or {string: id}; strings that are not in the vocabulary get the next ids
     pattern         the name of a pattern, a regular expression, or a list of steps that cut in turn
     ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
@@ -7990,9 +7980,8 @@ class Tokenizer:
         """Encode a text at random, to train a model on several ways to cut it; each seed gives one way.
 
         alpha  for a Unigram: the probability of a way is proportional to exp(alpha * score), so with 0 all ways have
-        the
-               same probability (Kudo 2018). For a BPE: the probability with which a merge is left out each time, so 0
-               leaves out no merge (Provilkov et al. 2020)
+               the same probability (Kudo 2018). For a BPE: the probability with which a merge is left out each time,
+               so 0 leaves out no merge (Provilkov et al. 2020)
 
         Raises InputError for a model that cuts in only one way.
 
@@ -8002,7 +7991,7 @@ class Tokenizer:
         [[256, 97, 98], [257], [257]]
         """
         kind = KINDS[self.model.kind]
-        require(kind.sample, f"a {self.model.kind} has one way to cut a word: there is nothing to sample")
+        require(kind.sample, f"a {self.model.kind} has only one way to cut a word: there is nothing to sample")
         is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or self.model.kind == "unigram")
         require(is_sound, f"alpha is a probability, not {alpha}")
         data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
@@ -8017,8 +8006,7 @@ class Tokenizer:
     def encode_batch(
         self, texts: Iterable[Text], allowed_special: Allowed = "all", *, threads: int | None = None
     ) -> list[list[int]]:
-        """Encode each text as a list of ids. Large batches are encoded by several threads, by default one for each
-        core.
+        """Encode each text as a list of ids. Large batches use several threads, by default one for each core.
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch(["Hi", "", "!"])
         [[72, 105], [], [33]]
@@ -8389,7 +8377,7 @@ def encode_files(
     paths = _name_outputs(out, val_fraction)
     if document_index is not None:
         can_be_indexed = len(paths) == 1 and layout != "text"
-        require(can_be_indexed, "`document_index` cannot be combined with `val_fraction` or with the layout text")
+        require(can_be_indexed, "`document_index` goes with `out`, but not with `val_fraction` or the layout text")
         document_index = as_path(document_index)
         if document_index.resolve() in (paths[0].resolve(), _sidecar(paths[0]).resolve()):
             raise InputError(f"{document_index} would be written twice: give the document index another name")
@@ -8685,9 +8673,9 @@ def complete(recipe: Recipe) -> Recipe:
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
         plain = recipe.coverage == 1 and not recipe.byte_fallback
-        require(plain, "`coverage` and `byte_fallback` need the alphabet characters: no byte is unknown")
+        require(plain, "`coverage` and `byte_fallback` go with characters: no byte is unknown")
         require(family.alphabet == "bytes", f"a model of the family {recipe.model} is made of characters")
-        require(not recipe.mark, "a mark needs the alphabet characters")
+        require(not recipe.mark, "a mark goes with characters: the alphabet bytes has no mark")
     else:
         require(0 < recipe.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {recipe.coverage}")
         mark, n_letters = family.mark if recipe.mark is None else recipe.mark, 1
@@ -8920,8 +8908,7 @@ def train(
     """Train on files, folders or globs, and return the tokenizer with all measurements.
 
     inputs             files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), or Parquet; text
-    and
-                       JSON may be packed by gzip, xz, bzip2 or zstandard. Default: the source of Python's standard
+                       and JSON may be packed by gzip, xz, bzip2 or zstandard. Default: the source of Python's standard
                        library. Or words files (.npz) of `count`, which contain the pattern, the normalizer and the
                        special tokens
     vocab_size         number of tokens in all
@@ -8934,14 +8921,13 @@ def train(
     mark               with characters: ▁ replaces each space and is decoded to one; any other character marks the
                        beginning of a word, and white space is dropped. The default is ▁ with bpe and unigram
     normalizer         changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
-    coverage           with characters: the vocabulary has the most frequent characters, with this share of all
-    occurrences byte_fallback      with characters: unknown characters become tokens of their bytes
+    coverage           with characters: the share of all occurrences that the characters in the vocabulary cover
+    byte_fallback      with characters: unknown characters become tokens of their bytes
     unk_token          with characters and no byte fallback: the token of unknown characters; the default is <unk> or,
                        with wordpiece, [UNK]
     from_              a BPE model whose training is continued; its tokens keep their ids
     tie_break          the order of equally frequent pairs: bytes, the greater bytes first; or ids, the smaller ids
-    first
-                       (the rule of Hugging Face)
+                       first (the rule of Hugging Face)
     score              the pair that a wordpiece merges: the one with the greatest count (as in Hugging Face), or with
                        the greatest likelihood, count(ab) / (count(a) * count(b)), which prefers rare pairs
     min_frequency      do not merge rarer pairs; 0 and 1 allow every pair
@@ -9189,7 +9175,7 @@ LEARNED_FILE, RECORD_FILE = "training.npz", "training.json"
 def save_learned(folder: PathName, training: Training) -> None:
     """Write the history of a training into the folder of its model: its record, and the merges with their counts.
 
-    A file of an earlier training is removed. Only a BPE has merge counts, since only it uses the merges.
+    A file of an earlier training is removed. Merge counts are written only for a BPE, whose tokens are made by merges.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.txt")
@@ -9630,8 +9616,7 @@ def compare(
     Also text_field, as in a Source; and an Engine.
 
     Words are separated by white space, whatever the patterns of the models are. A word is encoded with the one
-    character of white space before it. Only cuts inside the word count, since only some models put the space into the
-    token.
+    character of white space before it. Only cuts inside the word count, as not all models put the space into the token.
 
     >>> small = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 258))
     >>> large = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
