@@ -4023,7 +4023,7 @@ def _in_order(words: Words) -> Words:
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read a .npz file: np.load would take any other file for a pickle."""
+    """Read a .npz file; np.load would take a file of another kind for a pickle."""
     zipfile.ZipFile(path).close()
     with np.load(path, allow_pickle=False) as saved:
         return dict(saved)
@@ -8406,10 +8406,8 @@ def encode_files(
     id_type, engine = _id_type(tokenizer.vocab_size - 1, dtype), Engine(workers, progress, executor)
     allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
     source = tokenizer.source(inputs, allowed_special, text_field)
-    if append is not None:
-        tokenizer._allowed([append])
+    end_id = None if append is None else tokenizer.special_tokens[tokenizer._allowed([append])[0]]
     tokenizer.compile_kernels()
-    end_id = tokenizer.special_tokens.get(append)
     work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special)
     totals, n_bytes, last_id = np.zeros((2, 2), np.int64), 0, None  # tokens and documents of each file
     index_writer = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(len)
@@ -8651,22 +8649,17 @@ class Recipe:
         if family.kind == "unigram":
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
             scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
-        return Model(
-            vocab,
-            merges if family.kind == "bpe" else None,  # the longest match does not need them
-            self.special_tokens,
-            pattern=self.steps,
-            scores=scores,
-            kind=family.kind,
-            alphabet=self.alphabet,
-            normalizer=self.normalizer,
-            decoder=self.decoder,
-            unk_token=self.unk_token,
-            byte_fallback=self.byte_fallback,
-            fuse_unk=self.alphabet == "characters" and family.kind != "wordpiece",
-            subword_prefix=family.subword_prefix,
-            max_word_chars=MAX_ID if self.model == "longest" else 100,
-        )
+        fields = vars(self) | {
+            "merges": merges if family.kind == "bpe" else None,  # the longest match does not need them
+            "pattern": self.steps,
+            "scores": scores,
+            "kind": family.kind,
+            "decoder": self.decoder,
+            "fuse_unk": self.alphabet == "characters" and family.kind != "wordpiece",
+            "subword_prefix": family.subword_prefix,
+            "max_word_chars": MAX_ID if self.model == "longest" else 100,
+        }
+        return call_with(Model, vocab, **fields)
 
 
 def complete(recipe: Recipe) -> Recipe:
@@ -9549,11 +9542,11 @@ class Curve(Report):
         with matplotlib.rc_context({"font.size": 9, "text.parse_math": False}):  # names may hold dollar signs
             figure = import_optional("matplotlib.figure").Figure(figsize=(7, 3), layout="constrained")
             left, right = figure.subplots(1, 2)
+            left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
+            right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
             for name, (sizes, _, rates, saved) in self.columns.items():
                 left.plot(sizes, rates, label=name)
                 right.plot(sizes, saved)
-            left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
-            right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
             left.legend()
             with atomic_write(Path(path)) as file:
                 figure.savefig(file, format=suffix[1:], dpi=200)

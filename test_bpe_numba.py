@@ -4501,6 +4501,13 @@ def test_curves_are_drawn(reports, tmp_path, suffix, begin):
         reports[2].plot(tmp_path / "picture.xyz")
 
 
+def test_a_curve_of_few_merges_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    learned = bpe.learn(bpe.Words.from_counts({b"aab": 3}), 258)
+    bpe.curve({"a": (learned, 9)}).plot(tmp_path / "curve.svg")
+    assert (tmp_path / "curve.svg").read_bytes().startswith(b"<?xml")
+
+
 def test_tables_are_markdown_in_columns(reports):
     shown = str(reports[3])
     assert "| model | 中文 \\| text |     b |" in shown and "| ----- | -----------: | ----: |" in shown
