@@ -5995,9 +5995,8 @@ def test_ids_of_sentencepieces_of_the_wild_are_their_owners(wild_sentencepiece, 
 
 def test_a_token_of_sentencepiece_with_unknown_characters_is_never_made():
     pieces = [("<unk>", 2, 0), ("a", 1, -2), ("b", 1, -3), ("ab", 1, -1), ("<ab>", 1, 0)]
-    proto = sentencepiece_model_pb2.ModelProto(
-        pieces=[{"piece": name, "type": kind, "score": score} for name, kind, score in pieces]
-    )
+    pieces = [{"piece": name, "type": kind, "score": score} for name, kind, score in pieces]
+    proto = sentencepiece_model_pb2.ModelProto(pieces=pieces)
     proto.trainer_spec.model_type, proto.normalizer_spec.add_dummy_prefix = 2, False
     theirs = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
     ours = bpe.Tokenizer.from_model(bpe.read_sentencepiece(proto.SerializeToString()))
