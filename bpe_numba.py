@@ -1,6 +1,6 @@
-"""Train and run subword tokenizers, BPE, WordPiece and Unigram, with kernels compiled by Numba.
+"""Train and run subword tokenizers (BPE, WordPiece and Unigram) with kernels compiled by Numba.
 
-    python bpe_numba.py train                                    # on the Python standard library's own sources
+    python bpe_numba.py train                                    # learns from the source of Python's standard library
     python bpe_numba.py train corpus.txt --vocab-size 32000 --special-token "<|endoftext|>" --out model
     python bpe_numba.py encode model corpus.txt --out tokens.npy
     python bpe_numba.py convert model --to tiktoken --out model.tiktoken
@@ -11,44 +11,45 @@
     >>> [tokenizer.id_to_token(id) for id in tokenizer.encode("lowest")]
     [b'low', b'est']
 
-What the words mean here
+Glossary
 
-    document        a text on its own: a file, a line of a .jsonl, or what lies between two special tokens
-    pretoken        a piece of a document that the pattern cuts out; no token reaches across its ends
-    word            a pretoken as a sequence of symbols, with the count of its occurrences
-    symbol          a number for a string of bytes while learning; the first are an alphabet: bytes, or characters
-    pair            two neighbouring symbols of a word
-    merge           a pair that became one symbol; its rank is its number in the list of merges
-    token, id       an entry of the vocabulary, as bytes, and its number
-    special token   a token that is found in a text as it is: never split, never merged, never learnt from
-    family, kind    of models: how a vocabulary is learnt, and how words are cut by it
+    document        one text: a file, a line of a .jsonl file, or the text between two special tokens
+    pretoken        a piece of a document, cut out by the pattern; no token crosses its ends
+    word            a distinct pretoken, as a sequence of symbols, with the count of its occurrences
+    symbol          a number that stands for some bytes during learning; the first symbols are bytes or characters
+    pair            two adjacent symbols of a word
+    merge           a pair that became one symbol; its rank is its position in the list of merges
+    token, id       an entry of the vocabulary (its bytes), and the number of that entry
+    special token   a token that is matched as a whole: it is never split, merged or learnt from
+    family          the way in which a vocabulary is learnt; for example, "longest" learns as a BPE does
+    kind            the way in which a model cuts words into tokens: BPE, WordPiece or Unigram
 
-and the letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs, T texts.
+Letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs, T texts.
 
-The way of the data, which is the order of the sections
+Sections, in the order in which the data passes through them
 
-    Compiling       kernels, their files, structs, instructions that Numba has not
-    Running         errors, files written whole, workers, progress, stages and the Scalene profiler
-    Bytes           characters, and a trie: what kernels of all sections call
-    Patterns        a name, or a regular expression -> a table over bytes that finds where pretokens end
-    Scanning        flat text, in which END stands where a text ends -> where pretokens end
-    Special tokens  flat text -> END in the place of each; where a text may be cut
-    Normalizing     flat text -> flat text as a model wants it: normal forms, lower case, marks
-    Pretokenizing   texts -> one flat text, for the last step of a pattern
-    Reading         files, folders, globs, standard input -> blocks that can be scanned on their own
-    Words           blocks -> Words, by several workers, by a hash table of byte strings
-    Learning        Words -> merges, the one serial part
-    Models          a tokenizer as data: vocabulary, merges, special tokens, pattern, and their checks
-    Encoding        words -> ids, by kernels with a cache; ids -> bytes
-    WordPiece       words -> the longest tokens; Words -> such tokens, by likelihood or by count
-    Unigram         Words -> tokens with probabilities; words -> ids by the most probable path
-    Formats         a Model <-> the files of Hugging Face, GPT-2, tiktoken, SentencePiece and BERT
-    Kinds           BPE, WordPiece, Unigram: the functions of each, by name
+    Compiling       functions -> kernels and structs; the few instructions that Numba lacks
+    Running         errors, workers, interrupts, progress, stages, files that are written whole or not at all
+    Bytes           kernels for bytes and characters, and a trie; all sections use them
+    Patterns        a name or a regular expression -> a table over bytes that finds where pretokens end
+    Scanning        flat text, in which END stands where a text ends -> the ends of its pretokens
+    Special tokens  flat text -> flat text with END over each special token; places where a text may be cut
+    Normalizing     flat text -> flat text in a normal form, in lower case, without accents
+    Pretokenizing   texts -> one flat text, ready for the last step of a pattern
+    Reading         files, folders, globs, standard input -> blocks that can be scanned independently
+    Words           blocks -> Words, counted by several workers in hash tables of byte strings
+    Learning        Words -> merges; the only serial part
+    Models          a tokenizer as data (vocabulary, merges, special tokens, pattern), and its checks
+    Encoding        words -> ids, through a cache; ids -> bytes
+    WordPiece       words -> their longest tokens; Words -> tokens, by likelihood or by count
+    Unigram         Words -> tokens with probabilities; words -> ids, by the most probable path
+    Formats         a Model <-> files of Hugging Face, GPT-2, tiktoken, SentencePiece and BERT
+    Kinds           the functions of BPE, WordPiece and Unigram, by name
     Tokenizer       text -> ids -> text; decoders
-    Token files     files of text -> files of token ids, by many workers, and back
+    Token files     files of text -> files of token ids, by several workers; and back
     Training        files -> a tokenizer, in one call
-    Research        tokenizers, corpora, what training learnt -> reports: tables, pictures
-    Command line
+    Research        tokenizers, corpora and training histories -> tables and pictures
+    Command line    arguments -> one of the functions above
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ import signal
 import sys
 
 if os.path.basename(str(*sys.argv[:1])) in ("bpe_numba.py", "bpe-numba"):
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # unused, and where no thread can be had it ends the process
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads are not used; if none can start, Python would end
     if callable(signal.getsignal(signal.SIGINT)):
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: the imports take 0.5 s, and would show a traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that an interrupt during the imports shows no traceback
 
 if __name__ == "__main__":
-    # Kernels of __main__ and of the imported module are cached apart, and workers import the module: run that one, and
-    # do not make all of this twice, which takes 0.1 s. A copy has its own name, and `python -P` knows no folder.
+    # Numba caches the kernels of __main__ and of the imported module separately, and workers import the module. So run
+    # the imported one. A copy of this file has another name, and `python -P` does not search its folder.
     import importlib
 
     folder, name = os.path.split(os.path.realpath(__file__))
@@ -101,7 +102,7 @@ import reprlib
 import shlex
 import shutil
 import sysconfig
-import tempfile  # noqa: F401  which examples use
+import tempfile  # noqa: F401  examples use it
 import threading
 import time
 import unicodedata
@@ -146,34 +147,40 @@ __all__ = [
     "train_bpe_from_counts",
 ]
 
-# A variable that starts as 0 starts as i64(0) where a kernel gets it: else that is compiled for the literal, and again.
+# A variable that starts at 0 and is passed to a kernel starts as i64(0): a literal 0 would compile the kernel twice.
 u8, u32, u64, i64 = np.uint8, np.uint32, np.uint64, np.int64
 ALL_ONES = u64(2**64 - 1)
 Function = TypeVar("Function", bound=Callable)
-PADDING = 16  # bytes behind a text that kernels may read, though not use
-COMPILES = not numba.config.DISABLE_JIT  # else kernels are plain Python, to be debugged, or profiled line by line
+Text = str | bytes
+PathName = str | os.PathLike
+Allowed = str | Iterable[str]  # of special tokens: "all", "none", or some of them
+PADDING = 16  # bytes after a text: kernels may read them, but ignore their values
+COMPILES = not numba.config.DISABLE_JIT  # otherwise kernels are plain Python, for debuggers and line profilers
 if not COMPILES:
-    np.seterr(over="ignore")  # hashes, which count modulo 2**64
+    np.seterr(over="ignore")  # hashes are computed modulo 2**64
 
 
 # ─── Compiling ────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Function -> kernel: compiled by Numba when it is first called, and kept on the disk. A cached kernel does not notice a
-# change in another file: that is why there is one module.
+# A kernel is a function that Numba compiles at its first call and caches on the disk. The cache does not notice changes
+# in other files, which is one reason why there is only one module. There are four decorators:
 #
-#     @kernel
-#     def _add(a, b): ...            # Python and kernels may call it; compiled for the types of its first call
+#     @kernel                        # callable from Python and from kernels; compiled for the types of the arguments
+#     @inline_kernel                 # called once a word or more often: its code is copied into each caller
+#     @struct                        # a class of arrays and numbers that is passed as one argument and can be changed
+#     @_intrinsic(plain)             # a function that emits one instruction; `plain` does the same in Python
 #
-#     @inline_kernel                 # called for each word or more often: its code is copied into each caller
-#     @struct                        # arrays and numbers that travel as one argument, and that kernels may replace
-#     @_intrinsic(plain)             # a function that emits one instruction, and the same in plain Python
+# With NUMBA_DISABLE_JIT=1 all of them are plain Python, and give the same results.
+#
+# A kernel that is called for each word has one exit, and its loops have no break. Numba then need not count references
+# to its arrays, which takes longer than the work on a short word.
 
 
 def _compiler(**options: bool) -> Callable:
     """Make a decorator that compiles kernels when they are first called.
 
-    There are no signatures: they would compile at import. All kernels release Python's lock. Where neither the folder
-    of the module nor a home can be written, each process compiles anew.
+    Kernels have no signatures, since these would compile at import. All kernels release Python's lock. If neither the
+    folder of the module nor the home folder is writable, each process compiles again.
     """
 
     def compile_lazily(function: Callable) -> Callable:
@@ -181,7 +188,7 @@ def _compiler(**options: bool) -> Callable:
             return function
         try:
             return numba.njit(nogil=True, cache=True, **options)(function)
-        except RuntimeError:  # there is no place for the cache
+        except RuntimeError:  # no folder for the cache is writable
             return numba.njit(nogil=True, **options)(function)
 
     return compile_lazily
@@ -192,11 +199,11 @@ inline_kernel = _compiler(forceinline=True)
 
 
 def struct(fields: type) -> type:
-    """Make a class of annotated fields one that kernels take by reference, and whose fields they may replace.
+    """Turn a class of annotated fields into one that kernels take by reference, and whose fields they may replace.
 
-    So an array that is too short is replaced by a longer one where that is found out, inside a kernel. As an argument
-    it costs 0.15 µs whatever its size, where a named tuple costs 0.13 µs for each array in it. Python makes instances,
-    by position, and does not read their fields.
+    So a kernel can replace an array that is too short by a longer one. Passing an instance costs 0.15 µs whatever its
+    size, while a named tuple costs 0.13 µs for each of its arrays. Python creates instances, with positional arguments,
+    but does not read their fields.
     """
 
     if not COMPILES:
@@ -221,30 +228,30 @@ def struct(fields: type) -> type:
 
 
 def _intrinsic(plain: Callable) -> Callable:
-    """Make a decorator of what emits instructions; where nothing is compiled, `plain` does the same."""
+    """Make a decorator for functions that emit instructions; without compilation, `plain` takes their place."""
     return intrinsic if COMPILES else lambda function: plain
 
 
 def _declared(module, name, *kinds):
-    """Declare a function of the system's, or of LLVM's, that returns nothing and takes arguments of these kinds."""
+    """Declare a function of the system or of LLVM that returns nothing and takes arguments of these kinds."""
     return module.globals.get(name) or ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), name)
 
 
 def _address(context, builder, signature, arguments, kind):
-    """Emit the address of array[index], the first two arguments, as that of a number of this kind."""
+    """Emit the address of array[index] (the first two arguments), as a pointer to a number of this kind."""
     data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
     return builder.bitcast(builder.gep(data, [arguments[1]]), kind.as_pointer())
 
 
 @_intrinsic(lambda array, index: None)
 def prefetch(typing_context, array, index):
-    """Ask for array[index] to be in the cache soon. The index must be inside the array, which is taken as flat."""
+    """Ask the processor to load array[index] into its cache. The index must be valid in the flattened array."""
 
     def emit(context, builder, signature, arguments):
         address = _address(context, builder, signature, arguments, ir.IntType(8))
         flag = ir.IntType(32)
         function = _declared(builder.module, "llvm.prefetch.p0", address.type, flag, flag, flag)
-        builder.call(function, [address, flag(0), flag(3), flag(1)])  # to read, keep in all levels, data
+        builder.call(function, [address, flag(0), flag(3), flag(1)])  # for reading; keep in all levels; data
         return context.get_dummy_value()
 
     return numba.void(array, numba.intp), emit
@@ -252,7 +259,7 @@ def prefetch(typing_context, array, index):
 
 @_intrinsic(lambda array, index: array.reshape(-1)[index : index + 8].view(u64)[0])
 def load_u64(typing_context, array, index):
-    """Load the 8 bytes at array[index :] as a little-endian uint64. They must be inside the array, of uint8."""
+    """Load the 8 bytes at array[index :] as a little-endian uint64. They must lie inside the array of uint8."""
 
     def emit(context, builder, signature, arguments):
         return builder.load(_address(context, builder, signature, arguments, ir.IntType(64)), align=1)
@@ -262,7 +269,7 @@ def load_u64(typing_context, array, index):
 
 @_intrinsic(lambda array, index, word: array[index : index + 8].view(u64).fill(word))
 def store_u64(typing_context, array, index, word):
-    """Write a uint64 as 8 bytes to array[index :], little-endian. They must be inside the array, of uint8."""
+    """Write a uint64 as 8 little-endian bytes to array[index :]. They must lie inside the array of uint8."""
 
     def emit(context, builder, signature, arguments):
         builder.store(arguments[2], _address(context, builder, signature, arguments, ir.IntType(64)), align=1)
@@ -278,9 +285,9 @@ def _compare_plainly(array, index, least):
 
 @_intrinsic(_compare_plainly)
 def bytes_from(typing_context, array, index, least):
-    """Compare the 64 bytes at array[index :] with one: bit k of a uint64 is set where byte k is not less.
+    """Compare the 64 bytes at array[index :] with `least`: bit k of the uint64 is set if byte k is not less.
 
-    They must be inside the array, which is taken as flat.
+    The index counts in the flattened array, and all 64 bytes must lie inside it.
     """
 
     def emit(context, builder, signature, arguments):
@@ -302,7 +309,7 @@ def count_bits(typing_context, word):
 
 @_intrinsic(lambda word: u64(64 if not word else (int(word) & -int(word)).bit_length() - 1))
 def lowest_bit(typing_context, word):
-    """Find the lowest bit that is set in a uint64; 64 if there is none."""
+    """Find the lowest bit that is set in a uint64; 64 if no bit is set."""
 
     def emit(context, builder, signature, arguments):
         return builder.cttz(arguments[0], ir.IntType(1)(0))
@@ -312,7 +319,7 @@ def lowest_bit(typing_context, word):
 
 @_intrinsic(lambda: u64(0x9E3779B97F4A7C15))
 def process_seed(typing_context):
-    """Return a number that differs from process to process: where the system has put a function that nobody calls."""
+    """Return a number that differs between processes: the address of a system function."""
 
     def emit(context, builder, signature, arguments):
         return builder.ptrtoint(_declared(builder.module, "qsort"), ir.IntType(64))
@@ -326,7 +333,7 @@ def _reserve(array, n):
     if n <= len(array):
         return array
     longer = np.empty(max(n, len(array) * 3 // 2), array.dtype)
-    for k in range(len(array)):  # `longer[:n] = array` compiles 3 s longer: the text of its error
+    for k in range(len(array)):  # `longer[:n] = array` takes 3 s more to compile, because of its error message
         longer[k] = array[k]
     return longer
 
@@ -337,9 +344,9 @@ HUGE_PAGES = 14 if COMPILES and sys.platform == "linux" else 0  # MADV_HUGEPAGE
 
 @kernel
 def _on_huge_pages(array):
-    """Ask for huge pages for an array of 4 MB or more that has not been written to, as NumPy does for its own.
+    """Request huge pages for an array of 4 MB or more before it is written to, as NumPy does for its own arrays.
 
-    A first pass over 20 MB of English then has 3,300 page faults instead of 16,300, and takes 3 % less time.
+    A first pass over 20 MB of English then takes 3 % less time.
     """
     if HUGE_PAGES and array.nbytes >= 1 << 22:
         _madvise((array.ctypes.data + 4095) & ~4095, array.nbytes - 4096, HUGE_PAGES)
@@ -347,8 +354,17 @@ def _on_huge_pages(array):
 
 
 # ─── Running ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# The frame of every command: files -> results. The parent process cuts the files into blocks. Workers read and scan the
+# blocks, and count or encode them. The parent adds the results up or writes them, always in the order of the blocks, so
+# that no result depends on the number of workers:
+#
+#     list(Engine(workers=2).map(abs, [-1, 2, -3]))   ->   [1, 2, 3]
+#
+# A file has a hidden temporary name while it is written, and takes its own name when it is whole. A signal such as
+# SIGINT ends the program at once: its handler removes the unfinished files, writes one line and exits.
 
-PROFILE_VARIABLE = "BPE_NUMBA_PROFILE"  # the environment variable that names the one stage Scalene is to record
+PROFILE_VARIABLE = "BPE_NUMBA_PROFILE"  # the environment variable that names the only stage Scalene records
 
 
 class InputError(ValueError):
@@ -357,7 +373,7 @@ class InputError(ValueError):
     >>> Pattern([])
     Traceback (most recent call last):
     ...
-    bpe_numba.InputError: a pattern is a name or a regular expression, or several: none is given
+    bpe_numba.InputError: a pattern is a name, a regular expression, or a list of these: the list is empty
     """
 
 
@@ -368,11 +384,11 @@ def require(condition: object, message: str) -> None:
 
 
 def require_known(what: str, name: object, names: Collection[str]) -> None:
-    """Raise InputError, which lists the names that there are, for a name that is none of them."""
+    """Raise InputError, with the list of valid names, for a name that is not one of them."""
     require(name in names, f"no {what} is named {name!r}; there are {', '.join(names)}")
 
 
-# The types that an annotation accepts, and its name in messages; any other type accepts itself.
+# For each annotated type: the types that it accepts, and its name in messages. Any other type accepts itself.
 _ACCEPTED = {
     int: (numbers.Integral, "a whole number"),
     float: (numbers.Real, "a number"),
@@ -384,7 +400,7 @@ _ACCEPTED = {
 
 
 def _check_type(name: str, value: object, hint: object) -> None:
-    """Raise InputError for an argument that has none of the types in its annotation."""
+    """Raise InputError for an argument whose type its annotation does not accept."""
     kinds = [get_origin(kind) or kind for kind in (get_args(hint) if isinstance(hint, UnionType) else [hint])]
     accepted = [_ACCEPTED.get(kind, (kind, f"a {kind.__name__}")) for kind in kinds]
     is_number = bool in kinds or not isinstance(value, bool)  # True is one to Python, but not to a person
@@ -394,9 +410,9 @@ def _check_type(name: str, value: object, hint: object) -> None:
 
 
 def checked(function: Function) -> Function:
-    """Make a public function: it checks the types of its arguments, and an interrupt ends it by a KeyboardInterrupt.
+    """Make a public function: it checks the types of its arguments, and an interrupt raises KeyboardInterrupt in it.
 
-    Messages name parameters as `this`, which is an option where the command line shows them.
+    Messages name parameters `like_this`; the command line shows them as options.
 
     >>> train(vocab_size=1e4)
     Traceback (most recent call last):
@@ -404,7 +420,7 @@ def checked(function: Function) -> Function:
     bpe_numba.InputError: `vocab_size` is a whole number, not 10000.0
     """
     signature = inspect.signature(function)
-    hints = functools.cache(lambda: get_type_hints(function))  # at the first call: they may name what comes below
+    hints = functools.cache(lambda: get_type_hints(function))  # at the first call: they may name classes defined below
 
     @functools.wraps(function)
     def call(*arguments: object, **options: object):
@@ -412,7 +428,7 @@ def checked(function: Function) -> Function:
             _check_type(name, value, hints().get(name, object))
         try:
             return function(*arguments, **options)
-        except SystemError as error:  # what Numba makes of an interrupt while it unpacks the arguments of a kernel
+        except SystemError as error:  # Numba raises it for an interrupt while it unpacks the arguments of a kernel
             cause = error
             while cause.__cause__:
                 cause = cause.__cause__
@@ -422,18 +438,18 @@ def checked(function: Function) -> Function:
 
 
 def number_of(n: int, noun: str) -> str:
-    """Write a number of things: 1 file, 2 files."""
+    """Write a number and a noun: 1 file, 2 files."""
     return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
 def brief_repr(result: object) -> str:
-    """Write a result with a few characters of each field, however large they are."""
+    """Write a result with a few characters of each field, however large the fields are."""
     names = [*inspect.signature(type(result)).parameters]
     return f"{type(result).__name__}({', '.join(f'{name}={reprlib.repr(getattr(result, name))}' for name in names)})"
 
 
 def import_optional(name: str, *others: str):
-    """Import what only some functions need; raise InputError that names the remedy if it, or another, is missing."""
+    """Import an optional package. If it is missing, raise InputError that says how to install it and the `others`."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -441,23 +457,23 @@ def import_optional(name: str, *others: str):
         raise InputError(f"this needs a package that is missing: pip install {packages}") from None
 
 
-UNFINISHED: set[Path] = set()  # files that are being written, by their temporary names
-NAMING: list[tuple[Path, Path]] = []  # whole files that are about to take their names: temporary name, name
+UNFINISHED: set[Path] = set()  # temporary names of the files that are being written
+NAMING: list[tuple[Path, Path]] = []  # whole files that are taking their names: temporary name, name
 _WHOLE_FILES: ContextVar[list | None] = ContextVar("_WHOLE_FILES", default=None)  # the group of `written_together`
 
 
 def call_with(function: Callable, *arguments: object, **options: object):
-    """Call a function with arguments, and with those of the options that are parameters of it."""
+    """Call a function with arguments, and with the options that are its parameters."""
     names = inspect.signature(function).parameters.keys() & options
     return function(*arguments, **{name: options[name] for name in names})
 
 
 @contextlib.contextmanager
 def written_together() -> Iterator[None]:
-    """Let all files that `atomic_write` writes in a block take their names together, when the block ends well.
+    """Give all files that `atomic_write` writes in a block their names together, when the block succeeds.
 
-    The file that is whole first takes its name last: it should be the one that decides how the others are read. An
-    interrupt while files are taking their names lets them finish (see `_end_when_asked`).
+    The file that is finished first takes its name last, so it should be the one that decides how the others are read.
+    An interrupt during the renaming lets it finish (see `_end_when_asked`).
     """
     if _WHOLE_FILES.get() is not None:
         yield
@@ -487,11 +503,11 @@ def _discard(temporary: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Open a binary file that takes the name `path` when the block ends well, and is removed when it does not.
+    """Open a binary file that takes the name `path` when the block succeeds, and is removed when it fails.
 
-    Until then its name is hidden and random, begins with that of `path` and ends in ".unfinished". So a process that
-    was killed leaves no file that looks whole, and no name that a later process could collide with. A missing folder is
-    made when the file is whole. In a block of `written_together` the file takes its name at the end of that block.
+    Until then its name is hidden and random; it begins with the name of `path` and ends in ".unfinished". So a killed
+    process leaves no file that looks whole, and no name that a later process could collide with. A missing folder is
+    created when the file is whole. In a block of `written_together` the file takes its name at the end of that block.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with atomic_write(Path(folder, "a.txt")) as file:
@@ -500,39 +516,35 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     (b'whole', ['a.txt'])
     """
     require(not path.is_dir(), f"{path}: is a folder; name a file to write")
-    if path.exists() and not path.is_file():  # a device or a pipe is written to: replacing /dev/null would remove it
+    if path.exists() and not path.is_file():  # write to a device or a pipe: replacing /dev/null would remove it
         with open(path, "wb") as file:
             yield file
         return
     name = f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished"  # under 255 bytes in UTF-8
     folder = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    require(folder.is_dir() and os.access(folder, os.W_OK), f"{folder}: not a folder that can be written")
     temporary = folder / name
     UNFINISHED.add(temporary)
     with written_together():
         try:
-            file = open(temporary, "xb")  # noqa: SIM115  mkstemp would give mode 600, whatever the umask says
-        except OSError as error:
-            _discard(temporary)
-            raise InputError(f"{folder}: not a folder that can be written ({error.strerror})") from None
-        try:
-            with file:
+            with open(temporary, "xb") as file:  # mkstemp would set mode 600 whatever the umask is
                 yield file
         except BaseException as error:
             _discard(temporary)
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                error.filename = str(path)  # a failed write does not name its file
+                error.filename = str(path)  # the error of a failed write does not name the file
             raise
         _WHOLE_FILES.get().append((temporary, path))
 
 
 def check_writable(folder: Path) -> None:
-    """Raise InputError, before any work, if no file can be created in a folder; one that is missing stays so."""
+    """Raise InputError, before any work, if no file can be created in a folder. A missing folder is not created."""
     with contextlib.suppress(LookupError), atomic_write(folder / "test"):
-        raise LookupError("so that nothing is written")
+        raise LookupError("nothing is to be written")
 
 
-def atomic_write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write files that belong together, {name: content}, of which the first decides how the others are read."""
+def atomic_write_all(folder: Path, files: Mapping[str, Text]) -> None:
+    """Write files that belong together, {name: content}. The first one decides how the others are read."""
     with written_together():
         for name, content in files.items():
             with atomic_write(folder / name) as file:
@@ -545,7 +557,7 @@ def available_cores() -> int:
 
 
 def peak_memory() -> int | None:
-    """Return the most bytes that this process, or one of its workers, has held; None where the system does not say."""
+    """Return the peak memory, in bytes, of this process or of its largest worker; None if the system does not know."""
     try:
         import resource
     except ImportError:  # Windows
@@ -556,19 +568,19 @@ def peak_memory() -> int | None:
 
 @dataclasses.dataclass
 class Timing:
-    """What a stage took."""
+    """The time and memory that a stage took."""
 
     seconds: float = 0.0
-    n_bytes: int = 0  # of text, where the stage says so
-    memory: int | None = None  # see `peak_memory`, until its end
+    n_bytes: int = 0  # of text, if the stage reports them
+    memory: int | None = None  # `peak_memory` at its end
 
 
-TIMINGS: dict[str, Timing] = {}  # of the stages of this process, in their order
+TIMINGS: dict[str, Timing] = {}  # the stages of this process, in order
 
 
 @contextlib.contextmanager
 def stage(name: str, timings: dict[str, Timing] | None = None) -> Iterator[Timing]:
-    """Add what a block takes to TIMINGS[name], and to timings[name]; it may tell how many bytes it has read.
+    """Add the time of a block to TIMINGS[name] and to timings[name]; the block may set the number of bytes it has read.
 
     Under `scalene run --off` with BPE_NUMBA_PROFILE=name, Scalene records this stage and no other.
 
@@ -579,43 +591,43 @@ def stage(name: str, timings: dict[str, Timing] | None = None) -> Iterator[Timin
     >>> timings["sleep"].seconds > 0.009, timings["sleep"].n_bytes
     (True, 5)
     """
-    profiled = os.environ.get(PROFILE_VARIABLE) == name
-    profiler = import_optional("scalene.scalene_profiler") if profiled else None
-    if profiler:
+    profiler = None
+    if os.environ.get(PROFILE_VARIABLE) == name:
+        profiler = import_optional("scalene.scalene_profiler")
         profiler.start()
-        time.sleep(0.3)  # Scalene's start-up, some 0.2 s, goes to the next line: profile.sh drops this function
+        time.sleep(0.3)  # Scalene charges its start, some 0.2 s, to the next line; profile.sh leaves this function out
     start, spent = time.perf_counter(), Timing()
     try:
         yield spent
     finally:
         seconds = time.perf_counter() - start
-        for known in (TIMINGS, {} if timings is None else timings):
-            total = known.setdefault(name, Timing())
+        for totals in (TIMINGS, {} if timings is None else timings):
+            total = totals.setdefault(name, Timing())
             total.seconds, total.n_bytes = total.seconds + seconds, total.n_bytes + spent.n_bytes
             total.memory = peak_memory()
         if profiler:
             profiler.stop()
 
 
-# Signals that ask a process to end, as far as a system has them.
+# The signals that ask a process to end; some systems lack some of them.
 _ENDINGS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 def _end_when_asked() -> None:
-    """Let a signal end the program at once, wherever it is: unfinished files go, and workers end with their parent.
+    """Let a signal end the program at once: unfinished files are removed, and workers end with their parent.
 
-    No exception is raised: it would be lost in what compiled code calls, or where processes are forked. A signal that
-    is ignored, as by `nohup`, stays ignored.
+    The handler raises no exception, since compiled code or the fork of a process could lose it. A signal that is
+    already ignored, as under `nohup`, stays ignored.
     """
     program, endings = os.getpid(), []
 
     def end(number: int, _: object) -> None:
         endings.append(number)
-        if len(endings) > 1:  # while the first one is at it
+        if len(endings) > 1:  # the first signal is being handled
             return
-        if os.getpid() == program:  # and not a worker that has just begun
+        if os.getpid() == program:  # not a worker that has just been forked
             for temporary, path in [*NAMING]:
-                with contextlib.suppress(OSError):  # it has its name already
+                with contextlib.suppress(OSError):  # the file has its name already
                     os.replace(temporary, path)
             for temporary in [*UNFINISHED]:
                 _discard(temporary)
@@ -628,13 +640,13 @@ def _end_when_asked() -> None:
 
 
 def _init_worker() -> None:
-    """Ignore SIGINT, which reaches every process of a terminal, and exit when the parent does, even if it is killed."""
+    """Ignore SIGINT, which a terminal sends to every process, and exit when the parent ends, even if it is killed."""
     for number in _ENDINGS:
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     parent = multiprocessing.parent_process()
 
     def exit_with_parent() -> None:
-        """Wait for the parent's end."""
+        """Wait until the parent ends, then exit."""
         parent.join()
         os._exit(1)
 
@@ -642,48 +654,49 @@ def _init_worker() -> None:
 
 
 class _CompilationNotice(event.Listener):
-    """Tell once, where somebody looks, that kernels are compiled; not of those that are cached, nor in workers."""
+    """Print one notice, on a terminal or in a notebook, when the parent process begins to compile kernels."""
 
     def on_start(self, begun: event.Event) -> None:
-        """Take note of a function that Numba begins to compile."""
+        """Print the notice, unless it was printed before."""
         global notice
         is_ours = begun.data["dispatcher"].py_func.__module__ == __name__ and not multiprocessing.parent_process()
         if notice and is_ours and sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules):
-            print("bpe_numba: compiling kernels, once for each kind of work, in up to 20 seconds", file=sys.stderr)
+            print("bpe_numba: compiling kernels, once for each kind of work, for up to 20 seconds", file=sys.stderr)
             notice = False
 
     def on_end(self, ended: event.Event) -> None:
-        """Take no note."""
+        """Do nothing."""
 
 
-notice = True  # whether to tell, still
+notice = True  # whether the notice is still to be printed
 event.register("numba:compile", _CompilationNotice())
 
 
 def _begin_workers(n: int, threads: bool) -> Executor:
-    """Begin worker processes, or threads; raises InputError where the system has none to give.
+    """Start worker processes or threads; raises InputError if the system cannot start any.
 
-    That is so without /dev/shm, in a daemonic process, and where `ulimit` is low.
+    It cannot without /dev/shm, in a daemonic process, or under a low `ulimit`.
     """
     try:
         pool = ThreadPoolExecutor(n) if threads else ProcessPoolExecutor(n, initializer=_init_worker)
         pool.submit(int)
     except (AssertionError, ImportError, OSError, RuntimeError) as error:
-        raise InputError(f"no workers can be started ({error}): one works alone, `workers` 1") from None
+        raise InputError(f"no workers can be started ({error}): set `workers` to 1") from None
     return pool
 
 
 def _kill_workers(pool: Executor) -> None:
-    """Kill the processes of a pool, if it has any, and close the pipe on which its thread would wait."""
+    """Kill the processes of a pool, if it has any, and close the pipe on which its thread may wait."""
     for process in [*(getattr(pool, "_processes", None) or {}).values()]:
         process.kill()
         pool._result_queue._writer.close()
 
 
 def _wait(pool: Executor, running: deque[Future]) -> object:
-    """Return the result of the first future, and drop that.
+    """Return the result of the first future, and remove it.
 
-    A pool whose worker was killed while it sent a result waits for the rest for ever (1 of 40 workers killed).
+    A pool waits for ever if a worker is killed while it sends a result, as 1 of 40 killed workers was. So kill the pool
+    when one of its workers has died.
     """
     while not wait([running[0]], 1).done:
         workers = [*(getattr(pool, "_processes", None) or {}).values()]
@@ -694,12 +707,12 @@ def _wait(pool: Executor, running: deque[Future]) -> object:
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """Run work: by how many workers, with progress bars or without. The results never depend on it.
+    """How work runs: the number of workers, and progress bars. No result depends on it.
 
-    workers     threads, or processes for JSON; one a core if not given. No result depends on it
+    workers     number of threads, or of processes for JSON; by default one for each core. No result depends on it
     progress    draw progress bars on standard error
-    executor    a pool of concurrent.futures, or of its kind (loky, Dask, MPI), to work in instead; its workers read the
-                files by the same names
+    executor    a pool of concurrent.futures or a compatible one (loky, Dask, MPI) that does the work instead; its
+                workers must find the files under the same names
 
     Raises InputError for fewer workers than one.
 
@@ -712,21 +725,21 @@ class Engine:
     executor: Executor | None = None
 
     def __post_init__(self):
-        require(self.workers is None or self.workers >= 1, f"{self.workers} workers: at least one must do the work")
+        require(self.workers is None or self.workers >= 1, f"{self.workers} workers: at least 1 is needed")
 
     @property
     def n_workers(self) -> int:
-        """Count the workers: those asked for, or one a core."""
+        """The number of workers: as requested, or one for each core."""
         return self.workers or available_cores()
 
     def map(self, function: Callable, items: Iterable, threads: bool = False) -> Iterator:
         """Apply a function to items in worker processes, or threads, and yield the results in the order of the items.
 
-        Two items a worker are in flight. A single item, or the items of a single worker, run in this thread. Close the
-        iterator to stop the workers.
+        Two items for each worker are in progress at a time. A single item, or a single worker, runs in this thread.
+        Close the iterator to stop the workers.
         """
         items = iter(items)
-        first = [*itertools.islice(items, self.n_workers)]  # more workers would have nothing to do
+        first = [*itertools.islice(items, self.n_workers)]  # further workers would have no item
         items = itertools.chain(first, items)
         if len(first) < 2 and not self.executor:
             yield from map(function, items)
@@ -743,7 +756,7 @@ class Engine:
         except BrokenExecutor:
             forked = multiprocessing.get_start_method() == "fork"
             hint = "" if forked else "; or the script that called this lacks `if __name__ == '__main__':`"
-            raise InputError(f"a worker process died, perhaps for want of memory: try fewer `workers`{hint}") from None
+            raise InputError(f"a worker process died, perhaps from lack of memory: use fewer `workers`{hint}") from None
         finally:
             for future in running if self.executor else ():
                 future.cancel()
@@ -753,24 +766,29 @@ class Engine:
                 pool.shutdown(cancel_futures=threads)
 
     def progress_bar(self, name: str, total: int | None, unit: str) -> tqdm:
-        """Open a bar on standard error; in a log file it is a line every ten seconds."""
+        """Open a progress bar on standard error; in a log file it writes a line every ten seconds."""
         interval, disable = 0.1 if sys.stderr.isatty() else 10.0, not self.progress or total == 0
         return tqdm(total=total, desc=name, unit=unit, unit_scale=True, disable=disable, mininterval=interval)
 
 
 # ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# What all sections below do with bytes in a kernel: to decode a character, to copy, to compare, to walk down a trie.
+# Kernels that decode, copy and compare bytes, and that walk down a trie of tokens. All sections below use them. A text
+# is an array of uint8 with PADDING after it, so that kernels may read 8 bytes at a time beyond its end. A decoded
+# character is one number, its code point and its size in bytes; an invalid byte is the lone surrogate U+DC80:
+#
+#     _decode_character("é" …)   ->   0xE9 << 3 | 2
+#     _decode_character(b"\xFF") ->   SURROGATE_ESCAPE << 3 | 1
 
 N_CODE_POINTS = 0x110000
-SURROGATE_ESCAPE = 0xDC80  # bytes that are not UTF-8 are matched as the lone surrogates that Python makes of them
-END = 0xFE  # never in UTF-8: ends a text, and stands for a special token; see Scanning
-INVALID_BYTE = 0xFF  # never in UTF-8: marks each byte that is not part of a character
+SURROGATE_ESCAPE = 0xDC80  # invalid bytes are matched as this lone surrogate, one of those of `surrogateescape`
+END = 0xFE  # a byte that is never in UTF-8: it ends a text or stands for a special token; see Scanning
+INVALID_BYTE = 0xFF  # a byte that is never in UTF-8: it replaces each byte that is not part of a character
 HIGH_BITS = u64(0x8080808080808080)
 
 
 def _with_padding(data: bytes | np.ndarray) -> np.ndarray:
-    """Copy bytes, or an array of them, into an array of uint8 with PADDING after."""
+    """Copy bytes, or an array of them, into an array of uint8 that ends with PADDING."""
     text = np.zeros(len(data) + PADDING, np.uint8)
     text[: len(data)] = np.frombuffer(data, np.uint8)
     return text
@@ -778,10 +796,9 @@ def _with_padding(data: bytes | np.ndarray) -> np.ndarray:
 
 @kernel
 def _decode_character(text, position, stop):
-    """Decode the character at a position: code point << 3 | number of bytes; SURROGATE_ESCAPE and 1 if it is not UTF-8.
+    """Decode the character at a position: code point << 3 | number of bytes, or SURROGATE_ESCAPE << 3 | 1 if invalid.
 
-    The byte INVALID_BYTE, which marks what is not UTF-8, is not UTF-8 itself: marked or not, a text has the same
-    characters.
+    INVALID_BYTE, which replaces invalid bytes, is itself invalid: so the replacement does not change the characters.
     """
     escaped = i64(SURROGATE_ESCAPE << 3 | 1)
     lead = i64(text[position])
@@ -812,7 +829,7 @@ def _character_before(text, start, stop):
 
 @kernel
 def _equal(text, start, other, other_start, size):
-    """Compare `size` bytes of two texts, which have PADDING after them."""
+    """Compare `size` bytes of two texts, which end with PADDING."""
     for k in range(0, size - 7, 8):
         if load_u64(text, start + k) != load_u64(other, other_start + k):
             return False
@@ -823,15 +840,15 @@ def _equal(text, start, other, other_start, size):
 
 @inline_kernel
 def _copy_bytes(source, start, stop, out, n):
-    """Copy source[start : stop] to out[n :]; returns where it ends there. Both have PADDING after."""
+    """Copy source[start : stop] to out[n :]; returns the end of the copy. Both arrays end with PADDING."""
     for k in range(start, stop, 8):
         store_u64(out, n + k - start, load_u64(source, k))
     return n + stop - start
 
 
-# Tokens as a trie: node 0 is the root, and the edge from a node by a byte is one number in a hash table with linear
-# probing, half full at most. No edge leads to the root: an entry of 0 is free. To find the edge costs one cache line;
-# the child is in the same word.
+# Tokens as a trie. Node 0 is the root. The edge from a node by a byte is one number in a hash table with linear probing
+# that is at most half full. No edge leads to the root, so an entry of 0 is free. A look-up touches one cache line,
+# since the child is in the same number:
 #
 #     node << 36 | byte << 28 | child
 CHILD_BITS, CHILD_MASK = u64(28), u64(2**28 - 1)
@@ -840,15 +857,15 @@ NO_CHILD = i64(-1)
 
 @struct
 class _Trie:
-    """Tokens by their bytes."""
+    """The ids of tokens, by their bytes."""
 
     edges: np.ndarray  # uint64[H]    see above
-    values: np.ndarray  # int32[K]    of each node: the id of the token that ends there, or -1
+    values: np.ndarray  # int32[K]    node -> the id of the token that ends there, or -1
 
 
 @inline_kernel
 def _trie_slot(key, edges):
-    """Look up an edge, node << 8 | byte: returns the slot that has it, or the free one where it belongs."""
+    """Look up an edge, node << 8 | byte: returns its slot, or the free slot where it belongs."""
     mask = u64(len(edges) - 1)
     slot = key * u64(0x9E3779B97F4A7C15) >> u64(32) & mask
     while edges[slot] and edges[slot] >> CHILD_BITS != key:
@@ -858,14 +875,14 @@ def _trie_slot(key, edges):
 
 @inline_kernel
 def _trie_child(node, byte, edges):
-    """Look up the node that an edge leads to; -1 if there is no such edge."""
+    """Look up the node that an edge leads to; -1 if the edge does not exist."""
     edge = edges[_trie_slot(u64(node) << u64(8) | u64(byte), edges)]
     return i64(edge & CHILD_MASK) if edge else NO_CHILD
 
 
 @kernel
 def _grow_edges(edges):
-    """Move all edges into a table twice as large."""
+    """Copy all edges into a table twice as large."""
     larger = np.zeros(2 * len(edges), np.uint64)
     for edge in edges:
         if edge:
@@ -875,7 +892,7 @@ def _grow_edges(edges):
 
 @kernel
 def _build_trie(text, ends, ids):
-    """Make the edges and the values of tokens, which lie end to end."""
+    """Make the edges and the values of a trie from tokens that lie end to end."""
     edges, values, n_nodes, start = np.zeros(64, np.uint64), np.full(len(text), -1, np.int32), 1, 0
     for t in range(len(ids)):
         node = i64(0)
@@ -895,7 +912,7 @@ def _build_trie(text, ends, ids):
 
 
 def make_trie(tokens: Mapping[int, bytes]) -> _Trie:
-    """Make a trie of tokens by id; of several ids with the same bytes the first in order counts."""
+    """Make a trie of tokens, {id: bytes}; if several have the same bytes, the first one counts."""
     ends = np.cumsum(np.fromiter(map(len, tokens.values()), np.int64, len(tokens)))
     text = _with_padding(b"".join(tokens.values()))
     require(len(text) < CHILD_MASK, "a vocabulary of 2**28 bytes or more cannot be searched")
@@ -903,6 +920,18 @@ def make_trie(tokens: Mapping[int, bytes]) -> _Trie:
 
 
 # ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# A pattern is a list of steps, and each step cuts the pieces that the step before has left. A step is a regular
+# expression, a Split or a Metaspace; a name in PATTERNS stands for one or several. Text between matches is kept:
+#
+#     Pattern(r"\d+|a").split(b"12a!3")   ->   [b"12", b"a", b"!", b"3"]
+#
+# An expression is compiled in stages, which are described above `Program`:
+#
+#     expression -> program -> machine over classes of characters -> transducer that never goes back -> table over bytes
+#
+# Scanning reads the table: one look-up for each byte. An expression that is not regular, such as one with a lookbehind,
+# is left to the `regex` package.
 
 BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")
 
@@ -910,11 +939,11 @@ BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", 
 class Split(NamedTuple):
     r"""A step of a Pattern that cuts where an expression matches, as `Split` of Hugging Face's does.
 
-    regex     what is looked for, from left to right
-    behavior  what becomes of matches: each is a pretoken ("isolated"), or dropped ("removed"); the first of several
-              that touch is joined to what is before them ("merged_with_previous"), the last to what is after them
-              ("merged_with_next"), or all to one another ("contiguous")
-    invert    what lies between matches is treated as a match, and matches as what lies between
+    regex     the expression that is searched for, from left to right
+    behavior  the treatment of matches. Each is a pretoken ("isolated"), or is dropped ("removed"). In a run of adjacent
+              matches, the first is joined to the text before it ("merged_with_previous"), the last to the text after it
+              ("merged_with_next"), or all are joined to each other ("contiguous")
+    invert    matches and the text between them change places
 
     >>> Pattern(Split(r"\s", "removed")).split(b"one two")
     [b'one', b'two']
@@ -928,7 +957,7 @@ class Split(NamedTuple):
 
     @property
     def pieces(self) -> str:
-        """The expression whose matches, and what lies between them, are the pieces."""
+        """The expression whose matches, and the text between them, are the pieces."""
         if self.behavior in ("isolated", "removed"):
             return self.regex
         one = self.regex.removesuffix("+")
@@ -944,10 +973,10 @@ class Split(NamedTuple):
 
 
 class Metaspace(NamedTuple):
-    """A step of a Pattern that writes spaces as another character, and puts one before pretokens that lack it.
+    """A step of a Pattern that replaces spaces by another character, and puts it before pretokens that lack it.
 
     replacement     the character
-    prepend_scheme  "always": it is put before every pretoken; "first": before that which begins the text; "never"
+    prepend_scheme  "always": it is put before every pretoken; "first": before the first one of the text; or "never"
 
     >>> Pattern([Metaspace("_", "first"), "_[^_]*|[^_]+"]).split(b"one two")
     [b'_one', b'_two']
@@ -957,16 +986,16 @@ class Metaspace(NamedTuple):
     prepend_scheme: str = "always"
 
     def apply(self, scan: Scan, flat: FlatText, begins: int) -> FlatText:
-        """Replace spaces, and put the replacement before texts and pretokens."""
+        """Replace spaces, and put the replacement before texts and pretokens as the scheme says."""
         mark, scheme = _with_padding(self.replacement.encode()), PREPEND_SCHEMES.index(self.prepend_scheme)
         return flat.rewritten(_write_spaces, mark, scheme, begins)
 
 
 PREPEND_SCHEMES = ("never", "first", "always")
-NEVER, ALWAYS = 0, 2  # the same for kernels
+NEVER, ALWAYS = 0, 2  # the same schemes, for kernels
 
-# Punctuation as `tokenizers` and Rust's crate unicode_categories have it: what ASCII has beside letters and digits, and
-# that of Unicode 8. Since then two characters have left, and these have come.
+# Punctuation as in `tokenizers`, which uses Rust's crate unicode_categories: the printable characters of ASCII except
+# letters and digits, and the punctuation of Unicode 8. Later versions of Unicode dropped two and added these.
 _NEWER_PUNCTUATION = (
     r"\u061D\u09FD\u0A76\u0C77\u0C84\u1B4E-\u1B4F\u1B7D-\u1B7F\u2E43-\u2E4F\u2E52-\u2E5D\u2E60-\u2E63\U00010D6E"
     r"\U00010EAD\U00010ED0\U00010F55-\U00010F59\U00010F86-\U00010F89\U000113D4-\U000113D5\U000113D7-\U000113D8"
@@ -978,8 +1007,8 @@ _NEWER_PUNCTUATION = (
 )
 PUNCTUATION = rf"(?![{_NEWER_PUNCTUATION}])[\p{{P}}$+<=>\^`|~\u166D\U000111C9]"
 
-# The expressions are those of the tools' own sources, but for cl100k: tiktoken's possessive quantifiers are written as
-# greedy ones, which match the same, and its `$` as (?![\s\S]), since in Oniguruma `$` also matches before a newline.
+# The expressions come from the sources of the tools. Only cl100k is changed: tiktoken's possessive quantifiers are
+# greedy here, which matches the same, and its `$` is (?![\s\S]), since in Oniguruma `$` also matches before a newline.
 PATTERNS = {
     "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -994,8 +1023,8 @@ PATTERNS = {
     "nanochat": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*"
     r"|\s*[\r\n]|\s+(?!\S)|\s+",
     "none": r"[\s\S]+",
-    # Hugging Face's BertPreTokenizer, Whitespace and WhitespaceSplit. Rust's white space is \s, and its \w too but for
-    # characters that are newer than its Unicode 16, as is its `is_numeric` \p{N}.
+    # Hugging Face's BertPreTokenizer, Whitespace and WhitespaceSplit. Rust's \s and \w are the same as here, except for
+    # characters that are newer than its Unicode 16.
     "bert": (Split(r"\s", "removed"), PUNCTUATION),
     "whitespace": Split(r"\w+|[^\w\s]+", "removed", invert=True),
     "whitespace-split": Split(r"\s", "removed"),
@@ -1006,7 +1035,7 @@ PATTERN_NAMES = {source: name for name, source in PATTERNS.items()}
 def metaspace_steps(
     replacement: str = "▁", prepend_scheme: str = "always", split: bool = True
 ) -> tuple[PatternStep, ...]:
-    """List the steps of Hugging Face's Metaspace, which may begin a pretoken at each replacement.
+    """List the steps of Hugging Face's Metaspace. With `split`, a pretoken begins at each replacement.
 
     >>> Pattern(metaspace_steps("_")).split(b"one  two")
     [b'_one', b'_', b'_two']
@@ -1014,16 +1043,22 @@ def metaspace_steps(
     return Metaspace(replacement, prepend_scheme), *[Split(regex.escape(replacement), "merged_with_next")] * split
 
 
-# An expression becomes a program, the program a machine over classes of characters, that a transducer which never goes
-# back, and that a table over bytes, which is what scanning reads:
+# The stages of an expression:
 #
-#     "\d+|a"   ->   split, class, …   ->   states x {digit, a, other, END}   ->   entries   ->   uint32[R * 256]
+#     expression   "\d+|a"
+#     program      split, class, …                     `_RegexParser`
+#     machine      states x {digit, a, other, END}     `_Dfa` (classes are divided further by size in UTF-8)
+#     transducer   an entry for each state and class   `_streaming_transducer`: it never goes back in the text
+#     table        uint32[R * 256]                     `_utf8_table`: a row of 256 entries for each state
 #
-# A program is for a machine with ordered threads (Pike's, as Cox describes it in "Regular Expression Matching: the
-# Virtual Machine Approach"): ("class", source) takes a character that the one-character expression matches;
-# ("lookahead", source, wanted) goes on if the next one is, or is not, such a one; ("split", first, second) goes on at
-# both, preferring the first; ("possessive", source, size) goes on, and says that the next instructions, up to so far
-# from here, are a possessive quantifier; ("END",) takes an END; ("match",). All distances are from the instruction.
+# A program runs on a machine with ordered threads (Pike's; see Cox, "Regular Expression Matching: the Virtual Machine
+# Approach"). Its instructions, in which distances count from the instruction itself, are:
+#
+#     ("class", source)               take a character that the one-character expression matches
+#     ("lookahead", source, wanted)   go on if the next character matches, or does not match, as wanted
+#     ("split", first, second)        go on at both distances, but prefer the first
+#     ("possessive", source, size)    go on; the instructions up to this distance are a possessive quantifier
+#     ("END",), ("match",)            take an END; report a match
 Program = list[tuple]
 
 _GROUP = r"\((?:\?(?P<look>[=!])|\?(?P<fold>i?):|(?!\?))"
@@ -1034,11 +1069,11 @@ MAX_INSTRUCTIONS = 2000
 
 
 class Unsupported(ValueError):
-    """The pattern cannot be compiled here, and is left to the `regex` package."""
+    """The pattern cannot be compiled to a table, and is left to the `regex` package."""
 
 
 class _RegexParser:
-    """Parse regular expressions that `regex` has accepted; raises Unsupported for what is not regular, or rare."""
+    """Parse regular expressions that `regex` has accepted; raises Unsupported for irregular or rare constructs."""
 
     def __init__(self, source: str):
         self.source, self.position, self.fold = source, 0, False
@@ -1057,7 +1092,7 @@ class _RegexParser:
         self.refuse_if(len(program) > MAX_INSTRUCTIONS, f"a pattern of more than {MAX_INSTRUCTIONS:,} instructions")
 
     def accept(self, expected: str) -> regex.Match | None:
-        """Consume what the expression matches here."""
+        """Consume the match of an expression at this position."""
         found = regex.compile(expected).match(self.source, self.position)
         self.position = found.end() if found else self.position
         return found
@@ -1082,13 +1117,13 @@ class _RegexParser:
 
     def repeated(self, program: Program, quantifier: regex.Match) -> Program:
         may_be_empty = _reaches_end(program, 0, ("split", "lookahead", "possessive"))
-        self.refuse_if(may_be_empty, "a quantifier on what may be empty,")
+        self.refuse_if(may_be_empty, "a quantifier on a part that may be empty")
         if quantifier["least"]:
             least = int(quantifier["least"])
             most = int(quantifier["most"]) if quantifier["most"] else None if quantifier["comma"] else least
         else:
             least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[quantifier[0][0]]
-        self.refuse_if(most is not None and most < least, "a count that goes down")
+        self.refuse_if(most is not None and most < least, "a count whose maximum is below its minimum")
         self.refuse_if(
             quantifier["kind"] == "+" and len(program) > 1, "a possessive quantifier on more than one character"
         )
@@ -1105,7 +1140,7 @@ class _RegexParser:
     def item(self) -> Program:
         if group := self.accept(_GROUP):
             return self.group(group)
-        if self.accept(r"\\s\+\+?\$(?![*+?{])"):  # the end of the text, since no newline is left before it
+        if self.accept(r"\\s\+\+?\$(?![*+?{])"):  # \s+ leaves no newline, so `$` is the end of the text
             return _RegexParser(r"\s+\Z").sequence()
         if self.accept(r"\\Z"):
             return [("lookahead", r"[\s\S]", False)]
@@ -1131,7 +1166,7 @@ class _RegexParser:
 
 
 def _reaches_end(program: Program, start: int, passable: Sequence[str]) -> bool:
-    """Check that the end of a program can be reached by instructions of some kinds alone."""
+    """Check whether the end of a program can be reached by instructions of these kinds alone."""
     reached = {start}
     for pc, (kind, *distances) in enumerate(program):
         if pc in reached and kind in passable:
@@ -1146,8 +1181,8 @@ _LISTED = regex.compile(r"\[(\^?)(?:\\U([\da-f]{8})-\\U([\da-f]{8}))+\]")
 def _code_points_matching(source: str) -> np.ndarray:
     """Find the code points that a one-character expression matches, bool[0x110000].
 
-    The `regex` package is asked, so that its Unicode is ours; but not for ranges in hexadecimal alone: it looks at
-    each range for each character, and takes 4 s for 8,000.
+    The `regex` package decides, so that both use the same version of Unicode. A list of hexadecimal ranges is read
+    here, since that package tries each range for each character: 8,000 ranges take it 4 s.
     """
     found = np.zeros(N_CODE_POINTS, bool)
     if listed := _LISTED.fullmatch(source):
@@ -1167,17 +1202,17 @@ def _all_code_points() -> str:
     return "".join(map(chr, range(N_CODE_POINTS)))
 
 
-MAX_KINDS = 60  # of characters, a bit for each; above them is the number of bytes
-MAX_STEPS = 10_000_000  # of threads, which take 4 s; o200k takes 19,000
+MAX_KINDS = 60  # kinds of characters: one bit each, below the bits for the number of bytes
+MAX_STEPS = 10_000_000  # of threads; they take 4 s, and o200k needs 19,000
 
 
 class _Dfa:
-    """The deterministic machine of a pattern over classes of code points, which have as many bytes in UTF-8.
+    """The deterministic machine of a pattern over classes of code points; each class has a single size in UTF-8.
 
-    A state is the ordered tuple of the threads of Pike's machine; threads after a `match` are dropped, so the last
-    match before the state is empty is the leftmost-first one, as in Perl. A match is seen when the class of the next
-    character is known, or END (class C), where the text ends: lookaheads are decided by then. END itself is a match at
-    the start, which is a state of its own: no text leads back to it.
+    A state is the ordered tuple of the threads of Pike's machine. Threads after a `match` are dropped, so the last
+    match before the state is empty is the leftmost-first one, as in Perl. A match is detected when the next class is
+    known, which is END (class C) where the text ends; this decides lookaheads. END itself matches in the start state,
+    to which no text leads back.
     """
 
     def __init__(self, program: Program):
@@ -1187,18 +1222,18 @@ class _Dfa:
             raise Unsupported(f"more than {MAX_KINDS} kinds of characters")
         code_points = np.arange(N_CODE_POINTS)
         sizes = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000)
-        sizes[0xD800:0xE000] = 1  # bytes that are not UTF-8
+        sizes[0xD800:0xE000] = 1  # lone surrogates stand for invalid bytes
         bits = sizes.astype(np.uint64) << u64(MAX_KINDS)
         for bit, source in enumerate(sources):
             bits |= _code_points_matching(source).astype(np.uint64) << u64(bit)
         if (bits[0xDC80:0xDD00] != bits[SURROGATE_ESCAPE]).any():
-            raise Unsupported("a class that tells bytes that are not UTF-8 apart")
-        bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # no other surrogates are in a text
+            raise Unsupported("a class that distinguishes between invalid bytes")
+        bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # a text has no other surrogates
         starts = np.flatnonzero(np.append(True, bits[1:] != bits[:-1]))  # runs of equal code points are few
         kinds, class_of_run = np.unique(bits[starts], return_inverse=True)
         self.n_classes = len(kinds)
         self.class_of = np.repeat(class_of_run.astype(np.uint16), np.diff(np.append(starts, N_CODE_POINTS)))
-        kinds = [*kinds.tolist(), 1 << MAX_KINDS]  # END is a byte, but no character
+        kinds = [*kinds.tolist(), 1 << MAX_KINDS]  # END is one byte that no expression matches
         self.sizes = [kind >> MAX_KINDS for kind in kinds]
         self.class_accepts = {source: [kind >> bit & 1 > 0 for kind in kinds] for bit, source in enumerate(sources)}
         for pc, step in enumerate(self.program):
@@ -1237,7 +1272,7 @@ class _Dfa:
         return False, tuple(after)
 
     def _check_possessive(self, source: str, after: int) -> None:
-        """A possessive quantifier is the same as a greedy one if what follows can never use a character given back."""
+        """Raise Unsupported unless a greedy quantifier matches the same: nothing after it can take its characters."""
         classes = [c for c, accepted in enumerate(self.class_accepts[source]) if accepted]
         goes_on = any(self.step((after,), c) != (False, ()) for c in classes)
         if goes_on and not _reaches_end(self.program, after, ("split", "possessive", "match")):
@@ -1251,14 +1286,14 @@ class _Dfa:
 
 
 MAX_STATES = 20_000
-MAX_ENTRIES = 1_000_000  # of states and classes, which take 5 s
+MAX_ENTRIES = 1_000_000  # states times classes; they take 5 s
 
 
 def _number_states(first: tuple, row: Callable[[tuple], list[tuple[object, tuple]]]) -> tuple[np.ndarray, np.ndarray]:
-    """Number the states of a machine, from the first, 0, in the order in which they are reached.
+    """Number the states of a machine in the order in which they are reached; the first state is 0.
 
-    row(state) lists what the machine gives, and the state after, for each letter. Returns both in arrays of states by
-    letters, the latter by number; that of (), which is no state, is -1.
+    row(state) lists, for each letter, the output of the machine and the next state. Returns two arrays of states by
+    letters: the outputs, and the numbers of the next states, with -1 for (), which is not a state.
     """
     states, numbers, given, following = [first], {(): -1, first: 0}, [], []
     for state in states:
@@ -1280,46 +1315,46 @@ class ScanTable(NamedTuple):
     The table is a machine over bytes that never goes back: its state is a row, and the entry at row * 256 + byte is
 
         31 … 8     next row, already times 256
-        7 … 5      rare: 0 nothing; 1 to 5 a second pretoken ends so many bytes back; INVALID_UTF8; UNRESOLVED
-        4 … 0      a pretoken ends so many bytes back, counted from after this byte; 0 none does
+        7 … 5      rare: 0 nothing; 1 to 5 bytes back a second pretoken ends; INVALID_UTF8; UNRESOLVED
+        4 … 0      the number of bytes back at which a pretoken ends, counted from after this byte; 0: none ends
 
     With the pattern `\S+|\s+(?!\S)|\s`, on the text "ab  c", where a dot is a space:
 
         byte       a    b    .    .    c    END   END
         entry      0    0    1    0    2,1   1     1          ends at 2; 5 - 2 = 3; 5 - 1 = 4; 5; and 6, of END itself
 
-    At the first space "ab" has ended, one byte back. At `c` it is known that `\s+(?!\S)` had to give back a space: one
-    pretoken ended 2 bytes back, and the single space, by `\s`, 1 byte back. END ends what is before it, and is a
-    pretoken itself. Where the entry is UNRESOLVED, since more than MAX_PENDING_BYTES would have to be remembered, the
-    other arrays are asked: they are the pattern's machine over characters (see `_match_end`).
+    At the first space "ab" has ended, one byte back. The byte `c` decides that `\s+(?!\S)` had to give back a space: a
+    pretoken ended 2 bytes back, and a single space, matched by `\s`, ended 1 byte back. END ends the pretoken before
+    it, and is a pretoken itself. An entry is UNRESOLVED if the state would have to remember more than
+    MAX_PENDING_BYTES. The other arrays then decide: they are the machine over characters (see `_match_end`).
     """
 
     table: np.ndarray  # uint32[R * 256]
     class_of: np.ndarray  # uint16[0x110000]      code point -> class
     next_state: np.ndarray  # int16[D, C + 1]     state, class -> state, or -1
-    accepts: np.ndarray  # bool[D, C + 1]         state, class -> the pattern has matched before this character
-    must_split: np.ndarray  # bool[C, C]          between such characters a pretoken ends, whatever precedes them
-    dropped: np.ndarray  # bool[C]                pretokens that begin with such a character are left out; or empty
+    accepts: np.ndarray  # bool[D, C + 1]         state, class -> whether the pattern has matched before this character
+    must_split: np.ndarray  # bool[C, C]          whether a pretoken ends between such characters in every context
+    dropped: np.ndarray  # bool[C]                whether a pretoken that begins so is dropped; empty if none is
 
 
 ROW_MASK, BACK_MASK, RARE_MASK, RARE_STEP = u32(0xFFFFFF00), u32(0x1F), u32(0xE0), u32(0x20)
 UNRESOLVED, INVALID_UTF8 = u32(7 << 5), u32(6 << 5)
 MAX_BACK, MAX_BACK_2 = 31, 5
-MAX_PENDING_BYTES = 17  # that a state remembers: lines of code that are indented by up to 16 spaces are resolved
+MAX_PENDING_BYTES = 17  # that a state remembers: enough for lines of code that are indented by up to 16 spaces
 
 
 def _compile_pattern(source: str) -> ScanTable:
-    """Compile a pattern; raises Unsupported where that cannot be done exactly."""
+    """Compile an expression to a table; raises Unsupported if that cannot be done exactly."""
     try:
         dfa = _Dfa(_RegexParser(source).parse())
     except RecursionError:
-        raise Unsupported("too many groups in one another") from None
+        raise Unsupported("groups that are nested too deeply") from None
     accepts, next_state = _number_states((0,), dfa.row)
     if accepts[0].any():
         raise Unsupported("it matches the empty string before some characters")
-    is_text = np.arange(len(accepts)) != next_state[0, -1]  # and not the state after END
+    is_text = np.arange(len(accepts)) != next_state[0, -1]  # all states but the one after END
     require(accepts[is_text].any(), f"the pattern {source[:200]!r} matches nothing")
-    accepts[0, -1] = True  # what the pattern leaves out ends at END, and not at the character after it
+    accepts[0, -1] = True  # text without a match ends at END, and not at the character after it
     entries = _streaming_transducer(next_state, accepts, dfa.sizes)
     table = _utf8_table(entries, dfa.class_of)
     must_split = _must_split_pairs(next_state, accepts)
@@ -1327,7 +1362,7 @@ def _compile_pattern(source: str) -> ScanTable:
 
 
 def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray:
-    """Find the classes x, y such that each state after an x has accepted before a y, or at the end, and takes no y."""
+    """Find the classes x, y such that each state after an x accepts before a y and before END, and does not take y."""
     n = next_state.shape[1] - 1
     splits = accepts[:, :n] & (next_state[:, :n] < 0) & accepts[:, n:]
     return np.array([(after[0] >= 0) & splits[after[after >= 0]].all(axis=0) for after in next_state.T[:n]])
@@ -1336,11 +1371,12 @@ def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray
 def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, sizes: list[int]) -> np.ndarray:
     """Compose a pattern's machine with its own restart; returns entries as in a ScanTable, int64[states, C].
 
-    The transducer emits the end of each pretoken and feeds itself again what it had looked at beyond it, so that
-    scanning never moves backwards. Characters are classes, with these sizes in bytes. A state is: a state of the
-    pattern's machine; the characters read since the last match or, before a match, since the start, if they are all the
-    same, or MANY; and whether it has accepted, or not (fresh), or not and there are characters before it that the
-    pattern leaves out (gap).
+    The transducer emits the end of each pretoken and feeds itself again the characters that it has read beyond it, so
+    that scanning never moves backwards. Characters are classes, with these sizes in bytes. A state has three parts:
+
+    inner    a state of the pattern's machine
+    pending  the characters since the last match, or since the start before the first one: all alike, or MANY
+    status   ACCEPTED after a match; FRESH before one; GAP before one, if characters without a match come first
     """
     MANY = (-1,)
     FRESH, ACCEPTED, GAP = range(3)
@@ -1349,7 +1385,7 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, sizes: li
         return sum(sizes[char] for char in chars)
 
     def advance(state, char):
-        """The state after a character, and how many bytes before its end pretokens end; None if that is not known."""
+        """The next state, and the ends of pretokens, as bytes before the end of this character; None if not known."""
         inner, pending, status = state
         following, accepted = int(next_state[inner, char]), bool(accepts[inner, char])
         if following >= 0 and not accepted:
@@ -1368,7 +1404,7 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, sizes: li
         return restart(GAP, (*pending[1:], char), []) if pending else ((0, (), GAP), [])
 
     def restart(status, chars, ends):
-        """Begin anew with these characters; add the ends of their pretokens to `ends`."""
+        """Start again with these characters, and add the ends of their pretokens to `ends`."""
         state = (0, (), status)
         for k, char in enumerate(chars):
             result = advance(state, char)
@@ -1379,7 +1415,7 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, sizes: li
         return state, ends
 
     def row(state):
-        """For each character: the lower bits of its entry, and the state after it."""
+        """For each character: the lower bits of its entry, and the next state."""
         found = []
         for char in range(len(sizes)):
             following, ends = advance(state, char) or ((), [])
@@ -1395,13 +1431,13 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, sizes: li
 def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
     """Expand transitions on letters to bytes: a row for each state, and rows for the bytes that continue a character.
 
-    Rows of equal content are shared. `letter_of` is uint16[0x110000], the letter of each code point; the last is END.
+    Equal rows are shared. `letter_of` is uint16[0x110000], the letter of each code point; the last letter is END.
     """
     rows = [np.full(256, INVALID_UTF8, np.uint32) for _ in entries]
     entry_of = {rows[0][:64].tobytes(): INVALID_UTF8}
     multibyte = letter_of.copy()
-    multibyte[:0x80] = multibyte[0xD800:0xE000] = entries.shape[1]  # the letter of what is invalid
-    blocks, block_of = np.unique(multibyte.view("V128"), return_inverse=True)  # what a last byte decides
+    multibyte[:0x80] = multibyte[0xD800:0xE000] = entries.shape[1]  # the letter of invalid sequences
+    blocks, block_of = np.unique(multibyte.view("V128"), return_inverse=True)  # of 64 characters: those of a last byte
     blocks = blocks.view(np.uint16).reshape(-1, 64)
 
     def row_entries(continued: np.ndarray) -> list[int]:
@@ -1424,14 +1460,14 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
         row[0xC2:0xE0] = seconds[0x2:0x20]
         fours = np.full(0x5000, INVALID_UTF8, np.uint32)
         fours[0x400:0x4400] = seconds[0x400:]
-        seconds[:0x20] = INVALID_UTF8  # those characters have two bytes, not three
+        seconds[:0x20] = INVALID_UTF8  # these characters have two bytes, not three
         row[0xE0:0xF0] = row_entries(seconds[:0x400].reshape(16, 64))
         row[0xF0:0xF5] = row_entries(np.array(row_entries(fours.reshape(320, 64)), np.uint32).reshape(5, 64))
     return np.concatenate(rows)
 
 
 def _sure_starts(table: ScanTable) -> np.ndarray | None:
-    """Find the classes that matches begin with, bool[C]; None unless each is a match alone, whatever comes next."""
+    """Find the classes that begin a match, bool[C]; None unless each such character alone matches in every context."""
     first = table.next_state[0, :-1]
     return first >= 0 if table.accepts[first[first >= 0]].all() else None
 
@@ -1445,7 +1481,7 @@ def _is_one_character(source: str) -> bool:
 
 
 def _write_set(characters: set[str], negated: bool = False) -> str:
-    """Write a set of characters as a regular expression of ranges."""
+    """Write a set of characters as a regular expression, in ranges."""
     code_points = np.array(sorted(map(ord, characters)))
     runs = np.split(code_points, np.flatnonzero(np.diff(code_points) > 1) + 1)
     ranges = (rf"\U{run[0]:08x}-\U{run[-1]:08x}" for run in runs)
@@ -1458,9 +1494,10 @@ def _matching(source: str) -> list[str]:
 
 
 def _compile_regex(source: str) -> regex.Pattern:
-    """Compile by the `regex` package; raises InputError where it does not, or where it matches the empty string.
+    """Compile by the `regex` package; raises InputError for invalid expressions, and if the empty string matches.
 
-    It writes out what may be empty as often as a count says: (?:(?:(?:a?){100}){100}){100} took it 1 s and 300 MB.
+    Counts are limited, since that package writes out groups that may be empty: (?:(?:(?:a?){100}){100}){100} takes it
+    1 s and 300 MB.
     """
     shown = repr(source[:200])
     try:
@@ -1476,14 +1513,14 @@ def _compile_regex(source: str) -> regex.Pattern:
     return compiled
 
 
-REGEX_SECONDS = 10  # patterns that do not try in vain take 0.2 to 0.7 for 1,000,000 characters
+REGEX_SECONDS = 10  # patterns without needless backtracking take up to 0.7 s for 1,000,000 characters
 
 
 @contextlib.contextmanager
 def _time_limit(source: str, text: str) -> Iterator[float]:
-    """Yield the seconds, of this process, that a pattern may take by the `regex` package, and say where it takes more.
+    """Yield the seconds that the `regex` package may take for a text; raises InputError for a TimeoutError.
 
-    That is REGEX_SECONDS, and as many again for each 1,000,000 characters.
+    The limit is REGEX_SECONDS, and as many again for each 1,000,000 characters.
     """
     seconds = REGEX_SECONDS * (1 + len(text) / 1e6)
     try:
@@ -1491,12 +1528,12 @@ def _time_limit(source: str, text: str) -> Iterator[float]:
     except TimeoutError:
         raise InputError(
             f"the pattern {source[:200]!r} takes more than {seconds:.0f} s for the {len(text):,} characters of a text "
-            f"that begins {text[:40]!r}: it tries too many ways, as (a+)+$ does; write it otherwise"
+            f"that begins {text[:40]!r}: it tries too many ways, as (a+)+$ does: rewrite it"
         ) from None
 
 
 class _Stage(NamedTuple):
-    """Splits of a Pattern that are done together: by a table or, where there is none, by the `regex` package."""
+    """Splits of a Pattern that run together: by a table or, without one, by the `regex` package."""
 
     table: ScanTable | None
     regex: regex.Pattern | None = None
@@ -1514,14 +1551,14 @@ class _Stage(NamedTuple):
         return FlatText.join(parts, meanings)
 
     def _pieces(self, data: bytes) -> list[bytes]:
-        """Cut a text by the `regex` package: matches, and what is between them."""
+        """Cut a text by the `regex` package into matches and the text between them."""
         text = data.decode("utf-8", "surrogateescape")
         edges, position = {0, len(text)}, 0
         with _time_limit(self.regex.pattern, text) as seconds:
             end = time.process_time() + seconds
             while match := self.regex.search(text, position, timeout=max(end - time.process_time(), 0.0)):
                 edges.update(match.span())
-                position = match.end() + (not match[0])  # as in Oniguruma: no empty match directly after another
+                position = match.end() + (not match[0])  # as in Oniguruma: ignore an empty match directly after another
                 if position > len(text):
                     break
         pieces = [text[start:stop] for start, stop in itertools.pairwise(sorted(edges))]
@@ -1529,22 +1566,22 @@ class _Stage(NamedTuple):
 
 
 class Pattern:
-    r"""A pretokenizing pattern: a name in PATTERNS, a regular expression, or several, each cutting what the last left.
+    r"""A pretokenizing pattern: a name in PATTERNS, a regular expression, or a list of steps that cut in turn.
 
     steps        regular expressions and other steps
-    source       the step, or several if they are several
+    source       the step, or the tuple of steps if there are several
     name         its name in PATTERNS, or None
-    is_compiled  all of it was compiled; else the `regex` package does some of the work
-    warning      what a user should know, or ""
+    is_compiled  whether all of it is compiled; otherwise the `regex` package does some of the work
+    warning      a remark for the user, or ""
 
-    That package may take 10 seconds for a text, and 10 more for each 1,000,000 characters; else InputError names the
-    pattern and the text, as for (a+)+$ on aaaa…, which it would try in 2**n ways. What is not UTF-8 is matched as the
-    lone surrogates that Python makes of it. Raises ValueError for an expression that does not compile, or that matches
-    the empty string.
+    The `regex` package may take 10 seconds for a text, and 10 more for each 1,000,000 characters. After that,
+    InputError names the pattern and the text, as for (a+)+$ on aaaa…, which has 2**n ways to match. Invalid bytes are
+    matched as the lone surrogates of `surrogateescape`. Raises ValueError for an expression that does not compile, or
+    that matches the empty string.
 
     >>> Pattern("gpt2").split(b"Hello  world!")
     [b'Hello', b' ', b' world', b'!']
-    >>> Pattern(r"[a-z]+").split(b"ab12cd")  # what the pattern leaves out is kept
+    >>> Pattern(r"[a-z]+").split(b"ab12cd")  # text between matches is kept
     [b'ab', b'12', b'cd']
     >>> Pattern([r"\d", r"[a-z]+|\d+"]).split(b"ab12")
     [b'ab', b'1', b'2']
@@ -1553,7 +1590,7 @@ class Pattern:
     def __init__(self, source: PatternSource = "gpt2"):
         require(isinstance(source, Iterable), f"a pattern is a name or a regular expression, not {source!r}")
         given = [source] if isinstance(source, (str, Split, Metaspace)) else list(source)
-        require(given, "a pattern is a name or a regular expression, or several: none is given")
+        require(given, "a pattern is a name, a regular expression, or a list of these: the list is empty")
         self.steps = steps = tuple(itertools.chain.from_iterable(map(_named_steps, given)))
         self.source = steps[0] if len(steps) == 1 else steps
         self.name = PATTERN_NAMES.get(self.source)
@@ -1565,7 +1602,7 @@ class Pattern:
         self.is_compiled = all(stage.table for stage in splits)
         self.warning = "; ".join(stage.warning for stage in splits if stage.warning)
         if not splits or self.stages[-1] is not splits[-1] or not splits[-1].table:
-            self.stages += _compile_stages((PATTERNS["none"],))  # which finds what they have cut
+            self.stages += _compile_stages((PATTERNS["none"],))  # it finds the pieces that the others have cut
 
     def __reduce__(self):
         return Pattern, (self.source,)
@@ -1575,30 +1612,30 @@ class Pattern:
 
     @property
     def table(self) -> ScanTable:
-        """The table of the last stage, which scans what all others have cut."""
+        """The table of the last stage, which scans the pieces that all others have cut."""
         return self.stages[-1].table
 
     @property
     def cut_arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """The class of each character, and the classes between which text may be cut.
+        """The class of each character, and the pairs of classes between which text may be cut.
 
-        Where the first expression always cuts, so do all.
+        All steps cut where the first expression always cuts.
         """
         spaces = list(itertools.takewhile(lambda stage: isinstance(stage, Metaspace), self.stages))
         table = self.stages[len(spaces)].table or Pattern("none").table
         class_of = table.class_of.copy()
-        for step in reversed(spaces):  # a space is cut as what is written for it
+        for step in reversed(spaces):  # a space is cut like its replacement
             class_of[0x20] = class_of[ord(step.replacement)]
         return class_of, table.must_split
 
     @property
     def is_one_machine(self) -> bool:
-        """Whether to scan by `table` is all there is to do."""
+        """Whether the pattern needs no more than a scan by `table`."""
         return len(self.stages) == 1
 
     @property
     def matches_everything(self) -> bool:
-        """Whether it is proved that every character of a text is in a match: each, alone, is one."""
+        """Whether every character of a text is surely in a match, since each character alone is one."""
         if not isinstance(self.source, str) or not self.is_one_machine:
             return False
         starts = _sure_starts(self.table)
@@ -1606,14 +1643,14 @@ class Pattern:
 
     @property
     def parted(self) -> tuple[Pattern, Metaspace | None]:
-        """The pattern without a last step that can as well be done to each word once, and that step, if it has one."""
+        """The pattern and None; or, if its last step may be applied to each unique word, the rest and that step."""
         *before, last = self.steps
         if before and isinstance(last, Metaspace) and last.prepend_scheme != "first":
             return Pattern(self.source[:-1]), last
         return self, None
 
     def apply(self, scan: Scan, flat: FlatText, begins: int) -> FlatText:
-        """Cut a flat text by all stages that must run before it is scanned by `table`."""
+        """Cut a flat text by all stages that must run before the scan by `table`."""
         for stage in self.stages[:-1]:
             flat = stage.apply(scan, flat, begins)
             if begins == CONTINUES and isinstance(stage, _Stage):
@@ -1621,7 +1658,7 @@ class Pattern:
         return flat
 
     def split(self, data: bytes) -> list[bytes]:
-        """Cut bytes into pretokens, without those that are dropped."""
+        """Cut bytes into pretokens, without the dropped ones."""
         scan, flat = _new_scan(), FlatText.join([data], [BEGINS])
         flat = self.stages[-1].apply(scan, self.apply(scan, flat, BEGINS), BEGINS)
         return list(filter(None, flat.parts()))
@@ -1633,7 +1670,7 @@ _LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
 
 
 def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
-    """Look up the steps of a name in PATTERNS, and check others; a Split that isolates becomes its expression."""
+    """Look up the steps of a name in PATTERNS, and check other steps; a Split that isolates becomes its expression."""
     if isinstance(step, Split):
         require_known("behavior", step.behavior, BEHAVIORS)
         if step.behavior != "isolated":
@@ -1652,7 +1689,7 @@ def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
-    """Compile Splits that follow one another; those of a named pattern are one machine, which is kept on the disk."""
+    """Compile consecutive Splits; those of a named pattern are one machine, whose table is cached on the disk."""
     name = PATTERN_NAMES.get(steps[0] if len(steps) == 1 else steps)
     if name:
         return (_Stage(_cached_on_disk(name, lambda: _compile_splits(steps)[0].table)),)
@@ -1660,7 +1697,7 @@ def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
 
 
 def _compile_splits(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
-    """Compile Splits that follow one another: those that look for single characters are one machine."""
+    """Compile consecutive Splits; if all search for single characters, they become one machine."""
     splits = [step if isinstance(step, Split) else Split(step) for step in steps]
     kept_or_dropped = all(split.behavior in ("isolated", "removed") and not split.invert for split in splits)
     if len(splits) > 1 and kept_or_dropped and all(_is_one_character(split.regex) for split in splits):
@@ -1674,7 +1711,7 @@ def _compile_splits(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
 
 
 def _compile_split(split: Split) -> _Stage:
-    """Compile a Split by the `regex` package, which must accept its expression, and to a table if it can be."""
+    """Compile a Split by the `regex` package, which must accept its expression, and to a table if possible."""
     compiled, shown = _compile_regex(split.regex), split.regex[:200]
     try:
         table = _compile_pattern(split.pieces)
@@ -1686,18 +1723,18 @@ def _compile_split(split: Split) -> _Stage:
         return _Stage(None, compiled, warning)
     if split.behavior == "removed":
         starts = _sure_starts(table)
-        require(starts is not None, f"a Split that removes {shown!r}, where more than a character decides")
+        require(starts is not None, f"a Split that removes {shown!r} is not supported: a single character must decide")
         table = table._replace(dropped=starts ^ split.invert)
     return _Stage(table)
 
 
-SOURCE_HASH = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # as it is now: it may change while this runs
+SOURCE_HASH = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # at import: the file may change later
 
 
 def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
     """Read the table of a named pattern from the disk, or compile it and write it there.
 
-    A file has a digest before its content: it is not used if it is damaged, or if other versions made it.
+    A digest stands before the content. The file is ignored if it is damaged, or if other versions wrote it.
     """
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
     path, versions = folder / f"pattern.{name}.table", (PATTERNS[name], regex.__version__, np.__version__, SOURCE_HASH)
@@ -1714,37 +1751,38 @@ def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
 
 # ─── Scanning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Flat text -> where its pretokens end. A flat text is any number of texts in one array of bytes. The byte END, 0xFE,
-# which is never in UTF-8, stands where a text ends and over each special token; what each END stands for is an array of
-# its own, `meanings`. The texts "to be", "" and "or<eos>not", where <eos> has the id 7, and # is END:
+# Flat text -> the ends of its pretokens. A flat text is any number of texts in one array of bytes. The byte END, 0xFE,
+# is never in UTF-8; it stands where a text ends and over each special token. The array `meanings` says what each END
+# stands for. The texts "to be", "" and "or<eos>not", where <eos> has the id 7 and # is END:
 #
-#     text        t o . b e # # o r # n o t # # # …     a dot is a space; after the last text is PADDING, of END, too
+#     text        t o . b e # # o r # n o t # # # …     a dot is a space; the PADDING after the last text is END as well
 #     ends        2, 5, 6, 7, 9, 10, 13, 14             of "to", " be", END, END, "or", END, "not", END
 #     meanings    BEGINS, BEGINS, 7, BEGINS             of the four ENDs: two texts end, <eos>, and the last text ends
 #
-# So nothing that scans, counts or encodes asks where a text ends. The table of a pattern has END as one more class of
-# characters: it ends every match, as the end of a text does. END is never in a table of words. Where a word is not, the
-# consumer looks whether it is END: counting skips it, and encoding asks for its meaning.
+# So the inner loops of scanning, counting and encoding need no test for the end of a text. The table of a pattern has
+# END as one more class of characters, which ends every match, as the end of a text does. END is never in a table of
+# words. Only for a word that is missing there, the loops test whether it is END: counting skips it, and encoding looks
+# up its meaning.
 #
-# One text is read by six lanes side by side, each from a place where a pretoken must end:
+# Six lanes read one text side by side, each from a position where a pretoken must end:
 #
 #     |lane 0     |lane 1     |lane 2      |lane 3     |lane 4     |lane 5     |  the next batch …
 #
-# Bytes that are not UTF-8, among them real bytes 0xFE, are scanned as INVALID_BYTE, in a copy. So there are two arrays,
-# the true bytes and those that are scanned, which mostly are the same one.
+# Invalid bytes, among them real bytes 0xFE, are scanned as INVALID_BYTE in a copy. So there are two arrays, the true
+# bytes and the scanned ones; for most texts they are the same array.
 
-# What an END stands for is the id of a special token, or how the text after it begins. The same is said of a block.
-INSIDE = -1  # it goes on with another pretoken, which a step of a pattern has cut; or after a special token
-BEGINS = -2  # another text begins: one ends here
-CONTINUES = -3  # a block goes on in the midst of a text: nothing may be put before it
+# The meaning of an END: the id of a special token, or one of these. They also tell how a block begins.
+INSIDE = -1  # the text goes on, after a cut by a step of the pattern or after a special token
+BEGINS = -2  # one text ends, and another begins
+CONTINUES = -3  # a block begins in the middle of a text: nothing may be put before it
 
 
 class FlatText(NamedTuple):
-    """Texts in one array, and what its ENDs stand for; see above."""
+    """Texts in one array, and the meanings of its ENDs; see above."""
 
     text: np.ndarray  # uint8[…]      the true bytes, and PADDING
     scanned: np.ndarray  # uint8[…]   the same array; or a copy in which real bytes 0xFE are INVALID_BYTE
-    meanings: np.ndarray  # int64[E]  of each END, but for those of the padding
+    meanings: np.ndarray  # int64[E]  the meaning of each END, except those of the padding
 
     @classmethod
     def join(cls, parts: Sequence[bytes], meanings: Sequence[int]) -> FlatText:
@@ -1760,16 +1798,16 @@ class FlatText(NamedTuple):
         return cls(text, scanned, np.array(meanings, np.int64))
 
     def ends(self) -> np.ndarray:
-        """Find the places of the ENDs."""
+        """Find the positions of the ENDs."""
         return np.flatnonzero(self.scanned[:-PADDING] == END)
 
     def parts(self) -> list[bytes]:
-        """List what is between ENDs."""
+        """List the texts between ENDs."""
         data, stops = self.text.tobytes(), self.ends().tolist()
         return [data[start:stop] for start, stop in zip([0, *(stop + 1 for stop in stops)], stops, strict=False)]
 
     def rewritten(self, write: Callable, *arguments: object) -> FlatText:
-        """Make the flat text that is written of text, scanned and meanings: if the arrays differ, that of each."""
+        """Make the flat text that `write` makes of this one; if the two arrays differ, it is called for each."""
         text, meanings = write(*self, *arguments)
         scanned = text
         if self.text is not self.scanned:
@@ -1779,9 +1817,9 @@ class FlatText(NamedTuple):
 
 @kernel
 def _copy_texts(data, stops, instead):
-    """Copy texts that lie end to end, with END after each, and `instead` of each real END.
+    """Copy texts that lie end to end, with END after each, and with `instead` for each real byte 0xFE.
 
-    Returns the text, with PADDING, and whether there are real ENDs.
+    Returns the text, with PADDING, and whether it has real bytes 0xFE.
     """
     text, has_end = _on_huge_pages(np.empty(len(data) + len(stops) + PADDING, np.uint8)), False
     start = 0
@@ -1810,7 +1848,7 @@ def _add_padding(text, n):
 
 @kernel
 def _mark_invalid(text, start, stop):
-    """Write INVALID_BYTE over each byte of text[start : stop], but END, that is not part of a character in UTF-8."""
+    """Write INVALID_BYTE over each invalid byte of text[start : stop], except END."""
     position = start
     while position < stop:
         if position + 8 <= stop and not load_u64(text, position) & HIGH_BITS:
@@ -1824,7 +1862,7 @@ def _mark_invalid(text, start, stop):
 
 @inline_kernel
 def _match_end(text, start, table):
-    """Find where the match that begins at `start` ends; `start` if there is none. The definition, by characters."""
+    """Find the end of the match that begins at `start`; `start` if none does. This is the definition, by characters."""
     class_of, next_state, accepts = table.class_of, table.next_state, table.accepts
     position, state, end = start, i64(0), start
     while text[position] != END:
@@ -1841,7 +1879,7 @@ def _match_end(text, start, table):
 
 @inline_kernel
 def _pretoken_end(text, start, table):
-    """Find where the pretoken that begins at `start` ends: END, a match, or what lies before the next one."""
+    """Find the end of the pretoken that begins at `start`: END, a match, or the text before the next match."""
     class_of, next_state = table.class_of, table.next_state
     position = _match_end(text, start, table)
     if position == start:
@@ -1858,9 +1896,9 @@ def _pretoken_end(text, start, table):
 
 @kernel
 def _next_split(text, position, until, class_of, must_split):
-    """Find the first place at or after a position where a pretoken ends in every context; -1 if there is none.
+    """Find the first position at or after `position` where a pretoken ends in every context; -1 if none does.
 
-    That is at an END, or between two characters. `until` is not the end of the text: characters may reach beyond it.
+    That is at an END, or between two characters. Characters may reach beyond `until`, which is not the end of the text.
     """
     before = -1
     while position < until and text[position] & 0xC0 == 0x80:
@@ -1875,22 +1913,26 @@ def _next_split(text, position, until, class_of, must_split):
     return -1
 
 
-LANES = 6  # read in one loop: 0.31 ns a byte; 0.43 with four, 1.63 with one, which waits for its loads; 0.38 with eight
-LANE_BYTES = 1 << 13  # that each lane scans in one batch; with twice as many its ends are out of the L1 cache: 2 %
-MIN_LANE_BYTES = 256  # for which lanes pay
-MARKED_BYTES = 256  # that each lane reads before ends are looked for
+LANES = 6  # that are read in one loop: 0.31 ns a byte; a single lane waits for its loads, and takes 1.63 ns
+LANE_BYTES = 1 << 13  # that each lane scans in one batch; the ends of more would not fit into the L1 cache
+MIN_LANE_BYTES = 256  # with fewer bytes for each, lanes do not pay
+MARKED_BYTES = 256  # that each lane reads before its ends are collected
 MARK_ROW = MARKED_BYTES + 64  # bytes of `marks` for each lane
 BATCH_BYTES = LANES * LANE_BYTES
-MAX_ENDS = 2 * BATCH_BYTES  # that are found in one batch, and somewhat more
+MAX_ENDS = 2 * BATCH_BYTES  # in one batch, with some reserve
 
-# What a lane knows is a row of `lanes`, int64[LANES, ENDS + 2 * MAX_ENDS]: where its first pretoken begins; how far it
-# has read; the entry of the table that led there; the entry that further bytes lead to; how many ends it has found; how
-# far it has to read; and from column ENDS on, the ends. It is one array, since Python hands a kernel each in 0.13 µs.
+# The state of a lane is a row of `lanes`, int64[LANES, ENDS + 2 * MAX_ENDS], with these columns. It is one array, since
+# Python takes 0.13 µs to pass each array to a kernel.
+#
+#     FIRST       where its first pretoken begins        N_ENDS      the number of ends that it has found
+#     POSITION    how far it has read                    LAST        how far it has to read
+#     ENTRY       the entry that led there               ENDS …      the ends
+#     AHEAD       the entry after the bytes in `marks`
 FIRST, POSITION, ENTRY, AHEAD, N_ENDS, LAST, ENDS = range(7)
 
 
 class Scan(NamedTuple):
-    """What scanning needs beside a text; used again for the next."""
+    """The workspace of scanning, which is used again for the next text."""
 
     lanes: np.ndarray
     marks: np.ndarray  # uint8[LANES * MARK_ROW]  the lower bytes of entries
@@ -1909,17 +1951,16 @@ def _add_end(k, end, lanes):
 
 @inline_kernel
 def _last_end(k, lanes):
-    """Return where the last pretoken of lane k ended, or its first one begins."""
+    """Return where the last pretoken of lane k ended or, before that, where its first one begins."""
     return lanes[k, ENDS + lanes[k, N_ENDS] - 1] if lanes[k, N_ENDS] else lanes[k, FIRST]
 
 
 @inline_kernel
 def _on_rare_entry(k, text, table, lanes):
-    """Handle an entry with RARE_MASK bits, and add the end that it has; returns False if the text is not UTF-8.
+    """Handle an entry with RARE_MASK bits, and add the ends that it holds; returns False if the text is not UTF-8.
 
-    If it is UNRESOLVED, the end of the pretoken that the lane is in is found by the definition, and the lane goes on
-    there, be it before or after its position. (That is a loop of one round, and no branch, since references are then
-    counted nowhere: what is in use in one branch only ends in each of them.)
+    If the entry is UNRESOLVED, the definition finds the end of the current pretoken, and the lane goes on from there,
+    before or after its position. This is a loop of one round, not a branch, since Numba then counts no references.
     """
     entry = u32(lanes[k, ENTRY])
     while entry & RARE_MASK == UNRESOLVED:
@@ -1939,7 +1980,7 @@ def _on_rare_entry(k, text, table, lanes):
 
 @inline_kernel
 def _run_lane(k, text, until, table, lanes):
-    """Move lane k to `until`, or beyond; returns False if the text is not UTF-8."""
+    """Move lane k to `until` or beyond; returns False if the text is not UTF-8."""
     entries, ends, valid = table.table, lanes[k, ENDS:], True
     while valid and lanes[k, POSITION] < until and lanes[k, N_ENDS] < MAX_ENDS:
         position, entry, n = u64(lanes[k, POSITION]), u32(lanes[k, ENTRY]), u64(lanes[k, N_ENDS])
@@ -1959,10 +2000,10 @@ def _run_lane(k, text, until, table, lanes):
 
 @inline_kernel
 def _read_together(text, start, count, table, lanes, marks):
-    """Read `count` bytes by each lane, `start` bytes after its position, and mark what ends there.
+    """Read `count` bytes in each lane, from `start` bytes after its position on, and mark the ends.
 
-    The lower bytes of the entries, from the one that led there on, go to `marks`, and the last entries to AHEAD. As
-    `marks` is flat, it is one register for all lanes: the loop has none to spare.
+    The lower byte of each entry goes to `marks`, and the last entry of each lane to AHEAD. `marks` is flat, so that its
+    address takes a single register for all lanes: the loop has none to spare.
     """
     p0, p1 = u64(lanes[0, POSITION] + start), u64(lanes[1, POSITION] + start)
     p2, p3 = u64(lanes[2, POSITION] + start), u64(lanes[3, POSITION] + start)
@@ -1988,7 +2029,7 @@ def _read_together(text, start, count, table, lanes, marks):
 def _add_marked(k, start, count, lanes, marks):
     """Append the ends that are marked in the first `count` bytes that lane k has read after its position.
 
-    Eight are written for each that is kept at least: no branch is taken that depends on where a pretoken ends.
+    Ends are written eight at a time, and the surplus is overwritten later. So no branch depends on each single end.
     """
     ends, n = lanes[k, ENDS:], u64(lanes[k, N_ENDS])
     for group in range(0, count, 64):
@@ -2005,7 +2046,7 @@ def _add_marked(k, start, count, lanes, marks):
                     ends[n] = after + at - (entry >> u64(5))
                     n += u64(1)
                 found &= found - u64(1)
-        else:  # each is below RARE_STEP: all of it is how far back the end is
+        else:  # all marks are below RARE_STEP: each is the distance back to one end
             stop = n + count_bits(found)
             while n < stop:
                 for i in range(8):
@@ -2019,10 +2060,10 @@ def _add_marked(k, start, count, lanes, marks):
 
 @inline_kernel
 def _run_all_lanes(text, count, table, lanes, marks):
-    """Move all lanes over `count` bytes each, all in one loop, or up to an entry that needs `_on_rare_entry`.
+    """Move all lanes over `count` bytes each, in one loop, or up to an entry that needs `_on_rare_entry`.
 
-    First the entries are read, and of each its lower byte is kept; then 64 of these are compared at once to find the
-    ends. That takes three quarters of the time that it takes if each lane writes an end at every byte.
+    First the entries are read, and the lower byte of each is kept; then 64 of these are compared at once to find the
+    ends. That takes three quarters of the time of a loop that writes an end at every byte.
     """
     start, is_rare = i64(0), False
     while start < count and not is_rare:
@@ -2035,7 +2076,7 @@ def _run_all_lanes(text, count, table, lanes, marks):
                 if rare:
                     first = min(first, group + i64(lowest_bit(rare)))
         is_rare = first < n
-        if is_rare:  # all lanes stop there, with the entries that led there
+        if is_rare:  # all lanes stop there, at the entries that led there
             _read_together(text, start, first + 1, table, lanes, marks)
         for k in range(LANES):
             _add_marked(k, start, first, lanes, marks)
@@ -2047,7 +2088,7 @@ def _run_all_lanes(text, count, table, lanes, marks):
 
 @inline_kernel
 def _share_lanes(text, stop, table, lanes):
-    """Share the next batch among the lanes, which begin where pretokens must end; returns how many have a part."""
+    """Share the next batch among the lanes, which begin where pretokens must end; returns the number of used lanes."""
     position, stop = lanes[0, POSITION], min(stop, lanes[0, POSITION] + BATCH_BYTES)
     size = (stop - position) // LANES
     n_lanes = 1 if size < MIN_LANE_BYTES or position - _last_end(i64(0), lanes) > LANE_BYTES else LANES
@@ -2064,16 +2105,16 @@ def _share_lanes(text, stop, table, lanes):
 
 @inline_kernel
 def _begin_scan(text, lanes):
-    """Begin to scan a flat text; returns where that stops: after the first END of its padding, which ends the last."""
+    """Begin to scan a flat text; returns where the scan stops: after the first END of the padding."""
     lanes[0, FIRST] = lanes[0, POSITION] = lanes[0, ENTRY] = lanes[0, N_ENDS] = 0
     return len(text) - PADDING + 1
 
 
 @kernel
 def _scan_batch(text, stop, table, lanes, marks):
-    """Scan the next batch; its ends are those of lane 0.
+    """Scan the next batch, and leave its ends in lane 0.
 
-    Returns the text. If it is not UTF-8, that is a copy with INVALID_BYTE, and the batch is scanned again.
+    Returns the text. If it is not UTF-8, the batch is scanned again in a copy with INVALID_BYTE, which is returned.
     """
     valid = False
     while not valid:
@@ -2089,11 +2130,11 @@ def _scan_batch(text, stop, table, lanes, marks):
             for k in range(LANES):
                 rare |= u32(lanes[k, ENTRY]) & RARE_MASK
             for k in range(LANES):
-                if rare:  # one entry is rare, but all wait with their ends
+                if rare:  # if one entry is rare, the ends of all lanes are still to be added
                     valid = _on_rare_entry(k, text, table, lanes) and valid
         for k in range(n_lanes):
             last = lanes[k, LAST]
-            if k < n_lanes - 1:  # the end there is found at the next character
+            if k < n_lanes - 1:  # the next character reveals the end there
                 last += _decode_character(text, last, last + 4) & 7
             valid = valid and _run_lane(k, text, last, table, lanes)
         if not valid:
@@ -2111,20 +2152,20 @@ def _scan_batch(text, stop, table, lanes, marks):
 
 @inline_kernel
 def _is_dropped(text, start, stop, class_of, dropped):
-    """Check whether a pretoken is left out."""
+    """Check whether a pretoken is dropped."""
     return len(dropped) > 0 and dropped[class_of[_decode_character(text, start, stop) >> 3]]
 
 
 @kernel
 def _write_cuts(text, scanned, meanings, table, lanes, marks):
-    """Write an END between pretokens, and leave out those that are dropped; returns text and meanings.
+    """Write an END between pretokens, and leave out the dropped ones; returns text and meanings.
 
-    A pretoken that does not begin its text has an END before it, though all before it may be dropped.
+    A pretoken that does not begin its text has an END before it, even if all pretokens before it are dropped.
     """
     class_of, dropped, stop = table.class_of, table.dropped, _begin_scan(text, lanes)
     out, n_out = _on_huge_pages(np.empty(2 * len(text), np.uint8)), i64(0)
     found, n, m = np.empty(len(meanings) + 64, np.int64), 0, 0
-    first = 0  # of the text that is cut
+    first = 0  # where the current text begins
     while lanes[0, POSITION] < stop:
         scanned = _scan_batch(scanned, stop, table, lanes, marks)
         start = lanes[0, FIRST]
@@ -2148,7 +2189,7 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
 
 @kernel
 def _write_spaces(text, scanned, meanings, mark, scheme, begins):
-    """Write a mark for each space, and before texts and pretokens that lack it, by the scheme of a Metaspace.
+    """Write a mark for each space, and before texts and pretokens that lack it, as the scheme of a Metaspace says.
 
     Returns text and meanings.
     """
@@ -2174,6 +2215,16 @@ def _write_spaces(text, scanned, meanings, mark, scheme, begins):
 
 
 # ─── Special tokens ───────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Flat text -> flat text in which END stands over each special token, and its id in the meanings. The text is searched
+# from left to right, for the longest token first. With <eos> of id 7, and # for END:
+#
+#     to<eos>be#    ->    to#be#    meanings 7, BEGINS
+#
+# A token of Hugging Face may have flags: it may take the white space around it, or be ignored inside a word.
+#
+# The section also finds where a file may be cut into blocks, so that the blocks give the same pretokens as the whole:
+# after a special token, or where the pattern ends a pretoken in every context.
 
 
 @struct
@@ -2183,12 +2234,12 @@ class _SpecialTable:
     trie: _Trie
     ids: np.ndarray  # int64[S]
     sizes: np.ndarray  # int64[S]      in bytes
-    leads: np.ndarray  # bool[256]     one begins with this byte
-    lead: int  # the byte that all begin with, or -1
+    leads: np.ndarray  # bool[256]     whether a token begins with this byte
+    lead: int  # the byte that all tokens begin with, or -1
     flags: np.ndarray  # uint8[S]      SINGLE_WORD, LSTRIP, RSTRIP
-    char_kinds: np.ndarray  # uint8[0x110000], WORD or SPACE; empty if there are no flags
-    longest: int  # bytes of the longest
-    cuts: bool  # a text may be cut after each: they have no flags, and are found in text as it is
+    char_kinds: np.ndarray  # uint8[0x110000], WORD or SPACE; empty if no token has flags
+    longest: int  # bytes of the longest token
+    cuts: bool  # whether a text may be cut after each token: none has flags, or is matched in normalized text
 
 
 SINGLE_WORD, LSTRIP, RSTRIP = 1, 2, 4
@@ -2196,24 +2247,24 @@ WORD, SPACE = u8(1), u8(2)
 
 
 class AddedToken(NamedTuple):
-    """How Hugging Face finds a token in a text.
+    """The way in which Hugging Face finds a token in a text.
 
     >>> AddedToken(lstrip=True)
     AddedToken(single_word=False, lstrip=True, rstrip=False, normalized=False, special=True, literal=False)
     """
 
-    single_word: bool = False  # only where no letter or digit is beside it
-    lstrip: bool = False  # with the white space before it
-    rstrip: bool = False  # and after it
-    normalized: bool = False  # after all that are not
-    special: bool = True  # a control token, which text without special tokens never becomes
-    literal: bool = False  # not Hugging Face's: normalized text has it as it is written, as SentencePiece's symbols
+    single_word: bool = False  # only where no letter or digit is next to it
+    lstrip: bool = False  # together with the white space before it
+    rstrip: bool = False  # together with the white space after it
+    normalized: bool = False  # in normalized text, after the tokens that are not
+    special: bool = True  # a control token: text is encoded to it only if special tokens are allowed
+    literal: bool = False  # not in Hugging Face: searched for as written, not normalized, as SentencePiece's symbols
 
 
 def _special_table(
     ids: Mapping[str, int], flags: Mapping[str, AddedToken] | None = None, normalize: Callable[[bytes], bytes] = bytes
 ) -> _SpecialTable:
-    """Make the table of some special tokens, as they are in text that was normalized."""
+    """Make the table of some special tokens, in the form that they have in normalized text."""
     tokens, flags = {}, flags or {}
     for text in ids:
         is_literal = flags.get(text, AddedToken()).literal
@@ -2237,14 +2288,14 @@ def _special_table(
 
 @functools.lru_cache(maxsize=1)
 def _char_kinds() -> np.ndarray:
-    r"""Find the characters that are \w and \s to Hugging Face, whose engine here is that of Rust."""
+    r"""Find the characters that are \w and \s in Hugging Face, which uses the regular expressions of Rust here."""
     words = _code_points_matching(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]")
     return WORD * words.astype(np.uint8) + SPACE * _code_points_matching(r"\p{White_Space}").astype(np.uint8)
 
 
 @kernel
 def _special_at(text, position, stop, special):
-    """Find the special token at a position, the longest of several; returns its number, or -1."""
+    """Find the longest special token at a position; returns its number, or -1."""
     edges, values = special.trie.edges, special.trie.values
     node, found, is_there = i64(0), i64(-1), special.leads[text[position]]
     while is_there and position < stop:
@@ -2259,9 +2310,9 @@ def _special_at(text, position, stop, special):
 
 @kernel
 def _next_special(text, position, stop, special):
-    """Find the first special token at or after a position; returns its place, or `stop`.
+    """Find the first special token at or after a position; returns where it begins, or `stop`.
 
-    Where all begin with the same byte, 64 bytes are looked at together.
+    If all tokens begin with the same byte, 64 bytes are compared together.
     """
     leads, lead = special.leads, special.lead
     while position < stop:
@@ -2293,17 +2344,17 @@ def _kind_after(text, position, stop, char_kinds):
 
 @kernel
 def _is_beside(kind, text, begin, start, end, stop, char_kinds):
-    """Check whether a character of this kind is beside text[start : end], which lies in text[begin : stop]."""
+    """Check whether a character of this kind is next to text[start : end], which lies in text[begin : stop]."""
     kinds = _kind_before(text, begin, start, char_kinds) | _kind_after(text, end, stop, char_kinds)
     return kinds & kind > 0
 
 
 @kernel
 def _cut_at_special(text, ends, meanings, special):
-    """Write END in the place of special tokens, found from left to right, the longest first.
+    """Write END over each special token, searched from left to right, the longest first.
 
-    The flags of a token widen it over the white space beside it, or leave it out where it is part of a word, as
-    `find_matches` in the `tokenizers` package does. Returns text, meanings, and how many stretches of text there are.
+    The flags of a token extend it over the white space around it, or reject it inside a word, as `find_matches` in the
+    `tokenizers` package does. Returns text, meanings, and the number of pieces of text between tokens and text ends.
     """
     n_text, start, n_stretches = len(text) - PADDING, i64(0), 0
     is_there = len(special.ids) > 0 and _next_special(text, start, n_text, special) < n_text
@@ -2331,7 +2382,7 @@ def _cut_at_special(text, ends, meanings, special):
                     start -= _character_before(text, begin, start) & 7
                 while flags & RSTRIP and _kind_after(text, end, stop, char_kinds) & SPACE:
                     end += _decode_character(text, end, stop) & 7
-            if last < start:  # a token may lie in the white space that the one before it has taken
+            if last < start:  # a token may lie in the white space that belongs to the token before it
                 n_out = _copy_bytes(text, last, start, out, n_out)
                 n_stretches += 1
             out[n_out] = END
@@ -2351,17 +2402,17 @@ def _cut_at_special(text, ends, meanings, special):
 
 @kernel
 def _find_cut(text, start, stop, class_of, must_split, special):
-    """Find the first place at or after `start` where a cut changes neither special tokens nor pretokens.
+    """Find the first position at or after `start` where a cut changes neither special tokens nor pretokens.
 
-    That is after a special token, if these cut; or where the pattern always ends a pretoken. What looks like a special
-    token is not one if an earlier one overlaps it: so none may overlap the place. Returns it doubled, and 1 added if a
-    document ends there; or -1.
+    That is after a special token, if its table `cuts`; or where the pattern ends a pretoken in every context. A match
+    of a special token does not count if an earlier one overlaps it, so no match may overlap the cut. Returns twice the
+    position, plus 1 if a document ends there; or -1.
     """
-    end, any_special, longest = len(text) - PADDING, len(special.ids) > 0, special.longest  # they may go beyond `stop`
+    end, any_special, longest = len(text) - PADDING, len(special.ids) > 0, special.longest  # may reach beyond `stop`
     kinds = special.char_kinds
     split = _next_split(text, start, stop, class_of, must_split)
     for position in range(start, stop):
-        reach = i64(0)  # where what may be tokens before this position ends
+        reach = i64(0)  # how far possible tokens before this position reach
         is_split = position == split
         s = _special_at(text, position, end, special) if any_special else i64(-1)
         if any_special and (is_split or (s >= 0 and special.cuts)):
@@ -2381,31 +2432,36 @@ def _find_cut(text, start, stop, class_of, must_split, special):
 
 # ─── Normalizing ──────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Most steps change characters one by one, but for joined ones, which change with the characters beside them, such as
-# accents in a normal form. Such steps in a row are one pass: a kernel maps all characters, but for runs of joined ones,
-# which Python changes by one step after another. All other steps are functions of a whole text, in Python.
+# Flat text -> flat text as a model expects it. The steps are those of a tokenizer.json. Most of them change characters
+# one by one. Only the characters that change with their neighbours are hard; they are called joined:
+#
+#     "CAFE" + U+0301 + " NOIR"   ->  NFC  ->  Lowercase  ->   "café noir", where é is one character
+#
+# NFC composes the accent U+0301 with the letter before it, which a table of characters cannot express. So consecutive
+# steps of this type become one pass. A kernel finds the runs of joined characters, each with a neighbour on both sides
+# ("E" + U+0301 + " "). Python changes these runs by one step after another, and a kernel maps all other characters by a
+# table. All other steps are Python functions of a whole text.
 
 
 class _CharacterStep(NamedTuple):
-    """A step that changes characters one by one, but for joined ones, which change with the characters beside them."""
+    """A step that changes characters one by one, except joined ones, which change with their neighbours."""
 
-    changes: Mapping[int, str]  # as str.translate takes them
+    changes: Mapping[int, str]  # as for str.translate
     joined: frozenset[str] = frozenset()
-    change: Callable[[str], str] | None = None  # if it is not str.translate
+    change: Callable[[str], str] | None = None  # None: str.translate
     decomposes: bool = False  # NFD or NFKD
 
 
 def _composed(steps: Sequence[_CharacterStep]) -> tuple[dict[int, str], set[str]]:
-    """Compose steps: returns what becomes of characters, and which are joined.
+    """Compose steps: returns the replacements of characters, and the joined characters.
 
-    A decomposition does no more to joined characters than to reorder them: it counts only for those that are not
-    removed by a later step.
+    A decomposition only reorders joined characters. So it joins only those that no later step removes.
     """
     changes: dict[int, str] = {}
     joined: set[str] = set()
     for step in reversed(steps):
         kept = {char for char in joined if ord(char) not in step.changes}
-        if joined:  # what is removed brings those on both sides together
+        if joined:  # a removed character brings its two neighbours together
             kept |= {chr(code) for code, text in step.changes.items() if not text or not joined.isdisjoint(text)}
         changes = {**changes, **{code: text.translate(changes) for code, text in step.changes.items()}}
         joined = kept | {char for char in step.joined if not step.decomposes or changes.get(ord(char), char)}
@@ -2414,16 +2470,16 @@ def _composed(steps: Sequence[_CharacterStep]) -> tuple[dict[int, str], set[str]
 
 @struct
 class _CharacterMap:
-    """What becomes of characters."""
+    """The replacements of characters, for kernels."""
 
-    entries: np.ndarray  # int32[0x110000]  the number of a character's text, from 1 on; 0: it stays; JOINED
-    ascii: np.ndarray  # int16[256]         the byte that a character of one byte becomes; -1: ask `entries`
-    texts: np.ndarray  # uint8[…]           end to end, and PADDING
-    offsets: np.ndarray  # int64[R + 2]     number r is texts[offsets[r] : offsets[r + 1]]
-    leads: np.ndarray  # bool[256]          a joined character begins with this byte
-    first_lead: int  # the least of them
-    longest: int  # the most bytes that a byte can become
-    maps: bool  # some character is changed
+    entries: np.ndarray  # int32[0x110000]  the number of the replacement, from 1 on; 0: the character stays; or JOINED
+    ascii: np.ndarray  # int16[256]         the byte that replaces a character of one byte; -1: see `entries`
+    texts: np.ndarray  # uint8[…]           replacements, end to end, and PADDING
+    offsets: np.ndarray  # int64[R + 2]     replacement r is texts[offsets[r] : offsets[r + 1]]
+    leads: np.ndarray  # bool[256]          whether a joined character begins with this byte
+    first_lead: int  # the smallest of these bytes
+    longest: int  # the most bytes that replace one byte
+    maps: bool  # whether some character has a replacement
 
 
 JOINED = -1
@@ -2451,8 +2507,8 @@ def _character_map(changes: Mapping[int, str], joined: Iterable[str]) -> _Charac
 def _find_joined(text, table):
     """Find runs of joined characters, each with the character before it and the one after it.
 
-    Returns where each begins and ends, int64[J, 2], and their text, with END after each. A run ends at an END, too, be
-    it a real byte 0xFE: a byte that is not UTF-8 changes nothing beside it.
+    Returns the start and the end of each, int64[J, 2], and their text, with END after each. Each byte 0xFE ends a run,
+    even if it is not END: an invalid byte does not change its neighbours.
     """
     runs, n, size, entries, leads = np.empty((16, 2), np.int64), 0, i64(0), table.entries, table.leads
     position, stop, last, first_lead = i64(0), len(text) - PADDING, i64(0), u8(table.first_lead)
@@ -2485,12 +2541,12 @@ def _find_joined(text, table):
     return runs[:n], joined[:size]
 
 
-MAPPED_BYTES = 1 << 12  # for which room is made at once: an array that may be replaced at each byte takes 10 ns for it
+MAPPED_BYTES = 1 << 12  # for which space is reserved at once: a check at each byte would cost 10 ns
 
 
 @kernel
 def _map_characters(text, runs, changed, changed_ends, table):
-    """Map all characters, but for those of some runs, in whose place `changed` is written; returns text."""
+    """Map all characters by the table, but replace the runs by the texts in `changed`; returns the text."""
     entries, ascii, texts, offsets, longest = table.entries, table.ascii, table.texts, table.offsets, table.longest
     out, q = _on_huge_pages(np.empty(len(text) + 64, np.uint8)), 0
     n = position = written = i64(0)
@@ -2532,7 +2588,7 @@ class _MapPass:
         self.changed = {*changes, *map(ord, joined)}
 
     def _change_runs(self, joined: np.ndarray) -> np.ndarray:
-        """Change runs by one step after the other; returns them with PADDING."""
+        """Change runs by one step after another; returns them with PADDING."""
         text = joined.tobytes().decode("utf-8", "surrogateescape")
         for step in self.steps:
             text = step.change(text) if step.change else text.translate(step.changes)
@@ -2554,30 +2610,30 @@ class _TextPass(NamedTuple):
     """Change texts as a whole."""
 
     change: Callable[[str], str] | None = None
-    prefix: bytes = b""  # that is put before what is changed, but where a text goes on
-    changed: Collection[int] | None = None  # characters that it may change; None: any, by what is beside them, too
-    begins: str = ""  # what it becomes depends on what is after
+    prefix: bytes = b""  # is put before each text that begins here
+    changed: Collection[int] | None = None  # characters that it may change; None: any, depending on neighbours
+    begins: str = ""  # a character whose change depends on the text after it
 
     def apply(self, flat: FlatText, begins: int) -> FlatText:
-        """Change what is between ENDs."""
+        """Change the texts between ENDs."""
         parts = [self._change(k == 0 and begins == CONTINUES, part) for k, part in enumerate(flat.parts())]
         return FlatText.join(parts, flat.meanings)
 
     def _change(self, goes_on: bool, data: bytes) -> bytes:
         if self.change:
-            text = "." * goes_on + data.decode("utf-8", "surrogateescape")  # what goes on is not the edge of a text
+            text = "." * goes_on + data.decode("utf-8", "surrogateescape")  # a block may begin inside a text
             data = self.change(text)[goes_on:].encode("utf-8", "surrogateescape")
         return self.prefix * (bool(data) and not goes_on) + data
 
 
 def _uniform_step(source: str, text: str = "") -> _CharacterStep:
-    """Make the step that changes each character that matches a one-character expression to the same text."""
+    """Make the step that replaces each character that matches a one-character expression by the same text."""
     return _CharacterStep(dict.fromkeys(map(ord, _matching(source)), text))
 
 
 @functools.lru_cache
 def _normal_form(form: str) -> _CharacterStep:
-    """Make the step that brings text into a normal form of Unicode, which may reorder and compose joined characters."""
+    """Make the step for a normal form of Unicode, which may reorder and compose joined characters."""
     decomposed, seconds = form.replace("C", "D"), set()
     if form != decomposed:
         seconds.update(
@@ -2595,16 +2651,16 @@ def _normal_form(form: str) -> _CharacterStep:
     )
 
 
-MAX_REPLACEMENT = 100  # bytes; those of Unicode's normal forms have 33 at most
-MAX_CHARSMAP_BYTES = 1 << 23  # of all prefixes of keys; SentencePiece's own have 1,500,000, and circles many more
+MAX_REPLACEMENT = 100  # bytes; the replacements of Unicode's normal forms have at most 33
+MAX_CHARSMAP_BYTES = 1 << 23  # of all prefixes of keys: more means a damaged trie; SentencePiece's own have 1,500,000
 
 
 def _read_charsmap(text: str) -> dict[str, str]:
     """Read the keys and replacements of a precompiled charsmap, in base64; raises InputError if it is damaged.
 
-    It is the number of bytes of a trie, uint32; the trie; and the replacements, each with a NUL after. The trie is a
-    double array as Darts-clone writes it (Yata 2008): the child of the node at p by the byte b is at p ^ b, where p is
-    the node's place ^ its offset; if a key ends there, its replacement is where the unit at p says.
+    The charsmap consists of the size of a trie in bytes, uint32; the trie; and the replacements, with a NUL after each.
+    The trie is a double array of Darts-clone (Yata 2008). Let p be the position of a node ^ its offset: its child by
+    the byte b is at p ^ b. If a key ends at the node, the unit at p gives the position of the replacement.
     """
     blob = base64.b64decode(text, validate=True)
     size = int.from_bytes(blob[:4], "little")
@@ -2635,11 +2691,11 @@ def _read_charsmap(text: str) -> dict[str, str]:
     return changes
 
 
-MAX_CLUSTER_BYTES = 5  # that the crate spm_precompiled replaces as a whole
+MAX_CLUSTER_BYTES = 5  # of grapheme clusters that the crate spm_precompiled replaces as a whole
 
 
 def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
-    """Make the step Precompiled: it looks for the shortest key that a short grapheme cluster begins with."""
+    """Make the step Precompiled: it searches for the shortest key that is a prefix of a short grapheme cluster."""
     changes = _read_charsmap(precompiled_charsmap)
 
     @functools.lru_cache(1 << 16)
@@ -2657,13 +2713,13 @@ def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
     )
 
 
-_NEWER_FORMATS = "\u0890\u0891\u08e2\U000110cd\U00013430-\U0001343f"  # than the tables of `tokenizers`
+_NEWER_FORMATS = "\u0890\u0891\u08e2\U000110cd\U00013430-\U0001343f"  # newer than the tables of `tokenizers`
 _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f"
 _IDEOGRAPHS += "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
 
 
 def _lowercase_step() -> _CharacterStep:
-    """Make the step of characters to lower case, each on its own, Σ too."""
+    """Make the step that brings characters to lower case, each on its own, even Σ."""
     return _CharacterStep({ord(char): char.lower() for char in _matching(r"\p{Changes_When_Lowercased}")})
 
 
@@ -2678,7 +2734,7 @@ def _bert_steps(
         yield _CharacterStep({ord(char): f" {char} " for char in _matching(f"[{_IDEOGRAPHS}]")})
     if lowercase if strip_accents is None else strip_accents:
         yield _normal_form("NFD")
-        yield _uniform_step(r"(?![\u1885\u1886])[\p{Mn}\u1734]")  # as of 2015
+        yield _uniform_step(r"(?![\u1885\u1886])[\p{Mn}\u1734]")  # the accents of Unicode in 2015
     if lowercase:
         yield _lowercase_step()
 
@@ -2688,21 +2744,21 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     (kind, source), *more = pattern.items()
     known = kind in ("String", "Regex") and source and not more
     require(known, f"a pattern to replace is not supported: {json.dumps(pattern)}")
-    require(isinstance(content, str), f"Replace has a content that is no text: {json.dumps(content)}")
-    (source + content).encode()  # which refuses lone surrogates
+    require(isinstance(content, str), f"the content of Replace is not a string: {json.dumps(content)}")
+    (source + content).encode()  # fails for lone surrogates
     if kind == "String" and len(source) == 1:
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
         return [_TextPass(lambda text: text.replace(source, content), changed=[*map(ord, source)], begins=source[0])]
     if source == _STRIP["pattern"]["Regex"] and not content:
         return [_TextPass(lambda text: text.strip(" "), changed=[0x20])]
-    if source == " {2,}":  # as SentencePiece's rules have it: several times as fast as by `regex`
+    if source == " {2,}":  # common in models of SentencePiece; `re` is several times as fast as `regex`
         begins = " " * (content != " ")
         return [_TextPass(lambda text: re.sub("  +", lambda match: content, text), changed=[0x20], begins=begins)]
     expression = _compile_regex(_read_regex(source, "Replace"))
 
     def replace(text: str) -> str:
-        """Write the content for what matches."""
+        """Replace each match by the content."""
         with _time_limit(source, text) as seconds:
             return expression.sub(lambda match: content, text, timeout=seconds)
 
@@ -2716,7 +2772,7 @@ def _strip_passes(strip_left: bool, strip_right: bool) -> list[_TextPass]:
     return [_TextPass(lambda text: text.lstrip(left).rstrip(right), changed=[*map(ord, spaces)])]
 
 
-# What makes the steps of a type; its parameters are the fields.
+# The function that makes the steps of a type; its parameters are the fields in the file.
 _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
     **{form: lambda form=form: [_normal_form(form)] for form in ("NFC", "NFD", "NFKC", "NFKD")},
     "Lowercase": lambda: [_lowercase_step()],
@@ -2734,7 +2790,7 @@ _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
 
 
 def _normalizer_steps(step: dict) -> list[_CharacterStep | _TextPass]:
-    """Make the steps that a step of a tokenizer.json consists of."""
+    """Make the steps for a step of a tokenizer.json."""
     fields = dict(step)
     kind = fields.pop("type", None)
     require(kind in _NORMALIZERS, f"the normalizer {json.dumps(step)[:100]} is not supported")
@@ -2746,7 +2802,7 @@ def _normalizer_steps(step: dict) -> list[_CharacterStep | _TextPass]:
 
 @functools.lru_cache(8)
 def _normalizer_passes(steps: str) -> list[_MapPass | _TextPass]:
-    """Make the passes of steps in JSON: those that change characters, one after the other, are one."""
+    """Make the passes for steps in JSON: consecutive steps over characters become one pass."""
     parts, passes = [part for s in _flattened(json.loads(steps), "normalizers") for part in _normalizer_steps(s)], []
     for by_character, group in itertools.groupby(parts, lambda part: isinstance(part, _CharacterStep)):
         group = list(group)
@@ -2755,12 +2811,12 @@ def _normalizer_passes(steps: str) -> list[_MapPass | _TextPass]:
 
 
 class Normalizer:
-    """Change text before it is cut into pretokens: steps as a tokenizer.json writes them.
+    """Change text before it is cut into pretokens, by the steps of a tokenizer.json.
 
     NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Nmt, Precompiled and
-    Sequence do what they do in the `tokenizers` package, to each stretch of text between special tokens on its own;
-    but for characters that are newer than its tables, some of which are of 2015. What is not UTF-8 stays as it is.
-    Raises InputError for what is not supported.
+    Sequence do the same as in the `tokenizers` package, separately for each piece of text between special tokens. Only
+    characters that are newer than its tables, some of which date from 2015, may differ. Invalid bytes stay unchanged.
+    Raises InputError for other steps.
 
     >>> Normalizer([{"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]).normalize("Élan".encode())
     b'elan'
@@ -2777,7 +2833,7 @@ class Normalizer:
         return bool(self._passes)
 
     def apply(self, flat: FlatText, begins: int) -> FlatText:
-        """Normalize what is between the ENDs of a flat text."""
+        """Normalize the texts between the ENDs of a flat text."""
         for step in self._passes:
             flat = step.apply(flat, begins)
         return flat
@@ -2787,9 +2843,9 @@ class Normalizer:
         return self.apply(FlatText.join([data], [BEGINS]), BEGINS).parts()[0]
 
     def cut_arrays(self, pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
-        """Make the arrays that prove where text may be cut before it is normalized, as Pattern.cut_arrays.
+        """Make the arrays that tell where text may be cut before it is normalized, as Pattern.cut_arrays does.
 
-        That is before a newline or a space, and after a character that no step changes, where the pattern must split.
+        That is between a character that no step changes and a newline or a space, if the pattern must split there.
         """
         if not self:
             return pattern.cut_arrays
@@ -2798,7 +2854,7 @@ class Normalizer:
             return Pattern("none").cut_arrays
         class_of, must_split = pattern.cut_arrays
         classes, n = class_of.copy(), len(must_split)
-        classes[[code for codes in changed for code in codes]] = n  # which never splits
+        classes[[code for codes in changed for code in codes]] = n  # a class that never splits
         splits = np.pad(np.zeros_like(must_split), (0, 3))
         for k, space in enumerate("\n ", n + 1):
             written = self.normalize(f"x{space}x".encode()).decode().rpartition("x")[0].rpartition("x")[2]
@@ -2809,7 +2865,7 @@ class Normalizer:
 
 
 def _flattened(part: object, key: str) -> list[dict]:
-    """List the steps of a normalizer, a pre_tokenizer or a decoder; `key` is that of the steps in a Sequence."""
+    """List the steps of a normalizer, a pre_tokenizer or a decoder; a Sequence has its steps under `key`."""
     if isinstance(part, (list, tuple)):
         return [step for one in part for step in _flattened(one, key)]
     kind = part.get("type") if isinstance(part, dict) else None
@@ -2824,15 +2880,15 @@ def _flattened(part: object, key: str) -> list[dict]:
 
 # ─── Pretokenizing ────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Texts -> one flat text, for the last step of a pattern, with whose table it is scanned:
+# Texts -> one flat text, which is then scanned with the table of the last step of the pattern:
 #
 #     texts  ->  special tokens  ->  normalizer  ->  special tokens     ->  steps  ->  scan
-#                become END                          that are found in     write END
-#                                                    normalized text       between pretokens
+#                become END                          of normalized text    write END
+#                                                    become END            between pretokens
 
 
 class Pretokenizer:
-    """Cut texts at special tokens, normalize what is between them, and cut that by all steps of a pattern but the last.
+    """Cut texts at special tokens, normalize the text between them, and cut it by all steps of a pattern but the last.
 
     >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
     >>> flat, given, n_documents = pretokenizer.apply(_new_scan(), b"a b<|end|>", np.array([10]))
@@ -2860,9 +2916,9 @@ class Pretokenizer:
     def apply(self, scan: Scan, data: bytes, stops: np.ndarray, begins: int = BEGINS) -> tuple[FlatText, FlatText, int]:
         """Make a flat text of texts that lie end to end, for the last step of the pattern.
 
-        begins  how the first text begins: BEGINS, or another if it goes on from an earlier block
+        begins  how the first text begins: BEGINS, or another value if it continues an earlier block
 
-        Returns it; the flat text as it is before it is normalized; and the number of documents in that.
+        Returns the flat text; the flat text before normalization; and the number of documents in the latter.
         """
         flat = FlatText.of(data, stops, np.full(len(stops), BEGINS))
         given, n_documents = _find_special(flat, stops + np.arange(len(stops)), self.special)
@@ -2873,7 +2929,7 @@ class Pretokenizer:
 
 
 def _find_special(flat: FlatText, ends: np.ndarray, special: _SpecialTable) -> tuple[FlatText, int]:
-    """Write END in the place of special tokens; returns the number of stretches of text, too."""
+    """Write END over special tokens; also returns the number of pieces of text between them."""
     text, meanings, n_stretches = _cut_at_special(flat.text, ends, flat.meanings, special)
     scanned = text
     if flat.text is not flat.scanned:
@@ -2882,18 +2938,27 @@ def _find_special(flat: FlatText, ends: np.ndarray, special: _SpecialTable) -> t
 
 
 # ─── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Files -> blocks of about 4 MB that can be scanned independently. The parent searches for the ends of blocks: each is
+# the first position after 4 MB where a cut changes no pretoken. A block of a plain file has no bytes yet, only
+# positions in the file; the worker that scans it reads its bytes. The only block of a file with the text "to be":
+#
+#     Block(path, start=0, stop=5, data=None)   ->  a worker  ->   [b"to be"]
+#
+# A pipe or a packed file can only be read from its beginning, so the parent reads it and puts the bytes into the block.
+# In a .jsonl file, blocks end after a line; in a Parquet file, a block is a row group; the worker decodes both.
 
-SUFFIXES = (".txt", ".jsonl", ".ndjson", ".parquet")  # what is taken from a folder
-PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")  # that may follow
-BLOCK_BYTES = 1 << 22  # of text that are read and scanned in one go
-MAX_BLOCK_BYTES = 1 << 28  # of text that has no place where it can be cut
-WINDOW_BYTES = 1 << 16  # of a file that are first looked at to find where it may be cut
-HEAD_BYTES = 1 << 12  # of a file that tell what it is
+SUFFIXES = (".txt", ".jsonl", ".ndjson", ".parquet")  # of the files that are taken from a folder
+PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")  # may follow
+BLOCK_BYTES = 1 << 22  # of text that are read and scanned at once
+MAX_BLOCK_BYTES = 1 << 28  # of text without a position where it can be cut
+WINDOW_BYTES = 1 << 16  # the first part of a file that is searched for a cut
+HEAD_BYTES = 1 << 12  # the head of a file, which reveals its type
 STANDARD_STREAM = Path("-")
 
-Files = str | os.PathLike | Iterable[str | os.PathLike]  # files, folders, globs, or - for standard input
+Files = PathName | Iterable[PathName]  # files, folders, globs, or - for standard input
 
-# How files begin that are no text: those that are unpacked, Parquet, and those that are refused.
+# The first bytes of files that are not text. Packed files are unpacked, Parquet is read, all others are refused.
 _SIGNS = {
     "gzip": rb"\x1f\x8b",
     "xz": rb"\xfd7zXZ\x00",
@@ -2913,72 +2978,72 @@ _SIGNS = {
 
 
 def standard_library() -> list[Path]:
-    """List the sources of Python's standard library in a fixed order, without what is installed beside it.
+    """List the source files of Python's standard library in a fixed order, without installed packages.
 
-    Left out are, too, the tests of source files in other encodings than UTF-8: the first run would warn of them.
+    Tests with source files in other encodings than UTF-8 are left out, since the first run would warn of them.
     """
     root = Path(sysconfig.get_path("stdlib"))
     apart = {"site-packages", "dist-packages", "__pycache__", "encoded_modules", "tokenizedata"}
     files = sorted(path for path in root.rglob("*.py") if apart.isdisjoint(path.relative_to(root).parts))
-    require(files, f"this Python has no sources in {root}: name a file to train on")
+    require(files, f"this Python has no source files in {root}: name a file to train on")
     return files
 
 
 def find_files(inputs: Files) -> list[Path]:
-    """Expand files, folders, globs and "-" (standard input) to files; raises ValueError for what is not there.
+    """Expand files, folders, globs and "-" (standard input) to files; raises ValueError if one is missing.
 
-    From folders, at any depth, the files are taken, sorted, whose names end in one of SUFFIXES, and perhaps in one of
-    PACKED_SUFFIXES; but neither what is hidden, nor vocab.txt and merges.txt, which are a model's.
+    A folder stands for its files, at any depth and sorted, whose names end in one of SUFFIXES, perhaps followed by one
+    of PACKED_SUFFIXES. Hidden files are left out, and so are vocab.txt and merges.txt, which belong to models.
     """
     files = []
-    for given in [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs:
-        path, given = as_path(given), os.fspath(given)
-        if os.path.isdir(given):
-            found = sorted(file for file in path.rglob("*") if _is_corpus(file.relative_to(path)) and file.is_file())
-            require(found, f"{given}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
-        elif given == "-" or os.path.exists(given):  # False for a text that no path could be
-            found = [path]
+    for path in map(as_path, [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs):
+        name = str(path)
+        if os.path.isdir(name):
+            group = sorted(file for file in path.rglob("*") if _is_corpus(file.relative_to(path)) and file.is_file())
+            require(group, f"{name}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
+        elif name == "-" or os.path.exists(name):  # False for a text that no path could be
+            group = [path]
         else:
-            found = sorted(Path(name) for name in glob.glob(given, recursive=True) if os.path.isfile(name))
-            hint = "" if path.suffix and " " not in given else "; if it is a text, in Python: texts=[…]"
-            require(found, f"{given[:80]}: no such file or folder, and no file matches it{hint}")
-        files += found
+            group = sorted(filter(Path.is_file, map(Path, glob.glob(name, recursive=True))))
+            hint = "" if path.suffix and " " not in name else "; if it is a text, in Python: texts=[…]"
+            require(group, f"{name[:80]}: no such file or folder, and no file matches it{hint}")
+        files += group
     return files
 
 
-def as_path(name: str | os.PathLike) -> Path:
-    """Make a Path; raises InputError for what is none, and for an empty name, which would be the current folder."""
+def as_path(name: PathName) -> Path:
+    """Make a Path; raises InputError for other types, and for an empty name, which would be the current folder."""
     require(isinstance(name, (str, os.PathLike)), f"a file is named by a string or a path, not {name!r}")
     require(os.fspath(name), "the name of a file or folder is empty: is a variable not set?")
     return Path(name)
 
 
 def _is_corpus(path: Path) -> bool:
-    """Whether a file of a folder is text by its name, and no part of a model."""
-    kept = path.name not in ("vocab.txt", "merges.txt") and not any(part.startswith(".") for part in path.parts)
-    return kept and _plain_name(path).endswith(SUFFIXES)
+    """Whether the name of a file in a folder is that of text, and not that of a part of a model."""
+    is_hidden = any(part.startswith(".") for part in path.parts)
+    return _plain_name(path).endswith(SUFFIXES) and path.name not in ("vocab.txt", "merges.txt") and not is_hidden
 
 
 def _plain_name(path: Path) -> str:
-    """Return the name of a file, in lower case, as it is when unpacked."""
+    """Return the name of a file in lower case and without the suffix of a packed file."""
     return (path.stem if path.suffix.lower() in PACKED_SUFFIXES else path.name).lower()
 
 
 def _is_stream(path: Path | Texts) -> bool:
-    """Whether a file can be read once only, or not by another process, for which /dev/stdin is another file."""
+    """Whether a file can be read only once, or only by this process: /dev/stdin is another file in another process."""
     return isinstance(path, Texts) or not path.is_file() or path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
 
 
 def _recognize(head: bytes) -> str | None:
-    """Tell what a file is that begins so, if it is no text."""
+    """Return the type of a file that begins with these bytes; None if it may be text."""
     return next((name for name, sign in _SIGNS.items() if re.match(sign, head)), None)
 
 
 def _open_zstandard(file: IO[bytes]) -> IO[bytes]:
-    for name in ("compression.zstd", "backports.zstd"):  # of Python 3.14, and of a package for those before
+    for name in ("compression.zstd", "backports.zstd"):  # of Python 3.14, and of a package for earlier versions
         with contextlib.suppress(ImportError):
             return importlib.import_module(name).ZstdFile(file)
-    raise InputError("to unpack zstandard, Python 3.14 is needed, or a package: pip install backports.zstd")
+    raise InputError("unpacking zstandard needs Python 3.14 or a package: pip install backports.zstd")
 
 
 _UNPACKERS = {"gzip": gzip.open, "xz": lzma.open, "bzip2": bz2.open, "zstandard": _open_zstandard}
@@ -2986,19 +3051,19 @@ _UNPACKERS = {"gzip": gzip.open, "xz": lzma.open, "bzip2": bz2.open, "zstandard"
 
 @contextlib.contextmanager
 def expecting_whole(kind: str, where: object) -> Iterator[None]:
-    """Name the file in the error, whichever it is, that a file causes which is damaged, or none of this kind."""
+    """Turn any error that a damaged file, or one of another kind, causes in a block into InputError with its name."""
     try:
         yield
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     except Exception as error:
-        if getattr(error, "errno", None):  # the system's errors name the file, and the file is not at fault
+        if getattr(error, "errno", None):  # an error of the system already names the file
             raise
         raise InputError(f"{where}: not a whole {kind} ({error})") from None
 
 
 def _read_chunks(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
-    """Read a file, unpacked, in chunks of up to so many bytes; yields each with the position on the disk."""
+    """Read and unpack a file in chunks of up to `size` bytes; yields each with the position on the disk."""
     with contextlib.nullcontext(sys.stdin.buffer) if path == STANDARD_STREAM else open(path, "rb") as raw:
         kind, position = _recognize(raw.peek(HEAD_BYTES)), 0
         with expecting_whole(f"{kind} file", path):
@@ -3009,21 +3074,18 @@ def _read_chunks(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
 
 
 def _read_part(path: Path, start: int, n_bytes: int) -> bytes:
-    """Read some bytes of a file, which is not kept open."""
+    """Open a file and read some of its bytes."""
     with open(path, "rb") as file:
         file.seek(start)
         return file.read(n_bytes)
 
 
 def _record_text(record: object, text_field: str) -> bytes:
-    """Take the text of a record: one string in it."""
+    """Take the text of a record from its field."""
     text = record.get(text_field) if isinstance(record, dict) else None
     if not isinstance(text, str):
         raise InputError(f"no text in the field {text_field!r} (`text_field` names another)")
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(_lone_surrogate_message(error)) from None
+    return _text_bytes(text)
 
 
 def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
@@ -3032,50 +3094,49 @@ def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
 
 
 class Block(NamedTuple):
-    """Bytes that can be scanned on their own: a part of a file, or what was read from a stream.
+    """Bytes that can be scanned independently: a part of a file, or bytes that were read from a stream.
 
-    `behind` tells what comes next: another text (BEGINS), another document of this one, behind a special token
-    (INSIDE), or more of this document (CONTINUES), and no special token.
+    `first_id` tells how it begins, and `next_id` what comes next: another text (BEGINS), another document of this one,
+    after a special token (INSIDE), or more of this document (CONTINUES), and no special token.
     """
 
     path: Path
     start: int  # bytes on the disk
     stop: int
-    behind: int = BEGINS  # the id of the first span there
-    data: bytes | list[bytes] | None = None  # None: read them from the file
-    before: int = 0  # lines, in a stream; row groups, in a Parquet file
-    begins: int = BEGINS  # the id of its first span
-    read_texts: Callable[[Block, str], list[bytes]] | None = None  # None: the data are one, or several
+    first_id: int = BEGINS
+    next_id: int = BEGINS
+    data: bytes | list[bytes] | None = None  # None: a worker reads them from the file
+    n_before: int = 0  # lines, in a stream; row groups, in a Parquet file
+    read_texts: Callable[[Block, str], list[bytes]] | None = None  # None: the data are one text, or a list of texts
 
     @property
     def n_bytes(self) -> int:
-        """Bytes on the disk."""
+        """The number of bytes on the disk."""
         return self.stop - self.start
 
     @property
     def size(self) -> int:
-        """Bytes on the disk, or at hand, whichever are more."""
+        """The number of bytes on the disk or in memory, whichever is larger."""
         return max(len(self.data or b""), self.n_bytes)
 
     def read(self) -> bytes:
-        """Read the bytes, if they are not at hand."""
+        """Return the bytes, which are read from the file if they are not in memory."""
         if self.data is not None:
             return self.data
         data = _read_part(self.path, self.start, self.n_bytes)
-        whole = len(data) == self.n_bytes
-        require(whole, f"{self.path}: has changed while it was read")
+        require(len(data) == self.n_bytes, f"{self.path}: has changed while it was read")
         return data
 
     def count_lines_before(self) -> int:
-        """Count the lines before the block; in a file only then, when a message needs it."""
+        """Count the lines before the block; in a file, they are counted only when a message needs their number."""
         if self.data is not None:
-            return self.before
+            return self.n_before
         starts = range(0, self.start, BLOCK_BYTES)
         return sum(_read_part(self.path, at, min(BLOCK_BYTES, self.start - at)).count(b"\n") for at in starts)
 
 
 def _read_lines(block: Block, text_field: str) -> list[bytes]:
-    """Read the texts in lines of JSON."""
+    """Read the texts of a block of lines of JSON."""
     texts = []
     for number, line in enumerate(block.read().split(b"\n"), 1):
         try:
@@ -3088,45 +3149,43 @@ def _read_lines(block: Block, text_field: str) -> list[bytes]:
 
 
 def _read_rows(block: Block, text_field: str) -> list[bytes]:
-    """Read the texts in a row group of a Parquet file."""
-    parquet = import_optional("pyarrow.parquet")
-    with (
-        expecting_whole("Parquet file", f"{block.path}, row group {block.before}"),
-        parquet.ParquetFile(block.path) as file,
-    ):
-        names = file.schema_arrow.names
-        require(text_field in names, f"no column {text_field!r} (`text_field` names one of {', '.join(names)})")
-        rows = file.read_row_group(block.before, [text_field], use_threads=False).to_pylist()
+    """Read the texts of a row group of a Parquet file."""
+    with expecting_whole("Parquet file", f"{block.path}, row group {block.n_before}"):
+        with import_optional("pyarrow.parquet").ParquetFile(block.path) as file:
+            names = file.schema_arrow.names
+            require(text_field in names, f"no column {text_field!r} (`text_field` names one of {', '.join(names)})")
+            rows = file.read_row_group(block.n_before, [text_field], use_threads=False).to_pylist()
         return [_record_text(row, text_field) for row in rows]
 
 
 class Texts(NamedTuple):
-    """Texts in memory, which a Source reads as it reads a file: strings, or lists of them, once."""
+    """Texts in memory, strings or lists of strings, which a Source reads once, as it reads a file."""
 
-    texts: Iterable[str | bytes | Sequence[str | bytes]]
+    texts: Iterable[Text | Sequence[Text]]
 
     def __str__(self) -> str:
         return "texts in memory"
 
     def blocks(self, size: int) -> Iterator[Block]:
-        """Gather texts in blocks of about this size."""
-        batches = (found if isinstance(found, (list, tuple)) else [found] for found in self.texts)
-        texts = itertools.chain.from_iterable(batches)
-        for batch in _batched_by_size(map(_text_bytes, texts), len, size):
+        """Gather texts into blocks of about this size."""
+        batches = (item if isinstance(item, (list, tuple)) else [item] for item in self.texts)
+        texts = map(_text_bytes, itertools.chain.from_iterable(batches))
+        for batch in _batched_by_size(texts, len, size):
             yield Block(Path(str(self)), 0, sum(map(len, batch)), data=batch)
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """How text is read: given once, and handed down whole, to worker processes too.
+    """The texts to read, and how to read them. It is passed on as a whole, also to worker processes.
 
     files           paths, as from `find_files`; or Texts
-    pattern         cuts texts where it always ends a pretoken
-    special_tokens  end documents; `flags` says how they are found, if not in the plain way
-    normalizer      changes texts before they are cut: steps of a Normalizer
-    text_field      where a line of JSON, or a row of a Parquet file, has its text; "text" if not given. If given, what
-                    comes through a pipe is lines of JSON
-    block_bytes     of text in a block; BLOCK_BYTES if not given. No result depends on it
+    pattern         the pattern that cuts texts into pretokens; blocks end where it always ends one
+    special_tokens  tokens that end documents
+    flags           how special tokens are found, if not in the plain way
+    normalizer      steps of a Normalizer, which change texts before they are cut
+    text_field      the field of a line of JSON, or the column of a Parquet file, that has the text; "text" by default.
+                    If it is set, a pipe carries lines of JSON
+    block_bytes     bytes of text in a block; BLOCK_BYTES by default. No result depends on it
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.jsonl")
@@ -3144,7 +3203,7 @@ class Source:
     flags: Mapping[str, AddedToken] = dataclasses.field(default_factory=dict)
     normalizer: Sequence[dict] = ()
 
-    _states: dict[Path, os.stat_result] = dataclasses.field(default_factory=dict, init=False)  # before they are read
+    _states: dict[Path, os.stat_result] = dataclasses.field(default_factory=dict, init=False)  # of files before reading
     _doubtful: list[Path] = dataclasses.field(default_factory=list, init=False)  # files that may not be text
 
     @property
@@ -3153,14 +3212,14 @@ class Source:
 
     @functools.cached_property
     def pretokenizer(self) -> Pretokenizer:
-        """What texts go through; the ids of special tokens are their numbers."""
+        """The Pretokenizer of these texts; the ids of special tokens are their positions in the list."""
         return Pretokenizer(self.pattern, self._numbers, self.flags, Normalizer(self.normalizer))
 
     @functools.cached_property
     def _cut_arguments(self) -> tuple[np.ndarray, np.ndarray, _SpecialTable]:
-        """The last arguments of `_find_cut`, for text that is not normalized yet."""
+        """The last arguments of `_find_cut`, for text before normalization."""
         normalizer, special = self.pretokenizer.normalizer, _special_table(self._numbers, self.flags)
-        hides_tokens = normalizer and self.pretokenizer.normalized  # where they are is not known before
+        hides_tokens = normalizer and self.pretokenizer.normalized  # they can be found only after normalization
         arrays = Pattern("none").cut_arrays if hides_tokens else normalizer.cut_arrays(self.pattern)
         return *arrays, special
 
@@ -3168,7 +3227,7 @@ class Source:
 
     @property
     def settings(self) -> dict:
-        """All that decides how a text becomes words, as plain JSON: what was counted by equal ones adds up."""
+        """All that decides how a text becomes words, as plain JSON. Counts of equal settings can be added up."""
         steps = self.pattern.parted[0].steps
         return {
             "pattern": [step if isinstance(step, str) else [type(step).__name__, *step] for step in steps],
@@ -3178,36 +3237,36 @@ class Source:
 
     @property
     def total_bytes(self) -> int | None:
-        """Bytes on the disk, if known: none of them comes through a pipe."""
-        known = not any(map(_is_stream, self.files))
-        return sum(path.stat().st_size for path in self.files) if known else None
+        """The number of bytes on the disk; None if a file is a pipe."""
+        is_known = not any(map(_is_stream, self.files))
+        return sum(path.stat().st_size for path in self.files) if is_known else None
 
     def is_json(self, path: Path | Texts) -> bool:
-        """Whether a file has a text in each line: a .jsonl; or a pipe, which has no name, if a text field is named."""
+        """Whether a file has a text in each line of JSON: a .jsonl file; or a pipe, if a text field is given."""
         if isinstance(path, Texts):
             return False
         by_name = _plain_name(path).endswith((".jsonl", ".ndjson"))
         return by_name or (self.text_field is not None and _is_stream(path))
 
     def suits_threads(self, engine: Engine) -> bool:
-        """Tell whether threads run side by side, since kernels, which release Python's lock, do nearly all of the work.
+        """Return whether threads are better than processes: whether kernels, which release Python's lock, do the work.
 
-        They send nothing through pipes: two count 1.5 to 1.9 times as fast as two processes. What holds the lock is
-        JSON, a pattern left to `regex`, and all the rest if threads are many. A pattern that may take the square of a
-        text is for processes, which can be ended any time.
+        Threads send nothing through pipes: two count 1.5 to 1.9 times as fast as two processes. But JSON and patterns
+        of the `regex` package hold the lock, and so does the rest of the work if there are many threads. And a slow
+        pattern can be stopped only with its process.
         """
         return engine.n_workers <= 8 and not self.pattern.warning and not any(map(self.is_json, self.files))
 
     def texts(self, block: Block) -> list[bytes]:
-        """Read the texts of a block: one, or those in its lines or rows."""
+        """Read the texts of a block: a single one, or one from each line or row."""
         if block.read_texts:
             return block.read_texts(block, self.text_field or "text")
         data = block.read()
         return data if isinstance(data, list) else [data]
 
     def blocks(self) -> Iterator[Block]:
-        """Read all files, in blocks that can be worked at in any order, of `block_bytes` where that can be had."""
-        kinds = [*map(self._look_at, self.files)]  # a wrong file must not cost the work on those before it
+        """Cut all files into blocks of about `block_bytes` that can be processed in any order."""
+        kinds = [*map(self._look_at, self.files)]  # before any work, since a wrong file would waste it
         for path, kind in zip(self.files, kinds, strict=True):
             if isinstance(path, Texts):
                 yield from path.blocks(self.block_bytes)
@@ -3219,7 +3278,7 @@ class Source:
                 yield from self._file_blocks(path)
 
     def _look_at(self, path: Path | Texts) -> str | None:
-        """Look at how a file begins, where that can be done twice: returns what it is, None for plain text."""
+        """Look at the head of a file, unless it can be read only once; returns its type, or None for plain text."""
         if _is_stream(path):
             return "a stream"
         self._states.setdefault(path, path.stat())
@@ -3231,17 +3290,15 @@ class Source:
         return kind
 
     def _check_head(self, path: Path, head: bytes) -> None:
-        """Raise InputError for a file that begins as no text does, and warn of the first one that may not be text."""
+        """Raise InputError for a file that is not text, and warn of the first one that may not be text."""
         kind, doubt = _recognize(head), None
-        require(kind is None, f"{path}: {kind} is no text: unpack it, or make text of it, first")
+        require(kind is None, f"{path}: {kind} is not text: unpack it, or convert it to text, first")
         strange = head.decode("utf-8", "replace").count("\ufffd") + head.count(0)
         if strange > len(head) / 100:
             share = min(100, 100 * strange // len(head))
-            doubt = (
-                f"{share} % of its beginning is not UTF-8; it is read byte by byte (iconv makes UTF-8 of other text)"
-            )
+            doubt = f"{share} % of its beginning is not UTF-8; it is read byte by byte (iconv converts text to UTF-8)"
         elif re.match(rb'\s*\[?\s*\{\s*"', head):
-            doubt = "looks like JSON, and is read as text: name lines of JSON .jsonl, or `text_field` if they are piped"
+            doubt = "looks like JSON, and is read as text: name the file .jsonl or, for a pipe, set `text_field`"
         elif _plain_name(path).endswith((".csv", ".tsv")):
             doubt = "a table is read as text, with its separators"
         if doubt and not self._doubtful and not self.is_json(path):
@@ -3249,130 +3306,127 @@ class Source:
             warnings.warn(f"{path}: {doubt}", stacklevel=2)
 
     def check_unchanged(self) -> None:
-        """Compare files that were read with what they were; raises InputError where text may be lost or taken twice.
+        """Check that no file changed while it was read; raises InputError if text may be lost or read twice.
 
-        A file that only grows, such as a log, was read up to where it ended before: a warning says so.
+        A file that has only grown, such as a log, was read up to its former end, and a warning says so.
         """
         for path, before in self._states.items():
             now = path.stat()
             if now.st_ino == before.st_ino and now.st_size > before.st_size:
                 more = number_of(now.st_size - before.st_size, "byte")
-                warnings.warn(f"{path}: has grown while it was read: {more} are left out", stacklevel=4)
+                warnings.warn(f"{path}: has grown while it was read: {more} at its end were not read", stacklevel=4)
                 continue
             same = all(getattr(now, of) == getattr(before, of) for of in ("st_ino", "st_size", "st_mtime_ns"))
-            require(same, f"{path}: has changed while it was read: start again when nothing writes to it")
+            require(same, f"{path}: changed while it was read: start again when no program writes to it")
 
     def map(self, engine: Engine, work: Callable, task_bytes: int | None = None) -> Iterator:
         """Apply work(source, blocks) to tasks, by the workers of an engine, and yield the results in the order of text.
 
-        task_bytes  of text in a task, or somewhat more: small files are not each a piece of work
+        task_bytes  the least number of bytes in a task, so that several small files are one task
 
-        Blocks name their files: the source that goes with every task has none.
+        The source that goes with every task has no files, since blocks name theirs.
         """
         work = functools.partial(work, dataclasses.replace(self, files=()))
         tasks = _batched_by_size(self.blocks(), lambda block: block.size, task_bytes or self.block_bytes)
         return engine.map(work, tasks, self.suits_threads(engine))
 
     def _file_blocks(self, path: Path) -> Iterator[Block]:
-        """Cut a file in parts, which workers read on their own."""
-        start, size, read = 0, self._states[path].st_size, functools.partial(_read_part, path)
-        begins, is_json = BEGINS, self.is_json(path)
+        """Cut a file into blocks, which workers read themselves."""
+        start, size, first_id = 0, self._states[path].st_size, BEGINS
+        read, is_json = functools.partial(_read_part, path), self.is_json(path)
         while start < size:
             is_last = size - start <= self.block_bytes * 3 // 2
             cut = None if is_last else self.find_cut(read, start + self.block_bytes, is_json)
-            stop, behind = cut or (size, BEGINS)
+            stop, next_id = cut or (size, BEGINS)
             _require_cut(path, stop - start)
-            yield Block(path, start, stop, behind, begins=begins, read_texts=_read_lines if is_json else None)
-            start, begins = stop, behind
+            yield Block(path, start, stop, first_id, next_id, read_texts=_read_lines if is_json else None)
+            start, first_id = stop, next_id
 
     def find_cut(self, read: Callable[[int, int], bytes], start: int, is_json: bool) -> tuple[int, int] | None:
-        """Find the first place from `start` on where text may be cut, and what is behind it, as in a Block.
+        """Find the first position from `start` on where text may be cut, and how the text after it begins (see Block).
 
-        `read(position, size)` gives the text, in windows that grow up to a block where no cut is found.
+        `read(position, size)` returns a window of the text. While no cut is found, windows grow up to a block.
         """
         size = WINDOW_BYTES
-        # Bytes on both sides of a cut decide it: a special token, and characters.
+        # A window needs a margin, since the special tokens and characters on both sides decide about a cut.
         margin = max((len(token.encode()) for token in self.special_tokens), default=0) + 8
         while True:
             begin = max(0, start - margin)
             window = read(begin, start - begin + size + margin)
             stop = len(window) - margin
             if is_json:
-                cut, behind = window.find(b"\n", start - begin) + 1, BEGINS
+                cut, next_id = window.find(b"\n", start - begin) + 1, BEGINS
             else:
                 text = _with_padding(window.replace(BYTES[END], BYTES[INVALID_BYTE]))
-                found = _find_cut(text, start - begin, stop, *self._cut_arguments)
-                cut, behind = found // 2, INSIDE if found % 2 else CONTINUES
+                cut, is_after_special = divmod(_find_cut(text, start - begin, stop, *self._cut_arguments), 2)
+                next_id = INSIDE if is_after_special else CONTINUES
             if cut > 0:
-                return begin + cut, behind
+                return begin + cut, next_id
             if len(window) < start - begin + size + margin:
                 return None
-            start, size = begin + stop - 8, min(2 * size, self.block_bytes)  # the pair of characters there again
+            start, size = begin + stop - 8, min(2 * size, self.block_bytes)  # overlap by a pair of characters
 
     def cut(
         self, chunks: Iterable[bytes], size: int, is_json: bool = False, where: object = "the text"
     ) -> Iterator[tuple[bytes, int, int]]:
-        """Cut a text that comes in chunks into parts of `size` bytes or somewhat more; see Block.
+        """Cut a text that comes in chunks into parts of `size` bytes or slightly more; see Block.
 
-        Yields each part, the id of its first span, and what is behind it. Memory: a chunk and a part, or a whole
-        document where the pattern allows no cut.
+        Yields each part, its `first_id` and its `next_id`. Memory: a chunk, a part and a window, or a whole document
+        where the pattern allows no cut.
         """
-        data, begins, enough = bytearray(), BEGINS, size  # waiting bytes that are worth a look
-        for chunk in chunks:
-            data.extend(chunk)
-            if len(data) < enough:
-                continue
-            start = 0
-            while len(data) - start >= size:
-                found = self.find_cut(lambda at, n: bytes(memoryview(data)[at : at + n]), start + size, is_json)
-                if not found:
-                    _require_cut(where, len(data) - start)
-                    break
-                yield bytes(memoryview(data)[start : found[0]]), begins, found[1]
-                start, begins = found
-            del data[:start]
-            enough = 2 * len(data) if len(data) >= size else size
-        if data:
-            _require_cut(where, len(data))
-            part = bytes(data)
-            del data  # while the part is worked at
-            yield part, begins, BEGINS
+        data, chunks, first_id, cut = bytearray(), iter(chunks), BEGINS, True
+
+        def read(position: int, n: int) -> bytes:
+            _require_cut(where, position)
+            while len(data) < position + n and (chunk := next(chunks, None)) is not None:
+                data.extend(chunk)
+            return bytes(memoryview(data)[position : position + n])
+
+        while cut:
+            cut = self.find_cut(read, size, is_json)
+            stop, next_id = cut or (len(data), BEGINS)
+            _require_cut(where, stop)
+            part = bytes(memoryview(data)[:stop])
+            del data[:stop]
+            if part:
+                yield part, first_id, next_id
+            first_id = next_id
 
     def _stream_blocks(self, path: Path) -> Iterator[Block]:
-        """Read a file that can only be read from its beginning: here, and workers get the text."""
-        is_json, position, taken, n_lines = self.is_json(path), 0, 0, 0
+        """Read a file that can be read only from its beginning, and put the text into its blocks."""
+        is_json, start, stop, n_lines = self.is_json(path), 0, 0, 0
 
         def read() -> Iterator[bytes]:
-            nonlocal position
-            for chunk, end in _read_chunks(path, self.block_bytes):
-                if not position and path not in self._states:
+            nonlocal stop
+            for chunk, position in _read_chunks(path, self.block_bytes):
+                if not stop and path not in self._states:
                     self._check_head(path, chunk[:HEAD_BYTES])
-                position = end
+                stop = position
                 yield chunk
 
-        for data, begins, behind in self.cut(read(), self.block_bytes, is_json, path):
-            yield Block(path, taken, position, behind, data, n_lines, begins, _read_lines if is_json else None)
-            taken, n_lines = position, n_lines + data.count(b"\n")
+        for data, first_id, next_id in self.cut(read(), self.block_bytes, is_json, path):
+            yield Block(path, start, stop, first_id, next_id, data, n_lines, _read_lines if is_json else None)
+            start, n_lines = stop, n_lines + data.count(b"\n")
 
 
 def _require_cut(where: object, n_bytes: int) -> None:
-    """Raise InputError for text that would have to be read whole, and has too many bytes."""
+    """Raise InputError for text that cannot be cut and has too many bytes."""
     size = f"{MAX_BLOCK_BYTES >> 20} MB"
-    hint = "break its lines, or take another pattern, or a special token that ends documents"
+    hint = "add line breaks, or use another pattern, or a special token that ends documents"
     require(n_bytes <= MAX_BLOCK_BYTES, f"{where}: {size} of text without a place where it can be cut: {hint}")
 
 
 def _row_groups(path: Path) -> Iterator[Block]:
-    """Make a block of each row group of a Parquet file, as if all had the same share of its bytes."""
+    """Make a block of each row group of a Parquet file; each counts as an equal share of its bytes."""
     with expecting_whole("Parquet file", path):
         n = import_optional("pyarrow.parquet").read_metadata(path).num_row_groups
     size = path.stat().st_size
     for k in range(n):
-        yield Block(path, size * k // n, size * (k + 1) // n, before=k, read_texts=_read_rows)
+        yield Block(path, size * k // n, size * (k + 1) // n, n_before=k, read_texts=_read_rows)
 
 
 def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: int) -> Iterator[list]:
-    """Gather items in lists whose sizes add up to a limit, or somewhat more."""
+    """Gather items into lists whose sizes add up to the limit or slightly more."""
     batch, size = [], 0
     for item in items:
         batch.append(item)
@@ -3385,15 +3439,24 @@ def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: i
 
 
 # ─── Words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Blocks -> Words. A worker scans its blocks and counts their pretokens in its own hash table of byte strings. It
+# returns the table as Words, which are plain arrays: all bytes end to end, the offset of each word, and its count. The
+# parent adds them to its own table, and finally returns Words as well:
+#
+#     "to be or not to be"   ->   symbols "to be or not to",  offsets 0 2 5 8 12 15,  counts 1 2 1 1 1
+#
+# So "to", " be", " or", " not" and " to" are five words (their order in a table differs between processes). A words
+# file keeps Words on the disk, so that several machines can count and one can learn.
 
 BYTES = tuple(bytes([b]) for b in range(256))
 Merge = tuple[bytes, bytes]  # the two tokens that became one
-TASK_BYTES = 1 << 24  # that a worker counts at most before it hands over its words, which the parent adds up alone
-MAX_WORDS = 40_000_000  # unique words; to count them and learn from them takes 8 GB
+TASK_BYTES = 1 << 24  # that a worker counts at most before it returns its words, since the parent adds up alone
+MAX_WORDS = 40_000_000  # unique words; counting them and learning from them takes 8 GB
 
 
 class Words(NamedTuple):
-    """Words as a CSR array: word w is symbols[offsets[w] : offsets[w + 1]] and was seen counts[w] times.
+    """Words as a CSR array: word w is symbols[offsets[w] : offsets[w + 1]], and occurs counts[w] times.
 
     >>> words = Words.from_counts({b"ab": 3, b"c": 2**40})
     >>> words.symbols, words.offsets
@@ -3411,7 +3474,7 @@ class Words(NamedTuple):
 
     @classmethod
     def from_counts(cls, counts: Mapping[bytes, int]) -> Words:
-        """Make Words of pretokens and their counts, which must be whole numbers, 0 or more."""
+        """Make Words from pretokens and their counts, which must be whole numbers, 0 or more."""
         for word, n in counts.items():
             if not isinstance(word, bytes):
                 raise InputError(f"words are bytes, not {type(word).__name__}: {word!r}")
@@ -3434,45 +3497,42 @@ class Words(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Hash the words and their counts, in any order: a SHA-256, in hexadecimal, of 64 bits for each, sorted."""
+        """A hash of the words and their counts that does not depend on their order: a SHA-256 in hexadecimal."""
         hashes = np.sort(_hash_words(self.symbols, self.offsets, self.counts.astype(np.uint64)))
         return hashlib.sha256(hashes.astype("<u8").data).hexdigest()
 
-    def as_characters(self, coverage: float = 1.0, required: str = "") -> Words:
+    def as_characters(self, coverage: float = 1.0) -> Words:
         """Decode words over the single bytes as words over characters, in the order of code points.
 
-        coverage  the most frequent characters are kept, the smaller code point first, until they make up this share of
-                  all occurrences
-        required  characters that are kept in any case, and are in the alphabet even if they never occur
+        coverage  the most frequent characters are kept until they make up this share of all occurrences; on a tie the
+                  smaller code point comes first
 
-        A word is split at characters that are not kept, and at bytes that are not UTF-8; each part has its count. The
-        rule of coverage is SentencePiece's; the order is that of Hugging Face's trainers, whose ties it decides.
+        A word is split at characters that are not kept and at invalid bytes, and each part gets the count of the word.
+        The rule of coverage is that of SentencePiece. The order is that of Hugging Face's trainers, and decides ties.
 
         >>> words = Words.from_counts({"naïve".encode(): 1, b"vane": 2}).as_characters(0.9)
         >>> words.alphabet, words.to_counts()
         ([b'a', b'e', b'n', b'v'], {b'na': 1, b've': 1, b'vane': 2})
         """
-        require(self.alphabet == BYTES, "these are no words over the 256 bytes: they have characters already")
+        require(self.alphabet == BYTES, "these words are not over the 256 bytes: they have characters already")
         require(0 <= coverage <= 1, f"a coverage is a number from 0 to 1, not {coverage!r}")
-        require(not regex.search(r"\p{Cs}", required), "a required character is not UTF-8")
         code_points, offsets = _decode_words(self)
         totals = np.bincount(code_points, np.repeat(self.counts, np.diff(offsets)), N_CODE_POINTS)
-        totals[0xD800:0xE000] = 0  # bytes that are not UTF-8
-        seen = np.flatnonzero(totals)
-        frequent = seen[np.argsort(-totals[seen], kind="stable")]
+        totals[0xD800:0xE000] = 0  # invalid bytes
+        letters = np.flatnonzero(totals)
+        frequent = letters[np.argsort(-totals[letters], kind="stable")]
         before = np.cumsum(totals[frequent]) - totals[frequent]
-        frequent = frequent[(before < coverage * totals.sum()) | (coverage == 1)]
-        kept = np.union1d(frequent, np.array([*map(ord, required)], np.int64))
+        letters = np.sort(frequent[(before < coverage * totals.sum()) | (coverage == 1)])
         symbol_of = np.full(N_CODE_POINTS, -1, np.int32)
-        symbol_of[kept] = np.arange(len(kept))
-        alphabet = [chr(code_point).encode() for code_point in kept.tolist()]
+        symbol_of[letters] = np.arange(len(letters))
+        alphabet = [chr(code_point).encode() for code_point in letters.tolist()]
         return _split_at_unknown(symbol_of[code_points], offsets, self.counts, alphabet)
 
 
 def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
-    """Decode words over the single bytes: returns code points, and the offsets of words in these.
+    """Decode words over the single bytes: returns code points, and the offsets of words in them.
 
-    Bytes that are not UTF-8 become lone surrogates. A newline after each word keeps its bytes from those of the next.
+    Invalid bytes become lone surrogates. A newline after each word separates its bytes from those of the next word.
     """
     text = np.insert(words.symbols.astype(np.uint8), words.offsets[1:], ord("\n"))
     decoded = text.tobytes().decode("utf-8", "surrogateescape").encode("utf-32-le", "surrogatepass")
@@ -3486,7 +3546,7 @@ def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _split_at_unknown(symbols: np.ndarray, offsets: np.ndarray, counts: np.ndarray, alphabet: Sequence[bytes]) -> Words:
-    """Make Words of some whose unknown symbols are -1: the parts between those, each with the count of its word."""
+    """Split words at unknown symbols, which are -1; returns the parts, each with the count of its word."""
     is_known, begins_word = symbols >= 0, np.zeros(len(symbols) + 1, bool)
     begins_word[offsets[:-1]] = True
     starts = np.flatnonzero(is_known & (begins_word[:-1] | ~np.append(False, is_known[:-1])))
@@ -3496,21 +3556,21 @@ def _split_at_unknown(symbols: np.ndarray, offsets: np.ndarray, counts: np.ndarr
 
 
 class CorpusCounts(NamedTuple):
-    """What was read, and how often each pretoken was in it."""
+    """The pretokens of a corpus with their counts, and the size of the corpus."""
 
     words: Words
     n_documents: int
-    n_bytes: int  # of text as it was read, without special tokens
-    special_tokens: Mapping[str, int] = MappingProxyType({})  # how often each was seen
-    n_dropped: int = 0  # occurrences of words that were dropped as the rarest, see `count`
-    n_dropped_bytes: int = 0  # in these
-    max_error: int = 0  # by which the count of a word is too small, at most
+    n_bytes: int  # of text before normalization, without special tokens
+    special_tokens: Mapping[str, int] = MappingProxyType({})  # the count of each
+    n_dropped: int = 0  # occurrences of the rarest words, which were dropped; see `count`
+    n_dropped_bytes: int = 0  # the bytes of these occurrences
+    max_error: int = 0  # the most by which the count of a word can be too small
 
     __repr__ = brief_repr
 
     @property
     def n_read(self) -> int:
-        """Count the bytes that were read, special tokens included."""
+        """The number of bytes that were read, including special tokens."""
         return self.n_bytes + sum(len(token.encode()) * n for token, n in self.special_tokens.items())
 
     @property
@@ -3519,15 +3579,16 @@ class CorpusCounts(NamedTuple):
 
     @property
     def described(self) -> dict:
-        """All of it as plain JSON, of the words their hash."""
+        """All fields as plain JSON, with a hash in place of the words."""
         return self._asdict() | {
             "words": self.words.digest,
             "special_tokens": dict(sorted(self.special_tokens.items())),
         }
 
 
-# The table of words: open addressing with linear probing, half full at most. With 8 slots, after "the" (home slot 2)
-# was counted 5 times, " cat" (home 2, taken, so slot 3) twice, and "internationalization" (home 6) once:
+# The table of words uses open addressing with linear probing, and is at most half full. Here it has 8 slots. "the"
+# (home slot 2) was counted 5 times, " cat" (home 2, which is taken, so slot 3) twice, "internationalization" (home 6)
+# once:
 #
 #     slot    key: 8 bytes        7 bytes and size            value   more
 #     0, 1    -                   0: free
@@ -3535,19 +3596,19 @@ class CorpusCounts(NamedTuple):
 #     3       " cat"              "", 4                       2       0
 #     6       its hash            LONG | 20                   1       0: where its bytes are in long_words
 #
-# So a word of up to INLINE_BYTES is compared by two words of 64 bits, in the entry itself, and only longer ones, which
-# are rare, by a look at their bytes. The value is a count; or the id of a token; or the ids of a pretoken.
+# So a word of up to INLINE_BYTES is compared by two numbers of 64 bits in the entry itself. Only longer words, which
+# are rare, need a look at their bytes. The value is a count, the id of a token, or the ids of a pretoken.
 INLINE_BYTES = 15
 LONG = u64(0xFF) << u64(56)
 END_KEY = u64(1) << u64(56)  # the second half of the key of a word of one byte, as END is
-REAL_END_KEY = LONG | u64(1)  # that of a real byte 0xFE, which is no END
-IN_LONG_WORDS = u64(2**48 - 1)  # the bits of `more` that say where a long word is; the encoder uses those above
+REAL_END_KEY = LONG | u64(1)  # the second half of the key of a real byte 0xFE, which is not END
+IN_LONG_WORDS = u64(2**48 - 1)  # the bits of `more` with the position of a long word; the encoder uses the upper ones
 VALUE, MORE = 2, 3  # columns of the entries
 
 
 @struct
 class _WordTable:
-    """A hash table of byte strings: see above."""
+    """A hash table of byte strings; see above."""
 
     entries: np.ndarray  # uint64[H, 4]
     long_words: np.ndarray  # uint8[…]   end to end, and PADDING
@@ -3569,17 +3630,17 @@ def _new_word_table(n_entries: int, n_long_bytes: int) -> _WordTable:
 
 @kernel
 def _mix(low, high):
-    """Hash two words of 64 bits; good in its upper bits."""
+    """Hash two numbers of 64 bits; the upper bits of the hash are the good ones."""
     x = (low ^ (high * u64(0x9E3779B97F4A7C15))) * u64(0xD6E8FEB86659FD93)
     return (x ^ (x >> u64(32))) * u64(0xD6E8FEB86659FD93)
 
 
 @kernel
 def _hash_key(low, high):
-    """Hash two words of 64 bits so that no text can be made whose words collide: 80,000 that did took 4.5 s, not 13 ms.
+    """Hash two numbers of 64 bits with a seed, so that nobody can write a text whose words all collide.
 
-    Each process has a hash of its own: what depends on it is the order of words in a table, and no result. All bits of
-    both words decide about its upper bits, but not about its lower ones.
+    Each process has its own seed, which decides the order of words in a table, but no result. All bits of both numbers
+    influence the upper bits of the hash, but not the lower ones.
     """
     seed = process_seed() * u64(0x9E3779B97F4A7C15) | u64(1)
     return (low ^ (high * seed)) * seed
@@ -3587,7 +3648,7 @@ def _hash_key(low, high):
 
 @kernel
 def _home_slot(low, high, n_entries):
-    """Return the slot, of so many, a power of two, in which the search for a key begins."""
+    """Return the slot in which the search for a key begins. `n_entries` is a power of two."""
     return _hash_key(low, high) >> (u64(64) - count_bits(u64(n_entries - 1)))
 
 
@@ -3601,30 +3662,30 @@ def _hash_long(text, start, size):
     return _hash_key(hashed, load_u64(text, start + size - 8))
 
 
-# The bytes of the two halves of a key that a word of so many bytes has.
+# n -> masks for the two halves of the key of a word of n bytes.
 _KEY_MASKS = np.array([[2 ** (8 * min(n, 8)) - 1, 2 ** (8 * max(n - 8, 0)) - 1] for n in range(16)], np.uint64)
 
 
 @inline_kernel
 def _word_key(text, start, size):
-    """Make the key of a word of `size` bytes, a uint64."""
+    """Make the key of a word of `size` bytes; `size` is a uint64."""
     if size > u64(INLINE_BYTES):
         return _hash_long(text, start, i64(size)), LONG | size
     low, high = load_u64(text, start) & _KEY_MASKS[size, 0], load_u64(text, start + 8) & _KEY_MASKS[size, 1]
     return low, high | size << u64(56)
 
 
-KEYS = 128  # made in one go: with 256 all takes 1 % longer, and with 16,384, out of the L1 cache, the look-up 35 %
+KEYS = 128  # that are made at once, before any is looked up: they fit into the L1 cache
 
 
 @kernel
 def _word_keys(text, start, ends, n, entries, keys):
-    """Write the key and the home slot of each of up to KEYS words that lie end to end, and ask for those entries.
+    """Write the keys and the home slots of up to KEYS words that lie end to end, and prefetch their entries.
 
-    The look-up of 40 MB of English takes 8 ns a word then; 10.8 if each entry is asked for 12 words before.
+    The look-up then takes 8 ns a word in 40 MB of English.
     """
     k = u64(0)
-    while k < u64(n):  # without a sign an index costs no look at whether it counts from the end
+    while k < u64(n):  # an unsigned index needs no test whether it counts from the end
         end = ends[k]
         low, high = _word_key(text, start, u64(end - start))
         slot = _home_slot(low, high, len(entries))
@@ -3637,7 +3698,7 @@ def _word_keys(text, start, ends, n, entries, keys):
 
 @inline_kernel
 def _find_slot(entries, long_words, low, high, slot, text, start):
-    """Look up a key, from its home slot on: returns the slot that has it, or the free one where it belongs."""
+    """Look up a key from its home slot on: returns its slot, or the free slot where it belongs."""
     mask = u64(len(entries) - 1)
     while entries[slot, 1] and (
         entries[slot, 0] != low
@@ -3651,7 +3712,7 @@ def _find_slot(entries, long_words, low, high, slot, text, start):
     return slot
 
 
-@kernel
+@inline_kernel
 def _find_value(text, start, size, entries, long_words):
     """Look up the value of the bytes text[start : start + size]; -1 if they are not in the table."""
     low, high = _word_key(text, start, u64(size))
@@ -3661,23 +3722,21 @@ def _find_value(text, start, size, entries, long_words):
 
 @inline_kernel
 def _store_key(table, entries, long_words, slot, low, high, text, start):
-    """Put a key into a free slot, and the bytes of a long word behind the others; there must be room.
+    """Write a key into a free slot, and append the bytes of a long word to the others; both must have room.
 
-    The arrays are those of the table, which the caller has at hand: to read a field counts a reference.
+    The arrays are those of the table. The caller passes them, since reading a field would count a reference.
     """
     entries[slot, 0], entries[slot, 1] = low, high
     table.n_words += 1
     if high >= LONG:
-        size, first = i64(high & ~LONG), table.n_long_bytes
-        for k in range(size):
-            long_words[first + k] = text[start + k]
+        first = table.n_long_bytes
         entries[slot, MORE] = u64(first)
-        table.n_long_bytes = first + size
+        table.n_long_bytes = _copy_bytes(text, start, start + i64(high & ~LONG), long_words, first)
 
 
 @kernel
 def _resize(table, n_entries):
-    """Move all words into a table of so many entries."""
+    """Move all words into a table of `n_entries` entries."""
     entries, larger = table.entries, _new_entries(n_entries)
     mask = u64(n_entries - 1)
     for k in range(len(entries)):
@@ -3692,7 +3751,7 @@ def _resize(table, n_entries):
 
 @kernel
 def _reserve_words(table, n, n_long_bytes):
-    """Make room for n more words, of which the long ones have so many bytes."""
+    """Make room for n more words, and for `n_long_bytes` more bytes of long words."""
     size = len(table.entries)
     while 2 * (table.n_words + n) > size:
         size *= 2
@@ -3705,15 +3764,15 @@ def _reserve_words(table, n, n_long_bytes):
 
 @kernel
 def _count_unique(table):
-    """Return the number of words in a table: Python cannot read the fields of a struct."""
+    """Return the number of words in a table, for Python, which cannot read the fields of a struct."""
     return table.n_words
 
 
 @kernel
 def _add_words(table, text, scanned, start, ends, n, weights, keys):
-    """Add the weights of n words that lie end to end in a text, or 1 for each if there is but one weight.
+    """Add the weights of n words that lie end to end in a text, or 1 for each word if there is only one weight.
 
-    END, which is never in the table, is passed over. A real byte 0xFE that is a word has its key: it has that of a long
+    END is skipped, and never stored. A real byte 0xFE that is a word would have the same key; it gets the key of a long
     word instead.
     """
     one = len(weights) == 1
@@ -3750,7 +3809,7 @@ def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
 
 @kernel
 def _export_words(table, class_of, dropped):
-    """Write out the words of a table, in its order, without those that are dropped: returns bytes, offsets, counts.
+    """Copy the words of a table, in its order, without the dropped ones: returns bytes, offsets and counts.
 
     class_of, dropped  as in a ScanTable
     """
@@ -3765,8 +3824,7 @@ def _export_words(table, class_of, dropped):
         size = i64(high & ~LONG if high >= LONG else high >> u64(56))
         if high >= LONG:
             first = i64(entries[k, MORE])
-            for i in range(size):
-                text[end + i] = long_words[first + i]
+            _copy_bytes(long_words, first, first + size, text, end)
         else:
             store_u64(text, end, entries[k, 0])
             store_u64(text, end + 8, high)
@@ -3779,10 +3837,10 @@ def _export_words(table, class_of, dropped):
 
 
 class WordCounter:
-    """Count words; what several have counted adds up. Texts must all be cut by one pattern if that drops pretokens.
+    """Count words, and add up counts. If a pattern drops pretokens, it must be the pattern of all texts.
 
     >>> counter = WordCounter()
-    >>> counter.add_text(b"to be or not to be", Pattern("gpt2"))
+    >>> n_documents, n_bytes = counter.add_texts([b"to be or not to be"], Pretokenizer(Pattern("gpt2")))
     >>> counter.add_words(Words.from_counts({b"to": 2, b" be": 1}))
     >>> counter.words().to_counts()[b"to"], counter.words().to_counts()[b" be"]
     (3, 3)
@@ -3790,18 +3848,14 @@ class WordCounter:
 
     def __init__(self):
         self._table, self._scan = _new_word_table(1 << 16, 1 << 16), _new_scan()
-        self._keys = np.empty(4 * KEYS, np.uint64)  # of _word_keys
-        self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # see _export_words
-        self.special_ids: Counter[int] = Counter()  # how often each was seen
-
-    def add_text(self, data: bytes, pattern: Pattern) -> None:
-        """Count the pretokens of a text."""
-        self.add_texts([data], Pretokenizer(pattern))
+        self._keys = np.empty(4 * KEYS, np.uint64)  # for _word_keys
+        self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # for _export_words
+        self.special_ids: Counter[int] = Counter()
 
     def add_texts(self, texts: Sequence[bytes], pretokenizer: Pretokenizer, begins: int = BEGINS) -> tuple[int, int]:
-        """Count the pretokens of texts; returns the number of documents, which special tokens part, and their bytes.
+        """Count the pretokens of texts; returns the numbers of documents, which special tokens separate, and of bytes.
 
-        begins  how the first text begins, see Pretokenizer.apply
+        begins  how the first text begins; see Pretokenizer.apply
         """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         data = texts[0] if len(texts) == 1 else b"".join(texts)
@@ -3817,22 +3871,22 @@ class WordCounter:
         """Add words over the single bytes that were counted elsewhere."""
         require(words.alphabet == BYTES, "words over another alphabet than the 256 bytes cannot be added up")
         text = _with_padding(words.symbols.astype(np.uint8, copy=False))
-        scanned = np.minimum(text, END - 1)  # in which there is no END
-        # Words come in the order of a table: one that grows while it takes them would have them all at its beginning,
-        # where each is looked for among all others. 500,000 that differ took 6.7 s, and take 0.13.
+        scanned = np.minimum(text, END - 1)  # without END
+        # The words come in the order of another table. A table that grows while it takes them would fill from its
+        # beginning and probe all of them: 500,000 words took 6.7 s instead of 0.13. So reserve the space first.
         _reserve_words(self._table, len(words.counts), 0)
         _add_words(self._table, text, scanned, 0, words.offsets[1:], len(words.counts), words.counts, self._keys)
 
     def words(self, dtype: type = np.int32) -> Words:
-        """Return the words so far, in no particular order; as uint8, to be added up, they are copied once less."""
+        """Return the words so far, in no particular order. With uint8, which `add_words` takes, one copy is saved."""
         text, offsets, counts = _export_words(self._table, *self._dropped)
         return Words(text.astype(dtype, copy=False), offsets, counts)
 
     def drop_rarest(self, max_words: int) -> tuple[int, int, int]:
-        """Drop the rarest words if there are more than so many, until half of that are left, or fewer.
+        """Drop the rarest words if there are more than `max_words`, until at most half of that number are left.
 
-        All words of a count are dropped, or none. Returns the occurrences that were dropped, their bytes, and the
-        count of the most frequent word that was dropped: zeros if nothing was.
+        All words of the same count are dropped, or none. Returns the number of dropped occurrences, their bytes, and
+        the count of the most frequent dropped word; zeros if no word was dropped.
 
         >>> counter = WordCounter()
         >>> counter.add_words(Words.from_counts({b"a": 7, b"b": 5, b"cd": 1, b"e": 1}))
@@ -3852,27 +3906,27 @@ class WordCounter:
 
 
 def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]:
-    """Count the pretokens of some blocks; returns the counts, and the bytes on the disk."""
+    """Count the pretokens of some blocks; returns the counts, and the number of bytes on the disk."""
     counter, n_documents, n_bytes = WordCounter(), 0, 0
     for block in blocks:
-        found = counter.add_texts(source.texts(block), source.pretokenizer, block.begins)
-        n_documents += found[0] - (block.behind == CONTINUES)
-        n_bytes += found[1]
-    seen = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
-    return CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, seen), sum(block.n_bytes for block in blocks)
+        n, size = counter.add_texts(source.texts(block), source.pretokenizer, block.first_id)
+        n_documents += n - (block.next_id == CONTINUES)
+        n_bytes += size
+    special = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
+    return CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, special), sum(block.n_bytes for block in blocks)
 
 
 @checked
 def count(
     source: Source, engine: Engine | None = None, before: Iterable[CorpusCounts] = (), max_words: int = 0
 ) -> CorpusCounts:
-    """Count the pretokens of files, by several workers. The result is the same for any number of them.
+    """Count the pretokens of files by several workers. The result is the same for any number of workers.
 
-    before     what was counted before, by equal `Source.settings`, and is added up with it
-    max_words  when there are more unique words, the rarest are dropped; 0: they never are
+    before     earlier counts with equal `Source.settings`, which are added to the new ones
+    max_words  the rarest words are dropped when there are more unique words; 0: no word is dropped
 
-    Whether there are too many is looked at after each task, and tasks depend on the files alone (Manku and Motwani
-    2002, "Approximate Frequency Counts over Data Streams").
+    Words are dropped after a task, and the tasks depend on the files alone. For the bound on the error see Manku and
+    Motwani (2002), "Approximate Frequency Counts over Data Streams".
 
     >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
     ...     _ = file.write(b"one two two"), file.flush()
@@ -3885,29 +3939,27 @@ def count(
     if last:
         counted = count(dataclasses.replace(source, pattern=pattern), engine, before, max_words)
         return counted._replace(words=_replace_in_words(counted.words, last))
-    counter, n_documents, n_bytes, seen = WordCounter(), 0, 0, Counter()
-    dropped = np.zeros(3, np.int64)
-    # Few large tasks, since the parent adds up alone; but some for each worker, so that all end together.
+    counter, special_tokens, n_read, dropped = WordCounter(), Counter(), np.zeros(2, np.int64), np.zeros(3, np.int64)
+    # Tasks are few and large, since the parent adds up alone; but each worker gets several, so that all end together.
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
     with (
         engine.progress_bar("scan", source.total_bytes, "B") as bar,
         contextlib.closing(source.map(engine, _count_task, task_bytes)) as parts,
     ):
-        for part, n_read in itertools.chain(((part, 0) for part in before), parts):
+        for part, n_bytes in itertools.chain(((part, 0) for part in before), parts):
             counter.add_words(part.words)
+            n_read += part.n_documents, part.n_bytes
+            special_tokens.update(part.special_tokens)
             dropped += part.n_dropped, part.n_dropped_bytes, part.max_error
             if max_words:
                 dropped += counter.drop_rarest(max_words)
-            n_documents += part.n_documents
-            n_bytes += part.n_bytes
-            seen.update(part.special_tokens)
-            bar.update(n_read)
+            bar.update(n_bytes)
     source.check_unchanged()
-    return CorpusCounts(counter.words(), int(n_documents), n_bytes, seen, *dropped.tolist())
+    return CorpusCounts(counter.words(), *n_read.tolist(), special_tokens, *dropped.tolist())
 
 
 def _replace_in_words(words: Words, step: Metaspace) -> Words:
-    """Replace spaces in words that were counted before; those that become equal add up."""
+    """Apply a Metaspace to words that are already counted; the counts of words that become equal are added up."""
     flat = FlatText.of(words.symbols.astype(np.uint8).tobytes(), words.offsets[1:], np.full_like(words.counts, INSIDE))
     flat = step.apply(_new_scan(), flat, INSIDE)
     ends, counter = flat.ends(), WordCounter()
@@ -3917,19 +3969,19 @@ def _replace_in_words(words: Words, step: Metaspace) -> Words:
 
 
 def compile_counting(pattern: Pattern) -> None:
-    """Compile the kernels of scanning and counting, or load them from the disk; processes forked later have them."""
+    """Compile the kernels of scanning and counting, or load them from the disk, for processes that are forked later."""
     counter, source = WordCounter(), Source([], pattern, ["<>"])
     counter.add_texts([b"one<>two"], source.pretokenizer)
     counter.add_words(counter.words())
     source.find_cut(lambda position, size: b"one<>two", 1, False)
 
 
-# Words files: what `count_files` writes, and `train` learns from
+# Words files: `count_files` writes them, and `train` learns from them.
 
 
 @kernel
 def _hash_words(symbols, offsets, hashes):
-    """Hash each word, in place, on top of the number that is there; returns the hashes."""
+    """Hash each word into the number that is already in `hashes`, in place; returns the hashes."""
     for w in range(len(hashes)):
         for k in range(offsets[w], offsets[w + 1]):
             hashes[w] = _mix(hashes[w], u64(symbols[k]))
@@ -3945,13 +3997,20 @@ def _select_words(words: Words, numbers: np.ndarray) -> Words:
 
 
 def _in_order(words: Words) -> Words:
-    """Sort words by their hashes: the order in a table differs from process to process."""
+    """Sort words by their hashes, since the order in a table differs between processes."""
     hashes = _hash_words(words.symbols, words.offsets, np.zeros(len(words.counts), np.uint64))
     return _select_words(words, np.argsort(hashes, kind="stable"))
 
 
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Read a .npz file: np.load would take any other file for a pickle."""
+    zipfile.ZipFile(path).close()
+    with np.load(path, allow_pickle=False) as saved:
+        return dict(saved)
+
+
 def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
-    """Write a words file, of what was counted by a Source of these settings; equal ones have equal bytes.
+    """Write a words file for counts of a Source with these settings. Equal counts make equal files.
 
     >>> source = Source([Texts(["to be", "or not to be"])], Pattern("gpt2"))
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -3966,34 +4025,27 @@ def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
 
 
 def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
-    """Read what `save_counts` wrote: the counts, and the settings; raises InputError if a file is none, or damaged."""
+    """Read the counts and the settings of a words file; raises InputError for other files, and for a damaged one."""
     with expecting_whole("file of words, as `count` writes it", path):
-        zipfile.ZipFile(path).close()  # of what is none np.load says: load it unsafely
-        with np.load(path, allow_pickle=False) as saved:
-            header = json.loads(saved["header"].item())
-            symbols, offsets, counts = saved["symbols"], saved["offsets"].astype(np.int64), saved["counts"]
-        words, described = Words(symbols.astype(np.int32), offsets, counts.astype(np.int64)), header["counted"]
+        saved = _read_arrays(path)
+        header, symbols, counts = json.loads(saved["header"].item()), saved["symbols"], saved["counts"].astype(np.int64)
+        offsets, described = saved["offsets"].astype(np.int64), header["counted"]
+        words = Words(symbols.astype(np.int32), offsets, counts)
         fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(symbols)
         if not (fits and (np.diff(offsets) > 0).all() and (counts > 0).all() and words.digest == described["words"]):
-            raise ValueError("its words are not those that were written")
+            raise ValueError("its words do not match their hash")
         return CorpusCounts(**described | {"words": words}), header["settings"]
-
-
-def _steps_of(settings: Mapping) -> tuple[PatternStep, ...]:
-    """Make the pattern in the settings of a Source."""
-    types = {"Split": Split, "Metaspace": Metaspace}
-    return tuple(step if isinstance(step, str) else types[step[0]](*step[1:]) for step in settings["pattern"])
 
 
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Words -> Learned: merge the most frequent pair of neighbouring symbols, again and again. A *cell* is the place of one
-# symbol of the alphabet, a *position* is the index of a cell, an *occurrence* of a pair is the position where its left
-# symbol begins, and a *frequency class* is all words with the same count.
+# Words -> Learned: merge the most frequent pair of adjacent symbols, again and again. A *cell* holds one symbol of the
+# alphabet, a *position* is the index of a cell, an *occurrence* of a pair is the position where its left symbol begins,
+# and a *frequency class* consists of all words with the same count.
 #
 # All words lie in one array of cells, with WORD_END before, between and after them. A symbol that covers w cells is
-# written into the first and the last of them (boundary tags: Knuth, The Art of Computer Programming, 2.5). So from each
-# of its ends the neighbour is one cell away, without links. "lowest", first as bytes, then after each of three merges:
+# written into the first and the last of them (boundary tags: Knuth, The Art of Computer Programming, 2.5). So each of
+# its neighbours is one cell away, without links. "lowest", first as bytes, then after each of three merges:
 #
 #     position         0       1       2       3       4       5       6       7
 #                  WORD_END    l       o       w       e       s       t    WORD_END
@@ -4001,26 +4053,26 @@ def _steps_of(settings: Mapping) -> tuple[PatternStep, ...]:
 #     es + t       WORD_END    l       o       w       est  INTERIOR   est  WORD_END
 #     w  + est     WORD_END    l       o      west  INTERIOR INTERIOR  west  WORD_END
 #
-# The second merge makes est, 3 cells wide, at position 4. Its left neighbour ends in cell 4 - 1, a w; its right one
-# would begin in cell 4 + 3, but there the word ends. So the new pair (w, est) occurs at position 4 - 1, as w is 1 cell
-# wide. That position is in the list of (w, es), too, as a stale occurrence: cell 3 has w, but cell 3 + 1 has no es. The
-# count of (w, es) falls by what that of (w, est) begins with: so nothing has to be counted again.
+# The second merge makes est, 3 cells wide, at position 4. Its left neighbour is a w, which ends in cell 4 - 1. Its
+# right neighbour would begin in cell 4 + 3, but the word ends there. So the new pair (w, est) occurs at position 4 - 1,
+# since w is 1 cell wide. That position is also in the list of (w, es), as a stale occurrence: cell 3 has w, but cell 3
+# + 1 does not have es. The count of (w, es) falls by the first count of (w, est). So no pair is ever counted again.
 
-# The bytes in the order in which GPT-2 shows them, and Hugging Face numbers them: first those that have a visible
+# The bytes in the order in which GPT-2 displays them and Hugging Face numbers them: first those with a visible
 # character in Latin-1, then the others.
 _VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 BYTE_ORDER = [*_VISIBLE, *sorted({*range(256)} - {*_VISIBLE})]
 
-WORD_END, INTERIOR = -1, -2  # in cells: between two words; in a symbol of three cells or more, at neither end
+WORD_END, INTERIOR = -1, -2  # in cells: between two words; inside a symbol of three cells or more, not at its ends
 LEFT, RIGHT = i64(0), i64(1)
-MERGES_PER_ROUND = 256  # the progress bar moves, and Ctrl-C is heard, between rounds
+MERGES_PER_ROUND = 256  # between rounds the progress bar moves, and Ctrl-C takes effect
 MAX_COUNT = np.iinfo(np.int64).max
-LONGEST_LEARNT = 1 << 16  # symbols of a token; in a text of one letter they would be as long as half of it
-INT32_SYMBOLS = 1 << 29  # below so many in all words, int32 holds the index of any occurrence, and is faster than int64
+LONGEST_LEARNT = 1 << 16  # symbols of a token; without a limit, a text of one letter gives tokens half as long as it is
+INT32_SYMBOLS = 1 << 29  # with fewer symbols in all words, int32 holds the index of any occurrence, and is faster
 
 
 class Learned(NamedTuple):
-    """Merges in the order in which they were made. Symbols 0 to A - 1 are the alphabet; merge k makes symbol A + k.
+    """Merges, in order. Symbols 0 to A - 1 are the alphabet, and merge k makes symbol A + k.
 
     >>> learned = learn(Words.from_counts({b"aaab": 3, b"ab": 1}), 258)
     >>> learned.merges, learned.tokens[-2:]
@@ -4036,7 +4088,7 @@ class Learned(NamedTuple):
 
     @property
     def tokens(self) -> list[bytes]:
-        """Concatenate the bytes of every symbol: the alphabet's, then what the merges made."""
+        """The bytes of every symbol: first the alphabet, then the results of the merges."""
         tokens = list(self.alphabet)
         for left, right in self.pairs.tolist():
             tokens.append(tokens[left] + tokens[right])
@@ -4044,23 +4096,23 @@ class Learned(NamedTuple):
 
     @property
     def merges(self) -> list[Merge]:
-        """Spell out the merges as pairs of bytes."""
+        """The merges as pairs of bytes."""
         tokens = self.tokens
         return [(tokens[left], tokens[right]) for left, right in self.pairs.tolist()]
 
 
 def _record(**fields: type) -> np.dtype:
-    """Make the type of a table's entries: a record of these fields, which are attributes in Python, too.
+    """Make the type of the entries of a table: a record of these fields, which are attributes in Python as well.
 
     A kernel that uses several fields of an entry then loads one cache line. With an array for each field, learning took
-    1.1 to 1.4 times as long, and compiling it 1.7 times.
+    up to 1.4 times as long.
     """
     return np.dtype((np.record, list(fields.items())))
 
 
 _CLASS = _record(
     stop=np.int64,  # the position after the last word of the class
-    count=np.int64,  # of each of its words
+    count=np.int64,  # the count of each of its words
 )
 _SYMBOL = _record(
     left=np.int32,  # the pair that was merged; 0, 0 for the alphabet
@@ -4069,19 +4121,19 @@ _SYMBOL = _record(
     n_tokens=np.int64,  # symbols in the corpus after this merge
     width=np.int64,  # cells
     start=np.int64,  # its bytes are spelled[start :], up to the start of the next symbol
-    tie_key=np.uint64,  # on a tie the smaller goes first; if they are equal, the greater bytes do
+    tie_key=np.uint64,  # on a tie the smaller key goes first; with equal keys, the greater bytes do
 )
 _PAIR = _record(
     left=np.int32,
     right=np.int32,
     count=np.int64,  # in the corpus; 0 or less when merged, or longer than LONGEST_LEARNT
-    start=np.int64,  # occurrences[start : start + length], ascending: all that there are, and stale ones
+    start=np.int64,  # occurrences[start : start + length], ascending: all occurrences, and stale ones
     length=np.int64,
 )
 _QUEUED = _record(score=np.float64, count=np.int64, pair=np.int64)
 _NEIGHBOUR = _record(
-    n_occurrences=np.int64,  # beside one symbol, on one side; 0 when not in use
-    count=np.int64,  # the same in the corpus: each times the count of its word; 0 when not in use
+    n_occurrences=np.int64,  # in all words, next to one symbol on one side; 0 when not in use
+    count=np.int64,  # in the corpus: the occurrences times the counts of their words; 0 when not in use
     write_at=np.int64,  # where to write the next occurrence of the pair with this neighbour
     offset=np.int64,  # from the position of the symbol back to that of the pair
 )
@@ -4089,23 +4141,21 @@ _NEIGHBOUR = _record(
 
 @struct
 class _Learner:
-    """Hold all that the merge loop knows. Kernels modify it in place, and replace arrays that are too short.
+    """The state of the merge loop. Kernels modify it in place, and replace arrays that are too short.
 
     All occurrences of a pair are created by the merge that makes its newer symbol. So each list of occurrences is
-    written once, and a count only falls: when a and b are merged into ab, that of (x, a) by what (x, ab) begins with,
-    and that of (b, y) by what (ab, y) does. So counts are exact at the price of a look into a table for each new pair,
-    and a list is read once, when its pair is merged. Where each pair that came to the top of the heap was counted again
-    by its list, which reads 4 or 5 occurrences for each that is merged, not 1 or 2, learning took 1.1 to 1.3 times as
-    long.
+    written once, and a count only falls. When a and b are merged into ab, the count of (x, a) falls by the first count
+    of (x, ab), and the count of (b, y) falls by the first count of (ab, y). So counts are exact at the price of one
+    look-up for each new pair, and a list is read once, when its pair is merged.
 
-    The heap is not told when a count falls: a pair that comes to the top with less than it was pushed with moves down.
-    Where pairs are scored by likelihood, a merge lowers the totals of two symbols: their pairs, whose scores have
-    risen, are pushed again, and what they were pushed with before is dropped when it comes to the top.
+    The heap is not updated when a count falls: a pair that reaches the top with an outdated count moves down. If pairs
+    are scored by likelihood, a merge lowers the totals of two symbols, and raises the scores of their pairs. These are
+    pushed again, and their outdated entries are dropped when they reach the top.
 
-    Proof: no merge makes the string of an older symbol. For between two ends of symbols, the symbols depend on the
-    string alone: a merge across such an end would have removed it; and a run of equal symbols is merged from the left,
-    so that an end inside the run, if it is still there, has an even number of them before it. Thus when a symbol is
-    made, its string is that one pair of symbols wherever it lies between two ends of symbols, and is merged there.
+    Proof: no merge makes the string of an older symbol. Between two ends of symbols, the symbols depend on the string
+    alone: a merge across such an end would have removed it; and a run of equal symbols is merged from the left, so that
+    an end inside the run, if it still exists, has an even number of them before it. Thus when a symbol is made, its
+    string is that one pair of symbols wherever it lies between two ends of symbols, and is merged there.
     """
 
     cells: np.ndarray  # int32[C]          all words, the most frequent first, as the comment above shows
@@ -4114,28 +4164,28 @@ class _Learner:
     symbols: np.ndarray  # _SYMBOL[V + 1]
     spelled: np.ndarray  # uint8[…]        the bytes of all symbols
     pairs: np.ndarray  # _PAIR[P]
-    slots: np.ndarray  # int32[…]          the pairs in a hash table, by their symbols; -1 where there is none
-    heap: np.ndarray  # _QUEUED[H]         the pairs whose score is at least the threshold, the best first
-    occurrences: np.ndarray  # int32[3 C]  enough: a merge adds at most two for each symbol that it takes away
+    slots: np.ndarray  # int32[…]          a hash table of the pairs, by their symbols; -1 in a free slot
+    heap: np.ndarray  # _QUEUED[H]         the pairs whose score is at least the threshold, the best one first
+    occurrences: np.ndarray  # int32[3 C]  large enough: a merge adds at most two for each symbol that it removes
     neighbours: np.ndarray  # _NEIGHBOUR[2, V]
     beside: np.ndarray  # int32[2, C / 2]  the neighbours at each occurrence of one symbol, left and right
     distinct: np.ndarray  # int32[2, V]    the neighbours, each once
-    totals: np.ndarray  # int64[V + 1]     the counts of symbols by which pairs are scored; empty if counts alone decide
-    heads: np.ndarray  # int64[V + 1]      the pairs of each symbol, a list: its first entry, or -1; empty if not needed
-    links: np.ndarray  # int64[2 P]        the next entry, or -1; 2 k is pair k by its left symbol, 2 k + 1 by its right
+    totals: np.ndarray  # int64[V + 1]     the counts of symbols, which scores need; empty if counts of pairs decide
+    heads: np.ndarray  # int64[V + 1]      symbol -> first entry in the list of its pairs, or -1; empty if not needed
+    links: np.ndarray  # int64[2 P]        entry -> next one or -1; 2 k + side is pair k, by its left or right symbol
     by_bytes: bool  # the rule for ties
     min_frequency: int
-    threshold: float  # the least score of the pairs in the heap
+    threshold: float  # the least score of pairs in the heap
     heap_size: int
     n_symbols: int
     n_pairs: int
     n_occurrences: int
-    n_linked: int  # the first pairs are in the lists
+    n_linked: int  # the number of pairs that are in the lists; these are the first ones
 
 
 @kernel
 def _new_learner(cells, class_of, classes, symbols, spelled, by_bytes, min_frequency, n_symbols):
-    """Make a learner that has no pairs yet. Eight parameters: fields of a struct have no names."""
+    """Make a learner without pairs. It has eight parameters, since the fields of a struct cannot be named."""
     pairs, heap = np.empty(len(cells) // 4 + 65536, _PAIR), np.empty(65536, _QUEUED)
     slots, occurrences = np.full(1 << 17, -1, class_of.dtype), np.empty(3 * len(cells), class_of.dtype)
     neighbours = np.zeros((2, len(symbols)), _NEIGHBOUR)
@@ -4149,7 +4199,7 @@ def _new_learner(cells, class_of, classes, symbols, spelled, by_bytes, min_frequ
 
 @kernel
 def _precedes(pair, other, learner):
-    """Compare two pairs of equal count, by left, then by right symbol: is `pair` merged before `other`?"""
+    """Compare two pairs of equal count by their left, then by their right symbols: does `pair` go before `other`?"""
     pairs, symbols, spelled = learner.pairs, learner.symbols, learner.spelled
     a, b = pairs[pair].left, pairs[other].left
     if a == b:
@@ -4161,14 +4211,15 @@ def _precedes(pair, other, learner):
     for k in range(min(a_size, b_size)):
         if spelled[a_start + k] != spelled[b_start + k]:
             return spelled[a_start + k] > spelled[b_start + k]
-    return a_size > b_size if a_size != b_size else a < b  # an alphabet may spell the same bytes in two ways
+    return a_size > b_size if a_size != b_size else a < b  # two symbols of an alphabet may have the same bytes
 
 
 @inline_kernel
 def _score(pair, totals, least):
-    """Compute a pair's count, or with totals count(ab) / (count(a) * count(b)), in float64; 0 for a pair that is rare.
+    """Return the count of a pair, or with totals count(ab) / (count(a) * count(b)), in float64; 0 for a rare pair.
 
-    Where a symbol is used up, the total is 0, but the count may be stale: 1 then keeps the score an upper bound.
+    When a symbol is used up, its total is 0, but the count may be outdated. So a total counts as 1 at least, and the
+    score remains an upper bound.
     """
     if pair.count < least:
         return 0.0
@@ -4187,7 +4238,7 @@ def _goes_first(score, count, pair, other, learner):
 
 @kernel
 def _push(pair, score, learner):
-    """Push a pair onto the heap: move it up from the end while it goes before its parent."""
+    """Push a pair onto the heap: it moves up from the end while it goes before its parent."""
     child, count = learner.heap_size, learner.pairs[pair].count
     learner.heap_size += 1
     learner.heap = _reserve(learner.heap, learner.heap_size)
@@ -4203,7 +4254,7 @@ def _push(pair, score, learner):
 
 @kernel
 def _sift_down(pair, score, count, learner):
-    """Put a pair at the root of the heap, whose place is free, and move it down while a child goes before it."""
+    """Put a pair at the free root of the heap, and move it down while a child goes before it."""
     heap, size = learner.heap, learner.heap_size
     parent, child = 0, 1
     while child < size:
@@ -4219,7 +4270,7 @@ def _sift_down(pair, score, count, learner):
 
 @kernel
 def _pop(learner):
-    """Pop the first pair off the heap: the last one takes its place."""
+    """Remove the first pair of the heap; the last one takes its place and moves down."""
     learner.heap_size -= 1
     last = learner.heap[learner.heap_size]
     _sift_down(last.pair, last.score, last.count, learner)
@@ -4227,9 +4278,9 @@ def _pop(learner):
 
 @kernel
 def _refill_heap(learner):
-    """Set the threshold to half of the greatest score, and make the heap of all pairs that are at or above it.
+    """Set the threshold to half of the greatest score, and make the heap from all pairs at or above it.
 
-    Most pairs are rare and never get there: it has some ten thousand of them, not millions.
+    Most pairs are rare and never enter the heap: it has some ten thousand pairs, not millions.
     """
     pairs, totals, least, greatest = learner.pairs, learner.totals, learner.min_frequency, 0.0
     for pair in range(learner.n_pairs):
@@ -4244,7 +4295,7 @@ def _refill_heap(learner):
 
 @inline_kernel
 def _class_at_position(position, class_of, classes):
-    """Look up the frequency class of the word that has this cell."""
+    """Look up the frequency class of the word in this cell."""
     found = class_of[position >> 6]
     while classes[found].stop <= position:
         found += 1
@@ -4253,7 +4304,7 @@ def _class_at_position(position, class_of, classes):
 
 @inline_kernel
 def _find_pair(left, right, slots, pairs):
-    """Look up a pair: returns the slot that has it, or the free one where it belongs."""
+    """Look up a pair: returns its slot, or the free slot where it belongs."""
     slot = _home_slot(u64(left), u64(right), len(slots))
     while slots[slot] >= 0 and (pairs[slots[slot]].left != left or pairs[slots[slot]].right != right):
         slot = (slot + u64(1)) & u64(len(slots) - 1)
@@ -4276,7 +4327,7 @@ def _reserve_pairs(n, learner):
 
 @inline_kernel
 def _count_neighbour(x, count, neighbours, distinct, n_distinct):
-    """Count a neighbour; returns how many differ."""
+    """Count a neighbour; returns the number of distinct neighbours."""
     neighbour = neighbours[x]
     if neighbour.n_occurrences == 0:
         distinct[n_distinct] = x
@@ -4288,24 +4339,24 @@ def _count_neighbour(x, count, neighbours, distinct, n_distinct):
 
 @kernel
 def _replace(pair, c, learner):
-    """Write c over a pair, drop the stale occurrences, and count the neighbours: returns how many differ, on each side.
+    """Write c over a pair, drop stale occurrences, and count neighbours: returns the distinct ones, left and right.
 
-    The list then has the positions of c, and the count is that of c. It goes from left to right: in "aaa" the second
-    occurrence of (a, a) is stale when its turn comes. Where c is beside c, the two are one pair, which is counted on
-    the right side, as soon as the first of them is made: on the left it is a WORD_END.
+    The list of the pair then has the positions of c, and its count is that of c. The list is read from left to right:
+    in "aaa" the second occurrence of (a, a) is stale when its turn comes. Two adjacent c are counted once, as the right
+    neighbour of the first c; the left neighbour of the second one counts as WORD_END.
     """
     cells, class_of, classes = learner.cells, learner.class_of, learner.classes
     a, b, start, stop = pair.left, pair.right, pair.start, pair.start + pair.length
     width_a, width = learner.symbols[a].width, learner.symbols[c].width
     occurrences = learner.occurrences[start:stop]
-    # Views, made here: in the loop they cost a tenth of all of learning.
+    # These views are made outside the loop: inside it they would take a tenth of the time of learning.
     at_left, at_right = learner.neighbours[LEFT], learner.neighbours[RIGHT]
     distinct_left, distinct_right = learner.distinct[LEFT], learner.distinct[RIGHT]
     beside_left, beside_right = learner.beside[LEFT], learner.beside[RIGHT]
     n = total = count = end = 0
     n_left = n_right = i64(0)
     for k in range(len(occurrences)):
-        if k + 16 < len(occurrences):  # both ends, since a word often lies in two cache lines: 6 % of learning
+        if k + 16 < len(occurrences):  # prefetch both ends, which may be in different cache lines; this saves 6 %
             prefetch(cells, occurrences[k + 16] - 1)
             prefetch(cells, min(occurrences[k + 16] + width, len(cells) - 1))
         position = occurrences[k]
@@ -4335,13 +4386,13 @@ def _replace(pair, c, learner):
 
 @inline_kernel
 def _beside(x, side, symbol):
-    """Return x and a symbol that it is beside, in their order."""
+    """Return x and its neighbour in order, where x is on this side of the symbol."""
     return (x, symbol) if side == LEFT else (symbol, x)
 
 
 @kernel
 def _add_new_pairs(side, c, n_distinct, positions, learner):
-    """Add the pairs of symbol c, which is at these positions, with its neighbours on one side, which are counted."""
+    """Add the pairs of symbol c, at these positions, and its neighbours on one side, which are already counted."""
     _reserve_pairs(n_distinct, learner)
     symbols, pairs, slots, stop = learner.symbols, learner.pairs, learner.slots, learner.n_occurrences
     neighbours, beside, distinct = learner.neighbours[side], learner.beside[side], learner.distinct[side]
@@ -4351,7 +4402,7 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
     for k in range(n_distinct):
         left, right = _beside(i64(distinct[k]), side, part)
         old = slots[_home_slot(u64(left), u64(right), len(slots))]
-        prefetch(pairs, max(old, 0))  # 4 % of learning
+        prefetch(pairs, max(old, 0))  # saves 4 % of the time of learning
     for k in range(n_distinct):
         x, pair = i64(distinct[k]), learner.n_pairs
         learner.n_pairs += 1
@@ -4379,7 +4430,7 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
 
 @kernel
 def _add_first_pairs(learner):
-    """Add the pairs of the alphabet: count each, and then write its occurrences."""
+    """Add the pairs of the alphabet: first count each pair, then write its occurrences."""
     cells, classes, occurrences = learner.cells, learner.classes, learner.occurrences
     pairs, slots, found, n, stop = learner.pairs, learner.slots, 0, 0, 0
     pair_of = np.empty(len(cells), np.int32)  # at each occurrence
@@ -4441,7 +4492,7 @@ def _new_symbol(a, b, learner):
 
 @kernel
 def _count_symbols(learner):
-    """Count the symbols of the alphabet, by which pairs then are scored."""
+    """Count the symbols of the alphabet, so that pairs are scored by likelihood from now on."""
     cells, classes, found = learner.cells, learner.classes, 0
     totals = np.zeros(len(learner.symbols), np.int64)
     for position in range(len(cells)):
@@ -4464,7 +4515,7 @@ def _link_pairs(learner):
 
 @kernel
 def _push_again(symbol, learner):
-    """Push the pairs of a symbol whose total has fallen, since their scores have risen; drop those that are rare."""
+    """Push the pairs of a symbol whose total has fallen, since their scores have risen; unlink the rare pairs."""
     pairs, totals, heads, links = learner.pairs, learner.totals, learner.heads, learner.links
     least, threshold, before, k = learner.min_frequency, learner.threshold, i64(-1), heads[symbol]
     while k >= 0:
@@ -4482,7 +4533,7 @@ def _push_again(symbol, learner):
 
 @kernel
 def _lower_totals(a, b, c, count, learner):
-    """Count the occurrences of a new symbol, which those of its parts no longer are."""
+    """Set the total of the new symbol c, and lower the totals of its parts a and b by it."""
     _link_pairs(learner)
     totals = learner.totals
     totals[c] = count
@@ -4495,7 +4546,7 @@ def _lower_totals(a, b, c, count, learner):
 
 @kernel
 def _apply_merge(pair, learner):
-    """Merge a pair everywhere. Its record is of no use when new pairs have been added."""
+    """Merge a pair everywhere. Its record must not be used after new pairs were added, as the table may have moved."""
     symbols = learner.symbols
     a, b = pair.left, pair.right
     c = _new_symbol(a, b, learner)
@@ -4512,9 +4563,9 @@ def _apply_merge(pair, learner):
 
 @kernel
 def _merge_until(learner, goal):
-    """Merge the best pair until there are `goal` symbols or no pair is left; returns how many symbols there are."""
+    """Merge the best pair until there are `goal` symbols or no pair is left; returns the number of symbols."""
     while learner.n_symbols < goal:
-        if learner.heap_size == 0 or learner.heap_size > learner.n_pairs:  # most of it is stale
+        if learner.heap_size == 0 or learner.heap_size > learner.n_pairs:  # a heap this large is mostly outdated
             _refill_heap(learner)
             if learner.heap_size == 0:
                 break
@@ -4525,7 +4576,7 @@ def _merge_until(learner, goal):
             _sift_down(best, score, pair.count, learner)
             continue
         _pop(learner)
-        if score == queued:  # else it is rare, or in the heap again, with a greater score
+        if score == queued:  # otherwise the pair is rare, or is also in the heap with a greater score
             _apply_merge(pair, learner)
     return learner.n_symbols
 
@@ -4542,7 +4593,7 @@ def _copy_words(symbols, offsets, order, cells):
 
 
 def _make_cells(words: Words, index_dtype: type) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sort the words by count, and write them into cells; returns these, `class_of` and `classes`."""
+    """Sort the words by count, and write them into cells; returns `cells`, `class_of` and `classes`."""
     order = np.argsort(-words.counts, kind="stable")
     cells = np.full(1 + len(words.symbols) + len(order), WORD_END, np.int32)
     _copy_words(words.symbols, words.offsets, order, cells)
@@ -4556,7 +4607,7 @@ def _make_cells(words: Words, index_dtype: type) -> tuple[np.ndarray, np.ndarray
 
 
 def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> tuple[np.ndarray, np.ndarray]:
-    """Make the table of the alphabet's symbols, with room for `n_symbols`, and the bytes of the alphabet."""
+    """Make the table of symbols, filled with the alphabet and with room for `n_symbols`; and the alphabet's bytes."""
     alphabet = words.alphabet
     a = len(alphabet)
     symbols = np.zeros(n_symbols + 1, _SYMBOL)
@@ -4573,7 +4624,7 @@ def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> tuple[np.ndar
 
 
 def _check_words(words: Words, n_symbols: int) -> tuple[int, int]:
-    """Return the numbers of symbols in words and in their alphabet; raises InputError if nothing can be learnt."""
+    """Return the numbers of symbols in the words and in their alphabet; raises InputError for unusable words."""
     n, a = len(words.symbols), len(words.alphabet)
     require(n > 0, "there are no words to learn from")
     fits = 0 <= words.symbols.min() <= words.symbols.max() < a
@@ -4585,9 +4636,9 @@ def _check_words(words: Words, n_symbols: int) -> tuple[int, int]:
 def _run_learner(
     words: Words, n_symbols: int, tie_break: str, min_frequency: int, progress: bool, by_likelihood: bool = False
 ) -> Learned:
-    """Merge the pairs of the greatest count, or likelihood, until there are `n_symbols` symbols."""
+    """Merge the pair of the greatest count or likelihood until there are `n_symbols` symbols."""
     n, a = _check_words(words, n_symbols)
-    n_symbols = min(n_symbols, a + n)  # a merge takes a symbol away, at least
+    n_symbols = min(n_symbols, a + n)  # each merge removes at least one symbol from the words
     index_dtype = np.int32 if n < INT32_SYMBOLS else np.int64
     symbols, spelled = _make_symbols(words, n_symbols, tie_break)
     least = min(max(min_frequency, 1), MAX_COUNT)
@@ -4610,13 +4661,15 @@ def _run_learner(
 def learn(
     words: Words, n_symbols: int, *, tie_break: str = "bytes", min_frequency: int = 1, progress: bool = False
 ) -> Learned:
-    """Merge the most frequent pair again and again, until there are `n_symbols` symbols with those of the alphabet.
+    """Merge the most frequent pair again and again, until there are `n_symbols` symbols, including the alphabet.
 
-    Of pairs with equal counts the one is merged first whose left bytes are the greatest, then whose right bytes are
-    (`tie_break="bytes"`, the rule of Stanford's CS336), or whose ids are the smallest, left then right ("ids", the rule
-    of Hugging Face, who number the bytes in BYTE_ORDER; other alphabets have their own order). Ends early when no pair
-    is left that occurs `min_frequency` times in the corpus. Takes time in proportion to the occurrences of what is
-    merged, not to the length of the words. Raises InputError where there are no words, or not of their alphabet.
+    tie_break      the order of pairs with equal counts. "bytes": the greatest left bytes first, then the greatest right
+                   bytes (the rule of Stanford's CS336). "ids": the smallest left id first, then the smallest right id
+                   (the rule of Hugging Face, which numbers the bytes in BYTE_ORDER; other alphabets keep their order)
+    min_frequency  learning ends early when no pair occurs this often in the corpus
+
+    The time is proportional to the number of merged occurrences, not to the length of the words. Raises InputError if
+    there are no words, or if a symbol is not in the alphabet.
 
     >>> learned = learn(Words.from_counts({b"aaab": 3, b"ab": 1}), 258)
     >>> learned.pairs.tolist(), learned.counts.tolist(), learned.n_tokens.tolist()
@@ -4627,31 +4680,35 @@ def learn(
 
 
 # ─── Models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-# A Model is a tokenizer as data: files hold it, and Tokenizer compiles it. This holds for every Model:
+#
+# A Model is a tokenizer as data: Training makes it, files store it, and a Tokenizer compiles it. A small one is
+#
+#     Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"])      # in which <|end|> gets the next id, 3
+#
+# Its constructor checks the following, so that no other section needs to:
 #
 # - Ids are below MAX_ID and may have gaps. A token has at least one byte.
-# - Two tokens differ in their bytes, but for a special token, which may have those of an ordinary one.
+# - Two ordinary tokens differ in their bytes. A special token may have the bytes of an ordinary one.
 # - Each special token has an id in the vocabulary, and no control token is a single byte.
-# - Merges are pairs of bytes. Without merges, two tokens merge if they join to a token: by its score or by its id.
-# - Scores are floats below inf, one for each token that text may become. A Unigram has them.
+# - Merges are pairs of bytes. Without merges, two tokens merge if they join to a token, in the order of scores or ids.
+# - Scores are floats below inf, one for each ordinary token. A Unigram must have scores.
 # - Tokens of characters are UTF-8. The unknown token and the 256 byte tokens are in the vocabulary if they are used.
 #
-# Files name tokens in characters: GPT-2's bytes_to_unicode writes a byte as itself if it is visible, else as one of the
-# 68 characters from U+0100.
+# Files name tokens in characters: GPT-2's bytes_to_unicode writes a visible byte as itself, and each other byte as one
+# of the 68 characters from U+0100 on.
 
-MAX_ID = 1 << 24  # ids are below: no vocabulary has a tenth of that, and tables grow with the largest id
-SpecialTokens = Iterable[str] | Mapping[str, int] | None  # {token: id}, or those that a model has already
+MAX_ID = 1 << 24  # ids are smaller: tables grow with the largest id, and no vocabulary has a tenth of that
+SpecialTokens = Iterable[str] | Mapping[str, int] | None  # texts, or {text: id}
 _ID_RANGE = f"an id is a whole number from 0 to {MAX_ID - 1:,}"
 
 _BYTES_TO_UNICODE = dict(zip(BYTE_ORDER, [*_VISIBLE, *range(0x100, 0x144)], strict=True))
-_UNICODE_TO_BYTES = np.full(0x145, -1)  # -1 is what names no byte; the last entry is for all above
+_UNICODE_TO_BYTES = np.full(0x145, -1)  # -1: the character names no byte; the last entry is for all later characters
 _UNICODE_TO_BYTES[[*_BYTES_TO_UNICODE.values()]] = [*_BYTES_TO_UNICODE]
 _BYTE_NAMES = frozenset(map(chr, _BYTES_TO_UNICODE.values()))
 
 
 def gpt2_name(token: bytes) -> str:
-    """Write bytes as characters that can be seen, one a byte."""
+    """Write bytes as visible characters, one for each byte."""
     return token.decode("latin-1").translate(_BYTES_TO_UNICODE)
 
 
@@ -4659,21 +4716,21 @@ _SEEN = str.maketrans({" ": "␣", "\n": "↵", "\t": "→"})
 
 
 def readable(token: bytes) -> str:
-    r"""Write a token so that its spaces are seen, and control characters and what is not UTF-8 do no harm.
+    r"""Write a token with visible spaces, and with harmless codes for control characters and invalid bytes.
 
     >>> print(readable("é one\n".encode()), readable(b"\xe4\xb8"), readable(b"\x1b"), readable("\u202e".encode()))
     é␣one↵ <E4><B8> <1B> <U+202E>
     """
     text = token.decode("utf-8", "surrogateescape").translate(_SEEN)
-    if not text.isprintable():  # a byte that is not UTF-8 is a surrogate, whose lower half it is
+    if not text.isprintable():  # an invalid byte is the lower half of a surrogate
         codes = ((c, ord(c) & 0xFF if "\udc80" <= c <= "\udcff" else ord(c)) for c in text)
         text = "".join(c if c.isprintable() else f"<{n:02X}>" if n < 256 else f"<U+{n:04X}>" for c, n in codes)
-    is_mark = unicodedata.category(text[:1] or " ") == "Mn"  # which would else be drawn over what is before it
+    is_mark = unicodedata.category(text[:1] or " ") == "Mn"  # otherwise drawn over the character before it
     return "◌" * is_mark + text
 
 
 def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
-    """Read the names of tokens, as text or one byte a character; all at once, in a third of the time of one by one."""
+    """Read the names of tokens, which are UTF-8 or have one character for each byte. Reading all at once is faster."""
     if alphabet == "characters":
         return [name.encode("utf-8", "surrogatepass") for name in names]
     names = list(names)
@@ -4682,7 +4739,7 @@ def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
     if (values < 0).any():
         char = chr(codes[np.argmax(values < 0)])
         name = next(name for name in names if char in name)
-        raise InputError(f"{char!r} in {name!r} does not stand for a byte: not a byte-level BPE")
+        raise InputError(f"{char!r} in {name!r} does not stand for a byte: this is not a byte-level BPE")
     tokens = values.astype(np.uint8).tobytes()
     ends = itertools.accumulate(map(len, names), initial=0)
     return [tokens[start:end] for start, end in itertools.pairwise(ends)]
@@ -4690,33 +4747,34 @@ def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
 
 @dataclasses.dataclass(repr=False)
 class Model:
-    """Hold a tokenizer as data, validated.
+    """A tokenizer as validated data.
 
     vocab           id -> bytes; ids may have gaps
-    merges          pairs of bytes, the first to be merged first; None: any two tokens that join to a token, by its id
-    special_tokens  text -> id; of a list, each gets the id of its bytes in the vocabulary, or the next behind the last
-    pattern         the name of a pattern, a regular expression, or several, each of which splits what the last has left
+    merges          pairs of bytes, in the order of their ranks; None: any two tokens that join to a token merge, in the
+                    order of its score or id
+    special_tokens  text -> id; or a list, whose tokens get the ids of their bytes in the vocabulary, or the next ids
+    pattern         the name of a pattern, a regular expression, or a list of steps that cut in turn
     kind            a name in KINDS
-    ignore_merges   a pretoken that is a token is that token, even where the merges do not get there
+    ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
     flags           how special tokens are found, if not in the plain way
-    alphabet        "bytes", which tokens are made of; or "characters": tokens are UTF-8, and a character may be unknown
-    scores          float32[V] or float64[V], by id: log probabilities (unigram); or without merges, the higher is first
-    normalizer      steps of a Normalizer, as a tokenizer.json writes them
-    decoder         steps from tokens to text, likewise; none if their bytes are only joined
-    unk_token       the token of what is unknown, or None
-    byte_fallback   what is unknown becomes tokens of its bytes, <0x00> to <0xFF>
-    fuse_unk        several unknown characters in a row become one token
-    drops_unknown   letters of a BPE that have no token, and no unk_token, are left out; else text with them is refused
-    word_suffix     the last letter of each word of a BPE has this at its end: its tokens do
-    subword_prefix  how a token of a WordPiece begins that does not begin a word
+    alphabet        "bytes", if tokens are made of bytes; or "characters", which are UTF-8 and may be unknown
+    scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); for a BPE without merges,
+                    the highest score merges first
+    normalizer      steps of a Normalizer, as in a tokenizer.json
+    decoder         steps from tokens to text, as in a tokenizer.json; empty if the bytes of tokens are only joined
+    unk_token       the token of unknown characters or words, or None
+    byte_fallback   unknown characters become tokens of their bytes, <0x00> to <0xFF>
+    fuse_unk        consecutive unknown characters become one token
+    drops_unknown   a BPE without unk_token leaves out letters that have no token; otherwise it refuses text with them
+    word_suffix     the suffix that the last letter of each word has in a BPE, and the tokens that end words
+    subword_prefix  the prefix of tokens of a WordPiece that continue a word
     max_word_chars  longer words are unknown to a WordPiece
-    config          what tokenizer_config.json says
-    post_processor  what tokenizer.json says of it; kept for other tools
-    batching        its truncation and padding, likewise
+    config          the content of tokenizer_config.json
+    post_processor  the post_processor of tokenizer.json, which is only kept for other tools
+    batching        its truncation and padding, which are only kept as well
 
-    The text of a special token and the bytes of its id are mostly the same, but files have tokens like "Ċ" whose id is
-    that of a line feed. Only tokens that are not special must differ in their bytes. Raises ValueError for what cannot
-    be.
+    The text of a special token mostly equals the bytes of its id, but some files have tokens like "Ċ" with the id of a
+    line feed. Raises ValueError for an invalid model.
 
     >>> Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"]).special_tokens
     {'<|end|>': 3}
@@ -4751,13 +4809,13 @@ class Model:
             self.merges = [*map(tuple, self.merges)]
             kinds = {*map(type, itertools.chain.from_iterable(self.merges))}
             require({*map(len, self.merges)} <= {2} and kinds <= {bytes}, "merges are pairs of bytes, as (b'a', b'b')")
-        odd = {text: flags for text, flags in (self.flags or {}).items() if flags != AddedToken()}
-        self.flags = {text: flags for text, flags in odd.items() if text in self.special_tokens}
+        flags, plain = self.flags or {}, AddedToken()
+        self.flags = {text: flags[text] for text in flags if text in self.special_tokens and flags[text] != plain}
         self.normalizer, self.decoder = tuple(self.normalizer), tuple(self.decoder)
         _validate_special_tokens(self)
         if self.alphabet != "bytes":
             _validate_characters(self)
-        _ = self.ordinary_ids  # which refuses two tokens of the same bytes
+        _ = self.ordinary_ids  # refuses two tokens with the same bytes
         _validate_scores(self)
 
     def __repr__(self) -> str:
@@ -4770,7 +4828,7 @@ class Model:
 
     @functools.cached_property
     def merged_special_ids(self) -> set[int]:
-        """Those of `special_ids` that text becomes by merges alone; tokens added with `special: false` often do."""
+        """The special ids that merges alone can make of text; often of tokens that were added with `special: false`."""
         special, vocab = self.special_ids, self.vocab
         wanted = {vocab[id] for id in special}
         if self.kind == "bpe":
@@ -4786,19 +4844,19 @@ class Model:
 
     @functools.cached_property
     def ordinary(self) -> list[int]:
-        """The ids that text may become without special tokens, in ascending order."""
+        """The ids that text can become without special tokens, in ascending order."""
         control = self.special_ids - self.merged_special_ids
         return [id for id in sorted(self.vocab) if id not in control]
 
     @functools.cached_property
     def ids(self) -> dict[bytes, int]:
-        """The ids of tokens; bytes that a special token shares with an ordinary one are the ordinary one's."""
+        """The id of each token; if a special and an ordinary token have the same bytes, the id of the ordinary one."""
         special_first = {id: self.vocab[id] for id in self.special_ids} | self.vocab
         return dict(zip(special_first.values(), special_first, strict=True))
 
     @functools.cached_property
     def ordinary_ids(self) -> dict[bytes, int]:
-        """The ids of the tokens that text may become by itself. A merge may make what stands for something unknown."""
+        """The id of each ordinary token; without merges, unknown tokens and byte tokens are left out."""
         ids = dict(zip(map(self.vocab.__getitem__, self.ordinary), self.ordinary, strict=True))
         if len(ids) < len(self.ordinary):
             token = _repeated(self.vocab[id] for id in self.ordinary)
@@ -4810,12 +4868,12 @@ class Model:
 
     @functools.cached_property
     def letters(self) -> dict[int, int]:
-        """The ids of the bytes, or of the characters by code point, that are tokens."""
+        """The ids of single bytes, or of single characters by code point."""
         return _letters(self.ordinary_ids, self.alphabet)
 
     @property
     def fingerprint(self) -> str:
-        """Hash all that decides about ids: a SHA-256 in hexadecimal."""
+        """A hash of all fields that decide about ids: a SHA-256 in hexadecimal."""
         names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token", "byte_fallback", "fuse_unk",
                  "subword_prefix", "max_word_chars")  # fmt: skip
         plain = [(name, getattr(self, name)) for name in names]
@@ -4834,12 +4892,12 @@ def _letters(ids: Mapping[bytes, int], alphabet: str) -> dict[int, int]:
 
 
 def _is_id(id: object) -> bool:
-    """Check that an id is a whole number in the range of ids."""
+    """Check whether an id is a whole number in the range of ids."""
     return type(id) is int and 0 <= id < MAX_ID
 
 
 def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
-    """Copy a vocabulary, after a check of the types and the range of its ids and tokens."""
+    """Check the types and ranges of ids and tokens, and return a copy of the vocabulary."""
     for id, token in vocab.items():
         if type(id) is not int or not 0 <= id < MAX_ID:
             raise InputError(f"the token {token!r} has the id {id!r}: {_ID_RANGE}")
@@ -4849,38 +4907,35 @@ def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
 
 
 def _assign_special_ids(model: Model) -> None:
-    """Give each special token its id, and enter it into the vocabulary if it is not there."""
+    """Assign an id to each special token, and add missing ones to the vocabulary."""
     given = model.special_tokens if isinstance(model.special_tokens, Mapping) else {}
     texts = _check_texts(model.special_tokens or ())
-    model.special_tokens = {}
-    if not texts:
-        return
-    known = {} if given else {token: id for id, token in model.vocab.items()}
-    following = max(model.vocab, default=-1) + 1
+    model.special_tokens, next_id = {}, max(model.vocab, default=-1) + 1
+    ids = {} if given else {token: id for id, token in model.vocab.items()}
     for text in texts:
         token = text.encode()
-        id = given.get(text, known.get(token, following))
+        id = given.get(text, ids.get(token, next_id))
         if not _is_id(id):
             raise InputError(f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
         held = model.vocab.setdefault(id, token)
-        # An id may have a second text; and a text may be the name of the bytes in a tokenizer.json.
+        # An id may have a second text, and a text may be the GPT-2 name of the bytes.
         if held != token and gpt2_name(held) != text and given.get(held.decode("utf-8", "replace")) != id:
-            raise InputError(f"the special token {text!r} has the id {id}, which is that of {readable(held)!r}")
+            raise InputError(f"the special token {text!r} has the id {id}, which belongs to {readable(held)!r}")
         model.special_tokens[text] = id
-        following = max(following, id + 1)
+        next_id = max(next_id, id + 1)
 
 
 def _validate_special_tokens(model: Model) -> None:
-    """Refuse a control token that is a single byte; note one that merges make of its text."""
+    """Refuse a control token that is a single byte; warn of one that merges can make of ordinary text."""
     for text, id in model.special_tokens.items():
         if id in model.merged_special_ids and model.flags.get(text, AddedToken()).special:
             forged = f"the special token {text!r} can be produced from ordinary text"
             require(len(model.vocab[id]) > 1, f"{forged}: it is a single byte")
-            warnings.warn(f"{forged}: merges make it of its letters", stacklevel=5)
+            warnings.warn(f"{forged}: merges make it from its letters", stacklevel=5)
 
 
 def _repeated(items: Iterable) -> object:
-    """Find an item that is there twice."""
+    """Find an item that appears twice."""
     (item, _), *_ = Counter(items).most_common(1)
     return item
 
@@ -4889,37 +4944,34 @@ ALPHABETS = ("bytes", "characters")
 
 
 def _validate_scores(model: Model) -> None:
-    """Check that every token that text may become has a score that is a number; make the scores an array of floats."""
+    """Check that every ordinary token has a score that is a number, and make the scores an array of floats."""
     if model.scores is None:
-        require(model.kind != "unigram", "a model of kind unigram has a score for each token: none are given")
+        require(model.kind != "unigram", "a model of kind unigram needs a score for each token: `scores` is missing")
         return
     scores = model.scores = np.asarray(model.scores)
     require(scores.dtype in (np.float32, np.float64), f"scores are of type float32 or float64, not {scores.dtype}")
     for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
-        raise InputError(f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is no number")
+        raise InputError(f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is not a number")
     last, n = max(model.ordinary, default=-1), len(scores)
-    require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n}")
+    require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n} scores")
 
 
 def _validate_characters(model: Model) -> None:
-    """Check that tokens are UTF-8, and that the tokens of what is unknown are there."""
+    """Check that tokens are UTF-8, and that the vocabulary has the tokens for unknown characters."""
     require_known("alphabet", model.alphabet, ALPHABETS)
     for token in model.vocab.values():
         try:
             token.decode()
         except UnicodeDecodeError:
-            raise InputError(f"the token {readable(token)!r} is not UTF-8, as those made of characters are") from None
+            raise InputError(f"the token {readable(token)!r} is not UTF-8, but the alphabet is characters") from None
     tokens, unknown = {*model.vocab.values()}, model.unk_token
     require(unknown is None or str(unknown).encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
-    missing = sorted(fallback_tokens(model) - tokens)[:1]
-    require(
-        not missing,
-        f"{readable(b''.join(missing))} is not in the vocabulary: byte_fallback needs a token for each byte",
-    )
+    for token in sorted(fallback_tokens(model) - tokens):
+        raise InputError(f"{token.decode()} is not in the vocabulary: byte_fallback needs a token for each byte")
 
 
 def _check_texts(special_tokens: Iterable[str]) -> list[str]:
-    """Check that special tokens are different strings that can be encoded."""
+    """Check that special tokens are distinct strings that can be encoded in UTF-8."""
     if isinstance(special_tokens, (str, bytes)) or not isinstance(special_tokens, Iterable):
         raise InputError(f"special tokens are a list of strings, not {special_tokens!r}")
     special_tokens, seen = list(special_tokens), set()
@@ -4932,7 +4984,7 @@ def _check_texts(special_tokens: Iterable[str]) -> list[str]:
 
 
 def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
-    """Check the special tokens of a model to be trained, and return them as a list.
+    """Check the special tokens of a model before it is trained, and return them as a list.
 
     >>> check_special_tokens(["<|end|>", "x"])
     Traceback (most recent call last):
@@ -4944,7 +4996,7 @@ def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
         if len(text.encode()) == 1:
             raise InputError(f"the special token {text!r} is a single byte, which every vocabulary has already")
         if text in _BYTE_NAMES:
-            raise InputError(f"the special token {text!r} is the name of a byte in a tokenizer.json: take a longer one")
+            raise InputError(f"the special token {text!r} is the name of a byte in a tokenizer.json: use a longer one")
     return special_tokens
 
 
@@ -4957,11 +5009,13 @@ def build_vocabulary(
     special_tokens_at: str = "first",
     byte_tokens: Sequence[str] = (),
 ) -> tuple[dict[int, bytes], list[Merge]]:
-    """Number the tokens: the alphabet (bytes in BYTE_ORDER), then what was merged; and the special tokens among them.
+    """Number the tokens: first the alphabet (bytes in BYTE_ORDER), then the merged tokens in order.
 
-    They are "first", as Hugging Face's trainer has them, "after-bytes", or "last", as in GPT-2. Tokens of single bytes
-    in a vocabulary of characters are before the alphabet. Returns the vocabulary, id -> bytes, and the merges as pairs
-    of bytes.
+    special_tokens_at  where special tokens are inserted: "first", as by Hugging Face's trainer; "after-bytes", which is
+                       after the alphabet; or "last", as in GPT-2
+    byte_tokens        names of the 256 bytes in a vocabulary of characters; they come before the alphabet
+
+    Returns the vocabulary, id -> bytes, and the merges as pairs of bytes.
     """
     tokens, n_letters = learned.tokens, len(learned.alphabet)
     order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
@@ -4972,69 +5026,68 @@ def build_vocabulary(
 
 
 def check_vocab_size(vocab_size: int, least: int) -> None:
-    """Check that a vocabulary has room for what is in it before the training, and that its ids are in range."""
+    """Check that a vocabulary has room for the tokens that exist before the training, and that its ids are in range."""
     what = "256 bytes and the special tokens" if least >= 256 else "one character and the special tokens"
     require(vocab_size >= least, f"a vocabulary of {vocab_size} is too small: {what} make {least}")
     require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
 
 
-def id_dtype(model: Model | int, name: str | type | np.dtype = "auto") -> np.dtype:
-    """Choose the dtype of ids in files: "uint16", "uint32", or with "auto" the first that holds them all.
-
-    model           the model, or its largest id
-    name            the dtype, or its name
-    """
-    name = name if isinstance(name, str) else getattr(name, "__name__", str(name))
-    largest = model if isinstance(model, int) else max(model.vocab, default=0)
-    require_known("`dtype`", name, ("auto", "uint16", "uint32"))
-    if name == "auto":
-        name = "uint16" if largest < 1 << 16 else "uint32"
-    if largest > np.iinfo(name).max:
-        raise InputError(f"{name} does not hold the id {largest:,} of this vocabulary: use uint32")
-    return np.dtype(name)
-
-
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Flat text -> ids. A BPE turns each letter of a word into its id, and then merges the pair of lowest rank, again and
+# again. With the tokenizer at the top of this file, the word "lowest" becomes:
+#
+#     letters   l o w e s t      ->     l o w e st     ->     l o w est     ->     l ow est     ->     low est
+#     ids       75 78 86 68 82 83                                                                      259 257
+#
+# The ids of most words come from a cache, which is a table of words as in Words. The kernels call each other so:
+#
+#     _encode_texts or _encode_flat
+#         _scan_batch             finds the ends of the next words
+#         _encode_words           looks up each word in the cache; END stands for a special token or the end of a text
+#             _segment            cuts a word that is not in the cache; it is `segment_bpe` or another kind's kernel
+#                 _first_letters, then _merge_short or, for more than MAX_LINEAR_MERGE letters, _merge_long
+#             _store_ids          writes its ids into the cache
 
-NO_MERGE = ALL_ONES  # no rank: the pair does not merge
+NO_MERGE = ALL_ONES  # the entry of a pair that does not merge
 LOW_HALF = u64(2**32 - 1)
 NO_RANK = NO_MERGE & ~LOW_HALF
 NO_ID, DROPPED = -1, -2  # in place of the id of unknown letters: a word with one has no ids; they are left out
-ANY_PAIR = -1  # in place of the two ids of a merge: whatever merges leave of the token's bytes
-MAX_LINEAR_MERGE = 24  # letters of a word whose pairs are all looked at for the lowest rank; longer words have a heap
-LONGEST_TOKEN = 1 << 12  # bytes, where there are no merges and sampling looks at all ways to cut a token in two
-_FALLBACK_TOKENS = [f"<0x{b:02X}>".encode() for b in range(256)]  # what an unknown character becomes a sequence of
-CACHE_WORDS = 1 << 14  # entries of a new cache; a table larger than its words is slower: each has a cache line
-MAX_CACHED_BYTES = 1 << 12  # of a word; longer ones are not worth their place
+ANY_PAIR = -1  # in place of the two ids of a merge: the last pair that merges make from the bytes of the token
+MAX_LINEAR_MERGE = 24  # letters of a word whose pairs are all compared for the lowest rank; longer words need a heap
+LONGEST_TOKEN = 1 << 12  # bytes, in a model without merges: sampling tries all ways to cut a token in two
+_FALLBACK_TOKENS = [f"<0x{b:02X}>".encode() for b in range(256)]  # for the bytes of unknown characters
+CACHE_WORDS = 1 << 14  # entries of a new cache; a larger table than the words need is slower
+MAX_CACHED_BYTES = 1 << 12  # of a word; longer words take too much space
 
 
 class TokenBytes(NamedTuple):
     """The bytes of the tokens by their ids."""
 
     bytes: np.ndarray  # uint8[…]     end to end, and PADDING
-    starts: np.ndarray  # int64[V]    where each begins
-    sizes: np.ndarray  # int64[V]     how many bytes it has; -1 for an id that there is not
+    starts: np.ndarray  # int64[V]    where each token begins
+    sizes: np.ndarray  # int64[V]     its number of bytes; -1 for an id that is not in use
 
 
 @struct
 class BpeTables:
-    """Which pairs of ids merge. An entry has the rank in its upper half and the id they become in the lower.
+    """The pairs of ids that merge. An entry has the rank in its upper half and the resulting id in its lower half.
 
-    The letters of a word are its bytes, or its characters.
+    The letters of a word are its bytes or its characters.
     """
 
-    letter_ids: np.ndarray  # int32[256]     the id of each byte, or int32[0x110000], of each code point; or -1
-    last_ids: np.ndarray  # the same of the last letter of a word
-    fallback_ids: np.ndarray  # int32[256]   the ids of <0x00> to <0xFF>, which unknown characters become; or -1
-    unk_id: int  # what they become otherwise, or NO_ID, or DROPPED
-    fuse_unk: bool  # several in a row become one
-    merges: np.ndarray  # uint64[H, 2]       hash table: two ids in one word, and their entry; half full at most
-    bloom: np.ndarray  # uint64[H / 8]       a bit for each pair in `merges`: 3 of 4 are not, and end here
-    tokens: _WordTable  # whose values are ids: words that are looked up whole since merges do not make them that token
+    letter_ids: np.ndarray  # int32[256], by byte, or int32[0x110000], by code point: the id of the letter, or -1
+    last_ids: np.ndarray  # the same for the last letter of a word
+    fallback_ids: np.ndarray  # int32[256]   the ids of <0x00> to <0xFF> for unknown characters, or -1
+    unk_id: int  # the id of unknown characters otherwise, or NO_ID, or DROPPED
+    fuse_unk: bool  # consecutive unknown characters become one id
+    merges: np.ndarray  # uint64[H, 2]       hash table: two ids in one number, and their entry; at most half full
+    bloom: np.ndarray  # uint64[H / 8]       a bit for each pair in `merges`; for 3 of 4 pairs a look here is enough
+    tokens: _WordTable  # words -> ids: words that are looked up whole, since merges do not make these tokens
 
 
 def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
-    """Lay out the tokens of a vocabulary."""
+    """Write the tokens of a vocabulary into arrays."""
     ids, lengths = np.fromiter(vocab, np.int64, len(vocab)), np.fromiter(map(len, vocab.values()), np.int64, len(vocab))
     starts, sizes = np.full((2, ids.max(initial=0) + 1), -1)
     starts[ids], sizes[ids] = np.cumsum(lengths) - lengths, lengths
@@ -5042,7 +5095,7 @@ def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
 
 
 def fallback_tokens(model: Model) -> set[bytes]:
-    """List the tokens that unknown characters become."""
+    """Return the tokens that stand for unknown characters."""
     if model.alphabet == "bytes":
         return set()
     return {*_FALLBACK_TOKENS * model.byte_fallback, *([model.unk_token.encode()] if model.unk_token else [])}
@@ -5051,10 +5104,10 @@ def fallback_tokens(model: Model) -> set[bytes]:
 def bpe_tables(
     model: Model, unknown_letter: int = -1, samples: bool = False, last_pairs: np.ndarray | None = None
 ) -> BpeTables:
-    """Make the tables by which `segment_bpe` merges as a model does; raises InputError for merges that cannot be.
+    """Make the tables of `segment_bpe` for a model; raises InputError for merges of unknown tokens.
 
-    unknown_letter    the id of bytes or characters that are no token; -1 if there is none
-    samples           for `sample_bpe`: with all pairs that may merge, and not only those that do if none is left out
+    unknown_letter    the id of bytes or characters that are not tokens; -1 for none
+    samples           make tables for `sample_bpe`, with all pairs that may merge when others are left out at random
     last_pairs        int64[V, 2], into which the last merge of each token is written; see `last_merges`
     """
     of_characters, token_ids = model.alphabet == "characters", np.fromiter(model.ordinary_ids.values(), np.int64)
@@ -5071,13 +5124,13 @@ def bpe_tables(
         made = np.setdiff1d(token_ids, _unreachable(model))
         any_pairs = np.full_like(made, ANY_PAIR)
         pairs = _all_splits(model.ordinary_ids) if samples else np.column_stack([any_pairs, any_pairs, made, made])
-        if model.scores is not None:  # ids of equal scores have the same rank
+        if model.scores is not None:  # equal scores have the same rank
             pairs[:, 3] = np.unique(-model.scores, return_inverse=True)[1].reshape(-1)[pairs[:, 2]]
     else:
         pairs = _merges_as_ids(model.merges, ids)
-        # What is unknown, or ends a word, may become what merges, and no token's bytes show it.
+        # Tokens of unknown characters, or of the ends of words, may merge, which bytes of tokens do not show.
         samples = samples or of_characters or model.unk_token is not None or bool(model.word_suffix)
-    sizes = tokens.sizes.astype(np.min_scalar_type(tokens.sizes.max()))  # of 8 or 16 bits are sorted fast
+    sizes = tokens.sizes.astype(np.min_scalar_type(tokens.sizes.max()))  # 8 or 16 bits are sorted faster
     pairs = pairs[np.lexsort((pairs[:, 2], sizes[pairs[:, 2]]))]
     n_ways = np.bincount(pairs[:, 2])
     are_sure = samples | ((n_ways[pairs[:, 2]] == 1) & (pairs[:, 0] != ANY_PAIR))
@@ -5110,21 +5163,21 @@ def _unreachable(model: Model) -> list[int]:
     id_of = model.ordinary_ids
     longest = max(id_of, key=len, default=b"")
     if len(longest) > LONGEST_TOKEN:
-        raise InputError(f"token {id_of[longest]} has {len(longest):,} bytes; without merges there may be 4,096")
+        raise InputError(f"token {id_of[longest]} has {len(longest):,} bytes; without merges the limit is 4,096")
     known, unreachable = {*map(chr, model.letters)}, []
     for token, id in id_of.items() if model.alphabet == "characters" else ():
         if unknown := set(text := token.decode()) - known:
             unreachable.append(id)
             parts = [(text[:k], text[k:]) for k in range(1, len(text))]
             if any(all(len(part) == 1 or part.encode() in id_of for part in pair) for pair in parts):
-                raise InputError(f"token {id}, {token!r}, has the character {min(unknown)!r}, which is no token itself")
+                raise InputError(f"token {id}, {token!r}, has the character {min(unknown)!r}, which is not a token itself")
     return unreachable
 
 
 def _all_splits(id_of: Mapping[bytes, int]) -> np.ndarray:
-    """List all ways to make one of these tokens of two others: left, right, what they become, and again; int64[M, 4].
+    """List all ways to make one of these tokens from two others: left, right, result, and result again; int64[M, 4].
 
-    For cl100k they take half a second, for o200k one, and only the first `sample` of a BPE needs them.
+    For o200k this takes a second, and only the first `sample` of a BPE needs it.
     """
     splits = ((token[:k], token[k:], id) for token, id in id_of.items() for k in range(1, len(token)))
     found = [(id_of[left], id_of[right], id, id) for left, right, id in splits if left in id_of and right in id_of]
@@ -5132,7 +5185,7 @@ def _all_splits(id_of: Mapping[bytes, int]) -> np.ndarray:
 
 
 def _merges_as_ids(merges: Sequence[Merge], id_of: Mapping[bytes, int]) -> np.ndarray:
-    """Look up merges in a vocabulary: left, right, what they become, and their rank; int64[M, 4]."""
+    """Look up merges in a vocabulary: left, right, result, and rank; int64[M, 4]."""
     parts, merged = itertools.chain.from_iterable(merges), itertools.starmap(bytes.__add__, merges)
     part_ids, merged_ids = (
         np.fromiter(map(id_of.get, tokens, itertools.repeat(-1)), np.int64) for tokens in (parts, merged)
@@ -5147,7 +5200,7 @@ def _merges_as_ids(merges: Sequence[Merge], id_of: Mapping[bytes, int]) -> np.nd
 
 @inline_kernel
 def _merge_slot(key, merges):
-    """Look up two ids, the left one in the upper half: returns the slot that has them, or the free one for them."""
+    """Look up two ids, the left one in the upper half: returns their slot, or the free slot where they belong."""
     mask = u64(len(merges) - 1)
     slot = key * u64(0x9E3779B97F4A7C15) >> u64(32) & mask
     while merges[slot, 0] != key and merges[slot, 0] != NO_MERGE:
@@ -5157,7 +5210,7 @@ def _merge_slot(key, merges):
 
 @inline_kernel
 def _bloom_bit(key, bloom):
-    """Return where the bit of a pair is in a Bloom filter, and the bit."""
+    """Return the word of a Bloom filter that has the bit of a pair, and the bit."""
     bit = key * u64(0x9E3779B97F4A7C15) >> u64(40) & u64(64 * len(bloom) - 1)
     return bit >> u64(6), u64(1) << (bit & u64(63))
 
@@ -5170,20 +5223,21 @@ def _find_merge(left, right, merges, bloom):
     return merges[_merge_slot(key, merges), 1] if bloom[word] & bit else NO_MERGE
 
 
-@kernel
+@inline_kernel
 def _first_letters(text, start, size, tables, ids, at):
-    """Write the ids that merging a word begins with: of its bytes or characters; returns their number, or -1.
+    """Write the ids of the bytes or characters of a word; returns their number, or -1.
 
-    A character that is no token, or a byte that is not UTF-8, becomes its bytes' tokens or `unk_id`, as the model says,
-    or is left out. There are never more ids than bytes. If it has to have an id, and has none, the result is -1.
+    An unknown character, or an invalid byte, becomes the tokens of its bytes or `unk_id`, or is left out, as the model
+    says; if it has to have an id, and has none, the result is -1. There are never more ids than bytes.
     """
-    letter_ids, fallback_ids, unk_id, fuse_unk = tables.letter_ids, tables.fallback_ids, tables.unk_id, tables.fuse_unk
+    letter_ids, last_ids, fallback_ids = tables.letter_ids, tables.last_ids, tables.fallback_ids
+    unk_id, fuse_unk = tables.unk_id, tables.fuse_unk
     position, stop, n, was_unknown = start, start + size, at, False
     while position < stop:
         letter = i64(text[position]) << 3 | 1 if len(letter_ids) == 256 else _decode_character(text, position, stop)
         id, end = letter_ids[letter >> 3], position + (letter & 7)
         if end == stop:
-            id = tables.last_ids[letter >> 3]
+            id = last_ids[letter >> 3]
         if id >= 0:
             ids[n] = id
             n += 1
@@ -5192,7 +5246,7 @@ def _first_letters(text, start, size, tables, ids, at):
                 ids[n] = fallback_ids[text[k]]
                 n += 1
         elif unk_id == NO_ID:
-            return -1
+            n, end = at - 1, stop
         elif unk_id != DROPPED and not (was_unknown and fuse_unk):
             ids[n] = unk_id
             n += 1
@@ -5201,39 +5255,40 @@ def _first_letters(text, start, size, tables, ids, at):
     return n - at
 
 
-@kernel
+@inline_kernel
 def _merge_short(n, merges, bloom, scratch, ids, at):
-    """Merge the pair of lowest rank, the leftmost of several, again and again; returns the number of ids that is left.
+    """Merge the pair of lowest rank, the leftmost of several, again and again; returns the number of ids that are left.
 
-    ids[at : at + n] are those of the letters, and scratch[k] is the entry of letter k and the next. Each time all pairs
-    are looked at: n² steps, which up to MAX_LINEAR_MERGE letters take no longer than a heap.
+    ids[at : at + n] are the ids of the letters, and scratch[k] is the entry of letters k and k + 1. Each round compares
+    all pairs. That takes n² steps, but no more time than a heap for up to MAX_LINEAR_MERGE letters.
     """
     first, last = u64(at), u64(max(n - 1, 0))
     for k in range(last):
         scratch[u64(k)] = _find_merge(ids[first + u64(k)], ids[first + u64(k) + u64(1)], merges, bloom)
-    while last:
+    can_merge = last > 0
+    while can_merge:
         i, lowest = u64(0), NO_RANK
         for k in range(last):
             entry = scratch[u64(k)]
-            is_lower = entry < lowest  # a lower rank: ids do not count
+            is_lower = entry < lowest  # compares ranks only, since the lower half of `lowest` is 0
             i, lowest = u64(k) if is_lower else i, entry & NO_RANK if is_lower else lowest
-        if lowest == NO_RANK:
-            break
-        ids[first + i] = scratch[i] & LOW_HALF
-        last -= u64(1)
-        for k in range(i + u64(1), last + u64(1)):
-            j = u64(k) + u64(1)
-            ids[first + u64(k)], scratch[u64(k)] = ids[first + j], scratch[j]
-        if i < last:
-            scratch[i] = _find_merge(ids[first + i], ids[first + i + u64(1)], merges, bloom)
-        if i:
-            scratch[i - u64(1)] = _find_merge(ids[first + i - u64(1)], ids[first + i], merges, bloom)
+        can_merge = lowest != NO_RANK
+        if can_merge:
+            ids[first + i] = scratch[i] & LOW_HALF
+            last -= u64(1)
+            for k in range(i + u64(1), last + u64(1)):
+                j = u64(k) + u64(1)
+                ids[first + u64(k)], scratch[u64(k)] = ids[first + j], scratch[j]
+            if i < last:
+                scratch[i] = _find_merge(ids[first + i], ids[first + i + u64(1)], merges, bloom)
+            if i:
+                scratch[i - u64(1)] = _find_merge(ids[first + i - u64(1)], ids[first + i], merges, bloom)
     return min(n, i64(last) + 1)
 
 
 @kernel
 def _heap_push(heap, size, item):
-    """Add an item to a heap of so many, the least on top."""
+    """Add an item to a heap of `size` items, which has the least on top."""
     child = size
     while child and heap[(child - 1) >> 1] > item:
         heap[child] = heap[(child - 1) >> 1]
@@ -5243,7 +5298,7 @@ def _heap_push(heap, size, item):
 
 @kernel
 def _heap_pop(heap, size):
-    """Remove the least of so many items, and return it."""
+    """Remove the least of `size` items, and return it."""
     least, item, parent, child = heap[0], heap[size - 1], 0, 1
     while child < size - 1:
         child += child + 1 < size - 1 and heap[child + 1] < heap[child]
@@ -5256,9 +5311,9 @@ def _heap_pop(heap, size):
 
 
 @inline_kernel
-def _queue_merge(left, right, merges, bloom, ids, at, entries, heap, size):
-    """Look up the merge of two neighbours, and put it in the heap if there is one; returns the size of the heap."""
-    entries[left] = _find_merge(ids[at + left], ids[at + right], merges, bloom)
+def _queue_merge(left, right, merges, bloom, symbols, entries, heap, size):
+    """Look up the merge of two neighbours, and push it if it exists; returns the size of the heap."""
+    entries[left] = _find_merge(symbols[left], symbols[right], merges, bloom)
     if entries[left] == NO_MERGE:
         return size
     _heap_push(heap, size, entries[left] & ~LOW_HALF | u64(left))
@@ -5267,23 +5322,24 @@ def _queue_merge(left, right, merges, bloom, ids, at, entries, heap, size):
 
 @kernel
 def _merge_long(n, tables, alpha, state, ids, at):
-    """Merge as `_merge_short` does, a word of any length in n log n steps.
+    """Merge as `_merge_short` does, but in n log n steps for a word of n letters.
 
-    Ranks and places wait in a heap. A merge is left out with the probability alpha each time the next is chosen; then
-    `state` is that of `_random`. The symbols are a linked list: before[k] and after[k] are the neighbours of k.
+    The heap holds ranks and positions. With alpha > 0, each time the next merge is chosen, it is left out with this
+    probability, and `state` is that of `_random`. The symbols are a linked list: before[k] and after[k] are the
+    neighbours of k.
     """
     before, after = np.arange(-1, n - 1), np.arange(1, n + 1)
-    entries = np.full(n, NO_MERGE, np.uint64)  # of each symbol and the next
-    heap, size, n_left = np.empty(2 * n, np.uint64), i64(0), n  # a merge takes one away and adds two at most
-    end, left_out = len(heap), NO_MERGE  # what is left out is heap[end :], and the last of it
-    merges, bloom = tables.merges, tables.bloom  # a kernel that is handed the struct takes 1.2 times as long
+    entries = np.full(n, NO_MERGE, np.uint64)  # of each symbol and the next one
+    heap, size, n_left = np.empty(2 * n, np.uint64), i64(0), n  # a merge removes one item and adds two at most
+    end, left_out = len(heap), NO_MERGE  # heap[end :] are the items that were left out; left_out is the last one
+    symbols, merges, bloom = ids[at : at + n], tables.merges, tables.bloom  # a kernel is slower with the struct
     for k in range(n - 1):
-        size = _queue_merge(k, k + 1, merges, bloom, ids, at, entries, heap, size)
+        size = _queue_merge(k, k + 1, merges, bloom, symbols, entries, heap, size)
     while size:
         item = _heap_pop(heap, size)
         size -= 1
         i = i64(item & LOW_HALF)
-        # One of the two was merged meanwhile; or the pair comes twice, which equal ranks can make it do.
+        # Skip the item if one of its symbols was merged meanwhile, or if it is a duplicate, due to equal ranks.
         if entries[i] == NO_MERGE or (entries[i] ^ item) >> u64(32) or item == left_out:
             continue
         if alpha > 0.0 and _random(state) < alpha:
@@ -5296,16 +5352,16 @@ def _merge_long(n, tables, alpha, state, ids, at):
         end, left_out = len(heap), NO_MERGE
         j = after[i]
         k = after[j]
-        ids[at + i], after[i], entries[i], entries[j] = entries[i] & LOW_HALF, k, NO_MERGE, NO_MERGE
+        symbols[i], after[i], entries[i], entries[j] = entries[i] & LOW_HALF, k, NO_MERGE, NO_MERGE
         if k < n:
             before[k] = i
-            size = _queue_merge(i, k, merges, bloom, ids, at, entries, heap, size)
+            size = _queue_merge(i, k, merges, bloom, symbols, entries, heap, size)
         if i:
-            size = _queue_merge(before[i], i, merges, bloom, ids, at, entries, heap, size)
+            size = _queue_merge(before[i], i, merges, bloom, symbols, entries, heap, size)
         n_left -= 1
     k = 0
     for out in range(n_left):
-        ids[at + out] = ids[at + k]
+        symbols[out] = symbols[k]
         k = after[k]
     return n_left
 
@@ -5322,32 +5378,36 @@ def _random(state):
 
 @kernel
 def segment_bpe(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a letter has none."""
-    if tables.tokens.n_words:
-        id = _find_value(text, start, size, tables.tokens.entries, tables.tokens.long_words)
-        if id >= 0:
-            ids[at] = id
-            return 1
-    n = _first_letters(text, start, size, tables, ids, at)
-    if n <= MAX_LINEAR_MERGE:
-        return _merge_short(n, tables.merges, tables.bloom, scratch, ids, at)
-    return _merge_long(n, tables, 0.0, scratch, ids, at)
+    """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a letter has no id."""
+    n, words, id = i64(1), tables.tokens, i64(-1)
+    if words.n_words:
+        id = _find_value(text, start, size, words.entries, words.long_words)
+    if id >= 0:
+        ids[at] = id
+    else:
+        n = _first_letters(text, start, size, tables, ids, at)
+        if n <= MAX_LINEAR_MERGE:
+            n = _merge_short(n, tables.merges, tables.bloom, scratch, ids, at)
+        else:
+            n = _merge_long(n, tables, 0.0, scratch, ids, at)
+    return n
 
 
 @kernel
 def _fill_merges(pairs, are_sure, finds_all, tokens, looked_up, tables, last_pairs):
-    """Enter merges, int64[M, 4]: two ids, the id they become, and their rank; those of shorter tokens are first.
+    """Enter merges, int64[M, 4]: two ids, the resulting id, and the rank; merges of shorter tokens come first.
 
-    Of several pairs that become a token, which are not sure, only the one is entered that ever does: 200,000 of o200k's
-    446,000. With a table half as large, words merge twice as fast. The two ids may be ANY_PAIR.
+    Several pairs may join to the same token, but only one of them ever does. Unless a pair is sure, the kernel finds
+    that one, and enters it alone: 200,000 of the 446,000 pairs of o200k. A table half as large makes merging twice as
+    fast. The two ids may be ANY_PAIR.
 
-    Proof. Let a pair become a token somewhere in a word. All merges in its bytes until then were made in them alone,
-    and each was that of the lowest rank, the leftmost of several, also among the pairs in these bytes. So they are the
-    merges of these bytes as a word of their own, of which the last is that of this pair.
+    Proof. Let a pair become a token somewhere in a word. All merges in its bytes until then took place within these
+    bytes, and each had the lowest rank, the leftmost of several, also among the pairs in these bytes. So they are the
+    merges of these bytes as a word of their own, and the last one is the merge of this pair.
 
-    finds_all     find the last pair of tokens whose pair is sure, too
-    looked_up     ids of tokens that a whole word may be; those that merges do not make of their bytes are looked up
-    last_pairs    int64[V, 2], by id: the pair that becomes the token, if that was found; modified in place
+    finds_all     also find the last pair of tokens whose pair is sure
+    looked_up     ids of tokens that are looked up as whole words, unless merges make them from their bytes
+    last_pairs    int64[V, 2], by id: the pair that becomes the token, if it was found; modified in place
     """
     text, starts, sizes = tokens
     ids, scratch = np.empty(len(text) + 2, np.uint32), np.empty(MAX_LINEAR_MERGE, np.uint64)
@@ -5366,11 +5426,11 @@ def _fill_merges(pairs, are_sure, finds_all, tokens, looked_up, tables, last_pai
         key = u64(left) << u64(32) | u64(right)
         slot, (word, bit) = _merge_slot(key, merges), _bloom_bit(key, bloom)
         bloom[word] |= bit
-        merges[slot, 0], merges[slot, 1] = key, min(entry, merges[slot, 1])  # of a pair that comes twice, the lower
+        merges[slot, 0], merges[slot, 1] = key, min(entry, merges[slot, 1])  # the lower entry, if a pair comes twice
     for id in looked_up:
         if last_pairs[id, 0] < 0 and (
             segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, i64(0)) != 1 or ids[0] != id
-        ):  # the value of a token is its count, and it is counted as often as its id says
+        ):  # a table of words adds up counts: the id is entered as the count of the token
             end = np.array([starts[id] + sizes[id]])
             keys = np.empty(4 * KEYS, np.uint64)
             _add_words(tables.tokens, text, text, starts[id], end, i64(1), np.array([id]), keys)
@@ -5380,9 +5440,9 @@ def _fill_merges(pairs, are_sure, finds_all, tokens, looked_up, tables, last_pai
 def sample_bpe(text, start, size, tables, alpha, state, ids, at):
     """Cut a word as `segment_bpe` does, but leave out merges at random; returns the number of ids, or -1.
 
-    This is BPE-dropout (Provilkov, Emelianenko and Voita 2020): each time the pair of lowest rank is sought, each pair
-    that could be merged is left out with the probability alpha, and if none is left that is the end. So 0 is the
-    encoding, and 1 the letters. Where merges are left out, no word is looked up whole. `state` is that of `_random`.
+    This is BPE-dropout (Provilkov, Emelianenko and Voita 2020). Each search for the pair of lowest rank leaves out each
+    candidate with the probability alpha, and merging ends when none is left. So alpha 0 gives the encoding, and alpha 1
+    the letters. With alpha > 0 no word is looked up whole. `state` is that of `_random`.
     """
     if not alpha > 0.0:
         return segment_bpe(text, start, size, tables, np.empty(MAX_LINEAR_MERGE, np.uint64), ids, at)
@@ -5391,9 +5451,9 @@ def sample_bpe(text, start, size, tables, alpha, state, ids, at):
 
 
 def last_merges(model: Model) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the ids of tokens of several letters, int64[K], and the two ids that become each; -1 if none do.
+    """Find the ids of tokens of several letters, int64[K], and the pair of ids that becomes each; -1 if no pair does.
 
-    What happens to the bytes of a token until they are one token is decided by them alone: see `_fill_merges`.
+    The bytes of a token alone decide how they are merged to it; see the proof in `_fill_merges`.
     """
     pairs = np.full((max(model.vocab, default=-1) + 1, 2), -1)
     bpe_tables(model, last_pairs=pairs)
@@ -5403,7 +5463,7 @@ def last_merges(model: Model) -> tuple[np.ndarray, np.ndarray]:
 
 @kernel
 def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
-    """Write the ids of words, and where those of each end."""
+    """Write the ids of words, and where the ids of each word end; returns the end of all."""
     at = i64(0)
     for w in range(len(offsets) - 1):
         at += segment_bpe(text, offsets[w], offsets[w + 1] - offsets[w], tables, scratch, ids, at)
@@ -5412,22 +5472,23 @@ def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
 
 
 def exact_pattern(model: Model) -> str:
-    r"""Compute a regular expression that cuts text where no token of a model of characters reaches across.
+    r"""Compute a regular expression that cuts text only where no token of a model of characters crosses the cut.
 
-    Its pretokens can be segmented one by one, and kept in the cache, though the model takes a whole text for one word,
-    as those of SentencePiece do. It is "none" where a part can be segmented otherwise alone: a word that is looked up
-    whole, or merges of what stands for something unknown.
+    Models of SentencePiece take a whole text as one word. With this pattern, its pretokens can be segmented one by one
+    and kept in the cache. The pattern is "none" if a part on its own could be segmented differently: if words are
+    looked up whole, or if tokens of unknown characters merge.
 
         ▁*(?:[set]+|[\s\S])
 
-    Characters that are beside another in a token are in the set. The mark ▁, or in a model without it a space, does not
-    count if in no token anything else is before it; else it is a character like any other.
+    The set has the characters that are adjacent to another one in some token. The mark ▁, or a space in a model without
+    it, is ignored for this if no token has another character before it; otherwise it is a character like any other.
 
-    Proof. Let the pattern cut between x and y. One is in no token with others but the mark; or y is the mark, and x is
-    not. In no token is x before y, so no segment reaches across. A merge across the cut would make such a token, and
-    merges on one side of it do not see the other side. A longest match ends there. A sum of scores is that of the two
-    sides, and greatest if both are. An unknown character becomes the same in each part; but where several in a row
-    become one token, they are a set of their own, or with the first one if that has unknown characters.
+    Proof. Let the pattern cut between x and y. Either one of them shares no token with other characters except the
+    mark; or y is the mark, and x is not. In no token does x come before y, so no segment crosses the cut. A merge
+    across the cut would make such a token, and merges on one side do not depend on the other side. A longest match ends
+    at the cut. A sum of scores is the sum of both sides, and it is greatest if both are. An unknown character becomes
+    the same in each part. If consecutive unknown characters become one token, they form a set of their own, or belong
+    to the first set if that has unknown characters.
 
     >>> vocab = dict(enumerate("▁ a b c d ▁a ab".encode().split()))
     >>> pattern = exact_pattern(Model(vocab, [("▁".encode(), b"a"), (b"a", b"b")], alphabet="characters"))
@@ -5458,10 +5519,10 @@ def exact_pattern(model: Model) -> str:
 
 
 def _kernel_of_kind(name: str) -> Callable:
-    """Make a function for kernels that calls a kernel of a kind, the field `name` of Kind.
+    """Make a function for kernels that calls a kernel of a kind of model, the field `name` of Kind.
 
-    The kind is that whose tables are the fourth argument, by their Numba type. It is looked up when the caller is
-    compiled: no loop asks for the kind, and only kinds in use are compiled.
+    The Numba type of the fourth argument, the tables, decides about the kind when the caller is compiled. So no loop
+    tests for the kind, and only used kinds are compiled.
     """
 
     def call(*arguments):
@@ -5482,7 +5543,7 @@ _segment, _sample = _kernel_of_kind("segment"), _kernel_of_kind("sample")
 
 @kernel
 def _sample_words(text, scanned, meanings, tables, alpha, state, ids):
-    """Write the ids of words, each with an END after, cut at random; returns as `_encode_flat` does."""
+    """Cut words, which have an END after each, at random, and write their ids; returns the same as `_encode_flat`."""
     at, start, m = i64(0), 0, 0
     for end in range(len(text) - PADDING):
         if scanned[end] != END:
@@ -5499,39 +5560,38 @@ def _sample_words(text, scanned, meanings, tables, alpha, state, ids):
     return at
 
 
-# Entries of the cache: the value and what is `more` of an entry in the table of words are
+# An entry of the cache is one of the table of words. Its columns `value` and `more` hold the ids, or where they are:
 #
-#     up to 3 ids, up to 15 bytes       value: id, id << 32          more: id | number << 48
-#     otherwise                         value: place in the pool     more: place in long_words | number << 48 | IN_POOL
+#     up to 3 ids, up to 15 bytes    value: id, id << 32             more: id | number << 48
+#     otherwise                      value: place in the pool        more: place in long_words | number << 48 | IN_POOL
+#
+# So the entry of "lowest", the ids 259 and 257, has the value 259 | 257 << 32, and 2 << 48 as `more`.
 IN_POOL = u64(1 << 63)
 N_IDS_SHIFT, N_IDS_MASK = u64(48), u64(2**15 - 1)
 
 
 @struct
 class _Workspace:
-    """What one thread encodes with: tables, and memory that is used again, since fresh memory would double its time."""
+    """The tables and the memory of one encoding thread. Memory is used again, since fresh memory doubles the time."""
 
     tables: BpeTables  # or those of another kind of model
     table: ScanTable
     special: _SpecialTable
     lanes: np.ndarray  # see Scan
     marks: np.ndarray
-    keys: np.ndarray  # uint64[4 * KEYS], see _word_keys
+    keys: np.ndarray  # uint64[4 * KEYS], for _word_keys
     scratch: np.ndarray  # uint64[…], for one word
     words: _WordTable  # the cache
-    pool: np.ndarray  # uint32[…], ids of words that have more than three, or are long
-    n_ends: int  # that were written
-    n_texts: int  # that have ended
-    n_pooled: int
+    pool: np.ndarray  # uint32[…], ids of words that have more than three ids, or are long
+    n_ends: int  # ENDs so far
+    n_texts: int  # texts that have ended
+    n_pooled: int  # ids in the pool
     max_entries: int  # of the cache
 
 
 @kernel
 def _renew_cache(workspace):
-    """Let the cache grow by four or, at its limit, forget all words.
-
-    To forget some, by buckets of two, gave 130,000 needless misses in a second pass of 100 MB of English.
-    """
+    """Make the cache four times as large or, at its limit, forget all words."""
     words = workspace.words
     n_entries = len(words.entries)
     if n_entries < workspace.max_entries and 2 * words.n_words >= n_entries:
@@ -5543,7 +5603,7 @@ def _renew_cache(workspace):
 
 @inline_kernel
 def _store_ids(workspace, entry, pool, is_long, n, ids, at):
-    """Put n ids, ids[at :], into an entry of the cache that has its key, or into the pool; there must be room."""
+    """Write n ids, ids[at :], into an entry of the cache that has its key, or into the pool, which must have room."""
     if n <= 3 and not is_long:
         value, more = u64(ids[at]), u64(0)
         if n > 1:
@@ -5561,7 +5621,7 @@ def _store_ids(workspace, entry, pool, is_long, n, ids, at):
 
 @inline_kernel
 def _copy_ids(value, more, pool, ids, at):
-    """Write the ids of an entry of the cache, for which there must be room, and for three in any case."""
+    """Copy the ids of an entry of the cache; returns where they end. There must be room for them, at least for 3."""
     n = more >> N_IDS_SHIFT & N_IDS_MASK
     if more & IN_POOL:
         for i in range(n):
@@ -5571,19 +5631,32 @@ def _copy_ids(value, more, pool, ids, at):
     return at + n
 
 
+@inline_kernel
+def _write_end(workspace, meanings, ids, id_stops, at):
+    """Write the id of a special token, or where the ids of a text end; returns where ids end."""
+    meaning = meanings[workspace.n_ends]
+    workspace.n_ends += 1
+    if meaning >= 0:
+        ids[at] = meaning
+        at += 1
+    elif meaning == BEGINS:
+        id_stops[workspace.n_texts] = at
+        workspace.n_texts += 1
+    return at
+
+
 @kernel
 def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
     """Write the ids of a batch of words; returns where they end, or -1 - start of a word that has no ids.
 
-    There must be room for two ids more. The inner loop is the hot one: it copies the ids of words that are in the
-    cache, in the slot where they belong; if it looked for them in others, too, it would take 1.1 times as long. It is
-    no kernel of its own, which would be called for each other word.
+    There must be room for two ids more. The inner loop is the hot one: it copies the ids of words that are in their
+    home slots in the cache. A loop that also searched other slots would take 1.1 times as long.
     """
     words, lanes, scratch, tables = workspace.words, workspace.lanes, workspace.scratch, workspace.tables
     start, ends, keys, pool = lanes[0, FIRST], lanes[0, ENDS:], workspace.keys, workspace.pool
     n, class_of, dropped = lanes[0, N_ENDS], workspace.table.class_of, workspace.table.dropped
     entries, long_words = words.entries, words.long_words
-    flat = entries.reshape(-1)  # whose index is a shift, not a product with a stride
+    flat = entries.reshape(-1)  # an index into it needs a shift, not a product with a stride
     k = n_keyed = base = 0
     while k < n:
         if k >= n_keyed:
@@ -5595,7 +5668,7 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
             value, more = flat[first + u64(VALUE)], flat[first + u64(MORE)]
             if (flat[first] ^ keys[key]) | (flat[first + u64(1)] ^ high):
                 break
-            if more & IN_POOL and high >= LONG:  # as the ids of long words are: most others need one look only
+            if more & IN_POOL and high >= LONG:  # only long words need a second look
                 j = base + i64(key >> u64(2))
                 begin = ends[j - 1] if j else start
                 if not _equal(text, begin, long_words, i64(more & IN_LONG_WORDS), i64(high & ~LONG)):
@@ -5607,15 +5680,7 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
             continue
         begin = ends[k - 1] if k else start
         if scanned[begin] == END:
-            meaning = meanings[workspace.n_ends]
-            workspace.n_ends += 1
-            if meaning >= 0:
-                ids[at] = meaning
-                at += 1
-            elif meaning == BEGINS:
-                id_stops[workspace.n_texts] = at
-                workspace.n_texts += 1
-            k += 1
+            at, k = _write_end(workspace, meanings, ids, id_stops, at), k + 1
             continue
         size = ends[k] - begin
         low, high, home = keys[key], keys[key + u64(1)], keys[key + u64(2)]
@@ -5631,7 +5696,7 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
         if n_ids < 0:
             return -1 - begin
         if size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
-            while (  # entries that are more do not give room for ids, or for long words
+            while (  # a cache with more entries may still lack room for ids or long words
                 2 * words.n_words >= len(entries) < workspace.max_entries
                 or 4 * words.n_words >= 3 * len(entries)
                 or workspace.n_pooled + n_ids > len(pool)
@@ -5641,7 +5706,7 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
                 entries = words.entries
                 flat = entries.reshape(-1)
                 slot = _find_slot(entries, long_words, low, high, _home_slot(low, high, len(entries)), text, begin)
-                n_keyed = k + 1  # for the others have other home slots
+                n_keyed = k + 1  # the home slots of the other keys have changed
             _store_key(words, entries, long_words, slot, low, high, text, begin)
             _store_ids(workspace, entries[slot], pool, high >= LONG, n_ids, ids, at)
         at += n_ids
@@ -5651,15 +5716,15 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
 
 @kernel
 def _set_special(workspace, special):
-    """Let a workspace look for other special tokens: as an argument of each call they would cost 1.5 µs."""
+    """Set the special tokens of a workspace. As an argument of each call they would cost 1.5 µs."""
     workspace.special = special
 
 
 @kernel
 def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
-    """Write the ids of a flat text, and where those of each of its texts end; returns where all end.
+    """Write the ids of a flat text, and where the ids of each of its texts end; returns the end of all ids.
 
-    There must be room for as many ids as the text has bytes, and two more. Returns -1 - start of a word that has none.
+    There must be room for as many ids as the text has bytes, and two more. Returns -1 - start of a word without ids.
     """
     lanes, marks, table, at = workspace.lanes, workspace.marks, workspace.table, i64(0)
     stop = _begin_scan(text, lanes)
@@ -5672,7 +5737,7 @@ def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
 
 @kernel
 def _encode_texts(workspace, data, stops, ids):
-    """Encode texts that lie end to end in some bytes, and write over the end of each that of its ids; see above."""
+    """Encode texts that lie end to end; returns as `_encode_flat` does, and writes the ends of their ids to `stops`."""
     special = workspace.special
     text, has_end = _copy_texts(data, stops, i64(END))
     ends, meanings = np.empty(len(stops), np.int64), np.empty(len(stops), np.int64)
@@ -5688,7 +5753,7 @@ def _encode_texts(workspace, data, stops, ids):
 
 @kernel
 def _join_tokens(ids, tokens):
-    """Join the bytes of tokens; returns them, and -1, or the first index in `ids` of what is no id."""
+    """Join the bytes of tokens; returns them and -1, or the index of the first invalid id."""
     text, starts, sizes = tokens
     total = 0
     for k in range(len(ids)):
@@ -5709,22 +5774,26 @@ def _join_tokens(ids, tokens):
 
 # ─── WordPiece ────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# A word is cut from the left into the longest tokens that there are. Behind its beginning they are those that have the
-# prefix, "##", and are matched without it.
+# Word -> ids: the word is cut from the left, each time into the longest token that fits. The first token has no prefix;
+# the later ones have the prefix "##" in the vocabulary, and are matched without it:
+#
+#     tokens low, ##e, ##est, [UNK]     "lowest"  ->  low ##est        "lower"  ->  [UNK], since ##r is missing
+#
+# Words -> LearnedWordPiece: learning merges pairs as for a BPE, by their counts or by their likelihoods.
 
 
 @struct
 class WordPieceTables:
     """The tokens that may begin a word, and those that may continue it."""
 
-    beginning: _Trie  # all tokens as they are: a "##" in the text is only text
-    continuing: _Trie  # those with the prefix, without it
-    unknown: int  # the id of a word that cannot be cut, or -1
+    beginning: _Trie  # all tokens as they are, since "##" in a text is plain text
+    continuing: _Trie  # the tokens with the prefix, which is removed
+    unknown: int  # the id of words that cannot be cut, or -1
     max_chars: int  # of a word; longer ones are unknown
 
 
 def wordpiece_tables(model: Model) -> WordPieceTables:
-    """Make the tables by which `segment_wordpiece` cuts words as a model does."""
+    """Make the tables of `segment_wordpiece` for a model."""
     prefix, tokens = model.subword_prefix.encode(), {id: model.vocab[id] for id in model.ordinary}
     continuing = {id: token[len(prefix) :] for id, token in tokens.items() if token.startswith(prefix)}
     continuing = continuing if model.kind == "wordpiece" else {}  # then a token is a whole word
@@ -5744,7 +5813,7 @@ def _is_longer(text, start, stop, n):
 def segment_wordpiece(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if it has no id.
 
-    Tokens are whole characters; so words are cut between characters, too, and what is not UTF-8 is unknown.
+    Tokens are whole characters, so words are cut only between characters, and a word with invalid bytes is unknown.
     """
     position, stop, n, trie = start, start + size, 0, tables.beginning
     is_unknown = _is_longer(text, start, stop, tables.max_chars)
@@ -5764,7 +5833,7 @@ def segment_wordpiece(text, start, size, tables, scratch, ids, at):
 
 
 class LearnedWordPiece(NamedTuple):
-    """Merges in the order in which they were made. Symbols 0 to A - 1 are the alphabet; merge k makes symbol A + k.
+    """Merges, in order. Symbols 0 to A - 1 are the alphabet, and merge k makes symbol A + k.
 
     >>> learned = learn_wordpiece(Words.from_counts({b"aab": 3, b"b": 1}), 5)
     >>> learned.tokens, learned.pairs.tolist()
@@ -5774,14 +5843,14 @@ class LearnedWordPiece(NamedTuple):
     pairs: np.ndarray  # int32[M, 2]      the two symbols joined
     counts: np.ndarray  # int64[M]        occurrences of the pair in the corpus when it was merged
     n_tokens: np.ndarray  # int64[M + 1]  symbols in the corpus before the first merge, and after each
-    alphabet: Sequence[bytes]  # first those that begin words, then those that continue them, with the prefix
+    alphabet: Sequence[bytes]  # first symbols that begin words, then symbols that continue them, with the prefix
     prefix: bytes
 
     merges = None  # WordPiece does not merge
 
     @property
     def tokens(self) -> list[bytes]:
-        """Spell the tokens, with the prefix where they continue words; what is spelled in two ways comes once."""
+        """The tokens, with the prefix if they continue words. Two symbols may be the same token, which comes once."""
         tokens = list(self.alphabet)
         for left, right in self.pairs.tolist():
             tokens.append(tokens[left] + tokens[right][len(self.prefix) :])
@@ -5789,10 +5858,10 @@ class LearnedWordPiece(NamedTuple):
 
 
 def _mark_continuing(words: Words, prefix: str) -> tuple[Words, int]:
-    """Give symbols that continue words numbers of their own; returns words, and how many symbols begin words.
+    """Number the symbols that continue words separately; returns words, and the number of symbols that begin words.
 
-    All characters are among those that may begin words, as Hugging Face's trainer has it. Both parts of the alphabet
-    are sorted, by bytes, which for UTF-8 is by code point.
+    All characters may begin words, as in Hugging Face's trainer. Both parts of the alphabet are sorted by bytes, which
+    for UTF-8 is the order of code points.
     """
     a = len(words.alphabet)
     order = np.array(sorted(range(a), key=words.alphabet.__getitem__), np.int64)
@@ -5814,18 +5883,18 @@ def learn_wordpiece(
     prefix: str = "##",
     progress: bool = False,
 ) -> LearnedWordPiece:
-    """Learn tokens of characters, of which those that continue words have a prefix; n_symbols with the alphabet.
+    """Learn `n_symbols` tokens of characters, including the alphabet. Tokens that continue words have a prefix.
 
-    The pair merges that has the greatest score: "count", its occurrences, as Hugging Face's WordPieceTrainer does it,
-    with ties by ids; or "likelihood", count(ab) / (count(a) * count(b)) in float64, for the symbols that go together
-    most (after Schuster and Nakajima 2012, "Japanese and Korean Voice Search"). Of equal scores the greater count goes
-    first, then the greater bytes, without the prefix, left then right; of equal bytes what begins words. No pair merges
-    that occurs less than `min_frequency` times: the likelihood alone prefers what occurs once.
+    score          the pair with the greatest score merges. "count" is the number of its occurrences, with ties by ids,
+                   as in Hugging Face's WordPieceTrainer. "likelihood" is count(ab) / (count(a) * count(b)) in float64,
+                   after Schuster and Nakajima (2012), "Japanese and Korean Voice Search"; on a tie the greater count
+                   goes first, then the greater bytes without the prefix, left then right, then symbols that begin words
+    min_frequency  rarer pairs do not merge; without a limit, the likelihood prefers pairs that occur once
 
-    `words` hold plain characters; the alphabet is those that occur, and again, with the prefix, those that occur
-    behind the first of a word. Their order, by bytes, decides about ties; Hugging Face's order of the latter is
-    random, so that of tokens of equal counts theirs may have others. Raises InputError where there are no words, and
-    where the alphabet has more than n_symbols.
+    `words` hold plain characters. The alphabet has all characters that occur, and with the prefix those that occur
+    after the first character of a word. Its order, by bytes, decides ties; in Hugging Face the order of the latter is
+    random, so that ties may give other tokens there. Raises InputError if there are no words, or if the alphabet has
+    more than `n_symbols` symbols.
 
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learn_wordpiece(words, 20, score="count").tokens[-3:]
@@ -5841,22 +5910,26 @@ def learn_wordpiece(
 
 # ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# A unigram model gives each token a probability, whatever is beside it; a way to cut a word is as probable as the
-# product of its tokens (Kudo 2018, "Subword Regularization"). A *score* is the logarithm of a probability. All ways to
-# cut a word are the paths through its *lattice*: a node before each character and behind the last one, and an edge for
-# each token that is found there.
+# A Unigram model gives each token a probability that does not depend on its neighbours. The probability of a way to cut
+# a word is the product of those of its tokens (Kudo 2018, "Subword Regularization"). A *score* is the logarithm of a
+# probability. The ways to cut a word are the paths through its *lattice*, which has a node before each character and
+# after the last one, and an edge for each token that matches there. There are two tasks:
 #
-# While learning, tokens are only taken away: so of the tokens that begin at a place in the words only the longest is
-# kept by place, and by token the next shorter one, which begins at the same places. The last one of such a chain is the
-# character itself, which is always a token. With 0 and 1 for "a" and "b" and 2 for "ab", the word "aba" is
+#     segmenting   word -> ids: the path with the greatest sum of scores (Viterbi)
+#     learning     Words -> tokens and scores: begin with many frequent substrings; in each round estimate how often
+#                  each token is used (EM), and remove the tokens whose loss costs the least probability
+#
+# Learning only removes tokens, so its lattices need little space. For each position in the words they hold the longest
+# token that begins there, and for each token the next shorter one, which begins at the same positions. Such a chain
+# ends with the character itself, which is always a token. With 0 for "a", 1 for "b" and 2 for "ab", the word "aba" is
 #
 #     longest    2    1    0            shorter of 2    0        of 0 and 1    -1
 
 MAX_TOKEN_CHARS = 64
 SUB_ITERATIONS, SHRINKING_FACTOR = 2, 0.75  # as in SentencePiece
-LATTICE_PARTS = 8  # that threads may work at; their number is fixed, since sums of floats depend on it
-TINY, HUGE = 2.0**-100, 2.0**100  # probabilities below are scaled up, so that words of any length have one
-LEAST_EXPECTED = 0.5  # times that a token is expected in the corpus; what is rarer is dropped, as in SentencePiece
+LATTICE_PARTS = 8  # for threads; the number is fixed, since sums of floats depend on it
+TINY, HUGE = 2.0**-100, 2.0**100  # probabilities below TINY are scaled up, so that words may have any length
+LEAST_EXPECTED = 0.5  # occurrences in the corpus; tokens with fewer are dropped, as in SentencePiece
 
 
 class LearnedUnigram(NamedTuple):
@@ -5869,26 +5942,26 @@ class LearnedUnigram(NamedTuple):
 
     tokens: list[bytes]
     scores: np.ndarray  # float64[V]   logarithms of probabilities
-    likelihoods: list[float]  # the logarithm of the corpus's probability in each round, before tokens were taken away
+    likelihoods: list[float]  # the log probability of the corpus in each round, before tokens were removed
     alphabet: Sequence[bytes]
 
     merges = None
 
 
 class _Lattice(NamedTuple):
-    """The lattices of words, see above. A token has a greater number than the next shorter one."""
+    """The lattices of words; see above. A token has a greater number than the next shorter one."""
 
-    longest: np.ndarray  # int32[N]      by place in the symbols: the longest token that begins there
-    shorter: np.ndarray  # int32[V]      by token: the next shorter one, or -1
-    sizes: np.ndarray  # int32[V]        in characters
-    places: np.ndarray  # int64[V]       one where it begins
-    offsets: np.ndarray  # int64[W + 1]  and
-    counts: np.ndarray  # int64[W]       those of Words
+    longest: np.ndarray  # int32[N]      position in the symbols -> the longest token that begins there
+    shorter: np.ndarray  # int32[V]      token -> the next shorter one, or -1
+    sizes: np.ndarray  # int32[V]        token -> its number of characters
+    places: np.ndarray  # int64[V]       token -> a position where it begins
+    offsets: np.ndarray  # int64[W + 1]  as in Words
+    counts: np.ndarray  # int64[W]       as in Words
 
 
 @kernel
 def _number_keys(keys):
-    """Number keys below 2**63 in the order in which they are first seen, by a hash table: int64[N]."""
+    """Number keys below 2**63 in the order of their first occurrences, by a hash table: int64[N]."""
     n_slots, n = 1, 0
     while 3 * n_slots <= 4 * len(keys):
         n_slots *= 2
@@ -5909,10 +5982,10 @@ def _number_keys(keys):
 
 
 def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, np.ndarray]:
-    """List the symbols of the alphabet, and the substrings of up to so many symbols that occur twice or more.
+    """List the symbols of the alphabet, and the substrings of up to `longest` + 1 symbols that occur at least twice.
 
-    Returns lattices with all of them, how often they occur, and how often the most frequent of those does that are
-    longer by one symbol. Substrings are grown by a symbol at a time, and only where they occur twice.
+    Returns lattices with all of them as tokens; the count of each; and for each the greatest count of a substring that
+    continues it by one symbol. Substrings grow by one symbol at a time, and only if they occur twice.
     """
     a, sizes, alive = len(words.alphabet), np.diff(words.offsets), np.arange(len(words.symbols))
     counts, ends, found = np.repeat(words.counts, sizes), np.repeat(words.offsets[1:], sizes), words.symbols.copy()
@@ -5940,11 +6013,11 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
 
 @kernel
 def _expect(lattice, first, stop, probabilities):
-    """Compute how often each token is expected in some words, and the logarithm of their probability.
+    """Compute the expected count of each token in some words, and the logarithm of the probability of these words.
 
-    Forward and backward over each word. `backward` has the count and the probability of the whole word in it, so that
-    forward * probability * backward is what an edge adds. What falls below TINY is scaled, with the nodes that tokens
-    reach from there; on the way back at the same nodes.
+    This is the forward-backward algorithm. `backward` includes the count of the word divided by its probability, so an
+    edge adds forward * probability * backward. A value below TINY is scaled up, with all nodes that tokens reach from
+    there; the backward pass scales at the same nodes.
     """
     longest, shorter, sizes, _, offsets, counts = lattice
     table = _on_huge_pages(np.empty((len(sizes), 2), np.float64))  # in one cache line: probability and expectation
@@ -5988,10 +6061,10 @@ def _expect(lattice, first, stop, probabilities):
 
 @kernel
 def _losses(lattice, n_alphabet, scores, expected):
-    """Compute by how much the corpus becomes less probable without each token, as SentencePiece estimates it.
+    """Estimate the loss of log probability of the corpus without each token, as SentencePiece does.
 
-    All expected occurrences of a token become those tokens into which its own characters are best cut without it
-    (Viterbi). -inf for a token that is never expected, or is cut itself; inf for the alphabet.
+    All expected occurrences of a token become the tokens into which its own characters are best cut without it
+    (Viterbi). The loss is -inf for a token that is never expected or is itself cut, and inf for the alphabet.
     """
     longest, shorter, sizes, places, _, _ = lattice
     losses, total = np.full(len(scores), -np.inf), expected.sum()
@@ -6026,7 +6099,7 @@ def _losses(lattice, n_alphabet, scores, expected):
 
 
 def _digamma(x: np.ndarray) -> np.ndarray:
-    """Compute the derivative of the logarithm of the gamma function, by its recurrence and its series."""
+    """Compute the digamma function, the derivative of log gamma, by its recurrence and its asymptotic series."""
     y = x + 6.5
     z = 1 / (y * y)
     series = np.log(y) + z * (1 / 24 - z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720)))
@@ -6035,26 +6108,26 @@ def _digamma(x: np.ndarray) -> np.ndarray:
 
 @kernel
 def _fall_back(new_ids, shorter):
-    """Give each token that has no new id, which is -1, that of the longest shorter one that has one, in place."""
+    """Replace each missing new id, which is -1, by the new id of the longest shorter token that has one, in place."""
     for id in range(len(shorter)):
         if new_ids[id] < 0:
             new_ids[id] = new_ids[shorter[id]]
 
 
 def _best_first(values: np.ndarray, n: int) -> np.ndarray:
-    """Find the indices of the n greatest values, the greatest first; of equal ones the first."""
+    """Find the indices of the n greatest values, the greatest first; equal values keep their order."""
     return np.argsort(-values, kind="stable")[:n]
 
 
 class _UnigramLearner:
-    """Hold the tokens that are left, their probabilities, and the lattices of the words."""
+    """The remaining tokens, their probabilities, and the lattices of the words."""
 
     def __init__(self, words: Words, seed_size: int, longest: int):
-        """Begin with the alphabet and the substrings with the greatest number of characters times occurrences.
+        """Begin with the alphabet and the substrings with the greatest products of length and occurrences.
 
-        A substring that cannot be longer without being rarer stands for those in it that are as frequent.
+        A substring is left out if a longer one that begins with it is equally frequent.
         """
-        self.words, self.n_alphabet = _in_order(words), len(words.alphabet)  # so sums of floats are rounded alike
+        self.words, self.n_alphabet = _in_order(words), len(words.alphabet)  # in order: rounding depends on it
         self.lattice, totals, longer = _list_substrings(self.words, longest)
         sizes, a = self.lattice.sizes, self.n_alphabet
         weights = np.where((totals > longer) & (sizes <= longest), sizes * totals, 0.0)
@@ -6074,9 +6147,9 @@ class _UnigramLearner:
             return np.log(self.probabilities)
 
     def keep(self, kept: np.ndarray) -> None:
-        """Forget all tokens but these, in their order; the alphabet must be among them."""
+        """Forget all tokens except these, which are in ascending order and include the alphabet."""
         longest, shorter, sizes, places, *_ = self.lattice
-        new_ids = np.full(len(sizes) + 1, -1, np.int32)  # the last one is for the -1 behind the shortest
+        new_ids = np.full(len(sizes) + 1, -1, np.int32)  # index -1 is for tokens without a shorter one
         new_ids[kept] = np.arange(len(kept))
         _fall_back(new_ids, shorter)
         arrays = new_ids[longest], new_ids[shorter[kept]], sizes[kept], places[kept]
@@ -6084,7 +6157,7 @@ class _UnigramLearner:
         self.probabilities = self.probabilities[kept]
 
     def expect(self) -> tuple[np.ndarray, float]:
-        """Compute how often each token is expected, and the logarithm of the probability of the corpus."""
+        """Compute the expected count of each token, and the logarithm of the probability of the corpus."""
         bounds = np.linspace(0, len(self.words.counts), LATTICE_PARTS + 1).astype(np.int64).tolist()
         parts = Engine().map(
             lambda part: _expect(self.lattice, *part, self.probabilities), itertools.pairwise(bounds), threads=True
@@ -6093,10 +6166,10 @@ class _UnigramLearner:
         return sum(expected), sum(likelihoods)
 
     def maximize(self) -> float:
-        """Make one step of expectation maximization; returns the logarithm of the probability of the corpus before.
+        """Make one step of expectation maximization; returns the log probability of the corpus before the step.
 
-        The digamma function instead of the logarithm prefers few tokens (Liang and Klein 2007, "Structured Bayesian
-        Nonparametric Models with Variational Inference"); SentencePiece does so.
+        As in SentencePiece, the digamma function replaces the logarithm, which favours fewer tokens (Liang and Klein
+        2007, "Structured Bayesian Nonparametric Models with Variational Inference").
         """
         expected, likelihood = self.expect()
         expected[: self.n_alphabet] = np.maximum(expected[: self.n_alphabet], LEAST_EXPECTED)
@@ -6106,7 +6179,7 @@ class _UnigramLearner:
         return likelihood
 
     def prune(self, n: int) -> None:
-        """Keep the alphabet and the n tokens, together, whose loss would cost the most."""
+        """Keep n tokens: the alphabet, and those whose removal would cost the most."""
         losses = _losses(self.lattice, self.n_alphabet, self.scores, self.expected)
         self.keep(np.sort(_best_first(losses, min(n, np.count_nonzero(losses > -np.inf)))))
 
@@ -6122,14 +6195,14 @@ class _UnigramLearner:
 def learn_unigram(
     words: Words, n_symbols: int, *, seed_size: int = 1_000_000, max_piece_length: int = 16, progress: bool = False
 ) -> LearnedUnigram:
-    """Learn a vocabulary of `n_symbols` tokens, with those of the alphabet, and their probabilities (Kudo 2018).
+    """Learn a vocabulary of `n_symbols` tokens, including the alphabet, and their probabilities (Kudo 2018).
 
-    Begins with the `seed_size` substrings of up to `max_piece_length` symbols that cover the most of the corpus. Each
-    round fits the probabilities in SUB_ITERATIONS steps of expectation maximization, and keeps the part
-    SHRINKING_FACTOR of the tokens: those without which the corpus would be the least probable, and the alphabet. The
-    last tenth goes by probability. So does SentencePiece, whose seeds are taken from the text before it is cut into
-    words. Fewer tokens are returned where the words have no more. Raises InputError where there are no words, or an
-    option cannot be.
+    Learning begins with the `seed_size` substrings of up to `max_piece_length` symbols that cover the most of the
+    corpus. Each round fits the probabilities in SUB_ITERATIONS steps of expectation maximization. It then keeps the
+    fraction SHRINKING_FACTOR of the tokens: the alphabet, and the tokens whose removal would cost the most probability.
+    The last tenth of the tokens is removed by probability. SentencePiece does the same, but takes its seeds from the
+    text before it is cut into words. The result is smaller if the words have fewer substrings. Raises InputError if
+    there are no words, or for an invalid option.
 
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learned = learn_unigram(words, 260)
@@ -6160,30 +6233,30 @@ def learn_unigram(
     return LearnedUnigram([learner.spell(id) for id in chosen.tolist()], scores[chosen], likelihoods, words.alphabet)
 
 
-UNKNOWN_PENALTY = 10.0  # an unknown character scores so much less than the worst token
+UNKNOWN_PENALTY = 10.0  # the score of an unknown character is that of the worst token minus this
 EDGE_BITS, EDGE_MASK = 24, (1 << 24) - 1  # of an edge: node << 24 | id; nodes are offsets in bytes from a word's start
 
 
 @struct
 class UnigramTables:
-    """Tokens, and what they score."""
+    """Tokens and their scores."""
 
     trie: _Trie
-    scores: np.ndarray  # float64[V + 1]  by id; the last is that of an unknown character
-    byte_ids: np.ndarray  # int32[256]    the tokens "<0x00>" to "<0xFF>", or -1
-    longest: int  # bytes of a token
-    unk_id: int  # -1 if there is none
+    scores: np.ndarray  # float64[V + 1]  by id; the last one is the score of an unknown character
+    byte_ids: np.ndarray  # int32[256]    the ids of "<0x00>" to "<0xFF>", or -1
+    longest: int  # bytes of the longest token
+    unk_id: int  # -1 for none
     fuse_unk: bool
 
 
 def unigram_tables(model: Model) -> UnigramTables:
-    """Make the tables by which `segment_unigram` cuts words as a model says.
+    """Make the tables of `segment_unigram` for a model.
 
-    A token whose score is -inf is never chosen. Raises InputError if all are.
+    A token with the score -inf is never chosen. Raises InputError if all scores are -inf.
 
-    Scores are summed in float64, each word on its own, as by Hugging Face. SentencePiece sums them in float32 over a
-    whole text, so that how a sum is rounded, by what is before a word, may decide between two paths that score nearly
-    the same, as "9" + "99" and "99" + "9": there it may choose the other one.
+    Scores are summed in float64, for each word on its own, as in Hugging Face. SentencePiece sums them in float32 over
+    a whole text, so rounding there depends on the text before a word. It may choose another one of two paths with
+    nearly equal scores, such as "9" + "99" and "99" + "9".
     """
     ids, scores, id_of = np.array(model.ordinary, np.int64), model.scores, model.ids
     chosen = ids[scores[ids] > -np.inf]
@@ -6199,8 +6272,8 @@ def unigram_tables(model: Model) -> UnigramTables:
 def _list_edges(text, start, node, size, edges, values, unknown, found):
     """List the edges from a node of a word, as end << EDGE_BITS | id; returns their number and the next node.
 
-    They are the tokens that begin there, from the shortest on, and the character alone, if it is none of them. A byte
-    that is not UTF-8 is such a character.
+    The edges are the tokens that begin there, from the shortest on. If the character alone is not a token, an edge for
+    an unknown character is added. An invalid byte counts as an unknown character.
     """
     position, stop = start + node, start + size
     width = i64(1) if text[position] < 0x80 else _decode_character(text, position, stop) & 7
@@ -6224,8 +6297,9 @@ def _list_edges(text, start, node, size, edges, values, unknown, found):
 def _write_path(text, start, size, tables, last, ids, at):
     """Write the ids of the path that ends with the edge last[size], start << EDGE_BITS | id; returns their number.
 
-    Unknown characters in a row, and unknown tokens that a text names, are one token if `fuse_unk` says so. They become
-    the tokens of their bytes, if these all have one; without an unknown token the result is -1.
+    With `fuse_unk`, consecutive unknown characters, and unknown tokens that are written in the text, become one token.
+    Unknown characters become the tokens of their bytes if all of these exist, and otherwise the unknown token. Without
+    an unknown token the result is -1.
     """
     unknown, unk_id, byte_ids, n, node = len(tables.scores) - 1, tables.unk_id, tables.byte_ids, 0, size
     while node > 0:
@@ -6247,7 +6321,7 @@ def _write_path(text, start, size, tables, last, ids, at):
             return -1
         ids[at + n] = id
         n += 1
-    for k in range(n >> 1):  # they were written from the end of the word
+    for k in range(n >> 1):  # reverse them, since they were written from the end of the word
         ids[at + k], ids[at + n - 1 - k] = ids[at + n - 1 - k], ids[at + k]
     return n
 
@@ -6256,7 +6330,7 @@ def _write_path(text, start, size, tables, last, ids, at):
 def segment_unigram(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi); see `_write_path`.
 
-    Of paths with equal sums the one with the longest last edge is taken.
+    Of paths with equal sums, the one with the longest last edge is chosen.
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, found, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
@@ -6274,10 +6348,10 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
 
 @kernel
 def sample_unigram(text, start, size, tables, alpha, state, ids, at):
-    """Cut a word at random: the probability of a path is in proportion to exp(alpha * score); see `segment_unigram`.
+    """Cut a word at random: the probability of a path is proportional to exp(alpha * score); see `segment_unigram`.
 
-    Sums the probabilities of all paths to each node, and keeps a last edge: each one that comes replaces the one before
-    it with the probability of its share in the sum (Chao 1982, "A general purpose unequal probability sampling plan").
+    The kernel sums the probabilities of all paths to each node, and keeps one last edge. Each new edge replaces it with
+    the probability of its share in the sum (Chao 1982, "A general purpose unequal probability sampling plan").
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, found, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
@@ -6296,25 +6370,28 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-# A reader makes a Model of files, and raises InputError for what it cannot do. A writer makes texts by file name,
-# and raises InputError if the format cannot represent the model: all but huggingface are read back and compared.
 #
-#     format         files                          cannot say
+# A Model <-> files. A reader makes a Model from the content of files, and raises InputError for unsupported features. A
+# writer makes the content of files, by name, and raises InputError if the format cannot represent the model. All
+# formats but huggingface are read back and compared before anything is written.
+#
+#     format         files                          cannot represent
 #     huggingface    tokenizer.json and two more    two texts of one id
 #     gpt2           vocab.json, merges.txt         pattern, normalizer, flags, unknown tokens
 #     tiktoken       .tiktoken, and a .json         merges in another order than that of ids, normalizer, flags
 #     sentencepiece  tokenizer.model                pretokens, merges in an order that no scores give
 #     bert           vocab.txt                      all but a WordPiece with BERT's own steps
+#
+# A byte-level vocab.json names a token by GPT-2's characters: {"Ġhi": 300} stands for 300: b" hi".
 
-LARGEST_FILE = 1 << 28  # bytes of a model file: o200k_base has 4 million, and the largest tokenizer.json some 40
+LARGEST_FILE = 1 << 28  # bytes of a model file; the largest tokenizer.json has some 40 million
 
 
 def _read_limited(path: Path) -> bytes:
     """Read a model file; raises ValueError if it is too large to be one."""
     with open(path, "rb") as file:
         data = file.read(LARGEST_FILE + 1)
-    require(len(data) <= LARGEST_FILE, f"{path}: has more than {LARGEST_FILE >> 20} MB, which is no tokenizer")
+    require(len(data) <= LARGEST_FILE, f"{path}: has more than {LARGEST_FILE >> 20} MB: it is not a tokenizer")
     return data
 
 
@@ -6327,7 +6404,7 @@ def _decode_utf8(data: bytes, where: str) -> str:
 
 
 class Encoding(NamedTuple):
-    """A rank file that was published, and what it does not say."""
+    """A published rank file, and the facts that the file does not contain."""
 
     pattern: str
     special_tokens: Mapping[str, int]
@@ -6335,7 +6412,7 @@ class Encoding(NamedTuple):
 
 
 def _llama3_specials(names: Mapping[int, str]) -> dict[str, int]:
-    """Number Llama 3's 256 special tokens; those without a name are reserved, with 0, 1, 2 …"""
+    """Number Llama 3's 256 special tokens; tokens without a name are reserved, and numbered 0, 1, 2 …"""
     others = (f"reserved_special_token_{k}" for k in itertools.count())
     return {f"<|{names.get(k) or next(others)}|>": 128000 + k for k in range(256)}
 
@@ -6351,7 +6428,7 @@ _LLAMA3 = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_h
 _LLAMA31 = _LLAMA3 | {4: "finetune_right_pad_id", 8: "eom_id", 10: "python_tag"}
 _LLAMA3_FILE = "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55"
 
-# Facts of tiktoken 0.14 and of Llama 3's own code. In o200k_harmony the id 200018 has two texts.
+# These facts come from tiktoken 0.14 and from Llama 3's own code. In o200k_harmony the id 200018 has two texts.
 ENCODINGS = {
     "gpt2": _R50K,
     "r50k_base": _R50K,
@@ -6379,7 +6456,7 @@ ENCODINGS = {
 
 
 def read_json(data: bytes, where: str) -> dict:
-    """Parse a JSON object; raises InputError for what is none."""
+    """Parse a JSON object; raises InputError for other content."""
     text = _decode_utf8(data, where)
     try:
         content = json.loads(text)
@@ -6390,28 +6467,28 @@ def read_json(data: bytes, where: str) -> dict:
 
 
 def _read_beside(path: Path) -> dict:
-    """Read the JSON object of a file that may be beside another; empty if it is not."""
+    """Read the JSON object of an optional file; empty if the file is missing."""
     return read_json(_read_limited(path), str(path)) if path.is_file() else {}
 
 
 def _to_json(data: object, indent: int | None = None) -> str:
-    """Write JSON as a file has it."""
+    """Write JSON as in a file: with all characters as they are, and a newline at the end."""
     return json.dumps(data, ensure_ascii=False, indent=indent) + "\n"
 
 
 @contextlib.contextmanager
 def naming_file(where: object) -> Iterator[None]:
-    """Say in an error which file is wrong, or what cannot be done."""
+    """Put a file name, or what was tried, before the message of an InputError."""
     try:
         yield
     except InputError as error:
         raise InputError(str(error) if str(where) in str(error) else f"{where}: {error}") from None
     except RecursionError:
-        raise InputError(f"{where}: it is nested too deeply") from None
+        raise InputError(f"{where}: its objects are nested too deeply") from None
 
 
 def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> dict[int, bytes]:
-    """Read a vocabulary, name -> id; the names in `texts` are text in any alphabet."""
+    """Read a vocabulary, name -> id; names that are in `texts` are plain text in any alphabet."""
     require(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
     for name, id in names.items():
         if not _is_id(id):
@@ -6425,7 +6502,7 @@ def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str
 
 
 def _read_merges(pairs: list, alphabet: str = "bytes", odd: Collection[str] = ()) -> list[Merge]:
-    """Read pairs of names, as lists or with a space between, but those in which one is odd."""
+    """Read pairs of names, which are lists, or strings with a space between; pairs with an odd name are left out."""
     names = []
     for number, pair in enumerate(pairs):
         match pair.split(" ") if isinstance(pair, str) else pair:
@@ -6438,12 +6515,12 @@ def _read_merges(pairs: list, alphabet: str = "bytes", odd: Collection[str] = ()
 
 
 def _name_of(model: Model) -> Callable[[bytes], str]:
-    """Choose how files name tokens: byte by byte, or as the text that they are."""
+    """Return the function that names tokens in files: byte by byte, or as text."""
     return gpt2_name if model.alphabet == "bytes" else bytes.decode
 
 
 def _vocab_names(model: Model) -> dict[str, int]:
-    """Name the tokens as files do, by id; special tokens by their text."""
+    """Name the tokens as in files, in the order of ids; a special token is named by its text."""
     ordinary, name_of = set(model.ordinary), _name_of(model)
     names: dict[str, int] = {}
     for id, token in sorted(model.vocab.items()):
@@ -6457,7 +6534,7 @@ def _vocab_names(model: Model) -> dict[str, int]:
 
 
 def _as_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
-    """List the merges, even if the model has ranks; and the tokens that only a look at whole pretokens finds."""
+    """List the merges, even if the model has ranks; and the tokens that are found only as whole pretokens."""
     if model.merges is not None and not model.ignore_merges:
         return model.merges, []
     if model.scores is not None:
@@ -6473,8 +6550,8 @@ def _as_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
 def _merges_by_score(model: Model) -> list[Merge]:
     """List the pairs of tokens that join to a token, the best score first, as transformers' converters do.
 
-    Of equal scores the one whose left token is longest is first. So runs of spaces, which have equal scores in Llama 2,
-    grow from the left, as SentencePiece merges them.
+    On a tie the longest left token comes first. So runs of spaces, which have equal scores in Llama 2, grow from the
+    left, as SentencePiece merges them.
     """
     ids = {token.decode(): id for token, id in model.ordinary_ids.items()}
     splits = [(name, n) for name in ids for n in range(1, len(name)) if name[:n] in ids and name[n:] in ids]
@@ -6483,13 +6560,13 @@ def _merges_by_score(model: Model) -> list[Merge]:
 
 
 def _require_same(model: Model, other: Model) -> None:
-    """Raise InputError unless a model that a file gives back, `other`, has the same ids for all texts.
+    """Raise InputError unless the model `other`, which was read back from a file, has the same ids for all texts.
 
-    The vocabulary and the steps around it must be equal. Merges, ranks and scores say the same if each token is made of
-    the same two in the end, in the same order of tokens, and if those that are never made are looked up, or not, alike.
+    The vocabulary and all other steps must be equal. Merges, ranks and scores are equivalent if each token has the same
+    last merge, if tokens are made in the same order, and if both models look up the same tokens that no merge makes.
     """
     normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
-    if not model.normalizer and [*model.flags.values()] == normalized:  # which then says nothing
+    if not model.normalizer and [*model.flags.values()] == normalized:  # without a normalizer these flags do nothing
         model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder", "unk_token",
                   "byte_fallback", "fuse_unk", "subword_prefix", "word_suffix",
@@ -6498,16 +6575,16 @@ def _require_same(model: Model, other: Model) -> None:
         if field == "pattern":
             ours, theirs = Pattern(ours).steps, Pattern(theirs).steps
         if ours != theirs:
-            raise InputError(f"it cannot say the {field} {ours!r}, only {theirs!r}"[:300])
+            raise InputError(f"it cannot represent the {field} {ours!r}, only {theirs!r}"[:300])
     if model.kind == "bpe":
         for id, *_ in _merging(model) ^ _merging(other):
-            raise InputError(f"it would make the token {readable(model.vocab[id])!r} otherwise, or in another order")
+            raise InputError(f"it would make the token {readable(model.vocab[id])!r} differently or in another order")
 
 
 def _merging(model: Model) -> set[tuple[int, ...]]:
-    """Describe how tokens are made: of each the id, the two ids that it is made of, and its place in the order.
+    """Describe how tokens are made: the id of each, the two ids that it is made from, and its place in the order.
 
-    Tokens that are never made are among them, with -1, if whole pretokens are looked up.
+    Tokens that no merge makes are included, with -1, if whole pretokens are looked up.
     """
     ids, pairs = last_merges(model)
     is_made, order = pairs[:, 0] >= 0, np.full(len(ids), -1)
@@ -6528,7 +6605,7 @@ def _merging(model: Model) -> set[tuple[int, ...]]:
 def read_gpt2(
     vocab_path: Path, merges_path: Path, special_tokens: SpecialTokens = None, pattern: PatternSource = "gpt2"
 ) -> Model:
-    """Read GPT-2's two files. If no special tokens are given, they are the tokens that no merge makes, bytes aside."""
+    """Read GPT-2's two files. By default the special tokens are those that no merge makes, except single bytes."""
     names = read_json(_read_limited(vocab_path), str(vocab_path))
     text = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip()
     with naming_file(f"{vocab_path}, {merges_path.name}"):
@@ -6536,7 +6613,7 @@ def read_gpt2(
 
 
 def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pattern: PatternSource) -> Model:
-    """Make the model of GPT-2's vocabulary and lines of merges."""
+    """Make a model from GPT-2's vocabulary and lines of merges."""
     merges = _read_merges(lines)
     if special_tokens is None:
         made = {*_BYTE_NAMES, *(line.replace(" ", "") for line in lines)}
@@ -6546,24 +6623,23 @@ def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pa
     return Model(vocab, merges, special_tokens, pattern, drops_unknown=not {*BYTES} <= {*vocab.values()})
 
 
-# The other one of GPT-2's two files
 def _read_gpt2_pair(file: Path, special_tokens: SpecialTokens = None, pattern: PatternSource | None = None) -> Model:
-    """Read one of GPT-2's two files, and the other, which is beside it."""
+    """Read one of GPT-2's two files, and the other one in the same folder."""
     for endings in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
         for ending in filter(file.name.endswith, endings):
             files = [file.with_name(file.name.removesuffix(ending) + other) for other in endings]
             for part in files:
-                require(part.is_file(), f"{file}: of GPT-2's files, a vocabulary and merges, {part} is missing")
+                require(part.is_file(), f"{file}: GPT-2 has two files, a vocabulary and merges: {part} is missing")
             return read_gpt2(*files, special_tokens, pattern or "gpt2")
-    raise InputError(f"{file}: one of GPT-2's two files, whose names end in vocab.json and merges.txt")
+    raise InputError(f"{file}: the names of GPT-2's two files must end in vocab.json and merges.txt")
 
 
 @naming_file("GPT-2's files cannot hold this tokenizer")
 def write_gpt2(model: Model) -> dict[str, str]:
-    """Write vocab.json and merges.txt, from which `read_gpt2` makes the same ids if it is told the pattern."""
+    """Write vocab.json and merges.txt, for which `read_gpt2` gives the same ids if it gets the same pattern."""
     marks = any(isinstance(step, Metaspace) for step in Pattern(model.pattern).steps)
     of_bytes = model.alphabet == "bytes" and not marks
-    require(of_bytes, "its tokens are made of characters, or spaces become others, or text gets one before it")
+    require(of_bytes, "its tokens are made of characters, or its pattern replaces or adds spaces")
     names, (merges, _) = _vocab_names(model), _as_merges(model)
     pairs = [f"{gpt2_name(left)} {gpt2_name(right)}" for left, right in merges]
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
@@ -6584,7 +6660,7 @@ def read_tiktoken(
     pattern: PatternSource | None = None,
     special_tokens: SpecialTokens = None,
 ) -> Model:
-    """Read a rank file; what it does not say is given, published, or in the .json beside it that `save` wrote."""
+    """Read a rank file. Its pattern and special tokens are given, published, or in the .json file that `save` wrote."""
     data = data.rstrip() + b"\n"
     n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*", data).end())
     require(n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id")
@@ -6593,12 +6669,12 @@ def read_tiktoken(
     vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
     if len(vocab) < len(ids):
         id = _repeated(ids)
-        raise InputError(f"{file}, line {ids.index(id, ids.index(id) + 1) + 1}: the id {id} stands there twice")
+        raise InputError(f"{file}, line {ids.index(id, ids.index(id) + 1) + 1}: the id {id} appears twice")
     published = {}
     if encoding is None and pattern is None and beside.is_file():
         published = _read_beside(beside)
         complete = isinstance(published.get("pattern"), str) and isinstance(published.get("special_tokens"), dict)
-        require(complete, f"{beside}: says neither the pattern nor the special tokens")
+        require(complete, f"{beside}: the pattern or the special tokens are missing")
     elif encoding is not None or pattern is None:
         encoding = encoding or _find_encoding(data, file, special_tokens is not None)
         require_known("encoding", encoding, ENCODINGS)
@@ -6610,31 +6686,31 @@ def read_tiktoken(
 
 
 def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
-    """Look up a rank file among those published; several of one digest differ in their special tokens."""
+    """Look up a rank file among the published ones. Those with the same digest differ in their special tokens."""
     digest = hashlib.sha256(data).hexdigest()
     names = [name for name, encoding in ENCODINGS.items() if encoding.digest == digest]
     advice = f"name it (`pattern`), or the encoding (`encoding`): {', '.join(ENCODINGS)}"
     require(names, f"{file}: a rank file does not say its pattern: {advice}")
     if has_specials or all(ENCODINGS[name] == ENCODINGS[names[0]] for name in names):
         return names[0]
-    differ = f"the same ranks are in {' and '.join(names)}, whose special tokens differ"
+    differ = f"{' and '.join(names)} have the same ranks but different special tokens"
     require(file.stem in names, f"{file}: {differ}: name one (`encoding`)")
     return file.stem
 
 
-@naming_file("tiktoken cannot do what this tokenizer does")
+@naming_file("tiktoken cannot represent this tokenizer")
 def tiktoken_ranks(model: Model) -> dict[bytes, int]:
-    """Find the ids by which tiktoken merges as the model does; raises ValueError if there are none."""
+    """Return the ranks with which tiktoken gives the same ids; raises ValueError if that is impossible."""
     ranks, pattern = {model.vocab[id]: id for id in model.ordinary}, Pattern(model.pattern)
     require(ranks.keys() >= {*BYTES}, "some byte is not a token")
     require(isinstance(pattern.source, str), "it has several patterns")
-    require(pattern.matches_everything, "its pattern may leave out some text, which tiktoken would drop")
+    require(pattern.matches_everything, "its pattern may leave text unmatched, which tiktoken would drop")
     _require_same(model, Model({id: token for token, id in ranks.items()}, None, model.special_tokens, model.pattern))
     return ranks
 
 
 def write_tiktoken(model: Model) -> dict[str, str]:
-    """Write a rank file, and beside it the pattern and the special tokens in JSON."""
+    """Write a rank file, and a .json file with the pattern and the special tokens."""
     ranks = sorted(tiktoken_ranks(model).items(), key=lambda item: item[1])
     beside = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
     return {
@@ -6667,12 +6743,13 @@ def read_tekken(content: dict) -> Model:
         raise InputError(f"not a tekken.json: {error!r}") from None
 
 
-# Hugging Face's Split is matched by Oniguruma in Ruby's dialect, patterns here by `regex`. Most expressions mean the
-# same to both. Some are rewritten. For all others that may differ there is a note.
+# Hugging Face matches a Split by Oniguruma, in Ruby's dialect, while this module follows `regex`. Most expressions mean
+# the same in both. Some are rewritten. For all others that may differ, a warning says so.
 
 _ESCAPED = r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
-# The parts of an expression, the first that matches; and how `regex` writes the part: "" is the same, and None too, but
-# with a note. Oniguruma takes ß for ss, and ligatures for these letters, where case is ignored.
+# An expression is read in parts; the first entry that matches counts. Its value is the replacement for `regex`: ""
+# keeps the part, and None keeps it with a warning. When case is ignored, Oniguruma matches ß with ss, and ligatures
+# with their letters, which the first entry avoids.
 _REGEX_PARTS = {
     r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
     rf"{_ESCAPED}|\[\^?(?:[^\]\[\\&-]|&(?!&)|-(?!-)|{_ESCAPED})+\]": "",
@@ -6682,7 +6759,7 @@ _REGEX_PARTS = {
     r"\\Z": r"(?=\n?\Z)",
     r"\\h": "[0-9A-Fa-f]",
     r"\\H": "[^0-9A-Fa-f]",
-    r"\{1(?:,\d+)?\}\+": "+",  # a group of one to three that is repeated
+    r"\{1(?:,\d+)?\}\+": "+",  # in Oniguruma, + after a count repeats it
     r"\{0?,\d+\}\+": "*",
     r"\\.|\[|\(\?[a-z-]+[:)]|\{\d+\}\?|\{[\d,]*\}\+": None,
     r"(?s:.)": "",
@@ -6691,7 +6768,7 @@ _REGEX_PART = regex.compile("|".join(f"({part})" for part in _REGEX_PARTS))
 
 
 def _read_regex(text: str, where: str) -> str:
-    """Write an expression of Hugging Face's engine as one of `regex`; a note says if it may mean something else."""
+    """Rewrite an expression of Hugging Face's engine for `regex`; a warning says if it may mean something else."""
     rewritten, odd, replacements = "", [], [*_REGEX_PARTS.values()]
     for part in _REGEX_PART.finditer(text):
         replacement = replacements[part.lastindex - 1]
@@ -6700,12 +6777,12 @@ def _read_regex(text: str, where: str) -> str:
     with naming_file(where):
         _compile_regex(rewritten)
     if odd:
-        note = f"Hugging Face's engine may read {odd[0]} in the pattern {text[:200]!r} otherwise than this module"
+        note = f"Hugging Face's engine may read {odd[0]} in the pattern {text[:200]!r} differently"
         warnings.warn(f"{where}: {note}: some ids may differ", stacklevel=5)
     return rewritten
 
 
-# Hugging Face's tokenizer.json: the "model" of each kind
+# Hugging Face's tokenizer.json: the "model" object of each kind
 
 
 def write_bpe(model: Model) -> dict:
@@ -6726,16 +6803,16 @@ def write_bpe(model: Model) -> dict:
 
 
 def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
-    """Read the "model" object of a BPE: the fields of Model that it decides."""
+    """Read the "model" object of a BPE; returns fields of Model."""
     for key in ("dropout", "continuing_subword_prefix"):
         require(not data.get(key), f"a model with {key} is not supported")
     require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
     of_bytes, names, unknown = alphabet == "bytes", data.get("vocab"), data.get("unk_token")
     suffix = data.get("end_of_word_suffix") or ""
-    # Names that are no bytes' are tokens that no text becomes.
-    odd = {name for name in names or () if of_bytes and not _BYTE_NAMES.issuperset(name)}
+    # No text becomes a token whose name does not stand for bytes.
+    odd = {name for name in (names if isinstance(names, dict) else ()) if of_bytes and not _BYTE_NAMES.issuperset(name)}
     merges = _read_merges(data["merges"], alphabet, odd)
-    require(len(set(merges)) == len(merges), "a merge stands there twice")
+    require(len(set(merges)) == len(merges), "a merge appears twice")
     fields = {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")} | {"merges": merges}
     looked_up = fields["ignore_merges"] or fields["byte_fallback"]
     require(not (suffix and looked_up), "end_of_word_suffix with ignore_merges or byte_fallback is not supported")
@@ -6743,7 +6820,7 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
         drops = unknown is None and not fields["byte_fallback"]
         fields |= {"word_suffix": suffix, "drops_unknown": drops, "unk_token": unknown}
         return fields | {"vocab": _read_vocab(names)}
-    # An added token may be the name of bytes that text becomes, rather than a text.
+    # The text of an added token may be the GPT-2 name of an ordinary token.
     plain, made = [*filter(_BYTE_NAMES.issuperset, added)], {*map(b"".join, merges), *BYTES}
     tokens = zip(plain, _read_names(plain), strict=True)
     texts = {*added}.difference(name for name, token in tokens if token in made or fields["ignore_merges"])
@@ -6769,9 +6846,9 @@ _WORDPIECE_FIELDS = {
 
 
 def write_wordpiece(model: Model) -> dict:
-    """Write the "model" object of a WordPiece, or of the longest match over bytes, where nothing is unknown."""
+    """Write the "model" object of a WordPiece; one over bytes has no unknown words."""
     unlimited = model.alphabet == "characters" or model.max_word_chars >= MAX_ID
-    require(unlimited, f"a tokenizer.json counts bytes where max_word_chars {model.max_word_chars} counts characters")
+    require(unlimited, f"max_word_chars {model.max_word_chars} counts characters, but a tokenizer.json counts bytes")
     fields = {key: getattr(model, field) for field, (key, _) in _WORDPIECE_FIELDS.items()}
     unknown = model.unk_token or "<unk>"
     return {"type": "WordPiece", **fields, "unk_token": unknown, "vocab": _vocab_names(model)}
@@ -6806,11 +6883,11 @@ def read_wordlevel(data: dict, added: Sequence[str], alphabet: str) -> dict:
 
 
 def write_unigram(model: Model) -> dict:
-    """Write the "model" object of a Unigram, whose tokens are numbered from 0."""
+    """Write the "model" object of a Unigram, whose tokens must be numbered from 0 without gaps."""
     names = dict(itertools.islice(_vocab_names(model).items(), len(model.scores)))
     gapless = [*names.values()] == [*range(len(names))]
     require(gapless, "a tokenizer.json numbers the tokens of a Unigram from 0 on, without gaps")
-    scores = np.where(np.isinf(model.scores), 0, model.scores).tolist()  # of tokens of bytes
+    scores = np.where(np.isinf(model.scores), 0, model.scores).tolist()  # tokens of bytes have -inf
     return {
         "type": "Unigram",
         "unk_id": names.get(model.unk_token),
@@ -6842,7 +6919,7 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
 
 
 def _number_added(given: Mapping[str, object], names: Mapping[str, int]) -> dict[str, int]:
-    """Number added tokens as Hugging Face does: as in the vocabulary, or on from its size. These must be `given`."""
+    """Number added tokens as Hugging Face does: as in the vocabulary, or from its size on. `given` ids must agree."""
     following, ids = itertools.count(len(names)), {}
     for text, id in given.items():
         ids[text] = names[text] if text in names else next(following)
@@ -6853,12 +6930,12 @@ def _number_added(given: Mapping[str, object], names: Mapping[str, int]) -> dict
 
 def write_huggingface(model: Model) -> dict[str, str]:
     """Write the three files of a tokenizer for transformers."""
-    # Runs of one character have equal scores in Llama 2: see _merges_by_score.
+    # Runs of one character may have equal scores, as in Llama 2; see _merges_by_score.
     ids = {} if model.scores is None or model.kind != "bpe" else model.ordinary_ids
     scores = [model.scores[id] for token, id in ids.items() if len({*token.decode()}) > 1]
     if len({*scores}) < len(scores) or _USER_SYMBOL in model.flags.values():
         warnings.warn(
-            "in a tokenizer.json some ids may differ: Hugging Face orders merges, and finds symbols, in another way",
+            "in a tokenizer.json some ids may differ: Hugging Face orders merges and finds symbols differently",
             stacklevel=4,
         )
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
@@ -6882,12 +6959,12 @@ def _token_names(written: dict) -> dict[str, int]:
 
 
 def _to_tokenizer_json(model: Model) -> dict:
-    """Write a tokenizer.json, as the `tokenizers` package does."""
+    """Make the content of a tokenizer.json, as the `tokenizers` package writes it."""
     written, flags = KINDS[model.kind].write(model), model.flags
     texts: dict[int, str] = {}
     for text, id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
         if texts.setdefault(id, text) != text:
-            note = f"a tokenizer.json has one text for an id: {text!r}, the second of {id}, is left out"
+            note = f"a tokenizer.json has one text for each id: {text!r}, the second text of {id}, is left out"
             warnings.warn(note, stacklevel=3)
     _number_added({text: id for id, text in texts.items()}, _token_names(written))
     decoder = [_BYTE_LEVEL] if model.alphabet == "bytes" else [*model.decoder] or [{"type": "Fuse"}]
@@ -6906,25 +6983,25 @@ def _to_tokenizer_json(model: Model) -> dict:
 
 
 def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
-    """Write several steps as one Sequence."""
+    """Write several steps as a Sequence, and a single one as it is."""
     return ({"type": "Sequence", key: [*steps]} if len(steps) > 1 else steps[0]) if steps else None
 
 
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 _BYTE_LEVELS = [_BYTE_LEVEL | {"add_prefix_space": a, "use_regex": b} for b in (True, False) for a in (True, False)]
-# Without a decoder, tokens are joined by spaces: as those of a WordPiece which all begin a word.
+# Without a decoder, tokens are joined by spaces, like tokens of a WordPiece that all begin a word.
 _JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
 _BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
 
 
 def _split_steps(pattern: Mapping[str, str], behavior: str = "Isolated", invert: bool = False) -> tuple:
-    """Make the step of a Split."""
+    """Make the step of a pattern for a Split."""
     ((kind, text),) = pattern.items()
     read = {"Regex": lambda text: _read_regex(text, "Split"), "String": regex.escape}[kind]
     return (Split(read(text), _BEHAVIORS[behavior], bool(invert)),)
 
 
-# The steps of a pattern that a pre-tokenizer of a type is; its parameters are the fields.
+# The function that makes the steps of a pattern for a type of pre-tokenizer; its parameters are the fields.
 _PRE_TOKENIZERS: dict[str, Callable[..., Sequence[PatternStep]]] = {
     "BertPreTokenizer": lambda: ("bert",),
     "Whitespace": lambda: ("whitespace",),
@@ -6953,9 +7030,9 @@ def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
 
 
 def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
-    """Read the steps of a pattern. A ByteLevel may be the last."""
+    """Read the steps of a pattern. Only the last pre-tokenizer may be a ByteLevel."""
     types = [part["type"] for part in parts[:-1]]
-    require("ByteLevel" not in types, "a ByteLevel that is not the last pre_tokenizer")
+    require("ByteLevel" not in types, "a ByteLevel that is not the last pre_tokenizer is not supported")
     steps = [step for part in parts for step in _read_pre_tokenizer(part)]
     if all(isinstance(step, Metaspace) for step in steps):
         steps.append("none")
@@ -6963,7 +7040,7 @@ def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
 
 
 def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
-    """Make the pre-tokenizers that the last of some steps may be. A Split can be any expression."""
+    """Make the pre-tokenizers that may be equal to the last steps. A Split may have any expression."""
     yield from ({"type": name} for name in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit"))
     yield from ({"type": "Punctuation", "behavior": behavior} for behavior in _BEHAVIORS)
     for mark, splits in ((steps[-2:][0], True), (steps[-1], False)):
@@ -6975,7 +7052,7 @@ def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
 
 
 def _write_pre_tokenizers(model: Model) -> list[dict]:
-    """Write the steps of a pattern, from the last on: each time what is read as the steps at the end."""
+    """Write the steps of a pattern as pre-tokenizers, from the last one on. Each must be read back as its steps."""
     steps, written = tuple(step for step in Pattern(model.pattern).steps if step != PATTERNS["none"]), []
     while steps or (model.alphabet == "bytes" and not written):
         at_end = _BYTE_LEVELS if model.alphabet == "bytes" and not written else _possible_parts(steps)
@@ -6984,7 +7061,7 @@ def _write_pre_tokenizers(model: Model) -> list[dict]:
             if read == steps[len(steps) - len(read) :]:
                 break
         else:
-            raise InputError(f"{steps[-1]!r} means something else to Hugging Face: write $ as (?![\\s\\S]), say"[:300])
+            raise InputError(f"Hugging Face reads {steps[-1]!r} differently: write $ as (?![\\s\\S])"[:300])
         steps = steps[: len(steps) - len(read)]
         written.insert(0, part)
     return written
@@ -6995,19 +7072,19 @@ _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "un
 
 
 def read_huggingface(content: dict) -> Model:
-    """Read a tokenizer.json; raises ValueError for what would encode otherwise here than there."""
+    """Read a tokenizer.json; raises ValueError for features that would give other ids here than in Hugging Face."""
     if "config" in content and "model" not in content:
         return read_tekken(content)
     written, normalizer = content.get("model"), _flattened(content.get("normalizer") or [], "normalizers")
     Normalizer(normalizer)
     require(isinstance(written, dict), "not a tokenizer.json: it has no model")
-    by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)  # in files of before 2022
+    by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)  # for files from before 2022
     type = str(written.get("type") or next(by_keys, ""))
     kind = type.lower()
     require(kind in KINDS, f"a model of type {type!r} is not supported, only BPE, WordPiece, WordLevel and Unigram")
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     if batching:
-        note = f"{' and '.join(batching)} of a tokenizer.json: kept, but `encode` does not apply it"
+        note = f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`"
         warnings.warn(note, stacklevel=5)
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
     alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
@@ -7027,14 +7104,14 @@ def read_huggingface(content: dict) -> Model:
         batching=batching,
     )
     for text, flag in flags.items() if model.ignore_merges else ():
-        # Found as a whole pretoken there, even if it is no single word: a control token that is not looked for.
+        # Hugging Face would find such a control token as a whole pretoken even where it is not a single word.
         hidden = flag.single_word and text in names and ids[text] not in model.ordinary
         require(not hidden, f"single_word {text!r} with ignore_merges is not supported")
     return model
 
 
 def _read_decoder(part: object, alphabet: str) -> list[dict]:
-    """Read a decoder. That of bytes is ByteLevel, and none here."""
+    """Read a decoder. For an alphabet of bytes it must be ByteLevel, which has no steps here."""
     steps = _flattened(part or [], "decoders")
     odd = [step for step in steps if (step["type"] == "ByteLevel") != (alphabet == "bytes")]
     require(not odd, f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {json.dumps(odd)[:100]}")
@@ -7043,17 +7120,17 @@ def _read_decoder(part: object, alphabet: str) -> list[dict]:
     return steps
 
 
-_FLAGS = AddedToken._fields[:5]  # that a tokenizer.json has
+_FLAGS = AddedToken._fields[:5]  # in a tokenizer.json
 
 
 def _written_flags(flags: AddedToken) -> dict[str, bool]:
-    """Write the flags of a special token; a symbol of SentencePiece's is as transformers' converters have it."""
+    """Write the flags of a special token; a symbol of SentencePiece gets the flags of transformers' converters."""
     plain = AddedToken(special=False) if flags.literal else flags
     return {name: getattr(plain, name) for name in _FLAGS}
 
 
 def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
-    """Read a list of added tokens: text -> id, as the file has it; and their flags."""
+    """Read a list of added tokens; returns text -> id, unchecked, and text -> flags."""
     try:
         added = [token for token in added if token["content"] != ""]
         ids = {token["content"]: token.get("id") for token in added}
@@ -7062,14 +7139,14 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
         raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
     for text, found in zip(_check_texts(ids), flags, strict=True):
-        require({*map(type, found)} == {bool}, f"the flags of {text!r} are odd")
+        require({*map(type, found)} == {bool}, f"the flags of {text!r} are odd: each must be true or false")
     return ids, dict(zip(ids, flags, strict=True))
 
 
-# SentencePiece's .model, and what transformers makes of it
+# SentencePiece's .model, with the same steps as in transformers
 
-MARK = "▁"  # that SentencePiece writes for a space
-_SPACES = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")  # in its normalizer_spec
+MARK = "▁"  # SentencePiece replaces spaces by it
+_SPACES = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")  # in SentencePiece's normalizer_spec
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # the types of its pieces
 _FAMILIES = ("", "unigram", "bpe", "", "bpe")  # its types of models: words are not supported; characters do not merge
 _MARKS_TO_SPACES = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
@@ -7086,21 +7163,19 @@ _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "
 
 
 _STRIP = {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""}
-_USER_SYMBOL = AddedToken(
-    normalized=True, special=False, literal=True
-)  # one that the user of SentencePiece has defined
+_USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of user_defined_symbols
 
 
 def _sentencepiece_steps(
     charsmap: str, symbols: Sequence[str], prefix: bool, squeezes: bool, escapes: bool
 ) -> list[dict]:
-    """Say by Hugging Face's steps what SentencePiece's normalizer does, as transformers' converters do.
+    """Express SentencePiece's normalizer by Hugging Face's steps, as transformers' converters do.
 
-    charsmap  a precompiled charsmap in base64, or nothing
-    symbols   what it would change, but must not: these are other characters meanwhile
-    prefix    a space is put before a text
-    squeezes  spaces at both ends are left out, and several in a row are one
-    escapes   a space becomes MARK
+    charsmap  a precompiled charsmap in base64, or ""
+    symbols   symbols that the normalizer must not change: other characters stand for them meanwhile
+    prefix    put a space before a text
+    squeezes  remove spaces at both ends, and replace several spaces by one
+    escapes   replace spaces by MARK
     """
     hidden = [(symbol, chr(_HIDDEN + k)) for k, symbol in enumerate(symbols)]
     return [
@@ -7114,15 +7189,15 @@ def _sentencepiece_steps(
 
 
 def read_sentencepiece(data: bytes) -> Model:
-    """Read a SentencePiece model, unigram or BPE.
+    """Read a SentencePiece model, Unigram or BPE.
 
-    What a user has defined as symbols of a BPE is found first in normalized text, unless it is not allowed.
+    The user-defined symbols of a BPE become special tokens, which are found in normalized text before anything else.
     """
     proto, whole = _model_proto(), False
     with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
         proto.ParseFromString(data)
         whole = len(proto.pieces) and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
-    require(whole, "no SentencePiece model, or it is cut off")
+    require(whole, "not a SentencePiece model, or cut off")
     trainer, spec = proto.trainer_spec, proto.normalizer_spec
     names, scores, types = zip(*[(piece.piece, piece.score, piece.type) for piece in proto.pieces], strict=True)
     kind, scores, types = _FAMILIES[trainer.model_type], np.array(scores, np.float32), np.array(types)
@@ -7133,7 +7208,7 @@ def read_sentencepiece(data: bytes) -> Model:
     require(bytes not in {*map(type, names)}, "not all of its tokens are UTF-8")
     require(not proto.denormalizer_spec.precompiled_charsmap, "a denormalizer is not supported")
     require(not unused, f"unused tokens are not supported, such as the ids {unused[:3]}")
-    require(len(unknown) == 1, f"it has {len(unknown)} tokens for what is unknown, not one")
+    require(len(unknown) == 1, f"it has {len(unknown)} unknown tokens, not one")
     require(not trainer.treat_whitespace_as_suffix, "treat_whitespace_as_suffix is not supported")
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
     mapping = Normalizer([{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else ())
@@ -7141,7 +7216,7 @@ def read_sentencepiece(data: bytes) -> Model:
     if kind == "unigram":
         scores[types == _BYTE] = -np.inf
         scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]  # as sentencepiece 0.2.3
-        symbol_ids, symbols = [], []  # which are found by these scores, and not before all other tokens
+        symbol_ids, symbols = [], []  # these scores find them, so they are not special tokens
     normalizer = _sentencepiece_steps(charsmap, changed, *(getattr(spec, name) for name in _SPACES))
     Normalizer(normalizer)
     has_prefix = spec.add_dummy_prefix or spec.remove_extra_whitespaces
@@ -7156,7 +7231,7 @@ def read_sentencepiece(data: bytes) -> Model:
         alphabet="characters",
         scores=scores,
         normalizer=normalizer,
-        decoder=[  # as that of Llama 2
+        decoder=[  # as in Llama 2
             *[_MARKS_TO_SPACES] * spec.escape_whitespaces,
             *[{"type": "ByteFallback"}] * trainer.byte_fallback,
             {"type": "Fuse"},
@@ -7169,16 +7244,16 @@ def read_sentencepiece(data: bytes) -> Model:
     )
 
 
-@naming_file("SentencePiece cannot do what this tokenizer does")
+@naming_file("SentencePiece cannot represent this tokenizer")
 def write_sentencepiece(model: Model) -> dict[str, bytes]:
-    """Write a SentencePiece model that has the same ids, but for special tokens, which it does not look for."""
-    require(model.kind in _FAMILIES and model.alphabet == "characters", "its tokens are not SentencePiece's")
-    require(model.byte_fallback or (model.unk_token and model.fuse_unk), "it has other tokens for what is unknown")
+    """Write a SentencePiece model with the same ids, except for special tokens, which it does not find in a text."""
+    require(model.kind in _FAMILIES and model.alphabet == "characters", "it is not a BPE or Unigram over characters")
+    require(model.byte_fallback or (model.unk_token and model.fuse_unk), "it treats unknown characters differently")
     has_flags = any(any(flags[:3]) for flags in model.flags.values())
     require(not has_flags, "its special tokens have flags")
     charsmap, symbols, *spaces = _sentencepiece_fields(model)
     vocab, unknown = dict(sorted(model.vocab.items())), model.unk_token or "<unk>"
-    if model.unk_token is None:  # it needs one there, though nothing is unknown
+    if model.unk_token is None:  # SentencePiece needs one even if no character is unknown
         vocab[len(vocab)] = b"<unk>"
     ids = {token: id for id, token in vocab.items()} | model.ids
     if model.scores is None:
@@ -7223,12 +7298,12 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
 
 
 def _sentencepiece_fields(model: Model) -> tuple[str, list[str], bool, bool, bool]:
-    """Find the arguments of `_sentencepiece_steps` that make a model's normalizer; raises ValueError if none do."""
+    """Find the arguments of `_sentencepiece_steps` that give the normalizer of a model; raises ValueError if none."""
     pattern, normalizer = {*Pattern(model.pattern).steps} - {PATTERNS["none"]}, list(model.normalizer)
     if Metaspace(MARK, "never") in pattern and not normalizer:
         pattern.remove(Metaspace(MARK, "never"))
         normalizer = [_SPACES_TO_MARKS]
-    if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):  # these cut through no token
+    if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):  # these cut no token in two
         pattern -= {Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)}
     charsmap = "".join(step.get("precompiled_charsmap", "") for step in normalizer)
     replaced = [step for step in normalizer if step["type"] == "Replace" and step["content"] >= chr(_HIDDEN)]
@@ -7236,21 +7311,21 @@ def _sentencepiece_fields(model: Model) -> tuple[str, list[str], bool, bool, boo
     for spaces in itertools.product((False, True), repeat=3):
         if normalizer == _sentencepiece_steps(charsmap, symbols, *spaces) and not pattern:
             return charsmap, symbols, *spaces
-    raise InputError("its normalizer and its pattern are not SentencePiece's")
+    raise InputError("its normalizer or its pattern differs from SentencePiece's")
 
 
-# vocab.txt of BERT: a token a line
+# BERT's vocab.txt: a token on each line
 
 _BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
-    """Read the vocabulary of a BERT; tokenizer_config.json says, or else its tokens do, whether it is in lower case."""
+    """Read the vocabulary of a BERT. `config` or, without an entry, the tokens tell whether it is in lower case."""
     names = [line.rstrip() for line in _decode_utf8(data, str(file)).split("\n")]
     ids = {name: id for id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
         name = _repeated(filter(None, names))
-        warnings.warn(f"{file}, line {ids[name] + 1}: {name!r} stands there twice: the last is taken", stacklevel=5)
+        warnings.warn(f"{file}, line {ids[name] + 1}: {name!r} appears twice: the last line counts", stacklevel=5)
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
     lowercase = config.get("do_lower_case", all(n == n.lower() for n in ids if n not in specials))
     ends = {role: [text, specials[text]] for role, text in (("sep", "[SEP]"), ("cls", "[CLS]")) if text in specials}
@@ -7276,7 +7351,7 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
 
 
 def _bert_config(model: Model) -> dict:
-    """Write what tokenizer_config.json says of a BERT's normalizer."""
+    """Make the fields of tokenizer_config.json for the normalizer of a BERT."""
     match model.kind, model.normalizer:
         case "wordpiece", [{"type": "BertNormalizer", **step}]:
             kept = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
@@ -7287,7 +7362,7 @@ def _bert_config(model: Model) -> dict:
 
 
 def write_bert(model: Model) -> dict[str, str]:
-    """Write vocab.txt, and what is said beside it."""
+    """Write vocab.txt and tokenizer_config.json."""
     require(model.kind == "wordpiece", f"a vocab.txt cannot hold a model of kind {model.kind}")
     names, config = {id: token.decode("utf-8", "replace") for id, token in model.vocab.items()}, _bert_config(model)
     text = "".join(names.get(id, "") + "\n" for id in range(max(names, default=-1) + 1))
@@ -7296,7 +7371,7 @@ def write_bert(model: Model) -> dict[str, str]:
     return {"vocab.txt": text, "tokenizer_config.json": _config_json(model)}
 
 
-# What transformers reads beside a model, in tokenizer_config.json.
+# The keys of tokenizer_config.json that this module keeps.
 ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
 CONFIG_KEYS = (*ROLES, "model_max_length", "chat_template")
 
@@ -7339,16 +7414,16 @@ def transformers_config(
     pad_token: str | None = None,
     unk_token: str | None = None,
     model_max_length: int | None = None,
-    chat_template: str | os.PathLike | None = None,
+    chat_template: PathName | None = None,
 ) -> dict:
-    """Build the fields of tokenizer_config.json that are given: not None.
+    """Build the given fields of tokenizer_config.json; None means not given.
 
-    special_tokens    those of the model
+    special_tokens    the special tokens of the model
     bos_token         the special token that begins a text
-    eos_token         the one that ends it
-    pad_token         the one that fills up a batch
-    unk_token         the one for what cannot be encoded
-    model_max_length  tokens that the model has room for
+    eos_token         the special token that ends a text
+    pad_token         the special token that fills up a batch
+    unk_token         the special token for text that cannot be encoded
+    model_max_length  the number of tokens that the model has room for
     chat_template     "chatml", which needs the special tokens <|im_start|> and <|im_end|>, or a file in Jinja
 
     >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
@@ -7360,7 +7435,7 @@ def transformers_config(
         is_known = fields[role] in special_tokens
         require(is_known, f"`{role}` {fields[role]!r} is not a special token of this tokenizer: {known}")
     if model_max_length is not None and model_max_length < 1:
-        raise InputError(f"`model_max_length` is {model_max_length}: a model of so many tokens has no room for text")
+        raise InputError(f"`model_max_length` is {model_max_length}: it must be at least 1")
     if chat_template == "chatml":
         has_both = {"<|im_start|>", "<|im_end|>"} <= {*special_tokens}
         require(has_both, "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
@@ -7374,15 +7449,15 @@ def transformers_config(
 
 
 class Format(NamedTuple):
-    """A format of files. What `load_model` is told goes to the reader if that has a parameter of the name."""
+    """A format of files."""
 
-    read: Callable[..., Model]  # by data, file and config beside it, likewise
-    write: Callable[[Model], dict[str, str | bytes]]
-    files: tuple[str, ...]  # that it may write; the first says what is there
+    read: Callable[..., Model]  # with parameters among data, file, config and the options of `load_model`, by name
+    write: Callable[[Model], dict[str, Text]]
+    files: tuple[str, ...]  # that it may write; the first one identifies the format
     sign: bytes  # an expression that matches the beginning of its files
 
 
-_VOCAB = rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\d'  # of GPT-2: a token and its id
+_VOCAB = rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\d'  # the beginning of GPT-2's vocab.json: a token and its id
 FORMATS = {
     "huggingface": Format(
         lambda data, file: read_huggingface(read_json(data, str(file))),
@@ -7405,13 +7480,13 @@ FORMATS = {
 
 
 def load_model(
-    path: str | os.PathLike,
+    path: PathName,
     *,
     encoding: str | None = None,
     pattern: PatternSource | None = None,
     special_tokens: SpecialTokens = None,
 ) -> Model:
-    """Read a model from a file or a folder: what it is, its content tells. See Tokenizer.load."""
+    """Read a model from a file or a folder. The format is detected from the content. See Tokenizer.load."""
     path = as_path(path)
     file = _find_model_file(path) if path.is_dir() else path
     require(file.is_file(), f"{path}: no such file or folder")
@@ -7424,7 +7499,7 @@ def load_model(
     )
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     for name in options.keys() - inspect.signature(format.read).parameters.keys():
-        require(options[name] is None, f"{file}: a file like {format.files[0]} says that itself: leave `{name}` away")
+        require(options[name] is None, f"{file}: a file like {format.files[0]} contains that: omit `{name}`")
     with naming_file(file):
         model = call_with(format.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
@@ -7435,7 +7510,7 @@ def load_model(
 
 
 def _find_model_file(folder: Path) -> Path:
-    """Find the file of a folder that is, or begins, a model; what `save` writes before all others."""
+    """Find the file in a folder that is a model, or its first file; the names that `save` writes are tried first."""
     written = [[format.files[0]] for format in FORMATS.values()]
     for names in (*written, ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]):
         found = [file for name in names for file in folder.glob(name)]
@@ -7447,18 +7522,18 @@ def _find_model_file(folder: Path) -> Path:
     )
 
 
-def save_model(model: Model, path: str | os.PathLike, format: str | None = None) -> None:
-    """Write a model folder in one of FORMATS, or by default the first, and the second if it can be.
+def save_model(model: Model, path: PathName, format: str | None = None) -> None:
+    """Write a model folder in one of FORMATS; by default in the first, and also in the second if that is possible.
 
-    A path that ends as the first file of the format does, model.tiktoken say, is the name of that file.
+    A path with the suffix of the first file of the format, such as model.tiktoken, is the name of that file.
 
-    Files of other FORMATS in a folder stay there: a warning names them, since `load_model` may read them.
+    Files of other FORMATS stay in the folder. A warning names them, since `load_model` may read them.
     """
     folder = as_path(path)
     require_known("format", format or "huggingface", FORMATS)
     chosen = FORMATS[format or "huggingface"]
     texts, first = chosen.write(model), chosen.files[0]
-    if folder.suffix == Path(first).suffix and not folder.is_dir():  # a file, and what belongs beside it
+    if folder.suffix == Path(first).suffix and not folder.is_dir():  # the name of a file; the others go next to it
         require(format != "gpt2", f"{folder}: GPT-2's format has two files: name a folder for them")
         atomic_write_all(folder.parent, {name.replace(first, folder.name): text for name, text in texts.items()})
         return
@@ -7468,27 +7543,29 @@ def save_model(model: Model, path: str | os.PathLike, format: str | None = None)
     atomic_write_all(folder, texts)
     firsts = [other.files[0] for other in FORMATS.values() if other.files[0] not in texts]
     if found := ", ".join(name for name in firsts if (folder / name).is_file()):
-        warnings.warn(f"{folder}: {found} may hold another model: remove what is outdated", stacklevel=3)
+        warnings.warn(f"{folder}: {found} may hold another model: remove outdated files", stacklevel=3)
 
 
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# A kind of models, by name -> the functions that learn its vocabulary, segment words by it, and read and write it. All
-# other sections ask KINDS. To add a kind is to write these functions in a section of their own, and a row here.
+# The name of a kind of model -> the functions that learn its vocabulary, segment words, and read and write it. All
+# other sections use KINDS. For a new kind, write these functions in a section of their own, and add a row here:
+#
+#     KINDS["bpe"].learn(Words.from_counts({b"aaab": 3}), 257).merges   ->   [(b"a", b"a")]
 
 
 class Kind(NamedTuple):
-    """The functions of a kind of models; the last four are optional."""
+    """The functions of a kind of model; the last three are optional."""
 
-    learn: Callable  # (words, n_symbols, **options) -> Learned, or what has its tokens, merges and alphabet
+    learn: Callable  # (words, n_symbols, **options) -> Learned, or an object with tokens, merges and alphabet
     tables: Callable  # (model) -> a struct
-    tables_type: type  # the class of that, by which Numba finds the kernels
+    tables_type: type  # the class of the struct; Numba chooses the kernels by it
     segment: Callable  # kernel (text, start, size, tables, scratch, ids, at) -> n ids written to ids[at:]; -1: no id
     write: Callable  # (model) -> the "model" object of a tokenizer.json
     read: Callable  # ("model" object, texts of added tokens, alphabet) -> fields of Model
     sample: Callable | None = None  # kernel (text, start, size, tables, alpha, random state, ids, at): as `segment`
     sample_tables: Callable | None = None  # (model) -> the tables for that
-    exact_pattern: Callable | None = None  # (model) -> a pattern that cuts where no token reaches across
+    exact_pattern: Callable | None = None  # (model) -> a pattern that cuts only where no token crosses the cut
 
 
 KINDS = {
@@ -7524,6 +7601,17 @@ KINDS = {
 
 
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Text -> ids -> text. A Tokenizer owns a Model, and all that is computed from it once: the Pattern, the tables of its
+# kind, the Pretokenizers and the decoded tokens. These do not change, so threads may share them. An _Encoder owns all
+# that changes: the cache and the arrays. A call takes an idle encoder, or makes one, and gives it back:
+#
+#     tokenizer.encode("hi!")       ->   an _Encoder    ->   [257, 34]
+#     tokenizer.decode([257, 34])   ->   b"hi" + b"!"   ->   "hi!"             without an encoder
+#
+# A pickled Tokenizer is its Model. A worker process makes the tables once, for all copies that it receives.
+#
+# A decoder gives each token two texts: one as the first token of a text, and one as a later token.
 
 _BYTE_TOKEN = re.compile(r"\A<0x([+\dA-Fa-f][\dA-Fa-f])>\Z", re.ASCII)
 _CLEANUP = {f" {text}": text for text in (".", "?", "!", ",", "' ", "n't", "'m", "do not", "'s", "'ve", "'re")}
@@ -7540,12 +7628,12 @@ def _decode_wordpiece(token: str, is_first: bool, prefix: str, cleanup: bool) ->
 
 
 def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: int) -> str:
-    """Take up to so many of a character off the ends of a token."""
+    """Remove up to `start` times the character `content` from the start of a token, and up to `stop` from its end."""
     one = re.escape(content)
     return re.sub(rf"\A(?:{one}){{0,{start}}}|(?:{one}){{0,{stop}}}\Z", "", token)
 
 
-# What decodes a token, by the type of a step; its further parameters are the fields.
+# The function that decodes a token, by the type of a step; its further parameters are the fields.
 _DECODERS: dict[str, Callable[..., str]] = {
     "BPEDecoder": lambda token, is_first, suffix: token.replace(suffix, " "),  # but that of the last: see decode
     "ByteFallback": lambda token, is_first: _BYTE_TOKEN.sub(
@@ -7564,11 +7652,11 @@ _DECODERS: dict[str, Callable[..., str]] = {
 def decoded_tokens(
     vocab: Mapping[int, bytes], decoder: Sequence[dict]
 ) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
-    """Decode each token, as the first of a sequence and as a later one, by steps as a tokenizer.json writes them.
+    """Decode each token, as the first of a sequence and as a later one, by the decoder of a tokenizer.json.
 
-    Joined, they are what the `tokenizers` package decodes, where that is UTF-8. Behind ByteFallback and Fuse, which
-    join tokens, a step must be one that can be done to each on its own: Replace of one ASCII character, or Strip of one
-    at the start. Raises InputError for all others.
+    Joined, the results are the text of the `tokenizers` package, if that is UTF-8. ByteFallback and Fuse join tokens. A
+    step after them must be applicable to each token on its own: Replace of one ASCII character, or Strip of one at the
+    start. Raises InputError for all other steps.
 
     >>> first, later = decoded_tokens({0: "▁a".encode(), 1: b"<0xE4>"}, [{"type": "Metaspace", "replacement": "▁"}])
     >>> first[0], later[0], later[1]
@@ -7583,7 +7671,7 @@ def decoded_tokens(
         kind = step["type"]
         try:
             alone = not are_joined or _is_single_character(kind, firsts, **fields)
-            require(alone, "it is behind one that joins tokens")
+            require(alone, "it comes after a step that joins tokens")
             decode = functools.partial(_DECODERS[kind], **fields)
             firsts = {id: decode(token, True) for id, token in firsts.items()}
             if not are_joined or kind == "Replace":
@@ -7596,7 +7684,7 @@ def decoded_tokens(
 
 
 def _is_single_character(kind: str, firsts: Mapping[int, str], **fields) -> bool:
-    """Tell whether a step behind one that joins tokens can be done to each on its own."""
+    """Return whether a step after one that joins tokens can be applied to each token on its own."""
     if kind == "Strip":
         one = fields["content"].isascii() and fields["start"] == 1 and fields["stop"] == 0
         return one and all(firsts.values())
@@ -7605,30 +7693,18 @@ def _is_single_character(kind: str, firsts: Mapping[int, str], **fields) -> bool
 
 
 class _Encoder:
-    """What one thread encodes with: a workspace, and an array that takes the ids."""
+    """The state of one encoding thread: a workspace, and an array for the ids."""
 
     def __init__(self, model: Model, tables: object, pattern: Pattern, cache_size: int):
         self.model, self.special, self.stop = model, _special_table({}), np.empty(1, np.int64)
-        pooled = max(16 * cache_size, 1 << 16)
-        self.scan = _new_scan()
-        self.workspace = _Workspace(
-            tables,
-            pattern.table,
-            self.special,
-            *self.scan,
-            np.empty(4 * KEYS, np.uint64),
-            np.empty(MAX_LINEAR_MERGE, np.uint64),
-            _new_word_table(min(CACHE_WORDS, cache_size), pooled),
-            np.empty(pooled, np.uint32),
-            0,
-            0,
-            0,
-            cache_size,
-        )
-        self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # a page of it is memory when it is written to
+        self.scan, n_pooled = _new_scan(), max(16 * cache_size, 1 << 16)
+        arrays = *self.scan, np.empty(4 * KEYS, np.uint64), np.empty(MAX_LINEAR_MERGE, np.uint64)
+        cache = _new_word_table(min(CACHE_WORDS, cache_size), n_pooled), np.empty(n_pooled, np.uint32)
+        self.workspace = _Workspace(tables, pattern.table, self.special, *arrays, *cache, 0, 0, 0, cache_size)
+        self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # it takes memory only where it was written to
 
     def encode(self, pretokenizer: Pretokenizer, data: bytes, stops: np.ndarray | None, begins: int) -> np.ndarray:
-        """Encode texts as uint32[N]: each ends at one of `stops`, over which the end of its ids is written.
+        """Encode texts as uint32[N]. Text t ends at stops[t], which is replaced by the end of its ids.
 
         Without `stops` the bytes are one text.
         """
@@ -7649,27 +7725,23 @@ class _Encoder:
             raise _unknown_letter(self.model, b"".join(flat.parts()))
         if ids is self.ids:
             return ids[:n].copy()
-        ids.resize(n, refcheck=False)  # no copy: a tenth of the time of a large text
+        ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
         return ids
 
 
 def _unknown_letter(model: Model, text: bytes) -> InputError:
     """Build the error for text that has a letter without a token."""
-    if model.alphabet == "bytes":
-        letters: Iterable[bytes] = map(BYTES.__getitem__, text)
-    else:
-        letters = (char.encode("utf-8", "surrogateescape") for char in text.decode("utf-8", "surrogateescape"))
-    letter = next((letter for letter in letters if letter not in model.ids), None)
+    letters = text if model.alphabet == "bytes" else map(ord, text.decode("utf-8", "surrogateescape"))
+    letter = next((letter for letter in letters if letter not in model.letters), None)
     if letter is None:
-        return InputError("a word is not in the vocabulary, which has no token for the unknown")
+        return InputError("a word is not in the vocabulary, which has no unknown token")
     if model.alphabet == "bytes":
-        return InputError(f"the byte 0x{letter[0]:02X} is not in the vocabulary")
-    char = letter.decode("utf-8", "replace")
-    return InputError(f"the character {char!r} is not in the vocabulary, which has no token for the unknown")
+        return InputError(f"the byte 0x{letter:02X} is not in the vocabulary")
+    return InputError(f"the character {chr(letter)!r} is not in the vocabulary, which has no unknown token")
 
 
 def _working_pattern(model: Model) -> Pattern:
-    """Make the pattern of a model; one that takes whole texts for words is cut where no token reaches across."""
+    """Make the pattern of a model. If it takes whole texts as words, cut these where no token crosses the cut."""
     pattern, exact = Pattern(model.pattern), KINDS[model.kind].exact_pattern
     takes_whole_texts = pattern.name == "none" or isinstance(pattern.stages[-1], Metaspace)
     if model.alphabet == "bytes" or not exact or not takes_whole_texts:
@@ -7681,15 +7753,15 @@ class Tokenizer:
     """Text to token ids and back.
 
     vocab           id -> bytes; ids may have gaps
-    merges          pairs of bytes, the first to be merged first; or None, and any two neighbours whose bytes, joined,
-                    are a token may merge, the token of the lowest id first, as tiktoken does
-    special_tokens  strings, or strings and their ids; those that have no id get the ids after the last
-    pattern         the name of a pattern, a regular expression, or several, each of which cuts what the last has left
-    ignore_merges   a pretoken that is a token is that token, even where the merges do not get there
-    flags           how special tokens are found, if not in the plain way: AddedToken for some of them
-    cache_size      pretokens that each thread keeps the ids of, about; rounded up to a power of two
+    merges          pairs of bytes, in the order of their ranks; None: any two neighbours that join to a token merge,
+                    the token of the lowest id first, as in tiktoken
+    special_tokens  strings, or {string: id}; strings that are not in the vocabulary get the next ids
+    pattern         the name of a pattern, a regular expression, or a list of steps that cut in turn
+    ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
+    flags           how special tokens are found, if not in the plain way: an AddedToken for some of them
+    cache_size      approximate number of pretokens in the cache of each thread; rounded up to a power of two
 
-    Threads may share a tokenizer, and it can be pickled. Raises ValueError for a vocabulary that cannot be.
+    Threads may share a tokenizer, and it can be pickled. Raises ValueError for an invalid vocabulary.
 
     >>> vocab = {0: b"<|end|>"} | {1 + b: bytes([b]) for b in range(256)} | {257: b"hi"}
     >>> tokenizer = Tokenizer(vocab, [(b"h", b"i")], ["<|end|>"])
@@ -7716,13 +7788,13 @@ class Tokenizer:
 
     @classmethod
     def from_model(cls, model: Model, cache_size: int = 1 << 20) -> Tokenizer:
-        """Make a tokenizer of a Model, of any kind."""
+        """Make a tokenizer from a Model of any kind."""
         tokenizer = cls.__new__(cls)
         tokenizer._compile(model, cache_size)
         return tokenizer
 
     def _compile(self, model: Model, cache_size: int) -> None:
-        """Make the tables of a model."""
+        """Make all that the tokenizer computes from its model."""
         require_known("kind of model", model.kind, KINDS)
         self.model = model
         self.pattern = _working_pattern(model)
@@ -7732,17 +7804,17 @@ class Tokenizer:
         self._normalizer = Normalizer(model.normalizer)
         self._pretokenizers: dict[str, Pretokenizer] = {}
         self._pretokenizers = {allowed: self._pretokenizer(allowed) for allowed in ("all", "none")}
-        self._idle: list[_Encoder] = []  # those that no thread is using
-        self._chunk_sources: dict[tuple[str, ...], Source] = {}  # of encode_iterable, by special tokens
+        self._idle: list[_Encoder] = []  # encoders that no thread is using
+        self._chunk_sources: dict[tuple[str, ...], Source] = {}  # for encode_iterable, by special tokens
 
     @property
     def vocab(self) -> dict[int, bytes]:
-        """The tokens by their ids, special tokens included."""
+        """The tokens by their ids, including special tokens."""
         return self.model.vocab
 
     @property
     def merges(self) -> list[Merge] | None:
-        """The merges in their order, or None where the ids are the ranks."""
+        """The merges in order, or None if ids or scores decide."""
         return self.model.merges
 
     @property
@@ -7757,16 +7829,16 @@ class Tokenizer:
 
     @property
     def digest(self) -> str:
-        """A SHA-256 of all that decides about ids, in hexadecimal."""
+        """A SHA-256 of all fields that decide about ids, in hexadecimal."""
         return self.model.fingerprint
 
     def __len__(self) -> int:
-        """Count the tokens, special tokens included."""
+        """The number of tokens, including special tokens."""
         return len(self.vocab)
 
     @property
     def vocab_size(self) -> int:
-        """The rows that a model's embedding needs: the largest id + 1, which is the number of tokens without gaps."""
+        """The number of rows that an embedding needs: the largest id + 1."""
         return max(self.vocab, default=-1) + 1
 
     def __repr__(self) -> str:
@@ -7779,37 +7851,37 @@ class Tokenizer:
 
     @functools.cached_property
     def _token_bytes(self) -> TokenBytes:
-        """The bytes of the tokens as they are decoded, which the first of a text may have otherwise."""
+        """The decoded bytes of the tokens; the first token of a text may be decoded differently."""
         return make_token_bytes(self._decoded[1])
 
     @functools.cached_property
     def _sample_tables(self) -> object:
-        """The tables that `sample` needs."""
+        """The tables for `sample`."""
         return KINDS[self.model.kind].sample_tables(self.model)
 
     @functools.cached_property
     def _pickled(self) -> bytes:
-        """The model but for `config`, which may change, and the cache size."""
+        """The model without `config`, which may change, and the cache size."""
         return zlib.compress(pickle.dumps((dataclasses.replace(self.model, config={}), self._cache_size)), 1)
 
     @classmethod
     def from_files(
         cls,
-        vocab_filepath: str | os.PathLike,
-        merges_filepath: str | os.PathLike,
+        vocab_filepath: PathName,
+        merges_filepath: PathName,
         special_tokens: Iterable[str] | None = None,
         pattern: str = "gpt2",
     ) -> Tokenizer:
         """Load GPT-2's two files, vocab.json and merges.txt.
 
-        If no special tokens are given, they are the tokens that no merge makes, the bytes apart.
+        By default the special tokens are those that no merge makes, except single bytes.
         """
         return cls.from_model(read_gpt2(Path(vocab_filepath), Path(merges_filepath), special_tokens, pattern))
 
     @classmethod
     def load(
         cls,
-        path: str | os.PathLike,
+        path: PathName,
         *,
         encoding: str | None = None,
         pattern: str | None = None,
@@ -7817,21 +7889,21 @@ class Tokenizer:
     ) -> Tokenizer:
         """Load a model from a file or a folder. The format is detected from the content.
 
-        That is a tokenizer.json of Hugging Face's; GPT-2's vocab.json and merges.txt, whatever they are called; a rank
-        file of tiktoken's; a model of SentencePiece's; or BERT's vocab.txt. For a rank file, `encoding` is a name in
-        ENCODINGS, or `pattern` and `special_tokens` say what the file does not; neither is needed for a published one,
-        or one that was saved here. Raises ValueError for a file that is none of these, and for what would encode
-        otherwise here than there.
+        It is a tokenizer.json of Hugging Face; GPT-2's vocab.json and merges.txt, or encoder.json and vocab.bpe; a rank
+        file of tiktoken; a model of SentencePiece; or BERT's vocab.txt. A rank file lacks a pattern and special tokens:
+        `encoding` is a name in ENCODINGS, or `pattern` and `special_tokens` give them. Published rank files, and those
+        that were saved here, need neither. Raises ValueError for other files, and for features that would give other
+        ids here.
         """
         return cls.from_model(load_model(path, encoding=encoding, pattern=pattern, special_tokens=special_tokens))
 
-    def save(self, path: str | os.PathLike, format: str | None = None) -> None:
+    def save(self, path: PathName, format: str | None = None) -> None:
         """Write a model folder.
 
         "huggingface"   tokenizer.json, tokenizer_config.json, special_tokens_map.json
         "gpt2"          vocab.json, merges.txt
         "tiktoken"      tokenizer.tiktoken, and the pattern and the special tokens in tokenizer.tiktoken.json
-        None            the first, and the second if it can be
+        None            the first, and also the second if that is possible
 
         Raises ValueError if the format cannot represent the model.
         """
@@ -7842,45 +7914,37 @@ class Tokenizer:
         return import_optional("tokenizers").Tokenizer.from_str(write_huggingface(self.model)["tokenizer.json"])
 
     def to_tiktoken(self, name: str = "bpe_numba"):
-        """Make a `tiktoken.Encoding` with the same ids; raises ValueError if there can be none."""
-        return import_optional("tiktoken").Encoding(
-            name,
-            pat_str=self.pattern.source,
-            mergeable_ranks=tiktoken_ranks(self.model),
-            special_tokens=self.special_tokens,
-        )
-
-    @functools.cached_property
-    def _ids(self) -> dict[bytes, int]:
-        return self.model.ids
+        """Make a `tiktoken.Encoding` with the same ids; raises ValueError if that is impossible."""
+        encoding, ranks = import_optional("tiktoken").Encoding, tiktoken_ranks(self.model)
+        return encoding(name, pat_str=self.pattern.source, mergeable_ranks=ranks, special_tokens=self.special_tokens)
 
     def token_to_id(self, token: bytes | str) -> int | None:
         """Look up the id of a token, or None."""
-        if isinstance(token, str):
-            return self.special_tokens.get(token, self._ids.get(token.encode()))
-        return self._ids.get(token)
+        if isinstance(token, bytes):
+            return self.model.ids.get(token)
+        return self.special_tokens.get(token, self.model.ids.get(token.encode()))
 
     def id_to_token(self, id: int) -> bytes:
-        """Look up the bytes of a token; raises ValueError if there is no such id."""
+        """Look up the bytes of a token; raises ValueError for an unknown id."""
         try:
             return self.vocab[_id_array([id]).item()]
         except KeyError:
             last = max(self.vocab, default=-1)
             raise InputError(f"id {id!r} is not in the vocabulary, whose ids end at {last}") from None
 
-    def encode(self, text: str | bytes, allowed_special: str | Iterable[str] = "all") -> list[int]:
-        """Encode a text, or bytes, valid UTF-8 or not, as a list of ids.
+    def encode(self, text: Text, allowed_special: Allowed = "all") -> list[int]:
+        """Encode a text, or bytes that may be invalid UTF-8, as a list of ids.
 
-        allowed_special says which special tokens in the text become their ids: "all", "none", or some of them. The
-        others are text like any other: nobody can forge a control token that is not allowed.
+        allowed_special  the special tokens that become their ids: "all", "none", or some of them. All others are
+                         ordinary text, so nobody can forge a control token that is not allowed
         """
         return self.encode_to_numpy(text, allowed_special).tolist()
 
-    def encode_ordinary(self, text: str | bytes) -> list[int]:
-        """Encode a text in which no special token is honoured."""
+    def encode_ordinary(self, text: Text) -> list[int]:
+        """Encode a text as ordinary text, without special tokens."""
         return self.encode(text, "none")
 
-    def encode_to_numpy(self, text: str | bytes, allowed_special: str | Iterable[str] = "all") -> np.ndarray:
+    def encode_to_numpy(self, text: Text, allowed_special: Allowed = "all") -> np.ndarray:
         """Encode a text as uint32[N].
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
@@ -7889,23 +7953,23 @@ class Tokenizer:
         return self._encode(_text_bytes(text), allowed_special)
 
     def encode_texts(
-        self, texts: Sequence[bytes], allowed_special: str | Iterable[str] = "all", begins: int = BEGINS
+        self, texts: Sequence[bytes], allowed_special: Allowed = "all", begins: int = BEGINS
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Encode texts, in bytes, in this thread: their ids end to end, uint32[N], and their offsets, int64[T + 1].
+        """Encode texts in this thread. Returns their ids end to end, uint32[N], and their offsets, int64[T + 1].
 
-        begins  CONTINUES, if the first text goes on from an earlier one; see Pretokenizer.apply
+        begins  CONTINUES if the first text continues an earlier one; see Pretokenizer.apply
         """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         ids = self._encode(b"".join(texts), allowed_special, stops, begins)
         return ids, np.append(0, stops)
 
     def _encode(
-        self, data: bytes, allowed_special: str | Iterable[str], stops: np.ndarray | None = None, begins: int = BEGINS
+        self, data: bytes, allowed_special: Allowed, stops: np.ndarray | None = None, begins: int = BEGINS
     ) -> np.ndarray:
         """Encode texts that lie end to end as uint32[N]; see _Encoder.encode."""
         pretokenizer = self._pretokenizer(allowed_special)
         try:
-            encoder = self._idle.pop()  # one that no other thread is using
+            encoder = self._idle.pop()
         except IndexError:
             encoder = _Encoder(self.model, self._tables, self.pattern, self._cache_size)
         try:
@@ -7914,15 +7978,14 @@ class Tokenizer:
             self._idle.append(encoder)
 
     @checked
-    def sample(
-        self, text: str | bytes, alpha: float = 0.1, seed: int = 0, allowed_special: str | Iterable[str] = "all"
-    ) -> list[int]:
-        """Encode a text at random, to train a model on more than one way to cut it; each seed gives one way.
+    def sample(self, text: Text, alpha: float = 0.1, seed: int = 0, allowed_special: Allowed = "all") -> list[int]:
+        """Encode a text at random, to train a model on several ways to cut it; each seed gives one way.
 
-        alpha  of a unigram model: a way is as probable as exp(alpha * score), so 0 takes all alike (Kudo 2018). Of a
-               BPE: the probability with which a merge is left out each time, so 0 leaves none (Provilkov et al. 2020)
+        alpha  for a Unigram: the probability of a way is proportional to exp(alpha * score), so with 0 all ways have
+               the same probability (Kudo 2018). For a BPE: the probability with which a merge is left out each time,
+               so 0 leaves out no merge (Provilkov et al. 2020)
 
-        Raises InputError for a model that knows one way only.
+        Raises InputError for a model that cuts in only one way.
 
         >>> vocab = {b: bytes([b]) for b in range(256)} | {256: b"ab", 257: b"abab"}
         >>> tokenizer = Tokenizer(vocab, [(b"a", b"b"), (b"ab", b"ab")])
@@ -7930,26 +7993,22 @@ class Tokenizer:
         [[256, 97, 98], [257], [257]]
         """
         kind = KINDS[self.model.kind]
-        require(kind.sample, f"a {self.model.kind} has one way to cut a word: there is nothing to sample")
+        require(kind.sample, f"a {self.model.kind} has only one way to cut a word: there is nothing to sample")
         is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or self.model.kind == "unigram")
         require(is_sound, f"alpha is a probability, not {alpha}")
-        flat = self._words(text, allowed_special)
+        data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
+        flat, _, _ = pretokenizer.apply(scan, data, np.array([len(data)]))
+        flat = flat.rewritten(_write_cuts, self.pattern.table, *scan)  # an END after each word
         ids, state = np.empty(len(flat.text), np.uint32), np.array([seed % 2**64], np.uint64)
         n = _sample_words(*flat, self._sample_tables, float(alpha), state, ids)
         if n < 0:
             raise _unknown_letter(self.model, bytes(flat.text[-1 - n :]))
         return ids[:n].tolist()
 
-    def _words(self, text: str | bytes, allowed_special: str | Iterable[str]) -> FlatText:
-        """Cut a text into special tokens and words, with an END after each."""
-        data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
-        flat, _, _ = pretokenizer.apply(scan, data, np.array([len(data)]))
-        return flat.rewritten(_write_cuts, self.pattern.table, *scan)
-
     def encode_batch(
-        self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
+        self, texts: Iterable[Text], allowed_special: Allowed = "all", *, threads: int | None = None
     ) -> list[list[int]]:
-        """Encode each text as a list of ids; large batches in several threads, one a core if not told otherwise.
+        """Encode each text as a list of ids. Large batches use several threads, by default one for each core.
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch(["Hi", "", "!"])
         [[72, 105], [], [33]]
@@ -7959,15 +8018,15 @@ class Tokenizer:
 
     @checked
     def encode_batch_to_numpy(
-        self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
+        self, texts: Iterable[Text], allowed_special: Allowed = "all", *, threads: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Encode all texts: ids uint32[N], and where those of each begin and end, int64[T + 1].
+        """Encode all texts. Returns the ids, uint32[N], and the offsets of the texts in them, int64[T + 1].
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch_to_numpy(["Hi", "", "!"])
         (array([ 72, 105,  33], dtype=uint32), array([0, 2, 2, 3]))
         """
-        require(not isinstance(texts, (str, bytes)), "encode_batch takes a list of texts: encode takes one")
-        require(threads is None or threads >= 1, f"{threads} threads: at least one must do the work")
+        require(not isinstance(texts, (str, bytes)), "encode_batch takes a list of texts: use encode for one text")
+        require(threads is None or threads >= 1, f"{threads} threads: at least 1 is needed")
         if not isinstance(allowed_special, str):
             allowed_special = list(allowed_special)
         batches = _batched_by_size(map(_text_bytes, texts), len, BLOCK_BYTES)
@@ -7976,56 +8035,51 @@ class Tokenizer:
         ids = np.concatenate([np.zeros(0, np.uint32), *(ids for ids, _ in encoded)])
         return ids, np.cumsum(np.concatenate([[0], *(np.diff(offsets) for _, offsets in encoded)]))
 
-    def encode_iterable(
-        self, iterable: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all"
-    ) -> Iterator[int]:
-        """Encode a text that comes in chunks, a file say: yields the same ids as of the whole text, in bounded memory.
+    def encode_iterable(self, iterable: Iterable[Text], allowed_special: Allowed = "all") -> Iterator[int]:
+        """Encode a text that comes in chunks, such as a file: yields the ids of the whole text, in bounded memory.
 
-        Where the pattern, or flags of special tokens, allow no cut, memory holds a whole document.
+        If the pattern or the flags of special tokens allow no cut, memory holds a whole document.
         """
-        known = tuple(self._allowed(allowed_special))
-        source = self._chunk_sources.setdefault(known, self.source((), known))  # a normalizer's takes 0.9 s to make
+        special = tuple(self._allowed(allowed_special))
+        source = self._chunk_sources.setdefault(special, self.source((), special))  # a normalizer's takes 0.9 s to make
         chunks = map(_text_bytes, [iterable] if isinstance(iterable, (str, bytes)) else iterable)
-        for data, begins, _ in source.cut(chunks, WINDOW_BYTES):
-            yield from self.encode_texts([data], allowed_special, begins)[0].tolist()
+        for data, first_id, _ in source.cut(chunks, WINDOW_BYTES):
+            yield from self.encode_texts([data], allowed_special, first_id)[0].tolist()
 
-    def source(
-        self, inputs: Files, allowed_special: str | Iterable[str] = "all", text_field: str | None = None
-    ) -> Source:
-        """Make the Source by which files are cut so that their blocks have the same ids as the whole."""
+    def source(self, inputs: Files, allowed_special: Allowed = "all", text_field: str | None = None) -> Source:
+        """Make a Source that cuts files so that their blocks have the same ids as the whole."""
         special, model = tuple(self._allowed(allowed_special)), self.model
         return Source(
             find_files(inputs), self.pattern, special, text_field, flags=model.flags, normalizer=model.normalizer
         )
 
     def compile_kernels(self) -> None:
-        """Compile the kernels of encoding, or load them from the disk; processes forked later have them."""
+        """Compile the kernels of encoding, or load them from the disk, for processes that are forked later."""
         with contextlib.suppress(InputError):  # a small vocabulary may not have these letters
             self.encode_texts([b"one two", b"\xff"])
 
-    def _pretokenizer(self, allowed_special: str | Iterable[str]) -> Pretokenizer:
-        """Make what finds the special tokens that are allowed."""
+    def _pretokenizer(self, allowed_special: Allowed) -> Pretokenizer:
+        """Make the Pretokenizer that finds the allowed special tokens."""
         if isinstance(allowed_special, str) and allowed_special in self._pretokenizers:
             return self._pretokenizers[allowed_special]
         chosen = {token: self.special_tokens[token] for token in self._allowed(allowed_special)}
         return Pretokenizer(self.pattern, chosen, self.model.flags, self._normalizer)
 
-    def _allowed(self, allowed_special: str | Iterable[str]) -> list[str]:
-        """List the special tokens that are allowed; raises ValueError for any other name."""
+    def _allowed(self, allowed_special: Allowed) -> list[str]:
+        """List the allowed special tokens; raises ValueError for unknown names."""
         if isinstance(allowed_special, str):
-            if allowed_special not in ("all", "none"):
-                raise InputError(f"allowed_special is 'all', 'none' or a set of tokens, not {allowed_special!r}")
+            is_name = allowed_special in ("all", "none")
+            require(is_name, f"allowed_special is 'all', 'none' or a set of tokens, not {allowed_special!r}")
             return list(self.special_tokens) if allowed_special == "all" else []
-        for token in (allowed := list(allowed_special)):
-            if token not in self.special_tokens:
-                known = ", ".join(self.special_tokens) or "it has none"
-                raise InputError(f"{token!r} is not a special token of this tokenizer: {known}")
+        allowed, names = list(allowed_special), ", ".join(self.special_tokens) or "it has none"
+        for token in allowed:
+            require(token in self.special_tokens, f"{token!r} is not a special token of this tokenizer: {names}")
         return allowed
 
     def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:
         """Join the bytes of some ids; raises ValueError for an id that is not in the vocabulary.
 
-        continues  other ids came before them: what begins a text is left out there only
+        continues  other ids came before, so the first of these ids is not decoded as the first of a text
         """
         ids = _id_array(ids)
         text, unknown = _join_tokens(ids, self._token_bytes)
@@ -8038,10 +8092,13 @@ class Tokenizer:
         return text
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode some ids as text. What is not UTF-8 becomes U+FFFD."""
+        """Decode some ids as text. Invalid UTF-8 becomes U+FFFD."""
+        ids = _id_array(ids)
         text = self.decode_bytes(ids).decode("utf-8", "replace")
-        ends_words = any(step["type"] == "BPEDecoder" for step in self.model.decoder)
-        return text.removesuffix(" ") if ends_words else text
+        for step in self.model.decoder if len(ids) else ():
+            if step["type"] == "BPEDecoder" and self.vocab[int(ids[-1])].endswith(step["suffix"].encode()):
+                text = text.removesuffix(" ")  # after the last word there is none
+        return text
 
     def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
         """Decode several lists of ids."""
@@ -8050,7 +8107,7 @@ class Tokenizer:
 
 @functools.lru_cache(maxsize=4)
 def _unpickle_once(pickled: bytes) -> Tokenizer:
-    """Make the tables of a tokenizer, which is sent with each piece of work, once in a process."""
+    """Make a tokenizer once in each process, although it is sent with every task."""
     model, cache_size = pickle.loads(zlib.decompress(pickled))
     tokenizer = Tokenizer.from_model(model, cache_size)
     tokenizer.__dict__["_pickled"] = pickled
@@ -8058,7 +8115,7 @@ def _unpickle_once(pickled: bytes) -> Tokenizer:
 
 
 def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
-    """Make a tokenizer of its own that shares its tables, and the caches of idle threads, with the last of its kind."""
+    """Make a tokenizer that shares tables and idle encoders with the one that was unpickled from the same bytes."""
     known, tokenizer = _unpickle_once(pickled), Tokenizer.__new__(Tokenizer)
     tokenizer.__dict__ |= known.__dict__
     tokenizer.model = copy.copy(known.model)
@@ -8066,7 +8123,7 @@ def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
     return tokenizer
 
 
-def _text_bytes(text: str | bytes) -> bytes:
+def _text_bytes(text: Text) -> bytes:
     if isinstance(text, bytes):
         return text
     try:
@@ -8078,10 +8135,10 @@ def _text_bytes(text: str | bytes) -> bytes:
 
 
 def _id_array(ids: Iterable[int]) -> np.ndarray:
-    """Make an array of ids, uint32; raises ValueError for what cannot be an id."""
+    """Make an array of ids, uint32; raises ValueError if one cannot be an id."""
     if isinstance(ids, np.ndarray):
         if ids.dtype.kind not in "iu" or ids.ndim != 1:
-            raise InputError(f"ids are whole numbers in a row, not {ids.dtype} of shape {ids.shape}")
+            raise InputError(f"ids are a one-dimensional array of whole numbers, not {ids.dtype} of shape {ids.shape}")
         if ids.dtype == np.uint32 or not ids.size or (ids.min() >= 0 and ids.max() < MAX_ID):
             return np.require(ids, np.uint32, ["C", "W"])
         ids = ids.tolist()
@@ -8098,46 +8155,46 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
 
 
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Files of text -> a file of token ids. Workers encode blocks, and the parent writes their ids in the order of the text.
+# `encode_files(tokenizer, "a.txt", "a.npy")`, where a.txt has the text "Hi!" and each byte is a token, writes:
+#
+#     a.npy         a header, then the ids 72 105 33 as uint16; as uint32 if an id is above 65,535
+#     a.npy.json    {"tokens": 3, "documents": 1, "bytes": 3, "dtype": "uint16", "model": its digest, …}
+#
+# A .bin file has no header, a .bin file for llm.c has one of 1,024 bytes, and text has decimal numbers, a document on
+# each line. With `append`, each document ends with a token. A document index holds the offsets of the documents, here 0
+# and 3. The files take their names together, when all are whole.
 
 LLMC_HEADER_BYTES = 1024
-LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}  # how its files begin, for GPT-2 and for Llama 3
+LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}  # the first numbers of its files, for GPT-2 and Llama 3
 
 
-def _npy_header(dtype: np.dtype, n: int) -> bytes:
-    """Make the header of a .npy file of n numbers: 128 bytes for any n, since NumPy pads it for growth."""
-    file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)})
-    return file.getvalue()
+# How ids are written, and the ends of the names of such files; standard output has no end.
+_LAYOUTS = {"npy": (".npy",), "bin": (".bin", ""), "llm.c": (".bin",), "text": (".txt", "")}
 
 
-def _llmc_header(dtype: np.dtype, n: int) -> bytes:
-    """Make the header of a file for llm.c: 256 numbers, the third of which is n."""
-    require(n < 2**31, f"{n:,} tokens are more than llm.c counts in one file: write several")
-    return np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
-
-
-def _no_header(dtype: np.dtype, n: int) -> bytes:
+def _header(layout: str, dtype: np.dtype, n: int) -> bytes:
+    """Make the header of a file of n numbers. It has the same size for any n: NumPy pads its own for growth."""
+    if layout == "npy":
+        file = io.BytesIO()
+        np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)})
+        return file.getvalue()
+    if layout == "llm.c":
+        require(n < 2**31, f"{n:,} tokens are too many for a file of llm.c: write several files")
+        return np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
     return b""
 
 
-# How ids are written, the header of such files, and the ends of their names; standard output has no end.
-_LAYOUTS = {
-    "npy": (_npy_header, (".npy",)),
-    "bin": (_no_header, (".bin", "")),
-    "llm.c": (_llmc_header, (".bin",)),
-    "text": (_no_header, (".txt", "")),
-}
-
-
 class Encoded(NamedTuple):
-    """Describe a file of token ids. It is written beside the file as JSON; as a string it is a line for people."""
+    """The description of a file of token ids. It is written as JSON next to the file; as a string it is one line."""
 
     tokens: int
     documents: int
     bytes: int  # of text
     dtype: str
     model: str  # Tokenizer.digest
-    append: str | None = None  # the token at the end of each document; None: documents are texts, files and lines
+    append: str | None = None  # the token at the end of each document; None: documents are files and lines
 
     def __str__(self) -> str:
         per_token = self.bytes / max(self.tokens, 1)
@@ -8147,14 +8204,14 @@ class Encoded(NamedTuple):
 
 
 class _EncodedBatch(NamedTuple):
-    """The ids of some blocks, and what is counted of them."""
+    """The ids of some blocks, and their numbers of bytes."""
 
     ids: np.ndarray  # uint16 or uint32[N]
     ends: np.ndarray  # int64[D]   documents end before these positions in `ids`
     n_bytes: int  # of text
     n_read: int  # bytes on the disk
-    last_id: int | None  # of the text that the last block ends in; None: it began in an earlier batch and has none here
-    is_doubtful: bool  # the first id ends such a text: it goes if that ended so in the earlier batch
+    last_id: int | None  # the last id of the last text; None: the text began in an earlier batch and has no ids here
+    is_doubtful: bool  # the first id is an end id that must be dropped if the earlier batch ended with one
 
 
 def _encode_blocks(
@@ -8165,22 +8222,22 @@ def _encode_blocks(
     source: Source,
     blocks: list[Block],
 ) -> _EncodedBatch:
-    """Encode blocks as ids of this dtype: uint16 is half as much for a pipe.
+    """Encode blocks as ids of this dtype, since uint16 halves the data that workers send.
 
-    Without an end id, documents are texts: files, or lines of JSON. With one, documents end behind each such id, and
-    one is inserted at the end of every text that has none there.
+    Without an end id, documents are texts: files or lines of JSON. With one, a document ends after each such id, and
+    one is inserted at the end of every text that does not end with it.
     """
     batches, ends, n_tokens, n_bytes, last_id, is_doubtful = [], [], 0, 0, None, False
     for block in blocks:
         texts = source.texts(block)
-        last_id = -1 if block.begins == BEGINS else last_id
-        ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.begins)
+        last_id = -1 if block.first_id == BEGINS else last_id
+        ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.first_id)
         n_bytes += sum(map(len, texts))
-        stops = offsets[1:] if block.behind == BEGINS else offsets[:0]
+        stops = offsets[1:] if block.next_id == BEGINS else offsets[:0]
         if end_id is not None:
             ended = np.append(ids, 0)[stops - 1] == end_id
-            ended &= stops > offsets[: len(stops)]  # an empty text has the last id of the text before it there
-            if len(stops) and stops[0] == 0:  # what goes on here has no more ids
+            ended &= stops > offsets[: len(stops)]  # for an empty text, ids[stop - 1] belongs to the text before it
+            if len(stops) and stops[0] == 0:  # the text that goes on here has no more ids
                 ended[0] = last_id == end_id
                 is_doubtful |= last_id is None
             last_id = int(ids[-1]) if len(ids) else last_id
@@ -8193,71 +8250,81 @@ def _encode_blocks(
     return _EncodedBatch(np.concatenate(batches), np.concatenate(ends), n_bytes, n_read, last_id, is_doubtful)
 
 
+def _id_type(largest: int, dtype: str | type | np.dtype) -> np.dtype:
+    """Choose the dtype of ids in a file, the first that holds the largest of them if it is "auto"."""
+    name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+    require_known("`dtype`", name, ("auto", "uint16", "uint32"))
+    if name == "auto":
+        name = "uint16" if largest < 1 << 16 else "uint32"
+    require(largest <= np.iinfo(name).max, f"{name} does not hold the id {largest:,} of this vocabulary: use uint32")
+    return np.dtype(name)
+
+
 def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
-    """Open a file that is written whole, or standard output."""
+    """Open a file by `atomic_write`, or standard output."""
     return atomic_write(path) if path != STANDARD_STREAM else contextlib.nullcontext(sys.stdout.buffer)
 
 
 def _sidecar(path: Path) -> Path:
-    """Name the JSON that describes a file of ids."""
+    """Return the name of the JSON file that describes a file of ids."""
     return path.with_name(path.name + ".json")
 
 
 def _as_lines(ids: np.ndarray, ends: np.ndarray) -> bytes:
-    """Write ids as decimal numbers, a line for each document, which may go on in the next ids."""
+    """Write ids as decimal numbers, a line for each document; the last one may go on with the next ids."""
     lines = [" ".join(map(str, part.tolist())) for part in np.split(ids, ends)]
     return ("\n".join(lines) + " " * bool(lines[-1])).encode()
 
 
 @contextlib.contextmanager
 def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> Iterator[Callable]:
-    """Write numbers in pieces, to a file or to standard output: yields a function of the next array."""
+    """Write arrays one after another to a file or to standard output: yields the function that writes the next one."""
     if layout == "auto":
         layout = path.suffix[1:] or "bin"
-        require(layout in ("npy", "bin"), f"{path}: name a .npy file, or a .bin file for the bare numbers")
+        require(layout in ("npy", "bin"), f"{path}: name a .npy file, or a .bin file for numbers without a header")
     require_known("`layout`", layout, _LAYOUTS)
-    header, suffixes = _LAYOUTS[layout]
+    suffixes = _LAYOUTS[layout]
     require(path.suffix in suffixes, f"{path}: name a {suffixes[0]} file for {layout}")
     dtype, n = np.dtype(dtype).newbyteorder("<"), 0
 
     def write(numbers: np.ndarray, ends: np.ndarray = ()) -> None:
-        """Write an array after those before it; documents end at `ends` in it."""
+        """Write the next array; documents end at `ends` in it."""
         nonlocal n
         n += len(numbers)
         file.write(_as_lines(numbers, ends) if layout == "text" else np.ascontiguousarray(numbers, dtype).data)
-        file.flush()  # should the disk be full, it is now, and not when the other files have taken their names
+        file.flush()  # if the disk is full, fail now, before other files have taken their names
 
     with _open_output(path) as file:
-        file.write(header(dtype, 0))
+        file.write(_header(layout, dtype, 0))
         yield write
-        if header(dtype, n):
+        if header := _header(layout, dtype, n):
             file.seek(0)
-            file.write(header(dtype, n))
+            file.write(header)
 
 
-def _name_outputs(out: str | os.PathLike | None, val_fraction: float | None) -> list[Path]:
-    """Name the file of ids, and that of the documents that are held out, if any are."""
+def _name_outputs(out: PathName | None, val_fraction: float | None) -> list[Path]:
+    """Return the path of the file of ids and, with `val_fraction`, the path for the held-out documents."""
     require(out is not None, "name `out`: a file for the ids, or - for standard output")
     path = as_path(out)
     if val_fraction is None:
         return [path]
     require(0 < val_fraction < 1, f"`val_fraction` is between 0 and 1, not {val_fraction}")
-    before, found, behind = path.name.rpartition("train")
-    require(found, f"{path}: name a file with 'train' in it for `val_fraction`: the other one has 'val' there")
-    return [path, path.with_name(f"{before}val{behind}")]
+    hint = "name a file with 'train' in it for `val_fraction`: the other one has 'val' there"
+    require("train" in path.name, f"{path}: {hint}")
+    return [path, path.with_name("val".join(path.name.rsplit("train", 1)))]
 
 
 def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Part a batch in what is for training and what is held out: the ids, and where documents end in them.
+    """Divide a batch into documents for training and held-out documents: the ids, and the ends of documents, of each.
 
     first  the number of the document that the batch begins in, from 0. Of n documents, floor(n * fraction) are held
-           out: document d if floor((d + 1) * fraction) is greater than floor(d * fraction). So a choice depends on
-           nothing but the order of the documents
+           out: document d if floor((d + 1) * fraction) is greater than floor(d * fraction). So the choice depends only
+           on the order of the documents
     """
-    billionths = round(fraction * 10**9)  # so that nothing is rounded
+    billionths = round(fraction * 10**9)  # whole numbers avoid rounding
     numbers = (np.arange(first, first + len(batch.ends) + 2) * billionths) // 10**9
     is_held_out = np.diff(numbers) > 0
-    lengths = np.diff(batch.ends, prepend=0, append=len(batch.ids))  # of documents that end, and of the rest
+    lengths = np.diff(batch.ends, prepend=0, append=len(batch.ids))  # of the documents that end here, and of the rest
     return [
         (batch.ids[np.repeat(chosen, lengths)], np.cumsum(lengths[:-1][chosen[:-1]]))
         for chosen in (~is_held_out, is_held_out)
@@ -8268,14 +8335,14 @@ def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[n
 def encode_files(
     tokenizer: Tokenizer,
     inputs: Files,
-    out: str | os.PathLike | None = None,
+    out: PathName | None = None,
     *,
     dtype: str | type | np.dtype = "auto",
     append: str | None = None,
     layout: str = "auto",
     val_fraction: float | None = None,
-    document_index: str | os.PathLike | None = None,
-    allowed_special: str | Iterable[str] = "all",
+    document_index: PathName | None = None,
+    allowed_special: Allowed = "all",
     workers: int | None = None,
     text_field: str | None = None,
     progress: bool = False,
@@ -8283,23 +8350,23 @@ def encode_files(
 ) -> Encoded:
     """Write the token ids of files, folders or globs to one file, in the order of the texts, and describe it.
 
-    inputs           files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), Parquet; text and
+    inputs           files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), or Parquet; text and
                      JSON may be packed by gzip, xz, bzip2 or zstandard
-    out              a .npy file; a .bin file, for the bare numbers; or -, for those on standard output. A file gets a
-                     description beside it, with .json behind its name
-    dtype            of the ids: uint16, uint32, or auto, the smaller one that holds every id of the vocabulary
-    append           a special token: every document ends with it. Documents are files and lines of .jsonl files, and
-                     end at this token where it is in a text: it is not doubled
-    layout           auto, by the name of the file; llm.c, which is a .bin file with its header of 1,024 bytes; or
-                     text, decimal numbers, a line a document: a .txt file, or - for standard output
-    val_fraction     as with nanoGPT, documents are held out: 0.0005 is the last of every 2,000, in the order in which
-                     they are read. They go to the file that has `val` where the name of the other has `train`
+    out              a .npy file; a .bin file for numbers without a header; or - for these on standard output. A file
+                     gets a description next to it, with .json added to its name
+    dtype            type of the ids: uint16, uint32, or auto, the smaller one that holds every id of the vocabulary
+    append           special token that ends every document. Documents are files and lines of .jsonl files; this token
+                     in a text also ends one, and is not doubled
+    layout           auto, by the name of the file; llm.c, a .bin file with a header of 1,024 bytes; or text, decimal
+                     numbers with a document on each line, in a .txt file or on standard output (-)
+    val_fraction     share of documents to hold out, as with nanoGPT: 0.0005 holds out the last of every 2,000, in the
+                     order of reading. The second file has `val` in its name where the first has `train`
     document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
     allowed_special  the special tokens that are found in the texts: "all", "none", or some of them
 
-    And text_field, as of a Source; workers, progress and executor, as of an Engine.
+    Also text_field, as in a Source; workers, progress and executor, as in an Engine.
 
-    Files take their names when they are whole. Raises InputError for what cannot be done.
+    Files take their names when they are whole. Raises InputError for invalid options and inputs.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("Hi!")
@@ -8312,12 +8379,12 @@ def encode_files(
     paths = _name_outputs(out, val_fraction)
     if document_index is not None:
         can_be_indexed = len(paths) == 1 and layout != "text"
-        require(can_be_indexed, "`document_index` goes with `out`, but not with `val_fraction`, or the layout text")
+        require(can_be_indexed, "`document_index` goes with `out`, but not with `val_fraction` or the layout text")
         document_index = as_path(document_index)
         if document_index.resolve() in (paths[0].resolve(), _sidecar(paths[0]).resolve()):
-            raise InputError(f"{document_index} is to be written twice: give the document index a name of its own")
+            raise InputError(f"{document_index} would be written twice: give the document index another name")
     _require_other_files([*paths, document_index], find_files(inputs))
-    id_type, engine = id_dtype(tokenizer.model, dtype), Engine(workers, progress, executor)
+    id_type, engine = _id_type(tokenizer.vocab_size - 1, dtype), Engine(workers, progress, executor)
     allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
     source = tokenizer.source(inputs, allowed_special, text_field)
     if append is not None:
@@ -8325,16 +8392,13 @@ def encode_files(
     tokenizer.compile_kernels()
     end_id = tokenizer.special_tokens.get(append)
     work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special)
-    batches = source.map(engine, work)
     totals, n_bytes, last_id = np.zeros((2, 2), np.int64), 0, None  # tokens and documents of each file
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(written_together())
+    index_writer = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(len)
+    with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
         writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths]
-        index = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(lambda _: None)
-        write_index = stack.enter_context(index)
         write_index(np.zeros(1, np.int64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
-        for batch in stack.enter_context(contextlib.closing(batches)):
+        for batch in stack.enter_context(contextlib.closing(source.map(engine, work))):
             if batch.is_doubtful and last_id == end_id:
                 batch = batch._replace(ids=batch.ids[1:], ends=batch.ends[1:] - 1)
             last_id = last_id if batch.last_id is None else batch.last_id
@@ -8351,8 +8415,8 @@ def encode_files(
         for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
             description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
             if len(paths) == 2:
-                del description["bytes"]  # which are not known of each
-                hint = "documents are files, lines of .jsonl, and what ends with the token that `append` names"
+                del description["bytes"]  # they are not known for each file
+                hint = "documents are files, lines of .jsonl files, and texts before the token of `append`"
                 given = f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {totals[1, 1]}"
                 require(n_documents, f"{given}: {hint}")
             if path != STANDARD_STREAM:
@@ -8361,7 +8425,7 @@ def encode_files(
 
 
 def _require_other_files(outputs: Iterable[Path | None], inputs: Iterable[Path]) -> None:
-    """Raise InputError if a file that is to be written is one that is read."""
+    """Raise InputError if a file would be both read and written."""
     for path in outputs:
         if path is not None and path.is_file():  # a device or a pipe may be both
             is_read = path.resolve() in map(Path.resolve, inputs)
@@ -8369,10 +8433,10 @@ def _require_other_files(outputs: Iterable[Path | None], inputs: Iterable[Path])
 
 
 @checked
-def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
-    """Open the ids of a .npy or .bin file as an array that stays on the disk; raises InputError for what is none.
+def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
+    """Open the ids of a .npy or .bin file as an array that stays on the disk; raises InputError for other files.
 
-    dtype  uint16 or uint32, for a .bin file that has no .json beside it
+    dtype  uint16 or uint32, for a .bin file without a .json file
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.bin")
@@ -8390,7 +8454,7 @@ def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
             for name, sign in LLMC_SIGNS.items():
                 if header[:2] == sign and n_bytes == LLMC_HEADER_BYTES + np.dtype(name).itemsize * header[2]:
                     dtype, start = name, LLMC_HEADER_BYTES
-            require(dtype in LLMC_SIGNS, "are its numbers uint16 or uint32? Name it with `dtype`")
+            require(dtype in LLMC_SIGNS, "are its numbers uint16 or uint32? Set `dtype`")
             numbers = np.dtype(dtype).newbyteorder("<")
             ids = np.memmap(path, numbers, "r", start) if n_bytes > start else np.zeros(0, numbers)
         is_list = ids.ndim == 1 and ids.dtype.kind in "iu"
@@ -8405,7 +8469,7 @@ _LIST_AS_LINES = bytes.maketrans(b"[],", b"   ")
 
 
 def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
-    """Read ids from a .npy or .bin file, or as decimal numbers from any other file, in batches."""
+    """Read ids in batches from a .npy or .bin file, or as decimal numbers from any other file."""
     if path != STANDARD_STREAM and path.suffix in (".npy", ".bin"):
         ids = read_ids(path, dtype)
         yield from (ids[start : start + BLOCK_BYTES] for start in range(0, len(ids), BLOCK_BYTES))
@@ -8415,7 +8479,7 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
         text = rest + chunk.translate(_LIST_AS_LINES)
         if wrong := regex.search(rb"[^0-9\s]|[0-9]{19}", text):
             line += text.count(b"\n", 0, wrong.start())
-            raise InputError(f"{path}, line {line}: not token ids, which are whole numbers")
+            raise InputError(f"{path}, line {line}: token ids must be whole numbers")
         line += text.count(b"\n")
         words = text.split()
         rest = b"" if text[-1:].isspace() else words.pop()  # a number may go on in the next chunk
@@ -8423,14 +8487,12 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
 
 
 @checked
-def decode_file(
-    tokenizer: Tokenizer, tokens: str | os.PathLike, out: str | os.PathLike = "-", *, dtype: str | None = None
-) -> None:
+def decode_file(tokenizer: Tokenizer, tokens: PathName, out: PathName = "-", *, dtype: str | None = None) -> None:
     """Write the text of a file of token ids, in bounded memory.
 
     tokens  a .npy or .bin file, a text with ids as decimal numbers (1 2, or [1, 2]), or - for standard input
-    out     where the text goes: a file, which takes its name when it is whole, or - for standard output
-    dtype   uint16 or uint32, for a .bin file that has no .json beside it
+    out     the file for the text, which takes its name when it is whole, or - for standard output
+    dtype   uint16 or uint32, for a .bin file without a .json file
     """
     _require_other_files([Path(out)], [Path(tokens)])
     with _open_output(Path(out)) as file:
@@ -8442,18 +8504,19 @@ def decode_file(
 
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Files, or words files -> a Training: a tokenizer, and what was measured. A Recipe holds the options that decide the
-# model, and nothing that decides only where the text is and how fast it is read. `complete` checks one and fills in
-# what its family of models has: the alphabet, and what goes with it (mark, unknown token, pattern). Words files decide
-# the pattern, the normalizer and the special tokens, see `prepare`. After that every part of the training follows from
-# the recipe alone:
+# Files, or words files -> a Training: a tokenizer with all measurements. A Recipe holds the options that decide the
+# model. It leaves out the options that only say where the text is and how fast it is read. `complete` checks a recipe
+# and fills in the defaults of its family of models: the alphabet, and with it mark, unknown token and pattern. Words
+# files decide the pattern, the normalizer and the special tokens; see `prepare`. After that, the recipe alone decides
+# each part of the training:
 #
 #     recipe.source        pattern, normalizer, special tokens        -> how text becomes words
 #     recipe.learn         model, alphabet, vocab_size, tie_break …   -> which tokens are learnt from the words
 #     recipe.build         alphabet, mark, unk_token, byte_fallback … -> the Model around these tokens
 #
-# For `--model unigram --vocab-size 8000`: the alphabet is "characters", the mark "▁", the pattern GPT-2's and then ▁
-# for each space, the unknown token "<unk>", which is a special token; `learn_unigram` learns 7,999 tokens.
+# For example, `--model unigram --vocab-size 8000` has the alphabet "characters", the mark "▁", the pattern of GPT-2
+# followed by ▁ for each space, and the unknown token "<unk>", which is a special token. `learn_unigram` then learns
+# 7,999 tokens.
 
 
 class Family(NamedTuple):
@@ -8462,9 +8525,9 @@ class Family(NamedTuple):
     kind: str  # of the model, a name in KINDS
     alphabet: str
     pattern: str
-    learner: str  # the kind whose `learn` is used
-    mark: str = ""  # with characters
-    unk_token: str = "<unk>"  # with characters
+    learner: str  # the kind that has the `learn` function
+    mark: str = ""  # with the alphabet "characters"
+    unk_token: str = "<unk>"  # with the alphabet "characters"
     subword_prefix: str = ""
 
 
@@ -8485,7 +8548,7 @@ NORMALIZERS = {name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The options of `train` that decide which model is learnt; None is what `complete` fills in."""
+    """The options of `train` that decide which model is learnt. `complete` replaces None."""
 
     vocab_size: int
     special_tokens: Sequence[str]
@@ -8498,7 +8561,7 @@ class Recipe:
     coverage: float = 1.0
     byte_fallback: bool = False
     unk_token: str | None = None
-    from_: str | os.PathLike | Model | None = None
+    from_: PathName | Model | None = None
     tie_break: str = "bytes"
     score: str = "count"
     min_frequency: int = 1
@@ -8521,13 +8584,13 @@ class Recipe:
         return vars(self) | self.source([], None).settings | {"special_tokens": self.special_tokens, "from_": base}
 
     def source(self, files: Sequence[Path | Texts], text_field: str | None) -> Source:
-        """Make the Source of the text. The names of byte tokens end documents: they must not be learnt."""
+        """Make the Source of the text. The names of byte tokens end documents, since they must not be learnt."""
         special_tokens = [*self.special_tokens, *self.byte_tokens]
         return Source(files, Pattern(self.steps), special_tokens, text_field, normalizer=self.normalizer)
 
     @property
     def steps(self) -> PatternSource:
-        """The pattern of the model. With the mark ▁ spaces come back; any other one stands where a word begins."""
+        """The pattern of the model. The mark ▁ stands for a space; any other mark stands where a word begins."""
         if not self.mark:
             return self.pattern
         return [*Pattern(self.pattern).steps, Metaspace(self.mark, "never" if self.mark == MARK else "always")]
@@ -8555,21 +8618,19 @@ class Recipe:
             n_symbols = len(words.alphabet) + self.vocab_size - len(self.from_.vocab)
         elif self.alphabet == "characters":
             words = words.as_characters(self.coverage)
-            require(
-                len(words.alphabet) <= n_symbols,
-                f"the text has {len(words.alphabet):,} different characters, more than the vocabulary has room for: "
-                "raise `vocab_size`, or keep the usual ones (`coverage` 0.9995)",
-            )
+            text = f"the text has {len(words.alphabet):,} different characters, too many for the vocabulary"
+            remedy = "raise `vocab_size`, or keep only frequent ones (`coverage` 0.9995)"
+            require(len(words.alphabet) <= n_symbols, f"{text}: {remedy}")
         return call_with(self.learner, words, n_symbols, progress=progress, **vars(self))
 
     def build(self, learned: Learned) -> Model:
-        """Make the model of what was learnt."""
+        """Make the model with the learnt tokens."""
         if self.from_:
             return extend_model(self.from_, learned, self.pattern)
         vocab, merges = build_vocabulary(learned, self.special_tokens, self.special_tokens_at, self.byte_tokens)
-        scores, family = getattr(learned, "scores", None), FAMILIES[self.model]
-        if scores is not None:
-            score_of = dict(zip(learned.tokens, scores.tolist(), strict=True))
+        scores, family = None, FAMILIES[self.model]
+        if family.kind == "unigram":
+            score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
             scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
         return Model(
             vocab,
@@ -8590,7 +8651,7 @@ class Recipe:
 
 
 def complete(recipe: Recipe) -> Recipe:
-    """Fill in what a recipe leaves open; raises InputError for options that do not go together.
+    """Fill in the open fields of a recipe; raises InputError for options that cannot be combined.
 
     >>> recipe = complete(Recipe(300, ["<s>"], alphabet="characters"))
     >>> recipe.pattern, recipe.mark, recipe.unk_token, recipe.special_tokens
@@ -8598,60 +8659,55 @@ def complete(recipe: Recipe) -> Recipe:
     """
     least = recipe.min_frequency
     require(0 <= least <= MAX_COUNT, f"`min_frequency` is {least}: it must be 0 to {MAX_COUNT:,}")
-    require(recipe.max_words >= 0, f"`max_words` is {recipe.max_words}: it must be 0, for all, or more")
+    require(recipe.max_words >= 0, f"`max_words` is {recipe.max_words}: it must be 0 (no limit) or more")
     require_known("family of models", recipe.model, FAMILIES)
     require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
     for name in {"tie_break", "score", "min_frequency"} - inspect.signature(recipe.learner).parameters.keys():
         value = getattr(recipe, name)
         require(value == getattr(Recipe, name), f"`{name}` {value!r} is not for this kind of model")
-    recipe = dataclasses.replace(recipe, special_tokens=check_special_tokens(recipe.special_tokens))
+    special_tokens, normalizer = check_special_tokens(recipe.special_tokens), _named_normalizer(recipe.normalizer)
+    recipe = dataclasses.replace(recipe, special_tokens=special_tokens, normalizer=normalizer)
     if recipe.from_ is not None:
         return _complete_from(recipe)
-    family, special_tokens = FAMILIES[recipe.model], recipe.special_tokens
+    family = FAMILIES[recipe.model]
     alphabet, pattern = recipe.alphabet or family.alphabet, recipe.pattern or family.pattern
     mark, unk_token, n_letters = "", None, 256
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
         plain = recipe.coverage == 1 and not recipe.byte_fallback
-        require(plain, "`coverage` and `byte_fallback` go with characters: bytes are all known")
+        require(plain, "`coverage` and `byte_fallback` go with characters: no byte is unknown")
         require(family.alphabet == "bytes", f"a model of the family {recipe.model} is made of characters")
-        require(not recipe.mark, "a mark goes with characters: alphabet bytes has none")
+        require(not recipe.mark, "a mark goes with characters: the alphabet bytes has no mark")
     else:
         require(0 < recipe.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {recipe.coverage}")
         mark, n_letters = family.mark if recipe.mark is None else recipe.mark, 1
-        require(len(mark) <= 1 and not mark.isspace(), f"a mark is one character that is no white space, not {mark!r}")
+        require(len(mark) <= 1 and not mark.isspace(), f"a mark is one character, not white space: {mark!r}")
         if mark not in ("", MARK):
             pattern = recipe.pattern or "whitespace-split"
-        if recipe.byte_fallback and family.kind != "unigram":  # a unigram names an unknown token always
+        if recipe.byte_fallback and family.kind != "unigram":  # a Unigram always has an unknown token
             require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
-            require(recipe.unk_token is None, "with `byte_fallback` nothing is unknown: leave `unk_token` away")
+            require(recipe.unk_token is None, "with `byte_fallback` nothing is unknown: omit `unk_token`")
         else:
             unk_token = recipe.unk_token or family.unk_token
             special_tokens = [*dict.fromkeys([*special_tokens, unk_token])]
     check_vocab_size(recipe.vocab_size, n_letters + len(special_tokens) + len(recipe.byte_tokens))
     return dataclasses.replace(
-        recipe,
-        special_tokens=special_tokens,
-        alphabet=alphabet,
-        pattern=pattern,
-        mark=mark,
-        normalizer=_named_normalizer(recipe.normalizer),
-        unk_token=unk_token,
+        recipe, special_tokens=special_tokens, alphabet=alphabet, pattern=pattern, mark=mark, unk_token=unk_token
     )
 
 
 def _complete_from(recipe: Recipe) -> Recipe:
-    """Fill in the rest of a recipe that goes on from a model, whose pattern and merges may have to change."""
-    require(recipe.model == "bpe", "there are merges to go on from in a BPE only")
+    """Fill in the rest of a recipe that continues a model, whose pattern and merges may have to change."""
+    require(recipe.model == "bpe", "only a BPE has merges that training can continue")
     base = recipe.from_ if isinstance(recipe.from_, Model) else load_model(recipe.from_)
-    require(base.kind == "bpe", f"there are merges to go on from in a BPE, not in a {base.kind}")
+    require(base.kind == "bpe", f"only a BPE has merges that training can continue, not a {base.kind}")
     pattern = recipe.pattern or base.pattern
     special_tokens = list(dict.fromkeys([*base.special_tokens, *recipe.special_tokens]))
     ids = base.special_tokens if special_tokens == [*base.special_tokens] else special_tokens
     merges = _as_merges(base)[0]
     base = dataclasses.replace(base, special_tokens=ids, pattern=pattern, merges=merges, ignore_merges=False)
     n = len(base.vocab)
-    require(recipe.vocab_size > n, f"the model has {n:,} tokens already: a vocabulary must be larger")
+    require(recipe.vocab_size > n, f"the model already has {n:,} tokens: `vocab_size` must be larger")
     check_vocab_size(recipe.vocab_size, n)
     steps = {"pattern": pattern, "mark": "", "normalizer": base.normalizer, "alphabet": base.alphabet}
     return dataclasses.replace(recipe, from_=base, special_tokens=special_tokens, byte_fallback=False, **steps)
@@ -8669,18 +8725,17 @@ def _named_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
 
 
 def words_of_model(model: Model, words: Words) -> Words:
-    """Segment words over the single bytes into the tokens of a BPE, which are their alphabet, in the order of ids.
+    """Segment words over the single bytes into the tokens of a BPE, which become their alphabet, in the order of ids.
 
-    Letters that are no token split a word. What `learn` makes of the result are further merges, for `extend_model`:
-    those that a training of the model on these words would have made next. The model's own pattern is not asked: words
-    may reach across the ends of its pretokens (SuperBPE, Liu et al. 2025), and then its merges do, too, as they will
-    when the new model encodes.
+    Letters that are not tokens split a word. From the result `learn` learns further merges for `extend_model`: those
+    that the training of the model would have made next on these words. The pattern of the model is not used: words may
+    cross the ends of its pretokens (SuperBPE, Liu et al. 2025), and then its merges do so as well, as in the new model.
 
     >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
     >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
     array([2, 2, 1, 0], dtype=int32)
     """
-    require(model.kind == "bpe", f"a model of the kind {model.kind!r} has no merges that others could follow")
+    require(model.kind == "bpe", f"a model of the kind {model.kind!r} has no merges that training can continue")
     require(words.alphabet == BYTES, "only words over the 256 bytes can be segmented by a model")
     require(not model.word_suffix, "merges cannot follow on those of a model whose words end in a suffix")
     fallback = fallback_tokens(model)
@@ -8695,10 +8750,10 @@ def words_of_model(model: Model, words: Words) -> Words:
 
 
 def extend_model(model: Model, learned: Learned, pattern: PatternSource | None = None) -> Model:
-    """Add the merges that were learnt on `words_of_model` to a model; returns a new one, with another pattern if given.
+    """Add the merges that were learnt on `words_of_model` to a model; returns a new model, with `pattern` if given.
 
-    All ids stay, those of special tokens, too; new tokens get those behind the largest. A model whose ids or scores are
-    the ranks gets merges. Where a new merge makes a token that the old ones did not reach, it keeps its id.
+    All ids stay, also those of special tokens, and new tokens get the next ids. A model with ids or scores as ranks
+    gets merges. If a new merge makes a token that the old merges did not reach, the token keeps its id.
 
     >>> model = Model({0: b"a", 1: b"b", 2: b"<s>"}, [], {"<s>": 2})
     >>> words = words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1}))
@@ -8720,18 +8775,18 @@ def extend_model(model: Model, learned: Learned, pattern: PatternSource | None =
 
 
 class Training(NamedTuple):
-    """Everything that a training measured; as a string, what a person wants to know of it."""
+    """The result of a training: a tokenizer and all measurements. As a string it is a summary."""
 
     tokenizer: Tokenizer
     counted: CorpusCounts
     learned: Learned
     timings: dict[str, Timing]  # by stage
-    files: Sequence[Path | Texts]  # what was read
+    files: Sequence[Path | Texts]  # that were read
     recipe: Recipe
 
     @property
     def record(self) -> dict:
-        """Describe what made the model, in plain JSON: of equal records the models are. No time or path is in it."""
+        """All that decided the model, as plain JSON without times or paths. Equal records mean equal models."""
         made = {"config": self.tokenizer.config, "model": self.tokenizer.digest}
         return {"bpe_numba": __version__, "options": self.recipe.options, "corpus": self.counted.described} | made
 
@@ -8750,13 +8805,13 @@ def _warn(message: str) -> None:
 
 
 def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
-    """Warn of a vocabulary that is smaller than asked for."""
+    """Warn of a vocabulary that is smaller than requested."""
     if len(vocab) < vocab_size:
-        _warn(f"the text gives {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for: it has no more")
+        _warn(f"the text gives only {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for")
 
 
 def _warn_of_source(source: Source) -> None:
-    """Warn of a slow pattern, and of what looks like special tokens in the first file, but was not named."""
+    """Warn of a slow pattern, and of strings in the first file that look like special tokens but are not named."""
     if source.pattern.warning:
         _warn(source.pattern.warning)
     if not _is_stream(source.files[0]):
@@ -8764,18 +8819,18 @@ def _warn_of_source(source: Source) -> None:
         counts = Counter(map(bytes.decode, names))
         unnamed = [name for name, n in counts.most_common() if n > 2 and name not in source.special_tokens]
         if unnamed:
-            _warn(f"{', '.join(unnamed[:5])} in the text: learnt from as text, unless `special_tokens` names it")
+            _warn(f"{', '.join(unnamed[:5])} in the text: treated as plain text, unless `special_tokens` names it")
 
 
 def _name_some(files: Sequence[object]) -> str:
-    """Name the first files."""
+    """Write the names of the first files."""
     return ", ".join(map(str, files[:3])) + ", …" * (len(files) > 3)
 
 
 @checked
 def count_files(
     inputs: Files,
-    out: str | os.PathLike = "words.npz",
+    out: PathName = "words.npz",
     *,
     special_tokens: Sequence[str] = (),
     pattern: PatternSource = "gpt2",
@@ -8787,18 +8842,19 @@ def count_files(
     progress: bool = False,
     executor: Executor | None = None,
 ) -> CorpusCounts:
-    """Count the pretokens of files, folders or globs in a words file, which `train` takes instead of the texts.
+    """Count the pretokens of files, folders or globs, and write a words file, which `train` takes instead of the texts.
 
-    inputs          files, folders, globs, or - for standard input, as `train` takes them
+    inputs          files, folders, globs, or - for standard input, as for `train`
     out             the words file, .npz
-    special_tokens  strings that end documents, and are not learnt from
+    special_tokens  strings that end documents and are not learnt from
     pattern         gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split, none, or a regular
                     expression
-    normalizer      changes text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
-    byte_fallback   to train a model with it: what spells a byte token, as <0x0A>, ends a document too
-    max_words       when more unique words than this were counted, the rarest are dropped; 0: they never are
+    normalizer      changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
+    byte_fallback   for training with byte_fallback: the name of a byte token in the text, such as <0x0A>, ends a
+                    document as well
+    max_words       drop the rarest words when there are more unique words than this; 0: never drop any
 
-    And text_field, as of a Source; workers, progress and executor, as of an Engine.
+    Also text_field, as in a Source; workers, progress and executor, as in an Engine.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for name in ("a.txt", "b.txt"):
@@ -8831,7 +8887,7 @@ def train(
     vocab_size: int = 8192,
     special_tokens: Sequence[str] = (),
     *,
-    texts: Iterable[str | bytes | Sequence[str | bytes]] | None = None,
+    texts: Iterable[Text | Sequence[Text]] | None = None,
     model: str = "bpe",
     alphabet: str | None = None,
     pattern: PatternSource | None = None,
@@ -8840,7 +8896,7 @@ def train(
     coverage: float = 1.0,
     byte_fallback: bool = False,
     unk_token: str | None = None,
-    from_: str | os.PathLike | Model | None = None,
+    from_: PathName | Model | None = None,
     tie_break: str = "bytes",
     score: str = "count",
     min_frequency: int = 1,
@@ -8851,38 +8907,38 @@ def train(
     executor: Executor | None = None,
     special_tokens_at: str = "first",
 ) -> Training:
-    """Train on files, folders or globs, and return the tokenizer with all that was measured.
+    """Train on files, folders or globs, and return the tokenizer with all measurements.
 
-    inputs             files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), Parquet; text and
-                       JSON may be packed by gzip, xz, bzip2 or zstandard. Not given: the sources of Python's standard
-                       library. Or words files (.npz) that `count` wrote, which say the pattern, the normalizer and the
+    inputs             files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), or Parquet; text
+                       and JSON may be packed by gzip, xz, bzip2 or zstandard. Default: the source of Python's standard
+                       library. Or words files (.npz) of `count`, which contain the pattern, the normalizer and the
                        special tokens
-    vocab_size         tokens in all
-    special_tokens     strings that end documents, and are not learnt from
+    vocab_size         number of tokens in all
+    special_tokens     strings that end documents and are not learnt from
     texts              texts to learn from instead of inputs, or lists of them; they are read once, in bounded memory
-    model              bpe; wordpiece; unigram; or longest: the longest token of a vocabulary that bpe has learnt
-    alphabet           what tokens are made of: bytes, or characters; the default is bytes with bpe and longest
+    model              bpe; wordpiece; unigram; or longest, which uses the longest tokens of a vocabulary learnt by bpe
+    alphabet           tokens are made of bytes or characters; the default is bytes with bpe and longest
     pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split, none, or a
                        regular expression; the default is bert with wordpiece, else gpt2
-    mark               with characters: ▁ is written for each space, and comes back as one; any other character marks
-                       where a word begins, and white space is left out. The default is ▁ with bpe and unigram
-    normalizer         changes text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
-    coverage           with characters: the share of all occurrences that the characters in the vocabulary make up
-    byte_fallback      with characters: one that is not in the vocabulary becomes tokens of its bytes
-    unk_token          with characters and no byte fallback: what it becomes; the default is <unk> or, with wordpiece,
-                       [UNK]
-    from_              a model, whose merges are gone on from; its tokens keep their ids
-    tie_break          which of two equally frequent pairs is merged first: bytes, the one with the greater bytes, or
-                       ids, the one with the smaller ids (the rule of Hugging Face)
-    score              which pair a wordpiece merges: the one of the greatest count (the way of Hugging Face), or of the
-                       greatest likelihood, count(ab) / (count(a) * count(b)), which alone prefers what is seen once
-    min_frequency      merge no pair that is rarer; 0 and 1 allow every pair
-    max_words          when more unique words than this were counted, the rarest are dropped; 0: they never are
-    special_tokens_at  which ids they get: first, after-bytes, or last (as in GPT-2)
+    mark               with characters: ▁ replaces each space and is decoded to one; any other character marks the
+                       beginning of a word, and white space is dropped. The default is ▁ with bpe and unigram
+    normalizer         changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
+    coverage           with characters: the share of all occurrences that the characters in the vocabulary cover
+    byte_fallback      with characters: unknown characters become tokens of their bytes
+    unk_token          with characters and no byte fallback: the token of unknown characters; the default is <unk> or,
+                       with wordpiece, [UNK]
+    from_              a BPE model whose training is continued; its tokens keep their ids
+    tie_break          the order of equally frequent pairs: bytes, the greater bytes first; or ids, the smaller ids
+                       first (the rule of Hugging Face)
+    score              the pair that a wordpiece merges: the one with the greatest count (as in Hugging Face), or with
+                       the greatest likelihood, count(ab) / (count(a) * count(b)), which prefers rare pairs
+    min_frequency      do not merge rarer pairs; 0 and 1 allow every pair
+    max_words          drop the rarest words when there are more unique words than this; 0: never drop any
+    special_tokens_at  the ids of special tokens: first, after-bytes, or last (as in GPT-2)
 
-    And text_field, as of a Source; workers, progress and executor, as of an Engine.
+    Also text_field, as in a Source; workers, progress and executor, as in an Engine.
 
-    Raises InputError, before any work, for what cannot be asked for; and OSError for what cannot be read.
+    Raises InputError for invalid options, before any work, and OSError for unreadable files.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("low low lower<|end|>newest")
@@ -8899,9 +8955,9 @@ def train(
 def prepare(
     recipe: Recipe, inputs: Files | None = None, texts: Iterable | None = None
 ) -> tuple[Recipe, Sequence[Path | Texts], Sequence[CorpusCounts]]:
-    """Complete a recipe, and find what to learn from: files or texts; or words files, and the counts in them."""
-    require(inputs is None or texts is None, "name inputs, or give texts, not both")
-    require(not isinstance(texts, (str, bytes)), "texts are several, in a list say: this is one")
+    """Complete a recipe; returns it, the files or texts to learn from, and the counts if these are words files."""
+    require(inputs is None or texts is None, "`inputs` and `texts` cannot be combined")
+    require(not isinstance(texts, (str, bytes)), "`texts` is a list of texts, not a single text")
     if texts is not None:
         return complete(recipe), [Texts(texts)], ()
     files = standard_library() if inputs is None else find_files(inputs)
@@ -8909,15 +8965,16 @@ def prepare(
     if len(others) == len(files):
         return complete(recipe), files, ()
     require(not others, f"{_name_some(others)}: count that, too, and name the counts of both")
-    require(len({*files}) == len(files), "a words file is named twice: it would be learnt from twice")
+    require(len({*files}) == len(files), "a words file is named twice: its words would count twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
-    counting = settings[0] | {"pattern": _steps_of(settings[0])}
-    counting["special_tokens"] = [token for token in counting["special_tokens"] if token not in BYTE_TOKENS]
-    options = {name: getattr(recipe, name) or value for name, value in counting.items()}
+    options, types = dict(settings[0]), {"Split": Split, "Metaspace": Metaspace}
+    options["pattern"] = [step if isinstance(step, str) else types[step[0]](*step[1:]) for step in options["pattern"]]
+    options["special_tokens"] = [token for token in options["special_tokens"] if token not in BYTE_TOKENS]
+    options = {name: getattr(recipe, name) or value for name, value in options.items()}
     recipe = complete(dataclasses.replace(recipe, **options))
     for name, wanted in recipe.source([], None).settings.items():
         for file, theirs in zip(files, settings, strict=True):
-            hint = f"{file}: was counted with other {name}, {theirs[name]}: count the texts again, with {wanted}"
+            hint = f"{file}: was counted with the {name} {theirs[name]}: count the texts again, with {wanted}"
             require(sorted(map(str, theirs[name])) == sorted(map(str, wanted)), hint)
     return recipe, files, counted
 
@@ -8929,14 +8986,14 @@ def train_recipe(
     text_field: str | None,
     engine: Engine,
 ) -> Training:
-    """Train by a complete recipe, on files, or on the counts of words files; see `prepare`."""
+    """Train by a complete recipe on files or on the counts of words files; see `prepare`."""
     timings: dict[str, Timing] = {}
     with stage("compile", timings):
         source = recipe.source([] if counts else files, text_field)
         if not counts:
             _warn_of_source(source)
         compile_counting(source.pattern)
-        call_with(recipe.learner, Words.from_counts({b"aa": 1}), 257, **vars(recipe))  # a wrong rule costs no scan
+        call_with(recipe.learner, Words.from_counts({b"aa": 1}), 257, **vars(recipe))  # fails before the scan
     with stage("scan", timings) as spent:
         counted = count(source, engine, counts, recipe.max_words)
         spent.n_bytes = 0 if counts else counted.n_bytes
@@ -8952,7 +9009,7 @@ def train_recipe(
 def train_bpe(
     input_path: Files | None = None, vocab_size: int = 8192, special_tokens: Sequence[str] = (), **options
 ) -> tuple[dict[int, bytes], list[Merge]]:
-    """Train on a file, or several, or on `texts`, and return the vocabulary and the merges; options are as of `train`.
+    """Train on files or on `texts`, and return the vocabulary and the merges; the options are those of `train`.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.txt")
@@ -8986,7 +9043,7 @@ def train_bpe_from_counts(
     for token in recipe.special_tokens:
         for word in counts:
             if token.encode() in word:
-                raise InputError(f"the word {word!r} holds the special token {token!r}: cut texts there first")
+                raise InputError(f"the word {word!r} contains the special token {token!r}: cut texts there first")
     learned = recipe.learn(Words.from_counts(counts))
     vocab, merges = build_vocabulary(learned, recipe.special_tokens)
     _warn_if_short(vocab, vocab_size)
@@ -8995,17 +9052,23 @@ def train_bpe_from_counts(
 
 # ─── Research ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Tokenizer, Words, Learned -> reports: dataclasses of plain arrays, whose string is their tables. A corpus is counted
-# first, and each unique word is encoded once, by the model without its normalizer and pattern: its tokens count as
-# often as the word was seen.
+# Tokenizers, corpora, Learned -> reports: dataclasses of plain arrays, whose string is their tables in Markdown. A
+# corpus is counted first. Then each unique word is encoded once, by the model without its normalizer and pattern, and
+# its tokens are weighted with the count of the word. For a model that merges only "ab", the corpus "ab\nab\nabc" gives
+#
+#     EncodedWords    the words "ab", "\n" and "abc" with the counts 2, 2 and 1, and their ids
+#     measure         6 tokens for 9 bytes, so 1.5 bytes per token
+#
+# The functions are inspect_model (a vocabulary), curve (sizes of vocabularies), compare (models), view (a text) and
+# bench (other tools).
 
-LONGEST_CELL = 60  # characters of a table's cell; the rest is cut off
+LONGEST_CELL = 60  # characters of a cell; the rest is cut off
 
 
 class Table(NamedTuple):
-    """A table of a report. As a string it is Markdown with aligned columns, to be read in a terminal or on a page.
+    """A table of a report. As a string it is Markdown with aligned columns, for a terminal or a page.
 
-    rows  of strings and numbers; columns of numbers stand on the right, and None and NaN are left empty
+    rows  strings and numbers; columns of numbers are aligned to the right, and None and NaN stay empty
 
     >>> print(Table("Tokens", ("kind", "number"), [("letters", 1200), ("digits", 0.5)]))
     Tokens
@@ -9035,7 +9098,7 @@ class Table(NamedTuple):
 
 
 def _cell(value: str | float | None) -> str:
-    """Write a value for a table: whole numbers whole, others with four digits; a bar would end the cell."""
+    """Write a value for a table. Whole numbers have all digits, others four; bars are escaped, as they end a cell."""
     if value is None or value != value:  # NaN
         return ""
     if isinstance(value, str):
@@ -9045,7 +9108,7 @@ def _cell(value: str | float | None) -> str:
 
 
 def _cell_width(text: str) -> int:
-    """Count the cells of a terminal that a text takes: two for a wide character, none for one that combines."""
+    """Count the columns of a terminal that a text takes: two for a wide character, none for a combining one."""
     return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
@@ -9056,7 +9119,7 @@ def _fill(text: str, width: int, on_right: bool = False) -> str:
 
 
 def tabulate_timings(seconds: float) -> Table:
-    """Tabulate what the stages of this process took, of so many seconds in all."""
+    """Tabulate the stages of this process, which took `seconds` in all."""
     stages = TIMINGS | {"other": Timing(seconds - sum(spent.seconds for spent in TIMINGS.values()), 0, peak_memory())}
     rows = []
     for name, spent in stages.items():
@@ -9066,7 +9129,7 @@ def tabulate_timings(seconds: float) -> Table:
 
 
 def tabulate_counts(counted: CorpusCounts, files: Sequence[object], title: str = "Pretokens") -> Table:
-    """Tabulate what was counted."""
+    """Tabulate the size of a corpus and its counts."""
     documents, inputs = number_of(counted.n_documents, "document"), number_of(len(files), "input")
     rows = [
         ("read", f"{number_of(counted.n_read, 'byte')} in {documents}"),
@@ -9074,13 +9137,13 @@ def tabulate_counts(counted: CorpusCounts, files: Sequence[object], title: str =
         ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
     ]
     if counted.n_dropped:
-        rows.append(("dropped", f"{counted.n_dropped:,} pretokens more, as the rarest; max_words keeps more"))
-        rows.append(("counts", f"too small by {counted.max_error:,} at most, for what was dropped"))
+        rows.append(("dropped", f"{counted.n_dropped:,} more pretokens, the rarest; a larger max_words keeps more"))
+        rows.append(("counts", f"too small by at most {counted.max_error:,}, because of dropped pretokens"))
     return Table(title, ("what", "value"), rows)
 
 
 def tabulate_training(training: Training) -> Table:
-    """Tabulate what was read, what was learnt, and what it cost."""
+    """Tabulate the corpus, the tokens and the cost of a training."""
     counted, learned, model = training.counted, training.learned, training.tokenizer.model
     table = tabulate_counts(counted, training.files, "Training")
     rows = table.rows
@@ -9098,7 +9161,7 @@ def tabulate_training(training: Training) -> Table:
 
 
 class Report:
-    """What research returns: a dataclass of plain arrays, which as a string is its tables in Markdown."""
+    """The base of all results of research: a dataclass of plain arrays, whose string is its tables in Markdown."""
 
     def __str__(self) -> str:
         return "\n\n".join([self.title, *map(str, self.tables())])
@@ -9106,15 +9169,15 @@ class Report:
     __repr__ = __str__
 
 
-# What training learnt, beside its model
+# The history of a training, in the folder of its model
 
 LEARNED_FILE, RECORD_FILE = "training.npz", "training.json"
 
 
-def save_learned(folder: str | os.PathLike, training: Training) -> None:
-    """Write what training learnt beside its model: its record, the merges with their counts, the bytes of its corpus.
+def save_learned(folder: PathName, training: Training) -> None:
+    """Write the history of a training into the folder of its model: its record, and the merges with their counts.
 
-    What was learnt by another training is removed. Only a BPE makes the tokens that its merges have counted.
+    A file of an earlier training is removed. Merge counts are written only for a BPE, whose tokens are made by merges.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.txt")
@@ -9128,7 +9191,7 @@ def save_learned(folder: str | os.PathLike, training: Training) -> None:
     file, learned, model = Path(folder, LEARNED_FILE), training.learned, training.tokenizer.model
     atomic_write_all(Path(folder), {RECORD_FILE: _to_json(training.record, indent=2)})
     if model.kind != "bpe":
-        file.unlink(missing_ok=True)  # what another training has learnt
+        file.unlink(missing_ok=True)  # from an earlier training
         return
     alphabet = json.dumps([letter.decode("latin-1") for letter in learned.alphabet])
     arrays = learned._replace(alphabet=alphabet)._asdict()
@@ -9137,18 +9200,16 @@ def save_learned(folder: str | os.PathLike, training: Training) -> None:
         np.savez_compressed(out, **arrays, n_bytes=n_bytes, model=model.fingerprint)
 
 
-def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]:
-    """Read what training learnt from the folder of its model, and the bytes of its corpus.
+def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
+    """Read the merges and their counts from the folder of a model, and the number of bytes of the corpus.
 
-    Raises InputError if there is nothing, or if it is of another model.
+    Raises InputError if the file is missing, or if it belongs to another model.
     """
     file = Path(folder, LEARNED_FILE)
-    remedy = "only a BPE that `train` wrote has its merge counts; train one on the same text"
+    remedy = "only a BPE that `train` wrote has merge counts; train one on the same text"
     require(file.is_file(), f"{folder}: no {LEARNED_FILE} here: {remedy}")
     try:
-        zipfile.ZipFile(file).close()  # np.load takes any other file for a pickle
-        with np.load(file, allow_pickle=False) as saved:
-            arrays = dict(saved)
+        arrays = _read_arrays(file)
         require(str(arrays.pop("model")) == model.fingerprint, "it is of another model")
         n_bytes, letters = int(arrays.pop("n_bytes")), json.loads(str(arrays.pop("alphabet")))
         learned = Learned(**arrays, alphabet=[letter.encode("latin-1") for letter in letters])
@@ -9162,7 +9223,7 @@ def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]
     return learned, n_bytes
 
 
-# Corpora, each unique word encoded once
+# Corpora: each unique word is encoded once
 
 
 class EncodedWords(NamedTuple):
@@ -9174,21 +9235,21 @@ class EncodedWords(NamedTuple):
     offsets: np.ndarray  # int64[W + 1]
     n_bytes: int  # of text, without special tokens
     n_characters: int
-    n_pretokens: int | None  # of the model's own pattern; where that takes whole texts, between white space
+    n_pretokens: int | None  # by the model's pattern or, if that takes whole texts, the words between white space
 
     @property
     def n_tokens(self) -> int:
-        """Count the tokens of the corpus."""
+        """The number of tokens of the corpus."""
         return int(np.dot(np.diff(self.offsets), self.counts))
 
     def frequencies(self, n_ids: int) -> np.ndarray:
-        """Count how often each id occurs in the corpus, int64[n_ids]."""
-        weights = np.repeat(self.counts, np.diff(self.offsets))  # float64 adds them exactly, below 2**53
+        """Count the occurrences of each id in the corpus, int64[n_ids]."""
+        weights = np.repeat(self.counts, np.diff(self.offsets))  # float64 adds them exactly below 2**53
         return np.bincount(self.ids, weights, n_ids).astype(np.int64)
 
 
 def _word_encoder(tokenizer: Tokenizer) -> Tokenizer:
-    """Make a tokenizer that encodes words that were normalized and cut already."""
+    """Make a tokenizer for words that are already normalized and cut."""
     return Tokenizer.from_model(dataclasses.replace(tokenizer.model, pattern="none", normalizer=()))
 
 
@@ -9198,9 +9259,10 @@ def encode_corpus(
     """Count the words of a corpus, and encode each once; raises InputError if it has none.
 
     inputs      files, folders or globs
-    And text_field, as of a Source; and an Engine.
 
-    Bytes and characters are those of the text; characters that a normalizer changes count as it leaves them.
+    Also text_field, as in a Source; and an Engine.
+
+    Bytes are those of the text before normalization. Characters count as the normalizer leaves them.
 
     >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)} | {256: b"ab"}, [(b"a", b"b")])
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -9211,7 +9273,7 @@ def encode_corpus(
     """
     source, pattern = tokenizer.source(inputs, "all", text_field), Pattern(tokenizer.model.pattern)
     is_whole = all(step == PATTERNS["none"] or isinstance(step, Metaspace) for step in pattern.steps)
-    if not is_whole:  # the tokenizer itself may cut more finely
+    if not is_whole:  # the pattern of the tokenizer itself may cut more finely
         source = dataclasses.replace(source, pattern=pattern)
     with stage("scan") as spent:
         counted = count(source, engine)
@@ -9224,25 +9286,25 @@ def encode_corpus(
     with stage("encode"):
         texts = [*words.to_counts()]
         ids, offsets = _word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
-    # A character has one byte that does not continue it. The mark ▁ is a space in the text.
+    # A character has one byte that is not a continuation byte. The mark ▁ stands for a space of one byte.
     continues = np.frombuffer(b"".join(texts).replace(MARK.encode(), b"   "), np.int8) < -64
     n_continued = int(np.repeat(words.counts, np.diff(words.offsets))[continues].sum())
     n_bytes = counted.n_bytes
     return EncodedWords(texts, words.counts, ids, offsets, n_bytes, n_bytes - n_continued, n_pretokens)
 
 
-RENYI_ORDER = 2.5  # for which Zouhar et al. found the best agreement with BLEU
+RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this order
 
 
 def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | None]:
-    """Compute the usual measures of a tokenizer on a corpus; `ids` are those that text can become, V of them.
+    """Compute the usual measures of a tokenizer on a corpus; `ids` are the V ids that text can become.
 
     With p the relative frequencies of the ids:
 
     bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding" (2019)
     characters per token     of text
-    fertility                tokens per word: Rust et al., "How Good is Your Tokenizer?" (2021); a word is a pretoken
-                             of the model's own pattern or, where that takes whole texts, what white space separates
+    fertility                tokens per word: Rust et al., "How Good is Your Tokenizer?" (2021). A word is a pretoken of
+                             the model's pattern or, if that takes whole texts, a word between white space
     Rényi efficiency         -log2(sum p**2.5) / 1.5 over log2 V: Zouhar et al., "Tokenization and the Noiseless
                              Channel" (2023)
     vocabulary utilisation   the share of ids that occur
@@ -9266,17 +9328,17 @@ def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | No
 
 # inspect
 
-# Kinds of tokens, the first that matches all of one.
+# Kinds of tokens; the first one that matches the whole token counts.
 KINDS_OF_TOKENS = {
     "white space": r"\s+",
-    "word behind a space": r" [\p{L}\p{M}]+",
+    "word after a space": r" [\p{L}\p{M}]+",
     "letters": r"[\p{L}\p{M}'’]+",
     "digits": r" ?\p{N}+",
     "punctuation, symbols": r"\s*[^\s\p{L}\p{N}]+\s*",
     "mixed": r"[\s\S]+",
 }
-RARE = 1000  # a token is hardly ever used if it was made of so many times more pairs than are left of it
-ROWS = 12  # of a list in a table
+RARE = 1000  # a token is hardly ever used if it was made at least this many times as often as it is used
+ROWS = 12  # the most rows of a list in a table
 
 
 def _classify(token: bytes) -> tuple[str, str]:
@@ -9291,14 +9353,13 @@ def _classify(token: bytes) -> tuple[str, str]:
 
 
 def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
-    """Find the tokens that their own bytes do not become: {id: the ids that these bytes become}.
+    """Find the tokens that are not made from their own bytes: {id: the ids of these bytes}.
 
-    The bytes of a token are encoded as a text, and as one word, without the pattern and the normalizer; it is listed if
-    it is not among the ids of either. Then no text at all becomes it, since what happens to bytes in a longer word
-    until they are one token is decided by them alone: each merge that is made in them would have been made in them
-    alone, in the same order; for Unigram, the same holds of best paths. Not listed is what only the pattern or the
-    normalizer prevents, nor two kinds that only longer texts become: tokens that continue a word of a WordPiece, and,
-    with byte fallback, bytes of characters that have no token.
+    The bytes of a token are encoded as a text, and as a single word without pattern and normalizer. The token is listed
+    if neither result contains it. Then no text at all becomes it: the bytes of a token alone decide how they are merged
+    to it, even in a longer word (see `_fill_merges`), and the same holds for the best paths of a Unigram. A token is
+    not listed if only the pattern or the normalizer prevents it. Two other types are not listed, since only longer
+    texts become them: tokens that continue a word of a WordPiece and, with byte fallback, bytes of unknown characters.
 
     >>> tokens = [b"a", b"b", b"c", b"ab", b"bc", b"abc", b"bca"]
     >>> merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc"), (b"bc", b"a")]
@@ -9319,7 +9380,7 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
 
 
 def _ids_of(tokenizer: Tokenizer, text: bytes) -> list[int]:
-    """Encode a text; one that cannot be encoded, since a byte is not in the vocabulary, has no ids."""
+    """Encode a text; the result is empty if the vocabulary lacks one of its bytes."""
     try:
         return tokenizer.encode_ordinary(text)
     except InputError:
@@ -9327,21 +9388,23 @@ def _ids_of(tokenizer: Tokenizer, text: bytes) -> list[int]:
 
 
 class Glitch(NamedTuple):
-    """A token that training made of many pairs, and that is hardly ever used: a candidate for a "glitch token".
+    """A token that training made from many pairs, and that is hardly ever used: a candidate for a "glitch token".
 
-    Land and Bartolo, "Fishing for Magikarp" (2024), find such tokens in models; here their counts tell where they went.
+    Land and Bartolo, "Fishing for Magikarp" (2024), find such tokens in models. Here the counts of merges show which
+    later tokens contain them.
     """
 
     id: int
-    made: int  # how many pairs became this token when it was merged
-    used: int  # how often it is in the corpus
-    taken: Counter[bytes]  # what later merges made of it, and of how many
+    made: int  # the number of pairs that became this token when it was merged
+    used: int  # the number of its occurrences in the corpus
+    taken: Counter[bytes]  # the tokens that later merges made from it, and how often
 
 
 def find_glitches(learned: Learned, ids: Mapping[bytes, int], frequencies: np.ndarray) -> list[Glitch]:
-    """List tokens that were made RARE times as often as a corpus uses them, or more: those made most often first.
+    """List tokens that were made at least RARE times as often as a corpus uses them; those made most often come first.
 
-    frequencies  of the ids in the corpus. If that is not what was trained on, what was made counts by its share
+    frequencies  of the ids in the corpus. Another corpus than that of the training may have another size, so the
+                 numbers of the training are scaled to it
     """
     made, n_letters = (-np.diff(learned.n_tokens)).tolist(), len(learned.alphabet)
     tokens, share = learned.tokens[n_letters:], frequencies.sum() / learned.n_tokens[-1]
@@ -9359,15 +9422,15 @@ def find_glitches(learned: Learned, ids: Mapping[bytes, int], frequencies: np.nd
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Inspection(Report):
-    """What a vocabulary is made of, and what a corpus uses of it. See `inspect_model`."""
+    """The tokens of a vocabulary, and how a corpus uses them. See `inspect_model`."""
 
     title: str
     tokens: dict[int, bytes]  # id -> decoded bytes, without special tokens
-    counts: dict[str, Counter]  # how many tokens are of a kind, and of a script
+    counts: dict[str, Counter]  # the numbers of tokens by kind and by script
     unreachable: dict[int, list[int]]  # see `unreachable_tokens`
-    measures: dict[str, float | None]  # see `measure`; without a corpus, there are none
+    measures: dict[str, float | None]  # see `measure`; empty without a corpus
     frequencies: np.ndarray | None  # int64    of each id in the corpus
-    glitches: list[Glitch] | None  # with a corpus and what training learnt
+    glitches: list[Glitch] | None  # only with a corpus and merge counts
 
     def tables(self) -> list[Table]:
         tables, tokens = [], self.tokens
@@ -9402,12 +9465,12 @@ def inspect_model(
     text_field: str | None = None,
     engine: Engine | None = None,
 ) -> Inspection:
-    """Describe a vocabulary, and what a corpus uses of it.
+    """Describe a vocabulary, and how a corpus uses it.
 
     inputs      files, folders or globs. None: the vocabulary alone
-    learned     what training learnt, for the candidates for glitch tokens, see `load_learned`
+    learned     the merges and their counts, which candidates for glitch tokens need; see `load_learned`
 
-    And text_field, as of a Source; and an Engine.
+    Also text_field, as in a Source; and an Engine.
 
     >>> tokenizer = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -9419,8 +9482,8 @@ def inspect_model(
     model = tokenizer.model
     decoded = decoded_tokens(model.vocab, model.decoder)[1]
     tokens = {id: decoded[id] for id in model.ordinary if decoded[id]}
-    require(tokens, "the model has no token but special ones: there is nothing to inspect")
-    kinds, scripts = zip(*map(_classify, tokens.values()), strict=True)
+    require(tokens, "the model has only special tokens: there is nothing to inspect")
+    kinds, scripts = map(Counter, zip(*map(_classify, tokens.values()), strict=True))
     with stage("search"):
         unreachable = unreachable_tokens(tokenizer)
     frequencies, measures, glitches = None, {}, None
@@ -9431,28 +9494,22 @@ def inspect_model(
             possible.add(model.ids[model.unk_token.encode()])
         frequencies, measures = encoded.frequencies(max(model.vocab) + 1), measure(encoded, possible)
         glitches = find_glitches(learned, model.ids, frequencies) if learned else None
-    return Inspection(
-        f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, {model.kind}",
-        tokens,
-        {"kind": Counter(kinds), "script": Counter(scripts)},
-        unreachable,
-        measures,
-        frequencies,
-        glitches,
-    )
+    title = f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, {model.kind}"
+    counts = {"kind": kinds, "script": scripts}
+    return Inspection(title, tokens, counts, unreachable, measures, frequencies, glitches)
 
 
 # curve
 
-_SIZES = (512, *(1000 << k for k in range(15)))  # of vocabularies, that tables show
+_SIZES = (512, *(1000 << k for k in range(15)))  # the sizes of vocabularies that tables show
 
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Curve(Report):
-    """The tokens of training corpora against the size of the vocabulary, for every size. See `curve`.
+    """The number of tokens of training corpora for every size of the vocabulary. See `curve`.
 
-    columns  by name, four arrays[M + 1], before the first merge and after each: the size of the vocabulary without
-             special tokens, the tokens of the corpus, bytes per token, and the % of the tokens that 1,000 more save
+    columns  name -> four arrays[M + 1], before the first merge and after each one: the size of the vocabulary without
+             special tokens, the tokens of the corpus, bytes per token, and the % of tokens that 1,000 more would save
     """
 
     title: str
@@ -9466,8 +9523,8 @@ class Curve(Report):
             tables.append(Table(name, header, [*np.array(columns, object)[:, is_shown].T]))
         return tables
 
-    def plot(self, path: str | os.PathLike) -> None:
-        """Draw bytes per token, and what 1,000 tokens more save, to a .png, .svg or .pdf file."""
+    def plot(self, path: PathName) -> None:
+        """Draw bytes per token, and the saving by 1,000 more tokens, to a .png, .svg or .pdf file."""
         matplotlib, suffix = import_optional("matplotlib"), Path(path).suffix
         require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
         with matplotlib.rc_context({"font.size": 9, "text.parse_math": False}):  # names may hold dollar signs
@@ -9485,9 +9542,9 @@ class Curve(Report):
 
 @checked
 def curve(models: Mapping[str, tuple[Learned, int]]) -> Curve:
-    """Compute the tokens of the training corpus for every size of the vocabulary at once, from the counts of merges.
+    """Compute the number of tokens of the training corpus for every size of the vocabulary, from the counts of merges.
 
-    models  name -> what `load_learned` returns
+    models  name -> the result of `load_learned`
 
     >>> counts = {b"aaab": 3, b"ab": 1}
     >>> report = curve({"a": (learn(Words.from_counts(counts), 258), 14)})
@@ -9509,7 +9566,7 @@ COMPARED_WORDS = 10_000  # the most frequent ones
 
 
 class Difference(NamedTuple):
-    """A word that models split differently."""
+    """A word that several models split differently."""
 
     word: bytes  # with the white space before it
     count: int
@@ -9518,15 +9575,15 @@ class Difference(NamedTuple):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Comparison(Report):
-    """Models beside each other on the same corpora. See `compare`."""
+    """Several models, compared on the same corpora. See `compare`."""
 
     title: str
     models: list[str]
     corpora: list[str]
     bytes_per_token: np.ndarray  # float64[models, corpora]
-    n_shared: np.ndarray  # int64[models, models]    tokens that are in both vocabularies, special tokens apart
-    same: float  # the share of the words, by their occurrences, that all models split at the same places
-    differences: list[Difference]  # the most frequent first
+    n_shared: np.ndarray  # int64[models, models]    tokens in both vocabularies, without special tokens
+    same: float  # the share of words, weighted by their counts, that all models split at the same positions
+    differences: list[Difference]  # the most frequent word first
 
     def tables(self) -> list[Table]:
         rates, shared, words = [], [], []
@@ -9558,10 +9615,10 @@ def compare(
     tokenizers  name -> Tokenizer
     corpora     name -> files, folders or globs
 
-    And text_field, as of a Source; and an Engine.
+    Also text_field, as in a Source; and an Engine.
 
-    A word is what white space separates, whatever the models are. Each is encoded with the one character of white space
-    that stands before it, and only the places inside a word count: some models put a space into the token, some do not.
+    Words are separated by white space, whatever the patterns of the models are. A word is encoded with the one
+    character of white space before it. Only cuts inside the word count, as not all models put the space into the token.
 
     >>> small = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 258))
     >>> large = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
@@ -9571,14 +9628,14 @@ def compare(
     >>> report.bytes_per_token[:, 0].round(2).tolist(), report.n_shared.tolist(), report.differences[0].pieces
     ([1.86, 2.6], [[258, 258], [258, 260]], [[b'low', b'e', b'r'], [b'lower']])
     """
-    require(tokenizers and corpora, "to compare takes a model and a corpus, at least")
+    require(tokenizers and corpora, "a comparison needs at least one model and one corpus")
     special_tokens = sorted({token for tokenizer in tokenizers.values() for token in tokenizer.special_tokens})
     counts: Counter[bytes] = Counter()
     for corpus in corpora.values():
         source = Source(find_files(corpus), Pattern(r"\s?\S+"), special_tokens, text_field)
         counts.update(count(source, engine).words.to_counts())
-    frequent = [word for word, _ in counts.most_common(2 * COMPARED_WORDS) if word.decode("utf-8", "replace").strip()]
-    words = frequent[:COMPARED_WORDS]
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))
+    words = [word for word in frequent if word.decode("utf-8", "replace").strip()][:COMPARED_WORDS]
     rates, vocabularies, splits = [], [], []
     for tokenizer in tokenizers.values():
         encoded = [encode_corpus(tokenizer, files, text_field=text_field, engine=engine) for files in corpora.values()]
@@ -9591,21 +9648,15 @@ def compare(
     for word, *pieces in zip(words, *splits, strict=True):
         if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
             differences.append(Difference(word, counts[word], pieces))
-    return Comparison(
-        "Models compared",
-        list(tokenizers),
-        list(corpora),
-        np.array(rates),
-        np.array([[len(a & b) for b in vocabularies] for a in vocabularies]),
-        1 - sum(d.count for d in differences) / sum(map(counts.__getitem__, words)),
-        differences,
-    )
+    n_shared = np.array([[len(a & b) for b in vocabularies] for a in vocabularies])
+    same = 1 - sum(word.count for word in differences) / sum(map(counts.__getitem__, words))
+    return Comparison("Models compared", [*tokenizers], [*corpora], np.array(rates), n_shared, same, differences)
 
 
 # view
 
-WIDTH = 80  # of what is printed for people, but for tables
-GROUNDS = (153, 223, 157, 225, 229, 189)  # of tokens in turn, of a terminal's 256 colours: black is read on them
+WIDTH = 80  # of lines for people, except in tables
+GROUNDS = (153, 223, 157, 225, 229, 189)  # of a terminal's 256 colours, as backgrounds of tokens in turn
 
 
 def decode_each(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
@@ -9623,7 +9674,7 @@ class View:
     tokens: list[bytes]
 
     def text(self, width: int = WIDTH, colour: bool = False) -> str:
-        """Write tokens between bars, and their ids below; with `colour` on grounds of colours that change."""
+        """Write tokens between bars, and their ids below; with `colour` on alternating backgrounds."""
         lines, used = [], width
         for k, (token, id) in enumerate(zip(self.tokens, map(str, self.ids), strict=True)):
             shown = readable(token)
@@ -9641,8 +9692,8 @@ class View:
 
 
 @checked
-def view(tokenizer: Tokenizer, text: str | bytes) -> View:
-    r"""Cut a text into tokens, to be looked at.
+def view(tokenizer: Tokenizer, text: Text) -> View:
+    r"""Cut a text into tokens, for display.
 
     >>> print(view(Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260)), "low lower\n").text(40))
     low|␣  |lower|↵  |
@@ -9655,8 +9706,8 @@ def view(tokenizer: Tokenizer, text: str | bytes) -> View:
     return View(title, ids, decode_each(tokenizer, ids.tolist()))
 
 
-# bench: each tool in turn, in this process. A peer is given a training and documents that are UTF-8. It prepares its
-# work, and returns the function that is timed, which returns lists: one of the merged tokens, or the ids of documents.
+# bench: each tool works in turn, in this process. A peer below gets a training and documents in UTF-8. It prepares its
+# work and returns the function that is timed. This function returns lists: of the merged tokens, or of ids.
 
 
 def _train_bpe_numba(training, documents):
@@ -9694,7 +9745,7 @@ def _encode_bpe_numba(training, documents):
 
 def _encode_tokenizers(training, documents):
     encode, texts = training.tokenizer.to_huggingface().encode_batch_fast, [*map(bytes.decode, documents)]
-    return lambda: [encode([text], add_special_tokens=False)[0].ids for text in texts]  # of one text: in one thread
+    return lambda: [encode([text], add_special_tokens=False)[0].ids for text in texts]  # one text, so one thread
 
 
 def _encode_tiktoken(training, documents):
@@ -9717,14 +9768,7 @@ _PEERS = {
         "tiktoken": _encode_tiktoken,
     },
 }
-ENCODED_BYTES = 20_000_000  # of the corpus, that are encoded: some peers make 3 MB/s
-
-
-def _time_call(work: Callable) -> tuple[float, Sequence]:
-    """Call a function; returns the seconds that it took, and its result."""
-    start = time.perf_counter()
-    result = work()
-    return time.perf_counter() - start, result
+ENCODED_BYTES = 20_000_000  # of the corpus are encoded, since some peers reach only 3 MB/s
 
 
 @checked
@@ -9736,25 +9780,25 @@ def bench(
     pattern: str = "gpt2",
     tools: Sequence[str] = (),
 ) -> Table:
-    """Train and encode with every peer that is installed, one after another, and tabulate what each took.
+    """Train and encode with every installed peer, one after another, and tabulate the times.
 
-    inputs          files, folders or globs. Not given: the sources of Python's standard library
-    vocab_size      tokens in all
-    special_tokens  strings that end documents, and are not learnt from
-    pattern         a name, or a regular expression; some peers have their own
-    tools           which peers; all that are installed, if not given
+    inputs          files, folders or globs. Default: the source of Python's standard library
+    vocab_size      number of tokens in all
+    special_tokens  strings that end documents and are not learnt from
+    pattern         a name or a regular expression; some peers have their own
+    tools           the peers to run; by default all that are installed
 
-    A time of training is that of the call, with the text in memory (here: in files that were just read), and kernels
-    loaded. All encode the first 20 MB in one thread with the tokenizer that was trained here, whose ids theirs must
-    equal. Each does its work twice. Raises InputError for a tool that is not known.
+    Training is timed with the text in memory (here: in files that were just read) and with loaded kernels. All tools
+    encode the first 20 MB in one thread with the tokenizer that was trained here, and must give the same ids. Each tool
+    does its work twice. Raises InputError for an unknown tool.
     """
     for tool in tools:
         require_known("peer", tool, _PEERS["encode"])
     training = train(inputs, vocab_size, special_tokens, pattern=pattern, tie_break="ids")
     source, documents, rows, results = training.recipe.source(training.files, None), [], [], {}
-    special = "|".join(sorted(map(re.escape, special_tokens), reverse=True)) or "(?!)"  # the longer of two first
+    special = "|".join(sorted(map(re.escape, special_tokens), reverse=True)) or "(?!)"  # longer ones first
     for text in itertools.chain.from_iterable(map(source.texts, source.blocks())):
-        parts = re.split(special, text.decode("utf-8", "replace"))  # some peers take nothing but UTF-8
+        parts = re.split(special, text.decode("utf-8", "replace"))  # some peers accept only UTF-8
         documents += [part.encode() for part in parts if part]
     for job, peers in _PEERS.items():
         if job == "encode":
@@ -9764,8 +9808,11 @@ def bench(
                 continue
             first = second = rate = None
             try:
-                work = prepare(training, documents)
-                (first, _), (second, result) = _time_call(work), _time_call(work)
+                work, times = prepare(training, documents), [time.perf_counter()]
+                for _ in range(2):
+                    result = work()
+                    times.append(time.perf_counter())
+                first, second = np.diff(times).tolist()
                 rate, result = sum(map(len, documents)) / first / 1e6, [*itertools.chain.from_iterable(result)]
                 ours, verdict = results.setdefault(job, result), "same"
                 if result != ours:
@@ -9773,7 +9820,7 @@ def bench(
                     verdict = f"differs at {differs.index(True):,} of {len(ours):,}"
             except (KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException as error:  # a panic of Rust is no Exception
+            except BaseException as error:  # a panic of Rust is not an Exception
                 verdict = " ".join(str(error).split()) or type(error).__name__
             version = __version__ if tool == "bpe_numba" else importlib.metadata.version(tool)
             rows.append((job, f"{tool} {version}", first, second, rate, verdict))
@@ -9783,29 +9830,34 @@ def bench(
 
 
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Arguments -> a call of one of the functions below. The options of a command are the keyword parameters of its
+# function, and all parameters with defaults of the functions that it calls. Names, types and defaults come from the
+# signatures, and the help comes from the docstrings:
+#
+#     train corpus.txt --vocab-size 32k   ->   _train_command(["corpus.txt"], vocab_size=32000, …)
+#
+# Here `vocab_size` and its help are those of `train`. Messages name parameters `like_this`, and `main` prints them as
+# options. An InputError becomes one line on standard error, and the exit status 2.
 
-# Arguments -> a call of one of the functions below. The options of a command are the keywords of its function, and the
-# parameters with a default of the functions that it calls. Their names, types and defaults come from signatures, and
-# their help from docstrings. For example, `train corpus.txt --vocab-size 32k` becomes
-# `_train_command(["corpus.txt"], vocab_size=32000, …)`, where `vocab_size` and its help are those of `train`.
-# _PYTHON_ONLY are parameters that are no options, since --no-special, --quiet or --workers stand for them.
+# Parameters that are not options: some are set by --no-special, --quiet and --workers, the others exist only in Python.
 _PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "learned", "engine", "texts"}
 _GROUPS = {
-    "how text is read": "text_field corpus no_special append pattern mark normalizer encoding",
-    "what is learnt": "vocab_size special_tokens special_tokens_at model alphabet from_ tie_break score min_frequency "
+    "reading": "text_field corpus no_special append pattern mark normalizer encoding",
+    "learning": "vocab_size special_tokens special_tokens_at model alphabet from_ tie_break score min_frequency "
     "max_words coverage byte_fallback unk_token",
-    "what is written": "out to dtype layout val_fraction document_index plot",
+    "output": "out to dtype layout val_fraction document_index plot",
     "for transformers": "bos_token eos_token pad_token model_max_length chat_template",
 }
-_EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)  # of a docstring: a command, without the program's name
-_ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)  # of a docstring: a parameter and what it means
+_EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)  # a line of a docstring: a command without the program's name
+_ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)  # a row of a docstring: a parameter and its help
 
 
 def _load_model(model: str, *, encoding: str | None = None, pattern: str | None = None) -> Tokenizer:
     """Load the model of a command.
 
-    model     a file or a folder, of any format
-    encoding  what a rank file is: gpt2, cl100k_base, o200k_base, llama3 or another published one
+    model     a file or a folder of any format
+    encoding  the encoding of a rank file: gpt2, cl100k_base, o200k_base, llama3 or another published one
     pattern   the pattern of a rank file, or of GPT-2's two files
     """
     with stage("load"):
@@ -9813,8 +9865,8 @@ def _load_model(model: str, *, encoding: str | None = None, pattern: str | None 
 
 
 def _typed_command() -> str:
-    """Write how this program was called, as the beginning of what to type next."""
-    if Path(sys.argv[0]).stem not in ("bpe_numba", "bpe-numba"):  # called from Python
+    """Return the words by which this program was called, for commands that are shown to the user."""
+    if Path(sys.argv[0]).stem not in ("bpe_numba", "bpe-numba"):  # `main` was called from Python
         return "python bpe_numba.py"
     typed = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
     return shlex.join(typed) if sys.argv[0].endswith(".py") else Path(sys.argv[0]).name
@@ -9830,35 +9882,33 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     """
     recipe, files, counts = prepare(call_with(Recipe, **options), inputs or None)
     config = call_with(transformers_config, **options | {"special_tokens": recipe.special_tokens})
-    check_writable(as_path(out))  # what is wrong must not cost the training
+    check_writable(as_path(out))  # fails before the training
     training = train_recipe(recipe, files, counts, options["text_field"], call_with(Engine, **options))
     with stage("save", training.timings), written_together():
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
         save_learned(out, training)
     if options["progress"]:
-        print(training)
-        print(f"\nWritten to {out}")
-        print(f"\nNext:\n  echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -")
+        next_command = f"echo 'Hello, world!' | {_typed_command()} encode {shlex.quote(out)} -"
+        print(f"{training}\n\nWritten to {out}\n\nNext:\n  {next_command}")
 
 
 def _count_command(inputs: Sequence[str], **options) -> None:
-    """Count the pretokens of text, to train on them later, or elsewhere.
+    """Count the pretokens of text, to train on them later or elsewhere.
 
     $ count corpus.txt --special-token "<|endoftext|>" --out words.npz
     $ train words.npz more-words.npz --vocab-size 32k --out model
     """
     counted, out = call_with(count_files, inputs, **options), options["out"]
     if options["progress"]:
-        print(tabulate_counts(counted, inputs))
-        print(f"\nWritten to {out}: {number_of(os.path.getsize(out), 'byte')}")
-        print(f"\nNext:\n  {_typed_command()} train {shlex.quote(out)}")
+        size, next_command = number_of(os.path.getsize(out), "byte"), f"{_typed_command()} train {shlex.quote(out)}"
+        print(f"{tabulate_counts(counted, inputs)}\n\nWritten to {out}: {size}\n\nNext:\n  {next_command}")
 
 
 def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = False, **options) -> None:
     """Turn text into token ids.
 
-    no_special  take special tokens in the text for ordinary text
+    no_special  treat special tokens in the text as ordinary text
 
     $ encode model corpus.txt --out tokens.npy --append "<|endoftext|>"
     $ encode model - < corpus.txt
@@ -9900,7 +9950,7 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
     """Write a model in another format.
 
     to   the format: huggingface, gpt2, tiktoken, sentencepiece or bert
-    out  folder to write; or a file, if it ends as those of the format do: .json, .tiktoken, .model, .txt
+    out  folder to write; or a file with the suffix of the format: .json, .tiktoken, .model, .txt
 
     $ convert model --to tiktoken --out model.tiktoken
     $ convert o200k_base.tiktoken --to huggingface --out o200k
@@ -9913,7 +9963,7 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
 
 
 def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
-    """Describe a vocabulary, and what a corpus uses of it.
+    """Describe a vocabulary, and how a corpus uses it.
 
     $ inspect model
     $ inspect model corpus.txt
@@ -9925,7 +9975,7 @@ def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
 
 
 def _curve_command(models: Sequence[str], *, plot: str | None = None, **options) -> None:
-    """Compute how many tokens the training text has with each size of the vocabulary.
+    """Compute the number of training tokens for each size of the vocabulary.
 
     models  folders that `train` wrote
     plot    draw the curves to a .png, .svg or .pdf file
@@ -9942,8 +9992,8 @@ def _curve_command(models: Sequence[str], *, plot: str | None = None, **options)
 def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **options) -> None:
     """Compare models on corpora.
 
-    models  files or folders, of any format
-    corpus  files, a folder or a glob; not given: the sources of Python's standard library
+    models  files or folders of any format
+    corpus  files, a folder or a glob; by default the source of Python's standard library
 
     $ compare model cl100k_base.tiktoken
     $ compare model other-model --corpus english.txt --corpus code.txt
@@ -9956,20 +10006,20 @@ def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **opt
 def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
     """Show a text cut into tokens.
 
-    text  the text; not given: standard input
+    text  the text; by default standard input
 
     $ view model "Hello, world"
     $ view model < corpus.txt
     """
     if len(text) == 1 and os.path.isfile(text[0]):
-        warnings.warn(f"{text[0]} is shown as a text; the file is, with < before its name", stacklevel=2)
+        warnings.warn(f"{text[0]} is shown as a text; to show the file, put < before its name", stacklevel=2)
     data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     print(view(call_with(_load_model, model, **options), data).text(shutil.get_terminal_size().columns, colour))
 
 
 def _bench_command(inputs: Sequence[str] = (), **options) -> None:
-    """Train and encode beside the peers that are installed.
+    """Train and encode in comparison with the installed peers.
 
     $ bench
     $ bench corpus.txt --vocab-size 32k
@@ -10010,7 +10060,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"bpe_numba: {message}; see {self.prog} --help\n")
 
     def refuse(self, unknown: str) -> None:
-        """End with an error that names the option most like an unknown one."""
+        """Exit with an error that names the option most similar to an unknown one."""
         near = difflib.get_close_matches(unknown.partition("=")[0], self._option_string_actions, 1)
         self.error(f"unrecognized argument: {unknown}" + "".join(f"; did you mean {option}?" for option in near))
 
@@ -10018,43 +10068,39 @@ class _Parser(argparse.ArgumentParser):
 def _add_argument(
     group: argparse._ArgumentGroup, parameter: inspect.Parameter, is_positional: bool, text: str
 ) -> argparse.Action:
-    """Add the argument of the command line that sets a parameter."""
-    name, default, kind = parameter.name.rstrip("_"), parameter.default, str(parameter.annotation)
-    is_many, text = kind.startswith("Sequence[str]"), text.replace("%", "%%")
+    """Add the command-line argument that sets a parameter."""
+    name, default, kind = parameter.name.rstrip("_"), parameter.default, str(parameter.annotation).partition(" ")[0]
+    is_many, is_required, text = kind == "Sequence[str]", default is parameter.empty, text.replace("%", "%%")
     if is_many:
         name = re.sub("(?<!u)s$", "", name)  # --special-token, but --corpus
-    settings = {"metavar": name.split("_")[-1].upper()}
+    metavar = name.split("_")[-1].upper()
     if is_positional:
-        if is_many:
-            settings["nargs"] = "*" if default == () else "+"
-        return group.add_argument(parameter.name, help=text, **settings)
+        nargs = "+" if is_required else "*"
+        return group.add_argument(parameter.name, help=text, metavar=metavar, nargs=nargs if is_many else None)
     if kind == "bool":
         settings = {"action": "store_true"}
     elif is_many:
-        settings |= {"action": "append", "default": []}
+        settings = {"action": "append", "default": [], "metavar": metavar}
         text += "; may be repeated"
     else:
-        settings |= {
-            "type": {"int": _whole_number, "float": float}.get(kind.partition(" ")[0], str),
-            "default": default,
-        }
-        settings["required"] = default is parameter.empty
+        read = {"int": _whole_number, "float": float}.get(kind, str)
+        settings = {"type": read, "default": default, "required": is_required, "metavar": metavar}
         if default not in (None, parameter.empty):
             text += f" (default: {default})"
     return group.add_argument("--" + name.replace("_", "-"), dest=parameter.name, help=text, **settings)
 
 
 def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable]) -> dict[str, str]:
-    """Add the arguments of a command; returns how each is written, by the name of its parameter.
+    """Add the arguments of a command; returns {parameter: how the argument is written}.
 
-    They are its own parameters, and those with a default of the functions that it calls.
+    The arguments are its own parameters, and the parameters with defaults of the functions that it calls.
     """
     texts, groups, flags = {}, {}, {}
     for function in (run, *callees, Source, Engine):
-        rows = _ROW.findall(inspect.getdoc(function) or "")  # Python has no docstrings with -OO
+        rows = _ROW.findall(inspect.getdoc(function) or "")  # with -OO, Python has no docstrings
         texts = {name: " ".join(text.split()) for name, text in rows} | texts
     for title, names in _GROUPS.items():
-        groups |= dict.fromkeys(names.split(), command.add_argument_group(title))  # none is shown empty
+        groups |= dict.fromkeys(names.split(), command.add_argument_group(title))  # empty groups are not shown
     for function in (run, *callees):
         for name, parameter in inspect.signature(function).parameters.items():
             has_default = parameter.default is not parameter.empty
@@ -10078,12 +10124,12 @@ def _make_parser() -> _Parser:
         command = commands.add_parser(name, help=title, description=title, epilog=examples, formatter_class=form)
         command.set_defaults(run=run, flags=_add_arguments(command, run, callees), refuse=command.refuse)
         command.add_argument("--quiet", dest="progress", action="store_false", help="no progress bars, no summary")
-        command.add_argument("--timings", action="store_true", help="print what each stage took, on standard error")
+        command.add_argument("--timings", action="store_true", help="print the time of each stage on standard error")
     return parser
 
 
 def _drop_unwritable_output() -> None:
-    """Flush standard output, and where that fails drop the rest: at exit Python would try again, and complain."""
+    """Flush standard output. If that fails, drop the rest, since Python would try again at exit and print an error."""
     try:
         print(end="", flush=True)
     except OSError:
@@ -10093,7 +10139,7 @@ def _drop_unwritable_output() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, or 2 for bad input."""
     for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by who called
+        if getattr(sys, name) is None:  # the caller has closed it
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
     start, (parsed, unknown) = time.perf_counter(), _make_parser().parse_known_args(arguments)
     options = vars(parsed)
@@ -10103,12 +10149,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     TIMINGS.clear()
 
     def say(message: object) -> None:
-        """Print a line that names options, where functions name parameters."""
+        """Print a message as one line, with the names of parameters replaced by options."""
         line = re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), " ".join(str(message).splitlines()))
-        tqdm.write(f"bpe_numba: {line}", sys.stderr)  # which leaves bars whole
+        tqdm.write(f"bpe_numba: {line}", sys.stderr)  # keeps progress bars intact
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may hold bytes that are not UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may have invalid bytes
     try:
         for name, value in options.items():
             require(value != "" or name == "mark", f"`{name}` is empty: is a variable not set?")
@@ -10121,7 +10167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except InputError as error:
         message = error
-    except BrokenPipeError:  # head has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         return 0
     except OSError as error:
         message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error
@@ -10136,6 +10182,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run() -> int:
-    """Run a command as a program: 130 is its exit status when it is interrupted, 143 by SIGTERM."""
+    """Run a command as a program. Its exit status is 130 after an interrupt, and 143 after SIGTERM."""
     _end_when_asked()
     return main()

@@ -44,6 +44,7 @@ import time
 import unicodedata
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,6 +87,13 @@ def _interrupts_are_heard():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def every(n, values):
+    """Parameters, of which each n-th is used in the second run, too."""
+    marks = [[kernels] if k % n == 0 else [] for k in range(len(values))]
+    values = [value if type(value) is tuple else (value,) for value in values]
+    return [pytest.param(*value, marks=mark) for value, mark in zip(values, marks, strict=True)]
+
+
 def examples(n):
     """Settings for so many examples, 60 at most; for a few in the second run."""
     return settings(max_examples=min(n, 15 if BOUNDS_CHECKED else 60))
@@ -96,13 +104,13 @@ def examples(n):
 BYTES = [bytes([b]) for b in range(256)]
 
 
-def merged(word, pair):
-    """Join every occurrence of a pair of symbols, from left to right. A symbol is its bytes."""
-    out, i = [], 0
+def merged(word, pair, whole=None):
+    """Join every occurrence of a pair of symbols, from left to right. A symbol is its bytes, or `whole` says it."""
+    whole, out, i = whole or pair[0] + pair[1], [], 0
     while i < len(word):
-        size = 2 if tuple(word[i : i + 2]) == pair else 1
-        out.append(b"".join(word[i : i + size]))
-        i += size
+        found = tuple(word[i : i + 2]) == pair
+        out.append(whole if found else word[i])
+        i += 1 + found
     return out
 
 
@@ -135,13 +143,23 @@ def naive_learn(counts, n_symbols, tie_break="bytes", min_frequency=1, alphabet=
     return merges, merge_counts, tokens
 
 
-def naive_encode(word, merges):
-    """Merge the pair of lowest rank, again and again."""
-    symbols = [bytes([b]) for b in word]
-    rank = {pair: i for i, pair in reversed(list(enumerate(merges)))}
-    while known := rank.keys() & set(itertools.pairwise(symbols)):
-        symbols = merged(symbols, min(known, key=rank.__getitem__))
-    return symbols
+def naive_merge(symbols, rank):
+    """Merge the neighbours of the lowest rank, the leftmost of several, again and again; a rank may be None."""
+    symbols = list(symbols)
+    while True:
+        ranks = [(rank(pair), i) for i, pair in enumerate(itertools.pairwise(symbols))]
+        possible = [(rank, i) for rank, i in ranks if rank is not None]
+        if not possible:
+            return symbols
+        _, i = min(possible)
+        symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
+
+
+def naive_encode(symbols, merges):
+    """Merge symbols, or the bytes of a word, by the order of merges."""
+    if isinstance(symbols, bytes):
+        symbols = [bytes([b]) for b in symbols]
+    return naive_merge(symbols, {pair: i for i, pair in reversed(list(enumerate(merges)))}.get)
 
 
 def naive_letters(data, known, unk=None, byte_fallback=False, fuse_unk=False):
@@ -159,24 +177,6 @@ def naive_letters(data, known, unk=None, byte_fallback=False, fuse_unk=False):
     return symbols
 
 
-def naive_merge(symbols, merges):
-    """Merge the pair of lowest rank, the leftmost of several, again and again."""
-    rank, symbols = {pair: i for i, pair in reversed(list(enumerate(merges)))}, list(symbols)
-    while known := [(rank[pair], i) for i, pair in enumerate(itertools.pairwise(symbols)) if pair in rank]:
-        _, i = min(known)
-        symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
-    return symbols
-
-
-def naive_merge_by_score(letters, scores):
-    """Merge neighbours that join to a token, that of the highest score first, the leftmost of several."""
-    symbols = list(letters)
-    while known := [(-scores[a + b], i) for i, (a, b) in enumerate(itertools.pairwise(symbols)) if a + b in scores]:
-        _, i = min(known)
-        symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
-    return symbols
-
-
 def naive_samples(symbols, rank, alpha):
     """The probability of each result of BPE-dropout: each possible merge is left out with probability alpha."""
     found = Counter()
@@ -187,17 +187,6 @@ def naive_samples(symbols, rank, alpha):
             found[result] += alpha**k * (1 - alpha) * probability
     found[symbols] += alpha ** len(possible)
     return found
-
-
-def naive_encode_by_id(word, id_of):
-    """Merge any two neighbours whose bytes are a token, the one of lowest id first, the leftmost of several."""
-    if word in id_of:
-        return [word]
-    symbols = [bytes([b]) for b in word]
-    while known := [(id_of[a + b], i) for i, (a, b) in enumerate(itertools.pairwise(symbols)) if a + b in id_of]:
-        _, i = min(known)
-        symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
-    return symbols
 
 
 def naive_split(steps, data):
@@ -283,6 +272,8 @@ END = "<|endoftext|>"
 LONG = 1 << 17  # bytes of a text that is scanned by several lanes at once, and more than once
 BYTE_VOCAB = dict(enumerate(BYTES))
 
+ALL_CHARACTERS = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
+KNOWN_CHARACTERS = "".join(c for c in ALL_CHARACTERS[:0xF0000] if unicodedata.category(c) != "Cn")
 # Words of few letters, in which pairs are frequent and overlap, and their counts.
 few_letters = st.sampled_from([b"a", b"ab", b"abc", b"\x00\xff", bytes(range(97, 107))])
 small_words = few_letters.flatmap(
@@ -297,62 +288,35 @@ texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("ab '
 alphabets = st.sampled_from(["ab c'sStTlLvVeErRdmM \n\r\t 12中é\u3000\u0301ſK/.!", "ab", "abc xy", "a1 \n", " \n"])
 pattern_texts = texts | alphabets.flatmap(lambda letters: st.text(letters, max_size=80))
 # Bytes that are not UTF-8, in every way, among some that are.
-invalid = [
-    b"\xff",
-    b"\xfe",
-    b"\xc0\xaf",
-    b"\xe4\xb8",
-    b"\xf5",
-    b"\xed\xa0\x80",
-    b"\xf0\x9f\x99\x82",
-    b"a",
-    b" ",
-    b"\n",
-    b"<a",
-]
+invalid = [b"\xff", b"\xfe", b"\xc0\xaf", b"\xe4\xb8", b"\xf5", b"\xed\xa0\x80", b"\xf0\x9f\x99\x82"]
+invalid += [b"a", b" ", b"\n", b"<a"]
 hostile_bytes = st.binary(max_size=60) | st.lists(st.sampled_from(invalid)).map(b"".join)
-# One to four words of bytes for encoders: any, of four letters, or long and of one.
+# Words for encoders: any, of few letters, or long and of one.
+words = st.binary(max_size=60) | st.text("aeti", max_size=300).map(str.encode) | st.just(b"a" * 200 + b"e")
 character_words = (
     st.lists(st.sampled_from([*"ab▁▁éx中🙂 ", "中中"])).map("".join) | st.text("ab▁", max_size=200) | texts
 )
-words = st.binary(max_size=60) | st.text("aeti", max_size=300).map(str.encode) | st.just(b"a" * 200 + b"e")
-
-
 BYTE_TOKENS = [b"<0x%02X>" % byte for byte in range(256)]
 
 
-def random_character_tokens(source, letters, n):
-    """Characters, and up to n tokens made of two others each; and the pairs they were made of."""
-    tokens, merges = [letter.encode() for letter in letters], []
+def random_tokens(source, letters, n, first=()):
+    """Letters, and up to n tokens made of two others each; and the pairs they were made of."""
+    tokens, merges = list(letters), []
     for _ in range(n):
         merges.append((source.choice(tokens), source.choice(tokens)))
         if b"".join(merges[-1]) not in tokens:
             tokens.append(b"".join(merges[-1]))
-    return tokens, list(dict.fromkeys(merges))
+    return list(dict.fromkeys([*first, *tokens])), list(dict.fromkeys(merges))
 
 
-def random_tokens(source, letters, n):
-    """Single bytes, and n tokens made of two others each; and the pairs they were made of."""
-    tokens, merges = [bytes([b]) for b in letters], []
-    for _ in range(n):
-        merges.append((source.choice(tokens), source.choice(tokens)))
-        if b"".join(merges[-1]) not in tokens:
-            tokens.append(b"".join(merges[-1]))
-    return list(dict.fromkeys([*BYTES, *tokens])), merges
+def random_tokens_of_bytes(source, n):
+    """All bytes, and tokens of four letters."""
+    return random_tokens(source, [b"a", b"e", b"t", b"i"], n, BYTES)
 
 
 @pytest.fixture(scope="session")
 def library():
-    """The standard library's sources that are UTF-8, as paths: real text on every machine."""
-
-    def is_utf8(path):
-        try:
-            path.read_bytes().decode()
-        except UnicodeDecodeError:
-            return False
-        return True
-
-    return list(filter(is_utf8, bpe.standard_library()))
+    return utf8_library()
 
 
 @pytest.fixture(scope="session")
@@ -482,13 +446,8 @@ def _die(item):
     os._exit(1)
 
 
-def test_a_worker_that_dies_is_an_error():
-    with pytest.raises(bpe.InputError, match="worker process died"):
-        list(bpe.Engine(workers=2).map(_die, range(4)))
-
-
 def _die_while_sending(item):
-    """Die with half a result in the pipe: the other half never comes."""
+    """Die with half a result in the pipe: the other half never comes, and a pool would wait for it for ever."""
     caller = sys._getframe()
     while "result_queue" not in caller.f_locals:
         caller = caller.f_back
@@ -496,10 +455,10 @@ def _die_while_sending(item):
     os._exit(1)
 
 
-def test_a_worker_that_dies_while_it_sends_is_an_error():
-    """Its pool would wait for ever for the rest of the result."""
+@pytest.mark.parametrize("die", [_die, _die_while_sending])
+def test_a_worker_that_dies_is_an_error(die):
     with within(20), pytest.raises(bpe.InputError, match="worker process died"):
-        list(bpe.Engine(workers=2).map(_die_while_sending, range(4)))
+        list(bpe.Engine(workers=2).map(die, range(4)))
 
 
 def _engine_works(queue):
@@ -516,29 +475,21 @@ def test_a_daemonic_process_has_threads_only():
     process.join()
 
 
-def _signals_while(work, seconds):
-    """The interrupts that come while some work is repeated, as it would end by them."""
-    ended, until = Counter(), time.monotonic() + seconds
-    while time.monotonic() < until:
+def test_interrupts_in_python_are_that_and_no_more(tmp_path):
+    (tmp_path / "a.txt").write_text("some text, and more of it\n" * 1000)
+    source = bpe.Source([tmp_path / "a.txt"] * 5, bpe.Pattern("gpt2"))
+    before, ended = signal.getsignal(signal.SIGINT), Counter()
+    bpe.count(source, bpe.Engine(1))  # compiles
+    for _ in range(20):
         timer = threading.Timer(random.uniform(0.01, 0.05), signal.raise_signal, [signal.SIGINT])
         try:
             timer.start()
             while timer.is_alive():
-                work()
+                bpe.count(source, bpe.Engine(1))
             time.sleep(0.01)  # its handler runs in this thread, a little later
-            ended["nothing"] += 1
         except BaseException as error:
-            ended[type(error).__name__] += 1
-    return ended
-
-
-def test_interrupts_in_python_are_that_and_no_more(tmp_path):
-    (tmp_path / "a.txt").write_text("some text, and more of it\n" * 1000)
-    source = bpe.Source([tmp_path / "a.txt"] * 5, bpe.Pattern("gpt2"))
-    before = signal.getsignal(signal.SIGINT)
-    bpe.count(source, bpe.Engine(1))  # compiles
-    ended = _signals_while(lambda: [bpe.count(source, bpe.Engine(1)) for _ in range(50)], 2)
-    assert set(ended) <= {"KeyboardInterrupt", "nothing"} and ended["KeyboardInterrupt"]
+            ended[type(error)] += 1
+    assert {*ended} == {KeyboardInterrupt}
     assert signal.getsignal(signal.SIGINT) is before and bpe.count(source).n_documents == 5
 
 
@@ -660,8 +611,7 @@ hostile = [r"\p{Cc}+|[^\p{Cc}]+", r"\p{C}+|\P{C}{1,3}", r"[\x00-\x1f]+|\p{Cs}", 
 CUSTOM_PATTERNS = [*plain, *ending, *hostile, r"(?i:s|[ab]{2}(?=a))"]
 
 
-@kernels
-@pytest.mark.parametrize("pattern", [*bpe.PATTERNS, *CUSTOM_PATTERNS])
+@pytest.mark.parametrize("pattern", every(3, [*bpe.PATTERNS, *CUSTOM_PATTERNS]))
 @example(b"a\xffb")
 @example(b"aBB\xe4aaa")
 @example(b"<a<>\xe4<a>")
@@ -820,6 +770,7 @@ CHARACTER_SPLITS = [
 ]
 # Expressions that need more than a machine for some behaviors: two characters do not decide, or `regex` must look.
 SPLIT_REGEXES = ["a", "[ab]+", "ab|b", r"\s+(?!\S)|\s", r"[a-z]\d*", "(?=b)", "(?<=a)b|(?=1)", "b*?c"]
+SPLIT_REGEXES += [r"\p{N}{1,3}", r"[一-龥]+|[a-e]+", r"[^\r\n]+"]
 ANY_SPLITS = [
     (Split(tokenizers.Regex(r), how, invert), bpe.Split(r, how, invert))
     for r, how, invert in itertools.product(SPLIT_REGEXES, bpe.BEHAVIORS, [False, True])
@@ -840,14 +791,15 @@ def hf_split(pre_tokenizer, text):
 @kernels
 @pytest.mark.parametrize("pre_tokenizer, steps", CHARACTER_SPLITS)
 @given(text=split_texts)
+@example("A".join(KNOWN_CHARACTERS))
+@example(" A".join(KNOWN_CHARACTERS))
 def test_splits_at_characters_are_one_machine_as_exact_as_hugging_face(pre_tokenizer, steps, text):
     pattern = bpe.Pattern(steps)
     assert pattern.is_one_machine and pattern.split(text.encode()) == hf_split(pre_tokenizer, text)
 
 
-@kernels
 @examples(12)  # of 5 texts or more
-@pytest.mark.parametrize("pre_tokenizer, split", ANY_SPLITS)
+@pytest.mark.parametrize("pre_tokenizer, split", every(4, ANY_SPLITS))
 @given(texts=st.lists(split_texts, min_size=5, max_size=10), data=hostile_bytes)
 def test_every_behavior_is_that_of_hugging_face(pre_tokenizer, split, texts, data):
     pattern = bpe.Pattern(split)
@@ -862,18 +814,21 @@ def test_every_behavior_is_that_of_hugging_face(pre_tokenizer, split, texts, dat
     before=st.lists(st.sampled_from([*CHARACTER_SPLITS * 3, *ANY_SPLITS]), max_size=3),
     metaspace=st.lists(st.sampled_from(METASPACES), max_size=1),
     behind=st.lists(st.sampled_from([*CHARACTER_SPLITS * 3, *ANY_SPLITS]), max_size=2),
-    gpt2=st.booleans(),
+    last=st.sampled_from([[], ["gpt2"], ["llama3"]]),
     text=split_texts,
+    data=hostile_bytes,
 )
-@example([CHARACTER_SPLITS[2]], [METASPACES[5]], [], False, " one  two ▁three")
-def test_chains_are_those_of_hugging_face(before, metaspace, behind, gpt2, text):
+@example([CHARACTER_SPLITS[2]], [METASPACES[5]], [], [], " one  two ▁three", b"")
+def test_chains_are_those_of_hugging_face(before, metaspace, behind, last, text, data):
     parts = before + metaspace + behind or CHARACTER_SPLITS[:1]
-    pre_tokenizer = PRE.Sequence([pre_tokenizer for pre_tokenizer, _ in parts] + [GPT2_SPLIT] * gpt2)
-    steps = [step for _, part in parts for step in (part if type(part) is tuple else [part])]
-    assert bpe.Pattern(steps + ["gpt2"] * gpt2).split(text.encode()) == hf_split(pre_tokenizer, text)
-
-
-GPT2_SPLIT = Split(tokenizers.Regex(bpe.PATTERNS["gpt2"]), "isolated")
+    ends = [Split(Regex(bpe.PATTERNS[name]), "isolated") for name in last]
+    pre_tokenizer = PRE.Sequence([pre_tokenizer for pre_tokenizer, _ in parts] + ends)
+    steps = [step for _, part in parts for step in (part if type(part) is tuple else [part])] + last
+    pattern = bpe.Pattern(steps)
+    assert pattern.split(text.encode()) == hf_split(pre_tokenizer, text)
+    assert pattern.split(text.encode() + data) == naive_split(pattern.source, text.encode() + data)
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], pattern=steps)
+    assert bytes(tokenizer.encode(text)) == b"".join(hf_split(pre_tokenizer, text))
 
 
 def test_chains_of_single_characters_are_one_machine():
@@ -883,12 +838,6 @@ def test_chains_of_single_characters_are_one_machine():
     )
     for steps in (("gpt2", r"\d"), (r"\d", r"a\d|\d"), ("bert", "gpt2"), bpe.metaspace_steps()):
         assert bpe.Pattern(steps).is_compiled and not bpe.Pattern(steps).is_one_machine
-
-
-@pytest.mark.parametrize("pre_tokenizer, steps", [*CHARACTER_SPLITS[:5], CHARACTER_SPLITS[6]])
-def test_classes_of_characters_are_those_of_rust(pre_tokenizer, steps):
-    for text in ("A".join(KNOWN_CHARACTERS), " A".join(KNOWN_CHARACTERS)):
-        assert bpe.Pattern(steps).split(text.encode()) == hf_split(pre_tokenizer, text)
 
 
 def test_metaspace_knows_where_a_text_begins():
@@ -919,35 +868,10 @@ def tiktoken_patterns():
 TIKTOKEN_PATTERNS = tiktoken_patterns()
 
 
-@pytest.mark.parametrize(
-    "bad, part",
-    [
-        ("(", "position 1"),
-        ("[a", "does not compile"),
-        ("a*", "empty string"),
-        ("", "empty"),
-        (r"(?!\s)\s", "nothing"),
-        ("gpt9", "no pattern is named 'gpt9'; there are gpt2, cl100k"),
-        ("(?:" * 300 + "a" + ")" * 300, "does not compile"),
-        ("a{" + "9" * 5000 + "}", "does not compile"),
-        ("(?:(?:(?:a?){1000}){1000}){1000}", "counts of groups multiply to more than 1,000,000"),
-        (bpe.Split("a", "dropped"), "no behavior is named 'dropped'; there are isolated, removed"),
-        (bpe.Split("a*", "removed"), "empty string"),
-        (bpe.Metaspace("ab"), "one character for a space, not 'ab'"),
-        (bpe.Metaspace("_", "last"), "no prepend scheme is named 'last'; there are never"),
-        ([1], "not int"),
-    ],
-)
-def test_bad_patterns_are_refused(bad, part):
-    with pytest.raises(bpe.InputError, match=part):
-        bpe.Pattern(bad)
-
-
 # ─── Scanning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@kernels
-@pytest.mark.parametrize("pattern", [*bpe.PATTERNS, *CUSTOM_PATTERNS])
+@pytest.mark.parametrize("pattern", every(6, [*bpe.PATTERNS, *CUSTOM_PATTERNS]))
 def test_long_texts_are_scanned_by_all_lanes(pattern):
     compiled, source = bpe.Pattern(pattern), random.Random(3)
     for letters in ("ab c'sl \n\r\t 12中é\u3000\u0301ſK/.!<>\x00", "the cat   sat\n        ", "x1\n"):
@@ -982,10 +906,9 @@ SPACED = [bpe.metaspace_steps("_", "first"), (bpe.Metaspace(" "), "gpt2"), (bpe.
 SPACED += [("gpt2", bpe.Metaspace("_", "never"))]
 
 
-@kernels
-@pytest.mark.parametrize("steps", DROPPING + SPACED)
+@pytest.mark.parametrize("steps", every(3, [[steps] for steps in DROPPING + SPACED]))
 def test_long_texts_go_through_all_steps(steps):
-    source, pattern = random.Random(4), bpe.Pattern(steps)
+    source, pattern = random.Random(4), bpe.Pattern(*steps)
     for letters in ("ab c.12 é中▁_\n", "the cat   sat "):
         data = "".join(source.choices(letters, k=LONG // 2)).encode() + bytes(source.choices(range(256), k=9))
         assert pattern.split(data) == naive_split(pattern.source, data)
@@ -1015,10 +938,6 @@ def test_a_byte_that_looks_like_an_end_is_a_word():
 def test_bytes_that_are_not_utf8_are_characters_as_python_finds_them(data):
     characters = data.decode("utf-8", "surrogateescape")
     assert bpe.Pattern(r"[\s\S]").split(data) == [char.encode("utf-8", "surrogateescape") for char in characters]
-
-
-ALL_CHARACTERS = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
-KNOWN_CHARACTERS = "".join(c for c in ALL_CHARACTERS[:0xF0000] if unicodedata.category(c) != "Cn")
 
 
 @pytest.fixture(scope="session")
@@ -1056,6 +975,7 @@ odd_texts = st.text(
     st.sampled_from(ODD) | st.sampled_from(OLD_CHARACTERS) | st.characters(max_codepoint=0x17F), max_size=30
 )
 odd_texts |= st.text("aá \u0301é\r\n`▁", max_size=30)
+odd_texts |= st.text(st.sampled_from("aÀé \n\x00中İΣ\u0301\u0327\u302e\u1b44ẞ가𝐀\ufffd"), max_size=40)
 
 
 def normalizing_model(rule):
@@ -1136,8 +1056,7 @@ def normalizers(name):
     return bpe.Normalizer(steps), tokenizers.Tokenizer.from_str(json.dumps(data)).normalizer
 
 
-@kernels
-@pytest.mark.parametrize("name", [*NORMALIZERS, *PRECOMPILED])
+@pytest.mark.parametrize("name", every(3, [*NORMALIZERS, *PRECOMPILED]))
 @given(text=odd_texts)
 def test_normalizers_are_those_of_tokenizers(name, text):
     ours, theirs = normalizers(name)
@@ -1157,19 +1076,6 @@ def test_long_texts_are_normalized_as_in_tokenizers(name, some_texts):
     ours, theirs = normalizers(name)
     for text in [*some_texts[10:20], "\ufdfa" * 9000, "é\r\n" * 5000, "e\u0301\u0327 " * 5000]:
         assert ours.normalize(text.encode()).decode() == theirs.normalize_str(text)
-
-
-def naive_bert(text):
-    """BERT's normalizer, a character at a time."""
-    text = "".join(c for c in text if c in "\t\n\r" or not (unicodedata.category(c)[0] == "C" or c == "\ufffd"))
-    text = "".join(" " if c.isspace() else f" {c} " if regex.match(r"\p{Unified_Ideograph}", c) else c for c in text)
-    return "".join(c.lower() for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
-
-
-@kernels
-@given(text=st.text(st.sampled_from("aÀé \n\x00中İΣ\u0301\u0327\u302e\u1b44ẞ가𝐀\ufffd"), max_size=40))
-def test_bert_normalizer_is_that_of_its_definition(text):
-    assert normalizers("BERT")[0].normalize(text.encode()).decode() == naive_bert(text)
 
 
 @kernels
@@ -1216,8 +1122,7 @@ def test_steps_of_sentencepiece_are_those_of_its_package(rule, text, flags):
 CUT = ["NFC", "NFKC", "BERT", "ALBERT", "Llama", "several", "not one map", "precompiled", "strip", "a regex"]
 
 
-@kernels
-@pytest.mark.parametrize("name", [*CUT, "sp identity", "sp nmt_nfkc"])
+@pytest.mark.parametrize("name", every(3, [*CUT, "sp identity", "sp nmt_nfkc"]))
 @examples(8)  # each makes the tables of where text is cut
 @given(text=odd_texts | pattern_texts, pattern=st.sampled_from(["gpt2", "o200k", r"▁?[^▁]+|▁", r"\w+|\s"]))
 @example(text="A b", pattern="gpt2")  # one rule makes "b " of " b"
@@ -1243,16 +1148,13 @@ def cut_arrays(name, source, normalizer):
     return normalizer.cut_arrays(bpe.Pattern(source))
 
 
-def test_text_is_not_cut_before_what_is_composed():
-    pattern, normalizer = bpe.Pattern(r"[a-z]+|[^a-z]+"), bpe.Normalizer(types("NFC"))
-    assert places_to_cut("1e\u0301".encode(), normalizer.cut_arrays(pattern)) == []
-
-
 @pytest.mark.parametrize("name", ["NFC", "BERT", "ALBERT", "Llama", "precompiled"])
-def test_text_can_be_cut_between_words(name):
+def test_text_can_be_cut_between_words_and_not_before_what_is_composed(name):
     arrays = normalizers(name)[0].cut_arrays(bpe.Pattern("gpt2"))
     for text in ("the cat", "the été"):
         assert places_to_cut(text.encode(), arrays) == [3]
+    arrays = normalizers("NFC")[0].cut_arrays(bpe.Pattern(r"[a-z]+|[^a-z]+"))
+    assert places_to_cut("1e\u0301".encode(), arrays) == []
 
 
 def test_normalizers_are_values():
@@ -1260,46 +1162,6 @@ def test_normalizers_are_values():
     assert normalizer and not bpe.Normalizer([]) and list(normalizer.steps) == NORMALIZERS["ALBERT"]
     assert normalizer.normalize("``É''".encode()) == b'"e"'
     assert not bpe.Normalizer([{"type": "Sequence", "normalizers": []}])
-
-
-def split_by_regex(pattern):
-    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-
-
-DOUBLED = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
-ODD_REPLACE = {"type": "Replace", "pattern": {"String": {"a": 1}}, "content": " "}
-STRANGE = {
-    "nested counts": ({"pre_tokenizer": split_by_regex("(?:(?:(?:ab?){1000}){1000}){1000}")}, "counts of groups"),
-    "odd text": ({"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, ODD_REPLACE]}}, "decoder"),
-    "odd content": ({"normalizer": DOUBLED | {"pattern": {"Regex": "b"}, "content": {"a": 1}}}, "is no text"),
-    "odd flags": ({"normalizer": {"type": "Strip", "strip_left": 10**30, "strip_right": 0}}, None),
-}
-
-
-@pytest.mark.parametrize("name", STRANGE)
-def test_models_of_strangers_take_what_their_size_lets_expect(tmp_path, name):
-    changes, part = STRANGE[name]
-    content = {"model": {"type": "BPE", "vocab": {"a": 0, "▁": 1}, "merges": []}} | changes
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    refused = pytest.raises(bpe.InputError, match=re.escape(part)) if part else contextlib.nullcontext()
-    with refused:
-        bpe.Tokenizer.load(tmp_path)
-
-
-def test_a_tokenizer_json_of_deep_nesting_is_refused(tmp_path):
-    for depth in (200, 400, 900, 100_000):
-        nested = '{"type": "Sequence", "normalizers": [' * depth + '{"type": "Nope"}' + "]}" * depth
-        (tmp_path / "tokenizer.json").write_text(f'{{"normalizer": {nested}, "model": {{"type": "BPE"}}}}')
-        with pytest.raises(bpe.InputError, match=r"tokenizer\.json: .*(Nope|nested too deep|not JSON)"):
-            bpe.load_model(tmp_path)
-
-
-def test_sentencepiece_tokens_that_are_not_utf8_are_refused(tmp_path):
-    proto = sentencepiece_model_pb2.ModelProto(pieces=[{"piece": "<unk>", "type": 2}, {"piece": "abcd", "score": -1}])
-    proto.trainer_spec.model_type, proto.normalizer_spec.name = 1, "identity"
-    (tmp_path / "a.model").write_bytes(proto.SerializeToString().replace(b"abcd", b"ab\xffd"))
-    with pytest.raises(bpe.InputError, match=r"a\.model: (not all of its tokens are UTF-8|no SentencePiece model)"):
-        bpe.load_model(tmp_path / "a.model")
 
 
 @given(place=st.integers(0, 1 << 18), noise=st.binary(max_size=9))
@@ -1316,25 +1178,6 @@ def test_charsmaps_that_are_damaged_are_refused_or_read(place, noise):
             bpe.Normalizer([step])
 
 
-@pytest.mark.parametrize(
-    ("step", "message"),
-    [
-        ({"type": "ByteLevel"}, "ByteLevel.*not supported"),
-        ({"no": "type"}, "not supported"),
-        ({"type": "Precompiled", "precompiled_charsmap": "AAA"}, "Precompiled: .*padding"),
-        ({"type": "Precompiled", "precompiled_charsmap": ""}, "cut off"),
-        ({"type": "Strip", "strip_left": True}, "Strip: .*strip_right"),
-        ({"type": "Prepend", "prepend": 5}, "Prepend: "),
-        (replace("", "a"), "Replace: "),
-        (replace("a*", "a", "Regex"), "Replace: .*empty string"),
-        (replace("a", "a", "Glob"), "Replace: .*Glob"),
-    ],
-)
-def test_normalizers_that_are_wrong_are_refused(step, message):
-    with pytest.raises(bpe.InputError, match=message):
-        bpe.Normalizer([step])
-
-
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
 STRIP_SPACE = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
 DECODERS = {
@@ -1349,24 +1192,8 @@ DECODERS = {
     "the end": [{"type": "Strip", "content": "s", "start": 0, "stop": 1}],
     "no suffix": [{"type": "BPEDecoder", "suffix": "</w>"}],
 }
-DECODED = [
-    "▁",
-    "▁▁a",
-    "##s",
-    "a",
-    "aaba",
-    "n't",
-    " n't",
-    "do not",
-    ".",
-    "▁.",
-    "<0x41>",
-    "<0x+f>",
-    "<0x4>",
-    "<unk>",
-    "中",
-    "'s",
-]
+DECODED = ["▁", "▁▁a", "##s", "a", "aaba", "n't", " n't", "do not", ".", "▁.", "<0x41>", "<0x+f>", "<0x4>", "<unk>"]
+DECODED += ["中", "'s"]
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -1384,25 +1211,6 @@ def test_bytes_of_characters_are_joined():
     vocab = {0: b"<0xE4>", 1: b"<0xB8>", 2: b"<0xAD>"}
     first, later = bpe.decoded_tokens(vocab, DECODERS["Llama"])
     assert (first[0] + later[1] + later[2]).decode() == "中" and first[0] == later[0]
-
-
-@pytest.mark.parametrize(
-    "decoder",
-    [
-        types("CTC"),
-        types("Strip"),
-        [{"type": "BPEDecoder", "suffix": "a"}],
-        [*types("Fuse"), replace("aa", "b")],
-        [*types("Fuse"), {**STRIP_SPACE, "start": 2}],
-        types("ByteLevel"),
-        [*types("Fuse", "ByteFallback")],
-        [METASPACE, *types("Fuse"), STRIP_SPACE],
-        [replace("a", "b", "Regex")],
-    ],
-)
-def test_decoders_that_need_all_tokens_are_refused_by_name(decoder):
-    with pytest.raises(bpe.InputError, match=f"{decoder[-1]['type']}.*not supported"):
-        bpe.decoded_tokens({0: "▁".encode(), 1: b"a"}, [{"type": "Sequence", "decoders": decoder}])
 
 
 # ─── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -1471,7 +1279,7 @@ def test_blocks_are_small_where_the_pattern_can_be_cut(tmp_path, suffix):
         blocks = list(bpe.Source([path], bpe.Pattern(name), block_bytes=1000).blocks())
         assert len(blocks) == 1 if name == "none" else len(blocks) > 20
         assert sum(block.n_bytes for block in blocks) == path.stat().st_size
-        assert [block.behind for block in blocks] == [bpe.CONTINUES] * (len(blocks) - 1) + [bpe.BEGINS]
+        assert [block.next_id for block in blocks] == [bpe.CONTINUES] * (len(blocks) - 1) + [bpe.BEGINS]
 
 
 def test_endless_text_is_encoded_as_it_comes():
@@ -1551,23 +1359,6 @@ def test_row_groups_of_parquet_are_blocks(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "data, what", [(b"PK\x03\x04", "zip"), (b"%PDF-1", "PDF"), (bytes(257) + b"ustar", "tar"), (b"\x93NUMPY", "NumPy")]
-)
-def test_what_is_no_text_is_refused(tmp_path, data, what):
-    for content in (data * 9, gzip.compress(data * 9)):
-        (tmp_path / "a.txt").write_bytes(content)
-        with pytest.raises(bpe.InputError, match=rf"a\.txt: an? {what}.* is no text"):
-            counted([tmp_path / "a.txt"])
-
-
-def test_every_file_is_looked_at_before_the_work(tmp_path):
-    (tmp_path / "a.txt").write_text("some text")
-    (tmp_path / "b.txt").write_bytes(b"PK\x03\x04" * 9)
-    with pytest.raises(bpe.InputError, match=r"b\.txt: a zip archive is no text"):
-        next(bpe.Source(bpe.find_files(tmp_path), bpe.Pattern()).blocks())
-
-
-@pytest.mark.parametrize(
     "name, data, doubt",
     [
         ("a.txt", "Größe ".encode("latin-1") * 99, "33 % of its beginning is not UTF-8"),
@@ -1602,16 +1393,6 @@ def test_folders_leave_models_and_what_is_hidden_aside(trained, tmp_path):
         bpe.find_files(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["", [""]])
-def test_empty_names_are_refused(tokenizer, name):
-    for use in (bpe.find_files, bpe.train, lambda name: bpe.encode_files(tokenizer, name, "o.npy")):
-        with pytest.raises(bpe.InputError, match="is empty: is a variable not set"):
-            use(name)
-    for use in (bpe.Tokenizer.load, tokenizer.save, bpe.read_ids, lambda out: bpe.encode_files(tokenizer, "x", out)):
-        with pytest.raises(bpe.InputError, match="is empty"):
-            use("")
-
-
 def test_piped_lines_are_json_if_a_text_field_is_named(tmp_path):
     lines = b'{"body": "one two"}\n{"body": "three"}\n'
     for field, expected in (
@@ -1623,44 +1404,6 @@ def test_piped_lines_are_json_if_a_text_field_is_named(tmp_path):
         os.close(write)
         assert counted([Path(f"/dev/fd/{read}")], [], text_field=field) == expected
         os.close(read)
-
-
-def test_bytes_that_are_not_utf8_are_kept(tmp_path):
-    data = bytes(range(256)) * 3 + b"\xf0\x9f\x99" + b"ok \xed\xa0\x80\xc0\xaf"
-    (tmp_path / "raw.txt").write_bytes(data)
-    counts, _ = counted([tmp_path / "raw.txt"])
-    assert Counter(b for word, count in counts.items() for b in word * count) == Counter(data)
-
-
-@pytest.mark.parametrize(
-    "line, part",
-    [
-        (b"{", "not JSON"),
-        (b"[1]", "no text"),
-        (b'{"t": "x"}', "'text'"),
-        (b'{"text": 5}', "no text"),
-        (b"\xff", "not JSON"),
-        (b"[" * 100000, "not JSON"),
-        (b'{"text": "\\ud800"}', "U\\+D800"),
-    ],
-)
-def test_bad_json_names_file_and_line(tmp_path, line, part):
-    (tmp_path / "bad.jsonl").write_bytes(b'{"text": "fine"}\n' + line + b"\n")
-    with pytest.raises(ValueError, match=f"bad.jsonl, line 2: .*{part}"):
-        counted([tmp_path / "bad.jsonl"])
-
-
-def test_lines_are_numbered_in_every_block(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": "some text"}\n' * 50 + b"oops\n" + b'{"text": "more"}\n' * 50)
-    with pytest.raises(ValueError, match=r"a\.jsonl, line 51: not JSON"):
-        counted([tmp_path / "a.jsonl"], block_bytes=100, workers=2)
-
-
-@pytest.mark.parametrize("damage", [lambda z: z[:-9], lambda z: z[:20] + b"\x00\x01" + z[22:]])
-def test_bad_gzip_is_refused(tmp_path, damage):
-    (tmp_path / "x.txt.gz").write_bytes(damage(gzip.compress(random.Random(0).randbytes(500))))
-    with pytest.raises(ValueError, match=r"x\.txt\.gz: not a whole gzip file"):
-        counted([tmp_path / "x.txt.gz"])
 
 
 def test_special_tokens_of_any_length_and_number_are_found(tmp_path):
@@ -1707,14 +1450,6 @@ def test_words_are_the_counts():
     assert words.to_counts() == {b"ab": 2, b"\xff": 2**33} and list(words.alphabet) == BYTES
 
 
-@pytest.mark.parametrize(
-    "counts, part", [({b"a": -1}, "-1"), ({b"a": 1.5}, "1.5"), ({"a": 1}, "bytes"), ({b"ab": 2**62}, "63")]
-)
-def test_bad_counts_are_refused(counts, part):
-    with pytest.raises(ValueError, match=part):
-        bpe.Words.from_counts(counts)
-
-
 @kernels
 @given(
     parts=st.lists(
@@ -1724,7 +1459,7 @@ def test_bad_counts_are_refused(counts, part):
 def test_counting_is_counting(parts):
     counter, expected = bpe.WordCounter(), Counter()
     for part in parts:
-        counter.add_text(part, bpe.Pattern("gpt2"))
+        counter.add_texts([part], bpe.Pretokenizer(bpe.Pattern("gpt2")))
         expected.update(naive_split(bpe.PATTERNS["gpt2"], part))
     other = bpe.WordCounter()
     for words in (counter.words(), bpe.Words.from_counts({b" more": 2, b"a" * 16: 3}), counter.words()):
@@ -1748,15 +1483,6 @@ def test_words_that_come_twice_add_up():
     counter = bpe.WordCounter()
     counter.add_words(twice)
     assert counter.words().to_counts() == {b"ab": 6} and bpe.learn(twice, 257).counts.tolist() == [6]
-
-
-def test_counts_do_not_depend_on_the_number_of_workers(library):
-    files = library[:60]
-    one, two, five = (counted(files, block_bytes=1 << 16, workers=n) for n in (1, 2, 5))
-    assert one == two == five
-    data = [path.read_bytes() for path in files]
-    expected = Counter(word for text in data for word in naive_split(bpe.PATTERNS["gpt2"], text))
-    assert one == (expected, sum(map(bool, data)))
 
 
 @given(parts=st.lists(st.text("ab \n", max_size=30), max_size=12), max_words=st.integers(1, 12))
@@ -1787,44 +1513,6 @@ def test_dropped_words_are_said(library, tmp_path, command):
     assert bpe.train(library[:30], 300, max_words=0).counted.n_dropped == 0
     done = command("count", *library[:30], "--max-words", 1000, "--out", tmp_path / "few.npz")
     assert done.returncode == 0 and few.counted.described == bpe.load_counts(tmp_path / "few.npz")[0].described
-
-
-def test_files_that_would_replace_what_is_read_are_refused(tmp_path, command):
-    bpe.Tokenizer(BYTE_VOCAB, []).save(tmp_path / "m")
-    (tmp_path / "a.bin").write_bytes(b"some text")
-    (tmp_path / "a.npy").symlink_to(tmp_path / "a.bin")
-    for out in ("a.bin", "a.npy"):
-        done = command("encode", tmp_path / "m", tmp_path / "a.bin", "--out", tmp_path / out)
-        assert done.returncode == 2 and b"is read, and would be replaced" in done.stderr
-    np.save(tmp_path / "ids.npy", np.array([97, 98], np.uint16))
-    done = command("decode", tmp_path / "m", tmp_path / "ids.npy", "--out", tmp_path / "ids.npy")
-    assert done.returncode == 2 and b"is read, and would be replaced" in done.stderr
-    assert (tmp_path / "a.bin").read_bytes() == b"some text" and np.load(tmp_path / "ids.npy").tolist() == [97, 98]
-
-
-def test_ids_that_were_cut_short_are_refused(tmp_path):
-    (tmp_path / "a.txt").write_text("some text")
-    for name in ("a.bin", "a.npy"):
-        bpe.encode_files(bpe.Tokenizer(BYTE_VOCAB, []), tmp_path / "a.txt", tmp_path / name)
-        assert bpe.read_ids(tmp_path / name).tolist() == list(b"some text")
-        description = json.loads((tmp_path / f"{name}.json").read_text())
-        (tmp_path / f"{name}.json").write_text(json.dumps(description | {"tokens": 11}))
-        with pytest.raises(bpe.InputError, match=f"{name}: has 9 ids"):
-            bpe.read_ids(tmp_path / name)
-
-
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl"])
-def test_text_that_cannot_be_cut_is_refused(tmp_path, monkeypatch, command, name):
-    monkeypatch.setattr(bpe, "MAX_BLOCK_BYTES", 1 << 23)
-    data = b'{"text": "' + b"a" * 9_000_000 + b'"}'
-    (tmp_path / name).write_bytes(gzip.compress(data, 1) if name.endswith("gz") else data)
-    bpe.Tokenizer(BYTE_VOCAB, []).save(tmp_path / "m")
-    for arguments in (["train", tmp_path / name], ["encode", tmp_path / "m", tmp_path / name]):
-        done = command(*arguments, "--pattern", "none", "--out", tmp_path / "out.npy")
-        if arguments[0] == "encode":
-            done = command(*arguments, "--out", tmp_path / "out.npy")
-        lines = done.stderr.decode().splitlines()
-        assert done.returncode == 2 and "place where it can be cut" in lines[-1] and str(tmp_path / name) in lines[-1]
 
 
 @kernels
@@ -1858,31 +1546,17 @@ def test_metaspace_is_put_before_a_text_once(tmp_path_factory, text, steps, size
     assert bytes(tokenizer.encode_iterable(chunks)) == b"".join(words) == bytes(tokenizer.encode(text))
 
 
-@pytest.mark.parametrize("pattern", ["gpt2", "cl100k", "o200k", "none", r"(?<!x)\w+"])
-def test_counts_do_not_depend_on_blocks(pattern, tmp_path, library):
-    source = random.Random(5)
-    text = b"".join(path.read_bytes() for path in library[:12])
-    text = END.encode().join(text[k : k + source.randrange(20_000)] for k in range(0, len(text), 20_000))
-    text = "中文，没有空格。\nЭто русский текст.\n".encode() * 200 + text + source.randbytes(200) + text[:40_000]
-    (tmp_path / "a.txt").write_bytes(text)
-    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text))
-    expected = naive_count(text, bpe.PATTERNS.get(pattern, pattern), [END])
-    for name, block_bytes in itertools.product(("a.txt", "b.txt.gz"), (1 << 10, 5000, 1 << 16)):
-        assert counted([tmp_path / name], pattern=pattern, block_bytes=block_bytes) == expected
-
-
 @kernels
 @given(
     counts=st.dictionaries(hostile_bytes | texts.map(str.encode), st.integers(0, 9), max_size=8),
     coverage=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
-    required=st.sets(st.sampled_from("aé中z"), max_size=2),
 )
-def test_words_of_characters_are_what_python_decodes(counts, coverage, required):
+def test_words_of_characters_are_what_python_decodes(counts, coverage):
     decoded = [(word.decode("utf-8", "surrogateescape"), count) for word, count in counts.items()]
     totals = Counter()
     for text, count in decoded:
         totals.update({letter: count * text.count(letter) for letter in text if not "\ud800" <= letter <= "\udfff"})
-    before, kept = 0, set(required)
+    before, kept = 0, set()
     for letter in sorted(+totals, key=lambda letter: (-totals[letter], letter)):
         if before < coverage * totals.total():
             kept.add(letter)
@@ -1891,19 +1565,11 @@ def test_words_of_characters_are_what_python_decodes(counts, coverage, required)
     for text, count in decoded:
         for part in "".join(letter if letter in kept else "\ud800" for letter in text).split("\ud800"):
             expected[part.encode()] += count * bool(part)
-    words = bpe.Words.from_counts(counts).as_characters(coverage, "".join(required))
+    words = bpe.Words.from_counts(counts).as_characters(coverage)
     assert words.alphabet == [letter.encode() for letter in sorted(kept)]
     for start, stop, count in zip(words.offsets, words.offsets[1:], words.counts.tolist(), strict=False):
         found[b"".join(words.alphabet[symbol] for symbol in words.symbols[start:stop])] += count
     assert found == +expected
-
-
-@pytest.mark.parametrize("options, part", [({"coverage": 1.5}, "from 0 to 1"), ({"required": "\ud800"}, "UTF-8")])
-def test_characters_that_cannot_be_are_refused(options, part):
-    with pytest.raises(ValueError, match=part):
-        bpe.Words.from_counts({b"ab": 1}).as_characters(**options)
-    with pytest.raises(ValueError, match="256 bytes"):
-        bpe.Words.from_counts({b"ab": 1}).as_characters().as_characters()
 
 
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -1977,10 +1643,20 @@ def test_merges_of_long_words_are_those_of_the_oracle(wide, monkeypatch):
         assert_learns(counts, 400, tie_break)
 
 
+SOURCE = random.Random(2)
+LONG_TIE = b"abcdefghijkl"
+# Counts of words in which something is large, and how many symbols are learnt of them.
+LARGE_COUNTS = {
+    "ties of long tokens": ({LONG_TIE + end: 1 for end in (b"x", b"y", b"\0", b"")} | {LONG_TIE[:-1]: 3}, 290),
+    "counts past 32 bits": ({b"ab": 2**31, b"abc": 2**33, b"xy": 2**40, b"z" * 9: 1}, 262),
+    "arrays that grow": ({SOURCE.randbytes(200): 1 for _ in range(15)} | {b"a" * 20_000: 1}, 700),
+}
+
+
 @kernels
-def test_ties_go_by_all_bytes_of_long_tokens():
-    word = b"abcdefghijkl"
-    assert_learns({word + b"x": 1, word + b"y": 1, word + b"\x00": 1, word: 1, word[:-1]: 3}, 290)
+@pytest.mark.parametrize("name", LARGE_COUNTS)
+def test_merges_of_what_is_large_are_those_of_the_oracle(name):
+    assert_learns(*LARGE_COUNTS[name])
 
 
 @kernels
@@ -1989,42 +1665,15 @@ def test_no_token_is_longer_than_65536_symbols():
     assert sorted(map(len, learned.tokens))[-3:] == [1 << 15, 1 << 16, 1 << 16]
 
 
-def test_counts_past_32_bits_are_right():
-    counts = {b"ab": 2**31, b"abc": 2**33, b"xy": 2**40, b"z" * 9: 1}
-    assert_learns(counts, 262)
-    assert bpe.learn(bpe.Words.from_counts(counts), 257).counts.tolist() == [2**40]
-
-
-@kernels
-def test_arrays_grow():
-    source = random.Random(2)
-    words = [source.randbytes(200) for _ in range(15)] + [b"a" * 20_000]
-    assert_learns(dict.fromkeys(words, 1), 700)
-    lengths = [len(left + right) for left, right in naive_learn({b"a" * 20_000: 1}, 290)[0]]
-    assert max(lengths) > 4000  # tokens of far more bytes than there is room for at first
-
-
-def test_learning_leaves_the_words_alone():
-    words = bpe.Words.from_counts({b"banana": 3, b"bandana": 2})
-    before = [np.array(array) for array in words]
-    first, second = bpe.learn(words, 262), bpe.learn(words, 262)
-    assert all(map(np.array_equal, words, before)) and all(map(np.array_equal, first, second))
-
-
-def test_the_order_of_words_does_not_matter():
+def test_learning_depends_on_the_counts_alone_and_leaves_them_alone():
     counts = {bytes([97 + i % 3, 97 + i % 5, 97 + i % 2]) * (i % 4 + 1): i % 7 + 1 for i in range(50)}
-    orders = counts, dict(reversed(counts.items()))
-    assert all(map(np.array_equal, *(bpe.learn(bpe.Words.from_counts(order), 290) for order in orders)))
-
-
-@pytest.mark.parametrize("options, part", [({"tie_break": "none"}, "tie_break"), ({}, "no words")])
-def test_learning_refuses(options, part):
-    with pytest.raises(ValueError, match=part):
-        bpe.learn(bpe.Words.from_counts({b"ab": 1} if options else {}), 300, **options)
-
-
-def test_a_minimum_beyond_all_counts_leaves_the_bytes():
-    assert bpe.learn(bpe.Words.from_counts({b"ab": 5}), 300, min_frequency=10**30).merges == []
+    words = bpe.Words.from_counts(counts)
+    before = [np.array(array) for array in words]
+    first, second = bpe.learn(words, 290), bpe.learn(words, 290)
+    assert all(map(np.array_equal, words, before)) and all(map(np.array_equal, first, second))
+    other = bpe.learn(bpe.Words.from_counts(dict(reversed(counts.items()))), 290)
+    assert all(map(np.array_equal, first, other)) and first.merges
+    assert bpe.learn(words, 300, min_frequency=10**30).merges == []
 
 
 def hugging_face_trained(documents, vocab_size, special_tokens):
@@ -2134,60 +1783,12 @@ def test_vocabulary_has_special_tokens_first_then_bytes_then_merges():
     assert merges == [(b"a", b"b"), (b"a", b"ab")] and [vocab[258], vocab[259]] == [b"ab", b"aab"]
 
 
-def test_a_vocabulary_of_bytes_alone_has_no_merges():
-    vocab, merges = bpe.train_bpe_from_counts({b"hello": 1}, 256)
-    assert len(vocab) == 256 and merges == []
-
-
 def test_a_text_that_is_too_small_is_said():
     with pytest.warns(UserWarning, match="258 tokens, fewer than the 1,000"):
         vocab, _ = bpe.train_bpe_from_counts({b"abc": 1}, 1000)
     assert len(vocab) == 258
-
-
-@pytest.mark.parametrize(
-    "vocab_size, special, part",
-    [
-        (255, [], "256"),
-        (257, ["<a>", "<b>"], "258"),
-        (2**31, [], "too large"),
-        (300, ["<a>", "<a>"], "twice"),
-        (300, [""], "not empty"),
-        (300, ["x"], "single byte"),
-        (300, "<a>", "list"),
-        (300, ["ell"], "b'hello'"),
-        (300, [5], "5"),
-        (300, ["<\ud800>"], r"U\+D800|UTF-8"),
-        (300, ["é"], "é"),
-        (300, ["Ġ"], "Ġ"),
-    ],
-)
-def test_impossible_vocabularies_are_refused(vocab_size, special, part):
-    with pytest.raises(bpe.InputError, match=part):
-        bpe.train_bpe_from_counts({b"hello": 1}, vocab_size, special)
-
-
-@pytest.mark.parametrize(
-    "vocab, merges, part",
-    [
-        ({0: b"a", 1: b"a"}, [], "0 and 1"),
-        ({-1: b"a"}, [], "-1"),
-        ({0: "a"}, [], "bytes"),
-        ({0: b""}, [], "at least one"),
-        ({0: b"a"}, [(b"a", b"b")], "merge 0.*b'b'"),
-        ({0: b"a", 1: b"b"}, [(b"a", b"b")], "b'ab'"),
-        ({2**40: b"a"}, [], "1099"),
-        ({2**24: b"a"}, [], "16777216"),
-    ],
-)
-def test_vocabularies_that_cannot_be_are_refused(vocab, merges, part):
-    with pytest.raises(ValueError, match=part):
-        bpe.Tokenizer(vocab, merges)
-
-
-def test_a_special_token_that_looks_like_another_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="'Ġthe'"):
-        bpe.Tokenizer(BYTE_VOCAB | {256: b" the"}, [], ["Ġthe"]).save(tmp_path)
+    vocab, merges = bpe.train_bpe_from_counts({b"hello": 1}, 256)
+    assert len(vocab) == 256 and merges == []
 
 
 def test_two_texts_may_have_one_id():
@@ -2200,12 +1801,9 @@ def test_many_special_tokens_take_linear_time():
 
 
 @pytest.mark.parametrize("at, ids", [("first", [0, 1]), ("after-bytes", [256, 257]), ("last", [298, 299])])
-def test_special_tokens_are_where_they_are_wanted(library, at, ids, tmp_path):
+def test_special_tokens_are_where_they_are_wanted(library, at, ids):
     tokenizer = bpe.train(library[:3], 300, ["<a>", "<b>"], special_tokens_at=at, workers=1).tokenizer
     assert list(tokenizer.special_tokens.values()) == ids
-    tokenizer.save(tmp_path)
-    text = library[0].read_bytes().decode() + "<a><b>"
-    assert tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(text).ids == tokenizer.encode(text)
 
 
 def test_the_fingerprint_is_of_all_that_decides_about_ids():
@@ -2263,202 +1861,162 @@ def test_chatml_writes_conversations_as_it_should():
         template.render(messages=[{"role": "narrator", "content": ""}])
 
 
-def test_transformers_config_is_checked(tmp_path):
+def test_transformers_config_has_what_is_asked_for(tmp_path):
     special = ["<|im_start|>", "<|im_end|>"]
     config = bpe.transformers_config(special, eos_token=special[1], model_max_length=9, chat_template="chatml")
     assert config == {"eos_token": special[1], "model_max_length": 9, "chat_template": bpe.CHATML}
     (tmp_path / "good.jinja").write_text("{{ messages }}")
     assert bpe.transformers_config([], chat_template=tmp_path / "good.jinja") == {"chat_template": "{{ messages }}"}
-    wrong = [{"eos_token": "<x>"}, {"model_max_length": 0}]
-    for options in [*wrong, {"chat_template": tmp_path / "nowhere.jinja"}]:
-        with pytest.raises((bpe.InputError, OSError), match="|".join(str(value) for value in options.values())):
-            bpe.transformers_config(special, **options)
-    with pytest.raises(bpe.InputError, match="im_start"):
-        bpe.transformers_config([], chat_template="chatml")
 
 
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture(scope="session")
-def hugging_face(tokenizer, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer.save(folder)
-    return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+# Random models of each family, and words with the ids that they become by the definition and to the owner.
 
 
-@kernels
-@given(text=texts | st.text("astndh e<|>of", max_size=40) | st.just(f"a{END}b{END}"), data=st.data())
-def test_encode_is_the_oracle_and_hugging_face(tokenizer, hugging_face, text, data):
-    ids = tokenizer.encode(text)
-    assert ids == hugging_face.encode(text).ids
-    expected = []
-    for part in naive_parts(text, [END]):
-        words = [END] if part == END else regex.findall(bpe.PATTERNS["gpt2"], part)
-        expected += [token for word in words for token in naive_encode(word.encode(), tokenizer.merges)]
-        if part == END:
-            expected[-len(naive_encode(END.encode(), tokenizer.merges)) :] = [END.encode()]
-    assert [tokenizer.id_to_token(id) for id in ids] == expected
-    assert tokenizer.decode(ids) == text
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
-    chunks = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    assert list(tokenizer.encode_iterable(chunks)) == ids
-    assert list(tokenizer.encode_iterable(bytes([b]) for b in text.encode())) == ids
+@st.composite
+def merges_of_bytes(draw):
+    tokens, merges = random_tokens_of_bytes(random.Random(draw(st.integers(0, 20))), 60)
+    word = draw(words)
+    ids = [tokens.index(token) for token in naive_encode(word, merges)]
+    return bpe.Tokenizer(dict(enumerate(tokens)), merges, pattern="none"), [(word, ids)]
 
 
-@kernels
-@examples(200)
-@given(data=words, seed=st.integers(0, 20))
-def test_merging_is_the_oracle_for_any_list_of_merges(data, seed):
-    tokens, merges = random_tokens(random.Random(seed), b"aeti", 60)
-    tokenizer = bpe.Tokenizer(dict(enumerate(tokens)), merges, pattern="none")
-    expected = naive_encode(data, merges)
-    for _ in range(2):  # the second time from the cache
-        assert [tokens[id] for id in tokenizer.encode(data)] == expected
-
-
-@kernels
-@examples(200)
-@given(data=words, seed=st.integers(0, 20))
-def test_merging_by_id_is_the_oracle_and_tiktoken(data, seed):
-    source = random.Random(seed)
-    tokens, _ = random_tokens(source, b"aeti", 40)
-    tokens.append(b"tttiia")  # most likely out of reach of the merges
+@st.composite
+def ranks_of_bytes(draw):
+    source, word = random.Random(draw(st.integers(0, 20))), draw(words)
+    tokens = [*random_tokens_of_bytes(source, 40)[0], b"tttiia"]  # the last most likely out of reach of the merges
     source.shuffle(tokens)
     ranks = {token: id for id, token in enumerate(tokens)}
-    tokenizer = bpe.Tokenizer(dict(enumerate(tokens)), None, {END: 1000}, pattern="none")
     theirs = tiktoken.Encoding("t", pat_str=r"[\s\S]+", mergeable_ranks=ranks, special_tokens={END: 1000})
-    for text in (data, data.decode("utf-8", "ignore").encode() or b"a"):
-        ids = tokenizer.encode(text)
-        assert [tokens[id] for id in ids] == naive_encode_by_id(text, ranks)
-        assert tokenizer.encode(text) == ids
-    assert ids == theirs.encode_ordinary(text.decode())
-    assert tokenizer.encode(END) == [1000] and tokenizer.decode([1000]) == END
+    symbols = naive_merge([bytes([b]) for b in word], lambda pair: ranks.get(b"".join(pair)))
+    text = word.decode("utf-8", "ignore") or "a"
+    ids = [ranks[word]] if word in ranks else [ranks[symbol] for symbol in symbols]
+    ours = bpe.Tokenizer(dict(enumerate(tokens)), None, {END: 1000}, pattern="none")
+    return ours, [(word, ids), (text, theirs.encode_ordinary(text)), (END, [1000])]
 
 
-@kernels
-@examples(200)
-@given(
-    text=character_words,
-    seed=st.integers(0, 20),
-    unknown=st.sampled_from(
-        [{"byte_fallback": True}, {"unk_token": "<unk>"}, {"unk_token": "<unk>", "fuse_unk": True}]
-    ),
-)
-def test_merging_characters_is_the_oracle_and_hugging_face(text, seed, unknown):
-    tokens, merges = random_character_tokens(random.Random(seed), "ab▁é中", 40)
+@st.composite
+def merges_of_characters(draw):
+    letters, text = [letter.encode() for letter in "ab▁é中"], draw(character_words)
+    tokens, merges = random_tokens(random.Random(draw(st.integers(0, 20))), letters, 40)
     tokens += [b"<unk>", *BYTE_TOKENS]
-    vocab = dict(enumerate(tokens))
-    named = {token.decode(): id for id, token in vocab.items()}
+    unk, fallback = {"unk_token": "<unk>"}, {"byte_fallback": True}
+    unknown = draw(st.sampled_from([fallback, unk, unk | {"fuse_unk": True}, unk | fallback]))
     pairs = [(left.decode(), right.decode()) for left, right in merges]
+    named = {token.decode(): id for id, token in enumerate(tokens)}
     theirs = tokenizers.Tokenizer(tokenizers.models.BPE(named, pairs, **unknown))
-    ours = bpe.Tokenizer.from_model(bpe.Model(vocab, merges, pattern="none", alphabet="characters", **unknown))
-    letters = naive_letters(text.encode(), tokens, b"<unk>", "byte_fallback" in unknown, "fuse_unk" in unknown)
-    expected = naive_merge(letters, merges)
-    for _ in range(2):  # the second time from the cache
-        assert [tokens[id] for id in ours.encode(text)] == expected
-    assert ours.encode(text) == theirs.encode(text).ids
+    model = bpe.Model(dict(enumerate(tokens)), merges, pattern="none", alphabet="characters", **unknown)
+    expected = [(text, theirs.encode(text).ids)]
+    for data in (text.encode(), draw(hostile_bytes)):
+        symbols = naive_letters(data, tokens, b"<unk>", "byte_fallback" in unknown, "fuse_unk" in unknown)
+        expected.append((data, [tokens.index(symbol) for symbol in naive_encode(symbols, merges)]))
+    return bpe.Tokenizer.from_model(model), expected
 
 
-@kernels
-@examples(100)
-@given(data=hostile_bytes, byte_fallback=st.booleans())
-def test_bytes_that_are_not_utf8_are_unknown_characters(data, byte_fallback):
-    tokens = [b"a", b" ", b"a ", b"?", *BYTE_TOKENS]
-    options = {"byte_fallback": byte_fallback, "unk_token": "?", "alphabet": "characters", "pattern": "none"}
-    ours = bpe.Tokenizer.from_model(bpe.Model(dict(enumerate(tokens)), [(b"a", b" ")], **options))
-    expected = naive_merge(naive_letters(data, tokens[:4], b"?", byte_fallback), [(b"a", b" ")])
-    assert [tokens[id] for id in ours.encode(data)] == expected
-
-
-def sentencepiece_of(tokens, scores, byte_fallback):
-    """SentencePiece's BPE of some tokens that are not its own, <unk>, <0x00> and so on."""
+@st.composite
+def scores_of_characters(draw):
+    """As SentencePiece has them: <unk>, tokens of equal scores, perhaps <0x00> and so on."""
+    source, byte_fallback, most = random.Random(draw(st.integers(0, 20))), draw(st.booleans()), draw(st.integers(1, 9))
+    tokens, _ = random_tokens(source, [letter.encode() for letter in "ab▁é中"], 40)
+    scores = {token: -float(source.randrange(most**3)) for token in tokens}
     proto = sentencepiece_model_pb2.ModelProto()
     proto.pieces.add(piece="<unk>", score=0, type=2)
-    for token, score in zip(tokens, scores, strict=True):
+    for token, score in scores.items():
         proto.pieces.add(piece=token.decode(), score=score, type=1)
     for token in BYTE_TOKENS if byte_fallback else ():
         proto.pieces.add(piece=token.decode(), score=0, type=6)
     proto.trainer_spec.model_type, proto.trainer_spec.byte_fallback = 2, byte_fallback
     spec = proto.normalizer_spec
     spec.name, spec.add_dummy_prefix, spec.remove_extra_whitespaces = "identity", False, False
-    return proto
-
-
-def model_of_sentencepiece(proto, **options):
-    """The Model that such a proto means."""
-    return bpe.Model(
-        {id: piece.piece.encode() for id, piece in enumerate(proto.pieces)},
-        None,
-        {piece.piece: id for id, piece in enumerate(proto.pieces) if piece.type in (2, 3)},
-        "none",
-        alphabet="characters",
-        scores=np.array([piece.score for piece in proto.pieces], np.float32),
-        unk_token="<unk>",
-        byte_fallback=proto.trainer_spec.byte_fallback,
-        fuse_unk=True,
-        **options,
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
+    ours = bpe.Tokenizer.from_model(
+        bpe.Model(
+            {id: piece.piece.encode() for id, piece in enumerate(proto.pieces)},
+            None,
+            {"<unk>": 0},
+            "none",
+            alphabet="characters",
+            scores=np.array([piece.score for piece in proto.pieces], np.float32),
+            unk_token="<unk>",
+            byte_fallback=byte_fallback,
+            fuse_unk=True,
+        )
     )
+    text = draw(character_words).replace("\0", "").replace(" ", "▁")
+    letters = [letter.encode() for letter in text]
+    negative = {token: -score for token, score in scores.items()}
+    symbols = []
+    merged_letters = naive_merge(letters, lambda pair: negative.get(b"".join(pair)))
+    for is_token, group in itertools.groupby(merged_letters, tokens.__contains__):
+        part = list(group)
+        symbols += part if is_token else naive_letters(b"".join(part), tokens, b"<unk>", byte_fallback, True)
+    return ours, [(text, theirs.encode(text)), (text.encode(), [ours.token_to_id(symbol) for symbol in symbols])]
+
+
+@st.composite
+def wordpieces(draw):
+    """Vocabularies whose tokens are prefixes of each other, look like the prefix of continuing tokens, or are it.
+
+    Some words are two tokens, or nearly: where they leave one, the word goes on with shorter ones.
+    """
+    prefix = draw(st.sampled_from(["##", "", "#", "a", "▁é"]))
+    pieces = st.text("ab#é", min_size=1, max_size=5) | st.text("aé", min_size=1, max_size=9)
+    begin = draw(st.lists(pieces, min_size=1, max_size=12, unique=True))
+    tokens = [*begin, *(prefix + token.removeprefix(prefix) for token in begin), *draw(st.sampled_from(["", prefix]))]
+    vocab = {token: 3 * k for k, token in enumerate(filter(None, dict.fromkeys([*tokens, "[UNK]"])))}
+    unk, most = draw(st.sampled_from([None, "[UNK]"])), draw(st.sampled_from([100, 100, 7]))
+    fields = {"kind": "wordpiece", "alphabet": "characters", "pattern": "none", "subword_prefix": prefix}
+    by_id = {id: token.encode() for token, id in vocab.items()}
+    ours = bpe.Tokenizer.from_model(bpe.Model(by_id, None, unk_token=unk, max_word_chars=most, **fields))
+    made = st.lists(st.sampled_from(begin), min_size=1, max_size=9).map("".join)
+    options = {"unk_token": "[UNK]", "continuing_subword_prefix": prefix, "max_input_chars_per_word": most}
+    theirs, expected = tokenizers.models.WordPiece(vocab, **options), []
+    for text in (draw(made | pieces), draw(made | st.text("abc#é", min_size=1, max_size=110))):
+        expected.append((text.encode(), naive_wordpiece(text.encode(), vocab, prefix, unk, most)))
+        if unk:
+            expected.append((text, [token.id for token in theirs.tokenize(text)]))
+    data = draw(hostile_bytes.filter(bool))
+    return ours, [*expected, (data, naive_wordpiece(data, vocab, prefix, unk, most))]
+
+
+@st.composite
+def unigrams(draw):
+    score_of, word = draw(score_tables), draw(short_words)
+    paths = naive_paths(word, score_of, min(score_of.values()) - 10)
+    id_of = {None: 0} | {token: 1 + k for k, token in enumerate(score_of)}
+    expected = [id_of[token] for token in paths[0][1]]
+    return bpe.Tokenizer.from_model(unigram_model(score_of, fuse_unk=False, pattern="none")), [(word, expected)]
+
+
+@st.composite
+def unigrams_of_hugging_face(draw):
+    score_of, fallback, last = draw(score_tables), draw(st.booleans()), draw(st.sampled_from([0xC0, 0x100]))
+    score_of |= dict.fromkeys([f"<0x{byte:02X}>" for byte in range(last)], -20.0) if fallback else {}
+    model = unigram_model(score_of, byte_fallback=fallback, pattern="none")
+    model.scores[0] = 0.0  # their <unk> is found in text
+    vocab = [(model.vocab[id].decode(), float(model.scores[id])) for id in model.vocab]
+    theirs, text = tokenizers.Tokenizer(tokenizers.models.Unigram(vocab, 0, fallback)), draw(pattern_texts)
+    texts = (text, draw(short_words), f"<unk>{text}é<0x41>")
+    return bpe.Tokenizer.from_model(model), [(text, theirs.encode(text).ids) for text in texts]
+
+
+RANDOM_MODELS = [merges_of_bytes, ranks_of_bytes, merges_of_characters, scores_of_characters, wordpieces, unigrams]
 
 
 @kernels
-@examples(200)
-@given(
-    text=character_words, seed=st.integers(0, 20), byte_fallback=st.booleans(), n_scores=st.sampled_from([1, 3, 1000])
-)
-def test_merging_by_score_is_the_oracle_and_sentencepiece(text, seed, byte_fallback, n_scores):
-    source = random.Random(seed)
-    tokens, _ = random_character_tokens(source, "ab▁é中", 40)
-    scores = [-float(source.randrange(n_scores)) for _ in tokens]  # many are equal
-    proto = sentencepiece_of(tokens, scores, byte_fallback)
-    theirs = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
-    ours = bpe.Tokenizer.from_model(model_of_sentencepiece(proto))
-    text = text.replace("\0", "").replace(" ", "▁")
-    merged = naive_merge_by_score(text, {t.decode(): score for t, score in zip(tokens, scores, strict=True)})
-    letters = [part.encode() for part in merged]
-    expected = [
-        s
-        for k, g in itertools.groupby(letters, tokens.__contains__)
-        for s in (g if k else naive_letters(b"".join(g), tokens, b"<unk>", byte_fallback, True))
-    ]
-    assert [ours.id_to_token(id) for id in ours.encode(text)] == expected
-    assert ours.encode(text) == theirs.encode(text)
-
-
-@pytest.fixture(scope="session")
-def trained_by_sentencepiece(library):
-    """A BPE of 1,500 tokens with byte fallback, of a part of the standard library, as SentencePiece trains it."""
-    out = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([line for path in library[:60] for line in path.read_bytes().decode().splitlines()]),
-        model_writer=out,
-        model_type="bpe",
-        vocab_size=1500,
-        byte_fallback=True,
-        character_coverage=0.999,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        minloglevel=2,
-    )
-    return out.getvalue()
-
-
-def test_a_model_of_sentencepiece_has_its_ids(trained_by_sentencepiece, some_texts, library):
-    proto = sentencepiece_model_pb2.ModelProto.FromString(trained_by_sentencepiece)
-    theirs = sentencepiece.SentencePieceProcessor(model_proto=trained_by_sentencepiece)
-    model = model_of_sentencepiece(proto)
-    whole, cut = (
-        bpe.Tokenizer.from_model(m) for m in (model, dataclasses.replace(model, pattern=bpe.exact_pattern(model)))
-    )
-    texts = [path.read_bytes().decode() for path in library[60:80]] + [
-        t for t in some_texts if isinstance(t, str) and t
-    ]
-    for text in texts:
-        marked = "▁" + text.replace(" ", "▁")
-        expected = theirs.encode(text)
-        assert whole.encode(marked) == cut.encode(marked) == expected
-    merged = bpe.Model(model.vocab, bpe._as_merges(model)[0], alphabet="characters", byte_fallback=True, pattern="none")
-    assert bpe.Tokenizer.from_model(merged).encode(marked) == expected
+@examples(60)
+@pytest.mark.parametrize("models", [*RANDOM_MODELS, unigrams_of_hugging_face], ids=lambda models: models.__name__)
+@given(data=st.data())
+def test_words_become_the_ids_of_the_definition_and_of_the_owner(models, data):
+    ours, expected = data.draw(models())
+    for word, ids in expected * 2:  # the second time from the cache
+        if ids is None:
+            with pytest.raises(bpe.InputError, match=r"not in the vocabulary|no token"):
+                ours.encode(word)
+        else:
+            assert ours.encode(word) == ids, word
 
 
 def segment_longest(text, tokens):
@@ -2479,8 +2037,8 @@ placed_marks = st.sampled_from(["{m}{t}", "{t}{m}", "{t}", "{t}{m}{t}"])
 @given(data=st.data(), place=placed_marks, seed=st.integers(0, 9), mark=st.sampled_from("▁ "))
 def test_words_of_the_exact_pattern_can_be_segmented_alone(data, place, seed, mark):
     source = random.Random(seed)
-    drawn = [random_character_tokens(source, letters, 3)[0] for letters in ("abcdef", "éx", "中", ".,")]
-    parts = [token.decode() for token in itertools.chain.from_iterable(drawn)]
+    drawn = [random_tokens(source, letters, 3)[0] for letters in ("abcdef", "éx", "中", ".,")]
+    parts = list(itertools.chain.from_iterable(drawn))
     tokens = {*"abcdef中.", mark, *parts}
     tokens |= {place.format(m=mark * source.randrange(1, 3), t=part) for part in parts[::2]}
     tokens -= set(data.draw(st.sampled_from(["", "é", mark, "a中", "abcdef中.éx,"])))  # letters that are no token
@@ -2520,27 +2078,6 @@ def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
     assert bpe.exact_pattern(bpe.Model(BYTE_VOCAB, [])) == "none"
 
 
-@pytest.mark.parametrize(
-    "options, part",
-    [
-        ({"unk_token": "?"}, "unk_token '\\?' is not in the vocabulary"),
-        ({"vocab": {0: b"a", 1: b"abc", 2: b"b"}}, "has the character 'c', which is no token"),
-        ({"scores": np.array([1.0])}, "id 1, has no score"),
-        ({"scores": np.array([1.0, np.nan])}, "not all numbers|no number"),
-    ],
-)
-def test_models_of_characters_that_cannot_be_are_refused(options, part):
-    fields = {"vocab": {0: b"a", 1: b"b"}, "merges": None, "alphabet": "characters", "scores": np.arange(3.0)} | options
-    with pytest.raises(ValueError, match=part):
-        bpe.bpe_tables(bpe.Model(**fields))
-
-
-def test_a_character_without_a_token_is_named():
-    tokenizer = bpe.Tokenizer.from_model(bpe.Model({0: b"a"}, [], alphabet="characters"))
-    with pytest.raises(ValueError, match="'é' is not in the vocabulary"):
-        tokenizer.encode("aé")
-
-
 def sample(tables, data, alpha, state):
     """One result of `sample_bpe`, as a tuple of ids."""
     ids = np.empty(len(data) + 2, np.uint32)
@@ -2553,8 +2090,7 @@ SAMPLED_TOKENS = [b"a", b"b", b"c", *sorted({left + right for left, right in SAM
 
 
 @kernels
-@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.8])
-@pytest.mark.parametrize("word", [b"abc", b"aabca", b"abab"])
+@pytest.mark.parametrize("word, alpha", [(b"abc", 0.8), (b"aabca", 0.1), (b"aabca", 0.5), (b"abab", 0.5)])
 @pytest.mark.parametrize("equal", [False, True])
 def test_samples_have_the_distribution_of_bpe_dropout(word, alpha, equal):
     vocab = dict(enumerate(SAMPLED_TOKENS))
@@ -2575,7 +2111,7 @@ def test_samples_have_the_distribution_of_bpe_dropout(word, alpha, equal):
 @examples(50)
 @given(data=words, seed=st.integers(0, 5))
 def test_samples_without_dropout_are_the_encoding_and_with_nothing_else_the_letters(data, seed):
-    tokens, merges = random_tokens(random.Random(seed), b"aeti", 60)
+    tokens, merges = random_tokens_of_bytes(random.Random(seed), 60)
     model = bpe.Model(dict(enumerate(tokens)), merges)
     tables, state = bpe.bpe_tables(model, samples=True), np.zeros(1, np.uint64)
     assert [tokens[id] for id in sample(tables, data, 0.0, state)] == (naive_encode(data, merges) if data else [])
@@ -2598,7 +2134,7 @@ def test_a_cache_may_be_out_of_entries_and_of_room_for_ids_at_once():
 
 
 @kernels
-@pytest.mark.parametrize("cache_size", [16, 64, 1 << 12])
+@pytest.mark.parametrize("cache_size", [16, 1 << 12])
 def test_a_small_cache_changes_nothing(tokenizer, some_texts, cache_size):
     expected = tokenizer.encode_batch(some_texts)
     options = tokenizer.special_tokens, tokenizer.pattern.source
@@ -2620,6 +2156,7 @@ def test_special_tokens_are_found_as_regex_finds_them(special, text):
     assert tokenizer.encode(text) == expected
     assert tokenizer.encode(text * 100, special) == tokenizer.encode(text * 100)
     assert list(tokenizer.encode_iterable(text)) == expected
+    assert list(tokenizer.encode_iterable(bytes([b]) for b in text.encode())) == expected
 
 
 # Special tokens with flags that overlap each other, white space, letters and the texts around them.
@@ -2655,39 +2192,6 @@ def test_flagged_special_tokens_take_linear_time():
     assert_linear(lambda n: tokenizer.encode("<mask>x <mask> <m>   " * n), 1000)
 
 
-# Patterns one after another, some of which leave text out.
-chains = st.lists(
-    st.sampled_from([r"\p{N}{1,3}", r"[一-龥]+|[a-e]+", r"\s+", r"\p{L}+", "x", r"[^\r\n]+", bpe.PATTERNS["llama3"]]),
-    min_size=2,
-    max_size=4,
-)
-
-
-@kernels
-def test_what_has_no_id_is_named_in_any_chunk():
-    tokenizer = bpe.Tokenizer({b: bytes([b]) for b in range(256) if b != ord("~")}, [])
-    for text in ("~", "some words " * (1 << 16) + "~"):
-        with pytest.raises(ValueError, match="the byte 0x7E is not in the vocabulary"):
-            tokenizer.encode(text)
-
-
-@kernels
-@examples(60)
-@given(patterns=chains, text=pattern_texts, data=hostile_bytes)
-def test_several_patterns_are_those_of_hugging_face(patterns, text, data):
-    tokens = [*BYTES, b"ab", b"  ", b"12", b"\n\n", "中".encode()[:2]]
-    merges = [(token[:1], token[1:]) for token in tokens[256:]]
-    ours = bpe.Tokenizer(dict(enumerate(tokens)), merges, pattern=patterns)
-    vocab = {in_chars(token): id for id, token in enumerate(tokens)}
-    named = [(in_chars(left), in_chars(right)) for left, right in merges]
-    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, named))
-    splits = [Split(tokenizers.Regex(pattern), "isolated") for pattern in patterns]
-    theirs.pre_tokenizer = Sequence([*splits, ByteLevel(add_prefix_space=False, use_regex=False)])
-    assert ours.encode(text) == list(ours.encode_iterable(text)) == theirs.encode(text).ids
-    for whole in (text.encode() + data, data * 300):
-        assert ours.pattern.split(whole) == naive_split(patterns, whole)
-
-
 # Texts that end or begin in the middle of a character.
 halves = st.lists(st.sampled_from([b"\xe2", b"\xe2\x82", b"\xac", b"\xe2\x82\xac", b"", b"a", b"\xc3"]))
 
@@ -2702,11 +2206,6 @@ def test_texts_of_a_batch_do_not_touch(parts, name):
         assert tokenizer.encode_batch(parts) == [list(part) for part in parts]
         ids, offsets = tokenizer.encode_batch_to_numpy(parts)
     assert ids.tolist() == list(b"".join(parts)) and offsets.tolist() == np.cumsum([0, *map(len, parts)]).tolist()
-
-
-def test_a_byte_that_is_not_in_the_vocabulary_is_named():
-    with pytest.raises(ValueError, match="0x62"):
-        bpe.Tokenizer({0: b"a"}, []).encode("ab")
 
 
 @bpe.struct
@@ -2757,10 +2256,6 @@ def test_a_family_of_tokenizers_is_added_in_one_place(tmp_path, monkeypatch):
 
 # ─── WordPiece ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# For vocabularies whose tokens are prefixes of each other, look like the prefix of continuing tokens, or are it.
-pieces = st.text("ab#é", min_size=1, max_size=5) | st.text("aé", min_size=1, max_size=9)
-prefixes = st.sampled_from(["##", "", "#", "a", "▁é"])
-
 
 def naive_wordpiece(word, vocab, prefix="##", unk=None, max_chars=100):
     """The longest token, again and again; [unk] if there is none, or the word has too many characters."""
@@ -2773,73 +2268,6 @@ def naive_wordpiece(word, vocab, prefix="##", unk=None, max_chars=100):
         tokens.append(vocab[(prefix if start else "") + chars[start:end]])
         start = end
     return tokens
-
-
-def wordpiece_model(tokens, prefix="##", unk=None, max_chars=100):
-    """What the tables are made of, and the vocabulary by token."""
-    vocab = {token: 3 * k for k, token in enumerate(tokens)}
-    by_id = {id: token.encode() for token, id in vocab.items()}
-    fields = {
-        "vocab": by_id,
-        "merges": None,
-        "kind": "wordpiece",
-        "alphabet": "characters",
-        "max_word_chars": max_chars,
-    }
-    return bpe.Model(**fields, unk_token=unk, subword_prefix=prefix), vocab
-
-
-def segmented(word, tables):
-    text, ids = bpe._with_padding(b"ab" + word + b"ab"), np.zeros(len(word) + 4, np.uint32)
-    n = bpe.segment_wordpiece(text, 2, len(word), tables, np.empty(0, np.uint64), ids, 1)
-    return None if n < 0 else ids[1 : 1 + n].tolist()
-
-
-@kernels
-@examples(300)
-@given(tokens=st.lists(pieces, min_size=1, max_size=12, unique=True), prefix=prefixes, data=st.data())
-def test_words_are_cut_as_by_the_naive_cutter(tokens, prefix, data):
-    begin = [token.removeprefix(prefix) for token in tokens]
-    with_prefix = [*tokens, *map(prefix.__add__, begin), *data.draw(st.sampled_from([[], [prefix]]))]
-    tokens = list(filter(None, dict.fromkeys(with_prefix)))
-    unk, most = data.draw(st.sampled_from([None, tokens[-1]])), data.draw(st.sampled_from([100, 100, 7]))
-    model, vocab = wordpiece_model(tokens, prefix, unk, most)
-    tables = bpe.wordpiece_tables(model)
-    made = st.lists(st.sampled_from(begin), min_size=1, max_size=9).map("".join).filter(bool)
-    word = data.draw(made.map(str.encode) | pieces.map(str.encode) | hostile_bytes.filter(bool))
-    assert segmented(word, tables) == naive_wordpiece(word, vocab, prefix, unk, most)
-
-
-@kernels
-@examples(100)
-@given(text=st.text("abcd", min_size=9, max_size=12), prefix=prefixes, source=st.randoms(use_true_random=False))
-def test_words_that_leave_long_tokens_are_cut_as_by_the_naive_cutter(text, prefix, source):
-    """A few tokens that nearly are parts of one text: where it leaves them, several short ones are certain at once."""
-
-    def part():
-        start = source.randrange(4)
-        return text[start : start + source.randint(4, 9)] + source.choice("abcde")
-
-    tokens = [*"abcd", *(prefix + c for c in "abcde"), *(source.choice([prefix, ""]) + part() for _ in range(4))]
-    model, vocab = wordpiece_model(dict.fromkeys(tokens), prefix)
-    tables = bpe.wordpiece_tables(model)
-    for word in (part() + part() for _ in range(20)):
-        assert segmented(word.encode(), tables) == naive_wordpiece(word.encode(), vocab, prefix)
-
-
-@kernels
-@pytest.mark.parametrize("prefix", ["##", "", "#", "a"])
-def test_words_are_cut_as_by_hugging_face(prefix):
-    source = random.Random(3)
-    tokens = {"[UNK]", *"abc", *(prefix + c for c in "ab")}
-    while len(tokens) < 300:
-        tokens.add(source.choice([prefix, ""]) + "".join(source.choices("aab#cé", k=source.randint(1, 7))))
-    model, vocab = wordpiece_model(sorted(tokens), prefix, "[UNK]", 40)
-    options = {"unk_token": "[UNK]", "continuing_subword_prefix": prefix, "max_input_chars_per_word": 40}
-    theirs, tables = tokenizers.models.WordPiece(vocab, **options), bpe.wordpiece_tables(model)
-    words = ["".join(source.choices("aaaabb#cé", k=source.randint(1, 45))) for _ in range(2000)]
-    for word in [*words, *tokens, "é" * 40, "a" * 40, "a" * 41]:
-        assert segmented(word.encode(), tables) == [token.id for token in theirs.tokenize(word)]
 
 
 def naive_likelihood(counts, n_symbols, min_frequency=1):
@@ -2871,22 +2299,12 @@ def naive_likelihood(counts, n_symbols, min_frequency=1):
         made = a[0] + b[0], a[1]
         order[made] = len(order)
         merges.append((order[a], order[b], pairs[a, b]))
-        words = [joined(word, (a, b), made) for word in words]
+        words = [merged(word, (a, b), made) for word in words]
     return ["##" * continues + text for text, continues in order], merges
 
 
 def by_code_point(symbol):
     return symbol[1], symbol[0]
-
-
-def joined(word, pair, made):
-    """Replace every occurrence of a pair of symbols, from left to right."""
-    out, i = [], 0
-    while i < len(word):
-        found = tuple(word[i : i + 2]) == pair
-        out.append(made if found else word[i])
-        i += 1 + found
-    return out
 
 
 def wordpiece_words(counts):
@@ -2972,16 +2390,6 @@ def test_text_that_looks_like_the_prefix_gives_a_token_once():
     assert len(set(learned.tokens)) == len(learned.tokens) and b"##" in learned.tokens
 
 
-@pytest.mark.parametrize(
-    "counts, n_symbols, score, part",
-    [({b"ab": 1}, 9, "best", "score"), ({}, 9, "count", "no words"), ({}, 9, "likelihood", "no words")]
-    + [({b"abcd": 1}, 3, score, "the alphabet has 7") for score in ("count", "likelihood")],
-)
-def test_learning_wordpiece_refuses(counts, n_symbols, score, part):
-    with pytest.raises(bpe.InputError, match=part):
-        bpe.learn_wordpiece(wordpiece_words(counts), n_symbols, score=score)
-
-
 # ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -3038,30 +2446,6 @@ short_words = st.text("aab▁é中🙂", max_size=8)
 
 
 @kernels
-@given(score_tables, short_words)
-def test_paths_are_those_of_the_oracle(score_of, word):
-    model = unigram_model(score_of)
-    id_of = {None: 0} | {token: 1 + k for k, token in enumerate(score_of)}
-    paths = naive_paths(word, score_of, min(score_of.values()) - 10)
-    expected = [([id_of[token] for token in path], score) for score, path in paths]
-    tables = bpe.unigram_tables(dataclasses.replace(model, fuse_unk=False))
-    assert cut(word.encode(), tables) == expected[0][0]
-
-
-@kernels
-@given(score_tables, pattern_texts | short_words, st.booleans(), st.booleans())
-def test_unigram_is_that_of_hugging_face(score_of, text, byte_fallback, all_bytes):
-    byte_names = [f"<0x{byte:02X}>" for byte in range(256 if all_bytes else 0xC0)]
-    score_of |= dict.fromkeys(byte_names, -20.0) if byte_fallback else {}
-    model = unigram_model(score_of, byte_fallback=byte_fallback)
-    model.scores[0] = 0.0  # their <unk> is found in text
-    vocab = [(model.vocab[id].decode(), float(model.scores[id])) for id in model.vocab]
-    theirs = tokenizers.Tokenizer(tokenizers.models.Unigram(vocab, 0, byte_fallback))
-    for some in (text, f"<unk>{text}é<0x41>"):
-        assert cut(some.encode(), bpe.unigram_tables(model)) == theirs.encode(some).ids
-
-
-@kernels
 @given(hostile_bytes)
 def test_what_is_not_utf8_is_unknown_byte_by_byte(data):
     byte_names = {f"<0x{byte:02X}>": -np.inf for byte in range(256)}
@@ -3069,10 +2453,6 @@ def test_what_is_not_utf8_is_unknown_byte_by_byte(data):
     parts = data.decode("utf-8", "surrogateescape").encode("utf-8", "surrogateescape").split("é".encode())
     expected = [id for part in parts for id in [1, *(2 + byte for byte in part)]][1:]
     assert cut(data, tables) == expected
-
-
-def test_a_character_without_any_token_is_said():
-    assert cut(b"ab", bpe.unigram_tables(unigram_model({"a": -1.0}, unk_token=None))) == -1
 
 
 @kernels
@@ -3093,67 +2473,6 @@ def test_samples_are_distributed_as_they_should(alpha):
     kept, degrees = expected > 5, np.count_nonzero(expected > 5) - 1
     chi_square = ((observed - expected)[kept] ** 2 / expected[kept]).sum()
     assert chi_square < degrees + 4 * (2 * degrees) ** 0.5
-
-
-@pytest.mark.parametrize(
-    "scores, part",
-    [
-        (None, "a score for each token"),
-        (np.array([0.0, -1.0]), "'c', id 2, has no score: there are 2"),
-        (np.array([0.0, np.nan, -1.0]), "'b', id 1, is nan, which is no number"),
-        (np.array([0.0, -1.0, np.inf]), "'c', id 2, is inf"),
-        (np.full(3, -np.inf), "needs tokens with scores"),
-    ],
-)
-def test_scores_that_cannot_be_are_refused(scores, part):
-    with pytest.raises(bpe.InputError, match=part):
-        bpe.unigram_tables(bpe.Model({0: b"a", 1: b"b", 2: b"c"}, None, kind="unigram", scores=scores))
-
-
-def sentencepiece_model(text, folder, **options):
-    """A unigram model that SentencePiece has learnt from lines of text, and the same as ours."""
-    (folder / "text").write_text(text)
-    options = {"model_type": "unigram", "normalization_rule_name": "identity", "minloglevel": 2} | options
-    options |= {"bos_id": -1, "eos_id": -1, "max_sentence_length": 1 << 20, "num_threads": 1}
-    sentencepiece.SentencePieceTrainer.train(input=str(folder / "text"), model_prefix=str(folder / "m"), **options)
-    theirs = sentencepiece.SentencePieceProcessor(str(folder / "m.model"))
-    ids = range(theirs.get_piece_size())
-    scores = [theirs.get_score(i) if not theirs.is_byte(i) | theirs.is_unknown(i) else -np.inf for i in ids]
-    names = {theirs.id_to_piece(i): score for i, score in zip(ids, scores, strict=True)}
-    names = {name: -0.1 if name in options.get("user_defined_symbols", ()) else names[name] for name in names}
-    assert next(iter(names)) == "<unk>"
-    del names["<unk>"]
-    return theirs, unigram_model(names, np.float32, byte_fallback=options.get("byte_fallback", False))
-
-
-@pytest.fixture(scope="session", params=[False, True], ids=["unk", "bytes"])
-def sentencepieces(request, library, tmp_path_factory):
-    text = "".join(path.read_text("utf-8") for path in library[:20])
-    options = {"vocab_size": 1000, "byte_fallback": request.param, "user_defined_symbols": ["<x>", "self"]}
-    return sentencepiece_model(text, tmp_path_factory.mktemp("sp"), character_coverage=0.99, **options)
-
-
-def assert_as_good(ours, theirs, model):
-    """The same ids as SentencePiece's; or others that score the same, but for its sums in float32."""
-    if ours != theirs:
-        sums = [sum(float(model.scores[id]) for id in ids if model.scores[id] > -np.inf) for ids in (ours, theirs)]
-        assert abs(sums[0] - sums[1]) < 1e-6 * len(theirs) * abs(sums[0])
-        assert b"".join(map(model.vocab.get, ours)) == b"".join(map(model.vocab.get, theirs))
-
-
-@given(text=texts | pattern_texts | st.text("eé中 self_(<x>)", max_size=300))
-def test_ids_of_short_texts_are_those_of_sentencepiece(sentencepieces, text):
-    theirs, model = sentencepieces
-    text = text.replace("\0", "")  # which SentencePiece drops
-    assert_as_good(cut(theirs.normalize(text).encode(), bpe.unigram_tables(model)), theirs.encode(text), model)
-
-
-def test_ids_of_long_texts_are_those_of_sentencepiece(sentencepieces, library):
-    theirs, model = sentencepieces
-    tables = bpe.unigram_tables(model)
-    for path in library[60:90]:
-        text = path.read_text("utf-8").replace("\n", " ")[:2000]
-        assert_as_good(cut(theirs.normalize(text).encode(), tables), theirs.encode(text), model)
 
 
 def naive_substrings(counts, longest):
@@ -3242,11 +2561,12 @@ def test_learning_unigram_is_that_of_sentencepiece(library, tmp_path):
     """Not the same: what SentencePiece always finds before a space, such as "import", is none of its seeds."""
     text = "".join(path.read_text("utf-8") for path in library[:60])
     options = {"vocab_size": 2001, "character_coverage": 1.0, "split_by_unicode_script": False}
-    theirs, model = sentencepiece_model(text, tmp_path, split_by_number=False, **options)
+    more = {"model_type": "unigram", "normalization_rule_name": "identity", "split_by_number": False}
+    theirs, _ = trained_there(tmp_path, text.split("\n"), **options, **more)
     learned = bpe.learn_unigram(words_of_characters(text_counts(library[:60])), 2000)
     assert learned.likelihoods[-1] < 0 and (np.diff(learned.scores) <= 0).all()
     assert {*learned.alphabet} < {*learned.tokens} and len({*learned.tokens}) == 2000
-    assert len({*learned.tokens} & {*model.vocab.values()}) > 0.65 * 2000
+    assert len({*learned.tokens} & {theirs.id_to_piece(id).encode() for id in range(2001)}) > 0.65 * 2000
     score_of = dict(zip(map(bytes.decode, learned.tokens), learned.scores.tolist(), strict=True))
     ours = bpe.unigram_tables(unigram_model(score_of))
     held_out = text_counts(library[60:90])
@@ -3263,45 +2583,12 @@ def test_learning_unigram_does_not_depend_on_the_order_of_words(library):
     assert len(ours.likelihoods) > 1 and np.allclose(ours.likelihoods, other.likelihoods)
 
 
-@pytest.mark.parametrize(
-    "counts, options, part",
-    [
-        ({}, {}, "no words"),
-        ({"ab": 1}, {"n_symbols": 1}, "the alphabet has 2"),
-        ({"ab": 1}, {"max_piece_length": 0}, "must be 1 to 64"),
-        ({"ab": 1}, {"max_piece_length": 65}, "must be 1 to 64"),
-        ({"ab": 1}, {"seed_size": -1}, "seed_size is -1"),
-    ],
-)
-def test_learning_unigram_refuses(counts, options, part):
-    with pytest.raises(bpe.InputError, match=part):
-        bpe.learn_unigram(words_of_characters(counts), **{"n_symbols": 10} | options)
-
-
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-
-def test_saved_models_load_again(tokenizer, tmp_path):
-    folder = tmp_path / "new" / "model"
-    tokenizer.save(folder)
-    names = ["merges.txt", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.json"]
-    assert sorted(path.name for path in folder.iterdir()) == names
-    loaded = bpe.Tokenizer.load(folder)
-    from_two = bpe.Tokenizer.from_files(folder / "vocab.json", folder / "merges.txt", [END])
-    for other in (loaded, from_two, bpe.Tokenizer.load(folder / "tokenizer.json"), pickle.loads(pickle.dumps(loaded))):
-        for name in ("vocab", "merges", "special_tokens"):
-            assert getattr(other, name) == getattr(tokenizer, name)
-    loaded.save(tmp_path / "again")
-    for name in names:
-        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
-
-
-@kernels
-@pytest.mark.parametrize("pattern", [*bpe.PATTERNS, r"\p{L}+|\s"])
-def test_patterns_survive_saving(pattern, tmp_path):
-    vocab, merges = bpe.train_bpe_from_counts({b"ab": 1}, 257)
-    bpe.Tokenizer(vocab, merges, pattern=pattern).save(tmp_path)
-    assert bpe.Tokenizer.load(tmp_path).pattern.source == bpe.Pattern(pattern).source
+# What a tokenizer.json may say, and what it does to a text.
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+NO_REGEX = BYTE_LEVEL | {"use_regex": False}
+NO_FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 
 
 def edited(folder, **changes):
@@ -3313,121 +2600,12 @@ def edited(folder, **changes):
     (folder / "tokenizer.json").write_text(json.dumps(data))
 
 
-# What a tokenizer.json may say, and what it does to a text.
-BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-NO_REGEX = BYTE_LEVEL | {"use_regex": False}
-NO_FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-
-
 def split_by(text, kind="Regex"):
     return {"type": "Split", "pattern": {kind: text}, "behavior": "Isolated", "invert": False}
 
 
 def in_sequence(*parts):
     return {"type": "Sequence", "pretokenizers": list(parts)}
-
-
-@pytest.mark.parametrize(
-    "changes, part",
-    [
-        ({"model": 5}, "no model"),
-        ({"model__type": "Unigram"}, "Unigram"),
-        ({"model__type": "WordPiece"}, "WordPiece"),
-        ({"model__dropout": 0.1}, "dropout"),
-        ({"normalizer": {"type": "ByteLevel"}}, "normalizer.*ByteLevel"),
-        ({"normalizer": {"type": "Sequence"}}, "without normalizers"),
-        ({"pre_tokenizer": in_sequence({"type": "ByteLevel"}, {"type": "Whitespace"})}, "not the last"),
-        ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "UnicodeScripts"),
-        ({"pre_tokenizer": None}, "decoder ByteLevel"),
-        ({"pre_tokenizer": {"type": "Metaspace"}}, "Metaspace"),
-        ({"decoder": {"type": "Metaspace"}}, "decoder.*Metaspace"),
-        ({"model__vocab": {"é": -5}}, "-5"),
-        ({"model__vocab": {"a": 2**24}}, "16777216"),
-        ({"model__vocab": {"a": 0, "b": 0}}, "the id 0"),
-        ({"model__vocab": 3}, "vocabulary"),
-        ({"model__merges": [["a"]]}, "merge 0"),
-        ({"model__merges": ["a b c"]}, "merge 0"),
-        ({"model__merges": [["a", "日"]]}, "日"),
-        ({"model__merges": [["a", "zzz"]]}, "b'zzz' is not in the vocabulary"),
-        ({"model__merges": [["!", "!"]]}, "b'!!' is not in the vocabulary"),
-        ({"model__merges": [["i", "n"], ["i", "n"]]}, "twice"),
-        ({"added_tokens": [{"content": END, "id": 7}]}, "the ids 0 and 7"),
-        ({"added_tokens": [{"content": END, "id": 0}] * 2}, "added twice"),
-        ({"added_tokens": [{"content": END, "id": 0, "lstrip": "yes"}]}, "odd|lstrip"),
-        ({"added_tokens": 1}, "added_tokens"),
-        ({"added_tokens": [{"content": "<x>"}]}, "null"),
-        ({"model__vocab": {"a": [1]}}, "id"),
-        ({"model__vocab": {"a": 1e300}}, "id"),
-        ({"model__vocab": {"a": True}}, "id"),
-    ],
-)
-def test_models_that_would_not_mean_the_same_are_refused(tokenizer, tmp_path, changes, part):
-    tokenizer.save(tmp_path)
-    edited(tmp_path, **changes)
-    with pytest.raises(bpe.InputError, match=part):
-        bpe.Tokenizer.load(tmp_path)
-
-
-def test_truncation_and_padding_are_kept_and_not_applied(tokenizer, tmp_path):
-    tokenizer.save(tmp_path)
-    truncation = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
-    edited(tmp_path, truncation=truncation, model__byte_fallback=True)
-    with pytest.warns(UserWarning, match="truncation of a tokenizer.json"):
-        again = bpe.Tokenizer.load(tmp_path)
-    assert again.encode("one two three four") == tokenizer.encode("one two three four")
-    again.save(tmp_path / "again")
-    assert json.loads((tmp_path / "again" / "tokenizer.json").read_text())["truncation"] == truncation
-
-
-def test_a_special_token_that_merges_make_gets_a_note():
-    vocab = BYTE_VOCAB | {256: b"ab"}
-    with pytest.warns(UserWarning, match="'ab' can be produced from ordinary text"):
-        tokenizer = bpe.Tokenizer(vocab, [(b"a", b"b")], ["ab"])
-    assert tokenizer.encode("ab", "none") == tokenizer.encode("ab") == [256]
-    with pytest.raises(bpe.InputError, match="single byte"):
-        bpe.Tokenizer(vocab, [], ["a"])
-
-
-def test_a_mark_that_never_occurs_is_no_token():
-    tokenizer = bpe.train(texts=["low", "lower"], vocab_size=12, alphabet="characters", workers=1).tokenizer
-    assert tokenizer.decode(tokenizer.encode("lower")) == "lower"
-
-
-@pytest.mark.parametrize(
-    "name, data, part",
-    [
-        ("tokenizer.json", b"[" * 100_000, "neither|not JSON"),
-        ("tokenizer.json", b'{"model": ' + b"[" * 100_000, "not JSON"),
-        ("tokenizer.json", b'{"model": {"vocab": {"a": ' + b"1" * 5000 + b"}}}", "not JSON"),
-        ("tokenizer.json", b'{"model": "\xff"}', "not UTF-8 at byte 11"),
-        ("tokenizer.json", b"\0" * 5000, "neither"),
-        ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15", "SentencePiece"),
-        ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02", "SentencePiece"),
-        ("vocab.txt", b"[PAD]\n##s\n", "unk_token .*UNK.* not in the vocabulary"),
-        ("vocab.txt", b"[UNK]\n\xff\n", "not UTF-8"),
-        ("tokenizer.model", b"IQ== 0\n", "does not say its pattern"),
-        ("a.tiktoken", b"IQ== 0\nIg== 0\n", "line 2.*twice"),
-        ("a.tiktoken", b"IQ== 0\nIQ== 1\n", "same bytes"),
-        ("a.tiktoken", b"IQ== 0\nI?== 1\n", "line 2: not a token"),
-        ("a.tiktoken", b"IQ== 0\nIg== -1\n", "line 2"),
-        ("a.tiktoken", b"IQ== 0\n" + base64.b64encode(b"a" * 5000) + b" 1\n", "5,000 bytes"),
-        ("a.tiktoken", b"IQ== 0\nIg== 99999999999\n", "line 2"),
-        ("vocab.json", b'{"a": 0}', "merges.* is missing"),
-        ("merges.txt", b"#version: 0.2\na b\n", "vocabulary.* is missing"),
-    ],
-)
-def test_files_from_strangers_are_refused(tmp_path, name, data, part):
-    (tmp_path / name).write_bytes(data)
-    pattern = "gpt2" if any(word in part for word in ("twice", "same", "5,000")) and name[0] == "a" else None
-    with pytest.raises(bpe.InputError, match=part):
-        bpe.Tokenizer.load(tmp_path / name, pattern=pattern)
-
-
-def test_a_file_that_is_too_large_is_not_read(tmp_path):
-    with open(tmp_path / "tokenizer.json", "wb") as file:
-        file.truncate(1 << 30)
-    with pytest.raises(ValueError, match="256 MB"):
-        bpe.Tokenizer.load(tmp_path)
 
 
 PRE_TOKENIZERS = [
@@ -3455,12 +2633,12 @@ ADDED = [
 KNOWN = [{"content": content, "special": False} for content in ("  ", "õ", "Ċ", "the")]
 ordinary = [" ", "  ", "\n", "a", "é", "12345", "the end", END, ".", "\x1c", "\x1f", "\u3000", "none", "gpt2", "ab"]
 contents = [token["content"] for token in ADDED + KNOWN]
-added_texts = st.lists(st.sampled_from(contents + ordinary)).map("".join)
+added_texts = st.lists(st.sampled_from(contents + ordinary)).map("".join) | texts | st.just("th.th.th")
 
 
-def written(folder, trained, added=(), **changes):
+def written(folder, tokenizer, added=(), **changes):
     """A tokenizer.json with more added tokens, whose ids are those of the vocabulary or new, and other changes."""
-    trained.tokenizer.save(folder, "huggingface")
+    tokenizer.save(folder, "huggingface")
     data = json.loads((folder / "tokenizer.json").read_text())
     known = data["model"]["vocab"]
     known["th.th.th"] = len(known)  # no merge makes it
@@ -3474,55 +2652,414 @@ def written(folder, trained, added=(), **changes):
     return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
-@pytest.mark.parametrize("pre_tokenizer", PRE_TOKENIZERS)
-@pytest.mark.parametrize("added, ignore_merges", [([], True), (ADDED, False), (ADDED + KNOWN, False)])
-def test_every_kind_of_tokenizer_json_means_what_it_means_there(
-    trained, tmp_path_factory, pre_tokenizer, added, ignore_merges
-):
-    folder = tmp_path_factory.mktemp("kind")
-    changes = {"model__ignore_merges": ignore_merges, "pre_tokenizer": pre_tokenizer}
-    theirs = written(folder, trained, added, **changes)
-    ours = bpe.Tokenizer.load(folder)
-    ours.save(folder / "again", "huggingface")
-    again = bpe.Tokenizer.load(folder / "again")
-    theirs_again = tokenizers.Tokenizer.from_file(str(folder / "again" / "tokenizer.json"))
-    unpickled = pickle.loads(pickle.dumps(ours))
+# Models as they are known: what makes them, their normalizer, pre-tokenizer, decoder and special tokens.
+PIECES = ["<unk>", "<s>", "</s>"]
+BERT_PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+FALLBACK = [f"<0x{b:02X}>" for b in range(256)]
+LLAMA_DECODER = [D.Replace("▁", " "), D.ByteFallback(), D.Fuse(), D.Strip(" ", 1, 0)]
+LLAMA_NORMALIZER = N.Sequence([N.Prepend("▁"), N.Replace(" ", "▁")])
+ALBERT = [N.Replace("``", '"'), N.NFKD(), N.StripAccents(), N.Lowercase(), N.Replace(Regex(" {2,}"), " ")]
+DEEPSEEK = ["[\r\n]", r"\s?[A-Za-z]+", r"\s?[!-/:-~]+", r"\s+$", "[一-龥]+"]
+DEEPSEEK = [*(Split(Regex(text), "isolated") for text in DEEPSEEK), P.Digits(True), ByteLevel(False, use_regex=False)]
+QWEN = [Split(Regex(bpe.PATTERNS["qwen2"]), "isolated"), ByteLevel(False, use_regex=False)]
+CUTS = [P.Whitespace(), P.Punctuation("contiguous"), P.Digits(True), P.CharDelimiterSplit("x")]
+BY_SPACES = Split(" ", "merged_with_previous")
+FAMOUS = {
+    "llama": ("BPE", LLAMA_NORMALIZER, None, D.Sequence(LLAMA_DECODER), FALLBACK),
+    "mistral": ("BPE", None, P.Metaspace(prepend_scheme="first", split=False), D.Sequence(LLAMA_DECODER), FALLBACK),
+    "gemma": ("BPE", N.Replace(" ", "▁"), BY_SPACES, D.Sequence(LLAMA_DECODER[:3]), FALLBACK),
+    "albert": ("Unigram", N.Sequence(ALBERT), P.Metaspace(), D.Metaspace(), PIECES),
+    "t5": ("Unigram", N.Sequence([N.Nmt(), N.NFKC()]), Sequence([P.WhitespaceSplit(), P.Metaspace()]), None, PIECES),
+    "bert": ("WordPiece", N.BertNormalizer(), P.BertPreTokenizer(), D.WordPiece(), BERT_PIECES),
+    "cut": ("WordPiece", N.Strip(), Sequence(CUTS), None, BERT_PIECES),
+    "qwen": ("BPE", N.NFC(), Sequence(QWEN), D.ByteLevel(), []),
+    "deepseek": ("BPE", None, Sequence(DEEPSEEK), D.ByteLevel(), []),
+    "roberta": ("BPE", None, ByteLevel(True), D.ByteLevel(), []),
+    "neox": ("BPE", N.NFC(), ByteLevel(False), D.ByteLevel(), []),
+    "characters": ("BPE", N.NFD(), Split(Regex(r"\p{L}+"), "contiguous"), D.BPEDecoder(), PIECES),
+}
+UNKNOWN = {"BPE": {"unk_token": "<unk>", "fuse_unk": True}, "WordPiece": {"unk_token": "[UNK]"}, "Unigram": {}}
 
-    @examples(30)
-    @given(text=added_texts | texts | st.just("th.th.th"))
+
+def famous(name, texts):
+    """A tokenizer of the `tokenizers` package, as such a model has it, trained on texts."""
+    kind, normalizer, pre_tokenizer, decoder, specials = FAMOUS[name]
+    unknown = UNKNOWN[kind] if specials else {}
+    options = {"special_tokens": specials or [END], "show_progress": False, "vocab_size": 1200}
+    if not specials:
+        options["initial_alphabet"] = ByteLevel.alphabet()
+    elif kind == "Unigram":
+        options["unk_token"] = "<unk>"
+    else:
+        options["limit_alphabet"] = 90
+    if specials == FALLBACK:
+        options["special_tokens"] = PIECES + FALLBACK
+    theirs = tokenizers.Tokenizer(getattr(tokenizers.models, kind)(**unknown))
+    theirs.pre_tokenizer = P.Metaspace() if specials == FALLBACK else pre_tokenizer
+    theirs.train_from_iterator(texts, getattr(tokenizers.trainers, f"{kind.replace('BPE', 'Bpe')}Trainer")(**options))
+    data = json.loads(theirs.to_str())
+    data["model"] |= {"byte_fallback": True} if specials == FALLBACK else {}
+    data["added_tokens"] = [token for token in data["added_tokens"] if not token["content"].startswith("<0x")]
+    theirs = tokenizers.Tokenizer.from_str(json.dumps(data))
+    for part, value in (("normalizer", normalizer), ("pre_tokenizer", pre_tokenizer), ("decoder", decoder)):
+        setattr(theirs, part, value)
+    return theirs
+
+
+def trained_there(folder, prose, **options):
+    """A model trained by the `sentencepiece` package, and its file."""
+    (folder / "prose.txt").write_text("\n".join(prose))
+    options = {"vocab_size": 600, "character_coverage": 0.999, "hard_vocab_limit": False, "minloglevel": 2} | options
+    prefix = str(folder / "m")
+    sentencepiece.SentencePieceTrainer.train(input=str(folder / "prose.txt"), model_prefix=prefix, **options)
+    return sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model"), folder / "m.model"
+
+
+LLAMA = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True}
+SENTENCEPIECE = [
+    {"model_type": "bpe", **LLAMA},
+    {"model_type": "bpe"},
+    {"model_type": "bpe", "add_dummy_prefix": False, "split_by_whitespace": False},
+    {"model_type": "bpe", "normalization_rule_name": "nmt_nfkc_cf", "pad_id": 3},
+    {"model_type": "unigram"},
+    {"model_type": "unigram", **LLAMA},
+    {"model_type": "unigram", "normalization_rule_name": "identity", "add_dummy_prefix": False},
+    {"model_type": "unigram", **LLAMA, "user_defined_symbols": ["<x>", "self"]},
+]
+
+
+@functools.cache
+def utf8_library():
+    """The standard library's sources that are UTF-8, as paths: real text on every machine."""
+
+    def is_utf8(path):
+        try:
+            path.read_bytes().decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    return list(filter(is_utf8, bpe.standard_library()))
+
+
+@pytest.fixture(scope="session")
+def prose(library):
+    """Lines of text in which there are more letters than those of English."""
+    return "\n".join(path.read_text()[:3000] for path in library[:60]).split("\n") + ["naïve café", "中文 текст"] * 9
+
+
+@dataclasses.dataclass
+class Owned:
+    """A tokenizer, how its owner encodes and decodes, formats that hold it, the first all of it, and texts for it."""
+
+    ours: bpe.Tokenizer
+    encode: Callable | None = None
+    decode: Callable | None = None
+    formats: tuple = ("huggingface",)
+    texts: st.SearchStrategy = dataclasses.field(default_factory=lambda: famous_texts)
+    may_differ: Callable = lambda text: False  # its owner does something else, for a reason that is known
+    may_decode: Callable = lambda text, ids: True
+    owner: str = "owner"
+
+
+def huggingface_calls(theirs):
+    def encode(text):
+        return theirs.encode(text, add_special_tokens=False).ids
+
+    return encode, functools.partial(theirs.decode, skip_special_tokens=False)
+
+
+def tiktoken_at(folder):
+    described = json.loads((folder / "tokenizer.tiktoken.json").read_text())
+    ranks = tiktoken.load.load_tiktoken_bpe(str(folder / "tokenizer.tiktoken"))
+    options = {"mergeable_ranks": ranks, "special_tokens": described["special_tokens"]}
+    theirs = tiktoken.Encoding("t", pat_str=described["pattern"], **options)
+    return functools.partial(theirs.encode, allowed_special="all"), theirs.decode
+
+
+def gpt2_at(folder):
+    model = tokenizers.models.BPE.from_file(f"{folder}/vocab.json", f"{folder}/merges.txt")
+    theirs = tokenizers.Tokenizer(model)
+    theirs.pre_tokenizer, theirs.decoder = ByteLevel(add_prefix_space=False), D.ByteLevel()
+    theirs.add_special_tokens([END])
+    return huggingface_calls(theirs)
+
+
+def sentencepiece_at(folder):
+    theirs = sentencepiece.SentencePieceProcessor(model_file=f"{folder}/tokenizer.model")
+    return theirs.encode, theirs.decode
+
+
+def bert_at(folder):
+    lowercase = json.loads((folder / "tokenizer_config.json").read_text())["do_lower_case"]
+    return huggingface_calls(tokenizers.BertWordPieceTokenizer(f"{folder}/vocab.txt", lowercase=lowercase))
+
+
+READERS = {
+    "huggingface": lambda folder: huggingface_calls(tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")),
+    "tiktoken": tiktoken_at,
+    "gpt2": gpt2_at,
+    "sentencepiece": sentencepiece_at,
+    "bert": bert_at,
+}
+
+
+def own_model(here, formats=("huggingface",), **options):
+    """A model that we train."""
+    ours = family_training(**options).tokenizer
+    unknown = ours.special_tokens.get("<unk>")  # which sentencepiece writes in its own way
+    return Owned(ours, formats=formats, may_decode=lambda _, ids: formats[1:] == () or unknown not in ids)
+
+
+def own_merges(here, **options):
+    """The merges of one training with other patterns, special tokens and flags."""
+    options = {"special_tokens": [END]} | options
+    formats = () if "(?<=" in str(options) else ("huggingface",)
+    return Owned(bpe.Tokenizer(here.tokenizer.vocab, here.tokenizer.merges, **options), formats=formats)
+
+
+def edited_json(here, added, **changes):
+    theirs = written(here.folder, here.tokenizer, added, **changes)
+    return Owned(bpe.Tokenizer.load(here.folder), *huggingface_calls(theirs), texts=added_texts)
+
+
+def famous_model(here, name):
+    theirs = famous(name, here.prose)
+    theirs.save(str(here.folder / "tokenizer.json"))
+    return Owned(bpe.Tokenizer.load(here.folder), *huggingface_calls(theirs))
+
+
+def sentencepiece_model(here, options):
+    theirs, file = trained_there(here.folder, here.prose, **options)
+    ours = bpe.Tokenizer.load(file)
+    if options["model_type"] == "bpe":  # the same without its pattern, as one word
+        whole = bpe.Tokenizer.from_model(dataclasses.replace(ours.model, pattern="none"))
+        text = "\n".join(here.prose)[:20_000]
+        assert whole.encode(text) == theirs.encode(text)
+
+    def may_differ(text):
+        if bpe.Normalizer(ours.model.normalizer).normalize(text.encode()).decode() == theirs.normalize(text):
+            return False
+        # Hugging Face looks for the rules of a charsmap in grapheme clusters, and strips all white space, but no ▁.
+        clusters = [cluster for cluster in regex.findall(r"\X", text) if len(cluster) > 1]
+        assert clusters or text.strip() != text.strip(" ") or text.rstrip().endswith("▁")
+        return True
+
+    def may_decode(text, ids):
+        marks = text.lstrip().startswith("▁")  # of its own: sentencepiece takes away more of them than Hugging Face
+        return theirs.unk_id() not in ids and not marks
+
+    formats = ("sentencepiece", "huggingface")
+    return Owned(ours, theirs.encode, theirs.decode, formats, famous_texts, may_differ, may_decode, "sentencepiece")
+
+
+def bert_vocabulary(here, lowercase):
+    trained = tokenizers.BertWordPieceTokenizer(lowercase=lowercase)
+    trained.train_from_iterator(here.prose, vocab_size=800, show_progress=False)
+    trained.save_model(str(here.folder))
+    theirs = tokenizers.BertWordPieceTokenizer(str(here.folder / "vocab.txt"), lowercase=lowercase)
+    ours = bpe.Tokenizer.load(here.folder)
+    ours.save(here.folder / "bert", "bert")
+    assert (here.folder / "bert" / "vocab.txt").read_bytes() == (here.folder / "vocab.txt").read_bytes()
+    return Owned(ours, *huggingface_calls(theirs), formats=("bert", "huggingface"))
+
+
+def longest_match_of_bytes(here):
+    vocab = BYTE_VOCAB | {256: b"the", 257: b" the", 258: "é".encode(), 259: b"th"}
+    return Owned(bpe.Tokenizer.from_model(bpe.Model(vocab, None, kind="wordpiece", max_word_chars=1 << 24)))
+
+
+# How each family is trained, and whether text comes back.
+FAMILIES = [
+    ({"model": "bpe", "alphabet": "characters", "byte_fallback": True}, True),
+    ({"model": "bpe", "alphabet": "characters", "mark": ""}, True),
+    ({"model": "bpe", "alphabet": "characters", "mark": "", "byte_fallback": True, "coverage": 0.99}, True),
+    ({"model": "bpe", "alphabet": "characters", "mark": "_", "byte_fallback": True, "coverage": 0.99}, False),
+    ({"model": "bpe", "normalizer": ("nfc",)}, False),
+    ({"model": "unigram"}, True),
+    ({"model": "unigram", "byte_fallback": True, "coverage": 0.99}, True),
+    ({"model": "wordpiece", "score": "likelihood", "min_frequency": 3}, False),
+    ({"model": "wordpiece", "normalizer": ("bert",)}, False),
+    ({"model": "longest"}, True),
+    ({"model": "longest", "alphabet": "characters", "mark": "_"}, False),
+]
+
+
+@functools.cache
+def family_training(**options):
+    options = {"vocab_size": 1000, "special_tokens": (END,)} | options
+    options = {name: list(value) if type(value) is tuple else value for name, value in options.items()}
+    return bpe.train(utf8_library()[:20], workers=1, **options)
+
+
+MARKED_WORDS = bpe.Split(" ", "merged_with_next")
+WAYS = [
+    {"pattern": [r"\p{N}{1,3}", "gpt2"]},
+    {"flags": {END: bpe.AddedToken(lstrip=True, rstrip=True)}},
+    {"pattern": [bpe.Metaspace(" "), "gpt2"]},
+    {"pattern": r"(?<=)\w+|\W"},
+    {"pattern": r"\S+|\s+"},
+    {"special_tokens": [END, f"d{END}", f"{END} {END}", ">\n"]},
+    {"special_tokens": [END, f"d{END}", f"{END} {END}", ">\n"], "pattern": [r"\p{N}{1,3}", "gpt2"]},
+]
+OWNED = {
+    **{
+        f"pattern {name}": functools.partial(
+            own_model, pattern=name, formats=("huggingface",) + ("tiktoken",) * isinstance(pattern, str)
+        )
+        for name, pattern in bpe.PATTERNS.items()
+    },
+    "ids": functools.partial(own_model, tie_break="ids", formats=("huggingface", "gpt2", "tiktoken")),
+    **{f"family {k}": functools.partial(own_model, **options) for k, (options, _) in enumerate(FAMILIES)},
+    "unigram of words": functools.partial(
+        own_model, model="unigram", pattern=MARKED_WORDS, special_tokens=(), formats=("huggingface", "sentencepiece")
+    ),
+    "characters of words": functools.partial(
+        own_model,
+        alphabet="characters",
+        byte_fallback=True,
+        coverage=0.99,
+        pattern=MARKED_WORDS,
+        special_tokens=(),
+        formats=("huggingface", "sentencepiece"),
+    ),
+    **{f"special tokens {at}": functools.partial(own_model, special_tokens_at=at) for at in ("after-bytes", "last")},
+    **{f"way {k}": functools.partial(own_merges, **options) for k, options in enumerate(WAYS)},
+    **{
+        f"json {k}{' added' * bool(added)}": functools.partial(
+            edited_json, added=added, model__ignore_merges=not added, pre_tokenizer=pre_tokenizer
+        )
+        for k, pre_tokenizer in enumerate(PRE_TOKENIZERS)
+        for added in ([], ADDED if k % 2 else ADDED + KNOWN)
+    },
+    **{name: functools.partial(famous_model, name=name) for name in FAMOUS},
+    **{
+        f"sentencepiece {k}": functools.partial(sentencepiece_model, options=options)
+        for k, options in enumerate(SENTENCEPIECE)
+    },
+    "bert lower": functools.partial(bert_vocabulary, lowercase=True),
+    "bert cased": functools.partial(bert_vocabulary, lowercase=False),
+    "longest match of bytes": longest_match_of_bytes,
+}
+# Texts in which what normalizers, pre-tokenizers and special tokens look at is frequent.
+famous_texts = st.text("ab Éé\u0301ﬁ中12٣ \n\t.,'x▁<>#\u3000", max_size=40)
+famous_texts |= st.text(st.sampled_from(OLD_CHARACTERS), max_size=40)
+famous_texts |= st.lists(st.sampled_from(["the ", "self", END, "<x>", " ", "\n", "é中", "1234", "[MASK]", "<s>"])).map(
+    "".join
+)
+
+
+def assert_as_good(model, found, expected):
+    """The same ids; or, of a Unigram, others whose scores tie but for rounding, as formats and owners round."""
+    if found != expected:
+        assert model.kind == "unigram"
+        sums = [math.fsum(model.scores[id] for id in ids) for ids in (found, expected)]
+        assert math.isclose(*sums, rel_tol=1e-6 * len(expected))
+        assert b"".join(map(model.vocab.get, found)) == b"".join(map(model.vocab.get, expected))
+
+
+def files_in(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize("name", OWNED)
+@pytest.mark.filterwarnings("ignore:some ids may differ", "ignore:.*may hold another model", "ignore:.*can be produced")
+def test_ids_and_texts_are_those_of_the_owner_in_each_format(name, library, prose, tokenizer, tmp_path, monkeypatch):
+    owned = OWNED[name](SimpleNamespace(prose=prose, tokenizer=tokenizer, folder=tmp_path))
+    ours, unpickled, saved = owned.ours, pickle.loads(pickle.dumps(owned.ours)), {}
+    for format in owned.formats:
+        ours.save(tmp_path / format, format)
+        loaded = bpe.Tokenizer.load(tmp_path / format)
+        loaded.save(tmp_path / f"{format} again", format)
+        assert files_in(tmp_path / f"{format} again") == files_in(tmp_path / format)
+        assert saved or loaded.digest == ours.digest
+        saved[format] = loaded, *READERS[format](tmp_path / format)
+
+    @examples(20)
+    @given(text=owned.texts)
+    @example("\n".join(prose)[:20_000])
+    @example("<0x0A> <s> é <unk>")
+    @example("▁ 1")
     def equal(text):
-        expected = theirs.encode(text).ids
-        for found in (ours, again, unpickled):
-            assert found.encode(text) == expected
-        assert theirs_again.encode(text).ids == list(ours.encode_iterable(text)) == expected
+        if owned.may_differ(text):
+            return
+        expected, ordinary = ours.encode(text), ours.encode_ordinary(text)
+        assert expected == unpickled.encode(text) == list(ours.encode_iterable(text))
+        calls = {format: (encode, decode) for format, (_, encode, decode) in saved.items()}
+        for format, (encode, decode) in {owned.owner: (owned.encode, owned.decode), **calls}.items():
+            if encode is None or ("sentencepiece" in calls and format != "sentencepiece" and "<0x" in text):
+                continue  # Hugging Face finds the tokens of bytes in a text
+            ids = ordinary if format == "sentencepiece" else expected
+            assert_as_good(ours.model, encode(text), ids)
+            if format in saved:
+                loaded = saved[format][0].encode(text, "none" if format == "sentencepiece" else "all")
+                assert_as_good(ours.model, loaded, ids)
+            if owned.may_decode(text, ids) and format != "tiktoken":
+                assert decode(ids) == ours.decode(ids)
 
     equal()
-    (folder / "a.txt").write_text("the <mask>  end <r>  th\n12" * 300)
-    bpe.encode_files(ours, folder / "a.txt", folder / "a.npy")
-    assert np.load(folder / "a.npy").tolist() == theirs.encode((folder / "a.txt").read_text()).ids
+    source = random.Random(7)
+    pieces = ["the ", "def", END, " ", "\n", "é中", "e\u0301", "1234", "  ", "<|", "|>\n", "<mask> ", " some words"]
+    text = "".join(source.choices(pieces, k=3000))
+    expected, data = ours.encode(text), text.encode()
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", 700)
+    for path, content in ((tmp_path / "a.txt", data), (tmp_path / "b.txt.gz", gzip.compress(data))):
+        path.write_bytes(content)
+        bpe.encode_files(ours, path, tmp_path / "a.npy", workers=2)
+        assert np.load(tmp_path / "a.npy").tolist() == expected
+    assert list(ours.encode_iterable([data[k : k + 99] for k in range(0, len(data), 99)])) == expected
+    assert ours.encode_batch([text] * 3, threads=2) == [expected] * 3
 
 
-def test_ignore_merges_looks_up_no_special_token(trained, tmp_path):
+def test_saved_models_load_from_each_of_their_files(tokenizer, tmp_path):
+    folder = tmp_path / "new" / "model"
+    tokenizer.save(folder)
+    names = ["merges.txt", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.json"]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    from_two = bpe.Tokenizer.from_files(folder / "vocab.json", folder / "merges.txt", [END])
+    for other in (from_two, bpe.Tokenizer.load(folder / "tokenizer.json")):
+        for name in ("vocab", "merges", "special_tokens"):
+            assert getattr(other, name) == getattr(tokenizer, name)
+    bpe.Tokenizer.load(folder).save(tmp_path / "again")
+    assert files_in(tmp_path / "again") == files_in(folder)
+
+
+def test_truncation_and_padding_are_kept_and_not_applied(tokenizer, tmp_path):
+    tokenizer.save(tmp_path)
+    truncation = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    edited(tmp_path, truncation=truncation, model__byte_fallback=True)
+    with pytest.warns(UserWarning, match="truncation of a tokenizer.json"):
+        again = bpe.Tokenizer.load(tmp_path)
+    assert again.encode("one two three four") == tokenizer.encode("one two three four")
+    again.save(tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "tokenizer.json").read_text())["truncation"] == truncation
+
+
+def test_a_special_token_that_merges_make_gets_a_note():
+    vocab = BYTE_VOCAB | {256: b"ab"}
+    with pytest.warns(UserWarning, match="'ab' can be produced from ordinary text"):
+        tokenizer = bpe.Tokenizer(vocab, [(b"a", b"b")], ["ab"])
+    assert tokenizer.encode("ab", "none") == tokenizer.encode("ab") == [256]
+
+
+def test_a_mark_that_never_occurs_is_no_token():
+    tokenizer = bpe.train(texts=["low", "lower"], vocab_size=12, alphabet="characters", workers=1).tokenizer
+    assert tokenizer.decode(tokenizer.encode("lower")) == "lower"
+
+
+def test_ignore_merges_looks_up_no_special_token(tokenizer, tmp_path):
     """There, whole pretokens are looked up in all of the vocabulary, so that text forges a token not allowed."""
     changes = {"model__ignore_merges": True, "pre_tokenizer": NO_REGEX}
-    theirs = written(tmp_path, trained, [{"content": "<w>", "single_word": True}], **changes)
+    theirs = written(tmp_path, tokenizer, [{"content": "<w>", "single_word": True}], **changes)
     ours = bpe.Tokenizer.load(tmp_path)
     for text in ("a<w>b", "<w>", "x<w>x", END, f"a{END}"):
         assert ours.encode(text) == theirs.encode(text).ids
     theirs.encode_special_tokens = True
     assert ours.encode(f"a{END}", "none") == theirs.encode(f"a{END}").ids
     assert theirs.encode(END).ids == [0] != ours.encode(END, "none")
-    written(tmp_path, trained, [{"content": "th.th.th", "single_word": True}], **changes)
+    written(tmp_path, tokenizer, [{"content": "th.th.th", "single_word": True}], **changes)
     with pytest.raises(bpe.InputError, match=r"single_word 'th.th.th' with ignore_merges"):
         bpe.Tokenizer.load(tmp_path)
-
-
-def test_a_name_of_a_byte_keeps_its_id_and_its_bytes(trained, tmp_path):
-    theirs = written(tmp_path, trained, KNOWN)
-    ours = bpe.Tokenizer.load(tmp_path)
-    assert ours.encode("aĊ\n") == theirs.encode("aĊ\n").ids
-    id = theirs.token_to_id("Ċ")
-    assert ours.id_to_token(id) == b"\n" and ours.decode(ours.encode("a\nb\n")) == "a\nb\n"
 
 
 # Regular expressions that Oniguruma, which Hugging Face uses, reads otherwise than `regex` does.
@@ -3536,9 +3073,9 @@ oniguruma_texts = st.text("ab12 3\n\r\tsSßſéxX{,}h&\u3000中", max_size=30)
 
 @pytest.mark.parametrize("pattern", [*common, *rewritten, *anchors, *classes])
 @pytest.mark.filterwarnings("ignore:Possible nested set")
-def test_splits_mean_what_they_mean_to_oniguruma_or_are_noted(trained, tmp_path_factory, pattern):
+def test_splits_mean_what_they_mean_to_oniguruma_or_are_noted(tokenizer, tmp_path_factory, pattern):
     folder = tmp_path_factory.mktemp("oniguruma")
-    trained.tokenizer.save(folder, "huggingface")
+    tokenizer.save(folder, "huggingface")
     edited(folder, pre_tokenizer=in_sequence(split_by(pattern), NO_REGEX))
     try:
         theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -3565,7 +3102,7 @@ def test_splits_mean_what_they_mean_to_oniguruma_or_are_noted(trained, tmp_path_
     written = None
     with warnings.catch_warnings(record=True) as notes, contextlib.suppress(Exception):  # as above
         warnings.simplefilter("always")  # and the other way: what the pattern means to `regex` is written, or refused
-        own = bpe.Tokenizer(trained.tokenizer.vocab, trained.tokenizer.merges, [END], pattern)
+        own = bpe.Tokenizer(tokenizer.vocab, tokenizer.merges, [END], pattern)
         written = own.to_huggingface()
     if any("may read" in str(note.message) for note in notes):
         written = None
@@ -3601,44 +3138,25 @@ def test_one_rank_file_with_two_sets_of_special_tokens_asks_which(tokenizer, tmp
     assert bpe.Tokenizer.load(path, encoding="two").special_tokens == {"<|x|>": 5000}
 
 
-@pytest.mark.parametrize("options", [{"pattern": "gpt2"}, {"encoding": "nonsense"}, {"special_tokens": ["<x>"]}])
-def test_what_a_tokenizer_json_says_itself_is_not_overruled(tokenizer, tmp_path, options):
-    tokenizer.save(tmp_path)
-    with pytest.raises(bpe.InputError, match=next(iter(options))):
-        bpe.Tokenizer.load(tmp_path, **options)
-
-
-def test_rank_files_are_those_of_tiktoken(tokenizer, tmp_path, some_texts):
+def test_rank_files_are_read_and_written(tokenizer, some_texts, tmp_path):
     strings = [text for text in some_texts if isinstance(text, str)]
     expected = tokenizer.encode_batch(strings)
-    tokenizer.save(tmp_path, "tiktoken")
-    ranks = tiktoken.load.load_tiktoken_bpe(str(tmp_path / "tokenizer.tiktoken"))
-    theirs = tiktoken.Encoding("t", pat_str=tokenizer.pattern.source, mergeable_ranks=ranks, special_tokens={END: 0})
-    assert theirs.encode_batch(strings, allowed_special="all") == expected
     assert tokenizer.to_tiktoken().encode_batch(strings, allowed_special="all") == expected
-    loaded = bpe.Tokenizer.load(tmp_path)
-    assert loaded.encode_batch(strings) == expected
-    loaded.save(tmp_path / "named.tiktoken", "tiktoken")
-    assert bpe.Tokenizer.load(tmp_path / "named.tiktoken").digest == loaded.digest
-    assert [path.name for path in sorted(tmp_path.glob("named*"))] == ["named.tiktoken", "named.tiktoken.json"]
-    with pytest.raises(bpe.InputError, match="two files: name a folder"):
-        tokenizer.save(tmp_path / "vocab.json", "gpt2")
-    loaded.save(tmp_path / "again", "tiktoken")
-    for name in ("tokenizer.tiktoken", "tokenizer.tiktoken.json"):
-        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / name).read_bytes()
+    tokenizer.save(tmp_path / "named.tiktoken", "tiktoken")
+    loaded = bpe.Tokenizer.load(tmp_path / "named.tiktoken")
+    assert sorted(files_in(tmp_path)) == ["named.tiktoken", "named.tiktoken.json"]
     loaded.save(tmp_path / "back")
-    assert bpe.Tokenizer.load(tmp_path / "back").merges is not None
-    for other in (loaded, bpe.Tokenizer.load(tmp_path / "back")):
+    back = bpe.Tokenizer.load(tmp_path / "back")
+    assert back.merges is not None and loaded.encode_batch(strings) == expected
+    for other in (loaded, back):
         assert [ids.ids for ids in other.to_huggingface().encode_batch(strings)] == expected
-    with pytest.raises(ValueError, match="no encoding is named 'gpt5'"):
-        bpe.Tokenizer.load(tmp_path / "tokenizer.tiktoken", encoding="gpt5")
 
 
 @examples(100)
 @given(data=words, seed=st.integers(0, 30))
 def test_ranks_become_merges_that_mean_the_same(data, seed):
     source = random.Random(seed)
-    tokens, _ = random_tokens(source, b"aeti", 40)
+    tokens, _ = random_tokens_of_bytes(source, 40)
     source.shuffle(tokens)
     by_id = bpe.Tokenizer(dict(enumerate(tokens)), None, pattern="none")
     text = data.decode("utf-8", "ignore")
@@ -3648,7 +3166,7 @@ def test_ranks_become_merges_that_mean_the_same(data, seed):
 @examples(100)
 @given(data=words, seed=st.integers(0, 30))
 def test_merges_become_ranks_only_if_they_mean_the_same(data, seed):
-    tokens, merges = random_tokens(random.Random(seed), b"aeti", 6)
+    tokens, merges = random_tokens_of_bytes(random.Random(seed), 6)
     tokenizer = bpe.Tokenizer(dict(enumerate(tokens)), merges, pattern="none", ignore_merges=seed % 2 == 0)
     try:
         theirs = tokenizer.to_tiktoken()
@@ -3657,16 +3175,6 @@ def test_merges_become_ranks_only_if_they_mean_the_same(data, seed):
     else:
         text = data.decode("utf-8", "ignore")
         assert theirs.encode_ordinary(text) == tokenizer.encode(text)
-
-
-def test_a_format_that_would_lose_something_is_refused(tmp_path):
-    unreached = bpe.Tokenizer(BYTE_VOCAB | {256: b"ab"}, [], ignore_merges=True)  # it would become a special token
-    flagged = bpe.Tokenizer(BYTE_VOCAB, [], ["<a>"], flags={"<a>": bpe.AddedToken(lstrip=True)})
-    for lossy in (unreached, flagged, bpe.Tokenizer(BYTE_VOCAB, [], pattern=[bpe.Metaspace(" "), "gpt2"])):
-        with pytest.raises(bpe.InputError):
-            lossy.save(tmp_path, "gpt2")
-    with pytest.raises(bpe.InputError, match="leave"):
-        bpe.Tokenizer(BYTE_VOCAB, None, pattern=r"\w+").to_tiktoken()
 
 
 def test_a_gpt2_folder_is_known_by_its_content(tokenizer, tmp_path):
@@ -3688,145 +3196,6 @@ def test_another_model_in_the_folder_is_named(tokenizer, tmp_path):
         tokenizer.save(tmp_path, "tiktoken")
 
 
-# Files as they are known: what makes the model, its normalizer, pre-tokenizer, decoder and special tokens.
-PIECES = ["<unk>", "<s>", "</s>"]
-BERT_PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-FALLBACK = [f"<0x{b:02X}>" for b in range(256)]
-LLAMA_DECODER = [D.Replace("▁", " "), D.ByteFallback(), D.Fuse(), D.Strip(" ", 1, 0)]
-BY_BYTES = {"initial_alphabet": ByteLevel.alphabet(), "special_tokens": [END]}
-NO_BYTES = {"limit_alphabet": 90, "special_tokens": PIECES}
-DEEPSEEK = [
-    Split(Regex(text), "isolated") for text in ("[\r\n]", r"\s?[A-Za-z]+", r"\s?[!-/:-~]+", r"\s+$", "[一-龥]+")
-]
-FAMOUS = {
-    "llama": ("BPE", N.Sequence([N.Prepend("▁"), N.Replace(" ", "▁")]), None, D.Sequence(LLAMA_DECODER), FALLBACK),
-    "mistral": ("BPE", None, P.Metaspace(prepend_scheme="first", split=False), D.Sequence(LLAMA_DECODER), FALLBACK),
-    "gemma": ("BPE", N.Replace(" ", "▁"), Split(" ", "merged_with_previous"), D.Sequence(LLAMA_DECODER[:3]), FALLBACK),
-    "albert": (
-        "Unigram",
-        N.Sequence([N.Replace("``", '"'), N.NFKD(), N.StripAccents(), N.Lowercase(), N.Replace(Regex(" {2,}"), " ")]),
-        P.Metaspace(),
-        D.Metaspace(),
-        PIECES,
-    ),
-    "t5": ("Unigram", N.Sequence([N.Nmt(), N.NFKC()]), Sequence([P.WhitespaceSplit(), P.Metaspace()]), None, PIECES),
-    "bert": ("WordPiece", N.BertNormalizer(), P.BertPreTokenizer(), D.WordPiece(), BERT_PIECES),
-    "cut": (
-        "WordPiece",
-        N.Strip(),
-        Sequence([P.Whitespace(), P.Punctuation("contiguous"), P.Digits(True), P.CharDelimiterSplit("x")]),
-        None,
-        BERT_PIECES,
-    ),
-    "qwen": (
-        "BPE",
-        N.NFC(),
-        Sequence([Split(Regex(bpe.PATTERNS["qwen2"]), "isolated"), ByteLevel(False, use_regex=False)]),
-        D.ByteLevel(),
-        [],
-    ),
-    "deepseek": (
-        "BPE",
-        None,
-        Sequence([*DEEPSEEK, P.Digits(True), ByteLevel(False, use_regex=False)]),
-        D.ByteLevel(),
-        [],
-    ),
-    "roberta": ("BPE", None, ByteLevel(True), D.ByteLevel(), []),
-    "neox": ("BPE", N.NFC(), ByteLevel(False), D.ByteLevel(), []),
-    "characters": ("BPE", N.NFD(), Split(Regex(r"\p{L}+"), "contiguous"), D.BPEDecoder(), PIECES),
-}
-
-
-def famous(name, texts):
-    """A tokenizer of the `tokenizers` package, as such a model has it, trained on texts."""
-    kind, normalizer, pre_tokenizer, decoder, specials = FAMOUS[name]
-    unknown = {"BPE": {"unk_token": "<unk>", "fuse_unk": True}, "WordPiece": {"unk_token": "[UNK]"}, "Unigram": {}}[
-        kind
-    ]
-    options = {"special_tokens": specials or [END], "show_progress": False, "vocab_size": 1200}
-    if not specials:
-        unknown, options = {}, options | {"initial_alphabet": ByteLevel.alphabet()}
-    elif kind == "Unigram":
-        options["unk_token"] = "<unk>"
-    else:
-        options["limit_alphabet"] = 90
-    if specials == FALLBACK:
-        options["special_tokens"] = PIECES + FALLBACK
-    theirs = tokenizers.Tokenizer(getattr(tokenizers.models, kind)(**unknown))
-    theirs.pre_tokenizer = P.Metaspace() if specials == FALLBACK else pre_tokenizer
-    theirs.train_from_iterator(texts, getattr(tokenizers.trainers, f"{kind.replace('BPE', 'Bpe')}Trainer")(**options))
-    data = json.loads(theirs.to_str())
-    data["model"] |= {"byte_fallback": True} if specials == FALLBACK else {}
-    data["added_tokens"] = [token for token in data["added_tokens"] if not token["content"].startswith("<0x")]
-    theirs = tokenizers.Tokenizer.from_str(json.dumps(data))
-    for part, value in (("normalizer", normalizer), ("pre_tokenizer", pre_tokenizer), ("decoder", decoder)):
-        setattr(theirs, part, value)
-    return theirs
-
-
-@pytest.fixture(scope="session")
-def prose(library):
-    """Lines of text in which there are more letters than those of English."""
-    return "\n".join(path.read_text()[:3000] for path in library[:60]).split("\n") + ["naïve café", "中文 текст"] * 9
-
-
-# Texts in which what normalizers and pre-tokenizers look at is frequent.
-famous_texts = st.text("ab Éé\u0301ﬁ中12٣ \n\t.,'x▁<>#\u3000", max_size=40)
-famous_texts |= st.text(st.sampled_from(OLD_CHARACTERS), max_size=40)
-
-
-@pytest.mark.parametrize("name", FAMOUS)
-def test_famous_tokenizers_mean_what_they_mean_there(name, prose, tmp_path_factory):
-    folder, theirs = tmp_path_factory.mktemp(name), famous(name, prose)
-    theirs.save(str(folder / "tokenizer.json"))
-    ours = bpe.Tokenizer.load(folder)
-    for older, newer in (("", "2"), ("2", "3")):
-        bpe.Tokenizer.load(folder / older).save(folder / newer, "huggingface")
-    again, theirs_again = bpe.Tokenizer.load(folder / "2"), tokenizers.Tokenizer.from_file(f"{folder}/2/tokenizer.json")
-    assert (folder / "2" / "tokenizer.json").read_bytes() == (folder / "3" / "tokenizer.json").read_bytes()
-    assert again.digest == ours.digest
-
-    @given(text=famous_texts)
-    @example("\n".join(prose)[:20_000])
-    def equal(text):
-        expected = theirs.encode(text, add_special_tokens=False).ids
-        assert ours.encode(text) == again.encode(text) == list(ours.encode_iterable(text)) == expected
-        assert theirs_again.encode(text, add_special_tokens=False).ids == expected
-        assert ours.decode(expected) == theirs.decode(expected, skip_special_tokens=False)
-
-    equal()
-
-
-@pytest.mark.parametrize(
-    "name, changes, part",
-    [
-        ("llama", {"model__unk_token": "<x>"}, "unk_token '<x>' is not in the vocabulary"),
-        ("llama", {"model__end_of_word_suffix": "</w>"}, "end_of_word_suffix"),
-        ("llama", {"model__vocab": {"<unk>": 0, "a": 1}, "model__merges": []}, "<0x00>.*byte_fallback"),
-        ("albert", {"model__vocab": [["<unk>", "0"]]}, "not a token and its score"),
-        ("albert", {"model__vocab": [["<unk>", float("nan")]]}, "not a token and its score"),
-        ("albert", {"model__vocab": [["<unk>", float("-inf")]]}, "not a token and its score"),
-        ("albert", {"model__vocab": {"<unk>": 0}}, "list of tokens and scores"),
-        ("albert", {"model__unk_id": 5000}, "unk_id 5000"),
-        ("albert", {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "Precompiled"),
-        ("albert", {"decoder": {"type": "CTC"}}, "CTC"),
-        ("albert", {"pre_tokenizer": BYTE_LEVEL}, "Unigram with ByteLevel"),
-        ("bert", {"pre_tokenizer": BYTE_LEVEL, "decoder": None}, "ByteLevel with WordPiece"),
-        ("bert", {"model__vocab": ["a"]}, "object of tokens and ids"),
-        ("bert", {"model__max_input_chars_per_word": "100"}, "max_input_chars_per_word"),
-        ("bert", {"model__unk_token": None}, "unk_token"),
-        ("bert", {"added_tokens": [], "model__vocab": {"a": 0}}, "unk_token '.UNK.' is not in the vocabulary"),
-    ],
-)
-def test_parts_of_other_families_that_cannot_be_are_named(name, changes, part, prose, tmp_path):
-    famous(name, prose[:300]).save(str(tmp_path / "tokenizer.json"))
-    edited(tmp_path, **{"added_tokens": []} | changes)
-    with pytest.raises(bpe.InputError, match=part) as raised:
-        bpe.Tokenizer.load(tmp_path)
-    assert str(tmp_path) in str(raised.value) and "\n" not in str(raised.value)
-
-
 def test_a_type_that_is_not_written_is_told_by_its_fields(prose, tmp_path):
     for name in ("llama", "albert", "bert"):
         theirs = famous(name, prose[:300])
@@ -3835,64 +3204,6 @@ def test_a_type_that_is_not_written_is_told_by_its_fields(prose, tmp_path):
         del data["model"]["type"]
         (tmp_path / "tokenizer.json").write_text(json.dumps(data))
         assert bpe.Tokenizer.load(tmp_path).encode("an end") == theirs.encode("an end", add_special_tokens=False).ids
-
-
-@pytest.mark.parametrize("name", ["llama", "albert", "bert"])
-@pytest.mark.parametrize("format", ["gpt2", "tiktoken"])
-def test_formats_of_bytes_refuse_other_families(name, format, prose, tmp_path):
-    famous(name, prose[:300]).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(bpe.InputError, match=r"characters|kind|byte is not a token"):
-        bpe.Tokenizer.load(tmp_path).save(tmp_path / "b", format)
-
-
-def trained_there(folder, prose, **options):
-    """A model trained by the `sentencepiece` package, and its file."""
-    (folder / "prose.txt").write_text("\n".join(prose))
-    options = {"vocab_size": 600, "character_coverage": 0.999, "hard_vocab_limit": False, "minloglevel": 2} | options
-    prefix = str(folder / "m")
-    sentencepiece.SentencePieceTrainer.train(input=str(folder / "prose.txt"), model_prefix=prefix, **options)
-    return sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model"), folder / "m.model"
-
-
-LLAMA = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True}
-SENTENCEPIECE = [
-    {"model_type": "bpe", **LLAMA},
-    {"model_type": "bpe"},
-    {"model_type": "bpe", "add_dummy_prefix": False, "split_by_whitespace": False},
-    {"model_type": "bpe", "normalization_rule_name": "nmt_nfkc_cf", "pad_id": 3},
-    {"model_type": "unigram"},
-    {"model_type": "unigram", **LLAMA},
-    {"model_type": "unigram", "normalization_rule_name": "identity", "add_dummy_prefix": False},
-]
-
-
-@pytest.mark.parametrize("options", SENTENCEPIECE)
-def test_sentencepiece_models_mean_what_they_mean_there(options, prose, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sp")
-    theirs, file = trained_there(folder, prose, **options)
-    ours = bpe.Tokenizer.load(file)
-    ours.save(folder / "again", "sentencepiece")
-    again = sentencepiece.SentencePieceProcessor(model_file=str(folder / "again" / "tokenizer.model"))
-    assert bpe.Tokenizer.load(folder / "again").digest == ours.digest
-    assert [again.bos_id(), again.unk_id(), again.pad_id()] == [theirs.bos_id(), theirs.unk_id(), theirs.pad_id()]
-
-    @given(text=famous_texts)
-    @example("\n".join(prose)[:20_000])
-    @example("<0x0A> <s> é <unk>")
-    @example("▁ 1")
-    def equal(text):
-        expected = theirs.encode(text)
-        if bpe.Normalizer(ours.model.normalizer).normalize(text.encode()).decode() != theirs.normalize(text):
-            # Hugging Face looks for the rules of a charsmap in grapheme clusters, and strips all white space, but no ▁.
-            clusters = [cluster for cluster in regex.findall(r"\X", text) if len(cluster) > 1]
-            assert clusters or text.strip() != text.strip(" ") or text.rstrip().endswith("▁")
-            return
-        assert ours.encode_ordinary(text) == again.encode(text) == expected
-        marks = text.lstrip().startswith("▁")  # of its own: sentencepiece takes away more of them than Hugging Face
-        if theirs.unk_id() not in expected and not marks:
-            assert ours.decode(expected) == theirs.decode(expected)
-
-    equal()
 
 
 def test_a_sentencepiece_model_finds_its_own_symbols_first(prose, tmp_path):
@@ -3926,103 +3237,28 @@ def test_symbols_of_a_unigram_compete_by_their_length():
 
 
 def test_a_llama_model_becomes_the_tokenizer_json_that_is_known(prose, tmp_path):
-    theirs, file = trained_there(tmp_path, prose, model_type="bpe", **LLAMA)
+    _, file = trained_there(tmp_path, prose, model_type="bpe", **LLAMA)
     bpe.Tokenizer.load(file).save(tmp_path / "hf")
     data = json.loads((tmp_path / "hf" / "tokenizer.json").read_text())
     known = tokenizers.Tokenizer(tokenizers.models.BPE())
-    known.normalizer, known.decoder = FAMOUS["llama"][1], FAMOUS["llama"][3]
+    known.normalizer, known.decoder = LLAMA_NORMALIZER, D.Sequence(LLAMA_DECODER)
     assert data["normalizer"] == json.loads(known.to_str())["normalizer"] and data["pre_tokenizer"] is None
     assert data["decoder"] == json.loads(known.to_str())["decoder"]
-    converted = tokenizers.Tokenizer.from_file(f"{tmp_path}/hf/tokenizer.json")
-    for text in ("", "  two  words", "\n".join(prose)[:20_000], "é 🙂 ▁"):
-        assert converted.encode(text, add_special_tokens=False).ids == theirs.encode(text)
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_a_model_with_a_charsmap_becomes_a_tokenizer_json(kind, prose, tmp_path):
-    theirs, file = trained_there(tmp_path, prose, model_type=kind)
-    bpe.Tokenizer.load(file).save(tmp_path / "hf")
-    converted = tokenizers.Tokenizer.from_file(f"{tmp_path}/hf/tokenizer.json")
-    for text in ("", "  two  words ", " ".join(prose[:100]), "café ﬁ ２"):
-        assert converted.encode(text, add_special_tokens=False).ids == theirs.encode(text)
-
-
-def test_our_own_models_with_marks_become_sentencepiece_models(prose, tmp_path):
-    (tmp_path / "prose.txt").write_text("\n".join(prose))
-    words = bpe.Split(" ", "merged_with_next")
-    for options in ({"model": "unigram"}, {"alphabet": "characters", "byte_fallback": True, "coverage": 0.99}):
-        ours = bpe.train(tmp_path / "prose.txt", 700, workers=1, progress=False, pattern=words, **options).tokenizer
-        ours.save(tmp_path / "sp", "sentencepiece")
-        theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "sp" / "tokenizer.model"))
-        for text in ("", "  two  words ", "\n".join(prose)[:20_000], "é 🙂 ▁"):
-            assert theirs.encode(text) == ours.encode(text)
-    ours = bpe.train(tmp_path / "prose.txt", 700, model="unigram", workers=1, progress=False).tokenizer
+def test_a_pattern_that_sentencepiece_has_not_is_refused(tmp_path):
     with pytest.raises(bpe.InputError, match="its pattern"):
-        ours.save(tmp_path / "sp", "sentencepiece")
+        family_training(model="unigram").tokenizer.save(tmp_path, "sentencepiece")
 
 
-def test_sentencepiece_models_that_cannot_be_are_refused(prose, tmp_path):
-    _, file = trained_there(tmp_path, prose, model_type="unigram")
-    whole = file.read_bytes()
-    for size in (2, 3, 100, len(whole) // 3, len(whole) - 1000):
-        file.write_bytes(whole[:size])
-        with pytest.raises(bpe.InputError, match=r"m\.model: .*cut off"):
-            bpe.Tokenizer.load(file)
-    proto = sentencepiece_model_pb2.ModelProto.FromString(whole)
-    for change, part in (
-        (lambda p: setattr(p.trainer_spec, "model_type", 3), "words"),
-        (lambda p: setattr(p.pieces[9], "type", 5), "unused"),
-        (lambda p: setattr(p.pieces[9], "score", float("nan")), "no number"),
-        (lambda p: setattr(p.pieces[0], "type", 1), "0 tokens for what is unknown"),
-        (lambda p: setattr(p.trainer_spec, "byte_fallback", True), "<0x00>"),
-        (lambda p: setattr(p.trainer_spec, "treat_whitespace_as_suffix", True), "treat_whitespace_as_suffix"),
-        (lambda p: setattr(p.normalizer_spec, "precompiled_charsmap", b"\4\0\0\0ab"), "charsmap"),
-        (lambda p: setattr(p.denormalizer_spec, "precompiled_charsmap", b"a"), "denormalizer"),
-        (lambda p: p.ClearField("normalizer_spec"), "cut off"),
-    ):
-        changed = sentencepiece_model_pb2.ModelProto()
-        changed.CopyFrom(proto)
-        change(changed)
-        file.write_bytes(changed.SerializeToString())
-        with pytest.raises(bpe.InputError, match=rf"m\.model: .*{part}"):
-            bpe.Tokenizer.load(file)
-
-
-def test_without_protobuf_both_packages_are_named(prose, tmp_path, monkeypatch):
-    _, file = trained_there(tmp_path, prose, model_type="bpe")
-    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
-    with pytest.raises(bpe.InputError, match="pip install sentencepiece protobuf"):
-        bpe.Tokenizer.load(file)
-
-
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_a_vocabulary_of_bert_is_known_by_its_content(lowercase, prose, tmp_path):
-    trained = tokenizers.BertWordPieceTokenizer(lowercase=lowercase)
-    trained.train_from_iterator(prose, vocab_size=800, show_progress=False)
-    trained.save_model(str(tmp_path))
-    theirs = tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=lowercase)
-    ours = bpe.Tokenizer.load(tmp_path)
-    for format in ("huggingface", "bert"):
-        ours.save(tmp_path / format, format)
-        again = bpe.Tokenizer.load(tmp_path / format)
-        assert again.digest == ours.digest
-        for text in (*prose[:50], "Élan VITAL 中文 [MASK]", "x" * 101, "[CLS] a"):
-            expected = theirs.encode(text, add_special_tokens=False).ids
-            assert again.encode(text) == ours.encode(text) == expected
-            assert again.decode(expected) == theirs.decode(expected, skip_special_tokens=False)
-    assert (tmp_path / "bert" / "vocab.txt").read_bytes() == (tmp_path / "vocab.txt").read_bytes()
-    from_json = tokenizers.Tokenizer.from_file(str(tmp_path / "huggingface" / "tokenizer.json"))
-    assert from_json.encode("a b").ids == theirs.encode("a b").ids  # [CLS] and [SEP], too
-
-
-def test_what_a_vocab_txt_cannot_say_is_refused(prose, tmp_path):
-    famous("bert", prose[:300]).save(str(tmp_path / "tokenizer.json"))
-    model = bpe.Tokenizer.load(tmp_path).model
-    bpe.save_model(model, tmp_path / "good", "bert")
-    changes = [{"subword_prefix": "@@"}, {"max_word_chars": 7}, {"pattern": "whitespace"}, {"normalizer": []}]
-    for change in [*changes, {"vocab": model.vocab | {5000: b"late "}}, {"special_tokens": {"[UNK]": 1}}]:
-        with pytest.raises(bpe.InputError, match=rf"vocab\.txt .*it cannot say the {next(iter(change))}"):
-            bpe.save_model(dataclasses.replace(model, **change), tmp_path / "bad", "bert")
+def test_a_vocabulary_of_bert_goes_on_with_its_post_processor(prose, tmp_path):
+    bert_vocabulary(SimpleNamespace(prose=prose, folder=tmp_path), True).ours.save(tmp_path / "hf", "huggingface")
+    theirs = tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"))
+    from_json = tokenizers.Tokenizer.from_file(str(tmp_path / "hf" / "tokenizer.json"))
+    ours = bpe.Tokenizer.load(tmp_path / "hf")
+    for text in ("a b", "Élan VITAL 中文 [MASK]", "x" * 101, "[CLS] a"):
+        assert from_json.encode(text).ids == theirs.encode(text).ids  # [CLS] and [SEP], too
+        assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids
 
 
 def test_the_config_beside_a_vocabulary_says_its_case(prose, tmp_path):
@@ -4032,18 +3268,9 @@ def test_the_config_beside_a_vocabulary_says_its_case(prose, tmp_path):
     assert bpe.Tokenizer.load(tmp_path).encode("A ab") == [2, 2, 3]
 
 
-def test_longest_match_over_bytes_is_a_wordpiece_there(prose, tmp_path):
-    vocab = BYTE_VOCAB | {256: b"the", 257: b" the", 258: "é".encode(), 259: b"th"}
-    model = bpe.Model(vocab, None, kind="wordpiece", max_word_chars=1 << 24)
-    bpe.save_model(model, tmp_path)
-    theirs, ours = tokenizers.Tokenizer.from_file(f"{tmp_path}/tokenizer.json"), bpe.Tokenizer.load(tmp_path)
-    for text in prose[:50]:
-        assert ours.encode(text) == theirs.encode(text).ids
-
-
-def test_many_added_tokens_load_in_linear_time(trained, tmp_path):
+def test_many_added_tokens_load_in_linear_time(tokenizer, tmp_path):
     def load(n):
-        written(tmp_path, trained, [{"content": f"<|{k}|>"} for k in range(n)])
+        written(tmp_path, tokenizer, [{"content": f"<|{k}|>"} for k in range(n)])
         return bpe.Tokenizer.load(tmp_path)
 
     assert len(load(3000).special_tokens) == 3001
@@ -4071,18 +3298,6 @@ def test_any_bytes_survive(tokenizer, data):
         assert tokenizer.decode(ids_again) == data.decode("utf-8", "replace")
 
 
-@pytest.mark.parametrize("name", bpe.PATTERNS)
-def test_models_of_every_pattern_are_the_same_in_hugging_face(name, library, tmp_path):
-    tokenizer = bpe.train(library[:40], 700, [END], pattern=name, workers=1).tokenizer
-    tokenizer.save(tmp_path)
-    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    for path in library[40:60]:
-        text = path.read_bytes().decode()
-        assert tokenizer.encode(text) == theirs.encode(text).ids
-    for text in ("I'M it'S we'll  \n\n  x \n", "end  \n ", "12345 a/b\n/c\r\n", "中文 нет É١２ e\u0301 ", " \t\n"):
-        assert tokenizer.encode(text) == theirs.encode(text).ids
-
-
 def test_special_tokens_are_honoured_only_where_allowed():
     vocab = BYTE_VOCAB | {256: b"<a>", 257: b"<a><b>"}
     tokenizer = bpe.Tokenizer(vocab, [], ["<a>", "<a><b>", "<new>"])
@@ -4091,8 +3306,6 @@ def test_special_tokens_are_honoured_only_where_allowed():
     assert tokenizer.encode(text) == [256, 257, 258] and tokenizer.encode(text * 1000) == [256, 257, 258] * 1000
     assert tokenizer.encode(text, {"<a>"}) == [256, 256, *b"<b><new>"]
     assert tokenizer.encode_ordinary(text) == tokenizer.encode(text, "none") == list(text.encode())
-    with pytest.raises(ValueError, match="'<c>' is not a special token"):
-        tokenizer.encode(text, ["<c>"])
 
 
 # Every public call that encodes and may be told which special tokens count: (tokenizer, text, chosen, a folder) -> ids.
@@ -4134,9 +3347,8 @@ def test_every_call_that_encodes_is_tried_with_forged_special_tokens():
     assert found == CALLS.keys() | ALL_OR_NO_IDS
 
 
-@kernels
 @pytest.mark.parametrize("kind", ["bpe", "ranks", "letters", "wordpiece", "unigram"])
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", every(3, [*CALLS]))
 def test_no_call_makes_a_special_token_that_is_not_allowed(name, kind, tmp_path):
     specials = ["<e>", "<e><s>", "<s>", "e>"]
     letters = {k: char.encode() for k, char in enumerate("▁<>abes")} | {7: b"<e", 8: b"ab"}
@@ -4179,8 +3391,6 @@ def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
     strings = [text if isinstance(text, str) else text.decode("utf-8", "replace") for text in some_texts]
     assert tokenizer.decode_batch(expected) == strings
     assert tokenizer.encode_batch([]) == [] and tokenizer.encode_batch_to_numpy([])[1].tolist() == [0]
-    with pytest.raises(ValueError, match="list of texts"):
-        tokenizer.encode_batch("one text")
 
 
 def test_chunks_may_be_bytes_and_str():
@@ -4201,7 +3411,7 @@ def test_threads_share_a_tokenizer(tokenizer, some_texts, cache_size):
 def test_results_do_not_share_the_memory_of_a_thread():
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"])
     tokenizer.encode("x")
-    large = b"ab\n" * (len(tokenizer._idle[0].ids) // 3 + 1)
+    large = b"ab\n" * (1 << 20)
     texts = [b"x<s>", large, b"", b"y\xff" * 300_000]  # longer than the arrays of a thread, and than those of a scan
     arrays = [tokenizer.encode_to_numpy(text, "none") for text in texts]
     lists = [tokenizer.encode_ordinary(text) for text in (*texts, b"z" * 20)]
@@ -4234,10 +3444,10 @@ def test_threads_may_unpickle_at_once():
     threading.settrace(give_way)
     try:
         with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(lambda k: pickle.loads(pickled[k % 6]).token_to_id(b"b"), range(300)))
+            found = list(pool.map(lambda k: pickle.loads(pickled[k % 6]).token_to_id(b"b"), range(100)))
     finally:
         threading.settrace(None)
-    assert found == [1 + k % 6 for k in range(300)]
+    assert found == [1 + k % 6 for k in range(100)]
 
 
 def test_copies_are_independent(tokenizer):
@@ -4258,71 +3468,103 @@ def test_patterns_left_to_regex_encode_the_same(tokenizer, some_texts):
     assert list(left.encode_iterable(some_texts[-12:-8])) == tokenizer.encode("".join(some_texts[-12:-8]))
 
 
-def test_lone_surrogates_are_refused(tokenizer):
-    with pytest.raises(ValueError, match=r"U\+D83D at index 2"):
-        tokenizer.encode("ab\ud83d")
-
-
-def test_unknown_ids_are_named(tokenizer):
-    for bad in (len(tokenizer), -1, "a", 1.5, None, 2**32, 2**70):
-        with pytest.raises(ValueError, match=regex.escape(repr(bad))):
-            tokenizer.decode([1, bad])
-    for bad in (len(tokenizer), -1, 2**40):
-        with pytest.raises(ValueError, match=str(bad)):
-            tokenizer.decode(np.array([1, bad]))
-    with pytest.raises(ValueError, match="float64"):
-        tokenizer.decode(np.zeros(2))
-    with pytest.raises(ValueError, match="id 3 is not"):
-        bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode([2, 5, 3])
-
-
-def test_ids_are_whole_numbers():
-    tokenizer = bpe.Tokenizer(dict(enumerate(BYTES)), [])
-    for ids in ([1.0], [True], [0] * 99 + [1.0], ["1"], "12", None, 5, np.zeros(2), np.zeros(2, bool), [-1], [2**40]):
-        with pytest.raises(bpe.InputError, match="id"):
-            tokenizer.decode(ids)
-    assert tokenizer.decode([np.int64(65), 66]) == "AB" and tokenizer.vocab_size == 256
-    for id in (1.0, True, None, 256):
-        with pytest.raises(bpe.InputError, match="id"):
-            tokenizer.id_to_token(id)
-
-
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def corpus(tmp_path, library):
-    """Files of every kind, with documents that end in special tokens, in lines, and in files; and their texts."""
+@pytest.fixture(scope="session")
+def corpus(library, tmp_path_factory):
+    """Files of every kind, with documents that end in special tokens, in lines, and in files; and their documents."""
+    folder, source = tmp_path_factory.mktemp("corpus"), random.Random(5)
     code = [path.read_bytes().decode() for path in library[:30]]
-    (tmp_path / "a.txt").write_text(END.join(code[:20]) + END)
+    prose = "中文，没有空格。\nЭто русский текст.\n".encode() * 200 + source.randbytes(200) + b"\xff bytes \xc3" * 500
+    (folder / "a.txt").write_text(END.join(code[:20]) + END)
     lines = [json.dumps({"text": text}) + "\n" for text in [*code[20:], "", f"x{END}"]]
-    (tmp_path / "b.jsonl").write_text("".join(lines))
-    (tmp_path / "c.txt.gz").write_bytes(gzip.compress((END.join(code[:5]) + "no end").encode()))
-    (tmp_path / "d.txt").touch()
-    (tmp_path / "e.txt").write_bytes(b"\xff bytes \xc3" * 500)
+    (folder / "b.jsonl").write_text("".join(lines))
+    (folder / "c.txt.gz").write_bytes(gzip.compress((END.join(code[:5]) + "no end").encode()))
+    (folder / "d.txt").touch()
+    (folder / "e.txt").write_bytes(prose)
     found = [code[:20], *([text] for text in code[20:]), [""], ["x"], [*code[:4], code[4] + "no end"]]
-    return tmp_path, [*found, [b"\xff bytes \xc3" * 500]]
+    return folder, (*(tuple(text.encode() for text in texts) for texts in found), (prose,))
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
-@pytest.mark.parametrize("block_bytes", [1 << 10, 1 << 16])
-def test_token_files_hold_every_document_once(tokenizer, corpus, monkeypatch, workers, block_bytes):
-    monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
-    folder, documents_of = corpus
+@functools.cache
+def counted_naively(corpus, pattern):
+    documents = [document for texts in corpus[1] for document in texts]
+    words = Counter(
+        word for document in documents for word in naive_split(bpe.PATTERNS.get(pattern, pattern), document)
+    )
+    return words, len(list(filter(None, documents)))
+
+
+def encoded_naively(corpus, tokenizer):
     end = tokenizer.token_to_id(END)
-    documents = [[*tokenizer.encode(document), end] for text in documents_of for document in text]
-    outputs = {"out": folder / "o.npy", "document_index": folder / "i.npy"}
-    found = bpe.encode_files(tokenizer, folder, **outputs, append=END, workers=workers)
-    ids, index = np.load(folder / "o.npy", mmap_mode="r"), np.load(folder / "i.npy")
+    return [[*tokenizer.encode(document), end] for texts in corpus[1] for document in texts]
+
+
+def encoded_in_files(corpus, tokenizer, workers, out):
+    """The ids of each document; and what is told of them is right."""
+    found = bpe.encode_files(
+        tokenizer, corpus[0], out / "o.npy", document_index=out / "i.npy", append=END, workers=workers
+    )
+    ids, index = np.load(out / "o.npy"), np.load(out / "i.npy")
     assert ids.dtype == np.uint16 and index.dtype == np.int64
-    assert [ids[a:b].tolist() for a, b in itertools.pairwise(index)] == documents
-    assert found == (len(ids), len(documents), found.bytes, "uint16", tokenizer.digest, END)
-    assert found.bytes == len(tokenizer.decode_bytes(ids)) - len(END) * (len(documents) - 20 - 1 - 4)
-    assert json.loads((folder / "o.npy.json").read_text()) == found._asdict()
-    # Without lines of JSON the work is done by threads.
-    bpe.encode_files(tokenizer, folder / "*.txt*", folder / "t.npy", append=END, workers=workers)
-    by_threads = [[*tokenizer.encode(d), end] for text in [documents_of[0], *documents_of[-2:]] for d in text]
-    assert np.load(folder / "t.npy").tolist() == list(itertools.chain.from_iterable(by_threads))
+    assert found == (len(ids), len(index) - 1, found.bytes, "uint16", tokenizer.digest, END)
+    assert found.bytes == len(tokenizer.decode_bytes(ids)) - len(END) * (len(index) - 1 - 20 - 1 - 4)
+    assert json.loads((out / "o.npy.json").read_text()) == found._asdict()
+    return [ids[a:b].tolist() for a, b in itertools.pairwise(index)]
+
+
+def words_of_shards(files, workers, out):
+    """What is learnt from words files, one a file."""
+    for k, file in enumerate(files):
+        bpe.count_files(file, out / f"{k}.npz", special_tokens=[END], workers=workers)
+    return bpe.train([out / f"{k}.npz" for k in range(len(files))], 500).tokenizer
+
+
+def learnt_from_texts(corpus, workers):
+    """From batches of one text, and of several."""
+    training = bpe.train(texts=iter(corpus[1]), vocab_size=500, workers=workers)
+    assert "texts in memory" in str(training)
+    assert training.counted.n_documents == counted_naively(corpus, "gpt2")[1]
+    return training.tokenizer.merges
+
+
+# What is done with files, by some workers, as a value; and the plain way to that value.
+OPERATIONS = {
+    **{
+        f"count {pattern}": (
+            lambda corpus, _, workers, out, pattern=pattern: counted(
+                bpe.find_files(corpus[0]), pattern=pattern, block_bytes=bpe.BLOCK_BYTES, workers=workers
+            ),
+            lambda corpus, _, pattern=pattern: counted_naively(corpus, pattern),
+        )
+        for pattern in ("gpt2", "cl100k", "o200k", "none", r"(?<!x)\w+", (r"\p{N}{1,3}", bpe.PATTERNS["gpt2"]))
+    },
+    "train": (
+        lambda corpus, _, workers, out: bpe.train_bpe(bpe.find_files(corpus[0])[::-1], 500, [END], workers=workers),
+        lambda corpus, _: bpe.train_bpe_from_counts(counted_naively(corpus, "gpt2")[0], 500, [END]),
+    ),
+    "train on texts": (
+        lambda corpus, _, workers, out: learnt_from_texts(corpus, workers),
+        lambda corpus, _: bpe.train_bpe_from_counts(counted_naively(corpus, "gpt2")[0], 500)[1],
+    ),
+    "train on words files": (
+        lambda corpus, _, workers, out: words_of_shards(bpe.find_files(corpus[0]), workers, out).merges,
+        lambda corpus, _: bpe.train_bpe_from_counts(counted_naively(corpus, "gpt2")[0], 500, [END])[1],
+    ),
+    "encode": (encoded_in_files, encoded_naively),
+}
+
+
+@pytest.mark.parametrize("workers, block_bytes", [(1, 1 << 10), (2, 5000), (5, 1 << 16)])
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.filterwarnings("ignore:.*is not UTF-8", "ignore:.*is left to the `regex`", "ignore:.*no text")
+def test_results_do_not_depend_on_workers_and_blocks(
+    operation, workers, block_bytes, corpus, tokenizer, tmp_path, monkeypatch
+):
+    run_it, expected = OPERATIONS[operation]
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
+    assert run_it(corpus, tokenizer, workers, tmp_path) == expected(corpus, tokenizer)
 
 
 @pytest.mark.parametrize("texts", [["a b<|end|>" + " " * 99, "  "], ["a<|end|>  b" + " " * 99], [" " * 50] * 2])
@@ -4337,46 +3579,16 @@ def test_an_end_is_not_doubled_where_the_rest_has_no_ids(tmp_path, monkeypatch, 
     assert np.load(tmp_path / "a.npy").tolist() == tokenizer.encode(words)
 
 
-def test_without_an_end_documents_are_texts(tokenizer, corpus):
+def test_without_an_end_documents_are_texts(tokenizer, corpus, tmp_path):
     folder, documents_of = corpus
-    outputs = {"out": folder / "o.bin", "document_index": folder / "i.bin"}
+    outputs = {"out": tmp_path / "o.bin", "document_index": tmp_path / "i.bin"}
     bpe.encode_files(tokenizer, folder, **outputs, dtype="uint32", workers=2)
-    ids, index = bpe.read_ids(folder / "o.bin"), np.fromfile(folder / "i.bin", np.int64)
+    ids, index = bpe.read_ids(tmp_path / "o.bin"), np.fromfile(tmp_path / "i.bin", np.int64)
     assert ids.dtype == np.uint32 and len(index) == len(documents_of) + 1
-    parts = [tokenizer.decode_bytes(ids[a:b]) for a, b in itertools.pairwise(index)]
-    expected = [END.encode().join(d if isinstance(d, bytes) else d.encode() for d in text) for text in documents_of]
+    expected = [END.encode().join(documents) for documents in documents_of]
     expected[0] += END.encode()
     expected[-3] += END.encode()
-    assert parts == expected
-
-
-# Tokenizers that work in different ways: by a table, several patterns, flags, a space before text, `regex`.
-WAYS = [
-    {},
-    {"pattern": [r"\p{N}{1,3}", "gpt2"]},
-    {"flags": {END: bpe.AddedToken(lstrip=True, rstrip=True)}},
-    {"pattern": [bpe.Metaspace(" "), "gpt2"]},
-    {"pattern": r"(?<=)\w+|\W"},
-    {"pattern": r"\S+|\s+"},
-]
-
-
-@kernels
-@pytest.mark.parametrize("options", WAYS)
-@pytest.mark.parametrize("special", [[END], [END, f"d{END}", f"{END} {END}", ">\n"]])
-def test_files_and_chunks_are_encoded_as_texts(tokenizer, tmp_path, monkeypatch, options, special):
-    ours = bpe.Tokenizer(tokenizer.vocab, tokenizer.merges, special, **options)
-    source = random.Random(7)
-    text = "".join(source.choices(["the ", "end", END, " ", "\n", "é中", "1234", "<|", "|>\n", " some words"], k=3000))
-    (tmp_path / "a.txt").write_text(text)
-    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode()))
-    expected = ours.encode(text)
-    monkeypatch.setattr(bpe, "BLOCK_BYTES", 700)
-    for name in ("a.txt", "b.txt.gz"):
-        bpe.encode_files(ours, tmp_path / name, tmp_path / "o.npy", workers=2)
-        assert np.load(tmp_path / "o.npy").tolist() == expected
-    data = text.encode()
-    assert list(ours.encode_iterable([data[k : k + 99] for k in range(0, len(data), 99)])) == expected
+    assert [tokenizer.decode_bytes(ids[a:b]) for a, b in itertools.pairwise(index)] == expected
 
 
 @pytest.mark.parametrize("fraction", [0.0005, 0.1, 0.29, 0.75])
@@ -4470,106 +3682,25 @@ def test_what_was_there_stays_when_writing_fails(tokenizer, tmp_path):
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_training_does_not_depend_on_workers_or_blocks(library, monkeypatch):
-    files = [str(path) for path in library[:60]]
-    whole = bpe.train_bpe(files, 1500, [END], workers=1)
-    monkeypatch.setattr(bpe, "BLOCK_BYTES", 1 << 15)
-    for n in (1, 2, 5):
-        assert bpe.train_bpe(files[::-1] if n == 1 else files, 1500, [END], workers=n) == whole
-
-
-@kernels
-@pytest.mark.parametrize("batch", [1, 7])
-def test_texts_in_memory_are_learnt_as_documents(library, tmp_path, monkeypatch, batch):
-    monkeypatch.setattr(bpe, "BLOCK_BYTES", 1 << 14)
-    documents = [path.read_text() for path in library[:20]]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
-    texts = documents if batch == 1 else (documents[k : k + batch] for k in range(0, 20, batch))
-    training = bpe.train(texts=texts, vocab_size=500, workers=2)
-    assert (training.tokenizer.vocab, training.tokenizer.merges) == bpe.train_bpe(tmp_path / "a.jsonl", 500)
-    assert training.counted.n_documents == 20 and "texts in memory" in str(training)
-
-
-def test_texts_and_names_are_told_apart():
-    for text in ("Hello", "Hello world. " * 999, "\0"):
-        with pytest.raises(bpe.InputError, match=r"no such file.*; if it is a text, in Python: texts="):
-            bpe.train_bpe(text, 300)
-    for options in ({"texts": "Hello"}, {"texts": ["Hello"], "inputs": "x"}, {"texts": [5]}):
-        with pytest.raises(bpe.InputError):
-            bpe.train(**options, vocab_size=300)
-
-
 def test_curve_of_tokens_is_the_length_of_the_encoded_text(trained, library):
     encoded = sum(len(trained.tokenizer.encode(path.read_bytes())) for path in library[:200])
     assert trained.learned.n_tokens[-1] == encoded and trained.learned.n_tokens[0] == trained.counted.n_bytes
 
 
-def test_training_takes_several_patterns(library):
-    patterns = [r"\p{N}{1,3}", "gpt2"]
-    tokenizer = bpe.train(library[:5], 400, pattern=patterns, workers=1).tokenizer
-    assert tokenizer.pattern.source == (patterns[0], bpe.PATTERNS["gpt2"])
-    data = [path.read_bytes() for path in library[:5]]
-    counts = Counter(word for text in data for word in naive_split(tokenizer.pattern.source, text))
-    assert (tokenizer.vocab, tokenizer.merges) == bpe.train_bpe_from_counts(counts, 400)
-
-
-@pytest.mark.parametrize("data", [b"", END.encode() * 3])
-def test_no_text_is_refused(tmp_path, data):
-    (tmp_path / "empty.txt").write_bytes(data)
-    with pytest.raises(ValueError, match=r"no text to learn from in .*empty\.txt"):
-        bpe.train_bpe(tmp_path / "empty.txt", 300, [END])
-
-
-# What a family can give back, and the steps it is trained with.
-FAMILIES = [
-    ({"model": "bpe", "alphabet": "characters", "byte_fallback": True}, True),
-    ({"model": "bpe", "alphabet": "characters", "mark": ""}, True),
-    ({"model": "bpe", "alphabet": "characters", "mark": "", "byte_fallback": True, "coverage": 0.99}, True),
-    ({"model": "bpe", "alphabet": "characters", "mark": "_", "byte_fallback": True, "coverage": 0.99}, False),
-    ({"model": "bpe", "normalizer": ["nfc"]}, False),
-    ({"model": "unigram"}, True),
-    ({"model": "unigram", "byte_fallback": True, "coverage": 0.99}, True),
-    ({"model": "wordpiece", "score": "likelihood", "min_frequency": 3}, False),
-    ({"model": "wordpiece", "normalizer": ["bert"]}, False),
-    ({"model": "longest"}, True),
-    ({"model": "longest", "alphabet": "characters", "mark": "_"}, False),
-]
-
-
-@pytest.fixture(scope="session", params=FAMILIES, ids=lambda family: " ".join(map(str, family[0].values())))
-def family(request, library):
+@pytest.fixture(params=FAMILIES, ids=lambda family: " ".join(map(str, family[0].values())))
+def family(request):
     """A training of each family; and whether text comes back."""
-    options, is_lossless = request.param
-    return bpe.train(library[:20], 1000, [END], workers=1, **options), is_lossless
+    return family_training(**request.param[0]), request.param[1]
 
 
-def test_each_family_is_trained_saved_and_loaded_by_its_owner(family, library, tmp_path):
+def test_each_family_is_trained_and_gives_text_back(family, library):
     training, is_lossless = family
     ours, text = training.tokenizer, library[3].read_text()[:5000]
     assert len(ours) == 1000 and "\n| tokens " in str(training)
-    ours.save(tmp_path)
-    theirs, loaded = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")), bpe.Tokenizer.load(tmp_path)
-    assert loaded.digest == ours.digest
     knows_all = ours.model.alphabet == "bytes" or ours.model.byte_fallback
     for some in (text, f" two  spaces {END}{END} and é, 中文 ", "", "   ", "\n\n"):
-        ids = ours.encode(some)
-        assert ids == theirs.encode(some, add_special_tokens=False).ids == loaded.encode(some)
         if is_lossless and (some == text or knows_all):
-            assert ours.decode(ids) == some
-
-
-def test_each_family_encodes_files_and_chunks_as_texts(family, tmp_path, monkeypatch):
-    ours, source = family[0].tokenizer, random.Random(7)
-    text = "".join(
-        source.choices(["the ", "def", END, " ", "\n", "é中", "e\u0301", "1234", "  ", " some words"], k=3000)
-    )
-    (tmp_path / "a.txt").write_text(text)
-    expected = ours.encode(text)
-    monkeypatch.setattr(bpe, "BLOCK_BYTES", 700)
-    bpe.encode_files(ours, tmp_path / "a.txt", tmp_path / "a.npy", workers=2)
-    assert np.load(tmp_path / "a.npy").tolist() == expected
-    assert list(ours.encode_iterable([text[k : k + 99] for k in range(0, len(text), 99)])) == expected
-    assert pickle.loads(pickle.dumps(ours)).encode_batch([text] * 3) == [expected] * 3
+            assert ours.decode(ours.encode(some)) == some
 
 
 def test_each_family_samples_what_it_can(family):
@@ -4588,9 +3719,6 @@ def test_characters_that_are_rare_are_unknown_or_bytes(library):
     texts = {"coverage": 0.95, "workers": 1, "alphabet": "characters"}
     unknown = bpe.train(library[:20], 800, unk_token="<?>", **texts).tokenizer
     assert unknown.encode("中") == [unknown.token_to_id("<?>")] and "<?>" in unknown.special_tokens
-    fallback = bpe.train(library[:20], 800, byte_fallback=True, **texts).tokenizer
-    assert [fallback.id_to_token(id) for id in fallback.encode("中")] == [b"<0xE4>", b"<0xB8>", b"<0xAD>"]
-    assert fallback.decode(fallback.encode("中文 é")) == "中文 é"
 
 
 @pytest.mark.parametrize("mark", ["", "_", "▁"])
@@ -4598,7 +3726,10 @@ def test_bytes_come_back_with_any_mark(library, mark):
     options = {"alphabet": "characters", "byte_fallback": True, "coverage": 0.95, "mark": mark, "workers": 1}
     tokenizer = bpe.train(library[:20], 800, **options).tokenizer
     ids = tokenizer.encode("a中 é")
-    assert b"<0xE4>" in map(tokenizer.id_to_token, ids) and tokenizer.decode(ids) == "a中 é"
+    assert (
+        regex.search(b"<0xE4>.?<0xB8>.?<0xAD>", b"".join(map(tokenizer.id_to_token, ids)))
+        and tokenizer.decode(ids) == "a中 é"
+    )
 
 
 def test_a_recipe_is_complete_and_plain(library):
@@ -4629,75 +3760,12 @@ def test_going_on_from_a_model_is_to_train_in_one_go(library, tmp_path, tie_brea
     assert any(b" " in token.strip() for token in across.vocab.values())
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"model": "bert"}, "no family of models is named 'bert'"),
-        ({"alphabet": "letters"}, "no alphabet is named 'letters'; there are bytes, characters"),
-        ({"mark": "▁"}, "a mark goes with characters"),
-        ({"alphabet": "characters", "mark": "ab"}, "a mark is one character"),
-        ({"alphabet": "characters", "coverage": 0.0}, "`coverage` is more than 0"),
-        ({"coverage": 0.5}, "`coverage` and `byte_fallback` go with characters"),
-        ({"model": "wordpiece", "alphabet": "bytes"}, "a model of the family wordpiece is made of characters"),
-        ({"model": "wordpiece", "byte_fallback": True}, "`byte_fallback` is for bpe and unigram"),
-        ({"alphabet": "characters", "byte_fallback": True, "unk_token": "?!"}, "nothing is unknown"),
-        ({"model": "unigram", "tie_break": "ids"}, "`tie_break` 'ids' is not for this kind"),
-        ({"score": "likelihood"}, "`score` 'likelihood' is not for this kind"),
-        ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
-        ({"alphabet": "characters", "vocab_size": 20}, "different characters"),
-        ({"model": "unigram", "from_": "x"}, "there are merges to go on from in a BPE only"),
-        ({"from_": "no-such-model"}, "no such file"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(library, options, message):
-    with pytest.raises(bpe.InputError, match=message):
-        bpe.train(library[:3], **({"vocab_size": 1000, "workers": 1} | options))
-
-
 @pytest.mark.parametrize("options", [{"tie_break": "chars"}, {"model": "wordpiece", "score": "best"}])
 def test_what_cannot_be_asked_for_is_refused_before_texts_are_read(options):
     texts = iter(["some text"])
     with pytest.raises(bpe.InputError, match=[*options][-1]):
         bpe.train(texts=texts, **options)
     assert next(texts) == "some text"
-
-
-def test_wrong_types_are_named_before_any_work(tmp_path):
-    (tmp_path / "a.txt").touch()
-    for options in (
-        {"vocab_size": 1e4},
-        {"vocab_size": "300"},
-        {"vocab_size": None},
-        {"workers": 1.5},
-        {"coverage": "x"},
-    ):
-        with pytest.raises(bpe.InputError, match=f"`{next(iter(options))}` is a"):
-            bpe.train(tmp_path / "nowhere", **options)
-    with pytest.raises(bpe.InputError, match="pattern"):
-        bpe.train(tmp_path, pattern=3)
-    ours = bpe.Tokenizer({b: bytes([b]) for b in range(256)}, [])
-    for wrong in (
-        lambda: bpe.train(3),
-        lambda: bpe.train([3]),
-        lambda: bpe.train(texts=3),
-        lambda: bpe.train_bpe_from_counts(3, 300),
-        lambda: bpe.Tokenizer([b"a"], []),
-        lambda: bpe.Tokenizer({0: b"a", 1: b"aa"}, [("a", "a")]),
-        lambda: bpe.Tokenizer({0: b"a", 1: b"aa"}, [(b"a",)]),
-        lambda: bpe.Tokenizer.load(3),
-        lambda: ours.save(3),
-        lambda: ours.sample("a", "x"),
-        lambda: bpe.encode_files("model", tmp_path / "a.txt"),
-        lambda: bpe.encode_files(ours, tmp_path / "a.txt", 3),
-        lambda: bpe.inspect_model("model"),
-        lambda: bpe.curve(ours),
-        lambda: bpe.compare([ours], []),
-        lambda: bpe.view(ours, 3),
-        lambda: bpe.learn({b"a": 1}, 300),
-        lambda: bpe.count("a.txt"),
-    ):
-        with pytest.raises(bpe.InputError, match=r" is (named by )?a |merges are pairs"):
-            wrong()
 
 
 def test_results_are_a_page_and_not_a_wall(library):
@@ -4762,61 +3830,6 @@ def test_training_from_counts_is_training_from_the_texts(library, tmp_path, coun
         bpe.save_learned(tmp_path / folder, training)
     written = [{file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("counts", "texts")]
     assert written[0] == written[1] and "training.json" in written[0]
-
-
-@pytest.fixture
-def words_files(tmp_path):
-    """Words files of one text, counted in several ways, and files that are none."""
-    (tmp_path / "a.txt").write_text(f"some text, and more{END}<pad>")
-    (tmp_path / "b.txt").write_text("other text")
-    counting = {"special_tokens": [END, "<pad>"]}
-    bpe.count_files(tmp_path / "a.txt", tmp_path / "words.npz", **counting)
-    bpe.count_files(tmp_path / "a.txt", tmp_path / "same.npz", **counting)
-    bpe.count_files(tmp_path / "b.txt", tmp_path / "cl100k.npz", **counting, pattern="cl100k")
-    bpe.count_files(tmp_path / "b.txt", tmp_path / "nfc.npz", **counting, normalizer=["nfc"])
-    bpe.count_files(tmp_path / "b.txt", tmp_path / "plain.npz")
-    bpe.count_files(tmp_path / "b.txt", tmp_path / "more.npz", special_tokens=[END, "<pad>", "<x>"])
-    whole = (tmp_path / "words.npz").read_bytes()
-    (tmp_path / "empty.npz").touch()
-    (tmp_path / "half.npz").write_bytes(whole[: len(whole) // 2])
-    (tmp_path / "flipped.npz").write_bytes(whole.replace(b" text", b" tex!"))
-    np.savez(tmp_path / "foreign.npz", a=np.zeros(3))
-    np.savez(tmp_path / "pickled.npz", header=np.array([{}, None], object))
-    with open(tmp_path / "array.npz", "wb") as file:
-        np.save(file, np.zeros(3))
-    with np.load(tmp_path / "words.npz") as saved:
-        arrays = dict(saved)
-    np.savez(tmp_path / "offsets.npz", **arrays | {"offsets": arrays["offsets"] + 10**12})
-    np.savez(tmp_path / "twice.npz", **arrays | {"counts": arrays["counts"] * 2})
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    "arguments, parts",
-    [
-        (("train", "words.npz", "cl100k.npz"), ["cl100k.npz", "other pattern"]),
-        (("train", "words.npz", "nfc.npz"), ["nfc.npz", "other normalizer"]),
-        (("train", "words.npz", "plain.npz"), ["plain.npz", "other special_tokens", "<pad>"]),
-        (("train", "words.npz", "words.npz"), ["twice"]),
-        (("train", "words.npz", "b.txt"), ["b.txt: count that, too"]),
-        (("train", "words.npz", "--pattern", "cl100k"), ["words.npz", "other pattern"]),
-        (("train", "words.npz", "--normalizer", "nfc"), ["words.npz", "other normalizer"]),
-        (("train", "words.npz", "--special-token", END), ["words.npz", "other special_tokens"]),
-        (("train", "words.npz", "--model", "unigram"), ["words.npz", "other special_tokens"]),
-        *(
-            (("train", f"{name}.npz"), [f"{name}.npz", "not a whole file of words"])
-            for name in ("empty", "half", "flipped", "foreign", "pickled", "array", "offsets", "twice")
-        ),
-        (("train", "empty.npz"), ["empty.npz", "File is not a zip file"]),
-        (("count", "b.txt", "--out", "words.txt"), ["words.txt", ".npz"]),
-        (("count", "b.txt", "--out", "b.txt/words.npz"), ["b.txt"]),
-        (("count", "words.npz"), ["words.npz", "zip archive"]),
-        (("count", "nowhere.txt"), ["nowhere.txt"]),
-        (("count",), ["INPUT"]),
-    ],
-)
-def test_counts_that_do_not_go_together_are_refused(arguments, parts, command, words_files):
-    assert_refused_leaving_nothing(command, arguments, parts, words_files)
 
 
 def test_the_record_of_a_training_has_no_place_and_no_time(library, tmp_path):
@@ -4922,7 +3935,7 @@ def test_the_name_of_a_file_is_viewed_as_text_and_told(model, command):
 def test_raw_numbers_come_and_go_through_pipes(model, command, tmp_path):
     folder, _ = model
     text = (folder / "text.txt").read_bytes()
-    raw = run("encode", folder / "model", "-", "--out", "-", "--append", END, stdin=text)
+    raw = command("encode", folder / "model", "-", "--out", "-", "--append", END, stdin=text)
     (tmp_path / "ids.bin").write_bytes(raw.stdout)
     assert raw.returncode == 0 and f"{len(raw.stdout) // 2:,} tokens" in raw.stderr.decode()
     back = command("decode", folder / "model", tmp_path / "ids.bin", "--dtype", "uint16").stdout
@@ -4978,26 +3991,33 @@ def test_a_killed_run_leaves_nothing_that_looks_finished(model, much_text, tmp_p
     assert not [path for path in tmp_path.iterdir() if path.suffix in (".npy", ".json")]
 
 
-def assert_interrupted(process, folder, number=signal.SIGINT):
-    """Exit status 130, or that of another signal, one last line that says so, and no file."""
-    _, rest = process.communicate(timeout=60)
-    lines = rest.decode().replace("\r", "\n").splitlines()
-    assert process.returncode == 128 + number and lines[-1].endswith("interrupted; nothing unfinished was written"), (
-        lines,
-        process,
-    )
-    assert not any("Traceback" in line for line in lines)
-    assert not [*folder.iterdir()]
+# Commands, how often and by which signal they are asked to end: by an impatient user, by `kill`, by a closed terminal.
+ENDINGS = [
+    (("train", "--workers", 1), 1, signal.SIGINT),
+    (("train", "--workers", 2), 2, signal.SIGINT),
+    (("count", "--workers", 2), 2, signal.SIGTERM),
+    (("encode", "--workers", 2), 2, signal.SIGINT),
+    (("encode", "--workers", 1), 1, signal.SIGHUP),
+]
 
 
-@pytest.mark.parametrize("what, out", [("train", "model"), ("count", "o.npz"), ("encode", "o.npy")])
-def test_two_interrupts_end_it_with_one_line(model, much_text, tmp_path, what, out):
-    inputs = [model[0] / "model", much_text] if what == "encode" else [much_text]
-    process = begun(what, *inputs, "--out", tmp_path / out, "--workers", 2)
-    for _ in range(2):
-        os.killpg(process.pid, signal.SIGINT)
-        time.sleep(0.01)
-    assert_interrupted(process, tmp_path)
+@pytest.mark.parametrize("arguments, times, number", ENDINGS)
+def test_what_asks_it_to_end_ends_it_with_one_line(model, much_text, tmp_path, arguments, times, number):
+    """While kernels run, results are taken apart, workers start: a hundred moments were tried."""
+    inputs = [model[0] / "model", much_text] if arguments[0] == "encode" else [much_text]
+    out = {"train": "model", "count": "o.npz", "encode": "o.npy"}[arguments[0]]
+    running = [begun(*arguments, *inputs, "--out", tmp_path / out) for _ in range(2)]
+    for process, moment in zip(running, (0, random.Random(times).uniform(0, 0.8)), strict=True):
+        time.sleep(moment)
+        for _ in range(times):
+            os.killpg(process.pid, number)
+            time.sleep(0.01)
+    for process in running:
+        _, rest = process.communicate(timeout=60)
+        lines = rest.decode().replace("\r", "\n").splitlines()
+        assert process.returncode == 128 + number and lines[-1].endswith("nothing unfinished was written"), lines
+        assert not any("Traceback" in line for line in lines)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_count_tells_what_it_did(tmp_path, command):
@@ -5026,25 +4046,6 @@ def test_an_interrupt_while_packages_load_is_silent(tmp_path):
     (tmp_path / "numba.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert result.returncode == -signal.SIGINT and not result.stderr
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_what_asks_it_to_end_ends_it(model, much_text, tmp_path, number):
-    process = begun("encode", model[0] / "model", much_text, "--out", tmp_path / "o.npy", "--workers", 2)
-    os.killpg(process.pid, number)
-    assert_interrupted(process, tmp_path, number)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_interrupts_at_any_moment_end_it(much_text, tmp_path, workers):
-    """While kernels run, results are taken apart, workers start: a hundred moments were tried."""
-    moments = [random.Random(workers * 10 + k).uniform(0, 0.8) for k in range(2 * workers)]
-    for pair in zip(moments[::2], moments[1::2], strict=True):
-        running = [begun("train", much_text, "--out", tmp_path / "m", "--workers", workers) for _ in pair]
-        for process, moment in zip(running, pair, strict=True):
-            threading.Timer(moment, os.killpg, [process.pid, signal.SIGINT]).start()
-        for process in running:
-            assert_interrupted(process, tmp_path)
 
 
 def test_a_recipe_is_one_command(command, tmp_path, library):
@@ -5119,83 +4120,6 @@ def test_special_tokens_can_be_ordinary_text(model, command):
     assert honoured == [b"0"] and len(ordinary) > 1 and b"0" not in ordinary
 
 
-@pytest.fixture
-def bad_files(model, tmp_path):
-    """A folder with files that are not what they should be."""
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "empty.txt").touch()
-    (tmp_path / "text.txt").write_text("some text\n")
-    (tmp_path / "bad.jsonl").write_text("{nonsense\n")
-    (tmp_path / "bad.npy").write_text("nonsense\n")
-    (tmp_path / "odd.bin").write_bytes(b"abc")
-    (tmp_path / "a.tiktoken").write_bytes(b"IQ== 0\n")
-    np.save(tmp_path / "floats.npy", np.zeros(3))
-    np.save(tmp_path / "large.npy", np.array([1, 100_000]))
-    (tmp_path / "model").symlink_to(model[0] / "model")
-    return tmp_path
-
-
-def assert_refused_leaving_nothing(run, arguments, parts, folder):
-    before = sorted(folder.rglob("*"))
-    assert_refused(run(*arguments, cwd=folder), *parts)
-    assert sorted(folder.rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    "arguments, parts",
-    [
-        (("train", "empty.txt"), ["empty.txt", "no text"]),
-        (("train", "folder"), ["folder", ".jsonl"]),
-        (("train", "bad.jsonl"), ["bad.jsonl, line 1", "not JSON"]),
-        (("train", "text.txt", "--vocab-size", "10"), ["10", "256"]),
-        (("train", "text.txt", "--special-token", "<a>", "--special-token", "<a>"), ["'<a>'", "twice"]),
-        (("train", "text.txt", "--special-token", ""), ["empty"]),
-        (("train", "text.txt", "--special-token", "a\udcff"), ["UTF-8"]),
-        (("train", "text.txt", "--special-token", "é"), ["é"]),
-        (("train", "text.txt", "--pattern", "(["), ["does not compile", "position"]),
-        (("train", "text.txt", "--pattern", "gpt5"), ["gpt5", "gpt2, cl100k, o200k"]),
-        (("train", "text.txt", "--pattern", "(?:" * 300 + "a" + ")" * 300), ["does not compile"]),
-        (("train", "text.txt", "--pattern", "a{" + "9" * 5000 + "}"), ["does not compile"]),
-        (("train", "text.txt", "--pattern", ""), ["--pattern is empty"]),
-        (("train", "text.txt", "--min-frequency", "-1"), ["--min-frequency is -1", "0 to "]),
-        (("train", "text.txt", "--workers", "0"), ["0 workers"]),
-        (("train", "text.txt", "--out", "text.txt"), ["text.txt"]),
-        (("train", "text.txt", "--out", "text.txt/model"), ["text.txt"]),
-        (("train", "text.txt", "--chat-template", "nowhere.jinja"), ["nowhere.jinja"]),
-        (("convert", "model", "--to", "tiktoken", "--out", "text.txt"), ["text.txt"]),
-        (("convert", "model", "--to", "tiktoken", "--out", "o", "--pattern", "gpt2"), ["pattern"]),
-        (("encode", "folder", "text.txt"), ["folder", "no tokenizer.json"]),
-        (("encode", "bad.jsonl", "text.txt"), ["bad.jsonl", "not JSON"]),
-        (("encode", "model", "text.txt", "--out", "folder"), ["folder"]),
-        (("decode", "model", "text.txt"), ["text.txt, line 1", "ids"]),
-        (("encode", "model", "text.txt", "--out", "o.txt"), ["o.txt", ".npy", ".bin"]),
-        (("encode", "model", "text.txt", "--out", "o.npy", "--append", "<x>"), ["'<x>'", END]),
-        (("encode", "model", "text.txt", "--document-index", "i.npy"), ["--out"]),
-        (("encode", "model", "text.txt", "--out", "o.npy", "--document-index", "o.npy"), ["o.npy", "twice"]),
-        (("encode", "model", "text.txt", "--out", "o.npy", "--workers", "0"), ["0 workers"]),
-        (("encode", "model", "nowhere.txt", "--out", "o.npy"), ["nowhere.txt"]),
-        (("decode", "model", "bad.npy"), ["bad.npy: not a whole array of ids"]),
-        (("decode", "model", "odd.bin", "--dtype", "uint16"), ["odd.bin", "array"]),
-        (("decode", "model", "floats.npy"), ["floats.npy", "float64"]),
-        (("decode", "model", "large.npy"), ["id 100000"]),
-    ],
-)
-def test_bad_input_is_one_clear_line(arguments, parts, command, bad_files):
-    assert_refused_leaving_nothing(command, arguments, parts, bad_files)
-
-
-@pytest.mark.parametrize(
-    "arguments, parts",
-    [
-        (("train", "nowhere.txt"), ["nowhere.txt", "no such file"]),
-        (("convert", "a.tiktoken", "--to", "gpt2", "--out", "o"), ["a.tiktoken", "--pattern", "cl100k_base"]),
-        (("encode", "model", "text.txt", "--out", "text.txt/o.npy"), ["text.txt: not a folder that can be written"]),
-    ],
-)
-def test_bad_input_is_one_clear_line_in_a_process_too(arguments, parts, bad_files):
-    assert_refused_leaving_nothing(run, arguments, parts, bad_files)
-
-
 @pytest.mark.parametrize("name", bpe._COMMANDS)
 def test_help_has_two_examples_that_parse(name, command):
     shown = command(name, "--help").stdout.decode()
@@ -5210,10 +4134,6 @@ def test_counts_may_be_short(command, tmp_path):
     (tmp_path / "a.txt").write_text("some text")
     result = command("train", "a.txt", "--vocab-size", "1k", "--out", "m", "--quiet", cwd=tmp_path)
     assert result.returncode == 0 and b"fewer than the 1,000 asked for" in result.stderr
-    for wrong in ("1e4", "k", "1kk", "ten", "1.5", "1.2345k"):
-        assert_refused(
-            command("train", "a.txt", "--vocab-size", wrong, cwd=tmp_path), f"'{wrong}' is not a whole number"
-        )
 
 
 def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
@@ -5225,54 +4145,29 @@ def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
     assert b"2,550 bytes in 1 text," in encoded.stdout and (tmp_path / "c" / "d" / "o.npy.json").exists()
 
 
-@pytest.mark.parametrize(
-    "arguments, parts",
-    [
-        (("encode", "model", "text.txt", "--document-index", "i.npy"), ["--document-index goes with --out"]),
-        (("train", "text.txt", "--coverage", "0.5"), ["--coverage and --byte-fallback go with"]),
-        (("train", "text.txt", "--vocb-size", "3"), ["--vocb-size; did you mean --vocab-size?", ".py train --help"]),
-        (("view", "model", "--plot=a.png"), ["--plot=a.png"]),
-        (("train", "text.txt", "--workers", "lots"), ["argument --workers: 'lots' is not", "such as 4"]),
-        (("frain",), ["frain"]),
-        (("decode", "model", "odd.bin"), ["--dtype"]),
-        (("encode", "model", "text.txt", "--encoding", "gpt2"), ["leave --encoding away"]),
-        (("bench", "text.txt", "--tool", "x"), ["no peer is named 'x';"]),
-    ],
-)
-def test_messages_speak_of_options(arguments, parts, command, bad_files):
-    assert_refused_leaving_nothing(command, arguments, parts, bad_files)
-
-
 @pytest.mark.parametrize("optimized", ["-O", "-OO"])
 def test_it_runs_without_docstrings(model, optimized):
     command = [sys.executable, optimized, MODULE]
     shown = subprocess.run([*command, "train", "--help"], capture_output=True, check=True).stdout
     assert b"--vocab-size" in shown
-    viewed = subprocess.run([*command, "view", model[0] / "model", "The cat"], capture_output=True, check=True)
-    assert b"7 bytes" in viewed.stdout
+    # Without docstrings all kernels would be compiled anew.
+    environment = os.environ | {"NUMBA_DISABLE_JIT": str(optimized.count("O") - 1)}
+    viewed = subprocess.run([*command, "view", model[0] / "model", "The cat"], env=environment, capture_output=True)
+    assert viewed.returncode == 0 and b"7 bytes" in viewed.stdout, viewed.stderr
 
 
-def test_the_help_in_an_error_is_a_command(bad_files):
-    message = run("encode", cwd=bad_files).stderr.decode()
-    shown = subprocess.run(message.rpartition("; see ")[2], shell=True, capture_output=True, cwd=bad_files)
+def test_the_help_in_an_error_is_a_command(tmp_path):
+    message = run("encode", cwd=tmp_path).stderr.decode()
+    shown = subprocess.run(message.rpartition("; see ")[2], shell=True, capture_output=True, cwd=tmp_path)
     assert shown.returncode == 0 and b"--no-special" in shown.stdout
 
 
-def test_what_no_file_can_hold_is_said(command, bad_files):
-    result = command("train", "text.txt", "--pattern", "\udcff", "--out", "m", cwd=bad_files)
-    assert result.returncode == 2 and b"U+DCFF" in result.stderr and not (bad_files / "m").exists()
-
-
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">/dev/full"])
-def test_closed_and_full_streams_are_no_traceback(model, closed):
-    command = f"{sys.executable} {MODULE} encode {model[0]}/model - --out - {closed} </dev/null"
-    result = subprocess.run(command, shell=True, capture_output=True)
-    assert b"Traceback" not in result.stderr + result.stdout
-
-
-def test_a_huge_minimum_leaves_the_bytes(command, bad_files):
-    result = command("train", "text.txt", "--min-frequency", 10**30, "--out", "m", "--quiet", cwd=bad_files)
-    assert result.returncode in (0, 2) and b"Traceback" not in result.stderr
+def test_closed_and_full_streams_are_no_traceback(model):
+    command = f"{sys.executable} {MODULE} encode {model[0]}/model - --out - "
+    ends = ["<&- </dev/null", ">&- </dev/null", "2>&- </dev/null", ">/dev/full </dev/null"]
+    running = [subprocess.Popen(command + end, shell=True, stdout=-1, stderr=-1) for end in ends]
+    for process in running:
+        assert b"Traceback" not in b"".join(process.communicate(timeout=100))
 
 
 def test_a_closed_pipe_is_no_error(model):
@@ -5347,15 +4242,6 @@ def test_curve_is_the_length_of_the_text_encoded_at_five_sizes(some_prose):
     assert np.isnan(saved).tolist() == [False] * (len(saved) - 1000) + [True] * 1000
 
 
-def test_learned_is_saved_and_loaded(some_prose, tmp_path):
-    tokenizer, training, _ = some_prose
-    tokenizer.save(tmp_path)
-    bpe.save_learned(tmp_path, training)
-    learned, n_bytes = bpe.load_learned(tmp_path, bpe.load_model(tmp_path))
-    assert learned.tokens == training.learned.tokens and n_bytes == training.counted.n_bytes
-    assert all(map(np.array_equal, learned[:3], training.learned[:3]))
-
-
 @pytest.mark.parametrize("options", [{"alphabet": "characters"}, {"model": "unigram"}, {"model": "longest"}])
 def test_a_folder_has_what_its_model_learnt_or_nothing(library, tmp_path, options):
     for kind in ({}, options):
@@ -5367,7 +4253,9 @@ def test_a_folder_has_what_its_model_learnt_or_nothing(library, tmp_path, option
         bpe.save_learned(tmp_path, training)
     assert (tmp_path / "training.npz").is_file() == (training.tokenizer.model.kind == "bpe")
     if training.tokenizer.model.kind == "bpe":
-        assert bpe.load_learned(tmp_path, bpe.load_model(tmp_path))[0].tokens == training.learned.tokens
+        learned, n_bytes = bpe.load_learned(tmp_path, bpe.load_model(tmp_path))
+        assert learned.tokens == training.learned.tokens and n_bytes == training.counted.n_bytes
+        assert all(map(np.array_equal, learned[:3], training.learned[:3]))
 
 
 @pytest.mark.parametrize(
@@ -5391,24 +4279,22 @@ def test_numbers_of_a_saved_training_are_checked(some_prose, tmp_path, field, ch
         bpe.load_learned(tmp_path, some_prose[0].model)
 
 
-@pytest.mark.parametrize("place", range(0, 100, 9))
-def test_damaged_bytes_of_a_saved_training_are_one_line(some_prose, tmp_path, place):
-    bpe.save_learned(tmp_path, some_prose[1])
-    data = bytearray((tmp_path / "training.npz").read_bytes())
-    data[len(data) * place // 100] ^= 0x55
-    (tmp_path / "training.npz").write_bytes(data)
-    with contextlib.suppress(bpe.InputError):
-        bpe.load_learned(tmp_path, some_prose[0].model)
-
-
-@pytest.mark.parametrize("data", [b"", b"PK", b"\x93NUMPY"])
-def test_what_is_no_saved_training_is_refused(some_prose, tmp_path, data):
-    model = some_prose[0].model
-    with pytest.raises(bpe.InputError, match=r"no training\.npz here: only a BPE that `train` wrote"):
-        bpe.load_learned(tmp_path, model)
-    (tmp_path / "training.npz").write_bytes(data)
-    with pytest.raises(bpe.InputError, match="not what the training of this model saved"):
-        bpe.load_learned(tmp_path, model)
+def test_damaged_bytes_of_a_saved_training_change_nothing_or_are_refused(some_prose, tmp_path):
+    tokenizer, training, _ = some_prose
+    bpe.save_learned(tmp_path, training)
+    whole, n_refused = (tmp_path / "training.npz").read_bytes(), 0
+    for place in range(0, len(whole), len(whole) // 40):
+        data = bytearray(whole)
+        data[place] ^= 0x55
+        (tmp_path / "training.npz").write_bytes(data)
+        try:
+            learned, n_bytes = bpe.load_learned(tmp_path, tokenizer.model)
+        except bpe.InputError as error:
+            assert "training.npz: " in str(error) and "\n" not in str(error)
+            n_refused += 1
+        else:
+            assert learned.tokens == training.learned.tokens and n_bytes == training.counted.n_bytes
+    assert n_refused > 20
 
 
 def naive_measures(tokenizer, texts):
@@ -5469,7 +4355,7 @@ def naive_reached(tokenizer, n_letters, size):
 def test_unreachable_tokens_are_those_no_text_has(merges):
     source, n_unreachable = random.Random(1), 0
     for _ in range(30):
-        tokens, pairs = random_tokens(source, b"ab 1", 8)
+        tokens, pairs = random_tokens(source, [b"a", b"b", b" ", b"1"], 8)
         tokens = [token for token in tokens if len(token) <= 5 and set(token) <= {*b"ab 1"}]
         pairs = [pair for pair in dict.fromkeys(pairs) if pair[0] + pair[1] in tokens]
         for pattern in ("none", "gpt2"):
@@ -5652,19 +4538,6 @@ def test_a_peer_that_differs_or_fails_is_told(library, monkeypatch, change, verd
     assert (rows[1][2] is None) == ("nothing" in verdict)
 
 
-def test_a_peer_that_is_not_known_is_refused():
-    with pytest.raises(bpe.InputError, match="no peer is named"):
-        bpe.bench(tools=["nothing"])
-
-
-@pytest.mark.parametrize("name", ["inspect", "compare"])
-def test_an_empty_corpus_is_refused(command, some_prose, tmp_path, name):
-    some_prose[0].save(tmp_path / "model")
-    (tmp_path / "empty.txt").write_bytes(b"")
-    arguments = ["--corpus"] * (name == "compare") + [tmp_path / "empty.txt"]
-    assert_refused(command(name, tmp_path / "model", *arguments), "no text to look at in", "empty.txt")
-
-
 def test_commands_of_research(command, model, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     folder, _ = model
@@ -5680,7 +4553,6 @@ def test_commands_of_research(command, model, tmp_path, monkeypatch):
 
 def test_a_model_from_elsewhere_has_no_curve(command, some_prose, tmp_path):
     some_prose[0].save(tmp_path / "model")
-    assert_refused(command("curve", tmp_path / "model"), "model: no training.npz here", "`train`")
     shown = command("inspect", tmp_path / "model", some_prose[2][0], "--quiet").stdout.decode()
     assert "bytes per token" in shown and "glitch" not in shown
 
@@ -5704,6 +4576,608 @@ def test_a_missing_matplotlib_is_named(command, some_prose, tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = command("curve", tmp_path / "model", "--plot", tmp_path / "a.png")
     assert_refused(result, "this needs a package that is missing: pip install matplotlib")
+
+
+# ─── Refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# A folder of what should be refused and of what is needed to ask for it, for the two tables below.
+SOME_FILES = {
+    "text.txt": b"some text\n",
+    "other.txt": b"other text\n",
+    "pad.txt": f"some text, and more{END}<pad>".encode(),
+    "empty.txt": b"",
+    "ends.txt": END.encode() * 3,
+    "bad.jsonl": b"{nonsense\n",
+    "numbers.jsonl": b'{"text": "fine"}\n{"text": 5}\n',
+    "late.jsonl": b'{"text": "some text"}\n' * 50 + b"oops\n" + b'{"text": "more"}\n' * 50,
+    "long.txt": b"a" * 9_000_000,
+    "long.txt.gz": gzip.compress(b"a" * 9_000_000, 1),
+    "long.jsonl": b'{"text": "' + b"a" * 9_000_000 + b'"}',
+    "whole.txt.gz": gzip.compress(b"some text"),
+    "short.txt.gz": gzip.compress(random.Random(0).randbytes(500))[:-9],
+    "flipped.txt.gz": b"\0\1".join(part(gzip.compress(b"text " * 99)) for part in (lambda z: z[:20], lambda z: z[22:])),
+    "some/a.txt": b"some text",
+    "some/b.txt": b"PK\x03\x04" * 9,
+    "folder/hidden/.a.txt": b"hidden",
+    "bad.npy": b"nonsense\n",
+    "odd.bin": b"abc",
+    "a.tiktoken": b"IQ== 0\n",
+    "empty.npz": b"",
+    "short/training.npz": b"PK",
+    "array/training.npz": b"\x93NUMPY",
+    "none/training.npz": b"",
+    "good.jinja": b"{{ messages }}",
+}
+# What is no text, by its first bytes.
+NO_TEXTS = {"zip": b"PK\x03\x04", "PDF": b"%PDF-1", "tar": bytes(257) + b"ustar", "NumPy": b"\x93NUMPY"}
+BAD_LINES = {
+    "not JSON": b"{",
+    "no text": b"[1]",
+    "'text'": b'{"t": "x"}',
+    "not JSON .*": b"\xff",
+    r"not JSON \(": b"[" * 100000,
+    r"U\+D800": b'{"text": "\\ud800"}',
+}
+# Files of models: their names, what is in them, and the pattern that is named with them.
+BAD_MODELS = [
+    ("tokenizer.json", b"[" * 100_000, "neither|not JSON", None),
+    ("tokenizer.json", b'{"model": ' + b"[" * 100_000, "not JSON", None),
+    ("tokenizer.json", b'{"model": {"vocab": {"a": ' + b"1" * 5000 + b"}}}", "not JSON", None),
+    ("tokenizer.json", b'{"model": "\xff"}', "not UTF-8 at byte 11", None),
+    ("tokenizer.json", b"\0" * 5000, "neither", None),
+    ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15", "SentencePiece", None),
+    ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02", "SentencePiece", None),
+    ("vocab.txt", b"[PAD]\n##s\n", "unk_token .*UNK.* not in the vocabulary", None),
+    ("vocab.txt", b"[UNK]\n\xff\n", "not UTF-8", None),
+    ("tokenizer.model", b"IQ== 0\n", "does not say its pattern", None),
+    ("a.tiktoken", b"IQ== 0\nIg== 0\n", "line 2.*twice", "gpt2"),
+    ("a.tiktoken", b"IQ== 0\nIQ== 1\n", "same bytes", "gpt2"),
+    ("a.tiktoken", b"IQ== 0\nI?== 1\n", "line 2: not a token", None),
+    ("a.tiktoken", b"IQ== 0\nIg== -1\n", "line 2", None),
+    ("a.tiktoken", b"IQ== 0\n" + base64.b64encode(b"a" * 5000) + b" 1\n", "5,000 bytes", "gpt2"),
+    ("a.tiktoken", b"IQ== 0\nIg== 99999999999\n", "line 2", None),
+    ("vocab.json", b'{"a": 0}', "merges.* is missing", None),
+    ("merges.txt", b"#version: 0.2\na b\n", "vocabulary.* is missing", None),
+]
+ODD_REPLACE = {"type": "Replace", "pattern": {"String": {"a": 1}}, "content": " "}
+ODD_CONTENT = {"type": "Replace", "pattern": {"Regex": "b"}, "content": {"a": 1}}
+NAN, INFINITY = float("nan"), float("inf")
+# Changes of a tokenizer.json, by the model that it is of.
+BAD_CHANGES = {
+    "bytes": [
+        ({"model": 5}, "no model"),
+        ({"model__type": "Unigram"}, "Unigram"),
+        ({"model__type": "WordPiece"}, "WordPiece"),
+        ({"model__dropout": 0.1}, "dropout"),
+        ({"normalizer": {"type": "ByteLevel"}}, "normalizer.*ByteLevel"),
+        ({"normalizer": {"type": "Sequence"}}, "without normalizers"),
+        ({"normalizer": ODD_CONTENT}, "is not a string"),
+        ({"pre_tokenizer": in_sequence({"type": "ByteLevel"}, {"type": "Whitespace"})}, "not the last"),
+        ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "UnicodeScripts"),
+        ({"pre_tokenizer": None}, "decoder ByteLevel"),
+        ({"pre_tokenizer": {"type": "Metaspace"}}, "Metaspace"),
+        ({"pre_tokenizer": split_by("(?:(?:(?:ab?){1000}){1000}){1000}")}, "counts of groups"),
+        ({"decoder": {"type": "Metaspace"}}, "decoder.*Metaspace"),
+        ({"model__vocab": {"é": -5}}, "-5"),
+        ({"model__vocab": {"a": 2**24}}, "16777216"),
+        ({"model__vocab": {"a": 0, "b": 0}}, "the id 0"),
+        ({"model__vocab": 3}, "vocabulary"),
+        ({"model__merges": [["a"]]}, "merge 0"),
+        ({"model__merges": ["a b c"]}, "merge 0"),
+        ({"model__merges": [["a", "日"]]}, "日"),
+        ({"model__merges": [["a", "zzz"]]}, "b'zzz' is not in the vocabulary"),
+        ({"model__merges": [["!", "!"]]}, "b'!!' is not in the vocabulary"),
+        ({"model__merges": [["i", "n"], ["i", "n"]]}, "twice"),
+        ({"added_tokens": [{"content": END, "id": 7}]}, "the ids 0 and 7"),
+        ({"added_tokens": [{"content": END, "id": 0}] * 2}, "added twice"),
+        ({"added_tokens": [{"content": END, "id": 0, "lstrip": "yes"}]}, "each must be true or false"),
+        ({"added_tokens": 1}, "added_tokens"),
+        ({"added_tokens": [{"content": "<x>"}]}, "null"),
+        *(({"model__vocab": {"a": id}}, "id") for id in ([1], 1e300, True)),
+    ],
+    "llama": [
+        ({"model__unk_token": "<x>"}, "unk_token '<x>' is not in the vocabulary"),
+        ({"model__vocab": {"<unk>": 0, "a": 1}, "model__merges": []}, "<0x00>.*byte_fallback"),
+        ({"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, ODD_REPLACE]}}, "decoder"),
+    ],
+    "albert": [
+        *(({"model__vocab": [["<unk>", score]]}, "not a token and its score") for score in ("0", NAN, -INFINITY)),
+        ({"model__vocab": {"<unk>": 0}}, "list of tokens and scores"),
+        ({"model__unk_id": 5000}, "unk_id 5000"),
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "Precompiled"),
+        ({"decoder": {"type": "CTC"}}, "CTC"),
+        ({"pre_tokenizer": BYTE_LEVEL}, "Unigram with ByteLevel"),
+    ],
+    "bert": [
+        ({"pre_tokenizer": BYTE_LEVEL, "decoder": None}, "ByteLevel with WordPiece"),
+        ({"model__vocab": ["a"]}, "object of tokens and ids"),
+        ({"model__max_input_chars_per_word": "100"}, "max_input_chars_per_word"),
+        ({"model__unk_token": None}, "unk_token"),
+        ({"added_tokens": [], "model__vocab": {"a": 0}}, "unk_token '.UNK.' is not in the vocabulary"),
+    ],
+}
+BAD_PROTOS = [
+    (lambda p: setattr(p.trainer_spec, "model_type", 3), "words"),
+    (lambda p: setattr(p.pieces[9], "type", 5), "unused"),
+    (lambda p: setattr(p.pieces[9], "score", NAN), "not a number"),
+    (lambda p: setattr(p.pieces[0], "type", 1), "0 unknown tokens"),
+    (lambda p: setattr(p.trainer_spec, "byte_fallback", True), "<0x00>"),
+    (lambda p: setattr(p.trainer_spec, "treat_whitespace_as_suffix", True), "treat_whitespace_as_suffix"),
+    (lambda p: setattr(p.normalizer_spec, "precompiled_charsmap", b"\4\0\0\0ab"), "charsmap"),
+    (lambda p: setattr(p.denormalizer_spec, "precompiled_charsmap", b"a"), "denormalizer"),
+    (lambda p: p.ClearField("normalizer_spec"), "cut off"),
+]
+
+
+@pytest.fixture(scope="session")
+def here(model, prose, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("here")
+    for name, content in SOME_FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    for name, content in NO_TEXTS.items():
+        (folder / f"{name}.txt").write_bytes(content * 9)
+        (folder / f"{name}.txt.gz").write_bytes(gzip.compress(content * 9))
+    for k, line in enumerate(BAD_LINES.values()):
+        (folder / f"{k}.jsonl").write_bytes(b'{"text": "fine"}\n' + line + b"\n")
+    for k, (name, content, *_) in enumerate(BAD_MODELS):
+        (folder / f"bad {k}").mkdir()
+        (folder / f"bad {k}" / name).write_bytes(content)
+    (folder / "large").mkdir()
+    with open(folder / "large" / "tokenizer.json", "wb") as file:
+        file.truncate(1 << 30)
+    for depth in DEPTHS:
+        nested = '{"type": "Sequence", "normalizers": [' * depth + '{"type": "Nope"}' + "]}" * depth
+        (folder / f"{depth}.json").write_text(f'{{"normalizer": {nested}, "model": {{"type": "BPE"}}}}')
+    (folder / "model").symlink_to(model[0] / "model")
+    tokenizer.save(folder / "bytes")
+    for name in ("llama", "albert", "bert"):
+        (folder / name).mkdir()
+        famous(name, prose[:300]).save(str(folder / name / "tokenizer.json"))
+    for name, changes in BAD_CHANGES.items():
+        for k, (change, _) in enumerate(changes):
+            shutil.copytree(folder / name, folder / f"{name} {k}")
+            edited(folder / f"{name} {k}", **({} if name == "bytes" else {"added_tokens": []}) | change)
+    _, file = trained_there(folder, prose, model_type="unigram")
+    whole = file.read_bytes()
+    for k, size in enumerate((2, 3, 100, len(whole) // 3, len(whole) - 1000)):
+        (folder / f"short {k}.model").write_bytes(whole[:size])
+    for k, (change, _) in enumerate(BAD_PROTOS):
+        proto = sentencepiece_model_pb2.ModelProto.FromString(whole)
+        change(proto)
+        (folder / f"proto {k}.model").write_bytes(proto.SerializeToString())
+    pieces = [{"piece": "<unk>", "type": 2}, {"piece": "abcd", "score": -1}]
+    proto = sentencepiece_model_pb2.ModelProto(pieces=pieces)
+    proto.trainer_spec.model_type, proto.normalizer_spec.name = 1, "identity"
+    (folder / "bytes.model").write_bytes(proto.SerializeToString().replace(b"abcd", b"ab\xffd"))
+    np.save(folder / "floats.npy", np.zeros(3))
+    np.save(folder / "large.npy", np.array([1, 100_000]))
+    for name in ("ids.bin", "ids.npy"):
+        bpe.encode_files(bpe.Tokenizer(BYTE_VOCAB, []), folder / "text.txt", folder / name)
+        assert bpe.read_ids(folder / name).tolist() == [*b"some text\n"]
+        described = json.loads((folder / f"{name}.json").read_text()) | {"tokens": 11}
+        (folder / f"{name}.json").write_text(json.dumps(described))
+    (folder / "link.npy").symlink_to(folder / "odd.bin")
+    counting = {"special_tokens": [END, "<pad>"]}
+    bpe.count_files(folder / "pad.txt", folder / "words.npz", **counting)
+    bpe.count_files(folder / "other.txt", folder / "cl100k.npz", **counting, pattern="cl100k")
+    bpe.count_files(folder / "other.txt", folder / "nfc.npz", **counting, normalizer=["nfc"])
+    bpe.count_files(folder / "other.txt", folder / "plain.npz")
+    words = (folder / "words.npz").read_bytes()
+    (folder / "half.npz").write_bytes(words[: len(words) // 2])
+    (folder / "flipped.npz").write_bytes(words.replace(b" text", b" tex!"))
+    np.savez(folder / "foreign.npz", a=np.zeros(3))
+    np.savez(folder / "pickled.npz", header=np.array([{}, None], object))
+    with open(folder / "array.npz", "wb") as file:
+        np.save(file, np.zeros(3))
+    with np.load(folder / "words.npz") as saved:
+        arrays = dict(saved)
+    np.savez(folder / "offsets.npz", **arrays | {"offsets": arrays["offsets"] + 10**12})
+    np.savez(folder / "twice.npz", **arrays | {"counts": arrays["counts"] * 2})
+    return folder
+
+
+def in_decoders(*steps):
+    return [{"type": "Sequence", "decoders": [*steps]}]
+
+
+WORDS = bpe.Words.from_counts({b"hello": 1})
+LETTERS = {"vocab": {0: b"a", 1: b"b", 2: b"c"}, "merges": None, "alphabet": "characters"}
+PLAIN = bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"])
+EMPTY_NAMES = [bpe.find_files, bpe.train, bpe.Tokenizer.load, PLAIN.save, bpe.read_ids]
+EMPTY_NAMES += [lambda name: bpe.encode_files(PLAIN, name, "o.npy"), lambda name: bpe.encode_files(PLAIN, "x", name)]
+DEPTHS = [200, 400, 900, 100_000]
+# Calls of that folder and of values; and for each the values, and a part of the message at their end.
+MANY_REFUSED_CALLS = {
+    lambda here, pattern: bpe.Pattern(pattern): [
+        ("(", "position 1"),
+        ("[a", "does not compile"),
+        ("a*", "empty string"),
+        ("", "empty"),
+        (r"(?!\s)\s", "nothing"),
+        ("gpt9", "no pattern is named 'gpt9'; there are gpt2, cl100k"),
+        ("(?:" * 300 + "a" + ")" * 300, "does not compile"),
+        ("a{" + "9" * 5000 + "}", "does not compile"),
+        ("(?:(?:(?:a?){1000}){1000}){1000}", "counts of groups multiply to more than 1,000,000"),
+        (bpe.Split("a", "dropped"), "no behavior is named 'dropped'; there are isolated, removed"),
+        (bpe.Split("a*", "removed"), "empty string"),
+        (bpe.Metaspace("ab"), "one character for a space, not 'ab'"),
+        (bpe.Metaspace("_", "last"), "no prepend scheme is named 'last'; there are never"),
+        ([1], "not int"),
+    ],
+    lambda here, step: bpe.Normalizer([step]): [
+        ({"type": "ByteLevel"}, "ByteLevel.*not supported"),
+        ({"no": "type"}, "not supported"),
+        ({"type": "Precompiled", "precompiled_charsmap": "AAA"}, "Precompiled: .*padding"),
+        ({"type": "Precompiled", "precompiled_charsmap": ""}, "cut off"),
+        ({"type": "Strip", "strip_left": True}, "Strip: .*strip_right"),
+        ({"type": "Prepend", "prepend": 5}, "Prepend: "),
+        (replace("", "a"), "Replace: "),
+        (replace("a*", "a", "Regex"), "Replace: .*empty string"),
+        (replace("a", "a", "Glob"), "Replace: .*Glob"),
+    ],
+    lambda here, *steps: bpe.decoded_tokens({0: "▁".encode(), 1: b"a"}, in_decoders(*steps)): [
+        (*types("CTC"), "CTC.*not supported"),
+        (*types("Strip"), "Strip.*not supported"),
+        (*types("Fuse"), replace("aa", "b"), "Replace.*not supported"),
+        (*types("Fuse"), STRIP_SPACE | {"start": 2}, "Strip.*not supported"),
+        (*types("ByteLevel"), "ByteLevel.*not supported"),
+        (*types("Fuse", "ByteFallback"), "ByteFallback.*not supported"),
+        (METASPACE, *types("Fuse"), STRIP_SPACE, "Strip.*not supported"),
+        (replace("a", "b", "Regex"), "Replace.*not supported"),
+    ],
+    # Files of text.
+    lambda here, name: counted([here / name], block_bytes=100, workers=2): [
+        *((f"{name}.txt", rf"{name}\.txt: an? {name}.* is not text") for name in NO_TEXTS),
+        *((f"{name}.txt.gz", rf"{name}\.txt\.gz: an? {name}.* is not text") for name in NO_TEXTS),
+        *((f"{k}.jsonl", rf"{k}\.jsonl, line 2: .*{part}") for k, part in enumerate(BAD_LINES)),
+        ("numbers.jsonl", r"numbers\.jsonl, line 2: no text"),
+        ("late.jsonl", r"late\.jsonl, line 51: not JSON"),
+        ("short.txt.gz", r"short\.txt\.gz: not a whole gzip file"),
+        ("flipped.txt.gz", r"flipped\.txt\.gz: not a whole gzip file"),
+    ],
+    lambda here, name: next(bpe.Source([*here.glob(name)], bpe.Pattern()).blocks()): [
+        ("some/*", r"b\.txt: a zip archive is not text")
+    ],
+    lambda here, use: use(""): [(use, "is empty") for use in EMPTY_NAMES],
+    lambda here, use: use([""]): [(use, "is empty: is a variable not set") for use in EMPTY_NAMES[:2]],
+    lambda here, name: bpe.train(here / name, 300, [END]): [
+        ("empty.txt", r"no text to learn from in .*\.txt"),
+        ("ends.txt", r"no text to learn from in .*\.txt"),
+    ],
+    lambda here, text: bpe.train_bpe(text, 300): [
+        ("Hello", r"no such file.*; if it is a text, in Python: texts="),
+        ("Hello world. " * 999, r"no such file.*; if it is a text, in Python: texts="),
+        ("\0", r"no such file.*; if it is a text, in Python: texts="),
+    ],
+    lambda here, options: bpe.train(**options): [
+        ({"texts": "Hello"}, "texts"),
+        ({"texts": ["Hello"], "inputs": "x"}, "texts"),
+        ({"texts": [5]}, "text"),
+        ({"texts": 3}, " is (named by )?a "),
+        ({"inputs": 3}, " is (named by )?a "),
+        ({"inputs": [3]}, " is (named by )?a "),
+    ],
+    # Words, and what is learnt from them.
+    lambda here, counts: bpe.Words.from_counts(counts): [
+        ({b"a": -1}, "-1"),
+        ({b"a": 1.5}, "1.5"),
+        ({"a": 1}, "bytes"),
+        ({b"ab": 2**62}, "63"),
+    ],
+    lambda here, options: WORDS.as_characters(**options).as_characters(): [
+        ({"coverage": 1.5}, "from 0 to 1"),
+        ({}, "256 bytes"),
+    ],
+    lambda here, words, tie_break: bpe.learn(words, 300, tie_break=tie_break): [
+        (WORDS, "none", "tie_break"),
+        (bpe.Words.from_counts({}), "bytes", "no words"),
+        ({b"a": 1}, "bytes", " is (named by )?a "),
+    ],
+    lambda here, counts, size, score: bpe.learn_wordpiece(wordpiece_words(counts), size, score=score): [
+        ({b"ab": 1}, 9, "best", "score"),
+        *(({}, 9, score, "no words") for score in ("count", "likelihood")),
+        *(({b"abcd": 1}, 3, score, "the alphabet has 7") for score in ("count", "likelihood")),
+    ],
+    lambda here, counts, options: bpe.learn_unigram(words_of_characters(counts), **{"n_symbols": 9} | options): [
+        ({}, {}, "no words"),
+        ({"ab": 1}, {"n_symbols": 1}, "the alphabet has 2"),
+        *(({"ab": 1}, {"max_piece_length": length}, "must be 1 to 64") for length in (0, 65)),
+        ({"ab": 1}, {"seed_size": -1}, "seed_size is -1"),
+    ],
+    # Vocabularies.
+    lambda here, size, special: bpe.train_bpe_from_counts({b"hello": 1}, size, special): [
+        (255, [], "256"),
+        (257, ["<a>", "<b>"], "258"),
+        (2**31, [], "too large"),
+        (300, ["<a>", "<a>"], "twice"),
+        (300, [""], "not empty"),
+        (300, ["x"], "single byte"),
+        (300, "<a>", "list"),
+        (300, ["ell"], "b'hello'"),
+        (300, [5], "5"),
+        (300, ["<\ud800>"], r"U\+D800|UTF-8"),
+        (300, ["é"], "é"),
+        (300, ["Ġ"], "Ġ"),
+    ],
+    lambda here, *fields: bpe.Tokenizer(*fields).save(here / "nowhere"): [
+        ({0: b"a", 1: b"a"}, [], "0 and 1"),
+        ({-1: b"a"}, [], "-1"),
+        ({0: "a"}, [], "bytes"),
+        ({0: b""}, [], "at least one"),
+        ({0: b"a"}, [(b"a", b"b")], "merge 0.*b'b'"),
+        ({0: b"a", 1: b"b"}, [(b"a", b"b")], "b'ab'"),
+        ({2**40: b"a"}, [], "1099"),
+        ({2**24: b"a"}, [], "16777216"),
+        ([b"a"], [], " is (named by )?a "),
+        ({0: b"a", 1: b"aa"}, [("a", "a")], "merges are pairs"),
+        ({0: b"a", 1: b"aa"}, [(b"a",)], "merges are pairs"),
+        (BYTE_VOCAB | {256: b" the"}, [], ["Ġthe"], "'Ġthe'"),
+        (BYTE_VOCAB, [], ["a"], "single byte"),
+    ],
+    lambda here, kind, fields: bpe.KINDS[kind].tables(bpe.Model(**LETTERS | {"kind": kind} | fields)): [
+        ("bpe", {"unk_token": "?", "scores": np.arange(3.0)}, r"unk_token '\?' is not in the vocabulary"),
+        (
+            "bpe",
+            {"vocab": {0: b"a", 1: b"ad"}, "scores": np.arange(2.0)},
+            "has the character 'd', which is not a token",
+        ),
+        ("bpe", {"scores": np.array([1.0])}, "id 2, has no score"),
+        ("bpe", {"scores": np.array([1.0, NAN, 0.0])}, "not a number"),
+        ("unigram", {}, "a score for each token"),
+        ("unigram", {"scores": np.array([0.0, -1.0])}, "'c', id 2, has no score: there are 2"),
+        ("unigram", {"scores": np.array([0.0, NAN, -1.0])}, "'b', id 1, is nan, which is not a number"),
+        ("unigram", {"scores": np.array([0.0, -1.0, INFINITY])}, "'c', id 2, is inf"),
+        ("unigram", {"scores": np.full(3, -INFINITY)}, "needs tokens with scores"),
+    ],
+    # Encoding and decoding.
+    lambda here, fields, text: bpe.Tokenizer.from_model(bpe.Model({0: b"a", 1: b" "}, [], **fields)).encode(text): [
+        ({}, "ab", "0x62"),
+        ({}, "a " * (1 << 18) + "~", "the byte 0x7E is not in"),
+        ({"alphabet": "characters"}, "aé", "'é' is not in"),
+        ({}, "ab\ud83d", r"U\+D83D at index 2"),
+    ],
+    lambda here, chosen: PLAIN.encode("<c>", chosen): [(["<c>"], "'<c>' is not a special token")],
+    lambda here, texts: PLAIN.encode_batch(texts): [("one text", "list of texts")],
+    lambda here, ids: PLAIN.decode(ids): [
+        *(([1, id], re.escape(repr(id))) for id in (257, -1, "a", 1.5, None, 2**32, 2**70)),
+        *((np.array([1, id]), str(id)) for id in (257, -1, 2**40)),
+        (np.zeros(2), "float64"),
+        *((ids, "id") for ids in ([1.0], [True], [0] * 99 + [1.0], ["1"], "12", None, 5, np.zeros(2, bool))),
+    ],
+    lambda here, ids: bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode(ids): [([2, 5, 3], "id 3 is not")],
+    lambda here, id: PLAIN.id_to_token(id): [(id, "id") for id in (1.0, True, None, 257)],
+    lambda here, name: bpe.read_ids(here / name): [(name, f"{name}: has 10 ids") for name in ("ids.bin", "ids.npy")],
+    # Files of models.
+    lambda here, name, options: bpe.Tokenizer.load(here / name, **options): [
+        *((f"bad {k}/{name}", {"pattern": pattern}, part) for k, (name, _, part, pattern) in enumerate(BAD_MODELS)),
+        *((f"{name} {k}", {}, change[1]) for name, changes in BAD_CHANGES.items() for k, change in enumerate(changes)),
+        *((f"{depth}.json", {}, rf"{depth}\.json: .*(Nope|nested too deep|not JSON)") for depth in DEPTHS),
+        *((f"short {k}.model", {}, rf"short {k}\.model: .*cut off") for k in range(5)),
+        *((f"proto {k}.model", {}, rf"proto {k}\.model: .*{part}") for k, (_, part) in enumerate(BAD_PROTOS)),
+        ("bytes.model", {}, r"bytes\.model: .*(tokens are UTF-8|SentencePiece model)"),
+        ("large", {}, "256 MB"),
+        ("a.tiktoken", {"encoding": "gpt5"}, "no encoding is named 'gpt5'"),
+        ("bytes", {"pattern": "gpt2"}, "pattern"),
+        ("bytes", {"encoding": "x"}, "encoding"),
+        ("bytes", {"special_tokens": ["<x>"]}, "special_tokens"),
+    ],
+    lambda here, lossy: lossy.save(here / "nowhere", "gpt2"): [
+        (bpe.Tokenizer(BYTE_VOCAB | {256: b"ab"}, [], ignore_merges=True), "GPT-2"),
+        (bpe.Tokenizer(BYTE_VOCAB, [], ["<a>"], flags={"<a>": bpe.AddedToken(lstrip=True)}), "GPT-2"),
+        (bpe.Tokenizer(BYTE_VOCAB, [], pattern=[bpe.Metaspace(" "), "gpt2"]), "GPT-2"),
+    ],
+    lambda here, pattern: bpe.Tokenizer(BYTE_VOCAB, None, pattern=pattern).to_tiktoken(): [
+        (r"\w+", "may leave text unmatched")
+    ],
+    lambda here, name: PLAIN.save(here / name, "gpt2"): [("vocab.json", "two files: name a folder")],
+    lambda here, name, format: bpe.Tokenizer.load(here / name).save(here / "nowhere", format): [
+        (name, format, "characters|kind|byte is not a token")
+        for name in ("llama", "albert", "bert")
+        for format in ("gpt2", "tiktoken")
+    ],
+    lambda here, change: bpe.save_model(
+        dataclasses.replace(bpe.Tokenizer.load(here / "bert").model, **change), here / "nowhere", "bert"
+    ): [
+        ({"subword_prefix": "@@"}, r"vocab\.txt .*it cannot represent the subword_prefix"),
+        ({"max_word_chars": 7}, r"vocab\.txt .*it cannot represent the max_word_chars"),
+        ({"pattern": "whitespace"}, r"vocab\.txt .*it cannot represent the pattern"),
+        ({"normalizer": []}, r"vocab\.txt .*it cannot represent the normalizer"),
+        ({"special_tokens": {"[UNK]": 1}}, r"vocab\.txt .*it cannot represent the special_tokens"),
+    ],
+    # Training, and what else takes options.
+    lambda here, options: bpe.train(here / "text.txt", **{"vocab_size": 1000, "workers": 1} | options): [
+        ({"model": "bert"}, "no family of models is named 'bert'"),
+        ({"alphabet": "letters"}, "no alphabet is named 'letters'; there are bytes, characters"),
+        ({"mark": "▁"}, "a mark goes with characters"),
+        ({"alphabet": "characters", "mark": "ab"}, "a mark is one character"),
+        ({"alphabet": "characters", "coverage": 0.0}, "`coverage` is more than 0"),
+        ({"coverage": 0.5}, "`coverage` and `byte_fallback` go with characters"),
+        ({"model": "wordpiece", "alphabet": "bytes"}, "a model of the family wordpiece is made of characters"),
+        ({"model": "wordpiece", "byte_fallback": True}, "`byte_fallback` is for bpe and unigram"),
+        ({"alphabet": "characters", "byte_fallback": True, "unk_token": "?!"}, "nothing is unknown"),
+        ({"model": "unigram", "tie_break": "ids"}, "`tie_break` 'ids' is not for this kind"),
+        ({"score": "likelihood"}, "`score` 'likelihood' is not for this kind"),
+        ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
+        ({"alphabet": "characters", "vocab_size": 5}, "different characters"),
+        ({"model": "unigram", "from_": "x"}, "only a BPE has merges that training can continue"),
+        ({"from_": "no-such-model"}, "no such file"),
+        ({"special_tokens_at": "second"}, "special_tokens_at"),
+        *(({"vocab_size": size}, "`vocab_size` is a") for size in (1e4, "300", None)),
+        ({"workers": 1.5}, "`workers` is a"),
+        ({"coverage": "x"}, "`coverage` is a"),
+        ({"pattern": 3}, "pattern"),
+    ],
+    lambda here, call, *values: call(*values): [
+        (bpe.train_bpe_from_counts, 3, 300, " is (named by )?a "),
+        (bpe.Tokenizer.load, 3, " is (named by )?a "),
+        (PLAIN.save, 3, " is (named by )?a "),
+        (PLAIN.sample, "a", "x", " is (named by )?a "),
+        (bpe.encode_files, "model", "text.txt", " is (named by )?a "),
+        (bpe.encode_files, PLAIN, "text.txt", 3, " is (named by )?a "),
+        (bpe.inspect_model, "model", " is (named by )?a "),
+        (bpe.curve, PLAIN, " is (named by )?a "),
+        (bpe.compare, [PLAIN], [], " is (named by )?a "),
+        (bpe.view, PLAIN, 3, " is (named by )?a "),
+        (bpe.count, "a.txt", " is (named by )?a "),
+    ],
+    lambda here, options: bpe.transformers_config(["<s>"], **options): [
+        ({"eos_token": "<x>"}, "<x>"),
+        ({"model_max_length": 0}, "0"),
+        ({"chat_template": Path("nowhere.jinja")}, r"nowhere\.jinja"),
+        ({"chat_template": "chatml"}, "im_start"),
+    ],
+    lambda here, name: bpe.load_learned(here / name, PLAIN.model): [
+        ("bytes", r"no training\.npz here: only a BPE that `train` wrote"),
+        ("short", "not what the training of this model saved"),
+        ("array", "not what the training of this model saved"),
+        ("none", "not what the training of this model saved"),
+    ],
+    lambda here, tool: bpe.bench(tools=[tool]): [("nothing", "no peer is named")],
+    lambda here, name: bpe.curve({"x": (bpe.learn(WORDS, 258), 5)}).plot(here / name): [
+        ("a.xyz", r"name a \.png, \.svg or \.pdf file")
+    ],
+}
+REFUSED_CALLS = [(part, call, values) for call, cases in MANY_REFUSED_CALLS.items() for *values, part in cases]
+
+
+@pytest.mark.parametrize("part, call, values", REFUSED_CALLS, ids=[part for part, *_ in REFUSED_CALLS])
+def test_bad_calls_are_refused_in_one_line(part, call, values, here):
+    with pytest.raises((bpe.InputError, OSError), match=part) as raised, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        call(here, *values)
+    assert "\n" not in str(raised.value) and not (here / "nowhere").exists()
+
+
+# Command lines in that folder, and parts of the line on standard error.
+REFUSED_COMMANDS = [
+    (("train", "words.npz", "cl100k.npz"), ["cl100k.npz", "the pattern"]),
+    (("train", "words.npz", "nfc.npz"), ["nfc.npz", "the normalizer"]),
+    (("train", "words.npz", "plain.npz"), ["plain.npz", "the special_tokens", "<pad>"]),
+    (("train", "words.npz", "words.npz"), ["twice"]),
+    (("train", "words.npz", "text.txt"), ["text.txt: count that, too"]),
+    (("train", "words.npz", "--pattern", "cl100k"), ["words.npz", "the pattern"]),
+    (("train", "words.npz", "--normalizer", "nfc"), ["words.npz", "the normalizer"]),
+    (("train", "words.npz", "--special-token", END), ["words.npz", "the special_tokens"]),
+    (("train", "words.npz", "--model", "unigram"), ["words.npz", "the special_tokens"]),
+    *(
+        (("train", f"{name}.npz"), [f"{name}.npz", "not a whole file of words"])
+        for name in ("empty", "half", "flipped", "foreign", "pickled", "array", "offsets", "twice")
+    ),
+    (("train", "empty.npz"), ["empty.npz", "File is not a zip file"]),
+    (("count", "text.txt", "--out", "words.txt"), ["words.txt", ".npz"]),
+    (("count", "text.txt", "--out", "text.txt/words.npz"), ["text.txt"]),
+    (("count", "words.npz"), ["words.npz", "zip archive"]),
+    (("count", "nowhere.txt"), ["nowhere.txt"]),
+    (("count",), ["INPUT"]),
+    (("train", "empty.txt"), ["empty.txt", "no text"]),
+    (("train", "folder"), ["folder", ".jsonl"]),
+    (("train", "bad.jsonl"), ["bad.jsonl, line 1", "not JSON"]),
+    (("train", "text.txt", "--vocab-size", "10"), ["10", "256"]),
+    (("train", "text.txt", "--special-token", "<a>", "--special-token", "<a>"), ["'<a>'", "twice"]),
+    (("train", "text.txt", "--special-token", ""), ["empty"]),
+    (("train", "text.txt", "--special-token", "a\udcff"), ["UTF-8"]),
+    (("train", "text.txt", "--special-token", "é"), ["é"]),
+    (("train", "text.txt", "--pattern", "(["), ["does not compile", "position"]),
+    (("train", "text.txt", "--pattern", "gpt5"), ["gpt5", "gpt2, cl100k, o200k"]),
+    (("train", "text.txt", "--pattern", ""), ["--pattern is empty"]),
+    (("train", "text.txt", "--min-frequency", "-1"), ["--min-frequency is -1", "0 to "]),
+    (("train", "text.txt", "--min-frequency", 10**30), ["--min-frequency is ", "0 to "]),
+    (("train", "text.txt", "--workers", "0"), ["0 workers"]),
+    (("train", "text.txt", "--workers", "lots"), ["argument --workers: 'lots' is not", "such as 4"]),
+    (("train", "text.txt", "--coverage", "0.5"), ["--coverage and --byte-fallback go with"]),
+    (("train", "text.txt", "--vocb-size", "3"), ["--vocb-size; did you mean --vocab-size?", ".py train --help"]),
+    *(
+        (("train", "text.txt", "--vocab-size", wrong), [f"'{wrong}' is not a whole number"])
+        for wrong in ("1e4", "k", "1kk", "ten", "1.5", "1.2345k")
+    ),
+    (("train", "text.txt", "--out", "text.txt"), ["text.txt"]),
+    (("train", "text.txt", "--out", "text.txt/model"), ["text.txt"]),
+    (("train", "text.txt", "--chat-template", "nowhere.jinja"), ["nowhere.jinja"]),
+    *(
+        (("train", name, "--pattern", "none"), ["place where it can be cut", name])
+        for name in SOME_FILES
+        if "long" in name
+    ),
+    (("convert", "model", "--to", "tiktoken", "--out", "text.txt"), ["text.txt"]),
+    (("convert", "model", "--to", "tiktoken", "--out", "o", "--pattern", "gpt2"), ["pattern"]),
+    (("encode", "folder", "text.txt"), ["folder", "no tokenizer.json"]),
+    (("encode", "bad.jsonl", "text.txt"), ["bad.jsonl", "not JSON"]),
+    (("encode", "model", "text.txt", "--out", "folder"), ["folder"]),
+    (("encode", "model", "text.txt", "--out", "o.txt"), ["o.txt", ".npy", ".bin"]),
+    (("encode", "model", "text.txt", "--out", "o.npy", "--append", "<x>"), ["'<x>'", END]),
+    (("encode", "model", "text.txt", "--document-index", "i.npy"), ["--document-index goes with --out"]),
+    (("encode", "model", "text.txt", "--out", "o.npy", "--document-index", "o.npy"), ["o.npy", "twice"]),
+    (("encode", "model", "text.txt", "--out", "o.npy", "--workers", "0"), ["0 workers"]),
+    (("encode", "model", "text.txt", "--encoding", "gpt2"), ["omit --encoding"]),
+    (("encode", "model", "nowhere.txt", "--out", "o.npy"), ["nowhere.txt"]),
+    *(
+        (("encode", "model", "odd.bin", "--out", out), ["is read, and would be replaced"])
+        for out in ("odd.bin", "link.npy")
+    ),
+    (("decode", "model", "large.npy", "--out", "large.npy"), ["is read, and would be replaced"]),
+    (("decode", "model", "text.txt"), ["text.txt, line 1", "ids"]),
+    (("decode", "model", "bad.npy"), ["bad.npy: not a whole array of ids"]),
+    (("decode", "model", "odd.bin", "--dtype", "uint16"), ["odd.bin", "array"]),
+    (("decode", "model", "odd.bin"), ["odd.bin", "--dtype"]),
+    (("decode", "model", "floats.npy"), ["floats.npy", "float64"]),
+    (("decode", "model", "large.npy"), ["id 100000"]),
+    (("view", "model", "--plot=a.png"), ["--plot=a.png"]),
+    (("frain",), ["frain"]),
+    (("bench", "text.txt", "--tool", "x"), ["no peer is named 'x';"]),
+    (("inspect", "model", "empty.txt"), ["no text to look at in", "empty.txt"]),
+    (("compare", "model", "--corpus", "empty.txt"), ["no text to look at in", "empty.txt"]),
+    (("curve", "bytes"), ["bytes: no training.npz here", "`train`"]),
+]
+
+
+def assert_refused_leaving_nothing(run, arguments, parts, folder):
+    before = sorted(folder.rglob("*"))
+    assert_refused(run(*arguments, cwd=folder), *parts)
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("arguments, parts", REFUSED_COMMANDS)
+def test_bad_commands_are_refused_in_one_line(arguments, parts, command, here, monkeypatch):
+    monkeypatch.setattr(bpe, "MAX_BLOCK_BYTES", 1 << 23)
+    assert_refused_leaving_nothing(command, arguments, parts, here)
+
+
+@pytest.mark.parametrize(
+    "arguments, parts",
+    [
+        (("train", "nowhere.txt"), ["nowhere.txt", "no such file"]),
+        (("convert", "a.tiktoken", "--to", "gpt2", "--out", "o"), ["a.tiktoken", "--pattern", "cl100k_base"]),
+        (("encode", "model", "text.txt", "--out", "text.txt/o.npy"), ["text.txt: not a folder that can be written"]),
+    ],
+)
+def test_bad_commands_are_refused_in_a_process_too(arguments, parts, here):
+    assert_refused_leaving_nothing(run, arguments, parts, here)
+
+
+def test_without_protobuf_both_packages_are_named(here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
+    with pytest.raises(bpe.InputError, match="pip install sentencepiece protobuf"):
+        bpe.Tokenizer.load(here / "m.model")
+
+
+def test_what_no_file_can_hold_is_said(command, here):
+    result = command("train", "text.txt", "--pattern", "\udcff", "--out", "m", cwd=here)
+    assert result.returncode == 2 and b"U+DCFF" in result.stderr and not (here / "m").exists()
+
+
+def test_text_that_cannot_be_cut_is_refused_by_encode_too(here, monkeypatch):
+    monkeypatch.setattr(bpe, "MAX_BLOCK_BYTES", 1 << 23)
+    whole = bpe.Tokenizer(BYTE_VOCAB, [], pattern="none")
+    for name in ("long.txt", "long.txt.gz", "long.jsonl"):
+        with pytest.raises(bpe.InputError, match=f"{name}.*place where it can be cut"):
+            bpe.encode_files(whole, here / name, here / "o.npy")
+    assert not (here / "o.npy").exists()
+
+
+def test_words_of_another_training_are_not_gone_on_with(library):
+    with pytest.raises(bpe.InputError, match="256 bytes"):
+        bpe.words_of_model(bpe.Model(BYTE_VOCAB, []), WORDS.as_characters())
 
 
 # ─── Safety ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -5776,21 +5250,24 @@ def test_kernels_compile_where_nothing_can_be_written(tmp_path):
 
 @pytest.fixture(scope="session", autouse=True)
 def checked_run(request, tmp_path_factory):
-    """The tests of kernels again, with every index checked, and a fresh cache, since a warm one ignores that.
+    """The tests of kernels again, with every index checked, and a cache of its own, since any other ignores that.
 
     Lanes are a hundred times shorter there: so small texts have all the edges where a lane or a batch ends.
 
-    It takes half as long as all other tests together, and has begun before them, on another core.
+    It begins before all other tests, and takes another core.
     """
     if not any(item.name == test_kernels_stay_inside_their_arrays.__name__ for item in request.session.items):
         yield None
         return
-    folder = tmp_path_factory.mktemp("checked")
+    cache = os.environ.get("NUMBA_CACHE_DIR")
+    folder = Path(cache) / "checked" if cache else tmp_path_factory.mktemp("checked")
+    folder.mkdir(parents=True, exist_ok=True)
     source = Path(MODULE).read_text()
     for name, least in (("LANE_BYTES", 128), ("MIN_LANE_BYTES", 16), ("MARKED_BYTES", 64)):
         source, n = re.subn(rf"^{name} = [\d <]+", f"{name} = {least} ", source, flags=re.MULTILINE)
         assert n == 1
-    (folder / "bpe_numba.py").write_text(source)
+    if not (folder / "bpe_numba.py").exists() or (folder / "bpe_numba.py").read_text() != source:
+        (folder / "bpe_numba.py").write_text(source)  # else its kernels are compiled
     for path in (Path(__file__), Path(__file__).with_name("pyproject.toml")):
         shutil.copy(path, folder)
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(folder / "cache")}
