@@ -5170,7 +5170,8 @@ def _unreachable(model: Model) -> list[int]:
             unreachable.append(id)
             parts = [(text[:k], text[k:]) for k in range(1, len(text))]
             if any(all(len(part) == 1 or part.encode() in id_of for part in pair) for pair in parts):
-                raise InputError(f"token {id}, {token!r}, has the character {min(unknown)!r}, which is not a token itself")
+                char = min(unknown)
+                raise InputError(f"token {id}, {token!r}, has the character {char!r}, which is not a token itself")
     return unreachable
 
 

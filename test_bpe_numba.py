@@ -5387,7 +5387,7 @@ def test_a_word_without_a_token_is_refused(tmp_path):
 
 def test_the_last_of_equal_lines_of_a_vocab_txt_counts(tmp_path):
     (tmp_path / "vocab.txt").write_text("[UNK]\n[SEP]\n[CLS]\na\n##a\nb\na\n")
-    with pytest.warns(UserWarning, match="line 7: 'a' stands there twice: the last is taken"):
+    with pytest.warns(UserWarning, match="line 7: 'a' appears twice: the last line counts"):
         ours = bpe.Tokenizer.load(tmp_path)
     theirs = tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=True)
     assert ours.encode("a aa b") == theirs.encode("a aa b", add_special_tokens=False).ids == [6, 6, 4, 5]
