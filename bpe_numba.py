@@ -5141,13 +5141,9 @@ def bpe_tables(
         last_ids[np.array([*last_letters], np.int64)] = [*last_letters.values()]
     tokens = make_token_bytes(model.vocab)
     if model.merges is None:
-        _check_splittable(model)
-        any_pairs = np.full_like(token_ids, ANY_PAIR)
-        pairs = (
-            _all_splits(model.ordinary_ids)
-            if samples
-            else np.column_stack([any_pairs, any_pairs, token_ids, token_ids])
-        )
+        made = np.setdiff1d(token_ids, _unreachable(model))
+        any_pairs = np.full_like(made, ANY_PAIR)
+        pairs = _all_splits(model.ordinary_ids) if samples else np.column_stack([any_pairs, any_pairs, made, made])
         if model.scores is not None:  # equal scores have the same rank
             pairs[:, 3] = np.unique(-model.scores, return_inverse=True)[1].reshape(-1)[pairs[:, 2]]
     else:
@@ -5178,20 +5174,25 @@ def bpe_tables(
     return tables
 
 
-def _check_splittable(model: Model) -> None:
-    """Check that in a model without merges no token is too long, and each character of a token is a token itself.
+def _unreachable(model: Model) -> list[int]:
+    """List the tokens of a model without merges that have a character which is no token itself.
 
-    SentencePiece would merge other characters with their neighbours before it finds that they are unknown. Its trainer
-    makes no such model.
+    Raises InputError if one is too long, or is made of two others: SentencePiece would merge such a character with its
+    neighbours before it finds that it is unknown. Its trainer makes no such model.
     """
     id_of = model.ordinary_ids
     longest = max(id_of, key=len, default=b"")
     if len(longest) > LONGEST_TOKEN:
         raise InputError(f"token {id_of[longest]} has {len(longest):,} bytes; without merges the limit is 4,096")
-    known = {*map(chr, model.letters)}
+    known, unreachable = {*map(chr, model.letters)}, []
     for token, id in id_of.items() if model.alphabet == "characters" else ():
-        if unknown := set(token.decode()) - known:
-            raise InputError(f"token {id}, {token!r}, has the character {min(unknown)!r}, which is not a token itself")
+        if unknown := set(text := token.decode()) - known:
+            unreachable.append(id)
+            parts = [(text[:k], text[k:]) for k in range(1, len(text))]
+            if any(all(len(part) == 1 or part.encode() in id_of for part in pair) for pair in parts):
+                char = min(unknown)
+                raise InputError(f"token {id}, {token!r}, has the character {char!r}, which is not a token itself")
+    return unreachable
 
 
 def _all_splits(id_of: Mapping[bytes, int]) -> np.ndarray:
@@ -6670,7 +6671,8 @@ def write_gpt2(model: Model) -> dict[str, str]:
 # tiktoken's rank files: a line for each token, its bytes in base64 and its id
 
 
-_RANK = rb"(?:[A-Za-z\d+/]{4})*[A-Za-z\d+/]{2}(?:==|[A-Za-z\d+/][A-Za-z\d+/=]) \d{1,8}\r?\n"  # a line of tiktoken's
+# A line of tiktoken's; in Whisper's file one has no token.
+_RANK = rb"(?:=|(?:[A-Za-z\d+/]{4})*[A-Za-z\d+/]{2}(?:==|[A-Za-z\d+/][A-Za-z\d+/=])) \d{1,8}\r?\n"
 
 
 def read_tiktoken(
@@ -6701,6 +6703,7 @@ def read_tiktoken(
         published = ENCODINGS[encoding]._asdict()
     if special_tokens is None:
         special_tokens = published.get("special_tokens")
+    vocab = {id: token for id, token in vocab.items() if token}
     return Model(vocab, None, special_tokens, pattern or published["pattern"])
 
 
