@@ -59,7 +59,7 @@ import sentencepiece.sentencepiece_model_pb2
 import tiktoken
 import tiktoken.load
 import tokenizers
-from hypothesis import assume, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Regex
@@ -72,8 +72,9 @@ import bpe_numba as bpe
 
 MODULE = str(Path(bpe.__file__))
 BOUNDS_CHECKED = os.environ.get("NUMBA_BOUNDSCHECK") == "1"  # this is the second run of the tests of kernels
-settings.register_profile("normal", deadline=None, max_examples=30)  # the first example compiles kernels
-settings.register_profile("few", deadline=None, max_examples=15)
+slow = [HealthCheck.too_slow]  # the first example compiles kernels, and some make models
+settings.register_profile("normal", deadline=None, max_examples=30, suppress_health_check=slow)
+settings.register_profile("few", deadline=None, max_examples=15, suppress_health_check=slow)
 kernels = pytest.mark.kernels
 settings.load_profile("few" if BOUNDS_CHECKED else "normal")
 
@@ -304,8 +305,8 @@ def random_tokens(source, letters, n, first=()):
     tokens, merges = list(letters), []
     for _ in range(n):
         merges.append((source.choice(tokens), source.choice(tokens)))
-        if b"".join(merges[-1]) not in tokens:
-            tokens.append(b"".join(merges[-1]))
+        if merges[-1][0] + merges[-1][1] not in tokens:
+            tokens.append(merges[-1][0] + merges[-1][1])
     return list(dict.fromkeys([*first, *tokens])), list(dict.fromkeys(merges))
 
 
