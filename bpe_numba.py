@@ -151,6 +151,9 @@ __all__ = [
 u8, u32, u64, i64 = np.uint8, np.uint32, np.uint64, np.int64
 ALL_ONES = u64(2**64 - 1)
 Function = TypeVar("Function", bound=Callable)
+Text = str | bytes
+PathName = str | os.PathLike
+Allowed = str | Iterable[str]  # of special tokens: "all", "none", or some of them
 PADDING = 16  # bytes after a text: kernels may read them, but ignore their values
 COMPILES = not numba.config.DISABLE_JIT  # otherwise kernels are plain Python, for debuggers and line profilers
 if not COMPILES:
@@ -519,16 +522,12 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         return
     name = f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished"  # under 255 bytes in UTF-8
     folder = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    require(folder.is_dir() and os.access(folder, os.W_OK), f"{folder}: not a folder that can be written")
     temporary = folder / name
     UNFINISHED.add(temporary)
     with written_together():
         try:
-            file = open(temporary, "xb")  # noqa: SIM115  mkstemp would set mode 600 whatever the umask is
-        except OSError as error:
-            _discard(temporary)
-            raise InputError(f"{folder}: not a folder that can be written ({error.strerror})") from None
-        try:
-            with file:
+            with open(temporary, "xb") as file:  # mkstemp would set mode 600 whatever the umask is
                 yield file
         except BaseException as error:
             _discard(temporary)
@@ -544,7 +543,7 @@ def check_writable(folder: Path) -> None:
         raise LookupError("nothing is to be written")
 
 
-def atomic_write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
+def atomic_write_all(folder: Path, files: Mapping[str, Text]) -> None:
     """Write files that belong together, {name: content}. The first one decides how the others are read."""
     with written_together():
         for name, content in files.items():
@@ -592,9 +591,9 @@ def stage(name: str, timings: dict[str, Timing] | None = None) -> Iterator[Timin
     >>> timings["sleep"].seconds > 0.009, timings["sleep"].n_bytes
     (True, 5)
     """
-    profiled = os.environ.get(PROFILE_VARIABLE) == name
-    profiler = import_optional("scalene.scalene_profiler") if profiled else None
-    if profiler:
+    profiler = None
+    if os.environ.get(PROFILE_VARIABLE) == name:
+        profiler = import_optional("scalene.scalene_profiler")
         profiler.start()
         time.sleep(0.3)  # Scalene charges its start, some 0.2 s, to the next line; profile.sh leaves this function out
     start, spent = time.perf_counter(), Timing()
@@ -602,8 +601,8 @@ def stage(name: str, timings: dict[str, Timing] | None = None) -> Iterator[Timin
         yield spent
     finally:
         seconds = time.perf_counter() - start
-        for known in (TIMINGS, {} if timings is None else timings):
-            total = known.setdefault(name, Timing())
+        for totals in (TIMINGS, {} if timings is None else timings):
+            total = totals.setdefault(name, Timing())
             total.seconds, total.n_bytes = total.seconds + seconds, total.n_bytes + spent.n_bytes
             total.memory = peak_memory()
         if profiler:
@@ -662,7 +661,7 @@ class _CompilationNotice(event.Listener):
         global notice
         is_ours = begun.data["dispatcher"].py_func.__module__ == __name__ and not multiprocessing.parent_process()
         if notice and is_ours and sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules):
-            print("bpe_numba: compiling kernels, once for each kind of work, in up to 20 seconds", file=sys.stderr)
+            print("bpe_numba: compiling kernels, once for each kind of work, for up to 20 seconds", file=sys.stderr)
             notice = False
 
     def on_end(self, ended: event.Event) -> None:
@@ -1118,13 +1117,13 @@ class _RegexParser:
 
     def repeated(self, program: Program, quantifier: regex.Match) -> Program:
         may_be_empty = _reaches_end(program, 0, ("split", "lookahead", "possessive"))
-        self.refuse_if(may_be_empty, "a quantifier on what may be empty,")
+        self.refuse_if(may_be_empty, "a quantifier on a part that may be empty")
         if quantifier["least"]:
             least = int(quantifier["least"])
             most = int(quantifier["most"]) if quantifier["most"] else None if quantifier["comma"] else least
         else:
             least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[quantifier[0][0]]
-        self.refuse_if(most is not None and most < least, "a count that goes down")
+        self.refuse_if(most is not None and most < least, "a count whose maximum is below its minimum")
         self.refuse_if(
             quantifier["kind"] == "+" and len(program) > 1, "a possessive quantifier on more than one character"
         )
@@ -1529,7 +1528,7 @@ def _time_limit(source: str, text: str) -> Iterator[float]:
     except TimeoutError:
         raise InputError(
             f"the pattern {source[:200]!r} takes more than {seconds:.0f} s for the {len(text):,} characters of a text "
-            f"that begins {text[:40]!r}: it tries too many ways, as (a+)+$ does; write it otherwise"
+            f"that begins {text[:40]!r}: it tries too many ways, as (a+)+$ does: rewrite it"
         ) from None
 
 
@@ -2030,7 +2029,7 @@ def _read_together(text, start, count, table, lanes, marks):
 def _add_marked(k, start, count, lanes, marks):
     """Append the ends that are marked in the first `count` bytes that lane k has read after its position.
 
-    Ends are written eight at a time, and the surplus is overwritten later. So no branch depends on the text.
+    Ends are written eight at a time, and the surplus is overwritten later. So no branch depends on each single end.
     """
     ends, n = lanes[k, ENDS:], u64(lanes[k, N_ENDS])
     for group in range(0, count, 64):
@@ -2957,7 +2956,7 @@ WINDOW_BYTES = 1 << 16  # the first part of a file that is searched for a cut
 HEAD_BYTES = 1 << 12  # the head of a file, which reveals its type
 STANDARD_STREAM = Path("-")
 
-Files = str | os.PathLike | Iterable[str | os.PathLike]  # files, folders, globs, or - for standard input
+Files = PathName | Iterable[PathName]  # files, folders, globs, or - for standard input
 
 # The first bytes of files that are not text. Packed files are unpacked, Parquet is read, all others are refused.
 _SIGNS = {
@@ -2986,7 +2985,7 @@ def standard_library() -> list[Path]:
     root = Path(sysconfig.get_path("stdlib"))
     apart = {"site-packages", "dist-packages", "__pycache__", "encoded_modules", "tokenizedata"}
     files = sorted(path for path in root.rglob("*.py") if apart.isdisjoint(path.relative_to(root).parts))
-    require(files, f"this Python has no sources in {root}: name a file to train on")
+    require(files, f"this Python has no source files in {root}: name a file to train on")
     return files
 
 
@@ -3012,7 +3011,7 @@ def find_files(inputs: Files) -> list[Path]:
     return files
 
 
-def as_path(name: str | os.PathLike) -> Path:
+def as_path(name: PathName) -> Path:
     """Make a Path; raises InputError for other types, and for an empty name, which would be the current folder."""
     require(isinstance(name, (str, os.PathLike)), f"a file is named by a string or a path, not {name!r}")
     require(os.fspath(name), "the name of a file or folder is empty: is a variable not set?")
@@ -3162,7 +3161,7 @@ def _read_rows(block: Block, text_field: str) -> list[bytes]:
 class Texts(NamedTuple):
     """Texts in memory, strings or lists of strings, which a Source reads once, as it reads a file."""
 
-    texts: Iterable[str | bytes | Sequence[str | bytes]]
+    texts: Iterable[Text | Sequence[Text]]
 
     def __str__(self) -> str:
         return "texts in memory"
@@ -3440,7 +3439,6 @@ def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: i
 
 
 # ─── Words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 #
 # Blocks -> Words. A worker scans its blocks and counts their pretokens in its own hash table of byte strings. It
 # returns the table as Words, which are plain arrays: all bytes end to end, the offset of each word, and its count. The
@@ -3503,12 +3501,11 @@ class Words(NamedTuple):
         hashes = np.sort(_hash_words(self.symbols, self.offsets, self.counts.astype(np.uint64)))
         return hashlib.sha256(hashes.astype("<u8").data).hexdigest()
 
-    def as_characters(self, coverage: float = 1.0, required: str = "") -> Words:
+    def as_characters(self, coverage: float = 1.0) -> Words:
         """Decode words over the single bytes as words over characters, in the order of code points.
 
         coverage  the most frequent characters are kept until they make up this share of all occurrences; on a tie the
                   smaller code point comes first
-        required  characters that are always in the alphabet, even if they never occur
 
         A word is split at characters that are not kept and at invalid bytes, and each part gets the count of the word.
         The rule of coverage is that of SentencePiece. The order is that of Hugging Face's trainers, and decides ties.
@@ -3519,18 +3516,16 @@ class Words(NamedTuple):
         """
         require(self.alphabet == BYTES, "these words are not over the 256 bytes: they have characters already")
         require(0 <= coverage <= 1, f"a coverage is a number from 0 to 1, not {coverage!r}")
-        require(not regex.search(r"\p{Cs}", required), "a required character is not UTF-8")
         code_points, offsets = _decode_words(self)
         totals = np.bincount(code_points, np.repeat(self.counts, np.diff(offsets)), N_CODE_POINTS)
         totals[0xD800:0xE000] = 0  # invalid bytes
-        seen = np.flatnonzero(totals)
-        frequent = seen[np.argsort(-totals[seen], kind="stable")]
+        letters = np.flatnonzero(totals)
+        frequent = letters[np.argsort(-totals[letters], kind="stable")]
         before = np.cumsum(totals[frequent]) - totals[frequent]
-        frequent = frequent[(before < coverage * totals.sum()) | (coverage == 1)]
-        kept = np.union1d(frequent, np.array([*map(ord, required)], np.int64))
+        letters = np.sort(frequent[(before < coverage * totals.sum()) | (coverage == 1)])
         symbol_of = np.full(N_CODE_POINTS, -1, np.int32)
-        symbol_of[kept] = np.arange(len(kept))
-        alphabet = [chr(code_point).encode() for code_point in kept.tolist()]
+        symbol_of[letters] = np.arange(len(letters))
+        alphabet = [chr(code_point).encode() for code_point in letters.tolist()]
         return _split_at_unknown(symbol_of[code_points], offsets, self.counts, alphabet)
 
 
@@ -3734,11 +3729,9 @@ def _store_key(table, entries, long_words, slot, low, high, text, start):
     entries[slot, 0], entries[slot, 1] = low, high
     table.n_words += 1
     if high >= LONG:
-        size, first = i64(high & ~LONG), table.n_long_bytes
-        for k in range(size):
-            long_words[first + k] = text[start + k]
+        first = table.n_long_bytes
         entries[slot, MORE] = u64(first)
-        table.n_long_bytes = first + size
+        table.n_long_bytes = _copy_bytes(text, start, start + i64(high & ~LONG), long_words, first)
 
 
 @kernel
@@ -3831,8 +3824,7 @@ def _export_words(table, class_of, dropped):
         size = i64(high & ~LONG if high >= LONG else high >> u64(56))
         if high >= LONG:
             first = i64(entries[k, MORE])
-            for i in range(size):
-                text[end + i] = long_words[first + i]
+            _copy_bytes(long_words, first, first + size, text, end)
         else:
             store_u64(text, end, entries[k, 0])
             store_u64(text, end + 8, high)
@@ -3848,7 +3840,7 @@ class WordCounter:
     """Count words, and add up counts. If a pattern drops pretokens, it must be the pattern of all texts.
 
     >>> counter = WordCounter()
-    >>> counter.add_text(b"to be or not to be", Pattern("gpt2"))
+    >>> n_documents, n_bytes = counter.add_texts([b"to be or not to be"], Pretokenizer(Pattern("gpt2")))
     >>> counter.add_words(Words.from_counts({b"to": 2, b" be": 1}))
     >>> counter.words().to_counts()[b"to"], counter.words().to_counts()[b" be"]
     (3, 3)
@@ -3859,10 +3851,6 @@ class WordCounter:
         self._keys = np.empty(4 * KEYS, np.uint64)  # for _word_keys
         self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # for _export_words
         self.special_ids: Counter[int] = Counter()
-
-    def add_text(self, data: bytes, pattern: Pattern) -> None:
-        """Count the pretokens of a text."""
-        self.add_texts([data], Pretokenizer(pattern))
 
     def add_texts(self, texts: Sequence[bytes], pretokenizer: Pretokenizer, begins: int = BEGINS) -> tuple[int, int]:
         """Count the pretokens of texts; returns the numbers of documents, which special tokens separate, and of bytes.
@@ -3951,25 +3939,23 @@ def count(
     if last:
         counted = count(dataclasses.replace(source, pattern=pattern), engine, before, max_words)
         return counted._replace(words=_replace_in_words(counted.words, last))
-    counter, n_documents, n_bytes, seen = WordCounter(), 0, 0, Counter()
-    dropped = np.zeros(3, np.int64)
+    counter, special_tokens, n_read, dropped = WordCounter(), Counter(), np.zeros(2, np.int64), np.zeros(3, np.int64)
     # Tasks are few and large, since the parent adds up alone; but each worker gets several, so that all end together.
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
     with (
         engine.progress_bar("scan", source.total_bytes, "B") as bar,
         contextlib.closing(source.map(engine, _count_task, task_bytes)) as parts,
     ):
-        for part, n_read in itertools.chain(((part, 0) for part in before), parts):
+        for part, n_bytes in itertools.chain(((part, 0) for part in before), parts):
             counter.add_words(part.words)
+            n_read += part.n_documents, part.n_bytes
+            special_tokens.update(part.special_tokens)
             dropped += part.n_dropped, part.n_dropped_bytes, part.max_error
             if max_words:
                 dropped += counter.drop_rarest(max_words)
-            n_documents += part.n_documents
-            n_bytes += part.n_bytes
-            seen.update(part.special_tokens)
-            bar.update(n_read)
+            bar.update(n_bytes)
     source.check_unchanged()
-    return CorpusCounts(counter.words(), int(n_documents), n_bytes, seen, *dropped.tolist())
+    return CorpusCounts(counter.words(), *n_read.tolist(), special_tokens, *dropped.tolist())
 
 
 def _replace_in_words(words: Words, step: Metaspace) -> Words:
@@ -4016,6 +4002,13 @@ def _in_order(words: Words) -> Words:
     return _select_words(words, np.argsort(hashes, kind="stable"))
 
 
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Read a .npz file: np.load would take any other file for a pickle."""
+    zipfile.ZipFile(path).close()
+    with np.load(path, allow_pickle=False) as saved:
+        return dict(saved)
+
+
 def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
     """Write a words file for counts of a Source with these settings. Equal counts make equal files.
 
@@ -4034,21 +4027,14 @@ def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
 def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
     """Read the counts and the settings of a words file; raises InputError for other files, and for a damaged one."""
     with expecting_whole("file of words, as `count` writes it", path):
-        zipfile.ZipFile(path).close()  # for a file of another kind, np.load would suggest to load it unsafely
-        with np.load(path, allow_pickle=False) as saved:
-            header = json.loads(saved["header"].item())
-            symbols, offsets, counts = saved["symbols"], saved["offsets"].astype(np.int64), saved["counts"]
-        words, described = Words(symbols.astype(np.int32), offsets, counts.astype(np.int64)), header["counted"]
+        saved = _read_arrays(path)
+        header, symbols, counts = json.loads(saved["header"].item()), saved["symbols"], saved["counts"].astype(np.int64)
+        offsets, described = saved["offsets"].astype(np.int64), header["counted"]
+        words = Words(symbols.astype(np.int32), offsets, counts)
         fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(symbols)
         if not (fits and (np.diff(offsets) > 0).all() and (counts > 0).all() and words.digest == described["words"]):
-            raise ValueError("its words are not the written ones")
+            raise ValueError("its words do not match their hash")
         return CorpusCounts(**described | {"words": words}), header["settings"]
-
-
-def _steps_of(settings: Mapping) -> tuple[PatternStep, ...]:
-    """Make the steps of the pattern in the settings of a Source."""
-    types = {"Split": Split, "Metaspace": Metaspace}
-    return tuple(step if isinstance(step, str) else types[step[0]](*step[1:]) for step in settings["pattern"])
 
 
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -4186,7 +4172,7 @@ class _Learner:
     distinct: np.ndarray  # int32[2, V]    the neighbours, each once
     totals: np.ndarray  # int64[V + 1]     the counts of symbols, which scores need; empty if counts of pairs decide
     heads: np.ndarray  # int64[V + 1]      symbol -> first entry in the list of its pairs, or -1; empty if not needed
-    links: np.ndarray  # int64[2 P]        entry -> next one, -1; 2 k is pair k by its left symbol, 2 k + 1 by its right
+    links: np.ndarray  # int64[2 P]        entry -> next one or -1; 2 k + side is pair k, by its left or right symbol
     by_bytes: bool  # the rule for ties
     min_frequency: int
     threshold: float  # the least score of pairs in the heap
@@ -4232,8 +4218,8 @@ def _precedes(pair, other, learner):
 def _score(pair, totals, least):
     """Return the count of a pair, or with totals count(ab) / (count(a) * count(b)), in float64; 0 for a rare pair.
 
-    When a symbol is used up, its total is 0, but the count may be outdated. A total of 1 then keeps the score an upper
-    bound.
+    When a symbol is used up, its total is 0, but the count may be outdated. So a total counts as 1 at least, and the
+    score remains an upper bound.
     """
     if pair.count < least:
         return 0.0
@@ -4356,8 +4342,8 @@ def _replace(pair, c, learner):
     """Write c over a pair, drop stale occurrences, and count neighbours: returns the distinct ones, left and right.
 
     The list of the pair then has the positions of c, and its count is that of c. The list is read from left to right:
-    in "aaa" the second occurrence of (a, a) is stale when its turn comes. If two c are adjacent, they are one pair (c,
-    c). It is counted as a right neighbour of the first c; the left neighbour of the second one counts as WORD_END.
+    in "aaa" the second occurrence of (a, a) is stale when its turn comes. Two adjacent c are counted once, as the right
+    neighbour of the first c; the left neighbour of the second one counts as WORD_END.
     """
     cells, class_of, classes = learner.cells, learner.class_of, learner.classes
     a, b, start, stop = pair.left, pair.right, pair.start, pair.start + pair.length
@@ -4695,11 +4681,11 @@ def learn(
 
 # ─── Models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# A Model is a tokenizer as data: Training makes it, files store it, and a Tokenizer compiles it. The smallest examples:
+# A Model is a tokenizer as data: Training makes it, files store it, and a Tokenizer compiles it. A small one is
 #
-#     Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"])      # <|end|> gets the next id, 3
+#     Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"])      # in which <|end|> gets the next id, 3
 #
-# Its constructor checks that the following holds, so that no other section needs to:
+# Its constructor checks the following, so that no other section needs to:
 #
 # - Ids are below MAX_ID and may have gaps. A token has at least one byte.
 # - Two ordinary tokens differ in their bytes. A special token may have the bytes of an ordinary one.
@@ -4739,7 +4725,7 @@ def readable(token: bytes) -> str:
     if not text.isprintable():  # an invalid byte is the lower half of a surrogate
         codes = ((c, ord(c) & 0xFF if "\udc80" <= c <= "\udcff" else ord(c)) for c in text)
         text = "".join(c if c.isprintable() else f"<{n:02X}>" if n < 256 else f"<U+{n:04X}>" for c, n in codes)
-    is_mark = unicodedata.category(text[:1] or " ") == "Mn"  # it would be drawn over the character before it
+    is_mark = unicodedata.category(text[:1] or " ") == "Mn"  # otherwise drawn over the character before it
     return "◌" * is_mark + text
 
 
@@ -4771,9 +4757,9 @@ class Model:
     kind            a name in KINDS
     ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
     flags           how special tokens are found, if not in the plain way
-    alphabet        "bytes" or "characters": tokens are made of bytes; or they are UTF-8, and characters may be unknown
-    scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); in a BPE without merges the
-                    highest score merges first
+    alphabet        "bytes", if tokens are made of bytes; or "characters", which are UTF-8 and may be unknown
+    scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); for a BPE without merges,
+                    the highest score merges first
     normalizer      steps of a Normalizer, as in a tokenizer.json
     decoder         steps from tokens to text, as in a tokenizer.json; empty if the bytes of tokens are only joined
     unk_token       the token of unknown characters or words, or None
@@ -4823,8 +4809,8 @@ class Model:
             self.merges = [*map(tuple, self.merges)]
             kinds = {*map(type, itertools.chain.from_iterable(self.merges))}
             require({*map(len, self.merges)} <= {2} and kinds <= {bytes}, "merges are pairs of bytes, as (b'a', b'b')")
-        odd = {text: flags for text, flags in (self.flags or {}).items() if flags != AddedToken()}
-        self.flags = {text: flags for text, flags in odd.items() if text in self.special_tokens}
+        flags, plain = self.flags or {}, AddedToken()
+        self.flags = {text: flags[text] for text in flags if text in self.special_tokens and flags[text] != plain}
         self.normalizer, self.decoder = tuple(self.normalizer), tuple(self.decoder)
         _validate_special_tokens(self)
         if self.alphabet != "bytes":
@@ -4924,14 +4910,11 @@ def _assign_special_ids(model: Model) -> None:
     """Assign an id to each special token, and add missing ones to the vocabulary."""
     given = model.special_tokens if isinstance(model.special_tokens, Mapping) else {}
     texts = _check_texts(model.special_tokens or ())
-    model.special_tokens = {}
-    if not texts:
-        return
-    known = {} if given else {token: id for id, token in model.vocab.items()}
-    following = max(model.vocab, default=-1) + 1
+    model.special_tokens, next_id = {}, max(model.vocab, default=-1) + 1
+    ids = {} if given else {token: id for id, token in model.vocab.items()}
     for text in texts:
         token = text.encode()
-        id = given.get(text, known.get(token, following))
+        id = given.get(text, ids.get(token, next_id))
         if not _is_id(id):
             raise InputError(f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
         held = model.vocab.setdefault(id, token)
@@ -4939,7 +4922,7 @@ def _assign_special_ids(model: Model) -> None:
         if held != token and gpt2_name(held) != text and given.get(held.decode("utf-8", "replace")) != id:
             raise InputError(f"the special token {text!r} has the id {id}, which belongs to {readable(held)!r}")
         model.special_tokens[text] = id
-        following = max(following, id + 1)
+        next_id = max(next_id, id + 1)
 
 
 def _validate_special_tokens(model: Model) -> None:
@@ -4983,11 +4966,8 @@ def _validate_characters(model: Model) -> None:
             raise InputError(f"the token {readable(token)!r} is not UTF-8, but the alphabet is characters") from None
     tokens, unknown = {*model.vocab.values()}, model.unk_token
     require(unknown is None or str(unknown).encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
-    missing = sorted(fallback_tokens(model) - tokens)[:1]
-    require(
-        not missing,
-        f"{readable(b''.join(missing))} is not in the vocabulary: byte_fallback needs a token for each byte",
-    )
+    for token in sorted(fallback_tokens(model) - tokens):
+        raise InputError(f"{token.decode()} is not in the vocabulary: byte_fallback needs a token for each byte")
 
 
 def _check_texts(special_tokens: Iterable[str]) -> list[str]:
@@ -5052,22 +5032,6 @@ def check_vocab_size(vocab_size: int, least: int) -> None:
     require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
 
 
-def id_dtype(model: Model | int, name: str | type | np.dtype = "auto") -> np.dtype:
-    """Choose the dtype of ids in files: "uint16", "uint32", or with "auto" the smaller one that holds all ids.
-
-    model           the model, or its largest id
-    name            the dtype, or its name
-    """
-    name = name if isinstance(name, str) else getattr(name, "__name__", str(name))
-    largest = model if isinstance(model, int) else max(model.vocab, default=0)
-    require_known("`dtype`", name, ("auto", "uint16", "uint32"))
-    if name == "auto":
-        name = "uint16" if largest < 1 << 16 else "uint32"
-    if largest > np.iinfo(name).max:
-        raise InputError(f"{name} does not hold the id {largest:,} of this vocabulary: use uint32")
-    return np.dtype(name)
-
-
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
 # Flat text -> ids. A BPE turns each letter of a word into its id, and then merges the pair of lowest rank, again and
@@ -5076,13 +5040,12 @@ def id_dtype(model: Model | int, name: str | type | np.dtype = "auto") -> np.dty
 #     letters   l o w e s t      ->     l o w e st     ->     l o w est     ->     l ow est     ->     low est
 #     ids       75 78 86 68 82 83                                                                      259 257
 #
-# Most words were met before, so their ids come from a cache, a table of words as in Words. These kernels call each
-# other:
+# The ids of most words come from a cache, which is a table of words as in Words. The kernels call each other so:
 #
 #     _encode_texts or _encode_flat
 #         _scan_batch             finds the ends of the next words
 #         _encode_words           looks up each word in the cache; END stands for a special token or the end of a text
-#             _segment            cuts a word that is not in the cache; it is `segment_bpe` or that of another kind
+#             _segment            cuts a word that is not in the cache; it is `segment_bpe` or another kind's kernel
 #                 _first_letters, then _merge_short or, for more than MAX_LINEAR_MERGE letters, _merge_long
 #             _store_ids          writes its ids into the cache
 
@@ -5376,8 +5339,7 @@ def _merge_long(n, tables, alpha, state, ids, at):
         item = _heap_pop(heap, size)
         size -= 1
         i = i64(item & LOW_HALF)
-        # Skip the item if one of its symbols was merged meanwhile, or if it is a duplicate, which equal ranks can
-        # cause.
+        # Skip the item if one of its symbols was merged meanwhile, or if it is a duplicate, due to equal ranks.
         if entries[i] == NO_MERGE or (entries[i] ^ item) >> u64(32) or item == left_out:
             continue
         if alpha > 0.0 and _random(state) < alpha:
@@ -5980,7 +5942,7 @@ class LearnedUnigram(NamedTuple):
 
     tokens: list[bytes]
     scores: np.ndarray  # float64[V]   logarithms of probabilities
-    likelihoods: list[float]  # the logarithm of the probability of the corpus in each round, before tokens were removed
+    likelihoods: list[float]  # the log probability of the corpus in each round, before tokens were removed
     alphabet: Sequence[bytes]
 
     merges = None
@@ -6023,7 +5985,7 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
     """List the symbols of the alphabet, and the substrings of up to `longest` + 1 symbols that occur at least twice.
 
     Returns lattices with all of them as tokens; the count of each; and for each the greatest count of a substring that
-    is one symbol longer. Substrings grow by one symbol at a time, and only if they occur twice.
+    continues it by one symbol. Substrings grow by one symbol at a time, and only if they occur twice.
     """
     a, sizes, alive = len(words.alphabet), np.diff(words.offsets), np.arange(len(words.symbols))
     counts, ends, found = np.repeat(words.counts, sizes), np.repeat(words.offsets[1:], sizes), words.symbols.copy()
@@ -6163,7 +6125,7 @@ class _UnigramLearner:
     def __init__(self, words: Words, seed_size: int, longest: int):
         """Begin with the alphabet and the substrings with the greatest products of length and occurrences.
 
-        A substring is left out if a longer one that contains it is equally frequent.
+        A substring is left out if a longer one that begins with it is equally frequent.
         """
         self.words, self.n_alphabet = _in_order(words), len(words.alphabet)  # in order: rounding depends on it
         self.lattice, totals, longer = _list_substrings(self.words, longest)
@@ -6600,16 +6562,15 @@ def _merges_by_score(model: Model) -> list[Merge]:
 def _require_same(model: Model, other: Model) -> None:
     """Raise InputError unless the model `other`, which was read back from a file, has the same ids for all texts.
 
-    The vocabulary and all other steps must be equal. Merges, ranks and scores are equivalent if the last merge of each
-    token is the same, if tokens are made in the same order, and if both models look up the same tokens that no merge
-    makes.
+    The vocabulary and all other steps must be equal. Merges, ranks and scores are equivalent if each token has the same
+    last merge, if tokens are made in the same order, and if both models look up the same tokens that no merge makes.
     """
     normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
     if not model.normalizer and [*model.flags.values()] == normalized:  # without a normalizer these flags do nothing
         model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder", "unk_token",
-                  "byte_fallback", "fuse_unk", "word_suffix", "subword_prefix", "max_word_chars",
-                  "pattern"):  # fmt: skip
+                  "byte_fallback", "fuse_unk", "subword_prefix", "word_suffix",
+                  "max_word_chars", "pattern"):  # fmt: skip
         ours, theirs = getattr(model, field), getattr(other, field)
         if field == "pattern":
             ours, theirs = Pattern(ours).steps, Pattern(theirs).steps
@@ -6741,7 +6702,7 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
     ranks, pattern = {model.vocab[id]: id for id in model.ordinary}, Pattern(model.pattern)
     require(ranks.keys() >= {*BYTES}, "some byte is not a token")
     require(isinstance(pattern.source, str), "it has several patterns")
-    require(pattern.matches_everything, "its pattern may not match all text, and tiktoken would drop the rest")
+    require(pattern.matches_everything, "its pattern may leave text unmatched, which tiktoken would drop")
     _require_same(model, Model({id: token for token, id in ranks.items()}, None, model.special_tokens, model.pattern))
     return ranks
 
@@ -6758,28 +6719,10 @@ def write_tiktoken(model: Model) -> dict[str, str]:
 
 # Mistral's tekken.json
 
-_TEKKEN_SPECIALS = [  # of files that do not list theirs
-    "<unk>",
-    "<s>",
-    "</s>",
-    "[INST]",
-    "[/INST]",
-    "[AVAILABLE_TOOLS]",
-    "[/AVAILABLE_TOOLS]",
-    "[TOOL_RESULTS]",
-    "[/TOOL_RESULTS]",
-    "[TOOL_CALLS]",
-    "[IMG]",
-    "<pad>",
-    "[IMG_BREAK]",
-    "[IMG_END]",
-    "[PREFIX]",
-    "[MIDDLE]",
-    "[SUFFIX]",
-    "[SYSTEM_PROMPT]",
-    "[/SYSTEM_PROMPT]",
-    "[TOOL_CONTENT]",
-]
+_TEKKEN_SPECIALS = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
+                    "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]",
+                    "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
+                    "[TOOL_CONTENT]"]  # fmt: skip  # of files that do not list theirs
 
 
 def read_tekken(content: dict) -> Model:
@@ -6869,7 +6812,8 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     merges = _read_merges(data["merges"], alphabet, odd)
     require(len(set(merges)) == len(merges), "a merge appears twice")
     fields = {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")} | {"merges": merges}
-    require(not (suffix and fields["ignore_merges"]), "end_of_word_suffix with ignore_merges is not supported")
+    looked_up = fields["ignore_merges"] or fields["byte_fallback"]
+    require(not (suffix and looked_up), "end_of_word_suffix with ignore_merges or byte_fallback is not supported")
     if not of_bytes:
         drops = unknown is None and not fields["byte_fallback"]
         fields |= {"word_suffix": suffix, "drops_unknown": drops, "unk_token": unknown}
@@ -7106,7 +7050,7 @@ def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
 
 
 def _write_pre_tokenizers(model: Model) -> list[dict]:
-    """Write the steps of a pattern, from the last on: each time a pre-tokenizer that is read as the last steps."""
+    """Write the steps of a pattern as pre-tokenizers, from the last one on. Each must be read back as its steps."""
     steps, written = tuple(step for step in Pattern(model.pattern).steps if step != PATTERNS["none"]), []
     while steps or (model.alphabet == "bytes" and not written):
         at_end = _BYTE_LEVELS if model.alphabet == "bytes" and not written else _possible_parts(steps)
@@ -7138,7 +7082,7 @@ def read_huggingface(content: dict) -> Model:
     require(kind in KINDS, f"a model of type {type!r} is not supported, only BPE, WordPiece, WordLevel and Unigram")
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     if batching:
-        note = f"{' and '.join(batching)} of the tokenizer.json: kept, but not applied by `encode`"
+        note = f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`"
         warnings.warn(note, stacklevel=5)
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
     alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
@@ -7193,7 +7137,7 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
         raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
     for text, found in zip(_check_texts(ids), flags, strict=True):
-        require({*map(type, found)} == {bool}, f"the flags of {text!r} are not all true or false")
+        require({*map(type, found)} == {bool}, f"the flags of {text!r} are odd: each must be true or false")
     return ids, dict(zip(ids, flags, strict=True))
 
 
@@ -7212,6 +7156,7 @@ def _model_proto(**fields: object):
     return import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto(**fields)
 
 
+_HIDDEN = 0x10F000  # the first of private characters that no text has
 _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
@@ -7219,16 +7164,22 @@ _STRIP = {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""}
 _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of user_defined_symbols
 
 
-def _sentencepiece_steps(charsmap: str, prefix: bool, squeezes: bool, escapes: bool) -> list[dict]:
+def _sentencepiece_steps(
+    charsmap: str, symbols: Sequence[str], prefix: bool, squeezes: bool, escapes: bool
+) -> list[dict]:
     """Express SentencePiece's normalizer by Hugging Face's steps, as transformers' converters do.
 
     charsmap  a precompiled charsmap in base64, or ""
+    symbols   symbols that the normalizer must not change: other characters stand for them meanwhile
     prefix    put a space before a text
     squeezes  remove spaces at both ends, and replace several spaces by one
     escapes   replace spaces by MARK
     """
+    hidden = [(symbol, chr(_HIDDEN + k)) for k, symbol in enumerate(symbols)]
     return [
+        *[{"type": "Replace", "pattern": {"String": symbol}, "content": char} for symbol, char in hidden],
         *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
+        *[{"type": "Replace", "pattern": {"String": char}, "content": symbol} for symbol, char in hidden],
         *[_STRIP, _SPACES_TO_ONE] * squeezes,
         *[{"type": "Prepend", "prepend": MARK if escapes else " "}] * prefix,
         *[_SPACES_TO_MARKS] * escapes,
@@ -7244,7 +7195,7 @@ def read_sentencepiece(data: bytes) -> Model:
     with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
         proto.ParseFromString(data)
         whole = len(proto.pieces) and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
-    require(whole, "no SentencePiece model, or it is cut off")
+    require(whole, "not a SentencePiece model, or cut off")
     trainer, spec = proto.trainer_spec, proto.normalizer_spec
     names, scores, types = zip(*[(piece.piece, piece.score, piece.type) for piece in proto.pieces], strict=True)
     kind, scores, types = _FAMILIES[trainer.model_type], np.array(scores, np.float32), np.array(types)
@@ -7257,12 +7208,14 @@ def read_sentencepiece(data: bytes) -> Model:
     require(not unused, f"unused tokens are not supported, such as the ids {unused[:3]}")
     require(len(unknown) == 1, f"it has {len(unknown)} unknown tokens, not one")
     require(not trainer.treat_whitespace_as_suffix, "treat_whitespace_as_suffix is not supported")
+    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
+    mapping = Normalizer([{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else ())
+    changed = [symbol for symbol in symbols if mapping.normalize(symbol.encode()) != symbol.encode()]
     if kind == "unigram":
         scores[types == _BYTE] = -np.inf
-        scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]  # as in sentencepiece 0.2.3
+        scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]  # as sentencepiece 0.2.3
         symbol_ids, symbols = [], []  # these scores find them, so they are not special tokens
-    charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
-    normalizer = _sentencepiece_steps(charsmap, *(getattr(spec, name) for name in _SPACES))
+    normalizer = _sentencepiece_steps(charsmap, changed, *(getattr(spec, name) for name in _SPACES))
     Normalizer(normalizer)
     has_prefix = spec.add_dummy_prefix or spec.remove_extra_whitespaces
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
@@ -7296,7 +7249,7 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     require(model.byte_fallback or (model.unk_token and model.fuse_unk), "it treats unknown characters differently")
     has_flags = any(any(flags[:3]) for flags in model.flags.values())
     require(not has_flags, "its special tokens have flags")
-    charsmap, *spaces = _sentencepiece_fields(model)
+    charsmap, symbols, *spaces = _sentencepiece_fields(model)
     vocab, unknown = dict(sorted(model.vocab.items())), model.unk_token or "<unk>"
     if model.unk_token is None:  # SentencePiece needs one even if no character is unknown
         vocab[len(vocab)] = b"<unk>"
@@ -7309,6 +7262,7 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
         scores = dict(enumerate(model.scores.astype(np.float32).tolist()))
     types = dict.fromkeys(model.special_tokens.values(), _CONTROL)
     types |= {model.special_tokens[text]: _USER_DEFINED for text, flags in model.flags.items() if not flags.special}
+    types |= {ids[symbol.encode()]: _USER_DEFINED for symbol in symbols}
     types |= {ids[token]: _BYTE for token in _FALLBACK_TOKENS if model.byte_fallback}
     types[ids[unknown.encode()]] = _UNKNOWN
     roles, config = {}, model.config | {"unk_token": unknown}
@@ -7341,7 +7295,7 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     return {"tokenizer.model": data}
 
 
-def _sentencepiece_fields(model: Model) -> tuple[str, bool, bool, bool]:
+def _sentencepiece_fields(model: Model) -> tuple[str, list[str], bool, bool, bool]:
     """Find the arguments of `_sentencepiece_steps` that give the normalizer of a model; raises ValueError if none."""
     pattern, normalizer = {*Pattern(model.pattern).steps} - {PATTERNS["none"]}, list(model.normalizer)
     if Metaspace(MARK, "never") in pattern and not normalizer:
@@ -7349,11 +7303,13 @@ def _sentencepiece_fields(model: Model) -> tuple[str, bool, bool, bool]:
         normalizer = [_SPACES_TO_MARKS]
     if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):  # these cut no token in two
         pattern -= {Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)}
-    charsmap = normalizer[0].get("precompiled_charsmap", "") if normalizer else ""
+    charsmap = "".join(step.get("precompiled_charsmap", "") for step in normalizer)
+    replaced = [step for step in normalizer if step["type"] == "Replace" and step["content"] >= chr(_HIDDEN)]
+    symbols = [step["pattern"].get("String", "") for step in replaced]
     for spaces in itertools.product((False, True), repeat=3):
-        if normalizer == _sentencepiece_steps(charsmap, *spaces) and not pattern:
-            return charsmap, *spaces
-    raise InputError("its normalizer and its pattern are not SentencePiece's")
+        if normalizer == _sentencepiece_steps(charsmap, symbols, *spaces) and not pattern:
+            return charsmap, symbols, *spaces
+    raise InputError("its normalizer or its pattern differs from SentencePiece's")
 
 
 # BERT's vocab.txt: a token on each line
@@ -7362,7 +7318,7 @@ _BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
-    """Read the vocabulary of a BERT; if tokenizer_config.json does not say it, tokens show whether it is lower case."""
+    """Read the vocabulary of a BERT. `config` or, without an entry, the tokens tell whether it is in lower case."""
     names = [line.rstrip() for line in _decode_utf8(data, str(file)).split("\n")]
     ids = {name: id for id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
@@ -7456,7 +7412,7 @@ def transformers_config(
     pad_token: str | None = None,
     unk_token: str | None = None,
     model_max_length: int | None = None,
-    chat_template: str | os.PathLike | None = None,
+    chat_template: PathName | None = None,
 ) -> dict:
     """Build the given fields of tokenizer_config.json; None means not given.
 
@@ -7494,7 +7450,7 @@ class Format(NamedTuple):
     """A format of files."""
 
     read: Callable[..., Model]  # with parameters among data, file, config and the options of `load_model`, by name
-    write: Callable[[Model], dict[str, str | bytes]]
+    write: Callable[[Model], dict[str, Text]]
     files: tuple[str, ...]  # that it may write; the first one identifies the format
     sign: bytes  # an expression that matches the beginning of its files
 
@@ -7522,7 +7478,7 @@ FORMATS = {
 
 
 def load_model(
-    path: str | os.PathLike,
+    path: PathName,
     *,
     encoding: str | None = None,
     pattern: PatternSource | None = None,
@@ -7564,7 +7520,7 @@ def _find_model_file(folder: Path) -> Path:
     )
 
 
-def save_model(model: Model, path: str | os.PathLike, format: str | None = None) -> None:
+def save_model(model: Model, path: PathName, format: str | None = None) -> None:
     """Write a model folder in one of FORMATS; by default in the first, and also in the second if that is possible.
 
     A path with the suffix of the first file of the format, such as model.tiktoken, is the name of that file.
@@ -7644,11 +7600,11 @@ KINDS = {
 
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Text -> ids -> text. A Tokenizer owns a Model and what is computed from it once: the Pattern, the tables of its kind,
-# the Pretokenizers and the decoded tokens. These do not change, so threads may share them. All that changes belongs to
-# an _Encoder: the cache and the arrays. A call takes an idle encoder, or makes one, and gives it back:
+# Text -> ids -> text. A Tokenizer owns a Model, and all that is computed from it once: the Pattern, the tables of its
+# kind, the Pretokenizers and the decoded tokens. These do not change, so threads may share them. An _Encoder owns all
+# that changes: the cache and the arrays. A call takes an idle encoder, or makes one, and gives it back:
 #
-#     tokenizer.encode("hi!")   ->   _Encoder   ->   [257, 34]                 in a thread of the caller
+#     tokenizer.encode("hi!")       ->   an _Encoder    ->   [257, 34]
 #     tokenizer.decode([257, 34])   ->   b"hi" + b"!"   ->   "hi!"             without an encoder
 #
 # A pickled Tokenizer is its Model. A worker process makes the tables once, for all copies that it receives.
@@ -7739,22 +7695,10 @@ class _Encoder:
 
     def __init__(self, model: Model, tables: object, pattern: Pattern, cache_size: int):
         self.model, self.special, self.stop = model, _special_table({}), np.empty(1, np.int64)
-        pooled = max(16 * cache_size, 1 << 16)
-        self.scan = _new_scan()
-        self.workspace = _Workspace(
-            tables,
-            pattern.table,
-            self.special,
-            *self.scan,
-            np.empty(4 * KEYS, np.uint64),
-            np.empty(MAX_LINEAR_MERGE, np.uint64),
-            _new_word_table(min(CACHE_WORDS, cache_size), pooled),
-            np.empty(pooled, np.uint32),
-            0,
-            0,
-            0,
-            cache_size,
-        )
+        self.scan, n_pooled = _new_scan(), max(16 * cache_size, 1 << 16)
+        arrays = *self.scan, np.empty(4 * KEYS, np.uint64), np.empty(MAX_LINEAR_MERGE, np.uint64)
+        cache = _new_word_table(min(CACHE_WORDS, cache_size), n_pooled), np.empty(n_pooled, np.uint32)
+        self.workspace = _Workspace(tables, pattern.table, self.special, *arrays, *cache, 0, 0, 0, cache_size)
         self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # it takes memory only where it was written to
 
     def encode(self, pretokenizer: Pretokenizer, data: bytes, stops: np.ndarray | None, begins: int) -> np.ndarray:
@@ -7808,8 +7752,7 @@ class Tokenizer:
 
     vocab           id -> bytes; ids may have gaps
     merges          pairs of bytes, in the order of their ranks; None: any two neighbours that join to a token merge,
-    the
-                    token of the lowest id first, as in tiktoken
+                    the token of the lowest id first, as in tiktoken
     special_tokens  strings, or {string: id}; strings that are not in the vocabulary get the next ids
     pattern         the name of a pattern, a regular expression, or a list of steps that cut in turn
     ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
@@ -7922,8 +7865,8 @@ class Tokenizer:
     @classmethod
     def from_files(
         cls,
-        vocab_filepath: str | os.PathLike,
-        merges_filepath: str | os.PathLike,
+        vocab_filepath: PathName,
+        merges_filepath: PathName,
         special_tokens: Iterable[str] | None = None,
         pattern: str = "gpt2",
     ) -> Tokenizer:
@@ -7936,7 +7879,7 @@ class Tokenizer:
     @classmethod
     def load(
         cls,
-        path: str | os.PathLike,
+        path: PathName,
         *,
         encoding: str | None = None,
         pattern: str | None = None,
@@ -7952,7 +7895,7 @@ class Tokenizer:
         """
         return cls.from_model(load_model(path, encoding=encoding, pattern=pattern, special_tokens=special_tokens))
 
-    def save(self, path: str | os.PathLike, format: str | None = None) -> None:
+    def save(self, path: PathName, format: str | None = None) -> None:
         """Write a model folder.
 
         "huggingface"   tokenizer.json, tokenizer_config.json, special_tokens_map.json
@@ -7970,12 +7913,8 @@ class Tokenizer:
 
     def to_tiktoken(self, name: str = "bpe_numba"):
         """Make a `tiktoken.Encoding` with the same ids; raises ValueError if that is impossible."""
-        return import_optional("tiktoken").Encoding(
-            name,
-            pat_str=self.pattern.source,
-            mergeable_ranks=tiktoken_ranks(self.model),
-            special_tokens=self.special_tokens,
-        )
+        encoding, ranks = import_optional("tiktoken").Encoding, tiktoken_ranks(self.model)
+        return encoding(name, pat_str=self.pattern.source, mergeable_ranks=ranks, special_tokens=self.special_tokens)
 
     def token_to_id(self, token: bytes | str) -> int | None:
         """Look up the id of a token, or None."""
@@ -7991,7 +7930,7 @@ class Tokenizer:
             last = max(self.vocab, default=-1)
             raise InputError(f"id {id!r} is not in the vocabulary, whose ids end at {last}") from None
 
-    def encode(self, text: str | bytes, allowed_special: str | Iterable[str] = "all") -> list[int]:
+    def encode(self, text: Text, allowed_special: Allowed = "all") -> list[int]:
         """Encode a text, or bytes that may be invalid UTF-8, as a list of ids.
 
         allowed_special  the special tokens that become their ids: "all", "none", or some of them. All others are
@@ -7999,11 +7938,11 @@ class Tokenizer:
         """
         return self.encode_to_numpy(text, allowed_special).tolist()
 
-    def encode_ordinary(self, text: str | bytes) -> list[int]:
+    def encode_ordinary(self, text: Text) -> list[int]:
         """Encode a text as ordinary text, without special tokens."""
         return self.encode(text, "none")
 
-    def encode_to_numpy(self, text: str | bytes, allowed_special: str | Iterable[str] = "all") -> np.ndarray:
+    def encode_to_numpy(self, text: Text, allowed_special: Allowed = "all") -> np.ndarray:
         """Encode a text as uint32[N].
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
@@ -8012,7 +7951,7 @@ class Tokenizer:
         return self._encode(_text_bytes(text), allowed_special)
 
     def encode_texts(
-        self, texts: Sequence[bytes], allowed_special: str | Iterable[str] = "all", begins: int = BEGINS
+        self, texts: Sequence[bytes], allowed_special: Allowed = "all", begins: int = BEGINS
     ) -> tuple[np.ndarray, np.ndarray]:
         """Encode texts in this thread. Returns their ids end to end, uint32[N], and their offsets, int64[T + 1].
 
@@ -8023,7 +7962,7 @@ class Tokenizer:
         return ids, np.append(0, stops)
 
     def _encode(
-        self, data: bytes, allowed_special: str | Iterable[str], stops: np.ndarray | None = None, begins: int = BEGINS
+        self, data: bytes, allowed_special: Allowed, stops: np.ndarray | None = None, begins: int = BEGINS
     ) -> np.ndarray:
         """Encode texts that lie end to end as uint32[N]; see _Encoder.encode."""
         pretokenizer = self._pretokenizer(allowed_special)
@@ -8037,15 +7976,12 @@ class Tokenizer:
             self._idle.append(encoder)
 
     @checked
-    def sample(
-        self, text: str | bytes, alpha: float = 0.1, seed: int = 0, allowed_special: str | Iterable[str] = "all"
-    ) -> list[int]:
+    def sample(self, text: Text, alpha: float = 0.1, seed: int = 0, allowed_special: Allowed = "all") -> list[int]:
         """Encode a text at random, to train a model on several ways to cut it; each seed gives one way.
 
         alpha  for a Unigram: the probability of a way is proportional to exp(alpha * score), so with 0 all ways have
-        the
-               same probability (Kudo 2018). For a BPE: the probability with which a merge is left out each time, so 0
-               leaves out no merge (Provilkov et al. 2020)
+               the same probability (Kudo 2018). For a BPE: the probability with which a merge is left out each time,
+               so 0 leaves out no merge (Provilkov et al. 2020)
 
         Raises InputError for a model that cuts in only one way.
 
@@ -8055,7 +7991,7 @@ class Tokenizer:
         [[256, 97, 98], [257], [257]]
         """
         kind = KINDS[self.model.kind]
-        require(kind.sample, f"a {self.model.kind} has one way to cut a word: there is nothing to sample")
+        require(kind.sample, f"a {self.model.kind} has only one way to cut a word: there is nothing to sample")
         is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or self.model.kind == "unigram")
         require(is_sound, f"alpha is a probability, not {alpha}")
         data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
@@ -8068,10 +8004,9 @@ class Tokenizer:
         return ids[:n].tolist()
 
     def encode_batch(
-        self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
+        self, texts: Iterable[Text], allowed_special: Allowed = "all", *, threads: int | None = None
     ) -> list[list[int]]:
-        """Encode each text as a list of ids. Large batches are encoded by several threads, by default one for each
-        core.
+        """Encode each text as a list of ids. Large batches use several threads, by default one for each core.
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch(["Hi", "", "!"])
         [[72, 105], [], [33]]
@@ -8081,7 +8016,7 @@ class Tokenizer:
 
     @checked
     def encode_batch_to_numpy(
-        self, texts: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all", *, threads: int | None = None
+        self, texts: Iterable[Text], allowed_special: Allowed = "all", *, threads: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Encode all texts. Returns the ids, uint32[N], and the offsets of the texts in them, int64[T + 1].
 
@@ -8098,9 +8033,7 @@ class Tokenizer:
         ids = np.concatenate([np.zeros(0, np.uint32), *(ids for ids, _ in encoded)])
         return ids, np.cumsum(np.concatenate([[0], *(np.diff(offsets) for _, offsets in encoded)]))
 
-    def encode_iterable(
-        self, iterable: Iterable[str | bytes], allowed_special: str | Iterable[str] = "all"
-    ) -> Iterator[int]:
+    def encode_iterable(self, iterable: Iterable[Text], allowed_special: Allowed = "all") -> Iterator[int]:
         """Encode a text that comes in chunks, such as a file: yields the ids of the whole text, in bounded memory.
 
         If the pattern or the flags of special tokens allow no cut, memory holds a whole document.
@@ -8111,9 +8044,7 @@ class Tokenizer:
         for data, first_id, _ in source.cut(chunks, WINDOW_BYTES):
             yield from self.encode_texts([data], allowed_special, first_id)[0].tolist()
 
-    def source(
-        self, inputs: Files, allowed_special: str | Iterable[str] = "all", text_field: str | None = None
-    ) -> Source:
+    def source(self, inputs: Files, allowed_special: Allowed = "all", text_field: str | None = None) -> Source:
         """Make a Source that cuts files so that their blocks have the same ids as the whole."""
         special, model = tuple(self._allowed(allowed_special)), self.model
         return Source(
@@ -8125,14 +8056,14 @@ class Tokenizer:
         with contextlib.suppress(InputError):  # a small vocabulary may not have these letters
             self.encode_texts([b"one two", b"\xff"])
 
-    def _pretokenizer(self, allowed_special: str | Iterable[str]) -> Pretokenizer:
+    def _pretokenizer(self, allowed_special: Allowed) -> Pretokenizer:
         """Make the Pretokenizer that finds the allowed special tokens."""
         if isinstance(allowed_special, str) and allowed_special in self._pretokenizers:
             return self._pretokenizers[allowed_special]
         chosen = {token: self.special_tokens[token] for token in self._allowed(allowed_special)}
         return Pretokenizer(self.pattern, chosen, self.model.flags, self._normalizer)
 
-    def _allowed(self, allowed_special: str | Iterable[str]) -> list[str]:
+    def _allowed(self, allowed_special: Allowed) -> list[str]:
         """List the allowed special tokens; raises ValueError for unknown names."""
         if isinstance(allowed_special, str):
             is_name = allowed_special in ("all", "none")
@@ -8190,7 +8121,7 @@ def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
     return tokenizer
 
 
-def _text_bytes(text: str | bytes) -> bytes:
+def _text_bytes(text: Text) -> bytes:
     if isinstance(text, bytes):
         return text
     try:
@@ -8317,6 +8248,16 @@ def _encode_blocks(
     return _EncodedBatch(np.concatenate(batches), np.concatenate(ends), n_bytes, n_read, last_id, is_doubtful)
 
 
+def _id_type(largest: int, dtype: str | type | np.dtype) -> np.dtype:
+    """Choose the dtype of ids in a file, the first that holds the largest of them if it is "auto"."""
+    name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+    require_known("`dtype`", name, ("auto", "uint16", "uint32"))
+    if name == "auto":
+        name = "uint16" if largest < 1 << 16 else "uint32"
+    require(largest <= np.iinfo(name).max, f"{name} does not hold the id {largest:,} of this vocabulary: use uint32")
+    return np.dtype(name)
+
+
 def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
     """Open a file by `atomic_write`, or standard output."""
     return atomic_write(path) if path != STANDARD_STREAM else contextlib.nullcontext(sys.stdout.buffer)
@@ -8359,7 +8300,7 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
             file.write(header)
 
 
-def _name_outputs(out: str | os.PathLike | None, val_fraction: float | None) -> list[Path]:
+def _name_outputs(out: PathName | None, val_fraction: float | None) -> list[Path]:
     """Return the path of the file of ids and, with `val_fraction`, the path for the held-out documents."""
     require(out is not None, "name `out`: a file for the ids, or - for standard output")
     path = as_path(out)
@@ -8392,14 +8333,14 @@ def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[n
 def encode_files(
     tokenizer: Tokenizer,
     inputs: Files,
-    out: str | os.PathLike | None = None,
+    out: PathName | None = None,
     *,
     dtype: str | type | np.dtype = "auto",
     append: str | None = None,
     layout: str = "auto",
     val_fraction: float | None = None,
-    document_index: str | os.PathLike | None = None,
-    allowed_special: str | Iterable[str] = "all",
+    document_index: PathName | None = None,
+    allowed_special: Allowed = "all",
     workers: int | None = None,
     text_field: str | None = None,
     progress: bool = False,
@@ -8436,28 +8377,26 @@ def encode_files(
     paths = _name_outputs(out, val_fraction)
     if document_index is not None:
         can_be_indexed = len(paths) == 1 and layout != "text"
-        require(can_be_indexed, "`document_index` cannot be combined with `val_fraction` or with the layout text")
+        require(can_be_indexed, "`document_index` goes with `out`, but not with `val_fraction` or the layout text")
         document_index = as_path(document_index)
         if document_index.resolve() in (paths[0].resolve(), _sidecar(paths[0]).resolve()):
             raise InputError(f"{document_index} would be written twice: give the document index another name")
     _require_other_files([*paths, document_index], find_files(inputs))
-    id_type, engine = id_dtype(tokenizer.model, dtype), Engine(workers, progress, executor)
+    id_type, engine = _id_type(tokenizer.vocab_size - 1, dtype), Engine(workers, progress, executor)
     allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
     source = tokenizer.source(inputs, allowed_special, text_field)
     if append is not None:
         tokenizer._allowed([append])
     tokenizer.compile_kernels()
     end_id = tokenizer.special_tokens.get(append)
-    batches = source.map(engine, functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special))
+    work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special)
     totals, n_bytes, last_id = np.zeros((2, 2), np.int64), 0, None  # tokens and documents of each file
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(written_together())
+    index_writer = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(len)
+    with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
         writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths]
-        index_writer = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(len)
-        write_index = stack.enter_context(index_writer)
         write_index(np.zeros(1, np.int64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
-        for batch in stack.enter_context(contextlib.closing(batches)):
+        for batch in stack.enter_context(contextlib.closing(source.map(engine, work))):
             if batch.is_doubtful and last_id == end_id:
                 batch = batch._replace(ids=batch.ids[1:], ends=batch.ends[1:] - 1)
             last_id = last_id if batch.last_id is None else batch.last_id
@@ -8492,7 +8431,7 @@ def _require_other_files(outputs: Iterable[Path | None], inputs: Iterable[Path])
 
 
 @checked
-def read_ids(path: str | os.PathLike, dtype: str | None = None) -> np.ndarray:
+def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
     """Open the ids of a .npy or .bin file as an array that stays on the disk; raises InputError for other files.
 
     dtype  uint16 or uint32, for a .bin file without a .json file
@@ -8546,9 +8485,7 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
 
 
 @checked
-def decode_file(
-    tokenizer: Tokenizer, tokens: str | os.PathLike, out: str | os.PathLike = "-", *, dtype: str | None = None
-) -> None:
+def decode_file(tokenizer: Tokenizer, tokens: PathName, out: PathName = "-", *, dtype: str | None = None) -> None:
     """Write the text of a file of token ids, in bounded memory.
 
     tokens  a .npy or .bin file, a text with ids as decimal numbers (1 2, or [1, 2]), or - for standard input
@@ -8622,7 +8559,7 @@ class Recipe:
     coverage: float = 1.0
     byte_fallback: bool = False
     unk_token: str | None = None
-    from_: str | os.PathLike | Model | None = None
+    from_: PathName | Model | None = None
     tie_break: str = "bytes"
     score: str = "count"
     min_frequency: int = 1
@@ -8679,11 +8616,9 @@ class Recipe:
             n_symbols = len(words.alphabet) + self.vocab_size - len(self.from_.vocab)
         elif self.alphabet == "characters":
             words = words.as_characters(self.coverage)
-            require(
-                len(words.alphabet) <= n_symbols,
-                f"the text has {len(words.alphabet):,} different characters, too many for the vocabulary: "
-                "raise `vocab_size`, or keep only frequent ones (`coverage` 0.9995)",
-            )
+            text = f"the text has {len(words.alphabet):,} different characters, too many for the vocabulary"
+            remedy = "raise `vocab_size`, or keep only frequent ones (`coverage` 0.9995)"
+            require(len(words.alphabet) <= n_symbols, f"{text}: {remedy}")
         return call_with(self.learner, words, n_symbols, progress=progress, **vars(self))
 
     def build(self, learned: Learned) -> Model:
@@ -8691,9 +8626,9 @@ class Recipe:
         if self.from_:
             return extend_model(self.from_, learned, self.pattern)
         vocab, merges = build_vocabulary(learned, self.special_tokens, self.special_tokens_at, self.byte_tokens)
-        scores, family = getattr(learned, "scores", None), FAMILIES[self.model]
-        if scores is not None:
-            score_of = dict(zip(learned.tokens, scores.tolist(), strict=True))
+        scores, family = None, FAMILIES[self.model]
+        if family.kind == "unigram":
+            score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
             scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
         return Model(
             vocab,
@@ -8728,18 +8663,19 @@ def complete(recipe: Recipe) -> Recipe:
     for name in {"tie_break", "score", "min_frequency"} - inspect.signature(recipe.learner).parameters.keys():
         value = getattr(recipe, name)
         require(value == getattr(Recipe, name), f"`{name}` {value!r} is not for this kind of model")
-    recipe = dataclasses.replace(recipe, special_tokens=check_special_tokens(recipe.special_tokens))
+    special_tokens, normalizer = check_special_tokens(recipe.special_tokens), _named_normalizer(recipe.normalizer)
+    recipe = dataclasses.replace(recipe, special_tokens=special_tokens, normalizer=normalizer)
     if recipe.from_ is not None:
         return _complete_from(recipe)
-    family, special_tokens = FAMILIES[recipe.model], recipe.special_tokens
+    family = FAMILIES[recipe.model]
     alphabet, pattern = recipe.alphabet or family.alphabet, recipe.pattern or family.pattern
     mark, unk_token, n_letters = "", None, 256
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
         plain = recipe.coverage == 1 and not recipe.byte_fallback
-        require(plain, "`coverage` and `byte_fallback` need the alphabet characters: no byte is unknown")
+        require(plain, "`coverage` and `byte_fallback` go with characters: no byte is unknown")
         require(family.alphabet == "bytes", f"a model of the family {recipe.model} is made of characters")
-        require(not recipe.mark, "a mark needs the alphabet characters")
+        require(not recipe.mark, "a mark goes with characters: the alphabet bytes has no mark")
     else:
         require(0 < recipe.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {recipe.coverage}")
         mark, n_letters = family.mark if recipe.mark is None else recipe.mark, 1
@@ -8754,13 +8690,7 @@ def complete(recipe: Recipe) -> Recipe:
             special_tokens = [*dict.fromkeys([*special_tokens, unk_token])]
     check_vocab_size(recipe.vocab_size, n_letters + len(special_tokens) + len(recipe.byte_tokens))
     return dataclasses.replace(
-        recipe,
-        special_tokens=special_tokens,
-        alphabet=alphabet,
-        pattern=pattern,
-        mark=mark,
-        normalizer=_named_normalizer(recipe.normalizer),
-        unk_token=unk_token,
+        recipe, special_tokens=special_tokens, alphabet=alphabet, pattern=pattern, mark=mark, unk_token=unk_token
     )
 
 
@@ -8898,7 +8828,7 @@ def _name_some(files: Sequence[object]) -> str:
 @checked
 def count_files(
     inputs: Files,
-    out: str | os.PathLike = "words.npz",
+    out: PathName = "words.npz",
     *,
     special_tokens: Sequence[str] = (),
     pattern: PatternSource = "gpt2",
@@ -8955,7 +8885,7 @@ def train(
     vocab_size: int = 8192,
     special_tokens: Sequence[str] = (),
     *,
-    texts: Iterable[str | bytes | Sequence[str | bytes]] | None = None,
+    texts: Iterable[Text | Sequence[Text]] | None = None,
     model: str = "bpe",
     alphabet: str | None = None,
     pattern: PatternSource | None = None,
@@ -8964,7 +8894,7 @@ def train(
     coverage: float = 1.0,
     byte_fallback: bool = False,
     unk_token: str | None = None,
-    from_: str | os.PathLike | Model | None = None,
+    from_: PathName | Model | None = None,
     tie_break: str = "bytes",
     score: str = "count",
     min_frequency: int = 1,
@@ -8978,8 +8908,7 @@ def train(
     """Train on files, folders or globs, and return the tokenizer with all measurements.
 
     inputs             files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), or Parquet; text
-    and
-                       JSON may be packed by gzip, xz, bzip2 or zstandard. Default: the source of Python's standard
+                       and JSON may be packed by gzip, xz, bzip2 or zstandard. Default: the source of Python's standard
                        library. Or words files (.npz) of `count`, which contain the pattern, the normalizer and the
                        special tokens
     vocab_size         number of tokens in all
@@ -8992,14 +8921,13 @@ def train(
     mark               with characters: ▁ replaces each space and is decoded to one; any other character marks the
                        beginning of a word, and white space is dropped. The default is ▁ with bpe and unigram
     normalizer         changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
-    coverage           with characters: the vocabulary has the most frequent characters, with this share of all
-    occurrences byte_fallback      with characters: unknown characters become tokens of their bytes
+    coverage           with characters: the share of all occurrences that the characters in the vocabulary cover
+    byte_fallback      with characters: unknown characters become tokens of their bytes
     unk_token          with characters and no byte fallback: the token of unknown characters; the default is <unk> or,
                        with wordpiece, [UNK]
     from_              a BPE model whose training is continued; its tokens keep their ids
     tie_break          the order of equally frequent pairs: bytes, the greater bytes first; or ids, the smaller ids
-    first
-                       (the rule of Hugging Face)
+                       first (the rule of Hugging Face)
     score              the pair that a wordpiece merges: the one with the greatest count (as in Hugging Face), or with
                        the greatest likelihood, count(ab) / (count(a) * count(b)), which prefers rare pairs
     min_frequency      do not merge rarer pairs; 0 and 1 allow every pair
@@ -9037,9 +8965,10 @@ def prepare(
     require(not others, f"{_name_some(others)}: count that, too, and name the counts of both")
     require(len({*files}) == len(files), "a words file is named twice: its words would count twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
-    counting = settings[0] | {"pattern": _steps_of(settings[0])}
-    counting["special_tokens"] = [token for token in counting["special_tokens"] if token not in BYTE_TOKENS]
-    options = {name: getattr(recipe, name) or value for name, value in counting.items()}
+    options, types = dict(settings[0]), {"Split": Split, "Metaspace": Metaspace}
+    options["pattern"] = [step if isinstance(step, str) else types[step[0]](*step[1:]) for step in options["pattern"]]
+    options["special_tokens"] = [token for token in options["special_tokens"] if token not in BYTE_TOKENS]
+    options = {name: getattr(recipe, name) or value for name, value in options.items()}
     recipe = complete(dataclasses.replace(recipe, **options))
     for name, wanted in recipe.source([], None).settings.items():
         for file, theirs in zip(files, settings, strict=True):
@@ -9243,10 +9172,10 @@ class Report:
 LEARNED_FILE, RECORD_FILE = "training.npz", "training.json"
 
 
-def save_learned(folder: str | os.PathLike, training: Training) -> None:
+def save_learned(folder: PathName, training: Training) -> None:
     """Write the history of a training into the folder of its model: its record, and the merges with their counts.
 
-    A file of an earlier training is removed. Only a BPE has merge counts, since only it uses the merges.
+    A file of an earlier training is removed. Merge counts are written only for a BPE, whose tokens are made by merges.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.txt")
@@ -9269,7 +9198,7 @@ def save_learned(folder: str | os.PathLike, training: Training) -> None:
         np.savez_compressed(out, **arrays, n_bytes=n_bytes, model=model.fingerprint)
 
 
-def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]:
+def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
     """Read the merges and their counts from the folder of a model, and the number of bytes of the corpus.
 
     Raises InputError if the file is missing, or if it belongs to another model.
@@ -9278,9 +9207,7 @@ def load_learned(folder: str | os.PathLike, model: Model) -> tuple[Learned, int]
     remedy = "only a BPE that `train` wrote has merge counts; train one on the same text"
     require(file.is_file(), f"{folder}: no {LEARNED_FILE} here: {remedy}")
     try:
-        zipfile.ZipFile(file).close()  # np.load would take a file of another kind for a pickle
-        with np.load(file, allow_pickle=False) as saved:
-            arrays = dict(saved)
+        arrays = _read_arrays(file)
         require(str(arrays.pop("model")) == model.fingerprint, "it is of another model")
         n_bytes, letters = int(arrays.pop("n_bytes")), json.loads(str(arrays.pop("alphabet")))
         learned = Learned(**arrays, alphabet=[letter.encode("latin-1") for letter in letters])
@@ -9554,7 +9481,7 @@ def inspect_model(
     decoded = decoded_tokens(model.vocab, model.decoder)[1]
     tokens = {id: decoded[id] for id in model.ordinary if decoded[id]}
     require(tokens, "the model has only special tokens: there is nothing to inspect")
-    kinds, scripts = zip(*map(_classify, tokens.values()), strict=True)
+    kinds, scripts = map(Counter, zip(*map(_classify, tokens.values()), strict=True))
     with stage("search"):
         unreachable = unreachable_tokens(tokenizer)
     frequencies, measures, glitches = None, {}, None
@@ -9565,15 +9492,9 @@ def inspect_model(
             possible.add(model.ids[model.unk_token.encode()])
         frequencies, measures = encoded.frequencies(max(model.vocab) + 1), measure(encoded, possible)
         glitches = find_glitches(learned, model.ids, frequencies) if learned else None
-    return Inspection(
-        f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, {model.kind}",
-        tokens,
-        {"kind": Counter(kinds), "script": Counter(scripts)},
-        unreachable,
-        measures,
-        frequencies,
-        glitches,
-    )
+    title = f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, {model.kind}"
+    counts = {"kind": kinds, "script": scripts}
+    return Inspection(title, tokens, counts, unreachable, measures, frequencies, glitches)
 
 
 # curve
@@ -9600,7 +9521,7 @@ class Curve(Report):
             tables.append(Table(name, header, [*np.array(columns, object)[:, is_shown].T]))
         return tables
 
-    def plot(self, path: str | os.PathLike) -> None:
+    def plot(self, path: PathName) -> None:
         """Draw bytes per token, and the saving by 1,000 more tokens, to a .png, .svg or .pdf file."""
         matplotlib, suffix = import_optional("matplotlib"), Path(path).suffix
         require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
@@ -9695,8 +9616,7 @@ def compare(
     Also text_field, as in a Source; and an Engine.
 
     Words are separated by white space, whatever the patterns of the models are. A word is encoded with the one
-    character of white space before it. Only cuts inside the word count, since only some models put the space into the
-    token.
+    character of white space before it. Only cuts inside the word count, as not all models put the space into the token.
 
     >>> small = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 258))
     >>> large = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
@@ -9726,15 +9646,9 @@ def compare(
     for word, *pieces in zip(words, *splits, strict=True):
         if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
             differences.append(Difference(word, counts[word], pieces))
-    return Comparison(
-        "Models compared",
-        list(tokenizers),
-        list(corpora),
-        np.array(rates),
-        np.array([[len(a & b) for b in vocabularies] for a in vocabularies]),
-        1 - sum(d.count for d in differences) / sum(map(counts.__getitem__, words)),
-        differences,
-    )
+    n_shared = np.array([[len(a & b) for b in vocabularies] for a in vocabularies])
+    same = 1 - sum(word.count for word in differences) / sum(map(counts.__getitem__, words))
+    return Comparison("Models compared", [*tokenizers], [*corpora], np.array(rates), n_shared, same, differences)
 
 
 # view
@@ -9776,7 +9690,7 @@ class View:
 
 
 @checked
-def view(tokenizer: Tokenizer, text: str | bytes) -> View:
+def view(tokenizer: Tokenizer, text: Text) -> View:
     r"""Cut a text into tokens, for display.
 
     >>> print(view(Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260)), "low lower\n").text(40))
@@ -9855,13 +9769,6 @@ _PEERS = {
 ENCODED_BYTES = 20_000_000  # of the corpus are encoded, since some peers reach only 3 MB/s
 
 
-def _time_call(work: Callable) -> tuple[float, Sequence]:
-    """Call a function; returns the seconds and the result."""
-    start = time.perf_counter()
-    result = work()
-    return time.perf_counter() - start, result
-
-
 @checked
 def bench(
     inputs: object = None,
@@ -9899,8 +9806,11 @@ def bench(
                 continue
             first = second = rate = None
             try:
-                work = prepare(training, documents)
-                (first, _), (second, result) = _time_call(work), _time_call(work)
+                work, times = prepare(training, documents), [time.perf_counter()]
+                for _ in range(2):
+                    result = work()
+                    times.append(time.perf_counter())
+                first, second = np.diff(times).tolist()
                 rate, result = sum(map(len, documents)) / first / 1e6, [*itertools.chain.from_iterable(result)]
                 ours, verdict = results.setdefault(job, result), "same"
                 if result != ours:

@@ -1460,7 +1460,7 @@ def test_words_are_the_counts():
 def test_counting_is_counting(parts):
     counter, expected = bpe.WordCounter(), Counter()
     for part in parts:
-        counter.add_text(part, bpe.Pattern("gpt2"))
+        counter.add_texts([part], bpe.Pretokenizer(bpe.Pattern("gpt2")))
         expected.update(naive_split(bpe.PATTERNS["gpt2"], part))
     other = bpe.WordCounter()
     for words in (counter.words(), bpe.Words.from_counts({b" more": 2, b"a" * 16: 3}), counter.words()):
@@ -1551,14 +1551,13 @@ def test_metaspace_is_put_before_a_text_once(tmp_path_factory, text, steps, size
 @given(
     counts=st.dictionaries(hostile_bytes | texts.map(str.encode), st.integers(0, 9), max_size=8),
     coverage=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
-    required=st.sets(st.sampled_from("aé中z"), max_size=2),
 )
-def test_words_of_characters_are_what_python_decodes(counts, coverage, required):
+def test_words_of_characters_are_what_python_decodes(counts, coverage):
     decoded = [(word.decode("utf-8", "surrogateescape"), count) for word, count in counts.items()]
     totals = Counter()
     for text, count in decoded:
         totals.update({letter: count * text.count(letter) for letter in text if not "\ud800" <= letter <= "\udfff"})
-    before, kept = 0, set(required)
+    before, kept = 0, set()
     for letter in sorted(+totals, key=lambda letter: (-totals[letter], letter)):
         if before < coverage * totals.total():
             kept.add(letter)
@@ -1567,7 +1566,7 @@ def test_words_of_characters_are_what_python_decodes(counts, coverage, required)
     for text, count in decoded:
         for part in "".join(letter if letter in kept else "\ud800" for letter in text).split("\ud800"):
             expected[part.encode()] += count * bool(part)
-    words = bpe.Words.from_counts(counts).as_characters(coverage, "".join(required))
+    words = bpe.Words.from_counts(counts).as_characters(coverage)
     assert words.alphabet == [letter.encode() for letter in sorted(kept)]
     for start, stop, count in zip(words.offsets, words.offsets[1:], words.counts.tolist(), strict=False):
         found[b"".join(words.alphabet[symbol] for symbol in words.symbols[start:stop])] += count
@@ -4669,7 +4668,7 @@ BAD_CHANGES = {
         ({"model__merges": [["i", "n"], ["i", "n"]]}, "twice"),
         ({"added_tokens": [{"content": END, "id": 7}]}, "the ids 0 and 7"),
         ({"added_tokens": [{"content": END, "id": 0}] * 2}, "added twice"),
-        ({"added_tokens": [{"content": END, "id": 0, "lstrip": "yes"}]}, "not all true or false"),
+        ({"added_tokens": [{"content": END, "id": 0, "lstrip": "yes"}]}, "each must be true or false"),
         ({"added_tokens": 1}, "added_tokens"),
         ({"added_tokens": [{"content": "<x>"}]}, "null"),
         *(({"model__vocab": {"a": id}}, "id") for id in ([1], 1e300, True)),
@@ -4866,7 +4865,6 @@ MANY_REFUSED_CALLS = {
     ],
     lambda here, options: WORDS.as_characters(**options).as_characters(): [
         ({"coverage": 1.5}, "from 0 to 1"),
-        ({"required": "\ud800"}, "UTF-8"),
         ({}, "256 bytes"),
     ],
     lambda here, words, tie_break: bpe.learn(words, 300, tie_break=tie_break): [
@@ -4968,7 +4966,7 @@ MANY_REFUSED_CALLS = {
         (bpe.Tokenizer(BYTE_VOCAB, [], pattern=[bpe.Metaspace(" "), "gpt2"]), "GPT-2"),
     ],
     lambda here, pattern: bpe.Tokenizer(BYTE_VOCAB, None, pattern=pattern).to_tiktoken(): [
-        (r"\w+", "may not match all text")
+        (r"\w+", "may leave text unmatched")
     ],
     lambda here, name: PLAIN.save(here / name, "gpt2"): [("vocab.json", "two files: name a folder")],
     lambda here, name, format: bpe.Tokenizer.load(here / name).save(here / "nowhere", format): [
@@ -4989,10 +4987,10 @@ MANY_REFUSED_CALLS = {
     lambda here, options: bpe.train(here / "text.txt", **{"vocab_size": 1000, "workers": 1} | options): [
         ({"model": "bert"}, "no family of models is named 'bert'"),
         ({"alphabet": "letters"}, "no alphabet is named 'letters'; there are bytes, characters"),
-        ({"mark": "▁"}, "a mark needs the alphabet characters"),
+        ({"mark": "▁"}, "a mark goes with characters"),
         ({"alphabet": "characters", "mark": "ab"}, "a mark is one character"),
         ({"alphabet": "characters", "coverage": 0.0}, "`coverage` is more than 0"),
-        ({"coverage": 0.5}, "`coverage` and `byte_fallback` need the alphabet characters"),
+        ({"coverage": 0.5}, "`coverage` and `byte_fallback` go with characters"),
         ({"model": "wordpiece", "alphabet": "bytes"}, "a model of the family wordpiece is made of characters"),
         ({"model": "wordpiece", "byte_fallback": True}, "`byte_fallback` is for bpe and unigram"),
         ({"alphabet": "characters", "byte_fallback": True, "unk_token": "?!"}, "nothing is unknown"),
@@ -5085,7 +5083,7 @@ REFUSED_COMMANDS = [
     (("train", "text.txt", "--min-frequency", 10**30), ["--min-frequency is ", "0 to "]),
     (("train", "text.txt", "--workers", "0"), ["0 workers"]),
     (("train", "text.txt", "--workers", "lots"), ["argument --workers: 'lots' is not", "such as 4"]),
-    (("train", "text.txt", "--coverage", "0.5"), ["--coverage and --byte-fallback need"]),
+    (("train", "text.txt", "--coverage", "0.5"), ["--coverage and --byte-fallback go with"]),
     (("train", "text.txt", "--vocb-size", "3"), ["--vocb-size; did you mean --vocab-size?", ".py train --help"]),
     *(
         (("train", "text.txt", "--vocab-size", wrong), [f"'{wrong}' is not a whole number"])
@@ -5106,7 +5104,7 @@ REFUSED_COMMANDS = [
     (("encode", "model", "text.txt", "--out", "folder"), ["folder"]),
     (("encode", "model", "text.txt", "--out", "o.txt"), ["o.txt", ".npy", ".bin"]),
     (("encode", "model", "text.txt", "--out", "o.npy", "--append", "<x>"), ["'<x>'", END]),
-    (("encode", "model", "text.txt", "--document-index", "i.npy"), ["--document-index cannot be combined"]),
+    (("encode", "model", "text.txt", "--document-index", "i.npy"), ["--document-index goes with --out"]),
     (("encode", "model", "text.txt", "--out", "o.npy", "--document-index", "o.npy"), ["o.npy", "twice"]),
     (("encode", "model", "text.txt", "--out", "o.npy", "--workers", "0"), ["0 workers"]),
     (("encode", "model", "text.txt", "--encoding", "gpt2"), ["omit --encoding"]),
@@ -5284,3 +5282,187 @@ def test_kernels_stay_inside_their_arrays(checked_run):
     process, output = checked_run
     assert process.wait(timeout=1800) == 0, output.read_text()
     assert regex.search(r"\d+ passed", output.read_text())
+
+
+# ─── Tokenizers of the wild ───────────────────────────────────────────────────────────────────────────────────────────
+#
+# Kinds of tokenizers that were met in public repositories: each is made small by its owner's library.
+
+WILD = {  # model, pre-tokenizer, decoder, and the options of the trainer
+    "suffix": ("BPE", {"unk_token": "<unk>", "end_of_word_suffix": "</w>"}, P.BertPreTokenizer(), D.BPEDecoder("</w>")),
+    "suffix, dropped": ("BPE", {"end_of_word_suffix": "<w>"}, P.Whitespace(), None),
+    "suffix, whole texts": ("BPE", {"unk_token": "<unk>", "end_of_word_suffix": "</w>", "fuse_unk": True}, None, None),
+    "suffix of bytes": ("BPE", {"end_of_word_suffix": "</w>"}, P.ByteLevel(add_prefix_space=False), D.ByteLevel()),
+    "words": ("WordLevel", {"unk_token": "<unk>"}, P.Whitespace(), None),
+    "words of bytes": ("WordLevel", {"unk_token": "<unk>"}, P.ByteLevel(), D.ByteLevel()),
+    "dropped characters": ("BPE", {}, P.Whitespace(), D.Fuse()),
+    "dropped characters of whole texts": ("BPE", {}, None, D.Fuse()),
+    "dropped bytes": ("BPE", {}, P.ByteLevel(add_prefix_space=False), D.ByteLevel()),
+    "unknown bytes": ("BPE", {"unk_token": "<unk>", "fuse_unk": True}, P.ByteLevel(), D.ByteLevel()),
+}
+wild_texts = st.text(st.sampled_from(OLD_CHARACTERS), max_size=40) | st.text("aeinort sdé.,'<unk/w>12\n", max_size=60)
+
+
+@pytest.fixture(scope="module", params=WILD)
+def wild(request, prose, tmp_path_factory):
+    """A tokenizer of the `tokenizers` package, and the file that it writes."""
+    kind, options, pre_tokenizer, decoder = WILD[request.param]
+    theirs = tokenizers.Tokenizer(getattr(tokenizers.models, kind)(**options))
+    theirs.pre_tokenizer = pre_tokenizer
+    suffix = {name: text for name, text in options.items() if name == "end_of_word_suffix"}
+    trainer = getattr(tokenizers.trainers, kind.replace("BPE", "Bpe") + "Trainer")
+    special = {"special_tokens": ["<unk>"] if "unk_token" in options else [], "show_progress": False}
+    theirs.train_from_iterator([text[:200] for text in prose[:200]], trainer(vocab_size=500, **special, **suffix))
+    if decoder:
+        theirs.decoder = decoder
+    file = tmp_path_factory.mktemp("wild") / "tokenizer.json"
+    theirs.save(str(file))
+    return theirs, file
+
+
+@pytest.mark.filterwarnings("ignore:.*no token stands for what is unknown")
+def test_ids_of_tokenizers_of_the_wild_are_their_owners(wild, tmp_path):
+    theirs, file = wild
+    ours = bpe.Tokenizer.load(file)
+    ours.save(tmp_path, "huggingface")
+    again, theirs_again = bpe.Tokenizer.load(tmp_path), tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+
+    @settings(max_examples=300)
+    @given(text=wild_texts)
+    def equal(text):
+        expected = theirs.encode(text, add_special_tokens=False).ids
+        assert ours.encode(text) == again.encode(text) == expected
+        assert theirs_again.encode(text, add_special_tokens=False).ids == expected
+        if theirs.decoder:
+            assert ours.decode(expected) == theirs.decode(expected, skip_special_tokens=False)
+
+    equal()
+
+
+def test_what_is_dropped_is_noted(tmp_path):
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    with pytest.warns(UserWarning, match="no token stands for what is unknown: it is left out"):
+        ours = bpe.Tokenizer.load(tmp_path)
+    assert ours.encode("xa\nbé") == theirs.encode("xa\nbé").ids == [2]
+    assert list(ours.encode_iterable(["a", "x", "b"])) == [2]
+
+
+def test_suffixes_of_words_cannot_be_in_other_formats(tmp_path):
+    vocab = dict(enumerate([*bpe.BYTES, *(byte + b"$" for byte in bpe.BYTES), b"ab$"]))
+    model = bpe.Model(vocab, [(b"a", b"b$")], word_suffix="$")
+    tokenizer = bpe.Tokenizer.from_model(model)
+    assert tokenizer.encode("ab a") == [512, 32, 256 + 97]
+    for name in ("gpt2", "tiktoken", "sentencepiece", "bert"):
+        with pytest.raises(bpe.InputError):
+            tokenizer.save(tmp_path, name)
+    with pytest.raises(bpe.InputError, match="suffix"):
+        bpe.words_of_model(model, bpe.Words.from_counts({b"ab": 1}))
+
+
+@pytest.mark.filterwarnings("ignore:.*no token stands for what is unknown")
+def test_names_that_are_no_bytes_are_tokens_that_no_text_becomes(tmp_path):
+    names = {"a": 0, "’": 1, "b": 2, "ab": 3, "a’": 4, "": 5}
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE(names, [("a", "’"), ("a", "b")]))
+    theirs.pre_tokenizer, theirs.decoder = P.ByteLevel(add_prefix_space=False), D.ByteLevel()
+    theirs.add_special_tokens(["<end>"])
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = bpe.Tokenizer.load(tmp_path)
+    for text in ("ab", "a’b", "ba<end>’"):
+        assert ours.encode(text) == theirs.encode(text).ids
+    assert ours.decode([1, 4, 6]) == theirs.decode([1, 4, 6], skip_special_tokens=False)
+    ours.save(tmp_path)
+    assert bpe.Tokenizer.load(tmp_path).encode("a’b<end>") == theirs.encode("a’b<end>").ids
+
+
+def test_a_word_without_a_token_is_refused(tmp_path):
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, "<unk>")).save(str(tmp_path / "tokenizer.json"))
+    tokenizer = bpe.Tokenizer.load(tmp_path)
+    assert tokenizer.encode("b") == [1]
+    with pytest.raises(bpe.InputError, match="a word is not in the vocabulary"):
+        tokenizer.encode("ab")
+
+
+def test_the_last_of_equal_lines_of_a_vocab_txt_counts(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[UNK]\n[SEP]\n[CLS]\na\n##a\nb\na\n")
+    with pytest.warns(UserWarning, match="line 7: 'a' stands there twice: the last is taken"):
+        ours = bpe.Tokenizer.load(tmp_path)
+    theirs = tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=True)
+    assert ours.encode("a aa b") == theirs.encode("a aa b", add_special_tokens=False).ids == [6, 6, 4, 5]
+
+
+def tekken(ranks, **fields):
+    """The content of a tekken.json."""
+    tokens = [{"rank": rank, "token_bytes": base64.b64encode(token).decode()} for token, rank in ranks.items()]
+    config = {"pattern": r"\w+|\W", "default_vocab_size": 20 + 258, "default_num_special_tokens": 20, "version": "v3"}
+    return {"config": config, "vocab": [*tokens, {"rank": 258, "token_bytes": "YWJhYg=="}]} | fields
+
+
+@given(text=texts | st.text("ab ", max_size=30))
+def test_ids_of_tekken_are_those_of_tiktoken(text):
+    ranks = {bytes([b]): b for b in range(256)} | {b"ab": 256, b"ba": 257}
+    ours = bpe.Tokenizer.from_model(bpe.read_huggingface(tekken(ranks)))
+    theirs = tiktoken.Encoding("tekken", pat_str=r"\w+|\W", mergeable_ranks=ranks, special_tokens={})
+    assert ours.encode_ordinary(text) == [20 + id for id in theirs.encode_ordinary(text)]
+    assert ours.special_tokens["[TOOL_CONTENT]"] == 19
+
+
+def test_tekken_is_recognized_and_saved(tmp_path):
+    ranks = {bytes([b]): b for b in range(256)} | {b"ab": 256, b"ba": 257}
+    special = [{"rank": 0, "token_str": "<s>", "is_control": True}]
+    (tmp_path / "tekken.json").write_text(json.dumps(tekken(ranks, special_tokens=special)))
+    tokenizer = bpe.Tokenizer.load(tmp_path / "tekken.json")
+    assert tokenizer.encode("<s>abab<SPECIAL_19>") == [0, 276, 276, 19]
+    for name in ("huggingface", "tiktoken"):
+        tokenizer.save(tmp_path / name, name)
+        assert bpe.Tokenizer.load(tmp_path / name).encode("<s>abab<SPECIAL_19>") == [0, 276, 276, 19]
+    (tmp_path / "tekken.json").write_text('{"config": {}}')
+    with pytest.raises(bpe.InputError, match=r"tekken.json: KeyError"):
+        bpe.Tokenizer.load(tmp_path / "tekken.json")
+
+
+SYMBOLS = ["…", "\n", "\t", "ﬁ", "<x>"]
+SENTENCEPIECES = [
+    ("bpe", "nmt_nfkc", True, SYMBOLS),
+    ("bpe", "identity", True, []),
+    ("unigram", "nmt_nfkc", True, SYMBOLS),
+    ("unigram", "nmt_nfkc", False, SYMBOLS),
+    ("unigram", "identity", True, []),
+    ("char", "nmt_nfkc", True, []),
+    ("char", "identity", False, ["<x>"]),
+]
+
+
+@pytest.fixture(scope="module", params=SENTENCEPIECES, ids=lambda param: "-".join(map(str, param[:3])))
+def wild_sentencepiece(request, prose):
+    kind, rule, squeezes, symbols = request.param
+    out = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([line for text in prose[:200] for line in text[:400].split("\n")]),
+        model_writer=out,
+        model_type=kind,
+        vocab_size=300,
+        hard_vocab_limit=False,
+        normalization_rule_name=rule,
+        remove_extra_whitespaces=squeezes,
+        user_defined_symbols=symbols,
+        minloglevel=2,
+    )
+    return out.getvalue()
+
+
+def test_ids_of_sentencepieces_of_the_wild_are_their_owners(wild_sentencepiece, tmp_path):
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=wild_sentencepiece)
+    ours = bpe.Tokenizer.from_model(bpe.read_sentencepiece(wild_sentencepiece))
+    ours.save(tmp_path, "sentencepiece")
+    again = bpe.Tokenizer.load(tmp_path)
+    symbols = [text for text, flags in ours.model.flags.items() if flags.literal]
+
+    @settings(max_examples=300)
+    @given(text=st.text("aeinort sdé.,…ﬁ<x>12\n\t中", max_size=60) | st.text("a \n\t…", max_size=20))
+    def equal(text):
+        expected = theirs.encode(text)
+        assert ours.encode(text, symbols) == again.encode(text, symbols) == expected
+        assert list(ours.encode_iterable(list(text), symbols)) == expected
+
+    equal()
