@@ -3116,8 +3116,8 @@ def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
 class Block(NamedTuple):
     """Bytes that can be scanned independently: a part of a file, or bytes that were read from a stream.
 
-    `first_id` tells how it begins, and `next_id` what comes next: another text (BEGINS), another document of this one,
-    after a special token (INSIDE), or more of this document (CONTINUES), and no special token.
+    `first_id` tells how the block begins, and `next_id` how the next one does: with another text (BEGINS); with another
+    document of the same text, after a special token (INSIDE); or within the same document (CONTINUES).
     """
 
     path: Path
@@ -4777,7 +4777,7 @@ class Model:
     kind            a name in KINDS
     ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
     flags           how special tokens are found, if not in the plain way
-    alphabet        "bytes", if tokens are made of bytes; or "characters", which are UTF-8 and may be unknown
+    alphabet        "bytes" or "characters": tokens are made of bytes; or they are UTF-8, and characters may be unknown
     scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); for a BPE without merges,
                     the highest score merges first
     normalizer      steps of a Normalizer, as in a tokenizer.json
@@ -6500,7 +6500,7 @@ def _to_json(data: object, indent: int | None = None) -> str:
 
 @contextlib.contextmanager
 def naming_file(where: object) -> Iterator[None]:
-    """Put a file name, or what was tried, before the message of an InputError."""
+    """Put the name of a file, or of an attempt, before the message of an InputError."""
     try:
         yield
     except InputError as error:
@@ -7526,7 +7526,7 @@ def load_model(
         model = call_with(format.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
     if model.drops_unknown:
-        note = "no token stands for what is unknown: it is left out, as by the tokenizers package"
+        note = "the model has no unknown token: unknown letters are left out, as by the tokenizers package"
         warnings.warn(f"{file}: {note}", stacklevel=3)
     return model
 
