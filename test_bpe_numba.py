@@ -394,7 +394,7 @@ def test_no_name_of_the_module_is_bound_twice():
 
 
 def test_public_names_are_few_and_explained_by_examples():
-    assert len(bpe.__all__) <= 16
+    assert len(bpe.__all__) <= 24 and dir(bpe) == sorted(bpe.__all__)
     public = [getattr(bpe, name) for name in bpe.__all__]
     assert [value for value in public if callable(value) and ">>> " not in (inspect.getdoc(value) or "")] == []
 
