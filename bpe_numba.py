@@ -22,7 +22,7 @@ Glossary
     token, id       an entry of the vocabulary (its bytes), and the number of that entry
     special token   a token that is matched as a whole: it is never split, merged or learnt from
     family          the way in which a vocabulary is learnt; for example, "longest" learns as a BPE does
-    kind            the way in which a model cuts words into tokens: BPE, WordPiece or Unigram
+    kind            the way in which a model cuts words into tokens: BPE, WordPiece, WordLevel or Unigram
 
 Letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs, T texts.
 
@@ -43,8 +43,8 @@ Sections, in the order in which the data passes through them
     Encoding        words -> ids, through a cache; ids -> bytes
     WordPiece       words -> their longest tokens; Words -> tokens, by likelihood or by count
     Unigram         Words -> tokens with probabilities; words -> ids, by the most probable path
-    Formats         a Model <-> files of Hugging Face, GPT-2, tiktoken, SentencePiece and BERT
-    Kinds           the functions of BPE, WordPiece and Unigram, by name
+    Formats         a Model <-> files of Hugging Face, GPT-2, tiktoken, SentencePiece and BERT; tekken.json -> a Model
+    Kinds           the functions of BPE, WordPiece, WordLevel and Unigram, by name
     Tokenizer       text -> ids -> text; decoders
     Token files     files of text -> files of token ids, by several workers; and back
     Training        files -> a tokenizer, in one call
@@ -130,22 +130,42 @@ from tqdm import tqdm
 __version__ = "0.2.0"
 __all__ = [
     "ENCODINGS",
+    "FAMILIES",
+    "KINDS",
     "PATTERNS",
+    "Engine",
     "InputError",
+    "Kind",
     "Model",
     "Pattern",
     "Source",
     "Tokenizer",
+    "Training",
     "Words",
+    "bench",
+    "compare",
     "count",
     "count_files",
+    "curve",
     "encode_files",
+    "inspect_model",
     "learn",
+    "load_learned",
+    "load_model",
     "read_ids",
+    "save_model",
+    "stage",
     "train",
     "train_bpe",
     "train_bpe_from_counts",
+    "view",
 ]
+
+
+def __dir__() -> list[str]:
+    """List the names that completion in a notebook should offer."""
+    return sorted(__all__)
+
 
 # A variable that starts at 0 and is passed to a kernel starts as i64(0): a literal 0 would compile the kernel twice.
 u8, u32, u64, i64 = np.uint8, np.uint32, np.uint64, np.int64
@@ -3001,7 +3021,7 @@ def find_files(inputs: Files) -> list[Path]:
         if os.path.isdir(name):
             group = sorted(file for file in path.rglob("*") if _is_corpus(file.relative_to(path)) and file.is_file())
             require(group, f"{name}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
-        elif name == "-" or os.path.exists(name):  # False for a text that no path could be
+        elif name == "-" or os.path.exists(name):  # False for a text that cannot be a path
             group = [path]
         else:
             group = sorted(filter(Path.is_file, map(Path, glob.glob(name, recursive=True))))
@@ -3019,7 +3039,7 @@ def as_path(name: PathName) -> Path:
 
 
 def _is_corpus(path: Path) -> bool:
-    """Whether the name of a file in a folder is that of text, and not that of a part of a model."""
+    """Whether a file in a folder is text by its name, and not a part of a model."""
     is_hidden = any(part.startswith(".") for part in path.parts)
     return _plain_name(path).endswith(SUFFIXES) and path.name not in ("vocab.txt", "merges.txt") and not is_hidden
 
@@ -3106,7 +3126,7 @@ class Block(NamedTuple):
     first_id: int = BEGINS
     next_id: int = BEGINS
     data: bytes | list[bytes] | None = None  # None: a worker reads them from the file
-    n_before: int = 0  # lines, in a stream; row groups, in a Parquet file
+    n_before: int = 0  # lines before it in a stream; row groups before it in a Parquet file
     read_texts: Callable[[Block, str], list[bytes]] | None = None  # None: the data are one text, or a list of texts
 
     @property
@@ -4003,7 +4023,7 @@ def _in_order(words: Words) -> Words:
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read a .npz file: np.load would take any other file for a pickle."""
+    """Read a .npz file; np.load would take a file of another kind for a pickle."""
     zipfile.ZipFile(path).close()
     with np.load(path, allow_pickle=False) as saved:
         return dict(saved)
@@ -5052,7 +5072,7 @@ def check_vocab_size(vocab_size: int, least: int) -> None:
 NO_MERGE = ALL_ONES  # the entry of a pair that does not merge
 LOW_HALF = u64(2**32 - 1)
 NO_RANK = NO_MERGE & ~LOW_HALF
-NO_ID, DROPPED = -1, -2  # in place of the id of unknown letters: a word with one has no ids; they are left out
+NO_ID, DROPPED = -1, -2  # in place of the id of an unknown letter: its word has no ids; or the letter is left out
 ANY_PAIR = -1  # in place of the two ids of a merge: the last pair that merges make from the bytes of the token
 MAX_LINEAR_MERGE = 24  # letters of a word whose pairs are all compared for the lowest rank; longer words need a heap
 LONGEST_TOKEN = 1 << 12  # bytes, in a model without merges: sampling tries all ways to cut a token in two
@@ -5121,13 +5141,9 @@ def bpe_tables(
         last_ids[np.array([*last_letters], np.int64)] = [*last_letters.values()]
     tokens = make_token_bytes(model.vocab)
     if model.merges is None:
-        _check_splittable(model)
-        any_pairs = np.full_like(token_ids, ANY_PAIR)
-        pairs = (
-            _all_splits(model.ordinary_ids)
-            if samples
-            else np.column_stack([any_pairs, any_pairs, token_ids, token_ids])
-        )
+        made = np.setdiff1d(token_ids, _unreachable(model))
+        any_pairs = np.full_like(made, ANY_PAIR)
+        pairs = _all_splits(model.ordinary_ids) if samples else np.column_stack([any_pairs, any_pairs, made, made])
         if model.scores is not None:  # equal scores have the same rank
             pairs[:, 3] = np.unique(-model.scores, return_inverse=True)[1].reshape(-1)[pairs[:, 2]]
     else:
@@ -5158,20 +5174,25 @@ def bpe_tables(
     return tables
 
 
-def _check_splittable(model: Model) -> None:
-    """Check that in a model without merges no token is too long, and each character of a token is a token itself.
+def _unreachable(model: Model) -> list[int]:
+    """List the tokens of a model without merges that have a character which is no token itself.
 
-    SentencePiece would merge other characters with their neighbours before it finds that they are unknown. Its trainer
-    makes no such model.
+    Raises InputError if one is too long, or is made of two others: SentencePiece would merge such a character with its
+    neighbours before it finds that it is unknown. Its trainer makes no such model.
     """
     id_of = model.ordinary_ids
     longest = max(id_of, key=len, default=b"")
     if len(longest) > LONGEST_TOKEN:
         raise InputError(f"token {id_of[longest]} has {len(longest):,} bytes; without merges the limit is 4,096")
-    known = {*map(chr, model.letters)}
+    known, unreachable = {*map(chr, model.letters)}, []
     for token, id in id_of.items() if model.alphabet == "characters" else ():
-        if unknown := set(token.decode()) - known:
-            raise InputError(f"token {id}, {token!r}, has the character {min(unknown)!r}, which is not a token itself")
+        if unknown := set(text := token.decode()) - known:
+            unreachable.append(id)
+            parts = [(text[:k], text[k:]) for k in range(1, len(text))]
+            if any(all(len(part) == 1 or part.encode() in id_of for part in pair) for pair in parts):
+                char = min(unknown)
+                raise InputError(f"token {id}, {token!r}, has the character {char!r}, which is not a token itself")
+    return unreachable
 
 
 def _all_splits(id_of: Mapping[bytes, int]) -> np.ndarray:
@@ -5796,7 +5817,7 @@ def wordpiece_tables(model: Model) -> WordPieceTables:
     """Make the tables of `segment_wordpiece` for a model."""
     prefix, tokens = model.subword_prefix.encode(), {id: model.vocab[id] for id in model.ordinary}
     continuing = {id: token[len(prefix) :] for id, token in tokens.items() if token.startswith(prefix)}
-    continuing = continuing if model.kind == "wordpiece" else {}  # then a token is a whole word
+    continuing = continuing if model.kind == "wordpiece" else {}  # the tokens of a WordLevel are whole words
     unknown = -1 if model.unk_token is None else model.ids.get(model.unk_token.encode(), -1)
     return WordPieceTables(make_trie(tokens), make_trie(continuing), unknown, model.max_word_chars)
 
@@ -6382,7 +6403,8 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
 #     sentencepiece  tokenizer.model                pretokens, merges in an order that no scores give
 #     bert           vocab.txt                      all but a WordPiece with BERT's own steps
 #
-# A byte-level vocab.json names a token by GPT-2's characters: {"Ġhi": 300} stands for 300: b" hi".
+# Mistral's tekken.json is only read. A byte-level vocab.json names a token by GPT-2's characters: {"Ġhi": 300} stands
+# for 300: b" hi".
 
 LARGEST_FILE = 1 << 28  # bytes of a model file; the largest tokenizer.json has some 40 million
 
@@ -6649,7 +6671,8 @@ def write_gpt2(model: Model) -> dict[str, str]:
 # tiktoken's rank files: a line for each token, its bytes in base64 and its id
 
 
-_RANK = rb"(?:[A-Za-z\d+/]{4})*[A-Za-z\d+/]{2}(?:==|[A-Za-z\d+/][A-Za-z\d+/=]) \d{1,8}\r?\n"  # a line of tiktoken's
+# A line of tiktoken's; in Whisper's file one has no token.
+_RANK = rb"(?:=|(?:[A-Za-z\d+/]{4})*[A-Za-z\d+/]{2}(?:==|[A-Za-z\d+/][A-Za-z\d+/=])) \d{1,8}\r?\n"
 
 
 def read_tiktoken(
@@ -6680,6 +6703,7 @@ def read_tiktoken(
         published = ENCODINGS[encoding]._asdict()
     if special_tokens is None:
         special_tokens = published.get("special_tokens")
+    vocab = {id: token for id, token in vocab.items() if token}
     return Model(vocab, None, special_tokens, pattern or published["pattern"])
 
 
@@ -7633,7 +7657,7 @@ def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: in
 
 # The function that decodes a token, by the type of a step; its further parameters are the fields.
 _DECODERS: dict[str, Callable[..., str]] = {
-    "BPEDecoder": lambda token, is_first, suffix: token.replace(suffix, " "),  # but that of the last: see decode
+    "BPEDecoder": lambda token, is_first, suffix: token.replace(suffix, " "),  # for the last token see decode
     "ByteFallback": lambda token, is_first: _BYTE_TOKEN.sub(
         lambda match: bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape"), token
     ),
@@ -8039,7 +8063,7 @@ class Tokenizer:
         If the pattern or the flags of special tokens allow no cut, memory holds a whole document.
         """
         special = tuple(self._allowed(allowed_special))
-        source = self._chunk_sources.setdefault(special, self.source((), special))  # a normalizer's takes 0.9 s to make
+        source = self._chunk_sources.setdefault(special, self.source((), special))  # may take 0.9 s to make
         chunks = map(_text_bytes, [iterable] if isinstance(iterable, (str, bytes)) else iterable)
         for data, first_id, _ in source.cut(chunks, WINDOW_BYTES):
             yield from self.encode_texts([data], allowed_special, first_id)[0].tolist()
@@ -8095,7 +8119,7 @@ class Tokenizer:
         text = self.decode_bytes(ids).decode("utf-8", "replace")
         for step in self.model.decoder if len(ids) else ():
             if step["type"] == "BPEDecoder" and self.vocab[int(ids[-1])].endswith(step["suffix"].encode()):
-                text = text.removesuffix(" ")  # after the last word there is none
+                text = text.removesuffix(" ")  # the last word has no space after it
         return text
 
     def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
@@ -8168,12 +8192,12 @@ LLMC_HEADER_BYTES = 1024
 LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}  # the first numbers of its files, for GPT-2 and Llama 3
 
 
-# How ids are written, and the ends of the names of such files; standard output has no end.
+# Layout -> the suffixes of its files; "" stands for standard output.
 _LAYOUTS = {"npy": (".npy",), "bin": (".bin", ""), "llm.c": (".bin",), "text": (".txt", "")}
 
 
 def _header(layout: str, dtype: np.dtype, n: int) -> bytes:
-    """Make the header of a file of n numbers. It has the same size for any n: NumPy pads its own for growth."""
+    """Make the header of a file of n numbers. It has the same size for any n, since NumPy pads it for growth."""
     if layout == "npy":
         file = io.BytesIO()
         np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)})
@@ -8385,10 +8409,8 @@ def encode_files(
     id_type, engine = _id_type(tokenizer.vocab_size - 1, dtype), Engine(workers, progress, executor)
     allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
     source = tokenizer.source(inputs, allowed_special, text_field)
-    if append is not None:
-        tokenizer._allowed([append])
+    end_id = None if append is None else tokenizer.special_tokens[tokenizer._allowed([append])[0]]
     tokenizer.compile_kernels()
-    end_id = tokenizer.special_tokens.get(append)
     work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special)
     totals, n_bytes, last_id = np.zeros((2, 2), np.int64), 0, None  # tokens and documents of each file
     index_writer = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(len)
@@ -8630,22 +8652,17 @@ class Recipe:
         if family.kind == "unigram":
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
             scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
-        return Model(
-            vocab,
-            merges if family.kind == "bpe" else None,  # the longest match does not need them
-            self.special_tokens,
-            pattern=self.steps,
-            scores=scores,
-            kind=family.kind,
-            alphabet=self.alphabet,
-            normalizer=self.normalizer,
-            decoder=self.decoder,
-            unk_token=self.unk_token,
-            byte_fallback=self.byte_fallback,
-            fuse_unk=self.alphabet == "characters" and family.kind != "wordpiece",
-            subword_prefix=family.subword_prefix,
-            max_word_chars=MAX_ID if self.model == "longest" else 100,
-        )
+        fields = vars(self) | {
+            "merges": merges if family.kind == "bpe" else None,  # the longest match does not need them
+            "pattern": self.steps,
+            "scores": scores,
+            "kind": family.kind,
+            "decoder": self.decoder,
+            "fuse_unk": self.alphabet == "characters" and family.kind != "wordpiece",
+            "subword_prefix": family.subword_prefix,
+            "max_word_chars": MAX_ID if self.model == "longest" else 100,
+        }
+        return call_with(Model, vocab, **fields)
 
 
 def complete(recipe: Recipe) -> Recipe:
@@ -9135,7 +9152,7 @@ def tabulate_counts(counted: CorpusCounts, files: Sequence[object], title: str =
         ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
     ]
     if counted.n_dropped:
-        rows.append(("dropped", f"{counted.n_dropped:,} more pretokens, the rarest; a larger max_words keeps more"))
+        rows.append(("dropped", f"{counted.n_dropped:,} pretokens, the rarest; a larger max_words keeps more"))
         rows.append(("counts", f"too small by at most {counted.max_error:,}, because of dropped pretokens"))
     return Table(title, ("what", "value"), rows)
 
@@ -9528,11 +9545,11 @@ class Curve(Report):
         with matplotlib.rc_context({"font.size": 9, "text.parse_math": False}):  # names may hold dollar signs
             figure = import_optional("matplotlib.figure").Figure(figsize=(7, 3), layout="constrained")
             left, right = figure.subplots(1, 2)
+            left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
+            right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
             for name, (sizes, _, rates, saved) in self.columns.items():
                 left.plot(sizes, rates, label=name)
                 right.plot(sizes, saved)
-            left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
-            right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
             left.legend()
             with atomic_write(Path(path)) as file:
                 figure.savefig(file, format=suffix[1:], dpi=200)

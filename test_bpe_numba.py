@@ -4500,6 +4500,13 @@ def test_curves_are_drawn(reports, tmp_path, suffix, begin):
         reports[2].plot(tmp_path / "picture.xyz")
 
 
+def test_a_curve_of_few_merges_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    learned = bpe.learn(bpe.Words.from_counts({b"aab": 3}), 258)
+    bpe.curve({"a": (learned, 9)}).plot(tmp_path / "curve.svg")
+    assert (tmp_path / "curve.svg").read_bytes().startswith(b"<?xml")
+
+
 def test_tables_are_markdown_in_columns(reports):
     shown = str(reports[3])
     assert "| model | 中文 \\| text |     b |" in shown and "| ----- | -----------: | ----: |" in shown
@@ -5386,7 +5393,7 @@ def test_a_word_without_a_token_is_refused(tmp_path):
 
 def test_the_last_of_equal_lines_of_a_vocab_txt_counts(tmp_path):
     (tmp_path / "vocab.txt").write_text("[UNK]\n[SEP]\n[CLS]\na\n##a\nb\na\n")
-    with pytest.warns(UserWarning, match="line 7: 'a' stands there twice: the last is taken"):
+    with pytest.warns(UserWarning, match="line 7: 'a' appears twice: the last line counts"):
         ours = bpe.Tokenizer.load(tmp_path)
     theirs = tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=True)
     assert ours.encode("a aa b") == theirs.encode("a aa b", add_special_tokens=False).ids == [6, 6, 4, 5]
@@ -5467,3 +5474,21 @@ def test_ids_of_sentencepieces_of_the_wild_are_their_owners(wild_sentencepiece, 
         assert list(ours.encode_iterable(list(text), symbols)) == expected
 
     equal()
+
+
+def test_a_token_of_sentencepiece_with_unknown_characters_is_never_made():
+    pieces = [("<unk>", 2, 0), ("a", 1, -2), ("b", 1, -3), ("ab", 1, -1), ("<ab>", 1, 0)]
+    pieces = [{"piece": name, "type": kind, "score": score} for name, kind, score in pieces]
+    proto = sentencepiece_model_pb2.ModelProto(pieces=pieces)
+    proto.trainer_spec.model_type, proto.normalizer_spec.add_dummy_prefix = 2, False
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
+    ours = bpe.Tokenizer.from_model(bpe.read_sentencepiece(proto.SerializeToString()))
+    for text in ("ab", "<ab>", "<ab>ab<", "<>ab"):
+        assert ours.encode(text) == theirs.encode(text)
+
+
+def test_a_rank_file_may_have_a_line_without_a_token(tmp_path):
+    lines = [f"{base64.b64encode(byte).decode()} {id}\n" for id, byte in enumerate(bpe.BYTES)]
+    (tmp_path / "a.tiktoken").write_text("".join(lines) + "= 256\n")
+    tokenizer = bpe.Tokenizer.load(tmp_path / "a.tiktoken", pattern="gpt2", special_tokens={"<s>": 257})
+    assert tokenizer.encode("a<s>") == [97, 257]
