@@ -827,7 +827,8 @@ def test_chains_are_those_of_hugging_face(before, metaspace, behind, last, text,
     steps = [step for _, part in parts for step in (part if type(part) is tuple else [part])] + last
     pattern = bpe.Pattern(steps)
     assert pattern.split(text.encode()) == hf_split(pre_tokenizer, text)
-    assert pattern.split(text.encode() + data) == naive_split(pattern.source, text.encode() + data)
+    words = naive_split(pattern.source, text.encode() + data)
+    assert pattern.split(text.encode() + data) == [*filter(None, words)]
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], pattern=steps)
     assert bytes(tokenizer.encode(text)) == b"".join(hf_split(pre_tokenizer, text))
 
@@ -1510,7 +1511,7 @@ def test_the_rarest_words_are_dropped_where_there_are_too_many(parts, max_words)
 
 def test_dropped_words_are_said(library, tmp_path, command):
     few = bpe.train(library[:30], 300, max_words=1000)
-    assert len(few.counted.words.counts) <= 1000 and f"{few.counted.n_dropped:,} pretokens" in str(few)
+    assert len(few.counted.words.counts) <= 1000 and f"{few.counted.n_dropped:,} " in str(few)
     assert bpe.train(library[:30], 300, max_words=0).counted.n_dropped == 0
     done = command("count", *library[:30], "--max-words", 1000, "--out", tmp_path / "few.npz")
     assert done.returncode == 0 and few.counted.described == bpe.load_counts(tmp_path / "few.npz")[0].described
