@@ -9532,8 +9532,9 @@ class Curve(Report):
 
     def plot(self, path: PathName) -> None:
         """Draw bytes per token, and the saving by 1,000 more tokens, to a .png, .svg or .pdf file."""
-        matplotlib, suffix = import_optional("matplotlib"), Path(path).suffix
+        suffix = Path(path).suffix
         require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
+        matplotlib = import_optional("matplotlib")
         with matplotlib.rc_context({"font.size": 9, "text.parse_math": False}):  # names may hold dollar signs
             figure = import_optional("matplotlib.figure").Figure(figsize=(7, 3), layout="constrained")
             left, right = figure.subplots(1, 2)
