@@ -1653,14 +1653,6 @@ class Pattern:
         starts = _sure_starts(self.table)
         return starts is not None and bool(starts.all())
 
-    @property
-    def parted(self) -> tuple[Pattern, Metaspace | None]:
-        """The pattern and None; or, if its last step may be applied to each unique word, the rest and that step."""
-        *before, last = self.steps
-        if before and isinstance(last, Metaspace) and last.prepend_scheme != "first":
-            return Pattern(self.source[:-1]), last
-        return self, None
-
     def apply(self, scan: Scan, flat: FlatText, begins: int) -> FlatText:
         """Cut a flat text by all stages that must run before the scan by `table`."""
         for stage in self.stages[:-1]:
@@ -3240,9 +3232,9 @@ class Source:
     @property
     def settings(self) -> dict:
         """All that decides how a text becomes words, as plain JSON. Counts of equal settings can be added up."""
-        steps = self.pattern.parted[0].steps
+        pattern = [step if isinstance(step, str) else [type(step).__name__, *step] for step in self.pattern.steps]
         return {
-            "pattern": [step if isinstance(step, str) else [type(step).__name__, *step] for step in steps],
+            "pattern": pattern,
             "special_tokens": [*self.special_tokens],
             "normalizer": [*self.normalizer],
         }
@@ -3513,11 +3505,12 @@ class Words(NamedTuple):
         hashes = np.sort(_hash_words(self.symbols, self.offsets, self.counts.astype(np.uint64)))
         return hashlib.sha256(hashes.astype("<u8").data).hexdigest()
 
-    def as_characters(self, coverage: float = 1.0) -> Words:
+    def as_characters(self, coverage: float = 1.0, metaspace: Metaspace | None = None) -> Words:
         """Decode words over the single bytes as words over characters, in the order of code points.
 
-        coverage  the most frequent characters are kept until they make up this share of all occurrences; on a tie the
-                  smaller code point comes first
+        coverage   the most frequent characters are kept until they make up this share of all occurrences; on a tie the
+                   smaller code point comes first
+        metaspace  replaces the spaces first, and may put its character before each word that lacks it
 
         A word is split at characters that are not kept and at invalid bytes, and each part gets the count of the word.
         The rule of coverage is that of SentencePiece. The order is that of Hugging Face's trainers, and decides ties.
@@ -3529,6 +3522,8 @@ class Words(NamedTuple):
         require(self.alphabet == BYTES, "these words are not over the 256 bytes: they have characters already")
         require(0 <= coverage <= 1, f"a coverage is a number from 0 to 1, not {coverage!r}")
         code_points, offsets = _decode_words(self)
+        if metaspace:
+            code_points, offsets = _with_marks(code_points, offsets, metaspace)
         totals = np.bincount(code_points, np.repeat(self.counts, np.diff(offsets)), N_CODE_POINTS)
         totals[0xD800:0xE000] = 0  # invalid bytes
         letters = np.flatnonzero(totals)
@@ -3555,6 +3550,15 @@ def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
     is_end[words.offsets[1:] + np.arange(len(words.counts))] = True
     is_end = is_end[np.cumsum(n_bytes) - 1]
     return code_points[~is_end], np.append(0, np.flatnonzero(is_end) - np.arange(len(words.counts)))
+
+
+def _with_marks(code_points: np.ndarray, offsets: np.ndarray, step: Metaspace) -> tuple[np.ndarray, np.ndarray]:
+    """Apply a Metaspace to words of characters, none of which begins a text; returns code points and offsets."""
+    mark = ord(step.replacement)
+    marked = np.where(code_points == 0x20, mark, code_points)
+    starts = offsets[:-1]
+    lacks_mark = (marked[starts] != mark) & (step.prepend_scheme == "always")
+    return np.insert(marked, starts[lacks_mark], mark), offsets + np.append(0, np.cumsum(lacks_mark))
 
 
 def _split_at_unknown(symbols: np.ndarray, offsets: np.ndarray, counts: np.ndarray, alphabet: Sequence[bytes]) -> Words:
@@ -3947,10 +3951,6 @@ def count(
     (2, 1)
     """
     engine = engine or Engine()
-    pattern, last = source.pattern.parted
-    if last:
-        counted = count(dataclasses.replace(source, pattern=pattern), engine, before, max_words)
-        return counted._replace(words=_replace_in_words(counted.words, last))
     counter, special_tokens, n_read, dropped = WordCounter(), Counter(), np.zeros(2, np.int64), np.zeros(3, np.int64)
     # Tasks are few and large, since the parent adds up alone; but each worker gets several, so that all end together.
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
@@ -3968,16 +3968,6 @@ def count(
             bar.update(n_bytes)
     source.check_unchanged()
     return CorpusCounts(counter.words(), *n_read.tolist(), special_tokens, *dropped.tolist())
-
-
-def _replace_in_words(words: Words, step: Metaspace) -> Words:
-    """Apply a Metaspace to words that are already counted; the counts of words that become equal are added up."""
-    flat = FlatText.of(words.symbols.astype(np.uint8).tobytes(), words.offsets[1:], np.full_like(words.counts, INSIDE))
-    flat = step.apply(_new_scan(), flat, INSIDE)
-    ends, counter = flat.ends(), WordCounter()
-    offsets = np.append(0, ends - np.arange(len(ends)))
-    counter.add_words(Words(np.delete(flat.text[:-PADDING], ends).astype(np.int32), offsets, words.counts))
-    return counter.words()
 
 
 def compile_counting(pattern: Pattern) -> None:
@@ -5144,9 +5134,8 @@ def bpe_tables(
         samples = samples or of_characters or model.unk_token is not None or bool(model.word_suffix)
     sizes = tokens.sizes.astype(np.min_scalar_type(tokens.sizes.max()))  # 8 or 16 bits are sorted faster
     pairs = pairs[np.lexsort((pairs[:, 2], sizes[pairs[:, 2]]))]
-    n_ways = np.bincount(pairs[:, 2])
-    are_sure = samples | ((n_ways[pairs[:, 2]] == 1) & (pairs[:, 0] != ANY_PAIR))
-    size = 1 << max(6, (2 * (len(pairs) if samples else int(np.count_nonzero(n_ways))) - 1).bit_length())
+    n_merges = len(pairs) if samples else np.count_nonzero(np.bincount(pairs[:, 2]))
+    size = 1 << max(6, int(2 * n_merges - 1).bit_length())
     unknown = DROPPED if model.drops_unknown else NO_ID
     tables = BpeTables(
         letter_ids,
@@ -5158,10 +5147,10 @@ def bpe_tables(
         np.zeros(size >> 3, np.uint64),
         _new_word_table(64, 64),
     )
-    looks_up = last_pairs is None and (model.ignore_merges or (model.merges is None and model.scores is None))
-    finds_all = last_pairs is not None
-    last_pairs = last_pairs if finds_all else np.full((len(tokens.sizes), 2), -1)
-    _fill_merges(pairs, are_sure, finds_all, tokens, token_ids if looks_up else token_ids[:0], tables, last_pairs)
+    looks_up = model.ignore_merges or (model.merges is None and model.scores is None)
+    if last_pairs is None:
+        last_pairs = np.full((len(tokens.sizes), 2), -1)
+    _fill_merges(pairs, samples, tokens, token_ids if looks_up else token_ids[:0], tables, last_pairs)
     letter_ids[letter_ids < 0] = unknown_letter
     return tables
 
@@ -5407,18 +5396,18 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
 
 
 @kernel
-def _fill_merges(pairs, are_sure, finds_all, tokens, looked_up, tables, last_pairs):
+def _fill_merges(pairs, keeps_all, tokens, looked_up, tables, last_pairs):
     """Enter merges, int64[M, 4]: two ids, the resulting id, and the rank; merges of shorter tokens come first.
 
-    Several pairs may join to the same token, but only one of them ever does. Unless a pair is sure, the kernel finds
-    that one, and enters it alone: 200,000 of the 446,000 pairs of o200k. A table half as large makes merging twice as
-    fast. The two ids may be ANY_PAIR.
+    Several pairs may join to the same token, but only one of them ever does. The kernel finds that one, and enters it
+    alone: 200,000 of the 446,000 pairs of o200k. A table half as large makes merging twice as fast. The two ids may be
+    ANY_PAIR.
 
     Proof. Let a pair become a token somewhere in a word. All merges in its bytes until then took place within these
     bytes, and each had the lowest rank, the leftmost of several, also among the pairs in these bytes. So they are the
     merges of these bytes as a word of their own, and the last one is the merge of this pair.
 
-    finds_all     also find the last pair of tokens whose pair is sure
+    keeps_all     enter all pairs
     looked_up     ids of tokens that are looked up as whole words, unless merges make them from their bytes
     last_pairs    int64[V, 2], by id: the pair that becomes the token, if it was found; modified in place
     """
@@ -5427,15 +5416,14 @@ def _fill_merges(pairs, are_sure, finds_all, tokens, looked_up, tables, last_pai
     n, last, merges, bloom = 0, -1, tables.merges, tables.bloom
     for m in range(len(pairs)):
         left, right, id, entry = pairs[m, 0], pairs[m, 1], pairs[m, 2], u64(pairs[m, 3]) << u64(32) | u64(pairs[m, 2])
-        if finds_all or not are_sure[m]:
-            if id != last:
-                n, last = segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, i64(0)), id
-            is_last = n == 2 and (left == ANY_PAIR or (left == ids[0] and right == ids[1]))
-            if is_last:
-                left, right = i64(ids[0]), i64(ids[1])
-                last_pairs[id, 0], last_pairs[id, 1] = left, right
-            elif not are_sure[m]:
-                continue
+        if id != last:
+            n, last = segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, i64(0)), id
+        is_last = n == 2 and (left == ANY_PAIR or (left == ids[0] and right == ids[1]))
+        if is_last:
+            left, right = i64(ids[0]), i64(ids[1])
+            last_pairs[id, 0], last_pairs[id, 1] = left, right
+        elif not keeps_all:
+            continue
         key = u64(left) << u64(32) | u64(right)
         slot, (word, bit) = _merge_slot(key, merges), _bloom_bit(key, bloom)
         bloom[word] |= bit
@@ -8598,14 +8586,12 @@ class Recipe:
     def source(self, files: Sequence[Path | Texts], text_field: str | None) -> Source:
         """Make the Source of the text. The names of byte tokens end documents, since they must not be learnt."""
         special_tokens = [*self.special_tokens, *self.byte_tokens]
-        return Source(files, Pattern(self.steps), special_tokens, text_field, normalizer=self.normalizer)
+        return Source(files, Pattern(self.pattern), special_tokens, text_field, normalizer=self.normalizer)
 
     @property
-    def steps(self) -> PatternSource:
-        """The pattern of the model. The mark ▁ stands for a space; any other mark stands where a word begins."""
-        if not self.mark:
-            return self.pattern
-        return [*Pattern(self.pattern).steps, Metaspace(self.mark, "never" if self.mark == MARK else "always")]
+    def metaspace(self) -> Metaspace | None:
+        """The step that writes the mark. The mark ▁ stands for a space; any other mark stands where a word begins."""
+        return Metaspace(self.mark, "never" if self.mark == MARK else "always") if self.mark else None
 
     @property
     def decoder(self) -> list[dict]:
@@ -8629,7 +8615,7 @@ class Recipe:
             words = words_of_model(self.from_, words)
             n_symbols = len(words.alphabet) + self.vocab_size - len(self.from_.vocab)
         elif self.alphabet == "characters":
-            words = words.as_characters(self.coverage)
+            words = words.as_characters(self.coverage, self.metaspace)
             text = f"the text has {len(words.alphabet):,} different characters, too many for the vocabulary"
             remedy = "raise `vocab_size`, or keep only frequent ones (`coverage` 0.9995)"
             require(len(words.alphabet) <= n_symbols, f"{text}: {remedy}")
@@ -8646,7 +8632,7 @@ class Recipe:
             scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
         fields = vars(self) | {
             "merges": merges if family.kind == "bpe" else None,  # the longest match does not need them
-            "pattern": self.steps,
+            "pattern": [*Pattern(self.pattern).steps, self.metaspace] if self.mark else self.pattern,
             "scores": scores,
             "kind": family.kind,
             "decoder": self.decoder,
@@ -8875,7 +8861,7 @@ def count_files(
     require(out.suffix == ".npz", f"{out}: name a .npz file for the words")
     check_writable(out.parent)
     special_tokens = [*check_special_tokens(special_tokens), *(BYTE_TOKENS if byte_fallback else ())]
-    steps, pattern = _named_normalizer(normalizer), Pattern(pattern).parted[0]
+    steps, pattern = _named_normalizer(normalizer), Pattern(pattern)
     source = Source(find_files(inputs), pattern, special_tokens, text_field, normalizer=steps)
     _warn_of_source(source)
     with stage("compile"):
