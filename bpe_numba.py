@@ -3999,8 +3999,11 @@ def _select_words(words: Words, numbers: np.ndarray) -> Words:
 
 
 def _in_order(words: Words) -> Words:
-    """Sort words by their hashes, since the order in a table differs between processes."""
-    hashes = _hash_words(words.symbols, words.offsets, np.zeros(len(words.counts), np.uint64))
+    """Sort words by their hashes, since the order in a table differs between processes.
+
+    Hashes begin with the sizes of the words: the hash of a symbol 0 alone would be 0.
+    """
+    hashes = _hash_words(words.symbols, words.offsets, np.diff(words.offsets).astype(np.uint64))
     return _select_words(words, np.argsort(hashes, kind="stable"))
 
 
