@@ -3845,6 +3845,14 @@ def test_the_record_of_a_training_has_no_place_and_no_time(library, tmp_path):
 
 
 @kernels
+def test_equal_counts_make_equal_files(tmp_path):
+    counts = {b"\0a": 1, b"a": 2, b"\0": 3, b"\0\0a": 1, b"b": 2}
+    for name, items in (("a.npz", [*counts.items()]), ("b.npz", [*counts.items()][::-1])):
+        words = bpe.Words.from_counts(dict(items))
+        bpe.save_counts(tmp_path / name, bpe.CorpusCounts(words, 1, 9), {})
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
 def test_the_hash_of_words_is_of_each_with_its_count():
     words = {b"a": 1, b"b": 2, b"ab": 3, b"a long word, of more bytes than sixteen": 2**40}
     digest = bpe.Words.from_counts(words).digest
