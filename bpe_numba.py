@@ -7069,6 +7069,8 @@ def _write_pre_tokenizers(model: Model) -> list[dict]:
 
 
 _BATCHING = ("truncation", "padding")
+# These normalizers may insert or remove the first character, which in Hugging Face changes the place of Metaspace's mark.
+_CHANGING_THE_START = {"BertNormalizer", "Nmt", "Prepend", "Strip", "StripAccents"}
 _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
 
 
@@ -7089,6 +7091,9 @@ def read_huggingface(content: dict) -> Model:
         warnings.warn(note, stacklevel=5)
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
     alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
+    changes_start = sorted({step["type"] for step in normalizer} & _CHANGING_THE_START)
+    if changes_start and any(part.get("prepend_scheme") == "first" for part in parts):
+        raise InputError(f"Metaspace with prepend_scheme first after {changes_start[0]} is not supported")
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
     fields = KINDS[kind].read(written, list(ids), alphabet)
     names = _token_names(written)

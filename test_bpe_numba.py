@@ -4653,6 +4653,8 @@ BAD_MODELS = [
     ("vocab.json", b'{"a": 0}', "merges.* is missing", None),
     ("merges.txt", b"#version: 0.2\na b\n", "vocabulary.* is missing", None),
 ]
+STRIP = {"type": "Strip", "strip_left": True, "strip_right": False}
+FIRST = {"type": "Metaspace", "prepend_scheme": "first"}
 ODD_REPLACE = {"type": "Replace", "pattern": {"String": {"a": 1}}, "content": " "}
 ODD_CONTENT = {"type": "Replace", "pattern": {"Regex": "b"}, "content": {"a": 1}}
 NAN, INFINITY = float("nan"), float("inf")
@@ -4668,6 +4670,7 @@ BAD_CHANGES = {
         ({"normalizer": ODD_CONTENT}, "is not a string"),
         ({"pre_tokenizer": in_sequence({"type": "ByteLevel"}, {"type": "Whitespace"})}, "not the last"),
         ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "UnicodeScripts"),
+        ({"normalizer": STRIP, "pre_tokenizer": in_sequence(FIRST, {"type": "ByteLevel"})}, "first after Strip"),
         ({"pre_tokenizer": None}, "decoder ByteLevel"),
         ({"pre_tokenizer": {"type": "Metaspace"}}, "Metaspace"),
         ({"pre_tokenizer": split_by("(?:(?:(?:ab?){1000}){1000}){1000}")}, "counts of groups"),
