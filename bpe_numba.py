@@ -3233,11 +3233,7 @@ class Source:
     def settings(self) -> dict:
         """All that decides how a text becomes words, as plain JSON. Counts of equal settings can be added up."""
         pattern = [step if isinstance(step, str) else [type(step).__name__, *step] for step in self.pattern.steps]
-        return {
-            "pattern": pattern,
-            "special_tokens": [*self.special_tokens],
-            "normalizer": [*self.normalizer],
-        }
+        return {"pattern": pattern, "special_tokens": [*self.special_tokens], "normalizer": [*self.normalizer]}
 
     @property
     def total_bytes(self) -> int | None:
@@ -7069,7 +7065,7 @@ def _write_pre_tokenizers(model: Model) -> list[dict]:
 
 
 _BATCHING = ("truncation", "padding")
-# These normalizers may insert or remove the first character, which in Hugging Face changes the place of Metaspace's mark.
+# These normalizers may insert or remove the first character, which decides about the mark in Hugging Face.
 _CHANGING_THE_START = {"BertNormalizer", "Nmt", "Prepend", "Strip", "StripAccents"}
 _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
 
