@@ -796,7 +796,6 @@ N_CODE_POINTS = 0x110000
 SURROGATE_ESCAPE = 0xDC80  # invalid bytes are matched as this lone surrogate, one of those of `surrogateescape`
 END = 0xFE  # a byte that is never in UTF-8: it ends a text or stands for a special token; see Scanning
 INVALID_BYTE = 0xFF  # a byte that is never in UTF-8: it replaces each byte that is not part of a character
-HIGH_BITS = u64(0x8080808080808080)
 
 
 def _with_padding(data: bytes | np.ndarray) -> np.ndarray:
@@ -1855,9 +1854,6 @@ def _mark_invalid(text, start, stop):
     """Write INVALID_BYTE over each invalid byte of text[start : stop], except END."""
     position = start
     while position < stop:
-        if position + 8 <= stop and not load_u64(text, position) & HIGH_BITS:
-            position += 8
-            continue
         character = _decode_character(text, position, stop)
         if character >> 3 == SURROGATE_ESCAPE and text[position] != END:
             text[position] = INVALID_BYTE
@@ -3995,12 +3991,12 @@ def _select_words(words: Words, numbers: np.ndarray) -> Words:
 
 
 def _in_order(words: Words) -> Words:
-    """Sort words by their hashes, since the order in a table differs between processes.
+    """Sort words by their hashes and counts, since the order in a table differs between processes.
 
     Hashes begin with the sizes of the words: the hash of a symbol 0 alone would be 0.
     """
     hashes = _hash_words(words.symbols, words.offsets, np.diff(words.offsets).astype(np.uint64))
-    return _select_words(words, np.argsort(hashes, kind="stable"))
+    return _select_words(words, np.lexsort((words.counts, hashes)))
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
