@@ -114,6 +114,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextvars import ContextVar
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import IO, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -6630,11 +6631,18 @@ def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pa
     """Make a model from GPT-2's vocabulary and lines of merges."""
     merges = _read_merges(lines)
     if special_tokens is None:
-        made = {*_BYTE_NAMES, *(line.replace(" ", "") for line in lines)}
-        special_tokens = [name for name in names if name and name not in made]
+        merged = {*_BYTE_NAMES, *(line.replace(" ", "") for line in lines)}
+        special_tokens = [name for name in names if name and name not in merged and not _names_text(name)]
     special_tokens = special_tokens if isinstance(special_tokens, Mapping) else _check_texts(special_tokens)
     vocab = _read_vocab(names, "bytes", special_tokens)
     return Model(vocab, merges, special_tokens, pattern, drops_unknown=not {*BYTES} <= {*vocab.values()})
+
+
+def _names_text(name: str) -> bool:
+    """Check whether a name stands for other text, as Ġhi for a space and hi."""
+    data = _read_names([name])[0] if _BYTE_NAMES.issuperset(name) else b""
+    text = data.decode("utf-8", "ignore")
+    return text.encode() == data and text not in ("", name)
 
 
 def _read_gpt2_pair(file: Path, special_tokens: SpecialTokens = None, pattern: PatternSource | None = None) -> Model:
@@ -7813,38 +7821,24 @@ class Tokenizer:
         self.model = model
         self.pattern = _working_pattern(model)
         self._cache_size = 1 << max(2, cache_size - 1).bit_length()
-        self._decoded = decoded_tokens(model.vocab, model.decoder)
         self._tables = KINDS[model.kind].tables(model)
         self._normalizer = Normalizer(model.normalizer)
+        normalized = {  # tokens that are found in normalized text are decoded as they stand there
+            model.special_tokens[text]: self._normalizer.normalize(text.encode())
+            for text, flags in model.flags.items()
+            if flags.normalized and not flags.literal
+        }
+        self._decoded = decoded_tokens({**model.vocab, **normalized}, model.decoder)
         self._pretokenizers: dict[str, Pretokenizer] = {}
         self._pretokenizers = {allowed: self._pretokenizer(allowed) for allowed in ("all", "none")}
         self._idle: list[_Encoder] = []  # encoders that no thread is using
         self._chunk_sources: dict[tuple[str, ...], Source] = {}  # for encode_iterable, by special tokens
 
-    @property
-    def vocab(self) -> dict[int, bytes]:
-        """The tokens by their ids, including special tokens."""
-        return self.model.vocab
-
-    @property
-    def merges(self) -> list[Merge] | None:
-        """The merges in order, or None if ids or scores decide."""
-        return self.model.merges
-
-    @property
-    def special_tokens(self) -> dict[str, int]:
-        """The ids of the special tokens."""
-        return self.model.special_tokens
-
-    @property
-    def config(self) -> dict:
-        """The content of tokenizer_config.json."""
-        return self.model.config
-
-    @property
-    def digest(self) -> str:
-        """A SHA-256 of all fields that decide about ids, in hexadecimal."""
-        return self.model.fingerprint
+    vocab = property(attrgetter("model.vocab"), doc="The tokens by their ids, including special tokens.")
+    merges = property(attrgetter("model.merges"), doc="The merges in order, or None if ids or scores decide.")
+    special_tokens = property(attrgetter("model.special_tokens"), doc="The ids of the special tokens.")
+    config = property(attrgetter("model.config"), doc="The content of tokenizer_config.json.")
+    digest = property(attrgetter("model.fingerprint"), doc="A SHA-256, in hexadecimal, of all that decides about ids.")
 
     def __len__(self) -> int:
         """The number of tokens, including special tokens."""
@@ -8151,21 +8145,18 @@ def _text_bytes(text: Text) -> bytes:
 def _id_array(ids: Iterable[int]) -> np.ndarray:
     """Make an array of ids, uint32; raises ValueError if one cannot be an id."""
     if isinstance(ids, np.ndarray):
-        if ids.dtype.kind not in "iu" or ids.ndim != 1:
-            raise InputError(f"ids are a one-dimensional array of whole numbers, not {ids.dtype} of shape {ids.shape}")
+        is_list = ids.ndim == 1 and ids.dtype.kind in "iu"
+        require(is_list, f"ids are a one-dimensional array of whole numbers, not {ids.dtype} of shape {ids.shape}")
         if ids.dtype == np.uint32 or not ids.size or (ids.min() >= 0 and ids.max() < MAX_ID):
             return np.require(ids, np.uint32, ["C", "W"])
         ids = ids.tolist()
     require(isinstance(ids, Iterable), f"ids are a list or an array, not {ids!r}")
-    ids = ids if isinstance(ids, (list, tuple)) else list(ids)
-    for kind in set(map(type, ids)):
-        if issubclass(kind, bool) or not issubclass(kind, (int, np.integer)):
-            raise InputError(f"an id is a whole number, not {next(id for id in ids if type(id) is kind)!r}")
-    try:
-        return np.frombuffer(array("I", ids), np.uint32)
-    except OverflowError:
-        wrong = next(id for id in ids if not 0 <= id < MAX_ID)
-        raise InputError(f"id {wrong!r} is not in the vocabulary") from None
+    ids = [*ids]
+    with contextlib.suppress(OverflowError, TypeError):
+        if bool not in {*map(type, ids)}:
+            return np.frombuffer(array("I", ids), np.uint32)
+    wrong = next(id for id in ids if not isinstance(id, (int, np.integer)) or type(id) is bool or not 0 <= id < MAX_ID)
+    raise InputError(f"id {wrong!r} is not in the vocabulary: {_ID_RANGE}")
 
 
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────────────────────────

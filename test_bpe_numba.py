@@ -5492,3 +5492,23 @@ def test_a_rank_file_may_have_a_line_without_a_token(tmp_path):
     (tmp_path / "a.tiktoken").write_text("".join(lines) + "= 256\n")
     tokenizer = bpe.Tokenizer.load(tmp_path / "a.tiktoken", pattern="gpt2", special_tokens={"<s>": 257})
     assert tokenizer.encode("a<s>") == [97, 257]
+
+
+def test_an_unmerged_name_of_other_text_is_an_ordinary_token(tmp_path):
+    vocab = {name: id for id, name in enumerate([*map(in_chars, bpe.BYTES), "<é>", "<|end|>", "Ġhi", "Ã©Ã©"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    ours = bpe.Tokenizer.load(tmp_path)
+    assert ours.special_tokens == {"<é>": 256, "<|end|>": 257}
+    assert ours.encode("Ġhi") == list("Ġhi".encode()) and ours.decode([256, 258, 259]) == "<é> hiéé"
+
+
+def test_a_token_of_normalized_text_is_decoded_as_there(tmp_path):
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE({"▁": 0, "x": 1, "<s>": 2}, [], unk_token="<s>"))
+    theirs.normalizer = tokenizers.normalizers.Replace(" ", "▁")
+    theirs.decoder = D.Sequence([D.Replace("▁", " "), D.Fuse()])
+    theirs.add_special_tokens([tokenizers.AddedToken(" <s>", normalized=True)])
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = bpe.Tokenizer.load(tmp_path)
+    assert ours.encode("x x <s>x") == theirs.encode("x x <s>x").ids == [1, 0, 1, 3, 1]
+    assert ours.decode([1, 0, 1, 3, 1]) == "x x <s>x"
