@@ -7051,10 +7051,29 @@ def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
         raise InputError(f"the pre_tokenizer {json.dumps(part)[:200]} is not supported: {error}") from None
 
 
+# What may come after a ByteLevel, and the bytes whose names are digits or other numbers, as ¼ for the byte 0xBC.
+_DIGITS = {"type": "Digits", "individual_digits": False}
+_THREE_DIGITS = {"type": "Split", "pattern": {"Regex": "[0-9][0-9][0-9]"}, "behavior": "Isolated", "invert": False}
+_DIGIT_BYTES = frozenset(b"0123456789\xb2\xb3\xb9\xbc\xbd\xbe")
+
+
+def _read_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> list[dict]:
+    """Read the pre-tokenizers after a ByteLevel, which cut the names of bytes; returns those that cut text alike.
+
+    Digits may also cut a character, as "ü", whose name is "Ã¼". So the merges of tokens that it cuts are left out.
+    """
+    is_plain = kind == "bpe" and not any(map(fields.get, ("ignore_merges", "word_suffix", "unk_token")))
+    for part in parts:
+        note = f"a ByteLevel that is not the last pre_tokenizer, but before {json.dumps(part)[:99]}, is not supported"
+        require(is_plain and part in (_DIGITS, _THREE_DIGITS), note)
+    if _DIGITS in parts:
+        pairs = fields["merges"]
+        fields["merges"] = [pair for pair in pairs if len({byte in _DIGIT_BYTES for byte in b"".join(pair)}) == 1]
+    return [part for part in parts if part != _DIGITS]
+
+
 def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
-    """Read the steps of a pattern. Only the last pre-tokenizer may be a ByteLevel."""
-    types = [part["type"] for part in parts[:-1]]
-    require("ByteLevel" not in types, "a ByteLevel that is not the last pre_tokenizer is not supported")
+    """Read the steps of a pattern."""
     steps = [step for part in parts for step in _read_pre_tokenizer(part)]
     if all(isinstance(step, Metaspace) for step in steps):
         steps.append("none")
@@ -7109,9 +7128,13 @@ def read_huggingface(content: dict) -> Model:
         note = f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`"
         warnings.warn(note, stacklevel=5)
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
-    alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
+    types = [part["type"] for part in parts]
+    alphabet = "bytes" if "ByteLevel" in types else "characters"
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
     fields = KINDS[kind].read(written, list(ids), alphabet)
+    if alphabet == "bytes":
+        n = types.index("ByteLevel") + 1
+        parts[n:] = _read_after_bytes(parts[n:], kind, fields)
     names = _token_names(written)
     model = Model(
         **fields,

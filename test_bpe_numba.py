@@ -5512,3 +5512,17 @@ def test_a_token_of_normalized_text_is_decoded_as_there(tmp_path):
     ours = bpe.Tokenizer.load(tmp_path)
     assert ours.encode("x x <s>x") == theirs.encode("x x <s>x").ids == [1, 0, 1, 3, 1]
     assert ours.decode([1, 0, 1, 3, 1]) == "x x <s>x"
+
+
+@given(text=st.text("üòé½¼²³٣12345 ab.,!", max_size=40))
+def test_digits_after_a_byte_level_cut_the_names_of_bytes(text):
+    pairs = [("Ã", "¼"), ("Ã", "©"), ("Ġ", "1"), ("1", "2"), ("¼", "1"), ("a", "b"), ("12", "3"), ("Ù", "£")]
+    names = [*map(in_chars, bpe.BYTES), *map("".join, pairs)]
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE({name: id for id, name in enumerate(names)}, pairs))
+    three = P.Split(tokenizers.Regex("[0-9][0-9][0-9]"), "isolated")
+    theirs.pre_tokenizer = P.Sequence(
+        [P.Punctuation("contiguous"), P.ByteLevel(add_prefix_space=False), P.Digits(individual_digits=False), three]
+    )
+    theirs.decoder = D.ByteLevel()
+    ours = bpe.Tokenizer.from_model(bpe.read_huggingface(json.loads(theirs.to_str())))
+    assert ours.encode(text) == theirs.encode(text).ids and ours.decode(ours.encode(text)) == text
