@@ -6426,45 +6426,37 @@ class Encoding(NamedTuple):
     digest: str  # SHA-256 of the file
 
 
+def _specials(names: Mapping[int, str]) -> dict[str, int]:
+    """Write the names of special tokens as <|name|>."""
+    return {f"<|{name}|>": id for id, name in names.items()}
+
+
 def _llama3_specials(names: Mapping[int, str]) -> dict[str, int]:
     """Number Llama 3's 256 special tokens; tokens without a name are reserved, and numbered 0, 1, 2 …"""
     others = (f"reserved_special_token_{k}" for k in itertools.count())
-    return {f"<|{names.get(k) or next(others)}|>": 128000 + k for k in range(256)}
+    return _specials({128000 + k: names.get(k) or next(others) for k in range(256)})
 
 
-_R50K = Encoding("gpt2", {"<|endoftext|>": 50256}, "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930")
-_O200K = Encoding(
-    "o200k",
-    {"<|endoftext|>": 199999, "<|endofprompt|>": 200018},
-    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
-)
+_R50K_FILE = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
+_P50K_FILE = "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"
+_CL100K_FILE = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
+_O200K_FILE = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
+_LLAMA3_FILE = "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55"
+_R50K, _O200K = {50256: "endoftext"}, {199999: "endoftext", 200018: "endofprompt"}
+_CL100K = {100257: "endoftext", 100258: "fim_prefix", 100259: "fim_middle", 100260: "fim_suffix", 100276: "endofprompt"}
 _HARMONY = {2: "return", 3: "constrain", 5: "channel", 6: "start", 7: "end", 8: "message", 12: "call"}
+_HARMONY = {200000 + k: _HARMONY.get(k, f"reserved_{200000 + k}") for k in range(1088)}
 _LLAMA3 = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id", 9: "eot_id"}
 _LLAMA31 = _LLAMA3 | {4: "finetune_right_pad_id", 8: "eom_id", 10: "python_tag"}
-_LLAMA3_FILE = "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55"
 
 # These facts come from tiktoken 0.14 and from Llama 3's own code. In o200k_harmony the id 200018 has two texts.
 ENCODINGS = {
-    "gpt2": _R50K,
-    "r50k_base": _R50K,
-    "p50k_base": _R50K._replace(digest="94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"),
-    "cl100k_base": Encoding(
-        "cl100k",
-        {
-            "<|endoftext|>": 100257,
-            "<|fim_prefix|>": 100258,
-            "<|fim_middle|>": 100259,
-            "<|fim_suffix|>": 100260,
-            "<|endofprompt|>": 100276,
-        },
-        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
-    ),
-    "o200k_base": _O200K,
-    "o200k_harmony": _O200K._replace(
-        special_tokens={"<|startoftext|>": 199998}
-        | _O200K.special_tokens
-        | {f"<|{_HARMONY.get(k, f'reserved_{200000 + k}')}|>": 200000 + k for k in range(1088)}
-    ),
+    "gpt2": Encoding("gpt2", _specials(_R50K), _R50K_FILE),
+    "r50k_base": Encoding("gpt2", _specials(_R50K), _R50K_FILE),
+    "p50k_base": Encoding("gpt2", _specials(_R50K), _P50K_FILE),
+    "cl100k_base": Encoding("cl100k", _specials(_CL100K), _CL100K_FILE),
+    "o200k_base": Encoding("o200k", _specials(_O200K), _O200K_FILE),
+    "o200k_harmony": Encoding("o200k", _specials({199998: "startoftext"} | _O200K) | _specials(_HARMONY), _O200K_FILE),
     "llama3": Encoding("llama3", _llama3_specials(_LLAMA3), _LLAMA3_FILE),
     "llama3.1": Encoding("llama3", _llama3_specials(_LLAMA31), _LLAMA3_FILE),
 }
@@ -6548,18 +6540,15 @@ def _vocab_names(model: Model) -> dict[str, int]:
     return names
 
 
-def _as_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
-    """List the merges, even if the model has ranks; and the tokens that are found only as whole pretokens."""
-    if model.merges is not None and not model.ignore_merges:
-        return model.merges, []
+def _as_merges(model: Model) -> tuple[list[Merge], bool]:
+    """List the merges, even if the model has ranks; and tell whether it has tokens that are only whole pretokens."""
+    if model.merges is not None:
+        return model.merges, model.ignore_merges
     if model.scores is not None:
-        return _merges_by_score(model), []
-    vocab, (ids, pairs) = model.vocab, last_merges(model)
-    is_made = pairs[:, 0] >= 0
-    merges = model.merges
-    if merges is None:
-        merges = [(vocab[left], vocab[right]) for left, right in pairs[is_made].tolist()]
-    return merges, [vocab[id] for id in ids[~is_made].tolist()]
+        return _merges_by_score(model), False
+    vocab, (_, pairs) = model.vocab, last_merges(model)
+    merges = [(vocab[left], vocab[right]) for left, right in pairs.tolist() if left >= 0]
+    return merges, len(merges) < len(pairs)
 
 
 def _merges_by_score(model: Model) -> list[Merge]:
@@ -6592,26 +6581,18 @@ def _require_same(model: Model, other: Model) -> None:
         if ours != theirs:
             raise InputError(f"it cannot represent the {field} {ours!r}, only {theirs!r}"[:300])
     if model.kind == "bpe":
-        for id, *_ in _merging(model) ^ _merging(other):
-            raise InputError(f"it would make the token {readable(model.vocab[id])!r} differently or in another order")
+        for ours, theirs in itertools.zip_longest(_merging(model), _merging(other), fillvalue=(b"", b"")):
+            token = readable(b"".join(ours) or b"".join(theirs))
+            require(ours == theirs, f"it would make the token {token!r} differently or in another order")
 
 
-def _merging(model: Model) -> set[tuple[int, ...]]:
-    """Describe how tokens are made: the id of each, the two ids that it is made from, and its place in the order.
-
-    Tokens that no merge makes are included, with -1, if whole pretokens are looked up.
-    """
-    ids, pairs = last_merges(model)
-    is_made, order = pairs[:, 0] >= 0, np.full(len(ids), -1)
-    if model.merges is not None:
-        place = {pair: k for k, pair in reversed([*enumerate(model.merges)])}
-        made = [(model.vocab.get(left), model.vocab.get(right)) for left, right in pairs.tolist()]
-        ranks = np.array([place.get(pair, -1) for pair in made])
-    else:
-        ranks = ids if model.scores is None else -model.scores[ids]
-    order[is_made] = np.unique(ranks[is_made], return_inverse=True)[1]
-    is_seen = is_made | model.ignore_merges | (model.merges is model.scores is None)
-    return {*map(tuple, np.column_stack((ids, pairs, order))[is_seen].tolist())}
+def _merging(model: Model) -> list[Merge]:
+    """List the last merge of each token, in order, and then the tokens that are only whole pretokens."""
+    vocab, (ids, pairs) = model.vocab, last_merges(model)
+    last = {(vocab.get(left), vocab.get(right)) for left, right in pairs.tolist()}
+    merges, looks_up = _as_merges(model)
+    whole = [(vocab[id], b"") for id in ids[pairs[:, 0] < 0].tolist() if looks_up]
+    return [*dict.fromkeys(filter(last.__contains__, merges)), *whole]
 
 
 # GPT-2's vocab.json and merges.txt
@@ -6809,7 +6790,7 @@ def _read_regex(text: str, where: str) -> str:
 
 def write_bpe(model: Model) -> dict:
     """Write the "model" object of a BPE."""
-    (merges, unreachable), name_of = _as_merges(model), _name_of(model)
+    (merges, looks_up), name_of = _as_merges(model), _name_of(model)
     return {
         "type": "BPE",
         "dropout": None,
@@ -6818,7 +6799,7 @@ def write_bpe(model: Model) -> dict:
         "end_of_word_suffix": model.word_suffix or None,
         "fuse_unk": model.fuse_unk,
         "byte_fallback": model.byte_fallback,
-        "ignore_merges": bool(unreachable) or (model.merges is not None and model.ignore_merges),
+        "ignore_merges": looks_up,
         "vocab": _vocab_names(model),
         "merges": [(name_of(left), name_of(right)) for left, right in merges],
     }
@@ -6830,33 +6811,30 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
         require(not data.get(key), f"a model with {key} is not supported")
     require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
     of_bytes, names, unknown = alphabet == "bytes", data.get("vocab"), data.get("unk_token")
-    suffix = data.get("end_of_word_suffix") or ""
+    suffix, end = data.get("end_of_word_suffix") or "", (data.get("end_of_word_suffix") or "").encode()
     # No text becomes a token whose name does not stand for bytes.
     odd = {name for name in (names if isinstance(names, dict) else ()) if of_bytes and not _BYTE_NAMES.issuperset(name)}
     merges = _read_merges(data["merges"], alphabet, odd)
     require(len(set(merges)) == len(merges), "a merge appears twice")
-    fields = {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")} | {"merges": merges}
-    looked_up = fields["ignore_merges"] or fields["byte_fallback"]
-    require(not (suffix and looked_up), "end_of_word_suffix with ignore_merges or byte_fallback is not supported")
-    if not of_bytes:
-        drops = unknown is None and not fields["byte_fallback"]
-        fields |= {"word_suffix": suffix, "drops_unknown": drops, "unk_token": unknown}
-        return fields | {"vocab": _read_vocab(names)}
+    falls_back, fuses, looks_up = (bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges"))
+    is_supported = not (suffix and (looks_up or falls_back))
+    require(is_supported, "end_of_word_suffix with ignore_merges or byte_fallback is not supported")
     # The text of an added token may be the GPT-2 name of an ordinary token.
-    plain, made = [*filter(_BYTE_NAMES.issuperset, added)], {*map(b"".join, merges), *BYTES}
-    tokens = zip(plain, _read_names(plain), strict=True)
-    texts = {*added}.difference(name for name, token in tokens if token in made or fields["ignore_merges"])
-    vocab = _read_vocab(names, alphabet, texts | odd)
-    end = suffix.encode()
-    knows_all = {*BYTES, *(byte + end for byte in BYTES)} <= {*vocab.values()}
-    unknown = None if knows_all or unknown not in names else unknown
-    return fields | {
+    merged, plain = {*map(b"".join, merges), *BYTES}, [text for text in added if _BYTE_NAMES.issuperset(text)]
+    ordinary = {text for text, token in zip(plain, _read_names(plain), strict=True) if looks_up or token in merged}
+    vocab = _read_vocab(names, alphabet, {*added} - ordinary | odd)
+    knows_all = of_bytes and {*BYTES, *(byte + end for byte in BYTES)} <= {*vocab.values()}
+    if of_bytes and (knows_all or unknown not in names):
+        unknown = None
+    return {
         "vocab": vocab,
+        "merges": merges,
         "word_suffix": suffix,
         "unk_token": unknown,
-        "drops_unknown": not knows_all and unknown is None,
-        "fuse_unk": fields["fuse_unk"] and unknown is not None,
-        "byte_fallback": False,
+        "drops_unknown": unknown is None and not (knows_all or (falls_back and not of_bytes)),
+        "fuse_unk": fuses and not (of_bytes and unknown is None),
+        "byte_fallback": falls_back and not of_bytes,
+        "ignore_merges": looks_up,
     }
 
 
@@ -6982,7 +6960,9 @@ def _token_names(written: dict) -> dict[str, int]:
 
 def _to_tokenizer_json(model: Model) -> dict:
     """Make the content of a tokenizer.json, as the `tokenizers` package writes it."""
-    written, flags = KINDS[model.kind].write(model), model.flags
+    written = KINDS[model.kind].write(model)
+    # A symbol of SentencePiece gets the flags of transformers' converters.
+    flags = {text: AddedToken(special=False) if flags.literal else flags for text, flags in model.flags.items()}
     texts: dict[int, str] = {}
     for text, id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
         if texts.setdefault(id, text) != text:
@@ -6994,7 +6974,8 @@ def _to_tokenizer_json(model: Model) -> dict:
         "version": "1.0",
         **{key: model.batching.get(key) for key in _BATCHING},
         "added_tokens": [
-            {"id": id, "content": text, **_written_flags(flags.get(text, AddedToken()))} for id, text in texts.items()
+            {"id": id, "content": text, **dict(zip(_FLAGS, flags.get(text, AddedToken()), strict=False))}
+            for id, text in texts.items()
         ],
         "normalizer": _in_sequence(model.normalizer, "normalizers"),
         "pre_tokenizer": _in_sequence(_write_pre_tokenizers(model), "pretokenizers"),
@@ -7005,8 +6986,8 @@ def _to_tokenizer_json(model: Model) -> dict:
 
 
 def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
-    """Write several steps as a Sequence, and a single one as it is."""
-    return ({"type": "Sequence", key: [*steps]} if len(steps) > 1 else steps[0]) if steps else None
+    """Write several steps as a Sequence, a single one as it is, and none as None."""
+    return {"type": "Sequence", key: [*steps]} if len(steps) > 1 else next(iter(steps), None)
 
 
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
@@ -7168,24 +7149,19 @@ def _read_decoder(part: object, alphabet: str) -> list[dict]:
 _FLAGS = AddedToken._fields[:5]  # in a tokenizer.json
 
 
-def _written_flags(flags: AddedToken) -> dict[str, bool]:
-    """Write the flags of a special token; a symbol of SentencePiece gets the flags of transformers' converters."""
-    plain = AddedToken(special=False) if flags.literal else flags
-    return {name: getattr(plain, name) for name in _FLAGS}
-
-
 def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
     """Read a list of added tokens; returns text -> id, unchecked, and text -> flags."""
     try:
         added = [token for token in added if token["content"] != ""]
         ids = {token["content"]: token.get("id") for token in added}
-        flags = [AddedToken(**{name: token[name] for name in _FLAGS if name in token}) for token in added]
+        fields = [{name: token[name] for name in _FLAGS if name in token} for token in added]
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
-    for text, found in zip(_check_texts(ids), flags, strict=True):
-        require({*map(type, found)} == {bool}, f"the flags of {text!r} are odd: each must be true or false")
-    return ids, dict(zip(ids, flags, strict=True))
+    flags = {text: AddedToken(**fields[k]) for k, text in enumerate(_check_texts(ids))}
+    for text in flags:
+        require({*map(type, flags[text])} == {bool}, f"the flags of {text!r} are odd: each must be true or false")
+    return ids, flags
 
 
 # SentencePiece's .model, with the same steps as in transformers
@@ -7397,13 +7373,11 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
 
 def _bert_config(model: Model) -> dict:
     """Make the fields of tokenizer_config.json for the normalizer of a BERT."""
-    match model.kind, model.normalizer:
-        case "wordpiece", [{"type": "BertNormalizer", **step}]:
-            kept = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
-            return {name: step[field] for name, field in kept.items()} | {
-                "tokenize_chinese_chars": step["handle_chinese_chars"]
-            }
-    return {}
+    if model.kind != "wordpiece" or [step["type"] for step in model.normalizer] != ["BertNormalizer"]:
+        return {}
+    step, kept = model.normalizer[0], {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
+    kept["tokenize_chinese_chars"] = "handle_chinese_chars"
+    return {name: step[field] for name, field in kept.items()}
 
 
 def write_bert(model: Model) -> dict[str, str]:
@@ -7600,31 +7574,20 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
 
 
 class Kind(NamedTuple):
-    """The functions of a kind of model; the last three are optional."""
+    """The functions of a kind of model; the last two are optional."""
 
     learn: Callable  # (words, n_symbols, **options) -> Learned, or an object with tokens, merges and alphabet
-    tables: Callable  # (model) -> a struct
+    tables: Callable  # (model) -> a struct; if it has a parameter `samples`, True gives the tables for `sample`
     tables_type: type  # the class of the struct; Numba chooses the kernels by it
     segment: Callable  # kernel (text, start, size, tables, scratch, ids, at) -> n ids written to ids[at:]; -1: no id
     write: Callable  # (model) -> the "model" object of a tokenizer.json
     read: Callable  # ("model" object, texts of added tokens, alphabet) -> fields of Model
     sample: Callable | None = None  # kernel (text, start, size, tables, alpha, random state, ids, at): as `segment`
-    sample_tables: Callable | None = None  # (model) -> the tables for that
     exact_pattern: Callable | None = None  # (model) -> a pattern that cuts only where no token crosses the cut
 
 
 KINDS = {
-    "bpe": Kind(
-        learn,
-        bpe_tables,
-        BpeTables,
-        segment_bpe,
-        write_bpe,
-        read_bpe,
-        sample_bpe,
-        functools.partial(bpe_tables, samples=True),
-        exact_pattern=exact_pattern,
-    ),
+    "bpe": Kind(learn, bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe, sample_bpe, exact_pattern),
     "wordpiece": Kind(
         learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
     ),
@@ -7639,7 +7602,6 @@ KINDS = {
         write_unigram,
         read_unigram,
         sample_unigram,
-        unigram_tables,
         exact_pattern,
     ),
 }
@@ -7888,7 +7850,7 @@ class Tokenizer:
     @functools.cached_property
     def _sample_tables(self) -> object:
         """The tables for `sample`."""
-        return KINDS[self.model.kind].sample_tables(self.model)
+        return call_with(KINDS[self.model.kind].tables, self.model, samples=True)
 
     @functools.cached_property
     def _pickled(self) -> bytes:
@@ -8782,7 +8744,7 @@ def extend_model(model: Model, learned: Learned, pattern: PatternSource | None =
     >>> extended.merges, extended.vocab[3], extended.vocab[4]
     ([(b'a', b'b'), (b'ab', b'ab')], b'ab', b'abab')
     """
-    merges, unreachable = _as_merges(model)
+    merges, looks_up = _as_merges(model)
     known = {model.vocab[id] for id in model.ordinary}
     new = (token for token in learned.tokens[len(learned.alphabet) :] if token not in known)
     return dataclasses.replace(
@@ -8790,7 +8752,7 @@ def extend_model(model: Model, learned: Learned, pattern: PatternSource | None =
         vocab=model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1)),
         merges=[*merges, *learned.merges],
         scores=None,
-        ignore_merges=bool(unreachable) or model.ignore_merges,
+        ignore_merges=looks_up or model.ignore_merges,
         pattern=model.pattern if pattern is None else pattern,
     )
 
