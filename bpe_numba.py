@@ -211,6 +211,17 @@ kernel = _compiler()
 inline_kernel = _compiler(forceinline=True)
 
 
+def _struct_type(module: str, name: str, fields: tuple):
+    """Find the Numba type of a struct that was pickled. If its file is missing, return a type that no argument has.
+
+    The cache on the disk has the types of all arguments, so it can be read even if one was defined in another file.
+    """
+    try:
+        return getattr(importlib.import_module(module), name)(fields)
+    except (AttributeError, ImportError):
+        return numba.types.Opaque(f"{module}.{name}")
+
+
 def struct(fields: type) -> type:
     """Turn a class of annotated fields into one that kernels take by reference, and whose fields they may replace.
 
@@ -226,10 +237,12 @@ def struct(fields: type) -> type:
     def new(*values):
         return proxy(*values)
 
-    numba_type = type(f"{fields.__name__}Type", (numba.types.StructRef,), {"__module__": fields.__module__})
-    sys.modules[fields.__module__].__dict__[numba_type.__name__] = structref.register(numba_type)
+    module, name = fields.__module__, f"{fields.__name__}Type"
+    pickled = {"__reduce__": lambda kind: (_struct_type, (module, name, tuple(kind.field_dict.items())))}
+    numba_type = type(name, (numba.types.StructRef,), {"__module__": module, **pickled})
+    sys.modules[module].__dict__[name] = structref.register(numba_type)
     names = {
-        "__module__": fields.__module__,
+        "__module__": module,
         "__doc__": fields.__doc__,
         "__slots__": (),
         "__new__": lambda cls, *values: new(*values),

@@ -5526,3 +5526,12 @@ def test_digits_after_a_byte_level_cut_the_names_of_bytes(text):
     theirs.decoder = D.ByteLevel()
     ours = bpe.Tokenizer.from_model(bpe.read_huggingface(json.loads(theirs.to_str())))
     assert ours.encode(text) == theirs.encode(text).ids and ours.decode(ours.encode(text)) == text
+
+
+@pytest.mark.skipif(not bpe.COMPILES, reason="structs have no Numba types")
+def test_the_cache_can_be_read_without_the_file_of_a_kind(monkeypatch):
+    numba_type = ToyTables.numba_type([("byte_ids", numba.int64[:])])
+    pickled = pickle.dumps(numba_type)
+    assert pickle.loads(pickled) == numba_type
+    monkeypatch.delattr(sys.modules[__name__], "ToyTablesType")
+    assert pickle.loads(pickled) != numba_type
