@@ -6602,10 +6602,10 @@ def _require_same(model: Model, other: Model) -> None:
 def _merging(model: Model) -> list[Merge]:
     """List the last merge of each token, in order, and then the tokens that are only whole pretokens."""
     vocab, (ids, pairs) = model.vocab, last_merges(model)
-    last = {(vocab.get(left), vocab.get(right)) for left, right in pairs.tolist()}
-    merges, looks_up = _as_merges(model)
+    last = [(vocab[left], vocab[right]) for left, right in pairs.tolist() if left >= 0]
+    merges, looks_up = (last, True) if model.merges is model.scores is None else _as_merges(model)
     whole = [(vocab[id], b"") for id in ids[pairs[:, 0] < 0].tolist() if looks_up]
-    return [*dict.fromkeys(filter(last.__contains__, merges)), *whole]
+    return [*dict.fromkeys(filter({*last}.__contains__, merges)), *whole]
 
 
 # GPT-2's vocab.json and merges.txt
