@@ -4934,18 +4934,18 @@ def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
 
 def _assign_special_ids(model: Model) -> None:
     """Assign an id to each special token, and add missing ones to the vocabulary."""
-    given = model.special_tokens if isinstance(model.special_tokens, Mapping) else {}
+    id_of = model.special_tokens if isinstance(model.special_tokens, Mapping) else {}
     texts = _check_texts(model.special_tokens or ())
     model.special_tokens, next_id = {}, max(model.vocab, default=-1) + 1
-    ids = {} if given else {token: id for id, token in model.vocab.items()}
+    old_ids = {} if id_of else {token: id for id, token in model.vocab.items()}
     for text in texts:
         token = text.encode()
-        id = given.get(text, ids.get(token, next_id))
+        id = id_of.get(text, old_ids.get(token, next_id))
         if not _is_id(id):
             raise InputError(f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
         held = model.vocab.setdefault(id, token)
         # An id may have a second text, and a text may be the GPT-2 name of the bytes.
-        if held != token and gpt2_name(held) != text and given.get(held.decode("utf-8", "replace")) != id:
+        if held != token and gpt2_name(held) != text and id_of.get(held.decode("utf-8", "replace")) != id:
             raise InputError(f"the special token {text!r} has the id {id}, which belongs to {readable(held)!r}")
         model.special_tokens[text] = id
         next_id = max(next_id, id + 1)
@@ -5000,12 +5000,12 @@ def _check_texts(special_tokens: Iterable[str]) -> list[str]:
     """Check that special tokens are distinct strings that can be encoded in UTF-8."""
     if isinstance(special_tokens, (str, bytes)) or not isinstance(special_tokens, Iterable):
         raise InputError(f"special tokens are a list of strings, not {special_tokens!r}")
-    special_tokens, seen = list(special_tokens), set()
+    special_tokens = list(special_tokens)
     for text in special_tokens:
         require(isinstance(text, str) and text, f"a special token is a string that is not empty, not {text!r}")
-        require(text not in seen, f"the special token {text!r} is given twice")
         require(not re.search("[\ud800-\udfff]", text), f"the special token {text!r} is not UTF-8")
-        seen.add(text)
+    for text, n in Counter(special_tokens).items():
+        require(n == 1, f"the special token {text!r} is given twice")
     return special_tokens
 
 
@@ -5053,8 +5053,8 @@ def build_vocabulary(
 
 def check_vocab_size(vocab_size: int, least: int) -> None:
     """Check that a vocabulary has room for the tokens that exist before the training, and that its ids are in range."""
-    what = "256 bytes and the special tokens" if least >= 256 else "one character and the special tokens"
-    require(vocab_size >= least, f"a vocabulary of {vocab_size} is too small: {what} make {least}")
+    first_tokens = "256 bytes and the special tokens" if least >= 256 else "one character and the special tokens"
+    require(vocab_size >= least, f"a vocabulary of {vocab_size} is too small: {first_tokens} make {least}")
     require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
 
 
@@ -5845,14 +5845,14 @@ def segment_wordpiece(text, start, size, tables, scratch, ids, at):
     position, stop, n, trie = start, start + size, 0, tables.beginning
     is_unknown = _is_longer(text, start, stop, tables.max_chars)
     while position < stop and not is_unknown:
-        node, end, found = i64(0), position, -1
+        node, end, id = i64(0), position, -1
         for k in range(position, stop):
             node = _trie_child(node, text[k], trie.edges)
             if node < 0:
                 break
             if trie.values[node] >= 0:
-                end, found = k + 1, trie.values[node]
-        ids[at + n], is_unknown = max(found, 0), found < 0
+                end, id = k + 1, trie.values[node]
+        ids[at + n], is_unknown = max(id, 0), id < 0
         position, n, trie = end, n + 1, tables.continuing
     if is_unknown:
         ids[at], n = max(tables.unknown, 0), 1 if tables.unknown >= 0 else -1
@@ -6014,28 +6014,28 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
     Returns lattices with all of them as tokens; the count of each; and for each the greatest count of a substring that
     continues it by one symbol. Substrings grow by one symbol at a time, and only if they occur twice.
     """
-    a, sizes, alive = len(words.alphabet), np.diff(words.offsets), np.arange(len(words.symbols))
-    counts, ends, found = np.repeat(words.counts, sizes), np.repeat(words.offsets[1:], sizes), words.symbols.copy()
+    a, sizes, starts = len(words.alphabet), np.diff(words.offsets), np.arange(len(words.symbols))
+    counts, ends, tokens_at = np.repeat(words.counts, sizes), np.repeat(words.offsets[1:], sizes), words.symbols.copy()
     levels = [(np.full(a, -1), np.zeros(a, np.int64), np.bincount(words.symbols, counts, a))]
     n, n_levels = a, [a]
     for size in range(1, longest + 1):
-        alive = alive[alive + size < ends[alive]]
-        numbers = _number_keys(found[alive].astype(np.int64) << 32 | words.symbols[alive + size])
-        totals = np.bincount(numbers, counts[alive])
+        starts = starts[starts + size < ends[starts]]
+        numbers = _number_keys(tokens_at[starts].astype(np.int64) << 32 | words.symbols[starts + size])
+        totals = np.bincount(numbers, counts[starts])
         ids = np.cumsum(totals > 1) - 1
         repeated = (totals > 1)[numbers]
-        alive, ids, totals = alive[repeated], ids[numbers[repeated]], totals[totals > 1]
+        starts, ids, totals = starts[repeated], ids[numbers[repeated]], totals[totals > 1]
         places = np.empty(len(totals), np.int64)
-        places[ids] = alive
-        levels.append((found[places], places, totals))
-        found[alive] = n + ids
+        places[ids] = starts
+        levels.append((tokens_at[places], places, totals))
+        tokens_at[starts] = n + ids
         n += len(totals)
         n_levels.append(len(totals))
     shorter, places, totals = map(np.concatenate, zip(*levels, strict=True))
     longer = np.zeros(n + 1)
     np.maximum.at(longer, shorter, totals)
     sizes = np.repeat(np.arange(1, longest + 2, dtype=np.int32), n_levels)
-    return _Lattice(found, shorter.astype(np.int32), sizes, places, *words[1:3]), totals, longer[:n]
+    return _Lattice(tokens_at, shorter.astype(np.int32), sizes, places, *words[1:3]), totals, longer[:n]
 
 
 @kernel
@@ -6173,15 +6173,15 @@ class _UnigramLearner:
         with np.errstate(divide="ignore"):
             return np.log(self.probabilities)
 
-    def keep(self, kept: np.ndarray) -> None:
+    def keep(self, ids: np.ndarray) -> None:
         """Forget all tokens except these, which are in ascending order and include the alphabet."""
         longest, shorter, sizes, places, *_ = self.lattice
         new_ids = np.full(len(sizes) + 1, -1, np.int32)  # index -1 is for tokens without a shorter one
-        new_ids[kept] = np.arange(len(kept))
+        new_ids[ids] = np.arange(len(ids))
         _fall_back(new_ids, shorter)
-        arrays = new_ids[longest], new_ids[shorter[kept]], sizes[kept], places[kept]
+        arrays = new_ids[longest], new_ids[shorter[ids]], sizes[ids], places[ids]
         self.lattice = _Lattice(*arrays, *self.lattice[4:])
-        self.probabilities = self.probabilities[kept]
+        self.probabilities = self.probabilities[ids]
 
     def expect(self) -> tuple[np.ndarray, float]:
         """Compute the expected count of each token, and the logarithm of the probability of the corpus."""
@@ -6296,7 +6296,7 @@ def unigram_tables(model: Model) -> UnigramTables:
 
 
 @inline_kernel
-def _list_edges(text, start, node, size, edges, values, unknown, found):
+def _list_edges(text, start, node, size, edges, values, unknown, token_edges):
     """List the edges from a node of a word, as end << EDGE_BITS | id; returns their number and the next node.
 
     The edges are the tokens that begin there, from the shortest on. If the character alone is not a token, an edge for
@@ -6304,18 +6304,18 @@ def _list_edges(text, start, node, size, edges, values, unknown, found):
     """
     position, stop = start + node, start + size
     width = i64(1) if text[position] < 0x80 else _decode_character(text, position, stop) & 7
-    state, end, n, is_known = i64(0), position, 0, False
+    state, end, n, has_character = i64(0), position, 0, False
     while end < stop:
         state = _trie_child(state, text[end], edges)
         if state < 0:
             break
         end += 1
         if values[state] >= 0:
-            found[n] = (end - start) << EDGE_BITS | i64(values[state])
+            token_edges[n] = (end - start) << EDGE_BITS | i64(values[state])
             n += 1
-            is_known |= end == position + width
-    if not is_known:
-        found[n] = (node + width) << EDGE_BITS | unknown
+            has_character |= end == position + width
+    if not has_character:
+        token_edges[n] = (node + width) << EDGE_BITS | unknown
         n += 1
     return n, node + width
 
@@ -6360,15 +6360,15 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
     Of paths with equal sums, the one with the longest last edge is chosen.
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
-    unknown, found, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
+    unknown, token_edges, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
     best, last = np.full(size + 1, -np.inf), np.empty(size + 1, np.int64)
     best[0] = 0.0
     while node < size:
-        n, following = _list_edges(text, start, node, size, edges, values, unknown, found)
+        n, following = _list_edges(text, start, node, size, edges, values, unknown, token_edges)
         for k in range(n):
-            end, total = found[k] >> EDGE_BITS, best[node] + scores[found[k] & EDGE_MASK]
+            end, total = token_edges[k] >> EDGE_BITS, best[node] + scores[token_edges[k] & EDGE_MASK]
             if total > best[end]:
-                best[end], last[end] = total, node << EDGE_BITS | (found[k] & EDGE_MASK)
+                best[end], last[end] = total, node << EDGE_BITS | (token_edges[k] & EDGE_MASK)
         node = following
     return _write_path(text, start, size, tables, last, ids, at)
 
@@ -6381,13 +6381,13 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
     the probability of its share in the sum (Chao 1982, "A general purpose unequal probability sampling plan").
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
-    unknown, found, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
+    unknown, token_edges, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
     sums, last = np.full(size + 1, -np.inf), np.empty(size + 1, np.int64)
     sums[0] = 0.0
     while node < size:
-        n, following = _list_edges(text, start, node, size, edges, values, unknown, found)
+        n, following = _list_edges(text, start, node, size, edges, values, unknown, token_edges)
         for k in range(n):
-            end, id = found[k] >> EDGE_BITS, found[k] & EDGE_MASK
+            end, id = token_edges[k] >> EDGE_BITS, token_edges[k] & EDGE_MASK
             total = sums[node] + alpha * scores[id]
             sums[end] = np.logaddexp(sums[end], total)
             if _random(state) < np.exp(total - sums[end]):
@@ -6604,8 +6604,8 @@ def _merging(model: Model) -> list[Merge]:
     vocab, (ids, pairs) = model.vocab, last_merges(model)
     last = [(vocab[left], vocab[right]) for left, right in pairs.tolist() if left >= 0]
     merges, looks_up = (last, True) if model.merges is model.scores is None else _as_merges(model)
-    whole = [(vocab[id], b"") for id in ids[pairs[:, 0] < 0].tolist() if looks_up]
-    return [*dict.fromkeys(filter({*last}.__contains__, merges)), *whole]
+    whole_words = [(vocab[id], b"") for id in ids[pairs[:, 0] < 0].tolist() if looks_up]
+    return [*dict.fromkeys(filter({*last}.__contains__, merges)), *whole_words]
 
 
 # GPT-2's vocab.json and merges.txt
@@ -6680,17 +6680,17 @@ def read_tiktoken(
     data = data.rstrip() + b"\n"
     n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*", data).end())
     require(n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id")
-    fields, beside = data.split(), file.with_name(file.name + ".json")
+    fields, sidecar = data.split(), file.with_name(file.name + ".json")
     ids = [*map(int, fields[1::2])]
     vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
     if len(vocab) < len(ids):
         id = _repeated(ids)
         raise InputError(f"{file}, line {ids.index(id, ids.index(id) + 1) + 1}: the id {id} appears twice")
     published = {}
-    if encoding is None and pattern is None and beside.is_file():
-        published = _read_beside(beside)
+    if encoding is None and pattern is None and sidecar.is_file():
+        published = _read_beside(sidecar)
         complete = isinstance(published.get("pattern"), str) and isinstance(published.get("special_tokens"), dict)
-        require(complete, f"{beside}: the pattern or the special tokens are missing")
+        require(complete, f"{sidecar}: the pattern or the special tokens are missing")
     elif encoding is not None or pattern is None:
         encoding = encoding or _find_encoding(data, file, special_tokens is not None)
         require_known("encoding", encoding, ENCODINGS)
@@ -6728,10 +6728,10 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
 def write_tiktoken(model: Model) -> dict[str, str]:
     """Write a rank file, and a .json file with the pattern and the special tokens."""
     ranks = sorted(tiktoken_ranks(model).items(), key=lambda item: item[1])
-    beside = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
+    sidecar = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
     return {
         "tokenizer.tiktoken": "".join(f"{base64.b64encode(token).decode()} {id}\n" for token, id in ranks),
-        "tokenizer.tiktoken.json": _to_json(beside, indent=2),
+        "tokenizer.tiktoken.json": _to_json(sidecar, indent=2),
     }
 
 
@@ -6746,11 +6746,11 @@ _TEKKEN_SPECIALS = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOO
 def read_tekken(content: dict) -> Model:
     """Read Mistral's ranks, which begin after the ids of the special tokens."""
     try:
-        config, given = content["config"], content.get("special_tokens")
+        config, listed = content["config"], content.get("special_tokens")
         n, size = config["default_num_special_tokens"], config["default_vocab_size"]
         special_tokens = {text: id for id, text in enumerate(_TEKKEN_SPECIALS)}
-        if given is not None:
-            special_tokens = {token["token_str"]: token["rank"] for token in given}
+        if listed is not None:
+            special_tokens = {token["token_str"]: token["rank"] for token in listed}
         special_tokens |= {f"<SPECIAL_{id}>": id for id in range(len(special_tokens), n)}
         tokens = content["vocab"][: size - n]
         vocab = {n + token["rank"]: base64.b64decode(token["token_bytes"]) for token in tokens}
@@ -6872,8 +6872,8 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
     fields = {}
     for field, (key, default) in _WORDPIECE_FIELDS.items():
         fields[field], kind = data.get(key, default), type(default)
-        right = type(fields[field]) is kind
-        require(right, f"the {key} of a WordPiece is of type {kind.__name__}, not {json.dumps(data.get(key))[:100]}")
+        has_type = type(fields[field]) is kind
+        require(has_type, f"the {key} of a WordPiece is of type {kind.__name__}, not {json.dumps(data.get(key))[:100]}")
     vocab = _read_vocab(data.get("vocab"), alphabet, added)
     if alphabet == "bytes":
         unlimited = not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID
@@ -6919,8 +6919,8 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
             case [str(), score] if type(score) in (int, float) and abs(score) < 1e300:
                 continue
         raise InputError(f"{json.dumps(pair)[:100]} is not a token and its score")
-    is_there = unknown is None or (_is_id(unknown) and unknown < len(pairs))
-    require(is_there, f"the unk_id {unknown!r} is not in the vocabulary of {len(pairs)}")
+    has_unknown = unknown is None or (_is_id(unknown) and unknown < len(pairs))
+    require(has_unknown, f"the unk_id {unknown!r} is not in the vocabulary of {len(pairs)}")
     return {
         "vocab": dict(enumerate(_read_names((name for name, _ in pairs), alphabet))),
         "merges": None,
@@ -6931,10 +6931,10 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
     }
 
 
-def _number_added(given: Mapping[str, object], names: Mapping[str, int]) -> dict[str, int]:
-    """Number added tokens as Hugging Face does: as in the vocabulary, or from its size on. `given` ids must agree."""
+def _number_added(file_ids: Mapping[str, object], names: Mapping[str, int]) -> dict[str, int]:
+    """Number added tokens as Hugging Face does: as in the vocabulary, or from its size on. `file_ids` must agree."""
     following, ids = itertools.count(len(names)), {}
-    for text, id in given.items():
+    for text, id in file_ids.items():
         ids[text] = names[text] if text in names else next(following)
         same = id == ids[text]
         require(same, f"the added token {text!r} has the ids {ids[text]} and {json.dumps(id)}: rename it")
@@ -7384,13 +7384,17 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     return model
 
 
+_BERT_FIELDS = {  # of tokenizer_config.json, and the same of the normalizer
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+
+
 def _bert_config(model: Model) -> dict:
     """Make the fields of tokenizer_config.json for the normalizer of a BERT."""
-    if model.kind != "wordpiece" or [step["type"] for step in model.normalizer] != ["BertNormalizer"]:
-        return {}
-    step, kept = model.normalizer[0], {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
-    kept["tokenize_chinese_chars"] = "handle_chinese_chars"
-    return {name: step[field] for name, field in kept.items()}
+    is_bert = model.kind == "wordpiece" and [step["type"] for step in model.normalizer] == ["BertNormalizer"]
+    return {name: model.normalizer[0][field] for name, field in _BERT_FIELDS.items() if is_bert}
 
 
 def write_bert(model: Model) -> dict[str, str]:
@@ -7462,12 +7466,12 @@ def transformers_config(
     {'eos_token': '<|end|>', 'model_max_length': 1024}
     """
     fields = {name: value for name, value in locals().items() if value is not None and name in CONFIG_KEYS}
-    known = ", ".join(special_tokens) or "it has none"
-    for role in {*ROLES} & fields.keys():
-        is_known = fields[role] in special_tokens
-        require(is_known, f"`{role}` {fields[role]!r} is not a special token of this tokenizer: {known}")
-    if model_max_length is not None and model_max_length < 1:
-        raise InputError(f"`model_max_length` is {model_max_length}: it must be at least 1")
+    texts = ", ".join(special_tokens) or "it has none"
+    for role in fields.keys() & {*ROLES}:
+        is_special = fields[role] in special_tokens
+        require(is_special, f"`{role}` {fields[role]!r} is not a special token of this tokenizer: {texts}")
+    is_positive = model_max_length is None or model_max_length >= 1
+    require(is_positive, f"`model_max_length` is {model_max_length}: it must be at least 1")
     if chat_template == "chatml":
         has_both = {"<|im_start|>", "<|im_end|>"} <= {*special_tokens}
         require(has_both, "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
@@ -7543,11 +7547,11 @@ def load_model(
 
 def _find_model_file(folder: Path) -> Path:
     """Find the file in a folder that is a model, or its first file; the names that `save` writes are tried first."""
-    written = [[format.files[0]] for format in FORMATS.values()]
-    for names in (*written, ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]):
-        found = [file for name in names for file in folder.glob(name)]
-        if len(found) == 1:
-            return found[0]
+    first_files = [[format.files[0]] for format in FORMATS.values()]
+    for names in (*first_files, ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]):
+        files = [file for name in names for file in folder.glob(name)]
+        if len(files) == 1:
+            return files[0]
     raise InputError(
         f"{folder}: no tokenizer.json here, nor vocab.json and merges.txt, nor vocab.txt, "
         "nor one .tiktoken or .model file"
@@ -7573,9 +7577,9 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
         with contextlib.suppress(InputError):
             texts |= FORMATS["gpt2"].write(model)
     atomic_write_all(folder, texts)
-    firsts = [other.files[0] for other in FORMATS.values() if other.files[0] not in texts]
-    if found := ", ".join(name for name in firsts if (folder / name).is_file()):
-        warnings.warn(f"{folder}: {found} may hold another model: remove outdated files", stacklevel=3)
+    firsts = [form.files[0] for form in FORMATS.values() if form.files[0] not in texts]
+    if others := ", ".join(name for name in firsts if (folder / name).is_file()):
+        warnings.warn(f"{folder}: {others} may hold another model: remove outdated files", stacklevel=3)
 
 
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -7751,13 +7755,12 @@ class _Encoder:
 
 def _unknown_letter(model: Model, text: bytes) -> InputError:
     """Build the error for text that has a letter without a token."""
-    letters = text if model.alphabet == "bytes" else map(ord, text.decode("utf-8", "surrogateescape"))
-    letter = next((letter for letter in letters if letter not in model.letters), None)
-    if letter is None:
-        return InputError("a word is not in the vocabulary, which has no unknown token")
-    if model.alphabet == "bytes":
-        return InputError(f"the byte 0x{letter:02X} is not in the vocabulary")
-    return InputError(f"the character {chr(letter)!r} is not in the vocabulary, which has no unknown token")
+    of_bytes = model.alphabet == "bytes"
+    for letter in text if of_bytes else map(ord, text.decode("utf-8", "surrogateescape")):
+        if letter not in model.letters:
+            name = f"byte 0x{letter:02X}" if of_bytes else f"character {chr(letter)!r}"
+            return InputError(f"the {name} is not in the vocabulary, which has no unknown token")
+    return InputError("a word is not in the vocabulary, which has no unknown token")
 
 
 def _working_pattern(model: Model) -> Pattern:
@@ -8122,9 +8125,9 @@ def _unpickle_once(pickled: bytes) -> Tokenizer:
 
 def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
     """Make a tokenizer that shares tables and idle encoders with the one that was unpickled from the same bytes."""
-    known, tokenizer = _unpickle_once(pickled), Tokenizer.__new__(Tokenizer)
-    tokenizer.__dict__ |= known.__dict__
-    tokenizer.model = copy.copy(known.model)
+    original, tokenizer = _unpickle_once(pickled), Tokenizer.__new__(Tokenizer)
+    tokenizer.__dict__ |= original.__dict__
+    tokenizer.model = copy.copy(original.model)
     tokenizer.model.config = dict(config)
     return tokenizer
 
@@ -8143,16 +8146,19 @@ def _text_bytes(text: Text) -> bytes:
 def _id_array(ids: Iterable[int]) -> np.ndarray:
     """Make an array of ids, uint32; raises ValueError if one cannot be an id."""
     if isinstance(ids, np.ndarray):
-        is_list = ids.ndim == 1 and ids.dtype.kind in "iu"
-        require(is_list, f"ids are a one-dimensional array of whole numbers, not {ids.dtype} of shape {ids.shape}")
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise InputError(f"ids are a one-dimensional array of whole numbers, not {ids.dtype} of shape {ids.shape}")
         if ids.dtype == np.uint32 or not ids.size or (ids.min() >= 0 and ids.max() < MAX_ID):
             return np.require(ids, np.uint32, ["C", "W"])
         ids = ids.tolist()
-    require(isinstance(ids, Iterable), f"ids are a list or an array, not {ids!r}")
+    if not isinstance(ids, Iterable):
+        raise InputError(f"ids are a list or an array, not {ids!r}")
     ids = [*ids]
-    with contextlib.suppress(OverflowError, TypeError):
+    try:
         if bool not in {*map(type, ids)}:
             return np.frombuffer(array("I", ids), np.uint32)
+    except (OverflowError, TypeError):
+        pass
     wrong = next(id for id in ids if not isinstance(id, (int, np.integer)) or type(id) is bool or not 0 <= id < MAX_ID)
     raise InputError(f"id {wrong!r} is not in the vocabulary: {_ID_RANGE}")
 
@@ -8415,11 +8421,11 @@ def encode_files(
         encoded = Encoded(*totals.sum(0).tolist(), n_bytes, id_type.name, tokenizer.digest, append)
         for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
             description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
-            if len(paths) == 2:
+            if val_fraction is not None:
                 del description["bytes"]  # they are not known for each file
                 hint = "documents are files, lines of .jsonl files, and texts before the token of `append`"
-                given = f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {totals[1, 1]}"
-                require(n_documents, f"{given}: {hint}")
+                held_out = f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {totals[1, 1]}"
+                require(n_documents, f"{held_out}: {hint}")
             if path != STANDARD_STREAM:
                 atomic_write_all(path.parent, {_sidecar(path).name: _to_json(description, indent=2)})
     return encoded
