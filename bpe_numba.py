@@ -1144,8 +1144,9 @@ class _RegexParser:
         may_be_empty = _reaches_end(program, 0, ("split", "lookahead", "possessive"))
         self.refuse_if(may_be_empty, "a quantifier on a part that may be empty")
         if quantifier["least"]:
-            least = int(quantifier["least"])
-            most = int(quantifier["most"]) if quantifier["most"] else None if quantifier["comma"] else least
+            least = most = int(quantifier["least"])
+            if quantifier["comma"]:
+                most = int(quantifier["most"]) if quantifier["most"] else None
         else:
             least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[quantifier[0][0]]
         self.refuse_if(most is not None and most < least, "a count whose maximum is below its minimum")
@@ -2746,7 +2747,8 @@ def _bert_steps(
         yield _uniform_step(r"[\t\n\r\p{White_Space}]", " ")
     if handle_chinese_chars:
         yield _CharacterStep({ord(char): f" {char} " for char in _matching(f"[{_IDEOGRAPHS}]")})
-    if lowercase if strip_accents is None else strip_accents:
+    strip_accents = lowercase if strip_accents is None else strip_accents
+    if strip_accents:
         yield _normal_form("NFD")
         yield _uniform_step(r"(?![\u1885\u1886])[\p{Mn}\u1734]")  # the accents of Unicode in 2015
     if lowercase:
@@ -4732,8 +4734,9 @@ def readable(token: bytes) -> str:
     """
     text = token.decode("utf-8", "surrogateescape").translate(_SEEN)
     if not text.isprintable():  # an invalid byte is the lower half of a surrogate
-        codes = ((c, ord(c) & 0xFF if "\udc80" <= c <= "\udcff" else ord(c)) for c in text)
-        text = "".join(c if c.isprintable() else f"<{n:02X}>" if n < 256 else f"<U+{n:04X}>" for c, n in codes)
+        codes = (ord(c) & 0xFF if "\udc80" <= c <= "\udcff" else ord(c) for c in text)
+        names = (f"<{n:02X}>" if n < 256 else f"<U+{n:04X}>" for n in codes)
+        text = "".join(c if c.isprintable() else name for c, name in zip(text, names, strict=True))
     is_mark = unicodedata.category(text[:1] or " ") == "Mn"  # otherwise drawn over the character before it
     return "◌" * is_mark + text
 
@@ -8584,7 +8587,8 @@ class Recipe:
     @property
     def metaspace(self) -> Metaspace | None:
         """The step that writes the mark. The mark ▁ stands for a space; any other mark stands where a word begins."""
-        return Metaspace(self.mark, "never" if self.mark == MARK else "always") if self.mark else None
+        scheme = "never" if self.mark == MARK else "always"
+        return Metaspace(self.mark, scheme) if self.mark else None
 
     @property
     def decoder(self) -> list[dict]:
