@@ -7285,12 +7285,9 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     types |= {ids[symbol.encode()]: _USER_DEFINED for symbol in symbols}
     types |= {ids[token]: _BYTE for token in _FALLBACK_TOKENS if model.byte_fallback}
     types[ids[unknown.encode()]] = _UNKNOWN
-    roles, config = {}, model.config | {"unk_token": unknown}
-    for role in ROLES:
-        text = config.get(role)
-        roles[f"{role[:3]}_id"] = ids.get(text.encode(), -1) if isinstance(text, str) else -1
-        if roles[f"{role[:3]}_id"] >= 0:
-            roles[f"{role[:3]}_piece"] = text
+    texts = {role[:3]: str((model.config | {"unk_token": unknown}).get(role) or "") for role in ROLES}
+    roles = {f"{role}_id": ids.get(text.encode(), -1) for role, text in texts.items()}
+    roles |= {f"{role}_piece": text for role, text in texts.items() if text.encode() in ids}
     proto = _model_proto(
         pieces=[
             {"piece": token.decode(), "score": 0 if id in types else scores[id], "type": types.get(id, _NORMAL)}
