@@ -6606,6 +6606,9 @@ def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pa
     if special_tokens is None:
         merged = {*_BYTE_NAMES, *(line.replace(" ", "") for line in lines)}
         special_tokens = [name for name in names if name and name not in merged and not _names_text(name)]
+        if len(special_tokens) > len(names) // 8:
+            note = f"{len(special_tokens):,} names are made by no merge, and are special tokens"
+            warnings.warn(f"{note}: do the vocabulary and the merges belong together?", stacklevel=5)
     special_tokens = special_tokens if isinstance(special_tokens, Mapping) else _check_texts(special_tokens)
     vocab = _read_vocab(names, "bytes", special_tokens)
     return Model(vocab, merges, special_tokens, pattern, drops_unknown=not {*BYTES} <= {*vocab.values()})

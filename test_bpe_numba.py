@@ -5520,6 +5520,9 @@ def test_an_unmerged_name_of_other_text_is_an_ordinary_token(tmp_path):
     (tmp_path / "vocab.json").write_text(json.dumps(vocab))
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
     ours = bpe.Tokenizer.load(tmp_path)
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab | {f"<{k}>": 260 + k for k in range(100)}))
+    with pytest.warns(UserWarning, match="102 names are made by no merge.*belong together"):
+        bpe.Tokenizer.load(tmp_path)
     assert ours.special_tokens == {"<é>": 256, "<|end|>": 257}
     assert ours.encode("Ġhi") == list("Ġhi".encode()) and ours.decode([256, 258, 259]) == "<é> hiéé"
 
