@@ -1010,10 +1010,10 @@ class Metaspace(NamedTuple):
     replacement: str = "▁"
     prepend_scheme: str = "always"
 
-    def apply(self, scan: Scan, flat: FlatText, begins: int) -> FlatText:
+    def apply(self, scan: Scan, flat: FlatText, first_id: int) -> FlatText:
         """Replace spaces, and put the replacement before texts and pretokens as the scheme says."""
         mark, scheme = _with_padding(self.replacement.encode()), PREPEND_SCHEMES.index(self.prepend_scheme)
-        return flat.rewritten(_write_spaces, mark, scheme, begins)
+        return flat.rewritten(_write_spaces, mark, scheme, first_id)
 
 
 PREPEND_SCHEMES = ("never", "first", "always")
@@ -1564,7 +1564,7 @@ class _Stage(NamedTuple):
     regex: regex.Pattern | None = None
     warning: str = ""
 
-    def apply(self, scan: Scan, flat: FlatText, begins: int) -> FlatText:
+    def apply(self, scan: Scan, flat: FlatText, first_id: int) -> FlatText:
         """Write END between pretokens."""
         if self.table:
             return flat.rewritten(_write_cuts, self.table, *scan)
@@ -1666,12 +1666,12 @@ class Pattern:
         starts = _sure_starts(self.table)
         return starts is not None and bool(starts.all())
 
-    def apply(self, scan: Scan, flat: FlatText, begins: int) -> FlatText:
+    def apply(self, scan: Scan, flat: FlatText, first_id: int) -> FlatText:
         """Cut a flat text by all stages that must run before the scan by `table`."""
         for stage in self.stages[:-1]:
-            flat = stage.apply(scan, flat, begins)
-            if begins == CONTINUES and isinstance(stage, _Stage):
-                begins = INSIDE  # a block begins where the first Split ends a pretoken
+            flat = stage.apply(scan, flat, first_id)
+            if first_id == CONTINUES and isinstance(stage, _Stage):
+                first_id = INSIDE  # a block begins where the first Split ends a pretoken
         return flat
 
     def split(self, data: bytes) -> list[bytes]:
@@ -2202,7 +2202,7 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
 
 
 @kernel
-def _write_spaces(text, scanned, meanings, mark, scheme, begins):
+def _write_spaces(text, scanned, meanings, mark, scheme, first_id):
     """Write a mark for each space, and before texts and pretokens that lack it, as the scheme of a Metaspace says.
 
     Returns text and meanings.
@@ -2211,7 +2211,7 @@ def _write_spaces(text, scanned, meanings, mark, scheme, begins):
     for byte in text:
         n_marks += byte == 0x20
     out = _on_huge_pages(np.empty(len(text) + n_marks * size, np.uint8))
-    n, m, id, is_first = i64(0), 0, begins, True
+    n, m, id, is_first = i64(0), 0, first_id, True
     for k in range(len(text) - PADDING):
         if scanned[k] == END:
             id, is_first, m = min(meanings[m], INSIDE), True, m + 1
@@ -2285,14 +2285,14 @@ def _special_table(
         tokens[text.encode() if is_literal else normalize(text.encode())] = text
     tokens.pop(b"", None)
     flagged = [flags.get(text, AddedToken()) for text in tokens.values()]
-    begins = {token[0] for token in tokens}
+    first_bytes = {token[0] for token in tokens}
     bits = [SINGLE_WORD * flag.single_word + LSTRIP * flag.lstrip + RSTRIP * flag.rstrip for flag in flagged]
     return _SpecialTable(
         make_trie(dict(enumerate(tokens))),
         np.array([ids[text] for text in tokens.values()], np.int64),
         np.array([*map(len, tokens)], np.int64),
-        np.isin(np.arange(256), [*begins]),
-        min(begins, default=-1) if len(begins) < 2 else -1,
+        np.isin(np.arange(256), [*first_bytes]),
+        min(first_bytes, default=-1) if len(first_bytes) < 2 else -1,
         np.array(bits, np.uint8),
         _char_kinds() if any(bits) else np.zeros(0, np.uint8),
         max(map(len, tokens), default=0),
@@ -2598,7 +2598,7 @@ class _MapPass:
         self.steps = steps
         changes, joined = _composed(steps)
         self.table, self.maps = _character_map(changes, joined), bool(changes)
-        self.begins = ""
+        self.border = ""
         self.changed = {*changes, *map(ord, joined)}
 
     def _change_runs(self, joined: np.ndarray) -> np.ndarray:
@@ -2608,7 +2608,7 @@ class _MapPass:
             text = step.change(text) if step.change else text.translate(step.changes)
         return _with_padding(text.encode("utf-8", "surrogateescape"))
 
-    def apply(self, flat: FlatText, begins: int) -> FlatText:
+    def apply(self, flat: FlatText, first_id: int) -> FlatText:
         """Change all characters of a flat text."""
         return flat.rewritten(self._write)
 
@@ -2626,11 +2626,11 @@ class _TextPass(NamedTuple):
     change: Callable[[str], str] | None = None
     prefix: bytes = b""  # is put before each text that begins here
     changed: Collection[int] | None = None  # characters that it may change; None: any, depending on neighbours
-    begins: str = ""  # a character whose change depends on the text after it
+    border: str = ""  # a character whose change depends on the text after it
 
-    def apply(self, flat: FlatText, begins: int) -> FlatText:
+    def apply(self, flat: FlatText, first_id: int) -> FlatText:
         """Change the texts between ENDs."""
-        parts = [self._change(k == 0 and begins == CONTINUES, part) for k, part in enumerate(flat.parts())]
+        parts = [self._change(k == 0 and first_id == CONTINUES, part) for k, part in enumerate(flat.parts())]
         return FlatText.join(parts, flat.meanings)
 
     def _change(self, goes_on: bool, data: bytes) -> bytes:
@@ -2763,12 +2763,12 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     if kind == "String" and len(source) == 1:
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
-        return [_TextPass(lambda text: text.replace(source, content), changed=[*map(ord, source)], begins=source[0])]
+        return [_TextPass(lambda text: text.replace(source, content), changed=[*map(ord, source)], border=source[0])]
     if source == _STRIP["pattern"]["Regex"] and not content:
         return [_TextPass(lambda text: text.strip(" "), changed=[0x20])]
     if source == " {2,}":  # common in models of SentencePiece; `re` is several times as fast as `regex`
-        begins = " " * (content != " ")
-        return [_TextPass(lambda text: re.sub("  +", lambda match: content, text), changed=[0x20], begins=begins)]
+        border = " " * (content != " ")
+        return [_TextPass(lambda text: re.sub("  +", lambda match: content, text), changed=[0x20], border=border)]
     expression = _compile_regex(_read_regex(source, "Replace"))
 
     def replace(text: str) -> str:
@@ -2846,10 +2846,10 @@ class Normalizer:
     def __bool__(self) -> bool:
         return bool(self._passes)
 
-    def apply(self, flat: FlatText, begins: int) -> FlatText:
+    def apply(self, flat: FlatText, first_id: int) -> FlatText:
         """Normalize the texts between the ENDs of a flat text."""
         for step in self._passes:
-            flat = step.apply(flat, begins)
+            flat = step.apply(flat, first_id)
         return flat
 
     def normalize(self, data: bytes) -> bytes:
@@ -2873,7 +2873,7 @@ class Normalizer:
         for k, space in enumerate("\n ", n + 1):
             written = self.normalize(f"x{space}x".encode()).decode().rpartition("x")[0].rpartition("x")[2]
             classes[ord(space)] = k
-            if len(written) == 1 and not any(space in step.begins for step in self._passes):
+            if len(written) == 1 and not any(space in step.border for step in self._passes):
                 splits[:n, k] = must_split[:, class_of[ord(written)]]
         return classes, splits
 
@@ -2927,19 +2927,21 @@ class Pretokenizer:
         self.normalized = _special_table(passes[1], flags, self.normalizer.normalize) if passes[1] else None
         self.is_one_machine = pattern.is_one_machine and not self.normalizer and not self.normalized
 
-    def apply(self, scan: Scan, data: bytes, stops: np.ndarray, begins: int = BEGINS) -> tuple[FlatText, FlatText, int]:
+    def apply(
+        self, scan: Scan, data: bytes, stops: np.ndarray, first_id: int = BEGINS
+    ) -> tuple[FlatText, FlatText, int]:
         """Make a flat text of texts that lie end to end, for the last step of the pattern.
 
-        begins  how the first text begins: BEGINS, or another value if it continues an earlier block
+        first_id  how the first text begins: BEGINS, or another value if it continues an earlier block
 
         Returns the flat text; the flat text before normalization; and the number of documents in the latter.
         """
         flat = FlatText.of(data, stops, np.full(len(stops), BEGINS))
         original, n_documents = _find_special(flat, stops + np.arange(len(stops)), self.special)
-        flat = self.normalizer.apply(original, begins)
+        flat = self.normalizer.apply(original, first_id)
         if self.normalized:
             flat, _ = _find_special(flat, flat.ends(), self.normalized)
-        return self.pattern.apply(scan, flat, begins), original, n_documents
+        return self.pattern.apply(scan, flat, first_id), original, n_documents
 
 
 def _find_special(flat: FlatText, ends: np.ndarray, special: _SpecialTable) -> tuple[FlatText, int]:
@@ -3874,14 +3876,14 @@ class WordCounter:
         self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # for _export_words
         self.special_ids: Counter[int] = Counter()
 
-    def add_texts(self, texts: Sequence[bytes], pretokenizer: Pretokenizer, begins: int = BEGINS) -> tuple[int, int]:
+    def add_texts(self, texts: Sequence[bytes], pretokenizer: Pretokenizer, first_id: int = BEGINS) -> tuple[int, int]:
         """Count the pretokens of texts; returns the numbers of documents, which special tokens separate, and of bytes.
 
-        begins  how the first text begins; see Pretokenizer.apply
+        first_id  how the first text begins; see Pretokenizer.apply
         """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         data = texts[0] if len(texts) == 1 else b"".join(texts)
-        flat, original, n_documents = pretokenizer.apply(self._scan, data, stops, begins)
+        flat, original, n_documents = pretokenizer.apply(self._scan, data, stops, first_id)
         table = pretokenizer.pattern.table
         _count_text(self._table, flat.text, flat.scanned, table, *self._scan, self._keys)
         if len(table.dropped):
@@ -7711,7 +7713,7 @@ class _Encoder:
         self.workspace = _Workspace(tables, pattern.table, self.special, *arrays, *cache, 0, 0, 0, cache_size)
         self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # it takes memory only where it was written to
 
-    def encode(self, pretokenizer: Pretokenizer, data: bytes, stops: np.ndarray | None, begins: int) -> np.ndarray:
+    def encode(self, pretokenizer: Pretokenizer, data: bytes, stops: np.ndarray | None, first_id: int) -> np.ndarray:
         """Encode texts as uint32[N]. Text t ends at stops[t], which is replaced by the end of its ids.
 
         Without `stops` the bytes are one text.
@@ -7721,7 +7723,7 @@ class _Encoder:
             stops = self.stop
             stops[0] = len(data)
         if not pretokenizer.is_one_machine:
-            flat, _, _ = pretokenizer.apply(self.scan, data, stops, begins)
+            flat, _, _ = pretokenizer.apply(self.scan, data, stops, first_id)
             room = len(flat.text) + 4
         elif pretokenizer.special is not self.special:
             self.special = pretokenizer.special
@@ -7729,7 +7731,7 @@ class _Encoder:
         ids = self.ids if room <= len(self.ids) else np.empty(room, np.uint32)
         n = _encode_flat(self.workspace, *flat, ids, stops) if flat else _encode_texts(self.workspace, data, stops, ids)
         if n < 0:
-            flat, _, _ = pretokenizer.apply(self.scan, data, np.array([len(data)]), begins)
+            flat, _, _ = pretokenizer.apply(self.scan, data, np.array([len(data)]), first_id)
             raise _unknown_letter(self.model, b"".join(flat.parts()))
         if ids is self.ids:
             return ids[:n].copy()
@@ -7946,18 +7948,18 @@ class Tokenizer:
         return self._encode(_text_bytes(text), allowed_special)
 
     def encode_texts(
-        self, texts: Sequence[bytes], allowed_special: Allowed = "all", begins: int = BEGINS
+        self, texts: Sequence[bytes], allowed_special: Allowed = "all", first_id: int = BEGINS
     ) -> tuple[np.ndarray, np.ndarray]:
         """Encode texts in this thread. Returns their ids end to end, uint32[N], and their offsets, int64[T + 1].
 
-        begins  CONTINUES if the first text continues an earlier one; see Pretokenizer.apply
+        first_id  CONTINUES if the first text continues an earlier one; see Pretokenizer.apply
         """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-        ids = self._encode(b"".join(texts), allowed_special, stops, begins)
+        ids = self._encode(b"".join(texts), allowed_special, stops, first_id)
         return ids, np.append(0, stops)
 
     def _encode(
-        self, data: bytes, allowed_special: Allowed, stops: np.ndarray | None = None, begins: int = BEGINS
+        self, data: bytes, allowed_special: Allowed, stops: np.ndarray | None = None, first_id: int = BEGINS
     ) -> np.ndarray:
         """Encode texts that lie end to end as uint32[N]; see _Encoder.encode."""
         pretokenizer = self._pretokenizer(allowed_special)
@@ -7966,7 +7968,7 @@ class Tokenizer:
         except IndexError:
             encoder = _Encoder(self.model, self._tables, self.pattern, self._cache_size)
         try:
-            return encoder.encode(pretokenizer, data, stops, begins)
+            return encoder.encode(pretokenizer, data, stops, first_id)
         finally:
             self._idle.append(encoder)
 
