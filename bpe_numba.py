@@ -5510,6 +5510,8 @@ def exact_pattern(model: Model) -> str:
         return "none"
     letters = {*map(chr, model.letters)}
     merged = id_of if merges is None else {left + right for left, right in merges}
+    if model.kind == "unigram":  # also the names of byte tokens, which a text may have
+        merged = {model.vocab[id] for id in model.ordinary if model.scores[id] > -np.inf}
     pairs = {pair for token in merged for pair in itertools.pairwise(token.decode("utf-8", "replace"))}
     mark = "▁" if "▁" in letters else " "
     if mark not in letters or model.drops_unknown or any(left != mark == right for left, right in pairs):
@@ -6599,7 +6601,12 @@ def read_gpt2(
     names = read_json(_read_limited(vocab_path), str(vocab_path))
     text = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip()
     with naming_file(f"{vocab_path}, {merges_path.name}"):
-        return _gpt2_model(names, re.sub(r"\A#version.*\s*", "", text).splitlines(), special_tokens, pattern)
+        model = _gpt2_model(names, re.sub(r"\A#version.*\s*", "", text).splitlines(), special_tokens, pattern)
+    n = len(model.special_tokens)
+    if special_tokens is None and n > len(names) // 8:
+        note = f"{n:,} names are made by no merge, and are special tokens: do these files belong together?"
+        warnings.warn(f"{vocab_path}, {merges_path.name}: {note}", stacklevel=3)
+    return model
 
 
 def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pattern: PatternSource) -> Model:
@@ -6608,9 +6615,6 @@ def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pa
     if special_tokens is None:
         merged = {*_BYTE_NAMES, *(line.replace(" ", "") for line in lines)}
         special_tokens = [name for name in names if name and name not in merged and not _names_text(name)]
-        if len(special_tokens) > len(names) // 8:
-            note = f"{len(special_tokens):,} names are made by no merge, and are special tokens"
-            warnings.warn(f"{note}: do the vocabulary and the merges belong together?", stacklevel=5)
     special_tokens = special_tokens if isinstance(special_tokens, Mapping) else _check_texts(special_tokens)
     vocab = _read_vocab(names, "bytes", special_tokens)
     return Model(vocab, merges, special_tokens, pattern, drops_unknown=not {*BYTES} <= {*vocab.values()})
