@@ -5513,6 +5513,8 @@ def exact_pattern(model: Model) -> str:
         return "none"
     letters = {*map(chr, model.letters)}
     merged = id_of if merges is None else {left + right for left, right in merges}
+    if model.kind == "unigram":  # also the names of byte tokens, which a text may have
+        merged = {model.vocab[id] for id in model.ordinary if model.scores[id] > -np.inf}
     pairs = {pair for token in merged for pair in itertools.pairwise(token.decode("utf-8", "replace"))}
     mark = "▁" if "▁" in letters else " "
     if mark not in letters or model.drops_unknown or any(left != mark == right for left, right in pairs):
@@ -6602,7 +6604,12 @@ def read_gpt2(
     names = read_json(_read_limited(vocab_path), str(vocab_path))
     text = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip()
     with naming_file(f"{vocab_path}, {merges_path.name}"):
-        return _gpt2_model(names, re.sub(r"\A#version.*\s*", "", text).splitlines(), special_tokens, pattern)
+        model = _gpt2_model(names, re.sub(r"\A#version.*\s*", "", text).splitlines(), special_tokens, pattern)
+    n = len(model.special_tokens)
+    if special_tokens is None and n > len(names) // 8:
+        note = f"{n:,} names are made by no merge, and are special tokens: do these files belong together?"
+        warnings.warn(f"{vocab_path}, {merges_path.name}: {note}", stacklevel=3)
+    return model
 
 
 def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pattern: PatternSource) -> Model:
@@ -7290,12 +7297,9 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     types |= {ids[symbol.encode()]: _USER_DEFINED for symbol in symbols}
     types |= {ids[token]: _BYTE for token in _FALLBACK_TOKENS if model.byte_fallback}
     types[ids[unknown.encode()]] = _UNKNOWN
-    roles, config = {}, model.config | {"unk_token": unknown}
-    for role in ROLES:
-        text = config.get(role)
-        roles[f"{role[:3]}_id"] = ids.get(text.encode(), -1) if isinstance(text, str) else -1
-        if roles[f"{role[:3]}_id"] >= 0:
-            roles[f"{role[:3]}_piece"] = text
+    texts = {role[:3]: str((model.config | {"unk_token": unknown}).get(role) or "") for role in ROLES}
+    roles = {f"{role}_id": ids.get(text.encode(), -1) for role, text in texts.items()}
+    roles |= {f"{role}_piece": text for role, text in texts.items() if text.encode() in ids}
     proto = _model_proto(
         pieces=[
             {"piece": token.decode(), "score": 0 if id in types else scores[id], "type": types.get(id, _NORMAL)}

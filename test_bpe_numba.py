@@ -5520,6 +5520,9 @@ def test_an_unmerged_name_of_other_text_is_an_ordinary_token(tmp_path):
     (tmp_path / "vocab.json").write_text(json.dumps(vocab))
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
     ours = bpe.Tokenizer.load(tmp_path)
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab | {f"<{k}>": 260 + k for k in range(100)}))
+    with pytest.warns(UserWarning, match="102 names are made by no merge.*belong together"):
+        bpe.Tokenizer.load(tmp_path)
     assert ours.special_tokens == {"<é>": 256, "<|end|>": 257}
     assert ours.encode("Ġhi") == list("Ġhi".encode()) and ours.decode([256, 258, 259]) == "<é> hiéé"
 
@@ -5556,3 +5559,13 @@ def test_the_cache_can_be_read_without_the_file_of_a_kind(monkeypatch):
     assert pickle.loads(pickled) == numba_type
     monkeypatch.delattr(sys.modules[__name__], "ToyTablesType")
     assert pickle.loads(pickled) != numba_type
+
+
+@given(text=st.lists(st.sampled_from(["<0x0A>", "0x0A", "<", "a", "ab", " ", "\n", "é"]), max_size=12).map("".join))
+def test_a_unigram_reads_the_names_of_bytes_as_its_owner(text):
+    names = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁ab<>0xA"]
+    theirs = tokenizers.Tokenizer(tokenizers.models.Unigram([(name, -1.0) for name in names], 0, True))
+    theirs.normalizer = tokenizers.normalizers.Replace(" ", "▁")
+    theirs.decoder = D.Fuse()
+    ours = bpe.Tokenizer.from_model(bpe.read_huggingface(json.loads(theirs.to_str())))
+    assert ours.encode(text) == theirs.encode(text).ids
