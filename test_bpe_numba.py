@@ -80,6 +80,13 @@ apart = pytest.mark.apart
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _memory_is_given_back():
+    """Without this the C library keeps what a thousand tests have freed, 2 GB of it in pieces."""
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD: arrays of 1 MB are mapped, each on its own
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _signals_are_heard():
     """A shell's background job ignores SIGINT, `nohup` ignores SIGHUP, and so would the processes that tests start.
 
@@ -729,7 +736,7 @@ def test_compiled_patterns_are_kept_on_the_disk(tmp_path, monkeypatch):
     (path,) = tmp_path.iterdir()
     made, content = path.stat().st_ino, path.read_bytes()
     assert compiled_anew() and path.stat().st_ino == made
-    for damage in (b"", content[:5000], b"no table"):
+    for damage in (content[:5000], b"no table"):
         path.write_bytes(damage)
         assert compiled_anew() and len(path.read_bytes()) > 5000
     monkeypatch.setenv("NUMBA_CACHE_DIR", "/proc/nowhere")
@@ -2864,7 +2871,7 @@ def sentencepiece_model(here, options):
     ours = bpe.Tokenizer.load(file)
     if options["model_type"] == "bpe":  # the same without its pattern, as one word
         whole = bpe.Tokenizer.from_model(dataclasses.replace(ours.model, pattern="none"))
-        text = "\n".join(here.prose)[:20_000]
+        text = "\n".join(here.prose)[:5000]
         assert whole.encode(text) == theirs.encode(text)
 
     def may_differ(text):
@@ -3005,16 +3012,16 @@ def test_ids_and_texts_are_those_of_the_owner_in_each_format(name, library, pros
         assert saved or loaded.digest == ours.digest
         saved[format] = loaded, *READERS[format](tmp_path / format)
 
-    @examples(15)
+    @examples(10)
     @given(text=owned.texts)
-    @example("\n".join(prose)[:20_000])
+    @example("\n".join(prose)[:5000])
     @example("<0x0A> <s> é <unk>")
     @example("▁ 1")
     def equal(text):
         if owned.may_differ(text):
             return
         expected, ordinary = ours.encode(text), ours.encode_ordinary(text)
-        assert expected == unpickled.encode(text) == list(ours.encode_iterable(text))
+        assert expected == unpickled.encode(text) == list(ours.encode_iterable(text if len(text) < 99 else [text]))
         calls = {format: (encode, decode) for format, (_, encode, decode) in saved.items()}
         for format, (encode, decode) in {owned.owner: (owned.encode, owned.decode), **calls}.items():
             if encode is None or ("sentencepiece" in calls and format != "sentencepiece" and "<0x" in text):
@@ -3508,12 +3515,12 @@ def corpus(library, tmp_path_factory):
     code = [path.read_text("utf-8")[:6000] for path in library[:30]]
     prose = "中文，没有空格。\nЭто русский текст.\n".encode() * 200 + source.randbytes(200) + b"\xff bytes \xc3" * 500
     (folder / "a.txt").write_text(END.join(code[:20]) + END)
-    lines = [json.dumps({"text": text}) + "\n" for text in [*code[20:], "", f"x{END}"]]
+    lines = [json.dumps({"text": text}) + "\n" for text in [*code[20:], "", f"x{END}", ""]]
     (folder / "b.jsonl").write_text("".join(lines))
     (folder / "c.txt.gz").write_bytes(gzip.compress((END.join(code[:5]) + "no end").encode()))
     (folder / "d.txt").touch()
     (folder / "e.txt").write_bytes(prose)
-    found = [code[:20], *([text] for text in code[20:]), [""], ["x"], [*code[:4], code[4] + "no end"]]
+    found = [code[:20], *([text] for text in code[20:]), [""], ["x"], [""], [*code[:4], code[4] + "no end"]]
     return folder, (*(tuple(text.encode() for text in texts) for texts in found), (prose,))
 
 
@@ -3604,9 +3611,12 @@ def test_an_end_is_not_doubled_where_the_rest_has_no_ids(tmp_path, monkeypatch, 
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], ["<|end|>"], "whitespace-split")
     for k, text in enumerate(texts):
         (tmp_path / f"{k}.txt").write_text(text)
-    bpe.encode_files(tokenizer, tmp_path, tmp_path / "a.npy", append="<|end|>", workers=1)
+    outputs = {"out": tmp_path / "a.npy", "document_index": tmp_path / "i.npy"}
+    bpe.encode_files(tokenizer, tmp_path, **outputs, append="<|end|>", workers=1)
     words = "".join(text.replace(" ", "").removesuffix("<|end|>") + "<|end|>" for text in texts)
-    assert np.load(tmp_path / "a.npy").tolist() == tokenizer.encode(words)
+    ids = tokenizer.encode(words)
+    assert np.load(tmp_path / "a.npy").tolist() == ids
+    assert np.load(tmp_path / "i.npy").tolist() == [0, *(k + 1 for k, id in enumerate(ids) if id == 256)]
 
 
 def test_without_an_end_documents_are_texts(tokenizer, corpus, tmp_path):
@@ -3617,7 +3627,7 @@ def test_without_an_end_documents_are_texts(tokenizer, corpus, tmp_path):
     assert ids.dtype == np.uint32 and len(index) == len(documents_of) + 1
     expected = [END.encode().join(documents) for documents in documents_of]
     expected[0] += END.encode()
-    expected[-3] += END.encode()
+    expected[-4] += END.encode()
     assert [tokenizer.decode_bytes(ids[a:b]) for a, b in itertools.pairwise(index)] == expected
 
 
@@ -3627,12 +3637,13 @@ def test_documents_are_held_out_evenly(tokenizer, tmp_path, monkeypatch, fractio
     documents = [f"document {k} " * (k % 7) for k in range(2100)]
     (tmp_path / "a.txt").write_text(END.join(documents))
     options = {"append": END, "val_fraction": fraction}
-    bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "train.bin", **options, workers=2)
+    bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "train.train.bin", **options, workers=2)
     exact, expected = fractions.Fraction(str(fraction)), [[], []]
     for k, document in enumerate(documents):
         expected[math.floor((k + 1) * exact) > math.floor(k * exact)] += tokenizer.encode(document + END)
-    assert [bpe.read_ids(tmp_path / f"{name}.bin").tolist() for name in ("train", "val")] == expected
-    described = [json.loads((tmp_path / f"{name}.bin.json").read_text()) for name in ("train", "val")]
+    paths = [tmp_path / f"train.{name}.bin" for name in ("train", "val")]
+    assert [bpe.read_ids(path).tolist() for path in paths] == expected
+    described = [json.loads(Path(f"{path}.json").read_text()) for path in paths]
     assert [found["tokens"] for found in described] == list(map(len, expected))
     assert described[1]["documents"] == math.floor(2100 * exact)
 
@@ -3661,16 +3672,27 @@ def test_files_for_llmc_have_its_header(tokenizer, tmp_path, dtype, sign):
             bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / out, layout=layout)
 
 
-def test_ids_are_lines_of_numbers_if_the_layout_is_text(tokenizer, tmp_path):
-    (tmp_path / "a.txt").write_text(f"some text{END}{END}more")
+def test_ids_are_lines_of_numbers_if_the_layout_is_text(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", 30)  # so a line is written in parts
+    more = "more and more\n" * 20
+    (tmp_path / "a.txt").write_text(f"some text{END}{END}{more}")
     out = {"out": tmp_path / "ids.txt", "layout": "text", "append": END}
     bpe.encode_files(tokenizer, tmp_path / "a.txt", **out)
     lines = [[*map(int, line.split())] for line in out["out"].read_text().splitlines()]
-    assert lines == [tokenizer.encode(text + END) for text in ("some text", "", "more")]
+    assert lines == [tokenizer.encode(text + END) for text in ("some text", "", more)]
     bpe.decode_file(tokenizer, out["out"], tmp_path / "b.txt")
-    assert (tmp_path / "b.txt").read_text() == f"some text{END}{END}more{END}"
+    assert (tmp_path / "b.txt").read_text() == f"some text{END}{END}{more}{END}"
     with pytest.raises(bpe.InputError, match="name `out`"):
         bpe.encode_files(tokenizer, tmp_path / "a.txt")
+
+
+def test_a_file_of_ids_is_decoded_as_one_text(tmp_path, monkeypatch):
+    tokenizer = family_training(model="wordpiece", normalizer=("bert",)).tokenizer
+    ids = tokenizer.encode("return the value of this function")
+    np.save(tmp_path / "ids.npy", np.array(ids, np.uint16))
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", 5)
+    bpe.decode_file(tokenizer, tmp_path / "ids.npy", tmp_path / "a.txt")
+    assert (tmp_path / "a.txt").read_text() == tokenizer.decode(ids)
 
 
 def test_a_larger_vocabulary_takes_larger_numbers(tmp_path):
@@ -4624,6 +4646,7 @@ SOME_FILES = {
     "bad.jsonl": b"{nonsense\n",
     "numbers.jsonl": b'{"text": "fine"}\n{"text": 5}\n',
     "late.jsonl": b'{"text": "some text"}\n' * 50 + b"oops\n" + b'{"text": "more"}\n' * 50,
+    "late.jsonl.gz": gzip.compress(b'{"text": "some text"}\n' * 50 + b"oops\n"),
     "long.txt": b"a" * 9_000_000,
     "long.txt.gz": gzip.compress(b"a" * 9_000_000, 1),
     "long.jsonl": b'{"text": "' + b"a" * 9_000_000 + b'"}',
@@ -4877,6 +4900,7 @@ MANY_REFUSED_CALLS = {
         *((f"{k}.jsonl", rf"{k}\.jsonl, line 2: .*{part}") for k, part in enumerate(BAD_LINES)),
         ("numbers.jsonl", r"numbers\.jsonl, line 2: no text"),
         ("late.jsonl", r"late\.jsonl, line 51: not JSON"),
+        ("late.jsonl.gz", r"late\.jsonl\.gz, line 51: not JSON"),
         ("short.txt.gz", r"short\.txt\.gz: not a whole gzip file"),
         ("flipped.txt.gz", r"flipped\.txt\.gz: not a whole gzip file"),
     ],
@@ -5286,7 +5310,7 @@ def test_kernels_compile_where_nothing_can_be_written(tmp_path):
 
 @pytest.fixture(scope="session", autouse=True)
 def checked_run(request, tmp_path_factory):
-    """The second process, which runs the tests marked `apart` with every index checked, and compiles without care.
+    """The second process, which runs the tests marked `apart` with every index checked and little optimization.
 
     It begins before all other tests, and takes another core. It has a cache of its own, since any other ignores that
     indexes are checked. Lanes are a hundred times shorter there: so small texts have all the edges where a lane or a
@@ -5306,7 +5330,7 @@ def checked_run(request, tmp_path_factory):
         (folder / "bpe_numba.py").write_text(source)  # else its kernels are compiled
     for path in (Path(__file__), Path(__file__).with_name("pyproject.toml")):
         shutil.copy(path, folder)
-    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "0", "NUMBA_CACHE_DIR": str(folder / "cache")}
+    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "1", "NUMBA_CACHE_DIR": str(folder / "cache")}
     command = [sys.executable, "-m", "pytest", "-q", "-m", "apart", "-p", "no:cacheprovider", Path(__file__).name]
     with open(folder / "output", "wb+") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=folder)
