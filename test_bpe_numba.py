@@ -3206,18 +3206,11 @@ def test_one_rank_file_with_two_sets_of_special_tokens_asks_which(tokenizer, tmp
     assert bpe.Tokenizer.load(path, encoding="two").special_tokens == {"<|x|>": 5000}
 
 
-def test_rank_files_are_read_and_written(tokenizer, some_texts, tmp_path):
-    strings = [text for text in some_texts if isinstance(text, str)]
-    expected = tokenizer.encode_batch(strings)
-    assert tokenizer.to_tiktoken().encode_batch(strings, allowed_special="all") == expected
+def test_rank_files_may_have_any_name(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "named.tiktoken", "tiktoken")
-    loaded = bpe.Tokenizer.load(tmp_path / "named.tiktoken")
     assert sorted(files_in(tmp_path)) == ["named.tiktoken", "named.tiktoken.json"]
-    loaded.save(tmp_path / "back")
-    back = bpe.Tokenizer.load(tmp_path / "back")
-    assert back.merges is not None and loaded.encode_batch(strings) == expected
-    for other in (loaded, back):
-        assert [ids.ids for ids in other.to_huggingface().encode_batch(strings)] == expected
+    bpe.Tokenizer.load(tmp_path / "named.tiktoken").save(tmp_path / "back")
+    assert bpe.Tokenizer.load(tmp_path / "back").merges == tokenizer.merges
 
 
 @examples(60)
@@ -3312,11 +3305,6 @@ def test_a_llama_model_becomes_the_tokenizer_json_that_is_known(prose, tmp_path)
     known.normalizer, known.decoder = LLAMA_NORMALIZER, D.Sequence(LLAMA_DECODER)
     assert data["normalizer"] == json.loads(known.to_str())["normalizer"] and data["pre_tokenizer"] is None
     assert data["decoder"] == json.loads(known.to_str())["decoder"]
-
-
-def test_a_pattern_that_sentencepiece_has_not_is_refused(tmp_path):
-    with pytest.raises(bpe.InputError, match="its pattern"):
-        family_training(model="unigram").tokenizer.save(tmp_path, "sentencepiece")
 
 
 def test_a_vocabulary_of_bert_goes_on_with_its_post_processor(prose, tmp_path):
@@ -4577,17 +4565,10 @@ def reports(some_prose):
 @pytest.mark.parametrize("suffix, begin", [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
 def test_curves_are_drawn(reports, tmp_path, suffix, begin):
     pytest.importorskip("matplotlib")
-    reports[2].plot(tmp_path / f"picture.{suffix}")
-    assert (tmp_path / f"picture.{suffix}").read_bytes().startswith(begin)
-    with pytest.raises(bpe.InputError, match=r"name a \.png, \.svg or \.pdf file"):
-        reports[2].plot(tmp_path / "picture.xyz")
-
-
-def test_a_curve_of_few_merges_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    learned = bpe.learn(bpe.Words.from_counts({b"aab": 3}), 258)
-    bpe.curve({"a": (learned, 9)}).plot(tmp_path / "curve.svg")
-    assert (tmp_path / "curve.svg").read_bytes().startswith(b"<?xml")
+    few = bpe.curve({"a": (bpe.learn(bpe.Words.from_counts({b"aab": 3}), 258), 9)})
+    for report in (reports[2], few):
+        report.plot(tmp_path / f"picture.{suffix}")
+        assert (tmp_path / f"picture.{suffix}").read_bytes().startswith(begin)
 
 
 def test_tables_are_markdown_in_columns(reports):
@@ -5033,6 +5014,7 @@ MANY_REFUSED_CALLS = {
         ("unigram", {"scores": np.array([0.0, -1.0, INFINITY])}, "'c', id 2, is inf"),
         ("unigram", {"scores": np.full(3, -INFINITY)}, "needs tokens with scores"),
     ],
+    lambda here, words: bpe.words_of_model(bpe.Model(BYTE_VOCAB, []), words): [(WORDS.as_characters(), "256 bytes")],
     # Encoding and decoding.
     lambda here, fields, text: bpe.Tokenizer.from_model(bpe.Model({0: b"a", 1: b" "}, [], **fields)).encode(text): [
         ({}, "ab", "0x62"),
@@ -5069,6 +5051,9 @@ MANY_REFUSED_CALLS = {
         ({"ignore_merges": True}, "GPT-2"),
         ({"special_tokens": ["<a>"], "flags": {"<a>": bpe.AddedToken(lstrip=True)}}, "GPT-2"),
         ({"pattern": [bpe.Metaspace(" "), "gpt2"]}, "GPT-2"),
+    ],
+    lambda here, options, format: family_training(**options).tokenizer.save(here / "nowhere", format): [
+        ({"model": "unigram"}, "sentencepiece", "its pattern")
     ],
     lambda here, pattern: bpe.Tokenizer(BYTE_VOCAB, None, pattern=pattern).to_tiktoken(): [
         (r"\w+", "may leave text unmatched")
@@ -5249,29 +5234,15 @@ def test_a_bad_command_is_refused_in_a_process_too(tmp_path):
     assert_refused(run("train", "nowhere.txt", cwd=tmp_path), "nowhere.txt", "no such file")
 
 
-def test_without_protobuf_both_packages_are_named(here, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
-    with pytest.raises(bpe.InputError, match="pip install sentencepiece protobuf"):
-        bpe.Tokenizer.load(here / "m.model")
-
-
 def test_what_no_file_can_hold_is_said(command, here):
     result = command("train", "text.txt", "--pattern", "\udcff", "--out", "m", cwd=here)
     assert result.returncode == 2 and b"U+DCFF" in result.stderr and not (here / "m").exists()
 
 
-def test_text_that_cannot_be_cut_is_refused_by_encode_too(here, monkeypatch):
-    monkeypatch.setattr(bpe, "MAX_BLOCK_BYTES", 1 << 23)
-    whole = bpe.Tokenizer(BYTE_VOCAB, [], pattern="none")
-    for name in ("long.txt", "long.txt.gz", "long.jsonl"):
-        with pytest.raises(bpe.InputError, match=f"{name}.*place where it can be cut"):
-            bpe.encode_files(whole, here / name, here / "o.npy")
-    assert not (here / "o.npy").exists()
-
-
-def test_words_of_another_training_are_not_gone_on_with(library):
-    with pytest.raises(bpe.InputError, match="256 bytes"):
-        bpe.words_of_model(bpe.Model(BYTE_VOCAB, []), WORDS.as_characters())
+def test_without_protobuf_both_packages_are_named(here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
+    with pytest.raises(bpe.InputError, match="pip install sentencepiece protobuf"):
+        bpe.Tokenizer.load(here / "m.model")
 
 
 # ─── Safety ───────────────────────────────────────────────────────────────────────────────────────────────────────────
