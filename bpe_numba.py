@@ -114,6 +114,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextvars import ContextVar
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import IO, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -210,6 +211,17 @@ kernel = _compiler()
 inline_kernel = _compiler(forceinline=True)
 
 
+def _struct_type(module: str, name: str, fields: tuple):
+    """Find the Numba type of a struct that was pickled. If its file is missing, return a type that no argument has.
+
+    The cache on the disk has the types of all arguments, so it can be read even if one was defined in another file.
+    """
+    try:
+        return getattr(importlib.import_module(module), name)(fields)
+    except (AttributeError, ImportError):
+        return numba.types.Opaque(f"{module}.{name}")
+
+
 def struct(fields: type) -> type:
     """Turn a class of annotated fields into one that kernels take by reference, and whose fields they may replace.
 
@@ -225,10 +237,12 @@ def struct(fields: type) -> type:
     def new(*values):
         return proxy(*values)
 
-    numba_type = type(f"{fields.__name__}Type", (numba.types.StructRef,), {"__module__": fields.__module__})
-    sys.modules[fields.__module__].__dict__[numba_type.__name__] = structref.register(numba_type)
+    module, name = fields.__module__, f"{fields.__name__}Type"
+    pickled = {"__reduce__": lambda kind: (_struct_type, (module, name, tuple(kind.field_dict.items())))}
+    numba_type = type(name, (numba.types.StructRef,), {"__module__": module, **pickled})
+    sys.modules[module].__dict__[name] = structref.register(numba_type)
     names = {
-        "__module__": fields.__module__,
+        "__module__": module,
         "__doc__": fields.__doc__,
         "__slots__": (),
         "__new__": lambda cls, *values: new(*values),
@@ -996,10 +1010,10 @@ class Metaspace(NamedTuple):
     replacement: str = "▁"
     prepend_scheme: str = "always"
 
-    def apply(self, scan: Scan, flat: FlatText, begins: int) -> FlatText:
+    def apply(self, scan: Scan, flat: FlatText, first_id: int) -> FlatText:
         """Replace spaces, and put the replacement before texts and pretokens as the scheme says."""
         mark, scheme = _with_padding(self.replacement.encode()), PREPEND_SCHEMES.index(self.prepend_scheme)
-        return flat.rewritten(_write_spaces, mark, scheme, begins)
+        return flat.rewritten(_write_spaces, mark, scheme, first_id)
 
 
 PREPEND_SCHEMES = ("never", "first", "always")
@@ -1550,7 +1564,7 @@ class _Stage(NamedTuple):
     regex: regex.Pattern | None = None
     warning: str = ""
 
-    def apply(self, scan: Scan, flat: FlatText, begins: int) -> FlatText:
+    def apply(self, scan: Scan, flat: FlatText, first_id: int) -> FlatText:
         """Write END between pretokens."""
         if self.table:
             return flat.rewritten(_write_cuts, self.table, *scan)
@@ -1652,12 +1666,12 @@ class Pattern:
         starts = _sure_starts(self.table)
         return starts is not None and bool(starts.all())
 
-    def apply(self, scan: Scan, flat: FlatText, begins: int) -> FlatText:
+    def apply(self, scan: Scan, flat: FlatText, first_id: int) -> FlatText:
         """Cut a flat text by all stages that must run before the scan by `table`."""
         for stage in self.stages[:-1]:
-            flat = stage.apply(scan, flat, begins)
-            if begins == CONTINUES and isinstance(stage, _Stage):
-                begins = INSIDE  # a block begins where the first Split ends a pretoken
+            flat = stage.apply(scan, flat, first_id)
+            if first_id == CONTINUES and isinstance(stage, _Stage):
+                first_id = INSIDE  # a block begins where the first Split ends a pretoken
         return flat
 
     def split(self, data: bytes) -> list[bytes]:
@@ -2188,7 +2202,7 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
 
 
 @kernel
-def _write_spaces(text, scanned, meanings, mark, scheme, begins):
+def _write_spaces(text, scanned, meanings, mark, scheme, first_id):
     """Write a mark for each space, and before texts and pretokens that lack it, as the scheme of a Metaspace says.
 
     Returns text and meanings.
@@ -2197,7 +2211,7 @@ def _write_spaces(text, scanned, meanings, mark, scheme, begins):
     for byte in text:
         n_marks += byte == 0x20
     out = _on_huge_pages(np.empty(len(text) + n_marks * size, np.uint8))
-    n, m, id, is_first = i64(0), 0, begins, True
+    n, m, id, is_first = i64(0), 0, first_id, True
     for k in range(len(text) - PADDING):
         if scanned[k] == END:
             id, is_first, m = min(meanings[m], INSIDE), True, m + 1
@@ -2271,14 +2285,14 @@ def _special_table(
         tokens[text.encode() if is_literal else normalize(text.encode())] = text
     tokens.pop(b"", None)
     flagged = [flags.get(text, AddedToken()) for text in tokens.values()]
-    begins = {token[0] for token in tokens}
+    first_bytes = {token[0] for token in tokens}
     bits = [SINGLE_WORD * flag.single_word + LSTRIP * flag.lstrip + RSTRIP * flag.rstrip for flag in flagged]
     return _SpecialTable(
         make_trie(dict(enumerate(tokens))),
         np.array([ids[text] for text in tokens.values()], np.int64),
         np.array([*map(len, tokens)], np.int64),
-        np.isin(np.arange(256), [*begins]),
-        min(begins, default=-1) if len(begins) < 2 else -1,
+        np.isin(np.arange(256), [*first_bytes]),
+        min(first_bytes, default=-1) if len(first_bytes) < 2 else -1,
         np.array(bits, np.uint8),
         _char_kinds() if any(bits) else np.zeros(0, np.uint8),
         max(map(len, tokens), default=0),
@@ -2584,7 +2598,7 @@ class _MapPass:
         self.steps = steps
         changes, joined = _composed(steps)
         self.table, self.maps = _character_map(changes, joined), bool(changes)
-        self.begins = ""
+        self.border = ""
         self.changed = {*changes, *map(ord, joined)}
 
     def _change_runs(self, joined: np.ndarray) -> np.ndarray:
@@ -2594,7 +2608,7 @@ class _MapPass:
             text = step.change(text) if step.change else text.translate(step.changes)
         return _with_padding(text.encode("utf-8", "surrogateescape"))
 
-    def apply(self, flat: FlatText, begins: int) -> FlatText:
+    def apply(self, flat: FlatText, first_id: int) -> FlatText:
         """Change all characters of a flat text."""
         return flat.rewritten(self._write)
 
@@ -2612,11 +2626,11 @@ class _TextPass(NamedTuple):
     change: Callable[[str], str] | None = None
     prefix: bytes = b""  # is put before each text that begins here
     changed: Collection[int] | None = None  # characters that it may change; None: any, depending on neighbours
-    begins: str = ""  # a character whose change depends on the text after it
+    border: str = ""  # a character whose change depends on the text after it
 
-    def apply(self, flat: FlatText, begins: int) -> FlatText:
+    def apply(self, flat: FlatText, first_id: int) -> FlatText:
         """Change the texts between ENDs."""
-        parts = [self._change(k == 0 and begins == CONTINUES, part) for k, part in enumerate(flat.parts())]
+        parts = [self._change(k == 0 and first_id == CONTINUES, part) for k, part in enumerate(flat.parts())]
         return FlatText.join(parts, flat.meanings)
 
     def _change(self, goes_on: bool, data: bytes) -> bytes:
@@ -2749,12 +2763,12 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     if kind == "String" and len(source) == 1:
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
-        return [_TextPass(lambda text: text.replace(source, content), changed=[*map(ord, source)], begins=source[0])]
+        return [_TextPass(lambda text: text.replace(source, content), changed=[*map(ord, source)], border=source[0])]
     if source == _STRIP["pattern"]["Regex"] and not content:
         return [_TextPass(lambda text: text.strip(" "), changed=[0x20])]
     if source == " {2,}":  # common in models of SentencePiece; `re` is several times as fast as `regex`
-        begins = " " * (content != " ")
-        return [_TextPass(lambda text: re.sub("  +", lambda match: content, text), changed=[0x20], begins=begins)]
+        border = " " * (content != " ")
+        return [_TextPass(lambda text: re.sub("  +", lambda match: content, text), changed=[0x20], border=border)]
     expression = _compile_regex(_read_regex(source, "Replace"))
 
     def replace(text: str) -> str:
@@ -2832,10 +2846,10 @@ class Normalizer:
     def __bool__(self) -> bool:
         return bool(self._passes)
 
-    def apply(self, flat: FlatText, begins: int) -> FlatText:
+    def apply(self, flat: FlatText, first_id: int) -> FlatText:
         """Normalize the texts between the ENDs of a flat text."""
         for step in self._passes:
-            flat = step.apply(flat, begins)
+            flat = step.apply(flat, first_id)
         return flat
 
     def normalize(self, data: bytes) -> bytes:
@@ -2859,7 +2873,7 @@ class Normalizer:
         for k, space in enumerate("\n ", n + 1):
             written = self.normalize(f"x{space}x".encode()).decode().rpartition("x")[0].rpartition("x")[2]
             classes[ord(space)] = k
-            if len(written) == 1 and not any(space in step.begins for step in self._passes):
+            if len(written) == 1 and not any(space in step.border for step in self._passes):
                 splits[:n, k] = must_split[:, class_of[ord(written)]]
         return classes, splits
 
@@ -2913,19 +2927,21 @@ class Pretokenizer:
         self.normalized = _special_table(passes[1], flags, self.normalizer.normalize) if passes[1] else None
         self.is_one_machine = pattern.is_one_machine and not self.normalizer and not self.normalized
 
-    def apply(self, scan: Scan, data: bytes, stops: np.ndarray, begins: int = BEGINS) -> tuple[FlatText, FlatText, int]:
+    def apply(
+        self, scan: Scan, data: bytes, stops: np.ndarray, first_id: int = BEGINS
+    ) -> tuple[FlatText, FlatText, int]:
         """Make a flat text of texts that lie end to end, for the last step of the pattern.
 
-        begins  how the first text begins: BEGINS, or another value if it continues an earlier block
+        first_id  how the first text begins: BEGINS, or another value if it continues an earlier block
 
         Returns the flat text; the flat text before normalization; and the number of documents in the latter.
         """
         flat = FlatText.of(data, stops, np.full(len(stops), BEGINS))
         original, n_documents = _find_special(flat, stops + np.arange(len(stops)), self.special)
-        flat = self.normalizer.apply(original, begins)
+        flat = self.normalizer.apply(original, first_id)
         if self.normalized:
             flat, _ = _find_special(flat, flat.ends(), self.normalized)
-        return self.pattern.apply(scan, flat, begins), original, n_documents
+        return self.pattern.apply(scan, flat, first_id), original, n_documents
 
 
 def _find_special(flat: FlatText, ends: np.ndarray, special: _SpecialTable) -> tuple[FlatText, int]:
@@ -3860,14 +3876,14 @@ class WordCounter:
         self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # for _export_words
         self.special_ids: Counter[int] = Counter()
 
-    def add_texts(self, texts: Sequence[bytes], pretokenizer: Pretokenizer, begins: int = BEGINS) -> tuple[int, int]:
+    def add_texts(self, texts: Sequence[bytes], pretokenizer: Pretokenizer, first_id: int = BEGINS) -> tuple[int, int]:
         """Count the pretokens of texts; returns the numbers of documents, which special tokens separate, and of bytes.
 
-        begins  how the first text begins; see Pretokenizer.apply
+        first_id  how the first text begins; see Pretokenizer.apply
         """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         data = texts[0] if len(texts) == 1 else b"".join(texts)
-        flat, original, n_documents = pretokenizer.apply(self._scan, data, stops, begins)
+        flat, original, n_documents = pretokenizer.apply(self._scan, data, stops, first_id)
         table = pretokenizer.pattern.table
         _count_text(self._table, flat.text, flat.scanned, table, *self._scan, self._keys)
         if len(table.dropped):
@@ -4901,18 +4917,18 @@ def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
 
 def _assign_special_ids(model: Model) -> None:
     """Assign an id to each special token, and add missing ones to the vocabulary."""
-    given = model.special_tokens if isinstance(model.special_tokens, Mapping) else {}
+    id_of = model.special_tokens if isinstance(model.special_tokens, Mapping) else {}
     texts = _check_texts(model.special_tokens or ())
     model.special_tokens, next_id = {}, max(model.vocab, default=-1) + 1
-    ids = {} if given else {token: id for id, token in model.vocab.items()}
+    old_ids = {} if id_of else {token: id for id, token in model.vocab.items()}
     for text in texts:
         token = text.encode()
-        id = given.get(text, ids.get(token, next_id))
+        id = id_of.get(text, old_ids.get(token, next_id))
         if not _is_id(id):
             raise InputError(f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
         held = model.vocab.setdefault(id, token)
         # An id may have a second text, and a text may be the GPT-2 name of the bytes.
-        if held != token and gpt2_name(held) != text and given.get(held.decode("utf-8", "replace")) != id:
+        if held != token and gpt2_name(held) != text and id_of.get(held.decode("utf-8", "replace")) != id:
             raise InputError(f"the special token {text!r} has the id {id}, which belongs to {readable(held)!r}")
         model.special_tokens[text] = id
         next_id = max(next_id, id + 1)
@@ -4967,12 +4983,12 @@ def _check_texts(special_tokens: Iterable[str]) -> list[str]:
     """Check that special tokens are distinct strings that can be encoded in UTF-8."""
     if isinstance(special_tokens, (str, bytes)) or not isinstance(special_tokens, Iterable):
         raise InputError(f"special tokens are a list of strings, not {special_tokens!r}")
-    special_tokens, seen = list(special_tokens), set()
+    special_tokens = list(special_tokens)
     for text in special_tokens:
         require(isinstance(text, str) and text, f"a special token is a string that is not empty, not {text!r}")
-        require(text not in seen, f"the special token {text!r} is given twice")
         require(not re.search("[\ud800-\udfff]", text), f"the special token {text!r} is not UTF-8")
-        seen.add(text)
+    for text, n in Counter(special_tokens).items():
+        require(n == 1, f"the special token {text!r} is given twice")
     return special_tokens
 
 
@@ -5020,8 +5036,8 @@ def build_vocabulary(
 
 def check_vocab_size(vocab_size: int, least: int) -> None:
     """Check that a vocabulary has room for the tokens that exist before the training, and that its ids are in range."""
-    what = "256 bytes and the special tokens" if least >= 256 else "one character and the special tokens"
-    require(vocab_size >= least, f"a vocabulary of {vocab_size} is too small: {what} make {least}")
+    first_tokens = "256 bytes and the special tokens" if least >= 256 else "one character and the special tokens"
+    require(vocab_size >= least, f"a vocabulary of {vocab_size} is too small: {first_tokens} make {least}")
     require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
 
 
@@ -5810,14 +5826,14 @@ def segment_wordpiece(text, start, size, tables, scratch, ids, at):
     position, stop, n, trie = start, start + size, 0, tables.beginning
     is_unknown = _is_longer(text, start, stop, tables.max_chars)
     while position < stop and not is_unknown:
-        node, end, found = i64(0), position, -1
+        node, end, id = i64(0), position, -1
         for k in range(position, stop):
             node = _trie_child(node, text[k], trie.edges)
             if node < 0:
                 break
             if trie.values[node] >= 0:
-                end, found = k + 1, trie.values[node]
-        ids[at + n], is_unknown = max(found, 0), found < 0
+                end, id = k + 1, trie.values[node]
+        ids[at + n], is_unknown = max(id, 0), id < 0
         position, n, trie = end, n + 1, tables.continuing
     if is_unknown:
         ids[at], n = max(tables.unknown, 0), 1 if tables.unknown >= 0 else -1
@@ -5979,28 +5995,28 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
     Returns lattices with all of them as tokens; the count of each; and for each the greatest count of a substring that
     continues it by one symbol. Substrings grow by one symbol at a time, and only if they occur twice.
     """
-    a, sizes, alive = len(words.alphabet), np.diff(words.offsets), np.arange(len(words.symbols))
-    counts, ends, found = np.repeat(words.counts, sizes), np.repeat(words.offsets[1:], sizes), words.symbols.copy()
+    a, sizes, starts = len(words.alphabet), np.diff(words.offsets), np.arange(len(words.symbols))
+    counts, ends, tokens_at = np.repeat(words.counts, sizes), np.repeat(words.offsets[1:], sizes), words.symbols.copy()
     levels = [(np.full(a, -1), np.zeros(a, np.int64), np.bincount(words.symbols, counts, a))]
     n, n_levels = a, [a]
     for size in range(1, longest + 1):
-        alive = alive[alive + size < ends[alive]]
-        numbers = _number_keys(found[alive].astype(np.int64) << 32 | words.symbols[alive + size])
-        totals = np.bincount(numbers, counts[alive])
+        starts = starts[starts + size < ends[starts]]
+        numbers = _number_keys(tokens_at[starts].astype(np.int64) << 32 | words.symbols[starts + size])
+        totals = np.bincount(numbers, counts[starts])
         ids = np.cumsum(totals > 1) - 1
         repeated = (totals > 1)[numbers]
-        alive, ids, totals = alive[repeated], ids[numbers[repeated]], totals[totals > 1]
+        starts, ids, totals = starts[repeated], ids[numbers[repeated]], totals[totals > 1]
         places = np.empty(len(totals), np.int64)
-        places[ids] = alive
-        levels.append((found[places], places, totals))
-        found[alive] = n + ids
+        places[ids] = starts
+        levels.append((tokens_at[places], places, totals))
+        tokens_at[starts] = n + ids
         n += len(totals)
         n_levels.append(len(totals))
     shorter, places, totals = map(np.concatenate, zip(*levels, strict=True))
     longer = np.zeros(n + 1)
     np.maximum.at(longer, shorter, totals)
     sizes = np.repeat(np.arange(1, longest + 2, dtype=np.int32), n_levels)
-    return _Lattice(found, shorter.astype(np.int32), sizes, places, *words[1:3]), totals, longer[:n]
+    return _Lattice(tokens_at, shorter.astype(np.int32), sizes, places, *words[1:3]), totals, longer[:n]
 
 
 @kernel
@@ -6138,15 +6154,15 @@ class _UnigramLearner:
         with np.errstate(divide="ignore"):
             return np.log(self.probabilities)
 
-    def keep(self, kept: np.ndarray) -> None:
+    def keep(self, ids: np.ndarray) -> None:
         """Forget all tokens except these, which are in ascending order and include the alphabet."""
         longest, shorter, sizes, places, *_ = self.lattice
         new_ids = np.full(len(sizes) + 1, -1, np.int32)  # index -1 is for tokens without a shorter one
-        new_ids[kept] = np.arange(len(kept))
+        new_ids[ids] = np.arange(len(ids))
         _fall_back(new_ids, shorter)
-        arrays = new_ids[longest], new_ids[shorter[kept]], sizes[kept], places[kept]
+        arrays = new_ids[longest], new_ids[shorter[ids]], sizes[ids], places[ids]
         self.lattice = _Lattice(*arrays, *self.lattice[4:])
-        self.probabilities = self.probabilities[kept]
+        self.probabilities = self.probabilities[ids]
 
     def expect(self) -> tuple[np.ndarray, float]:
         """Compute the expected count of each token, and the logarithm of the probability of the corpus."""
@@ -6261,7 +6277,7 @@ def unigram_tables(model: Model) -> UnigramTables:
 
 
 @inline_kernel
-def _list_edges(text, start, node, size, edges, values, unknown, found):
+def _list_edges(text, start, node, size, edges, values, unknown, token_edges):
     """List the edges from a node of a word, as end << EDGE_BITS | id; returns their number and the next node.
 
     The edges are the tokens that begin there, from the shortest on. If the character alone is not a token, an edge for
@@ -6269,18 +6285,18 @@ def _list_edges(text, start, node, size, edges, values, unknown, found):
     """
     position, stop = start + node, start + size
     width = i64(1) if text[position] < 0x80 else _decode_character(text, position, stop) & 7
-    state, end, n, is_known = i64(0), position, 0, False
+    state, end, n, has_character = i64(0), position, 0, False
     while end < stop:
         state = _trie_child(state, text[end], edges)
         if state < 0:
             break
         end += 1
         if values[state] >= 0:
-            found[n] = (end - start) << EDGE_BITS | i64(values[state])
+            token_edges[n] = (end - start) << EDGE_BITS | i64(values[state])
             n += 1
-            is_known |= end == position + width
-    if not is_known:
-        found[n] = (node + width) << EDGE_BITS | unknown
+            has_character |= end == position + width
+    if not has_character:
+        token_edges[n] = (node + width) << EDGE_BITS | unknown
         n += 1
     return n, node + width
 
@@ -6325,15 +6341,15 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
     Of paths with equal sums, the one with the longest last edge is chosen.
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
-    unknown, found, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
+    unknown, token_edges, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
     best, last = np.full(size + 1, -np.inf), np.empty(size + 1, np.int64)
     best[0] = 0.0
     while node < size:
-        n, following = _list_edges(text, start, node, size, edges, values, unknown, found)
+        n, following = _list_edges(text, start, node, size, edges, values, unknown, token_edges)
         for k in range(n):
-            end, total = found[k] >> EDGE_BITS, best[node] + scores[found[k] & EDGE_MASK]
+            end, total = token_edges[k] >> EDGE_BITS, best[node] + scores[token_edges[k] & EDGE_MASK]
             if total > best[end]:
-                best[end], last[end] = total, node << EDGE_BITS | (found[k] & EDGE_MASK)
+                best[end], last[end] = total, node << EDGE_BITS | (token_edges[k] & EDGE_MASK)
         node = following
     return _write_path(text, start, size, tables, last, ids, at)
 
@@ -6346,13 +6362,13 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
     the probability of its share in the sum (Chao 1982, "A general purpose unequal probability sampling plan").
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
-    unknown, found, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
+    unknown, token_edges, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
     sums, last = np.full(size + 1, -np.inf), np.empty(size + 1, np.int64)
     sums[0] = 0.0
     while node < size:
-        n, following = _list_edges(text, start, node, size, edges, values, unknown, found)
+        n, following = _list_edges(text, start, node, size, edges, values, unknown, token_edges)
         for k in range(n):
-            end, id = found[k] >> EDGE_BITS, found[k] & EDGE_MASK
+            end, id = token_edges[k] >> EDGE_BITS, token_edges[k] & EDGE_MASK
             total = sums[node] + alpha * scores[id]
             sums[end] = np.logaddexp(sums[end], total)
             if _random(state) < np.exp(total - sums[end]):
@@ -6404,45 +6420,37 @@ class Encoding(NamedTuple):
     digest: str  # SHA-256 of the file
 
 
+def _specials(names: Mapping[int, str]) -> dict[str, int]:
+    """Write the names of special tokens as <|name|>."""
+    return {f"<|{name}|>": id for id, name in names.items()}
+
+
 def _llama3_specials(names: Mapping[int, str]) -> dict[str, int]:
     """Number Llama 3's 256 special tokens; tokens without a name are reserved, and numbered 0, 1, 2 …"""
     others = (f"reserved_special_token_{k}" for k in itertools.count())
-    return {f"<|{names.get(k) or next(others)}|>": 128000 + k for k in range(256)}
+    return _specials({128000 + k: names.get(k) or next(others) for k in range(256)})
 
 
-_R50K = Encoding("gpt2", {"<|endoftext|>": 50256}, "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930")
-_O200K = Encoding(
-    "o200k",
-    {"<|endoftext|>": 199999, "<|endofprompt|>": 200018},
-    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
-)
+_R50K_FILE = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
+_P50K_FILE = "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"
+_CL100K_FILE = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
+_O200K_FILE = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
+_LLAMA3_FILE = "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55"
+_R50K, _O200K = {50256: "endoftext"}, {199999: "endoftext", 200018: "endofprompt"}
+_CL100K = {100257: "endoftext", 100258: "fim_prefix", 100259: "fim_middle", 100260: "fim_suffix", 100276: "endofprompt"}
 _HARMONY = {2: "return", 3: "constrain", 5: "channel", 6: "start", 7: "end", 8: "message", 12: "call"}
+_HARMONY = {200000 + k: _HARMONY.get(k, f"reserved_{200000 + k}") for k in range(1088)}
 _LLAMA3 = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id", 9: "eot_id"}
 _LLAMA31 = _LLAMA3 | {4: "finetune_right_pad_id", 8: "eom_id", 10: "python_tag"}
-_LLAMA3_FILE = "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55"
 
 # These facts come from tiktoken 0.14 and from Llama 3's own code. In o200k_harmony the id 200018 has two texts.
 ENCODINGS = {
-    "gpt2": _R50K,
-    "r50k_base": _R50K,
-    "p50k_base": _R50K._replace(digest="94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"),
-    "cl100k_base": Encoding(
-        "cl100k",
-        {
-            "<|endoftext|>": 100257,
-            "<|fim_prefix|>": 100258,
-            "<|fim_middle|>": 100259,
-            "<|fim_suffix|>": 100260,
-            "<|endofprompt|>": 100276,
-        },
-        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
-    ),
-    "o200k_base": _O200K,
-    "o200k_harmony": _O200K._replace(
-        special_tokens={"<|startoftext|>": 199998}
-        | _O200K.special_tokens
-        | {f"<|{_HARMONY.get(k, f'reserved_{200000 + k}')}|>": 200000 + k for k in range(1088)}
-    ),
+    "gpt2": Encoding("gpt2", _specials(_R50K), _R50K_FILE),
+    "r50k_base": Encoding("gpt2", _specials(_R50K), _R50K_FILE),
+    "p50k_base": Encoding("gpt2", _specials(_R50K), _P50K_FILE),
+    "cl100k_base": Encoding("cl100k", _specials(_CL100K), _CL100K_FILE),
+    "o200k_base": Encoding("o200k", _specials(_O200K), _O200K_FILE),
+    "o200k_harmony": Encoding("o200k", _specials({199998: "startoftext"} | _O200K) | _specials(_HARMONY), _O200K_FILE),
     "llama3": Encoding("llama3", _llama3_specials(_LLAMA3), _LLAMA3_FILE),
     "llama3.1": Encoding("llama3", _llama3_specials(_LLAMA31), _LLAMA3_FILE),
 }
@@ -6526,18 +6534,15 @@ def _vocab_names(model: Model) -> dict[str, int]:
     return names
 
 
-def _as_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
-    """List the merges, even if the model has ranks; and the tokens that are found only as whole pretokens."""
-    if model.merges is not None and not model.ignore_merges:
-        return model.merges, []
+def _as_merges(model: Model) -> tuple[list[Merge], bool]:
+    """List the merges, even if the model has ranks; and tell whether it has tokens that are only whole pretokens."""
+    if model.merges is not None:
+        return model.merges, model.ignore_merges
     if model.scores is not None:
-        return _merges_by_score(model), []
-    vocab, (ids, pairs) = model.vocab, last_merges(model)
-    is_made = pairs[:, 0] >= 0
-    merges = model.merges
-    if merges is None:
-        merges = [(vocab[left], vocab[right]) for left, right in pairs[is_made].tolist()]
-    return merges, [vocab[id] for id in ids[~is_made].tolist()]
+        return _merges_by_score(model), False
+    vocab, (_, pairs) = model.vocab, last_merges(model)
+    merges = [(vocab[left], vocab[right]) for left, right in pairs.tolist() if left >= 0]
+    return merges, len(merges) < len(pairs)
 
 
 def _merges_by_score(model: Model) -> list[Merge]:
@@ -6570,26 +6575,18 @@ def _require_same(model: Model, other: Model) -> None:
         if ours != theirs:
             raise InputError(f"it cannot represent the {field} {ours!r}, only {theirs!r}"[:300])
     if model.kind == "bpe":
-        for id, *_ in _merging(model) ^ _merging(other):
-            raise InputError(f"it would make the token {readable(model.vocab[id])!r} differently or in another order")
+        for ours, theirs in itertools.zip_longest(_merging(model), _merging(other), fillvalue=(b"", b"")):
+            token = readable(b"".join(ours) or b"".join(theirs))
+            require(ours == theirs, f"it would make the token {token!r} differently or in another order")
 
 
-def _merging(model: Model) -> set[tuple[int, ...]]:
-    """Describe how tokens are made: the id of each, the two ids that it is made from, and its place in the order.
-
-    Tokens that no merge makes are included, with -1, if whole pretokens are looked up.
-    """
-    ids, pairs = last_merges(model)
-    is_made, order = pairs[:, 0] >= 0, np.full(len(ids), -1)
-    if model.merges is not None:
-        place = {pair: k for k, pair in reversed([*enumerate(model.merges)])}
-        made = [(model.vocab.get(left), model.vocab.get(right)) for left, right in pairs.tolist()]
-        ranks = np.array([place.get(pair, -1) for pair in made])
-    else:
-        ranks = ids if model.scores is None else -model.scores[ids]
-    order[is_made] = np.unique(ranks[is_made], return_inverse=True)[1]
-    is_seen = is_made | model.ignore_merges | (model.merges is model.scores is None)
-    return {*map(tuple, np.column_stack((ids, pairs, order))[is_seen].tolist())}
+def _merging(model: Model) -> list[Merge]:
+    """List the last merge of each token, in order, and then the tokens that are only whole pretokens."""
+    vocab, (ids, pairs) = model.vocab, last_merges(model)
+    last = [(vocab[left], vocab[right]) for left, right in pairs.tolist() if left >= 0]
+    merges, looks_up = (last, True) if model.merges is model.scores is None else _as_merges(model)
+    whole_words = [(vocab[id], b"") for id in ids[pairs[:, 0] < 0].tolist() if looks_up]
+    return [*dict.fromkeys(filter({*last}.__contains__, merges)), *whole_words]
 
 
 # GPT-2's vocab.json and merges.txt
@@ -6609,11 +6606,18 @@ def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pa
     """Make a model from GPT-2's vocabulary and lines of merges."""
     merges = _read_merges(lines)
     if special_tokens is None:
-        made = {*_BYTE_NAMES, *(line.replace(" ", "") for line in lines)}
-        special_tokens = [name for name in names if name and name not in made]
+        merged = {*_BYTE_NAMES, *(line.replace(" ", "") for line in lines)}
+        special_tokens = [name for name in names if name and name not in merged and not _names_text(name)]
     special_tokens = special_tokens if isinstance(special_tokens, Mapping) else _check_texts(special_tokens)
     vocab = _read_vocab(names, "bytes", special_tokens)
     return Model(vocab, merges, special_tokens, pattern, drops_unknown=not {*BYTES} <= {*vocab.values()})
+
+
+def _names_text(name: str) -> bool:
+    """Check whether a name stands for other text, as Ġhi for a space and hi."""
+    data = _read_names([name])[0] if _BYTE_NAMES.issuperset(name) else b""
+    text = data.decode("utf-8", "ignore")
+    return text.encode() == data and text not in ("", name)
 
 
 def _read_gpt2_pair(file: Path, special_tokens: SpecialTokens = None, pattern: PatternSource | None = None) -> Model:
@@ -6657,17 +6661,17 @@ def read_tiktoken(
     data = data.rstrip() + b"\n"
     n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*", data).end())
     require(n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id")
-    fields, beside = data.split(), file.with_name(file.name + ".json")
+    fields, sidecar = data.split(), file.with_name(file.name + ".json")
     ids = [*map(int, fields[1::2])]
     vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
     if len(vocab) < len(ids):
         id = _repeated(ids)
         raise InputError(f"{file}, line {ids.index(id, ids.index(id) + 1) + 1}: the id {id} appears twice")
     published = {}
-    if encoding is None and pattern is None and beside.is_file():
-        published = _read_beside(beside)
+    if encoding is None and pattern is None and sidecar.is_file():
+        published = _read_beside(sidecar)
         complete = isinstance(published.get("pattern"), str) and isinstance(published.get("special_tokens"), dict)
-        require(complete, f"{beside}: the pattern or the special tokens are missing")
+        require(complete, f"{sidecar}: the pattern or the special tokens are missing")
     elif encoding is not None or pattern is None:
         encoding = encoding or _find_encoding(data, file, special_tokens is not None)
         require_known("encoding", encoding, ENCODINGS)
@@ -6705,10 +6709,10 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
 def write_tiktoken(model: Model) -> dict[str, str]:
     """Write a rank file, and a .json file with the pattern and the special tokens."""
     ranks = sorted(tiktoken_ranks(model).items(), key=lambda item: item[1])
-    beside = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
+    sidecar = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
     return {
         "tokenizer.tiktoken": "".join(f"{base64.b64encode(token).decode()} {id}\n" for token, id in ranks),
-        "tokenizer.tiktoken.json": _to_json(beside, indent=2),
+        "tokenizer.tiktoken.json": _to_json(sidecar, indent=2),
     }
 
 
@@ -6723,11 +6727,11 @@ _TEKKEN_SPECIALS = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOO
 def read_tekken(content: dict) -> Model:
     """Read Mistral's ranks, which begin after the ids of the special tokens."""
     try:
-        config, given = content["config"], content.get("special_tokens")
+        config, listed = content["config"], content.get("special_tokens")
         n, size = config["default_num_special_tokens"], config["default_vocab_size"]
         special_tokens = {text: id for id, text in enumerate(_TEKKEN_SPECIALS)}
-        if given is not None:
-            special_tokens = {token["token_str"]: token["rank"] for token in given}
+        if listed is not None:
+            special_tokens = {token["token_str"]: token["rank"] for token in listed}
         special_tokens |= {f"<SPECIAL_{id}>": id for id in range(len(special_tokens), n)}
         tokens = content["vocab"][: size - n]
         vocab = {n + token["rank"]: base64.b64decode(token["token_bytes"]) for token in tokens}
@@ -6780,7 +6784,7 @@ def _read_regex(text: str, where: str) -> str:
 
 def write_bpe(model: Model) -> dict:
     """Write the "model" object of a BPE."""
-    (merges, unreachable), name_of = _as_merges(model), _name_of(model)
+    (merges, looks_up), name_of = _as_merges(model), _name_of(model)
     return {
         "type": "BPE",
         "dropout": None,
@@ -6789,7 +6793,7 @@ def write_bpe(model: Model) -> dict:
         "end_of_word_suffix": model.word_suffix or None,
         "fuse_unk": model.fuse_unk,
         "byte_fallback": model.byte_fallback,
-        "ignore_merges": bool(unreachable) or (model.merges is not None and model.ignore_merges),
+        "ignore_merges": looks_up,
         "vocab": _vocab_names(model),
         "merges": [(name_of(left), name_of(right)) for left, right in merges],
     }
@@ -6801,33 +6805,30 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
         require(not data.get(key), f"a model with {key} is not supported")
     require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
     of_bytes, names, unknown = alphabet == "bytes", data.get("vocab"), data.get("unk_token")
-    suffix = data.get("end_of_word_suffix") or ""
+    suffix, end = data.get("end_of_word_suffix") or "", (data.get("end_of_word_suffix") or "").encode()
     # No text becomes a token whose name does not stand for bytes.
     odd = {name for name in (names if isinstance(names, dict) else ()) if of_bytes and not _BYTE_NAMES.issuperset(name)}
     merges = _read_merges(data["merges"], alphabet, odd)
     require(len(set(merges)) == len(merges), "a merge appears twice")
-    fields = {key: bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")} | {"merges": merges}
-    looked_up = fields["ignore_merges"] or fields["byte_fallback"]
-    require(not (suffix and looked_up), "end_of_word_suffix with ignore_merges or byte_fallback is not supported")
-    if not of_bytes:
-        drops = unknown is None and not fields["byte_fallback"]
-        fields |= {"word_suffix": suffix, "drops_unknown": drops, "unk_token": unknown}
-        return fields | {"vocab": _read_vocab(names)}
+    falls_back, fuses, looks_up = (bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges"))
+    is_supported = not (suffix and (looks_up or falls_back))
+    require(is_supported, "end_of_word_suffix with ignore_merges or byte_fallback is not supported")
     # The text of an added token may be the GPT-2 name of an ordinary token.
-    plain, made = [*filter(_BYTE_NAMES.issuperset, added)], {*map(b"".join, merges), *BYTES}
-    tokens = zip(plain, _read_names(plain), strict=True)
-    texts = {*added}.difference(name for name, token in tokens if token in made or fields["ignore_merges"])
-    vocab = _read_vocab(names, alphabet, texts | odd)
-    end = suffix.encode()
-    knows_all = {*BYTES, *(byte + end for byte in BYTES)} <= {*vocab.values()}
-    unknown = None if knows_all or unknown not in names else unknown
-    return fields | {
+    merged, plain = {*map(b"".join, merges), *BYTES}, [text for text in added if _BYTE_NAMES.issuperset(text)]
+    ordinary = {text for text, token in zip(plain, _read_names(plain), strict=True) if looks_up or token in merged}
+    vocab = _read_vocab(names, alphabet, {*added} - ordinary | odd)
+    knows_all = of_bytes and {*BYTES, *(byte + end for byte in BYTES)} <= {*vocab.values()}
+    if of_bytes and (knows_all or unknown not in names):
+        unknown = None
+    return {
         "vocab": vocab,
+        "merges": merges,
         "word_suffix": suffix,
         "unk_token": unknown,
-        "drops_unknown": not knows_all and unknown is None,
-        "fuse_unk": fields["fuse_unk"] and unknown is not None,
-        "byte_fallback": False,
+        "drops_unknown": unknown is None and not (knows_all or (falls_back and not of_bytes)),
+        "fuse_unk": fuses and not (of_bytes and unknown is None),
+        "byte_fallback": falls_back and not of_bytes,
+        "ignore_merges": looks_up,
     }
 
 
@@ -6852,8 +6853,8 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
     fields = {}
     for field, (key, default) in _WORDPIECE_FIELDS.items():
         fields[field], kind = data.get(key, default), type(default)
-        right = type(fields[field]) is kind
-        require(right, f"the {key} of a WordPiece is of type {kind.__name__}, not {json.dumps(data.get(key))[:100]}")
+        has_type = type(fields[field]) is kind
+        require(has_type, f"the {key} of a WordPiece is of type {kind.__name__}, not {json.dumps(data.get(key))[:100]}")
     vocab = _read_vocab(data.get("vocab"), alphabet, added)
     if alphabet == "bytes":
         unlimited = not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID
@@ -6899,8 +6900,8 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
             case [str(), score] if type(score) in (int, float) and abs(score) < 1e300:
                 continue
         raise InputError(f"{json.dumps(pair)[:100]} is not a token and its score")
-    is_there = unknown is None or (_is_id(unknown) and unknown < len(pairs))
-    require(is_there, f"the unk_id {unknown!r} is not in the vocabulary of {len(pairs)}")
+    has_unknown = unknown is None or (_is_id(unknown) and unknown < len(pairs))
+    require(has_unknown, f"the unk_id {unknown!r} is not in the vocabulary of {len(pairs)}")
     return {
         "vocab": dict(enumerate(_read_names((name for name, _ in pairs), alphabet))),
         "merges": None,
@@ -6911,10 +6912,10 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
     }
 
 
-def _number_added(given: Mapping[str, object], names: Mapping[str, int]) -> dict[str, int]:
-    """Number added tokens as Hugging Face does: as in the vocabulary, or from its size on. `given` ids must agree."""
+def _number_added(file_ids: Mapping[str, object], names: Mapping[str, int]) -> dict[str, int]:
+    """Number added tokens as Hugging Face does: as in the vocabulary, or from its size on. `file_ids` must agree."""
     following, ids = itertools.count(len(names)), {}
-    for text, id in given.items():
+    for text, id in file_ids.items():
         ids[text] = names[text] if text in names else next(following)
         same = id == ids[text]
         require(same, f"the added token {text!r} has the ids {ids[text]} and {json.dumps(id)}: rename it")
@@ -6953,7 +6954,9 @@ def _token_names(written: dict) -> dict[str, int]:
 
 def _to_tokenizer_json(model: Model) -> dict:
     """Make the content of a tokenizer.json, as the `tokenizers` package writes it."""
-    written, flags = KINDS[model.kind].write(model), model.flags
+    written = KINDS[model.kind].write(model)
+    # A symbol of SentencePiece gets the flags of transformers' converters.
+    flags = {text: AddedToken(special=False) if flags.literal else flags for text, flags in model.flags.items()}
     texts: dict[int, str] = {}
     for text, id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
         if texts.setdefault(id, text) != text:
@@ -6965,7 +6968,8 @@ def _to_tokenizer_json(model: Model) -> dict:
         "version": "1.0",
         **{key: model.batching.get(key) for key in _BATCHING},
         "added_tokens": [
-            {"id": id, "content": text, **_written_flags(flags.get(text, AddedToken()))} for id, text in texts.items()
+            {"id": id, "content": text, **dict(zip(_FLAGS, flags.get(text, AddedToken()), strict=False))}
+            for id, text in texts.items()
         ],
         "normalizer": _in_sequence(model.normalizer, "normalizers"),
         "pre_tokenizer": _in_sequence(_write_pre_tokenizers(model), "pretokenizers"),
@@ -6976,8 +6980,8 @@ def _to_tokenizer_json(model: Model) -> dict:
 
 
 def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
-    """Write several steps as a Sequence, and a single one as it is."""
-    return ({"type": "Sequence", key: [*steps]} if len(steps) > 1 else steps[0]) if steps else None
+    """Write several steps as a Sequence, a single one as it is, and none as None."""
+    return {"type": "Sequence", key: [*steps]} if len(steps) > 1 else next(iter(steps), None)
 
 
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
@@ -7022,10 +7026,29 @@ def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
         raise InputError(f"the pre_tokenizer {json.dumps(part)[:200]} is not supported: {error}") from None
 
 
+# What may come after a ByteLevel, and the bytes whose names are digits or other numbers, as ¼ for the byte 0xBC.
+_DIGITS = {"type": "Digits", "individual_digits": False}
+_THREE_DIGITS = {"type": "Split", "pattern": {"Regex": "[0-9][0-9][0-9]"}, "behavior": "Isolated", "invert": False}
+_DIGIT_BYTES = frozenset(b"0123456789\xb2\xb3\xb9\xbc\xbd\xbe")
+
+
+def _read_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> list[dict]:
+    """Read the pre-tokenizers after a ByteLevel, which cut the names of bytes; returns those that cut text alike.
+
+    Digits may also cut a character, as "ü", whose name is "Ã¼". So the merges of tokens that it cuts are left out.
+    """
+    is_plain = kind == "bpe" and not any(map(fields.get, ("ignore_merges", "word_suffix", "unk_token")))
+    for part in parts:
+        note = f"a ByteLevel that is not the last pre_tokenizer, but before {json.dumps(part)[:99]}, is not supported"
+        require(is_plain and part in (_DIGITS, _THREE_DIGITS), note)
+    if _DIGITS in parts:
+        pairs = fields["merges"]
+        fields["merges"] = [pair for pair in pairs if len({byte in _DIGIT_BYTES for byte in b"".join(pair)}) == 1]
+    return [part for part in parts if part != _DIGITS]
+
+
 def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
-    """Read the steps of a pattern. Only the last pre-tokenizer may be a ByteLevel."""
-    types = [part["type"] for part in parts[:-1]]
-    require("ByteLevel" not in types, "a ByteLevel that is not the last pre_tokenizer is not supported")
+    """Read the steps of a pattern."""
     steps = [step for part in parts for step in _read_pre_tokenizer(part)]
     if all(isinstance(step, Metaspace) for step in steps):
         steps.append("none")
@@ -7082,12 +7105,16 @@ def read_huggingface(content: dict) -> Model:
         note = f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`"
         warnings.warn(note, stacklevel=5)
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
-    alphabet = "bytes" if parts and parts[-1]["type"] == "ByteLevel" else "characters"
+    types = [part["type"] for part in parts]
+    alphabet = "bytes" if "ByteLevel" in types else "characters"
     changes_start = sorted({step["type"] for step in normalizer} & _CHANGING_THE_START)
     if changes_start and any(part.get("prepend_scheme") == "first" for part in parts):
         raise InputError(f"Metaspace with prepend_scheme first after {changes_start[0]} is not supported")
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
     fields = KINDS[kind].read(written, list(ids), alphabet)
+    if alphabet == "bytes":
+        n = types.index("ByteLevel") + 1
+        parts[n:] = _read_after_bytes(parts[n:], kind, fields)
     names = _token_names(written)
     model = Model(
         **fields,
@@ -7121,24 +7148,19 @@ def _read_decoder(part: object, alphabet: str) -> list[dict]:
 _FLAGS = AddedToken._fields[:5]  # in a tokenizer.json
 
 
-def _written_flags(flags: AddedToken) -> dict[str, bool]:
-    """Write the flags of a special token; a symbol of SentencePiece gets the flags of transformers' converters."""
-    plain = AddedToken(special=False) if flags.literal else flags
-    return {name: getattr(plain, name) for name in _FLAGS}
-
-
 def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
     """Read a list of added tokens; returns text -> id, unchecked, and text -> flags."""
     try:
         added = [token for token in added if token["content"] != ""]
         ids = {token["content"]: token.get("id") for token in added}
-        flags = [AddedToken(**{name: token[name] for name in _FLAGS if name in token}) for token in added]
+        fields = [{name: token[name] for name in _FLAGS if name in token} for token in added]
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
-    for text, found in zip(_check_texts(ids), flags, strict=True):
-        require({*map(type, found)} == {bool}, f"the flags of {text!r} are odd: each must be true or false")
-    return ids, dict(zip(ids, flags, strict=True))
+    flags = {text: AddedToken(**fields[k]) for k, text in enumerate(_check_texts(ids))}
+    for text in flags:
+        require({*map(type, flags[text])} == {bool}, f"the flags of {text!r} are odd: each must be true or false")
+    return ids, flags
 
 
 # SentencePiece's .model, with the same steps as in transformers
@@ -7348,15 +7370,17 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     return model
 
 
+_BERT_FIELDS = {  # of tokenizer_config.json, and the same of the normalizer
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+
+
 def _bert_config(model: Model) -> dict:
     """Make the fields of tokenizer_config.json for the normalizer of a BERT."""
-    match model.kind, model.normalizer:
-        case "wordpiece", [{"type": "BertNormalizer", **step}]:
-            kept = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
-            return {name: step[field] for name, field in kept.items()} | {
-                "tokenize_chinese_chars": step["handle_chinese_chars"]
-            }
-    return {}
+    is_bert = model.kind == "wordpiece" and [step["type"] for step in model.normalizer] == ["BertNormalizer"]
+    return {name: model.normalizer[0][field] for name, field in _BERT_FIELDS.items() if is_bert}
 
 
 def write_bert(model: Model) -> dict[str, str]:
@@ -7428,12 +7452,12 @@ def transformers_config(
     {'eos_token': '<|end|>', 'model_max_length': 1024}
     """
     fields = {name: value for name, value in locals().items() if value is not None and name in CONFIG_KEYS}
-    known = ", ".join(special_tokens) or "it has none"
-    for role in {*ROLES} & fields.keys():
-        is_known = fields[role] in special_tokens
-        require(is_known, f"`{role}` {fields[role]!r} is not a special token of this tokenizer: {known}")
-    if model_max_length is not None and model_max_length < 1:
-        raise InputError(f"`model_max_length` is {model_max_length}: it must be at least 1")
+    texts = ", ".join(special_tokens) or "it has none"
+    for role in fields.keys() & {*ROLES}:
+        is_special = fields[role] in special_tokens
+        require(is_special, f"`{role}` {fields[role]!r} is not a special token of this tokenizer: {texts}")
+    is_positive = model_max_length is None or model_max_length >= 1
+    require(is_positive, f"`model_max_length` is {model_max_length}: it must be at least 1")
     if chat_template == "chatml":
         has_both = {"<|im_start|>", "<|im_end|>"} <= {*special_tokens}
         require(has_both, "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
@@ -7509,11 +7533,11 @@ def load_model(
 
 def _find_model_file(folder: Path) -> Path:
     """Find the file in a folder that is a model, or its first file; the names that `save` writes are tried first."""
-    written = [[format.files[0]] for format in FORMATS.values()]
-    for names in (*written, ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]):
-        found = [file for name in names for file in folder.glob(name)]
-        if len(found) == 1:
-            return found[0]
+    first_files = [[format.files[0]] for format in FORMATS.values()]
+    for names in (*first_files, ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]):
+        files = [file for name in names for file in folder.glob(name)]
+        if len(files) == 1:
+            return files[0]
     raise InputError(
         f"{folder}: no tokenizer.json here, nor vocab.json and merges.txt, nor vocab.txt, "
         "nor one .tiktoken or .model file"
@@ -7539,9 +7563,9 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
         with contextlib.suppress(InputError):
             texts |= FORMATS["gpt2"].write(model)
     atomic_write_all(folder, texts)
-    firsts = [other.files[0] for other in FORMATS.values() if other.files[0] not in texts]
-    if found := ", ".join(name for name in firsts if (folder / name).is_file()):
-        warnings.warn(f"{folder}: {found} may hold another model: remove outdated files", stacklevel=3)
+    firsts = [form.files[0] for form in FORMATS.values() if form.files[0] not in texts]
+    if others := ", ".join(name for name in firsts if (folder / name).is_file()):
+        warnings.warn(f"{folder}: {others} may hold another model: remove outdated files", stacklevel=3)
 
 
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -7553,31 +7577,20 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
 
 
 class Kind(NamedTuple):
-    """The functions of a kind of model; the last three are optional."""
+    """The functions of a kind of model; the last two are optional."""
 
     learn: Callable  # (words, n_symbols, **options) -> Learned, or an object with tokens, merges and alphabet
-    tables: Callable  # (model) -> a struct
+    tables: Callable  # (model) -> a struct; if it has a parameter `samples`, True gives the tables for `sample`
     tables_type: type  # the class of the struct; Numba chooses the kernels by it
     segment: Callable  # kernel (text, start, size, tables, scratch, ids, at) -> n ids written to ids[at:]; -1: no id
     write: Callable  # (model) -> the "model" object of a tokenizer.json
     read: Callable  # ("model" object, texts of added tokens, alphabet) -> fields of Model
     sample: Callable | None = None  # kernel (text, start, size, tables, alpha, random state, ids, at): as `segment`
-    sample_tables: Callable | None = None  # (model) -> the tables for that
     exact_pattern: Callable | None = None  # (model) -> a pattern that cuts only where no token crosses the cut
 
 
 KINDS = {
-    "bpe": Kind(
-        learn,
-        bpe_tables,
-        BpeTables,
-        segment_bpe,
-        write_bpe,
-        read_bpe,
-        sample_bpe,
-        functools.partial(bpe_tables, samples=True),
-        exact_pattern=exact_pattern,
-    ),
+    "bpe": Kind(learn, bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe, sample_bpe, exact_pattern),
     "wordpiece": Kind(
         learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
     ),
@@ -7592,7 +7605,6 @@ KINDS = {
         write_unigram,
         read_unigram,
         sample_unigram,
-        unigram_tables,
         exact_pattern,
     ),
 }
@@ -7701,7 +7713,7 @@ class _Encoder:
         self.workspace = _Workspace(tables, pattern.table, self.special, *arrays, *cache, 0, 0, 0, cache_size)
         self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # it takes memory only where it was written to
 
-    def encode(self, pretokenizer: Pretokenizer, data: bytes, stops: np.ndarray | None, begins: int) -> np.ndarray:
+    def encode(self, pretokenizer: Pretokenizer, data: bytes, stops: np.ndarray | None, first_id: int) -> np.ndarray:
         """Encode texts as uint32[N]. Text t ends at stops[t], which is replaced by the end of its ids.
 
         Without `stops` the bytes are one text.
@@ -7711,7 +7723,7 @@ class _Encoder:
             stops = self.stop
             stops[0] = len(data)
         if not pretokenizer.is_one_machine:
-            flat, _, _ = pretokenizer.apply(self.scan, data, stops, begins)
+            flat, _, _ = pretokenizer.apply(self.scan, data, stops, first_id)
             room = len(flat.text) + 4
         elif pretokenizer.special is not self.special:
             self.special = pretokenizer.special
@@ -7719,7 +7731,7 @@ class _Encoder:
         ids = self.ids if room <= len(self.ids) else np.empty(room, np.uint32)
         n = _encode_flat(self.workspace, *flat, ids, stops) if flat else _encode_texts(self.workspace, data, stops, ids)
         if n < 0:
-            flat, _, _ = pretokenizer.apply(self.scan, data, np.array([len(data)]), begins)
+            flat, _, _ = pretokenizer.apply(self.scan, data, np.array([len(data)]), first_id)
             raise _unknown_letter(self.model, b"".join(flat.parts()))
         if ids is self.ids:
             return ids[:n].copy()
@@ -7729,13 +7741,12 @@ class _Encoder:
 
 def _unknown_letter(model: Model, text: bytes) -> InputError:
     """Build the error for text that has a letter without a token."""
-    letters = text if model.alphabet == "bytes" else map(ord, text.decode("utf-8", "surrogateescape"))
-    letter = next((letter for letter in letters if letter not in model.letters), None)
-    if letter is None:
-        return InputError("a word is not in the vocabulary, which has no unknown token")
-    if model.alphabet == "bytes":
-        return InputError(f"the byte 0x{letter:02X} is not in the vocabulary")
-    return InputError(f"the character {chr(letter)!r} is not in the vocabulary, which has no unknown token")
+    of_bytes = model.alphabet == "bytes"
+    for letter in text if of_bytes else map(ord, text.decode("utf-8", "surrogateescape")):
+        if letter not in model.letters:
+            name = f"byte 0x{letter:02X}" if of_bytes else f"character {chr(letter)!r}"
+            return InputError(f"the {name} is not in the vocabulary, which has no unknown token")
+    return InputError("a word is not in the vocabulary, which has no unknown token")
 
 
 def _working_pattern(model: Model) -> Pattern:
@@ -7797,38 +7808,24 @@ class Tokenizer:
         self.model = model
         self.pattern = _working_pattern(model)
         self._cache_size = 1 << max(2, cache_size - 1).bit_length()
-        self._decoded = decoded_tokens(model.vocab, model.decoder)
         self._tables = KINDS[model.kind].tables(model)
         self._normalizer = Normalizer(model.normalizer)
+        normalized = {  # tokens that are found in normalized text are decoded as they stand there
+            model.special_tokens[text]: self._normalizer.normalize(text.encode())
+            for text, flags in model.flags.items()
+            if flags.normalized and not flags.literal
+        }
+        self._decoded = decoded_tokens({**model.vocab, **normalized}, model.decoder)
         self._pretokenizers: dict[str, Pretokenizer] = {}
         self._pretokenizers = {allowed: self._pretokenizer(allowed) for allowed in ("all", "none")}
         self._idle: list[_Encoder] = []  # encoders that no thread is using
         self._chunk_sources: dict[tuple[str, ...], Source] = {}  # for encode_iterable, by special tokens
 
-    @property
-    def vocab(self) -> dict[int, bytes]:
-        """The tokens by their ids, including special tokens."""
-        return self.model.vocab
-
-    @property
-    def merges(self) -> list[Merge] | None:
-        """The merges in order, or None if ids or scores decide."""
-        return self.model.merges
-
-    @property
-    def special_tokens(self) -> dict[str, int]:
-        """The ids of the special tokens."""
-        return self.model.special_tokens
-
-    @property
-    def config(self) -> dict:
-        """The content of tokenizer_config.json."""
-        return self.model.config
-
-    @property
-    def digest(self) -> str:
-        """A SHA-256 of all fields that decide about ids, in hexadecimal."""
-        return self.model.fingerprint
+    vocab = property(attrgetter("model.vocab"), doc="The tokens by their ids, including special tokens.")
+    merges = property(attrgetter("model.merges"), doc="The merges in order, or None if ids or scores decide.")
+    special_tokens = property(attrgetter("model.special_tokens"), doc="The ids of the special tokens.")
+    config = property(attrgetter("model.config"), doc="The content of tokenizer_config.json.")
+    digest = property(attrgetter("model.fingerprint"), doc="A SHA-256, in hexadecimal, of all that decides about ids.")
 
     def __len__(self) -> int:
         """The number of tokens, including special tokens."""
@@ -7855,7 +7852,7 @@ class Tokenizer:
     @functools.cached_property
     def _sample_tables(self) -> object:
         """The tables for `sample`."""
-        return KINDS[self.model.kind].sample_tables(self.model)
+        return call_with(KINDS[self.model.kind].tables, self.model, samples=True)
 
     @functools.cached_property
     def _pickled(self) -> bytes:
@@ -7951,18 +7948,18 @@ class Tokenizer:
         return self._encode(_text_bytes(text), allowed_special)
 
     def encode_texts(
-        self, texts: Sequence[bytes], allowed_special: Allowed = "all", begins: int = BEGINS
+        self, texts: Sequence[bytes], allowed_special: Allowed = "all", first_id: int = BEGINS
     ) -> tuple[np.ndarray, np.ndarray]:
         """Encode texts in this thread. Returns their ids end to end, uint32[N], and their offsets, int64[T + 1].
 
-        begins  CONTINUES if the first text continues an earlier one; see Pretokenizer.apply
+        first_id  CONTINUES if the first text continues an earlier one; see Pretokenizer.apply
         """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-        ids = self._encode(b"".join(texts), allowed_special, stops, begins)
+        ids = self._encode(b"".join(texts), allowed_special, stops, first_id)
         return ids, np.append(0, stops)
 
     def _encode(
-        self, data: bytes, allowed_special: Allowed, stops: np.ndarray | None = None, begins: int = BEGINS
+        self, data: bytes, allowed_special: Allowed, stops: np.ndarray | None = None, first_id: int = BEGINS
     ) -> np.ndarray:
         """Encode texts that lie end to end as uint32[N]; see _Encoder.encode."""
         pretokenizer = self._pretokenizer(allowed_special)
@@ -7971,7 +7968,7 @@ class Tokenizer:
         except IndexError:
             encoder = _Encoder(self.model, self._tables, self.pattern, self._cache_size)
         try:
-            return encoder.encode(pretokenizer, data, stops, begins)
+            return encoder.encode(pretokenizer, data, stops, first_id)
         finally:
             self._idle.append(encoder)
 
@@ -8114,9 +8111,9 @@ def _unpickle_once(pickled: bytes) -> Tokenizer:
 
 def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
     """Make a tokenizer that shares tables and idle encoders with the one that was unpickled from the same bytes."""
-    known, tokenizer = _unpickle_once(pickled), Tokenizer.__new__(Tokenizer)
-    tokenizer.__dict__ |= known.__dict__
-    tokenizer.model = copy.copy(known.model)
+    original, tokenizer = _unpickle_once(pickled), Tokenizer.__new__(Tokenizer)
+    tokenizer.__dict__ |= original.__dict__
+    tokenizer.model = copy.copy(original.model)
     tokenizer.model.config = dict(config)
     return tokenizer
 
@@ -8135,21 +8132,21 @@ def _text_bytes(text: Text) -> bytes:
 def _id_array(ids: Iterable[int]) -> np.ndarray:
     """Make an array of ids, uint32; raises ValueError if one cannot be an id."""
     if isinstance(ids, np.ndarray):
-        if ids.dtype.kind not in "iu" or ids.ndim != 1:
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise InputError(f"ids are a one-dimensional array of whole numbers, not {ids.dtype} of shape {ids.shape}")
         if ids.dtype == np.uint32 or not ids.size or (ids.min() >= 0 and ids.max() < MAX_ID):
             return np.require(ids, np.uint32, ["C", "W"])
         ids = ids.tolist()
-    require(isinstance(ids, Iterable), f"ids are a list or an array, not {ids!r}")
-    ids = ids if isinstance(ids, (list, tuple)) else list(ids)
-    for kind in set(map(type, ids)):
-        if issubclass(kind, bool) or not issubclass(kind, (int, np.integer)):
-            raise InputError(f"an id is a whole number, not {next(id for id in ids if type(id) is kind)!r}")
+    if not isinstance(ids, Iterable):
+        raise InputError(f"ids are a list or an array, not {ids!r}")
+    ids = [*ids]
     try:
-        return np.frombuffer(array("I", ids), np.uint32)
-    except OverflowError:
-        wrong = next(id for id in ids if not 0 <= id < MAX_ID)
-        raise InputError(f"id {wrong!r} is not in the vocabulary") from None
+        if bool not in {*map(type, ids)}:
+            return np.frombuffer(array("I", ids), np.uint32)
+    except (OverflowError, TypeError):
+        pass
+    wrong = next(id for id in ids if not isinstance(id, (int, np.integer)) or type(id) is bool or not 0 <= id < MAX_ID)
+    raise InputError(f"id {wrong!r} is not in the vocabulary: {_ID_RANGE}")
 
 
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -8410,11 +8407,11 @@ def encode_files(
         encoded = Encoded(*totals.sum(0).tolist(), n_bytes, id_type.name, tokenizer.digest, append)
         for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
             description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
-            if len(paths) == 2:
+            if val_fraction is not None:
                 del description["bytes"]  # they are not known for each file
                 hint = "documents are files, lines of .jsonl files, and texts before the token of `append`"
-                given = f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {totals[1, 1]}"
-                require(n_documents, f"{given}: {hint}")
+                held_out = f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {totals[1, 1]}"
+                require(n_documents, f"{held_out}: {hint}")
             if path != STANDARD_STREAM:
                 atomic_write_all(path.parent, {_sidecar(path).name: _to_json(description, indent=2)})
     return encoded
@@ -8750,7 +8747,7 @@ def extend_model(model: Model, learned: Learned, pattern: PatternSource | None =
     >>> extended.merges, extended.vocab[3], extended.vocab[4]
     ([(b'a', b'b'), (b'ab', b'ab')], b'ab', b'abab')
     """
-    merges, unreachable = _as_merges(model)
+    merges, looks_up = _as_merges(model)
     old_tokens = {model.vocab[id] for id in model.ordinary}
     new = (token for token in learned.tokens[len(learned.alphabet) :] if token not in old_tokens)
     return dataclasses.replace(
@@ -8758,7 +8755,7 @@ def extend_model(model: Model, learned: Learned, pattern: PatternSource | None =
         vocab=model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1)),
         merges=[*merges, *learned.merges],
         scores=None,
-        ignore_merges=bool(unreachable) or model.ignore_merges,
+        ignore_merges=looks_up or model.ignore_merges,
         pattern=model.pattern if pattern is None else pattern,
     )
 

@@ -5558,3 +5558,46 @@ def test_a_rank_file_may_have_a_line_without_a_token(tmp_path):
     (tmp_path / "a.tiktoken").write_text("".join(lines) + "= 256\n")
     tokenizer = bpe.Tokenizer.load(tmp_path / "a.tiktoken", pattern="gpt2", special_tokens={"<s>": 257})
     assert tokenizer.encode("a<s>") == [97, 257]
+
+
+def test_an_unmerged_name_of_other_text_is_an_ordinary_token(tmp_path):
+    vocab = {name: id for id, name in enumerate([*map(in_chars, bpe.BYTES), "<é>", "<|end|>", "Ġhi", "Ã©Ã©"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    ours = bpe.Tokenizer.load(tmp_path)
+    assert ours.special_tokens == {"<é>": 256, "<|end|>": 257}
+    assert ours.encode("Ġhi") == list("Ġhi".encode()) and ours.decode([256, 258, 259]) == "<é> hiéé"
+
+
+def test_a_token_of_normalized_text_is_decoded_as_there(tmp_path):
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE({"▁": 0, "x": 1, "<s>": 2}, [], unk_token="<s>"))
+    theirs.normalizer = tokenizers.normalizers.Replace(" ", "▁")
+    theirs.decoder = D.Sequence([D.Replace("▁", " "), D.Fuse()])
+    theirs.add_special_tokens([tokenizers.AddedToken(" <s>", normalized=True)])
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    ours = bpe.Tokenizer.load(tmp_path)
+    assert ours.encode("x x <s>x") == theirs.encode("x x <s>x").ids == [1, 0, 1, 3, 1]
+    assert ours.decode([1, 0, 1, 3, 1]) == "x x <s>x"
+
+
+@given(text=st.text("üòé½¼²³٣12345 ab.,!", max_size=40))
+def test_digits_after_a_byte_level_cut_the_names_of_bytes(text):
+    pairs = [("Ã", "¼"), ("Ã", "©"), ("Ġ", "1"), ("1", "2"), ("¼", "1"), ("a", "b"), ("12", "3"), ("Ù", "£")]
+    names = [*map(in_chars, bpe.BYTES), *map("".join, pairs)]
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE({name: id for id, name in enumerate(names)}, pairs))
+    three = P.Split(tokenizers.Regex("[0-9][0-9][0-9]"), "isolated")
+    theirs.pre_tokenizer = P.Sequence(
+        [P.Punctuation("contiguous"), P.ByteLevel(add_prefix_space=False), P.Digits(individual_digits=False), three]
+    )
+    theirs.decoder = D.ByteLevel()
+    ours = bpe.Tokenizer.from_model(bpe.read_huggingface(json.loads(theirs.to_str())))
+    assert ours.encode(text) == theirs.encode(text).ids and ours.decode(ours.encode(text)) == text
+
+
+@pytest.mark.skipif(not bpe.COMPILES, reason="structs have no Numba types")
+def test_the_cache_can_be_read_without_the_file_of_a_kind(monkeypatch):
+    numba_type = ToyTables.numba_type([("byte_ids", numba.int64[:])])
+    pickled = pickle.dumps(numba_type)
+    assert pickle.loads(pickled) == numba_type
+    monkeypatch.delattr(sys.modules[__name__], "ToyTablesType")
+    assert pickle.loads(pickled) != numba_type
