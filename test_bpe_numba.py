@@ -834,6 +834,7 @@ def test_every_behavior_is_that_of_hugging_face(pre_tokenizer, split, texts, dat
     data=hostile_bytes,
 )
 @example([CHARACTER_SPLITS[2]], [METASPACES[5]], [], [], " one  two ▁three", b"")
+@example([CHARACTER_SPLITS[0]], [METASPACES[3]], [], [], "one, two", b"")
 @example(
     [(PRE.BertPreTokenizer(), "bert")],
     [(PRE.Metaspace("_", "first", False), bpe.Metaspace("_", "first"))],
@@ -1271,6 +1272,8 @@ some_patterns = st.sampled_from([*bpe.PATTERNS.items(), *((p, p) for p in (r"\w+
     text=text_parts, special=special_sets, pattern=some_patterns, block_bytes=st.integers(5, 100), packed=st.booleans()
 )
 @example(b"\xc2\x80\xc2\x80<|endoftext|>0" + b"\xc2\x80" * 5, [END], ("gpt2", bpe.PATTERNS["gpt2"]), 5, False)
+@example(b"a" * 41, ["aa"], ("gpt2", bpe.PATTERNS["gpt2"]), 5, False)
+@example(b"x ab cd ef gh y" * 9, ["ab cd ef gh", "cd"], ("gpt2", bpe.PATTERNS["gpt2"]), 5, False)
 def test_blocks_change_no_pretoken(tmp_path_factory, text, special, pattern, block_bytes, packed):
     assume(bpe._recognize(text) is None)
     path = tmp_path_factory.getbasetemp() / ("a.txt.gz" if packed else "a.txt")
