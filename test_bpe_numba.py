@@ -3616,7 +3616,15 @@ def test_results_do_not_depend_on_workers_and_blocks(
     assert run_it(corpus, tokenizer, workers, tmp_path) == expected(corpus, tokenizer)
 
 
-@pytest.mark.parametrize("texts", [["a b<|end|>" + " " * 99, "  "], ["a<|end|>  b" + " " * 99], [" " * 50] * 2])
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["a b<|end|>" + " " * 99, "  "],
+        ["a<|end|>  b" + " " * 99],
+        [" " * 50] * 2,
+        ["a b<|end|>" + " " * 1600, "c"],  # the rest of the first and the second are one task
+    ],
+)
 @pytest.mark.parametrize("block_bytes", [5, 20, 1000])
 def test_an_end_is_not_doubled_where_the_rest_has_no_ids(tmp_path, monkeypatch, texts, block_bytes):
     monkeypatch.setattr(bpe, "BLOCK_BYTES", block_bytes)
