@@ -6443,8 +6443,8 @@ _O200K_FILE = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 _LLAMA3_FILE = "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55"
 _R50K, _O200K = {50256: "endoftext"}, {199999: "endoftext", 200018: "endofprompt"}
 _CL100K = {100257: "endoftext", 100258: "fim_prefix", 100259: "fim_middle", 100260: "fim_suffix", 100276: "endofprompt"}
-_HARMONY = {2: "return", 3: "constrain", 5: "channel", 6: "start", 7: "end", 8: "message", 12: "call"}
-_HARMONY = {200000 + k: _HARMONY.get(k, f"reserved_{200000 + k}") for k in range(1088)}
+_HARMONY_NAMES = {2: "return", 3: "constrain", 5: "channel", 6: "start", 7: "end", 8: "message", 12: "call"}
+_HARMONY = {200000 + k: _HARMONY_NAMES.get(k, f"reserved_{200000 + k}") for k in range(1088)}
 _LLAMA3 = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id", 9: "eot_id"}
 _LLAMA31 = _LLAMA3 | {4: "finetune_right_pad_id", 8: "eom_id", 10: "python_tag"}
 
