@@ -4105,7 +4105,7 @@ class Learned(NamedTuple):
     def tokens(self) -> list[bytes]:
         """The bytes of every symbol: first the alphabet, then the results of the merges."""
         tokens = list(self.alphabet)
-        for left, right in self.pairs.tolist():
+        for left, right in zip(*self.pairs.T.tolist(), strict=True):
             tokens.append(tokens[left] + tokens[right])
         return tokens
 
@@ -4113,7 +4113,8 @@ class Learned(NamedTuple):
     def merges(self) -> list[Merge]:
         """The merges as pairs of bytes."""
         tokens = self.tokens
-        return [(tokens[left], tokens[right]) for left, right in self.pairs.tolist()]
+        left, right = ([tokens[symbol] for symbol in symbols] for symbols in self.pairs.T.tolist())
+        return list(zip(left, right, strict=True))
 
 
 def _record(**fields: type) -> np.dtype:
@@ -5865,7 +5866,7 @@ class LearnedWordPiece(NamedTuple):
     def tokens(self) -> list[bytes]:
         """The tokens, with the prefix if they continue words. Two symbols may be the same token, which comes once."""
         tokens = list(self.alphabet)
-        for left, right in self.pairs.tolist():
+        for left, right in zip(*self.pairs.T.tolist(), strict=True):
             tokens.append(tokens[left] + tokens[right][len(self.prefix) :])
         return list(dict.fromkeys(tokens))
 
