@@ -1089,6 +1089,12 @@ def test_normalizers_are_those_of_tokenizers(name, text):
     assert ours.normalize(text.encode()).decode() == theirs.normalize_str(text)
 
 
+def test_a_removed_character_joins_its_neighbours():
+    clean = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": False}
+    steps = [clean | {"strip_accents": False, "lowercase": False}, {"type": "NFC"}]
+    assert bpe.Normalizer(steps).normalize("e\u200b\u0301 x".encode()) == "\u00e9 x".encode()
+
+
 @apart
 @pytest.mark.parametrize("name", ["NFC", "NFKD", "Lowercase", "StripAccents", "Nmt", "BERT", "ALBERT", "precompiled"])
 def test_each_character_is_normalized_as_in_tokenizers(name):
@@ -1258,6 +1264,19 @@ special_sets = st.sampled_from(
     [[], ["<|a|>"], ["<|a|>", "<|a|>b"], ["aa", "aaa"], ["\nw", " y z", "\n\n"], ["é", "aéa"], ["aa", "ab", END]]
 )
 some_patterns = st.sampled_from([*bpe.PATTERNS.items(), *((p, p) for p in (r"\w+", r"(?<!x)\w+", (r"\s", r"\w\w")))])
+
+
+def test_no_block_ends_in_the_spaces_that_a_token_takes(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("ab   <m>   cd " * 50)
+    flags = {"<m>": bpe.AddedToken(lstrip=True, rstrip=True)}
+    results = []
+    for size in (1 << 20, *range(3, 40)):
+        source = bpe.Source([path], bpe.Pattern(r"\s|\S+"), ["<m>"], flags=flags, block_bytes=size)
+        counted = bpe.count(source, bpe.Engine(1))
+        results.append((counted.words.to_counts(), counted.special_tokens, counted.n_bytes))
+    assert results[0] == ({b"ab": 50, b"cd": 50, b" ": 50}, {"<m>": 50}, 250)
+    assert all(result == results[0] for result in results)
 
 
 @apart
