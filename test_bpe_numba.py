@@ -2650,7 +2650,7 @@ def test_learning_unigram_is_that_of_sentencepiece(library, tmp_path):
     held_out = text_counts(library[60:90])
     n_ours = sum(n * len(segmented(word.encode(), ours, bpe.segment_unigram)) for word, n in held_out.items())
     n_theirs = sum(n * len(theirs.encode(word[1:])) for word, n in held_out.items())
-    assert n_ours < 1.005 * n_theirs
+    assert n_ours < 1.02 * n_theirs
 
 
 @apart
