@@ -475,12 +475,14 @@ def brief_repr(result: object) -> str:
 
 
 def import_optional(name: str, *others: str):
-    """Import an optional package. If it is missing, raise InputError that says how to install it and the `others`."""
+    """Import an optional package. If that fails, raise InputError that says how to install it and the `others`."""
+    packages = " ".join([name.partition(".")[0], *others])
     try:
         return importlib.import_module(name)
     except ImportError:
-        packages = " ".join([name.partition(".")[0], *others])
         raise InputError(f"this needs a package that is missing: pip install {packages}") from None
+    except Exception as error:  # protobuf refuses a package that a newer protobuf has made
+        raise InputError(f"this needs newer packages: pip install --upgrade {packages} ({error})") from None
 
 
 UNFINISHED: set[Path] = set()  # temporary names of the files that are being written

@@ -5265,6 +5265,13 @@ def test_without_protobuf_both_packages_are_named(here, monkeypatch):
         bpe.Tokenizer.load(here / "m.model")
 
 
+def test_a_package_that_does_not_work_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "broken_package.py").write_text("raise RuntimeError('too old')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(bpe.InputError, match=r"pip install --upgrade broken_package \(too old\)"):
+        bpe.import_optional("broken_package")
+
+
 # ─── Safety ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 IN_A_READ_ONLY_FOLDER = """
