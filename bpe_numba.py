@@ -812,6 +812,7 @@ N_CODE_POINTS = 0x110000
 SURROGATE_ESCAPE = 0xDC80  # invalid bytes are matched as this lone surrogate, one of those of `surrogateescape`
 END = 0xFE  # a byte that is never in UTF-8: it ends a text or stands for a special token; see Scanning
 INVALID_BYTE = 0xFF  # a byte that is never in UTF-8: it replaces each byte that is not part of a character
+HIGH_BITS = u64(0x8080808080808080)
 
 
 def _with_padding(data: bytes | np.ndarray) -> np.ndarray:
@@ -1871,6 +1872,9 @@ def _mark_invalid(text, start, stop):
     """Write INVALID_BYTE over each invalid byte of text[start : stop], except END."""
     position = start
     while position < stop:
+        if position + 8 <= stop and not load_u64(text, position) & HIGH_BITS:  # counting such texts takes half the time
+            position += 8
+            continue
         character = _decode_character(text, position, stop)
         if character >> 3 == SURROGATE_ESCAPE and text[position] != END:
             text[position] = INVALID_BYTE
