@@ -2476,7 +2476,7 @@ class _CharacterStep(NamedTuple):
 def _composed(steps: Sequence[_CharacterStep]) -> tuple[dict[int, str], set[str]]:
     """Compose steps: returns the replacements of characters, and the joined characters.
 
-    A decomposition only reorders joined characters. So it joins only those that no later step removes.
+    A decomposition only reorders joined characters. So it joins only characters that no later step removes.
     """
     changes: dict[int, str] = {}
     joined: set[str] = set()
@@ -2837,7 +2837,7 @@ class Normalizer:
 
     NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Nmt, Precompiled and
     Sequence do the same as in the `tokenizers` package, separately for each piece of text between special tokens. Only
-    characters that are newer than its tables, some of which date from 2015, may differ. Invalid bytes stay unchanged.
+    characters that are newer than its tables may differ; some tables date from 2015. Invalid bytes stay unchanged.
     Raises InputError for other steps.
 
     >>> Normalizer([{"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]).normalize("Élan".encode())
@@ -3569,7 +3569,7 @@ def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _with_marks(code_points: np.ndarray, offsets: np.ndarray, step: Metaspace) -> tuple[np.ndarray, np.ndarray]:
-    """Apply a Metaspace to words of characters, none of which begins a text; returns code points and offsets."""
+    """Apply a Metaspace to words of characters that do not begin a text; returns code points and offsets."""
     mark = ord(step.replacement)
     marked = np.where(code_points == 0x20, mark, code_points)
     starts = offsets[:-1]
@@ -5804,7 +5804,7 @@ def _join_tokens(ids, tokens):
 
 @struct
 class WordPieceTables:
-    """The tokens that may begin a word, and those that may continue it."""
+    """The tokens that may begin a word, and the tokens that may continue it."""
 
     beginning: _Trie  # all tokens as they are, since "##" in a text is plain text
     continuing: _Trie  # the tokens with the prefix, which is removed
@@ -5911,7 +5911,7 @@ def learn_wordpiece(
                    goes first, then the greater bytes without the prefix, left then right, then symbols that begin words
     min_frequency  rarer pairs do not merge; without a limit, the likelihood prefers pairs that occur once
 
-    `words` hold plain characters. The alphabet has all characters that occur, and with the prefix those that occur
+    `words` hold plain characters. The alphabet has all characters that occur, and with the prefix the ones that occur
     after the first character of a word. Its order, by bytes, decides ties; in Hugging Face the order of the latter is
     random, so that ties may give other tokens there. Raises InputError if there are no words, or if the alphabet has
     more than `n_symbols` symbols.
@@ -6607,7 +6607,7 @@ def _merging(model: Model) -> list[Merge]:
 def read_gpt2(
     vocab_path: Path, merges_path: Path, special_tokens: SpecialTokens = None, pattern: PatternSource = "gpt2"
 ) -> Model:
-    """Read GPT-2's two files. By default the special tokens are those that no merge makes, except single bytes."""
+    """Read GPT-2's two files. By default the special tokens are the names that no merge makes, except single bytes."""
     names = read_json(_read_limited(vocab_path), str(vocab_path))
     text = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip()
     with naming_file(f"{vocab_path}, {merges_path.name}"):
@@ -7050,7 +7050,7 @@ _DIGIT_BYTES = frozenset(b"0123456789\xb2\xb3\xb9\xbc\xbd\xbe")
 
 
 def _read_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> list[dict]:
-    """Read the pre-tokenizers after a ByteLevel, which cut the names of bytes; returns those that cut text alike.
+    """Read the pre-tokenizers after a ByteLevel, which cut the names of bytes; returns the steps that cut text alike.
 
     Digits may also cut a character, as "ü", whose name is "Ã¼". So the merges of tokens that it cuts are left out.
     """
@@ -7883,7 +7883,7 @@ class Tokenizer:
     ) -> Tokenizer:
         """Load GPT-2's two files, vocab.json and merges.txt.
 
-        By default the special tokens are those that no merge makes, except single bytes.
+        By default the special tokens are the names that no merge makes, except single bytes.
         """
         return cls.from_model(read_gpt2(Path(vocab_filepath), Path(merges_filepath), special_tokens, pattern))
 
@@ -8425,7 +8425,7 @@ def encode_files(
                 del description["bytes"]  # they are not known for each file
                 hint = "documents are files, lines of .jsonl files, and texts before the token of `append`"
                 held_out = f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {totals[1, 1]}"
-                require(n_documents, f"{held_out}: {hint}")
+                require(n_documents, f"{held_out}: {hint}; choose another `val_fraction`")
             if path != STANDARD_STREAM:
                 atomic_write_all(path.parent, {_sidecar(path).name: _to_json(description, indent=2)})
     return encoded

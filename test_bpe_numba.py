@@ -1618,9 +1618,11 @@ def test_metaspace_is_put_before_a_text_once(tmp_path_factory, text, steps, size
 @given(
     counts=st.dictionaries(hostile_bytes | texts.map(str.encode), st.integers(0, 9), max_size=8),
     coverage=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
+    step=st.sampled_from([None, bpe.Metaspace("▁", "never"), bpe.Metaspace("_"), bpe.Metaspace("▁")]),
 )
-def test_words_of_characters_are_what_python_decodes(counts, coverage):
-    decoded = [(word.decode("utf-8", "surrogateescape"), count) for word, count in counts.items()]
+def test_words_of_characters_are_what_python_decodes(counts, coverage, step):
+    marked = [(naive_metaspace(step, word, False) if step else word, count) for word, count in counts.items()]
+    decoded = [(word.decode("utf-8", "surrogateescape"), count) for word, count in marked]
     totals = Counter()
     for text, count in decoded:
         totals.update({letter: count * text.count(letter) for letter in text if not "\ud800" <= letter <= "\udfff"})
@@ -1633,7 +1635,7 @@ def test_words_of_characters_are_what_python_decodes(counts, coverage):
     for text, count in decoded:
         for part in "".join(letter if letter in kept else "\ud800" for letter in text).split("\ud800"):
             expected[part.encode()] += count * bool(part)
-    words = bpe.Words.from_counts(counts).as_characters(coverage)
+    words = bpe.Words.from_counts(counts).as_characters(coverage, step)
     assert words.alphabet == [letter.encode() for letter in sorted(kept)]
     for start, stop, count in zip(words.offsets, words.offsets[1:], words.counts.tolist(), strict=False):
         found[b"".join(words.alphabet[symbol] for symbol in words.symbols[start:stop])] += count
