@@ -1821,7 +1821,7 @@ class FlatText(NamedTuple):
         """Write texts that lie end to end with an END after each."""
         text, has_end = _copy_texts(data, stops, END)
         scanned = _copy_texts(data, stops, INVALID_BYTE)[0] if has_end else text
-        return cls(text, scanned, np.array(meanings, np.int64))
+        return cls(text, scanned, np.asarray(meanings, np.int64))
 
     def ends(self) -> np.ndarray:
         """Find the positions of the ENDs."""
@@ -2376,24 +2376,30 @@ def _is_beside(kind, text, begin, start, end, stop, char_kinds):
 
 
 @kernel
-def _cut_at_special(text, ends, meanings, special):
-    """Write END over each special token, searched from left to right, the longest first.
+def _next_end(scanned, position):
+    """Find the first END at or after a position; 64 bytes are compared together."""
+    while position + 64 <= len(scanned) and not bytes_from(scanned, position, u8(END)):
+        position += 64
+    while scanned[position] != END:
+        position += 1
+    return position
+
+
+@kernel
+def _cut_at_special(text, scanned, meanings, special):
+    """Write END over each special token, searched from left to right, the longest first; returns text and meanings.
 
     The flags of a token extend it over the white space around it, or reject it inside a word, as `find_matches` in the
-    `tokenizers` package does. Returns text, meanings, and the number of pieces of text between tokens and text ends.
+    `tokenizers` package does.
     """
-    n_text, start, n_stretches = len(text) - PADDING, i64(0), 0
-    is_there = len(special.ids) > 0 and _next_special(text, start, n_text, special) < n_text
-    if not is_there:
-        for end in ends:
-            n_stretches += end > start
-            start = end + 1
-        return text, meanings, n_stretches
+    n_text, start = len(text) - PADDING, i64(0)
+    if len(special.ids) == 0 or _next_special(text, start, n_text, special) == n_text:
+        return text, meanings
     char_kinds, out, n_out = special.char_kinds, _on_huge_pages(np.empty(len(text), np.uint8)), i64(0)
     new_meanings, n = np.empty(len(meanings) + 64, np.int64), 0
-    for t in range(len(ends)):
+    for t in range(len(meanings)):
         begin = last = position = start
-        stop = ends[t]
+        stop = _next_end(scanned, start)
         while position < stop:
             start = _next_special(text, position, stop, special)
             if start == stop:
@@ -2410,20 +2416,27 @@ def _cut_at_special(text, ends, meanings, special):
                     end += _decode_character(text, end, stop) & 7
             if last < start:  # a token may lie in the white space that belongs to the token before it
                 n_out = _copy_bytes(text, last, start, out, n_out)
-                n_stretches += 1
             out[n_out] = END
             n_out += 1
-            new_meanings = _reserve(new_meanings, n + 1 + len(ends))
+            new_meanings = _reserve(new_meanings, n + 1 + len(meanings))
             new_meanings[n] = special.ids[s]
             n, last = n + 1, end
         if last < stop:
             n_out = _copy_bytes(text, last, stop, out, n_out)
-            n_stretches += 1
         out[n_out] = END
         n_out += 1
         new_meanings[n] = meanings[t]
         n, start = n + 1, stop + 1
-    return _add_padding(out, n_out), new_meanings[:n], n_stretches
+    return _add_padding(out, n_out), new_meanings[:n]
+
+
+@kernel
+def _count_parts(scanned):
+    """Count the texts between ENDs that are not empty."""
+    n = 0
+    for k in range(1, len(scanned)):
+        n += (scanned[k] == END) & (scanned[k - 1] != END)
+    return n
 
 
 @kernel
@@ -2918,9 +2931,9 @@ class Pretokenizer:
     """Cut texts at special tokens, normalize the text between them, and cut it by all steps of a pattern but the last.
 
     >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
-    >>> flat, original, n_documents = pretokenizer.apply(_new_scan(), b"a b<|end|>", np.array([10]))
-    >>> flat.parts(), flat.meanings.tolist(), original.parts(), n_documents
-    ([b'_a_b', b''], [7, -2], [b'a b', b''], 1)
+    >>> flat, original = pretokenizer.apply(_new_scan(), b"a b<|end|>", np.array([10]))
+    >>> flat.parts(), flat.meanings.tolist(), original.parts()
+    ([b'_a_b', b''], [7, -2], [b'a b', b''])
     """
 
     def __init__(
@@ -2938,32 +2951,19 @@ class Pretokenizer:
             passes.reverse()
         self.special = _special_table(passes[0], flags)
         self.normalized = _special_table(passes[1], flags, self.normalizer.normalize) if passes[1] else None
-        self.is_one_machine = pattern.is_one_machine and not self.normalizer and not self.normalized
 
-    def apply(
-        self, scan: Scan, data: bytes, stops: np.ndarray, first_id: int = BEGINS
-    ) -> tuple[FlatText, FlatText, int]:
+    def apply(self, scan: Scan, data: bytes, stops: np.ndarray, first_id: int = BEGINS) -> tuple[FlatText, FlatText]:
         """Make a flat text of texts that lie end to end, for the last step of the pattern.
 
         first_id  how the first text begins: BEGINS, or another value if it continues an earlier block
 
-        Returns the flat text; the flat text before normalization; and the number of documents in the latter.
+        Returns the flat text, and the flat text before normalization.
         """
-        flat = FlatText.of(data, stops, np.full(len(stops), BEGINS))
-        original, n_documents = _find_special(flat, stops + np.arange(len(stops)), self.special)
+        original = FlatText.of(data, stops, np.full(len(stops), BEGINS)).rewritten(_cut_at_special, self.special)
         flat = self.normalizer.apply(original, first_id)
         if self.normalized:
-            flat, _ = _find_special(flat, flat.ends(), self.normalized)
-        return self.pattern.apply(scan, flat, first_id), original, n_documents
-
-
-def _find_special(flat: FlatText, ends: np.ndarray, special: _SpecialTable) -> tuple[FlatText, int]:
-    """Write END over special tokens; also returns the number of pieces of text between them."""
-    text, meanings, n_stretches = _cut_at_special(flat.text, ends, flat.meanings, special)
-    scanned = text
-    if flat.text is not flat.scanned:
-        scanned, _, _ = _cut_at_special(flat.scanned, ends, flat.meanings, special)
-    return FlatText(text, scanned, meanings), n_stretches
+            flat = flat.rewritten(_cut_at_special, self.normalized)
+        return self.pattern.apply(scan, flat, first_id), original
 
 
 # ─── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -3896,13 +3896,13 @@ class WordCounter:
         """
         stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         data = texts[0] if len(texts) == 1 else b"".join(texts)
-        flat, original, n_documents = pretokenizer.apply(self._scan, data, stops, first_id)
+        flat, original = pretokenizer.apply(self._scan, data, stops, first_id)
         table = pretokenizer.pattern.table
         _count_text(self._table, flat.text, flat.scanned, table, *self._scan, self._keys)
         if len(table.dropped):
             self._dropped = table.class_of, table.dropped
         self.special_ids.update(original.meanings[original.meanings >= 0].tolist())
-        return n_documents, len(original.text) - PADDING - len(original.meanings)
+        return _count_parts(original.scanned), len(original.text) - PADDING - len(original.meanings)
 
     def add_words(self, words: Words) -> None:
         """Add words over the single bytes that were counted elsewhere."""
@@ -4896,7 +4896,7 @@ class Model:
         return _letters(self.ordinary_ids, self.alphabet)
 
     @property
-    def fingerprint(self) -> str:
+    def digest(self) -> str:
         """A hash of all fields that decide about ids: a SHA-256 in hexadecimal."""
         names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token", "byte_fallback", "fuse_unk",
                  "subword_prefix", "max_word_chars")  # fmt: skip
@@ -5066,7 +5066,7 @@ def check_vocab_size(vocab_size: int, least: int) -> None:
 #
 # The ids of most words come from a cache, which is a table of words as in Words. The kernels call each other so:
 #
-#     _encode_texts or _encode_flat
+#     _encode_flat
 #         _scan_batch             finds the ends of the next words
 #         _encode_words           looks up each word in the cache; END stands for a special token or the end of a text
 #             _segment            cuts a word that is not in the cache; it is `segment_bpe` or another kind's kernel
@@ -5145,7 +5145,7 @@ def bpe_tables(
         last_ids[np.array([*last_letters], np.int64)] = [*last_letters.values()]
     tokens = make_token_bytes(model.vocab)
     if model.merges is None:
-        merged = np.setdiff1d(token_ids, _unreachable(model))
+        merged = np.setdiff1d(token_ids, _unreachable(model), assume_unique=True)
         any_pairs = np.full_like(merged, ANY_PAIR)
         pairs = _all_splits(model.ordinary_ids) if samples else np.column_stack([any_pairs, any_pairs, merged, merged])
         if model.scores is not None:  # equal scores have the same rank
@@ -5601,7 +5601,6 @@ class _Workspace:
 
     tables: BpeTables  # or those of another kind of model
     table: ScanTable
-    special: _SpecialTable
     lanes: np.ndarray  # see Scan
     marks: np.ndarray
     keys: np.ndarray  # uint64[4 * KEYS], for _word_keys
@@ -5740,12 +5739,6 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
 
 
 @kernel
-def _set_special(workspace, special):
-    """Set the special tokens of a workspace. As an argument of each call they would cost 1.5 µs."""
-    workspace.special = special
-
-
-@kernel
 def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
     """Write the ids of a flat text, and where the ids of each of its texts end; returns the end of all ids.
 
@@ -5758,22 +5751,6 @@ def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
         scanned = _scan_batch(scanned, stop, table, lanes, marks)
         at = _encode_words(workspace, text, scanned, meanings, ids, id_stops, at)
     return at
-
-
-@kernel
-def _encode_texts(workspace, data, stops, ids):
-    """Encode texts that lie end to end; returns as `_encode_flat` does, and writes the ends of their ids to `stops`."""
-    special = workspace.special
-    text, has_end = _copy_texts(data, stops, i64(END))
-    ends, meanings = np.empty(len(stops), np.int64), np.empty(len(stops), np.int64)
-    for t in range(len(stops)):
-        ends[t], meanings[t] = stops[t] + t, BEGINS
-    text, new_meanings, _ = _cut_at_special(text, ends, meanings, special)
-    scanned = text
-    if has_end:
-        scanned, _ = _copy_texts(data, stops, i64(INVALID_BYTE))
-        scanned, _, _ = _cut_at_special(scanned, ends, meanings, special)
-    return _encode_flat(workspace, text, scanned, new_meanings, ids, stops)
 
 
 @kernel
@@ -6681,7 +6658,7 @@ def read_tiktoken(
 ) -> Model:
     """Read a rank file. Its pattern and special tokens are given, published, or in the .json file that `save` wrote."""
     data = data.rstrip() + b"\n"
-    n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*", data).end())
+    n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*+", data).end())
     require(n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id")
     fields, sidecar = data.split(), file.with_name(file.name + ".json")
     ids = [*map(int, fields[1::2])]
@@ -7725,32 +7702,19 @@ class _Encoder:
     """The state of one encoding thread: a workspace, and an array for the ids."""
 
     def __init__(self, model: Model, tables: object, pattern: Pattern, cache_size: int):
-        self.model, self.special, self.stop = model, _special_table({}), np.empty(1, np.int64)
-        self.scan, n_pooled = _new_scan(), max(16 * cache_size, 1 << 16)
+        self.model, self.scan, n_pooled = model, _new_scan(), max(16 * cache_size, 1 << 16)
         arrays = *self.scan, np.empty(4 * KEYS, np.uint64), np.empty(MAX_LINEAR_MERGE, np.uint64)
         cache = _new_word_table(min(CACHE_WORDS, cache_size), n_pooled), np.empty(n_pooled, np.uint32)
-        self.workspace = _Workspace(tables, pattern.table, self.special, *arrays, *cache, 0, 0, 0, cache_size)
+        self.workspace = _Workspace(tables, pattern.table, *arrays, *cache, 0, 0, 0, cache_size)
         self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # it takes memory only where it was written to
 
-    def encode(self, pretokenizer: Pretokenizer, data: bytes, stops: np.ndarray | None, first_id: int) -> np.ndarray:
-        """Encode texts as uint32[N]. Text t ends at stops[t], which is replaced by the end of its ids.
-
-        Without `stops` the bytes are one text.
-        """
-        flat, room = None, len(data) + 4
-        if stops is None:
-            stops = self.stop
-            stops[0] = len(data)
-        if not pretokenizer.is_one_machine:
-            flat, _, _ = pretokenizer.apply(self.scan, data, stops, first_id)
-            room = len(flat.text) + 4
-        elif pretokenizer.special is not self.special:
-            self.special = pretokenizer.special
-            _set_special(self.workspace, self.special)
+    def encode(self, pretokenizer: Pretokenizer, data: bytes, stops: np.ndarray, first_id: int) -> np.ndarray:
+        """Encode texts as uint32[N]. Text t ends at stops[t], which is replaced by the end of its ids."""
+        flat, _ = pretokenizer.apply(self.scan, data, stops, first_id)
+        room = len(flat.text)
         ids = self.ids if room <= len(self.ids) else np.empty(room, np.uint32)
-        n = _encode_flat(self.workspace, *flat, ids, stops) if flat else _encode_texts(self.workspace, data, stops, ids)
+        n = _encode_flat(self.workspace, *flat, ids, stops)
         if n < 0:
-            flat, _, _ = pretokenizer.apply(self.scan, data, np.array([len(data)]), first_id)
             raise _unknown_letter(self.model, b"".join(flat.parts()))
         if ids is self.ids:
             return ids[:n].copy()
@@ -7844,7 +7808,7 @@ class Tokenizer:
     merges = property(attrgetter("model.merges"), doc="The merges in order, or None if ids or scores decide.")
     special_tokens = property(attrgetter("model.special_tokens"), doc="The ids of the special tokens.")
     config = property(attrgetter("model.config"), doc="The content of tokenizer_config.json.")
-    digest = property(attrgetter("model.fingerprint"), doc="A SHA-256, in hexadecimal, of all that decides about ids.")
+    digest = property(attrgetter("model.digest"), doc="A SHA-256, in hexadecimal, of all that decides about ids.")
 
     def __len__(self) -> int:
         """The number of tokens, including special tokens."""
@@ -7964,7 +7928,8 @@ class Tokenizer:
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
         array([ 72, 105], dtype=uint32)
         """
-        return self._encode(_text_bytes(text), allowed_special)
+        data = _text_bytes(text)
+        return self._encode(data, allowed_special, np.array([len(data)]))
 
     def encode_texts(
         self, texts: Sequence[bytes], allowed_special: Allowed = "all", first_id: int = BEGINS
@@ -7977,9 +7942,7 @@ class Tokenizer:
         ids = self._encode(b"".join(texts), allowed_special, stops, first_id)
         return ids, np.append(0, stops)
 
-    def _encode(
-        self, data: bytes, allowed_special: Allowed, stops: np.ndarray | None = None, first_id: int = BEGINS
-    ) -> np.ndarray:
+    def _encode(self, data: bytes, allowed_special: Allowed, stops: np.ndarray, first_id: int = BEGINS) -> np.ndarray:
         """Encode texts that lie end to end as uint32[N]; see _Encoder.encode."""
         pretokenizer = self._pretokenizer(allowed_special)
         try:
@@ -8011,7 +7974,7 @@ class Tokenizer:
         is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or self.model.kind == "unigram")
         require(is_sound, f"alpha is a probability, not {alpha}")
         data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
-        flat, _, _ = pretokenizer.apply(scan, data, np.array([len(data)]))
+        flat, _ = pretokenizer.apply(scan, data, np.array([len(data)]))
         flat = flat.rewritten(_write_cuts, self.pattern.table, *scan)  # an END after each word
         ids, state = np.empty(len(flat.text), np.uint32), np.array([seed % 2**64], np.uint64)
         n = _sample_words(*flat, self._sample_tables, float(alpha), state, ids)
@@ -8592,7 +8555,7 @@ class Recipe:
     @property
     def options(self) -> dict:
         """The recipe as plain JSON."""
-        base = self.from_ and self.from_.fingerprint
+        base = self.from_ and self.from_.digest
         return vars(self) | self.source([], None).settings | {"special_tokens": self.special_tokens, "from_": base}
 
     def source(self, files: Sequence[Path | Texts], text_field: str | None) -> Source:
@@ -9199,7 +9162,7 @@ def save_learned(folder: PathName, training: Training) -> None:
     arrays = learned._replace(alphabet=alphabet)._asdict()
     n_bytes = training.counted.n_bytes - training.counted.n_dropped_bytes
     with atomic_write(file) as out:
-        np.savez_compressed(out, **arrays, n_bytes=n_bytes, model=model.fingerprint)
+        np.savez_compressed(out, **arrays, n_bytes=n_bytes, model=model.digest)
 
 
 def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
@@ -9212,7 +9175,7 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
     require(file.is_file(), f"{folder}: no {LEARNED_FILE} here: {remedy}")
     try:
         arrays = _read_arrays(file)
-        require(str(arrays.pop("model")) == model.fingerprint, "it is of another model")
+        require(str(arrays.pop("model")) == model.digest, "it is of another model")
         n_bytes, letters = int(arrays.pop("n_bytes")), json.loads(str(arrays.pop("alphabet")))
         learned = Learned(**arrays, alphabet=[letter.encode("latin-1") for letter in letters])
         m, n_tokens = len(learned.pairs), learned.n_tokens
