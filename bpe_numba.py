@@ -6474,7 +6474,8 @@ def read_json(data: bytes, where: str) -> dict:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not JSON ({error})") from None
+        hint = "; is it a text, not a model?" if str(error).startswith("Extra data") else ""
+        raise InputError(f"{where}: not JSON ({error}){hint}") from None
     require(isinstance(content, dict), f"{where}: not a JSON object")
     return content
 
@@ -8291,7 +8292,7 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
     if layout == "auto":
         layout = path.suffix[1:] or "bin"
         require(layout in ("npy", "bin"), f"{path}: name a .npy file, or a .bin file for numbers without a header")
-    require_known("`layout`", layout, _LAYOUTS)
+    require_known("`layout`", layout, [*_LAYOUTS, "auto"])
     suffixes = _LAYOUTS[layout]
     require(path.suffix in suffixes, f"{path}: name a {suffixes[0]} file for {layout}")
     dtype, n = np.dtype(dtype).newbyteorder("<"), 0
@@ -8366,8 +8367,8 @@ def encode_files(
     dtype            type of the ids: uint16, uint32, or auto, the smaller one that holds every id of the vocabulary
     append           special token that ends every document. Documents are files and lines of .jsonl files; this token
                      in a text also ends one, and is not doubled
-    layout           auto, by the name of the file; llm.c, a .bin file with a header of 1,024 bytes; or text, decimal
-                     numbers with a document on each line, in a .txt file or on standard output (-)
+    layout           auto, which is npy or bin by the name of the file; llm.c, a .bin file with a header of 1,024 bytes;
+                     or text, decimal numbers with a document on each line, in a .txt file or on standard output (-)
     val_fraction     share of documents to hold out, as with nanoGPT: 0.0005 holds out the last of every 2,000, in the
                      order of reading. The second file has `val` in its name where the first has `train`
     document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
@@ -8959,7 +8960,7 @@ def prepare(
     others = [file for file in files if file.suffix != ".npz"]
     if len(others) == len(files):
         return complete(recipe), files, ()
-    require(not others, f"{_name_some(others)}: count that, too, and name the counts of both")
+    require(not others, f"{_name_some(others)}: count that, too: texts and words files cannot be mixed")
     require(len({*files}) == len(files), "a words file is named twice: its words would count twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
     options, types = dict(settings[0]), {"Split": Split, "Metaspace": Metaspace}
@@ -9906,6 +9907,8 @@ def _count_command(inputs: Sequence[str], **options) -> None:
 def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = False, **options) -> None:
     """Turn text into token ids.
 
+    out         a .npy file; a .bin file for numbers without a header; or - for these on standard output. A file gets a
+                description next to it, with .json added to its name. By default, decimal numbers are printed
     no_special  treat special tokens in the text as ordinary text
 
     $ encode model corpus.txt --out tokens.npy --append "<|endoftext|>"
