@@ -185,8 +185,8 @@ if not COMPILES:
 #
 # With NUMBA_DISABLE_JIT=1 all of them are plain Python, and give the same results.
 #
-# A kernel that is called for each word has one exit, and its loops have no break. Numba then need not count references
-# to its arrays, which takes longer than the work on a short word.
+# A kernel that is called for each word has one exit, and its loops have no break. Otherwise Numba counts the references
+# to its arrays, and that takes longer than the work on a short word.
 
 
 def _compiler(**options: bool) -> Callable:
@@ -225,9 +225,9 @@ def _struct_type(module: str, name: str, fields: tuple):
 def struct(fields: type) -> type:
     """Turn a class of annotated fields into one that kernels take by reference, and whose fields they may replace.
 
-    So a kernel can replace an array that is too short by a longer one. Passing an instance costs 0.15 µs whatever its
-    size, while a named tuple costs 0.13 µs for each of its arrays. Python creates instances, with positional arguments,
-    but does not read their fields.
+    So a kernel can put a longer array in the place of one that is too short. To pass an instance takes 0.15 µs,
+    whatever its size; to pass a named tuple takes 0.13 µs for each of its arrays. Python creates instances, with
+    positional arguments, but does not read their fields.
     """
 
     if not COMPILES:
@@ -503,7 +503,7 @@ def call_with(function: Callable, *arguments: object, **options: object):
 
 @contextlib.contextmanager
 def written_together() -> Iterator[None]:
-    """Give all files that `atomic_write` writes in a block their names together, when the block succeeds.
+    """Let files that `atomic_write` writes in a block wait for their names: all get them when the block succeeds.
 
     The file that is finished first takes its name last, so it should be the one that decides how the others are read.
     An interrupt during the renaming lets it finish (see `_end_when_asked`).
@@ -1006,9 +1006,9 @@ class Split(NamedTuple):
 
 
 class Metaspace(NamedTuple):
-    """A step of a Pattern that replaces spaces by another character, and puts it before pretokens that lack it.
+    """A step of a Pattern that replaces spaces by a mark, and puts this mark before pretokens that lack it.
 
-    replacement     the character
+    replacement     the mark, one character
     prepend_scheme  "always": it is put before every pretoken; "first": before the first one of the text; or "never"
 
     >>> Pattern([Metaspace("_", "first"), "_[^_]*|[^_]+"]).split(b"one two")
@@ -1653,7 +1653,7 @@ class Pattern:
     def cut_arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """The class of each character, and the pairs of classes between which text may be cut.
 
-        All steps cut where the first expression always cuts.
+        Where the first expression always cuts, the whole pattern does: later steps only add cuts.
         """
         spaces = list(itertools.takewhile(lambda stage: isinstance(stage, Metaspace), self.stages))
         table = self.stages[len(spaces)].table or Pattern("none").table
@@ -1669,7 +1669,7 @@ class Pattern:
 
     @property
     def matches_everything(self) -> bool:
-        """Whether every character of a text is surely in a match, since each character alone is one."""
+        """Whether each single character surely is a match. Then every character of a text is in one."""
         if not isinstance(self.source, str) or not self.is_one_machine:
             return False
         starts = _sure_starts(self.table)
@@ -1787,7 +1787,7 @@ def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
 #
 # So the inner loops of scanning, counting and encoding need no test for the end of a text. The table of a pattern has
 # END as one more class of characters, which ends every match, as the end of a text does. END is never in a table of
-# words. Only for a word that is missing there, the loops test whether it is END: counting skips it, and encoding looks
+# words. So the loops test whether a word is END only if it is missing there: counting skips an END, and encoding looks
 # up its meaning.
 #
 # Six lanes read one text side by side, each from a position where a pretoken must end:
@@ -1833,7 +1833,7 @@ class FlatText(NamedTuple):
         return [data[start:stop] for start, stop in zip([0, *(stop + 1 for stop in stops)], stops, strict=False)]
 
     def rewritten(self, write: Callable, *arguments: object) -> FlatText:
-        """Make the flat text that `write` makes of this one; if the two arrays differ, it is called for each."""
+        """Make a new flat text by `write`. If the two arrays of this one differ, `write` is called for each."""
         text, meanings = write(*self, *arguments)
         scanned = text
         if self.text is not self.scanned:
@@ -2476,10 +2476,10 @@ def _find_cut(text, start, stop, class_of, must_split, special):
 #
 #     "CAFE" + U+0301 + " NOIR"   ->  NFC  ->  Lowercase  ->   "café noir", where é is one character
 #
-# NFC composes the accent U+0301 with the letter before it, which a table of characters cannot express. So consecutive
-# steps of this type become one pass. A kernel finds the runs of joined characters, each with a neighbour on both sides
-# ("E" + U+0301 + " "). Python changes these runs by one step after another, and a kernel maps all other characters by a
-# table. All other steps are Python functions of a whole text.
+# NFC composes the accent U+0301 with the letter before it, which a table of characters cannot express. Consecutive
+# steps that change characters become one pass. A kernel finds the runs of joined characters, each with a neighbour on
+# both sides ("E" + U+0301 + " "). Python changes these runs by one step after another, and a kernel maps all other
+# characters by a table. All other steps are Python functions of a whole text.
 
 
 class _CharacterStep(NamedTuple):
@@ -2855,8 +2855,8 @@ class Normalizer:
 
     NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Nmt, Precompiled and
     Sequence do the same as in the `tokenizers` package, separately for each piece of text between special tokens. Only
-    characters that are newer than its tables may differ; some tables date from 2015. Invalid bytes stay unchanged.
-    Raises InputError for other steps.
+    characters that are newer than the tables of that package may differ; some of them date from 2015. Invalid bytes
+    stay unchanged. Raises InputError for other steps.
 
     >>> Normalizer([{"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]).normalize("Élan".encode())
     b'elan'
@@ -3080,7 +3080,7 @@ _UNPACKERS = {"gzip": gzip.open, "xz": lzma.open, "bzip2": bz2.open, "zstandard"
 
 @contextlib.contextmanager
 def expecting_whole(kind: str, where: object) -> Iterator[None]:
-    """Turn any error that a damaged file, or one of another kind, causes in a block into InputError with its name."""
+    """In a block, turn any error that a damaged file, or one of another kind, causes into InputError with its name."""
     try:
         yield
     except InputError as error:
@@ -3213,7 +3213,7 @@ class Source:
     flags           how special tokens are found, if not in the plain way
     normalizer      steps of a Normalizer, which change texts before they are cut
     text_field      the field of a line of JSON, or the column of a Parquet file, that has the text; "text" by default.
-                    If it is set, a pipe carries lines of JSON
+                    If it is set, standard input is lines of JSON
     block_bytes     bytes of text in a block; BLOCK_BYTES by default. No result depends on it
 
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -3274,11 +3274,11 @@ class Source:
         return by_name or (self.text_field is not None and _is_stream(path))
 
     def suits_threads(self, engine: Engine) -> bool:
-        """Return whether threads are better than processes: whether kernels, which release Python's lock, do the work.
+        """Return whether threads are better than processes, as they are if kernels do the work.
 
-        Threads send nothing through pipes: two count 1.5 to 1.9 times as fast as two processes. But JSON and patterns
-        of the `regex` package hold the lock, and so does the rest of the work if there are many threads. And a slow
-        pattern can be stopped only with its process.
+        Threads send nothing through pipes: two count 1.5 to 1.9 times as fast as two processes. Kernels release
+        Python's lock. But JSON and patterns of the `regex` package hold it, and so does the rest of the work if there
+        are many threads. And a slow pattern can be stopped only with its process.
         """
         return engine.n_workers <= 8 and not self.pattern.warning and not any(map(self.is_json, self.files))
 
@@ -3349,7 +3349,7 @@ class Source:
 
         task_bytes  the least number of bytes in a task, so that several small files are one task
 
-        The source that goes with every task has no files, since blocks name theirs.
+        Each task gets a source without files, since each block names its file.
         """
         work = functools.partial(work, dataclasses.replace(self, files=()))
         tasks = _batched_by_size(self.blocks(), lambda block: block.size, task_bytes or self.block_bytes)
@@ -3396,8 +3396,8 @@ class Source:
     ) -> Iterator[tuple[bytes, int, int]]:
         """Cut a text that comes in chunks into parts of `size` bytes or slightly more; see Block.
 
-        Yields each part, its `first_id` and its `next_id`. Memory: a chunk, a part and a window, or a whole document
-        where the pattern allows no cut.
+        Yields each part, its `first_id` and its `next_id`. Memory holds a chunk, a part and a window; or a whole
+        document, where the pattern allows no cut.
         """
         data, chunks, first_id, cut = bytearray(), iter(chunks), BEGINS, True
 
@@ -3874,7 +3874,7 @@ def _export_words(table, class_of, dropped):
 
 
 class WordCounter:
-    """Count words, and add up counts. If a pattern drops pretokens, it must be the pattern of all texts.
+    """Count words, and add up counts. A pattern that drops pretokens must be the same for all texts.
 
     >>> counter = WordCounter()
     >>> n_documents, n_bytes = counter.add_texts([b"to be or not to be"], Pretokenizer(Pattern("gpt2")))
@@ -3890,7 +3890,7 @@ class WordCounter:
         self.special_ids: Counter[int] = Counter()
 
     def add_texts(self, texts: Sequence[bytes], pretokenizer: Pretokenizer, first_id: int = BEGINS) -> tuple[int, int]:
-        """Count the pretokens of texts; returns the numbers of documents, which special tokens separate, and of bytes.
+        """Count the pretokens of texts; returns the number of documents (special tokens end one) and of bytes.
 
         first_id  how the first text begins; see Pretokenizer.apply
         """
@@ -3915,7 +3915,7 @@ class WordCounter:
         _add_words(self._table, text, scanned, 0, words.offsets[1:], len(words.counts), words.counts, self._keys)
 
     def words(self, dtype: type = np.int32) -> Words:
-        """Return the words so far, in no particular order. With uint8, which `add_words` takes, one copy is saved."""
+        """Return the words so far, in no particular order. The type uint8, which `add_words` takes, saves a copy."""
         text, offsets, counts = _export_words(self._table, *self._dropped)
         return Words(text.astype(dtype, copy=False), offsets, counts)
 
@@ -4082,7 +4082,7 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
 # The second merge makes est, 3 cells wide, at position 4. Its left neighbour is a w, which ends in cell 4 - 1. Its
 # right neighbour would begin in cell 4 + 3, but the word ends there. So the new pair (w, est) occurs at position 4 - 1,
 # since w is 1 cell wide. That position is also in the list of (w, es), as a stale occurrence: cell 3 has w, but cell 3
-# + 1 does not have es. The count of (w, es) falls by the first count of (w, est). So no pair is ever counted again.
+# + 1 does not have es. The count of (w, es) falls by the first count of (w, est), so no pair has to be counted anew.
 
 # The bytes in the order in which GPT-2 displays them and Hugging Face numbers them: first those with a visible
 # character in Latin-1, then the others.
@@ -4852,7 +4852,7 @@ class Model:
 
     @functools.cached_property
     def merged_special_ids(self) -> set[int]:
-        """The special ids that merges alone can make of text; often of tokens that were added with `special: false`."""
+        """The special ids that merges alone can make of text; often their tokens were added with `special: false`."""
         special, vocab = self.special_ids, self.vocab
         wanted = {vocab[id] for id in special}
         if self.kind == "bpe":
@@ -5503,8 +5503,8 @@ def exact_pattern(model: Model) -> str:
 
         ▁*(?:[set]+|[\s\S])
 
-    The set has the characters that are adjacent to another one in some token. The mark ▁, or a space in a model without
-    it, is ignored for this if no token has another character before it; otherwise it is a character like any other.
+    The set has the characters that are adjacent to another one in some token. The mark ▁, or the space in a model
+    without it, does not count if no token has another character before it. Otherwise it is a character like any other.
 
     Proof. Let the pattern cut between x and y. Either one of them shares no token with other characters except the
     mark; or y is the mark, and x is not. In no token does x come before y, so no segment crosses the cut. A merge
@@ -5894,9 +5894,9 @@ def learn_wordpiece(
     min_frequency  rarer pairs do not merge; without a limit, the likelihood prefers pairs that occur once
 
     `words` hold plain characters. The alphabet has all characters that occur, and with the prefix the ones that occur
-    after the first character of a word. Its order, by bytes, decides ties; in Hugging Face the order of the latter is
-    random, so that ties may give other tokens there. Raises InputError if there are no words, or if the alphabet has
-    more than `n_symbols` symbols.
+    after the first character of a word. It is ordered by bytes, and its order decides ties. Hugging Face orders the
+    ones with the prefix at random, so ties may give other tokens there. Raises InputError if there are no words, or if
+    the alphabet has more than `n_symbols` symbols.
 
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learn_wordpiece(words, 20, score="count").tokens[-3:]
@@ -6456,7 +6456,8 @@ def read_json(data: bytes, where: str) -> dict:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not JSON ({error})") from None
+        hint = "; is it a text, not a model?" if str(error).startswith("Extra data") else ""
+        raise InputError(f"{where}: not JSON ({error}){hint}") from None
     require(isinstance(content, dict), f"{where}: not a JSON object")
     return content
 
@@ -7541,7 +7542,7 @@ def _find_model_file(folder: Path) -> Path:
 
 
 def save_model(model: Model, path: PathName, format: str | None = None) -> None:
-    """Write a model folder in one of FORMATS; by default in the first, and also in the second if that is possible.
+    """Write a model folder in one of FORMATS; by default tokenizer.json, and GPT-2's two files if that is possible.
 
     A path with the suffix of the first file of the format, such as model.tiktoken, is the name of that file.
 
@@ -7660,9 +7661,9 @@ def decoded_tokens(
 ) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
     """Decode each token, as the first of a sequence and as a later one, by the decoder of a tokenizer.json.
 
-    Joined, the results are the text of the `tokenizers` package, if that is UTF-8. ByteFallback and Fuse join tokens. A
-    step after them must be applicable to each token on its own: Replace of one ASCII character, or Strip of one at the
-    start. Raises InputError for all other steps.
+    If the text that the `tokenizers` package decodes is UTF-8, the joined results equal it. ByteFallback and Fuse join
+    tokens. A step after them must be applicable to each token on its own: Replace of one ASCII character, or Strip of
+    one at the start. Raises InputError for all other steps.
 
     >>> first, later = decoded_tokens({0: "▁a".encode(), 1: b"<0xE4>"}, [{"type": "Metaspace", "replacement": "▁"}])
     >>> first[0], later[0], later[1]
@@ -7881,7 +7882,9 @@ class Tokenizer:
         "huggingface"   tokenizer.json, tokenizer_config.json, special_tokens_map.json
         "gpt2"          vocab.json, merges.txt
         "tiktoken"      tokenizer.tiktoken, and the pattern and the special tokens in tokenizer.tiktoken.json
-        None            the first, and also the second if that is possible
+        "sentencepiece" tokenizer.model
+        "bert"          vocab.txt, tokenizer_config.json
+        None            those of "huggingface", and also those of "gpt2" if that is possible
 
         Raises ValueError if the format cannot represent the model.
         """
@@ -8056,7 +8059,7 @@ class Tokenizer:
     def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:
         """Join the bytes of some ids; raises ValueError for an id that is not in the vocabulary.
 
-        continues  other ids came before, so the first of these ids is not decoded as the first of a text
+        continues  whether other ids came before; then the first of these ids is not decoded as the first of a text
         """
         ids = _id_array(ids)
         text, unknown = _join_tokens(ids, self._token_bytes)
@@ -8259,7 +8262,7 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
     if layout == "auto":
         layout = path.suffix[1:] or "bin"
         require(layout in ("npy", "bin"), f"{path}: name a .npy file, or a .bin file for numbers without a header")
-    require_known("`layout`", layout, _LAYOUTS)
+    require_known("`layout`", layout, [*_LAYOUTS, "auto"])
     suffixes = _LAYOUTS[layout]
     require(path.suffix in suffixes, f"{path}: name a {suffixes[0]} file for {layout}")
     dtype, n = np.dtype(dtype).newbyteorder("<"), 0
@@ -8332,10 +8335,10 @@ def encode_files(
     out              a .npy file; a .bin file for numbers without a header; or - for these on standard output. A file
                      gets a description next to it, with .json added to its name
     dtype            type of the ids: uint16, uint32, or auto, the smaller one that holds every id of the vocabulary
-    append           special token that ends every document. Documents are files and lines of .jsonl files; this token
-                     in a text also ends one, and is not doubled
-    layout           auto, by the name of the file; llm.c, a .bin file with a header of 1,024 bytes; or text, decimal
-                     numbers with a document on each line, in a .txt file or on standard output (-)
+    append           special token that ends every document. Documents are files, lines of .jsonl files and rows of
+                     Parquet files; this token in a text also ends one, and is not written twice
+    layout           auto, which is npy or bin by the name of the file; llm.c, a .bin file with a header of 1,024 bytes;
+                     or text, decimal numbers with a document on each line, in a .txt file or on standard output (-)
     val_fraction     share of documents to hold out, as with nanoGPT: 0.0005 holds out the last of every 2,000, in the
                      order of reading. The second file has `val` in its name where the first has `train`
     document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
@@ -8696,9 +8699,9 @@ def _named_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
 def words_of_model(model: Model, words: Words) -> Words:
     """Segment words over the single bytes into the tokens of a BPE, which become their alphabet, in the order of ids.
 
-    Letters that are not tokens split a word. From the result `learn` learns further merges for `extend_model`: those
-    that the training of the model would have made next on these words. The pattern of the model is not used: words may
-    cross the ends of its pretokens (SuperBPE, Liu et al. 2025), and then its merges do so as well, as in the new model.
+    Letters that are not tokens split a word. From the result, `learn` learns the merges that the training of the model
+    would have made next on these words; `extend_model` adds them. The pattern of the model is not used: a word may
+    reach over the ends of its pretokens, and then new merges do so, too (SuperBPE, Liu et al. 2025).
 
     >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
     >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
@@ -8721,8 +8724,8 @@ def words_of_model(model: Model, words: Words) -> Words:
 def extend_model(model: Model, learned: Learned, pattern: PatternSource | None = None) -> Model:
     """Add the merges that were learnt on `words_of_model` to a model; returns a new model, with `pattern` if given.
 
-    All ids stay, also those of special tokens, and new tokens get the next ids. A model with ids or scores as ranks
-    gets merges. If a new merge makes a token that the old merges did not reach, the token keeps its id.
+    All ids stay, also those of special tokens, and new tokens get the next ids. A model whose ranks are ids or scores
+    gets a list of merges. If a new merge makes a token that the old merges did not reach, the token keeps its id.
 
     >>> model = Model({0: b"a", 1: b"b", 2: b"<s>"}, [], {"<s>": 2})
     >>> words = words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1}))
@@ -8813,8 +8816,8 @@ def count_files(
     pattern         gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split, none, or a regular
                     expression
     normalizer      changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
-    byte_fallback   for training with byte_fallback: the name of a byte token in the text, such as <0x0A>, ends a
-                    document as well
+    byte_fallback   for a training with byte_fallback: names of byte tokens in the text, such as <0x0A>, end documents
+                    as well
     max_words       drop the rarest words when there are more unique words than this; 0: never drop any
 
     Also text_field, as in a Source; workers, progress and executor, as in an Engine.
@@ -8879,14 +8882,14 @@ def train(
     vocab_size         number of tokens in all
     special_tokens     strings that end documents and are not learnt from
     texts              texts to learn from instead of inputs, or lists of them; they are read once, in bounded memory
-    model              bpe; wordpiece; unigram; or longest, which uses the longest tokens of a vocabulary learnt by bpe
+    model              bpe; wordpiece; unigram; or longest, which learns as bpe does and takes the longest tokens
     alphabet           tokens are made of bytes or characters; the default is bytes with bpe and longest
     pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split, none, or a
                        regular expression; the default is bert with wordpiece, else gpt2
     mark               with characters: ▁ replaces each space and is decoded to one; any other character marks the
                        beginning of a word, and white space is dropped. The default is ▁ with bpe and unigram
     normalizer         changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
-    coverage           with characters: the share of all occurrences that the characters in the vocabulary cover
+    coverage           with characters: only the most frequent ones, which make up this share of the text, become tokens
     byte_fallback      with characters: unknown characters become tokens of their bytes
     unk_token          with characters and no byte fallback: the token of unknown characters; the default is <unk> or,
                        with wordpiece, [UNK]
@@ -8927,7 +8930,7 @@ def prepare(
     others = [file for file in files if file.suffix != ".npz"]
     if len(others) == len(files):
         return complete(recipe), files, ()
-    require(not others, f"{_name_some(others)}: count that, too, and name the counts of both")
+    require(not others, f"{_name_some(others)}: count that, too: texts and words files cannot be mixed")
     require(len({*files}) == len(files), "a words file is named twice: its words would count twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
     options, types = dict(settings[0]), {"Split": Split, "Metaspace": Metaspace}
@@ -9017,7 +9020,7 @@ def train_bpe_from_counts(
 
 # ─── Research ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Tokenizers, corpora, Learned -> reports: dataclasses of plain arrays, whose string is their tables in Markdown. A
+# Tokenizers, corpora, Learned -> reports: dataclasses of plain arrays. As strings they are tables in Markdown. A
 # corpus is counted first. Then each unique word is encoded once, by the model without its normalizer and pattern, and
 # its tokens are weighted with the count of the word. For a model that merges only "ab", the corpus "ab\nab\nabc" gives
 #
@@ -9126,7 +9129,7 @@ def tabulate_training(training: Training) -> Table:
 
 
 class Report:
-    """The base of all results of research: a dataclass of plain arrays, whose string is its tables in Markdown."""
+    """The base of all results of research: a dataclass of plain arrays. As a string it is tables in Markdown."""
 
     def __str__(self) -> str:
         return "\n\n".join([self.title, *map(str, self.tables())])
@@ -9321,9 +9324,9 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
     """Find the tokens that are not made from their own bytes: {id: the ids of these bytes}.
 
     The bytes of a token are encoded as a text, and as a single word without pattern and normalizer. The token is listed
-    if neither result contains it. Then no text at all becomes it: the bytes of a token alone decide how they are merged
-    to it, even in a longer word (see `_fill_merges`), and the same holds for the best paths of a Unigram. A token is
-    not listed if only the pattern or the normalizer prevents it. Two other types are not listed, since only longer
+    if neither result contains it. Then no text at all becomes it: how bytes are merged to a token depends on these
+    bytes alone, even in a longer word (see `_fill_merges`), and the same holds for the best paths of a Unigram. A token
+    is not listed if only the pattern or the normalizer prevents it. Two other types are not listed, since only longer
     texts become them: tokens that continue a word of a WordPiece and, with byte fallback, bytes of unknown characters.
 
     >>> tokens = [b"a", b"b", b"c", b"ab", b"bc", b"abc", b"bca"]
@@ -9874,6 +9877,8 @@ def _count_command(inputs: Sequence[str], **options) -> None:
 def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = False, **options) -> None:
     """Turn text into token ids.
 
+    out         a .npy file; a .bin file for numbers without a header; or - for these on standard output. A file gets a
+                description next to it, with .json added to its name. By default, decimal numbers are printed
     no_special  treat special tokens in the text as ordinary text
 
     $ encode model corpus.txt --out tokens.npy --append "<|endoftext|>"

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Where the time of a command goes: a table of its stages, then Scalene's report on each that takes a tenth or more.
+# Where time and memory of a command go: a table of its stages, then Scalene's report on each that takes a tenth or more.
 set -euo pipefail
 
 usage() {
   cat <<'END'
-usage: ./profile.sh [--lines] [train|encode|decode|inspect|compare] [CORPUS ...]
+usage: ./profile.sh [--lines] [--memory] [train|encode|decode|inspect|compare] [CORPUS ...]
 
   train ...    the command to look at (default: train). The others use the model that `train` makes of the corpus
   CORPUS       files, folders or globs (default: the sources of Python's standard library)
   --lines      run the kernels as plain Python, on the first 200 kB, so that the lines inside them are seen
+  --memory     the reports also show the memory that each line takes; stages then take several times as long
 
 It prints seconds, MB/s, share and memory of each stage, run with one worker and kernels that are compiled. Then come the
 lines that take most; the time of a kernel is that of the line which calls it, unless --lines is given. Scalene's whole
@@ -16,11 +17,12 @@ report is in profile/COMMAND.STAGE.html. It needs Scalene: pip install scalene
 END
 }
 
-lines='' command=train
+lines='' only=--cpu-only command=train
 while [[ $# -gt 0 ]]; do
   case $1 in
     -h | --help) usage; exit ;;
     --lines) lines=1 ;;
+    --memory) only='' ;;
     train | encode | decode | inspect | compare) command=$1; shift; break ;;
     -*) usage >&2; exit 2 ;;
     *) break ;;
@@ -68,7 +70,7 @@ mapfile -t stages < <(awk -F'[| ]+' '
 for stage in "${stages[@]}"; do
   report=profile/$command.$stage
   export BPE_NUMBA_PROFILE=$stage
-  before="python -m scalene run --off --cpu-only --no-stacks --no-async --cpu-sampling-rate 0.002 -o $report.json" \
+  before="python -m scalene run --off $only --no-stacks --no-async --cpu-sampling-rate 0.002 -o $report.json" \
     run "${chosen[@]}"
   echo
   python - "$report.json" <<'END' || continue
@@ -77,26 +79,30 @@ import json, re, sys
 KINDS = "n_cpu_percent_python", "n_cpu_percent_c", "n_sys_percent"
 with open(sys.argv[1]) as file:
     profile = json.load(file)
-every = []
-if not profile.get("files"):
-    sys.exit(f"{sys.argv[1][8:-5]}: too short for Scalene; take more text")
-for content in profile["files"].values():
-    timer = next((row["lineno"] for row in content["lines"] if row["line"].startswith("def stage(")), None)
-    of_timer = [row for row in content["lines"] if row["start_function_line"] == timer]  # it waits for Scalene to start
+module = next((content for path, content in profile["files"].items() if path.endswith("bpe_numba.py")), None)
+real = 0
+if module:
+    timer = next(row["lineno"] for row in module["lines"] if row["line"].startswith("def stage("))
+    of_timer = [row for row in module["lines"] if row["start_function_line"] == timer]  # it waits for Scalene to start
     real = 100 - sum(row[kind] for row in of_timer for kind in KINDS)
-    content["functions"] = [row for row in content["functions"] if row["line"] != "stage"]
-    content["lines"] = [row for row in content["lines"] if row not in of_timer and any(row[kind] for kind in KINDS)]
+if real < 1:
+    sys.exit(f"{sys.argv[1][8:-5]}: too short for Scalene; take more text")
+profile["elapsed_time_sec"] *= real / 100
+module["functions"] = [row for row in module["functions"] if row["line"] != "stage"]
+for row in of_timer:  # no line may be missing: the page takes the n-th row for line n
+    row |= dict.fromkeys(KINDS, 0)
+for content in profile["files"].values():
     for row in content["functions"] + content["lines"]:
         row |= {kind: row[kind] * 100 / real for kind in KINDS}
-    every += [(sum(row[kind] for kind in KINDS), row["lineno"], row["line"]) for row in content["lines"]]
-    profile["elapsed_time_sec"] *= real / 100
+every = [(sum(row[kind] for kind in KINDS), row["lineno"], row["line"]) for row in module["lines"]]
 print(f"{sys.argv[1][8:-5]}: {profile['elapsed_time_sec']:.2f} s under Scalene; % of it, and the line")
-for share, number, line in sorted(every, reverse=True)[:12]:
+for share, number, line in sorted((row for row in every if row[0]), reverse=True)[:12]:
     line = re.sub(r"\\u00(..)", lambda code: chr(int(code[1], 16)), line.strip())  # as Scalene writes < and &
     print(f"{share:5.1f}  {number:5}  {line[:100]}")
 with open(sys.argv[1], "w") as file:
     json.dump(profile, file)
 END
-  (cd profile && python -m scalene view --standalone "${report#*/}.json" > /dev/null && mv scalene-profile.html "${report#*/}.html")
+  (cd profile && python -m scalene view --standalone "${report#*/}.json" > /dev/null)
+  mv profile/scalene-profile.html "$report.html"
   echo "More in $report.html"
 done
