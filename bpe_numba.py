@@ -225,8 +225,8 @@ def _struct_type(module: str, name: str, fields: tuple):
 def struct(fields: type) -> type:
     """Turn a class of annotated fields into one that kernels take by reference, and whose fields they may replace.
 
-    So a kernel can put a longer array in the place of one that is too short. To pass an instance takes 0.15 µs,
-    whatever its size; to pass a named tuple takes 0.13 µs for each of its arrays. Python creates instances, with
+    So a kernel can put a longer array in the place of one that is too short. Passing an instance takes 0.15 µs,
+    whatever its size, while a named tuple takes 0.13 µs for each of its arrays. Python creates instances, with
     positional arguments, but does not read their fields.
     """
 
@@ -738,6 +738,23 @@ def _wait(pool: Executor, running: deque[Future]) -> object:
     return running.popleft().result()
 
 
+class _Log:
+    """Standard error that is not a terminal: each state of a progress bar becomes a line."""
+
+    last = ""
+
+    def write(self, text: str) -> None:
+        """Write the state that a bar draws, unless it is the last one again."""
+        line = text.strip()
+        if line not in ("", self.last):
+            self.last = line
+            print(line, file=sys.stderr)
+
+    def flush(self) -> None:
+        """Flush standard error."""
+        sys.stderr.flush()
+
+
 @dataclasses.dataclass(frozen=True)
 class Engine:
     """How work runs: the number of workers, and progress bars. No result depends on it.
@@ -800,8 +817,9 @@ class Engine:
 
     def progress_bar(self, name: str, total: int | None, unit: str) -> tqdm:
         """Open a progress bar on standard error; in a log file it writes a line every ten seconds."""
-        interval, disable = 0.1 if sys.stderr.isatty() else 10.0, not self.progress or total == 0
-        return tqdm(total=total, desc=name, unit=unit, unit_scale=True, disable=disable, mininterval=interval)
+        file, interval = (sys.stderr, 0.1) if sys.stderr.isatty() else (_Log(), 10.0)
+        options = {"unit": unit, "unit_scale": True, "mininterval": interval, "file": file}
+        return tqdm(total=total, desc=name, disable=not self.progress or total == 0, **options)
 
 
 # ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -3028,7 +3046,8 @@ def find_files(inputs: Files) -> list[Path]:
     for path in map(as_path, [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs):
         name = str(path)
         if os.path.isdir(name):
-            group = sorted(file for file in path.rglob("*") if _is_corpus(file.relative_to(path)) and file.is_file())
+            inside = [Path(folder, file) for folder, _, names in os.walk(path, onerror=_fail) for file in names]
+            group = sorted(file for file in inside if _is_corpus(file.relative_to(path)) and file.is_file())
             require(group, f"{name}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
         elif name == "-" or os.path.exists(name):  # False for a text that cannot be a path
             group = [path]
@@ -3045,6 +3064,11 @@ def as_path(name: PathName) -> Path:
     require(isinstance(name, (str, os.PathLike)), f"a file is named by a string or a path, not {name!r}")
     require(os.fspath(name), "the name of a file or folder is empty: is a variable not set?")
     return Path(name)
+
+
+def _fail(error: OSError) -> None:
+    """Raise the error for a folder that cannot be read, which `os.walk` would leave out."""
+    raise error
 
 
 def _is_corpus(path: Path) -> bool:
@@ -3309,7 +3333,8 @@ class Source:
         self._states.setdefault(path, path.stat())
         kind = _recognize(_read_part(path, 0, HEAD_BYTES))
         if kind == "Parquet":
-            import_optional("pyarrow.parquet")
+            with expecting_whole("Parquet file", path):
+                import_optional("pyarrow.parquet")
         else:
             self._check_head(path, next(_read_chunks(path, HEAD_BYTES), (b"", 0))[0])
         return kind
@@ -8390,6 +8415,8 @@ def encode_files(
             bar.update(batch.n_read)
         source.check_unchanged()
         encoded = Encoded(*totals.sum(0).tolist(), n_bytes, id_type.name, tokenizer.digest, append)
+        if not encoded.tokens:
+            warnings.warn(f"{paths[0]}: no ids, since there is no text to encode", stacklevel=3)
         for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
             description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
             if val_fraction is not None:
@@ -8473,6 +8500,8 @@ def decode_file(tokenizer: Tokenizer, tokens: PathName, out: PathName = "-", *, 
     dtype   uint16 or uint32, for a .bin file without a .json file
     """
     _require_other_files([Path(out)], [Path(tokens)])
+    if _read_beside(_sidecar(Path(tokens))).get("model", tokenizer.digest) != tokenizer.digest:
+        warnings.warn(f"{tokens}: another model wrote these ids, or this one has changed since", stacklevel=3)
     with _open_output(Path(out)) as file:
         continues = False
         for ids in _read_id_batches(Path(tokens), dtype):

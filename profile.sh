@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# Where time and memory of a command go: a table of its stages, then Scalene's report on each that takes a tenth or more.
+# Where the time of a command goes: a table of its stages, then Scalene's report on each that takes a tenth or more.
 set -euo pipefail
 
 usage() {
   cat <<'END'
-usage: ./profile.sh [--lines] [--memory] [train|encode|decode|inspect|compare] [CORPUS ...]
+usage: ./profile.sh [--lines] [train|encode|decode|inspect|compare] [CORPUS ...]
 
   train ...    the command to look at (default: train). The others use the model that `train` makes of the corpus
   CORPUS       files, folders or globs (default: the sources of Python's standard library)
   --lines      run the kernels as plain Python, on the first 200 kB, so that the lines inside them are seen
-  --memory     the reports also show the memory that each line takes; stages then take several times as long
 
 It prints seconds, MB/s, share and memory of each stage, run with one worker and kernels that are compiled. Then come the
 lines that take most; the time of a kernel is that of the line which calls it, unless --lines is given. Scalene's whole
@@ -17,12 +16,11 @@ report is in profile/COMMAND.STAGE.html. It needs Scalene: pip install scalene
 END
 }
 
-lines='' only=--cpu-only command=train
+lines='' command=train
 while [[ $# -gt 0 ]]; do
   case $1 in
     -h | --help) usage; exit ;;
     --lines) lines=1 ;;
-    --memory) only='' ;;
     train | encode | decode | inspect | compare) command=$1; shift; break ;;
     -*) usage >&2; exit 2 ;;
     *) break ;;
@@ -70,7 +68,7 @@ mapfile -t stages < <(awk -F'[| ]+' '
 for stage in "${stages[@]}"; do
   report=profile/$command.$stage
   export BPE_NUMBA_PROFILE=$stage
-  before="python -m scalene run --off $only --no-stacks --no-async --cpu-sampling-rate 0.002 -o $report.json" \
+  before="python -m scalene run --off --cpu-only --no-stacks --no-async --cpu-sampling-rate 0.002 -o $report.json" \
     run "${chosen[@]}"
   echo
   python - "$report.json" <<'END' || continue
