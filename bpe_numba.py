@@ -1831,14 +1831,12 @@ class FlatText(NamedTuple):
     @classmethod
     def join(cls, parts: Sequence[bytes], meanings: Sequence[int]) -> FlatText:
         """Write texts with an END after each."""
-        stops = np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts)))
-        return cls.of(parts[0] if len(parts) == 1 else b"".join(parts), stops, meanings)
-
-    @classmethod
-    def of(cls, data: bytes, stops: np.ndarray, meanings: Sequence[int]) -> FlatText:
-        """Write texts that lie end to end with an END after each."""
-        text, has_end = _copy_texts(data, stops, END)
-        scanned = _copy_texts(data, stops, INVALID_BYTE)[0] if has_end else text
+        data = BYTES[END].join(parts)
+        text = np.empty(len(data) + bool(parts) + PADDING, np.uint8)
+        text[: len(data)], text[len(data) :] = np.frombuffer(data, np.uint8), END
+        scanned = text
+        if any(END in part for part in parts):
+            scanned = cls.join([part.replace(BYTES[END], BYTES[INVALID_BYTE]) for part in parts], meanings).text
         return cls(text, scanned, np.asarray(meanings, np.int64))
 
     def ends(self) -> np.ndarray:
@@ -1857,29 +1855,6 @@ class FlatText(NamedTuple):
         if self.text is not self.scanned:
             scanned, _ = write(self.scanned, self.scanned, self.meanings, *arguments)
         return FlatText(text, scanned, meanings)
-
-
-@kernel
-def _copy_texts(data, stops, instead):
-    """Copy texts that lie end to end, with END after each, and with `instead` for each real byte 0xFE.
-
-    Returns the text, with PADDING, and whether it has real bytes 0xFE.
-    """
-    text, has_end = _on_huge_pages(np.empty(len(data) + len(stops) + PADDING, np.uint8)), False
-    start = 0
-    for t in range(len(stops)):
-        is_there = u8(0)
-        for k in range(start, stops[t]):
-            byte = data[u64(k)]
-            text[u64(k + t)] = byte
-            is_there |= u8(byte == u8(END))
-        for k in range(start + t, stops[t] + t if is_there else 0):
-            if text[k] == END:
-                text[k] = instead
-        has_end = has_end or is_there > 0
-        text[stops[t] + t], start = END, stops[t]
-    _add_padding(text, len(data) + len(stops))
-    return text, has_end
 
 
 @kernel
@@ -2949,7 +2924,7 @@ class Pretokenizer:
     """Cut texts at special tokens, normalize the text between them, and cut it by all steps of a pattern but the last.
 
     >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
-    >>> flat, original = pretokenizer.apply(_new_scan(), b"a b<|end|>", np.array([10]))
+    >>> flat, original = pretokenizer.apply(_new_scan(), [b"a b<|end|>"])
     >>> flat.parts(), flat.meanings.tolist(), original.parts()
     ([b'_a_b', b''], [7, -2], [b'a b', b''])
     """
@@ -2970,14 +2945,14 @@ class Pretokenizer:
         self.special = _special_table(passes[0], flags)
         self.normalized = _special_table(passes[1], flags, self.normalizer.normalize) if passes[1] else None
 
-    def apply(self, scan: Scan, data: bytes, stops: np.ndarray, first_id: int = BEGINS) -> tuple[FlatText, FlatText]:
-        """Make a flat text of texts that lie end to end, for the last step of the pattern.
+    def apply(self, scan: Scan, texts: Sequence[bytes], first_id: int = BEGINS) -> tuple[FlatText, FlatText]:
+        """Make a flat text of texts, for the last step of the pattern.
 
         first_id  how the first text begins: BEGINS, or another value if it continues an earlier block
 
         Returns the flat text, and the flat text before normalization.
         """
-        original = FlatText.of(data, stops, np.full(len(stops), BEGINS)).rewritten(_cut_at_special, self.special)
+        original = FlatText.join(texts, [BEGINS] * len(texts)).rewritten(_cut_at_special, self.special)
         flat = self.normalizer.apply(original, first_id)
         if self.normalized:
             flat = flat.rewritten(_cut_at_special, self.normalized)
@@ -3919,9 +3894,7 @@ class WordCounter:
 
         first_id  how the first text begins; see Pretokenizer.apply
         """
-        stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-        data = texts[0] if len(texts) == 1 else b"".join(texts)
-        flat, original = pretokenizer.apply(self._scan, data, stops, first_id)
+        flat, original = pretokenizer.apply(self._scan, texts, first_id)
         table = pretokenizer.pattern.table
         _count_text(self._table, flat.text, flat.scanned, table, *self._scan, self._keys)
         if len(table.dropped):
@@ -7734,18 +7707,20 @@ class _Encoder:
         self.workspace = _Workspace(tables, pattern.table, *arrays, *cache, 0, 0, 0, cache_size)
         self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # it takes memory only where it was written to
 
-    def encode(self, pretokenizer: Pretokenizer, data: bytes, stops: np.ndarray, first_id: int) -> np.ndarray:
-        """Encode texts as uint32[N]. Text t ends at stops[t], which is replaced by the end of its ids."""
-        flat, _ = pretokenizer.apply(self.scan, data, stops, first_id)
-        room = len(flat.text)
+    def encode(
+        self, pretokenizer: Pretokenizer, texts: Sequence[bytes], first_id: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Encode texts: returns their ids end to end, uint32[N], and where those of each text end, int64[T]."""
+        flat, _ = pretokenizer.apply(self.scan, texts, first_id)
+        room, stops = len(flat.text), np.empty(len(texts), np.int64)
         ids = self.ids if room <= len(self.ids) else np.empty(room, np.uint32)
         n = _encode_flat(self.workspace, *flat, ids, stops)
         if n < 0:
             raise _unknown_letter(self.model, b"".join(flat.parts()))
         if ids is self.ids:
-            return ids[:n].copy()
+            return ids[:n].copy(), stops
         ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
-        return ids
+        return ids, stops
 
 
 def _unknown_letter(model: Model, text: bytes) -> InputError:
@@ -7956,8 +7931,7 @@ class Tokenizer:
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
         array([ 72, 105], dtype=uint32)
         """
-        data = _text_bytes(text)
-        return self._encode(data, allowed_special, np.array([len(data)]))
+        return self._encode([_text_bytes(text)], allowed_special)[0]
 
     def encode_texts(
         self, texts: Sequence[bytes], allowed_special: Allowed = "all", first_id: int = BEGINS
@@ -7966,19 +7940,20 @@ class Tokenizer:
 
         first_id  CONTINUES if the first text continues an earlier one; see Pretokenizer.apply
         """
-        stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-        ids = self._encode(b"".join(texts), allowed_special, stops, first_id)
+        ids, stops = self._encode(texts, allowed_special, first_id)
         return ids, np.append(0, stops)
 
-    def _encode(self, data: bytes, allowed_special: Allowed, stops: np.ndarray, first_id: int = BEGINS) -> np.ndarray:
-        """Encode texts that lie end to end as uint32[N]; see _Encoder.encode."""
+    def _encode(
+        self, texts: Sequence[bytes], allowed_special: Allowed, first_id: int = BEGINS
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Encode texts by an idle encoder; see _Encoder.encode."""
         pretokenizer = self._pretokenizer(allowed_special)
         try:
             encoder = self._idle.pop()
         except IndexError:
             encoder = _Encoder(self.model, self._tables, self.pattern, self._cache_size)
         try:
-            return encoder.encode(pretokenizer, data, stops, first_id)
+            return encoder.encode(pretokenizer, texts, first_id)
         finally:
             self._idle.append(encoder)
 
@@ -8002,7 +7977,7 @@ class Tokenizer:
         is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or self.model.kind == "unigram")
         require(is_sound, f"alpha is a probability, not {alpha}")
         data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
-        flat, _ = pretokenizer.apply(scan, data, np.array([len(data)]))
+        flat, _ = pretokenizer.apply(scan, [data])
         flat = flat.rewritten(_write_cuts, self.pattern.table, *scan)  # an END after each word
         ids, state = np.empty(len(flat.text), np.uint32), np.array([seed % 2**64], np.uint64)
         n = _sample_words(*flat, self._sample_tables, float(alpha), state, ids)
