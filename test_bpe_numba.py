@@ -191,6 +191,14 @@ def naive_samples(symbols, rank, alpha):
     return found
 
 
+def assert_by_chance(found, expected):
+    """The numbers differ from what is expected by no more than chance has it for one seed in some thousand."""
+    assert sum(found) == pytest.approx(sum(expected))
+    often = [(n, wanted) for n, wanted in zip(found, expected, strict=True) if wanted > 5]
+    chi_square, freedom = sum((n - wanted) ** 2 / wanted for n, wanted in often), len(often) - 1
+    assert chi_square < freedom + 4 * (2 * freedom) ** 0.5
+
+
 def naive_split(steps, data):
     """The pretokens by the `regex` package, step by step: each cuts what the last left. Metaspace's begin a text."""
     words = [data]
@@ -337,6 +345,14 @@ def made(model, added=(), **parts):
     return theirs
 
 
+def trained_by_hugging_face(kind, texts, pre_tokenizer=None, model=(), **options):
+    """A tokenizer of the `tokenizers` package; `model` and the rest are options of the model and of its trainer."""
+    theirs = made(getattr(tokenizers.models, kind)(**dict(model)), pre_tokenizer=pre_tokenizer)
+    trainer = getattr(tokenizers.trainers, f"{kind.replace('BPE', 'Bpe')}Trainer")
+    theirs.train_from_iterator(texts, trainer(show_progress=False, **options))
+    return theirs
+
+
 @pytest.fixture(scope="session")
 def library():
     return utf8_library()
@@ -442,12 +458,6 @@ class OneByOne(concurrent.futures.Executor):
         return future
 
 
-def test_an_executor_is_used(library):
-    pool = OneByOne()
-    training = bpe.train(library[:5], 300, executor=pool)
-    assert len(pool.results) > 0 and training.tokenizer.merges == bpe.train(library[:5], 300).tokenizer.merges
-
-
 def test_a_dask_cluster_of_two_processes_trains(library, tmp_path):
     distributed = pytest.importorskip("distributed")
     expected = bpe.train(library[:20], 300).tokenizer.merges
@@ -459,10 +469,16 @@ def test_a_dask_cluster_of_two_processes_trains(library, tmp_path):
     assert training.tokenizer.merges == bpe.train(words, 300).tokenizer.merges == expected
 
 
-def test_results_come_in_order():
-    for engine in (bpe.Engine(workers=1), bpe.Engine(workers=3), bpe.Engine(executor=OneByOne())):
+def test_results_come_in_order_by_an_executor_and_by_no_more_workers_than_work(library):
+    pool, before = OneByOne(), threading.active_count()
+    for engine in (bpe.Engine(workers=1), bpe.Engine(workers=3), bpe.Engine(executor=pool)):
         assert list(engine.map(abs, range(-50, 0), threads=True)) == list(range(50, 0, -1))
         assert list(engine.map(abs, range(-5, 0))) == [5, 4, 3, 2, 1] and list(engine.map(abs, [])) == []
+    counts = bpe.Engine(workers=1000).map(lambda _: threading.active_count() - before, range(3), threads=True)
+    assert max(counts) <= 3
+    pool.results.clear()
+    training = bpe.train(library[:5], 300, executor=pool)
+    assert len(pool.results) > 0 and training.tokenizer.merges == bpe.train(library[:5], 300).tokenizer.merges
 
 
 def _die(item):
@@ -514,12 +530,6 @@ def test_interrupts_in_python_are_that_and_no_more(tmp_path):
             ended[type(error)] += 1
     assert {*ended} == {KeyboardInterrupt}
     assert signal.getsignal(signal.SIGINT) is before and bpe.count(source).n_documents == 5
-
-
-def test_no_more_workers_than_work():
-    before = threading.active_count()
-    counts = bpe.Engine(workers=1000).map(lambda _: threading.active_count() - before, range(3), threads=True)
-    assert max(counts) <= 3
 
 
 def test_compilation_is_told_once(capsys, monkeypatch):
@@ -769,12 +779,15 @@ def test_compiled_patterns_are_kept_on_the_disk(tmp_path, monkeypatch):
 
 
 @apart
-def test_patterns_know_what_they_leave_out():
+def test_patterns_know_what_they_leave_out_and_which_are_one_machine():
     regexes = [name for name, pattern in bpe.PATTERNS.items() if isinstance(pattern, str)]
     assert all(bpe.Pattern(name).matches_everything for name in [*regexes, r"\s+|\S", r"[\s\S]"])
     others = ["bert", "whitespace", bpe.Split(r"[\s\S]", "removed"), (r"[\s\S]", bpe.Metaspace())]
     partial = [r"\w+", ".", r"[^\x00]", r"a+b|[^a]", (r"\w+", r"\d")]
     assert not any(bpe.Pattern(pattern).matches_everything for pattern in others + partial)
+    assert all(bpe.Pattern(steps).is_one_machine for steps in [("bert", r"\p{N}"), (r"\d", bpe.Split("a", "removed"))])
+    for steps in (("gpt2", r"\d"), (r"\d", r"a\d|\d"), ("bert", "gpt2"), bpe.metaspace_steps()):
+        assert bpe.Pattern(steps).is_compiled and not bpe.Pattern(steps).is_one_machine
 
 
 @apart
@@ -789,16 +802,14 @@ def test_patterns_have_names_sources_and_stages():
         assert pickle.loads(pickle.dumps(pattern)).source == pattern.source
 
 
-# Pre-tokenizers of Hugging Face's that look for characters, and the steps that are the same; they are one machine each.
-PRE = tokenizers.pre_tokenizers
 CHARACTER_SPLITS = [
-    (PRE.BertPreTokenizer(), "bert"),
-    (PRE.Whitespace(), "whitespace"),
-    (PRE.WhitespaceSplit(), "whitespace-split"),
-    (PRE.Digits(individual_digits=True), r"\p{N}"),
-    (PRE.Digits(individual_digits=False), bpe.Split(r"\p{N}", "contiguous")),
-    (PRE.CharDelimiterSplit("."), bpe.Split(r"\.", "removed")),
-    *((PRE.Punctuation(how), bpe.Split(bpe.PUNCTUATION, how)) for how in bpe.BEHAVIORS),
+    (P.BertPreTokenizer(), "bert"),
+    (P.Whitespace(), "whitespace"),
+    (P.WhitespaceSplit(), "whitespace-split"),
+    (P.Digits(individual_digits=True), r"\p{N}"),
+    (P.Digits(individual_digits=False), bpe.Split(r"\p{N}", "contiguous")),
+    (P.CharDelimiterSplit("."), bpe.Split(r"\.", "removed")),
+    *((P.Punctuation(how), bpe.Split(bpe.PUNCTUATION, how)) for how in bpe.BEHAVIORS),
 ]
 # Expressions that need more than a machine for some behaviors: two characters do not decide, or `regex` must look.
 SPLIT_REGEXES = ["a", "[ab]+", "ab|b", r"\s+(?!\S)|\s", r"[a-z]\d*", "(?=b)", "(?<=a)b|(?=1)", "b*?c"]
@@ -809,7 +820,7 @@ ANY_SPLITS = [
     if how == "isolated" or r in ("a", "[ab]+")
 ]
 METASPACES = [
-    (PRE.Metaspace(char, scheme, split), bpe.metaspace_steps(char, scheme, split))
+    (P.Metaspace(char, scheme, split), bpe.metaspace_steps(char, scheme, split))
     for char, scheme, split in itertools.product("▁_", bpe.PREPEND_SCHEMES, [False, True])
 ]
 assigned = st.characters(exclude_categories=["Cs", "Cn"])  # Rust's Unicode and ours differ in what is new
@@ -854,8 +865,8 @@ def test_every_behavior_is_that_of_hugging_face(pre_tokenizer, split, texts, dat
 @example([CHARACTER_SPLITS[2]], [METASPACES[5]], [], [], " one  two ▁three", b"")
 @example([CHARACTER_SPLITS[0]], [METASPACES[3]], [], [], "one, two", b"")
 @example(
-    [(PRE.BertPreTokenizer(), "bert")],
-    [(PRE.Metaspace("_", "first", False), bpe.Metaspace("_", "first"))],
+    [(P.BertPreTokenizer(), "bert")],
+    [(P.Metaspace("_", "first", False), bpe.Metaspace("_", "first"))],
     [],
     [],
     " 0",
@@ -864,23 +875,13 @@ def test_every_behavior_is_that_of_hugging_face(pre_tokenizer, split, texts, dat
 def test_chains_are_those_of_hugging_face(before, metaspace, behind, last, text, data):
     parts = before + metaspace + behind or CHARACTER_SPLITS[:1]
     ends = [Split(Regex(bpe.PATTERNS[name]), "isolated") for name in last]
-    pre_tokenizer = PRE.Sequence([pre_tokenizer for pre_tokenizer, _ in parts] + ends)
+    pre_tokenizer = P.Sequence([pre_tokenizer for pre_tokenizer, _ in parts] + ends)
     steps = [step for _, part in parts for step in (part if type(part) is tuple else [part])] + last
     pattern = bpe.Pattern(steps)
     assert pattern.split(text.encode()) == hf_split(pre_tokenizer, text)
     assert pattern.split(text.encode() + data) == naive_split(pattern.source, text.encode() + data)
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], pattern=steps)
     assert bytes(tokenizer.encode(text)) == b"".join(hf_split(pre_tokenizer, text))
-
-
-@apart
-def test_chains_of_single_characters_are_one_machine():
-    assert (
-        bpe.Pattern(("bert", r"\p{N}")).is_one_machine
-        and bpe.Pattern((r"\d", bpe.Split("a", "removed"))).is_one_machine
-    )
-    for steps in (("gpt2", r"\d"), (r"\d", r"a\d|\d"), ("bert", "gpt2"), bpe.metaspace_steps()):
-        assert bpe.Pattern(steps).is_compiled and not bpe.Pattern(steps).is_one_machine
 
 
 @apart
@@ -1070,6 +1071,7 @@ NORMALIZERS = {
     "accents last": types("NFD", "Lowercase", "StripAccents"),
     "Nmt before": [*types("Nmt", "NFD"), bert()],
     "not one map": [*types("NFKD"), replace("a", "bb"), *types("StripAccents"), replace("bb", "c"), PREPEND],
+    "clean before": [bert(True, False, False, False), *types("NFC")],  # a removed character joins its neighbours
     "empty before": [*types("StripAccents"), PREPEND],
 }
 PRECOMPILED = {
@@ -1100,15 +1102,10 @@ def normalizers(name):
 @apart
 @pytest.mark.parametrize("name", [*NORMALIZERS, *PRECOMPILED])
 @given(text=odd_texts)
+@example("e\u200b\u0301 x")
 def test_normalizers_are_those_of_tokenizers(name, text):
     ours, theirs = normalizers(name)
     assert ours.normalize(text.encode()).decode() == theirs.normalize_str(text)
-
-
-def test_a_removed_character_joins_its_neighbours():
-    clean = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": False}
-    steps = [clean | {"strip_accents": False, "lowercase": False}, {"type": "NFC"}]
-    assert bpe.Normalizer(steps).normalize("e\u200b\u0301 x".encode()) == "\u00e9 x".encode()
 
 
 @apart
@@ -1529,6 +1526,10 @@ def test_words_are_the_counts():
     assert words.symbols.tolist() == [97, 98, 255] and words.symbols.dtype == np.int32
     assert words.offsets.tolist() == [0, 2, 3] and words.counts.tolist() == [2, 2**33]
     assert words.to_counts() == {b"ab": 2, b"\xff": 2**33} and list(words.alphabet) == BYTES
+    twice = bpe.Words(np.frombuffer(b"ababab", np.uint8).astype(np.int32), np.array([0, 2, 4, 6]), np.array([1, 2, 3]))
+    counter = bpe.WordCounter()
+    counter.add_words(twice)
+    assert counter.words().to_counts() == {b"ab": 6} and bpe.learn(twice, 257).counts.tolist() == [6]
 
 
 @apart
@@ -1557,14 +1558,6 @@ def test_tables_grow():
     counts = {word: k for k, word in enumerate(dict.fromkeys(words), 2**33)}
     counter.add_words(bpe.Words.from_counts(counts))
     assert counter.words().to_counts() == counts
-
-
-@apart
-def test_words_that_come_twice_add_up():
-    twice = bpe.Words(np.frombuffer(b"ababab", np.uint8).astype(np.int32), np.array([0, 2, 4, 6]), np.array([1, 2, 3]))
-    counter = bpe.WordCounter()
-    counter.add_words(twice)
-    assert counter.words().to_counts() == {b"ab": 6} and bpe.learn(twice, 257).counts.tolist() == [6]
 
 
 @apart
@@ -1661,10 +1654,14 @@ def test_words_of_characters_are_what_python_decodes(counts, coverage, step):
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def history(learned):
+    """What `naive_learn` returns."""
+    return learned.merges, learned.counts.tolist(), learned.n_tokens.tolist()
+
+
 def assert_learns(counts, n_symbols, tie_break="bytes", min_frequency=1):
     learned = bpe.learn(bpe.Words.from_counts(counts), n_symbols, tie_break=tie_break, min_frequency=min_frequency)
-    found = learned.merges, learned.counts.tolist(), learned.n_tokens.tolist()
-    assert found == naive_learn(counts, n_symbols, tie_break, min_frequency)
+    assert history(learned) == naive_learn(counts, n_symbols, tie_break, min_frequency)
     assert learned.tokens == [*BYTES, *map(b"".join, learned.merges)]
 
 
@@ -1700,8 +1697,7 @@ def test_merges_over_other_alphabets_are_those_of_the_oracle(data, alphabet, tie
     for ids, (_, count) in zip(symbols, drawn, strict=True):
         counts[tuple(alphabet[i] for i in ids)] += count
     learned = bpe.learn(words, len(alphabet) + 20, tie_break=tie_break)
-    found = learned.merges, learned.counts.tolist(), learned.n_tokens.tolist()
-    assert found == naive_learn(counts, len(alphabet) + 20, tie_break, alphabet=alphabet)
+    assert history(learned) == naive_learn(counts, len(alphabet) + 20, tie_break, alphabet=alphabet)
 
 
 @apart
@@ -1710,10 +1706,8 @@ def test_more_pairs_than_their_table_holds_at_first_are_those_of_the_oracle():
     first, second = np.random.default_rng(0).integers(0, 900, (2, 50_000), np.int32)
     assert len({*itertools.pairwise(first.tolist()), *itertools.pairwise(second.tolist())}) > 1 << 16
     words = bpe.Words(np.append(first, second), np.array([0, 50_000, 100_000]), np.array([1, 2]), alphabet)
-    learned = bpe.learn(words, 908)
-    found = learned.merges, learned.counts.tolist(), learned.n_tokens.tolist()
     counts = {tuple(alphabet[i] for i in word.tolist()): n for n, word in ((1, first), (2, second))}
-    assert found == naive_learn(counts, 908, alphabet=alphabet)
+    assert history(bpe.learn(words, 908)) == naive_learn(counts, 908, alphabet=alphabet)
 
 
 SOURCE = random.Random(2)
@@ -1756,10 +1750,10 @@ def test_learning_depends_on_the_counts_alone_and_leaves_them_alone():
 
 def hugging_face_trained(documents, vocab_size, special_tokens, pre_tokenizer=None):
     """The model that Hugging Face's trainer makes of bytes or, with a pre-tokenizer of its own, of characters."""
-    theirs = made(tokenizers.models.BPE(), pre_tokenizer=pre_tokenizer or ByteLevel(add_prefix_space=False))
-    options = {"vocab_size": vocab_size, "special_tokens": special_tokens, "show_progress": False}
-    alphabet = [] if pre_tokenizer else ByteLevel.alphabet()
-    theirs.train_from_iterator(documents, tokenizers.trainers.BpeTrainer(initial_alphabet=alphabet, **options))
+    options = {"vocab_size": vocab_size, "special_tokens": special_tokens}
+    if not pre_tokenizer:
+        options["initial_alphabet"] = ByteLevel.alphabet()
+    theirs = trained_by_hugging_face("BPE", documents, pre_tokenizer or ByteLevel(add_prefix_space=False), **options)
     return json.loads(theirs.to_str())["model"]
 
 
@@ -1834,7 +1828,7 @@ def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra):
     for word, count in counts.items():
         begun[tuple(naive_encode(word, merges))] += count
     expected = naive_learn(begun, len(tokens) + extra, "ids", alphabet=tokens)
-    assert (learned.merges, learned.counts.tolist(), learned.n_tokens.tolist()) == expected
+    assert history(learned) == expected
     extended = bpe.Tokenizer.from_model(bpe.extend_model(model, learned, "none"))
     assert sum(len(extended.encode(word)) * count for word, count in counts.items()) == learned.n_tokens[-1]
 
@@ -1858,6 +1852,10 @@ def test_vocabulary_has_special_tokens_first_then_bytes_then_merges():
     assert list(vocab) == list(range(260)) and vocab[0] == b"<s>" and vocab[1] == b"</s>"
     assert [in_chars(vocab[i]) for i in range(2, 258)] == sorted(map(in_chars, BYTES))
     assert merges == [(b"a", b"b"), (b"a", b"ab")] and [vocab[258], vocab[259]] == [b"ab", b"aab"]
+    for at, ids in (("first", [0, 1]), ("after-bytes", [256, 257]), ("last", [258, 259])):
+        options = {"special_tokens": ["<s>", "</s>"], "special_tokens_at": at, "workers": 1}
+        tokenizer = bpe.train(texts=["aab aab ab"], vocab_size=260, **options).tokenizer
+        assert list(tokenizer.special_tokens.values()) == ids
 
 
 def test_a_text_that_is_too_small_is_said():
@@ -1868,19 +1866,8 @@ def test_a_text_that_is_too_small_is_said():
     assert len(vocab) == 256 and merges == []
 
 
-def test_two_texts_may_have_one_id():
-    tokenizer = bpe.Tokenizer(BYTE_VOCAB | {256: b"<end>"}, [], {"<end>": 256, "<stop>": 256})
-    assert tokenizer.encode("<stop><end>") == [256, 256] and tokenizer.decode([256]) == "<end>"
-
-
 def test_many_special_tokens_take_linear_time():
     assert_linear(lambda n: bpe.Tokenizer(BYTE_VOCAB, [], [f"<|{k}|>" for k in range(n)]).encode("<|1|>"), 400)
-
-
-@pytest.mark.parametrize("at, ids", [("first", [0, 1]), ("after-bytes", [256, 257]), ("last", [298, 299])])
-def test_special_tokens_are_where_they_are_wanted(library, at, ids):
-    tokenizer = bpe.train(library[:3], 300, ["<a>", "<b>"], special_tokens_at=at, workers=1).tokenizer
-    assert list(tokenizer.special_tokens.values()) == ids
 
 
 def test_the_fingerprint_is_of_all_that_decides_about_ids():
@@ -2194,9 +2181,7 @@ def test_samples_have_the_distribution_of_bpe_dropout(word, alpha, equal):
         rank = {pair: 0 for pair in itertools.product(vocab.values(), repeat=2) if b"".join(pair) in vocab.values()}
     expected = naive_samples(tuple(bytes([b]) for b in word), rank, alpha)
     assert found.keys() <= expected.keys() and abs(sum(expected.values()) - 1) < 1e-9
-    chi_square = sum((found[result] - n * p) ** 2 / (n * p) for result, p in expected.items())
-    freedom = len(expected) - 1
-    assert chi_square < freedom + 4 * (2 * freedom) ** 0.5  # by chance it is more for one seed in some thousand
+    assert_by_chance([found[result] for result in expected], [n * p for p in expected.values()])
 
 
 @apart
@@ -2400,15 +2385,6 @@ def by_code_point(symbol):
     return symbol[1], symbol[0]
 
 
-def wordpiece_words(counts):
-    """Words over the characters of these words, in the order in which they come."""
-    alphabet = list(dict.fromkeys(itertools.chain.from_iterable(word.decode() for word in counts)))
-    symbols = [alphabet.index(char) for word in counts for char in word.decode()]
-    offsets = np.cumsum([0, *(len(word.decode()) for word in counts)])
-    counts = np.fromiter(counts.values(), np.int64, len(counts))
-    return bpe.Words(np.array(symbols, np.int32), offsets, counts, [char.encode() for char in alphabet])
-
-
 few_letters_of_words = st.sampled_from(["a", "ab", "aé", "abc", "abé中🙂", "abcdefghij"])
 counts_of_words = few_letters_of_words.flatmap(
     lambda letters: st.dictionaries(
@@ -2421,7 +2397,7 @@ counts_of_words = few_letters_of_words.flatmap(
 @examples(60)
 @given(counts=counts_of_words, extra=st.integers(0, 60), least=st.integers(0, 4))
 def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
-    words = wordpiece_words(counts)
+    words = words_of_characters(counts)
     n_symbols = 2 * len(words.alphabet) + extra
     learned = bpe.learn_wordpiece(words, n_symbols, min_frequency=least)
     tokens, merges = naive_likelihood(counts, n_symbols, least)
@@ -2434,17 +2410,15 @@ def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
 def test_tokens_by_likelihood_of_real_words_are_those_of_the_oracle(library, least):
     counts = Counter(regex.findall(rb"[a-z]+|[A-Z]+", b"".join(path.read_bytes() for path in library[:20])))
     counts = dict(counts.most_common(150 if BOUNDS_CHECKED else 400))
-    learned = bpe.learn_wordpiece(wordpiece_words(counts), 500, min_frequency=least)
+    learned = bpe.learn_wordpiece(words_of_characters(counts), 500, min_frequency=least)
     assert [token.decode() for token in learned.tokens] == naive_likelihood(counts, 500, least)[0]
 
 
 def hugging_face_wordpiece(counts, vocab_size, prefix, min_frequency=0):
     """The vocabulary of Hugging Face's trainer, {token: id}."""
-    model = made(tokenizers.models.WordPiece(unk_token="[UNK]"), pre_tokenizer=P.WhitespaceSplit())
-    options = {"continuing_subword_prefix": prefix, "min_frequency": min_frequency, "show_progress": False}
-    trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=vocab_size, **options)
-    model.train_from_iterator(((word.decode() + " ") * n for word, n in counts.items()), trainer)
-    return model.get_vocab()
+    texts, model = ((word.decode() + " ") * n for word, n in counts.items()), {"unk_token": "[UNK]"}
+    options = {"continuing_subword_prefix": prefix, "min_frequency": min_frequency, "vocab_size": vocab_size}
+    return trained_by_hugging_face("WordPiece", texts, P.WhitespaceSplit(), model, **options).get_vocab()
 
 
 def in_their_order(words, prefix, theirs):
@@ -2461,7 +2435,7 @@ def test_the_vocabulary_is_that_of_hugging_faces_trainer(library, prefix, monkey
     text = b" ".join(path.read_bytes() for path in library[:60]) + "é中文 ñandú Straße über".encode() * 3
     counts = {word: n for word, n in Counter(text.split()).items() if b"#" not in word and word.decode().isprintable()}
     theirs = hugging_face_wordpiece(counts, 2000, prefix)
-    words = wordpiece_words(counts)
+    words = words_of_characters(counts)
     ours = bpe.learn_wordpiece(words, 2000, score="count", prefix=prefix)
     assert len(theirs.keys() ^ {token.decode() for token in ours.tokens}) <= 60  # of equal counts, in another order
     marked = in_their_order(words, prefix.encode(), theirs)
@@ -2473,12 +2447,12 @@ def test_the_vocabulary_is_that_of_hugging_faces_trainer(library, prefix, monkey
 def test_the_minimum_of_hugging_faces_trainer():
     counts = {b"roses": 1, b"are": 2, b"red": 1, b"is": 2, b"bird": 3, b"big": 3}
     theirs = hugging_face_wordpiece(counts, 100, "##", min_frequency=3)
-    ours = bpe.learn_wordpiece(wordpiece_words(counts), 100, score="count", min_frequency=3)
+    ours = bpe.learn_wordpiece(words_of_characters(counts), 100, score="count", min_frequency=3)
     assert {token.decode() for token in ours.tokens} == theirs.keys() and b"bi" in ours.tokens
 
 
 def test_text_that_looks_like_the_prefix_gives_a_token_once():
-    learned = bpe.learn_wordpiece(wordpiece_words({b"###": 3, b"a#": 1}), 8)
+    learned = bpe.learn_wordpiece(words_of_characters({b"###": 3, b"a#": 1}), 8)
     assert len(set(learned.tokens)) == len(learned.tokens) and b"##" in learned.tokens
 
 
@@ -2486,7 +2460,8 @@ def test_text_that_looks_like_the_prefix_gives_a_token_once():
 
 
 def words_of_characters(counts):
-    """Words over the characters of some words, {str: count}, in code point order."""
+    """Words over the characters of some words, {str or bytes: count}, in code point order."""
+    counts = {word if isinstance(word, str) else word.decode(): count for word, count in counts.items()}
     alphabet = sorted(set().union(*counts))
     number = {char: k for k, char in enumerate(alphabet)}
     symbols = np.array([number[char] for word in counts for char in word], np.int32)
@@ -2553,11 +2528,7 @@ def test_samples_are_distributed_as_they_should(alpha):
     for _ in range(20_000):
         n = bpe.sample_unigram(text, 0, len(word), tables, alpha, state, ids, 0)
         seen[tuple(ids[:n].tolist())] += 1
-    observed = np.array([seen[tuple(names[token] for token in path)] for _, path in paths])
-    assert observed.sum() == 20_000
-    kept, degrees = expected > 5, np.count_nonzero(expected > 5) - 1
-    chi_square = ((observed - expected)[kept] ** 2 / expected[kept]).sum()
-    assert chi_square < degrees + 4 * (2 * degrees) ** 0.5
+    assert_by_chance([seen[tuple(names[token] for token in path)] for _, path in paths], expected.tolist())
 
 
 def naive_substrings(counts, longest):
@@ -2772,7 +2743,7 @@ def famous(name, texts):
     """A tokenizer of the `tokenizers` package, as such a model has it, trained on texts."""
     kind, normalizer, pre_tokenizer, decoder, specials = FAMOUS[name]
     unknown = UNKNOWN[kind] if specials else {}
-    options = {"special_tokens": specials or [END], "show_progress": False, "vocab_size": 1200}
+    options = {"special_tokens": specials or [END], "vocab_size": 1200}
     if not specials:
         options["initial_alphabet"] = ByteLevel.alphabet()
     elif kind == "Unigram":
@@ -2782,8 +2753,7 @@ def famous(name, texts):
     if specials == FALLBACK:
         options["special_tokens"] = PIECES + FALLBACK
     first_cut = P.Metaspace() if specials == FALLBACK else pre_tokenizer
-    theirs = made(getattr(tokenizers.models, kind)(**unknown), pre_tokenizer=first_cut)
-    theirs.train_from_iterator(texts, getattr(tokenizers.trainers, f"{kind.replace('BPE', 'Bpe')}Trainer")(**options))
+    theirs = trained_by_hugging_face(kind, texts, first_cut, unknown, **options)
     data = json.loads(theirs.to_str())
     data["model"] |= {"byte_fallback": True} if specials == FALLBACK else {}
     data["added_tokens"] = [token for token in data["added_tokens"] if not token["content"].startswith("<0x")]
@@ -2944,11 +2914,10 @@ def small_model(here, name):
 
 def wild_model(here, name):
     kind, options, pre_tokenizer, decoder = WILD[name]
-    theirs = made(getattr(tokenizers.models, kind)(**options), pre_tokenizer=pre_tokenizer)
     suffix = {name: text for name, text in options.items() if name == "end_of_word_suffix"}
-    trainer = getattr(tokenizers.trainers, kind.replace("BPE", "Bpe") + "Trainer")
-    special = {"special_tokens": ["<unk>"] if "unk_token" in options else [], "show_progress": False}
-    theirs.train_from_iterator([text[:200] for text in here.prose[:200]], trainer(vocab_size=500, **special, **suffix))
+    texts, special = [line[:200] for line in here.prose[:200]], ["<unk>"] if "unk_token" in options else []
+    more = {"vocab_size": 500, "special_tokens": special, **suffix}
+    theirs = trained_by_hugging_face(kind, texts, pre_tokenizer, options, **more)
     if decoder:
         theirs.decoder = decoder
     return owned_by_hugging_face(here, theirs, texts=wild_texts, n_examples=100)
@@ -3019,7 +2988,7 @@ def bert_vocabulary(here, lowercase):
 
 def tekken_model(here):
     ranks = {byte: id for id, byte in enumerate(BYTES)} | {b"ab": 256, b"ba": 257}
-    theirs = tiktoken.Encoding("tekken", pat_str=r"\w+|\W", mergeable_ranks=ranks, special_tokens={})
+    theirs = tiktoken.Encoding("t", pat_str=r"[a-z]+|[^a-z]", mergeable_ranks=ranks, special_tokens={})
     (here.folder / "tekken.json").write_text(json.dumps(tekken(ranks)))
     ours = bpe.Tokenizer.load(here.folder / "tekken.json")
     assert ours.special_tokens["[TOOL_CONTENT]"] == 19
@@ -3028,7 +2997,7 @@ def tekken_model(here):
         return [20 + id for id in theirs.encode_ordinary(text)]
 
     texts_of_tekken = texts | st.text("ab ", max_size=30)
-    return Owned(ours, encode, formats=("huggingface", "tiktoken"), texts=texts_of_tekken, n_examples=30)
+    return Owned(ours, encode, formats=("tiktoken", "huggingface"), texts=texts_of_tekken, n_examples=30)
 
 
 def longest_match_of_bytes(here):
@@ -3215,7 +3184,7 @@ def test_ids_and_texts_are_those_of_the_owner_in_each_format(name, library, pros
         loaded = bpe.Tokenizer.load(tmp_path / format)
         loaded.save(tmp_path / f"{format} again", format)
         assert files_in(tmp_path / f"{format} again") == files_in(tmp_path / format)
-        assert saved or loaded.digest == ours.digest
+        assert saved or ours.merges == [] or loaded.digest == ours.digest  # SentencePiece's "char" comes back as "bpe"
         saved[format] = loaded, *READERS[format](tmp_path / format)
 
     @examples(owned.n_examples)
@@ -3490,6 +3459,8 @@ def test_special_tokens_are_honoured_only_where_allowed():
     assert tokenizer.encode(text) == [256, 257, 258] and tokenizer.encode(text * 1000) == [256, 257, 258] * 1000
     assert tokenizer.encode(text, {"<a>"}) == [256, 256, *b"<b><new>"]
     assert tokenizer.encode_ordinary(text) == tokenizer.encode(text, "none") == list(text.encode())
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB | {256: b"<end>"}, [], {"<end>": 256, "<stop>": 256})  # two texts of one id
+    assert tokenizer.encode("<stop><end>") == [256, 256] and tokenizer.decode([256]) == "<end>"
 
 
 # Every public call that encodes and may be told which special tokens count: (tokenizer, text, chosen, a folder) -> ids.
@@ -4048,21 +4019,22 @@ def test_the_record_of_a_training_has_no_place_and_no_time(library, tmp_path):
 
 
 @apart
-def test_equal_counts_make_equal_files(tmp_path):
-    counts = {b"\0a": 1, b"a": 2, b"\0": 3, b"\0\0a": 1, b"b": 2}
-    for name, items in (("a.npz", [*counts.items()]), ("b.npz", [*counts.items()][::-1])):
-        words = bpe.Words.from_counts(dict(items))
-        bpe.save_counts(tmp_path / name, bpe.CorpusCounts(words, 1, 9), {})
-    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
-
-
-@apart
-def test_the_hash_of_words_is_of_each_with_its_count():
-    words = {b"a": 1, b"b": 2, b"ab": 3, b"a long word, of more bytes than sixteen": 2**40}
-    digest = bpe.Words.from_counts(words).digest
-    assert bpe.Words.from_counts(dict(reversed(words.items()))).digest == digest
+def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
+    counts = {
+        b"a": 1,
+        b"b": 2,
+        b"ab": 3,
+        b"\0a": 1,
+        b"\0": 3,
+        b"\0\0a": 1,
+        b"a long word, of more bytes than sixteen": 2**40,
+    }
+    words, again = bpe.Words.from_counts(counts), bpe.Words.from_counts(dict(reversed(counts.items())))
+    for name, some in (("a.npz", words), ("b.npz", again)):
+        bpe.save_counts(tmp_path / name, bpe.CorpusCounts(some, 1, 9), {})
+    assert again.digest == words.digest and (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
     for other in ({b"a": 2, b"b": 1}, {b"ab": 4}, {b"c": 1}):
-        assert bpe.Words.from_counts(words | other).digest != digest
+        assert bpe.Words.from_counts(counts | other).digest != words.digest
 
 
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -5092,7 +5064,7 @@ MANY_REFUSED_CALLS = {
         (bpe.Words.from_counts({}), "bytes", "no words"),
         ({b"a": 1}, "bytes", WRONG_TYPE),
     ],
-    lambda here, counts, size, score: bpe.learn_wordpiece(wordpiece_words(counts), size, score=score): [
+    lambda here, counts, size, score: bpe.learn_wordpiece(words_of_characters(counts), size, score=score): [
         ({b"ab": 1}, 9, "best", "score"),
         *(({}, 9, score, "no words") for score in ("count", "likelihood")),
         *(({b"abcd": 1}, 3, score, "the alphabet has 7") for score in ("count", "likelihood")),
@@ -5542,7 +5514,12 @@ def test_the_last_of_equal_lines_of_a_vocab_txt_counts(tmp_path):
 def tekken(ranks, **fields):
     """The content of a tekken.json."""
     tokens = [{"rank": rank, "token_bytes": base64.b64encode(token).decode()} for token, rank in ranks.items()]
-    config = {"pattern": r"\w+|\W", "default_vocab_size": 20 + 258, "default_num_special_tokens": 20, "version": "v3"}
+    config = {
+        "pattern": "[a-z]+|[^a-z]",
+        "default_vocab_size": 20 + 258,
+        "default_num_special_tokens": 20,
+        "version": "v3",
+    }
     return {"config": config, "vocab": [*tokens, {"rank": 258, "token_bytes": "YWJhYg=="}]} | fields
 
 
