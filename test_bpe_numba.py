@@ -1722,7 +1722,7 @@ def test_merges_and_ids_are_those_of_hugging_face(library):
 
 
 def test_merges_over_characters_are_those_of_hugging_face(library):
-    texts = [path.read_bytes().decode() for path in library[::9]] + ["Füße, 中文字中文, ça va? naïveté 🙂🙂" * 3]
+    texts = [path.read_bytes().decode() for path in library[::24]] + ["Füße, 中文字中文, ça va? naïveté 🙂🙂" * 3]
     theirs = hugging_face_trained(texts, 2000, ["<unk>", "</s>"], P.WhitespaceSplit())
     words = bpe.Words.from_counts(Counter(word.encode() for text in texts for word in text.split()))
     learned = bpe.learn(words.as_characters(), 1998, tie_break="ids")
@@ -2829,7 +2829,7 @@ def famous_model(here, name):
 
 def small_model(here, make):
     theirs, texts = make()
-    last = sorted(theirs.get_vocab(with_added_tokens=True).values())[-3:]
+    last = sorted(id for name, id in theirs.get_vocab(with_added_tokens=True).items() if name)[-3:]
     return owned_by_hugging_face(here, theirs, texts=texts, n_examples=30, decoded=([1, 0, 3], last))
 
 
@@ -3470,21 +3470,21 @@ def in_a_process(method, function, items):
     return in_a_pool(ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method)), function, items)
 
 
-# Ways to encode texts, once or more often.
+# Ways to encode texts, once or more often, or only the last of them.
 WAYS_TO_ENCODE = {
     "batches": lambda t, texts: [*t.encode_batch(texts), *t.encode_batch(texts, threads=3)],
     "one thread": lambda t, texts: t.encode_batch(texts, threads=1),
     "pieces": lambda t, texts: [list(t.encode_iterable(in_pieces(text))) for text in texts],
-    "left to regex": lambda t, texts: left_to_regex(t).encode_batch(texts),
-    "pieces left to regex": lambda t, texts: WAYS_TO_ENCODE["pieces"](left_to_regex(t), texts),
+    "left to regex": lambda t, texts: left_to_regex(t).encode_batch(texts[-12:]),
+    "pieces left to regex": lambda t, texts: WAYS_TO_ENCODE["pieces"](left_to_regex(t), texts[-12:]),
     "a cache of 16": lambda t, texts: remade(t, cache_size=16).encode_batch(texts * 2, threads=1),
     "a cache of 4,096": lambda t, texts: remade(t, cache_size=1 << 12).encode_batch(texts * 2, threads=1),
     "threads": lambda t, texts: in_a_pool(ThreadPoolExecutor(8), remade(t).encode, texts * 3),
     "threads and a cache of 64": lambda t, texts: in_a_pool(
         ThreadPoolExecutor(8), remade(t, cache_size=64).encode, texts * 3
     ),
-    "a forked process": lambda t, texts: in_a_process("fork", t.encode, texts),
-    "a new process": lambda t, texts: in_a_process("spawn", t.encode, texts),
+    "a forked process": lambda t, texts: in_a_process("fork", t.encode, texts[-6:]),
+    "a new process": lambda t, texts: in_a_process("spawn", t.encode, texts[-6:]),
 }
 
 
@@ -3493,7 +3493,7 @@ def test_ids_do_not_depend_on_batches_caches_threads_and_processes(way, tokenize
     expected = [tokenizer.encode(text) for text in some_texts]
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 5000)
     found = WAYS_TO_ENCODE[way](tokenizer, some_texts)
-    assert found == expected * (len(found) // len(expected)) and found
+    assert found == (expected * 3)[-len(found) :] and len(found) > 5
 
 
 @apart
@@ -3502,7 +3502,7 @@ def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 5000)
     for way in ("batches", "pieces", "a cache of 16", "a cache of 4,096"):
         found = WAYS_TO_ENCODE[way](tokenizer, some_texts)
-        assert found == expected * (len(found) // len(expected))
+        assert found == (expected * 2)[-len(found) :]
     ids, offsets = tokenizer.encode_batch_to_numpy(some_texts, {END})
     assert ids.dtype == np.uint32 and offsets.dtype == np.int64
     assert [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)] == expected
