@@ -2185,6 +2185,7 @@ flagged_texts = st.lists(
 @apart
 @examples(60)
 @given(flags=flagged, inputs=st.lists(flagged_texts, min_size=1, max_size=5))
+@example({"<m>": bpe.AddedToken(lstrip=True)}, ["<m> <m>", " <m>"])
 @example({" x": bpe.AddedToken(), "<m": bpe.AddedToken(single_word=True)}, [" x<m a", " <m a"])
 def test_flagged_special_tokens_are_found_as_hugging_face_finds_them(flags, inputs):
     ours = bpe.Tokenizer(BYTE_VOCAB, [], list(flags), flags=flags)
