@@ -635,6 +635,17 @@ def test_kernels_run_as_plain_python(tmp_path):
     assert shown.split() == [b"True", b"True", str(sum(tokenizer.encode(path.read_text()))).encode(), b"3"]
 
 
+@apart
+def test_a_log_has_lines_in_place_of_bars(capsys):
+    with bpe.Engine(progress=True).progress_bar("scan", 10, "B") as bar:
+        bar.update(4)
+        bar.refresh()
+        bar.update(6)
+    *lines, end = capsys.readouterr().err.split("\n")
+    assert len({*lines}) == len(lines) and not end and "\r" not in "".join(lines)
+    assert "40%" in lines[1] and "100%" in lines[-1]
+
+
 # ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 # Regular expressions of all that is compiled: simple ones, those that look at what comes next, and those below.
@@ -1470,6 +1481,22 @@ def test_special_tokens_of_any_length_are_found(tmp_path):
     with within(60):
         expected = naive_count((tmp_path / "long.txt").read_bytes(), bpe.PATTERNS["gpt2"], [long])
         assert counted([tmp_path / "long.txt"], [long], block_bytes=5000) == expected
+
+
+@apart
+def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.txt").write_text("some text")
+    scandir = os.scandir
+
+    def refuse(path):
+        if Path(path).name == "sub":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError, match="sub"):
+        bpe.find_files(tmp_path)
 
 
 # ─── Words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -3783,6 +3810,18 @@ def test_what_was_there_stays_when_writing_fails(tokenizer, tmp_path):
     with pytest.raises(ValueError, match=r"b\.jsonl, line 1"):
         bpe.encode_files(tokenizer, [tmp_path / "a.txt", tmp_path / "b.jsonl"], tmp_path / "o.npy")
     assert files_in(tmp_path) == before
+
+
+def test_ids_of_another_model_and_a_lack_of_text_are_noted(tmp_path):
+    vocab = {b: bytes([b]) for b in range(256)}
+    (tmp_path / "a.txt").write_text("cab")
+    bpe.encode_files(bpe.Tokenizer(vocab, []), tmp_path / "a.txt", tmp_path / "a.npy")
+    with pytest.warns(UserWarning, match=r"a\.npy: another model wrote these ids"):
+        bpe.decode_file(bpe.Tokenizer(vocab | {256: b"ab"}, [(b"a", b"b")]), tmp_path / "a.npy", tmp_path / "b.txt")
+    assert (tmp_path / "b.txt").read_text() == "cab"
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.warns(UserWarning, match=r"e\.npy: no ids, since there is no text"):
+        bpe.encode_files(bpe.Tokenizer(vocab, []), tmp_path / "empty.txt", tmp_path / "e.npy")
 
 
 # ─── Training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
