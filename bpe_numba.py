@@ -1557,6 +1557,7 @@ def _compile_regex(source: str) -> regex.Pattern:
         if math.prod(max(count) for count in counts) > 10**6:
             raise ValueError("its counts of groups multiply to more than 1,000,000")
         compiled = regex.compile(source)
+        source.encode()  # a file of a model could not hold a lone surrogate
     except (regex.error, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"the pattern {shown} does not compile: {error}") from None
     with _time_limit(source, "") as seconds:

@@ -4913,6 +4913,7 @@ MANY_REFUSED_CALLS = {
         ("gpt9", "no pattern is named 'gpt9'; there are gpt2, cl100k"),
         ("(?:" * 300 + "a" + ")" * 300, "does not compile"),
         ("a{" + "9" * 5000 + "}", "does not compile"),
+        ("\udcff+", "does not compile"),
         ("(?:(?:(?:a?){1000}){1000}){1000}", "counts of groups multiply to more than 1,000,000"),
         (bpe.Split("a", "dropped"), "no behavior is named 'dropped'; there are isolated, removed"),
         (bpe.Split("a*", "removed"), "empty string"),
