@@ -5267,7 +5267,7 @@ def test_bad_commands_are_refused_in_one_line(arguments, parts, command, here, m
 
 def test_what_no_file_can_hold_is_said(command, here):
     result = command("train", "text.txt", "--pattern", "\udcff", "--out", "m", cwd=here)
-    assert result.returncode == 2 and b"U+DCFF" in result.stderr and not (here / "m").exists()
+    assert result.returncode == 2 and b"surrogates not allowed" in result.stderr and not (here / "m").exists()
 
 
 def test_without_protobuf_both_packages_are_named(here, monkeypatch):
