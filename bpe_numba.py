@@ -2372,8 +2372,10 @@ def _is_beside(kind, text, begin, start, end, stop, char_kinds):
 @kernel
 def _next_end(scanned, position):
     """Find the first END at or after a position; 64 bytes are compared together."""
-    while position + 64 <= len(scanned) and not bytes_from(scanned, position, u8(END)):
-        position += 64
+    is_there = u64(0)
+    while position + 64 <= len(scanned) and not is_there:
+        is_there = bytes_from(scanned, position, u8(END)) & ~bytes_from(scanned, position, u8(END + 1))
+        position += 0 if is_there else 64
     while scanned[position] != END:
         position += 1
     return position
