@@ -2162,9 +2162,9 @@ def _scan_batch(text, stop, table, lanes, marks):
             _mark_invalid(text, lanes[0, FIRST], stop)
             lanes[0, POSITION], lanes[0, ENTRY], lanes[0, N_ENDS] = lanes[0, FIRST], 0, 0
     for k in range(1, n_lanes):
-        n = lanes[0, N_ENDS]
+        ends, more_ends = lanes[0, ENDS + lanes[0, N_ENDS] :], lanes[k, ENDS:]
         for i in range(lanes[k, N_ENDS]):
-            lanes[0, ENDS + n + i] = lanes[k, ENDS + i]
+            ends[i] = more_ends[i]
         lanes[0, N_ENDS] += lanes[k, N_ENDS]
     lanes[0, POSITION], lanes[0, ENTRY] = lanes[n_lanes - 1, POSITION], lanes[n_lanes - 1, ENTRY]
     return text
@@ -7708,20 +7708,16 @@ class _Encoder:
         arrays = *self.scan, np.empty(4 * KEYS, np.uint64), np.empty(MAX_LINEAR_MERGE, np.uint64)
         cache = _new_word_table(min(CACHE_WORDS, cache_size), n_pooled), np.empty(n_pooled, np.uint32)
         self.workspace = _Workspace(tables, pattern.table, *arrays, *cache, 0, 0, 0, cache_size)
-        self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # it takes memory only where it was written to
 
     def encode(
         self, pretokenizer: Pretokenizer, texts: Sequence[bytes], first_id: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Encode texts: returns their ids end to end, uint32[N], and where those of each text end, int64[T]."""
         flat, _ = pretokenizer.apply(self.scan, texts, first_id)
-        room, stops = len(flat.text), np.empty(len(texts), np.int64)
-        ids = self.ids if room <= len(self.ids) else np.empty(room, np.uint32)
+        ids, stops = np.empty(len(flat.text), np.uint32), np.empty(len(texts), np.int64)
         n = _encode_flat(self.workspace, *flat, ids, stops)
         if n < 0:
             raise _unknown_letter(self.model, b"".join(flat.parts()))
-        if ids is self.ids:
-            return ids[:n].copy(), stops
         ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
         return ids, stops
 
