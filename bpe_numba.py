@@ -6498,15 +6498,15 @@ def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str
     return vocab
 
 
-def _read_merges(pairs: list, alphabet: str = "bytes", odd: Collection[str] = ()) -> list[Merge]:
+def _read_merges(pairs: list, alphabet: str = "bytes", odd: set[str] | frozenset[str] = frozenset()) -> list[Merge]:
     """Read pairs of names, which are lists, or strings with a space between; pairs with an odd name are left out."""
     names = []
     for number, pair in enumerate(pairs):
-        match pair.split(" ") if isinstance(pair, str) else pair:
-            case [str(left), str(right)] if left and right:
-                names += () if left in odd or right in odd else (left, right)
-            case _:
-                raise InputError(f"merge {number}: {pair!r} is not a merge, two tokens with a space between them")
+        parts = pair.split(" ") if isinstance(pair, str) else pair
+        if not (isinstance(parts, list) and [*map(type, parts)] == [str, str] and all(parts)):
+            raise InputError(f"merge {number}: {pair!r} is not a merge, two tokens with a space between them")
+        if odd.isdisjoint(parts):
+            names += parts
     tokens = _read_names(names, alphabet)
     return list(zip(tokens[::2], tokens[1::2], strict=True))
 
