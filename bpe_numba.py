@@ -3172,6 +3172,7 @@ def _read_lines(block: Block, text_field: str) -> list[bytes]:
     for number, line in enumerate(block.read().split(b"\n"), 1):
         try:
             if line.strip():
+                line = line.decode().removeprefix("\ufeff")  # json.loads takes longer to decode it
                 texts.append(_record_text(json.loads(line), text_field))
         except (ValueError, RecursionError) as error:
             reason = error if isinstance(error, InputError) else f"not JSON ({error})"
@@ -5284,30 +5285,32 @@ def _first_letters(text, start, size, tables, ids, at):
 def _merge_short(n, merges, bloom, scratch, ids, at):
     """Merge the pair of lowest rank, the leftmost of several, again and again; returns the number of ids that are left.
 
-    ids[at : at + n] are the ids of the letters, and scratch[k] is the entry of letters k and k + 1. Each round compares
-    all pairs. That takes n² steps, but no more time than a heap for up to MAX_LINEAR_MERGE letters.
+    ids[at : at + n] are the ids of the letters, and scratch[k] is the entry of ids k and k + 1. Each round closes the
+    gap that a merge leaves, and compares all pairs on the way. That takes n² steps, but no more time than a heap for up
+    to MAX_LINEAR_MERGE letters.
     """
-    first, last = u64(at), u64(max(n - 1, 0))
+    first, last, i, lowest = u64(at), u64(max(n - 1, 0)), u64(0), NO_RANK
     for k in range(last):
-        scratch[u64(k)] = _find_merge(ids[first + u64(k)], ids[first + u64(k) + u64(1)], merges, bloom)
-    can_merge = last > 0
-    while can_merge:
+        entry = _find_merge(ids[first + u64(k)], ids[first + u64(k) + u64(1)], merges, bloom)
+        is_lower = entry < lowest  # compares ranks only, since the lower half of `lowest` is 0
+        i, lowest = u64(k) if is_lower else i, entry & NO_RANK if is_lower else lowest
+        scratch[u64(k)] = entry
+    while lowest != NO_RANK:
+        id, gap = scratch[i] & LOW_HALF, i
+        ids[first + i + u64(1)] = id
+        last -= u64(1)
+        if i < last:
+            scratch[i + u64(1)] = _find_merge(id, ids[first + i + u64(2)], merges, bloom)
+        if i:
+            scratch[i - u64(1)] = _find_merge(ids[first + i - u64(1)], id, merges, bloom)
         i, lowest = u64(0), NO_RANK
         for k in range(last):
-            entry = scratch[u64(k)]
-            is_lower = entry < lowest  # compares ranks only, since the lower half of `lowest` is 0
+            j = u64(k) + u64(u64(k) >= gap)
+            entry = scratch[j]
+            is_lower = entry < lowest
             i, lowest = u64(k) if is_lower else i, entry & NO_RANK if is_lower else lowest
-        can_merge = lowest != NO_RANK
-        if can_merge:
-            ids[first + i] = scratch[i] & LOW_HALF
-            last -= u64(1)
-            for k in range(i + u64(1), last + u64(1)):
-                j = u64(k) + u64(1)
-                ids[first + u64(k)], scratch[u64(k)] = ids[first + j], scratch[j]
-            if i < last:
-                scratch[i] = _find_merge(ids[first + i], ids[first + i + u64(1)], merges, bloom)
-            if i:
-                scratch[i - u64(1)] = _find_merge(ids[first + i - u64(1)], ids[first + i], merges, bloom)
+            scratch[u64(k)], ids[first + u64(k)] = entry, ids[first + j]
+        ids[first + last] = ids[first + last + u64(1)]
     return min(n, i64(last) + 1)
 
 
