@@ -1014,8 +1014,7 @@ class Split(NamedTuple):
         one = self.regex.removesuffix("+")
         what = f"a Split that is {self.behavior} looks for one character, or a run of it"
         require(_is_one_character(one), f"{what}: {self.regex!r} is not supported")
-        characters = {*_matching(one)}
-        one, others = _write_set(characters), _write_set(characters, negated=True)
+        one, others = f"(?:{one})", rf"(?:(?!{one})[\s\S])"
         runs = one + "+" * self.regex.endswith("+")
         if self.behavior == "contiguous":
             return f"{one}+"
@@ -1108,14 +1107,14 @@ def metaspace_steps(
 #     ("class", source)               take a character that the one-character expression matches
 #     ("lookahead", source, wanted)   go on if the next character matches, or does not match, as wanted
 #     ("split", first, second)        go on at both distances, but prefer the first
-#     ("possessive", source, size)    go on; the instructions up to this distance are a possessive quantifier
-#     ("END",), ("match",)            take an END; report a match
+#     ("match",)                      report a match
 Program = list[tuple]
 
 _GROUP = r"\((?:\?(?P<look>[=!])|\?(?P<fold>i?):|(?!\?))"
 _ESCAPE = r"\\(?:[pP](?:\{\^?[\w\s=:&.-]+\}|[LMNPSZC])|[sSdDwW]|x[\dA-Fa-f]{2}|u[\dA-Fa-f]{4}|[nrtfva]|[^\w])"
 _SET = r"\[\^?\]?(?:\\[pPx]\{[^}]*\}|\\.|[^\]\\\[])*\]"
-_QUANTIFIER = r"(?:[*+?]|\{(?P<least>\d{1,3})(?:(?P<comma>,)(?P<most>\d{0,3}))?\})(?P<kind>[?+]?)"
+_QUANTIFIER = r"([*+?]|\{\d{1,3}(?:,\d{0,3})?\})([?+]?)"
+_COUNTS = {"*": "0,", "+": "1,", "?": "0,1"}
 MAX_INSTRUCTIONS = 2000
 
 
@@ -1159,34 +1158,26 @@ class _RegexParser:
     def sequence(self) -> Program:
         program = []
         while self.position < len(self.source) and self.source[self.position] not in "|)":
-            item = self.item()
-            while quantifier := self.accept(_QUANTIFIER):
-                item = self.repeated(item, quantifier)
-                self.refuse_if_long(item)
-            program += item
+            program += self.repeated(self.item(), self.accept(_QUANTIFIER))
+            self.refuse_if_long(program)
         return program
 
-    def repeated(self, program: Program, quantifier: regex.Match) -> Program:
-        may_be_empty = _reaches_end(program, 0, ("split", "lookahead", "possessive"))
-        self.refuse_if(may_be_empty, "a quantifier on a part that may be empty")
-        if quantifier["least"]:
-            least = most = int(quantifier["least"])
-            if quantifier["comma"]:
-                most = int(quantifier["most"]) if quantifier["most"] else None
-        else:
-            least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[quantifier[0][0]]
-        self.refuse_if(most is not None and most < least, "a count whose maximum is below its minimum")
-        self.refuse_if(
-            quantifier["kind"] == "+" and len(program) > 1, "a possessive quantifier on more than one character"
-        )
-        size, result = len(program) + 1, program * least
-        for left in range(1 if most is None else most - least, 0, -1):
-            after = left * size + (most is None)
-            result += [("split", after, 1) if quantifier["kind"] == "?" else ("split", 1, after), *program]
-        if most is None:
+    def repeated(self, program: Program, quantifier: regex.Match | None) -> Program:
+        if not quantifier:
+            return program
+        self.refuse_if(_may_be_empty(program), "a quantifier on a part that may be empty")
+        least, comma, most = _COUNTS.get(quantifier[1], quantifier[1].strip("{}")).partition(",")
+        is_endless, kind, size = comma and not most, quantifier[2], len(program) + 1
+        n_more = 1 if is_endless else int(most or least) - int(least)
+        result = program * int(least)
+        for left in range(n_more, 0, -1):
+            after = left * size + bool(is_endless or kind == "+")
+            result += [("split", after, 1) if kind == "?" else ("split", 1, after), *program]
+        if is_endless:
             result.append(("split", -size, -size))
-        if quantifier["kind"] == "+":
-            result.insert(0, ("possessive", program[0][1], len(result) + 1))
+        if kind == "+":  # possessive: it ends early only where no more can be taken
+            self.refuse_if(len(program) > 1, "a possessive quantifier on more than one character")
+            result += [*[("split", 2, 2)] * (not is_endless), ("lookahead", program[0][1], False)]
         return result
 
     def item(self) -> Program:
@@ -1206,22 +1197,28 @@ class _RegexParser:
         return [("class", f"(?i:{source})" if self.fold else source)]
 
     def group(self, opened: regex.Match) -> Program:
-        fold = self.fold
+        start, fold = self.position, self.fold
         self.fold = fold or bool(opened["fold"])
-        program = self.alternatives()
+        program, source = self.alternatives(), self.source[start : self.position]
         self.fold = fold
         self.refuse_if(not self.accept(r"\)"), "an open group")
         if not opened["look"]:
             return program
-        self.refuse_if(len(program) != 1 or program[0][0] != "class", "a lookahead at more than one character")
-        return [("lookahead", program[0][1], opened["look"] == "=")]
+        self.refuse_if(not _takes_one_character(program), "a lookahead at more than one character")
+        return [("lookahead", f"(?i:{source})" if fold else source, opened["look"] == "=")]
 
 
-def _reaches_end(program: Program, start: int, passable: Sequence[str]) -> bool:
-    """Check whether the end of a program can be reached by instructions of these kinds alone."""
-    reached = {start}
+def _takes_one_character(program: Program) -> bool:
+    """Check whether a program takes a single character; it may look at this character before."""
+    *looks, (kind, *_) = program or [("none",)]
+    return kind == "class" and all(look[0] == "lookahead" for look in looks)
+
+
+def _may_be_empty(program: Program) -> bool:
+    """Check whether the end of a program can be reached without a character."""
+    reached = {0}
     for pc, (kind, *distances) in enumerate(program):
-        if pc in reached and kind in passable:
+        if pc in reached and kind != "class":
             reached |= {pc + distance for distance in distances} if kind == "split" else {pc + 1}
     return len(program) in reached
 
@@ -1268,7 +1265,7 @@ class _Dfa:
     """
 
     def __init__(self, program: Program):
-        self.program, self.n_steps = [("split", 1, 3), ("END",), ("match",), *program], 0
+        self.program, self.n_steps = [("split", 1, 3), ("class", "END"), ("match",), *program], 0
         sources = {step[1]: None for step in program if step[0] in ("class", "lookahead")}
         if len(sources) > MAX_KINDS:
             raise Unsupported(f"more than {MAX_KINDS} kinds of characters")
@@ -1288,9 +1285,7 @@ class _Dfa:
         kinds = [*kinds.tolist(), 1 << MAX_KINDS]  # END is one byte that no expression matches
         self.sizes = [kind >> MAX_KINDS for kind in kinds]
         self.class_accepts = {source: [kind >> bit & 1 > 0 for kind in kinds] for bit, source in enumerate(sources)}
-        for pc, step in enumerate(self.program):
-            if step[0] == "possessive":
-                self._check_possessive(step[1], pc + step[2])
+        self.class_accepts["END"] = [*[False] * self.n_classes, True]
 
     def step(self, state: tuple[int, ...], char_class: int) -> tuple[bool, tuple[int, ...]]:
         """Check whether a match ends before a character of this class, and compute the state after it."""
@@ -1303,32 +1298,16 @@ class _Dfa:
             if pc in seen:
                 continue
             seen.add(pc)
-            goes_on = False
             match self.program[pc]:
                 case ("match",):
                     return True, tuple(after)
-                case ("class", source):
-                    if self.class_accepts[source][char_class]:
-                        after[pc + 1] = None
                 case ("split", first, second):
                     waiting += (pc + second, pc + first)
-                case ("lookahead", source, wanted):
-                    goes_on = self.class_accepts[source][char_class] == wanted
-                case ("END",):
-                    if char_class == self.n_classes:
-                        after[pc + 1] = None
-                case ("possessive", *_):
-                    goes_on = True
-            if goes_on:
-                waiting.append(pc + 1)
+                case ("class", source) if self.class_accepts[source][char_class]:
+                    after[pc + 1] = None
+                case ("lookahead", source, wanted) if self.class_accepts[source][char_class] == wanted:
+                    waiting.append(pc + 1)
         return False, tuple(after)
-
-    def _check_possessive(self, source: str, after: int) -> None:
-        """Raise Unsupported unless a greedy quantifier matches the same: nothing after it can take its characters."""
-        classes = [c for c, accepted in enumerate(self.class_accepts[source]) if accepted]
-        goes_on = any(self.step((after,), c) != (False, ()) for c in classes)
-        if goes_on and not _reaches_end(self.program, after, ("split", "possessive", "match")):
-            raise Unsupported("a possessive quantifier that changes the result")
 
     def row(self, state: tuple[int, ...]) -> list[tuple[bool, tuple[int, ...]]]:
         """List `step` for each class, and for END."""
@@ -1519,16 +1498,18 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
 
 
 def _sure_starts(table: ScanTable) -> np.ndarray | None:
-    """Find the classes that begin a match, bool[C]; None unless each such character alone matches in every context."""
-    first = table.next_state[0, :-1]
-    return first >= 0 if table.accepts[first[first >= 0]].all() else None
+    """Find the classes that begin a match, bool[C]; None unless each such character begins one in every context."""
+    next_state, first, before = table.next_state, table.next_state[0, :-1], None
+    sure = np.ones(len(next_state), bool)  # states from which a match surely follows; fewer in each round
+    while not np.array_equal(sure, before):
+        before, sure = sure, (table.accepts | (next_state >= 0) & sure[next_state]).all(axis=1)
+    return first >= 0 if sure[first[first >= 0]].all() else None
 
 
 def _is_one_character(source: str) -> bool:
     """Check whether an expression matches single characters."""
     with contextlib.suppress(Unsupported, regex.error):
-        *looks, one, _ = regex.compile(source) and _RegexParser(source).parse()
-        return one[0] == "class" and all(step[0] == "lookahead" for step in looks)
+        return _takes_one_character(regex.compile(source) and _RegexParser(source).parse()[:-1])
     return False
 
 
@@ -1652,8 +1633,8 @@ class Pattern:
             run = tuple(group)
             self.stages += run if is_metaspace else _compile_stages(run)
         splits = [stage for stage in self.stages if isinstance(stage, _Stage)]
-        self.is_compiled = all(stage.table for stage in splits)
         self.warning = "; ".join(stage.warning for stage in splits if stage.warning)
+        self.is_compiled = not self.warning
         if not splits or self.stages[-1] is not splits[-1] or not splits[-1].table:
             self.stages += _compile_stages((PATTERNS["none"],))  # it finds the pieces that the others have cut
 
@@ -1779,18 +1760,16 @@ SOURCE_HASH = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # at impo
 def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
     """Read the table of a named pattern from the disk, or compile it and write it there.
 
-    A digest stands before the content. The file is ignored if it is damaged, or if other versions wrote it.
+    The file is ignored if it is damaged, as its checksums tell, or if other versions wrote it.
     """
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
-    path, versions = folder / f"pattern.{name}.table", (PATTERNS[name], regex.__version__, np.__version__, SOURCE_HASH)
-    with contextlib.suppress(OSError, ImportError, AttributeError):
-        digest, content = (data := path.read_bytes())[:32], data[32:]
-        if digest == hashlib.sha256(repr(versions).encode() + content).digest():
-            return pickle.loads(content)
+    path, versions = folder / f"pattern.{name}.npz", repr((PATTERNS[name], regex.__version__, SOURCE_HASH))
+    with contextlib.suppress(OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile), np.load(path) as saved:
+        if saved["versions"] == versions:
+            return ScanTable(*map(saved.__getitem__, ScanTable._fields))
     table = compile()
-    content = pickle.dumps(table)
     with contextlib.suppress(OSError, InputError), atomic_write(path) as file:
-        file.write(hashlib.sha256(repr(versions).encode() + content).digest() + content)
+        np.savez(file, versions=versions, **table._asdict())
     return table
 
 
