@@ -2264,12 +2264,10 @@ def _special_table(
     ids: Mapping[str, int], flags: Mapping[str, AddedToken] | None = None, normalize: Callable[[bytes], bytes] = bytes
 ) -> _SpecialTable:
     """Make the table of some special tokens, in the form that they have in normalized text."""
-    tokens, flags = {}, flags or {}
-    for text in ids:
-        is_literal = flags.get(text, AddedToken()).literal
-        tokens[text.encode() if is_literal else normalize(text.encode())] = text
+    flag_of = {text: (flags or {}).get(text, AddedToken()) for text in ids}
+    tokens = {text.encode() if flag.literal else normalize(text.encode()): text for text, flag in flag_of.items()}
     tokens.pop(b"", None)
-    flagged = [flags.get(text, AddedToken()) for text in tokens.values()]
+    flagged = [flag_of[text] for text in tokens.values()]
     first_bytes = {token[0] for token in tokens}
     bits = [SINGLE_WORD * flag.single_word + LSTRIP * flag.lstrip + RSTRIP * flag.rstrip for flag in flagged]
     return _SpecialTable(
@@ -2293,9 +2291,9 @@ def _char_kinds() -> np.ndarray:
 
 
 @kernel
-def _special_at(text, position, stop, special):
+def _special_at(text, position, special):
     """Find the longest special token at a position; returns its number, or -1."""
-    edges, values = special.trie.edges, special.trie.values
+    edges, values, stop = special.trie.edges, special.trie.values, len(text) - PADDING
     node, number, is_there = i64(0), i64(-1), special.leads[text[position]]
     while is_there and position < stop:
         node = _trie_child(node, text[position], edges)
@@ -2308,12 +2306,12 @@ def _special_at(text, position, stop, special):
 
 
 @kernel
-def _next_special(text, position, stop, special):
-    """Find the first special token at or after a position; returns where it begins, or `stop`.
+def _next_special(text, position, special):
+    """Find the first special token at or after a position; returns where it begins, or where the text ends.
 
     If all tokens begin with the same byte, 64 bytes are compared together.
     """
-    leads, lead = special.leads, special.lead
+    leads, lead, stop = special.leads, special.lead, len(text) - PADDING
     while position < stop:
         while lead >= 0 and position + 64 <= stop:
             candidates = bytes_from(text, position, u8(lead)) & ~bytes_from(text, position, u8(lead + 1))  # not 0xFF
@@ -2323,29 +2321,28 @@ def _next_special(text, position, stop, special):
             position += 64
         while position < stop and not leads[text[position]]:
             position += 1
-        if position < stop and _special_at(text, position, stop, special) >= 0:
+        if position < stop and _special_at(text, position, special) >= 0:
             return position
         position += 1
     return stop
 
 
 @kernel
-def _kind_before(text, start, position, char_kinds):
-    """Look up the kind of the character that ends at a position; 0 at the start of the text."""
-    return char_kinds[_character_before(text, start, position) >> 3] if position > start else u8(0)
+def _kind_before(text, position, char_kinds):
+    """Look up the kind of the character that ends at a position; 0 at the start of a text."""
+    return char_kinds[_character_before(text, i64(0), position) >> 3] if position > 0 else u8(0)
 
 
 @kernel
-def _kind_after(text, position, stop, char_kinds):
-    """Look up the kind of the character that begins at a position; 0 at the end of the text."""
-    return char_kinds[_decode_character(text, position, stop) >> 3] if position < stop else u8(0)
+def _kind_after(text, position, char_kinds):
+    """Look up the kind of the character that begins at a position; 0 at the end of a text."""
+    return char_kinds[_decode_character(text, position, position + 4) >> 3]
 
 
 @kernel
-def _is_beside(kind, text, begin, start, end, stop, char_kinds):
-    """Check whether a character of this kind is next to text[start : end], which lies in text[begin : stop]."""
-    kinds = _kind_before(text, begin, start, char_kinds) | _kind_after(text, end, stop, char_kinds)
-    return kinds & kind > 0
+def _is_beside(kind, text, start, end, char_kinds):
+    """Check whether a character of this kind is next to text[start : end]."""
+    return (_kind_before(text, start, char_kinds) | _kind_after(text, end, char_kinds)) & kind > 0
 
 
 @kernel
@@ -2365,53 +2362,41 @@ def _cut_at_special(text, scanned, meanings, special):
     """Write END over each special token, searched from left to right, the longest first; returns text and meanings.
 
     The flags of a token extend it over the white space around it, or reject it inside a word, as `find_matches` in the
-    `tokenizers` package does.
+    `tokenizers` package does. No token has the byte END, and none extends over it, so texts need not be told apart.
     """
-    n_text, start = len(text) - PADDING, i64(0)
-    if len(special.ids) == 0 or _next_special(text, start, n_text, special) == n_text:
+    n_text = len(text) - PADDING
+    position = _next_special(text, i64(0), special) if len(special.ids) else n_text
+    if position == n_text:
         return text, meanings
-    char_kinds, out, n_out = special.char_kinds, _on_huge_pages(np.empty(len(text), np.uint8)), i64(0)
-    new_meanings, n = np.empty(len(meanings) + 64, np.int64), 0
-    for t in range(len(meanings)):
-        begin = last = position = start
-        stop = _next_end(scanned, start)
-        while position < stop:
-            start = _next_special(text, position, stop, special)
-            if start == stop:
-                break
-            s = _special_at(text, start, stop, special)
-            end = position = start + special.sizes[s]
-            if len(char_kinds):
-                flags = special.flags[s]
-                if flags & SINGLE_WORD and _is_beside(WORD, text, begin, start, position, stop, char_kinds):
-                    continue
-                while flags & LSTRIP and start > last and _kind_before(text, begin, start, char_kinds) & SPACE:
-                    start -= _character_before(text, begin, start) & 7
-                while flags & RSTRIP and _kind_after(text, end, stop, char_kinds) & SPACE:
-                    end += _decode_character(text, end, stop) & 7
+    char_kinds, out, n_out, last = special.char_kinds, _on_huge_pages(np.empty(len(text), np.uint8)), i64(0), i64(0)
+    new_meanings, n, t, stop = np.empty(2 * len(meanings) + 64, np.int64), 0, 0, _next_end(scanned, i64(0))
+    while position < n_text:
+        start, s = position, _special_at(text, position, special)
+        end = position = start + special.sizes[s]
+        flags = special.flags[s]
+        if not (flags & SINGLE_WORD and _is_beside(WORD, text, start, end, char_kinds)):
+            while flags & LSTRIP and start > last and _kind_before(text, start, char_kinds) & SPACE:
+                start -= _character_before(text, i64(0), start) & 7
+            while flags & RSTRIP and _kind_after(text, end, char_kinds) & SPACE:
+                end += _decode_character(text, end, end + 4) & 7
             if last < start:  # a token may lie in the white space that belongs to the token before it
                 n_out = _copy_bytes(text, last, start, out, n_out)
-            out[n_out] = END
-            n_out += 1
             new_meanings = _reserve(new_meanings, n + 1 + len(meanings))
-            new_meanings[n] = special.ids[s]
-            n, last = n + 1, end
-        if last < stop:
-            n_out = _copy_bytes(text, last, stop, out, n_out)
-        out[n_out] = END
-        n_out += 1
-        new_meanings[n] = meanings[t]
-        n, start = n + 1, stop + 1
-    return _add_padding(out, n_out), new_meanings[:n]
+            while stop < start:
+                new_meanings[n], stop = meanings[t], _next_end(scanned, stop + 1)
+                n, t = n + 1, t + 1
+            out[n_out], new_meanings[n] = END, special.ids[s]
+            n_out, n, last = n_out + 1, n + 1, end
+        position = _next_special(text, position, special)
+    for k in range(t, len(meanings)):
+        new_meanings[n] = meanings[k]
+        n += 1
+    return _add_padding(out, _copy_bytes(text, last, n_text, out, n_out)), new_meanings[:n]
 
 
-@kernel
-def _count_parts(scanned):
+def _count_parts(scanned: np.ndarray) -> int:
     """Count the texts between ENDs that are not empty."""
-    n = 0
-    for k in range(1, len(scanned)):
-        n += (scanned[k] == END) & (scanned[k - 1] != END)
-    return n
+    return int(np.count_nonzero(np.diff(np.flatnonzero(scanned == END), prepend=-1) > 1))
 
 
 @kernel
@@ -2422,22 +2407,19 @@ def _find_cut(text, start, stop, class_of, must_split, special):
     of a special token does not count if an earlier one overlaps it, so no match may overlap the cut. Returns twice the
     position, plus 1 if a document ends there; or -1.
     """
-    end, any_special, longest = len(text) - PADDING, len(special.ids) > 0, special.longest  # may reach beyond `stop`
-    kinds = special.char_kinds
-    split = _next_split(text, start, stop, class_of, must_split)
+    kinds, split = special.char_kinds, _next_split(text, start, stop, class_of, must_split)
     for position in range(start, stop):
-        reach = i64(0)  # how far possible tokens before this position reach
-        is_split = position == split
-        s = _special_at(text, position, end, special) if any_special else i64(-1)
-        if any_special and (is_split or (s >= 0 and special.cuts)):
-            for before in range(max(0, position - longest), position):
-                other = _special_at(text, before, end, special)
+        s, is_split, reach = _special_at(text, position, special), position == split, i64(0)
+        is_token = s >= 0 and special.cuts
+        if is_token or is_split:
+            for before in range(max(0, position - special.longest), position):
+                other = _special_at(text, before, special)
                 if other >= 0:
-                    reach = max(reach, before + special.sizes[other])
-        if s >= 0 and special.cuts and reach <= position:
+                    reach = max(reach, before + special.sizes[other])  # how far possible tokens before it reach
+        if is_token and reach <= position:
             return 2 * (position + special.sizes[s]) + 1
         if is_split:
-            flags_reach = len(kinds) > 0 and _is_beside(SPACE, text, i64(0), position, position, end, kinds)
+            flags_reach = len(kinds) > 0 and _is_beside(SPACE, text, position, position, kinds)
             if s < 0 and reach < position and not flags_reach:
                 return 2 * position
             split = _next_split(text, position, stop, class_of, must_split)
