@@ -2475,7 +2475,6 @@ class _CharacterMap:
     leads: np.ndarray  # bool[256]          whether a joined character begins with this byte
     first_lead: int  # the smallest of these bytes
     longest: int  # the most bytes that replace one byte
-    maps: bool  # whether some character has a replacement
 
 
 JOINED = -1
@@ -2495,8 +2494,7 @@ def _character_map(changes: Mapping[int, str], joined: Iterable[str]) -> _Charac
             ascii[code] = ord(text)
     offsets, longest = np.cumsum([0, 0, *map(len, texts)]), max(map(len, texts), default=1) + 1
     first_lead = int(np.append(np.flatnonzero(leads), 0xFF)[0])
-    texts = _with_padding(b"".join(texts))
-    return _CharacterMap(entries, ascii, texts, offsets, leads, first_lead, longest, bool(changes))
+    return _CharacterMap(entries, ascii, _with_padding(b"".join(texts)), offsets, leads, first_lead, longest)
 
 
 @kernel
@@ -2556,7 +2554,7 @@ def _map_characters(text, runs, changed, changed_ends, table):
             continue
         limit = min(run, position + MAPPED_BYTES)
         out = _reserve(out, n + (limit - position) * longest + 2 * PADDING)
-        if not table.maps:
+        if len(offsets) == 2:  # no character has a replacement
             n, position = _copy_bytes(text, position, limit, out, n), limit
         while position < limit:
             if ascii[text[position]] >= 0:
@@ -2577,18 +2575,10 @@ class _MapPass:
     """Change characters by several steps at once."""
 
     def __init__(self, steps: Sequence[_CharacterStep]):
-        self.steps = steps
         changes, joined = _composed(steps)
-        self.table, self.maps = _character_map(changes, joined), bool(changes)
-        self.border = ""
+        self.steps, self.maps, self.border = steps, bool(changes), ""
+        self.table = _character_map(changes, joined)
         self.changed = {*changes, *map(ord, joined)}
-
-    def _change_runs(self, joined: np.ndarray) -> np.ndarray:
-        """Change runs by one step after another; returns them with PADDING."""
-        text = joined.tobytes().decode("utf-8", "surrogateescape")
-        for step in self.steps:
-            text = step.change(text) if step.change else text.translate(step.changes)
-        return _with_padding(text.encode("utf-8", "surrogateescape"))
 
     def apply(self, flat: FlatText, first_id: int) -> FlatText:
         """Change all characters of a flat text."""
@@ -2598,7 +2588,10 @@ class _MapPass:
         runs, joined = _find_joined(text, self.table)
         if not self.maps and not len(runs):
             return text, meanings
-        changed = self._change_runs(joined)
+        changed = joined.tobytes().decode("utf-8", "surrogateescape")
+        for step in self.steps:
+            changed = step.change(changed) if step.change else changed.translate(step.changes)
+        changed = _with_padding(changed.encode("utf-8", "surrogateescape"))
         return _map_characters(text, runs, changed, np.flatnonzero(changed == END), self.table), meanings
 
 
@@ -2623,8 +2616,8 @@ class _TextPass(NamedTuple):
 
 
 def _uniform_step(source: str, text: str = "") -> _CharacterStep:
-    """Make the step that replaces each character that matches a one-character expression by the same text."""
-    return _CharacterStep(dict.fromkeys(map(ord, _matching(source)), text))
+    """Make the step that replaces each character that matches a one-character expression by a text; {} stands for it."""
+    return _CharacterStep({ord(char): text.format(char) for char in _matching(source)})
 
 
 @functools.lru_cache
@@ -2658,32 +2651,29 @@ def _read_charsmap(text: str) -> dict[str, str]:
     The trie is a double array of Darts-clone (Yata 2008). Let p be the position of a node ^ its offset: its child by
     the byte b is at p ^ b. If a key ends at the node, the unit at p gives the position of the replacement.
     """
-    blob = base64.b64decode(text, validate=True)
+    blob, changes, n_bytes = base64.b64decode(text, validate=True), {}, 0
     size = int.from_bytes(blob[:4], "little")
-    damaged = InputError(f"the precompiled charsmap is damaged, or cut off: it has {len(blob):,} bytes")
-    if not size or size % 4 or 4 + size > len(blob):
-        raise damaged
-    units, texts = np.frombuffer(blob[4 : 4 + size], "<u4").astype(np.int64), blob[4 + size :]
-    nodes = (np.arange(len(units)) ^ units >> 10 << ((units & 1 << 9) >> 6)).tolist()
-    labels, has_value, values = (column.tolist() for column in (units & 0x800000FF, units >> 8 & 1, units & 0x7FFFFFFF))
-    children: dict[int, list[int]] = {}
-    for place, label in enumerate(labels):
-        if 0 < label < 256:
-            children.setdefault(place ^ label, []).append(place)
-    changes, n_bytes, stack = {}, 0, [(b"", nodes[0])]
     try:
+        units, texts = np.frombuffer(blob, "<u4", size // 4, 4).astype(np.int64), blob[4 + size :]
+        nodes = (np.arange(len(units)) ^ units >> 10 << ((units & 1 << 9) >> 6)).tolist()
+        labels, units = (units & 0x800000FF).tolist(), units.tolist()
+        children: dict[int, list[int]] = {}
+        for place, label in enumerate(labels):
+            if 0 < label < 256:
+                children.setdefault(place ^ label, []).append(place)
+        stack = [(b"", nodes[0])]
         while stack:
             prefix, node = stack.pop()
             for place in children.get(node, ()):
                 key = prefix + BYTES[labels[place]]
                 stack.append((key, nodes[place]))
                 n_bytes += len(key)
-                if has_value[place]:
-                    start = values[nodes[place]]
+                if units[place] & 1 << 8:
+                    start = units[nodes[place]] & 0x7FFFFFFF
                     changes[key.decode()] = texts[start : texts.index(b"\0", start, start + MAX_REPLACEMENT)].decode()
             require(n_bytes <= MAX_CHARSMAP_BYTES, "a circle")
     except (IndexError, ValueError):
-        raise damaged from None
+        raise InputError(f"the precompiled charsmap is damaged, or cut off: it has {len(blob):,} bytes") from None
     return changes
 
 
@@ -2727,9 +2717,8 @@ def _bert_steps(
         yield _uniform_step(rf"(?![\t\n\r{_NEWER_FORMATS}])[\p{{Cc}}\p{{Cf}}\p{{Co}}\ufffd]")
         yield _uniform_step(r"[\t\n\r\p{White_Space}]", " ")
     if handle_chinese_chars:
-        yield _CharacterStep({ord(char): f" {char} " for char in _matching(f"[{_IDEOGRAPHS}]")})
-    strip_accents = lowercase if strip_accents is None else strip_accents
-    if strip_accents:
+        yield _uniform_step(f"[{_IDEOGRAPHS}]", " {} ")
+    if lowercase if strip_accents is None else strip_accents:
         yield _normal_form("NFD")
         yield _uniform_step(r"(?![\u1885\u1886])[\p{Mn}\u1734]")  # the accents of Unicode in 2015
     if lowercase:
