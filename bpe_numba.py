@@ -1131,15 +1131,11 @@ class _RegexParser:
     def parse(self) -> Program:
         program = self.alternatives()
         self.refuse_if(self.position < len(self.source), "a )")
-        self.refuse_if_long(program)
         return [*program, ("match",)]
 
     def refuse_if(self, condition: bool, what: str) -> None:
         if condition:
             raise Unsupported(f"{what} at position {self.position}")
-
-    def refuse_if_long(self, program: Program) -> None:
-        self.refuse_if(len(program) > MAX_INSTRUCTIONS, f"a pattern of more than {MAX_INSTRUCTIONS:,} instructions")
 
     def accept(self, expected: str) -> regex.Match | None:
         """Consume the match of an expression at this position."""
@@ -1153,13 +1149,13 @@ class _RegexParser:
             other = self.sequence()
             after = len(other) + 1
             program = [("split", 1, len(program) + 2), *program, ("split", after, after), *other]
+        self.refuse_if(len(program) > MAX_INSTRUCTIONS, f"a pattern of more than {MAX_INSTRUCTIONS:,} instructions")
         return program
 
     def sequence(self) -> Program:
         program = []
         while self.position < len(self.source) and self.source[self.position] not in "|)":
             program += self.repeated(self.item(), self.accept(_QUANTIFIER))
-            self.refuse_if_long(program)
         return program
 
     def repeated(self, program: Program, quantifier: regex.Match | None) -> Program:
@@ -1187,14 +1183,9 @@ class _RegexParser:
             return _RegexParser(r"\s+\Z").sequence()
         if self.accept(r"\\Z"):
             return [("lookahead", r"[\s\S]", False)]
-        if part := self.accept(_SET) or self.accept(_ESCAPE):
-            source = part[0]
-        else:
-            char = self.source[self.position]
-            self.refuse_if(char in r"\[(^$*+?{", repr(self.source[self.position : self.position + 3]))
-            self.position += 1
-            source = "." if char == "." else regex.escape(char)
-        return [("class", f"(?i:{source})" if self.fold else source)]
+        part = self.accept(rf"{_SET}|{_ESCAPE}|[^\\\[(^$*+?{{]")
+        self.refuse_if(not part, repr(self.source[self.position : self.position + 3]))
+        return [("class", f"(?i:{part[0]})" if self.fold else part[0])]
 
     def group(self, opened: regex.Match) -> Program:
         start, fold = self.position, self.fold
@@ -1635,7 +1626,7 @@ class Pattern:
         splits = [stage for stage in self.stages if isinstance(stage, _Stage)]
         self.warning = "; ".join(stage.warning for stage in splits if stage.warning)
         self.is_compiled = not self.warning
-        if not splits or self.stages[-1] is not splits[-1] or not splits[-1].table:
+        if isinstance(self.stages[-1], Metaspace) or not self.table:
             self.stages += _compile_stages((PATTERNS["none"],))  # it finds the pieces that the others have cut
 
     def __reduce__(self):
@@ -2261,10 +2252,10 @@ class AddedToken(NamedTuple):
 
 
 def _special_table(
-    ids: Mapping[str, int], flags: Mapping[str, AddedToken] | None = None, normalize: Callable[[bytes], bytes] = bytes
+    ids: Mapping[str, int], flags: Mapping[str, AddedToken], normalize: Callable[[bytes], bytes] = bytes
 ) -> _SpecialTable:
     """Make the table of some special tokens, in the form that they have in normalized text."""
-    flag_of = {text: (flags or {}).get(text, AddedToken()) for text in ids}
+    flag_of = {text: flags.get(text, AddedToken()) for text in ids}
     tokens = {text.encode() if flag.literal else normalize(text.encode()): text for text, flag in flag_of.items()}
     tokens.pop(b"", None)
     flagged = [flag_of[text] for text in tokens.values()]
@@ -2885,13 +2876,13 @@ class Pretokenizer:
     def __init__(
         self,
         pattern: Pattern,
-        special_tokens: Mapping[str, int] | None = None,
-        flags: Mapping[str, AddedToken] | None = None,
+        special_tokens: Mapping[str, int] = MappingProxyType({}),
+        flags: Mapping[str, AddedToken] = MappingProxyType({}),
         normalizer: Normalizer | None = None,
     ):
         passes: list[dict[str, int]] = [{}, {}]
-        for token, id in (special_tokens or {}).items():
-            passes[(flags or {}).get(token, AddedToken()).normalized][token] = id
+        for token, id in special_tokens.items():
+            passes[flags.get(token, AddedToken()).normalized][token] = id
         self.pattern, self.normalizer = pattern, normalizer or Normalizer()
         if not self.normalizer and not passes[0]:
             passes.reverse()
