@@ -4865,7 +4865,7 @@ def _is_id(id: object) -> bool:
 def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
     """Check the types and ranges of ids and tokens, and return a copy of the vocabulary."""
     for id, token in vocab.items():
-        if type(id) is not int or not 0 <= id < MAX_ID:
+        if not _is_id(id):
             raise InputError(f"the token {token!r} has the id {id!r}: {_ID_RANGE}")
         if type(token) is not bytes or not token:
             raise InputError(f"a token is bytes, at least one: id {id} has {token!r}")
@@ -4925,15 +4925,13 @@ def _validate_scores(model: Model) -> None:
 def _validate_characters(model: Model) -> None:
     """Check that tokens are UTF-8, and that the vocabulary has the tokens for unknown characters."""
     require_known("alphabet", model.alphabet, ALPHABETS)
-    for token in model.vocab.values():
-        try:
-            token.decode()
-        except UnicodeDecodeError:
-            raise InputError(f"the token {readable(token)!r} is not UTF-8, but the alphabet is characters") from None
-    tokens, unknown = {*model.vocab.values()}, model.unk_token
-    require(unknown is None or str(unknown).encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
-    for token in sorted(fallback_tokens(model) - tokens):
-        raise InputError(f"{token.decode()} is not in the vocabulary: byte_fallback needs a token for each byte")
+    try:
+        texts, unknown = {token.decode() for token in model.vocab.values()}, model.unk_token
+    except UnicodeDecodeError as error:
+        raise InputError(f"the token {readable(error.object)!r} is not UTF-8, but the alphabet is characters") from None
+    require(unknown is None or str(unknown) in texts, f"the unk_token {unknown!r} is not in the vocabulary")
+    for name in sorted({*map(bytes.decode, fallback_tokens(model))} - texts):
+        raise InputError(f"{name} is not in the vocabulary: byte_fallback needs a token for each byte")
 
 
 def _check_texts(special_tokens: Iterable[str]) -> list[str]:
