@@ -5744,21 +5744,15 @@ def wordpiece_tables(model: Model) -> WordPieceTables:
 
 
 @kernel
-def _is_longer(text, start, stop, n):
-    """Check whether text[start : stop] has more than n characters."""
-    for k in range(start, stop):
-        n -= text[k] & 0xC0 != 0x80
-    return n < 0
-
-
-@kernel
 def segment_wordpiece(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if it has no id.
 
     Tokens are whole characters, so words are cut only between characters, and a word with invalid bytes is unknown.
     """
-    position, stop, n, trie = start, start + size, 0, tables.beginning
-    is_unknown = _is_longer(text, start, stop, tables.max_chars)
+    position, stop, n, n_chars, trie = start, start + size, 0, 0, tables.beginning
+    for k in range(start, stop):
+        n_chars += text[k] & 0xC0 != 0x80
+    is_unknown = n_chars > tables.max_chars
     while position < stop and not is_unknown:
         node, end, id = i64(0), position, -1
         for k in range(position, stop):
@@ -5932,7 +5926,7 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
     a, sizes, starts = len(words.alphabet), np.diff(words.offsets), np.arange(len(words.symbols))
     counts, ends, tokens_at = np.repeat(words.counts, sizes), np.repeat(words.offsets[1:], sizes), words.symbols.copy()
     levels = [(np.full(a, -1), np.zeros(a, np.int64), np.bincount(words.symbols, counts, a))]
-    n, n_levels = a, [a]
+    n = a
     for size in range(1, longest + 1):
         starts = starts[starts + size < ends[starts]]
         numbers = _number_keys(tokens_at[starts].astype(np.int64) << 32 | words.symbols[starts + size])
@@ -5945,11 +5939,10 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
         levels.append((tokens_at[places], places, totals))
         tokens_at[starts] = n + ids
         n += len(totals)
-        n_levels.append(len(totals))
     shorter, places, totals = map(np.concatenate, zip(*levels, strict=True))
     longer = np.zeros(n + 1)
     np.maximum.at(longer, shorter, totals)
-    sizes = np.repeat(np.arange(1, longest + 2, dtype=np.int32), n_levels)
+    sizes = np.repeat(np.arange(1, longest + 2, dtype=np.int32), [len(places) for places, *_ in levels])
     return _Lattice(tokens_at, shorter.astype(np.int32), sizes, places, *words[1:3]), totals, longer[:n]
 
 
@@ -5965,13 +5958,10 @@ def _expect(lattice, first, stop, probabilities):
     table = _on_huge_pages(np.empty((len(sizes), 2), np.float64))  # in one cache line: probability and expectation
     for id in range(len(sizes)):
         table[id, 0], table[id, 1] = probabilities[id], 0.0
-    reach, likelihood, nodes = i64(sizes.max()), 0.0, np.empty((64, 2), np.float64)
-    scaled = np.empty(64, np.bool_)
+    reach, likelihood, n_nodes = i64(sizes.max()), 0.0, (offsets[1:] - offsets[:-1]).max() + 1
+    forward, backward, scaled = np.empty(n_nodes), np.empty(n_nodes), np.empty(n_nodes, np.bool_)
     for w in range(first, stop):
         start, n, n_scaled = offsets[w], offsets[w + 1] - offsets[w], 0
-        if n >= len(scaled):
-            nodes, scaled = np.empty((2 * n, 2), np.float64), np.empty(2 * n, np.bool_)
-        forward, backward = nodes[:, 0], nodes[:, 1]
         for k in range(n + 1):
             forward[k] = 0.0
         forward[0] = 1.0
@@ -6243,7 +6233,8 @@ def _write_path(text, start, size, tables, last, ids, at):
     Unknown characters become the tokens of their bytes if all of these exist, and otherwise the unknown token. Without
     an unknown token the result is -1.
     """
-    unknown, unk_id, byte_ids, n, node = len(tables.scores) - 1, tables.unk_id, tables.byte_ids, 0, size
+    unknown, unk_id, byte_ids, node, at_end = len(tables.scores) - 1, tables.unk_id, tables.byte_ids, size, at + size
+    first = at_end  # the path is followed from its end; each id is at least one byte
     while node > 0:
         stop, id = node, last[node] & EDGE_MASK
         node = last[node] >> EDGE_BITS
@@ -6254,46 +6245,27 @@ def _write_path(text, start, size, tables, last, ids, at):
             have_ids &= byte_ids[text[k]] >= 0
         if have_ids:
             for k in range(stop - 1, node - 1, -1):
-                ids[at + n] = byte_ids[text[start + k]]
-                n += 1
+                first -= 1
+                ids[first] = byte_ids[text[start + k]]
             continue
         if id == unknown:
             id = unk_id
         if id < 0:
             return -1
-        ids[at + n] = id
-        n += 1
-    for k in range(n >> 1):  # reverse them, since they were written from the end of the word
-        ids[at + k], ids[at + n - 1 - k] = ids[at + n - 1 - k], ids[at + k]
-    return n
+        first -= 1
+        ids[first] = id
+    for k in range(first, at_end):
+        ids[at + k - first] = ids[k]
+    return at_end - first
 
 
-@kernel
-def segment_unigram(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi); see `_write_path`.
-
-    Of paths with equal sums, the one with the longest last edge is chosen.
-    """
-    edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
-    unknown, token_edges, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
-    best, last = np.full(size + 1, -np.inf), np.empty(size + 1, np.int64)
-    best[0] = 0.0
-    while node < size:
-        n, following = _list_edges(text, start, node, size, edges, values, unknown, token_edges)
-        for k in range(n):
-            end, total = token_edges[k] >> EDGE_BITS, best[node] + scores[token_edges[k] & EDGE_MASK]
-            if total > best[end]:
-                best[end], last[end] = total, node << EDGE_BITS | (token_edges[k] & EDGE_MASK)
-        node = following
-    return _write_path(text, start, size, tables, last, ids, at)
-
-
-@kernel
+@inline_kernel
 def sample_unigram(text, start, size, tables, alpha, state, ids, at):
     """Cut a word at random: the probability of a path is proportional to exp(alpha * score); see `segment_unigram`.
 
     The kernel sums the probabilities of all paths to each node, and keeps one last edge. Each new edge replaces it with
-    the probability of its share in the sum (Chao 1982, "A general purpose unequal probability sampling plan").
+    the probability of its share in the sum (Chao 1982, "A general purpose unequal probability sampling plan"). Without
+    a state of random numbers, it keeps the best path.
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, token_edges, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
@@ -6304,11 +6276,25 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
         for k in range(n):
             end, id = token_edges[k] >> EDGE_BITS, token_edges[k] & EDGE_MASK
             total = sums[node] + alpha * scores[id]
-            sums[end] = np.logaddexp(sums[end], total)
-            if _random(state) < np.exp(total - sums[end]):
+            if state is None:
+                is_kept = total > sums[end]
+                sums[end] = max(total, sums[end])
+            else:
+                sums[end] = np.logaddexp(sums[end], total)
+                is_kept = _random(state) < np.exp(total - sums[end])
+            if is_kept:
                 last[end] = node << EDGE_BITS | id
         node = following
     return _write_path(text, start, size, tables, last, ids, at)
+
+
+@kernel
+def segment_unigram(text, start, size, tables, scratch, ids, at):
+    """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi); see `_write_path`.
+
+    Of paths with equal sums, the one with the longest last edge is chosen.
+    """
+    return sample_unigram(text, start, size, tables, 1.0, None, ids, at)
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -7526,14 +7512,13 @@ class Kind(NamedTuple):
     exact_pattern: Callable | None = None  # (model) -> a pattern that cuts only where no token crosses the cut
 
 
+_WORDPIECE = Kind(
+    learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
+)
 KINDS = {
     "bpe": Kind(learn, bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe, sample_bpe, exact_pattern),
-    "wordpiece": Kind(
-        learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
-    ),
-    "wordlevel": Kind(
-        learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordlevel, read_wordlevel
-    ),
+    "wordpiece": _WORDPIECE,
+    "wordlevel": _WORDPIECE._replace(write=write_wordlevel, read=read_wordlevel),
     "unigram": Kind(
         learn_unigram,
         unigram_tables,
