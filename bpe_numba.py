@@ -4881,8 +4881,7 @@ def _assign_special_ids(model: Model) -> None:
     for text in texts:
         token = text.encode()
         id = id_of.get(text, old_ids.get(token, next_id))
-        if not _is_id(id):
-            raise InputError(f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
+        require(_is_id(id), f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
         held = model.vocab.setdefault(id, token)
         # An id may have a second text, and a text may be the GPT-2 name of the bytes.
         if held != token and gpt2_name(held) != text and id_of.get(held.decode("utf-8", "replace")) != id:
@@ -4953,14 +4952,12 @@ def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
     >>> check_special_tokens(["<|end|>", "x"])
     Traceback (most recent call last):
     ...
-    bpe_numba.InputError: the special token 'x' is a single byte, which every vocabulary has already
+    bpe_numba.InputError: the special token 'x' is a single byte, which every vocabulary has
     """
     special_tokens = _check_texts(special_tokens)
     for text in special_tokens:
-        if len(text.encode()) == 1:
-            raise InputError(f"the special token {text!r} is a single byte, which every vocabulary has already")
-        if text in _BYTE_NAMES:
-            raise InputError(f"the special token {text!r} is the name of a byte in a tokenizer.json: use a longer one")
+        require(len(text.encode()) > 1, f"the special token {text!r} is a single byte, which every vocabulary has")
+        require(text not in _BYTE_NAMES, f"the special token {text!r} names a byte in tokenizer.json: use a longer one")
     return special_tokens
 
 
@@ -4968,10 +4965,7 @@ SPECIAL_TOKENS_AT = ("first", "after-bytes", "last")
 
 
 def build_vocabulary(
-    learned: Learned,
-    special_tokens: Sequence[str] = (),
-    special_tokens_at: str = "first",
-    byte_tokens: Sequence[str] = (),
+    learned: Learned, special_tokens: Sequence[str], special_tokens_at: str = "first", byte_tokens: Sequence[str] = ()
 ) -> tuple[dict[int, bytes], list[Merge]]:
     """Number the tokens: first the alphabet (bytes in BYTE_ORDER), then the merged tokens in order.
 
@@ -5737,8 +5731,8 @@ class WordPieceTables:
 def wordpiece_tables(model: Model) -> WordPieceTables:
     """Make the tables of `segment_wordpiece` for a model."""
     prefix, tokens = model.subword_prefix.encode(), {id: model.vocab[id] for id in model.ordinary}
-    continuing = {id: token[len(prefix) :] for id, token in tokens.items() if token.startswith(prefix)}
-    continuing = continuing if model.kind == "wordpiece" else {}  # the tokens of a WordLevel are whole words
+    later = tokens if model.kind == "wordpiece" else {}  # the tokens of a WordLevel are whole words
+    continuing = {id: token[len(prefix) :] for id, token in later.items() if token.startswith(prefix)}
     unknown = -1 if model.unk_token is None else model.ids.get(model.unk_token.encode(), -1)
     return WordPieceTables(make_trie(tokens), make_trie(continuing), unknown, model.max_word_chars)
 
@@ -5768,19 +5762,16 @@ def segment_wordpiece(text, start, size, tables, scratch, ids, at):
     return n
 
 
-class LearnedWordPiece(NamedTuple):
-    """Merges, in order. Symbols 0 to A - 1 are the alphabet, and merge k makes symbol A + k.
+PREFIX = "##"  # of the tokens that continue a word
+
+
+class LearnedWordPiece(Learned):
+    """As Learned, but the symbols that continue words have the prefix, and come last in the alphabet.
 
     >>> learned = learn_wordpiece(Words.from_counts({b"aab": 3, b"b": 1}), 5)
     >>> learned.tokens, learned.pairs.tolist()
     ([b'a', b'b', b'##a', b'##b', b'aa'], [[0, 2]])
     """
-
-    pairs: np.ndarray  # int32[M, 2]      the two symbols joined
-    counts: np.ndarray  # int64[M]        occurrences of the pair in the corpus when it was merged
-    n_tokens: np.ndarray  # int64[M + 1]  symbols in the corpus before the first merge, and after each
-    alphabet: Sequence[bytes]  # first symbols that begin words, then symbols that continue them, with the prefix
-    prefix: bytes
 
     merges = None  # WordPiece does not merge
 
@@ -5789,11 +5780,11 @@ class LearnedWordPiece(NamedTuple):
         """The tokens, with the prefix if they continue words. Two symbols may be the same token, which comes once."""
         tokens = list(self.alphabet)
         for left, right in zip(*self.pairs.T.tolist(), strict=True):
-            tokens.append(tokens[left] + tokens[right][len(self.prefix) :])
+            tokens.append(tokens[left] + tokens[right][len(PREFIX) :])
         return list(dict.fromkeys(tokens))
 
 
-def _mark_continuing(words: Words, prefix: str) -> tuple[Words, int]:
+def _mark_continuing(words: Words) -> tuple[Words, int]:
     """Number the symbols that continue words separately; returns words, and the number of symbols that begin words.
 
     All characters may begin words, as in Hugging Face's trainer. Both parts of the alphabet are sorted by bytes, which
@@ -5801,7 +5792,7 @@ def _mark_continuing(words: Words, prefix: str) -> tuple[Words, int]:
     """
     a = len(words.alphabet)
     order = np.array(sorted(range(a), key=words.alphabet.__getitem__), np.int64)
-    marked = np.argsort(order)[words.symbols] + (a if prefix else 0)
+    marked = np.argsort(order)[words.symbols] + a
     marked[words.offsets[:-1][np.diff(words.offsets) > 0]] %= a
     present = np.zeros(2 * a, bool)
     present[marked] = present[marked % a] = True
@@ -5811,15 +5802,9 @@ def _mark_continuing(words: Words, prefix: str) -> tuple[Words, int]:
 
 
 def learn_wordpiece(
-    words: Words,
-    n_symbols: int,
-    *,
-    score: str = "likelihood",
-    min_frequency: int = 1,
-    prefix: str = "##",
-    progress: bool = False,
+    words: Words, n_symbols: int, *, score: str = "likelihood", min_frequency: int = 1, progress: bool = False
 ) -> LearnedWordPiece:
-    """Learn `n_symbols` tokens of characters, including the alphabet. Tokens that continue words have a prefix.
+    """Learn `n_symbols` tokens of characters, including the alphabet. Tokens that continue words have the prefix.
 
     score          the pair with the greatest score merges. "count" is the number of its occurrences, with ties by ids,
                    as in Hugging Face's WordPieceTrainer. "likelihood" is count(ab) / (count(a) * count(b)) in float64,
@@ -5837,11 +5822,11 @@ def learn_wordpiece(
     [b'##w', b'##es', b'##est']
     """
     require_known("`score`", score, ("likelihood", "count"))
-    marked, n_beginning = _mark_continuing(words, prefix)
+    marked, n_beginning = _mark_continuing(words)
     tie_break = "ids" if score == "count" else "bytes"
     learned = _run_learner(marked, n_symbols, tie_break, min_frequency, progress, score == "likelihood")
-    alphabet = [prefix.encode() * (k >= n_beginning) + letter for k, letter in enumerate(marked.alphabet)]
-    return LearnedWordPiece(*learned[:3], alphabet, prefix.encode())
+    alphabet = [PREFIX.encode() * (k >= n_beginning) + letter for k, letter in enumerate(marked.alphabet)]
+    return LearnedWordPiece(*learned[:3], alphabet)
 
 
 # ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -5861,7 +5846,7 @@ def learn_wordpiece(
 #
 #     longest    2    1    0            shorter of 2    0        of 0 and 1    -1
 
-MAX_TOKEN_CHARS = 64
+MAX_TOKEN_CHARS, SEED_SIZE = 16, 1_000_000  # as in SentencePiece
 SUB_ITERATIONS, SHRINKING_FACTOR = 2, 0.75  # as in SentencePiece
 LATTICE_PARTS = 8  # for threads; the number is fixed, since sums of floats depend on it
 TINY, HUGE = 2.0**-100, 2.0**100  # probabilities below TINY are scaled up, so that words may have any length
@@ -6091,10 +6076,9 @@ class _UnigramLearner:
     def expect(self) -> tuple[np.ndarray, float]:
         """Compute the expected count of each token, and the logarithm of the probability of the corpus."""
         bounds = np.linspace(0, len(self.words.counts), LATTICE_PARTS + 1).astype(np.int64).tolist()
-        parts = Engine().map(
-            lambda part: _expect(self.lattice, *part, self.probabilities), itertools.pairwise(bounds), threads=True
-        )
-        expected, likelihoods = zip(*parts, strict=True)
+        parts = itertools.pairwise(bounds)
+        sums = Engine().map(lambda part: _expect(self.lattice, *part, self.probabilities), parts, threads=True)
+        expected, likelihoods = zip(*sums, strict=True)
         return sum(expected), sum(likelihoods)
 
     def maximize(self) -> float:
@@ -6124,17 +6108,15 @@ class _UnigramLearner:
         return b"".join(self.words.alphabet[symbol] for symbol in symbols)
 
 
-def learn_unigram(
-    words: Words, n_symbols: int, *, seed_size: int = 1_000_000, max_piece_length: int = 16, progress: bool = False
-) -> LearnedUnigram:
+def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> LearnedUnigram:
     """Learn a vocabulary of `n_symbols` tokens, including the alphabet, and their probabilities (Kudo 2018).
 
-    Learning begins with the `seed_size` substrings of up to `max_piece_length` symbols that cover the most of the
-    corpus. Each round fits the probabilities in SUB_ITERATIONS steps of expectation maximization. It then keeps the
-    fraction SHRINKING_FACTOR of the tokens: the alphabet, and the tokens whose removal would cost the most probability.
-    The last tenth of the tokens is removed by probability. SentencePiece does the same, but takes its seeds from the
-    text before it is cut into words. The result is smaller if the words have fewer substrings. Raises InputError if
-    there are no words, or for an invalid option.
+    Learning begins with the SEED_SIZE substrings of up to MAX_TOKEN_CHARS symbols that cover the most of the corpus.
+    Each round fits the probabilities in SUB_ITERATIONS steps of expectation maximization. It then keeps the fraction
+    SHRINKING_FACTOR of the tokens: the alphabet, and the tokens whose removal would cost the most probability. The last
+    tenth of the tokens is removed by probability. SentencePiece does the same, but takes its seeds from the text before
+    it is cut into words. The result is smaller if the words have fewer substrings. Raises InputError if there are no
+    words.
 
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learned = learn_unigram(words, 260)
@@ -6143,10 +6125,7 @@ def learn_unigram(
     """
     n, a = _check_words(words, n_symbols)
     require(n < 2**31, "words of 2**31 symbols are too many")
-    limits = {"seed_size": (0, seed_size, 1 << 25), "max_piece_length": (1, max_piece_length, MAX_TOKEN_CHARS)}
-    for name, (least, value, most) in limits.items():
-        require(least <= value <= most, f"{name} is {value}: it must be {least} to {most:,}")
-    learner = _UnigramLearner(words, seed_size, max_piece_length)
+    learner = _UnigramLearner(words, SEED_SIZE, MAX_TOKEN_CHARS)
     goal, likelihoods = max(n_symbols * 11 // 10, a), []
     with Engine(progress=progress).progress_bar("prune", max(learner.n_tokens - goal, 0), " tokens") as bar:
         while True:
@@ -7515,20 +7494,12 @@ class Kind(NamedTuple):
 _WORDPIECE = Kind(
     learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
 )
+_UNIGRAM = Kind(learn_unigram, unigram_tables, UnigramTables, segment_unigram, write_unigram, read_unigram)
 KINDS = {
     "bpe": Kind(learn, bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe, sample_bpe, exact_pattern),
     "wordpiece": _WORDPIECE,
     "wordlevel": _WORDPIECE._replace(write=write_wordlevel, read=read_wordlevel),
-    "unigram": Kind(
-        learn_unigram,
-        unigram_tables,
-        UnigramTables,
-        segment_unigram,
-        write_unigram,
-        read_unigram,
-        sample_unigram,
-        exact_pattern,
-    ),
+    "unigram": _UNIGRAM._replace(sample=sample_unigram, exact_pattern=exact_pattern),
 }
 
 
