@@ -1035,6 +1035,8 @@ class Metaspace(NamedTuple):
     replacement: str = "▁"
     prepend_scheme: str = "always"
 
+    table, warning = None, ""  # as in a _Stage
+
     def apply(self, scan: Scan, flat: FlatText, first_id: int) -> FlatText:
         """Replace spaces, and put the replacement before texts and pretokens as the scheme says."""
         mark, scheme = _with_padding(self.replacement.encode()), PREPEND_SCHEMES.index(self.prepend_scheme)
@@ -1260,19 +1262,16 @@ class _Dfa:
         sources = {step[1]: None for step in program if step[0] in ("class", "lookahead")}
         if len(sources) > MAX_KINDS:
             raise Unsupported(f"more than {MAX_KINDS} kinds of characters")
-        code_points = np.arange(N_CODE_POINTS)
-        sizes = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000)
-        sizes[0xD800:0xE000] = 1  # lone surrogates stand for invalid bytes
-        bits = sizes.astype(np.uint64) << u64(MAX_KINDS)
+        ranges = np.diff([0, 0x80, 0x800, 0xD800, 0xE000, 0x10000, N_CODE_POINTS])
+        sizes = np.repeat(np.array([1, 2, 3, 1, 3, 4], np.uint64), ranges)  # lone surrogates stand for invalid bytes
+        bits = sizes << u64(MAX_KINDS)
         for bit, source in enumerate(sources):
             bits |= _code_points_matching(source).astype(np.uint64) << u64(bit)
         if (bits[0xDC80:0xDD00] != bits[SURROGATE_ESCAPE]).any():
             raise Unsupported("a class that distinguishes between invalid bytes")
         bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # a text has no other surrogates
-        starts = np.flatnonzero(np.append(True, bits[1:] != bits[:-1]))  # runs of equal code points are few
-        kinds, class_of_run = np.unique(bits[starts], return_inverse=True)
-        self.n_classes = len(kinds)
-        self.class_of = np.repeat(class_of_run.astype(np.uint16), np.diff(np.append(starts, N_CODE_POINTS)))
+        kinds = np.unique(bits[np.append(True, bits[1:] != bits[:-1])])  # runs of equal code points are few
+        self.n_classes, self.class_of = len(kinds), np.searchsorted(kinds, bits).astype(np.uint16)
         kinds = [*kinds.tolist(), 1 << MAX_KINDS]  # END is one byte that no expression matches
         self.sizes = [kind >> MAX_KINDS for kind in kinds]
         self.class_accepts = {source: [kind >> bit & 1 > 0 for kind in kinds] for bit, source in enumerate(sources)}
@@ -1410,20 +1409,19 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, sizes: li
         """The next state, and the ends of pretokens, as bytes before the end of this character; None if not known."""
         inner, pending, status = state
         following, accepted = int(next_state[inner, char]), bool(accepts[inner, char])
+        chars = (*pending, char)
+        size = n_bytes(chars)
         if following >= 0 and not accepted:
-            pending = (*pending, char)
-            is_simple = len(set(pending)) == 1 and n_bytes(pending) < MAX_PENDING_BYTES
-            return (following, pending if is_simple else MANY, status), []
+            is_simple = len(set(chars)) == 1 and size < MAX_PENDING_BYTES
+            return (following, chars if is_simple else MANY, status), []
         if accepted and (status != GAP or pending != MANY):
-            ends = [n_bytes(pending) + sizes[char]] if status == GAP else []
+            ends = [size] * (status == GAP)
             if following >= 0:
                 return (following, (char,), ACCEPTED), ends
             return restart(FRESH, (char,), [*ends, sizes[char]])
         if pending == MANY:
             return None
-        if status == ACCEPTED:
-            return restart(FRESH, (*pending, char), [n_bytes(pending) + sizes[char]])
-        return restart(GAP, (*pending[1:], char), []) if pending else ((0, (), GAP), [])
+        return restart(FRESH, chars, [size]) if status == ACCEPTED else restart(GAP, chars[1:], [])
 
     def restart(status, chars, ends):
         """Start again with these characters, and add the ends of their pretokens to `ends`."""
@@ -1570,24 +1568,20 @@ class _Stage(NamedTuple):
             return flat.rewritten(_write_cuts, self.table, *scan)
         parts, meanings = [], []
         for part, meaning in zip(flat.parts(), flat.meanings.tolist(), strict=True):
-            pieces = self._pieces(part)
+            text = part.decode("utf-8", "surrogateescape")
+            edges, position = {0, len(text)}, 0
+            with _time_limit(self.regex.pattern, text) as seconds:
+                end = time.process_time() + seconds
+                while match := self.regex.search(text, position, timeout=max(end - time.process_time(), 0.0)):
+                    edges.update(match.span())
+                    position = match.end() + (not match[0])  # as in Oniguruma: ignore an empty match after another
+                    if position > len(text):
+                        break
+            ends = itertools.pairwise(sorted(edges))
+            pieces = [text[start:stop].encode("utf-8", "surrogateescape") for start, stop in ends] or [b""]
             parts += pieces
             meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
         return FlatText.join(parts, meanings)
-
-    def _pieces(self, data: bytes) -> list[bytes]:
-        """Cut a text by the `regex` package into matches and the text between them."""
-        text = data.decode("utf-8", "surrogateescape")
-        edges, position = {0, len(text)}, 0
-        with _time_limit(self.regex.pattern, text) as seconds:
-            end = time.process_time() + seconds
-            while match := self.regex.search(text, position, timeout=max(end - time.process_time(), 0.0)):
-                edges.update(match.span())
-                position = match.end() + (not match[0])  # as in Oniguruma: ignore an empty match directly after another
-                if position > len(text):
-                    break
-        pieces = [text[start:stop] for start, stop in itertools.pairwise(sorted(edges))]
-        return [piece.encode("utf-8", "surrogateescape") for piece in pieces] or [b""]
 
 
 class Pattern:
@@ -1623,10 +1617,9 @@ class Pattern:
         for is_metaspace, group in itertools.groupby(steps, lambda step: isinstance(step, Metaspace)):
             run = tuple(group)
             self.stages += run if is_metaspace else _compile_stages(run)
-        splits = [stage for stage in self.stages if isinstance(stage, _Stage)]
-        self.warning = "; ".join(stage.warning for stage in splits if stage.warning)
+        self.warning = "; ".join(stage.warning for stage in self.stages if stage.warning)
         self.is_compiled = not self.warning
-        if isinstance(self.stages[-1], Metaspace) or not self.table:
+        if not self.table:
             self.stages += _compile_stages((PATTERNS["none"],))  # it finds the pieces that the others have cut
 
     def __reduce__(self):
@@ -1709,7 +1702,7 @@ def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
     """Compile consecutive Splits; those of a named pattern are one machine, whose table is cached on the disk."""
     name = PATTERN_NAMES.get(steps[0] if len(steps) == 1 else steps)
     if name:
-        return (_Stage(_cached_on_disk(name, lambda: _compile_splits(steps)[0].table)),)
+        return (_Stage(_cached_on_disk(name, steps)),)
     return _compile_splits(steps)
 
 
@@ -1733,9 +1726,8 @@ def _compile_split(split: Split) -> _Stage:
     try:
         table = _compile_pattern(split.pieces)
     except Unsupported as error:
-        require(
-            split.behavior == "isolated", f"a Split that is {split.behavior} by {shown!r} is not supported: {error}"
-        )
+        is_plain = split.behavior == "isolated"
+        require(is_plain, f"a Split that is {split.behavior} by {shown!r} is not supported: {error}")
         warning = f"the pattern is left to the `regex` package, which is some 50 times slower: {error}"
         return _Stage(None, compiled, warning)
     if split.behavior == "removed":
@@ -1748,7 +1740,7 @@ def _compile_split(split: Split) -> _Stage:
 SOURCE_HASH = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # at import: the file may change later
 
 
-def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
+def _cached_on_disk(name: str, steps: tuple[str | Split, ...]) -> ScanTable:
     """Read the table of a named pattern from the disk, or compile it and write it there.
 
     The file is ignored if it is damaged, as its checksums tell, or if other versions wrote it.
@@ -1758,7 +1750,7 @@ def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
     with contextlib.suppress(OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile), np.load(path) as saved:
         if saved["versions"] == versions:
             return ScanTable(*map(saved.__getitem__, ScanTable._fields))
-    table = compile()
+    table = _compile_splits(steps)[0].table
     with contextlib.suppress(OSError, InputError), atomic_write(path) as file:
         np.savez(file, versions=versions, **table._asdict())
     return table
@@ -2260,7 +2252,11 @@ def _special_table(
     tokens.pop(b"", None)
     flagged = [flag_of[text] for text in tokens.values()]
     first_bytes = {token[0] for token in tokens}
-    bits = [SINGLE_WORD * flag.single_word + LSTRIP * flag.lstrip + RSTRIP * flag.rstrip for flag in flagged]
+    bits = [sum(itertools.compress((SINGLE_WORD, LSTRIP, RSTRIP), flag)) for flag in flagged]
+    char_kinds = np.zeros(0, np.uint8)
+    if any(bits):  # \w and \s as in Hugging Face, which uses the regular expressions of Rust here
+        words = _code_points_matching(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]")
+        char_kinds = WORD * words + SPACE * _code_points_matching(r"\p{White_Space}")
     return _SpecialTable(
         make_trie(dict(enumerate(tokens))),
         np.array([ids[text] for text in tokens.values()], np.int64),
@@ -2268,17 +2264,10 @@ def _special_table(
         np.isin(np.arange(256), [*first_bytes]),
         min(first_bytes, default=-1) if len(first_bytes) < 2 else -1,
         np.array(bits, np.uint8),
-        _char_kinds() if any(bits) else np.zeros(0, np.uint8),
+        char_kinds,
         max(map(len, tokens), default=0),
         not any(bits) and not any(flag.normalized for flag in flagged),
     )
-
-
-@functools.lru_cache(maxsize=1)
-def _char_kinds() -> np.ndarray:
-    r"""Find the characters that are \w and \s in Hugging Face, which uses the regular expressions of Rust here."""
-    words = _code_points_matching(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]")
-    return WORD * words.astype(np.uint8) + SPACE * _code_points_matching(r"\p{White_Space}").astype(np.uint8)
 
 
 @kernel
@@ -2297,19 +2286,24 @@ def _special_at(text, position, special):
 
 
 @kernel
-def _next_special(text, position, special):
-    """Find the first special token at or after a position; returns where it begins, or where the text ends.
+def _find_byte(text, position, stop, byte):
+    """Find the first such byte at or after a position, or `stop`; 64 bytes are compared together."""
+    found = u64(0)
+    while position + 64 <= stop and not found:
+        found = bytes_from(text, position, u8(byte)) & ~bytes_from(text, position, u8(byte + 1))
+        position += i64(lowest_bit(found))  # 64 if no bit is set
+    while position < stop and text[position] != byte:
+        position += 1
+    return position
 
-    If all tokens begin with the same byte, 64 bytes are compared together.
-    """
+
+@kernel
+def _next_special(text, position, special):
+    """Find the first special token at or after a position; returns where it begins, or where the text ends."""
     leads, lead, stop = special.leads, special.lead, len(text) - PADDING
     while position < stop:
-        while lead >= 0 and position + 64 <= stop:
-            candidates = bytes_from(text, position, u8(lead)) & ~bytes_from(text, position, u8(lead + 1))  # not 0xFF
-            if candidates:
-                position += i64(lowest_bit(candidates))
-                break
-            position += 64
+        if lead >= 0:
+            position = _find_byte(text, position, stop, lead)
         while position < stop and not leads[text[position]]:
             position += 1
         if position < stop and _special_at(text, position, special) >= 0:
@@ -2337,18 +2331,6 @@ def _is_beside(kind, text, start, end, char_kinds):
 
 
 @kernel
-def _next_end(scanned, position):
-    """Find the first END at or after a position; 64 bytes are compared together."""
-    is_there = u64(0)
-    while position + 64 <= len(scanned) and not is_there:
-        is_there = bytes_from(scanned, position, u8(END)) & ~bytes_from(scanned, position, u8(END + 1))
-        position += 0 if is_there else 64
-    while scanned[position] != END:
-        position += 1
-    return position
-
-
-@kernel
 def _cut_at_special(text, scanned, meanings, special):
     """Write END over each special token, searched from left to right, the longest first; returns text and meanings.
 
@@ -2360,7 +2342,8 @@ def _cut_at_special(text, scanned, meanings, special):
     if position == n_text:
         return text, meanings
     char_kinds, out, n_out, last = special.char_kinds, _on_huge_pages(np.empty(len(text), np.uint8)), i64(0), i64(0)
-    new_meanings, n, t, stop = np.empty(2 * len(meanings) + 64, np.int64), 0, 0, _next_end(scanned, i64(0))
+    new_meanings, n, t = np.empty(2 * len(meanings) + 64, np.int64), 0, 0
+    stop = _find_byte(scanned, i64(0), len(scanned), END)
     while position < n_text:
         start, s = position, _special_at(text, position, special)
         end = position = start + special.sizes[s]
@@ -2374,7 +2357,7 @@ def _cut_at_special(text, scanned, meanings, special):
                 n_out = _copy_bytes(text, last, start, out, n_out)
             new_meanings = _reserve(new_meanings, n + 1 + len(meanings))
             while stop < start:
-                new_meanings[n], stop = meanings[t], _next_end(scanned, stop + 1)
+                new_meanings[n], stop = meanings[t], _find_byte(scanned, stop + 1, len(scanned), END)
                 n, t = n + 1, t + 1
             out[n_out], new_meanings[n] = END, special.ids[s]
             n_out, n, last = n_out + 1, n + 1, end
@@ -2474,17 +2457,16 @@ JOINED = -1
 def _character_map(changes: Mapping[int, str], joined: Iterable[str]) -> _CharacterMap:
     """Make the tables of `_map_characters`."""
     texts = [text.encode("utf-8", "surrogateescape") for text in changes.values()]
-    entries = np.zeros(N_CODE_POINTS, np.int32)
+    first_bytes = {char.encode("utf-8", "surrogateescape")[0] for char in joined}
+    entries, ascii = np.zeros(N_CODE_POINTS, np.int32), np.full(256, -1, np.int16)
     entries[list(changes)] = np.arange(1, len(changes) + 1)
     entries[list(map(ord, joined))] = JOINED
-    ascii, leads = np.full(256, -1, np.int16), np.zeros(256, bool)
-    leads[[char.encode("utf-8", "surrogateescape")[0] for char in joined]] = True
     for code in range(0x80):
         text = changes.get(code, chr(code))
         if len(text) == 1 and text.isascii():
             ascii[code] = ord(text)
+    leads, first_lead = np.isin(np.arange(256), [*first_bytes]), min(first_bytes, default=0xFF)
     offsets, longest = np.cumsum([0, 0, *map(len, texts)]), max(map(len, texts), default=1) + 1
-    first_lead = int(np.append(np.flatnonzero(leads), 0xFF)[0])
     return _CharacterMap(entries, ascii, _with_padding(b"".join(texts)), offsets, leads, first_lead, longest)
 
 
@@ -2596,18 +2578,18 @@ class _TextPass(NamedTuple):
 
     def apply(self, flat: FlatText, first_id: int) -> FlatText:
         """Change the texts between ENDs."""
-        parts = [self._change(k == 0 and first_id == CONTINUES, part) for k, part in enumerate(flat.parts())]
+        parts = []
+        for k, data in enumerate(flat.parts()):
+            goes_on = k == 0 and first_id == CONTINUES  # a block may begin inside a text
+            if self.change:
+                text = "." * goes_on + data.decode("utf-8", "surrogateescape")
+                data = self.change(text)[goes_on:].encode("utf-8", "surrogateescape")
+            parts.append(self.prefix * (bool(data) and not goes_on) + data)
         return FlatText.join(parts, flat.meanings)
-
-    def _change(self, goes_on: bool, data: bytes) -> bytes:
-        if self.change:
-            text = "." * goes_on + data.decode("utf-8", "surrogateescape")  # a block may begin inside a text
-            data = self.change(text)[goes_on:].encode("utf-8", "surrogateescape")
-        return self.prefix * (bool(data) and not goes_on) + data
 
 
 def _uniform_step(source: str, text: str = "") -> _CharacterStep:
-    """Make the step that replaces each character that matches a one-character expression by a text; {} stands for it."""
+    """Make the step that replaces each character that matches an expression by a text, in which {} stands for it."""
     return _CharacterStep({ord(char): text.format(char) for char in _matching(source)})
 
 
@@ -2721,8 +2703,7 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     (kind, source), *others = pattern.items()
     is_supported = kind in ("String", "Regex") and source and not others
     require(is_supported, f"a pattern to replace is not supported: {json.dumps(pattern)}")
-    require(isinstance(content, str), f"the content of Replace is not a string: {json.dumps(content)}")
-    (source + content).encode()  # fails for lone surrogates
+    (source + content).encode()  # fails for other types than str, and for lone surrogates
     if kind == "String" and len(source) == 1:
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
@@ -2766,21 +2747,20 @@ _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
 }
 
 
-def _normalizer_steps(step: dict) -> list[_CharacterStep | _TextPass]:
-    """Make the steps for a step of a tokenizer.json."""
-    fields = dict(step)
-    kind = fields.pop("type", None)
-    require(kind in _NORMALIZERS, f"the normalizer {json.dumps(step)[:100]} is not supported")
+def _make_steps(what: str, makers: Mapping[str, Callable[..., Iterable]], step: dict) -> list:
+    """Call the function for the type of a step of a tokenizer.json, with its other fields."""
+    fields = {name: field for name, field in step.items() if name != "type"}
     try:
-        return list(_NORMALIZERS[kind](**fields))
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise InputError(f"the normalizer {kind}: {error}") from None
+        return list(makers[step["type"]](**fields))
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise InputError(f"the {what} {json.dumps(step)[:100]} is not supported: {error}") from None
 
 
 @functools.lru_cache(8)
 def _normalizer_passes(steps: str) -> list[_MapPass | _TextPass]:
     """Make the passes for steps in JSON: consecutive steps over characters become one pass."""
-    parts, passes = [part for s in _flattened(json.loads(steps), "normalizers") for part in _normalizer_steps(s)], []
+    flat, passes = _flattened(json.loads(steps), "normalizers"), []
+    parts = itertools.chain.from_iterable(_make_steps("normalizer", _NORMALIZERS, step) for step in flat)
     for by_character, group in itertools.groupby(parts, lambda part: isinstance(part, _CharacterStep)):
         group = list(group)
         passes += [_MapPass(group)] if by_character else group
@@ -2843,15 +2823,13 @@ class Normalizer:
 
 def _flattened(part: object, key: str) -> list[dict]:
     """List the steps of a normalizer, a pre_tokenizer or a decoder; a Sequence has its steps under `key`."""
-    if isinstance(part, (list, tuple)):
-        return [step for one in part for step in _flattened(one, key)]
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "Sequence" and key in part:
-        return _flattened(part[key], key)
-    if not isinstance(kind, str) or kind == "Sequence":
-        raise InputError(
-            f"a step without a type, or a Sequence without {key}, is not supported: {json.dumps(part)[:100]}"
-        )
+        part = part[key]
+    if isinstance(part, (list, tuple)):
+        return [step for one in part for step in _flattened(one, key)]
+    note = f"a step without a type, or a Sequence without {key}, is not supported: {json.dumps(part)[:100]}"
+    require(isinstance(kind, str) and kind != "Sequence", note)
     return [part]
 
 
@@ -6427,9 +6405,7 @@ def _vocab_names(model: Model) -> dict[str, int]:
     for id, token in sorted(model.vocab.items()):
         name = name_of(token) if id in ordinary else token.decode()
         if name in names:
-            raise InputError(
-                f"the ids {names[name]} and {id} would both be written as {name!r}: rename the special token"
-            )
+            raise InputError(f"the ids {names[name]} and {id} would both be {name!r} there: rename the special token")
         names[name] = id
     return names
 
@@ -6440,9 +6416,15 @@ def _as_merges(model: Model) -> tuple[list[Merge], bool]:
         return model.merges, model.ignore_merges
     if model.scores is not None:
         return _merges_by_score(model), False
-    vocab, (_, pairs) = model.vocab, last_merges(model)
+    merges, whole_words = _last_merges(model)
+    return merges, bool(whole_words)
+
+
+def _last_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
+    """List the last merge of each token, in order, and the tokens that no merge makes."""
+    vocab, (ids, pairs) = model.vocab, last_merges(model)
     merges = [(vocab[left], vocab[right]) for left, right in pairs.tolist() if left >= 0]
-    return merges, len(merges) < len(pairs)
+    return merges, [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()]
 
 
 def _merges_by_score(model: Model) -> list[Merge]:
@@ -6482,28 +6464,24 @@ def _require_same(model: Model, other: Model) -> None:
 
 def _merging(model: Model) -> list[Merge]:
     """List the last merge of each token, in order, and then the tokens that are only whole pretokens."""
-    vocab, (ids, pairs) = model.vocab, last_merges(model)
-    last = [(vocab[left], vocab[right]) for left, right in pairs.tolist() if left >= 0]
+    last, whole_words = _last_merges(model)
     merges, looks_up = (last, True) if model.merges is model.scores is None else _as_merges(model)
-    whole_words = [(vocab[id], b"") for id in ids[pairs[:, 0] < 0].tolist() if looks_up]
-    return [*dict.fromkeys(filter({*last}.__contains__, merges)), *whole_words]
+    return [*dict.fromkeys(filter({*last}.__contains__, merges)), *((token, b"") for token in whole_words if looks_up)]
 
 
 # GPT-2's vocab.json and merges.txt
 
 
-def read_gpt2(
-    vocab_path: Path, merges_path: Path, special_tokens: SpecialTokens = None, pattern: PatternSource = "gpt2"
-) -> Model:
+def read_gpt2(vocab_path: Path, merges_path: Path, special_tokens: SpecialTokens, pattern: PatternSource) -> Model:
     """Read GPT-2's two files. By default the special tokens are the names that no merge makes, except single bytes."""
-    names = read_json(_read_limited(vocab_path), str(vocab_path))
+    names, where = read_json(_read_limited(vocab_path), str(vocab_path)), f"{vocab_path}, {merges_path.name}"
     text = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip()
-    with naming_file(f"{vocab_path}, {merges_path.name}"):
+    with naming_file(where):
         model = _gpt2_model(names, re.sub(r"\A#version.*\s*", "", text).splitlines(), special_tokens, pattern)
     n = len(model.special_tokens)
     if special_tokens is None and n > len(names) // 8:
         note = f"{n:,} names are made by no merge, and are special tokens: do these files belong together?"
-        warnings.warn(f"{vocab_path}, {merges_path.name}: {note}", stacklevel=3)
+        warnings.warn(f"{where}: {note}", stacklevel=3)
     return model
 
 
@@ -6525,7 +6503,7 @@ def _names_text(name: str) -> bool:
     return text.encode() == data and text not in ("", name)
 
 
-def _read_gpt2_pair(file: Path, special_tokens: SpecialTokens = None, pattern: PatternSource | None = None) -> Model:
+def _read_gpt2_pair(file: Path, special_tokens: SpecialTokens, pattern: PatternSource | None) -> Model:
     """Read one of GPT-2's two files, and the other one in the same folder."""
     for endings in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
         for ending in filter(file.name.endswith, endings):
@@ -6556,11 +6534,7 @@ _RANK = rb"(?:=|(?:[A-Za-z\d+/]{4})*[A-Za-z\d+/]{2}(?:==|[A-Za-z\d+/][A-Za-z\d+/
 
 
 def read_tiktoken(
-    data: bytes,
-    file: Path,
-    encoding: str | None = None,
-    pattern: PatternSource | None = None,
-    special_tokens: SpecialTokens = None,
+    data: bytes, file: Path, encoding: str | None, pattern: PatternSource | None, special_tokens: SpecialTokens
 ) -> Model:
     """Read a rank file. Its pattern and special tokens are given, published, or in the .json file that `save` wrote."""
     data = data.rstrip() + b"\n"
@@ -6571,7 +6545,7 @@ def read_tiktoken(
     vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
     if len(vocab) < len(ids):
         id = _repeated(ids)
-        raise InputError(f"{file}, line {ids.index(id, ids.index(id) + 1) + 1}: the id {id} appears twice")
+        raise InputError(f"{file}, line {len(ids) - ids[::-1].index(id)}: the id {id} appears twice")
     published = {}
     if encoding is None and pattern is None and sidecar.is_file():
         published = _read_beside(sidecar)
@@ -6716,6 +6690,7 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     merges = _read_merges(data["merges"], alphabet, odd)
     require(len(set(merges)) == len(merges), "a merge appears twice")
     falls_back, fuses, looks_up = (bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges"))
+    falls_back = falls_back and not of_bytes
     is_supported = not (suffix and (looks_up or falls_back))
     require(is_supported, "end_of_word_suffix with ignore_merges or byte_fallback is not supported")
     # The text of an added token may be the GPT-2 name of an ordinary token.
@@ -6730,9 +6705,9 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
         "merges": merges,
         "word_suffix": suffix,
         "unk_token": unknown,
-        "drops_unknown": unknown is None and not (knows_all or (falls_back and not of_bytes)),
+        "drops_unknown": unknown is None and not (knows_all or falls_back),
         "fuse_unk": fuses and not (of_bytes and unknown is None),
-        "byte_fallback": falls_back and not of_bytes,
+        "byte_fallback": falls_back,
         "ignore_merges": looks_up,
     }
 
@@ -6757,9 +6732,9 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a WordPiece."""
     fields = {}
     for field, (key, default) in _WORDPIECE_FIELDS.items():
-        fields[field], kind = data.get(key, default), type(default)
-        has_type = type(fields[field]) is kind
-        require(has_type, f"the {key} of a WordPiece is of type {kind.__name__}, not {json.dumps(data.get(key))[:100]}")
+        value = fields[field] = data.get(key, default)
+        has_type = type(value) is type(default)
+        require(has_type, f"the {key} of a WordPiece is a value like {default!r}, not {json.dumps(value)[:100]}")
     vocab = _read_vocab(data.get("vocab"), alphabet, added)
     if alphabet == "bytes":
         unlimited = not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID
@@ -6833,10 +6808,8 @@ def write_huggingface(model: Model) -> dict[str, str]:
     ids = {} if model.scores is None or model.kind != "bpe" else model.ordinary_ids
     scores = [model.scores[id] for token, id in ids.items() if len({*token.decode()}) > 1]
     if len({*scores}) < len(scores) or _USER_SYMBOL in model.flags.values():
-        warnings.warn(
-            "in a tokenizer.json some ids may differ: Hugging Face orders merges and finds symbols differently",
-            stacklevel=4,
-        )
+        note = "in a tokenizer.json some ids may differ: Hugging Face orders merges and finds symbols differently"
+        warnings.warn(note, stacklevel=4)
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
     return {
         "tokenizer.json": _to_json(_to_tokenizer_json(model), indent=2),
@@ -6898,9 +6871,8 @@ _BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
 
 def _split_steps(pattern: Mapping[str, str], behavior: str = "Isolated", invert: bool = False) -> tuple:
     """Make the step of a pattern for a Split."""
-    ((kind, text),) = pattern.items()
-    read = {"Regex": lambda text: _read_regex(text, "Split"), "String": regex.escape}[kind]
-    return (Split(read(text), _BEHAVIORS[behavior], bool(invert)),)
+    source = regex.escape(pattern["String"]) if "String" in pattern else _read_regex(pattern["Regex"], "Split")
+    return (Split(source, _BEHAVIORS[behavior], bool(invert)),)
 
 
 # The function that makes the steps of a pattern for a type of pre-tokenizer; its parameters are the fields.
@@ -6923,12 +6895,8 @@ _PRE_TOKENIZERS: dict[str, Callable[..., Sequence[PatternStep]]] = {
 
 def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
     """Read one pre-tokenizer as steps of a pattern."""
-    fields = {name: field for name, field in part.items() if name != "type"}
-    try:
-        steps = _PRE_TOKENIZERS[part["type"]](**fields)
-        return tuple(step for one in steps for step in _named_steps(one))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"the pre_tokenizer {json.dumps(part)[:200]} is not supported: {error}") from None
+    steps = _make_steps("pre_tokenizer", _PRE_TOKENIZERS, part)
+    return tuple(step for one in steps for step in _named_steps(one))
 
 
 # What may come after a ByteLevel, and the bytes whose names are digits or other numbers, as ¼ for the byte 0xBC.
@@ -6950,14 +6918,6 @@ def _read_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> list[di
         pairs = fields["merges"]
         fields["merges"] = [pair for pair in pairs if len({byte in _DIGIT_BYTES for byte in b"".join(pair)}) == 1]
     return [part for part in parts if part != _DIGITS]
-
-
-def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
-    """Read the steps of a pattern."""
-    steps = [step for part in parts for step in _read_pre_tokenizer(part)]
-    if all(isinstance(step, Metaspace) for step in steps):
-        steps.append("none")
-    return steps if len(steps) > 1 else steps[0]
 
 
 def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
@@ -7020,11 +6980,13 @@ def read_huggingface(content: dict) -> Model:
     if alphabet == "bytes":
         n = types.index("ByteLevel") + 1
         parts[n:] = _read_after_bytes(parts[n:], kind, fields)
-    names = _token_names(written)
+    names, steps = _token_names(written), [step for part in parts for step in _read_pre_tokenizer(part)]
+    if all(isinstance(step, Metaspace) for step in steps):
+        steps.append("none")
     model = Model(
         **fields,
         special_tokens=_number_added(ids, names),
-        pattern=_read_pre_tokenizers(parts),
+        pattern=steps,
         kind=kind,
         flags=flags,
         alphabet=alphabet,
@@ -7058,11 +7020,11 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
     try:
         added = [token for token in added if token["content"] != ""]
         ids = {token["content"]: token.get("id") for token in added}
-        fields = [{name: token[name] for name in _FLAGS if name in token} for token in added]
+        fields = {token["content"]: {name: token[name] for name in _FLAGS if name in token} for token in added}
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
-    flags = {text: AddedToken(**fields[k]) for k, text in enumerate(_check_texts(ids))}
+    flags = {text: AddedToken(**fields[text]) for text in _check_texts(ids)}
     for text in flags:
         require({*map(type, flags[text])} == {bool}, f"the flags of {text!r} are odd: each must be true or false")
     return ids, flags
@@ -7123,9 +7085,9 @@ def read_sentencepiece(data: bytes) -> Model:
         proto.ParseFromString(data)
         whole = len(proto.pieces) and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
     require(whole, "not a SentencePiece model, or cut off")
-    trainer, spec = proto.trainer_spec, proto.normalizer_spec
-    names, scores, types = zip(*[(piece.piece, piece.score, piece.type) for piece in proto.pieces], strict=True)
-    kind, scores, types = _FAMILIES[trainer.model_type], np.array(scores, np.float32), np.array(types)
+    trainer, spec, kind = proto.trainer_spec, proto.normalizer_spec, _FAMILIES[proto.trainer_spec.model_type]
+    names, types = [piece.piece for piece in proto.pieces], np.array([piece.type for piece in proto.pieces])
+    scores = np.array([piece.score for piece in proto.pieces], np.float32)
     special = (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)
     unknown, control, symbol_ids, unused = (np.flatnonzero(types == type).tolist() for type in special)
     symbols = [names[id] for id in symbol_ids]
@@ -7143,7 +7105,6 @@ def read_sentencepiece(data: bytes) -> Model:
         scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]  # as sentencepiece 0.2.3
         symbol_ids, symbols = [], []  # these scores find them, so they are not special tokens
     normalizer = _sentencepiece_steps(charsmap, changed, *(getattr(spec, name) for name in _SPACES))
-    Normalizer(normalizer)
     has_prefix = spec.add_dummy_prefix or spec.remove_extra_whitespaces
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
     return Model(
@@ -7228,8 +7189,7 @@ def _sentencepiece_fields(model: Model) -> tuple[str, list[str], bool, bool, boo
     if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):  # these cut no token in two
         pattern -= {Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)}
     charsmap = "".join(step.get("precompiled_charsmap", "") for step in normalizer)
-    replaced = [step for step in normalizer if step["type"] == "Replace" and step["content"] >= chr(_HIDDEN)]
-    symbols = [step["pattern"].get("String", "") for step in replaced]
+    symbols = [step["pattern"].get("String", "") for step in normalizer if step.get("content", "") >= chr(_HIDDEN)]
     for spaces in itertools.product((False, True), repeat=3):
         if normalizer == _sentencepiece_steps(charsmap, symbols, *spaces) and not pattern:
             return charsmap, symbols, *spaces
@@ -7255,9 +7215,8 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
         {
             "model": {"type": "WordPiece", "vocab": ids},
             "added_tokens": [{"content": text, "id": id} for text, id in specials.items()],
-            "normalizer": {
-                "type": "BertNormalizer",
-                "clean_text": True,
+            "normalizer": NORMALIZERS["bert"]
+            | {
                 "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
                 "strip_accents": config.get("strip_accents"),
                 "lowercase": bool(lowercase),
@@ -7377,7 +7336,7 @@ class Format(NamedTuple):
 
     read: Callable[..., Model]  # with parameters among data, file, config and the options of `load_model`, by name
     write: Callable[[Model], dict[str, Text]]
-    files: tuple[str, ...]  # that it may write; the first one identifies the format
+    file: str  # the first file that it writes
     sign: bytes  # an expression that matches the beginning of its files
 
 
@@ -7386,20 +7345,13 @@ FORMATS = {
     "huggingface": Format(
         lambda data, file: read_huggingface(read_json(data, str(file))),
         write_huggingface,
-        ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+        "tokenizer.json",
         rb"(?!" + _VOCAB + rb")\s*\{",
     ),
-    "gpt2": Format(
-        _read_gpt2_pair,
-        write_gpt2,
-        ("vocab.json", "merges.txt"),
-        rb"#version|(?!" + _RANK + rb")\S+ \S+\r?\n|" + _VOCAB,
-    ),
-    "tiktoken": Format(read_tiktoken, write_tiktoken, ("tokenizer.tiktoken", "tokenizer.tiktoken.json"), _RANK),
-    "sentencepiece": Format(read_sentencepiece, write_sentencepiece, ("tokenizer.model",), rb"\n"),
-    "bert": Format(
-        read_bert, write_bert, ("vocab.txt", "tokenizer_config.json"), rb"(?ms)(?:.*?\n)??(?:##|\[UNK\]\r?$)"
-    ),
+    "gpt2": Format(_read_gpt2_pair, write_gpt2, "vocab.json", rb"#version|(?!" + _RANK + rb")\S+ \S+\r?\n|" + _VOCAB),
+    "tiktoken": Format(read_tiktoken, write_tiktoken, "tokenizer.tiktoken", _RANK),
+    "sentencepiece": Format(read_sentencepiece, write_sentencepiece, "tokenizer.model", rb"\n"),
+    "bert": Format(read_bert, write_bert, "vocab.txt", rb"(?ms)(?:.*?\n)??(?:##|\[UNK\]\r?$)"),
 }
 
 
@@ -7416,14 +7368,10 @@ def load_model(
     require(file.is_file(), f"{path}: no such file or folder")
     data, config = _read_limited(file), _read_beside(file.with_name("tokenizer_config.json"))
     format = next((format for format in FORMATS.values() if regex.match(format.sign, data)), None)
-    require(
-        format,
-        f"{file}: neither a tokenizer.json, nor vocab.json or merges.txt, nor a rank file, "
-        "nor a SentencePiece model, nor BERT's vocab.txt",
-    )
+    require(format, f"{file}: its content is neither of {', nor of '.join(FORMATS)}")
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     for name in options.keys() - inspect.signature(format.read).parameters.keys():
-        require(options[name] is None, f"{file}: a file like {format.files[0]} contains that: omit `{name}`")
+        require(options[name] is None, f"{file}: a file like {format.file} contains that: omit `{name}`")
     with naming_file(file):
         model = call_with(format.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
@@ -7435,15 +7383,12 @@ def load_model(
 
 def _find_model_file(folder: Path) -> Path:
     """Find the file in a folder that is a model, or its first file; the names that `save` writes are tried first."""
-    first_files = [[format.files[0]] for format in FORMATS.values()]
+    first_files = [[format.file] for format in FORMATS.values()]
     for names in (*first_files, ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]):
         files = [file for name in names for file in folder.glob(name)]
         if len(files) == 1:
             return files[0]
-    raise InputError(
-        f"{folder}: no tokenizer.json here, nor vocab.json and merges.txt, nor vocab.txt, "
-        "nor one .tiktoken or .model file"
-    )
+    raise InputError(f"{folder}: no tokenizer.json here, and not exactly one file of another format")
 
 
 def save_model(model: Model, path: PathName, format: str | None = None) -> None:
@@ -7453,10 +7398,9 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
 
     Files of other FORMATS stay in the folder. A warning names them, since `load_model` may read them.
     """
-    folder = as_path(path)
-    require_known("format", format or "huggingface", FORMATS)
-    chosen = FORMATS[format or "huggingface"]
-    texts, first = chosen.write(model), chosen.files[0]
+    folder, name = as_path(path), format or "huggingface"
+    require_known("format", name, FORMATS)
+    texts, first = FORMATS[name].write(model), FORMATS[name].file
     if folder.suffix == Path(first).suffix and not folder.is_dir():  # the name of a file; the others go next to it
         require(format != "gpt2", f"{folder}: GPT-2's format has two files: name a folder for them")
         atomic_write_all(folder.parent, {name.replace(first, folder.name): text for name, text in texts.items()})
@@ -7465,8 +7409,8 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
         with contextlib.suppress(InputError):
             texts |= FORMATS["gpt2"].write(model)
     atomic_write_all(folder, texts)
-    firsts = [form.files[0] for form in FORMATS.values() if form.files[0] not in texts]
-    if others := ", ".join(name for name in firsts if (folder / name).is_file()):
+    firsts = {form.file for form in FORMATS.values()} - texts.keys()
+    if others := ", ".join(name for name in sorted(firsts) if (folder / name).is_file()):
         warnings.warn(f"{folder}: {others} may hold another model: remove outdated files", stacklevel=3)
 
 
