@@ -1523,8 +1523,7 @@ def _compile_regex(source: str) -> regex.Pattern:
     """
     shown = repr(source[:200])
     try:
-        counts = [[int(n or 0) for n in m.groups()] for m in re.finditer(r"(?<=[)?*+}])\{(\d*)(?:,(\d*))?", source)]
-        if math.prod(max(count) for count in counts) > 10**6:
+        if math.prod(map(int, re.findall(r"(?<=[)?*+}])\{(?:\d*,)?(\d+),?\}", source))) > 10**6:
             raise ValueError("its counts of groups multiply to more than 1,000,000")
         compiled = regex.compile(source)
         source.encode()  # a file of a model could not hold a lone surrogate
@@ -1639,11 +1638,12 @@ class Pattern:
 
         Where the first expression always cuts, the whole pattern does: later steps only add cuts.
         """
-        spaces = list(itertools.takewhile(lambda stage: isinstance(stage, Metaspace), self.stages))
-        table = self.stages[len(spaces)].table or Pattern("none").table
+        first = self.stages[0]
+        n_spaces = int(isinstance(first, Metaspace))
+        table = self.stages[n_spaces].table or Pattern("none").table
         class_of = table.class_of.copy()
-        for step in reversed(spaces):  # a space is cut like its replacement
-            class_of[0x20] = class_of[ord(step.replacement)]
+        if n_spaces:  # a space is cut like its replacement
+            class_of[0x20] = class_of[ord(first.replacement)]
         return class_of, table.must_split
 
     @property
@@ -1747,7 +1747,7 @@ def _cached_on_disk(name: str, steps: tuple[str | Split, ...]) -> ScanTable:
     """
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
     path, versions = folder / f"pattern.{name}.npz", repr((PATTERNS[name], regex.__version__, SOURCE_HASH))
-    with contextlib.suppress(OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile), np.load(path) as saved:
+    with contextlib.suppress(Exception), np.load(path) as saved:  # a damaged file may raise anything
         if saved["versions"] == versions:
             return ScanTable(*map(saved.__getitem__, ScanTable._fields))
     table = _compile_splits(steps)[0].table
@@ -2262,7 +2262,7 @@ def _special_table(
         np.array([ids[text] for text in tokens.values()], np.int64),
         np.array([*map(len, tokens)], np.int64),
         np.isin(np.arange(256), [*first_bytes]),
-        min(first_bytes, default=-1) if len(first_bytes) < 2 else -1,
+        first_bytes.pop() if len(first_bytes) == 1 else -1,
         np.array(bits, np.uint8),
         char_kinds,
         max(map(len, tokens), default=0),
@@ -2811,7 +2811,7 @@ class Normalizer:
             return Pattern("none").cut_arrays
         class_of, must_split = pattern.cut_arrays
         classes, n = class_of.copy(), len(must_split)
-        classes[[code for codes in changed for code in codes]] = n  # a class that never splits
+        classes[list(itertools.chain(*changed))] = n  # a class that never splits
         splits = np.pad(np.zeros_like(must_split), (0, 3))
         for k, space in enumerate("\n ", n + 1):
             written = self.normalize(f"x{space}x".encode()).decode().rpartition("x")[0].rpartition("x")[2]
@@ -6587,7 +6587,7 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
 
 def write_tiktoken(model: Model) -> dict[str, str]:
     """Write a rank file, and a .json file with the pattern and the special tokens."""
-    ranks = sorted(tiktoken_ranks(model).items(), key=lambda item: item[1])
+    ranks = tiktoken_ranks(model).items()  # in the order of ids
     sidecar = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
     return {
         "tokenizer.tiktoken": "".join(f"{base64.b64encode(token).decode()} {id}\n" for token, id in ranks),
@@ -6684,7 +6684,7 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
         require(not data.get(key), f"a model with {key} is not supported")
     require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
     of_bytes, names, unknown = alphabet == "bytes", data.get("vocab"), data.get("unk_token")
-    suffix, end = data.get("end_of_word_suffix") or "", (data.get("end_of_word_suffix") or "").encode()
+    suffix = data.get("end_of_word_suffix") or ""
     # No text becomes a token whose name does not stand for bytes.
     odd = {name for name in (names if isinstance(names, dict) else ()) if of_bytes and not _BYTE_NAMES.issuperset(name)}
     merges = _read_merges(data["merges"], alphabet, odd)
@@ -6697,7 +6697,7 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     merged, plain = {*map(b"".join, merges), *BYTES}, [text for text in added if _BYTE_NAMES.issuperset(text)]
     ordinary = {text for text, token in zip(plain, _read_names(plain), strict=True) if looks_up or token in merged}
     vocab = _read_vocab(names, alphabet, {*added} - ordinary | odd)
-    knows_all = of_bytes and {*BYTES, *(byte + end for byte in BYTES)} <= {*vocab.values()}
+    knows_all = of_bytes and {*BYTES, *(byte + suffix.encode() for byte in BYTES)} <= {*vocab.values()}
     if of_bytes and (knows_all or unknown not in names):
         unknown = None
     return {
@@ -6935,15 +6935,15 @@ def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
 def _write_pre_tokenizers(model: Model) -> list[dict]:
     """Write the steps of a pattern as pre-tokenizers, from the last one on. Each must be read back as its steps."""
     steps, written = tuple(step for step in Pattern(model.pattern).steps if step != PATTERNS["none"]), []
-    while steps or (model.alphabet == "bytes" and not written):
-        at_end = _BYTE_LEVELS if model.alphabet == "bytes" and not written else _possible_parts(steps)
-        for part in at_end:
+    ends_in_bytes = model.alphabet == "bytes"
+    while steps or ends_in_bytes:
+        for part in _BYTE_LEVELS if ends_in_bytes else _possible_parts(steps):
             read = _read_pre_tokenizer(part)
             if read == steps[len(steps) - len(read) :]:
                 break
         else:
             raise InputError(f"Hugging Face reads {steps[-1]!r} differently: write $ as (?![\\s\\S])"[:300])
-        steps = steps[: len(steps) - len(read)]
+        steps, ends_in_bytes = steps[: len(steps) - len(read)], False
         written.insert(0, part)
     return written
 
