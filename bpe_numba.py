@@ -1014,8 +1014,7 @@ class Split(NamedTuple):
         one = self.regex.removesuffix("+")
         what = f"a Split that is {self.behavior} looks for one character, or a run of it"
         require(_is_one_character(one), f"{what}: {self.regex!r} is not supported")
-        characters = {*_matching(one)}
-        one, others = _write_set(characters), _write_set(characters, negated=True)
+        one, others = f"(?:{one})", rf"(?:(?!{one})[\s\S])"
         runs = one + "+" * self.regex.endswith("+")
         if self.behavior == "contiguous":
             return f"{one}+"
@@ -1035,6 +1034,8 @@ class Metaspace(NamedTuple):
 
     replacement: str = "▁"
     prepend_scheme: str = "always"
+
+    table, warning = None, ""  # as in a _Stage
 
     def apply(self, scan: Scan, flat: FlatText, first_id: int) -> FlatText:
         """Replace spaces, and put the replacement before texts and pretokens as the scheme says."""
@@ -1108,14 +1109,14 @@ def metaspace_steps(
 #     ("class", source)               take a character that the one-character expression matches
 #     ("lookahead", source, wanted)   go on if the next character matches, or does not match, as wanted
 #     ("split", first, second)        go on at both distances, but prefer the first
-#     ("possessive", source, size)    go on; the instructions up to this distance are a possessive quantifier
-#     ("END",), ("match",)            take an END; report a match
+#     ("match",)                      report a match
 Program = list[tuple]
 
 _GROUP = r"\((?:\?(?P<look>[=!])|\?(?P<fold>i?):|(?!\?))"
 _ESCAPE = r"\\(?:[pP](?:\{\^?[\w\s=:&.-]+\}|[LMNPSZC])|[sSdDwW]|x[\dA-Fa-f]{2}|u[\dA-Fa-f]{4}|[nrtfva]|[^\w])"
 _SET = r"\[\^?\]?(?:\\[pPx]\{[^}]*\}|\\.|[^\]\\\[])*\]"
-_QUANTIFIER = r"(?:[*+?]|\{(?P<least>\d{1,3})(?:(?P<comma>,)(?P<most>\d{0,3}))?\})(?P<kind>[?+]?)"
+_QUANTIFIER = r"([*+?]|\{\d{1,3}(?:,\d{0,3})?\})([?+]?)"
+_COUNTS = {"*": "0,", "+": "1,", "?": "0,1"}
 MAX_INSTRUCTIONS = 2000
 
 
@@ -1132,15 +1133,11 @@ class _RegexParser:
     def parse(self) -> Program:
         program = self.alternatives()
         self.refuse_if(self.position < len(self.source), "a )")
-        self.refuse_if_long(program)
         return [*program, ("match",)]
 
     def refuse_if(self, condition: bool, what: str) -> None:
         if condition:
             raise Unsupported(f"{what} at position {self.position}")
-
-    def refuse_if_long(self, program: Program) -> None:
-        self.refuse_if(len(program) > MAX_INSTRUCTIONS, f"a pattern of more than {MAX_INSTRUCTIONS:,} instructions")
 
     def accept(self, expected: str) -> regex.Match | None:
         """Consume the match of an expression at this position."""
@@ -1154,39 +1151,31 @@ class _RegexParser:
             other = self.sequence()
             after = len(other) + 1
             program = [("split", 1, len(program) + 2), *program, ("split", after, after), *other]
+        self.refuse_if(len(program) > MAX_INSTRUCTIONS, f"a pattern of more than {MAX_INSTRUCTIONS:,} instructions")
         return program
 
     def sequence(self) -> Program:
         program = []
         while self.position < len(self.source) and self.source[self.position] not in "|)":
-            item = self.item()
-            while quantifier := self.accept(_QUANTIFIER):
-                item = self.repeated(item, quantifier)
-                self.refuse_if_long(item)
-            program += item
+            program += self.repeated(self.item(), self.accept(_QUANTIFIER))
         return program
 
-    def repeated(self, program: Program, quantifier: regex.Match) -> Program:
-        may_be_empty = _reaches_end(program, 0, ("split", "lookahead", "possessive"))
-        self.refuse_if(may_be_empty, "a quantifier on a part that may be empty")
-        if quantifier["least"]:
-            least = most = int(quantifier["least"])
-            if quantifier["comma"]:
-                most = int(quantifier["most"]) if quantifier["most"] else None
-        else:
-            least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}[quantifier[0][0]]
-        self.refuse_if(most is not None and most < least, "a count whose maximum is below its minimum")
-        self.refuse_if(
-            quantifier["kind"] == "+" and len(program) > 1, "a possessive quantifier on more than one character"
-        )
-        size, result = len(program) + 1, program * least
-        for left in range(1 if most is None else most - least, 0, -1):
-            after = left * size + (most is None)
-            result += [("split", after, 1) if quantifier["kind"] == "?" else ("split", 1, after), *program]
-        if most is None:
+    def repeated(self, program: Program, quantifier: regex.Match | None) -> Program:
+        if not quantifier:
+            return program
+        self.refuse_if(_may_be_empty(program), "a quantifier on a part that may be empty")
+        least, comma, most = _COUNTS.get(quantifier[1], quantifier[1].strip("{}")).partition(",")
+        is_endless, kind, size = comma and not most, quantifier[2], len(program) + 1
+        n_more = 1 if is_endless else int(most or least) - int(least)
+        result = program * int(least)
+        for left in range(n_more, 0, -1):
+            after = left * size + bool(is_endless or kind == "+")
+            result += [("split", after, 1) if kind == "?" else ("split", 1, after), *program]
+        if is_endless:
             result.append(("split", -size, -size))
-        if quantifier["kind"] == "+":
-            result.insert(0, ("possessive", program[0][1], len(result) + 1))
+        if kind == "+":  # possessive: it ends early only where no more can be taken
+            self.refuse_if(len(program) > 1, "a possessive quantifier on more than one character")
+            result += [*[("split", 2, 2)] * (not is_endless), ("lookahead", program[0][1], False)]
         return result
 
     def item(self) -> Program:
@@ -1196,32 +1185,33 @@ class _RegexParser:
             return _RegexParser(r"\s+\Z").sequence()
         if self.accept(r"\\Z"):
             return [("lookahead", r"[\s\S]", False)]
-        if part := self.accept(_SET) or self.accept(_ESCAPE):
-            source = part[0]
-        else:
-            char = self.source[self.position]
-            self.refuse_if(char in r"\[(^$*+?{", repr(self.source[self.position : self.position + 3]))
-            self.position += 1
-            source = "." if char == "." else regex.escape(char)
-        return [("class", f"(?i:{source})" if self.fold else source)]
+        part = self.accept(rf"{_SET}|{_ESCAPE}|[^\\\[(^$*+?{{]")
+        self.refuse_if(not part, repr(self.source[self.position : self.position + 3]))
+        return [("class", f"(?i:{part[0]})" if self.fold else part[0])]
 
     def group(self, opened: regex.Match) -> Program:
-        fold = self.fold
+        start, fold = self.position, self.fold
         self.fold = fold or bool(opened["fold"])
-        program = self.alternatives()
+        program, source = self.alternatives(), self.source[start : self.position]
         self.fold = fold
         self.refuse_if(not self.accept(r"\)"), "an open group")
         if not opened["look"]:
             return program
-        self.refuse_if(len(program) != 1 or program[0][0] != "class", "a lookahead at more than one character")
-        return [("lookahead", program[0][1], opened["look"] == "=")]
+        self.refuse_if(not _takes_one_character(program), "a lookahead at more than one character")
+        return [("lookahead", f"(?i:{source})" if fold else source, opened["look"] == "=")]
 
 
-def _reaches_end(program: Program, start: int, passable: Sequence[str]) -> bool:
-    """Check whether the end of a program can be reached by instructions of these kinds alone."""
-    reached = {start}
+def _takes_one_character(program: Program) -> bool:
+    """Check whether a program takes a single character; it may look at this character before."""
+    *looks, (kind, *_) = program or [("none",)]
+    return kind == "class" and all(look[0] == "lookahead" for look in looks)
+
+
+def _may_be_empty(program: Program) -> bool:
+    """Check whether the end of a program can be reached without a character."""
+    reached = {0}
     for pc, (kind, *distances) in enumerate(program):
-        if pc in reached and kind in passable:
+        if pc in reached and kind != "class":
             reached |= {pc + distance for distance in distances} if kind == "split" else {pc + 1}
     return len(program) in reached
 
@@ -1268,29 +1258,24 @@ class _Dfa:
     """
 
     def __init__(self, program: Program):
-        self.program, self.n_steps = [("split", 1, 3), ("END",), ("match",), *program], 0
+        self.program, self.n_steps = [("split", 1, 3), ("class", "END"), ("match",), *program], 0
         sources = {step[1]: None for step in program if step[0] in ("class", "lookahead")}
         if len(sources) > MAX_KINDS:
             raise Unsupported(f"more than {MAX_KINDS} kinds of characters")
-        code_points = np.arange(N_CODE_POINTS)
-        sizes = 1 + (code_points >= 0x80) + (code_points >= 0x800) + (code_points >= 0x10000)
-        sizes[0xD800:0xE000] = 1  # lone surrogates stand for invalid bytes
-        bits = sizes.astype(np.uint64) << u64(MAX_KINDS)
+        ranges = np.diff([0, 0x80, 0x800, 0xD800, 0xE000, 0x10000, N_CODE_POINTS])
+        sizes = np.repeat(np.array([1, 2, 3, 1, 3, 4], np.uint64), ranges)  # lone surrogates stand for invalid bytes
+        bits = sizes << u64(MAX_KINDS)
         for bit, source in enumerate(sources):
             bits |= _code_points_matching(source).astype(np.uint64) << u64(bit)
         if (bits[0xDC80:0xDD00] != bits[SURROGATE_ESCAPE]).any():
             raise Unsupported("a class that distinguishes between invalid bytes")
         bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # a text has no other surrogates
-        starts = np.flatnonzero(np.append(True, bits[1:] != bits[:-1]))  # runs of equal code points are few
-        kinds, class_of_run = np.unique(bits[starts], return_inverse=True)
-        self.n_classes = len(kinds)
-        self.class_of = np.repeat(class_of_run.astype(np.uint16), np.diff(np.append(starts, N_CODE_POINTS)))
+        kinds = np.unique(bits[np.append(True, bits[1:] != bits[:-1])])  # runs of equal code points are few
+        self.n_classes, self.class_of = len(kinds), np.searchsorted(kinds, bits).astype(np.uint16)
         kinds = [*kinds.tolist(), 1 << MAX_KINDS]  # END is one byte that no expression matches
         self.sizes = [kind >> MAX_KINDS for kind in kinds]
         self.class_accepts = {source: [kind >> bit & 1 > 0 for kind in kinds] for bit, source in enumerate(sources)}
-        for pc, step in enumerate(self.program):
-            if step[0] == "possessive":
-                self._check_possessive(step[1], pc + step[2])
+        self.class_accepts["END"] = [*[False] * self.n_classes, True]
 
     def step(self, state: tuple[int, ...], char_class: int) -> tuple[bool, tuple[int, ...]]:
         """Check whether a match ends before a character of this class, and compute the state after it."""
@@ -1303,32 +1288,16 @@ class _Dfa:
             if pc in seen:
                 continue
             seen.add(pc)
-            goes_on = False
             match self.program[pc]:
                 case ("match",):
                     return True, tuple(after)
-                case ("class", source):
-                    if self.class_accepts[source][char_class]:
-                        after[pc + 1] = None
                 case ("split", first, second):
                     waiting += (pc + second, pc + first)
-                case ("lookahead", source, wanted):
-                    goes_on = self.class_accepts[source][char_class] == wanted
-                case ("END",):
-                    if char_class == self.n_classes:
-                        after[pc + 1] = None
-                case ("possessive", *_):
-                    goes_on = True
-            if goes_on:
-                waiting.append(pc + 1)
+                case ("class", source) if self.class_accepts[source][char_class]:
+                    after[pc + 1] = None
+                case ("lookahead", source, wanted) if self.class_accepts[source][char_class] == wanted:
+                    waiting.append(pc + 1)
         return False, tuple(after)
-
-    def _check_possessive(self, source: str, after: int) -> None:
-        """Raise Unsupported unless a greedy quantifier matches the same: nothing after it can take its characters."""
-        classes = [c for c, accepted in enumerate(self.class_accepts[source]) if accepted]
-        goes_on = any(self.step((after,), c) != (False, ()) for c in classes)
-        if goes_on and not _reaches_end(self.program, after, ("split", "possessive", "match")):
-            raise Unsupported("a possessive quantifier that changes the result")
 
     def row(self, state: tuple[int, ...]) -> list[tuple[bool, tuple[int, ...]]]:
         """List `step` for each class, and for END."""
@@ -1440,20 +1409,19 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, sizes: li
         """The next state, and the ends of pretokens, as bytes before the end of this character; None if not known."""
         inner, pending, status = state
         following, accepted = int(next_state[inner, char]), bool(accepts[inner, char])
+        chars = (*pending, char)
+        size = n_bytes(chars)
         if following >= 0 and not accepted:
-            pending = (*pending, char)
-            is_simple = len(set(pending)) == 1 and n_bytes(pending) < MAX_PENDING_BYTES
-            return (following, pending if is_simple else MANY, status), []
+            is_simple = len(set(chars)) == 1 and size < MAX_PENDING_BYTES
+            return (following, chars if is_simple else MANY, status), []
         if accepted and (status != GAP or pending != MANY):
-            ends = [n_bytes(pending) + sizes[char]] if status == GAP else []
+            ends = [size] * (status == GAP)
             if following >= 0:
                 return (following, (char,), ACCEPTED), ends
             return restart(FRESH, (char,), [*ends, sizes[char]])
         if pending == MANY:
             return None
-        if status == ACCEPTED:
-            return restart(FRESH, (*pending, char), [n_bytes(pending) + sizes[char]])
-        return restart(GAP, (*pending[1:], char), []) if pending else ((0, (), GAP), [])
+        return restart(FRESH, chars, [size]) if status == ACCEPTED else restart(GAP, chars[1:], [])
 
     def restart(status, chars, ends):
         """Start again with these characters, and add the ends of their pretokens to `ends`."""
@@ -1519,16 +1487,18 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
 
 
 def _sure_starts(table: ScanTable) -> np.ndarray | None:
-    """Find the classes that begin a match, bool[C]; None unless each such character alone matches in every context."""
-    first = table.next_state[0, :-1]
-    return first >= 0 if table.accepts[first[first >= 0]].all() else None
+    """Find the classes that begin a match, bool[C]; None unless each such character begins one in every context."""
+    next_state, first, before = table.next_state, table.next_state[0, :-1], None
+    sure = np.ones(len(next_state), bool)  # states from which a match surely follows; fewer in each round
+    while not np.array_equal(sure, before):
+        before, sure = sure, (table.accepts | (next_state >= 0) & sure[next_state]).all(axis=1)
+    return first >= 0 if sure[first[first >= 0]].all() else None
 
 
 def _is_one_character(source: str) -> bool:
     """Check whether an expression matches single characters."""
     with contextlib.suppress(Unsupported, regex.error):
-        *looks, one, _ = regex.compile(source) and _RegexParser(source).parse()
-        return one[0] == "class" and all(step[0] == "lookahead" for step in looks)
+        return _takes_one_character(regex.compile(source) and _RegexParser(source).parse()[:-1])
     return False
 
 
@@ -1553,8 +1523,7 @@ def _compile_regex(source: str) -> regex.Pattern:
     """
     shown = repr(source[:200])
     try:
-        counts = [[int(n or 0) for n in m.groups()] for m in re.finditer(r"(?<=[)?*+}])\{(\d*)(?:,(\d*))?", source)]
-        if math.prod(max(count) for count in counts) > 10**6:
+        if math.prod(map(int, re.findall(r"(?<=[)?*+}])\{(?:\d*,)?(\d+),?\}", source))) > 10**6:
             raise ValueError("its counts of groups multiply to more than 1,000,000")
         compiled = regex.compile(source)
         source.encode()  # a file of a model could not hold a lone surrogate
@@ -1598,24 +1567,20 @@ class _Stage(NamedTuple):
             return flat.rewritten(_write_cuts, self.table, *scan)
         parts, meanings = [], []
         for part, meaning in zip(flat.parts(), flat.meanings.tolist(), strict=True):
-            pieces = self._pieces(part)
+            text = part.decode("utf-8", "surrogateescape")
+            edges, position = {0, len(text)}, 0
+            with _time_limit(self.regex.pattern, text) as seconds:
+                end = time.process_time() + seconds
+                while match := self.regex.search(text, position, timeout=max(end - time.process_time(), 0.0)):
+                    edges.update(match.span())
+                    position = match.end() + (not match[0])  # as in Oniguruma: ignore an empty match after another
+                    if position > len(text):
+                        break
+            ends = itertools.pairwise(sorted(edges))
+            pieces = [text[start:stop].encode("utf-8", "surrogateescape") for start, stop in ends] or [b""]
             parts += pieces
             meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
         return FlatText.join(parts, meanings)
-
-    def _pieces(self, data: bytes) -> list[bytes]:
-        """Cut a text by the `regex` package into matches and the text between them."""
-        text = data.decode("utf-8", "surrogateescape")
-        edges, position = {0, len(text)}, 0
-        with _time_limit(self.regex.pattern, text) as seconds:
-            end = time.process_time() + seconds
-            while match := self.regex.search(text, position, timeout=max(end - time.process_time(), 0.0)):
-                edges.update(match.span())
-                position = match.end() + (not match[0])  # as in Oniguruma: ignore an empty match directly after another
-                if position > len(text):
-                    break
-        pieces = [text[start:stop] for start, stop in itertools.pairwise(sorted(edges))]
-        return [piece.encode("utf-8", "surrogateescape") for piece in pieces] or [b""]
 
 
 class Pattern:
@@ -1651,10 +1616,9 @@ class Pattern:
         for is_metaspace, group in itertools.groupby(steps, lambda step: isinstance(step, Metaspace)):
             run = tuple(group)
             self.stages += run if is_metaspace else _compile_stages(run)
-        splits = [stage for stage in self.stages if isinstance(stage, _Stage)]
-        self.is_compiled = all(stage.table for stage in splits)
-        self.warning = "; ".join(stage.warning for stage in splits if stage.warning)
-        if not splits or self.stages[-1] is not splits[-1] or not splits[-1].table:
+        self.warning = "; ".join(stage.warning for stage in self.stages if stage.warning)
+        self.is_compiled = not self.warning
+        if not self.table:
             self.stages += _compile_stages((PATTERNS["none"],))  # it finds the pieces that the others have cut
 
     def __reduce__(self):
@@ -1674,11 +1638,12 @@ class Pattern:
 
         Where the first expression always cuts, the whole pattern does: later steps only add cuts.
         """
-        spaces = list(itertools.takewhile(lambda stage: isinstance(stage, Metaspace), self.stages))
-        table = self.stages[len(spaces)].table or Pattern("none").table
+        first = self.stages[0]
+        n_spaces = int(isinstance(first, Metaspace))
+        table = self.stages[n_spaces].table or Pattern("none").table
         class_of = table.class_of.copy()
-        for step in reversed(spaces):  # a space is cut like its replacement
-            class_of[0x20] = class_of[ord(step.replacement)]
+        if n_spaces:  # a space is cut like its replacement
+            class_of[0x20] = class_of[ord(first.replacement)]
         return class_of, table.must_split
 
     @property
@@ -1737,7 +1702,7 @@ def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
     """Compile consecutive Splits; those of a named pattern are one machine, whose table is cached on the disk."""
     name = PATTERN_NAMES.get(steps[0] if len(steps) == 1 else steps)
     if name:
-        return (_Stage(_cached_on_disk(name, lambda: _compile_splits(steps)[0].table)),)
+        return (_Stage(_cached_on_disk(name, steps)),)
     return _compile_splits(steps)
 
 
@@ -1761,9 +1726,8 @@ def _compile_split(split: Split) -> _Stage:
     try:
         table = _compile_pattern(split.pieces)
     except Unsupported as error:
-        require(
-            split.behavior == "isolated", f"a Split that is {split.behavior} by {shown!r} is not supported: {error}"
-        )
+        is_plain = split.behavior == "isolated"
+        require(is_plain, f"a Split that is {split.behavior} by {shown!r} is not supported: {error}")
         warning = f"the pattern is left to the `regex` package, which is some 50 times slower: {error}"
         return _Stage(None, compiled, warning)
     if split.behavior == "removed":
@@ -1776,21 +1740,19 @@ def _compile_split(split: Split) -> _Stage:
 SOURCE_HASH = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # at import: the file may change later
 
 
-def _cached_on_disk(name: str, compile: Callable[[], ScanTable]) -> ScanTable:
+def _cached_on_disk(name: str, steps: tuple[str | Split, ...]) -> ScanTable:
     """Read the table of a named pattern from the disk, or compile it and write it there.
 
-    A digest stands before the content. The file is ignored if it is damaged, or if other versions wrote it.
+    The file is ignored if it is damaged, as its checksums tell, or if other versions wrote it.
     """
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
-    path, versions = folder / f"pattern.{name}.table", (PATTERNS[name], regex.__version__, np.__version__, SOURCE_HASH)
-    with contextlib.suppress(OSError, ImportError, AttributeError):
-        digest, content = (data := path.read_bytes())[:32], data[32:]
-        if digest == hashlib.sha256(repr(versions).encode() + content).digest():
-            return pickle.loads(content)
-    table = compile()
-    content = pickle.dumps(table)
+    path, versions = folder / f"pattern.{name}.npz", repr((PATTERNS[name], regex.__version__, SOURCE_HASH))
+    with contextlib.suppress(Exception), np.load(path) as saved:  # a damaged file may raise anything
+        if saved["versions"] == versions:
+            return ScanTable(*map(saved.__getitem__, ScanTable._fields))
+    table = _compile_splits(steps)[0].table
     with contextlib.suppress(OSError, InputError), atomic_write(path) as file:
-        file.write(hashlib.sha256(repr(versions).encode() + content).digest() + content)
+        np.savez(file, versions=versions, **table._asdict())
     return table
 
 
@@ -2282,41 +2244,36 @@ class AddedToken(NamedTuple):
 
 
 def _special_table(
-    ids: Mapping[str, int], flags: Mapping[str, AddedToken] | None = None, normalize: Callable[[bytes], bytes] = bytes
+    ids: Mapping[str, int], flags: Mapping[str, AddedToken], normalize: Callable[[bytes], bytes] = bytes
 ) -> _SpecialTable:
     """Make the table of some special tokens, in the form that they have in normalized text."""
-    tokens, flags = {}, flags or {}
-    for text in ids:
-        is_literal = flags.get(text, AddedToken()).literal
-        tokens[text.encode() if is_literal else normalize(text.encode())] = text
+    flag_of = {text: flags.get(text, AddedToken()) for text in ids}
+    tokens = {text.encode() if flag.literal else normalize(text.encode()): text for text, flag in flag_of.items()}
     tokens.pop(b"", None)
-    flagged = [flags.get(text, AddedToken()) for text in tokens.values()]
+    flagged = [flag_of[text] for text in tokens.values()]
     first_bytes = {token[0] for token in tokens}
-    bits = [SINGLE_WORD * flag.single_word + LSTRIP * flag.lstrip + RSTRIP * flag.rstrip for flag in flagged]
+    bits = [sum(itertools.compress((SINGLE_WORD, LSTRIP, RSTRIP), flag)) for flag in flagged]
+    char_kinds = np.zeros(0, np.uint8)
+    if any(bits):  # \w and \s as in Hugging Face, which uses the regular expressions of Rust here
+        words = _code_points_matching(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]")
+        char_kinds = WORD * words + SPACE * _code_points_matching(r"\p{White_Space}")
     return _SpecialTable(
         make_trie(dict(enumerate(tokens))),
         np.array([ids[text] for text in tokens.values()], np.int64),
         np.array([*map(len, tokens)], np.int64),
         np.isin(np.arange(256), [*first_bytes]),
-        min(first_bytes, default=-1) if len(first_bytes) < 2 else -1,
+        first_bytes.pop() if len(first_bytes) == 1 else -1,
         np.array(bits, np.uint8),
-        _char_kinds() if any(bits) else np.zeros(0, np.uint8),
+        char_kinds,
         max(map(len, tokens), default=0),
         not any(bits) and not any(flag.normalized for flag in flagged),
     )
 
 
-@functools.lru_cache(maxsize=1)
-def _char_kinds() -> np.ndarray:
-    r"""Find the characters that are \w and \s in Hugging Face, which uses the regular expressions of Rust here."""
-    words = _code_points_matching(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]")
-    return WORD * words.astype(np.uint8) + SPACE * _code_points_matching(r"\p{White_Space}").astype(np.uint8)
-
-
 @kernel
-def _special_at(text, position, stop, special):
+def _special_at(text, position, special):
     """Find the longest special token at a position; returns its number, or -1."""
-    edges, values = special.trie.edges, special.trie.values
+    edges, values, stop = special.trie.edges, special.trie.values, len(text) - PADDING
     node, number, is_there = i64(0), i64(-1), special.leads[text[position]]
     while is_there and position < stop:
         node = _trie_child(node, text[position], edges)
@@ -2329,56 +2286,48 @@ def _special_at(text, position, stop, special):
 
 
 @kernel
-def _next_special(text, position, stop, special):
-    """Find the first special token at or after a position; returns where it begins, or `stop`.
+def _find_byte(text, position, stop, byte):
+    """Find the first such byte at or after a position, or `stop`; 64 bytes are compared together."""
+    found = u64(0)
+    while position + 64 <= stop and not found:
+        found = bytes_from(text, position, u8(byte)) & ~bytes_from(text, position, u8(byte + 1))
+        position += i64(lowest_bit(found))  # 64 if no bit is set
+    while position < stop and text[position] != byte:
+        position += 1
+    return position
 
-    If all tokens begin with the same byte, 64 bytes are compared together.
-    """
-    leads, lead = special.leads, special.lead
+
+@kernel
+def _next_special(text, position, special):
+    """Find the first special token at or after a position; returns where it begins, or where the text ends."""
+    leads, lead, stop = special.leads, special.lead, len(text) - PADDING
     while position < stop:
-        while lead >= 0 and position + 64 <= stop:
-            candidates = bytes_from(text, position, u8(lead)) & ~bytes_from(text, position, u8(lead + 1))  # not 0xFF
-            if candidates:
-                position += i64(lowest_bit(candidates))
-                break
-            position += 64
+        if lead >= 0:
+            position = _find_byte(text, position, stop, lead)
         while position < stop and not leads[text[position]]:
             position += 1
-        if position < stop and _special_at(text, position, stop, special) >= 0:
+        if position < stop and _special_at(text, position, special) >= 0:
             return position
         position += 1
     return stop
 
 
 @kernel
-def _kind_before(text, start, position, char_kinds):
-    """Look up the kind of the character that ends at a position; 0 at the start of the text."""
-    return char_kinds[_character_before(text, start, position) >> 3] if position > start else u8(0)
+def _kind_before(text, position, char_kinds):
+    """Look up the kind of the character that ends at a position; 0 at the start of a text."""
+    return char_kinds[_character_before(text, i64(0), position) >> 3] if position > 0 else u8(0)
 
 
 @kernel
-def _kind_after(text, position, stop, char_kinds):
-    """Look up the kind of the character that begins at a position; 0 at the end of the text."""
-    return char_kinds[_decode_character(text, position, stop) >> 3] if position < stop else u8(0)
+def _kind_after(text, position, char_kinds):
+    """Look up the kind of the character that begins at a position; 0 at the end of a text."""
+    return char_kinds[_decode_character(text, position, position + 4) >> 3]
 
 
 @kernel
-def _is_beside(kind, text, begin, start, end, stop, char_kinds):
-    """Check whether a character of this kind is next to text[start : end], which lies in text[begin : stop]."""
-    kinds = _kind_before(text, begin, start, char_kinds) | _kind_after(text, end, stop, char_kinds)
-    return kinds & kind > 0
-
-
-@kernel
-def _next_end(scanned, position):
-    """Find the first END at or after a position; 64 bytes are compared together."""
-    is_there = u64(0)
-    while position + 64 <= len(scanned) and not is_there:
-        is_there = bytes_from(scanned, position, u8(END)) & ~bytes_from(scanned, position, u8(END + 1))
-        position += 0 if is_there else 64
-    while scanned[position] != END:
-        position += 1
-    return position
+def _is_beside(kind, text, start, end, char_kinds):
+    """Check whether a character of this kind is next to text[start : end]."""
+    return (_kind_before(text, start, char_kinds) | _kind_after(text, end, char_kinds)) & kind > 0
 
 
 @kernel
@@ -2386,53 +2335,42 @@ def _cut_at_special(text, scanned, meanings, special):
     """Write END over each special token, searched from left to right, the longest first; returns text and meanings.
 
     The flags of a token extend it over the white space around it, or reject it inside a word, as `find_matches` in the
-    `tokenizers` package does.
+    `tokenizers` package does. No token has the byte END, and none extends over it, so texts need not be told apart.
     """
-    n_text, start = len(text) - PADDING, i64(0)
-    if len(special.ids) == 0 or _next_special(text, start, n_text, special) == n_text:
+    n_text = len(text) - PADDING
+    position = _next_special(text, i64(0), special) if len(special.ids) else n_text
+    if position == n_text:
         return text, meanings
-    char_kinds, out, n_out = special.char_kinds, _on_huge_pages(np.empty(len(text), np.uint8)), i64(0)
-    new_meanings, n = np.empty(len(meanings) + 64, np.int64), 0
-    for t in range(len(meanings)):
-        begin = last = position = start
-        stop = _next_end(scanned, start)
-        while position < stop:
-            start = _next_special(text, position, stop, special)
-            if start == stop:
-                break
-            s = _special_at(text, start, stop, special)
-            end = position = start + special.sizes[s]
-            if len(char_kinds):
-                flags = special.flags[s]
-                if flags & SINGLE_WORD and _is_beside(WORD, text, begin, start, position, stop, char_kinds):
-                    continue
-                while flags & LSTRIP and start > last and _kind_before(text, begin, start, char_kinds) & SPACE:
-                    start -= _character_before(text, begin, start) & 7
-                while flags & RSTRIP and _kind_after(text, end, stop, char_kinds) & SPACE:
-                    end += _decode_character(text, end, stop) & 7
+    char_kinds, out, n_out, last = special.char_kinds, _on_huge_pages(np.empty(len(text), np.uint8)), i64(0), i64(0)
+    new_meanings, n, t = np.empty(2 * len(meanings) + 64, np.int64), 0, 0
+    stop = _find_byte(scanned, i64(0), len(scanned), END)
+    while position < n_text:
+        start, s = position, _special_at(text, position, special)
+        end = position = start + special.sizes[s]
+        flags = special.flags[s]
+        if not (flags & SINGLE_WORD and _is_beside(WORD, text, start, end, char_kinds)):
+            while flags & LSTRIP and start > last and _kind_before(text, start, char_kinds) & SPACE:
+                start -= _character_before(text, i64(0), start) & 7
+            while flags & RSTRIP and _kind_after(text, end, char_kinds) & SPACE:
+                end += _decode_character(text, end, end + 4) & 7
             if last < start:  # a token may lie in the white space that belongs to the token before it
                 n_out = _copy_bytes(text, last, start, out, n_out)
-            out[n_out] = END
-            n_out += 1
             new_meanings = _reserve(new_meanings, n + 1 + len(meanings))
-            new_meanings[n] = special.ids[s]
-            n, last = n + 1, end
-        if last < stop:
-            n_out = _copy_bytes(text, last, stop, out, n_out)
-        out[n_out] = END
-        n_out += 1
-        new_meanings[n] = meanings[t]
-        n, start = n + 1, stop + 1
-    return _add_padding(out, n_out), new_meanings[:n]
+            while stop < start:
+                new_meanings[n], stop = meanings[t], _find_byte(scanned, stop + 1, len(scanned), END)
+                n, t = n + 1, t + 1
+            out[n_out], new_meanings[n] = END, special.ids[s]
+            n_out, n, last = n_out + 1, n + 1, end
+        position = _next_special(text, position, special)
+    for k in range(t, len(meanings)):
+        new_meanings[n] = meanings[k]
+        n += 1
+    return _add_padding(out, _copy_bytes(text, last, n_text, out, n_out)), new_meanings[:n]
 
 
-@kernel
-def _count_parts(scanned):
+def _count_parts(scanned: np.ndarray) -> int:
     """Count the texts between ENDs that are not empty."""
-    n = 0
-    for k in range(1, len(scanned)):
-        n += (scanned[k] == END) & (scanned[k - 1] != END)
-    return n
+    return int(np.count_nonzero(np.diff(np.flatnonzero(scanned == END), prepend=-1) > 1))
 
 
 @kernel
@@ -2443,22 +2381,19 @@ def _find_cut(text, start, stop, class_of, must_split, special):
     of a special token does not count if an earlier one overlaps it, so no match may overlap the cut. Returns twice the
     position, plus 1 if a document ends there; or -1.
     """
-    end, any_special, longest = len(text) - PADDING, len(special.ids) > 0, special.longest  # may reach beyond `stop`
-    kinds = special.char_kinds
-    split = _next_split(text, start, stop, class_of, must_split)
+    kinds, split = special.char_kinds, _next_split(text, start, stop, class_of, must_split)
     for position in range(start, stop):
-        reach = i64(0)  # how far possible tokens before this position reach
-        is_split = position == split
-        s = _special_at(text, position, end, special) if any_special else i64(-1)
-        if any_special and (is_split or (s >= 0 and special.cuts)):
-            for before in range(max(0, position - longest), position):
-                other = _special_at(text, before, end, special)
+        s, is_split, reach = _special_at(text, position, special), position == split, i64(0)
+        is_token = s >= 0 and special.cuts
+        if is_token or is_split:
+            for before in range(max(0, position - special.longest), position):
+                other = _special_at(text, before, special)
                 if other >= 0:
-                    reach = max(reach, before + special.sizes[other])
-        if s >= 0 and special.cuts and reach <= position:
+                    reach = max(reach, before + special.sizes[other])  # how far possible tokens before it reach
+        if is_token and reach <= position:
             return 2 * (position + special.sizes[s]) + 1
         if is_split:
-            flags_reach = len(kinds) > 0 and _is_beside(SPACE, text, i64(0), position, position, end, kinds)
+            flags_reach = len(kinds) > 0 and _is_beside(SPACE, text, position, position, kinds)
             if s < 0 and reach < position and not flags_reach:
                 return 2 * position
             split = _next_split(text, position, stop, class_of, must_split)
@@ -2514,7 +2449,6 @@ class _CharacterMap:
     leads: np.ndarray  # bool[256]          whether a joined character begins with this byte
     first_lead: int  # the smallest of these bytes
     longest: int  # the most bytes that replace one byte
-    maps: bool  # whether some character has a replacement
 
 
 JOINED = -1
@@ -2523,19 +2457,17 @@ JOINED = -1
 def _character_map(changes: Mapping[int, str], joined: Iterable[str]) -> _CharacterMap:
     """Make the tables of `_map_characters`."""
     texts = [text.encode("utf-8", "surrogateescape") for text in changes.values()]
-    entries = np.zeros(N_CODE_POINTS, np.int32)
+    first_bytes = {char.encode("utf-8", "surrogateescape")[0] for char in joined}
+    entries, ascii = np.zeros(N_CODE_POINTS, np.int32), np.full(256, -1, np.int16)
     entries[list(changes)] = np.arange(1, len(changes) + 1)
     entries[list(map(ord, joined))] = JOINED
-    ascii, leads = np.full(256, -1, np.int16), np.zeros(256, bool)
-    leads[[char.encode("utf-8", "surrogateescape")[0] for char in joined]] = True
     for code in range(0x80):
         text = changes.get(code, chr(code))
         if len(text) == 1 and text.isascii():
             ascii[code] = ord(text)
+    leads, first_lead = np.isin(np.arange(256), [*first_bytes]), min(first_bytes, default=0xFF)
     offsets, longest = np.cumsum([0, 0, *map(len, texts)]), max(map(len, texts), default=1) + 1
-    first_lead = int(np.append(np.flatnonzero(leads), 0xFF)[0])
-    texts = _with_padding(b"".join(texts))
-    return _CharacterMap(entries, ascii, texts, offsets, leads, first_lead, longest, bool(changes))
+    return _CharacterMap(entries, ascii, _with_padding(b"".join(texts)), offsets, leads, first_lead, longest)
 
 
 @kernel
@@ -2595,7 +2527,7 @@ def _map_characters(text, runs, changed, changed_ends, table):
             continue
         limit = min(run, position + MAPPED_BYTES)
         out = _reserve(out, n + (limit - position) * longest + 2 * PADDING)
-        if not table.maps:
+        if len(offsets) == 2:  # no character has a replacement
             n, position = _copy_bytes(text, position, limit, out, n), limit
         while position < limit:
             if ascii[text[position]] >= 0:
@@ -2616,18 +2548,10 @@ class _MapPass:
     """Change characters by several steps at once."""
 
     def __init__(self, steps: Sequence[_CharacterStep]):
-        self.steps = steps
         changes, joined = _composed(steps)
-        self.table, self.maps = _character_map(changes, joined), bool(changes)
-        self.border = ""
+        self.steps, self.maps, self.border = steps, bool(changes), ""
+        self.table = _character_map(changes, joined)
         self.changed = {*changes, *map(ord, joined)}
-
-    def _change_runs(self, joined: np.ndarray) -> np.ndarray:
-        """Change runs by one step after another; returns them with PADDING."""
-        text = joined.tobytes().decode("utf-8", "surrogateescape")
-        for step in self.steps:
-            text = step.change(text) if step.change else text.translate(step.changes)
-        return _with_padding(text.encode("utf-8", "surrogateescape"))
 
     def apply(self, flat: FlatText, first_id: int) -> FlatText:
         """Change all characters of a flat text."""
@@ -2637,7 +2561,10 @@ class _MapPass:
         runs, joined = _find_joined(text, self.table)
         if not self.maps and not len(runs):
             return text, meanings
-        changed = self._change_runs(joined)
+        changed = joined.tobytes().decode("utf-8", "surrogateescape")
+        for step in self.steps:
+            changed = step.change(changed) if step.change else changed.translate(step.changes)
+        changed = _with_padding(changed.encode("utf-8", "surrogateescape"))
         return _map_characters(text, runs, changed, np.flatnonzero(changed == END), self.table), meanings
 
 
@@ -2651,19 +2578,19 @@ class _TextPass(NamedTuple):
 
     def apply(self, flat: FlatText, first_id: int) -> FlatText:
         """Change the texts between ENDs."""
-        parts = [self._change(k == 0 and first_id == CONTINUES, part) for k, part in enumerate(flat.parts())]
+        parts = []
+        for k, data in enumerate(flat.parts()):
+            goes_on = k == 0 and first_id == CONTINUES  # a block may begin inside a text
+            if self.change:
+                text = "." * goes_on + data.decode("utf-8", "surrogateescape")
+                data = self.change(text)[goes_on:].encode("utf-8", "surrogateescape")
+            parts.append(self.prefix * (bool(data) and not goes_on) + data)
         return FlatText.join(parts, flat.meanings)
-
-    def _change(self, goes_on: bool, data: bytes) -> bytes:
-        if self.change:
-            text = "." * goes_on + data.decode("utf-8", "surrogateescape")  # a block may begin inside a text
-            data = self.change(text)[goes_on:].encode("utf-8", "surrogateescape")
-        return self.prefix * (bool(data) and not goes_on) + data
 
 
 def _uniform_step(source: str, text: str = "") -> _CharacterStep:
-    """Make the step that replaces each character that matches a one-character expression by the same text."""
-    return _CharacterStep(dict.fromkeys(map(ord, _matching(source)), text))
+    """Make the step that replaces each character that matches an expression by a text, in which {} stands for it."""
+    return _CharacterStep({ord(char): text.format(char) for char in _matching(source)})
 
 
 @functools.lru_cache
@@ -2697,32 +2624,29 @@ def _read_charsmap(text: str) -> dict[str, str]:
     The trie is a double array of Darts-clone (Yata 2008). Let p be the position of a node ^ its offset: its child by
     the byte b is at p ^ b. If a key ends at the node, the unit at p gives the position of the replacement.
     """
-    blob = base64.b64decode(text, validate=True)
+    blob, changes, n_bytes = base64.b64decode(text, validate=True), {}, 0
     size = int.from_bytes(blob[:4], "little")
-    damaged = InputError(f"the precompiled charsmap is damaged, or cut off: it has {len(blob):,} bytes")
-    if not size or size % 4 or 4 + size > len(blob):
-        raise damaged
-    units, texts = np.frombuffer(blob[4 : 4 + size], "<u4").astype(np.int64), blob[4 + size :]
-    nodes = (np.arange(len(units)) ^ units >> 10 << ((units & 1 << 9) >> 6)).tolist()
-    labels, has_value, values = (column.tolist() for column in (units & 0x800000FF, units >> 8 & 1, units & 0x7FFFFFFF))
-    children: dict[int, list[int]] = {}
-    for place, label in enumerate(labels):
-        if 0 < label < 256:
-            children.setdefault(place ^ label, []).append(place)
-    changes, n_bytes, stack = {}, 0, [(b"", nodes[0])]
     try:
+        units, texts = np.frombuffer(blob, "<u4", size // 4, 4).astype(np.int64), blob[4 + size :]
+        nodes = (np.arange(len(units)) ^ units >> 10 << ((units & 1 << 9) >> 6)).tolist()
+        labels, units = (units & 0x800000FF).tolist(), units.tolist()
+        children: dict[int, list[int]] = {}
+        for place, label in enumerate(labels):
+            if 0 < label < 256:
+                children.setdefault(place ^ label, []).append(place)
+        stack = [(b"", nodes[0])]
         while stack:
             prefix, node = stack.pop()
             for place in children.get(node, ()):
                 key = prefix + BYTES[labels[place]]
                 stack.append((key, nodes[place]))
                 n_bytes += len(key)
-                if has_value[place]:
-                    start = values[nodes[place]]
+                if units[place] & 1 << 8:
+                    start = units[nodes[place]] & 0x7FFFFFFF
                     changes[key.decode()] = texts[start : texts.index(b"\0", start, start + MAX_REPLACEMENT)].decode()
             require(n_bytes <= MAX_CHARSMAP_BYTES, "a circle")
     except (IndexError, ValueError):
-        raise damaged from None
+        raise InputError(f"the precompiled charsmap is damaged, or cut off: it has {len(blob):,} bytes") from None
     return changes
 
 
@@ -2766,9 +2690,8 @@ def _bert_steps(
         yield _uniform_step(rf"(?![\t\n\r{_NEWER_FORMATS}])[\p{{Cc}}\p{{Cf}}\p{{Co}}\ufffd]")
         yield _uniform_step(r"[\t\n\r\p{White_Space}]", " ")
     if handle_chinese_chars:
-        yield _CharacterStep({ord(char): f" {char} " for char in _matching(f"[{_IDEOGRAPHS}]")})
-    strip_accents = lowercase if strip_accents is None else strip_accents
-    if strip_accents:
+        yield _uniform_step(f"[{_IDEOGRAPHS}]", " {} ")
+    if lowercase if strip_accents is None else strip_accents:
         yield _normal_form("NFD")
         yield _uniform_step(r"(?![\u1885\u1886])[\p{Mn}\u1734]")  # the accents of Unicode in 2015
     if lowercase:
@@ -2780,8 +2703,7 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     (kind, source), *others = pattern.items()
     is_supported = kind in ("String", "Regex") and source and not others
     require(is_supported, f"a pattern to replace is not supported: {json.dumps(pattern)}")
-    require(isinstance(content, str), f"the content of Replace is not a string: {json.dumps(content)}")
-    (source + content).encode()  # fails for lone surrogates
+    (source + content).encode()  # fails for other types than str, and for lone surrogates
     if kind == "String" and len(source) == 1:
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
@@ -2825,21 +2747,20 @@ _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
 }
 
 
-def _normalizer_steps(step: dict) -> list[_CharacterStep | _TextPass]:
-    """Make the steps for a step of a tokenizer.json."""
-    fields = dict(step)
-    kind = fields.pop("type", None)
-    require(kind in _NORMALIZERS, f"the normalizer {json.dumps(step)[:100]} is not supported")
+def _make_steps(what: str, makers: Mapping[str, Callable[..., Iterable]], step: dict) -> list:
+    """Call the function for the type of a step of a tokenizer.json, with its other fields."""
+    fields = {name: field for name, field in step.items() if name != "type"}
     try:
-        return list(_NORMALIZERS[kind](**fields))
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise InputError(f"the normalizer {kind}: {error}") from None
+        return list(makers[step["type"]](**fields))
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise InputError(f"the {what} {json.dumps(step)[:100]} is not supported: {error}") from None
 
 
 @functools.lru_cache(8)
 def _normalizer_passes(steps: str) -> list[_MapPass | _TextPass]:
     """Make the passes for steps in JSON: consecutive steps over characters become one pass."""
-    parts, passes = [part for s in _flattened(json.loads(steps), "normalizers") for part in _normalizer_steps(s)], []
+    flat, passes = _flattened(json.loads(steps), "normalizers"), []
+    parts = itertools.chain.from_iterable(_make_steps("normalizer", _NORMALIZERS, step) for step in flat)
     for by_character, group in itertools.groupby(parts, lambda part: isinstance(part, _CharacterStep)):
         group = list(group)
         passes += [_MapPass(group)] if by_character else group
@@ -2890,7 +2811,7 @@ class Normalizer:
             return Pattern("none").cut_arrays
         class_of, must_split = pattern.cut_arrays
         classes, n = class_of.copy(), len(must_split)
-        classes[[code for codes in changed for code in codes]] = n  # a class that never splits
+        classes[list(itertools.chain(*changed))] = n  # a class that never splits
         splits = np.pad(np.zeros_like(must_split), (0, 3))
         for k, space in enumerate("\n ", n + 1):
             written = self.normalize(f"x{space}x".encode()).decode().rpartition("x")[0].rpartition("x")[2]
@@ -2902,15 +2823,13 @@ class Normalizer:
 
 def _flattened(part: object, key: str) -> list[dict]:
     """List the steps of a normalizer, a pre_tokenizer or a decoder; a Sequence has its steps under `key`."""
-    if isinstance(part, (list, tuple)):
-        return [step for one in part for step in _flattened(one, key)]
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "Sequence" and key in part:
-        return _flattened(part[key], key)
-    if not isinstance(kind, str) or kind == "Sequence":
-        raise InputError(
-            f"a step without a type, or a Sequence without {key}, is not supported: {json.dumps(part)[:100]}"
-        )
+        part = part[key]
+    if isinstance(part, (list, tuple)):
+        return [step for one in part for step in _flattened(one, key)]
+    note = f"a step without a type, or a Sequence without {key}, is not supported: {json.dumps(part)[:100]}"
+    require(isinstance(kind, str) and kind != "Sequence", note)
     return [part]
 
 
@@ -2935,13 +2854,13 @@ class Pretokenizer:
     def __init__(
         self,
         pattern: Pattern,
-        special_tokens: Mapping[str, int] | None = None,
-        flags: Mapping[str, AddedToken] | None = None,
+        special_tokens: Mapping[str, int] = MappingProxyType({}),
+        flags: Mapping[str, AddedToken] = MappingProxyType({}),
         normalizer: Normalizer | None = None,
     ):
         passes: list[dict[str, int]] = [{}, {}]
-        for token, id in (special_tokens or {}).items():
-            passes[(flags or {}).get(token, AddedToken()).normalized][token] = id
+        for token, id in special_tokens.items():
+            passes[flags.get(token, AddedToken()).normalized][token] = id
         self.pattern, self.normalizer = pattern, normalizer or Normalizer()
         if not self.normalizer and not passes[0]:
             passes.reverse()
@@ -4925,7 +4844,7 @@ def _is_id(id: object) -> bool:
 def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
     """Check the types and ranges of ids and tokens, and return a copy of the vocabulary."""
     for id, token in vocab.items():
-        if type(id) is not int or not 0 <= id < MAX_ID:
+        if not _is_id(id):
             raise InputError(f"the token {token!r} has the id {id!r}: {_ID_RANGE}")
         if type(token) is not bytes or not token:
             raise InputError(f"a token is bytes, at least one: id {id} has {token!r}")
@@ -4941,8 +4860,7 @@ def _assign_special_ids(model: Model) -> None:
     for text in texts:
         token = text.encode()
         id = id_of.get(text, old_ids.get(token, next_id))
-        if not _is_id(id):
-            raise InputError(f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
+        require(_is_id(id), f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
         held = model.vocab.setdefault(id, token)
         # An id may have a second text, and a text may be the GPT-2 name of the bytes.
         if held != token and gpt2_name(held) != text and id_of.get(held.decode("utf-8", "replace")) != id:
@@ -4985,15 +4903,13 @@ def _validate_scores(model: Model) -> None:
 def _validate_characters(model: Model) -> None:
     """Check that tokens are UTF-8, and that the vocabulary has the tokens for unknown characters."""
     require_known("alphabet", model.alphabet, ALPHABETS)
-    for token in model.vocab.values():
-        try:
-            token.decode()
-        except UnicodeDecodeError:
-            raise InputError(f"the token {readable(token)!r} is not UTF-8, but the alphabet is characters") from None
-    tokens, unknown = {*model.vocab.values()}, model.unk_token
-    require(unknown is None or str(unknown).encode() in tokens, f"the unk_token {unknown!r} is not in the vocabulary")
-    for token in sorted(fallback_tokens(model) - tokens):
-        raise InputError(f"{token.decode()} is not in the vocabulary: byte_fallback needs a token for each byte")
+    try:
+        texts, unknown = {token.decode() for token in model.vocab.values()}, model.unk_token
+    except UnicodeDecodeError as error:
+        raise InputError(f"the token {readable(error.object)!r} is not UTF-8, but the alphabet is characters") from None
+    require(unknown is None or str(unknown) in texts, f"the unk_token {unknown!r} is not in the vocabulary")
+    for name in sorted({*map(bytes.decode, fallback_tokens(model))} - texts):
+        raise InputError(f"{name} is not in the vocabulary: byte_fallback needs a token for each byte")
 
 
 def _check_texts(special_tokens: Iterable[str]) -> list[str]:
@@ -5015,14 +4931,12 @@ def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
     >>> check_special_tokens(["<|end|>", "x"])
     Traceback (most recent call last):
     ...
-    bpe_numba.InputError: the special token 'x' is a single byte, which every vocabulary has already
+    bpe_numba.InputError: the special token 'x' is a single byte, which every vocabulary has
     """
     special_tokens = _check_texts(special_tokens)
     for text in special_tokens:
-        if len(text.encode()) == 1:
-            raise InputError(f"the special token {text!r} is a single byte, which every vocabulary has already")
-        if text in _BYTE_NAMES:
-            raise InputError(f"the special token {text!r} is the name of a byte in a tokenizer.json: use a longer one")
+        require(len(text.encode()) > 1, f"the special token {text!r} is a single byte, which every vocabulary has")
+        require(text not in _BYTE_NAMES, f"the special token {text!r} names a byte in tokenizer.json: use a longer one")
     return special_tokens
 
 
@@ -5030,10 +4944,7 @@ SPECIAL_TOKENS_AT = ("first", "after-bytes", "last")
 
 
 def build_vocabulary(
-    learned: Learned,
-    special_tokens: Sequence[str] = (),
-    special_tokens_at: str = "first",
-    byte_tokens: Sequence[str] = (),
+    learned: Learned, special_tokens: Sequence[str], special_tokens_at: str = "first", byte_tokens: Sequence[str] = ()
 ) -> tuple[dict[int, bytes], list[Merge]]:
     """Number the tokens: first the alphabet (bytes in BYTE_ORDER), then the merged tokens in order.
 
@@ -5801,18 +5712,10 @@ class WordPieceTables:
 def wordpiece_tables(model: Model) -> WordPieceTables:
     """Make the tables of `segment_wordpiece` for a model."""
     prefix, tokens = model.subword_prefix.encode(), {id: model.vocab[id] for id in model.ordinary}
-    continuing = {id: token[len(prefix) :] for id, token in tokens.items() if token.startswith(prefix)}
-    continuing = continuing if model.kind == "wordpiece" else {}  # the tokens of a WordLevel are whole words
+    later = tokens if model.kind == "wordpiece" else {}  # the tokens of a WordLevel are whole words
+    continuing = {id: token[len(prefix) :] for id, token in later.items() if token.startswith(prefix)}
     unknown = -1 if model.unk_token is None else model.ids.get(model.unk_token.encode(), -1)
     return WordPieceTables(make_trie(tokens), make_trie(continuing), unknown, model.max_word_chars)
-
-
-@kernel
-def _is_longer(text, start, stop, n):
-    """Check whether text[start : stop] has more than n characters."""
-    for k in range(start, stop):
-        n -= text[k] & 0xC0 != 0x80
-    return n < 0
 
 
 @kernel
@@ -5821,8 +5724,10 @@ def segment_wordpiece(text, start, size, tables, scratch, ids, at):
 
     Tokens are whole characters, so words are cut only between characters, and a word with invalid bytes is unknown.
     """
-    position, stop, n, trie = start, start + size, 0, tables.beginning
-    is_unknown = _is_longer(text, start, stop, tables.max_chars)
+    position, stop, n, n_chars, trie = start, start + size, 0, 0, tables.beginning
+    for k in range(start, stop):
+        n_chars += text[k] & 0xC0 != 0x80
+    is_unknown = n_chars > tables.max_chars
     while position < stop and not is_unknown:
         node, end, id = i64(0), position, -1
         for k in range(position, stop):
@@ -5838,19 +5743,16 @@ def segment_wordpiece(text, start, size, tables, scratch, ids, at):
     return n
 
 
-class LearnedWordPiece(NamedTuple):
-    """Merges, in order. Symbols 0 to A - 1 are the alphabet, and merge k makes symbol A + k.
+PREFIX = "##"  # of the tokens that continue a word
+
+
+class LearnedWordPiece(Learned):
+    """As Learned, but the symbols that continue words have the prefix, and come last in the alphabet.
 
     >>> learned = learn_wordpiece(Words.from_counts({b"aab": 3, b"b": 1}), 5)
     >>> learned.tokens, learned.pairs.tolist()
     ([b'a', b'b', b'##a', b'##b', b'aa'], [[0, 2]])
     """
-
-    pairs: np.ndarray  # int32[M, 2]      the two symbols joined
-    counts: np.ndarray  # int64[M]        occurrences of the pair in the corpus when it was merged
-    n_tokens: np.ndarray  # int64[M + 1]  symbols in the corpus before the first merge, and after each
-    alphabet: Sequence[bytes]  # first symbols that begin words, then symbols that continue them, with the prefix
-    prefix: bytes
 
     merges = None  # WordPiece does not merge
 
@@ -5859,11 +5761,11 @@ class LearnedWordPiece(NamedTuple):
         """The tokens, with the prefix if they continue words. Two symbols may be the same token, which comes once."""
         tokens = list(self.alphabet)
         for left, right in zip(*self.pairs.T.tolist(), strict=True):
-            tokens.append(tokens[left] + tokens[right][len(self.prefix) :])
+            tokens.append(tokens[left] + tokens[right][len(PREFIX) :])
         return list(dict.fromkeys(tokens))
 
 
-def _mark_continuing(words: Words, prefix: str) -> tuple[Words, int]:
+def _mark_continuing(words: Words) -> tuple[Words, int]:
     """Number the symbols that continue words separately; returns words, and the number of symbols that begin words.
 
     All characters may begin words, as in Hugging Face's trainer. Both parts of the alphabet are sorted by bytes, which
@@ -5871,7 +5773,7 @@ def _mark_continuing(words: Words, prefix: str) -> tuple[Words, int]:
     """
     a = len(words.alphabet)
     order = np.array(sorted(range(a), key=words.alphabet.__getitem__), np.int64)
-    marked = np.argsort(order)[words.symbols] + (a if prefix else 0)
+    marked = np.argsort(order)[words.symbols] + a
     marked[words.offsets[:-1][np.diff(words.offsets) > 0]] %= a
     present = np.zeros(2 * a, bool)
     present[marked] = present[marked % a] = True
@@ -5881,15 +5783,9 @@ def _mark_continuing(words: Words, prefix: str) -> tuple[Words, int]:
 
 
 def learn_wordpiece(
-    words: Words,
-    n_symbols: int,
-    *,
-    score: str = "likelihood",
-    min_frequency: int = 1,
-    prefix: str = "##",
-    progress: bool = False,
+    words: Words, n_symbols: int, *, score: str = "likelihood", min_frequency: int = 1, progress: bool = False
 ) -> LearnedWordPiece:
-    """Learn `n_symbols` tokens of characters, including the alphabet. Tokens that continue words have a prefix.
+    """Learn `n_symbols` tokens of characters, including the alphabet. Tokens that continue words have the prefix.
 
     score          the pair with the greatest score merges. "count" is the number of its occurrences, with ties by ids,
                    as in Hugging Face's WordPieceTrainer. "likelihood" is count(ab) / (count(a) * count(b)) in float64,
@@ -5907,11 +5803,11 @@ def learn_wordpiece(
     [b'##w', b'##es', b'##est']
     """
     require_known("`score`", score, ("likelihood", "count"))
-    marked, n_beginning = _mark_continuing(words, prefix)
+    marked, n_beginning = _mark_continuing(words)
     tie_break = "ids" if score == "count" else "bytes"
     learned = _run_learner(marked, n_symbols, tie_break, min_frequency, progress, score == "likelihood")
-    alphabet = [prefix.encode() * (k >= n_beginning) + letter for k, letter in enumerate(marked.alphabet)]
-    return LearnedWordPiece(*learned[:3], alphabet, prefix.encode())
+    alphabet = [PREFIX.encode() * (k >= n_beginning) + letter for k, letter in enumerate(marked.alphabet)]
+    return LearnedWordPiece(*learned[:3], alphabet)
 
 
 # ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -5931,7 +5827,7 @@ def learn_wordpiece(
 #
 #     longest    2    1    0            shorter of 2    0        of 0 and 1    -1
 
-MAX_TOKEN_CHARS = 64
+MAX_TOKEN_CHARS, SEED_SIZE = 16, 1_000_000  # as in SentencePiece
 SUB_ITERATIONS, SHRINKING_FACTOR = 2, 0.75  # as in SentencePiece
 LATTICE_PARTS = 8  # for threads; the number is fixed, since sums of floats depend on it
 TINY, HUGE = 2.0**-100, 2.0**100  # probabilities below TINY are scaled up, so that words may have any length
@@ -5996,7 +5892,7 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
     a, sizes, starts = len(words.alphabet), np.diff(words.offsets), np.arange(len(words.symbols))
     counts, ends, tokens_at = np.repeat(words.counts, sizes), np.repeat(words.offsets[1:], sizes), words.symbols.copy()
     levels = [(np.full(a, -1), np.zeros(a, np.int64), np.bincount(words.symbols, counts, a))]
-    n, n_levels = a, [a]
+    n = a
     for size in range(1, longest + 1):
         starts = starts[starts + size < ends[starts]]
         numbers = _number_keys(tokens_at[starts].astype(np.int64) << 32 | words.symbols[starts + size])
@@ -6009,11 +5905,10 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
         levels.append((tokens_at[places], places, totals))
         tokens_at[starts] = n + ids
         n += len(totals)
-        n_levels.append(len(totals))
     shorter, places, totals = map(np.concatenate, zip(*levels, strict=True))
     longer = np.zeros(n + 1)
     np.maximum.at(longer, shorter, totals)
-    sizes = np.repeat(np.arange(1, longest + 2, dtype=np.int32), n_levels)
+    sizes = np.repeat(np.arange(1, longest + 2, dtype=np.int32), [len(places) for places, *_ in levels])
     return _Lattice(tokens_at, shorter.astype(np.int32), sizes, places, *words[1:3]), totals, longer[:n]
 
 
@@ -6029,13 +5924,10 @@ def _expect(lattice, first, stop, probabilities):
     table = _on_huge_pages(np.empty((len(sizes), 2), np.float64))  # in one cache line: probability and expectation
     for id in range(len(sizes)):
         table[id, 0], table[id, 1] = probabilities[id], 0.0
-    reach, likelihood, nodes = i64(sizes.max()), 0.0, np.empty((64, 2), np.float64)
-    scaled = np.empty(64, np.bool_)
+    reach, likelihood, n_nodes = i64(sizes.max()), 0.0, (offsets[1:] - offsets[:-1]).max() + 1
+    forward, backward, scaled = np.empty(n_nodes), np.empty(n_nodes), np.empty(n_nodes, np.bool_)
     for w in range(first, stop):
         start, n, n_scaled = offsets[w], offsets[w + 1] - offsets[w], 0
-        if n >= len(scaled):
-            nodes, scaled = np.empty((2 * n, 2), np.float64), np.empty(2 * n, np.bool_)
-        forward, backward = nodes[:, 0], nodes[:, 1]
         for k in range(n + 1):
             forward[k] = 0.0
         forward[0] = 1.0
@@ -6165,10 +6057,9 @@ class _UnigramLearner:
     def expect(self) -> tuple[np.ndarray, float]:
         """Compute the expected count of each token, and the logarithm of the probability of the corpus."""
         bounds = np.linspace(0, len(self.words.counts), LATTICE_PARTS + 1).astype(np.int64).tolist()
-        parts = Engine().map(
-            lambda part: _expect(self.lattice, *part, self.probabilities), itertools.pairwise(bounds), threads=True
-        )
-        expected, likelihoods = zip(*parts, strict=True)
+        parts = itertools.pairwise(bounds)
+        sums = Engine().map(lambda part: _expect(self.lattice, *part, self.probabilities), parts, threads=True)
+        expected, likelihoods = zip(*sums, strict=True)
         return sum(expected), sum(likelihoods)
 
     def maximize(self) -> float:
@@ -6198,17 +6089,15 @@ class _UnigramLearner:
         return b"".join(self.words.alphabet[symbol] for symbol in symbols)
 
 
-def learn_unigram(
-    words: Words, n_symbols: int, *, seed_size: int = 1_000_000, max_piece_length: int = 16, progress: bool = False
-) -> LearnedUnigram:
+def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> LearnedUnigram:
     """Learn a vocabulary of `n_symbols` tokens, including the alphabet, and their probabilities (Kudo 2018).
 
-    Learning begins with the `seed_size` substrings of up to `max_piece_length` symbols that cover the most of the
-    corpus. Each round fits the probabilities in SUB_ITERATIONS steps of expectation maximization. It then keeps the
-    fraction SHRINKING_FACTOR of the tokens: the alphabet, and the tokens whose removal would cost the most probability.
-    The last tenth of the tokens is removed by probability. SentencePiece does the same, but takes its seeds from the
-    text before it is cut into words. The result is smaller if the words have fewer substrings. Raises InputError if
-    there are no words, or for an invalid option.
+    Learning begins with the SEED_SIZE substrings of up to MAX_TOKEN_CHARS symbols that cover the most of the corpus.
+    Each round fits the probabilities in SUB_ITERATIONS steps of expectation maximization. It then keeps the fraction
+    SHRINKING_FACTOR of the tokens: the alphabet, and the tokens whose removal would cost the most probability. The last
+    tenth of the tokens is removed by probability. SentencePiece does the same, but takes its seeds from the text before
+    it is cut into words. The result is smaller if the words have fewer substrings. Raises InputError if there are no
+    words.
 
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learned = learn_unigram(words, 260)
@@ -6217,10 +6106,7 @@ def learn_unigram(
     """
     n, a = _check_words(words, n_symbols)
     require(n < 2**31, "words of 2**31 symbols are too many")
-    limits = {"seed_size": (0, seed_size, 1 << 25), "max_piece_length": (1, max_piece_length, MAX_TOKEN_CHARS)}
-    for name, (least, value, most) in limits.items():
-        require(least <= value <= most, f"{name} is {value}: it must be {least} to {most:,}")
-    learner = _UnigramLearner(words, seed_size, max_piece_length)
+    learner = _UnigramLearner(words, SEED_SIZE, MAX_TOKEN_CHARS)
     goal, likelihoods = max(n_symbols * 11 // 10, a), []
     with Engine(progress=progress).progress_bar("prune", max(learner.n_tokens - goal, 0), " tokens") as bar:
         while True:
@@ -6307,7 +6193,8 @@ def _write_path(text, start, size, tables, last, ids, at):
     Unknown characters become the tokens of their bytes if all of these exist, and otherwise the unknown token. Without
     an unknown token the result is -1.
     """
-    unknown, unk_id, byte_ids, n, node = len(tables.scores) - 1, tables.unk_id, tables.byte_ids, 0, size
+    unknown, unk_id, byte_ids, node, at_end = len(tables.scores) - 1, tables.unk_id, tables.byte_ids, size, at + size
+    first = at_end  # the path is followed from its end; each id is at least one byte
     while node > 0:
         stop, id = node, last[node] & EDGE_MASK
         node = last[node] >> EDGE_BITS
@@ -6318,46 +6205,27 @@ def _write_path(text, start, size, tables, last, ids, at):
             have_ids &= byte_ids[text[k]] >= 0
         if have_ids:
             for k in range(stop - 1, node - 1, -1):
-                ids[at + n] = byte_ids[text[start + k]]
-                n += 1
+                first -= 1
+                ids[first] = byte_ids[text[start + k]]
             continue
         if id == unknown:
             id = unk_id
         if id < 0:
             return -1
-        ids[at + n] = id
-        n += 1
-    for k in range(n >> 1):  # reverse them, since they were written from the end of the word
-        ids[at + k], ids[at + n - 1 - k] = ids[at + n - 1 - k], ids[at + k]
-    return n
+        first -= 1
+        ids[first] = id
+    for k in range(first, at_end):
+        ids[at + k - first] = ids[k]
+    return at_end - first
 
 
-@kernel
-def segment_unigram(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi); see `_write_path`.
-
-    Of paths with equal sums, the one with the longest last edge is chosen.
-    """
-    edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
-    unknown, token_edges, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
-    best, last = np.full(size + 1, -np.inf), np.empty(size + 1, np.int64)
-    best[0] = 0.0
-    while node < size:
-        n, following = _list_edges(text, start, node, size, edges, values, unknown, token_edges)
-        for k in range(n):
-            end, total = token_edges[k] >> EDGE_BITS, best[node] + scores[token_edges[k] & EDGE_MASK]
-            if total > best[end]:
-                best[end], last[end] = total, node << EDGE_BITS | (token_edges[k] & EDGE_MASK)
-        node = following
-    return _write_path(text, start, size, tables, last, ids, at)
-
-
-@kernel
+@inline_kernel
 def sample_unigram(text, start, size, tables, alpha, state, ids, at):
     """Cut a word at random: the probability of a path is proportional to exp(alpha * score); see `segment_unigram`.
 
     The kernel sums the probabilities of all paths to each node, and keeps one last edge. Each new edge replaces it with
-    the probability of its share in the sum (Chao 1982, "A general purpose unequal probability sampling plan").
+    the probability of its share in the sum (Chao 1982, "A general purpose unequal probability sampling plan"). Without
+    a state of random numbers, it keeps the best path.
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, token_edges, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
@@ -6368,11 +6236,25 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
         for k in range(n):
             end, id = token_edges[k] >> EDGE_BITS, token_edges[k] & EDGE_MASK
             total = sums[node] + alpha * scores[id]
-            sums[end] = np.logaddexp(sums[end], total)
-            if _random(state) < np.exp(total - sums[end]):
+            if state is None:
+                is_kept = total > sums[end]
+                sums[end] = max(total, sums[end])
+            else:
+                sums[end] = np.logaddexp(sums[end], total)
+                is_kept = _random(state) < np.exp(total - sums[end])
+            if is_kept:
                 last[end] = node << EDGE_BITS | id
         node = following
     return _write_path(text, start, size, tables, last, ids, at)
+
+
+@kernel
+def segment_unigram(text, start, size, tables, scratch, ids, at):
+    """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi); see `_write_path`.
+
+    Of paths with equal sums, the one with the longest last edge is chosen.
+    """
+    return sample_unigram(text, start, size, tables, 1.0, None, ids, at)
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -6526,9 +6408,7 @@ def _vocab_names(model: Model) -> dict[str, int]:
     for id, token in sorted(model.vocab.items()):
         name = name_of(token) if id in ordinary else token.decode()
         if name in names:
-            raise InputError(
-                f"the ids {names[name]} and {id} would both be written as {name!r}: rename the special token"
-            )
+            raise InputError(f"the ids {names[name]} and {id} would both be {name!r} there: rename the special token")
         names[name] = id
     return names
 
@@ -6539,9 +6419,15 @@ def _as_merges(model: Model) -> tuple[list[Merge], bool]:
         return model.merges, model.ignore_merges
     if model.scores is not None:
         return _merges_by_score(model), False
-    vocab, (_, pairs) = model.vocab, last_merges(model)
+    merges, whole_words = _last_merges(model)
+    return merges, bool(whole_words)
+
+
+def _last_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
+    """List the last merge of each token, in order, and the tokens that no merge makes."""
+    vocab, (ids, pairs) = model.vocab, last_merges(model)
     merges = [(vocab[left], vocab[right]) for left, right in pairs.tolist() if left >= 0]
-    return merges, len(merges) < len(pairs)
+    return merges, [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()]
 
 
 def _merges_by_score(model: Model) -> list[Merge]:
@@ -6581,28 +6467,24 @@ def _require_same(model: Model, other: Model) -> None:
 
 def _merging(model: Model) -> list[Merge]:
     """List the last merge of each token, in order, and then the tokens that are only whole pretokens."""
-    vocab, (ids, pairs) = model.vocab, last_merges(model)
-    last = [(vocab[left], vocab[right]) for left, right in pairs.tolist() if left >= 0]
+    last, whole_words = _last_merges(model)
     merges, looks_up = (last, True) if model.merges is model.scores is None else _as_merges(model)
-    whole_words = [(vocab[id], b"") for id in ids[pairs[:, 0] < 0].tolist() if looks_up]
-    return [*dict.fromkeys(filter({*last}.__contains__, merges)), *whole_words]
+    return [*dict.fromkeys(filter({*last}.__contains__, merges)), *((token, b"") for token in whole_words if looks_up)]
 
 
 # GPT-2's vocab.json and merges.txt
 
 
-def read_gpt2(
-    vocab_path: Path, merges_path: Path, special_tokens: SpecialTokens = None, pattern: PatternSource = "gpt2"
-) -> Model:
+def read_gpt2(vocab_path: Path, merges_path: Path, special_tokens: SpecialTokens, pattern: PatternSource) -> Model:
     """Read GPT-2's two files. By default the special tokens are the names that no merge makes, except single bytes."""
-    names = read_json(_read_limited(vocab_path), str(vocab_path))
+    names, where = read_json(_read_limited(vocab_path), str(vocab_path)), f"{vocab_path}, {merges_path.name}"
     text = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip()
-    with naming_file(f"{vocab_path}, {merges_path.name}"):
+    with naming_file(where):
         model = _gpt2_model(names, re.sub(r"\A#version.*\s*", "", text).splitlines(), special_tokens, pattern)
     n = len(model.special_tokens)
     if special_tokens is None and n > len(names) // 8:
         note = f"{n:,} names are made by no merge, and are special tokens: do these files belong together?"
-        warnings.warn(f"{vocab_path}, {merges_path.name}: {note}", stacklevel=3)
+        warnings.warn(f"{where}: {note}", stacklevel=3)
     return model
 
 
@@ -6624,7 +6506,7 @@ def _names_text(name: str) -> bool:
     return text.encode() == data and text not in ("", name)
 
 
-def _read_gpt2_pair(file: Path, special_tokens: SpecialTokens = None, pattern: PatternSource | None = None) -> Model:
+def _read_gpt2_pair(file: Path, special_tokens: SpecialTokens, pattern: PatternSource | None) -> Model:
     """Read one of GPT-2's two files, and the other one in the same folder."""
     for endings in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
         for ending in filter(file.name.endswith, endings):
@@ -6655,11 +6537,7 @@ _RANK = rb"(?:=|(?:[A-Za-z\d+/]{4})*[A-Za-z\d+/]{2}(?:==|[A-Za-z\d+/][A-Za-z\d+/
 
 
 def read_tiktoken(
-    data: bytes,
-    file: Path,
-    encoding: str | None = None,
-    pattern: PatternSource | None = None,
-    special_tokens: SpecialTokens = None,
+    data: bytes, file: Path, encoding: str | None, pattern: PatternSource | None, special_tokens: SpecialTokens
 ) -> Model:
     """Read a rank file. Its pattern and special tokens are given, published, or in the .json file that `save` wrote."""
     data = data.rstrip() + b"\n"
@@ -6670,7 +6548,7 @@ def read_tiktoken(
     vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
     if len(vocab) < len(ids):
         id = _repeated(ids)
-        raise InputError(f"{file}, line {ids.index(id, ids.index(id) + 1) + 1}: the id {id} appears twice")
+        raise InputError(f"{file}, line {len(ids) - ids[::-1].index(id)}: the id {id} appears twice")
     published = {}
     if encoding is None and pattern is None and sidecar.is_file():
         published = _read_beside(sidecar)
@@ -6712,7 +6590,7 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
 
 def write_tiktoken(model: Model) -> dict[str, str]:
     """Write a rank file, and a .json file with the pattern and the special tokens."""
-    ranks = sorted(tiktoken_ranks(model).items(), key=lambda item: item[1])
+    ranks = tiktoken_ranks(model).items()  # in the order of ids
     sidecar = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
     return {
         "tokenizer.tiktoken": "".join(f"{base64.b64encode(token).decode()} {id}\n" for token, id in ranks),
@@ -6809,19 +6687,20 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
         require(not data.get(key), f"a model with {key} is not supported")
     require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
     of_bytes, names, unknown = alphabet == "bytes", data.get("vocab"), data.get("unk_token")
-    suffix, end = data.get("end_of_word_suffix") or "", (data.get("end_of_word_suffix") or "").encode()
+    suffix = data.get("end_of_word_suffix") or ""
     # No text becomes a token whose name does not stand for bytes.
     odd = {name for name in (names if isinstance(names, dict) else ()) if of_bytes and not _BYTE_NAMES.issuperset(name)}
     merges = _read_merges(data["merges"], alphabet, odd)
     require(len(set(merges)) == len(merges), "a merge appears twice")
     falls_back, fuses, looks_up = (bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges"))
+    falls_back = falls_back and not of_bytes
     is_supported = not (suffix and (looks_up or falls_back))
     require(is_supported, "end_of_word_suffix with ignore_merges or byte_fallback is not supported")
     # The text of an added token may be the GPT-2 name of an ordinary token.
     merged, plain = {*map(b"".join, merges), *BYTES}, [text for text in added if _BYTE_NAMES.issuperset(text)]
     ordinary = {text for text, token in zip(plain, _read_names(plain), strict=True) if looks_up or token in merged}
     vocab = _read_vocab(names, alphabet, {*added} - ordinary | odd)
-    knows_all = of_bytes and {*BYTES, *(byte + end for byte in BYTES)} <= {*vocab.values()}
+    knows_all = of_bytes and {*BYTES, *(byte + suffix.encode() for byte in BYTES)} <= {*vocab.values()}
     if of_bytes and (knows_all or unknown not in names):
         unknown = None
     return {
@@ -6829,9 +6708,9 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
         "merges": merges,
         "word_suffix": suffix,
         "unk_token": unknown,
-        "drops_unknown": unknown is None and not (knows_all or (falls_back and not of_bytes)),
+        "drops_unknown": unknown is None and not (knows_all or falls_back),
         "fuse_unk": fuses and not (of_bytes and unknown is None),
-        "byte_fallback": falls_back and not of_bytes,
+        "byte_fallback": falls_back,
         "ignore_merges": looks_up,
     }
 
@@ -6856,9 +6735,9 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a WordPiece."""
     fields = {}
     for field, (key, default) in _WORDPIECE_FIELDS.items():
-        fields[field], kind = data.get(key, default), type(default)
-        has_type = type(fields[field]) is kind
-        require(has_type, f"the {key} of a WordPiece is of type {kind.__name__}, not {json.dumps(data.get(key))[:100]}")
+        value = fields[field] = data.get(key, default)
+        has_type = type(value) is type(default)
+        require(has_type, f"the {key} of a WordPiece is a value like {default!r}, not {json.dumps(value)[:100]}")
     vocab = _read_vocab(data.get("vocab"), alphabet, added)
     if alphabet == "bytes":
         unlimited = not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID
@@ -6932,10 +6811,8 @@ def write_huggingface(model: Model) -> dict[str, str]:
     ids = {} if model.scores is None or model.kind != "bpe" else model.ordinary_ids
     scores = [model.scores[id] for token, id in ids.items() if len({*token.decode()}) > 1]
     if len({*scores}) < len(scores) or _USER_SYMBOL in model.flags.values():
-        warnings.warn(
-            "in a tokenizer.json some ids may differ: Hugging Face orders merges and finds symbols differently",
-            stacklevel=4,
-        )
+        note = "in a tokenizer.json some ids may differ: Hugging Face orders merges and finds symbols differently"
+        warnings.warn(note, stacklevel=4)
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
     return {
         "tokenizer.json": _to_json(_to_tokenizer_json(model), indent=2),
@@ -6997,9 +6874,8 @@ _BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
 
 def _split_steps(pattern: Mapping[str, str], behavior: str = "Isolated", invert: bool = False) -> tuple:
     """Make the step of a pattern for a Split."""
-    ((kind, text),) = pattern.items()
-    read = {"Regex": lambda text: _read_regex(text, "Split"), "String": regex.escape}[kind]
-    return (Split(read(text), _BEHAVIORS[behavior], bool(invert)),)
+    source = regex.escape(pattern["String"]) if "String" in pattern else _read_regex(pattern["Regex"], "Split")
+    return (Split(source, _BEHAVIORS[behavior], bool(invert)),)
 
 
 # The function that makes the steps of a pattern for a type of pre-tokenizer; its parameters are the fields.
@@ -7022,12 +6898,8 @@ _PRE_TOKENIZERS: dict[str, Callable[..., Sequence[PatternStep]]] = {
 
 def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
     """Read one pre-tokenizer as steps of a pattern."""
-    fields = {name: field for name, field in part.items() if name != "type"}
-    try:
-        steps = _PRE_TOKENIZERS[part["type"]](**fields)
-        return tuple(step for one in steps for step in _named_steps(one))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"the pre_tokenizer {json.dumps(part)[:200]} is not supported: {error}") from None
+    steps = _make_steps("pre_tokenizer", _PRE_TOKENIZERS, part)
+    return tuple(step for one in steps for step in _named_steps(one))
 
 
 # What may come after a ByteLevel, and the bytes whose names are digits or other numbers, as ¼ for the byte 0xBC.
@@ -7051,14 +6923,6 @@ def _read_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> list[di
     return [part for part in parts if part != _DIGITS]
 
 
-def _read_pre_tokenizers(parts: Sequence[dict]) -> PatternSource:
-    """Read the steps of a pattern."""
-    steps = [step for part in parts for step in _read_pre_tokenizer(part)]
-    if all(isinstance(step, Metaspace) for step in steps):
-        steps.append("none")
-    return steps if len(steps) > 1 else steps[0]
-
-
 def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
     """Make the pre-tokenizers that may be equal to the last steps. A Split may have any expression."""
     yield from ({"type": name} for name in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit"))
@@ -7074,15 +6938,15 @@ def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
 def _write_pre_tokenizers(model: Model) -> list[dict]:
     """Write the steps of a pattern as pre-tokenizers, from the last one on. Each must be read back as its steps."""
     steps, written = tuple(step for step in Pattern(model.pattern).steps if step != PATTERNS["none"]), []
-    while steps or (model.alphabet == "bytes" and not written):
-        at_end = _BYTE_LEVELS if model.alphabet == "bytes" and not written else _possible_parts(steps)
-        for part in at_end:
+    ends_in_bytes = model.alphabet == "bytes"
+    while steps or ends_in_bytes:
+        for part in _BYTE_LEVELS if ends_in_bytes else _possible_parts(steps):
             read = _read_pre_tokenizer(part)
             if read == steps[len(steps) - len(read) :]:
                 break
         else:
             raise InputError(f"Hugging Face reads {steps[-1]!r} differently: write $ as (?![\\s\\S])"[:300])
-        steps = steps[: len(steps) - len(read)]
+        steps, ends_in_bytes = steps[: len(steps) - len(read)], False
         written.insert(0, part)
     return written
 
@@ -7119,11 +6983,13 @@ def read_huggingface(content: dict) -> Model:
     if alphabet == "bytes":
         n = types.index("ByteLevel") + 1
         parts[n:] = _read_after_bytes(parts[n:], kind, fields)
-    names = _token_names(written)
+    names, steps = _token_names(written), [step for part in parts for step in _read_pre_tokenizer(part)]
+    if all(isinstance(step, Metaspace) for step in steps):
+        steps.append("none")
     model = Model(
         **fields,
         special_tokens=_number_added(ids, names),
-        pattern=_read_pre_tokenizers(parts),
+        pattern=steps,
         kind=kind,
         flags=flags,
         alphabet=alphabet,
@@ -7157,11 +7023,11 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
     try:
         added = [token for token in added if token["content"] != ""]
         ids = {token["content"]: token.get("id") for token in added}
-        fields = [{name: token[name] for name in _FLAGS if name in token} for token in added]
+        fields = {token["content"]: {name: token[name] for name in _FLAGS if name in token} for token in added}
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
-    flags = {text: AddedToken(**fields[k]) for k, text in enumerate(_check_texts(ids))}
+    flags = {text: AddedToken(**fields[text]) for text in _check_texts(ids)}
     for text in flags:
         require({*map(type, flags[text])} == {bool}, f"the flags of {text!r} are odd: each must be true or false")
     return ids, flags
@@ -7222,9 +7088,9 @@ def read_sentencepiece(data: bytes) -> Model:
         proto.ParseFromString(data)
         whole = len(proto.pieces) and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
     require(whole, "not a SentencePiece model, or cut off")
-    trainer, spec = proto.trainer_spec, proto.normalizer_spec
-    names, scores, types = zip(*[(piece.piece, piece.score, piece.type) for piece in proto.pieces], strict=True)
-    kind, scores, types = _FAMILIES[trainer.model_type], np.array(scores, np.float32), np.array(types)
+    trainer, spec, kind = proto.trainer_spec, proto.normalizer_spec, _FAMILIES[proto.trainer_spec.model_type]
+    names, types = [piece.piece for piece in proto.pieces], np.array([piece.type for piece in proto.pieces])
+    scores = np.array([piece.score for piece in proto.pieces], np.float32)
     special = (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)
     unknown, control, symbol_ids, unused = (np.flatnonzero(types == type).tolist() for type in special)
     symbols = [names[id] for id in symbol_ids]
@@ -7242,7 +7108,6 @@ def read_sentencepiece(data: bytes) -> Model:
         scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]  # as sentencepiece 0.2.3
         symbol_ids, symbols = [], []  # these scores find them, so they are not special tokens
     normalizer = _sentencepiece_steps(charsmap, changed, *(getattr(spec, name) for name in _SPACES))
-    Normalizer(normalizer)
     has_prefix = spec.add_dummy_prefix or spec.remove_extra_whitespaces
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
     return Model(
@@ -7327,8 +7192,7 @@ def _sentencepiece_fields(model: Model) -> tuple[str, list[str], bool, bool, boo
     if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):  # these cut no token in two
         pattern -= {Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)}
     charsmap = "".join(step.get("precompiled_charsmap", "") for step in normalizer)
-    replaced = [step for step in normalizer if step["type"] == "Replace" and step["content"] >= chr(_HIDDEN)]
-    symbols = [step["pattern"].get("String", "") for step in replaced]
+    symbols = [step["pattern"].get("String", "") for step in normalizer if step.get("content", "") >= chr(_HIDDEN)]
     for spaces in itertools.product((False, True), repeat=3):
         if normalizer == _sentencepiece_steps(charsmap, symbols, *spaces) and not pattern:
             return charsmap, symbols, *spaces
@@ -7354,9 +7218,8 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
         {
             "model": {"type": "WordPiece", "vocab": ids},
             "added_tokens": [{"content": text, "id": id} for text, id in specials.items()],
-            "normalizer": {
-                "type": "BertNormalizer",
-                "clean_text": True,
+            "normalizer": NORMALIZERS["bert"]
+            | {
                 "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
                 "strip_accents": config.get("strip_accents"),
                 "lowercase": bool(lowercase),
@@ -7476,7 +7339,7 @@ class Format(NamedTuple):
 
     read: Callable[..., Model]  # with parameters among data, file, config and the options of `load_model`, by name
     write: Callable[[Model], dict[str, Text]]
-    files: tuple[str, ...]  # that it may write; the first one identifies the format
+    file: str  # the first file that it writes
     sign: bytes  # an expression that matches the beginning of its files
 
 
@@ -7485,20 +7348,13 @@ FORMATS = {
     "huggingface": Format(
         lambda data, file: read_huggingface(read_json(data, str(file))),
         write_huggingface,
-        ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+        "tokenizer.json",
         rb"(?!" + _VOCAB + rb")\s*\{",
     ),
-    "gpt2": Format(
-        _read_gpt2_pair,
-        write_gpt2,
-        ("vocab.json", "merges.txt"),
-        rb"#version|(?!" + _RANK + rb")\S+ \S+\r?\n|" + _VOCAB,
-    ),
-    "tiktoken": Format(read_tiktoken, write_tiktoken, ("tokenizer.tiktoken", "tokenizer.tiktoken.json"), _RANK),
-    "sentencepiece": Format(read_sentencepiece, write_sentencepiece, ("tokenizer.model",), rb"\n"),
-    "bert": Format(
-        read_bert, write_bert, ("vocab.txt", "tokenizer_config.json"), rb"(?ms)(?:.*?\n)??(?:##|\[UNK\]\r?$)"
-    ),
+    "gpt2": Format(_read_gpt2_pair, write_gpt2, "vocab.json", rb"#version|(?!" + _RANK + rb")\S+ \S+\r?\n|" + _VOCAB),
+    "tiktoken": Format(read_tiktoken, write_tiktoken, "tokenizer.tiktoken", _RANK),
+    "sentencepiece": Format(read_sentencepiece, write_sentencepiece, "tokenizer.model", rb"\n"),
+    "bert": Format(read_bert, write_bert, "vocab.txt", rb"(?ms)(?:.*?\n)??(?:##|\[UNK\]\r?$)"),
 }
 
 
@@ -7515,14 +7371,10 @@ def load_model(
     require(file.is_file(), f"{path}: no such file or folder")
     data, config = _read_limited(file), _read_beside(file.with_name("tokenizer_config.json"))
     format = next((format for format in FORMATS.values() if regex.match(format.sign, data)), None)
-    require(
-        format,
-        f"{file}: neither a tokenizer.json, nor vocab.json or merges.txt, nor a rank file, "
-        "nor a SentencePiece model, nor BERT's vocab.txt",
-    )
+    require(format, f"{file}: its content is neither of {', nor of '.join(FORMATS)}")
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     for name in options.keys() - inspect.signature(format.read).parameters.keys():
-        require(options[name] is None, f"{file}: a file like {format.files[0]} contains that: omit `{name}`")
+        require(options[name] is None, f"{file}: a file like {format.file} contains that: omit `{name}`")
     with naming_file(file):
         model = call_with(format.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
@@ -7534,15 +7386,12 @@ def load_model(
 
 def _find_model_file(folder: Path) -> Path:
     """Find the file in a folder that is a model, or its first file; the names that `save` writes are tried first."""
-    first_files = [[format.files[0]] for format in FORMATS.values()]
+    first_files = [[format.file] for format in FORMATS.values()]
     for names in (*first_files, ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]):
         files = [file for name in names for file in folder.glob(name)]
         if len(files) == 1:
             return files[0]
-    raise InputError(
-        f"{folder}: no tokenizer.json here, nor vocab.json and merges.txt, nor vocab.txt, "
-        "nor one .tiktoken or .model file"
-    )
+    raise InputError(f"{folder}: no tokenizer.json here, and not exactly one file of another format")
 
 
 def save_model(model: Model, path: PathName, format: str | None = None) -> None:
@@ -7552,10 +7401,9 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
 
     Files of other FORMATS stay in the folder. A warning names them, since `load_model` may read them.
     """
-    folder = as_path(path)
-    require_known("format", format or "huggingface", FORMATS)
-    chosen = FORMATS[format or "huggingface"]
-    texts, first = chosen.write(model), chosen.files[0]
+    folder, name = as_path(path), format or "huggingface"
+    require_known("format", name, FORMATS)
+    texts, first = FORMATS[name].write(model), FORMATS[name].file
     if folder.suffix == Path(first).suffix and not folder.is_dir():  # the name of a file; the others go next to it
         require(format != "gpt2", f"{folder}: GPT-2's format has two files: name a folder for them")
         atomic_write_all(folder.parent, {name.replace(first, folder.name): text for name, text in texts.items()})
@@ -7564,8 +7412,8 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
         with contextlib.suppress(InputError):
             texts |= FORMATS["gpt2"].write(model)
     atomic_write_all(folder, texts)
-    firsts = [form.files[0] for form in FORMATS.values() if form.files[0] not in texts]
-    if others := ", ".join(name for name in firsts if (folder / name).is_file()):
+    firsts = {form.file for form in FORMATS.values()} - texts.keys()
+    if others := ", ".join(name for name in sorted(firsts) if (folder / name).is_file()):
         warnings.warn(f"{folder}: {others} may hold another model: remove outdated files", stacklevel=3)
 
 
@@ -7590,24 +7438,15 @@ class Kind(NamedTuple):
     exact_pattern: Callable | None = None  # (model) -> a pattern that cuts only where no token crosses the cut
 
 
+_WORDPIECE = Kind(
+    learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
+)
+_UNIGRAM = Kind(learn_unigram, unigram_tables, UnigramTables, segment_unigram, write_unigram, read_unigram)
 KINDS = {
     "bpe": Kind(learn, bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe, sample_bpe, exact_pattern),
-    "wordpiece": Kind(
-        learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
-    ),
-    "wordlevel": Kind(
-        learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordlevel, read_wordlevel
-    ),
-    "unigram": Kind(
-        learn_unigram,
-        unigram_tables,
-        UnigramTables,
-        segment_unigram,
-        write_unigram,
-        read_unigram,
-        sample_unigram,
-        exact_pattern,
-    ),
+    "wordpiece": _WORDPIECE,
+    "wordlevel": _WORDPIECE._replace(write=write_wordlevel, read=read_wordlevel),
+    "unigram": _UNIGRAM._replace(sample=sample_unigram, exact_pattern=exact_pattern),
 }
 
 

@@ -725,7 +725,7 @@ def test_where_regex_itself_is_wrong():
         (r"(?<=a)b", r"'\(\?<'"),
         (r"(a)\1", r"'\\\\1'"),
         (r"\bword", r"'\\\\bw'"),
-        (r"a++a|b", "possessive"),
+        (r"(?:ab)++a|b", "possessive"),
         (r"(?=ab)a", "lookahead"),
         (r"^a", r"'\^a'"),
         (r"a$", r"'\$'"),
@@ -1803,7 +1803,7 @@ def test_going_on_from_a_model_is_training_in_one_go(counts, way, first, ranks):
 def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra):
     text = " ".join(text).encode()
     old = bpe.learn(bpe.Words.from_counts(Counter(bpe.Pattern("gpt2").split(text))), 262)
-    vocab, merges = bpe.build_vocabulary(old)
+    vocab, merges = bpe.build_vocabulary(old, [])
     model = bpe.Model(vocab, merges)
     counts = Counter([text[: len(text) // 2], text[len(text) // 2 :], text])
     tokens = [vocab[id] for id in sorted(vocab)]
@@ -2371,39 +2371,38 @@ def test_tokens_by_likelihood_of_real_words_are_those_of_the_oracle(library, lea
     assert [token.decode() for token in learned.tokens] == naive_likelihood(counts, 500, least)[0]
 
 
-def hugging_face_wordpiece(counts, vocab_size, prefix, min_frequency=0):
+def hugging_face_wordpiece(counts, vocab_size, min_frequency=0):
     """The vocabulary of Hugging Face's trainer, {token: id}."""
     texts, model = ((word.decode() + " ") * n for word, n in counts.items()), {"unk_token": "[UNK]"}
-    options = {"continuing_subword_prefix": prefix, "min_frequency": min_frequency, "vocab_size": vocab_size}
+    options = {"continuing_subword_prefix": "##", "min_frequency": min_frequency, "vocab_size": vocab_size}
     return trained_by_hugging_face("WordPiece", texts, P.WhitespaceSplit(), model, **options).get_vocab()
 
 
-def in_their_order(words, prefix, theirs):
+def in_their_order(words, theirs):
     """Words with the alphabet of beginnings and continuations in the order of Hugging Face's ids, which is random."""
-    marked, n_beginning = bpe._mark_continuing(words, prefix)
-    names = [prefix * (k >= n_beginning) + token for k, token in enumerate(marked.alphabet)]
+    marked, n_beginning = bpe._mark_continuing(words)
+    names = [b"##" * (k >= n_beginning) + token for k, token in enumerate(marked.alphabet)]
     order = sorted(range(len(names)), key=lambda k: theirs[names[k].decode()])
     alphabet = [marked.alphabet[k] for k in order]
     return marked._replace(symbols=np.argsort(order)[marked.symbols].astype(np.int32), alphabet=alphabet), n_beginning
 
 
-@pytest.mark.parametrize("prefix", ["##", "", "▁"])
-def test_the_vocabulary_is_that_of_hugging_faces_trainer(library, prefix, monkeypatch):
+def test_the_vocabulary_is_that_of_hugging_faces_trainer(library, monkeypatch):
     text = b" ".join(path.read_bytes() for path in library[:60]) + "é中文 ñandú Straße über".encode() * 3
     counts = {word: n for word, n in Counter(text.split()).items() if b"#" not in word and word.decode().isprintable()}
-    theirs = hugging_face_wordpiece(counts, 2000, prefix)
+    theirs = hugging_face_wordpiece(counts, 2000)
     words = words_of_characters(counts)
-    ours = bpe.learn_wordpiece(words, 2000, score="count", prefix=prefix)
+    ours = bpe.learn_wordpiece(words, 2000, score="count")
     assert len(theirs.keys() ^ {token.decode() for token in ours.tokens}) <= 60  # of equal counts, in another order
-    marked = in_their_order(words, prefix.encode(), theirs)
+    marked = in_their_order(words, theirs)
     monkeypatch.setattr(bpe, "_mark_continuing", lambda *_: marked)
-    ours = bpe.learn_wordpiece(words, 2000, score="count", prefix=prefix)
+    ours = bpe.learn_wordpiece(words, 2000, score="count")
     assert {token.decode(): id for id, token in enumerate(ours.tokens)} == theirs
 
 
 def test_the_minimum_of_hugging_faces_trainer():
     counts = {b"roses": 1, b"are": 2, b"red": 1, b"is": 2, b"bird": 3, b"big": 3}
-    theirs = hugging_face_wordpiece(counts, 100, "##", min_frequency=3)
+    theirs = hugging_face_wordpiece(counts, 100, min_frequency=3)
     ours = bpe.learn_wordpiece(words_of_characters(counts), 100, score="count", min_frequency=3)
     assert {token.decode() for token in ours.tokens} == theirs.keys() and b"bi" in ours.tokens
 
@@ -4757,7 +4756,7 @@ BAD_CHANGES = {
         ({"model__dropout": 0.1}, "dropout"),
         ({"normalizer": {"type": "ByteLevel"}}, "normalizer.*ByteLevel"),
         ({"normalizer": {"type": "Sequence"}}, "without normalizers"),
-        ({"normalizer": ODD_CONTENT}, "is not a string"),
+        ({"normalizer": ODD_CONTENT}, "Replace.*not supported: .*dict"),
         ({"pre_tokenizer": in_sequence({"type": "ByteLevel"}, {"type": "Whitespace"})}, "not the last"),
         ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "UnicodeScripts"),
         ({"normalizer": STRIP, "pre_tokenizer": in_sequence(FIRST, {"type": "ByteLevel"})}, "first after Strip"),
@@ -4924,13 +4923,13 @@ MANY_REFUSED_CALLS = {
     lambda here, step: bpe.Normalizer([step]): [
         ({"type": "ByteLevel"}, "ByteLevel.*not supported"),
         ({"no": "type"}, "not supported"),
-        ({"type": "Precompiled", "precompiled_charsmap": "AAA"}, "Precompiled: .*padding"),
+        ({"type": "Precompiled", "precompiled_charsmap": "AAA"}, "Precompiled.*not supported: .*padding"),
         ({"type": "Precompiled", "precompiled_charsmap": ""}, "cut off"),
-        ({"type": "Strip", "strip_left": True}, "Strip: .*strip_right"),
-        ({"type": "Prepend", "prepend": 5}, "Prepend: "),
-        (replace("", "a"), "Replace: "),
-        (replace("a*", "a", "Regex"), "Replace: .*empty string"),
-        (replace("a", "a", "Glob"), "Replace: .*Glob"),
+        ({"type": "Strip", "strip_left": True}, "Strip.*not supported: .*strip_right"),
+        ({"type": "Prepend", "prepend": 5}, "Prepend.*not supported: "),
+        (replace("", "a"), "Replace.*not supported: "),
+        (replace("a*", "a", "Regex"), "Replace.*not supported: .*empty string"),
+        (replace("a", "a", "Glob"), "Replace.*not supported: .*Glob"),
     ],
     lambda here, *steps: bpe.decoded_tokens({0: "▁".encode(), 1: b"a"}, in_decoders(*steps)): [
         (*types("CTC"), "CTC.*not supported"),
@@ -4999,8 +4998,6 @@ MANY_REFUSED_CALLS = {
     lambda here, counts, options: bpe.learn_unigram(words_of_characters(counts), **{"n_symbols": 9} | options): [
         ({}, {}, "no words"),
         ({"ab": 1}, {"n_symbols": 1}, "the alphabet has 2"),
-        *(({"ab": 1}, {"max_piece_length": length}, "must be 1 to 64") for length in (0, 65)),
-        ({"ab": 1}, {"seed_size": -1}, "seed_size is -1"),
     ],
     # Vocabularies.
     lambda here, size, special: bpe.train_bpe_from_counts({b"hello": 1}, size, special): [
