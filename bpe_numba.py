@@ -612,16 +612,15 @@ TIMINGS: dict[str, Timing] = {}  # the stages of this process, in order
 
 
 @contextlib.contextmanager
-def stage(name: str, timings: dict[str, Timing] | None = None) -> Iterator[Timing]:
-    """Add the time of a block to TIMINGS[name] and to timings[name]; the block may set the number of bytes it has read.
+def stage(name: str) -> Iterator[Timing]:
+    """Measure the time of a block, and add it to TIMINGS[name]; the block may set the number of bytes it has read.
 
     Under `scalene run --off` with BPE_NUMBA_PROFILE=name, Scalene records this stage and no other.
 
-    >>> timings = {}
-    >>> with stage("sleep", timings) as spent:
+    >>> with stage("sleep") as spent:
     ...     time.sleep(0.01)
     ...     spent.n_bytes = 5
-    >>> timings["sleep"].seconds > 0.009, timings["sleep"].n_bytes
+    >>> spent.seconds > 0.009, TIMINGS["sleep"].n_bytes
     (True, 5)
     """
     profiler = None
@@ -633,11 +632,9 @@ def stage(name: str, timings: dict[str, Timing] | None = None) -> Iterator[Timin
     try:
         yield spent
     finally:
-        seconds = time.perf_counter() - start
-        for totals in (TIMINGS, {} if timings is None else timings):
-            total = totals.setdefault(name, Timing())
-            total.seconds, total.n_bytes = total.seconds + seconds, total.n_bytes + spent.n_bytes
-            total.memory = peak_memory()
+        spent.seconds, spent.memory = time.perf_counter() - start, peak_memory()
+        before = TIMINGS.get(name, Timing())
+        TIMINGS[name] = Timing(before.seconds + spent.seconds, before.n_bytes + spent.n_bytes, spent.memory)
         if profiler:
             profiler.stop()
 
@@ -689,19 +686,20 @@ def _init_worker() -> None:
 class _CompilationNotice(event.Listener):
     """Print one notice, on a terminal or in a notebook, when the parent process begins to compile kernels."""
 
+    was_printed = False
+
     def on_start(self, begun: event.Event) -> None:
         """Print the notice, unless it was printed before."""
-        global notice
         is_ours = begun.data["dispatcher"].py_func.__module__ == __name__ and not multiprocessing.parent_process()
-        if notice and is_ours and sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules):
+        is_seen = sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+        if is_ours and is_seen and not self.was_printed:
             print("bpe_numba: compiling kernels, once for each kind of work, for up to 20 seconds", file=sys.stderr)
-            notice = False
+            self.was_printed = True
 
     def on_end(self, ended: event.Event) -> None:
         """Do nothing."""
 
 
-notice = True  # whether the notice is still to be printed
 event.register("numba:compile", _CompilationNotice())
 
 
@@ -749,10 +747,6 @@ class _Log:
         if line not in ("", self.last):
             self.last = line
             print(line, file=sys.stderr)
-
-    def flush(self) -> None:
-        """Flush standard error."""
-        sys.stderr.flush()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -808,9 +802,10 @@ class Engine:
             hint = "" if forked else "; or the script that called this lacks `if __name__ == '__main__':`"
             raise InputError(f"a worker process died, perhaps from lack of memory: use fewer `workers`{hint}") from None
         finally:
-            for future in running if self.executor else ():
-                future.cancel()
-            if not self.executor:
+            if self.executor:
+                for future in running:
+                    future.cancel()
+            else:
                 if running:
                     _kill_workers(pool)
                 pool.shutdown(cancel_futures=threads)
@@ -8961,7 +8956,7 @@ def train_recipe(
 ) -> Training:
     """Train by a complete recipe on files or on the counts of words files; see `prepare`."""
     timings: dict[str, Timing] = {}
-    with stage("compile", timings):
+    with stage("compile") as timings["compile"]:
         source = recipe.source([] if counts else files, text_field)
         if not counts:
             _warn_of_source(source)
@@ -8969,13 +8964,13 @@ def train_recipe(
         call_with(recipe.learner, Words.from_counts({b"aa": 1}), 257, **vars(recipe))  # fails before the scan
         kind = FAMILIES[recipe.model].kind
         KINDS[kind].tables(Model({0: b"a"}, [], kind=kind, scores=np.zeros(1)))
-    with stage("scan", timings) as spent:
+    with stage("scan") as timings["scan"]:
         counted = count(source, engine, counts, recipe.max_words)
-        spent.n_bytes = 0 if counts else counted.n_bytes
+        timings["scan"].n_bytes = 0 if counts else counted.n_bytes
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
-    with stage("learn", timings):
+    with stage("learn") as timings["learn"]:
         learned = recipe.learn(counted.words, engine.progress)
-    with stage("vocabulary", timings):
+    with stage("vocabulary") as timings["vocabulary"]:
         tokenizer = Tokenizer.from_model(recipe.build(learned))
     _warn_if_short(tokenizer.vocab, recipe.vocab_size)
     return Training(tokenizer, counted, learned, timings, files, recipe)
@@ -9860,7 +9855,7 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     config = call_with(transformers_config, **options | {"special_tokens": recipe.special_tokens})
     check_writable(as_path(out))  # fails before the training
     training = train_recipe(recipe, files, counts, options["text_field"], call_with(Engine, **options))
-    with stage("save", training.timings), written_together():
+    with stage("save") as training.timings["save"], written_together():
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
         save_learned(out, training)
