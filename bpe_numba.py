@@ -8148,8 +8148,7 @@ LLMC_HEADER_BYTES = 1024
 LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}  # the first numbers of its files, for GPT-2 and Llama 3
 
 
-# Layout -> the suffixes of its files; "" stands for standard output.
-_LAYOUTS = {"npy": (".npy",), "bin": (".bin", ""), "llm.c": (".bin",), "text": (".txt", "")}
+_LAYOUTS = {".npy": "npy", ".bin": "bin", ".txt": "text", "": "text"}  # by the suffix of the file, or standard output
 
 
 def _header(layout: str, dtype: np.dtype, n: int) -> bytes:
@@ -8228,14 +8227,13 @@ def _encode_blocks(
     return _EncodedBatch(np.concatenate(batches), np.concatenate(ends), n_bytes, n_read, last_id, is_doubtful)
 
 
-def _id_type(largest: int, dtype: str | type | np.dtype) -> np.dtype:
+def _id_type(largest: int, dtype: str) -> np.dtype:
     """Choose the dtype of ids in a file, the first that holds the largest of them if it is "auto"."""
-    name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
-    require_known("`dtype`", name, ("auto", "uint16", "uint32"))
-    if name == "auto":
-        name = "uint16" if largest < 1 << 16 else "uint32"
-    require(largest <= np.iinfo(name).max, f"{name} does not hold the id {largest:,} of this vocabulary: use uint32")
-    return np.dtype(name)
+    require_known("`dtype`", dtype, ("auto", "uint16", "uint32"))
+    if dtype == "auto":
+        dtype = "uint16" if largest < 1 << 16 else "uint32"
+    require(largest <= np.iinfo(dtype).max, f"{dtype} does not hold the id {largest:,} of this vocabulary: use uint32")
+    return np.dtype(dtype)
 
 
 def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
@@ -8257,12 +8255,11 @@ def _as_lines(ids: np.ndarray, ends: np.ndarray) -> bytes:
 @contextlib.contextmanager
 def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> Iterator[Callable]:
     """Write arrays one after another to a file or to standard output: yields the function that writes the next one."""
+    require_known("`layout`", layout, ("auto", "llm.c"))
     if layout == "auto":
-        layout = path.suffix[1:] or "bin"
-        require(layout in ("npy", "bin"), f"{path}: name a .npy file, or a .bin file for numbers without a header")
-    require_known("`layout`", layout, [*_LAYOUTS, "auto"])
-    suffixes = _LAYOUTS[layout]
-    require(path.suffix in suffixes, f"{path}: name a {suffixes[0]} file for {layout}")
+        require(path.suffix in _LAYOUTS, f"{path}: name a .npy file, a .bin file for numbers alone, or a .txt file")
+        layout = _LAYOUTS[path.suffix]
+    require(layout != "llm.c" or path.suffix == ".bin", f"{path}: name a .bin file for llm.c")
     dtype, n = np.dtype(dtype).newbyteorder("<"), 0
 
     def write(numbers: np.ndarray, ends: np.ndarray = ()) -> None:
@@ -8280,15 +8277,13 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
             file.write(header)
 
 
-def _name_outputs(out: PathName | None, val_fraction: float | None) -> list[Path]:
+def _name_outputs(out: PathName, val_fraction: float | None) -> list[Path]:
     """Return the path of the file of ids and, with `val_fraction`, the path for the held-out documents."""
-    require(out is not None, "name `out`: a file for the ids, or - for standard output")
     path = as_path(out)
     if val_fraction is None:
         return [path]
     require(0 < val_fraction < 1, f"`val_fraction` is between 0 and 1, not {val_fraction}")
-    hint = "name a file with 'train' in it for `val_fraction`: the other one has 'val' there"
-    require("train" in path.name, f"{path}: {hint}")
+    require("train" in path.name, f"{path}: name a file with 'train' in it: the held-out documents get 'val' there")
     return [path, path.with_name("val".join(path.name.rsplit("train", 1)))]
 
 
@@ -8313,9 +8308,9 @@ def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[n
 def encode_files(
     tokenizer: Tokenizer,
     inputs: Files,
-    out: PathName | None = None,
+    out: PathName = "-",
     *,
-    dtype: str | type | np.dtype = "auto",
+    dtype: str = "auto",
     append: str | None = None,
     layout: str = "auto",
     val_fraction: float | None = None,
@@ -8330,13 +8325,13 @@ def encode_files(
 
     inputs           files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), or Parquet; text and
                      JSON may be packed by gzip, xz, bzip2 or zstandard
-    out              a .npy file; a .bin file for numbers without a header; or - for these on standard output. A file
-                     gets a description next to it, with .json added to its name
+    out              a .npy file; a .bin file for numbers without a header; or a .txt file for decimal numbers with a
+                     document on each line, or - for these on standard output. A file gets a description next to it,
+                     with .json added to its name
     dtype            type of the ids: uint16, uint32, or auto, the smaller one that holds every id of the vocabulary
     append           special token that ends every document. Documents are files, lines of .jsonl files and rows of
                      Parquet files; this token in a text also ends one, and is not written twice
-    layout           auto, which is npy or bin by the name of the file; llm.c, a .bin file with a header of 1,024 bytes;
-                     or text, decimal numbers with a document on each line, in a .txt file or on standard output (-)
+    layout           auto, which is that of the name of the file; or llm.c, a .bin file with a header of 1,024 bytes
     val_fraction     share of documents to hold out, as with nanoGPT: 0.0005 holds out the last of every 2,000, in the
                      order of reading. The second file has `val` in its name where the first has `train`
     document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
@@ -8355,21 +8350,21 @@ def encode_files(
     array([ 72, 105,  33], dtype=uint16)
     """
     paths = _name_outputs(out, val_fraction)
-    if document_index is not None:
-        can_be_indexed = len(paths) == 1 and layout != "text"
-        require(can_be_indexed, "`document_index` goes with `out`, but not with `val_fraction` or the layout text")
-        document_index = as_path(document_index)
-        if document_index.resolve() in (paths[0].resolve(), _sidecar(paths[0]).resolve()):
-            raise InputError(f"{document_index} would be written twice: give the document index another name")
-    _require_other_files([*paths, document_index], find_files(inputs))
     id_type, engine = _id_type(tokenizer.vocab_size - 1, dtype), Engine(workers, progress, executor)
     allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
     source = tokenizer.source(inputs, allowed_special, text_field)
+    outputs, index_writer = [*paths], contextlib.nullcontext(len)
+    if document_index is not None:
+        index = as_path(document_index)
+        require(val_fraction is None, "`document_index` does not go with `val_fraction`")
+        others = [path.resolve() for path in (paths[0], _sidecar(paths[0]))]
+        require(index.resolve() not in others, f"{index} would be written twice: give `document_index` another name")
+        outputs, index_writer = [*paths, index], _array_writer(index, np.int64)
+    _require_other_files(outputs, source.files)
     end_id = None if append is None else tokenizer.special_tokens[tokenizer._allowed([append])[0]]
     tokenizer.compile_kernels()
     work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special)
     totals, n_bytes, last_id = np.zeros((2, 2), np.int64), 0, None  # tokens and documents of each file
-    index_writer = _array_writer(document_index, np.int64) if document_index else contextlib.nullcontext(len)
     with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
         writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths]
         write_index(np.zeros(1, np.int64))
@@ -8379,33 +8374,33 @@ def encode_files(
                 batch = batch._replace(ids=batch.ids[1:], ends=batch.ends[1:] - 1)
             last_id = last_id if batch.last_id is None else batch.last_id
             write_index(batch.ends + totals[0, 0])
-            first = totals[:, 1].sum()
-            parts = [batch[:2]] if val_fraction is None else _hold_out(batch, first, val_fraction)
-            for k, (ids, ends) in enumerate(parts):
-                writers[k](ids, ends)
-                totals[k] += len(ids), len(ends)
+            parts = [batch[:2]] if val_fraction is None else _hold_out(batch, totals[:, 1].sum(), val_fraction)
+            for write, total, (ids, ends) in zip(writers, totals, parts, strict=False):
+                write(ids, ends)
+                total += len(ids), len(ends)
             n_bytes += batch.n_bytes
             bar.update(batch.n_read)
         source.check_unchanged()
         encoded = Encoded(*totals.sum(0).tolist(), n_bytes, id_type.name, tokenizer.digest, append)
         if not encoded.tokens:
             warnings.warn(f"{paths[0]}: no ids, since there is no text to encode", stacklevel=3)
+        if val_fraction is not None and not totals[:, 1].all():
+            held_out = f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {totals[1, 1]}"
+            hint = "documents are files, lines of .jsonl files, and texts before the token of `append`"
+            raise InputError(f"{held_out}: {hint}; choose another `val_fraction`")
         for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
             description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
             if val_fraction is not None:
                 del description["bytes"]  # they are not known for each file
-                hint = "documents are files, lines of .jsonl files, and texts before the token of `append`"
-                held_out = f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {totals[1, 1]}"
-                require(n_documents, f"{held_out}: {hint}; choose another `val_fraction`")
             if path != STANDARD_STREAM:
                 atomic_write_all(path.parent, {_sidecar(path).name: _to_json(description, indent=2)})
     return encoded
 
 
-def _require_other_files(outputs: Iterable[Path | None], inputs: Iterable[Path]) -> None:
+def _require_other_files(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
     """Raise InputError if a file would be both read and written."""
     for path in outputs:
-        if path is not None and path.is_file():  # a device or a pipe may be both
+        if path.is_file():  # a device or a pipe may be both
             is_read = path.resolve() in map(Path.resolve, inputs)
             require(not is_read, f"{path}: is read, and would be replaced: name another file to write")
 
@@ -8435,33 +8430,32 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
             require(dtype in LLMC_SIGNS, "are its numbers uint16 or uint32? Set `dtype`")
             numbers = np.dtype(dtype).newbyteorder("<")
             ids = np.memmap(path, numbers, "r", start) if n_bytes > start else np.zeros(0, numbers)
-        is_list = ids.ndim == 1 and ids.dtype.kind in "iu"
-        require(is_list, f"an array of {ids.dtype} and shape {ids.shape} does not hold token ids")
-    n_tokens = description.get("tokens", len(ids))
-    is_whole = n_tokens == len(ids)
-    require(is_whole, f"{path}: has {len(ids):,} ids, and {_sidecar(path).name} says {n_tokens}: encode the text again")
+        require(ids.ndim == 1 and ids.dtype.kind in "iu", f"{ids.dtype} of shape {ids.shape} are no token ids")
+    n, described = len(ids), description.get("tokens", len(ids))
+    require(n == described, f"{path}: has {n:,} ids, and its .json file says {described}: encode the text again")
     return ids
 
 
-_LIST_AS_LINES = bytes.maketrans(b"[],", b"   ")
+_LIST_AS_SPACES = bytes.maketrans(b"[],", b"   ")
 
 
 def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
     """Read ids in batches from a .npy or .bin file, or as decimal numbers from any other file."""
-    if path != STANDARD_STREAM and path.suffix in (".npy", ".bin"):
+    if path.suffix in (".npy", ".bin"):
         ids = read_ids(path, dtype)
         yield from (ids[start : start + BLOCK_BYTES] for start in range(0, len(ids), BLOCK_BYTES))
         return
-    line, rest = 1, b""
-    for chunk, _ in itertools.chain(_read_chunks(path, BLOCK_BYTES), [(b"\n", 0)]):
-        text = rest + chunk.translate(_LIST_AS_LINES)
-        if wrong := regex.search(rb"[^0-9\s]|[0-9]{19}", text):
-            line += text.count(b"\n", 0, wrong.start())
-            raise InputError(f"{path}, line {line}: token ids must be whole numbers")
-        line += text.count(b"\n")
-        words = text.split()
-        rest = b"" if text[-1:].isspace() else words.pop()  # a number may go on in the next chunk
-        yield list(map(int, words))
+    ids = []
+    with contextlib.nullcontext(sys.stdin.buffer) if path == STANDARD_STREAM else open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                ids += map(int, line.translate(_LIST_AS_SPACES).split())
+            except ValueError:
+                raise InputError(f"{path}, line {number}: token ids must be whole numbers") from None
+            if len(ids) > BLOCK_BYTES:
+                yield ids
+                ids = []
+    yield ids
 
 
 @checked
@@ -9879,31 +9873,25 @@ def _count_command(inputs: Sequence[str], **options) -> None:
 def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = False, **options) -> None:
     """Turn text into token ids.
 
-    out         a .npy file; a .bin file for numbers without a header; or - for these on standard output. A file gets a
-                description next to it, with .json added to its name. By default, decimal numbers are printed
     no_special  treat special tokens in the text as ordinary text
 
     $ encode model corpus.txt --out tokens.npy --append "<|endoftext|>"
     $ encode model - < corpus.txt
     """
-    out = options["out"]
     options["allowed_special"] = "none" if no_special else "all"
+    options["progress"] &= options["out"] != "-"
     tokenizer = call_with(_load_model, model, **options)
     if tokenizer.pattern.warning:
         warnings.warn(tokenizer.pattern.warning, stacklevel=2)
     with stage("compile"):
         tokenizer.compile_kernels()
-    options["progress"] &= out is not None
-    if out is None and options["layout"] == "auto":
-        options |= {"out": "-", "layout": "text"}
     with stage("encode") as spent:
         encoded = call_with(encode_files, tokenizer, inputs, **options)
         spent.n_bytes = encoded.bytes
     if options["progress"]:
-        seconds = TIMINGS["encode"].seconds
-        written = " and ".join(map(str, _name_outputs(out, options["val_fraction"])))
-        line = f"{seconds:.2f} s: {encoded.bytes / seconds / 1e6:,.1f} MB/s, written to {written}"
-        print(encoded, line, sep="\n", file=sys.stderr if out == "-" else sys.stdout)
+        written = " and ".join(map(str, _name_outputs(options["out"], options["val_fraction"])))
+        rate = encoded.bytes / spent.seconds / 1e6
+        print(f"{encoded}\n{spent.seconds:.2f} s: {rate:,.1f} MB/s, written to {written}")
 
 
 def _decode_command(model: str, tokens: str, **options) -> None:

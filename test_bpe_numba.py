@@ -3756,11 +3756,11 @@ def test_files_for_llmc_have_its_header(tokenizer, tmp_path, dtype, sign):
     assert bpe.read_ids(tmp_path / "a.bin").tolist() == ids
 
 
-def test_ids_are_lines_of_numbers_if_the_layout_is_text(tokenizer, tmp_path, monkeypatch):
+def test_ids_are_lines_of_numbers_in_a_text_file(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 30)  # so a line is written in parts
     more = "more and more\n" * 20
     (tmp_path / "a.txt").write_text(f"some text{END}{END}{more}")
-    out = {"out": tmp_path / "ids.txt", "layout": "text", "append": END}
+    out = {"out": tmp_path / "ids.txt", "append": END}
     bpe.encode_files(tokenizer, tmp_path / "a.txt", **out)
     lines = [[*map(int, line.split())] for line in out["out"].read_text().splitlines()]
     assert lines == [tokenizer.encode(text + END) for text in ("some text", "", more)]
@@ -4065,13 +4065,16 @@ def test_encode_and_decode_are_inverse(model, command):
     assert honoured == [b"0"] and len(ordinary) > 1 and b"0" not in ordinary
 
 
-def test_raw_numbers_come_and_go_through_pipes(model, command, tmp_path):
+def test_numbers_without_a_header_have_the_type_that_is_named(model, command, tmp_path):
     text = (model / "text.txt").read_bytes()
-    raw = command("encode", model / "model", "-", "--out", "-", "--append", END, stdin=text)
-    (tmp_path / "ids.bin").write_bytes(raw.stdout)
-    assert raw.returncode == 0 and f"{len(raw.stdout) // 2:,} tokens" in raw.stderr.decode()
+    encoded = command("encode", model / "model", "-", "--out", tmp_path / "ids.bin", "--append", END, stdin=text)
+    (tmp_path / "ids.bin.json").unlink()
+    n = (tmp_path / "ids.bin").stat().st_size // 2
+    assert encoded.returncode == 0 and f"{n:,} tokens" in encoded.stdout.decode()
     back = command("decode", model / "model", tmp_path / "ids.bin", "--dtype", "uint16").stdout
-    assert back == text + END.encode() and not list(Path.cwd().glob("*-.json"))
+    assert back == text + END.encode()
+    printed = command("encode", model / "model", "-", "--append", END, stdin=text)
+    assert len(printed.stdout.split()) == n and not printed.stderr and not list(Path.cwd().glob("*-.json"))
     assert_refused(command("decode", model / "model", tmp_path / "ids.bin"), "ids.bin", "--dtype")
 
 
@@ -5064,12 +5067,12 @@ MANY_REFUSED_CALLS = {
     ],
     lambda here, ids: bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode(ids): [([2, 5, 3], "id 3 is not")],
     lambda here, id: plain().id_to_token(id): [(id, "id") for id in (1.0, True, None, 257)],
-    lambda here, out, options: bpe.encode_files(plain(), here / "text.txt", out and here / out, **options): [
+    lambda here, out, options: bpe.encode_files(plain(), here / "text.txt", here / out if out else "-", **options): [
         ("train.bin", {"val_fraction": 0.1}, "of 1 document `val_fraction` holds out 0: documents are files"),
         ("o.bin", {"val_fraction": 0.1}, "with 'train' in it"),
-        *((None, options, "name `out`") for options in ({"val_fraction": 0.1}, {})),
+        (None, {"val_fraction": 0.1}, "-: name a file with 'train' in it"),
         ("a.npy", {"layout": "llm.c"}, r"a \.bin file for llm\.c"),
-        ("b.bin", {"layout": "x"}, r"there are npy, bin, llm\.c, text"),
+        ("b.bin", {"layout": "x"}, r"there are auto, llm\.c"),
     ],
     lambda here, name: bpe.read_ids(here / name): [(name, f"{name}: has 10 ids") for name in ("ids.bin", "ids.npy")],
     # Files of models.
@@ -5229,9 +5232,12 @@ REFUSED_COMMANDS = [
     (("encode", "folder", "text.txt"), ["folder", "no tokenizer.json"]),
     (("encode", "bad.jsonl", "text.txt"), ["bad.jsonl", "not JSON"]),
     (("encode", "model", "text.txt", "--out", "folder"), ["folder"]),
-    (("encode", "model", "text.txt", "--out", "o.txt"), ["o.txt", ".npy", ".bin"]),
+    (("encode", "model", "text.txt", "--out", "o.dat"), ["o.dat", ".npy", ".bin"]),
     (("encode", "model", "text.txt", "--out", "o.npy", "--append", "<x>"), ["'<x>'", END]),
-    (("encode", "model", "text.txt", "--document-index", "i.npy"), ["--document-index goes with --out"]),
+    (
+        ("encode", "model", "text.txt", "--out", "train.npy", "--document-index", "i.npy", "--val-fraction", "0.5"),
+        ["--document-index does not go with --val-fraction"],
+    ),
     (("encode", "model", "text.txt", "--out", "o.npy", "--document-index", "o.npy"), ["o.npy", "twice"]),
     (("encode", "model", "text.txt", "--out", "o.npy", "--workers", "0"), ["0 workers"]),
     (("encode", "model", "text.txt", "--encoding", "gpt2"), ["omit --encoding"]),
