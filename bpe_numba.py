@@ -79,7 +79,6 @@ import bz2
 import contextlib
 import copy
 import dataclasses
-import difflib
 import errno
 import functools
 import glob
@@ -649,12 +648,11 @@ def _end_when_asked() -> None:
     The handler raises no exception, since compiled code or the fork of a process could lose it. A signal that is
     already ignored, as under `nohup`, stays ignored.
     """
-    program, endings = os.getpid(), []
+    program = os.getpid()
 
     def end(number: int, _: object) -> None:
-        endings.append(number)
-        if len(endings) > 1:  # the first signal is being handled
-            return
+        for other in _ENDINGS:
+            signal.signal(other, signal.SIG_IGN)
         if os.getpid() == program:  # not a worker that has just been forked
             for temporary, path in [*NAMING]:
                 with contextlib.suppress(OSError):  # the file has its name already
@@ -3434,8 +3432,7 @@ class Source:
 
 def _require_cut(where: object, n_bytes: int) -> None:
     """Raise InputError for text that cannot be cut and has too many bytes."""
-    size = f"{MAX_BLOCK_BYTES >> 20} MB"
-    hint = "add line breaks, or use another pattern, or a special token that ends documents"
+    size, hint = f"{MAX_BLOCK_BYTES >> 20} MB", "add line breaks, or name another pattern or a special token"
     require(n_bytes <= MAX_BLOCK_BYTES, f"{where}: {size} of text without a place where it can be cut: {hint}")
 
 
@@ -7682,8 +7679,7 @@ def decoded_tokens(
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"the decoder {json.dumps(step)[:100]} is not supported: {error}") from None
         are_joined = are_joined or kind in ("ByteFallback", "Fuse")
-    encoded = [{id: t.encode("utf-8", "surrogateescape") for id, t in tokens.items()} for tokens in (firsts, later)]
-    return encoded[0], encoded[1]
+    return tuple({id: t.encode("utf-8", "surrogateescape") for id, t in tokens.items()} for tokens in (firsts, later))
 
 
 def _is_single_character(kind: str, firsts: Mapping[int, str], **fields) -> bool:
@@ -7708,17 +7704,17 @@ class _Encoder:
     def encode(
         self, pretokenizer: Pretokenizer, texts: Sequence[bytes], first_id: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Encode texts: returns their ids end to end, uint32[N], and where those of each text end, int64[T]."""
+        """Encode texts: returns their ids end to end, uint32[N], and their offsets, int64[T + 1]."""
         flat, _ = pretokenizer.apply(self.scan, texts, first_id)
-        room, stops = len(flat.text), np.empty(len(texts), np.int64)
+        room, offsets = len(flat.text), np.zeros(len(texts) + 1, np.int64)
         ids = self.ids if room <= len(self.ids) else np.empty(room, np.uint32)
-        n = _encode_flat(self.workspace, *flat, ids, stops)
+        n = _encode_flat(self.workspace, *flat, ids, offsets[1:])
         if n < 0:
             raise _unknown_letter(self.model, b"".join(flat.parts()))
         if ids is self.ids:
-            return ids[:n].copy(), stops
+            return ids[:n].copy(), offsets
         ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
-        return ids, stops
+        return ids, offsets
 
 
 def _unknown_letter(model: Model, text: bytes) -> InputError:
@@ -7842,37 +7838,24 @@ class Tokenizer:
         return zlib.compress(pickle.dumps((dataclasses.replace(self.model, config={}), self._cache_size)), 1)
 
     @classmethod
-    def from_files(
-        cls,
-        vocab_filepath: PathName,
-        merges_filepath: PathName,
-        special_tokens: Iterable[str] | None = None,
-        pattern: str = "gpt2",
-    ) -> Tokenizer:
+    def from_files(cls, vocab_path: PathName, merges_path: PathName, special_tokens: SpecialTokens = None) -> Tokenizer:
         """Load GPT-2's two files, vocab.json and merges.txt.
 
         By default the special tokens are the names that no merge makes, except single bytes.
         """
-        return cls.from_model(read_gpt2(Path(vocab_filepath), Path(merges_filepath), special_tokens, pattern))
+        return cls.from_model(read_gpt2(Path(vocab_path), Path(merges_path), special_tokens))
 
     @classmethod
-    def load(
-        cls,
-        path: PathName,
-        *,
-        encoding: str | None = None,
-        pattern: str | None = None,
-        special_tokens: SpecialTokens = None,
-    ) -> Tokenizer:
+    def load(cls, path: PathName, **options: object) -> Tokenizer:
         """Load a model from a file or a folder. The format is detected from the content.
 
         It is a tokenizer.json of Hugging Face; GPT-2's vocab.json and merges.txt, or encoder.json and vocab.bpe; a rank
         file of tiktoken; a model of SentencePiece; or BERT's vocab.txt. A rank file lacks a pattern and special tokens:
-        `encoding` is a name in ENCODINGS, or `pattern` and `special_tokens` give them. Published rank files, and those
-        that were saved here, need neither. Raises ValueError for other files, and for features that would give other
-        ids here.
+        the option `encoding` is a name in ENCODINGS, or the options `pattern` and `special_tokens` give them. Published
+        rank files, and those that were saved here, need neither. Raises ValueError for other files, and for features
+        that would give other ids here.
         """
-        return cls.from_model(load_model(path, encoding=encoding, pattern=pattern, special_tokens=special_tokens))
+        return cls.from_model(load_model(path, **options))
 
     def save(self, path: PathName, format: str | None = None) -> None:
         """Write a model folder.
@@ -7929,7 +7912,7 @@ class Tokenizer:
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
         array([ 72, 105], dtype=uint32)
         """
-        return self._encode([_text_bytes(text)], allowed_special)[0]
+        return self.encode_texts([_text_bytes(text)], allowed_special)[0]
 
     def encode_texts(
         self, texts: Sequence[bytes], allowed_special: Allowed = "all", first_id: int = BEGINS
@@ -7938,13 +7921,6 @@ class Tokenizer:
 
         first_id  CONTINUES if the first text continues an earlier one; see Pretokenizer.apply
         """
-        ids, stops = self._encode(texts, allowed_special, first_id)
-        return ids, np.append(0, stops)
-
-    def _encode(
-        self, texts: Sequence[bytes], allowed_special: Allowed, first_id: int = BEGINS
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Encode texts by an idle encoder; see _Encoder.encode."""
         pretokenizer = self._pretokenizer(allowed_special)
         try:
             encoder = self._idle.pop()
@@ -8046,8 +8022,7 @@ class Tokenizer:
     def _allowed(self, allowed_special: Allowed) -> list[str]:
         """List the allowed special tokens; raises ValueError for unknown names."""
         if isinstance(allowed_special, str):
-            is_name = allowed_special in ("all", "none")
-            require(is_name, f"allowed_special is 'all', 'none' or a set of tokens, not {allowed_special!r}")
+            require_known("choice of special tokens", allowed_special, ("all", "none"))
             return list(self.special_tokens) if allowed_special == "all" else []
         allowed, names = list(allowed_special), ", ".join(self.special_tokens) or "it has none"
         for token in allowed:
@@ -8119,17 +8094,10 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
             raise InputError(f"ids are a one-dimensional array of whole numbers, not {ids.dtype} of shape {ids.shape}")
         if ids.dtype == np.uint32 or not ids.size or (ids.min() >= 0 and ids.max() < MAX_ID):
             return np.require(ids, np.uint32, ["C", "W"])
-        ids = ids.tolist()
-    if not isinstance(ids, Iterable):
-        raise InputError(f"ids are a list or an array, not {ids!r}")
-    ids = [*ids]
     try:
-        if bool not in {*map(type, ids)}:
-            return np.frombuffer(array("I", ids), np.uint32)
-    except (OverflowError, TypeError):
-        pass
-    wrong = next(id for id in ids if not isinstance(id, (int, np.integer)) or type(id) is bool or not 0 <= id < MAX_ID)
-    raise InputError(f"id {wrong!r} is not in the vocabulary: {_ID_RANGE}")
+        return np.frombuffer(array("I", [*ids]), np.uint32)
+    except (OverflowError, TypeError) as error:
+        raise InputError(f"{reprlib.repr(ids)} is no list of ids ({error}): {_ID_RANGE}") from None
 
 
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -8591,15 +8559,14 @@ class Recipe:
             n_symbols = len(words.alphabet) + self.vocab_size - len(self.from_.vocab)
         elif self.alphabet == "characters":
             words = words.as_characters(self.coverage, self.metaspace)
-            text = f"the text has {len(words.alphabet):,} different characters, too many for the vocabulary"
-            remedy = "raise `vocab_size`, or keep only frequent ones (`coverage` 0.9995)"
-            require(len(words.alphabet) <= n_symbols, f"{text}: {remedy}")
+            n, remedy = len(words.alphabet), "raise `vocab_size`, or keep only frequent ones (`coverage` 0.9995)"
+            require(n <= n_symbols, f"{n:,} different characters are too many for the vocabulary: {remedy}")
         return call_with(self.learner, words, n_symbols, progress=progress, **vars(self))
 
     def build(self, learned: Learned) -> Model:
         """Make the model with the learnt tokens."""
         if self.from_:
-            return extend_model(self.from_, learned, self.pattern)
+            return extend_model(self.from_, learned)
         vocab, merges = build_vocabulary(learned, self.special_tokens, self.special_tokens_at, self.byte_tokens)
         scores, family = None, FAMILIES[self.model]
         if family.kind == "unigram":
@@ -8625,8 +8592,9 @@ def complete(recipe: Recipe) -> Recipe:
     >>> recipe.pattern, recipe.mark, recipe.unk_token, recipe.special_tokens
     ('gpt2', '▁', '<unk>', ['<s>', '<unk>'])
     """
-    least = recipe.min_frequency
-    require(0 <= least <= MAX_COUNT, f"`min_frequency` is {least}: it must be 0 to {MAX_COUNT:,}")
+    require(
+        0 <= recipe.min_frequency <= MAX_COUNT, f"`min_frequency` is {recipe.min_frequency}, not 0 to {MAX_COUNT:,}"
+    )
     require(recipe.max_words >= 0, f"`max_words` is {recipe.max_words}: it must be 0 (no limit) or more")
     require_known("family of models", recipe.model, FAMILIES)
     require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
@@ -8642,8 +8610,7 @@ def complete(recipe: Recipe) -> Recipe:
     mark, unk_token, n_letters = "", None, 256
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
-        plain = recipe.coverage == 1 and not recipe.byte_fallback
-        require(plain, "`coverage` and `byte_fallback` go with characters: no byte is unknown")
+        require(recipe.coverage == 1 and not recipe.byte_fallback, "`coverage` and `byte_fallback` go with characters")
         require(family.alphabet == "bytes", f"a model of the family {recipe.model} is made of characters")
         require(not recipe.mark, "a mark goes with characters: the alphabet bytes has no mark")
     else:
@@ -8669,11 +8636,12 @@ def _complete_from(recipe: Recipe) -> Recipe:
     require(recipe.model == "bpe", "only a BPE has merges that training can continue")
     base = recipe.from_ if isinstance(recipe.from_, Model) else load_model(recipe.from_)
     require(base.kind == "bpe", f"only a BPE has merges that training can continue, not a {base.kind}")
+    require(not base.word_suffix, "training cannot continue a model whose words end in a suffix")
     pattern = recipe.pattern or base.pattern
     special_tokens = list(dict.fromkeys([*base.special_tokens, *recipe.special_tokens]))
     ids = base.special_tokens if special_tokens == [*base.special_tokens] else special_tokens
-    merges = _as_merges(base)[0]
-    base = dataclasses.replace(base, special_tokens=ids, pattern=pattern, merges=merges, ignore_merges=False)
+    changes = {"merges": _as_merges(base)[0], "scores": None, "ignore_merges": False}
+    base = dataclasses.replace(base, special_tokens=ids, pattern=pattern, **changes)
     n = len(base.vocab)
     require(recipe.vocab_size > n, f"the model already has {n:,} tokens: `vocab_size` must be larger")
     check_vocab_size(recipe.vocab_size, n)
@@ -8703,9 +8671,7 @@ def words_of_model(model: Model, words: Words) -> Words:
     >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
     array([2, 2, 1, 0], dtype=int32)
     """
-    require(model.kind == "bpe", f"a model of the kind {model.kind!r} has no merges that training can continue")
     require(words.alphabet == BYTES, "only words over the 256 bytes can be segmented by a model")
-    require(not model.word_suffix, "merges cannot follow on those of a model whose words end in a suffix")
     fallback = fallback_tokens(model)
     token_ids = [id for id in model.ordinary if model.vocab[id] not in fallback]
     symbol_of = np.full(MAX_ID + 1, -1, np.int32)
@@ -8717,11 +8683,11 @@ def words_of_model(model: Model, words: Words) -> Words:
     return _split_at_unknown(symbol_of[ids[:n]], offsets, words.counts, [model.vocab[id] for id in token_ids])
 
 
-def extend_model(model: Model, learned: Learned, pattern: PatternSource | None = None) -> Model:
-    """Add the merges that were learnt on `words_of_model` to a model; returns a new model, with `pattern` if given.
+def extend_model(model: Model, learned: Learned) -> Model:
+    """Add the merges that were learnt on `words_of_model` to a model with merges; returns a new model.
 
-    All ids stay, also those of special tokens, and new tokens get the next ids. A model whose ranks are ids or scores
-    gets a list of merges. If a new merge makes a token that the old merges did not reach, the token keeps its id.
+    All ids stay, also those of special tokens, and new tokens get the next ids. If a new merge makes a token that the
+    old merges did not reach, the token keeps its id.
 
     >>> model = Model({0: b"a", 1: b"b", 2: b"<s>"}, [], {"<s>": 2})
     >>> words = words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1}))
@@ -8729,17 +8695,10 @@ def extend_model(model: Model, learned: Learned, pattern: PatternSource | None =
     >>> extended.merges, extended.vocab[3], extended.vocab[4]
     ([(b'a', b'b'), (b'ab', b'ab')], b'ab', b'abab')
     """
-    merges, looks_up = _as_merges(model)
     old_tokens = {model.vocab[id] for id in model.ordinary}
     new = (token for token in learned.tokens[len(learned.alphabet) :] if token not in old_tokens)
-    return dataclasses.replace(
-        model,
-        vocab=model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1)),
-        merges=[*merges, *learned.merges],
-        scores=None,
-        ignore_merges=looks_up or model.ignore_merges,
-        pattern=model.pattern if pattern is None else pattern,
-    )
+    vocab = model.vocab | dict(enumerate(new, max(model.vocab, default=-1) + 1))
+    return dataclasses.replace(model, vocab=vocab, merges=[*model.merges, *learned.merges])
 
 
 class Training(NamedTuple):
@@ -8759,16 +8718,29 @@ class Training(NamedTuple):
         return {"bpe_numba": __version__, "options": self.recipe.options, "corpus": self.counted.described} | result
 
     def __str__(self) -> str:
-        return str(tabulate_training(self))
+        counted, learned, model = self.counted, self.learned, self.tokenizer.model
+        table = tabulate_counts(counted, self.files, "Training")
+        rows = table.rows
+        if hasattr(learned, "n_tokens"):  # a Unigram has no merges
+            last, n_bytes = int(learned.counts[-1:].sum()), counted.n_bytes - counted.n_dropped_bytes
+            rows.append(("merges", f"{len(learned.counts):,}; the last pair occurred {number_of(last, 'time')}"))
+            rows.append(("bytes/token", f"{n_bytes / learned.n_tokens[-1]:.2f}"))
+        rows.append(("tokens", f"{len(model.vocab):,}, {len(model.special_tokens)} of them special"))
+        unseen = sorted({*model.special_tokens} - {model.unk_token} - counted.special_tokens.keys())
+        if unseen:
+            rows.append(("not in text", ", ".join(unseen)))
+        rows += [(name, f"{spent.seconds:.2f} s") for name, spent in self.timings.items()]
+        rows.append(("peak memory", f"{(peak_memory() or 0) / 1e6:,.0f} MB in the largest process"))
+        return str(table)
 
     __repr__ = __str__
 
 
 def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
     """Warn of a vocabulary that is smaller than requested."""
-    if len(vocab) < vocab_size:
-        asked = f"fewer than the {vocab_size:,} asked for"
-        warnings.warn(f"the text gives only {len(vocab):,} tokens, {asked}", stacklevel=5)
+    n = len(vocab)
+    if n < vocab_size:
+        warnings.warn(f"the text gives only {n:,} tokens, fewer than the {vocab_size:,} asked for", stacklevel=5)
 
 
 def _warn_of_source(source: Source) -> None:
@@ -8778,10 +8750,9 @@ def _warn_of_source(source: Source) -> None:
     if not _is_stream(source.files[0]):
         names = re.findall(rb"<\|\w{1,40}\|>", _read_part(source.files[0], 0, BLOCK_BYTES))
         counts = Counter(map(bytes.decode, names))
-        unnamed = [name for name, n in counts.most_common() if n > 2 and name not in source.special_tokens]
+        unnamed = [name for name, n in counts.most_common(5) if n > 2 and name not in source.special_tokens]
         if unnamed:
-            note = f"{', '.join(unnamed[:5])} in the text: treated as plain text, unless `special_tokens` names it"
-            warnings.warn(note, stacklevel=5)
+            warnings.warn(f"{', '.join(unnamed)} is plain text, unless `special_tokens` names it", stacklevel=5)
 
 
 def _name_some(files: Sequence[object]) -> str:
@@ -8956,8 +8927,6 @@ def train_recipe(
             _warn_of_source(source)
         compile_counting(source.pattern)
         call_with(recipe.learner, Words.from_counts({b"aa": 1}), 257, **vars(recipe))  # fails before the scan
-        kind = FAMILIES[recipe.model].kind
-        KINDS[kind].tables(Model({0: b"a"}, [], kind=kind, scores=np.zeros(1)))
     with stage("scan") as timings["scan"]:
         counted = count(source, engine, counts, recipe.max_words)
         timings["scan"].n_bytes = 0 if counts else counted.n_bytes
@@ -9106,24 +9075,6 @@ def tabulate_counts(counted: CorpusCounts, files: Sequence[object], title: str =
     return Table(title, ("what", "value"), rows)
 
 
-def tabulate_training(training: Training) -> Table:
-    """Tabulate the corpus, the tokens and the cost of a training."""
-    counted, learned, model = training.counted, training.learned, training.tokenizer.model
-    table = tabulate_counts(counted, training.files, "Training")
-    rows = table.rows
-    if hasattr(learned, "n_tokens"):  # a Unigram has no merges
-        last, n_bytes = int(learned.counts[-1:].sum()), counted.n_bytes - counted.n_dropped_bytes
-        rows.append(("merges", f"{len(learned.counts):,}; the last pair occurred {number_of(last, 'time')}"))
-        rows.append(("bytes/token", f"{n_bytes / learned.n_tokens[-1]:.2f}"))
-    rows.append(("tokens", f"{len(model.vocab):,}, {len(model.special_tokens)} of them special"))
-    unseen = sorted({*model.special_tokens} - {model.unk_token} - counted.special_tokens.keys())
-    if unseen:
-        rows.append(("not in text", ", ".join(unseen)))
-    rows += [(name, f"{spent.seconds:.2f} s") for name, spent in training.timings.items()]
-    rows.append(("peak memory", f"{(peak_memory() or 0) / 1e6:,.0f} MB in the largest process"))
-    return table
-
-
 class Report:
     """The base of all results of research: a dataclass of plain arrays. As a string it is tables in Markdown."""
 
@@ -9170,8 +9121,7 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
     Raises InputError if the file is missing, or if it belongs to another model.
     """
     file = Path(folder, LEARNED_FILE)
-    remedy = "only a BPE that `train` wrote has merge counts; train one on the same text"
-    require(file.is_file(), f"{folder}: no {LEARNED_FILE} here: {remedy}")
+    require(file.is_file(), f"{folder}: no {LEARNED_FILE} here: only a BPE that `train` wrote has merge counts")
     try:
         arrays = _read_arrays(file)
         require(str(arrays.pop("model")) == model.digest, "it is of another model")
@@ -9182,8 +9132,7 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
         fits = fits and min(n_bytes, *n_tokens) > 0 and learned.merges == model.merges[len(model.merges) - m :]
         require(fits, "its numbers do not fit together")
     except Exception as error:  # damaged files raise almost anything
-        message = f"{file}: not what the training of this model saved ({error}): remove it, or train again"
-        raise InputError(message) from None
+        raise InputError(f"{file}: not what the training of this model saved ({error}): remove it") from None
     return learned, n_bytes
 
 
@@ -9305,15 +9254,13 @@ RARE = 1000  # a token is hardly ever used if it was made at least this many tim
 ROWS = 12  # the most rows of a list in a table
 
 
-def _classify(token: bytes) -> tuple[str, str]:
-    """Find the kind and the script of a token: the first word of the names of its letters."""
+def _classify(token: bytes) -> str:
+    """Find the kind of a token."""
     try:
         text = token.decode()
     except UnicodeDecodeError:
-        return ("byte" if len(token) == 1 else "parts of characters"), "none"
-    kind = next(kind for kind, source in KINDS_OF_TOKENS.items() if regex.fullmatch(source, text))
-    scripts = {unicodedata.name(char, "other").partition(" ")[0].capitalize() for char in text if char.isalpha()}
-    return kind, "several" if len(scripts) > 1 else "".join(scripts).replace("Cjk", "Han") or "none"
+        return "byte" if len(token) == 1 else "parts of characters"
+    return next(kind for kind, source in KINDS_OF_TOKENS.items() if regex.fullmatch(source, text))
 
 
 def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
@@ -9390,24 +9337,23 @@ class Inspection(Report):
 
     title: str
     tokens: dict[int, bytes]  # id -> decoded bytes, without special tokens
-    counts: dict[str, Counter]  # the numbers of tokens by kind and by script
+    kinds: Counter[str]  # the numbers of tokens by kind
     unreachable: dict[int, list[int]]  # see `unreachable_tokens`
     measures: dict[str, float | None]  # see `measure`; empty without a corpus
     frequencies: np.ndarray | None  # int64    of each id in the corpus
     glitches: list[Glitch] | None  # only with a corpus and merge counts
 
     def tables(self) -> list[Table]:
-        tables, tokens = [], self.tokens
-        for name, counts in self.counts.items():
-            rows = [(key, n, 100 * n / len(tokens)) for key, n in counts.most_common()]
-            tables.append(Table(f"Tokens by {name}", (name, "tokens", "%"), rows))
+        tokens, title = self.tokens, f"Tokens that no text can reach: {len(self.unreachable):,}"
         shown = {id: (str(id), readable(token)) for id, token in tokens.items()}
-        longest = sorted(tokens, key=lambda id: -len(tokens[id]))
-        rows = [(*shown[id], len(tokens[id])) for id in longest[:ROWS]]
-        tables.append(Table("Longest tokens", ("id", "token", "bytes"), rows))
-        title = f"Tokens that no text can reach: {len(self.unreachable):,}"
-        rows = [(*shown[id], "|".join(shown[k][1] for k in ids)) for id, ids in self.unreachable.items()]
-        tables.append(Table(title, ("id", "token", "becomes"), rows[:ROWS]))
+        kinds = [(kind, n, 100 * n / len(tokens)) for kind, n in self.kinds.most_common()]
+        longest = [(*shown[id], len(tokens[id])) for id in sorted(tokens, key=lambda id: -len(tokens[id]))]
+        unreachable = [(*shown[id], "|".join(shown[k][1] for k in ids)) for id, ids in self.unreachable.items()]
+        tables = [
+            Table("Tokens by kind", ("kind", "tokens", "%"), kinds),
+            Table("Longest tokens", ("id", "token", "bytes"), longest[:ROWS]),
+            Table(title, ("id", "token", "becomes"), unreachable[:ROWS]),
+        ]
         if self.measures:
             tables.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
         if self.glitches is not None:
@@ -9440,14 +9386,13 @@ def inspect_model(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("low lower low")
     ...     inspection = inspect_model(tokenizer, folder)
-    >>> inspection.measures["tokens"], inspection.counts["kind"]["letters"], inspection.unreachable
+    >>> inspection.measures["tokens"], inspection.kinds["letters"], inspection.unreachable
     (5, 57, {})
     """
     model = tokenizer.model
     decoded = decoded_tokens(model.vocab, model.decoder)[1]
     tokens = {id: decoded[id] for id in model.ordinary if decoded[id]}
     require(tokens, "the model has only special tokens: there is nothing to inspect")
-    kinds, scripts = map(Counter, zip(*map(_classify, tokens.values()), strict=True))
     with stage("search"):
         unreachable = unreachable_tokens(tokenizer)
     frequencies, measures, glitches = None, {}, None
@@ -9459,8 +9404,8 @@ def inspect_model(
         frequencies, measures = encoded.frequencies(max(model.vocab) + 1), measure(encoded, possible)
         glitches = find_glitches(learned, model.ids, frequencies) if learned else None
     title = f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, {model.kind}"
-    counts = {"kind": kinds, "script": scripts}
-    return Inspection(title, tokens, counts, unreachable, measures, frequencies, glitches)
+    kinds = Counter(map(_classify, tokens.values()))
+    return Inspection(title, tokens, kinds, unreachable, measures, frequencies, glitches)
 
 
 # curve
@@ -9546,23 +9491,19 @@ class Comparison(Report):
     models: list[str]
     corpora: list[str]
     bytes_per_token: np.ndarray  # float64[models, corpora]
-    n_shared: np.ndarray  # int64[models, models]    tokens in both vocabularies, without special tokens
     same: float  # the share of words, weighted by their counts, that all models split at the same positions
     differences: list[Difference]  # the most frequent word first
 
     def tables(self) -> list[Table]:
-        rates, shared, words = [], [], []
-        numbers = [str(k) for k in range(1, len(self.models) + 1)]
-        for k, name in enumerate(self.models):
-            n, row = self.n_shared[k, k], f"{k + 1} {name}"
-            rates.append((row, *self.bytes_per_token[k]))
-            shared.append((row, n, *(100 * self.n_shared[k] / n)))
+        names = [f"{k} {name}" for k, name in enumerate(self.models, 1)]
+        rates = [(name, *row) for name, row in zip(names, self.bytes_per_token, strict=True)]
+        words = []
         for word, n, pieces in self.differences[:ROWS]:
             words.append((readable(word), n, *("|".join(map(readable, tokens)) for tokens in pieces)))
         title = f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} most frequent, weighted"
+        numbers = [name.partition(" ")[0] for name in names]
         return [
             Table("Bytes per token", ("model", *self.corpora), rates),
-            Table("% of the vocabulary that others have", ("model", "tokens", *numbers), shared),
             Table(title, ("word", "count", *numbers), words),
         ]
 
@@ -9575,7 +9516,7 @@ def compare(
     text_field: str | None = None,
     engine: Engine | None = None,
 ) -> Comparison:
-    """Compare models: bytes per token on each corpus, common tokens, and the words that they split differently.
+    """Compare models: bytes per token on each corpus, and the words that they split differently.
 
     tokenizers  name -> Tokenizer
     corpora     name -> files, folders or globs
@@ -9590,8 +9531,8 @@ def compare(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("low lower low")
     ...     report = compare({"small": small, "large": large}, {"text": folder})
-    >>> report.bytes_per_token[:, 0].round(2).tolist(), report.n_shared.tolist(), report.differences[0].pieces
-    ([1.86, 2.6], [[258, 258], [258, 260]], [[b'low', b'e', b'r'], [b'lower']])
+    >>> report.bytes_per_token[:, 0].round(2).tolist(), report.differences[0].pieces
+    ([1.86, 2.6], [[b'low', b'e', b'r'], [b'lower']])
     """
     require(tokenizers and corpora, "a comparison needs at least one model and one corpus")
     special_tokens = sorted({token for tokenizer in tokenizers.values() for token in tokenizer.special_tokens})
@@ -9601,27 +9542,23 @@ def compare(
         counts.update(count(source, engine).words.to_counts())
     frequent = sorted(counts, key=lambda word: (-counts[word], word))
     words = [word for word in frequent if word.decode("utf-8", "replace").strip()][:COMPARED_WORDS]
-    rates, vocabularies, splits = [], [], []
+    rates, splits = [], []
     for tokenizer in tokenizers.values():
         encoded = [encode_corpus(tokenizer, files, text_field=text_field, engine=engine) for files in corpora.values()]
         rates.append([corpus.n_bytes / corpus.n_tokens for corpus in encoded])
-        tokens = decoded_tokens(tokenizer.vocab, tokenizer.model.decoder)[1]
-        vocabularies.append({tokens[id] for id in tokenizer.model.ordinary})
         batch = tokenizer.encode_batch(words, "none")
         splits.append([[*filter(None, map(bytes.strip, decode_each(tokenizer, ids)))] for ids in batch])
     differences = []
     for word, *pieces in zip(words, *splits, strict=True):
         if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
             differences.append(Difference(word, counts[word], pieces))
-    n_shared = np.array([[len(a & b) for b in vocabularies] for a in vocabularies])
     same = 1 - sum(word.count for word in differences) / sum(map(counts.__getitem__, words))
-    return Comparison("Models compared", [*tokenizers], [*corpora], np.array(rates), n_shared, same, differences)
+    return Comparison("Models compared", [*tokenizers], [*corpora], np.array(rates), same, differences)
 
 
 # view
 
 WIDTH = 80  # of lines for people, except in tables
-GROUNDS = (153, 223, 157, 225, 229, 189)  # of a terminal's 256 colours, as backgrounds of tokens in turn
 
 
 def decode_each(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
@@ -9638,17 +9575,16 @@ class View:
     ids: np.ndarray  # uint32[N]
     tokens: list[bytes]
 
-    def text(self, width: int = WIDTH, colour: bool = False) -> str:
-        """Write tokens between bars, and their ids below; with `colour` on alternating backgrounds."""
+    def text(self, width: int = WIDTH) -> str:
+        """Write tokens between bars, and their ids below."""
         lines, used = [], width
-        for k, (token, id) in enumerate(zip(self.tokens, map(str, self.ids), strict=True)):
+        for token, id in zip(self.tokens, map(str, self.ids), strict=True):
             shown = readable(token)
             size = max(_cell_width(shown), len(id))
             if used + size >= width:
                 lines += ["", ""]
                 used = 0
-            cell = _fill(shown, size)
-            lines[-2] += f"\x1b[30;48;5;{GROUNDS[k % 6]}m{cell}\x1b[0m|" if colour else f"{cell}|"
+            lines[-2] += f"{_fill(shown, size)}|"
             lines[-1] += id.ljust(size + 1)
             used = width if token.endswith(b"\n") else used + size + 1
         return "\n".join([*map(str.rstrip, lines), self.title])
@@ -9737,39 +9673,26 @@ ENCODED_BYTES = 20_000_000  # of the corpus are encoded, since some peers reach 
 
 
 @checked
-def bench(
-    inputs: object = None,
-    vocab_size: int = 8192,
-    special_tokens: Sequence[str] = (),
-    *,
-    pattern: str = "gpt2",
-    tools: Sequence[str] = (),
-) -> Table:
+def bench(inputs: object = None, vocab_size: int = 8192, *, pattern: str = "gpt2") -> Table:
     """Train and encode with every installed peer, one after another, and tabulate the times.
 
-    inputs          files, folders or globs. Default: the source of Python's standard library
-    vocab_size      number of tokens in all
-    special_tokens  strings that end documents and are not learnt from
-    pattern         a name or a regular expression; some peers have their own
-    tools           the peers to run; by default all that are installed
+    inputs      files, folders or globs. Default: the source of Python's standard library
+    vocab_size  number of tokens in all
+    pattern     a name or a regular expression; some peers have their own
 
     Training is timed with the text in memory (here: in files that were just read) and with loaded kernels. All tools
     encode the first 20 MB in one thread with the tokenizer that was trained here, and must give the same ids. Each tool
-    does its work twice. Raises InputError for an unknown tool.
+    does its work twice. Special tokens in the text are ordinary text.
     """
-    for tool in tools:
-        require_known("peer", tool, _PEERS["encode"])
-    training = train(inputs, vocab_size, special_tokens, pattern=pattern, tie_break="ids")
-    source, documents, rows, results = training.recipe.source(training.files, None), [], [], {}
-    special = "|".join(sorted(map(re.escape, special_tokens), reverse=True)) or "(?!)"  # longer ones first
-    for text in itertools.chain.from_iterable(map(source.texts, source.blocks())):
-        parts = re.split(special, text.decode("utf-8", "replace"))  # some peers accept only UTF-8
-        documents += [part.encode() for part in parts if part]
+    training = train(inputs, vocab_size, pattern=pattern, tie_break="ids")
+    source, rows, results = training.recipe.source(training.files, None), [], {}
+    texts = itertools.chain.from_iterable(map(source.texts, source.blocks()))
+    documents = [text.decode("utf-8", "replace").encode() for text in texts]  # some peers accept only UTF-8
     for job, peers in _PEERS.items():
         if job == "encode":
             documents = next(_batched_by_size(documents, len, ENCODED_BYTES))
         for tool, prepare in peers.items():
-            if tool != "bpe_numba" and (tool not in (tools or peers) or not importlib.util.find_spec(tool)):
+            if not importlib.util.find_spec(tool):
                 continue
             first = second = rate = None
             try:
@@ -9779,10 +9702,7 @@ def bench(
                     times.append(time.perf_counter())
                 first, second = np.diff(times).tolist()
                 rate, result = sum(map(len, documents)) / first / 1e6, [*itertools.chain.from_iterable(result)]
-                ours, verdict = results.setdefault(job, result), "same"
-                if result != ours:
-                    differs = [a != b for a, b in itertools.zip_longest(result, ours)]
-                    verdict = f"differs at {differs.index(True):,} of {len(ours):,}"
+                verdict = "same" if result == results.setdefault(job, result) else "differs"
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:  # a panic of Rust is not an Exception
@@ -9972,11 +9892,8 @@ def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
     $ view model "Hello, world"
     $ view model < corpus.txt
     """
-    if len(text) == 1 and os.path.isfile(text[0]):
-        warnings.warn(f"{text[0]} is shown as a text; to show the file, put < before its name", stacklevel=2)
     data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    print(view(call_with(_load_model, model, **options), data).text(shutil.get_terminal_size().columns, colour))
+    print(view(call_with(_load_model, model, **options), data).text(shutil.get_terminal_size().columns))
 
 
 def _bench_command(inputs: Sequence[str] = (), **options) -> None:
@@ -10019,11 +9936,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> None:
         self.exit(2, f"bpe_numba: {message}; see {self.prog} --help\n")
-
-    def refuse(self, unknown: str) -> None:
-        """Exit with an error that names the option most similar to an unknown one."""
-        near = difflib.get_close_matches(unknown.partition("=")[0], self._option_string_actions, 1)
-        self.error(f"unrecognized argument: {unknown}" + "".join(f"; did you mean {option}?" for option in near))
 
 
 def _add_argument(
@@ -10083,7 +9995,7 @@ def _make_parser() -> _Parser:
         title = doc.partition("\n")[0]
         examples = "\n".join(["examples:", *(f"  {_typed_command()} {line}" for line in _EXAMPLE.findall(doc))])
         command = commands.add_parser(name, help=title, description=title, epilog=examples, formatter_class=form)
-        command.set_defaults(run=run, flags=_add_arguments(command, run, callees), refuse=command.refuse)
+        command.set_defaults(run=run, flags=_add_arguments(command, run, callees), refuse=command.error)
         command.add_argument("--quiet", dest="progress", action="store_false", help="no progress bars, no summary")
         command.add_argument("--timings", action="store_true", help="print the time of each stage on standard error")
     return parser
@@ -10106,7 +10018,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = vars(parsed)
     run, flags, timings, refuse = map(options.pop, ("run", "flags", "timings", "refuse"))
     if unknown:
-        refuse(unknown[0])
+        refuse(f"unrecognized argument: {unknown[0]}")
     TIMINGS.clear()
 
     def say(message: object) -> None:

@@ -1783,14 +1783,15 @@ def test_going_on_from_a_model_is_training_in_one_go(counts, way, first, ranks):
     whole = bpe.learn(words, n, tie_break=tie_break)
     vocab, merges = bpe.build_vocabulary(bpe.learn(words, n - 40 + first, tie_break=tie_break), ["<s>", END], place)
     model = bpe.Model(vocab, None if ranks else merges, ["<s>", END], "none", alphabet=alphabet)
+    model = dataclasses.replace(model, merges=bpe._as_merges(model)[0])
     learned = bpe.learn(bpe.words_of_model(model, given), n, tie_break=tie_break)
     assert (
         learned.merges == whole.merges[first:] and learned.n_tokens.tolist() == whole.n_tokens[len(merges) :].tolist()
     )
-    extended = bpe.extend_model(model, learned, "gpt2")
-    assert extended.merges == whole.merges and extended.pattern == "gpt2" and not extended.ignore_merges
+    extended = bpe.extend_model(model, learned)
+    assert extended.merges == whole.merges and extended.pattern == "none" and not extended.ignore_merges
     assert extended.vocab == vocab | dict(enumerate(learned.tokens[len(learned.alphabet) :], len(vocab)))
-    assert extended.special_tokens == model.special_tokens and bpe.extend_model(model, learned).pattern == "none"
+    assert extended.special_tokens == model.special_tokens
 
 
 @apart
@@ -1803,7 +1804,7 @@ def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra):
     text = " ".join(text).encode()
     old = bpe.learn(bpe.Words.from_counts(Counter(bpe.Pattern("gpt2").split(text))), 262)
     vocab, merges = bpe.build_vocabulary(old)
-    model = bpe.Model(vocab, merges)
+    model = bpe.Model(vocab, merges, pattern="none")
     counts = Counter([text[: len(text) // 2], text[len(text) // 2 :], text])
     tokens = [vocab[id] for id in sorted(vocab)]
     learned = bpe.learn(bpe.words_of_model(model, bpe.Words.from_counts(counts)), len(tokens) + extra, tie_break="ids")
@@ -1812,7 +1813,7 @@ def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra):
         begun[tuple(naive_encode(word, merges))] += count
     expected = naive_learn(begun, len(tokens) + extra, "ids", alphabet=tokens)
     assert history(learned) == expected
-    extended = bpe.Tokenizer.from_model(bpe.extend_model(model, learned, "none"))
+    extended = bpe.Tokenizer.from_model(bpe.extend_model(model, learned))
     assert sum(len(extended.encode(word)) * count for word, count in counts.items()) == learned.n_tokens[-1]
 
 
@@ -4516,8 +4517,6 @@ def test_models_are_compared(some_prose, tmp_path):
     for row, model in zip(report.bytes_per_token, (tokenizer, cl100k), strict=True):
         paths = [tmp_path / "a.txt", files[0]]
         assert row.tolist() == [path.stat().st_size / len(model.encode(path.read_bytes())) for path in paths]
-    ordinary = [set(model.vocab.values()) - {END.encode()} for model in (tokenizer, cl100k)]
-    assert report.n_shared.tolist() == [[len(a & b) for b in ordinary] for a in ordinary]
     for word, _, pieces in report.differences:
         assert [b"".join(part) for part in pieces] == [word.strip()] * 2 and pieces[0] != pieces[1]
     assert [d.count for d in report.differences] == sorted((d.count for d in report.differences), reverse=True)
@@ -4614,8 +4613,8 @@ def test_tables_are_markdown_in_columns(reports):
 
 def test_peers_do_the_same_work(library, tmp_path):
     (tmp_path / "latin.txt").write_bytes(f"caf\xe9 {END}".encode("latin-1") * 50)  # is no UTF-8
-    table = bpe.bench([*library[:30], tmp_path / "latin.txt"], 600, [END], tools=["tokenizers", "tiktoken"])
-    verdicts = {(job, tool.split()[0]): verdict for job, tool, *_, verdict in table.rows}
+    table = bpe.bench([*library[:30], tmp_path / "latin.txt"], 600)
+    verdicts = {(job, tool.split()[0]): verdict for job, tool, *_, verdict in table.rows if "gigatoken" not in tool}
     pairs = [("train", "tokenizers"), ("encode", "tokenizers"), ("encode", "tiktoken")]
     assert verdicts == dict.fromkeys([("train", "bpe_numba"), ("encode", "bpe_numba"), *pairs], "same")
     assert all(min(row[2:5]) > 0 for row in table.rows) and "| second pass |" in str(table)
@@ -4625,9 +4624,8 @@ def test_peers_do_the_same_work(library, tmp_path):
     "change, verdict",
     [
         (lambda tokens: tokens, "same"),
-        (lambda tokens: [tokens[0], *tokens[2:]], "differs at 1 of 44"),
-        (lambda tokens: tokens[:-1], "differs at 43 of 44"),
-        (lambda tokens: [*tokens, b"more"], "differs at 44 of 44"),
+        (lambda tokens: [tokens[0], *tokens[2:]], "differs"),
+        (lambda tokens: [*tokens, b"more"], "differs"),
         (lambda tokens: tokens.nothing, "'list' object has no attribute 'nothing'"),
     ],
 )
@@ -4636,8 +4634,8 @@ def test_a_peer_that_differs_or_fails_is_told(library, monkeypatch, change, verd
         return lambda: [change(training.learned.tokens[256:])]
 
     monkeypatch.setitem(bpe._PEERS, "train", {"bpe_numba": bpe._PEERS["train"]["bpe_numba"], "numpy": prepare})
-    monkeypatch.setitem(bpe._PEERS["encode"], "numpy", bpe._PEERS["encode"]["bpe_numba"])
-    rows = bpe.bench(library[:3], 300, tools=["numpy"]).rows
+    monkeypatch.setitem(bpe._PEERS, "encode", dict.fromkeys(["bpe_numba", "numpy"], bpe._encode_bpe_numba))
+    rows = bpe.bench(library[:3], 300).rows
     assert [row[0] for row in rows] == ["train", "train", "encode", "encode"] and rows[1][-1] == verdict
     assert (rows[1][2] is None) == ("nothing" in verdict)
 
@@ -4652,8 +4650,6 @@ def test_commands_of_research(command, model, tmp_path, monkeypatch):
     shown = command("view", model / "model", "The", "cat").stdout.decode()
     assert shown.endswith("7 bytes, 3 tokens\n") and "\x1b" not in shown
     assert command("view", model / "model", stdin=b"The cat").stdout.decode() == shown
-    result = command("view", "model", "text.txt", cwd=model)
-    assert b"8 bytes" in result.stdout and b"note: text.txt is shown as a text" in result.stderr
 
 
 def test_a_model_from_elsewhere_has_no_curve(command, some_prose, tmp_path):
@@ -5063,10 +5059,10 @@ MANY_REFUSED_CALLS = {
         *(([1, id], re.escape(repr(id))) for id in (257, -1, "a", 1.5, None, 2**32, 2**70)),
         *((np.array([1, id]), str(id)) for id in (257, -1, 2**40)),
         (np.zeros(2), "float64"),
-        *((ids, "id") for ids in ([1.0], [True], [0] * 99 + [1.0], ["1"], "12", None, 5, np.zeros(2, bool))),
+        *((ids, "id") for ids in ([1.0], [0] * 99 + [1.0], ["1"], "12", None, 5, np.zeros(2, bool))),
     ],
     lambda here, ids: bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode(ids): [([2, 5, 3], "id 3 is not")],
-    lambda here, id: plain().id_to_token(id): [(id, "id") for id in (1.0, True, None, 257)],
+    lambda here, id: plain().id_to_token(id): [(id, "id") for id in (1.0, None, 257)],
     lambda here, out, options: bpe.encode_files(plain(), here / "text.txt", here / out if out else "-", **options): [
         ("train.bin", {"val_fraction": 0.1}, "of 1 document `val_fraction` holds out 0: documents are files"),
         ("o.bin", {"val_fraction": 0.1}, "with 'train' in it"),
@@ -5163,7 +5159,6 @@ MANY_REFUSED_CALLS = {
         ("array", "not what the training of this model saved"),
         ("none", "not what the training of this model saved"),
     ],
-    lambda here, tool: bpe.bench(tools=[tool]): [("nothing", "no peer is named")],
     lambda here, name: bpe.curve({"x": (bpe.learn(WORDS, 258), 5)}).plot(here / name): [
         ("a.xyz", r"name a \.png, \.svg or \.pdf file")
     ],
@@ -5214,7 +5209,7 @@ REFUSED_COMMANDS = [
     (("train", "text.txt", "--workers", "0"), ["0 workers"]),
     (("train", "text.txt", "--workers", "lots"), ["argument --workers: 'lots' is not", "such as 4"]),
     (("train", "text.txt", "--coverage", "0.5"), ["--coverage and --byte-fallback go with"]),
-    (("train", "text.txt", "--vocb-size", "3"), ["--vocb-size; did you mean --vocab-size?", ".py train --help"]),
+    (("train", "text.txt", "--vocb-size", "3"), ["unrecognized argument: --vocb-size", ".py train --help"]),
     *(
         (("train", "text.txt", "--vocab-size", wrong), [f"'{wrong}' is not a whole number"])
         for wrong in ("1e4", "k", "1kk", "ten", "1.5", "1.2345k")
@@ -5255,7 +5250,6 @@ REFUSED_COMMANDS = [
     (("decode", "model", "large.npy"), ["id 100000"]),
     (("view", "model", "--plot=a.png"), ["--plot=a.png"]),
     (("frain",), ["frain"]),
-    (("bench", "text.txt", "--tool", "x"), ["no peer is named 'x';"]),
     (("inspect", "model", "empty.txt"), ["no text to look at in", "empty.txt"]),
     (("compare", "model", "--corpus", "empty.txt"), ["no text to look at in", "empty.txt"]),
     (("curve", "bytes"), ["bytes: no training.npz here", "`train`"]),
