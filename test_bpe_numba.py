@@ -4379,27 +4379,6 @@ def test_a_folder_has_what_its_model_learnt_or_nothing(library, tmp_path, option
         assert all(map(np.array_equal, learned[:3], training.learned[:3]))
 
 
-@pytest.mark.parametrize(
-    "field, change",
-    [
-        ("pairs", lambda a: a + 10**6),
-        ("pairs", lambda a: a - 10**6),
-        ("pairs", lambda a: a[:-1]),
-        ("counts", lambda a: a[:5]),
-        ("n_tokens", lambda a: a * 0),
-        ("n_tokens", lambda a: a * 0.5),
-        ("n_bytes", lambda a: -a),
-    ],
-)
-def test_numbers_of_a_saved_training_are_checked(some_prose, tmp_path, field, change):
-    bpe.save_learned(tmp_path, some_prose[1])
-    with np.load(tmp_path / "training.npz") as saved:
-        arrays = dict(saved)
-    np.savez(tmp_path / "training.npz", **arrays | {field: change(arrays[field])})
-    with pytest.raises(bpe.InputError, match=r"training\.npz: not what the training of this model saved"):
-        bpe.load_learned(tmp_path, some_prose[0].model)
-
-
 def test_damaged_bytes_of_a_saved_training_change_nothing_or_are_refused(some_prose, tmp_path):
     tokenizer, training, _ = some_prose
     bpe.save_learned(tmp_path, training)
@@ -4519,7 +4498,8 @@ def test_models_are_compared(some_prose, tmp_path):
         assert row.tolist() == [path.stat().st_size / len(model.encode(path.read_bytes())) for path in paths]
     for word, _, pieces in report.differences:
         assert [b"".join(part) for part in pieces] == [word.strip()] * 2 and pieces[0] != pieces[1]
-    assert [d.count for d in report.differences] == sorted((d.count for d in report.differences), reverse=True)
+    counts = [n for _, n, _ in report.differences]
+    assert counts == sorted(counts, reverse=True)
 
 
 def naive_cuts(tokenizer, text):
