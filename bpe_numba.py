@@ -418,25 +418,17 @@ def require_known(what: str, name: object, names: Collection[str]) -> None:
     require(name in names, f"no {what} is named {name!r}; there are {', '.join(names)}")
 
 
-# For each annotated type: the types that it accepts, and its name in messages. Any other type accepts itself.
-_ACCEPTED = {
-    int: (numbers.Integral, "a whole number"),
-    float: (numbers.Real, "a number"),
-    str: (str, "a string"),
-    os.PathLike: (os.PathLike, "a path"),
-    Iterable: (Iterable, "a list"),
-    Sequence: (Iterable, "a list"),
-}
+# What these annotated types accept. Any other type accepts itself.
+_ACCEPTED = {int: numbers.Integral, float: numbers.Real, Sequence: Iterable}
 
 
 def _check_type(name: str, value: object, hint: object) -> None:
     """Raise InputError for an argument whose type its annotation does not accept."""
     kinds = [get_origin(kind) or kind for kind in (get_args(hint) if isinstance(hint, UnionType) else [hint])]
-    accepted = [_ACCEPTED.get(kind, (kind, f"a {kind.__name__}")) for kind in kinds]
     is_number = bool in kinds or not isinstance(value, bool)  # True is one to Python, but not to a person
-    if not (is_number and any(isinstance(value, types) for types, _ in accepted)):
-        names = " or ".join(noun for types, noun in accepted if types is not type(None))
-        raise InputError(f"`{name}` is {names}, not {reprlib.repr(value)}")
+    if not (is_number and isinstance(value, tuple(_ACCEPTED.get(kind, kind) for kind in kinds))):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise InputError(f"`{name}` is of type {names}, not {reprlib.repr(value)}")
 
 
 def checked(function: Function) -> Function:
@@ -447,7 +439,7 @@ def checked(function: Function) -> Function:
     >>> train(vocab_size=1e4)
     Traceback (most recent call last):
     ...
-    bpe_numba.InputError: `vocab_size` is a whole number, not 10000.0
+    bpe_numba.InputError: `vocab_size` is of type int, not 10000.0
     """
     signature = inspect.signature(function)
     hints = functools.cache(lambda: get_type_hints(function))  # at the first call: they may name classes defined below
@@ -8138,15 +8130,15 @@ class Encoded(NamedTuple):
         return f"{number_of(self.tokens, 'token')} ({self.dtype}) {of_text}, {per_token:.2f} bytes per token"
 
 
-class _EncodedBatch(NamedTuple):
-    """The ids of some blocks, and their numbers of bytes."""
+class _EncodedBlock(NamedTuple):
+    """The ids of a block, and its numbers of bytes."""
 
     ids: np.ndarray  # uint16 or uint32[N]
     ends: np.ndarray  # int64[D]   documents end before these positions in `ids`
     n_bytes: int  # of text
     n_read: int  # bytes on the disk
-    last_id: int | None  # the last id of the last text; None: the text began in an earlier batch and has no ids here
-    is_doubtful: bool  # the first id is an end id that must be dropped if the earlier batch ended with one
+    last_ids: list[int]  # the last one is that of the text; none: it began in an earlier block and has no ids here
+    is_doubtful: bool  # the first id is an end id that must be dropped if the earlier block ended with one
 
 
 def _encode_blocks(
@@ -8156,33 +8148,27 @@ def _encode_blocks(
     allowed_special: str | Sequence[str],
     source: Source,
     blocks: list[Block],
-) -> _EncodedBatch:
+) -> list[_EncodedBlock]:
     """Encode blocks as ids of this dtype, since uint16 halves the data that workers send.
 
     Without an end id, documents are texts: files or lines of JSON. With one, a document ends after each such id, and
     one is inserted at the end of every text that does not end with it.
     """
-    batches, ends, n_tokens, n_bytes, last_id, is_doubtful = [], [], 0, 0, None, False
+    encoded = []
     for block in blocks:
-        texts = source.texts(block)
-        last_id = -1 if block.first_id == BEGINS else last_id
+        texts, begins = source.texts(block), block.first_id == BEGINS
         ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.first_id)
-        n_bytes += sum(map(len, texts))
         stops = offsets[1:] if block.next_id == BEGINS else offsets[:0]
+        last_ids, is_doubtful = [-1] * begins + ids[-1:].tolist(), False
         if end_id is not None:
             ended = np.append(ids, 0)[stops - 1] == end_id
             ended &= stops > offsets[: len(stops)]  # for an empty text, ids[stop - 1] belongs to the text before it
-            if len(stops) and stops[0] == 0:  # the text that goes on here has no more ids
-                ended[0] = last_id == end_id
-                is_doubtful |= last_id is None
-            last_id = int(ids[-1]) if len(ids) else last_id
+            is_doubtful = not begins and 0 in stops[:1]  # the text that goes on here has no more ids
             ids = np.insert(ids, stops[~ended], end_id)
             stops = np.flatnonzero(ids == end_id) + 1
-        batches.append(ids.astype(dtype, copy=False))
-        ends.append(stops + n_tokens)
-        n_tokens += len(ids)
-    n_read = sum(block.n_bytes for block in blocks)
-    return _EncodedBatch(np.concatenate(batches), np.concatenate(ends), n_bytes, n_read, last_id, is_doubtful)
+        sizes = sum(map(len, texts)), block.n_bytes
+        encoded.append(_EncodedBlock(ids.astype(dtype, copy=False), stops, *sizes, last_ids, is_doubtful))
+    return encoded
 
 
 def _id_type(largest: int, dtype: str) -> np.dtype:
@@ -8245,19 +8231,19 @@ def _name_outputs(out: PathName, val_fraction: float | None) -> list[Path]:
     return [path, path.with_name("val".join(path.name.rsplit("train", 1)))]
 
 
-def _hold_out(batch: _EncodedBatch, first: int, fraction: float) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Divide a batch into documents for training and held-out documents: the ids, and the ends of documents, of each.
+def _hold_out(block: _EncodedBlock, first: int, fraction: float) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Divide a block into documents for training and held-out documents: the ids, and the ends of documents, of each.
 
-    first  the number of the document that the batch begins in, from 0. Of n documents, floor(n * fraction) are held
+    first  the number of the document that the block begins in, from 0. Of n documents, floor(n * fraction) are held
            out: document d if floor((d + 1) * fraction) is greater than floor(d * fraction). So the choice depends only
            on the order of the documents
     """
     billionths = round(fraction * 10**9)  # whole numbers avoid rounding
-    numbers = (np.arange(first, first + len(batch.ends) + 2) * billionths) // 10**9
+    numbers = (np.arange(first, first + len(block.ends) + 2) * billionths) // 10**9
     is_held_out = np.diff(numbers) > 0
-    lengths = np.diff(batch.ends, prepend=0, append=len(batch.ids))  # of the documents that end here, and of the rest
+    lengths = np.diff(block.ends, prepend=0, append=len(block.ids))  # of the documents that end here, and of the rest
     return [
-        (batch.ids[np.repeat(chosen, lengths)], np.cumsum(lengths[:-1][chosen[:-1]]))
+        (block.ids[np.repeat(chosen, lengths)], np.cumsum(lengths[:-1][chosen[:-1]]))
         for chosen in (~is_held_out, is_held_out)
     ]
 
@@ -8327,17 +8313,18 @@ def encode_files(
         writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths]
         write_index(np.zeros(1, np.int64))
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
-        for batch in stack.enter_context(contextlib.closing(source.map(engine, work))):
-            if batch.is_doubtful and last_id == end_id:
-                batch = batch._replace(ids=batch.ids[1:], ends=batch.ends[1:] - 1)
-            last_id = last_id if batch.last_id is None else batch.last_id
-            write_index(batch.ends + totals[0, 0])
-            parts = [batch[:2]] if val_fraction is None else _hold_out(batch, totals[:, 1].sum(), val_fraction)
+        tasks = stack.enter_context(contextlib.closing(source.map(engine, work)))
+        for block in itertools.chain.from_iterable(tasks):
+            if block.is_doubtful and last_id == end_id:
+                block = block._replace(ids=block.ids[1:], ends=block.ends[1:] - 1)
+            last_id = [last_id, *block.last_ids][-1]
+            write_index(block.ends + totals[0, 0])
+            parts = [block[:2]] if val_fraction is None else _hold_out(block, totals[:, 1].sum(), val_fraction)
             for write, total, (ids, ends) in zip(writers, totals, parts, strict=False):
                 write(ids, ends)
                 total += len(ids), len(ends)
-            n_bytes += batch.n_bytes
-            bar.update(batch.n_read)
+            n_bytes += block.n_bytes
+            bar.update(block.n_read)
         source.check_unchanged()
         encoded = Encoded(*totals.sum(0).tolist(), n_bytes, id_type.name, tokenizer.digest, append)
         if not encoded.tokens:
@@ -8604,9 +8591,9 @@ def complete(recipe: Recipe) -> Recipe:
     mark, unk_token, n_letters = "", None, 256
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
-        require(recipe.coverage == 1 and not recipe.byte_fallback, "`coverage` and `byte_fallback` go with characters")
+        is_plain = recipe.coverage == 1 and not recipe.byte_fallback and not recipe.mark
+        require(is_plain, "`coverage`, `byte_fallback` and `mark` go with the alphabet characters")
         require(family.alphabet == "bytes", f"a model of the family {recipe.model} is made of characters")
-        require(not recipe.mark, "a mark goes with characters: the alphabet bytes has no mark")
     else:
         require(0 < recipe.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {recipe.coverage}")
         mark, n_letters = family.mark if recipe.mark is None else recipe.mark, 1
@@ -8713,7 +8700,7 @@ class Training(NamedTuple):
 
     def __str__(self) -> str:
         counted, learned, model = self.counted, self.learned, self.tokenizer.model
-        table = tabulate_counts(counted, self.files, "Training")
+        table = tabulate_counts(counted, "Training")
         rows = table.rows
         if hasattr(learned, "n_tokens"):  # a Unigram has no merges
             last, n_bytes = int(learned.counts[-1:].sum()), counted.n_bytes - counted.n_dropped_bytes
@@ -9037,12 +9024,11 @@ def tabulate_timings(seconds: float) -> Table:
     return Table(f"{seconds:.2f} seconds", ("stage", "seconds", "MB/s", "% of time", "peak MB"), rows)
 
 
-def tabulate_counts(counted: CorpusCounts, files: Sequence[object], title: str = "Pretokens") -> Table:
+def tabulate_counts(counted: CorpusCounts, title: str = "Pretokens") -> Table:
     """Tabulate the size of a corpus and its counts."""
-    documents, inputs = number_of(counted.n_documents, "document"), number_of(len(files), "input")
+    documents = number_of(counted.n_documents, "document")
     rows = [
         ("read", f"{number_of(counted.n_read, 'byte')} in {documents}"),
-        ("from", f"{inputs}: {_name_some(files)}"),
         ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
     ]
     if counted.n_dropped:
@@ -9119,7 +9105,6 @@ class EncodedWords(NamedTuple):
     ids: np.ndarray  # uint32[N]
     offsets: np.ndarray  # int64[W + 1]
     n_bytes: int  # of text, without special tokens
-    n_characters: int
     n_pretokens: int | None  # by the model's pattern or, if that takes whole texts, the words between white space
 
     @property
@@ -9147,7 +9132,7 @@ def encode_corpus(
 
     Also text_field, as in a Source; and an Engine.
 
-    Bytes are those of the text before normalization. Characters count as the normalizer leaves them.
+    Bytes are those of the text before normalization.
 
     >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)} | {256: b"ab"}, [(b"a", b"b")])
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -9171,11 +9156,7 @@ def encode_corpus(
     with stage("encode"):
         texts = [*words.to_counts()]
         ids, offsets = _word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
-    # A character has one byte that is not a continuation byte. The mark ▁ stands for a space of one byte.
-    continues = np.frombuffer(b"".join(texts).replace(MARK.encode(), b"   "), np.int8) < -64
-    n_continued = int(np.repeat(words.counts, np.diff(words.offsets))[continues].sum())
-    n_bytes = counted.n_bytes
-    return EncodedWords(texts, words.counts, ids, offsets, n_bytes, n_bytes - n_continued, n_pretokens)
+    return EncodedWords(texts, words.counts, ids, offsets, counted.n_bytes, n_pretokens)
 
 
 RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this order
@@ -9187,14 +9168,13 @@ def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | No
     With p the relative frequencies of the ids:
 
     bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding" (2019)
-    characters per token     of text
     fertility                tokens per word: Rust et al., "How Good is Your Tokenizer?" (2021). A word is a pretoken of
                              the model's pattern or, if that takes whole texts, a word between white space
     Rényi efficiency         -log2(sum p**2.5) / 1.5 over log2 V: Zouhar et al., "Tokenization and the Noiseless
                              Channel" (2023)
     vocabulary utilisation   the share of ids that occur
 
-    >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), np.array([1, 1, 0]), np.array([0, 1, 3]), 12, 12, 5)
+    >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), np.array([1, 1, 0]), np.array([0, 1, 3]), 12, 5)
     >>> found = measure(encoded, range(2))
     >>> found["tokens"], round(found["bytes per token"], 3), found["fertility"]
     (7, 1.714, 1.4)
@@ -9204,7 +9184,6 @@ def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | No
     return {
         "tokens": n,
         "bytes per token": encoded.n_bytes / n,
-        "characters per token": encoded.n_characters / n,
         "fertility": n / n_words if n_words else None,
         "Rényi efficiency": float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER) / np.log2(max(len(ids), 2))),
         "vocabulary utilisation": np.count_nonzero(p) / len(ids),
@@ -9565,7 +9544,7 @@ def view(tokenizer: Tokenizer, text: Text) -> View:
     257 220 259   198
     10 bytes, 4 tokens
     """
-    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+    data = _text_bytes(text)
     ids = tokenizer.encode_to_numpy(data)
     title = f"{number_of(len(data), 'byte')}, {number_of(len(ids), 'token')}"
     return View(title, ids, decode_each(tokenizer, ids.tolist()))
@@ -9595,7 +9574,6 @@ def _train_tokenizers(training, documents):
 
 
 def _train_gigatoken(training, documents):
-    require(training.recipe.pattern == "gpt2", "trains with GPT-2's pattern only")
     separator, learner = f"<|{os.urandom(8).hex()}|>", import_optional("gigatoken").gigatoken_rs.train_bpe
     end, size = separator.encode(), len(training.learned.tokens) + 1
     data = end.join(documents)
@@ -9637,18 +9615,17 @@ ENCODED_BYTES = 20_000_000  # of the corpus are encoded, since some peers reach 
 
 
 @checked
-def bench(inputs: object = None, vocab_size: int = 8192, *, pattern: str = "gpt2") -> Table:
+def bench(inputs: object = None, vocab_size: int = 8192) -> Table:
     """Train and encode with every installed peer, one after another, and tabulate the times.
 
     inputs      files, folders or globs. Default: the source of Python's standard library
     vocab_size  number of tokens in all
-    pattern     a name or a regular expression; some peers have their own
 
     Training is timed with the text in memory (here: in files that were just read) and with loaded kernels. All tools
     encode the first 20 MB in one thread with the tokenizer that was trained here, and must give the same ids. Each tool
-    does its work twice. Special tokens in the text are ordinary text.
+    does its work twice. The pattern is GPT-2's, and special tokens are ordinary text.
     """
-    training = train(inputs, vocab_size, pattern=pattern, tie_break="ids")
+    training = train(inputs, vocab_size, tie_break="ids")
     source, rows, results = training.recipe.source(training.files, None), [], {}
     texts = itertools.chain.from_iterable(map(source.texts, source.blocks()))
     documents = [text.decode("utf-8", "replace").encode() for text in texts]  # some peers accept only UTF-8
@@ -9751,7 +9728,7 @@ def _count_command(inputs: Sequence[str], **options) -> None:
     counted, out = call_with(count_files, inputs, **options), options["out"]
     if options["progress"]:
         size = number_of(os.path.getsize(out), "byte")
-        print(f"{tabulate_counts(counted, inputs)}\n\nWritten to {out}: {size}")
+        print(f"{tabulate_counts(counted)}\n\nWritten to {out}: {size}")
 
 
 def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = False, **options) -> None:
