@@ -451,10 +451,9 @@ def checked(function: Function) -> Function:
         try:
             return function(*arguments, **options)
         except SystemError as error:  # Numba raises it for an interrupt while it unpacks the arguments of a kernel
-            cause = error
-            while cause.__cause__:
-                cause = cause.__cause__
-            raise (cause if isinstance(cause, KeyboardInterrupt) else error) from None
+            while error.__cause__:
+                error = error.__cause__
+            raise error from None
 
     return call
 
@@ -509,7 +508,7 @@ def written_together() -> Iterator[None]:
         for _, path in group:
             path.parent.mkdir(parents=True, exist_ok=True)
         NAMING[:] = reversed(group)
-        for temporary, path in reversed(group):
+        for temporary, path in NAMING:
             os.replace(temporary, path)
     finally:
         NAMING.clear()
@@ -544,10 +543,9 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         with open(path, "wb") as file:
             yield file
         return
-    name = f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished"  # under 255 bytes in UTF-8
     folder = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
     require(folder.is_dir() and os.access(folder, os.W_OK), f"{folder}: not a folder that can be written")
-    temporary = folder / name
+    temporary = folder / f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished"  # under 255 bytes in UTF-8
     UNFINISHED.add(temporary)
     with written_together():
         try:
@@ -3297,12 +3295,9 @@ class Source:
         require(kind is None, f"{path}: {kind} is not text: unpack it, or convert it to text, first")
         strange = head.decode("utf-8", "replace").count("\ufffd") + head.count(0)
         if strange > len(head) / 100:
-            share = min(100, 100 * strange // len(head))
-            doubt = f"{share} % of its beginning is not UTF-8; it is read byte by byte (iconv converts text to UTF-8)"
+            doubt = "its beginning is not UTF-8; it is read byte by byte (iconv converts text to UTF-8)"
         elif re.match(rb'\s*\[?\s*\{\s*"', head):
             doubt = "looks like JSON, and is read as text: name the file .jsonl or, for a pipe, set `text_field`"
-        elif _plain_name(path).endswith((".csv", ".tsv")):
-            doubt = "a table is read as text, with its separators"
         if doubt and not self._doubtful and not self.is_json(path):
             self._doubtful.append(path)
             warnings.warn(f"{path}: {doubt}", stacklevel=2)
@@ -3315,8 +3310,7 @@ class Source:
         for path, before in self._states.items():
             now = path.stat()
             if now.st_ino == before.st_ino and now.st_size > before.st_size:
-                growth = number_of(now.st_size - before.st_size, "byte")
-                warnings.warn(f"{path}: has grown while it was read: {growth} at its end were not read", stacklevel=4)
+                warnings.warn(f"{path}: has grown while it was read: what was added is left out", stacklevel=4)
                 continue
             same = all(getattr(now, of) == getattr(before, of) for of in ("st_ino", "st_size", "st_mtime_ns"))
             require(same, f"{path}: changed while it was read: start again when no program writes to it")
@@ -7595,6 +7589,8 @@ KINDS = {
 #
 # A decoder gives each token two texts: one as the first token of a text, and one as a later token.
 
+Arrays = tuple[np.ndarray, np.ndarray]  # ids end to end, uint32[N], and their offsets, int64[T + 1]
+
 _BYTE_TOKEN = re.compile(r"\A<0x([+\dA-Fa-f][\dA-Fa-f])>\Z", re.ASCII)
 _CLEANUP = {f" {text}": text for text in (".", "?", "!", ",", "' ", "n't", "'m", "do not", "'s", "'ve", "'re")}
 _CLEANUP |= {" ' ": "'", " do not": " don't"}
@@ -7683,9 +7679,7 @@ class _Encoder:
         self.workspace = _Workspace(tables, pattern.table, *arrays, *cache, 0, 0, 0, cache_size)
         self.ids = np.empty(BLOCK_BYTES * 3 // 2 + 64, np.uint32)  # it takes memory only where it was written to
 
-    def encode(
-        self, pretokenizer: Pretokenizer, texts: Sequence[bytes], first_id: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, pretokenizer: Pretokenizer, texts: Sequence[bytes], first_id: int) -> Arrays:
         """Encode texts: returns their ids end to end, uint32[N], and their offsets, int64[T + 1]."""
         flat, _ = pretokenizer.apply(self.scan, texts, first_id)
         room, offsets = len(flat.text), np.zeros(len(texts) + 1, np.int64)
@@ -7896,9 +7890,7 @@ class Tokenizer:
         """
         return self.encode_texts([_text_bytes(text)], allowed_special)[0]
 
-    def encode_texts(
-        self, texts: Sequence[bytes], allowed_special: Allowed = "all", first_id: int = BEGINS
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def encode_texts(self, texts: Sequence[bytes], allowed_special: Allowed = "all", first_id: int = BEGINS) -> Arrays:
         """Encode texts in this thread. Returns their ids end to end, uint32[N], and their offsets, int64[T + 1].
 
         first_id  CONTINUES if the first text continues an earlier one; see Pretokenizer.apply
@@ -7955,14 +7947,13 @@ class Tokenizer:
     @checked
     def encode_batch_to_numpy(
         self, texts: Iterable[Text], allowed_special: Allowed = "all", *, threads: int | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> Arrays:
         """Encode all texts. Returns the ids, uint32[N], and the offsets of the texts in them, int64[T + 1].
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch_to_numpy(["Hi", "", "!"])
         (array([ 72, 105,  33], dtype=uint32), array([0, 2, 2, 3]))
         """
         require(not isinstance(texts, (str, bytes)), "encode_batch takes a list of texts: use encode for one text")
-        require(threads is None or threads >= 1, f"{threads} threads: at least 1 is needed")
         if not isinstance(allowed_special, str):
             allowed_special = list(allowed_special)
         batches = _batched_by_size(map(_text_bytes, texts), len, BLOCK_BYTES)
@@ -8076,6 +8067,7 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
             raise InputError(f"ids are a one-dimensional array of whole numbers, not {ids.dtype} of shape {ids.shape}")
         if ids.dtype == np.uint32 or not ids.size or (ids.min() >= 0 and ids.max() < MAX_ID):
             return np.require(ids, np.uint32, ["C", "W"])
+        ids = ids.tolist()
     try:
         return np.frombuffer(array("I", [*ids]), np.uint32)
     except (OverflowError, TypeError) as error:
@@ -8231,7 +8223,7 @@ def _name_outputs(out: PathName, val_fraction: float | None) -> list[Path]:
     return [path, path.with_name("val".join(path.name.rsplit("train", 1)))]
 
 
-def _hold_out(block: _EncodedBlock, first: int, fraction: float) -> list[tuple[np.ndarray, np.ndarray]]:
+def _hold_out(block: _EncodedBlock, first: int, fraction: float) -> list[Arrays]:
     """Divide a block into documents for training and held-out documents: the ids, and the ends of documents, of each.
 
     first  the number of the document that the block begins in, from 0. Of n documents, floor(n * fraction) are held
@@ -9150,8 +9142,7 @@ def encode_corpus(
         words, n_pretokens, spent.n_bytes = counted.words, counted.n_pretokens, counted.n_bytes
         if is_whole:
             by_space = dataclasses.replace(source, pattern=Pattern("whitespace-split"), normalizer=())
-            is_gone = any(map(_is_stream, source.files))
-            n_pretokens = None if is_gone else count(by_space, engine).n_pretokens
+            n_pretokens = None if source.total_bytes is None else count(by_space, engine).n_pretokens
     require(len(words.counts), f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
         texts = [*words.to_counts()]
@@ -9230,7 +9221,7 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
     """
     model, by_word, unreachable = tokenizer.model, _word_encoder(tokenizer), {}
     texts, prefix = decoded_tokens(model.vocab, model.decoder)[0], model.subword_prefix.encode()
-    parts_of_characters = {*map(str.encode, BYTE_TOKENS[128:])} if model.byte_fallback else set()
+    parts_of_characters = _FALLBACK_TOKENS[128:] if model.byte_fallback else ()
     for id in model.ordinary:
         token = model.vocab[id]
         if token in parts_of_characters or (prefix and token.startswith(prefix)):
@@ -9438,17 +9429,13 @@ class Comparison(Report):
     differences: list[tuple]  # words that are split differently: (word, count, [its pieces by each model])
 
     def tables(self) -> list[Table]:
-        names = [f"{k} {name}" for k, name in enumerate(self.models, 1)]
-        rates = [(name, *row) for name, row in zip(names, self.bytes_per_token, strict=True)]
+        rates = [(name, *row) for name, row in zip(self.models, self.bytes_per_token, strict=True)]
         words = []
         for word, n, pieces in self.differences[:ROWS]:
             words.append((readable(word), n, *("|".join(map(readable, tokens)) for tokens in pieces)))
         title = f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} most frequent, weighted"
-        numbers = [name.partition(" ")[0] for name in names]
-        return [
-            Table("Bytes per token", ("model", *self.corpora), rates),
-            Table(title, ("word", "count", *numbers), words),
-        ]
+        header = ("word", "count", *self.models)
+        return [Table("Bytes per token", ("model", *self.corpora), rates), Table(title, header, words)]
 
 
 @checked
@@ -9644,9 +9631,7 @@ def bench(inputs: object = None, vocab_size: int = 8192) -> Table:
                 first, second = np.diff(times).tolist()
                 rate, result = sum(map(len, documents)) / first / 1e6, [*itertools.chain.from_iterable(result)]
                 verdict = "same" if result == results.setdefault(job, result) else "differs"
-            except (KeyboardInterrupt, SystemExit):
-                raise
-            except BaseException as error:  # a panic of Rust is not an Exception
+            except Exception as error:
                 verdict = " ".join(str(error).split()) or type(error).__name__
             version = __version__ if tool == "bpe_numba" else importlib.metadata.version(tool)
             rows.append((job, f"{tool} {version}", first, second, rate, verdict))
@@ -9668,13 +9653,6 @@ def bench(inputs: object = None, vocab_size: int = 8192) -> Table:
 
 # Parameters that are not options: some are set by --no-special, --quiet and --workers, the others exist only in Python.
 _PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "learned", "engine", "texts"}
-_GROUPS = {
-    "reading": "text_field corpus no_special append pattern mark normalizer encoding",
-    "learning": "vocab_size special_tokens special_tokens_at model alphabet from_ tie_break score min_frequency "
-    "max_words coverage byte_fallback unk_token",
-    "output": "out to dtype layout val_fraction document_index plot",
-    "for transformers": "bos_token eos_token pad_token model_max_length chat_template",
-}
 _EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)  # a line of a docstring: a command without the program's name
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)  # a row of a docstring: a parameter and its help
 
@@ -9909,18 +9887,17 @@ def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable])
 
     The arguments are its own parameters, and the parameters with defaults of the functions that it calls.
     """
-    texts, groups, flags = {}, {}, {}
+    texts, flags = {}, {}
     for function in (run, *callees, Source, Engine):
         rows = _ROW.findall(inspect.getdoc(function) or "")  # with -OO, Python has no docstrings
         texts = {name: " ".join(text.split()) for name, text in rows} | texts
-    for title, names in _GROUPS.items():
-        groups |= dict.fromkeys(names.split(), command.add_argument_group(title))  # empty groups are not shown
     for function in (run, *callees):
+        title = f"options of {function.__name__.strip('_')}"
+        group = command if function is run else command.add_argument_group(title)
         for name, parameter in inspect.signature(function).parameters.items():
             has_default = parameter.default is not parameter.empty
             if name not in (*_PYTHON_ONLY, *flags) and (function is run or has_default):
                 is_positional = name in inspect.getfullargspec(run).args
-                group = command if is_positional else groups.get(name, command)
                 action = _add_argument(group, parameter, is_positional, texts.get(name, ""))
                 flags[name] = action.option_strings[0] if action.option_strings else action.metavar
     return flags

@@ -1424,10 +1424,9 @@ def test_row_groups_of_parquet_are_blocks(tmp_path):
 @pytest.mark.parametrize(
     "name, data, doubt",
     [
-        ("a.txt", "Größe ".encode("latin-1") * 99, "33 % of its beginning is not UTF-8"),
+        ("a.txt", "Größe ".encode("latin-1") * 99, "its beginning is not UTF-8"),
         ("a.txt", "text".encode("utf-16"), "not UTF-8"),
         ("a.txt", b'{"text": "one"}', "looks like JSON"),
-        ("a.csv", b"id,text\n1,one\n", "a table is read as text"),
     ],
 )
 def test_doubtful_text_gets_one_note(tmp_path, name, data, doubt):
@@ -4624,7 +4623,7 @@ def test_commands_of_research(command, model, tmp_path, monkeypatch):
     assert "bytes per token" in shown and "Candidates for glitch tokens" in shown
     assert "1,000 more save" in command("curve", model / "model", model / "model").stdout.decode()
     shown = command("compare", "model", "--corpus", "text.txt", "--quiet", cwd=model).stdout
-    assert b"| 1 model | " in shown
+    assert b"| model | " in shown
     shown = command("view", model / "model", "The", "cat").stdout.decode()
     assert shown.endswith("7 bytes, 3 tokens\n") and "\x1b" not in shown
     assert command("view", model / "model", stdin=b"The cat").stdout.decode() == shown
