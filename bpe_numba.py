@@ -7645,8 +7645,8 @@ def decoded_tokens(
     firsts = {id: token.decode("utf-8", "surrogateescape") for id, token in vocab.items()}
     later, are_joined = firsts, False
     for step in _flattened(decoder, "decoders"):
-        fields = {name: field for name, field in step.items() if name != "type"}
-        kind = step["type"]
+        fields = dict(step)
+        kind = fields.pop("type")
         try:
             alone = not are_joined or _is_single_character(kind, firsts, **fields)
             require(alone, "it comes after a step that joins tokens")
@@ -7867,7 +7867,7 @@ class Tokenizer:
         try:
             return self.vocab[_id_array([id]).item()]
         except KeyError:
-            last = max(self.vocab, default=-1)
+            last = self.vocab_size - 1
             raise InputError(f"id {id!r} is not in the vocabulary, whose ids end at {last}") from None
 
     def encode(self, text: Text, allowed_special: Allowed = "all") -> list[int]:
@@ -8035,9 +8035,7 @@ class Tokenizer:
 def _unpickle_once(pickled: bytes) -> Tokenizer:
     """Make a tokenizer once in each process, although it is sent with every task."""
     model, cache_size = pickle.loads(zlib.decompress(pickled))
-    tokenizer = Tokenizer.from_model(model, cache_size)
-    tokenizer.__dict__["_pickled"] = pickled
-    return tokenizer
+    return Tokenizer.from_model(model, cache_size)
 
 
 def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
@@ -8113,7 +8111,7 @@ class Encoded(NamedTuple):
     bytes: int  # of text
     dtype: str
     model: str  # Tokenizer.digest
-    append: str | None = None  # the token at the end of each document; None: documents are files and lines
+    append: str | None  # the token at the end of each document; None: documents are files and lines
 
     def __str__(self) -> str:
         per_token = self.bytes / max(self.tokens, 1)
@@ -8615,9 +8613,8 @@ def _complete_from(recipe: Recipe) -> Recipe:
     ids = base.special_tokens if special_tokens == [*base.special_tokens] else special_tokens
     changes = {"merges": _as_merges(base)[0], "scores": None, "ignore_merges": False}
     base = dataclasses.replace(base, special_tokens=ids, pattern=pattern, **changes)
-    n = len(base.vocab)
-    require(recipe.vocab_size > n, f"the model already has {n:,} tokens: `vocab_size` must be larger")
-    check_vocab_size(recipe.vocab_size, n)
+    n, size = len(base.vocab), recipe.vocab_size
+    require(n < size <= MAX_ID, f"the model already has {n:,} tokens: `vocab_size` must be larger, up to {MAX_ID:,}")
     steps = {"pattern": pattern, "mark": "", "normalizer": base.normalizer, "alphabet": base.alphabet}
     return dataclasses.replace(recipe, from_=base, special_tokens=special_tokens, byte_fallback=False, **steps)
 
@@ -9635,8 +9632,8 @@ def bench(inputs: object = None, vocab_size: int = 8192) -> Table:
                 verdict = " ".join(str(error).split()) or type(error).__name__
             version = __version__ if tool == "bpe_numba" else importlib.metadata.version(tool)
             rows.append((job, f"{tool} {version}", first, second, rate, verdict))
-    size = f"{vocab_size:,} tokens of {training.counted.n_bytes / 1e6:.1f} MB"
-    title = f"{size}; {available_cores()} cores, {platform.platform()}, Numba {numba.__version__}"
+    n_bytes = training.counted.n_bytes
+    title = f"{vocab_size:,} tokens of {n_bytes / 1e6:.1f} MB; {platform.platform()}, Numba {numba.__version__}"
     return Table(title, ("job", "tool", "seconds", "second pass", "MB/s", "result"), rows)
 
 
@@ -9705,8 +9702,7 @@ def _count_command(inputs: Sequence[str], **options) -> None:
     """
     counted, out = call_with(count_files, inputs, **options), options["out"]
     if options["progress"]:
-        size = number_of(os.path.getsize(out), "byte")
-        print(f"{tabulate_counts(counted)}\n\nWritten to {out}: {size}")
+        print(f"{tabulate_counts(counted)}\n\nWritten to {out}: {number_of(os.path.getsize(out), 'byte')}")
 
 
 def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = False, **options) -> None:
