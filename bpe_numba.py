@@ -428,7 +428,7 @@ def _check_type(name: str, value: object, hint: object) -> None:
     is_number = bool in kinds or not isinstance(value, bool)  # True is one to Python, but not to a person
     if not (is_number and isinstance(value, tuple(_ACCEPTED.get(kind, kind) for kind in kinds))):
         names = " or ".join(kind.__name__ for kind in kinds)
-        raise InputError(f"`{name}` is of type {names}, not {reprlib.repr(value)}")
+        raise InputError(f"`{name}` must be of type {names}, not {reprlib.repr(value)}")
 
 
 def checked(function: Function) -> Function:
@@ -439,7 +439,7 @@ def checked(function: Function) -> Function:
     >>> train(vocab_size=1e4)
     Traceback (most recent call last):
     ...
-    bpe_numba.InputError: `vocab_size` is of type int, not 10000.0
+    bpe_numba.InputError: `vocab_size` must be of type int, not 10000.0
     """
     signature = inspect.signature(function)
     hints = functools.cache(lambda: get_type_hints(function))  # at the first call: they may name classes defined below
@@ -7814,12 +7814,14 @@ class Tokenizer:
         return zlib.compress(pickle.dumps((dataclasses.replace(self.model, config={}), self._cache_size)), 1)
 
     @classmethod
-    def from_files(cls, vocab_path: PathName, merges_path: PathName, special_tokens: SpecialTokens = None) -> Tokenizer:
+    def from_files(
+        cls, vocab_filepath: PathName, merges_filepath: PathName, special_tokens: SpecialTokens = None
+    ) -> Tokenizer:
         """Load GPT-2's two files, vocab.json and merges.txt.
 
         By default the special tokens are the names that no merge makes, except single bytes.
         """
-        return cls.from_model(read_gpt2(Path(vocab_path), Path(merges_path), special_tokens))
+        return cls.from_model(read_gpt2(Path(vocab_filepath), Path(merges_filepath), special_tokens))
 
     @classmethod
     def load(cls, path: PathName, **options: object) -> Tokenizer:
@@ -7995,7 +7997,8 @@ class Tokenizer:
     def _allowed(self, allowed_special: Allowed) -> list[str]:
         """List the allowed special tokens; raises ValueError for unknown names."""
         if isinstance(allowed_special, str):
-            require_known("choice of special tokens", allowed_special, ("all", "none"))
+            is_name = allowed_special in ("all", "none")
+            require(is_name, f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}")
             return list(self.special_tokens) if allowed_special == "all" else []
         allowed, names = list(allowed_special), ", ".join(self.special_tokens) or "it has none"
         for token in allowed:
@@ -8080,14 +8083,12 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
 #     a.npy         a header, then the ids 72 105 33 as uint16; as uint32 if an id is above 65,535
 #     a.npy.json    {"tokens": 3, "documents": 1, "bytes": 3, "dtype": "uint16", "model": its digest, …}
 #
-# A .bin file has no header, a .bin file for llm.c has one of 1,024 bytes, and text has decimal numbers, a document on
-# each line. With `append`, each document ends with a token. A document index holds the offsets of the documents, here 0
-# and 3. The files take their names together, when all are whole.
+# A .bin file has no header, a .bin file for llm.c has one of 1,024 bytes, and a .txt file has decimal numbers, with a
+# document on each line. With `append`, each document ends with a token. A document index holds the offsets of the
+# documents, here 0 and 3. The files take their names together, when all are whole.
 
 LLMC_HEADER_BYTES = 1024
 LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}  # the first numbers of its files, for GPT-2 and Llama 3
-
-
 _LAYOUTS = {".npy": "npy", ".bin": "bin", ".txt": "text", "": "text"}  # by the suffix of the file, or standard output
 
 
@@ -8395,7 +8396,7 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
 
 @checked
 def decode_file(tokenizer: Tokenizer, tokens: PathName, out: PathName = "-", *, dtype: str | None = None) -> None:
-    """Write the text of a file of token ids, in bounded memory.
+    """Write the text of a file of token ids, in bounded memory; a line of decimal numbers is read as a whole.
 
     tokens  a .npy or .bin file, a text with ids as decimal numbers (1 2, or [1, 2]), or - for standard input
     out     the file for the text, which takes its name when it is whole, or - for standard output
@@ -8563,10 +8564,9 @@ def complete(recipe: Recipe) -> Recipe:
     >>> recipe.pattern, recipe.mark, recipe.unk_token, recipe.special_tokens
     ('gpt2', '▁', '<unk>', ['<s>', '<unk>'])
     """
-    require(
-        0 <= recipe.min_frequency <= MAX_COUNT, f"`min_frequency` is {recipe.min_frequency}, not 0 to {MAX_COUNT:,}"
-    )
-    require(recipe.max_words >= 0, f"`max_words` is {recipe.max_words}: it must be 0 (no limit) or more")
+    least, most = recipe.min_frequency, recipe.max_words
+    require(0 <= least <= MAX_COUNT, f"`min_frequency` is {least}: it must be 0 to {MAX_COUNT:,}")
+    require(most >= 0, f"`max_words` is {most}: it must be 0 (no limit) or more")
     require_known("family of models", recipe.model, FAMILIES)
     require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
     for name in {"tie_break", "score", "min_frequency"} - inspect.signature(recipe.learner).parameters.keys():
@@ -8708,9 +8708,8 @@ class Training(NamedTuple):
 
 def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
     """Warn of a vocabulary that is smaller than requested."""
-    n = len(vocab)
-    if n < vocab_size:
-        warnings.warn(f"the text gives only {n:,} tokens, fewer than the {vocab_size:,} asked for", stacklevel=5)
+    if len(vocab) < vocab_size:
+        warnings.warn(f"the text gives {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for", stacklevel=5)
 
 
 def _warn_of_source(source: Source) -> None:
@@ -8720,9 +8719,10 @@ def _warn_of_source(source: Source) -> None:
     if not _is_stream(source.files[0]):
         names = re.findall(rb"<\|\w{1,40}\|>", _read_part(source.files[0], 0, BLOCK_BYTES))
         counts = Counter(map(bytes.decode, names))
-        unnamed = [name for name, n in counts.most_common(5) if n > 2 and name not in source.special_tokens]
+        unnamed = [name for name, n in counts.most_common() if n > 2 and name not in source.special_tokens]
         if unnamed:
-            warnings.warn(f"{', '.join(unnamed)} is plain text, unless `special_tokens` names it", stacklevel=5)
+            names = ", ".join(unnamed[:5])
+            warnings.warn(f"{names} in the text: plain text, unless `special_tokens` names it", stacklevel=5)
 
 
 def _name_some(files: Sequence[object]) -> str:
@@ -8771,8 +8771,8 @@ def count_files(
     require(out.suffix == ".npz", f"{out}: name a .npz file for the words")
     check_writable(out.parent)
     special_tokens = [*check_special_tokens(special_tokens), *(BYTE_TOKENS if byte_fallback else ())]
-    steps, pattern = _named_normalizer(normalizer), Pattern(pattern)
-    source = Source(find_files(inputs), pattern, special_tokens, text_field, normalizer=steps)
+    steps = _named_normalizer(normalizer)
+    source = Source(find_files(inputs), Pattern(pattern), special_tokens, text_field, normalizer=steps)
     _warn_of_source(source)
     with stage("compile"):
         compile_counting(source.pattern)
@@ -9021,8 +9021,7 @@ def tabulate_counts(counted: CorpusCounts, title: str = "Pretokens") -> Table:
         ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
     ]
     if counted.n_dropped:
-        rows.append(("dropped", f"{counted.n_dropped:,} pretokens, the rarest; a larger max_words keeps more"))
-        rows.append(("counts", f"too small by at most {counted.max_error:,}, because of dropped pretokens"))
+        rows.append(("dropped", f"{counted.n_dropped:,} pretokens; counts are up to {counted.max_error:,} too small"))
     return Table(title, ("what", "value"), rows)
 
 
@@ -9366,8 +9365,7 @@ class Curve(Report):
     def tables(self) -> list[Table]:
         tables, header = [], ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save")
         for name, columns in self.columns.items():
-            sizes = columns[0]
-            is_shown = np.isin(sizes, [sizes[0], sizes[-1], *_SIZES])
+            is_shown = np.isin(columns[0], [*columns[0][[0, -1]], *_SIZES])
             tables.append(Table(name, header, [*np.array(columns, object)[:, is_shown].T]))
         return tables
 
@@ -9511,7 +9509,7 @@ class View:
             if used + size >= width:
                 lines += ["", ""]
                 used = 0
-            lines[-2] += f"{_fill(shown, size)}|"
+            lines[-2] += _fill(shown, size) + "|"
             lines[-1] += id.ljust(size + 1)
             used = width if token.endswith(b"\n") else used + size + 1
         return "\n".join([*map(str.rstrip, lines), self.title])
@@ -9632,8 +9630,8 @@ def bench(inputs: object = None, vocab_size: int = 8192) -> Table:
                 verdict = " ".join(str(error).split()) or type(error).__name__
             version = __version__ if tool == "bpe_numba" else importlib.metadata.version(tool)
             rows.append((job, f"{tool} {version}", first, second, rate, verdict))
-    n_bytes = training.counted.n_bytes
-    title = f"{vocab_size:,} tokens of {n_bytes / 1e6:.1f} MB; {platform.platform()}, Numba {numba.__version__}"
+    size = f"{vocab_size:,} tokens of {training.counted.n_bytes / 1e6:.1f} MB"
+    title = f"{size}; {platform.platform()}, Numba {numba.__version__}"
     return Table(title, ("job", "tool", "seconds", "second pass", "MB/s", "result"), rows)
 
 
@@ -9724,9 +9722,8 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
         encoded = call_with(encode_files, tokenizer, inputs, **options)
         spent.n_bytes = encoded.bytes
     if options["progress"]:
-        written = " and ".join(map(str, _name_outputs(options["out"], options["val_fraction"])))
         rate = encoded.bytes / spent.seconds / 1e6
-        print(f"{encoded}\n{spent.seconds:.2f} s: {rate:,.1f} MB/s, written to {written}")
+        print(f"{encoded}\n{spent.seconds:.2f} s: {rate:,.1f} MB/s, written to {options['out']}")
 
 
 def _decode_command(model: str, tokens: str, **options) -> None:
@@ -9895,7 +9892,7 @@ def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable])
             if name not in (*_PYTHON_ONLY, *flags) and (function is run or has_default):
                 is_positional = name in inspect.getfullargspec(run).args
                 action = _add_argument(group, parameter, is_positional, texts.get(name, ""))
-                flags[name] = action.option_strings[0] if action.option_strings else action.metavar
+                flags[name] = [*action.option_strings, action.metavar][0]
     return flags
 
 

@@ -549,7 +549,7 @@ def test_arguments_are_checked_by_their_annotations():
 
     assert call(np.int64(1), 2, Path("a"), d=True) == (1, 2, Path("a"), True) and call(1, None)[1] is None
     for options in ({"a": 1.0}, {"a": True}, {"a": None}, {"a": 1, "b": "2"}, {"a": 1, "d": 1}, {"a": 1, "c": 3}):
-        with pytest.raises(bpe.InputError, match=f"`{[*options][-1]}` is"):
+        with pytest.raises(bpe.InputError, match=f"`{[*options][-1]}` must be"):
             call(**options)
 
 
@@ -4868,7 +4868,7 @@ EMPTY_NAMES += [
     lambda name: bpe.encode_files(plain(), name, "o.npy"),
     lambda name: bpe.encode_files(plain(), "x", name),
 ]
-WRONG_TYPE = " is (named by a|of type) "
+WRONG_TYPE = " (is named by a|must be of type) "
 DEPTHS = [200, 400, 900, 100_000]
 
 
@@ -5106,9 +5106,9 @@ MANY_REFUSED_CALLS = {
         ({"model": "unigram", "from_": "x"}, "only a BPE has merges that training can continue"),
         ({"from_": "no-such-model"}, "no such file"),
         ({"special_tokens_at": "second"}, "special_tokens_at"),
-        *(({"vocab_size": size}, "`vocab_size` is of type int, not") for size in (1e4, "300", None)),
-        ({"workers": 1.5}, "`workers` is of type int or NoneType, not"),
-        ({"coverage": "x"}, "`coverage` is of type float, not"),
+        *(({"vocab_size": size}, "`vocab_size` must be of type int, not") for size in (1e4, "300", None)),
+        ({"workers": 1.5}, "`workers` must be of type int or NoneType, not"),
+        ({"coverage": "x"}, "`coverage` must be of type float, not"),
         ({"pattern": 3}, "pattern"),
     ],
     lambda here, call: call(plain()): [
@@ -5392,7 +5392,7 @@ def test_suffixes_of_words_cannot_be_in_other_formats(tmp_path):
         with pytest.raises(bpe.InputError):
             tokenizer.save(tmp_path, name)
     with pytest.raises(bpe.InputError, match="suffix"):
-        bpe.words_of_model(model, bpe.Words.from_counts({b"ab": 1}))
+        bpe.train(texts=["ab"], from_=model)
 
 
 def test_a_word_without_a_token_is_refused(tmp_path):
