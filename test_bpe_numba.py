@@ -535,10 +535,10 @@ def test_interrupts_in_python_are_that_and_no_more(tmp_path):
 def test_compilation_is_told_once(capsys, monkeypatch):
     ours = SimpleNamespace(data={"dispatcher": bpe._add_words})
     theirs = SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=test_compilation_is_told_once)})
-    monkeypatch.setattr(bpe, "notice", True)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    notice = bpe._CompilationNotice()
     for begun in (theirs, ours, ours):
-        bpe._CompilationNotice().on_start(begun)
+        notice.on_start(begun)
     assert capsys.readouterr().err.count("compiling kernels, once") == 1
 
 
@@ -549,7 +549,7 @@ def test_arguments_are_checked_by_their_annotations():
 
     assert call(np.int64(1), 2, Path("a"), d=True) == (1, 2, Path("a"), True) and call(1, None)[1] is None
     for options in ({"a": 1.0}, {"a": True}, {"a": None}, {"a": 1, "b": "2"}, {"a": 1, "d": 1}, {"a": 1, "c": 3}):
-        with pytest.raises(bpe.InputError, match=f"`{[*options][-1]}` is"):
+        with pytest.raises(bpe.InputError, match=f"`{[*options][-1]}` must be"):
             call(**options)
 
 
@@ -606,11 +606,10 @@ def test_only_the_named_stage_is_profiled(monkeypatch):
     monkeypatch.setitem(sys.modules, "scalene", SimpleNamespace(scalene_profiler=profiler))
     monkeypatch.setitem(sys.modules, "scalene.scalene_profiler", profiler)
     monkeypatch.setenv(bpe.PROFILE_VARIABLE, "learn")
-    timings = {}
     for name in ("scan", "learn", "save"):
-        with bpe.stage(name, timings):
+        with bpe.stage(name):
             calls.append(name)
-    assert calls == ["scan", "start", "learn", "stop", "save"] and set(timings) == {"scan", "learn", "save"}
+    assert calls == ["scan", "start", "learn", "stop", "save"] and set(calls[::2]) <= bpe.TIMINGS.keys()
 
 
 IN_PLAIN_PYTHON = """
@@ -1425,10 +1424,9 @@ def test_row_groups_of_parquet_are_blocks(tmp_path):
 @pytest.mark.parametrize(
     "name, data, doubt",
     [
-        ("a.txt", "Größe ".encode("latin-1") * 99, "33 % of its beginning is not UTF-8"),
+        ("a.txt", "Größe ".encode("latin-1") * 99, "its beginning is not UTF-8"),
         ("a.txt", "text".encode("utf-16"), "not UTF-8"),
         ("a.txt", b'{"text": "one"}', "looks like JSON"),
-        ("a.csv", b"id,text\n1,one\n", "a table is read as text"),
     ],
 )
 def test_doubtful_text_gets_one_note(tmp_path, name, data, doubt):
@@ -1784,14 +1782,15 @@ def test_going_on_from_a_model_is_training_in_one_go(counts, way, first, ranks):
     whole = bpe.learn(words, n, tie_break=tie_break)
     vocab, merges = bpe.build_vocabulary(bpe.learn(words, n - 40 + first, tie_break=tie_break), ["<s>", END], place)
     model = bpe.Model(vocab, None if ranks else merges, ["<s>", END], "none", alphabet=alphabet)
+    model = dataclasses.replace(model, merges=bpe._as_merges(model)[0])
     learned = bpe.learn(bpe.words_of_model(model, given), n, tie_break=tie_break)
     assert (
         learned.merges == whole.merges[first:] and learned.n_tokens.tolist() == whole.n_tokens[len(merges) :].tolist()
     )
-    extended = bpe.extend_model(model, learned, "gpt2")
-    assert extended.merges == whole.merges and extended.pattern == "gpt2" and not extended.ignore_merges
+    extended = bpe.extend_model(model, learned)
+    assert extended.merges == whole.merges and extended.pattern == "none" and not extended.ignore_merges
     assert extended.vocab == vocab | dict(enumerate(learned.tokens[len(learned.alphabet) :], len(vocab)))
-    assert extended.special_tokens == model.special_tokens and bpe.extend_model(model, learned).pattern == "none"
+    assert extended.special_tokens == model.special_tokens
 
 
 @apart
@@ -1804,7 +1803,7 @@ def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra):
     text = " ".join(text).encode()
     old = bpe.learn(bpe.Words.from_counts(Counter(bpe.Pattern("gpt2").split(text))), 262)
     vocab, merges = bpe.build_vocabulary(old, [])
-    model = bpe.Model(vocab, merges)
+    model = bpe.Model(vocab, merges, pattern="none")
     counts = Counter([text[: len(text) // 2], text[len(text) // 2 :], text])
     tokens = [vocab[id] for id in sorted(vocab)]
     learned = bpe.learn(bpe.words_of_model(model, bpe.Words.from_counts(counts)), len(tokens) + extra, tie_break="ids")
@@ -1813,7 +1812,7 @@ def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra):
         begun[tuple(naive_encode(word, merges))] += count
     expected = naive_learn(begun, len(tokens) + extra, "ids", alphabet=tokens)
     assert history(learned) == expected
-    extended = bpe.Tokenizer.from_model(bpe.extend_model(model, learned, "none"))
+    extended = bpe.Tokenizer.from_model(bpe.extend_model(model, learned))
     assert sum(len(extended.encode(word)) * count for word, count in counts.items()) == learned.n_tokens[-1]
 
 
@@ -3650,7 +3649,6 @@ def words_of_shards(files, workers, out):
 def learnt_from_texts(corpus, workers):
     """From batches of one text, and of several."""
     training = bpe.train(texts=iter(corpus[1]), vocab_size=500, workers=workers)
-    assert "texts in memory" in str(training)
     assert training.counted.n_documents == counted_naively(corpus, "gpt2")[1]
     return training.tokenizer.merges
 
@@ -3756,11 +3754,11 @@ def test_files_for_llmc_have_its_header(tokenizer, tmp_path, dtype, sign):
     assert bpe.read_ids(tmp_path / "a.bin").tolist() == ids
 
 
-def test_ids_are_lines_of_numbers_if_the_layout_is_text(tokenizer, tmp_path, monkeypatch):
+def test_ids_are_lines_of_numbers_in_a_text_file(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 30)  # so a line is written in parts
     more = "more and more\n" * 20
     (tmp_path / "a.txt").write_text(f"some text{END}{END}{more}")
-    out = {"out": tmp_path / "ids.txt", "layout": "text", "append": END}
+    out = {"out": tmp_path / "ids.txt", "append": END}
     bpe.encode_files(tokenizer, tmp_path / "a.txt", **out)
     lines = [[*map(int, line.split())] for line in out["out"].read_text().splitlines()]
     assert lines == [tokenizer.encode(text + END) for text in ("some text", "", more)]
@@ -4065,13 +4063,16 @@ def test_encode_and_decode_are_inverse(model, command):
     assert honoured == [b"0"] and len(ordinary) > 1 and b"0" not in ordinary
 
 
-def test_raw_numbers_come_and_go_through_pipes(model, command, tmp_path):
+def test_numbers_without_a_header_have_the_type_that_is_named(model, command, tmp_path):
     text = (model / "text.txt").read_bytes()
-    raw = command("encode", model / "model", "-", "--out", "-", "--append", END, stdin=text)
-    (tmp_path / "ids.bin").write_bytes(raw.stdout)
-    assert raw.returncode == 0 and f"{len(raw.stdout) // 2:,} tokens" in raw.stderr.decode()
+    encoded = command("encode", model / "model", "-", "--out", tmp_path / "ids.bin", "--append", END, stdin=text)
+    (tmp_path / "ids.bin.json").unlink()
+    n = (tmp_path / "ids.bin").stat().st_size // 2
+    assert encoded.returncode == 0 and f"{n:,} tokens" in encoded.stdout.decode()
     back = command("decode", model / "model", tmp_path / "ids.bin", "--dtype", "uint16").stdout
-    assert back == text + END.encode() and not list(Path.cwd().glob("*-.json"))
+    assert back == text + END.encode()
+    printed = command("encode", model / "model", "-", "--append", END, stdin=text)
+    assert len(printed.stdout.split()) == n and not printed.stderr and not list(Path.cwd().glob("*-.json"))
     assert_refused(command("decode", model / "model", tmp_path / "ids.bin"), "ids.bin", "--dtype")
 
 
@@ -4375,27 +4376,6 @@ def test_a_folder_has_what_its_model_learnt_or_nothing(library, tmp_path, option
         assert all(map(np.array_equal, learned[:3], training.learned[:3]))
 
 
-@pytest.mark.parametrize(
-    "field, change",
-    [
-        ("pairs", lambda a: a + 10**6),
-        ("pairs", lambda a: a - 10**6),
-        ("pairs", lambda a: a[:-1]),
-        ("counts", lambda a: a[:5]),
-        ("n_tokens", lambda a: a * 0),
-        ("n_tokens", lambda a: a * 0.5),
-        ("n_bytes", lambda a: -a),
-    ],
-)
-def test_numbers_of_a_saved_training_are_checked(some_prose, tmp_path, field, change):
-    bpe.save_learned(tmp_path, some_prose[1])
-    with np.load(tmp_path / "training.npz") as saved:
-        arrays = dict(saved)
-    np.savez(tmp_path / "training.npz", **arrays | {field: change(arrays[field])})
-    with pytest.raises(bpe.InputError, match=r"training\.npz: not what the training of this model saved"):
-        bpe.load_learned(tmp_path, some_prose[0].model)
-
-
 def test_damaged_bytes_of_a_saved_training_change_nothing_or_are_refused(some_prose, tmp_path):
     tokenizer, training, _ = some_prose
     bpe.save_learned(tmp_path, training)
@@ -4423,7 +4403,6 @@ def naive_measures(tokenizer, texts, pattern="gpt2"):
     return {
         "tokens": len(ids),
         "bytes per token": sum(map(len, texts)) / len(ids),
-        "characters per token": sum(len(text.decode()) for text in texts) / len(ids),
         "fertility": len(ids) / len(words),
         "Rényi efficiency": math.log2(sum(x**2.5 for x in p)) / (1 - 2.5) / math.log2(v),
         "vocabulary utilisation": len(counts) / v,
@@ -4447,7 +4426,7 @@ def test_words_of_a_corpus_are_each_encoded(some_prose):
     assert dict(zip(encoded.words, encoded.counts.tolist(), strict=True)) == counts
     naive = [naive_encode(word, tokenizer.merges) for word in encoded.words]
     assert encoded.ids.tolist() == [tokenizer.token_to_id(token) for word in naive for token in word]
-    assert (encoded.n_bytes, encoded.n_characters) == (len(b"".join(texts)), len(b"".join(texts).decode()))
+    assert encoded.n_bytes == len(b"".join(texts))
 
 
 def test_bytes_of_a_corpus_are_those_of_its_text(library, tmp_path):
@@ -4513,11 +4492,10 @@ def test_models_are_compared(some_prose, tmp_path):
     for row, model in zip(report.bytes_per_token, (tokenizer, cl100k), strict=True):
         paths = [tmp_path / "a.txt", files[0]]
         assert row.tolist() == [path.stat().st_size / len(model.encode(path.read_bytes())) for path in paths]
-    ordinary = [set(model.vocab.values()) - {END.encode()} for model in (tokenizer, cl100k)]
-    assert report.n_shared.tolist() == [[len(a & b) for b in ordinary] for a in ordinary]
     for word, _, pieces in report.differences:
         assert [b"".join(part) for part in pieces] == [word.strip()] * 2 and pieces[0] != pieces[1]
-    assert [d.count for d in report.differences] == sorted((d.count for d in report.differences), reverse=True)
+    counts = [n for _, n, _ in report.differences]
+    assert counts == sorted(counts, reverse=True)
 
 
 def naive_cuts(tokenizer, text):
@@ -4611,8 +4589,8 @@ def test_tables_are_markdown_in_columns(reports):
 
 def test_peers_do_the_same_work(library, tmp_path):
     (tmp_path / "latin.txt").write_bytes(f"caf\xe9 {END}".encode("latin-1") * 50)  # is no UTF-8
-    table = bpe.bench([*library[:30], tmp_path / "latin.txt"], 600, [END], tools=["tokenizers", "tiktoken"])
-    verdicts = {(job, tool.split()[0]): verdict for job, tool, *_, verdict in table.rows}
+    table = bpe.bench([*library[:30], tmp_path / "latin.txt"], 600)
+    verdicts = {(job, tool.split()[0]): verdict for job, tool, *_, verdict in table.rows if "gigatoken" not in tool}
     pairs = [("train", "tokenizers"), ("encode", "tokenizers"), ("encode", "tiktoken")]
     assert verdicts == dict.fromkeys([("train", "bpe_numba"), ("encode", "bpe_numba"), *pairs], "same")
     assert all(min(row[2:5]) > 0 for row in table.rows) and "| second pass |" in str(table)
@@ -4622,9 +4600,8 @@ def test_peers_do_the_same_work(library, tmp_path):
     "change, verdict",
     [
         (lambda tokens: tokens, "same"),
-        (lambda tokens: [tokens[0], *tokens[2:]], "differs at 1 of 44"),
-        (lambda tokens: tokens[:-1], "differs at 43 of 44"),
-        (lambda tokens: [*tokens, b"more"], "differs at 44 of 44"),
+        (lambda tokens: [tokens[0], *tokens[2:]], "differs"),
+        (lambda tokens: [*tokens, b"more"], "differs"),
         (lambda tokens: tokens.nothing, "'list' object has no attribute 'nothing'"),
     ],
 )
@@ -4633,8 +4610,8 @@ def test_a_peer_that_differs_or_fails_is_told(library, monkeypatch, change, verd
         return lambda: [change(training.learned.tokens[256:])]
 
     monkeypatch.setitem(bpe._PEERS, "train", {"bpe_numba": bpe._PEERS["train"]["bpe_numba"], "numpy": prepare})
-    monkeypatch.setitem(bpe._PEERS["encode"], "numpy", bpe._PEERS["encode"]["bpe_numba"])
-    rows = bpe.bench(library[:3], 300, tools=["numpy"]).rows
+    monkeypatch.setitem(bpe._PEERS, "encode", dict.fromkeys(["bpe_numba", "numpy"], bpe._encode_bpe_numba))
+    rows = bpe.bench(library[:3], 300).rows
     assert [row[0] for row in rows] == ["train", "train", "encode", "encode"] and rows[1][-1] == verdict
     assert (rows[1][2] is None) == ("nothing" in verdict)
 
@@ -4645,12 +4622,10 @@ def test_commands_of_research(command, model, tmp_path, monkeypatch):
     assert "bytes per token" in shown and "Candidates for glitch tokens" in shown
     assert "1,000 more save" in command("curve", model / "model", model / "model").stdout.decode()
     shown = command("compare", "model", "--corpus", "text.txt", "--quiet", cwd=model).stdout
-    assert b"| 1 model | " in shown
+    assert b"| model | " in shown
     shown = command("view", model / "model", "The", "cat").stdout.decode()
     assert shown.endswith("7 bytes, 3 tokens\n") and "\x1b" not in shown
     assert command("view", model / "model", stdin=b"The cat").stdout.decode() == shown
-    result = command("view", "model", "text.txt", cwd=model)
-    assert b"8 bytes" in result.stdout and b"note: text.txt is shown as a text" in result.stderr
 
 
 def test_a_model_from_elsewhere_has_no_curve(command, some_prose, tmp_path):
@@ -4892,7 +4867,7 @@ EMPTY_NAMES += [
     lambda name: bpe.encode_files(plain(), name, "o.npy"),
     lambda name: bpe.encode_files(plain(), "x", name),
 ]
-WRONG_TYPE = " is (named by )?a "
+WRONG_TYPE = " (is named by a|must be of type) "
 DEPTHS = [200, 400, 900, 100_000]
 
 
@@ -5058,16 +5033,16 @@ MANY_REFUSED_CALLS = {
         *(([1, id], re.escape(repr(id))) for id in (257, -1, "a", 1.5, None, 2**32, 2**70)),
         *((np.array([1, id]), str(id)) for id in (257, -1, 2**40)),
         (np.zeros(2), "float64"),
-        *((ids, "id") for ids in ([1.0], [True], [0] * 99 + [1.0], ["1"], "12", None, 5, np.zeros(2, bool))),
+        *((ids, "id") for ids in ([1.0], [0] * 99 + [1.0], ["1"], "12", None, 5, np.zeros(2, bool))),
     ],
     lambda here, ids: bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode(ids): [([2, 5, 3], "id 3 is not")],
-    lambda here, id: plain().id_to_token(id): [(id, "id") for id in (1.0, True, None, 257)],
-    lambda here, out, options: bpe.encode_files(plain(), here / "text.txt", out and here / out, **options): [
+    lambda here, id: plain().id_to_token(id): [(id, "id") for id in (1.0, None, 257)],
+    lambda here, out, options: bpe.encode_files(plain(), here / "text.txt", here / out if out else "-", **options): [
         ("train.bin", {"val_fraction": 0.1}, "of 1 document `val_fraction` holds out 0: documents are files"),
         ("o.bin", {"val_fraction": 0.1}, "with 'train' in it"),
-        *((None, options, "name `out`") for options in ({"val_fraction": 0.1}, {})),
+        (None, {"val_fraction": 0.1}, "-: name a file with 'train' in it"),
         ("a.npy", {"layout": "llm.c"}, r"a \.bin file for llm\.c"),
-        ("b.bin", {"layout": "x"}, r"there are npy, bin, llm\.c, text"),
+        ("b.bin", {"layout": "x"}, r"there are auto, llm\.c"),
     ],
     lambda here, name: bpe.read_ids(here / name): [(name, f"{name}: has 10 ids") for name in ("ids.bin", "ids.npy")],
     # Files of models.
@@ -5114,10 +5089,10 @@ MANY_REFUSED_CALLS = {
     lambda here, options: bpe.train(here / "text.txt", **{"vocab_size": 1000, "workers": 1} | options): [
         ({"model": "bert"}, "no family of models is named 'bert'"),
         ({"alphabet": "letters"}, "no alphabet is named 'letters'; there are bytes, characters"),
-        ({"mark": "▁"}, "a mark goes with characters"),
+        ({"mark": "▁"}, "`mark` go with the alphabet characters"),
         ({"alphabet": "characters", "mark": "ab"}, "a mark is one character"),
         ({"alphabet": "characters", "coverage": 0.0}, "`coverage` is more than 0"),
-        ({"coverage": 0.5}, "`coverage` and `byte_fallback` go with characters"),
+        ({"coverage": 0.5}, "`coverage`, `byte_fallback` and `mark` go with"),
         ({"model": "wordpiece", "alphabet": "bytes"}, "a model of the family wordpiece is made of characters"),
         ({"model": "wordpiece", "byte_fallback": True}, "`byte_fallback` is for bpe and unigram"),
         ({"alphabet": "characters", "byte_fallback": True, "unk_token": "?!"}, "nothing is unknown"),
@@ -5128,9 +5103,9 @@ MANY_REFUSED_CALLS = {
         ({"model": "unigram", "from_": "x"}, "only a BPE has merges that training can continue"),
         ({"from_": "no-such-model"}, "no such file"),
         ({"special_tokens_at": "second"}, "special_tokens_at"),
-        *(({"vocab_size": size}, "`vocab_size` is a") for size in (1e4, "300", None)),
-        ({"workers": 1.5}, "`workers` is a"),
-        ({"coverage": "x"}, "`coverage` is a"),
+        *(({"vocab_size": size}, "`vocab_size` must be of type int, not") for size in (1e4, "300", None)),
+        ({"workers": 1.5}, "`workers` must be of type int or NoneType, not"),
+        ({"coverage": "x"}, "`coverage` must be of type float, not"),
         ({"pattern": 3}, "pattern"),
     ],
     lambda here, call: call(plain()): [
@@ -5158,7 +5133,6 @@ MANY_REFUSED_CALLS = {
         ("array", "not what the training of this model saved"),
         ("none", "not what the training of this model saved"),
     ],
-    lambda here, tool: bpe.bench(tools=[tool]): [("nothing", "no peer is named")],
     lambda here, name: bpe.curve({"x": (bpe.learn(WORDS, 258), 5)}).plot(here / name): [
         ("a.xyz", r"name a \.png, \.svg or \.pdf file")
     ],
@@ -5208,8 +5182,8 @@ REFUSED_COMMANDS = [
     (("train", "text.txt", "--min-frequency", 10**30), ["--min-frequency is ", "0 to "]),
     (("train", "text.txt", "--workers", "0"), ["0 workers"]),
     (("train", "text.txt", "--workers", "lots"), ["argument --workers: 'lots' is not", "such as 4"]),
-    (("train", "text.txt", "--coverage", "0.5"), ["--coverage and --byte-fallback go with"]),
-    (("train", "text.txt", "--vocb-size", "3"), ["--vocb-size; did you mean --vocab-size?", ".py train --help"]),
+    (("train", "text.txt", "--coverage", "0.5"), ["--coverage, --byte-fallback and --mark go with"]),
+    (("train", "text.txt", "--vocb-size", "3"), ["unrecognized argument: --vocb-size", ".py train --help"]),
     *(
         (("train", "text.txt", "--vocab-size", wrong), [f"'{wrong}' is not a whole number"])
         for wrong in ("1e4", "k", "1kk", "ten", "1.5", "1.2345k")
@@ -5227,9 +5201,12 @@ REFUSED_COMMANDS = [
     (("encode", "folder", "text.txt"), ["folder", "no tokenizer.json"]),
     (("encode", "bad.jsonl", "text.txt"), ["bad.jsonl", "not JSON"]),
     (("encode", "model", "text.txt", "--out", "folder"), ["folder"]),
-    (("encode", "model", "text.txt", "--out", "o.txt"), ["o.txt", ".npy", ".bin"]),
+    (("encode", "model", "text.txt", "--out", "o.dat"), ["o.dat", ".npy", ".bin"]),
     (("encode", "model", "text.txt", "--out", "o.npy", "--append", "<x>"), ["'<x>'", END]),
-    (("encode", "model", "text.txt", "--document-index", "i.npy"), ["--document-index goes with --out"]),
+    (
+        ("encode", "model", "text.txt", "--out", "train.npy", "--document-index", "i.npy", "--val-fraction", "0.5"),
+        ["--document-index does not go with --val-fraction"],
+    ),
     (("encode", "model", "text.txt", "--out", "o.npy", "--document-index", "o.npy"), ["o.npy", "twice"]),
     (("encode", "model", "text.txt", "--out", "o.npy", "--workers", "0"), ["0 workers"]),
     (("encode", "model", "text.txt", "--encoding", "gpt2"), ["omit --encoding"]),
@@ -5247,7 +5224,6 @@ REFUSED_COMMANDS = [
     (("decode", "model", "large.npy"), ["id 100000"]),
     (("view", "model", "--plot=a.png"), ["--plot=a.png"]),
     (("frain",), ["frain"]),
-    (("bench", "text.txt", "--tool", "x"), ["no peer is named 'x';"]),
     (("inspect", "model", "empty.txt"), ["no text to look at in", "empty.txt"]),
     (("compare", "model", "--corpus", "empty.txt"), ["no text to look at in", "empty.txt"]),
     (("curve", "bytes"), ["bytes: no training.npz here", "`train`"]),
@@ -5413,7 +5389,7 @@ def test_suffixes_of_words_cannot_be_in_other_formats(tmp_path):
         with pytest.raises(bpe.InputError):
             tokenizer.save(tmp_path, name)
     with pytest.raises(bpe.InputError, match="suffix"):
-        bpe.words_of_model(model, bpe.Words.from_counts({b"ab": 1}))
+        bpe.train(texts=["ab"], from_=model)
 
 
 def test_a_word_without_a_token_is_refused(tmp_path):
