@@ -79,6 +79,7 @@ import bz2
 import contextlib
 import copy
 import dataclasses
+import difflib
 import errno
 import functools
 import glob
@@ -2896,7 +2897,10 @@ _SIGNS = {
     "a 7z archive": rb"7z\xbc\xaf\x27\x1c",
     "a tar archive": rb"(?s:.{257})ustar",
     "a PDF": rb"%PDF-",
+    "an Arrow file": rb"ARROW1",
     "a NumPy array": rb"\x93NUMPY",
+    "an SQLite database": rb"SQLite format 3\x00",
+    "a program": rb"\x7fELF",
     "an image": rb"\x89PNG|\xff\xd8\xff|GIF8[79]a",
 }
 
@@ -3205,7 +3209,10 @@ class Source:
             return "a stream"
         self._states.setdefault(path, path.stat())
         kind = _recognize(_read_part(path, 0, HEAD_BYTES))
-        if kind != "Parquet":
+        if kind == "Parquet":
+            with expecting_whole("Parquet file", path):
+                import_optional("pyarrow.parquet")
+        else:
             self._check_head(path, next(_read_chunks(path, HEAD_BYTES), (b"", 0))[0])
         return kind
 
@@ -3218,6 +3225,8 @@ class Source:
             doubt = "its beginning is not UTF-8; it is read byte by byte (iconv converts text to UTF-8)"
         elif re.match(rb'\s*\[?\s*\{\s*"', head):
             doubt = "looks like JSON, and is read as text: name the file .jsonl or, for a pipe, set `text_field`"
+        elif _plain_name(path).endswith((".csv", ".tsv")):
+            doubt = "a table is read as text, with its separators"
         if doubt and not self._doubtful and not self.is_json(path):
             self._doubtful.append(path)
             warnings.warn(f"{path}: {doubt}", stacklevel=2)
@@ -7662,16 +7671,23 @@ class Tokenizer:
         return cls.from_model(read_gpt2(Path(vocab_filepath), Path(merges_filepath), special_tokens))
 
     @classmethod
-    def load(cls, path: PathName, **options: object) -> Tokenizer:
+    def load(
+        cls,
+        path: PathName,
+        *,
+        encoding: str | None = None,
+        pattern: str | None = None,
+        special_tokens: SpecialTokens = None,
+    ) -> Tokenizer:
         """Load a model from a file or a folder. The format is detected from the content.
 
         It is a tokenizer.json of Hugging Face; GPT-2's vocab.json and merges.txt, or encoder.json and vocab.bpe; a rank
         file of tiktoken; a model of SentencePiece; or BERT's vocab.txt. A rank file lacks a pattern and special tokens:
-        the option `encoding` is a name in ENCODINGS, or the options `pattern` and `special_tokens` give them. Published
-        rank files, and those that were saved here, need neither. Raises ValueError for other files, and for features
-        that would give other ids here.
+        `encoding` is a name in ENCODINGS, or `pattern` and `special_tokens` give them. Published rank files, and those
+        that were saved here, need neither. Raises ValueError for other files, and for features that would give other
+        ids here.
         """
-        return cls.from_model(load_model(path, **options))
+        return cls.from_model(load_model(path, encoding=encoding, pattern=pattern, special_tokens=special_tokens))
 
     def save(self, path: PathName, format: str | None = None) -> None:
         """Write a model folder.
@@ -7910,7 +7926,7 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
     try:
         return np.frombuffer(array("I", [*ids]), np.uint32)
     except (OverflowError, TypeError) as error:
-        raise InputError(f"{reprlib.repr(ids)} is no list of ids ({error}): {_ID_RANGE}") from None
+        raise InputError(f"{reprlib.repr(ids)} is not a list of ids ({error}): {_ID_RANGE}") from None
 
 
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -8081,7 +8097,7 @@ def _hold_out(block: _EncodedBlock, first: int, fraction: float) -> list[Arrays]
 def encode_files(
     tokenizer: Tokenizer,
     inputs: Files,
-    out: PathName = "-",
+    out: PathName,
     *,
     dtype: str = "auto",
     append: str | None = None,
@@ -8204,7 +8220,10 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
             require(dtype in LLMC_SIGNS, "are its numbers uint16 or uint32? Set `dtype`")
             numbers = np.dtype(dtype).newbyteorder("<")
             ids = np.memmap(path, numbers, "r", start) if n_bytes > start else np.zeros(0, numbers)
-        require(ids.ndim == 1 and ids.dtype.kind in "iu", f"{ids.dtype} of shape {ids.shape} are no token ids")
+        require(
+            ids.ndim == 1 and ids.dtype.kind in "iu",
+            f"numbers of type {ids.dtype} and shape {ids.shape} are not token ids",
+        )
     n, described = len(ids), description.get("tokens", len(ids))
     require(n == described, f"{path}: has {n:,} ids, and its .json file says {described}: encode the text again")
     return ids
@@ -8629,11 +8648,24 @@ def train(
     special_tokens: Sequence[str] = (),
     *,
     texts: Iterable[Text | Sequence[Text]] | None = None,
+    model: str = "bpe",
+    alphabet: str | None = None,
+    pattern: PatternSource | None = None,
+    mark: str | None = None,
+    normalizer: Sequence[str] = (),
+    coverage: float = 1.0,
+    byte_fallback: bool = False,
+    unk_token: str | None = None,
+    from_: PathName | Model | None = None,
+    tie_break: str = "bytes",
+    score: str = "count",
+    min_frequency: int = 1,
+    max_words: int = MAX_WORDS,
     workers: int | None = None,
     text_field: str | None = None,
     progress: bool = False,
     executor: Executor | None = None,
-    **options: object,
+    special_tokens_at: str = "first",
 ) -> Training:
     """Train on files, folders or globs, and return the tokenizer with all measurements.
 
@@ -8644,9 +8676,6 @@ def train(
     vocab_size         number of tokens in all
     special_tokens     strings that end documents and are not learnt from
     texts              texts to learn from instead of inputs, or lists of them; they are read once, in bounded memory
-
-    Also text_field, as in a Source; workers, progress and executor, as in an Engine; and the options of a Recipe:
-
     model              bpe; wordpiece; unigram; or longest, which learns as bpe does and takes the longest tokens
     alphabet           tokens are made of bytes or characters; the default is bytes with bpe and longest
     pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split, none, or a
@@ -8667,6 +8696,8 @@ def train(
     max_words          drop the rarest words when there are more unique words than this; 0: never drop any
     special_tokens_at  the ids of special tokens: first, after-bytes, or last (as in GPT-2)
 
+    Also text_field, as in a Source; workers, progress and executor, as in an Engine.
+
     Raises InputError for invalid options, before any work, and OSError for unreadable files.
 
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -8677,7 +8708,7 @@ def train(
     >>> train(texts=["low low lower", "newest"], vocab_size=260).learned.counts.tolist()
     [3, 3, 2, 1]
     """
-    recipe = Recipe(vocab_size, special_tokens, **options)
+    recipe = call_with(Recipe, **locals())
     return train_recipe(*prepare(recipe, inputs, texts), text_field, Engine(workers, progress, executor))
 
 
@@ -8915,6 +8946,10 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
         require(str(arrays.pop("model")) == model.digest, "it is of another model")
         n_bytes, letters = int(arrays.pop("n_bytes")), json.loads(str(arrays.pop("alphabet")))
         learned = Learned(**arrays, alphabet=[letter.encode("latin-1") for letter in letters])
+        m, n_tokens = len(learned.pairs), learned.n_tokens
+        fits = learned.counts.shape == (m,) and n_tokens.shape == (m + 1,) and n_tokens.dtype.kind == "i"
+        fits = fits and min(n_bytes, *n_tokens) > 0 and learned.merges == model.merges[len(model.merges) - m :]
+        require(fits, "its numbers do not fit together")
     except Exception as error:  # damaged files raise almost anything
         raise InputError(f"{file}: not what the training of this model saved ({error}): remove it") from None
     return learned, n_bytes
@@ -9322,6 +9357,7 @@ def compare(
 # view
 
 WIDTH = 80  # of lines for people, except in tables
+GROUNDS = (153, 223, 157, 225, 229, 189)  # of a terminal's 256 colours, as backgrounds of tokens in turn
 
 
 def decode_each(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
@@ -9338,16 +9374,17 @@ class View:
     ids: np.ndarray  # uint32[N]
     tokens: list[bytes]
 
-    def text(self, width: int = WIDTH) -> str:
-        """Write tokens between bars, and their ids below."""
+    def text(self, width: int = WIDTH, colour: bool = False) -> str:
+        """Write tokens between bars, and their ids below; with `colour` on alternating backgrounds."""
         lines, used = [], width
-        for token, id in zip(self.tokens, map(str, self.ids), strict=True):
+        for k, (token, id) in enumerate(zip(self.tokens, map(str, self.ids), strict=True)):
             shown = readable(token)
             size = max(_cell_width(shown), len(id))
             if used + size >= width:
                 lines += ["", ""]
                 used = 0
-            lines[-2] += _fill(shown, size) + "|"
+            cell = _fill(shown, size)
+            lines[-2] += f"\x1b[30;48;5;{GROUNDS[k % 6]}m{cell}\x1b[0m|" if colour else f"{cell}|"
             lines[-1] += id.ljust(size + 1)
             used = width if token.endswith(b"\n") else used + size + 1
         return "\n".join([*map(str.rstrip, lines), self.title])
@@ -9464,7 +9501,9 @@ def bench(inputs: object = None, vocab_size: int = 8192) -> Table:
                 first, second = np.diff(times).tolist()
                 rate, result = sum(map(len, documents)) / first / 1e6, [*itertools.chain.from_iterable(result)]
                 verdict = "same" if result == results.setdefault(job, result) else "differs"
-            except Exception as error:
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # a panic of Rust is not an Exception
                 verdict = " ".join(str(error).split()) or type(error).__name__
             version = __version__ if tool == "bpe_numba" else importlib.metadata.version(tool)
             rows.append((job, f"{tool} {version}", first, second, rate, verdict))
@@ -9541,7 +9580,7 @@ def _count_command(inputs: Sequence[str], **options) -> None:
         print(f"{tabulate_counts(counted)}\n\nWritten to {out}: {number_of(os.path.getsize(out), 'byte')}")
 
 
-def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = False, **options) -> None:
+def _encode_command(model: str, inputs: Sequence[str], *, out: str = "-", no_special: bool = False, **options) -> None:
     """Turn text into token ids.
 
     no_special  treat special tokens in the text as ordinary text
@@ -9550,18 +9589,18 @@ def _encode_command(model: str, inputs: Sequence[str], *, no_special: bool = Fal
     $ encode model - < corpus.txt
     """
     options["allowed_special"] = "none" if no_special else "all"
-    options["progress"] &= options["out"] != "-"
+    options["progress"] &= out != "-"
     tokenizer = call_with(_load_model, model, **options)
     if tokenizer.pattern.warning:
         warnings.warn(tokenizer.pattern.warning, stacklevel=2)
     with stage("compile"):
         tokenizer.compile_kernels()
     with stage("encode") as spent:
-        encoded = call_with(encode_files, tokenizer, inputs, **options)
+        encoded = call_with(encode_files, tokenizer, inputs, out, **options)
         spent.n_bytes = encoded.bytes
     if options["progress"]:
         rate = encoded.bytes / spent.seconds / 1e6
-        print(f"{encoded}\n{spent.seconds:.2f} s: {rate:,.1f} MB/s, written to {options['out']}")
+        print(f"{encoded}\n{spent.seconds:.2f} s: {rate:,.1f} MB/s, written to {out}")
 
 
 def _decode_command(model: str, tokens: str, **options) -> None:
@@ -9643,7 +9682,8 @@ def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
     $ view model < corpus.txt
     """
     data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
-    print(view(call_with(_load_model, model, **options), data).text(shutil.get_terminal_size().columns))
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    print(view(call_with(_load_model, model, **options), data).text(shutil.get_terminal_size().columns, colour))
 
 
 def _bench_command(inputs: Sequence[str] = (), **options) -> None:
@@ -9656,7 +9696,7 @@ def _bench_command(inputs: Sequence[str] = (), **options) -> None:
 
 
 _COMMANDS = {
-    "train": (_train_command, train, Recipe, transformers_config),
+    "train": (_train_command, train, transformers_config),
     "count": (_count_command, count_files),
     "encode": (_encode_command, _load_model, encode_files),
     "decode": (_decode_command, _load_model, decode_file),
@@ -9686,6 +9726,11 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> None:
         self.exit(2, f"bpe_numba: {message}; see {self.prog} --help\n")
+
+    def refuse(self, unknown: str) -> None:
+        """Exit with an error that names the option most similar to an unknown one."""
+        near = difflib.get_close_matches(unknown.partition("=")[0], self._option_string_actions, 1)
+        self.error(f"unrecognized argument: {unknown}" + "".join(f"; did you mean {option}?" for option in near))
 
 
 def _add_argument(
@@ -9744,7 +9789,7 @@ def _make_parser() -> _Parser:
         title = doc.partition("\n")[0]
         examples = "\n".join(["examples:", *(f"  {_typed_command()} {line}" for line in _EXAMPLE.findall(doc))])
         command = commands.add_parser(name, help=title, description=title, epilog=examples, formatter_class=form)
-        command.set_defaults(run=run, flags=_add_arguments(command, run, callees), refuse=command.error)
+        command.set_defaults(run=run, flags=_add_arguments(command, run, callees), refuse=command.refuse)
         command.add_argument("--quiet", dest="progress", action="store_false", help="no progress bars, no summary")
         command.add_argument("--timings", action="store_true", help="print the time of each stage on standard error")
     return parser
@@ -9767,7 +9812,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = vars(parsed)
     run, flags, timings, refuse = map(options.pop, ("run", "flags", "timings", "refuse"))
     if unknown:
-        refuse(f"unrecognized argument: {unknown[0]}")
+        refuse(unknown[0])
     TIMINGS.clear()
 
     def say(message: object) -> None:

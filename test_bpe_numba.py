@@ -1427,6 +1427,7 @@ def test_row_groups_of_parquet_are_blocks(tmp_path):
         ("a.txt", "Größe ".encode("latin-1") * 99, "its beginning is not UTF-8"),
         ("a.txt", "text".encode("utf-16"), "not UTF-8"),
         ("a.txt", b'{"text": "one"}', "looks like JSON"),
+        ("a.csv", b"id,text\n1,one\n", "a table is read as text"),
     ],
 )
 def test_doubtful_text_gets_one_note(tmp_path, name, data, doubt):
@@ -4376,6 +4377,27 @@ def test_a_folder_has_what_its_model_learnt_or_nothing(library, tmp_path, option
         assert all(map(np.array_equal, learned[:3], training.learned[:3]))
 
 
+@pytest.mark.parametrize(
+    "field, change",
+    [
+        ("pairs", lambda a: a + 10**6),
+        ("pairs", lambda a: a - 10**6),
+        ("pairs", lambda a: a[:-1]),
+        ("counts", lambda a: a[:5]),
+        ("n_tokens", lambda a: a * 0),
+        ("n_tokens", lambda a: a * 0.5),
+        ("n_bytes", lambda a: -a),
+    ],
+)
+def test_numbers_of_a_saved_training_are_checked(some_prose, tmp_path, field, change):
+    bpe.save_learned(tmp_path, some_prose[1])
+    with np.load(tmp_path / "training.npz") as saved:
+        arrays = dict(saved)
+    np.savez(tmp_path / "training.npz", **arrays | {field: change(arrays[field])})
+    with pytest.raises(bpe.InputError, match=r"training\.npz: not what the training of this model saved"):
+        bpe.load_learned(tmp_path, some_prose[0].model)
+
+
 def test_damaged_bytes_of_a_saved_training_change_nothing_or_are_refused(some_prose, tmp_path):
     tokenizer, training, _ = some_prose
     bpe.save_learned(tmp_path, training)
@@ -5183,7 +5205,7 @@ REFUSED_COMMANDS = [
     (("train", "text.txt", "--workers", "0"), ["0 workers"]),
     (("train", "text.txt", "--workers", "lots"), ["argument --workers: 'lots' is not", "such as 4"]),
     (("train", "text.txt", "--coverage", "0.5"), ["--coverage, --byte-fallback and --mark go with"]),
-    (("train", "text.txt", "--vocb-size", "3"), ["unrecognized argument: --vocb-size", ".py train --help"]),
+    (("train", "text.txt", "--vocb-size", "3"), ["--vocb-size; did you mean --vocab-size?", ".py train --help"]),
     *(
         (("train", "text.txt", "--vocab-size", wrong), [f"'{wrong}' is not a whole number"])
         for wrong in ("1e4", "k", "1kk", "ten", "1.5", "1.2345k")
