@@ -7553,7 +7553,7 @@ def _unknown_letter(model: Model, text: bytes) -> InputError:
 def _working_pattern(model: Model) -> Pattern:
     """Make the pattern of a model. If it takes whole texts as words, cut these where no token crosses the cut."""
     pattern, exact = Pattern(model.pattern), KINDS[model.kind].exact_pattern
-    takes_whole_texts = pattern.name == "none" or isinstance(pattern.stages[-1], Metaspace)
+    takes_whole_texts = pattern.name == "none" or isinstance(pattern.steps[-1], Metaspace)
     if model.alphabet == "bytes" or not exact or not takes_whole_texts:
         return pattern
     return Pattern([*(step for step in pattern.steps if step != PATTERNS["none"]), exact(model)])

@@ -2132,6 +2132,9 @@ def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
     assert pattern.is_compiled and not pattern.warning
     assert bpe.exact_pattern(dataclasses.replace(model, scores=None)) == "none"  # a word may be looked up whole
     assert bpe.exact_pattern(bpe.Model(BYTE_VOCAB, [])) == "none"
+    for steps in ("none", [bpe.Metaspace("▁", "first")]):  # without a split, both take whole texts as words
+        whole = dataclasses.replace(model, pattern=steps)
+        assert bpe.Tokenizer.from_model(whole).pattern.steps[-1] == bpe.exact_pattern(whole) != "none"
 
 
 def sample(tables, data, alpha, state):
