@@ -7668,7 +7668,7 @@ class Tokenizer:
 
         By default the special tokens are the names that no merge makes, except single bytes.
         """
-        return cls.from_model(read_gpt2(Path(vocab_filepath), Path(merges_filepath), special_tokens))
+        return cls.from_model(read_gpt2(Path(vocab_filepath), Path(merges_filepath), special_tokens, "gpt2"))
 
     @classmethod
     def load(
@@ -9599,8 +9599,9 @@ def _encode_command(model: str, inputs: Sequence[str], *, out: str = "-", no_spe
         encoded = call_with(encode_files, tokenizer, inputs, out, **options)
         spent.n_bytes = encoded.bytes
     if options["progress"]:
+        written = " and ".join(map(str, _name_outputs(out, options["val_fraction"])))
         rate = encoded.bytes / spent.seconds / 1e6
-        print(f"{encoded}\n{spent.seconds:.2f} s: {rate:,.1f} MB/s, written to {out}")
+        print(f"{encoded}\n{spent.seconds:.2f} s: {rate:,.1f} MB/s, written to {written}")
 
 
 def _decode_command(model: str, tokens: str, **options) -> None:

@@ -5138,7 +5138,7 @@ MANY_REFUSED_CALLS = {
         (lambda _: bpe.Tokenizer.load(3), WRONG_TYPE),
         (lambda tokenizer: tokenizer.save(3), WRONG_TYPE),
         (lambda tokenizer: tokenizer.sample("a", "x"), WRONG_TYPE),
-        (lambda _: bpe.encode_files("model", "text.txt"), WRONG_TYPE),
+        (lambda _: bpe.encode_files("model", "text.txt", "o.npy"), WRONG_TYPE),
         (lambda tokenizer: bpe.encode_files(tokenizer, "text.txt", 3), WRONG_TYPE),
         (lambda _: bpe.inspect_model("model"), WRONG_TYPE),
         (lambda tokenizer: bpe.curve(tokenizer), WRONG_TYPE),
