@@ -1778,10 +1778,7 @@ class FlatText(NamedTuple):
     @classmethod
     def join(cls, parts: Sequence[bytes], meanings: Sequence[int]) -> FlatText:
         """Write texts with an END after each."""
-        data = BYTES[END].join(parts)
-        text = np.empty(len(data) + bool(parts) + PADDING, np.uint8)
-        text[: len(data)], text[len(data) :] = np.frombuffer(data, np.uint8), END
-        scanned = text
+        scanned = text = np.frombuffer(bytearray(BYTES[END]).join([*parts, BYTES[END] * PADDING]), np.uint8)
         if any(END in part for part in parts):
             scanned = cls.join([part.replace(BYTES[END], BYTES[INVALID_BYTE]) for part in parts], meanings).text
         return cls(text, scanned, np.asarray(meanings, np.int64))
@@ -2272,10 +2269,11 @@ def _special_at(text, position, special):
 @kernel
 def _find_byte(text, position, stop, byte):
     """Find the first such byte at or after a position, or `stop`; 64 bytes are compared together."""
-    found = u64(0)
-    while position + 64 <= stop and not found:
+    while position + 64 <= stop:
         found = bytes_from(text, position, u8(byte)) & ~bytes_from(text, position, u8(byte + 1))
-        position += i64(lowest_bit(found))  # 64 if no bit is set
+        if found:
+            return position + i64(lowest_bit(found))
+        position += 64
     while position < stop and text[position] != byte:
         position += 1
     return position
