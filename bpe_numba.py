@@ -3412,10 +3412,9 @@ class Words(NamedTuple):
 
     def to_counts(self) -> dict[bytes, int]:
         """Make a dict of the words, as bytes, and their counts."""
-        words = (
-            b"".join(self.alphabet[symbol] for symbol in self.symbols[start:stop].tolist())
-            for start, stop in itertools.pairwise(self.offsets.tolist())
-        )
+        text, sizes = b"".join(map(self.alphabet.__getitem__, self.symbols.tolist())), [*map(len, self.alphabet)]
+        ends = np.append(0, np.cumsum(np.array(sizes, np.int64)[self.symbols]))[self.offsets].tolist()
+        words = (text[start:end] for start, end in itertools.pairwise(ends))
         return dict(zip(words, self.counts.tolist(), strict=True))
 
     @property
@@ -9012,6 +9011,7 @@ def encode_corpus(
             n_pretokens = None if source.total_bytes is None else count(by_space, engine).n_pretokens
     require(len(words.counts), f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
+        words = _in_order(words)  # in the order of their table they would fill the cache from its beginning, slowly
         texts = [*words.to_counts()]
         ids, offsets = _word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
     return EncodedWords(texts, words.counts, ids, offsets, counted.n_bytes, n_pretokens)
