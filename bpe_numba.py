@@ -8751,6 +8751,8 @@ def train_recipe(
             _warn_of_source(source)
         compile_counting(source.pattern)
         call_with(recipe.learner, Words.from_counts({b"aa": 1}), 257, **vars(recipe))  # fails before the scan
+        kind = FAMILIES[recipe.model].kind
+        KINDS[kind].tables(Model({0: b"a"}, [], kind=kind, scores=np.zeros(1)))
     with stage("scan") as timings["scan"]:
         counted = count(source, engine, counts, recipe.max_words)
         timings["scan"].n_bytes = 0 if counts else counted.n_bytes
