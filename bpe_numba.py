@@ -7345,7 +7345,8 @@ def load_model(
     require(file.is_file(), f"{path}: no such file or folder")
     data, config = _read_limited(file), _read_beside(file.with_name("tokenizer_config.json"))
     format = next((format for format in FORMATS.values() if regex.match(format.sign, data)), None)
-    require(format, f"{file}: its content is neither of {', nor of '.join(FORMATS)}")
+    formats = "a tokenizer.json, vocab.json, merges.txt, rank file, SentencePiece model or vocab.txt"
+    require(format, f"{file}: its content is not that of {formats}")
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     for name in options.keys() - inspect.signature(format.read).parameters.keys():
         require(options[name] is None, f"{file}: a file like {format.file} contains that: omit `{name}`")
