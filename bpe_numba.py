@@ -1,11 +1,12 @@
 """Train and run subword tokenizers (BPE, WordPiece and Unigram) with kernels compiled by Numba.
 
-    python bpe_numba.py train                                    # learns from the source of Python's standard library
-    python bpe_numba.py train corpus.txt --vocab-size 32000 --special-token "<|endoftext|>" --out model
+    python bpe_numba.py train                  # learns from the source of Python's standard library
+    python bpe_numba.py train corpus.txt --vocab-size 32000 --out model
     python bpe_numba.py encode model corpus.txt --out tokens.npy
     python bpe_numba.py convert model --to tiktoken --out model.tiktoken
 
-    >>> tokenizer = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2, b" newest": 6, b" widest": 3}, 262))
+    >>> counts = {b"low": 5, b" lower": 2, b" newest": 6, b" widest": 3}
+    >>> tokenizer = Tokenizer(*train_bpe_from_counts(counts, 262))
     >>> tokenizer.encode("lowest")
     [259, 257]
     >>> [tokenizer.id_to_token(id) for id in tokenizer.encode("lowest")]
@@ -13,37 +14,47 @@
 
 Glossary
 
-    document        one text: a file, a line of a .jsonl file, or the text between two special tokens
+    document        one text: a file, a line of a .jsonl file, or the text between two special
+                    tokens
     pretoken        a piece of a document, cut out by the pattern; no token crosses its ends
     word            a distinct pretoken, as a sequence of symbols, with the count of its occurrences
-    symbol          a number that stands for some bytes during learning; the first symbols are bytes or characters
+    symbol          a number that stands for some bytes during learning; the first symbols are bytes
+                    or characters
     pair            two adjacent symbols of a word
     merge           a pair that became one symbol; its rank is its position in the list of merges
     token, id       an entry of the vocabulary (its bytes), and the number of that entry
     special token   a token that is matched as a whole: it is never split, merged or learnt from
-    family          the way in which a vocabulary is learnt; for example, "longest" learns as a BPE does
-    kind            the way in which a model cuts words into tokens: BPE, WordPiece, WordLevel or Unigram
+    family          the way in which a vocabulary is learnt; for example, "longest" learns as a BPE
+                    does
+    kind            the way in which a model cuts words into tokens: BPE, WordPiece, WordLevel or
+                    Unigram
 
 Letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs, T texts.
 
 Sections, in the order in which the data passes through them
 
     Compiling       functions -> kernels and structs; the few instructions that Numba lacks
-    Running         errors, workers, interrupts, progress, stages, files that are written whole or not at all
+    Running         errors, workers, interrupts, progress, stages, files that are written whole or
+                    not at all
     Bytes           kernels for bytes and characters, and a trie; all sections use them
-    Patterns        a name or a regular expression -> a table over bytes that finds where pretokens end
+    Patterns        a name or a regular expression -> a table over bytes that finds where pretokens
+                    end
     Scanning        flat text, in which END stands where a text ends -> the ends of its pretokens
-    Special tokens  flat text -> flat text with END over each special token; places where a text may be cut
+    Special tokens  flat text -> flat text with END over each special token; places where a text may
+                    be cut
     Normalizing     flat text -> flat text in a normal form, in lower case, without accents
     Pretokenizing   texts -> one flat text, ready for the last step of a pattern
-    Reading         files, folders, globs, standard input -> blocks that can be scanned independently
+    Reading         files, folders, globs, standard input -> blocks that can be scanned
+                    independently
     Words           blocks -> Words, counted by several workers in hash tables of byte strings
     Learning        Words -> merges; the only serial part
-    Models          a tokenizer as data (vocabulary, merges, special tokens, pattern), and its checks
+    Models          a tokenizer as data (vocabulary, merges, special tokens, pattern), and its
+                    checks
     Encoding        words -> ids, through a cache; ids -> bytes
     WordPiece       words -> their longest tokens; Words -> tokens, by likelihood or by count
     Unigram         Words -> tokens with probabilities; words -> ids, by the most probable path
-    Formats         a Model <-> files of Hugging Face, GPT-2, tiktoken, SentencePiece and BERT; tekken.json -> a Model
+    Formats         a Model <-> files of Hugging Face, GPT-2, tiktoken, SentencePiece and BERT;
+                    tekken.json -> a Model
     Kinds           the functions of BPE, WordPiece, WordLevel and Unigram, by name
     Tokenizer       text -> ids -> text; decoders
     Token files     files of text -> files of token ids, by several workers; and back
@@ -59,13 +70,16 @@ import signal
 import sys
 
 if os.path.basename(str(*sys.argv[:1])) in ("bpe_numba.py", "bpe-numba"):
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads are not used; if none can start, Python would end
+    # its threads are not used; if none can start, Python would end
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if callable(signal.getsignal(signal.SIGINT)):
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # so that an interrupt during the imports shows no traceback
+        # so that an interrupt during the imports shows no traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 if __name__ == "__main__":
-    # Numba caches the kernels of __main__ and of the imported module separately, and workers import the module. So run
-    # the imported one. A copy of this file has another name, and `python -P` does not search its folder.
+    # Numba caches the kernels of __main__ and of the imported module separately, and workers import
+    # the module. So run the imported one. A copy of this file has another name, and `python -P`
+    # does not search its folder.
     import importlib
 
     folder, name = os.path.split(os.path.realpath(__file__))
@@ -112,7 +126,14 @@ import zlib
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from contextvars import ContextVar
 from operator import attrgetter
 from pathlib import Path
@@ -160,7 +181,8 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-# A variable that starts at 0 and is passed to a kernel starts as i64(0): a literal 0 would compile the kernel twice.
+# A variable that starts at 0 and is passed to a kernel starts as i64(0): a literal 0 would compile
+# the kernel twice.
 u8, u32, u64, i64 = np.uint8, np.uint32, np.uint64, np.int64
 ALL_ONES = u64(2**64 - 1)
 Function = TypeVar("Function", bound=Callable)
@@ -168,32 +190,35 @@ Text = str | bytes
 PathName = str | os.PathLike
 Allowed = str | Iterable[str]  # of special tokens: "all", "none", or some of them
 PADDING = 16  # bytes after a text: kernels may read them, but ignore their values
-COMPILES = not numba.config.DISABLE_JIT  # otherwise kernels are plain Python, for debuggers and line profilers
+# otherwise kernels are plain Python, for debuggers and line profilers
+COMPILES = not numba.config.DISABLE_JIT
 if not COMPILES:
     np.seterr(over="ignore")  # hashes are computed modulo 2**64
 
 
-# ─── Compiling ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Compiling ────────────────────────────────────────────────────────────────────────────────────
 #
-# A kernel is a function that Numba compiles at its first call and caches on the disk. The cache does not notice changes
-# in other files, which is one reason why there is only one module. There are four decorators:
+# A kernel is a function that Numba compiles at its first call and caches on the disk. The cache
+# does not notice changes in other files, which is one reason why there is only one module. There
+# are four decorators:
 #
-#     @kernel                        # callable from Python and from kernels; compiled for the types of the arguments
-#     @inline_kernel                 # called once a word or more often: its code is copied into each caller
-#     @struct                        # a class of arrays and numbers that is passed as one argument and can be changed
-#     @_intrinsic(plain)             # a function that emits one instruction; `plain` does the same in Python
+#     @kernel               # called from Python and from kernels; compiled for its arguments' types
+#     @inline_kernel        # called once a word or more often: its code is copied into each caller
+#     @struct               # a class of arrays and numbers: one argument, which can be changed
+#     @_intrinsic(plain)    # emits one instruction; `plain` does the same in Python
 #
 # With NUMBA_DISABLE_JIT=1 all of them are plain Python, and give the same results.
 #
-# A kernel that is called for each word has one exit, and its loops have no break. Otherwise Numba counts the references
-# to its arrays, and that takes longer than the work on a short word.
+# A kernel that is called for each word has one exit, and its loops have no break. Otherwise Numba
+# counts the references to its arrays, and that takes longer than the work on a short word.
 
 
 def _compiler(**options: bool) -> Callable:
     """Make a decorator that compiles kernels when they are first called.
 
-    Kernels have no signatures, since these would compile at import. All kernels release Python's lock. If neither the
-    folder of the module nor the home folder is writable, each process compiles again.
+    Kernels have no signatures, since these would compile at import. All kernels release Python's
+    lock. If neither the folder of the module nor the home folder is writable, each process compiles
+    again.
     """
 
     def compile_lazily(function: Callable) -> Callable:
@@ -212,9 +237,11 @@ inline_kernel = _compiler(forceinline=True)
 
 
 def _struct_type(module: str, name: str, fields: tuple):
-    """Find the Numba type of a struct that was pickled. If its file is missing, return a type that no argument has.
+    """Find the Numba type of a struct that was pickled. If its file is missing, return a type that
+    no argument has.
 
-    The cache on the disk has the types of all arguments, so it can be read even if one was defined in another file.
+    The cache on the disk has the types of all arguments, so it can be read even if one was defined
+    in another file.
     """
     try:
         return getattr(importlib.import_module(module), name)(fields)
@@ -223,11 +250,12 @@ def _struct_type(module: str, name: str, fields: tuple):
 
 
 def struct(fields: type) -> type:
-    """Turn a class of annotated fields into one that kernels take by reference, and whose fields they may replace.
+    """Turn a class of annotated fields into one that kernels take by reference, and whose fields
+    they may replace.
 
-    So a kernel can put a longer array in the place of one that is too short. Passing an instance takes 0.15 µs,
-    whatever its size, while a named tuple takes 0.13 µs for each of its arrays. Python creates instances, with
-    positional arguments, but does not read their fields.
+    So a kernel can put a longer array in the place of one that is too short. Passing an instance
+    takes 0.15 µs, whatever its size, while a named tuple takes 0.13 µs for each of its arrays.
+    Python creates instances, with positional arguments, but does not read their fields.
     """
 
     if not COMPILES:
@@ -238,7 +266,9 @@ def struct(fields: type) -> type:
         return proxy(*values)
 
     module, name = fields.__module__, f"{fields.__name__}Type"
-    pickled = {"__reduce__": lambda kind: (_struct_type, (module, name, tuple(kind.field_dict.items())))}
+    pickled = {
+        "__reduce__": lambda kind: (_struct_type, (module, name, tuple(kind.field_dict.items())))
+    }
     numba_type = type(name, (numba.types.StructRef,), {"__module__": module, **pickled})
     sys.modules[module].__dict__[name] = structref.register(numba_type)
     names = {
@@ -254,30 +284,42 @@ def struct(fields: type) -> type:
 
 
 def _intrinsic(plain: Callable) -> Callable:
-    """Make a decorator for functions that emit instructions; without compilation, `plain` takes their place."""
+    """Make a decorator for functions that emit instructions; without compilation, `plain` takes
+    their place.
+    """
     return intrinsic if COMPILES else lambda function: plain
 
 
 def _declared(module, name, *kinds):
-    """Declare a function of the system or of LLVM that returns nothing and takes arguments of these kinds."""
-    return module.globals.get(name) or ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), name)
+    """Declare a function of the system or of LLVM that returns nothing and takes arguments of these
+    kinds.
+    """
+    return module.globals.get(name) or ir.Function(
+        module, ir.FunctionType(ir.VoidType(), kinds), name
+    )
 
 
 def _address(context, builder, signature, arguments, kind):
-    """Emit the address of array[index] (the first two arguments), as a pointer to a number of this kind."""
+    """Emit the address of array[index] (the first two arguments), as a pointer to a number of this
+    kind.
+    """
     data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
     return builder.bitcast(builder.gep(data, [arguments[1]]), kind.as_pointer())
 
 
 @_intrinsic(lambda array, index: None)
 def prefetch(typing_context, array, index):
-    """Ask the processor to load array[index] into its cache. The index must be valid in the flattened array."""
+    """Ask the processor to load array[index] into its cache.
+
+    The index must be valid in the flattened array.
+    """
 
     def emit(context, builder, signature, arguments):
         address = _address(context, builder, signature, arguments, ir.IntType(8))
         flag = ir.IntType(32)
         function = _declared(builder.module, "llvm.prefetch.p0", address.type, flag, flag, flag)
-        builder.call(function, [address, flag(0), flag(3), flag(1)])  # for reading; keep in all levels; data
+        # for reading; keep in all levels; data
+        builder.call(function, [address, flag(0), flag(3), flag(1)])
         return context.get_dummy_value()
 
     return numba.void(array, numba.intp), emit
@@ -285,20 +327,30 @@ def prefetch(typing_context, array, index):
 
 @_intrinsic(lambda array, index: array.reshape(-1)[index : index + 8].view(u64)[0])
 def load_u64(typing_context, array, index):
-    """Load the 8 bytes at array[index :] as a little-endian uint64. They must lie inside the array of uint8."""
+    """Load the 8 bytes at array[index :] as a little-endian uint64.
+
+    They must lie inside the array of uint8.
+    """
 
     def emit(context, builder, signature, arguments):
-        return builder.load(_address(context, builder, signature, arguments, ir.IntType(64)), align=1)
+        return builder.load(
+            _address(context, builder, signature, arguments, ir.IntType(64)), align=1
+        )
 
     return numba.uint64(array, numba.intp), emit
 
 
 @_intrinsic(lambda array, index, word: array[index : index + 8].view(u64).fill(word))
 def store_u64(typing_context, array, index, word):
-    """Write a uint64 as 8 little-endian bytes to array[index :]. They must lie inside the array of uint8."""
+    """Write a uint64 as 8 little-endian bytes to array[index :].
+
+    They must lie inside the array of uint8.
+    """
 
     def emit(context, builder, signature, arguments):
-        builder.store(arguments[2], _address(context, builder, signature, arguments, ir.IntType(64)), align=1)
+        builder.store(
+            arguments[2], _address(context, builder, signature, arguments, ir.IntType(64)), align=1
+        )
         return context.get_dummy_value()
 
     return numba.void(array, numba.intp, numba.uint64), emit
@@ -311,7 +363,8 @@ def _compare_plainly(array, index, least):
 
 @_intrinsic(_compare_plainly)
 def bytes_from(typing_context, array, index, least):
-    """Compare the 64 bytes at array[index :] with `least`: bit k of the uint64 is set if byte k is not less.
+    """Compare the 64 bytes at array[index :] with `least`: bit k of the uint64 is set if byte k is
+    not less.
 
     The index counts in the flattened array, and all 64 bytes must lie inside it.
     """
@@ -319,8 +372,12 @@ def bytes_from(typing_context, array, index, least):
     def emit(context, builder, signature, arguments):
         vector = ir.VectorType(ir.IntType(8), 64)
         address = _address(context, builder, signature, arguments, vector)
-        one = builder.insert_element(ir.Constant(vector, ir.Undefined), arguments[2], ir.IntType(32)(0))
-        all_alike = builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), 64), None))
+        one = builder.insert_element(
+            ir.Constant(vector, ir.Undefined), arguments[2], ir.IntType(32)(0)
+        )
+        all_alike = builder.shuffle_vector(
+            one, one, ir.Constant(ir.VectorType(ir.IntType(32), 64), None)
+        )
         flags = builder.icmp_unsigned(">=", builder.load(address, align=1), all_alike)
         return builder.bitcast(flags, ir.IntType(64))
 
@@ -330,7 +387,9 @@ def bytes_from(typing_context, array, index, least):
 @_intrinsic(lambda word: u64(int(word).bit_count()))
 def count_bits(typing_context, word):
     """Count the bits that are set in a uint64."""
-    return numba.uint64(numba.uint64), lambda context, builder, signature, arguments: builder.ctpop(arguments[0])
+    return numba.uint64(numba.uint64), lambda context, builder, signature, arguments: builder.ctpop(
+        arguments[0]
+    )
 
 
 @_intrinsic(lambda word: u64(64 if not word else (int(word) & -int(word)).bit_length() - 1))
@@ -359,7 +418,8 @@ def _reserve(array, n):
     if n <= len(array):
         return array
     longer = np.empty(max(n, len(array) * 3 // 2), array.dtype)
-    for k in range(len(array)):  # `longer[:n] = array` takes 3 s more to compile, because of its error message
+    # `longer[:n] = array` takes 3 s more to compile, because of its error message
+    for k in range(len(array)):
         longer[k] = array[k]
     return longer
 
@@ -370,7 +430,8 @@ HUGE_PAGES = 14 if COMPILES and sys.platform == "linux" else 0  # MADV_HUGEPAGE
 
 @kernel
 def _on_huge_pages(array):
-    """Request huge pages for an array of 4 MB or more before it is written to, as NumPy does for its own arrays.
+    """Request huge pages for an array of 4 MB or more before it is written to, as NumPy does for
+    its own arrays.
 
     Without them, scanning and encoding take 1.1 to 1.3 times as long.
     """
@@ -379,32 +440,36 @@ def _on_huge_pages(array):
     return array
 
 
-# glibc returns the memory of each large array to the system, until it has seen an array of almost 32 MB freed; see
-# mallopt(3). So free one: blocks then use the same memory again, and a scan takes two thirds of the time.
+# glibc returns the memory of each large array to the system, until it has seen an array of almost
+# 32 MB freed; see mallopt(3). So free one: blocks then use the same memory again, and a scan takes
+# two thirds of the time.
 np.empty((1 << 25) - (1 << 13), np.uint8)
 
 
-# ─── Running ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Running ──────────────────────────────────────────────────────────────────────────────────────
 #
-# The frame of every command: files -> results. The parent process cuts the files into blocks. Workers read and scan the
-# blocks, and count or encode them. The parent adds the results up or writes them, always in the order of the blocks, so
-# that no result depends on the number of workers:
+# The frame of every command: files -> results. The parent process cuts the files into blocks.
+# Workers read and scan the blocks, and count or encode them. The parent adds the results up or
+# writes them, always in the order of the blocks, so that no result depends on the number of
+# workers:
 #
 #     list(Engine(workers=2).map(abs, [-1, 2, -3]))   ->   [1, 2, 3]
 #
-# A file has a hidden temporary name while it is written, and takes its own name when it is whole. A signal such as
-# SIGINT ends the program at once: its handler removes the unfinished files, writes one line and exits.
+# A file has a hidden temporary name while it is written, and takes its own name when it is whole. A
+# signal such as SIGINT ends the program at once: its handler removes the unfinished files, writes
+# one line and exits.
 
-PROFILE_VARIABLE = "BPE_NUMBA_PROFILE"  # the environment variable that names the only stage Scalene records
+# the environment variable that names the only stage Scalene records
+PROFILE_VARIABLE = "BPE_NUMBA_PROFILE"
 
 
 class InputError(ValueError):
     """Invalid input: the message names the file, line or option, and the remedy.
 
-    >>> Pattern([])
+    >>> Words.from_counts({b"ab": -1})
     Traceback (most recent call last):
     ...
-    bpe_numba.InputError: a pattern is a name, a regular expression, or a list of these: the list is empty
+    bpe_numba.InputError: the count of b'ab' is -1: it must be a whole number, 0 or more
     """
 
 
@@ -425,15 +490,20 @@ _ACCEPTED = {int: numbers.Integral, float: numbers.Real, Sequence: Iterable}
 
 def _check_type(name: str, value: object, hint: object) -> None:
     """Raise InputError for an argument whose type its annotation does not accept."""
-    kinds = [get_origin(kind) or kind for kind in (get_args(hint) if isinstance(hint, UnionType) else [hint])]
-    is_number = bool in kinds or not isinstance(value, bool)  # True is one to Python, but not to a person
+    kinds = [
+        get_origin(kind) or kind
+        for kind in (get_args(hint) if isinstance(hint, UnionType) else [hint])
+    ]
+    # True is one to Python, but not to a person
+    is_number = bool in kinds or not isinstance(value, bool)
     if not (is_number and isinstance(value, tuple(_ACCEPTED.get(kind, kind) for kind in kinds))):
         names = " or ".join(kind.__name__ for kind in kinds)
         raise InputError(f"`{name}` must be of type {names}, not {reprlib.repr(value)}")
 
 
 def checked(function: Function) -> Function:
-    """Make a public function: it checks the types of its arguments, and an interrupt raises KeyboardInterrupt in it.
+    """Make a public function: it checks the types of its arguments, and an interrupt raises
+    KeyboardInterrupt in it.
 
     Messages name parameters `like_this`; the command line shows them as options.
 
@@ -443,7 +513,8 @@ def checked(function: Function) -> Function:
     bpe_numba.InputError: `vocab_size` must be of type int, not 10000.0
     """
     signature = inspect.signature(function)
-    hints = functools.cache(lambda: get_type_hints(function))  # at the first call: they may name classes defined below
+    # at the first call: they may name classes defined below
+    hints = functools.cache(lambda: get_type_hints(function))
 
     @functools.wraps(function)
     def call(*arguments: object, **options: object):
@@ -451,7 +522,8 @@ def checked(function: Function) -> Function:
             _check_type(name, value, hints().get(name, object))
         try:
             return function(*arguments, **options)
-        except SystemError as error:  # Numba raises it for an interrupt while it unpacks the arguments of a kernel
+        # Numba raises it for an interrupt while it unpacks the arguments of a kernel
+        except SystemError as error:
             while error.__cause__:
                 error = error.__cause__
             raise error from None
@@ -467,23 +539,31 @@ def number_of(n: int, noun: str) -> str:
 def brief_repr(result: object) -> str:
     """Write a result with a few characters of each field, however large the fields are."""
     names = [*inspect.signature(type(result)).parameters]
-    return f"{type(result).__name__}({', '.join(f'{name}={reprlib.repr(getattr(result, name))}' for name in names)})"
+    fields = ", ".join(f"{name}={reprlib.repr(getattr(result, name))}" for name in names)
+    return f"{type(result).__name__}({fields})"
 
 
 def import_optional(name: str, *others: str):
-    """Import an optional package. If that fails, raise InputError that says how to install it and the `others`."""
+    """Import an optional package.
+
+    If that fails, raise InputError that says how to install it and the `others`.
+    """
     packages = " ".join([name.partition(".")[0], *others])
     try:
         return importlib.import_module(name)
     except ImportError:
         raise InputError(f"this needs a package that is missing: pip install {packages}") from None
     except Exception as error:  # protobuf refuses a package that a newer protobuf has made
-        raise InputError(f"this needs newer packages: pip install --upgrade {packages} ({error})") from None
+        raise InputError(
+            f"this needs newer packages: pip install --upgrade {packages} ({error})"
+        ) from None
 
 
 UNFINISHED: set[Path] = set()  # temporary names of the files that are being written
-NAMING: list[tuple[Path, Path]] = []  # whole files that are taking their names: temporary name, name
-_WHOLE_FILES: ContextVar[list | None] = ContextVar("_WHOLE_FILES", default=None)  # the group of `written_together`
+# whole files that are taking their names: temporary name, name
+NAMING: list[tuple[Path, Path]] = []
+# the group of `written_together`
+_WHOLE_FILES: ContextVar[list | None] = ContextVar("_WHOLE_FILES", default=None)
 
 
 def call_with(function: Callable, *arguments: object, **options: object):
@@ -494,10 +574,11 @@ def call_with(function: Callable, *arguments: object, **options: object):
 
 @contextlib.contextmanager
 def written_together() -> Iterator[None]:
-    """Let files that `atomic_write` writes in a block wait for their names: all get them when the block succeeds.
+    """Let files that `atomic_write` writes in a block wait for their names: all get them when the
+    block succeeds.
 
-    The file that is finished first takes its name last, so it should be the one that decides how the others are read.
-    An interrupt during the renaming lets it finish (see `_end_when_asked`).
+    The file that is finished first takes its name last, so it should be the one that decides how
+    the others are read. An interrupt during the renaming lets it finish (see `_end_when_asked`).
     """
     if _WHOLE_FILES.get() is not None:
         yield
@@ -527,11 +608,13 @@ def _discard(temporary: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Open a binary file that takes the name `path` when the block succeeds, and is removed when it fails.
+    """Open a binary file that takes the name `path` when the block succeeds, and is removed when it
+    fails.
 
-    Until then its name is hidden and random; it begins with the name of `path` and ends in ".unfinished". So a killed
-    process leaves no file that looks whole, and no name that a later process could collide with. A missing folder is
-    created when the file is whole. In a block of `written_together` the file takes its name at the end of that block.
+    Until then its name is hidden and random; it begins with the name of `path` and ends in
+    ".unfinished". So a killed process leaves no file that looks whole, and no name that a later
+    process could collide with. A missing folder is created when the file is whole. In a block of
+    `written_together` the file takes its name at the end of that block.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with atomic_write(Path(folder, "a.txt")) as file:
@@ -540,13 +623,18 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     (b'whole', ['a.txt'])
     """
     require(not path.is_dir(), f"{path}: is a folder; name a file to write")
-    if path.exists() and not path.is_file():  # write to a device or a pipe: replacing /dev/null would remove it
+    # write to a device or a pipe: replacing /dev/null would remove it
+    if path.exists() and not path.is_file():
         with open(path, "wb") as file:
             yield file
         return
     folder = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
-    require(folder.is_dir() and os.access(folder, os.W_OK), f"{folder}: not a folder that can be written")
-    temporary = folder / f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished"  # under 255 bytes in UTF-8
+    require(
+        folder.is_dir() and os.access(folder, os.W_OK),
+        f"{folder}: not a folder that can be written",
+    )
+    # under 255 bytes in UTF-8
+    temporary = folder / f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished"
     UNFINISHED.add(temporary)
     with written_together():
         try:
@@ -554,20 +642,30 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
                 yield file
         except BaseException as error:
             _discard(temporary)
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if isinstance(error, OSError) and error.errno in (
+                errno.ENOSPC,
+                errno.EDQUOT,
+                errno.EFBIG,
+            ):
                 error.filename = str(path)  # the error of a failed write does not name the file
             raise
         _WHOLE_FILES.get().append((temporary, path))
 
 
 def check_writable(folder: Path) -> None:
-    """Raise InputError, before any work, if no file can be created in a folder. A missing folder is not created."""
+    """Raise InputError, before any work, if no file can be created in a folder.
+
+    A missing folder is not created.
+    """
     with contextlib.suppress(LookupError), atomic_write(folder / "test"):
         raise LookupError("nothing is to be written")
 
 
 def atomic_write_all(folder: Path, files: Mapping[str, Text]) -> None:
-    """Write files that belong together, {name: content}. The first one decides how the others are read."""
+    """Write files that belong together, {name: content}.
+
+    The first one decides how the others are read.
+    """
     with written_together():
         for name, content in files.items():
             with atomic_write(folder / name) as file:
@@ -580,12 +678,17 @@ def available_cores() -> int:
 
 
 def peak_memory() -> int | None:
-    """Return the peak memory, in bytes, of this process or of its largest worker; None if the system does not know."""
+    """Return the peak memory, in bytes, of this process or of its largest worker; None if the
+    system does not know.
+    """
     try:
         import resource
     except ImportError:  # Windows
         return None
-    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    peak = max(
+        resource.getrusage(who).ru_maxrss
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
     return peak * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -603,7 +706,8 @@ TIMINGS: dict[str, Timing] = {}  # the stages of this process, in order
 
 @contextlib.contextmanager
 def stage(name: str) -> Iterator[Timing]:
-    """Measure the time of a block, and add it to TIMINGS[name]; the block may set the number of bytes it has read.
+    """Measure the time of a block, and add it to TIMINGS[name]; the block may set the number of
+    bytes it has read.
 
     Under `scalene run --off` with BPE_NUMBA_PROFILE=name, Scalene records this stage and no other.
 
@@ -617,27 +721,34 @@ def stage(name: str) -> Iterator[Timing]:
     if os.environ.get(PROFILE_VARIABLE) == name:
         profiler = import_optional("scalene.scalene_profiler")
         profiler.start()
-        time.sleep(0.3)  # Scalene charges its start, some 0.2 s, to the next line; profile.sh leaves this function out
+        # Scalene charges its start, some 0.2 s, to the next line; profile.sh leaves this function
+        # out
+        time.sleep(0.3)
     start, spent = time.perf_counter(), Timing()
     try:
         yield spent
     finally:
         spent.seconds, spent.memory = time.perf_counter() - start, peak_memory()
         before = TIMINGS.get(name, Timing())
-        TIMINGS[name] = Timing(before.seconds + spent.seconds, before.n_bytes + spent.n_bytes, spent.memory)
+        TIMINGS[name] = Timing(
+            before.seconds + spent.seconds, before.n_bytes + spent.n_bytes, spent.memory
+        )
         if profiler:
             profiler.stop()
 
 
 # The signals that ask a process to end; some systems lack some of them.
-_ENDINGS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_ENDINGS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
 
 
 def _end_when_asked() -> None:
-    """Let a signal end the program at once: unfinished files are removed, and workers end with their parent.
+    """Let a signal end the program at once: unfinished files are removed, and workers end with
+    their parent.
 
-    The handler raises no exception, since compiled code or the fork of a process could lose it. A signal that is
-    already ignored, as under `nohup`, stays ignored.
+    The handler raises no exception, since compiled code or the fork of a process could lose it. A
+    signal that is already ignored, as under `nohup`, stays ignored.
     """
     program = os.getpid()
 
@@ -659,7 +770,9 @@ def _end_when_asked() -> None:
 
 
 def _init_worker() -> None:
-    """Ignore SIGINT, which a terminal sends to every process, and exit when the parent ends, even if it is killed."""
+    """Ignore SIGINT, which a terminal sends to every process, and exit when the parent ends, even
+    if it is killed.
+    """
     for number in _ENDINGS:
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     parent = multiprocessing.parent_process()
@@ -673,16 +786,24 @@ def _init_worker() -> None:
 
 
 class _CompilationNotice(event.Listener):
-    """Print one notice, on a terminal or in a notebook, when the parent process begins to compile kernels."""
+    """Print one notice, on a terminal or in a notebook, when the parent process begins to compile
+    kernels.
+    """
 
     was_printed = False
 
     def on_start(self, begun: event.Event) -> None:
         """Print the notice, unless it was printed before."""
-        is_ours = begun.data["dispatcher"].py_func.__module__ == __name__ and not multiprocessing.parent_process()
+        is_ours = (
+            begun.data["dispatcher"].py_func.__module__ == __name__
+            and not multiprocessing.parent_process()
+        )
         is_seen = sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules)
         if is_ours and is_seen and not self.was_printed:
-            print("bpe_numba: compiling kernels, once for each kind of work, for up to 20 seconds", file=sys.stderr)
+            print(
+                "bpe_numba: compiling kernels, once for each kind of work, for up to 20 seconds",
+                file=sys.stderr,
+            )
             self.was_printed = True
 
     def on_end(self, ended: event.Event) -> None:
@@ -698,7 +819,9 @@ def _begin_workers(n: int, threads: bool) -> Executor:
     It cannot without /dev/shm, in a daemonic process, or under a low `ulimit`.
     """
     try:
-        pool = ThreadPoolExecutor(n) if threads else ProcessPoolExecutor(n, initializer=_init_worker)
+        pool = (
+            ThreadPoolExecutor(n) if threads else ProcessPoolExecutor(n, initializer=_init_worker)
+        )
         pool.submit(int)
     except (AssertionError, ImportError, OSError, RuntimeError) as error:
         raise InputError(f"no workers can be started ({error}): set `workers` to 1") from None
@@ -706,7 +829,9 @@ def _begin_workers(n: int, threads: bool) -> Executor:
 
 
 def _kill_workers(pool: Executor) -> None:
-    """Kill the processes of a pool, if it has any, and close the pipe on which its thread may wait."""
+    """Kill the processes of a pool, if it has any, and close the pipe on which its thread may
+    wait.
+    """
     for process in [*(getattr(pool, "_processes", None) or {}).values()]:
         process.kill()
         pool._result_queue._writer.close()
@@ -715,8 +840,8 @@ def _kill_workers(pool: Executor) -> None:
 def _wait(pool: Executor, running: deque[Future]) -> object:
     """Return the result of the first future, and remove it.
 
-    A pool waits for ever if a worker is killed while it sends a result, as 1 of 40 killed workers was. So kill the pool
-    when one of its workers has died.
+    A pool waits for ever if a worker is killed while it sends a result, as 1 of 40 killed workers
+    was. So kill the pool when one of its workers has died.
     """
     while not wait([running[0]], 1).done:
         workers = [*(getattr(pool, "_processes", None) or {}).values()]
@@ -742,10 +867,11 @@ class _Log:
 class Engine:
     """How work runs: the number of workers, and progress bars. No result depends on it.
 
-    workers     number of threads, or of processes for JSON; by default one for each core. No result depends on it
+    workers     number of threads, or of processes for JSON; by default one for each core. No result
+                depends on it
     progress    draw progress bars on standard error
-    executor    a pool of concurrent.futures or a compatible one (loky, Dask, MPI) that does the work instead; its
-                workers must find the files under the same names
+    executor    a pool of concurrent.futures or a compatible one (loky, Dask, MPI) that does the
+                work instead; its workers must find the files under the same names
 
     Raises InputError for fewer workers than one.
 
@@ -758,7 +884,10 @@ class Engine:
     executor: Executor | None = None
 
     def __post_init__(self):
-        require(self.workers is None or self.workers >= 1, f"{self.workers} workers: at least 1 is needed")
+        require(
+            self.workers is None or self.workers >= 1,
+            f"{self.workers} workers: at least 1 is needed",
+        )
 
     @property
     def n_workers(self) -> int:
@@ -766,10 +895,11 @@ class Engine:
         return self.workers or available_cores()
 
     def map(self, function: Callable, items: Iterable, threads: bool = False) -> Iterator:
-        """Apply a function to items in worker processes, or threads, and yield the results in the order of the items.
+        """Apply a function to items in worker processes, or threads, and yield the results in the
+        order of the items.
 
-        Two items for each worker are in progress at a time. A single item, or a single worker, runs in this thread.
-        Close the iterator to stop the workers.
+        Two items for each worker are in progress at a time. A single item, or a single worker, runs
+        in this thread. Close the iterator to stop the workers.
         """
         items = iter(items)
         first = [*itertools.islice(items, self.n_workers)]  # further workers would have no item
@@ -788,8 +918,14 @@ class Engine:
                 yield _wait(pool, running)
         except BrokenExecutor:
             forked = multiprocessing.get_start_method() == "fork"
-            hint = "" if forked else "; or the script that called this lacks `if __name__ == '__main__':`"
-            raise InputError(f"a worker process died, perhaps from lack of memory: use fewer `workers`{hint}") from None
+            hint = (
+                ""
+                if forked
+                else "; or the script that called this lacks `if __name__ == '__main__':`"
+            )
+            raise InputError(
+                f"a worker process died, perhaps from lack of memory: use fewer `workers`{hint}"
+            ) from None
         finally:
             if self.executor:
                 for future in running:
@@ -800,25 +936,31 @@ class Engine:
                 pool.shutdown(cancel_futures=threads)
 
     def progress_bar(self, name: str, total: int | None, unit: str) -> tqdm:
-        """Open a progress bar on standard error; in a log file it writes a line every ten seconds."""
+        """Open a progress bar on standard error; in a log file it writes a line every ten
+        seconds.
+        """
         file, interval = (sys.stderr, 0.1) if sys.stderr.isatty() else (_Log(), 10.0)
         options = {"unit": unit, "unit_scale": True, "mininterval": interval, "file": file}
         return tqdm(total=total, desc=name, disable=not self.progress or total == 0, **options)
 
 
-# ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────
 #
-# Kernels that decode, copy and compare bytes, and that walk down a trie of tokens. All sections below use them. A text
-# is an array of uint8 with PADDING after it, so that kernels may read 8 bytes at a time beyond its end. A decoded
-# character is one number, its code point and its size in bytes; an invalid byte is the lone surrogate U+DC80:
+# Kernels that decode, copy and compare bytes, and that walk down a trie of tokens. All sections
+# below use them. A text is an array of uint8 with PADDING after it, so that kernels may read 8
+# bytes at a time beyond its end. A decoded character is one number, its code point and its size in
+# bytes; an invalid byte is the lone surrogate U+DC80:
 #
 #     _decode_character("é" …)   ->   0xE9 << 3 | 2
 #     _decode_character(b"\xFF") ->   SURROGATE_ESCAPE << 3 | 1
 
 N_CODE_POINTS = 0x110000
-SURROGATE_ESCAPE = 0xDC80  # invalid bytes are matched as this lone surrogate, one of those of `surrogateescape`
-END = 0xFE  # a byte that is never in UTF-8: it ends a text or stands for a special token; see Scanning
-INVALID_BYTE = 0xFF  # a byte that is never in UTF-8: it replaces each byte that is not part of a character
+# invalid bytes are matched as this lone surrogate, one of those of `surrogateescape`
+SURROGATE_ESCAPE = 0xDC80
+# a byte that is never in UTF-8: it ends a text or stands for a special token; see Scanning
+END = 0xFE
+# a byte that is never in UTF-8: it replaces each byte that is not part of a character
+INVALID_BYTE = 0xFF
 HIGH_BITS = u64(0x8080808080808080)
 
 
@@ -831,9 +973,11 @@ def _with_padding(data: bytes | np.ndarray) -> np.ndarray:
 
 @kernel
 def _decode_character(text, position, stop):
-    """Decode the character at a position: code point << 3 | number of bytes, or SURROGATE_ESCAPE << 3 | 1 if invalid.
+    """Decode the character at a position: code point << 3 | number of bytes, or SURROGATE_ESCAPE <<
+    3 | 1 if invalid.
 
-    INVALID_BYTE, which replaces invalid bytes, is itself invalid: so the replacement does not change the characters.
+    INVALID_BYTE, which replaces invalid bytes, is itself invalid: so the replacement does not
+    change the characters.
     """
     escaped = i64(SURROGATE_ESCAPE << 3 | 1)
     lead = i64(text[position])
@@ -849,7 +993,9 @@ def _decode_character(text, position, stop):
             return escaped
         code_point = code_point << 6 | (byte & 0x3F)
     is_overlong, is_surrogate = code_point >> (5 * size - 4) == 0, code_point >> 11 == 0x1B
-    return escaped if is_overlong or is_surrogate or code_point > 0x10FFFF else code_point << 3 | size
+    return (
+        escaped if is_overlong or is_surrogate or code_point > 0x10FFFF else code_point << 3 | size
+    )
 
 
 @kernel
@@ -875,15 +1021,18 @@ def _equal(text, start, other, other_start, size):
 
 @inline_kernel
 def _copy_bytes(source, start, stop, out, n):
-    """Copy source[start : stop] to out[n :]; returns the end of the copy. Both arrays end with PADDING."""
+    """Copy source[start : stop] to out[n :]; returns the end of the copy.
+
+    Both arrays end with PADDING.
+    """
     for k in range(start, stop, 8):
         store_u64(out, n + k - start, load_u64(source, k))
     return n + stop - start
 
 
-# Tokens as a trie. Node 0 is the root. The edge from a node by a byte is one number in a hash table with linear probing
-# that is at most half full. No edge leads to the root, so an entry of 0 is free. A look-up touches one cache line,
-# since the child is in the same number:
+# Tokens as a trie. Node 0 is the root. The edge from a node by a byte is one number in a hash table
+# with linear probing that is at most half full. No edge leads to the root, so an entry of 0 is
+# free. A look-up touches one cache line, since the child is in the same number:
 #
 #     node << 36 | byte << 28 | child
 CHILD_BITS, CHILD_MASK = u64(28), u64(2**28 - 1)
@@ -954,30 +1103,34 @@ def make_trie(tokens: Mapping[int, bytes]) -> _Trie:
     return _Trie(*_build_trie(text, ends, np.fromiter(tokens, np.int32, len(tokens))))
 
 
-# ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────
 #
-# A pattern is a list of steps, and each step cuts the pieces that the step before has left. A step is a regular
-# expression, a Split or a Metaspace; a name in PATTERNS stands for one or several. Text between matches is kept:
+# A pattern is a list of steps, and each step cuts the pieces that the step before has left. A step
+# is a regular expression, a Split or a Metaspace; a name in PATTERNS stands for one or several.
+# Text between matches is kept:
 #
 #     Pattern(r"\d+|a").split(b"12a!3")   ->   [b"12", b"a", b"!", b"3"]
 #
 # An expression is compiled in stages, which are described above `Program`:
 #
-#     expression -> program -> machine over classes of characters -> transducer that never goes back -> table over bytes
+#     expression -> program -> machine over classes of characters -> transducer that never goes back
+#     -> table over bytes
 #
-# Scanning reads the table: one look-up for each byte. An expression that is not regular, such as one with a lookbehind,
-# is left to the `regex` package.
+# Scanning reads the table: one look-up for each byte. An expression that is not regular, such as
+# one with a lookbehind, is left to the `regex` package.
 
 BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", "contiguous")
 
 
 class Split(NamedTuple):
-    r"""A step of a Pattern that cuts where an expression matches, as `Split` of Hugging Face's does.
+    r"""A step of a Pattern that cuts where an expression matches, as `Split` of Hugging Face's
+    does.
 
     regex     the expression that is searched for, from left to right
-    behavior  the treatment of matches. Each is a pretoken ("isolated"), or is dropped ("removed"). In a run of adjacent
-              matches, the first is joined to the text before it ("merged_with_previous"), the last to the text after it
-              ("merged_with_next"), or all are joined to each other ("contiguous")
+    behavior  the treatment of matches. Each is a pretoken ("isolated"), or is dropped ("removed").
+              In a run of adjacent matches, the first is joined to the text before it
+              ("merged_with_previous"), the last to the text after it ("merged_with_next"), or all
+              are joined to each other ("contiguous")
     invert    matches and the text between them change places
 
     >>> Pattern(Split(r"\s", "removed")).split(b"one two")
@@ -1007,10 +1160,12 @@ class Split(NamedTuple):
 
 
 class Metaspace(NamedTuple):
-    """A step of a Pattern that replaces spaces by a mark, and puts this mark before pretokens that lack it.
+    """A step of a Pattern that replaces spaces by a mark, and puts this mark before pretokens that
+    lack it.
 
     replacement     the mark, one character
-    prepend_scheme  "always": it is put before every pretoken; "first": before the first one of the text; or "never"
+    prepend_scheme  "always": it is put before every pretoken; "first": before the first one of the
+                    text; or "never"
 
     >>> Pattern([Metaspace("_", "first"), "_[^_]*|[^_]+"]).split(b"one two")
     [b'_one', b'_two']
@@ -1023,15 +1178,19 @@ class Metaspace(NamedTuple):
 
     def apply(self, scan: Scan, flat: FlatText, first_id: int) -> FlatText:
         """Replace spaces, and put the replacement before texts and pretokens as the scheme says."""
-        mark, scheme = _with_padding(self.replacement.encode()), PREPEND_SCHEMES.index(self.prepend_scheme)
+        mark, scheme = (
+            _with_padding(self.replacement.encode()),
+            PREPEND_SCHEMES.index(self.prepend_scheme),
+        )
         return flat.rewritten(_write_spaces, mark, scheme, first_id)
 
 
 PREPEND_SCHEMES = ("never", "first", "always")
 NEVER, ALWAYS = 0, 2  # the same schemes, for kernels
 
-# Punctuation as in `tokenizers`, which uses Rust's crate unicode_categories: the printable characters of ASCII except
-# letters and digits, and the punctuation of Unicode 8. Later versions of Unicode dropped two and added these.
+# Punctuation as in `tokenizers`, which uses Rust's crate unicode_categories: the printable
+# characters of ASCII except letters and digits, and the punctuation of Unicode 8. Later versions of
+# Unicode dropped two and added these.
 _NEWER_PUNCTUATION = (
     r"\u061D\u09FD\u0A76\u0C77\u0C84\u1B4E-\u1B4F\u1B7D-\u1B7F\u2E43-\u2E4F\u2E52-\u2E5D\u2E60-\u2E63\U00010D6E"
     r"\U00010EAD\U00010ED0\U00010F55-\U00010F59\U00010F86-\U00010F89\U000113D4-\U000113D5\U000113D7-\U000113D8"
@@ -1043,24 +1202,26 @@ _NEWER_PUNCTUATION = (
 )
 PUNCTUATION = rf"(?![{_NEWER_PUNCTUATION}])[\p{{P}}$+<=>\^`|~\u166D\U000111C9]"
 
-# The expressions come from the sources of the tools. Only cl100k is changed: tiktoken's possessive quantifiers are
-# greedy here, which matches the same, and its `$` is (?![\s\S]), since in Oniguruma `$` also matches before a newline.
+# The expressions come from the sources of the tools. Only cl100k is changed: tiktoken's possessive
+# quantifiers are greedy here, which matches the same, and its `$` is (?![\s\S]), since in Oniguruma
+# `$` also matches before a newline.
 PATTERNS = {
     "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s+(?![\s\S])|\s*[\r\n]|\s+(?!\S)|\s",
     "o200k": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
-    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
-    "nanochat": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*"
-    r"|\s*[\r\n]|\s+(?!\S)|\s+",
+    "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "nanochat": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}"
+    r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
     "none": r"[\s\S]+",
-    # Hugging Face's BertPreTokenizer, Whitespace and WhitespaceSplit. Rust's \s and \w are the same as here, except for
-    # characters that are newer than its Unicode 16.
+    # Hugging Face's BertPreTokenizer, Whitespace and WhitespaceSplit. Rust's \s and \w are the same
+    # as here, except for characters that are newer than its Unicode 16.
     "bert": (Split(r"\s", "removed"), PUNCTUATION),
     "whitespace": Split(r"\w+|[^\w\s]+", "removed", invert=True),
     "whitespace-split": Split(r"\s", "removed"),
@@ -1071,33 +1232,41 @@ PATTERN_NAMES = {source: name for name, source in PATTERNS.items()}
 def metaspace_steps(
     replacement: str = "▁", prepend_scheme: str = "always", split: bool = True
 ) -> tuple[PatternStep, ...]:
-    """List the steps of Hugging Face's Metaspace. With `split`, a pretoken begins at each replacement.
+    """List the steps of Hugging Face's Metaspace. With `split`, a pretoken begins at each
+    replacement.
 
     >>> Pattern(metaspace_steps("_")).split(b"one  two")
     [b'_one', b'_', b'_two']
     """
-    return Metaspace(replacement, prepend_scheme), *[Split(regex.escape(replacement), "merged_with_next")] * split
+    return Metaspace(replacement, prepend_scheme), *[
+        Split(regex.escape(replacement), "merged_with_next")
+    ] * split
 
 
 # The stages of an expression:
 #
 #     expression   "\d+|a"
 #     program      split, class, …                     `_RegexParser`
-#     machine      states x {digit, a, other, END}     `_Dfa` (classes are divided further by size in UTF-8)
-#     transducer   an entry for each state and class   `_streaming_transducer`: it never goes back in the text
-#     table        uint32[R * 256]                     `_utf8_table`: a row of 256 entries for each state
+#     machine      states x {digit, a, other, END}     `_Dfa` (classes have one size in UTF-8)
+#     transducer   an entry for each state and class   `_streaming_transducer`: never goes back
+#     table        uint32[R * 256]                     `_utf8_table`: 256 entries for each state
 #
-# A program runs on a machine with ordered threads (Pike's; see Cox, "Regular Expression Matching: the Virtual Machine
-# Approach"). Its instructions, in which distances count from the instruction itself, are:
+# A program runs on a machine with ordered threads (Pike's; see Cox, "Regular Expression Matching:
+# the Virtual Machine Approach"). Its instructions, in which distances count from the instruction
+# itself, are:
 #
 #     ("class", source)               take a character that the one-character expression matches
-#     ("lookahead", source, wanted)   go on if the next character matches, or does not match, as wanted
+#     ("lookahead", source, wanted)   go on if the next character matches, or does not match, as
+#                                     wanted
 #     ("split", first, second)        go on at both distances, but prefer the first
 #     ("match",)                      report a match
 Program = list[tuple]
 
 _GROUP = r"\((?:\?(?P<look>[=!])|\?(?P<fold>i?):|(?!\?))"
-_ESCAPE = r"\\(?:[pP](?:\{\^?[\w\s=:&.-]+\}|[LMNPSZC])|[sSdDwW]|x[\dA-Fa-f]{2}|u[\dA-Fa-f]{4}|[nrtfva]|[^\w])"
+_ESCAPE = (
+    r"\\(?:[pP](?:\{\^?[\w\s=:&.-]+\}|[LMNPSZC])|[sSdDwW]"
+    r"|x[\dA-Fa-f]{2}|u[\dA-Fa-f]{4}|[nrtfva]|[^\w])"
+)
 _SET = r"\[\^?\]?(?:\\[pPx]\{[^}]*\}|\\.|[^\]\\\[])*\]"
 _QUANTIFIER = r"([*+?]|\{\d{1,3}(?:,\d{0,3})?\})([?+]?)"
 _COUNTS = {"*": "0,", "+": "1,", "?": "0,1"}
@@ -1109,7 +1278,9 @@ class Unsupported(ValueError):
 
 
 class _RegexParser:
-    """Parse regular expressions that `regex` has accepted; raises Unsupported for irregular or rare constructs."""
+    """Parse regular expressions that `regex` has accepted; raises Unsupported for irregular or rare
+    constructs.
+    """
 
     def __init__(self, source: str):
         self.source, self.position, self.fold = source, 0, False
@@ -1135,7 +1306,10 @@ class _RegexParser:
             other = self.sequence()
             after = len(other) + 1
             program = [("split", 1, len(program) + 2), *program, ("split", after, after), *other]
-        self.refuse_if(len(program) > MAX_INSTRUCTIONS, f"a pattern of more than {MAX_INSTRUCTIONS:,} instructions")
+        self.refuse_if(
+            len(program) > MAX_INSTRUCTIONS,
+            f"a pattern of more than {MAX_INSTRUCTIONS:,} instructions",
+        )
         return program
 
     def sequence(self) -> Program:
@@ -1165,7 +1339,8 @@ class _RegexParser:
     def item(self) -> Program:
         if group := self.accept(_GROUP):
             return self.group(group)
-        if self.accept(r"\\s\+\+?\$(?![*+?{])"):  # \s+ leaves no newline, so `$` is the end of the text
+        # \s+ leaves no newline, so `$` is the end of the text
+        if self.accept(r"\\s\+\+?\$(?![*+?{])"):
             return _RegexParser(r"\s+\Z").sequence()
         if self.accept(r"\\Z"):
             return [("lookahead", r"[\s\S]", False)]
@@ -1207,8 +1382,9 @@ _LISTED = regex.compile(r"\[(\^?)(?:\\U([\da-f]{8})-\\U([\da-f]{8}))+\]")
 def _code_points_matching(source: str) -> np.ndarray:
     """Find the code points that a one-character expression matches, bool[0x110000].
 
-    The `regex` package decides, so that both use the same version of Unicode. A list of hexadecimal ranges is read
-    here, since that package tries each range for each character: 8,000 ranges take it 4 s.
+    The `regex` package decides, so that both use the same version of Unicode. A list of hexadecimal
+    ranges is read here, since that package tries each range for each character: 8,000 ranges take
+    it 4 s.
     """
     matches = np.zeros(N_CODE_POINTS, bool)
     if listed := _LISTED.fullmatch(source):
@@ -1219,7 +1395,9 @@ def _code_points_matching(source: str) -> np.ndarray:
         for match in regex.finditer(f"(?:{source})+", _all_code_points(), timeout=REGEX_SECONDS):
             matches[match.start() : match.end()] = True
     except TimeoutError:
-        raise Unsupported(f"a set of {len(source):,} characters, which takes long to look up") from None
+        raise Unsupported(
+            f"a set of {len(source):,} characters, which takes long to look up"
+        ) from None
     return matches
 
 
@@ -1233,12 +1411,13 @@ MAX_STEPS = 10_000_000  # of threads; they take 4 s, and o200k needs 19,000
 
 
 class _Dfa:
-    """The deterministic machine of a pattern over classes of code points; each class has a single size in UTF-8.
+    """The deterministic machine of a pattern over classes of code points; each class has a single
+    size in UTF-8.
 
-    A state is the ordered tuple of the threads of Pike's machine. Threads after a `match` are dropped, so the last
-    match before the state is empty is the leftmost-first one, as in Perl. A match is detected when the next class is
-    known, which is END (class C) where the text ends; this decides lookaheads. END itself matches in the start state,
-    to which no text leads back.
+    A state is the ordered tuple of the threads of Pike's machine. Threads after a `match` are
+    dropped, so the last match before the state is empty is the leftmost-first one, as in Perl. A
+    match is detected when the next class is known, which is END (class C) where the text ends; this
+    decides lookaheads. END itself matches in the start state, to which no text leads back.
     """
 
     def __init__(self, program: Program):
@@ -1247,22 +1426,28 @@ class _Dfa:
         if len(sources) > MAX_KINDS:
             raise Unsupported(f"more than {MAX_KINDS} kinds of characters")
         ranges = np.diff([0, 0x80, 0x800, 0xD800, 0xE000, 0x10000, N_CODE_POINTS])
-        sizes = np.repeat(np.array([1, 2, 3, 1, 3, 4], np.uint64), ranges)  # lone surrogates stand for invalid bytes
+        # lone surrogates stand for invalid bytes
+        sizes = np.repeat(np.array([1, 2, 3, 1, 3, 4], np.uint64), ranges)
         bits = sizes << u64(MAX_KINDS)
         for bit, source in enumerate(sources):
             bits |= _code_points_matching(source).astype(np.uint64) << u64(bit)
         if (bits[0xDC80:0xDD00] != bits[SURROGATE_ESCAPE]).any():
             raise Unsupported("a class that distinguishes between invalid bytes")
         bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # a text has no other surrogates
-        kinds = np.unique(bits[np.append(True, bits[1:] != bits[:-1])])  # runs of equal code points are few
+        # runs of equal code points are few
+        kinds = np.unique(bits[np.append(True, bits[1:] != bits[:-1])])
         self.n_classes, self.class_of = len(kinds), np.searchsorted(kinds, bits).astype(np.uint16)
         kinds = [*kinds.tolist(), 1 << MAX_KINDS]  # END is one byte that no expression matches
         self.sizes = [kind >> MAX_KINDS for kind in kinds]
-        self.class_accepts = {source: [kind >> bit & 1 > 0 for kind in kinds] for bit, source in enumerate(sources)}
+        self.class_accepts = {
+            source: [kind >> bit & 1 > 0 for kind in kinds] for bit, source in enumerate(sources)
+        }
         self.class_accepts["END"] = [*[False] * self.n_classes, True]
 
     def step(self, state: tuple[int, ...], char_class: int) -> tuple[bool, tuple[int, ...]]:
-        """Check whether a match ends before a character of this class, and compute the state after it."""
+        """Check whether a match ends before a character of this class, and compute the state after
+        it.
+        """
         seen: set[int] = set()
         after: dict[int, None] = {}
         waiting = list(reversed(state))
@@ -1279,7 +1464,9 @@ class _Dfa:
                     waiting += (pc + second, pc + first)
                 case ("class", source) if self.class_accepts[source][char_class]:
                     after[pc + 1] = None
-                case ("lookahead", source, wanted) if self.class_accepts[source][char_class] == wanted:
+                case ("lookahead", source, wanted) if (
+                    self.class_accepts[source][char_class] == wanted
+                ):
                     waiting.append(pc + 1)
         return False, tuple(after)
 
@@ -1294,11 +1481,14 @@ MAX_STATES = 20_000
 MAX_ENTRIES = 1_000_000  # states times classes; they take 5 s
 
 
-def _number_states(first: tuple, row: Callable[[tuple], list[tuple[object, tuple]]]) -> tuple[np.ndarray, np.ndarray]:
+def _number_states(
+    first: tuple, row: Callable[[tuple], list[tuple[object, tuple]]]
+) -> tuple[np.ndarray, np.ndarray]:
     """Number the states of a machine in the order in which they are reached; the first state is 0.
 
-    row(state) lists, for each letter, the output of the machine and the next state. Returns two arrays of states by
-    letters: the outputs, and the numbers of the next states, with -1 for (), which is not a state.
+    row(state) lists, for each letter, the output of the machine and the next state. Returns two
+    arrays of states by letters: the outputs, and the numbers of the next states, with -1 for (),
+    which is not a state.
     """
     states, numbers, outputs, following = [first], {(): -1, first: 0}, [], []
     for state in states:
@@ -1315,37 +1505,47 @@ def _number_states(first: tuple, row: Callable[[tuple], list[tuple[object, tuple
 
 
 class ScanTable(NamedTuple):
-    r"""A pattern, compiled. D states, C classes of characters (class C is END), R rows of the table.
+    r"""A pattern, compiled. D states, C classes of characters (class C is END), R rows of the
+    table.
 
-    The table is a machine over bytes that never goes back: its state is a row, and the entry at row * 256 + byte is
+    The table is a machine over bytes that never goes back: its state is a row, and the entry at row
+    * 256 + byte is
 
         31 … 8     next row, already times 256
-        7 … 5      rare: 0 nothing; 1 to 5 bytes back a second pretoken ends; INVALID_UTF8; UNRESOLVED
-        4 … 0      the number of bytes back at which a pretoken ends, counted from after this byte; 0: none ends
+        7 … 5      rare: 0 nothing; 1 to 5 bytes back a second pretoken ends; INVALID_UTF8;
+                   UNRESOLVED
+        4 … 0      the number of bytes back at which a pretoken ends, counted from after this byte;
+                   0: none ends
 
     With the pattern `\S+|\s+(?!\S)|\s`, on the text "ab  c", where a dot is a space:
 
         byte       a    b    .    .    c    END   END
-        entry      0    0    1    0    2,1   1     1          ends at 2; 5 - 2 = 3; 5 - 1 = 4; 5; and 6, of END itself
+        entry      0    0    1    0    2,1   1     1
+        ends                 2         3,4   5     6          5 - 2 = 3; 5 - 1 = 4; 6 of END itself
 
-    At the first space "ab" has ended, one byte back. The byte `c` decides that `\s+(?!\S)` had to give back a space: a
-    pretoken ended 2 bytes back, and a single space, matched by `\s`, ended 1 byte back. END ends the pretoken before
-    it, and is a pretoken itself. An entry is UNRESOLVED if the state would have to remember more than
-    MAX_PENDING_BYTES. The other arrays then decide: they are the machine over characters (see `_match_end`).
+    At the first space "ab" has ended, one byte back. The byte `c` decides that `\s+(?!\S)` had to
+    give back a space: a pretoken ended 2 bytes back, and a single space, matched by `\s`, ended 1
+    byte back. END ends the pretoken before it, and is a pretoken itself. An entry is UNRESOLVED if
+    the state would have to remember more than MAX_PENDING_BYTES. The other arrays then decide: they
+    are the machine over characters (see `_match_end`).
     """
 
     table: np.ndarray  # uint32[R * 256]
     class_of: np.ndarray  # uint16[0x110000]      code point -> class
     next_state: np.ndarray  # int16[D, C + 1]     state, class -> state, or -1
-    accepts: np.ndarray  # bool[D, C + 1]         state, class -> whether the pattern has matched before this character
-    must_split: np.ndarray  # bool[C, C]          whether a pretoken ends between such characters in every context
-    dropped: np.ndarray  # bool[C]                whether a pretoken that begins so is dropped; empty if none is
+    # bool[D, C + 1]  state, class -> whether the pattern has matched before this character
+    accepts: np.ndarray
+    # bool[C, C]  whether a pretoken ends between such characters in every context
+    must_split: np.ndarray
+    # bool[C]  whether a pretoken that begins so is dropped; empty if none is
+    dropped: np.ndarray
 
 
 ROW_MASK, BACK_MASK, RARE_MASK, RARE_STEP = u32(0xFFFFFF00), u32(0x1F), u32(0xE0), u32(0x20)
 UNRESOLVED, INVALID_UTF8 = u32(7 << 5), u32(6 << 5)
 MAX_BACK, MAX_BACK_2 = 31, 5
-MAX_PENDING_BYTES = 17  # that a state remembers: enough for lines of code that are indented by up to 16 spaces
+# that a state remembers: enough for lines of code that are indented by up to 16 spaces
+MAX_PENDING_BYTES = 17
 
 
 def _compile_pattern(source: str) -> ScanTable:
@@ -1363,25 +1563,37 @@ def _compile_pattern(source: str) -> ScanTable:
     entries = _streaming_transducer(next_state, accepts, dfa.sizes)
     table = _utf8_table(entries, dfa.class_of)
     must_split = _must_split_pairs(next_state, accepts)
-    return ScanTable(table, dfa.class_of, next_state.astype(np.int16), accepts, must_split, np.zeros(0, bool))
+    return ScanTable(
+        table, dfa.class_of, next_state.astype(np.int16), accepts, must_split, np.zeros(0, bool)
+    )
 
 
 def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray:
-    """Find the classes x, y such that each state after an x accepts before a y and before END, and does not take y."""
+    """Find the classes x, y such that each state after an x accepts before a y and before END, and
+    does not take y.
+    """
     n = next_state.shape[1] - 1
     splits = accepts[:, :n] & (next_state[:, :n] < 0) & accepts[:, n:]
-    return np.array([(after[0] >= 0) & splits[after[after >= 0]].all(axis=0) for after in next_state.T[:n]])
+    return np.array(
+        [(after[0] >= 0) & splits[after[after >= 0]].all(axis=0) for after in next_state.T[:n]]
+    )
 
 
-def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, sizes: list[int]) -> np.ndarray:
-    """Compose a pattern's machine with its own restart; returns entries as in a ScanTable, int64[states, C].
+def _streaming_transducer(
+    next_state: np.ndarray, accepts: np.ndarray, sizes: list[int]
+) -> np.ndarray:
+    """Compose a pattern's machine with its own restart; returns entries as in a ScanTable,
+    int64[states, C].
 
-    The transducer emits the end of each pretoken and feeds itself again the characters that it has read beyond it, so
-    that scanning never moves backwards. Characters are classes, with these sizes in bytes. A state has three parts:
+    The transducer emits the end of each pretoken and feeds itself again the characters that it has
+    read beyond it, so that scanning never moves backwards. Characters are classes, with these sizes
+    in bytes. A state has three parts:
 
     inner    a state of the pattern's machine
-    pending  the characters since the last match, or since the start before the first one: all alike, or MANY
-    status   ACCEPTED after a match; FRESH before one; GAP before one, if characters without a match come first
+    pending  the characters since the last match, or since the start before the first one: all
+             alike, or MANY
+    status   ACCEPTED after a match; FRESH before one; GAP before one, if characters without a match
+             come first
     """
     MANY = (-1,)
     FRESH, ACCEPTED, GAP = range(3)
@@ -1390,7 +1602,9 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, sizes: li
         return sum(sizes[char] for char in chars)
 
     def advance(state, char):
-        """The next state, and the ends of pretokens, as bytes before the end of this character; None if not known."""
+        """The next state, and the ends of pretokens, as bytes before the end of this character;
+        None if not known.
+        """
         inner, pending, status = state
         following, accepted = int(next_state[inner, char]), bool(accepts[inner, char])
         chars = (*pending, char)
@@ -1425,7 +1639,9 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, sizes: li
             following, ends = advance(state, char) or ((), [])
             first, second = (*ends, 0, 0)[:2]
             is_known = following and len(ends) <= 2 and first <= MAX_BACK and second <= MAX_BACK_2
-            transitions.append((second << 5 | first, following) if is_known else (int(UNRESOLVED), ()))
+            transitions.append(
+                (second << 5 | first, following) if is_known else (int(UNRESOLVED), ())
+            )
         return transitions
 
     ends, following = _number_states((0, (), FRESH), row)
@@ -1433,19 +1649,25 @@ def _streaming_transducer(next_state: np.ndarray, accepts: np.ndarray, sizes: li
 
 
 def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
-    """Expand transitions on letters to bytes: a row for each state, and rows for the bytes that continue a character.
+    """Expand transitions on letters to bytes: a row for each state, and rows for the bytes that
+    continue a character.
 
-    Equal rows are shared. `letter_of` is uint16[0x110000], the letter of each code point; the last letter is END.
+    Equal rows are shared. `letter_of` is uint16[0x110000], the letter of each code point; the last
+    letter is END.
     """
     rows = [np.full(256, INVALID_UTF8, np.uint32) for _ in entries]
     entry_of = {rows[0][:64].tobytes(): INVALID_UTF8}
     multibyte = letter_of.copy()
-    multibyte[:0x80] = multibyte[0xD800:0xE000] = entries.shape[1]  # the letter of invalid sequences
-    blocks, block_of = np.unique(multibyte.view("V128"), return_inverse=True)  # of 64 characters: those of a last byte
+    # the letter of invalid sequences
+    multibyte[:0x80] = multibyte[0xD800:0xE000] = entries.shape[1]
+    # of 64 characters: those of a last byte
+    blocks, block_of = np.unique(multibyte.view("V128"), return_inverse=True)
     blocks = blocks.view(np.uint16).reshape(-1, 64)
 
     def row_entries(continued: np.ndarray) -> list[int]:
-        """Entries that lead to the rows with these entries, uint32[…, 64], for the bytes 0x80 to 0xBF."""
+        """Entries that lead to the rows with these entries, uint32[…, 64], for the bytes 0x80 to
+        0xBF.
+        """
         links = []
         for block in continued:
             key = block.tobytes()
@@ -1466,14 +1688,19 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
         fours[0x400:0x4400] = seconds[0x400:]
         seconds[:0x20] = INVALID_UTF8  # these characters have two bytes, not three
         row[0xE0:0xF0] = row_entries(seconds[:0x400].reshape(16, 64))
-        row[0xF0:0xF5] = row_entries(np.array(row_entries(fours.reshape(320, 64)), np.uint32).reshape(5, 64))
+        row[0xF0:0xF5] = row_entries(
+            np.array(row_entries(fours.reshape(320, 64)), np.uint32).reshape(5, 64)
+        )
     return np.concatenate(rows)
 
 
 def _sure_starts(table: ScanTable) -> np.ndarray | None:
-    """Find the classes that begin a match, bool[C]; None unless each such character begins one in every context."""
+    """Find the classes that begin a match, bool[C]; None unless each such character begins one in
+    every context.
+    """
     next_state, first, before = table.next_state, table.next_state[0, :-1], None
-    sure = np.ones(len(next_state), bool)  # states from which a match surely follows; fewer in each round
+    # states from which a match surely follows; fewer in each round
+    sure = np.ones(len(next_state), bool)
     while not np.array_equal(sure, before):
         before, sure = sure, (table.accepts | (next_state >= 0) & sure[next_state]).all(axis=1)
     return first >= 0 if sure[first[first >= 0]].all() else None
@@ -1500,10 +1727,11 @@ def _matching(source: str) -> list[str]:
 
 
 def _compile_regex(source: str) -> regex.Pattern:
-    """Compile by the `regex` package; raises InputError for invalid expressions, and if the empty string matches.
+    """Compile by the `regex` package; raises InputError for invalid expressions, and if the empty
+    string matches.
 
-    Counts are limited, since that package writes out groups that may be empty: (?:(?:(?:a?){100}){100}){100} takes it
-    1 s and 300 MB.
+    Counts are limited, since that package writes out groups that may be empty:
+    (?:(?:(?:a?){100}){100}){100} takes it 1 s and 300 MB.
     """
     shown = repr(source[:200])
     try:
@@ -1515,16 +1743,21 @@ def _compile_regex(source: str) -> regex.Pattern:
         raise InputError(f"the pattern {shown} does not compile: {error}") from None
     with _time_limit(source, "") as seconds:
         may_be_empty = compiled.fullmatch("", timeout=seconds)
-    require(not may_be_empty, f"the pattern {shown} matches the empty string; it must take at least one character")
+    require(
+        not may_be_empty,
+        f"the pattern {shown} matches the empty string; it must take at least one character",
+    )
     return compiled
 
 
-REGEX_SECONDS = 10  # patterns without needless backtracking take up to 0.7 s for 1,000,000 characters
+# patterns without needless backtracking take up to 0.7 s for 1,000,000 characters
+REGEX_SECONDS = 10
 
 
 @contextlib.contextmanager
 def _time_limit(source: str, text: str) -> Iterator[float]:
-    """Yield the seconds that the `regex` package may take for a text; raises InputError for a TimeoutError.
+    """Yield the seconds that the `regex` package may take for a text; raises InputError for a
+    TimeoutError.
 
     The limit is REGEX_SECONDS, and as many again for each 1,000,000 characters.
     """
@@ -1533,7 +1766,8 @@ def _time_limit(source: str, text: str) -> Iterator[float]:
         yield seconds
     except TimeoutError:
         raise InputError(
-            f"the pattern {source[:200]!r} takes more than {seconds:.0f} s for the {len(text):,} characters of a text "
+            f"the pattern {source[:200]!r} takes more than {seconds:.0f} s for the "
+            f"{len(text):,} characters of a text "
             f"that begins {text[:40]!r}: it tries too many ways, as (a+)+$ does: rewrite it"
         ) from None
 
@@ -1555,20 +1789,26 @@ class _Stage(NamedTuple):
             edges, position = {0, len(text)}, 0
             with _time_limit(self.regex.pattern, text) as seconds:
                 end = time.process_time() + seconds
-                while match := self.regex.search(text, position, timeout=max(end - time.process_time(), 0.0)):
+                while match := self.regex.search(
+                    text, position, timeout=max(end - time.process_time(), 0.0)
+                ):
                     edges.update(match.span())
-                    position = match.end() + (not match[0])  # as in Oniguruma: ignore an empty match after another
+                    # as in Oniguruma: ignore an empty match after another
+                    position = match.end() + (not match[0])
                     if position > len(text):
                         break
             ends = itertools.pairwise(sorted(edges))
-            pieces = [text[start:stop].encode("utf-8", "surrogateescape") for start, stop in ends] or [b""]
+            pieces = [
+                text[start:stop].encode("utf-8", "surrogateescape") for start, stop in ends
+            ] or [b""]
             parts += pieces
             meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
         return FlatText.join(parts, meanings)
 
 
 class Pattern:
-    r"""A pretokenizing pattern: a name in PATTERNS, a regular expression, or a list of steps that cut in turn.
+    r"""A pretokenizing pattern: a name in PATTERNS, a regular expression, or a list of steps that
+    cut in turn.
 
     steps        regular expressions and other steps
     source       the step, or the tuple of steps if there are several
@@ -1576,10 +1816,10 @@ class Pattern:
     is_compiled  whether all of it is compiled; otherwise the `regex` package does some of the work
     warning      a remark for the user, or ""
 
-    The `regex` package may take 10 seconds for a text, and 10 more for each 1,000,000 characters. After that,
-    InputError names the pattern and the text, as for (a+)+$ on aaaa…, which has 2**n ways to match. Invalid bytes are
-    matched as the lone surrogates of `surrogateescape`. Raises ValueError for an expression that does not compile, or
-    that matches the empty string.
+    The `regex` package may take 10 seconds for a text, and 10 more for each 1,000,000 characters.
+    After that, InputError names the pattern and the text, as for (a+)+$ on aaaa…, which has 2**n
+    ways to match. Invalid bytes are matched as the lone surrogates of `surrogateescape`. Raises
+    ValueError for an expression that does not compile, or that matches the empty string.
 
     >>> Pattern("gpt2").split(b"Hello  world!")
     [b'Hello', b' ', b' world', b'!']
@@ -1590,20 +1830,29 @@ class Pattern:
     """
 
     def __init__(self, source: PatternSource = "gpt2"):
-        require(isinstance(source, Iterable), f"a pattern is a name or a regular expression, not {source!r}")
+        require(
+            isinstance(source, Iterable),
+            f"a pattern is a name or a regular expression, not {source!r}",
+        )
         sources = [source] if isinstance(source, (str, Split, Metaspace)) else list(source)
-        require(sources, "a pattern is a name, a regular expression, or a list of these: the list is empty")
+        require(
+            sources,
+            "a pattern is a name, a regular expression, or a list of these: the list is empty",
+        )
         self.steps = steps = tuple(itertools.chain.from_iterable(map(_named_steps, sources)))
         self.source = steps[0] if len(steps) == 1 else steps
         self.name = PATTERN_NAMES.get(self.source)
         self.stages: list[_Stage | Metaspace] = []
-        for is_metaspace, group in itertools.groupby(steps, lambda step: isinstance(step, Metaspace)):
+        for is_metaspace, group in itertools.groupby(
+            steps, lambda step: isinstance(step, Metaspace)
+        ):
             run = tuple(group)
             self.stages += run if is_metaspace else _compile_stages(run)
         self.warning = "; ".join(stage.warning for stage in self.stages if stage.warning)
         self.is_compiled = not self.warning
         if not self.table:
-            self.stages += _compile_stages((PATTERNS["none"],))  # it finds the pieces that the others have cut
+            # it finds the pieces that the others have cut
+            self.stages += _compile_stages((PATTERNS["none"],))
 
     def __reduce__(self):
         return Pattern, (self.source,)
@@ -1637,7 +1886,10 @@ class Pattern:
 
     @property
     def matches_everything(self) -> bool:
-        """Whether each single character surely is a match. Then every character of a text is in one."""
+        """Whether each single character surely is a match.
+
+        Then every character of a text is in one.
+        """
         if not isinstance(self.source, str) or not self.is_one_machine:
             return False
         starts = _sure_starts(self.table)
@@ -1664,7 +1916,9 @@ _LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
 
 
 def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
-    """Look up the steps of a name in PATTERNS, and check other steps; a Split that isolates becomes its expression."""
+    """Look up the steps of a name in PATTERNS, and check other steps; a Split that isolates becomes
+    its expression.
+    """
     if isinstance(step, Split):
         require_known("behavior", step.behavior, BEHAVIORS)
         if step.behavior != "isolated":
@@ -1672,18 +1926,29 @@ def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
         return (Split(step.regex) if _LIKE_A_NAME.fullmatch(step.regex) else step.regex,)
     if isinstance(step, Metaspace):
         require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
-        require(len(step.replacement) == 1, f"Metaspace writes one character for a space, not {step.replacement!r}")
+        require(
+            len(step.replacement) == 1,
+            f"Metaspace writes one character for a space, not {step.replacement!r}",
+        )
         return (step,)
-    require(isinstance(step, str), f"a step of a pattern is a str, Split or Metaspace, not {type(step).__name__}")
+    require(
+        isinstance(step, str),
+        f"a step of a pattern is a str, Split or Metaspace, not {type(step).__name__}",
+    )
     steps = PATTERNS.get(step, step)
     if steps is step and _LIKE_A_NAME.fullmatch(step):
-        raise InputError(f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular expression")
+        raise InputError(
+            f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular "
+            f"expression"
+        )
     return steps if type(steps) is tuple else (steps,)
 
 
 @functools.lru_cache(maxsize=64)
 def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
-    """Compile consecutive Splits; those of a named pattern are one machine, whose table is cached on the disk."""
+    """Compile consecutive Splits; those of a named pattern are one machine, whose table is cached
+    on the disk.
+    """
     name = PATTERN_NAMES.get(steps[0] if len(steps) == 1 else steps)
     if name:
         return (_Stage(_cached_on_disk(name, steps)),)
@@ -1693,8 +1958,14 @@ def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
 def _compile_splits(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
     """Compile consecutive Splits; if all search for single characters, they become one machine."""
     splits = [step if isinstance(step, Split) else Split(step) for step in steps]
-    kept_or_dropped = all(split.behavior in ("isolated", "removed") and not split.invert for split in splits)
-    if len(splits) > 1 and kept_or_dropped and all(_is_one_character(split.regex) for split in splits):
+    kept_or_dropped = all(
+        split.behavior in ("isolated", "removed") and not split.invert for split in splits
+    )
+    if (
+        len(splits) > 1
+        and kept_or_dropped
+        and all(_is_one_character(split.regex) for split in splits)
+    ):
         table = _compile_pattern("|".join(split.regex for split in splits))
         dropped = np.zeros(len(table.must_split), bool)
         for split in splits:
@@ -1705,23 +1976,33 @@ def _compile_splits(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
 
 
 def _compile_split(split: Split) -> _Stage:
-    """Compile a Split by the `regex` package, which must accept its expression, and to a table if possible."""
+    """Compile a Split by the `regex` package, which must accept its expression, and to a table if
+    possible.
+    """
     compiled, shown = _compile_regex(split.regex), split.regex[:200]
     try:
         table = _compile_pattern(split.pieces)
     except Unsupported as error:
         is_plain = split.behavior == "isolated"
-        require(is_plain, f"a Split that is {split.behavior} by {shown!r} is not supported: {error}")
-        warning = f"the pattern is left to the `regex` package, which is some 50 times slower: {error}"
+        require(
+            is_plain, f"a Split that is {split.behavior} by {shown!r} is not supported: {error}"
+        )
+        warning = (
+            f"the pattern is left to the `regex` package, which is some 50 times slower: {error}"
+        )
         return _Stage(None, compiled, warning)
     if split.behavior == "removed":
         starts = _sure_starts(table)
-        require(starts is not None, f"a Split that removes {shown!r} is not supported: a single character must decide")
+        require(
+            starts is not None,
+            f"a Split that removes {shown!r} is not supported: a single character must decide",
+        )
         table = table._replace(dropped=starts ^ split.invert)
     return _Stage(table)
 
 
-SOURCE_HASH = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # at import: the file may change later
+# at import: the file may change later
+SOURCE_HASH = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
 
 def _cached_on_disk(name: str, steps: tuple[str | Split, ...]) -> ScanTable:
@@ -1730,8 +2011,12 @@ def _cached_on_disk(name: str, steps: tuple[str | Split, ...]) -> ScanTable:
     The file is ignored if it is damaged, as its checksums tell, or if other versions wrote it.
     """
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
-    path, versions = folder / f"pattern.{name}.npz", repr((PATTERNS[name], regex.__version__, SOURCE_HASH))
-    with contextlib.suppress(Exception), np.load(path) as saved:  # a damaged file may raise anything
+    path, versions = (
+        folder / f"pattern.{name}.npz",
+        repr((PATTERNS[name], regex.__version__, SOURCE_HASH)),
+    )
+    # a damaged file may raise anything
+    with contextlib.suppress(Exception), np.load(path) as saved:
         if saved["versions"] == versions:
             return ScanTable(*map(saved.__getitem__, ScanTable._fields))
     table = _compile_splits(steps)[0].table
@@ -1740,29 +2025,31 @@ def _cached_on_disk(name: str, steps: tuple[str | Split, ...]) -> ScanTable:
     return table
 
 
-# ─── Scanning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Scanning ─────────────────────────────────────────────────────────────────────────────────────
 #
-# Flat text -> the ends of its pretokens. A flat text is any number of texts in one array of bytes. The byte END, 0xFE,
-# is never in UTF-8; it stands where a text ends and over each special token. The array `meanings` says what each END
-# stands for. The texts "to be", "" and "or<eos>not", where <eos> has the id 7 and # is END:
+# Flat text -> the ends of its pretokens. A flat text is any number of texts in one array of bytes.
+# The byte END, 0xFE, is never in UTF-8; it stands where a text ends and over each special token.
+# The array `meanings` says what each END stands for. The texts "to be", "" and "or<eos>not", where
+# <eos> has the id 7 and # is END:
 #
-#     text        t o . b e # # o r # n o t # # # …     a dot is a space; the PADDING after the last text is END as well
-#     ends        2, 5, 6, 7, 9, 10, 13, 14             of "to", " be", END, END, "or", END, "not", END
-#     meanings    BEGINS, BEGINS, 7, BEGINS             of the four ENDs: two texts end, <eos>, and the last text ends
+#     text        t o . b e # # o r # n o t # # # …  a dot is a space; the PADDING is END as well
+#     ends        2, 5, 6, 7, 9, 10, 13, 14          of "to", " be", END, END, "or", END, "not", END
+#     meanings    BEGINS, BEGINS, 7, BEGINS          of the four: two texts end, <eos>, a text ends
 #
-# So the inner loops of scanning, counting and encoding need no test for the end of a text. The table of a pattern has
-# END as one more class of characters, which ends every match, as the end of a text does. END is never in a table of
-# words. So the loops test whether a word is END only if it is missing there: counting skips an END, and encoding looks
-# up its meaning.
+# So the inner loops of scanning, counting and encoding need no test for the end of a text. The
+# table of a pattern has END as one more class of characters, which ends every match, as the end of
+# a text does. END is never in a table of words. So the loops test whether a word is END only if it
+# is missing there: counting skips an END, and encoding looks up its meaning.
 #
 # Six lanes read one text side by side, each from a position where a pretoken must end:
 #
 #     |lane 0     |lane 1     |lane 2      |lane 3     |lane 4     |lane 5     |  the next batch …
 #
-# Invalid bytes, among them real bytes 0xFE, are scanned as INVALID_BYTE in a copy. So there are two arrays, the true
-# bytes and the scanned ones; for most texts they are the same array.
+# Invalid bytes, among them real bytes 0xFE, are scanned as INVALID_BYTE in a copy. So there are two
+# arrays, the true bytes and the scanned ones; for most texts they are the same array.
 
-# The meaning of an END: the id of a special token, or one of these. They also tell how a block begins.
+# The meaning of an END: the id of a special token, or one of these. They also tell how a block
+# begins.
 INSIDE = -1  # the text goes on, after a cut by a step of the pattern or after a special token
 BEGINS = -2  # one text ends, and another begins
 CONTINUES = -3  # a block begins in the middle of a text: nothing may be put before it
@@ -1772,15 +2059,20 @@ class FlatText(NamedTuple):
     """Texts in one array, and the meanings of its ENDs; see above."""
 
     text: np.ndarray  # uint8[…]      the true bytes, and PADDING
-    scanned: np.ndarray  # uint8[…]   the same array; or a copy in which real bytes 0xFE are INVALID_BYTE
+    # uint8[…]  the same array; or a copy in which real bytes 0xFE are INVALID_BYTE
+    scanned: np.ndarray
     meanings: np.ndarray  # int64[E]  the meaning of each END, except those of the padding
 
     @classmethod
     def join(cls, parts: Sequence[bytes], meanings: Sequence[int]) -> FlatText:
         """Write texts with an END after each."""
-        scanned = text = np.frombuffer(bytearray(BYTES[END]).join([*parts, BYTES[END] * PADDING]), np.uint8)
+        scanned = text = np.frombuffer(
+            bytearray(BYTES[END]).join([*parts, BYTES[END] * PADDING]), np.uint8
+        )
         if any(END in part for part in parts):
-            scanned = cls.join([part.replace(BYTES[END], BYTES[INVALID_BYTE]) for part in parts], meanings).text
+            scanned = cls.join(
+                [part.replace(BYTES[END], BYTES[INVALID_BYTE]) for part in parts], meanings
+            ).text
         return cls(text, scanned, np.asarray(meanings, np.int64))
 
     def ends(self) -> np.ndarray:
@@ -1790,10 +2082,16 @@ class FlatText(NamedTuple):
     def parts(self) -> list[bytes]:
         """List the texts between ENDs."""
         data, stops = self.text.tobytes(), self.ends().tolist()
-        return [data[start:stop] for start, stop in zip([0, *(stop + 1 for stop in stops)], stops, strict=False)]
+        return [
+            data[start:stop]
+            for start, stop in zip([0, *(stop + 1 for stop in stops)], stops, strict=False)
+        ]
 
     def rewritten(self, write: Callable, *arguments: object) -> FlatText:
-        """Make a new flat text by `write`. If the two arrays of this one differ, `write` is called for each."""
+        """Make a new flat text by `write`.
+
+        If the two arrays of this one differ, `write` is called for each.
+        """
         text, meanings = write(*self, *arguments)
         scanned = text
         if self.text is not self.scanned:
@@ -1814,7 +2112,8 @@ def _mark_invalid(text, start, stop):
     """Write INVALID_BYTE over each invalid byte of text[start : stop], except END."""
     position = start
     while position < stop:
-        if position + 8 <= stop and not load_u64(text, position) & HIGH_BITS:  # counting such texts takes half the time
+        # counting such texts takes half the time
+        if position + 8 <= stop and not load_u64(text, position) & HIGH_BITS:
             position += 8
             continue
         character = _decode_character(text, position, stop)
@@ -1825,7 +2124,10 @@ def _mark_invalid(text, start, stop):
 
 @inline_kernel
 def _match_end(text, start, table):
-    """Find the end of the match that begins at `start`; `start` if none does. This is the definition, by characters."""
+    """Find the end of the match that begins at `start`; `start` if none does.
+
+    This is the definition, by characters.
+    """
     class_of, next_state, accepts = table.class_of, table.next_state, table.accepts
     position, state, end = start, i64(0), start
     while text[position] != END:
@@ -1842,7 +2144,9 @@ def _match_end(text, start, table):
 
 @inline_kernel
 def _pretoken_end(text, start, table):
-    """Find the end of the pretoken that begins at `start`: END, a match, or the text before the next match."""
+    """Find the end of the pretoken that begins at `start`: END, a match, or the text before the
+    next match.
+    """
     class_of, next_state = table.class_of, table.next_state
     position = _match_end(text, start, table)
     if position == start:
@@ -1859,9 +2163,11 @@ def _pretoken_end(text, start, table):
 
 @kernel
 def _next_split(text, position, until, class_of, must_split):
-    """Find the first position at or after `position` where a pretoken ends in every context; -1 if none does.
+    """Find the first position at or after `position` where a pretoken ends in every context; -1 if
+    none does.
 
-    That is at an END, or between two characters. Characters may reach beyond `until`, which is not the end of the text.
+    That is at an END, or between two characters. Characters may reach beyond `until`, which is not
+    the end of the text.
     """
     before = -1
     while position < until and text[position] & 0xC0 == 0x80:
@@ -1876,20 +2182,22 @@ def _next_split(text, position, until, class_of, must_split):
     return -1
 
 
-LANES = 6  # that are read in one loop: 0.31 ns a byte; a single lane waits for its loads, and takes 1.63 ns
-LANE_BYTES = 1 << 13  # that each lane scans in one batch; the ends of more would not fit into the L1 cache
+# that are read in one loop: 0.31 ns a byte; a single lane waits for its loads, and takes 1.63 ns
+LANES = 6
+# that each lane scans in one batch; the ends of more would not fit into the L1 cache
+LANE_BYTES = 1 << 13
 MIN_LANE_BYTES = 256  # with fewer bytes for each, lanes do not pay
 MARKED_BYTES = 256  # that each lane reads before its ends are collected
 MARK_ROW = MARKED_BYTES + 64  # bytes of `marks` for each lane
 BATCH_BYTES = LANES * LANE_BYTES
 MAX_ENDS = 2 * BATCH_BYTES  # in one batch, with some reserve
 
-# The state of a lane is a row of `lanes`, int64[LANES, ENDS + 2 * MAX_ENDS], with these columns. It is one array, since
-# Python takes 0.13 µs to pass each array to a kernel.
+# The state of a lane is a row of `lanes`, int64[LANES, ENDS + 2 * MAX_ENDS], with these columns. It
+# is one array, since Python takes 0.13 µs to pass each array to a kernel.
 #
-#     FIRST       where its first pretoken begins        N_ENDS      the number of ends that it has found
-#     POSITION    how far it has read                    LAST        how far it has to read
-#     ENTRY       the entry that led there               ENDS …      the ends
+#     FIRST       where its first pretoken begins       N_ENDS      how many ends it has found
+#     POSITION    how far it has read                   LAST        how far it has to read
+#     ENTRY       the entry that led there              ENDS …      the ends
 #     AHEAD       the entry after the bytes in `marks`
 FIRST, POSITION, ENTRY, AHEAD, N_ENDS, LAST, ENDS = range(7)
 
@@ -1902,7 +2210,9 @@ class Scan(NamedTuple):
 
 
 def _new_scan() -> Scan:
-    return Scan(np.empty((LANES, ENDS + 2 * MAX_ENDS), np.int64), np.zeros(LANES * MARK_ROW, np.uint8))
+    return Scan(
+        np.empty((LANES, ENDS + 2 * MAX_ENDS), np.int64), np.zeros(LANES * MARK_ROW, np.uint8)
+    )
 
 
 @inline_kernel
@@ -1914,16 +2224,20 @@ def _add_end(k, end, lanes):
 
 @inline_kernel
 def _last_end(k, lanes):
-    """Return where the last pretoken of lane k ended or, before that, where its first one begins."""
+    """Return where the last pretoken of lane k ended or, before that, where its first one
+    begins.
+    """
     return lanes[k, ENDS + lanes[k, N_ENDS] - 1] if lanes[k, N_ENDS] else lanes[k, FIRST]
 
 
 @inline_kernel
 def _on_rare_entry(k, text, table, lanes):
-    """Handle an entry with RARE_MASK bits, and add the ends that it holds; returns False if the text is not UTF-8.
+    """Handle an entry with RARE_MASK bits, and add the ends that it holds; returns False if the
+    text is not UTF-8.
 
-    If the entry is UNRESOLVED, the definition finds the end of the current pretoken, and the lane goes on from there,
-    before or after its position. This is a loop of one round, not a branch, since Numba then counts no references.
+    If the entry is UNRESOLVED, the definition finds the end of the current pretoken, and the lane
+    goes on from there, before or after its position. This is a loop of one round, not a branch,
+    since Numba then counts no references.
     """
     entry = u32(lanes[k, ENTRY])
     while entry & RARE_MASK == UNRESOLVED:
@@ -1965,8 +2279,8 @@ def _run_lane(k, text, until, table, lanes):
 def _read_together(text, start, count, table, lanes, marks):
     """Read `count` bytes in each lane, from `start` bytes after its position on, and mark the ends.
 
-    The lower byte of each entry goes to `marks`, and the last entry of each lane to AHEAD. `marks` is flat, so that its
-    address takes a single register for all lanes: the loop has none to spare.
+    The lower byte of each entry goes to `marks`, and the last entry of each lane to AHEAD. `marks`
+    is flat, so that its address takes a single register for all lanes: the loop has none to spare.
     """
     p0, p1 = u64(lanes[0, POSITION] + start), u64(lanes[1, POSITION] + start)
     p2, p3 = u64(lanes[2, POSITION] + start), u64(lanes[3, POSITION] + start)
@@ -1990,9 +2304,11 @@ def _read_together(text, start, count, table, lanes, marks):
 
 @inline_kernel
 def _add_marked(k, start, count, lanes, marks):
-    """Append the ends that are marked in the first `count` bytes that lane k has read after its position.
+    """Append the ends that are marked in the first `count` bytes that lane k has read after its
+    position.
 
-    Ends are written eight at a time, and the surplus is overwritten later. So no branch depends on each single end.
+    Ends are written eight at a time, and the surplus is overwritten later. So no branch depends on
+    each single end.
     """
     ends, n = lanes[k, ENDS:], u64(lanes[k, N_ENDS])
     for group in range(0, count, 64):
@@ -2023,10 +2339,12 @@ def _add_marked(k, start, count, lanes, marks):
 
 @inline_kernel
 def _run_all_lanes(text, count, table, lanes, marks):
-    """Move all lanes over `count` bytes each, in one loop, or up to an entry that needs `_on_rare_entry`.
+    """Move all lanes over `count` bytes each, in one loop, or up to an entry that needs
+    `_on_rare_entry`.
 
-    First the entries are read, and the lower byte of each is kept; then 64 of these are compared at once to find the
-    ends. That takes three quarters of the time of a loop that writes an end at every byte.
+    First the entries are read, and the lower byte of each is kept; then 64 of these are compared at
+    once to find the ends. That takes three quarters of the time of a loop that writes an end at
+    every byte.
     """
     start, is_rare = i64(0), False
     while start < count and not is_rare:
@@ -2051,12 +2369,18 @@ def _run_all_lanes(text, count, table, lanes, marks):
 
 @inline_kernel
 def _share_lanes(text, stop, table, lanes):
-    """Share the next batch among the lanes, which begin where pretokens must end; returns the number of used lanes."""
+    """Share the next batch among the lanes, which begin where pretokens must end; returns the
+    number of used lanes.
+    """
     position, stop = lanes[0, POSITION], min(stop, lanes[0, POSITION] + BATCH_BYTES)
     size = (stop - position) // LANES
-    n_lanes = 1 if size < MIN_LANE_BYTES or position - _last_end(i64(0), lanes) > LANE_BYTES else LANES
+    n_lanes = (
+        1 if size < MIN_LANE_BYTES or position - _last_end(i64(0), lanes) > LANE_BYTES else LANES
+    )
     for k in range(1, n_lanes):
-        start = _next_split(text, position + k * size, position + (k + 1) * size, table.class_of, table.must_split)
+        start = _next_split(
+            text, position + k * size, position + (k + 1) * size, table.class_of, table.must_split
+        )
         if start < 0:
             n_lanes = 1
             break
@@ -2068,7 +2392,9 @@ def _share_lanes(text, stop, table, lanes):
 
 @inline_kernel
 def _begin_scan(text, lanes):
-    """Begin to scan a flat text; returns where the scan stops: after the first END of the padding."""
+    """Begin to scan a flat text; returns where the scan stops: after the first END of the
+    padding.
+    """
     lanes[0, FIRST] = lanes[0, POSITION] = lanes[0, ENTRY] = lanes[0, N_ENDS] = 0
     return len(text) - PADDING + 1
 
@@ -2077,7 +2403,8 @@ def _begin_scan(text, lanes):
 def _scan_batch(text, stop, table, lanes, marks):
     """Scan the next batch, and leave its ends in lane 0.
 
-    Returns the text. If it is not UTF-8, the batch is scanned again in a copy with INVALID_BYTE, which is returned.
+    Returns the text. If it is not UTF-8, the batch is scanned again in a copy with INVALID_BYTE,
+    which is returned.
     """
     valid = False
     while not valid:
@@ -2123,7 +2450,8 @@ def _is_dropped(text, start, stop, class_of, dropped):
 def _write_cuts(text, scanned, meanings, table, lanes, marks):
     """Write an END between pretokens, and leave out the dropped ones; returns text and meanings.
 
-    A pretoken that does not begin its text has an END before it, even if all pretokens before it are dropped.
+    A pretoken that does not begin its text has an END before it, even if all pretokens before it
+    are dropped.
     """
     class_of, dropped, stop = table.class_of, table.dropped, _begin_scan(text, lanes)
     out, n_out = _on_huge_pages(np.empty(2 * len(text), np.uint8)), i64(0)
@@ -2152,7 +2480,8 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
 
 @kernel
 def _write_spaces(text, scanned, meanings, mark, scheme, first_id):
-    """Write a mark for each space, and before texts and pretokens that lack it, as the scheme of a Metaspace says.
+    """Write a mark for each space, and before texts and pretokens that lack it, as the scheme of a
+    Metaspace says.
 
     Returns text and meanings.
     """
@@ -2177,17 +2506,20 @@ def _write_spaces(text, scanned, meanings, mark, scheme, first_id):
     return _add_padding(out, n), meanings
 
 
-# ─── Special tokens ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Special tokens ───────────────────────────────────────────────────────────────────────────────
 #
-# Flat text -> flat text in which END stands over each special token, and its id in the meanings. The text is searched
-# from left to right, for the longest token first. With <eos> of id 7, and # for END:
+# Flat text -> flat text in which END stands over each special token, and its id in the meanings.
+# The text is searched from left to right, for the longest token first. With <eos> of id 7, and #
+# for END:
 #
 #     to<eos>be#    ->    to#be#    meanings 7, BEGINS
 #
-# A token of Hugging Face may have flags: it may take the white space around it, or be ignored inside a word.
+# A token of Hugging Face may have flags: it may take the white space around it, or be ignored
+# inside a word.
 #
-# The section also finds where a file may be cut into blocks, so that the blocks give the same pretokens as the whole:
-# after a special token, or where the pattern ends a pretoken in every context.
+# The section also finds where a file may be cut into blocks, so that the blocks give the same
+# pretokens as the whole: after a special token, or where the pattern ends a pretoken in every
+# context.
 
 
 @struct
@@ -2202,7 +2534,8 @@ class _SpecialTable:
     flags: np.ndarray  # uint8[S]      SINGLE_WORD, LSTRIP, RSTRIP
     char_kinds: np.ndarray  # uint8[0x110000], WORD or SPACE; empty if no token has flags
     longest: int  # bytes of the longest token
-    cuts: bool  # whether a text may be cut after each token: none has flags, or is matched in normalized text
+    # whether a text may be cut after each token: none has flags, or is matched in normalized text
+    cuts: bool
 
 
 SINGLE_WORD, LSTRIP, RSTRIP = 1, 2, 4
@@ -2212,24 +2545,31 @@ WORD, SPACE = u8(1), u8(2)
 class AddedToken(NamedTuple):
     """The way in which Hugging Face finds a token in a text.
 
-    >>> AddedToken(lstrip=True)
-    AddedToken(single_word=False, lstrip=True, rstrip=False, normalized=False, special=True, literal=False)
+    >>> AddedToken(lstrip=True)[:3]
+    (False, True, False)
     """
 
     single_word: bool = False  # only where no letter or digit is next to it
     lstrip: bool = False  # together with the white space before it
     rstrip: bool = False  # together with the white space after it
     normalized: bool = False  # in normalized text, after the tokens that are not
-    special: bool = True  # a control token: text is encoded to it only if special tokens are allowed
-    literal: bool = False  # not in Hugging Face: searched for as written, not normalized, as SentencePiece's symbols
+    # a control token: text is encoded to it only if special tokens are allowed
+    special: bool = True
+    # not in Hugging Face: searched for as written, not normalized, as SentencePiece's symbols
+    literal: bool = False
 
 
 def _special_table(
-    ids: Mapping[str, int], flags: Mapping[str, AddedToken], normalize: Callable[[bytes], bytes] = bytes
+    ids: Mapping[str, int],
+    flags: Mapping[str, AddedToken],
+    normalize: Callable[[bytes], bytes] = bytes,
 ) -> _SpecialTable:
     """Make the table of some special tokens, in the form that they have in normalized text."""
     flag_of = {text: flags.get(text, AddedToken()) for text in ids}
-    tokens = {text.encode() if flag.literal else normalize(text.encode()): text for text, flag in flag_of.items()}
+    tokens = {
+        text.encode() if flag.literal else normalize(text.encode()): text
+        for text, flag in flag_of.items()
+    }
     tokens.pop(b"", None)
     flagged = [flag_of[text] for text in tokens.values()]
     first_bytes = {token[0] for token in tokens}
@@ -2268,7 +2608,9 @@ def _special_at(text, position, special):
 
 @kernel
 def _find_byte(text, position, stop, byte):
-    """Find the first such byte at or after a position, or `stop`; 64 bytes are compared together."""
+    """Find the first such byte at or after a position, or `stop`; 64 bytes are compared
+    together.
+    """
     while position + 64 <= stop:
         found = bytes_from(text, position, u8(byte)) & ~bytes_from(text, position, u8(byte + 1))
         if found:
@@ -2281,7 +2623,9 @@ def _find_byte(text, position, stop, byte):
 
 @kernel
 def _next_special(text, position, special):
-    """Find the first special token at or after a position; returns where it begins, or where the text ends."""
+    """Find the first special token at or after a position; returns where it begins, or where the
+    text ends.
+    """
     leads, lead, stop = special.leads, special.lead, len(text) - PADDING
     while position < stop:
         if lead >= 0:
@@ -2314,16 +2658,23 @@ def _is_beside(kind, text, start, end, char_kinds):
 
 @kernel
 def _cut_at_special(text, scanned, meanings, special):
-    """Write END over each special token, searched from left to right, the longest first; returns text and meanings.
+    """Write END over each special token, searched from left to right, the longest first; returns
+    text and meanings.
 
-    The flags of a token extend it over the white space around it, or reject it inside a word, as `find_matches` in the
-    `tokenizers` package does. No token has the byte END, and none extends over it, so texts need not be told apart.
+    The flags of a token extend it over the white space around it, or reject it inside a word, as
+    `find_matches` in the `tokenizers` package does. No token has the byte END, and none extends
+    over it, so texts need not be told apart.
     """
     n_text = len(text) - PADDING
     position = _next_special(text, i64(0), special) if len(special.ids) else n_text
     if position == n_text:
         return text, meanings
-    char_kinds, out, n_out, last = special.char_kinds, _on_huge_pages(np.empty(len(text), np.uint8)), i64(0), i64(0)
+    char_kinds, out, n_out, last = (
+        special.char_kinds,
+        _on_huge_pages(np.empty(len(text), np.uint8)),
+        i64(0),
+        i64(0),
+    )
     new_meanings, n, t = np.empty(2 * len(meanings) + 64, np.int64), 0, 0
     stop = _find_byte(scanned, i64(0), len(scanned), END)
     while position < n_text:
@@ -2335,11 +2686,15 @@ def _cut_at_special(text, scanned, meanings, special):
                 start -= _character_before(text, i64(0), start) & 7
             while flags & RSTRIP and _kind_after(text, end, char_kinds) & SPACE:
                 end += _decode_character(text, end, end + 4) & 7
-            if last < start:  # a token may lie in the white space that belongs to the token before it
+            # a token may lie in the white space that belongs to the token before it
+            if last < start:
                 n_out = _copy_bytes(text, last, start, out, n_out)
             new_meanings = _reserve(new_meanings, n + 1 + len(meanings))
             while stop < start:
-                new_meanings[n], stop = meanings[t], _find_byte(scanned, stop + 1, len(scanned), END)
+                new_meanings[n], stop = (
+                    meanings[t],
+                    _find_byte(scanned, stop + 1, len(scanned), END),
+                )
                 n, t = n + 1, t + 1
             out[n_out], new_meanings[n] = END, special.ids[s]
             n_out, n, last = n_out + 1, n + 1, end
@@ -2357,11 +2712,12 @@ def _count_parts(scanned: np.ndarray) -> int:
 
 @kernel
 def _find_cut(text, start, stop, class_of, must_split, special):
-    """Find the first position at or after `start` where a cut changes neither special tokens nor pretokens.
+    """Find the first position at or after `start` where a cut changes neither special tokens nor
+    pretokens.
 
-    That is after a special token, if its table `cuts`; or where the pattern ends a pretoken in every context. A match
-    of a special token does not count if an earlier one overlaps it, so no match may overlap the cut. Returns twice the
-    position, plus 1 if a document ends there; or -1.
+    That is after a special token, if its table `cuts`; or where the pattern ends a pretoken in
+    every context. A match of a special token does not count if an earlier one overlaps it, so no
+    match may overlap the cut. Returns twice the position, plus 1 if a document ends there; or -1.
     """
     kinds, split = special.char_kinds, _next_split(text, start, stop, class_of, must_split)
     for position in range(start, stop):
@@ -2371,7 +2727,8 @@ def _find_cut(text, start, stop, class_of, must_split, special):
             for before in range(max(0, position - special.longest), position):
                 other = _special_at(text, before, special)
                 if other >= 0:
-                    reach = max(reach, before + special.sizes[other])  # how far possible tokens before it reach
+                    # how far possible tokens before it reach
+                    reach = max(reach, before + special.sizes[other])
         if is_token and reach <= position:
             return 2 * (position + special.sizes[s]) + 1
         if is_split:
@@ -2382,21 +2739,25 @@ def _find_cut(text, start, stop, class_of, must_split, special):
     return -1
 
 
-# ─── Normalizing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Normalizing ──────────────────────────────────────────────────────────────────────────────────
 #
-# Flat text -> flat text as a model expects it. The steps are those of a tokenizer.json. Most of them change characters
-# one by one. Only the characters that change with their neighbours are hard; they are called joined:
+# Flat text -> flat text as a model expects it. The steps are those of a tokenizer.json. Most of
+# them change characters one by one. Only the characters that change with their neighbours are hard;
+# they are called joined:
 #
 #     "CAFE" + U+0301 + " NOIR"   ->  NFC  ->  Lowercase  ->   "café noir", where é is one character
 #
-# NFC composes the accent U+0301 with the letter before it, which a table of characters cannot express. Consecutive
-# steps that change characters become one pass. A kernel finds the runs of joined characters, each with a neighbour on
-# both sides ("E" + U+0301 + " "). Python changes these runs by one step after another, and a kernel maps all other
-# characters by a table. All other steps are Python functions of a whole text.
+# NFC composes the accent U+0301 with the letter before it, which a table of characters cannot
+# express. Consecutive steps that change characters become one pass. A kernel finds the runs of
+# joined characters, each with a neighbour on both sides ("E" + U+0301 + " "). Python changes these
+# runs by one step after another, and a kernel maps all other characters by a table. All other steps
+# are Python functions of a whole text.
 
 
 class _CharacterStep(NamedTuple):
-    """A step that changes characters one by one, except joined ones, which change with their neighbours."""
+    """A step that changes characters one by one, except joined ones, which change with their
+    neighbours.
+    """
 
     changes: Mapping[int, str]  # as for str.translate
     joined: frozenset[str] = frozenset()
@@ -2407,16 +2768,26 @@ class _CharacterStep(NamedTuple):
 def _composed(steps: Sequence[_CharacterStep]) -> tuple[dict[int, str], set[str]]:
     """Compose steps: returns the replacements of characters, and the joined characters.
 
-    A decomposition only reorders joined characters. So it joins only characters that no later step removes.
+    A decomposition only reorders joined characters. So it joins only characters that no later step
+    removes.
     """
     changes: dict[int, str] = {}
     joined: set[str] = set()
     for step in reversed(steps):
         joining = {char for char in joined if ord(char) not in step.changes}
         if joined:  # a removed character brings its two neighbours together
-            joining |= {chr(code) for code, text in step.changes.items() if not text or not joined.isdisjoint(text)}
-        changes = {**changes, **{code: text.translate(changes) for code, text in step.changes.items()}}
-        joined = joining | {char for char in step.joined if not step.decomposes or changes.get(ord(char), char)}
+            joining |= {
+                chr(code)
+                for code, text in step.changes.items()
+                if not text or not joined.isdisjoint(text)
+            }
+        changes = {
+            **changes,
+            **{code: text.translate(changes) for code, text in step.changes.items()},
+        }
+        joined = joining | {
+            char for char in step.joined if not step.decomposes or changes.get(ord(char), char)
+        }
     return changes, joined
 
 
@@ -2424,8 +2795,10 @@ def _composed(steps: Sequence[_CharacterStep]) -> tuple[dict[int, str], set[str]
 class _CharacterMap:
     """The replacements of characters, for kernels."""
 
-    entries: np.ndarray  # int32[0x110000]  the number of the replacement, from 1 on; 0: the character stays; or JOINED
-    ascii: np.ndarray  # int16[256]         the byte that replaces a character of one byte; -1: see `entries`
+    # int32[0x110000]  the number of the replacement, from 1 on; 0: the character stays; or JOINED
+    entries: np.ndarray
+    # int16[256]  the byte that replaces a character of one byte; -1: see `entries`
+    ascii: np.ndarray
     texts: np.ndarray  # uint8[…]           replacements, end to end, and PADDING
     offsets: np.ndarray  # int64[R + 2]     replacement r is texts[offsets[r] : offsets[r + 1]]
     leads: np.ndarray  # bool[256]          whether a joined character begins with this byte
@@ -2449,17 +2822,25 @@ def _character_map(changes: Mapping[int, str], joined: Iterable[str]) -> _Charac
             ascii[code] = ord(text)
     leads, first_lead = np.isin(np.arange(256), [*first_bytes]), min(first_bytes, default=0xFF)
     offsets, longest = np.cumsum([0, 0, *map(len, texts)]), max(map(len, texts), default=1) + 1
-    return _CharacterMap(entries, ascii, _with_padding(b"".join(texts)), offsets, leads, first_lead, longest)
+    return _CharacterMap(
+        entries, ascii, _with_padding(b"".join(texts)), offsets, leads, first_lead, longest
+    )
 
 
 @kernel
 def _find_joined(text, table):
     """Find runs of joined characters, each with the character before it and the one after it.
 
-    Returns the start and the end of each, int64[J, 2], and their text, with END after each. Each byte 0xFE ends a run,
-    even if it is not END: an invalid byte does not change its neighbours.
+    Returns the start and the end of each, int64[J, 2], and their text, with END after each. Each
+    byte 0xFE ends a run, even if it is not END: an invalid byte does not change its neighbours.
     """
-    runs, n, size, entries, leads = np.empty((16, 2), np.int64), 0, i64(0), table.entries, table.leads
+    runs, n, size, entries, leads = (
+        np.empty((16, 2), np.int64),
+        0,
+        i64(0),
+        table.entries,
+        table.leads,
+    )
     position, stop, last, first_lead = i64(0), len(text) - PADDING, i64(0), u8(table.first_lead)
     while position < stop:
         while position + 64 <= stop and not bytes_from(text, position, first_lead):
@@ -2495,8 +2876,16 @@ MAPPED_BYTES = 1 << 12  # for which space is reserved at once: a check at each b
 
 @kernel
 def _map_characters(text, runs, changed, changed_ends, table):
-    """Map all characters by the table, but replace the runs by the texts in `changed`; returns the text."""
-    entries, ascii, texts, offsets, longest = table.entries, table.ascii, table.texts, table.offsets, table.longest
+    """Map all characters by the table, but replace the runs by the texts in `changed`; returns the
+    text.
+    """
+    entries, ascii, texts, offsets, longest = (
+        table.entries,
+        table.ascii,
+        table.texts,
+        table.offsets,
+        table.longest,
+    )
     out, q = _on_huge_pages(np.empty(len(text) + 64, np.uint8)), 0
     n = position = written = i64(0)
     stop = len(text) - PADDING
@@ -2539,7 +2928,9 @@ class _MapPass:
         """Change all characters of a flat text."""
         return flat.rewritten(self._write)
 
-    def _write(self, text: np.ndarray, scanned: np.ndarray, meanings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _write(
+        self, text: np.ndarray, scanned: np.ndarray, meanings: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         runs, joined = _find_joined(text, self.table)
         if not self.maps and not len(runs):
             return text, meanings
@@ -2547,7 +2938,9 @@ class _MapPass:
         for step in self.steps:
             changed = step.change(changed) if step.change else changed.translate(step.changes)
         changed = _with_padding(changed.encode("utf-8", "surrogateescape"))
-        return _map_characters(text, runs, changed, np.flatnonzero(changed == END), self.table), meanings
+        return _map_characters(
+            text, runs, changed, np.flatnonzero(changed == END), self.table
+        ), meanings
 
 
 class _TextPass(NamedTuple):
@@ -2555,7 +2948,8 @@ class _TextPass(NamedTuple):
 
     change: Callable[[str], str] | None = None
     prefix: bytes = b""  # is put before each text that begins here
-    changed: Collection[int] | None = None  # characters that it may change; None: any, depending on neighbours
+    # characters that it may change; None: any, depending on neighbours
+    changed: Collection[int] | None = None
     border: str = ""  # a character whose change depends on the text after it
 
     def apply(self, flat: FlatText, first_id: int) -> FlatText:
@@ -2571,24 +2965,33 @@ class _TextPass(NamedTuple):
 
 
 def _uniform_step(source: str, text: str = "") -> _CharacterStep:
-    """Make the step that replaces each character that matches an expression by a text, in which {} stands for it."""
+    """Make the step that replaces each character that matches an expression by a text, in which {}
+    stands for it.
+    """
     return _CharacterStep({ord(char): text.format(char) for char in _matching(source)})
 
 
 @functools.lru_cache
 def _normal_form(form: str) -> _CharacterStep:
-    """Make the step for a normal form of Unicode, which may reorder and compose joined characters."""
+    """Make the step for a normal form of Unicode, which may reorder and compose joined
+    characters.
+    """
     decomposed, seconds = form.replace("C", "D"), set()
     if form != decomposed:
         seconds.update(
             _matching(r"[\u1161-\u1175\u11a8-\u11c2]"),
             *(unicodedata.normalize("NFD", char)[1:] for char in _matching(r"\p{NFD_QC=N}")),
         )
-    firsts = {c: unicodedata.normalize(decomposed, c)[0] for c in _matching(rf"\p{{{decomposed}_QC=N}}|\p{{M}}")}
+    firsts = {
+        c: unicodedata.normalize(decomposed, c)[0]
+        for c in _matching(rf"\p{{{decomposed}_QC=N}}|\p{{M}}")
+    }
     changed, joined = _matching(rf"\p{{{form}_QC=N}}"), seconds
     joined |= {c for c, first in firsts.items() if first in seconds or unicodedata.combining(first)}
     return _CharacterStep(
-        {ord(char): unicodedata.normalize(form, char) for char in changed} if form == decomposed else {},
+        {ord(char): unicodedata.normalize(form, char) for char in changed}
+        if form == decomposed
+        else {},
         frozenset(joined if form == decomposed else joined.union(changed)),
         functools.partial(unicodedata.normalize, form),
         form == decomposed,
@@ -2596,15 +2999,18 @@ def _normal_form(form: str) -> _CharacterStep:
 
 
 MAX_REPLACEMENT = 100  # bytes; the replacements of Unicode's normal forms have at most 33
-MAX_CHARSMAP_BYTES = 1 << 23  # of all prefixes of keys: more means a damaged trie; SentencePiece's own have 1,500,000
+# of all prefixes of keys: more means a damaged trie; SentencePiece's own have 1,500,000
+MAX_CHARSMAP_BYTES = 1 << 23
 
 
 def _read_charsmap(text: str) -> dict[str, str]:
-    """Read the keys and replacements of a precompiled charsmap, in base64; raises InputError if it is damaged.
+    """Read the keys and replacements of a precompiled charsmap, in base64; raises InputError if it
+    is damaged.
 
-    The charsmap consists of the size of a trie in bytes, uint32; the trie; and the replacements, with a NUL after each.
-    The trie is a double array of Darts-clone (Yata 2008). Let p be the position of a node ^ its offset: its child by
-    the byte b is at p ^ b. If a key ends at the node, the unit at p gives the position of the replacement.
+    The charsmap consists of the size of a trie in bytes, uint32; the trie; and the replacements,
+    with a NUL after each. The trie is a double array of Darts-clone (Yata 2008). Let p be the
+    position of a node ^ its offset: its child by the byte b is at p ^ b. If a key ends at the node,
+    the unit at p gives the position of the replacement.
     """
     blob, changes, n_bytes = base64.b64decode(text, validate=True), {}, 0
     size = int.from_bytes(blob[:4], "little")
@@ -2625,10 +3031,14 @@ def _read_charsmap(text: str) -> dict[str, str]:
                 n_bytes += len(key)
                 if units[place] & 1 << 8:
                     start = units[nodes[place]] & 0x7FFFFFFF
-                    changes[key.decode()] = texts[start : texts.index(b"\0", start, start + MAX_REPLACEMENT)].decode()
+                    changes[key.decode()] = texts[
+                        start : texts.index(b"\0", start, start + MAX_REPLACEMENT)
+                    ].decode()
             require(n_bytes <= MAX_CHARSMAP_BYTES, "a circle")
     except (IndexError, ValueError):
-        raise InputError(f"the precompiled charsmap is damaged, or cut off: it has {len(blob):,} bytes") from None
+        raise InputError(
+            f"the precompiled charsmap is damaged, or cut off: it has {len(blob):,} bytes"
+        ) from None
     return changes
 
 
@@ -2636,7 +3046,9 @@ MAX_CLUSTER_BYTES = 5  # of grapheme clusters that the crate spm_precompiled rep
 
 
 def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
-    """Make the step Precompiled: it searches for the shortest key that is a prefix of a short grapheme cluster."""
+    """Make the step Precompiled: it searches for the shortest key that is a prefix of a short
+    grapheme cluster.
+    """
     changes = _read_charsmap(precompiled_charsmap)
 
     @functools.lru_cache(1 << 16)
@@ -2654,14 +3066,17 @@ def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
     )
 
 
-_NEWER_FORMATS = "\u0890\u0891\u08e2\U000110cd\U00013430-\U0001343f"  # newer than the tables of `tokenizers`
+# newer than the tables of `tokenizers`
+_NEWER_FORMATS = "\u0890\u0891\u08e2\U000110cd\U00013430-\U0001343f"
 _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f"
 _IDEOGRAPHS += "\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f"
 
 
 def _lowercase_step() -> _CharacterStep:
     """Make the step that brings characters to lower case, each on its own, even Σ."""
-    return _CharacterStep({ord(char): char.lower() for char in _matching(r"\p{Changes_When_Lowercased}")})
+    return _CharacterStep(
+        {ord(char): char.lower() for char in _matching(r"\p{Changes_When_Lowercased}")}
+    )
 
 
 def _bert_steps(
@@ -2689,12 +3104,25 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
     if kind == "String" and len(source) == 1:
         return [_CharacterStep({ord(source): content})]
     if kind == "String":
-        return [_TextPass(lambda text: text.replace(source, content), changed=[*map(ord, source)], border=source[0])]
+        return [
+            _TextPass(
+                lambda text: text.replace(source, content),
+                changed=[*map(ord, source)],
+                border=source[0],
+            )
+        ]
     if source == _STRIP["pattern"]["Regex"] and not content:
         return [_TextPass(lambda text: text.strip(" "), changed=[0x20])]
-    if source == " {2,}":  # common in models of SentencePiece; `re` is several times as fast as `regex`
+    # common in models of SentencePiece; `re` is several times as fast as `regex`
+    if source == " {2,}":
         border = " " * (content != " ")
-        return [_TextPass(lambda text: re.sub("  +", lambda match: content, text), changed=[0x20], border=border)]
+        return [
+            _TextPass(
+                lambda text: re.sub("  +", lambda match: content, text),
+                changed=[0x20],
+                border=border,
+            )
+        ]
     expression = _compile_regex(_read_regex(source, "Replace"))
 
     def replace(text: str) -> str:
@@ -2742,8 +3170,12 @@ def _make_steps(what: str, makers: Mapping[str, Callable[..., Iterable]], step: 
 def _normalizer_passes(steps: str) -> list[_MapPass | _TextPass]:
     """Make the passes for steps in JSON: consecutive steps over characters become one pass."""
     flat, passes = _flattened(json.loads(steps), "normalizers"), []
-    parts = itertools.chain.from_iterable(_make_steps("normalizer", _NORMALIZERS, step) for step in flat)
-    for by_character, group in itertools.groupby(parts, lambda part: isinstance(part, _CharacterStep)):
+    parts = itertools.chain.from_iterable(
+        _make_steps("normalizer", _NORMALIZERS, step) for step in flat
+    )
+    for by_character, group in itertools.groupby(
+        parts, lambda part: isinstance(part, _CharacterStep)
+    ):
         group = list(group)
         passes += [_MapPass(group)] if by_character else group
     return passes
@@ -2752,12 +3184,14 @@ def _normalizer_passes(steps: str) -> list[_MapPass | _TextPass]:
 class Normalizer:
     """Change text before it is cut into pretokens, by the steps of a tokenizer.json.
 
-    NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Nmt, Precompiled and
-    Sequence do the same as in the `tokenizers` package, separately for each piece of text between special tokens. Only
-    characters that are newer than the tables of that package may differ; some of them date from 2015. Invalid bytes
-    stay unchanged. Raises InputError for other steps.
+    NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, BertNormalizer, Nmt,
+    Precompiled and Sequence do the same as in the `tokenizers` package, separately for each piece
+    of text between special tokens. Only characters that are newer than the tables of that package
+    may differ; some of them date from 2015. Invalid bytes stay unchanged. Raises InputError for
+    other steps.
 
-    >>> Normalizer([{"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]).normalize("Élan".encode())
+    >>> steps = [{"type": "NFD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]
+    >>> Normalizer(steps).normalize("Élan".encode())
     b'elan'
     """
 
@@ -2782,9 +3216,11 @@ class Normalizer:
         return self.apply(FlatText.join([data], [BEGINS]), BEGINS).parts()[0]
 
     def cut_arrays(self, pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
-        """Make the arrays that tell where text may be cut before it is normalized, as Pattern.cut_arrays does.
+        """Make the arrays that tell where text may be cut before it is normalized, as
+        Pattern.cut_arrays does.
 
-        That is between a character that no step changes and a newline or a space, if the pattern must split there.
+        That is between a character that no step changes and a newline or a space, if the pattern
+        must split there.
         """
         if not self:
             return pattern.cut_arrays
@@ -2796,7 +3232,9 @@ class Normalizer:
         classes[list(itertools.chain(*changed))] = n  # a class that never splits
         splits = np.pad(np.zeros_like(must_split), (0, 3))
         for k, space in enumerate("\n ", n + 1):
-            written = self.normalize(f"x{space}x".encode()).decode().rpartition("x")[0].rpartition("x")[2]
+            written = (
+                self.normalize(f"x{space}x".encode()).decode().rpartition("x")[0].rpartition("x")[2]
+            )
             classes[ord(space)] = k
             if len(written) == 1 and not any(space in step.border for step in self._passes):
                 splits[:n, k] = must_split[:, class_of[ord(written)]]
@@ -2804,18 +3242,23 @@ class Normalizer:
 
 
 def _flattened(part: object, key: str) -> list[dict]:
-    """List the steps of a normalizer, a pre_tokenizer or a decoder; a Sequence has its steps under `key`."""
+    """List the steps of a normalizer, a pre_tokenizer or a decoder; a Sequence has its steps under
+    `key`.
+    """
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "Sequence" and key in part:
         part = part[key]
     if isinstance(part, (list, tuple)):
         return [step for one in part for step in _flattened(one, key)]
-    note = f"a step without a type, or a Sequence without {key}, is not supported: {json.dumps(part)[:100]}"
+    note = (
+        f"a step without a type, or a Sequence without {key}, is not supported: "
+        f"{json.dumps(part)[:100]}"
+    )
     require(isinstance(kind, str) and kind != "Sequence", note)
     return [part]
 
 
-# ─── Pretokenizing ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Pretokenizing ────────────────────────────────────────────────────────────────────────────────
 #
 # Texts -> one flat text, which is then scanned with the table of the last step of the pattern:
 #
@@ -2825,7 +3268,8 @@ def _flattened(part: object, key: str) -> list[dict]:
 
 
 class Pretokenizer:
-    """Cut texts at special tokens, normalize the text between them, and cut it by all steps of a pattern but the last.
+    """Cut texts at special tokens, normalize the text between them, and cut it by all steps of a
+    pattern but the last.
 
     >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
     >>> flat, original = pretokenizer.apply(_new_scan(), [b"a b<|end|>"])
@@ -2847,32 +3291,41 @@ class Pretokenizer:
         if not self.normalizer and not passes[0]:
             passes.reverse()
         self.special = _special_table(passes[0], flags)
-        self.normalized = _special_table(passes[1], flags, self.normalizer.normalize) if passes[1] else None
+        self.normalized = (
+            _special_table(passes[1], flags, self.normalizer.normalize) if passes[1] else None
+        )
 
-    def apply(self, scan: Scan, texts: Sequence[bytes], first_id: int = BEGINS) -> tuple[FlatText, FlatText]:
+    def apply(
+        self, scan: Scan, texts: Sequence[bytes], first_id: int = BEGINS
+    ) -> tuple[FlatText, FlatText]:
         """Make a flat text of texts, for the last step of the pattern.
 
-        first_id  how the first text begins: BEGINS, or another value if it continues an earlier block
+        first_id  how the first text begins: BEGINS, or another value if it continues an earlier
+                  block
 
         Returns the flat text, and the flat text before normalization.
         """
-        original = FlatText.join(texts, [BEGINS] * len(texts)).rewritten(_cut_at_special, self.special)
+        original = FlatText.join(texts, [BEGINS] * len(texts)).rewritten(
+            _cut_at_special, self.special
+        )
         flat = self.normalizer.apply(original, first_id)
         if self.normalized:
             flat = flat.rewritten(_cut_at_special, self.normalized)
         return self.pattern.apply(scan, flat, first_id), original
 
 
-# ─── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Reading ──────────────────────────────────────────────────────────────────────────────────────
 #
-# Files -> blocks of about 4 MB that can be scanned independently. The parent searches for the ends of blocks: each is
-# the first position after 4 MB where a cut changes no pretoken. A block of a plain file has no bytes yet, only
-# positions in the file; the worker that scans it reads its bytes. The only block of a file with the text "to be":
+# Files -> blocks of about 4 MB that can be scanned independently. The parent searches for the ends
+# of blocks: each is the first position after 4 MB where a cut changes no pretoken. A block of a
+# plain file has no bytes yet, only positions in the file; the worker that scans it reads its bytes.
+# The only block of a file with the text "to be":
 #
 #     Block(path, start=0, stop=5, data=None)   ->  a worker  ->   [b"to be"]
 #
-# A pipe or a packed file can only be read from its beginning, so the parent reads it and puts the bytes into the block.
-# In a .jsonl file, blocks end after a line; in a Parquet file, a block is a row group; the worker decodes both.
+# A pipe or a packed file can only be read from its beginning, so the parent reads it and puts the
+# bytes into the block. In a .jsonl file, blocks end after a line; in a Parquet file, a block is a
+# row group; the worker decodes both.
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".parquet")  # of the files that are taken from a folder
 PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")  # may follow
@@ -2884,7 +3337,8 @@ STANDARD_STREAM = Path("-")
 
 Files = PathName | Iterable[PathName]  # files, folders, globs, or - for standard input
 
-# The first bytes of files that are not text. Packed files are unpacked, Parquet is read, all others are refused.
+# The first bytes of files that are not text. Packed files are unpacked, Parquet is read, all others
+# are refused.
 _SIGNS = {
     "gzip": rb"\x1f\x8b",
     "xz": rb"\xfd7zXZ\x00",
@@ -2904,43 +3358,61 @@ _SIGNS = {
 
 
 def standard_library() -> list[Path]:
-    """List the source files of Python's standard library in a fixed order, without installed packages.
+    """List the source files of Python's standard library in a fixed order, without installed
+    packages.
 
-    Tests with source files in other encodings than UTF-8 are left out, since the first run would warn of them.
+    Tests with source files in other encodings than UTF-8 are left out, since the first run would
+    warn of them.
     """
     root = Path(sysconfig.get_path("stdlib"))
     apart = {"site-packages", "dist-packages", "__pycache__", "encoded_modules", "tokenizedata"}
-    files = sorted(path for path in root.rglob("*.py") if apart.isdisjoint(path.relative_to(root).parts))
+    files = sorted(
+        path for path in root.rglob("*.py") if apart.isdisjoint(path.relative_to(root).parts)
+    )
     require(files, f"this Python has no source files in {root}: name a file to train on")
     return files
 
 
 def find_files(inputs: Files) -> list[Path]:
-    """Expand files, folders, globs and "-" (standard input) to files; raises ValueError if one is missing.
+    """Expand files, folders, globs and "-" (standard input) to files; raises ValueError if one is
+    missing.
 
-    A folder stands for its files, at any depth and sorted, whose names end in one of SUFFIXES, perhaps followed by one
-    of PACKED_SUFFIXES. Hidden files are left out, and so are vocab.txt and merges.txt, which belong to models.
+    A folder stands for its files, at any depth and sorted, whose names end in one of SUFFIXES,
+    perhaps followed by one of PACKED_SUFFIXES. Hidden files are left out, and so are vocab.txt and
+    merges.txt, which belong to models.
     """
     files = []
     for path in map(as_path, [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs):
         name = str(path)
         if os.path.isdir(name):
-            inside = [Path(folder, file) for folder, _, names in os.walk(path, onerror=_fail) for file in names]
-            group = sorted(file for file in inside if _is_corpus(file.relative_to(path)) and file.is_file())
+            inside = [
+                Path(folder, file)
+                for folder, _, names in os.walk(path, onerror=_fail)
+                for file in names
+            ]
+            group = sorted(
+                file for file in inside if _is_corpus(file.relative_to(path)) and file.is_file()
+            )
             require(group, f"{name}: no text in this folder: no name ends in {', '.join(SUFFIXES)}")
         elif name == "-" or os.path.exists(name):  # False for a text that cannot be a path
             group = [path]
         else:
             group = sorted(filter(Path.is_file, map(Path, glob.glob(name, recursive=True))))
-            hint = "" if path.suffix and " " not in name else "; if it is a text, in Python: texts=[…]"
+            hint = (
+                "" if path.suffix and " " not in name else "; if it is a text, in Python: texts=[…]"
+            )
             require(group, f"{name[:80]}: no such file or folder, and no file matches it{hint}")
         files += group
     return files
 
 
 def as_path(name: PathName) -> Path:
-    """Make a Path; raises InputError for other types, and for an empty name, which would be the current folder."""
-    require(isinstance(name, (str, os.PathLike)), f"a file is named by a string or a path, not {name!r}")
+    """Make a Path; raises InputError for other types, and for an empty name, which would be the
+    current folder.
+    """
+    require(
+        isinstance(name, (str, os.PathLike)), f"a file is named by a string or a path, not {name!r}"
+    )
     require(os.fspath(name), "the name of a file or folder is empty: is a variable not set?")
     return Path(name)
 
@@ -2953,7 +3425,11 @@ def _fail(error: OSError) -> None:
 def _is_corpus(path: Path) -> bool:
     """Whether a file in a folder is text by its name, and not a part of a model."""
     is_hidden = any(part.startswith(".") for part in path.parts)
-    return _plain_name(path).endswith(SUFFIXES) and path.name not in ("vocab.txt", "merges.txt") and not is_hidden
+    return (
+        _plain_name(path).endswith(SUFFIXES)
+        and path.name not in ("vocab.txt", "merges.txt")
+        and not is_hidden
+    )
 
 
 def _plain_name(path: Path) -> str:
@@ -2962,8 +3438,14 @@ def _plain_name(path: Path) -> str:
 
 
 def _is_stream(path: Path | Texts) -> bool:
-    """Whether a file can be read only once, or only by this process: /dev/stdin is another file in another process."""
-    return isinstance(path, Texts) or not path.is_file() or path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
+    """Whether a file can be read only once, or only by this process: /dev/stdin is another file in
+    another process.
+    """
+    return (
+        isinstance(path, Texts)
+        or not path.is_file()
+        or path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
+    )
 
 
 def _recognize(head: bytes) -> str | None:
@@ -2972,10 +3454,13 @@ def _recognize(head: bytes) -> str | None:
 
 
 def _open_zstandard(file: IO[bytes]) -> IO[bytes]:
-    for name in ("compression.zstd", "backports.zstd"):  # of Python 3.14, and of a package for earlier versions
+    # of Python 3.14, and of a package for earlier versions
+    for name in ("compression.zstd", "backports.zstd"):
         with contextlib.suppress(ImportError):
             return importlib.import_module(name).ZstdFile(file)
-    raise InputError("unpacking zstandard needs Python 3.14 or a package: pip install backports.zstd")
+    raise InputError(
+        "unpacking zstandard needs Python 3.14 or a package: pip install backports.zstd"
+    )
 
 
 _UNPACKERS = {"gzip": gzip.open, "xz": lzma.open, "bzip2": bz2.open, "zstandard": _open_zstandard}
@@ -2983,7 +3468,9 @@ _UNPACKERS = {"gzip": gzip.open, "xz": lzma.open, "bzip2": bz2.open, "zstandard"
 
 @contextlib.contextmanager
 def expecting_whole(kind: str, where: object) -> Iterator[None]:
-    """In a block, turn any error that a damaged file, or one of another kind, causes into InputError with its name."""
+    """In a block, turn any error that a damaged file, or one of another kind, causes into
+    InputError with its name.
+    """
     try:
         yield
     except InputError as error:
@@ -2995,13 +3482,21 @@ def expecting_whole(kind: str, where: object) -> Iterator[None]:
 
 
 def _read_chunks(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
-    """Read and unpack a file in chunks of up to `size` bytes; yields each with the position on the disk."""
-    with contextlib.nullcontext(sys.stdin.buffer) if path == STANDARD_STREAM else open(path, "rb") as raw:
+    """Read and unpack a file in chunks of up to `size` bytes; yields each with the position on the
+    disk.
+    """
+    with (
+        contextlib.nullcontext(sys.stdin.buffer)
+        if path == STANDARD_STREAM
+        else open(path, "rb") as raw
+    ):
         kind, position = _recognize(raw.peek(HEAD_BYTES)), 0
         with expecting_whole(f"{kind} file", path):
             file = _UNPACKERS[kind](raw) if kind in _UNPACKERS else raw
             while chunk := file.read(size):
-                position = raw.tell() if file is not raw and raw.seekable() else position + len(chunk)
+                position = (
+                    raw.tell() if file is not raw and raw.seekable() else position + len(chunk)
+                )
                 yield chunk, position
 
 
@@ -3022,14 +3517,18 @@ def _record_text(record: object, text_field: str) -> bytes:
 
 def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
     code_point = ord(error.object[error.start])
-    return f"U+{code_point:04X} at index {error.start} of the text is half a surrogate pair, not text"
+    return (
+        f"U+{code_point:04X} at index {error.start} of the text is half a surrogate pair, not text"
+    )
 
 
 class Block(NamedTuple):
-    """Bytes that can be scanned independently: a part of a file, or bytes that were read from a stream.
+    """Bytes that can be scanned independently: a part of a file, or bytes that were read from a
+    stream.
 
-    `first_id` tells how the block begins, and `next_id` how the next one does: with another text (BEGINS); with another
-    document of the same text, after a special token (INSIDE); or within the same document (CONTINUES).
+    `first_id` tells how the block begins, and `next_id` how the next one does: with another text
+    (BEGINS); with another document of the same text, after a special token (INSIDE); or within the
+    same document (CONTINUES).
     """
 
     path: Path
@@ -3039,7 +3538,8 @@ class Block(NamedTuple):
     next_id: int = BEGINS
     data: bytes | list[bytes] | None = None  # None: a worker reads them from the file
     n_before: int = 0  # lines before it in a stream; row groups before it in a Parquet file
-    read_texts: Callable[[Block, str], list[bytes]] | None = None  # None: the data are one text, or a list of texts
+    # None: the data are one text, or a list of texts
+    read_texts: Callable[[Block, str], list[bytes]] | None = None
 
     @property
     def n_bytes(self) -> int:
@@ -3055,11 +3555,16 @@ class Block(NamedTuple):
         return data
 
     def count_lines_before(self) -> int:
-        """Count the lines before the block; in a file, they are counted only when a message needs their number."""
+        """Count the lines before the block; in a file, they are counted only when a message needs
+        their number.
+        """
         if self.data is not None:
             return self.n_before
         starts = range(0, self.start, BLOCK_BYTES)
-        return sum(_read_part(self.path, at, min(BLOCK_BYTES, self.start - at)).count(b"\n") for at in starts)
+        return sum(
+            _read_part(self.path, at, min(BLOCK_BYTES, self.start - at)).count(b"\n")
+            for at in starts
+        )
 
 
 def _read_lines(block: Block, text_field: str) -> list[bytes]:
@@ -3072,7 +3577,9 @@ def _read_lines(block: Block, text_field: str) -> list[bytes]:
                 texts.append(_record_text(json.loads(line), text_field))
         except (ValueError, RecursionError) as error:
             reason = error if isinstance(error, InputError) else f"not JSON ({error})"
-            raise InputError(f"{block.path}, line {block.count_lines_before() + number}: {reason}") from None
+            raise InputError(
+                f"{block.path}, line {block.count_lines_before() + number}: {reason}"
+            ) from None
     return texts
 
 
@@ -3081,13 +3588,18 @@ def _read_rows(block: Block, text_field: str) -> list[bytes]:
     with expecting_whole("Parquet file", f"{block.path}, row group {block.n_before}"):
         with import_optional("pyarrow.parquet").ParquetFile(block.path) as file:
             names = file.schema_arrow.names
-            require(text_field in names, f"no column {text_field!r} (`text_field` names one of {', '.join(names)})")
+            require(
+                text_field in names,
+                f"no column {text_field!r} (`text_field` names one of {', '.join(names)})",
+            )
             rows = file.read_row_group(block.n_before, [text_field], use_threads=False).to_pylist()
         return [_record_text(row, text_field) for row in rows]
 
 
 class Texts(NamedTuple):
-    """Texts in memory, strings or lists of strings, which a Source reads once, as it reads a file."""
+    """Texts in memory, strings or lists of strings, which a Source reads once, as it reads a
+    file.
+    """
 
     texts: Iterable[Text | Sequence[Text]]
 
@@ -3104,15 +3616,16 @@ class Texts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The texts to read, and how to read them. It is passed on as a whole, also to worker processes.
+    """The texts to read, and how to read them. It is passed on as a whole, also to worker
+    processes.
 
     files           paths, as from `find_files`; or Texts
     pattern         the pattern that cuts texts into pretokens; blocks end where it always ends one
     special_tokens  tokens that end documents
     flags           how special tokens are found, if not in the plain way
     normalizer      steps of a Normalizer, which change texts before they are cut
-    text_field      the field of a line of JSON, or the column of a Parquet file, that has the text; "text" by default.
-                    If it is set, standard input is lines of JSON
+    text_field      the field of a line of JSON, or the column of a Parquet file, that has the text;
+                    "text" by default. If it is set, standard input is lines of JSON
     block_bytes     bytes of text in a block; BLOCK_BYTES by default. No result depends on it
 
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -3131,8 +3644,10 @@ class Source:
     flags: Mapping[str, AddedToken] = dataclasses.field(default_factory=dict)
     normalizer: Sequence[dict] = ()
 
-    _states: dict[Path, os.stat_result] = dataclasses.field(default_factory=dict, init=False)  # of files before reading
-    _doubtful: list[Path] = dataclasses.field(default_factory=list, init=False)  # files that may not be text
+    # of files before reading
+    _states: dict[Path, os.stat_result] = dataclasses.field(default_factory=dict, init=False)
+    # files that may not be text
+    _doubtful: list[Path] = dataclasses.field(default_factory=list, init=False)
 
     @property
     def _numbers(self) -> dict[str, int]:
@@ -3140,14 +3655,20 @@ class Source:
 
     @functools.cached_property
     def pretokenizer(self) -> Pretokenizer:
-        """The Pretokenizer of these texts; the ids of special tokens are their positions in the list."""
+        """The Pretokenizer of these texts; the ids of special tokens are their positions in the
+        list.
+        """
         return Pretokenizer(self.pattern, self._numbers, self.flags, Normalizer(self.normalizer))
 
     @functools.cached_property
     def _cut_arguments(self) -> tuple[np.ndarray, np.ndarray, _SpecialTable]:
         """The last arguments of `_find_cut`, for text before normalization."""
-        normalizer, special = self.pretokenizer.normalizer, _special_table(self._numbers, self.flags)
-        hides_tokens = normalizer and self.pretokenizer.normalized  # they can be found only after normalization
+        normalizer, special = (
+            self.pretokenizer.normalizer,
+            _special_table(self._numbers, self.flags),
+        )
+        # they can be found only after normalization
+        hides_tokens = normalizer and self.pretokenizer.normalized
         arrays = Pattern("none").cut_arrays if hides_tokens else normalizer.cut_arrays(self.pattern)
         return *arrays, special
 
@@ -3155,9 +3676,19 @@ class Source:
 
     @property
     def settings(self) -> dict:
-        """All that decides how a text becomes words, as plain JSON. Counts of equal settings can be added up."""
-        pattern = [step if isinstance(step, str) else [type(step).__name__, *step] for step in self.pattern.steps]
-        return {"pattern": pattern, "special_tokens": [*self.special_tokens], "normalizer": [*self.normalizer]}
+        """All that decides how a text becomes words, as plain JSON.
+
+        Counts of equal settings can be added up.
+        """
+        pattern = [
+            step if isinstance(step, str) else [type(step).__name__, *step]
+            for step in self.pattern.steps
+        ]
+        return {
+            "pattern": pattern,
+            "special_tokens": [*self.special_tokens],
+            "normalizer": [*self.normalizer],
+        }
 
     @property
     def total_bytes(self) -> int | None:
@@ -3166,7 +3697,9 @@ class Source:
         return sum(path.stat().st_size for path in self.files) if is_known else None
 
     def is_json(self, path: Path | Texts) -> bool:
-        """Whether a file has a text in each line of JSON: a .jsonl file; or a pipe, if a text field is given."""
+        """Whether a file has a text in each line of JSON: a .jsonl file; or a pipe, if a text field
+        is given.
+        """
         if isinstance(path, Texts):
             return False
         by_name = _plain_name(path).endswith((".jsonl", ".ndjson"))
@@ -3175,11 +3708,16 @@ class Source:
     def suits_threads(self, engine: Engine) -> bool:
         """Return whether threads are better than processes, as they are if kernels do the work.
 
-        Threads send nothing through pipes: two count 1.5 to 1.9 times as fast as two processes. Kernels release
-        Python's lock. But JSON and patterns of the `regex` package hold it, and so does the rest of the work if there
-        are many threads. And a slow pattern can be stopped only with its process.
+        Threads send nothing through pipes: two count 1.5 to 1.9 times as fast as two processes.
+        Kernels release Python's lock. But JSON and patterns of the `regex` package hold it, and so
+        does the rest of the work if there are many threads. And a slow pattern can be stopped only
+        with its process.
         """
-        return engine.n_workers <= 8 and not self.pattern.warning and not any(map(self.is_json, self.files))
+        return (
+            engine.n_workers <= 8
+            and not self.pattern.warning
+            and not any(map(self.is_json, self.files))
+        )
 
     def texts(self, block: Block) -> list[bytes]:
         """Read the texts of a block: a single one, or one from each line or row."""
@@ -3190,7 +3728,8 @@ class Source:
 
     def blocks(self) -> Iterator[Block]:
         """Cut all files into blocks of about `block_bytes` that can be processed in any order."""
-        kinds = [*map(self._look_at, self.files)]  # before any work, since a wrong file would waste it
+        # before any work, since a wrong file would waste it
+        kinds = [*map(self._look_at, self.files)]
         for path, kind in zip(self.files, kinds, strict=True):
             if isinstance(path, Texts):
                 yield from path.blocks(self.block_bytes)
@@ -3202,7 +3741,9 @@ class Source:
                 yield from self._file_blocks(path)
 
     def _look_at(self, path: Path | Texts) -> str | None:
-        """Look at the head of a file, unless it can be read only once; returns its type, or None for plain text."""
+        """Look at the head of a file, unless it can be read only once; returns its type, or None
+        for plain text.
+        """
         if _is_stream(path):
             return "a stream"
         self._states.setdefault(path, path.stat())
@@ -3215,14 +3756,23 @@ class Source:
         return kind
 
     def _check_head(self, path: Path, head: bytes) -> None:
-        """Raise InputError for a file that is not text, and warn of the first one that may not be text."""
+        """Raise InputError for a file that is not text, and warn of the first one that may not be
+        text.
+        """
         kind, doubt = _recognize(head), None
-        require(kind is None, f"{path}: {kind} is not text: unpack it, or convert it to text, first")
+        require(
+            kind is None, f"{path}: {kind} is not text: unpack it, or convert it to text, first"
+        )
         strange = head.decode("utf-8", "replace").count("\ufffd") + head.count(0)
         if strange > len(head) / 100:
-            doubt = "its beginning is not UTF-8; it is read byte by byte (iconv converts text to UTF-8)"
+            doubt = (
+                "its beginning is not UTF-8; it is read byte by byte (iconv converts text to UTF-8)"
+            )
         elif re.match(rb'\s*\[?\s*\{\s*"', head):
-            doubt = "looks like JSON, and is read as text: name the file .jsonl or, for a pipe, set `text_field`"
+            doubt = (
+                "looks like JSON, and is read as text: name the file .jsonl or, for a "
+                "pipe, set `text_field`"
+            )
         elif _plain_name(path).endswith((".csv", ".tsv")):
             doubt = "a table is read as text, with its separators"
         if doubt and not self._doubtful and not self.is_json(path):
@@ -3230,20 +3780,30 @@ class Source:
             warnings.warn(f"{path}: {doubt}", stacklevel=2)
 
     def check_unchanged(self) -> None:
-        """Check that no file changed while it was read; raises InputError if text may be lost or read twice.
+        """Check that no file changed while it was read; raises InputError if text may be lost or
+        read twice.
 
-        A file that has only grown, such as a log, was read up to its former end, and a warning says so.
+        A file that has only grown, such as a log, was read up to its former end, and a warning says
+        so.
         """
         for path, before in self._states.items():
             now = path.stat()
             if now.st_ino == before.st_ino and now.st_size > before.st_size:
-                warnings.warn(f"{path}: has grown while it was read: what was added is left out", stacklevel=4)
+                warnings.warn(
+                    f"{path}: has grown while it was read: what was added is left out", stacklevel=4
+                )
                 continue
-            same = all(getattr(now, of) == getattr(before, of) for of in ("st_ino", "st_size", "st_mtime_ns"))
-            require(same, f"{path}: changed while it was read: start again when no program writes to it")
+            same = all(
+                getattr(now, of) == getattr(before, of)
+                for of in ("st_ino", "st_size", "st_mtime_ns")
+            )
+            require(
+                same, f"{path}: changed while it was read: start again when no program writes to it"
+            )
 
     def map(self, engine: Engine, work: Callable, task_bytes: int | None = None) -> Iterator:
-        """Apply work(source, blocks) to tasks, by the workers of an engine, and yield the results in the order of text.
+        """Apply work(source, blocks) to tasks, by the workers of an engine, and yield the results
+        in the order of text.
 
         task_bytes  the least number of bytes in a task, so that several small files are one task
 
@@ -3251,7 +3811,9 @@ class Source:
         """
         work = functools.partial(work, dataclasses.replace(self, files=()))
         blocks, limit = self.blocks(), task_bytes or self.block_bytes
-        tasks = _batched_by_size(blocks, lambda block: max(len(block.data or b""), block.n_bytes), limit)
+        tasks = _batched_by_size(
+            blocks, lambda block: max(len(block.data or b""), block.n_bytes), limit
+        )
         return engine.map(work, tasks, self.suits_threads(engine))
 
     def _file_blocks(self, path: Path) -> Iterator[Block]:
@@ -3263,16 +3825,23 @@ class Source:
             cut = None if is_last else self.find_cut(read, start + self.block_bytes, is_json)
             stop, next_id = cut or (size, BEGINS)
             _require_cut(path, stop - start)
-            yield Block(path, start, stop, first_id, next_id, read_texts=_read_lines if is_json else None)
+            yield Block(
+                path, start, stop, first_id, next_id, read_texts=_read_lines if is_json else None
+            )
             start, first_id = stop, next_id
 
-    def find_cut(self, read: Callable[[int, int], bytes], start: int, is_json: bool) -> tuple[int, int] | None:
-        """Find the first position from `start` on where text may be cut, and how the text after it begins (see Block).
+    def find_cut(
+        self, read: Callable[[int, int], bytes], start: int, is_json: bool
+    ) -> tuple[int, int] | None:
+        """Find the first position from `start` on where text may be cut, and how the text after it
+        begins (see Block).
 
-        `read(position, size)` returns a window of the text. While no cut is found, windows grow up to a block.
+        `read(position, size)` returns a window of the text. While no cut is found, windows grow up
+        to a block.
         """
         size = WINDOW_BYTES
-        # A window needs a margin, since the special tokens and characters on both sides decide about a cut.
+        # A window needs a margin, since the special tokens and characters on both sides decide
+        # about a cut.
         margin = max((len(token.encode()) for token in self.special_tokens), default=0) + 8
         while True:
             begin = max(0, start - margin)
@@ -3282,21 +3851,24 @@ class Source:
                 cut, next_id = window.find(b"\n", start - begin) + 1, BEGINS
             else:
                 text = _with_padding(window.replace(BYTES[END], BYTES[INVALID_BYTE]))
-                cut, is_after_special = divmod(_find_cut(text, start - begin, stop, *self._cut_arguments), 2)
+                cut, is_after_special = divmod(
+                    _find_cut(text, start - begin, stop, *self._cut_arguments), 2
+                )
                 next_id = INSIDE if is_after_special else CONTINUES
             if cut > 0:
                 return begin + cut, next_id
             if len(window) < start - begin + size + margin:
                 return None
-            start, size = begin + stop - 8, min(2 * size, self.block_bytes)  # overlap by a pair of characters
+            # overlap by a pair of characters
+            start, size = begin + stop - 8, min(2 * size, self.block_bytes)
 
     def cut(
         self, chunks: Iterable[bytes], size: int, is_json: bool = False, where: object = "the text"
     ) -> Iterator[tuple[bytes, int, int]]:
         """Cut a text that comes in chunks into parts of `size` bytes or slightly more; see Block.
 
-        Yields each part, its `first_id` and its `next_id`. Memory holds a chunk, a part and a window; or a whole
-        document, where the pattern allows no cut.
+        Yields each part, its `first_id` and its `next_id`. Memory holds a chunk, a part and a
+        window; or a whole document, where the pattern allows no cut.
         """
         data, chunks, first_id, cut = bytearray(), iter(chunks), BEGINS, True
 
@@ -3317,7 +3889,9 @@ class Source:
             first_id = next_id
 
     def _stream_blocks(self, path: Path) -> Iterator[Block]:
-        """Read a file that can be read only from its beginning, and put the text into its blocks."""
+        """Read a file that can be read only from its beginning, and put the text into its
+        blocks.
+        """
         is_json, start, stop, n_lines = self.is_json(path), 0, 0, 0
 
         def read() -> Iterator[bytes]:
@@ -3329,18 +3903,35 @@ class Source:
                 yield chunk
 
         for data, first_id, next_id in self.cut(read(), self.block_bytes, is_json, path):
-            yield Block(path, start, stop, first_id, next_id, data, n_lines, _read_lines if is_json else None)
+            yield Block(
+                path,
+                start,
+                stop,
+                first_id,
+                next_id,
+                data,
+                n_lines,
+                _read_lines if is_json else None,
+            )
             start, n_lines = stop, n_lines + data.count(b"\n")
 
 
 def _require_cut(where: object, n_bytes: int) -> None:
     """Raise InputError for text that cannot be cut and has too many bytes."""
-    size, hint = f"{MAX_BLOCK_BYTES >> 20} MB", "add line breaks, or name another pattern or a special token"
-    require(n_bytes <= MAX_BLOCK_BYTES, f"{where}: {size} of text without a place where it can be cut: {hint}")
+    size, hint = (
+        f"{MAX_BLOCK_BYTES >> 20} MB",
+        "add line breaks, or name another pattern or a special token",
+    )
+    require(
+        n_bytes <= MAX_BLOCK_BYTES,
+        f"{where}: {size} of text without a place where it can be cut: {hint}",
+    )
 
 
 def _row_groups(path: Path) -> Iterator[Block]:
-    """Make a block of each row group of a Parquet file; each counts as an equal share of its bytes."""
+    """Make a block of each row group of a Parquet file; each counts as an equal share of its
+    bytes.
+    """
     with expecting_whole("Parquet file", path):
         n = import_optional("pyarrow.parquet").read_metadata(path).num_row_groups
     size = path.stat().st_size
@@ -3348,7 +3939,9 @@ def _row_groups(path: Path) -> Iterator[Block]:
         yield Block(path, size * k // n, size * (k + 1) // n, n_before=k, read_texts=_read_rows)
 
 
-def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: int) -> Iterator[list]:
+def _batched_by_size(
+    items: Iterable, size_of: Callable[[object], int], limit: int
+) -> Iterator[list]:
     """Gather items into lists whose sizes add up to the limit or slightly more."""
     batch, size = [], 0
     for item in items:
@@ -3361,25 +3954,29 @@ def _batched_by_size(items: Iterable, size_of: Callable[[object], int], limit: i
         yield batch
 
 
-# ─── Words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Words ────────────────────────────────────────────────────────────────────────────────────────
 #
-# Blocks -> Words. A worker scans its blocks and counts their pretokens in its own hash table of byte strings. It
-# returns the table as Words, which are plain arrays: all bytes end to end, the offset of each word, and its count. The
-# parent adds them to its own table, and finally returns Words as well:
+# Blocks -> Words. A worker scans its blocks and counts their pretokens in its own hash table of
+# byte strings. It returns the table as Words, which are plain arrays: all bytes end to end, the
+# offset of each word, and its count. The parent adds them to its own table, and finally returns
+# Words as well:
 #
-#     "to be or not to be"   ->   symbols "to be or not to",  offsets 0 2 5 8 12 15,  counts 1 2 1 1 1
+#     "to be or not to be"  ->  symbols "to be or not to", offsets 0 2 5 8 12 15, counts 1 2 1 1 1
 #
-# So "to", " be", " or", " not" and " to" are five words (their order in a table differs between processes). A words
-# file keeps Words on the disk, so that several machines can count and one can learn.
+# So "to", " be", " or", " not" and " to" are five words (their order in a table differs between
+# processes). A words file keeps Words on the disk, so that several machines can count and one can
+# learn.
 
 BYTES = tuple(bytes([b]) for b in range(256))
 Merge = tuple[bytes, bytes]  # the two tokens that became one
-TASK_BYTES = 1 << 24  # that a worker counts at most before it returns its words, since the parent adds up alone
+# that a worker counts at most before it returns its words, since the parent adds up alone
+TASK_BYTES = 1 << 24
 MAX_WORDS = 40_000_000  # unique words; counting them and learning from them takes 8 GB
 
 
 class Words(NamedTuple):
-    """Words as a CSR array: word w is symbols[offsets[w] : offsets[w + 1]], and occurs counts[w] times.
+    """Words as a CSR array: word w is symbols[offsets[w] : offsets[w + 1]], and occurs counts[w]
+    times.
 
     >>> words = Words.from_counts({b"ab": 3, b"c": 2**40})
     >>> words.symbols, words.offsets
@@ -3402,9 +3999,13 @@ class Words(NamedTuple):
             if not isinstance(word, bytes):
                 raise InputError(f"words are bytes, not {type(word).__name__}: {word!r}")
             if not isinstance(n, (int, np.integer)) or n < 0:
-                raise InputError(f"the count of {word!r} is {n!r}: it must be a whole number, 0 or more")
+                raise InputError(
+                    f"the count of {word!r} is {n!r}: it must be a whole number, 0 or more"
+                )
         n_bytes = sum(len(word) * int(n) for word, n in counts.items())
-        require(n_bytes < 2**63, "the counts add up to 2**63 bytes or more, which 64 bits cannot hold")
+        require(
+            n_bytes < 2**63, "the counts add up to 2**63 bytes or more, which 64 bits cannot hold"
+        )
         nonzero = {word: n for word, n in counts.items() if word and n}
         offsets = np.append(0, np.cumsum([len(word) for word in nonzero], dtype=np.int64))
         symbols = np.frombuffer(b"".join(nonzero), np.uint8).astype(np.int32)
@@ -3412,32 +4013,44 @@ class Words(NamedTuple):
 
     def to_counts(self) -> dict[bytes, int]:
         """Make a dict of the words, as bytes, and their counts."""
-        text, sizes = b"".join(map(self.alphabet.__getitem__, self.symbols.tolist())), [*map(len, self.alphabet)]
-        ends = np.append(0, np.cumsum(np.array(sizes, np.int64)[self.symbols]))[self.offsets].tolist()
+        text, sizes = (
+            b"".join(map(self.alphabet.__getitem__, self.symbols.tolist())),
+            [*map(len, self.alphabet)],
+        )
+        ends = np.append(0, np.cumsum(np.array(sizes, np.int64)[self.symbols]))[
+            self.offsets
+        ].tolist()
         words = (text[start:end] for start, end in itertools.pairwise(ends))
         return dict(zip(words, self.counts.tolist(), strict=True))
 
     @property
     def digest(self) -> str:
-        """A hash of the words and their counts that does not depend on their order: a SHA-256 in hexadecimal."""
+        """A hash of the words and their counts that does not depend on their order: a SHA-256 in
+        hexadecimal.
+        """
         hashes = np.sort(_hash_words(self.symbols, self.offsets, self.counts.astype(np.uint64)))
         return hashlib.sha256(hashes.astype("<u8").data).hexdigest()
 
     def as_characters(self, coverage: float = 1.0, metaspace: Metaspace | None = None) -> Words:
         """Decode words over the single bytes as words over characters, in the order of code points.
 
-        coverage   the most frequent characters are kept until they make up this share of all occurrences; on a tie the
-                   smaller code point comes first
-        metaspace  replaces the spaces first, and may put its character before each word that lacks it
+        coverage   the most frequent characters are kept until they make up this share of all
+                   occurrences; on a tie the smaller code point comes first
+        metaspace  replaces the spaces first, and may put its character before each word that lacks
+                   it
 
-        A word is split at characters that are not kept and at invalid bytes, and each part gets the count of the word.
-        The rule of coverage is that of SentencePiece. The order is that of Hugging Face's trainers, and decides ties.
+        A word is split at characters that are not kept and at invalid bytes, and each part gets the
+        count of the word. The rule of coverage is that of SentencePiece. The order is that of
+        Hugging Face's trainers, and decides ties.
 
         >>> words = Words.from_counts({"naïve".encode(): 1, b"vane": 2}).as_characters(0.9)
         >>> words.alphabet, words.to_counts()
         ([b'a', b'e', b'n', b'v'], {b'na': 1, b've': 1, b'vane': 2})
         """
-        require(self.alphabet == BYTES, "these words are not over the 256 bytes: they have characters already")
+        require(
+            self.alphabet == BYTES,
+            "these words are not over the 256 bytes: they have characters already",
+        )
         require(0 <= coverage <= 1, f"a coverage is a number from 0 to 1, not {coverage!r}")
         code_points, offsets = _decode_words(self)
         if metaspace:
@@ -3457,7 +4070,8 @@ class Words(NamedTuple):
 def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
     """Decode words over the single bytes: returns code points, and the offsets of words in them.
 
-    Invalid bytes become lone surrogates. A newline after each word separates its bytes from those of the next word.
+    Invalid bytes become lone surrogates. A newline after each word separates its bytes from those
+    of the next word.
     """
     text = np.insert(words.symbols.astype(np.uint8), words.offsets[1:], ord("\n"))
     decoded = text.tobytes().decode("utf-8", "surrogateescape").encode("utf-32-le", "surrogatepass")
@@ -3470,17 +4084,27 @@ def _decode_words(words: Words) -> tuple[np.ndarray, np.ndarray]:
     return code_points[~is_end], np.append(0, np.flatnonzero(is_end) - np.arange(len(words.counts)))
 
 
-def _with_marks(code_points: np.ndarray, offsets: np.ndarray, step: Metaspace) -> tuple[np.ndarray, np.ndarray]:
-    """Apply a Metaspace to words of characters that do not begin a text; returns code points and offsets."""
+def _with_marks(
+    code_points: np.ndarray, offsets: np.ndarray, step: Metaspace
+) -> tuple[np.ndarray, np.ndarray]:
+    """Apply a Metaspace to words of characters that do not begin a text; returns code points and
+    offsets.
+    """
     mark = ord(step.replacement)
     marked = np.where(code_points == 0x20, mark, code_points)
     starts = offsets[:-1]
     lacks_mark = (marked[starts] != mark) & (step.prepend_scheme == "always")
-    return np.insert(marked, starts[lacks_mark], mark), offsets + np.append(0, np.cumsum(lacks_mark))
+    return np.insert(marked, starts[lacks_mark], mark), offsets + np.append(
+        0, np.cumsum(lacks_mark)
+    )
 
 
-def _split_at_unknown(symbols: np.ndarray, offsets: np.ndarray, counts: np.ndarray, alphabet: Sequence[bytes]) -> Words:
-    """Split words at unknown symbols, which are -1; returns the parts, each with the count of its word."""
+def _split_at_unknown(
+    symbols: np.ndarray, offsets: np.ndarray, counts: np.ndarray, alphabet: Sequence[bytes]
+) -> Words:
+    """Split words at unknown symbols, which are -1; returns the parts, each with the count of its
+    word.
+    """
     is_known, begins_word = symbols >= 0, np.zeros(len(symbols) + 1, bool)
     begins_word[offsets[:-1]] = True
     starts = np.flatnonzero(is_known & (begins_word[:-1] | ~np.append(False, is_known[:-1])))
@@ -3505,7 +4129,9 @@ class CorpusCounts(NamedTuple):
     @property
     def n_read(self) -> int:
         """The number of bytes that were read, including special tokens."""
-        return self.n_bytes + sum(len(token.encode()) * n for token, n in self.special_tokens.items())
+        return self.n_bytes + sum(
+            len(token.encode()) * n for token, n in self.special_tokens.items()
+        )
 
     @property
     def n_pretokens(self) -> int:
@@ -3520,23 +4146,25 @@ class CorpusCounts(NamedTuple):
         }
 
 
-# The table of words uses open addressing with linear probing, and is at most half full. Here it has 8 slots. "the"
-# (home slot 2) was counted 5 times, " cat" (home 2, which is taken, so slot 3) twice, "internationalization" (home 6)
-# once:
+# The table of words uses open addressing with linear probing, and is at most half full. Here it has
+# 8 slots. "the" (home slot 2) was counted 5 times, " cat" (home 2, which is taken, so slot 3)
+# twice, "internationalization" (home 6) once:
 #
 #     slot    key: 8 bytes        7 bytes and size            value   more
 #     0, 1    -                   0: free
 #     2       "the"               "", 3                       5       0
 #     3       " cat"              "", 4                       2       0
-#     6       its hash            LONG | 20                   1       0: where its bytes are in long_words
+#     6       its hash            LONG | 20                   1       0: its place in long_words
 #
-# So a word of up to INLINE_BYTES is compared by two numbers of 64 bits in the entry itself. Only longer words, which
-# are rare, need a look at their bytes. The value is a count, the id of a token, or the ids of a pretoken.
+# So a word of up to INLINE_BYTES is compared by two numbers of 64 bits in the entry itself. Only
+# longer words, which are rare, need a look at their bytes. The value is a count, the id of a token,
+# or the ids of a pretoken.
 INLINE_BYTES = 15
 LONG = u64(0xFF) << u64(56)
 END_KEY = u64(1) << u64(56)  # the second half of the key of a word of one byte, as END is
 REAL_END_KEY = LONG | u64(1)  # the second half of the key of a real byte 0xFE, which is not END
-IN_LONG_WORDS = u64(2**48 - 1)  # the bits of `more` with the position of a long word; the encoder uses the upper ones
+# the bits of `more` with the position of a long word; the encoder uses the upper ones
+IN_LONG_WORDS = u64(2**48 - 1)
 VALUE, MORE = 2, 3  # columns of the entries
 
 
@@ -3559,7 +4187,9 @@ def _new_entries(n):
 
 
 def _new_word_table(n_entries: int, n_long_bytes: int) -> _WordTable:
-    return _WordTable(np.zeros((n_entries, 4), np.uint64), np.empty(n_long_bytes + PADDING, np.uint8), 0, 0)
+    return _WordTable(
+        np.zeros((n_entries, 4), np.uint64), np.empty(n_long_bytes + PADDING, np.uint8), 0, 0
+    )
 
 
 @kernel
@@ -3571,10 +4201,11 @@ def _mix(low, high):
 
 @kernel
 def _hash_key(low, high):
-    """Hash two numbers of 64 bits with a seed, so that nobody can write a text whose words all collide.
+    """Hash two numbers of 64 bits with a seed, so that nobody can write a text whose words all
+    collide.
 
-    Each process has its own seed, which decides the order of words in a table, but no result. All bits of both numbers
-    influence the upper bits of the hash, but not the lower ones.
+    Each process has its own seed, which decides the order of words in a table, but no result. All
+    bits of both numbers influence the upper bits of the hash, but not the lower ones.
     """
     seed = process_seed() * u64(0x9E3779B97F4A7C15) | u64(1)
     return (low ^ (high * seed)) * seed
@@ -3597,7 +4228,9 @@ def _hash_long(text, start, size):
 
 
 # n -> masks for the two halves of the key of a word of n bytes.
-_KEY_MASKS = np.array([[2 ** (8 * min(n, 8)) - 1, 2 ** (8 * max(n - 8, 0)) - 1] for n in range(16)], np.uint64)
+_KEY_MASKS = np.array(
+    [[2 ** (8 * min(n, 8)) - 1, 2 ** (8 * max(n - 8, 0)) - 1] for n in range(16)], np.uint64
+)
 
 
 @inline_kernel
@@ -3605,7 +4238,10 @@ def _word_key(text, start, size):
     """Make the key of a word of `size` bytes; `size` is a uint64."""
     if size > u64(INLINE_BYTES):
         return _hash_long(text, start, i64(size)), LONG | size
-    low, high = load_u64(text, start) & _KEY_MASKS[size, 0], load_u64(text, start + 8) & _KEY_MASKS[size, 1]
+    low, high = (
+        load_u64(text, start) & _KEY_MASKS[size, 0],
+        load_u64(text, start + 8) & _KEY_MASKS[size, 1],
+    )
     return low, high | size << u64(56)
 
 
@@ -3614,7 +4250,8 @@ KEYS = 128  # that are made at once, before any is looked up: they fit into the 
 
 @kernel
 def _word_keys(text, start, ends, n, entries, keys):
-    """Write the keys and the home slots of up to KEYS words that lie end to end, and prefetch their entries.
+    """Write the keys and the home slots of up to KEYS words that lie end to end, and prefetch their
+    entries.
 
     The look-up then takes 8 ns a word in 40 MB of English.
     """
@@ -3639,7 +4276,9 @@ def _find_slot(entries, long_words, low, high, slot, text, start):
         or entries[slot, 1] != high
         or (
             high >= LONG
-            and not _equal(text, start, long_words, i64(entries[slot, MORE] & IN_LONG_WORDS), i64(high & ~LONG))
+            and not _equal(
+                text, start, long_words, i64(entries[slot, MORE] & IN_LONG_WORDS), i64(high & ~LONG)
+            )
         )
     ):
         slot = (slot + u64(1)) & mask
@@ -3648,17 +4287,23 @@ def _find_slot(entries, long_words, low, high, slot, text, start):
 
 @inline_kernel
 def _find_value(text, start, size, entries, long_words):
-    """Look up the value of the bytes text[start : start + size]; -1 if they are not in the table."""
+    """Look up the value of the bytes text[start : start + size]; -1 if they are not in the
+    table.
+    """
     low, high = _word_key(text, start, u64(size))
-    slot = _find_slot(entries, long_words, low, high, _home_slot(low, high, len(entries)), text, start)
+    slot = _find_slot(
+        entries, long_words, low, high, _home_slot(low, high, len(entries)), text, start
+    )
     return i64(entries[slot, VALUE]) if entries[slot, 1] else i64(-1)
 
 
 @inline_kernel
 def _store_key(table, entries, long_words, slot, low, high, text, start):
-    """Write a key into a free slot, and append the bytes of a long word to the others; both must have room.
+    """Write a key into a free slot, and append the bytes of a long word to the others; both must
+    have room.
 
-    The arrays are those of the table. The caller passes them, since reading a field would count a reference.
+    The arrays are those of the table. The caller passes them, since reading a field would count a
+    reference.
     """
     entries[slot, 0], entries[slot, 1] = low, high
     table.n_words += 1
@@ -3698,16 +4343,19 @@ def _reserve_words(table, n, n_long_bytes):
 
 @kernel
 def _count_unique(table):
-    """Return the number of words in a table, for Python, which cannot read the fields of a struct."""
+    """Return the number of words in a table, for Python, which cannot read the fields of a
+    struct.
+    """
     return table.n_words
 
 
 @kernel
 def _add_words(table, text, scanned, start, ends, n, weights, keys):
-    """Add the weights of n words that lie end to end in a text, or 1 for each word if there is only one weight.
+    """Add the weights of n words that lie end to end in a text, or 1 for each word if there is only
+    one weight.
 
-    END is skipped, and never stored. A real byte 0xFE that is a word would have the same key; it gets the key of a long
-    word instead.
+    END is skipped, and never stored. A real byte 0xFE that is a word would have the same key; it
+    gets the key of a long word instead.
     """
     one = len(weights) == 1
     for first in range(0, n, KEYS):
@@ -3716,7 +4364,11 @@ def _add_words(table, text, scanned, start, ends, n, weights, keys):
         entries, long_words = table.entries, table.long_words
         _word_keys(text, start, ends[first:], last - first, entries, keys)
         for k in range(first, last):
-            low, high, slot = keys[4 * (k - first)], keys[4 * (k - first) + 1], keys[4 * (k - first) + 2]
+            low, high, slot = (
+                keys[4 * (k - first)],
+                keys[4 * (k - first) + 1],
+                keys[4 * (k - first) + 2],
+            )
             slot = _find_slot(entries, long_words, low, high, slot, text, start)
             is_end = False
             if not entries[slot, 1]:
@@ -3738,12 +4390,15 @@ def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
     once, stop = np.ones(1, np.int64), _begin_scan(text, lanes)
     while lanes[0, POSITION] < stop:
         scanned = _scan_batch(scanned, stop, scan_table, lanes, marks)
-        _add_words(table, text, scanned, lanes[0, FIRST], lanes[0, ENDS:], lanes[0, N_ENDS], once, keys)
+        _add_words(
+            table, text, scanned, lanes[0, FIRST], lanes[0, ENDS:], lanes[0, N_ENDS], once, keys
+        )
 
 
 @kernel
 def _export_words(table, class_of, dropped):
-    """Copy the words of a table, in its order, without the dropped ones: returns bytes, offsets and counts.
+    """Copy the words of a table, in its order, without the dropped ones: returns bytes, offsets and
+    counts.
 
     class_of, dropped  as in a ScanTable
     """
@@ -3771,10 +4426,12 @@ def _export_words(table, class_of, dropped):
 
 
 class WordCounter:
-    """Count words, and add up counts. A pattern that drops pretokens must be the same for all texts.
+    """Count words, and add up counts. A pattern that drops pretokens must be the same for all
+    texts.
 
     >>> counter = WordCounter()
-    >>> n_documents, n_bytes = counter.add_texts([b"to be or not to be"], Pretokenizer(Pattern("gpt2")))
+    >>> pretokenizer = Pretokenizer(Pattern("gpt2"))
+    >>> n_documents, n_bytes = counter.add_texts([b"to be or not to be"], pretokenizer)
     >>> counter.add_words(Words.from_counts({b"to": 2, b" be": 1}))
     >>> counter.words().to_counts()[b"to"], counter.words().to_counts()[b" be"]
     (3, 3)
@@ -3786,8 +4443,11 @@ class WordCounter:
         self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # for _export_words
         self.special_ids: Counter[int] = Counter()
 
-    def add_texts(self, texts: Sequence[bytes], pretokenizer: Pretokenizer, first_id: int = BEGINS) -> tuple[int, int]:
-        """Count the pretokens of texts; returns the number of documents (special tokens end one) and of bytes.
+    def add_texts(
+        self, texts: Sequence[bytes], pretokenizer: Pretokenizer, first_id: int = BEGINS
+    ) -> tuple[int, int]:
+        """Count the pretokens of texts; returns the number of documents (special tokens end one)
+        and of bytes.
 
         first_id  how the first text begins; see Pretokenizer.apply
         """
@@ -3801,24 +4461,41 @@ class WordCounter:
 
     def add_words(self, words: Words) -> None:
         """Add words over the single bytes that were counted elsewhere."""
-        require(words.alphabet == BYTES, "words over another alphabet than the 256 bytes cannot be added up")
+        require(
+            words.alphabet == BYTES,
+            "words over another alphabet than the 256 bytes cannot be added up",
+        )
         text = _with_padding(words.symbols.astype(np.uint8, copy=False))
         scanned = np.minimum(text, END - 1)  # without END
-        # The words come in the order of another table. A table that grows while it takes them would fill from its
-        # beginning and probe all of them: 500,000 words took 6.7 s instead of 0.13. So reserve the space first.
+        # The words come in the order of another table. A table that grows while it takes them would
+        # fill from its beginning and probe all of them: 500,000 words took 6.7 s instead of 0.13.
+        # So reserve the space first.
         _reserve_words(self._table, len(words.counts), 0)
-        _add_words(self._table, text, scanned, 0, words.offsets[1:], len(words.counts), words.counts, self._keys)
+        _add_words(
+            self._table,
+            text,
+            scanned,
+            0,
+            words.offsets[1:],
+            len(words.counts),
+            words.counts,
+            self._keys,
+        )
 
     def words(self, dtype: type = np.int32) -> Words:
-        """Return the words so far, in no particular order. The type uint8, which `add_words` takes, saves a copy."""
+        """Return the words so far, in no particular order.
+
+        The type uint8, which `add_words` takes, saves a copy.
+        """
         text, offsets, counts = _export_words(self._table, *self._dropped)
         return Words(text.astype(dtype, copy=False), offsets, counts)
 
     def drop_rarest(self, max_words: int) -> tuple[int, int, int]:
-        """Drop the rarest words if there are more than `max_words`, until at most half of that number are left.
+        """Drop the rarest words if there are more than `max_words`, until at most half of that
+        number are left.
 
-        All words of the same count are dropped, or none. Returns the number of dropped occurrences, their bytes, and
-        the count of the most frequent dropped word; zeros if no word was dropped.
+        All words of the same count are dropped, or none. Returns the number of dropped occurrences,
+        their bytes, and the count of the most frequent dropped word; zeros if no word was dropped.
 
         >>> counter = WordCounter()
         >>> counter.add_words(Words.from_counts({b"a": 7, b"b": 5, b"cd": 1, b"e": 1}))
@@ -3838,27 +4515,35 @@ class WordCounter:
 
 
 def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]:
-    """Count the pretokens of some blocks; returns the counts, and the number of bytes on the disk."""
+    """Count the pretokens of some blocks; returns the counts, and the number of bytes on the
+    disk.
+    """
     counter, n_documents, n_bytes = WordCounter(), 0, 0
     for block in blocks:
         n, size = counter.add_texts(source.texts(block), source.pretokenizer, block.first_id)
         n_documents += n - (block.next_id == CONTINUES)
         n_bytes += size
     special = {source.special_tokens[number]: n for number, n in counter.special_ids.items()}
-    return CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, special), sum(block.n_bytes for block in blocks)
+    return CorpusCounts(counter.words(np.uint8), n_documents, n_bytes, special), sum(
+        block.n_bytes for block in blocks
+    )
 
 
 @checked
 def count(
-    source: Source, engine: Engine | None = None, before: Iterable[CorpusCounts] = (), max_words: int = 0
+    source: Source,
+    engine: Engine | None = None,
+    before: Iterable[CorpusCounts] = (),
+    max_words: int = 0,
 ) -> CorpusCounts:
-    """Count the pretokens of files by several workers. The result is the same for any number of workers.
+    """Count the pretokens of files by several workers. The result is the same for any number of
+    workers.
 
     before     earlier counts with equal `Source.settings`, which are added to the new ones
     max_words  the rarest words are dropped when there are more unique words; 0: no word is dropped
 
-    Words are dropped after a task, and the tasks depend on the files alone. For the bound on the error see Manku and
-    Motwani (2002), "Approximate Frequency Counts over Data Streams".
+    Words are dropped after a task, and the tasks depend on the files alone. For the bound on the
+    error see Manku and Motwani (2002), "Approximate Frequency Counts over Data Streams".
 
     >>> with tempfile.NamedTemporaryFile(suffix=".txt") as file:
     ...     _ = file.write(b"one two two"), file.flush()
@@ -3867,8 +4552,14 @@ def count(
     (2, 1)
     """
     engine = engine or Engine()
-    counter, special_tokens, n_read, dropped = WordCounter(), Counter(), np.zeros(2, np.int64), np.zeros(3, np.int64)
-    # Tasks are few and large, since the parent adds up alone; but each worker gets several, so that all end together.
+    counter, special_tokens, n_read, dropped = (
+        WordCounter(),
+        Counter(),
+        np.zeros(2, np.int64),
+        np.zeros(3, np.int64),
+    )
+    # Tasks are few and large, since the parent adds up alone; but each worker gets several, so that
+    # all end together.
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
     with (
         engine.progress_bar("scan", source.total_bytes, "B") as bar,
@@ -3887,7 +4578,9 @@ def count(
 
 
 def compile_counting(pattern: Pattern) -> None:
-    """Compile the kernels of scanning and counting, or load them from the disk, for processes that are forked later."""
+    """Compile the kernels of scanning and counting, or load them from the disk, for processes that
+    are forked later.
+    """
     counter, source = WordCounter(), Source([], pattern, ["<>"])
     counter.add_texts([b"one<>two"], source.pretokenizer)
     counter.add_words(counter.words())
@@ -3940,33 +4633,50 @@ def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
     2
     """
     words, header = _in_order(counted.words), {"counted": counted.described, "settings": settings}
-    arrays = {"symbols": words.symbols.astype(np.uint8), "offsets": words.offsets, "counts": words.counts}
+    arrays = {
+        "symbols": words.symbols.astype(np.uint8),
+        "offsets": words.offsets,
+        "counts": words.counts,
+    }
     with atomic_write(path) as file:
         np.savez(file, header=np.array(json.dumps(header).encode()), **arrays)
 
 
 def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
-    """Read the counts and the settings of a words file; raises InputError for other files, and for a damaged one."""
+    """Read the counts and the settings of a words file; raises InputError for other files, and for
+    a damaged one.
+    """
     with expecting_whole("file of words, as `count` writes it", path):
         saved = _read_arrays(path)
-        header, symbols, counts = json.loads(saved["header"].item()), saved["symbols"], saved["counts"].astype(np.int64)
+        header, symbols, counts = (
+            json.loads(saved["header"].item()),
+            saved["symbols"],
+            saved["counts"].astype(np.int64),
+        )
         offsets, described = saved["offsets"].astype(np.int64), header["counted"]
         words = Words(symbols.astype(np.int32), offsets, counts)
         fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(symbols)
-        if not (fits and (np.diff(offsets) > 0).all() and (counts > 0).all() and words.digest == described["words"]):
+        if not (
+            fits
+            and (np.diff(offsets) > 0).all()
+            and (counts > 0).all()
+            and words.digest == described["words"]
+        ):
             raise ValueError("its words do not match their hash")
         return CorpusCounts(**described | {"words": words}), header["settings"]
 
 
-# ─── Learning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Learning ─────────────────────────────────────────────────────────────────────────────────────
 #
-# Words -> Learned: merge the most frequent pair of adjacent symbols, again and again. A *cell* holds one symbol of the
-# alphabet, a *position* is the index of a cell, an *occurrence* of a pair is the position where its left symbol begins,
-# and a *frequency class* consists of all words with the same count.
+# Words -> Learned: merge the most frequent pair of adjacent symbols, again and again. A *cell*
+# holds one symbol of the alphabet, a *position* is the index of a cell, an *occurrence* of a pair
+# is the position where its left symbol begins, and a *frequency class* consists of all words with
+# the same count.
 #
-# All words lie in one array of cells, with WORD_END before, between and after them. A symbol that covers w cells is
-# written into the first and the last of them (boundary tags: Knuth, The Art of Computer Programming, 2.5). So each of
-# its neighbours is one cell away, without links. "lowest", first as bytes, then after each of three merges:
+# All words lie in one array of cells, with WORD_END before, between and after them. A symbol that
+# covers w cells is written into the first and the last of them (boundary tags: Knuth, The Art of
+# Computer Programming, 2.5). So each of its neighbours is one cell away, without links. "lowest",
+# first as bytes, then after each of three merges:
 #
 #     position         0       1       2       3       4       5       6       7
 #                  WORD_END    l       o       w       e       s       t    WORD_END
@@ -3974,22 +4684,26 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
 #     es + t       WORD_END    l       o       w       est  INTERIOR   est  WORD_END
 #     w  + est     WORD_END    l       o      west  INTERIOR INTERIOR  west  WORD_END
 #
-# The second merge makes est, 3 cells wide, at position 4. Its left neighbour is a w, which ends in cell 4 - 1. Its
-# right neighbour would begin in cell 4 + 3, but the word ends there. So the new pair (w, est) occurs at position 4 - 1,
-# since w is 1 cell wide. That position is also in the list of (w, es), as a stale occurrence: cell 3 has w, but cell 3
-# + 1 does not have es. The count of (w, es) falls by the first count of (w, est), so no pair has to be counted anew.
+# The second merge makes est, 3 cells wide, at position 4. Its left neighbour is a w, which ends in
+# cell 4 - 1. Its right neighbour would begin in cell 4 + 3, but the word ends there. So the new
+# pair (w, est) occurs at position 4 - 1, since w is 1 cell wide. That position is also in the list
+# of (w, es), as a stale occurrence: cell 3 has w, but cell 3 + 1 does not have es. The count of (w,
+# es) falls by the first count of (w, est), so no pair has to be counted anew.
 
-# The bytes in the order in which GPT-2 displays them and Hugging Face numbers them: first those with a visible
-# character in Latin-1, then the others.
+# The bytes in the order in which GPT-2 displays them and Hugging Face numbers them: first those
+# with a visible character in Latin-1, then the others.
 _VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 BYTE_ORDER = [*_VISIBLE, *sorted({*range(256)} - {*_VISIBLE})]
 
-WORD_END, INTERIOR = -1, -2  # in cells: between two words; inside a symbol of three cells or more, not at its ends
+# in cells: between two words; inside a symbol of three cells or more, not at its ends
+WORD_END, INTERIOR = -1, -2
 LEFT, RIGHT = i64(0), i64(1)
 MERGES_PER_ROUND = 256  # between rounds the progress bar moves, and Ctrl-C takes effect
 MAX_COUNT = np.iinfo(np.int64).max
-LONGEST_LEARNT = 1 << 16  # symbols of a token; without a limit, a text of one letter gives tokens half as long as it is
-INT32_SYMBOLS = 1 << 29  # with fewer symbols in all words, int32 holds the index of any occurrence, and is faster
+# symbols of a token; without a limit, a text of one letter gives tokens half as long as it is
+LONGEST_LEARNT = 1 << 16
+# with fewer symbols in all words, int32 holds the index of any occurrence, and is faster
+INT32_SYMBOLS = 1 << 29
 
 
 class Learned(NamedTuple):
@@ -4002,7 +4716,8 @@ class Learned(NamedTuple):
 
     pairs: np.ndarray  # int32[M, 2]      the two symbols joined
     counts: np.ndarray  # int64[M]        occurrences of the pair in the corpus when it was merged
-    n_tokens: np.ndarray  # int64[M + 1]  symbols in the corpus before the first merge, and after each
+    # int64[M + 1]  symbols in the corpus before the first merge, and after each
+    n_tokens: np.ndarray
     alphabet: Sequence[bytes]
 
     __repr__ = brief_repr
@@ -4024,10 +4739,11 @@ class Learned(NamedTuple):
 
 
 def _record(**fields: type) -> np.dtype:
-    """Make the type of the entries of a table: a record of these fields, which are attributes in Python as well.
+    """Make the type of the entries of a table: a record of these fields, which are attributes in
+    Python as well.
 
-    A kernel that uses several fields of an entry then loads one cache line. With an array for each field, learning took
-    up to 1.4 times as long.
+    A kernel that uses several fields of an entry then loads one cache line. With an array for each
+    field, learning took up to 1.4 times as long.
     """
     return np.dtype((np.record, list(fields.items())))
 
@@ -4049,13 +4765,15 @@ _PAIR = _record(
     left=np.int32,
     right=np.int32,
     count=np.int64,  # in the corpus; 0 or less when merged, or longer than LONGEST_LEARNT
-    start=np.int64,  # occurrences[start : start + length], ascending: all occurrences, and stale ones
+    # occurrences[start : start + length], ascending: all occurrences, and stale ones
+    start=np.int64,
     length=np.int64,
 )
 _QUEUED = _record(score=np.float64, count=np.int64, pair=np.int64)
 _NEIGHBOUR = _record(
     n_occurrences=np.int64,  # in all words, next to one symbol on one side; 0 when not in use
-    count=np.int64,  # in the corpus: the occurrences times the counts of their words; 0 when not in use
+    # in the corpus: the occurrences times the counts of their words; 0 when not in use
+    count=np.int64,
     write_at=np.int64,  # where to write the next occurrence of the pair with this neighbour
     offset=np.int64,  # from the position of the symbol back to that of the pair
 )
@@ -4063,38 +4781,50 @@ _NEIGHBOUR = _record(
 
 @struct
 class _Learner:
-    """The state of the merge loop. Kernels modify it in place, and replace arrays that are too short.
+    """The state of the merge loop. Kernels modify it in place, and replace arrays that are too
+    short.
 
-    All occurrences of a pair are created by the merge that makes its newer symbol. So each list of occurrences is
-    written once, and a count only falls. When a and b are merged into ab, the count of (x, a) falls by the first count
-    of (x, ab), and the count of (b, y) falls by the first count of (ab, y). So counts are exact at the price of one
-    look-up for each new pair, and a list is read once, when its pair is merged.
+    All occurrences of a pair are created by the merge that makes its newer symbol. So each list of
+    occurrences is written once, and a count only falls. When a and b are merged into ab, the count
+    of (x, a) falls by the first count of (x, ab), and the count of (b, y) falls by the first count
+    of (ab, y). So counts are exact at the price of one look-up for each new pair, and a list is
+    read once, when its pair is merged.
 
-    The heap is not updated when a count falls: a pair that reaches the top with an outdated count moves down. If pairs
-    are scored by likelihood, a merge lowers the totals of two symbols, and raises the scores of their pairs. These are
-    pushed again, and their outdated entries are dropped when they reach the top.
+    The heap is not updated when a count falls: a pair that reaches the top with an outdated count
+    moves down. If pairs are scored by likelihood, a merge lowers the totals of two symbols, and
+    raises the scores of their pairs. These are pushed again, and their outdated entries are dropped
+    when they reach the top.
 
-    Proof: no merge makes the string of an older symbol. Between two ends of symbols, the symbols depend on the string
-    alone: a merge across such an end would have removed it; and a run of equal symbols is merged from the left, so that
-    an end inside the run, if it still exists, has an even number of them before it. Thus when a symbol is made, its
-    string is that one pair of symbols wherever it lies between two ends of symbols, and is merged there.
+    Proof: no merge makes the string of an older symbol. Between two ends of symbols, the symbols
+    depend on the string alone: a merge across such an end would have removed it; and a run of equal
+    symbols is merged from the left, so that an end inside the run, if it still exists, has an even
+    number of them before it. Thus when a symbol is made, its string is that one pair of symbols
+    wherever it lies between two ends of symbols, and is merged there.
     """
 
-    cells: np.ndarray  # int32[C]          all words, the most frequent first, as the comment above shows
+    # int32[C]  all words, the most frequent first, as the comment above shows
+    cells: np.ndarray
     class_of: np.ndarray  # int32[C / 64]  the frequency class of every 64th cell
     classes: np.ndarray  # _CLASS[F]
     symbols: np.ndarray  # _SYMBOL[V + 1]
     spelled: np.ndarray  # uint8[…]        the bytes of all symbols
     pairs: np.ndarray  # _PAIR[P]
-    slots: np.ndarray  # int32[…]          a hash table of the pairs, by their symbols; -1 in a free slot
-    heap: np.ndarray  # _QUEUED[H]         the pairs whose score is at least the threshold, the best one first
-    occurrences: np.ndarray  # int32[3 C]  large enough: a merge adds at most two for each symbol that it removes
+    # int32[…]  a hash table of the pairs, by their symbols; -1 in a free slot
+    slots: np.ndarray
+    # _QUEUED[H]  the pairs whose score is at least the threshold, the best one first
+    heap: np.ndarray
+    # int32[3 C]  large enough: a merge adds at most two for each symbol that it removes
+    occurrences: np.ndarray
     neighbours: np.ndarray  # _NEIGHBOUR[2, V]
-    beside: np.ndarray  # int32[2, C / 2]  the neighbours at each occurrence of one symbol, left and right
+    # int32[2, C / 2]  the neighbours at each occurrence of one symbol, left and right
+    beside: np.ndarray
     distinct: np.ndarray  # int32[2, V]    the neighbours, each once
-    totals: np.ndarray  # int64[V + 1]     the counts of symbols, which scores need; empty if counts of pairs decide
-    heads: np.ndarray  # int64[V + 1]      symbol -> first entry in the list of its pairs, or -1; empty if not needed
-    links: np.ndarray  # int64[2 P]        entry -> next one or -1; 2 k + side is pair k, by its left or right symbol
+    # int64[V + 1]  the counts of symbols, which scores need; empty if counts of pairs decide
+    totals: np.ndarray
+    # int64[V + 1]  symbol -> first entry in the list of its pairs, or -1; empty if not needed
+    heads: np.ndarray
+    # int64[2 P]  entry -> next one or -1; 2 k + side is pair k, by its left or right symbol
+    links: np.ndarray
     by_bytes: bool  # the rule for ties
     min_frequency: int
     threshold: float  # the least score of pairs in the heap
@@ -4107,12 +4837,34 @@ class _Learner:
 
 @kernel
 def _new_learner(cells, class_of, classes, symbols, spelled, by_bytes, min_frequency, n_symbols):
-    """Make a learner without pairs. It has eight parameters, since the fields of a struct cannot be named."""
+    """Make a learner without pairs.
+
+    It has eight parameters, since the fields of a struct cannot be named.
+    """
     pairs, heap = np.empty(len(cells) // 4 + 65536, _PAIR), np.empty(65536, _QUEUED)
-    slots, occurrences = np.full(1 << 17, -1, class_of.dtype), np.empty(3 * len(cells), class_of.dtype)
+    slots, occurrences = (
+        np.full(1 << 17, -1, class_of.dtype),
+        np.empty(3 * len(cells), class_of.dtype),
+    )
     neighbours = np.zeros((2, len(symbols)), _NEIGHBOUR)
-    beside, distinct = np.empty((2, len(cells) // 2), np.int32), np.empty((2, len(symbols)), np.int32)
-    tables = (cells, class_of, classes, symbols, spelled, pairs, slots, heap, occurrences, neighbours, beside, distinct)
+    beside, distinct = (
+        np.empty((2, len(cells) // 2), np.int32),
+        np.empty((2, len(symbols)), np.int32),
+    )
+    tables = (
+        cells,
+        class_of,
+        classes,
+        symbols,
+        spelled,
+        pairs,
+        slots,
+        heap,
+        occurrences,
+        neighbours,
+        beside,
+        distinct,
+    )
     totals, heads, links = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
     threshold, heap_size, n_pairs, n_occurrences, n_linked = np.inf, 0, 0, 0, 0
     counters = (heap_size, n_symbols, n_pairs, n_occurrences, n_linked)
@@ -4121,7 +4873,9 @@ def _new_learner(cells, class_of, classes, symbols, spelled, by_bytes, min_frequ
 
 @kernel
 def _precedes(pair, other, learner):
-    """Compare two pairs of equal count by their left, then by their right symbols: does `pair` go before `other`?"""
+    """Compare two pairs of equal count by their left, then by their right symbols: does `pair` go
+    before `other`?
+    """
     pairs, symbols, spelled = learner.pairs, learner.symbols, learner.spelled
     a, b = pairs[pair].left, pairs[other].left
     if a == b:
@@ -4133,26 +4887,32 @@ def _precedes(pair, other, learner):
     for k in range(min(a_size, b_size)):
         if spelled[a_start + k] != spelled[b_start + k]:
             return spelled[a_start + k] > spelled[b_start + k]
-    return a_size > b_size if a_size != b_size else a < b  # two symbols of an alphabet may have the same bytes
+    # two symbols of an alphabet may have the same bytes
+    return a_size > b_size if a_size != b_size else a < b
 
 
 @inline_kernel
 def _score(pair, totals, least):
-    """Return the count of a pair, or with totals count(ab) / (count(a) * count(b)), in float64; 0 for a rare pair.
+    """Return the count of a pair, or with totals count(ab) / (count(a) * count(b)), in float64; 0
+    for a rare pair.
 
-    When a symbol is used up, its total is 0, but the count may be outdated. So a total counts as 1 at least, and the
-    score remains an upper bound.
+    When a symbol is used up, its total is 0, but the count may be outdated. So a total counts as 1
+    at least, and the score remains an upper bound.
     """
     if pair.count < least:
         return 0.0
     if not len(totals):
         return np.float64(pair.count)
-    return pair.count / (np.float64(max(totals[pair.left], 1)) * np.float64(max(totals[pair.right], 1)))
+    return pair.count / (
+        np.float64(max(totals[pair.left], 1)) * np.float64(max(totals[pair.right], 1))
+    )
 
 
 @inline_kernel
 def _goes_first(score, count, pair, other, learner):
-    """Compare a pair with a queued one: the greater score goes first, then the greater count, then `_precedes`."""
+    """Compare a pair with a queued one: the greater score goes first, then the greater count, then
+    `_precedes`.
+    """
     if score != other.score:
         return score > other.score
     return count > other.count if count != other.count else _precedes(pair, other.pair, learner)
@@ -4200,7 +4960,8 @@ def _pop(learner):
 
 @kernel
 def _refill_heap(learner):
-    """Set the threshold to half of the greatest score, and make the heap from all pairs at or above it.
+    """Set the threshold to half of the greatest score, and make the heap from all pairs at or above
+    it.
 
     Most pairs are rare and never enter the heap: it has some ten thousand pairs, not millions.
     """
@@ -4228,7 +4989,9 @@ def _class_at_position(position, class_of, classes):
 def _find_pair(left, right, slots, pairs):
     """Look up a pair: returns its slot, or the free slot where it belongs."""
     slot = _home_slot(u64(left), u64(right), len(slots))
-    while slots[slot] >= 0 and (pairs[slots[slot]].left != left or pairs[slots[slot]].right != right):
+    while slots[slot] >= 0 and (
+        pairs[slots[slot]].left != left or pairs[slots[slot]].right != right
+    ):
         slot = (slot + u64(1)) & u64(len(slots) - 1)
     return slot
 
@@ -4261,24 +5024,28 @@ def _count_neighbour(x, count, neighbours, distinct, n_distinct):
 
 @kernel
 def _replace(pair, c, learner):
-    """Write c over a pair, drop stale occurrences, and count neighbours: returns the distinct ones, left and right.
+    """Write c over a pair, drop stale occurrences, and count neighbours: returns the distinct ones,
+    left and right.
 
-    The list of the pair then has the positions of c, and its count is that of c. The list is read from left to right:
-    in "aaa" the second occurrence of (a, a) is stale when its turn comes. Two adjacent c are counted once, as the right
-    neighbour of the first c; the left neighbour of the second one counts as WORD_END.
+    The list of the pair then has the positions of c, and its count is that of c. The list is read
+    from left to right: in "aaa" the second occurrence of (a, a) is stale when its turn comes. Two
+    adjacent c are counted once, as the right neighbour of the first c; the left neighbour of the
+    second one counts as WORD_END.
     """
     cells, class_of, classes = learner.cells, learner.class_of, learner.classes
     a, b, start, stop = pair.left, pair.right, pair.start, pair.start + pair.length
     width_a, width = learner.symbols[a].width, learner.symbols[c].width
     occurrences = learner.occurrences[start:stop]
-    # These views are made outside the loop: inside it they would take a tenth of the time of learning.
+    # These views are made outside the loop: inside it they would take a tenth of the time of
+    # learning.
     at_left, at_right = learner.neighbours[LEFT], learner.neighbours[RIGHT]
     distinct_left, distinct_right = learner.distinct[LEFT], learner.distinct[RIGHT]
     beside_left, beside_right = learner.beside[LEFT], learner.beside[RIGHT]
     n = total = count = end = 0
     n_left = n_right = i64(0)
     for k in range(len(occurrences)):
-        if k + 16 < len(occurrences):  # load both ends early; learning would take 1.4 times as long otherwise
+        # load both ends early; learning would take 1.4 times as long otherwise
+        if k + 16 < len(occurrences):
             prefetch(cells, occurrences[k + 16] - 1)
             prefetch(cells, min(occurrences[k + 16] + width, len(cells) - 1))
         position = occurrences[k]
@@ -4314,10 +5081,21 @@ def _beside(x, side, symbol):
 
 @kernel
 def _add_new_pairs(side, c, n_distinct, positions, learner):
-    """Add the pairs of symbol c, at these positions, and its neighbours on one side, which are already counted."""
+    """Add the pairs of symbol c, at these positions, and its neighbours on one side, which are
+    already counted.
+    """
     _reserve_pairs(n_distinct, learner)
-    symbols, pairs, slots, stop = learner.symbols, learner.pairs, learner.slots, learner.n_occurrences
-    neighbours, beside, distinct = learner.neighbours[side], learner.beside[side], learner.distinct[side]
+    symbols, pairs, slots, stop = (
+        learner.symbols,
+        learner.pairs,
+        learner.slots,
+        learner.n_occurrences,
+    )
+    neighbours, beside, distinct = (
+        learner.neighbours[side],
+        learner.beside[side],
+        learner.distinct[side],
+    )
     totals, least, threshold = learner.totals, learner.min_frequency, learner.threshold
     occurrences, a = learner.occurrences, symbols[c].left
     part = i64(a if side == LEFT else symbols[c].right)
@@ -4433,7 +5211,9 @@ def _link_pairs(learner):
 
 @kernel
 def _push_again(symbol, learner):
-    """Push the pairs of a symbol whose total has fallen, since their scores have risen; unlink the rare pairs."""
+    """Push the pairs of a symbol whose total has fallen, since their scores have risen; unlink the
+    rare pairs.
+    """
     pairs, totals, heads, links = learner.pairs, learner.totals, learner.heads, learner.links
     least, threshold, before, k = learner.min_frequency, learner.threshold, i64(-1), heads[symbol]
     while k >= 0:
@@ -4464,7 +5244,10 @@ def _lower_totals(a, b, c, count, learner):
 
 @kernel
 def _apply_merge(pair, learner):
-    """Merge a pair everywhere. Its record must not be used after new pairs were added, as the table may have moved."""
+    """Merge a pair everywhere.
+
+    Its record must not be used after new pairs were added, as the table may have moved.
+    """
     symbols = learner.symbols
     a, b = pair.left, pair.right
     c = _new_symbol(a, b, learner)
@@ -4481,9 +5264,12 @@ def _apply_merge(pair, learner):
 
 @kernel
 def _merge_until(learner, goal):
-    """Merge the best pair until there are `goal` symbols or no pair is left; returns the number of symbols."""
+    """Merge the best pair until there are `goal` symbols or no pair is left; returns the number of
+    symbols.
+    """
     while learner.n_symbols < goal:
-        if learner.heap_size == 0 or learner.heap_size > learner.n_pairs:  # a heap this large is mostly outdated
+        # a heap this large is mostly outdated
+        if learner.heap_size == 0 or learner.heap_size > learner.n_pairs:
             _refill_heap(learner)
             if learner.heap_size == 0:
                 break
@@ -4494,7 +5280,8 @@ def _merge_until(learner, goal):
             _sift_down(best, score, pair.count, learner)
             continue
         _pop(learner)
-        if score == queued:  # otherwise the pair is rare, or is also in the heap with a greater score
+        # otherwise the pair is rare, or is also in the heap with a greater score
+        if score == queued:
             _apply_merge(pair, learner)
     return learner.n_symbols
 
@@ -4511,27 +5298,35 @@ def _copy_words(symbols, offsets, order, cells):
 
 
 def _make_cells(words: Words, index_dtype: type) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sort the words by count, and write them into cells; returns `cells`, `class_of` and `classes`."""
+    """Sort the words by count, and write them into cells; returns `cells`, `class_of` and
+    `classes`.
+    """
     order = np.argsort(-words.counts, kind="stable")
     cells = np.full(1 + len(words.symbols) + len(order), WORD_END, np.int32)
     _copy_words(words.symbols, words.offsets, order, cells)
     counts = words.counts[order]
-    last = np.append(np.flatnonzero(np.diff(counts)), len(counts) - 1)  # the last word of each class
+    # the last word of each class
+    last = np.append(np.flatnonzero(np.diff(counts)), len(counts) - 1)
     classes = np.empty(len(last), _CLASS)
     classes["stop"] = np.cumsum(np.diff(words.offsets)[order] + 1)[last] + 1
     classes["count"] = counts[last]
-    class_of = np.searchsorted(classes["stop"], np.arange(0, len(cells), 64), side="right").astype(index_dtype)
+    class_of = np.searchsorted(classes["stop"], np.arange(0, len(cells), 64), side="right").astype(
+        index_dtype
+    )
     return cells, class_of, classes
 
 
 def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> tuple[np.ndarray, np.ndarray]:
-    """Make the table of symbols, filled with the alphabet and with room for `n_symbols`; and the alphabet's bytes."""
+    """Make the table of symbols, filled with the alphabet and with room for `n_symbols`; and the
+    alphabet's bytes.
+    """
     alphabet = words.alphabet
     a = len(alphabet)
     symbols = np.zeros(n_symbols + 1, _SYMBOL)
     symbols["width"][:a] = 1
     symbols["start"][1 : a + 1] = np.cumsum([len(token) for token in alphabet])
-    symbols["n_tokens"][a - 1] = np.dot(np.diff(words.offsets), words.counts)  # before the first merge
+    # before the first merge
+    symbols["n_tokens"][a - 1] = np.dot(np.diff(words.offsets), words.counts)
     if tie_break == "bytes":
         symbols["tie_key"][:a] = ~np.array(alphabet, "S8").view(">u8")
     elif tuple(alphabet) == BYTES:
@@ -4542,7 +5337,9 @@ def _make_symbols(words: Words, n_symbols: int, tie_break: str) -> tuple[np.ndar
 
 
 def _check_words(words: Words, n_symbols: int) -> tuple[int, int]:
-    """Return the numbers of symbols in the words and in their alphabet; raises InputError for unusable words."""
+    """Return the numbers of symbols in the words and in their alphabet; raises InputError for
+    unusable words.
+    """
     n, a = len(words.symbols), len(words.alphabet)
     require(n > 0, "there are no words to learn from")
     fits = 0 <= words.symbols.min() <= words.symbols.max() < a
@@ -4552,7 +5349,12 @@ def _check_words(words: Words, n_symbols: int) -> tuple[int, int]:
 
 
 def _run_learner(
-    words: Words, n_symbols: int, tie_break: str, min_frequency: int, progress: bool, by_likelihood: bool = False
+    words: Words,
+    n_symbols: int,
+    tie_break: str,
+    min_frequency: int,
+    progress: bool,
+    by_likelihood: bool = False,
 ) -> Learned:
     """Merge the pair of the greatest count or likelihood until there are `n_symbols` symbols."""
     n, a = _check_words(words, n_symbols)
@@ -4560,7 +5362,9 @@ def _run_learner(
     index_dtype = np.int32 if n < INT32_SYMBOLS else np.int64
     symbols, spelled = _make_symbols(words, n_symbols, tie_break)
     least = min(max(min_frequency, 1), MAX_COUNT)
-    learner = _new_learner(*_make_cells(words, index_dtype), symbols, spelled, tie_break == "bytes", least, a)
+    learner = _new_learner(
+        *_make_cells(words, index_dtype), symbols, spelled, tie_break == "bytes", least, a
+    )
     if by_likelihood:
         _count_symbols(learner)
     _add_first_pairs(learner)
@@ -4572,22 +5376,31 @@ def _run_learner(
             bar.update(done - a - bar.n)
     new_symbols = symbols[a:done]
     pairs = np.stack([new_symbols["left"], new_symbols["right"]], axis=1)
-    return Learned(pairs, new_symbols["count"].copy(), symbols["n_tokens"][a - 1 : done].copy(), words.alphabet)
+    return Learned(
+        pairs, new_symbols["count"].copy(), symbols["n_tokens"][a - 1 : done].copy(), words.alphabet
+    )
 
 
 @checked
 def learn(
-    words: Words, n_symbols: int, *, tie_break: str = "bytes", min_frequency: int = 1, progress: bool = False
+    words: Words,
+    n_symbols: int,
+    *,
+    tie_break: str = "bytes",
+    min_frequency: int = 1,
+    progress: bool = False,
 ) -> Learned:
-    """Merge the most frequent pair again and again, until there are `n_symbols` symbols, including the alphabet.
+    """Merge the most frequent pair again and again, until there are `n_symbols` symbols, including
+    the alphabet.
 
-    tie_break      the order of pairs with equal counts. "bytes": the greatest left bytes first, then the greatest right
-                   bytes (the rule of Stanford's CS336). "ids": the smallest left id first, then the smallest right id
-                   (the rule of Hugging Face, which numbers the bytes in BYTE_ORDER; other alphabets keep their order)
+    tie_break      the order of pairs with equal counts. "bytes": the greatest left bytes first,
+                   then the greatest right bytes (the rule of Stanford's CS336). "ids": the smallest
+                   left id first, then the smallest right id (the rule of Hugging Face, which
+                   numbers the bytes in BYTE_ORDER; other alphabets keep their order)
     min_frequency  learning ends early when no pair occurs this often in the corpus
 
-    The time is proportional to the number of merged occurrences, not to the length of the words. Raises InputError if
-    there are no words, or if a symbol is not in the alphabet.
+    The time is proportional to the number of merged occurrences, not to the length of the words.
+    Raises InputError if there are no words, or if a symbol is not in the alphabet.
 
     >>> learned = learn(Words.from_counts({b"aaab": 3, b"ab": 1}), 258)
     >>> learned.pairs.tolist(), learned.counts.tolist(), learned.n_tokens.tolist()
@@ -4597,30 +5410,37 @@ def learn(
     return _run_learner(words, n_symbols, tie_break, min_frequency, progress)
 
 
-# ─── Models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Models ───────────────────────────────────────────────────────────────────────────────────────
 #
-# A Model is a tokenizer as data: Training makes it, files store it, and a Tokenizer compiles it. A small one is
+# A Model is a tokenizer as data: Training makes it, files store it, and a Tokenizer compiles it. A
+# small one is
 #
-#     Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"])      # in which <|end|> gets the next id, 3
+#     Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"])      # in which <|end|> gets
+#                                                                           the next id, 3
 #
 # Its constructor checks the following, so that no other section needs to:
 #
 # - Ids are below MAX_ID and may have gaps. A token has at least one byte.
-# - Two ordinary tokens differ in their bytes. A special token may have the bytes of an ordinary one.
+# - Two ordinary tokens differ in their bytes. A special token may have the bytes of an ordinary
+#   one.
 # - Each special token has an id in the vocabulary, and no control token is a single byte.
-# - Merges are pairs of bytes. Without merges, two tokens merge if they join to a token, in the order of scores or ids.
+# - Merges are pairs of bytes. Without merges, two tokens merge if they join to a token, in the
+#   order of scores or ids.
 # - Scores are floats below inf, one for each ordinary token. A Unigram must have scores.
-# - Tokens of characters are UTF-8. The unknown token and the 256 byte tokens are in the vocabulary if they are used.
+# - Tokens of characters are UTF-8. The unknown token and the 256 byte tokens are in the vocabulary
+#   if they are used.
 #
-# Files name tokens in characters: GPT-2's bytes_to_unicode writes a visible byte as itself, and each other byte as one
-# of the 68 characters from U+0100 on.
+# Files name tokens in characters: GPT-2's bytes_to_unicode writes a visible byte as itself, and
+# each other byte as one of the 68 characters from U+0100 on.
 
-MAX_ID = 1 << 24  # ids are smaller: tables grow with the largest id, and no vocabulary has a tenth of that
+# ids are smaller: tables grow with the largest id, and no vocabulary has a tenth of that
+MAX_ID = 1 << 24
 SpecialTokens = Iterable[str] | Mapping[str, int] | None  # texts, or {text: id}
 _ID_RANGE = f"an id is a whole number from 0 to {MAX_ID - 1:,}"
 
 _BYTES_TO_UNICODE = dict(zip(BYTE_ORDER, [*_VISIBLE, *range(0x100, 0x144)], strict=True))
-_UNICODE_TO_BYTES = np.full(0x145, -1)  # -1: the character names no byte; the last entry is for all later characters
+# -1: the character names no byte; the last entry is for all later characters
+_UNICODE_TO_BYTES = np.full(0x145, -1)
 _UNICODE_TO_BYTES[[*_BYTES_TO_UNICODE.values()]] = [*_BYTES_TO_UNICODE]
 _BYTE_NAMES = frozenset(map(chr, _BYTES_TO_UNICODE.values()))
 
@@ -4634,22 +5454,29 @@ _SEEN = str.maketrans({" ": "␣", "\n": "↵", "\t": "→"})
 
 
 def readable(token: bytes) -> str:
-    r"""Write a token with visible spaces, and with harmless codes for control characters and invalid bytes.
+    r"""Write a token with visible spaces, and with harmless codes for control characters and
+    invalid bytes.
 
-    >>> print(readable("é one\n".encode()), readable(b"\xe4\xb8"), readable(b"\x1b"), readable("\u202e".encode()))
-    é␣one↵ <E4><B8> <1B> <U+202E>
+    >>> print(readable("é one\n".encode()), readable(b"\xe4\xb8"), readable(b"\x1b"))
+    é␣one↵ <E4><B8> <1B>
+    >>> print(readable("\u202e".encode()))
+    <U+202E>
     """
     text = token.decode("utf-8", "surrogateescape").translate(_SEEN)
     if not text.isprintable():  # an invalid byte is the lower half of a surrogate
         codes = (ord(c) & 0xFF if "\udc80" <= c <= "\udcff" else ord(c) for c in text)
         names = (f"<{n:02X}>" if n < 256 else f"<U+{n:04X}>" for n in codes)
         text = "".join(c if c.isprintable() else name for c, name in zip(text, names, strict=True))
-    is_mark = unicodedata.category(text[:1] or " ") == "Mn"  # otherwise drawn over the character before it
+    # otherwise drawn over the character before it
+    is_mark = unicodedata.category(text[:1] or " ") == "Mn"
     return "◌" * is_mark + text
 
 
 def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
-    """Read the names of tokens, which are UTF-8 or have one character for each byte. Reading all at once is faster."""
+    """Read the names of tokens, which are UTF-8 or have one character for each byte.
+
+    Reading all at once is faster.
+    """
     if alphabet == "characters":
         return [name.encode("utf-8", "surrogatepass") for name in names]
     names = list(names)
@@ -4658,7 +5485,9 @@ def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
     if (values < 0).any():
         char = chr(codes[np.argmax(values < 0)])
         name = next(name for name in names if char in name)
-        raise InputError(f"{char!r} in {name!r} does not stand for a byte: this is not a byte-level BPE")
+        raise InputError(
+            f"{char!r} in {name!r} does not stand for a byte: this is not a byte-level BPE"
+        )
     tokens = values.astype(np.uint8).tobytes()
     ends = itertools.accumulate(map(len, names), initial=0)
     return [tokens[start:end] for start, end in itertools.pairwise(ends)]
@@ -4669,31 +5498,36 @@ class Model:
     """A tokenizer as validated data.
 
     vocab           id -> bytes; ids may have gaps
-    merges          pairs of bytes, in the order of their ranks; None: any two tokens that join to a token merge, in the
-                    order of its score or id
-    special_tokens  text -> id; or a list, whose tokens get the ids of their bytes in the vocabulary, or the next ids
+    merges          pairs of bytes, in the order of their ranks; None: any two tokens that join to a
+                    token merge, in the order of its score or id
+    special_tokens  text -> id; or a list, whose tokens get the ids of their bytes in the
+                    vocabulary, or the next ids
     pattern         the name of a pattern, a regular expression, or a list of steps that cut in turn
     kind            a name in KINDS
     ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
     flags           how special tokens are found, if not in the plain way
-    alphabet        "bytes" or "characters": tokens are made of bytes; or they are UTF-8, and characters may be unknown
-    scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); for a BPE without merges,
-                    the highest score merges first
+    alphabet        "bytes" or "characters": tokens are made of bytes; or they are UTF-8, and
+                    characters may be unknown
+    scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); for a
+                    BPE without merges, the highest score merges first
     normalizer      steps of a Normalizer, as in a tokenizer.json
-    decoder         steps from tokens to text, as in a tokenizer.json; empty if the bytes of tokens are only joined
+    decoder         steps from tokens to text, as in a tokenizer.json; empty if the bytes of tokens
+                    are only joined
     unk_token       the token of unknown characters or words, or None
     byte_fallback   unknown characters become tokens of their bytes, <0x00> to <0xFF>
     fuse_unk        consecutive unknown characters become one token
-    drops_unknown   a BPE without unk_token leaves out letters that have no token; otherwise it refuses text with them
-    word_suffix     the suffix that the last letter of each word has in a BPE, and the tokens that end words
+    drops_unknown   a BPE without unk_token leaves out letters that have no token; otherwise it
+                    refuses text with them
+    word_suffix     the suffix that the last letter of each word has in a BPE, and the tokens that
+                    end words
     subword_prefix  the prefix of tokens of a WordPiece that continue a word
     max_word_chars  longer words are unknown to a WordPiece
     config          the content of tokenizer_config.json
     post_processor  the post_processor of tokenizer.json, which is only kept for other tools
     batching        its truncation and padding, which are only kept as well
 
-    The text of a special token mostly equals the bytes of its id, but some files have tokens like "Ċ" with the id of a
-    line feed. Raises ValueError for an invalid model.
+    The text of a special token mostly equals the bytes of its id, but some files have tokens like
+    "Ċ" with the id of a line feed. Raises ValueError for an invalid model.
 
     >>> Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"]).special_tokens
     {'<|end|>': 3}
@@ -4727,9 +5561,16 @@ class Model:
         if self.merges is not None:
             self.merges = [*map(tuple, self.merges)]
             kinds = {*map(type, itertools.chain.from_iterable(self.merges))}
-            require({*map(len, self.merges)} <= {2} and kinds <= {bytes}, "merges are pairs of bytes, as (b'a', b'b')")
+            require(
+                {*map(len, self.merges)} <= {2} and kinds <= {bytes},
+                "merges are pairs of bytes, as (b'a', b'b')",
+            )
         flags, plain = self.flags or {}, AddedToken()
-        self.flags = {text: flags[text] for text in flags if text in self.special_tokens and flags[text] != plain}
+        self.flags = {
+            text: flags[text]
+            for text in flags
+            if text in self.special_tokens and flags[text] != plain
+        }
         self.normalizer, self.decoder = tuple(self.normalizer), tuple(self.decoder)
         _validate_special_tokens(self)
         if self.alphabet != "bytes":
@@ -4747,14 +5588,24 @@ class Model:
 
     @functools.cached_property
     def merged_special_ids(self) -> set[int]:
-        """The special ids that merges alone can make of text; often their tokens were added with `special: false`."""
+        """The special ids that merges alone can make of text; often their tokens were added with
+        `special: false`.
+        """
         special, vocab = self.special_ids, self.vocab
         wanted = {vocab[id] for id in special}
         if self.kind == "bpe":
             merged = wanted.intersection(itertools.starmap(bytes.__add__, self.merges or ()))
-            merged.update(token for token in wanted if len(token if self.alphabet == "bytes" else token.decode()) == 1)
+            merged.update(
+                token
+                for token in wanted
+                if len(token if self.alphabet == "bytes" else token.decode()) == 1
+            )
         else:
-            plain = [text for text in self.special_tokens if not self.flags.get(text, AddedToken()).special]
+            plain = [
+                text
+                for text in self.special_tokens
+                if not self.flags.get(text, AddedToken()).special
+            ]
             n = MAX_ID if self.scores is None else len(self.scores)
             merged = {text.encode() for text in plain if self.special_tokens[text] < n}
         if merged:
@@ -4769,18 +5620,24 @@ class Model:
 
     @functools.cached_property
     def ids(self) -> dict[bytes, int]:
-        """The id of each token; if a special and an ordinary token have the same bytes, the id of the ordinary one."""
+        """The id of each token; if a special and an ordinary token have the same bytes, the id of
+        the ordinary one.
+        """
         special_first = {id: self.vocab[id] for id in self.special_ids} | self.vocab
         return dict(zip(special_first.values(), special_first, strict=True))
 
     @functools.cached_property
     def ordinary_ids(self) -> dict[bytes, int]:
-        """The id of each ordinary token; without merges, unknown tokens and byte tokens are left out."""
+        """The id of each ordinary token; without merges, unknown tokens and byte tokens are left
+        out.
+        """
         ids = dict(zip(map(self.vocab.__getitem__, self.ordinary), self.ordinary, strict=True))
         if len(ids) < len(self.ordinary):
             token = _repeated(self.vocab[id] for id in self.ordinary)
             first, second = [id for id in self.ordinary if self.vocab[id] == token][:2]
-            raise InputError(f"the ids {first} and {second} have the same bytes, {readable(token)!r}")
+            raise InputError(
+                f"the ids {first} and {second} have the same bytes, {readable(token)!r}"
+            )
         for token in fallback_tokens(self) if self.merges is None else ():
             ids.pop(token, None)
         return ids
@@ -4793,21 +5650,35 @@ class Model:
     @property
     def digest(self) -> str:
         """A hash of all fields that decide about ids: a SHA-256 in hexadecimal."""
-        names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token", "byte_fallback", "fuse_unk",
-                 "subword_prefix", "max_word_chars")  # fmt: skip
+        names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token",
+                 "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars")  # fmt: skip
         plain = [(name, getattr(self, name)) for name in names]
-        plain += [(name, self.__dict__[name]) for name in ("word_suffix", "drops_unknown") if self.__dict__[name]]
-        tables = sorted(self.vocab.items()), sorted(self.special_tokens.items()), Pattern(self.pattern).source
+        plain += [
+            (name, self.__dict__[name])
+            for name in ("word_suffix", "drops_unknown")
+            if self.__dict__[name]
+        ]
+        tables = (
+            sorted(self.vocab.items()),
+            sorted(self.special_tokens.items()),
+            Pattern(self.pattern).source,
+        )
         scores = None if self.scores is None else (self.scores.dtype.str, self.scores.tolist())
         flags = sorted((text, tuple(flags)) for text, flags in self.flags.items())
-        return hashlib.sha256(repr((plain, tables, scores, flags)).encode("utf-8", "surrogatepass")).hexdigest()
+        return hashlib.sha256(
+            repr((plain, tables, scores, flags)).encode("utf-8", "surrogatepass")
+        ).hexdigest()
 
 
 def _letters(ids: Mapping[bytes, int], alphabet: str) -> dict[int, int]:
     """Select the single bytes, or the single characters by code point."""
     if alphabet == "bytes":
         return {token[0]: ids[token] for token in BYTES if token in ids}
-    return {ord(text): id for token, id in ids.items() if len(token) <= 4 and len(text := token.decode()) == 1}
+    return {
+        ord(text): id
+        for token, id in ids.items()
+        if len(token) <= 4 and len(text := token.decode()) == 1
+    }
 
 
 def _is_id(id: object) -> bool:
@@ -4837,14 +5708,22 @@ def _assign_special_ids(model: Model) -> None:
         require(_is_id(id), f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
         held = model.vocab.setdefault(id, token)
         # An id may have a second text, and a text may be the GPT-2 name of the bytes.
-        if held != token and gpt2_name(held) != text and id_of.get(held.decode("utf-8", "replace")) != id:
-            raise InputError(f"the special token {text!r} has the id {id}, which belongs to {readable(held)!r}")
+        if (
+            held != token
+            and gpt2_name(held) != text
+            and id_of.get(held.decode("utf-8", "replace")) != id
+        ):
+            raise InputError(
+                f"the special token {text!r} has the id {id}, which belongs to {readable(held)!r}"
+            )
         model.special_tokens[text] = id
         next_id = max(next_id, id + 1)
 
 
 def _validate_special_tokens(model: Model) -> None:
-    """Refuse a control token that is a single byte; warn of one that merges can make of ordinary text."""
+    """Refuse a control token that is a single byte; warn of one that merges can make of ordinary
+    text.
+    """
     for text, id in model.special_tokens.items():
         if id in model.merged_special_ids and model.flags.get(text, AddedToken()).special:
             forged = f"the special token {text!r} can be produced from ordinary text"
@@ -4862,28 +5741,50 @@ ALPHABETS = ("bytes", "characters")
 
 
 def _validate_scores(model: Model) -> None:
-    """Check that every ordinary token has a score that is a number, and make the scores an array of floats."""
+    """Check that every ordinary token has a score that is a number, and make the scores an array of
+    floats.
+    """
     if model.scores is None:
-        require(model.kind != "unigram", "a model of kind unigram needs a score for each token: `scores` is missing")
+        require(
+            model.kind != "unigram",
+            "a model of kind unigram needs a score for each token: `scores` is missing",
+        )
         return
     scores = model.scores = np.asarray(model.scores)
-    require(scores.dtype in (np.float32, np.float64), f"scores are of type float32 or float64, not {scores.dtype}")
+    require(
+        scores.dtype in (np.float32, np.float64),
+        f"scores are of type float32 or float64, not {scores.dtype}",
+    )
     for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
-        raise InputError(f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is not a number")
+        raise InputError(
+            f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is not a number"
+        )
     last, n = max(model.ordinary, default=-1), len(scores)
-    require(last < n, f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n} scores")
+    require(
+        last < n,
+        f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n} scores",
+    )
 
 
 def _validate_characters(model: Model) -> None:
-    """Check that tokens are UTF-8, and that the vocabulary has the tokens for unknown characters."""
+    """Check that tokens are UTF-8, and that the vocabulary has the tokens for unknown
+    characters.
+    """
     require_known("alphabet", model.alphabet, ALPHABETS)
     try:
         texts, unknown = {token.decode() for token in model.vocab.values()}, model.unk_token
     except UnicodeDecodeError as error:
-        raise InputError(f"the token {readable(error.object)!r} is not UTF-8, but the alphabet is characters") from None
-    require(unknown is None or str(unknown) in texts, f"the unk_token {unknown!r} is not in the vocabulary")
+        raise InputError(
+            f"the token {readable(error.object)!r} is not UTF-8, but the alphabet is characters"
+        ) from None
+    require(
+        unknown is None or str(unknown) in texts,
+        f"the unk_token {unknown!r} is not in the vocabulary",
+    )
     for name in sorted({*map(bytes.decode, fallback_tokens(model))} - texts):
-        raise InputError(f"{name} is not in the vocabulary: byte_fallback needs a token for each byte")
+        raise InputError(
+            f"{name} is not in the vocabulary: byte_fallback needs a token for each byte"
+        )
 
 
 def _check_texts(special_tokens: Iterable[str]) -> list[str]:
@@ -4892,7 +5793,10 @@ def _check_texts(special_tokens: Iterable[str]) -> list[str]:
         raise InputError(f"special tokens are a list of strings, not {special_tokens!r}")
     special_tokens = list(special_tokens)
     for text in special_tokens:
-        require(isinstance(text, str) and text, f"a special token is a string that is not empty, not {text!r}")
+        require(
+            isinstance(text, str) and text,
+            f"a special token is a string that is not empty, not {text!r}",
+        )
         require(not re.search("[\ud800-\udfff]", text), f"the special token {text!r} is not UTF-8")
     for text, n in Counter(special_tokens).items():
         require(n == 1, f"the special token {text!r} is given twice")
@@ -4909,8 +5813,14 @@ def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
     """
     special_tokens = _check_texts(special_tokens)
     for text in special_tokens:
-        require(len(text.encode()) > 1, f"the special token {text!r} is a single byte, which every vocabulary has")
-        require(text not in _BYTE_NAMES, f"the special token {text!r} names a byte in tokenizer.json: use a longer one")
+        require(
+            len(text.encode()) > 1,
+            f"the special token {text!r} is a single byte, which every vocabulary has",
+        )
+        require(
+            text not in _BYTE_NAMES,
+            f"the special token {text!r} names a byte in tokenizer.json: use a longer one",
+        )
     return special_tokens
 
 
@@ -4918,56 +5828,81 @@ SPECIAL_TOKENS_AT = ("first", "after-bytes", "last")
 
 
 def build_vocabulary(
-    learned: Learned, special_tokens: Sequence[str], special_tokens_at: str = "first", byte_tokens: Sequence[str] = ()
+    learned: Learned,
+    special_tokens: Sequence[str],
+    special_tokens_at: str = "first",
+    byte_tokens: Sequence[str] = (),
 ) -> tuple[dict[int, bytes], list[Merge]]:
     """Number the tokens: first the alphabet (bytes in BYTE_ORDER), then the merged tokens in order.
 
-    special_tokens_at  where special tokens are inserted: "first", as by Hugging Face's trainer; "after-bytes", which is
-                       after the alphabet; or "last", as in GPT-2
-    byte_tokens        names of the 256 bytes in a vocabulary of characters; they come before the alphabet
+    special_tokens_at  where special tokens are inserted: "first", as by Hugging Face's trainer;
+                       "after-bytes", which is after the alphabet; or "last", as in GPT-2
+    byte_tokens        names of the 256 bytes in a vocabulary of characters; they come before the
+                       alphabet
 
     Returns the vocabulary, id -> bytes, and the merges as pairs of bytes.
     """
     tokens, n_letters = learned.tokens, len(learned.alphabet)
     order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
     in_order = [*map(str.encode, byte_tokens), *(tokens[k] for k in order), *tokens[n_letters:]]
-    at = {"first": 0, "after-bytes": len(byte_tokens) + n_letters, "last": len(in_order)}[special_tokens_at]
+    at = {"first": 0, "after-bytes": len(byte_tokens) + n_letters, "last": len(in_order)}[
+        special_tokens_at
+    ]
     in_order[at:at] = [text.encode() for text in special_tokens]
     return dict(enumerate(in_order)), learned.merges
 
 
 def check_vocab_size(vocab_size: int, least: int) -> None:
-    """Check that a vocabulary has room for the tokens that exist before the training, and that its ids are in range."""
-    first_tokens = "256 bytes and the special tokens" if least >= 256 else "one character and the special tokens"
-    require(vocab_size >= least, f"a vocabulary of {vocab_size} is too small: {first_tokens} make {least}")
+    """Check that a vocabulary has room for the tokens that exist before the training, and that its
+    ids are in range.
+    """
+    first_tokens = (
+        "256 bytes and the special tokens"
+        if least >= 256
+        else "one character and the special tokens"
+    )
+    require(
+        vocab_size >= least,
+        f"a vocabulary of {vocab_size} is too small: {first_tokens} make {least}",
+    )
     require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
 
 
-# ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────
 #
-# Flat text -> ids. A BPE turns each letter of a word into its id, and then merges the pair of lowest rank, again and
-# again. With the tokenizer at the top of this file, the word "lowest" becomes:
+# Flat text -> ids. A BPE turns each letter of a word into its id, and then merges the pair of
+# lowest rank, again and again. With the tokenizer at the top of this file, the word "lowest"
+# becomes:
 #
-#     letters   l o w e s t      ->     l o w e st     ->     l o w est     ->     l ow est     ->     low est
-#     ids       75 78 86 68 82 83                                                                      259 257
+#     letters   l o w e s t     ->   l o w e st   ->   l o w est   ->   l ow est   ->   low est
+#     ids       75 78 86 68 82 83                                                      259 257
 #
-# The ids of most words come from a cache, which is a table of words as in Words. The kernels call each other so:
+# The ids of most words come from a cache, which is a table of words as in Words. The kernels call
+# each other so:
 #
 #     _encode_flat
 #         _scan_batch             finds the ends of the next words
-#         _encode_words           looks up each word in the cache; END stands for a special token or the end of a text
-#             _segment            cuts a word that is not in the cache; it is `segment_bpe` or another kind's kernel
-#                 _first_letters, then _merge_short or, for more than MAX_LINEAR_MERGE letters, _merge_long
+#         _encode_words           looks up each word in the cache; END stands for a special token or
+#                                 the end of a text
+#             _segment            cuts a word that is not in the cache; it is `segment_bpe` or
+#                                 another kind's kernel
+#                 _first_letters, then _merge_short or, for more than MAX_LINEAR_MERGE letters,
+#                 _merge_long
 #             _store_ids          writes its ids into the cache
 
 NO_MERGE = ALL_ONES  # the entry of a pair that does not merge
 LOW_HALF = u64(2**32 - 1)
 NO_RANK = NO_MERGE & ~LOW_HALF
-NO_ID, DROPPED = -1, -2  # in place of the id of an unknown letter: its word has no ids; or the letter is left out
-ANY_PAIR = -1  # in place of the two ids of a merge: the last pair that merges make from the bytes of the token
-MAX_LINEAR_MERGE = 24  # letters of a word whose pairs are all compared for the lowest rank; longer words need a heap
-LONGEST_TOKEN = 1 << 12  # bytes, in a model without merges: sampling tries all ways to cut a token in two
-_FALLBACK_TOKENS = [f"<0x{b:02X}>".encode() for b in range(256)]  # for the bytes of unknown characters
+# in place of the id of an unknown letter: its word has no ids; or the letter is left out
+NO_ID, DROPPED = -1, -2
+# in place of the two ids of a merge: the last pair that merges make from the bytes of the token
+ANY_PAIR = -1
+# letters of a word whose pairs are all compared for the lowest rank; longer words need a heap
+MAX_LINEAR_MERGE = 24
+# bytes, in a model without merges: sampling tries all ways to cut a token in two
+LONGEST_TOKEN = 1 << 12
+# for the bytes of unknown characters
+_FALLBACK_TOKENS = [f"<0x{b:02X}>".encode() for b in range(256)]
 CACHE_WORDS = 1 << 14  # entries of a new cache; a larger table than the words need is slower
 MAX_CACHED_BYTES = 1 << 12  # of a word; longer words take too much space
 
@@ -4982,24 +5917,33 @@ class TokenBytes(NamedTuple):
 
 @struct
 class BpeTables:
-    """The pairs of ids that merge. An entry has the rank in its upper half and the resulting id in its lower half.
+    """The pairs of ids that merge. An entry has the rank in its upper half and the resulting id in
+    its lower half.
 
     The letters of a word are its bytes or its characters.
     """
 
-    letter_ids: np.ndarray  # int32[256], by byte, or int32[0x110000], by code point: the id of the letter, or -1
+    # int32[256], by byte, or int32[0x110000], by code point: the id of the letter, or -1
+    letter_ids: np.ndarray
     last_ids: np.ndarray  # the same for the last letter of a word
-    fallback_ids: np.ndarray  # int32[256]   the ids of <0x00> to <0xFF> for unknown characters, or -1
+    # int32[256]  the ids of <0x00> to <0xFF> for unknown characters, or -1
+    fallback_ids: np.ndarray
     unk_id: int  # the id of unknown characters otherwise, or NO_ID, or DROPPED
     fuse_unk: bool  # consecutive unknown characters become one id
-    merges: np.ndarray  # uint64[H, 2]       hash table: two ids in one number, and their entry; at most half full
-    bloom: np.ndarray  # uint64[H / 8]       a bit for each pair in `merges`; for 3 of 4 pairs a look here is enough
-    tokens: _WordTable  # words -> ids: words that are looked up whole, since merges do not make these tokens
+    # uint64[H, 2]  hash table: two ids in one number, and their entry; at most half full
+    merges: np.ndarray
+    # uint64[H / 8]  a bit for each pair in `merges`; for 3 of 4 pairs a look here is enough
+    bloom: np.ndarray
+    # words -> ids: words that are looked up whole, since merges do not make these tokens
+    tokens: _WordTable
 
 
 def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
     """Write the tokens of a vocabulary into arrays."""
-    ids, lengths = np.fromiter(vocab, np.int64, len(vocab)), np.fromiter(map(len, vocab.values()), np.int64, len(vocab))
+    ids, lengths = (
+        np.fromiter(vocab, np.int64, len(vocab)),
+        np.fromiter(map(len, vocab.values()), np.int64, len(vocab)),
+    )
     starts, sizes = np.full((2, ids.max(initial=0) + 1), -1)
     starts[ids], sizes[ids] = np.cumsum(lengths) - lengths, lengths
     return TokenBytes(_with_padding(b"".join(vocab.values())), starts, sizes)
@@ -5009,39 +5953,58 @@ def fallback_tokens(model: Model) -> set[bytes]:
     """Return the tokens that stand for unknown characters."""
     if model.alphabet == "bytes":
         return set()
-    return {*_FALLBACK_TOKENS * model.byte_fallback, *([model.unk_token.encode()] if model.unk_token else [])}
+    return {
+        *_FALLBACK_TOKENS * model.byte_fallback,
+        *([model.unk_token.encode()] if model.unk_token else []),
+    }
 
 
 def bpe_tables(
-    model: Model, unknown_letter: int = -1, samples: bool = False, last_pairs: np.ndarray | None = None
+    model: Model,
+    unknown_letter: int = -1,
+    samples: bool = False,
+    last_pairs: np.ndarray | None = None,
 ) -> BpeTables:
     """Make the tables of `segment_bpe` for a model; raises InputError for merges of unknown tokens.
 
     unknown_letter    the id of bytes or characters that are not tokens; -1 for none
-    samples           make tables for `sample_bpe`, with all pairs that may merge when others are left out at random
-    last_pairs        int64[V, 2], into which the last merge of each token is written; see `last_merges`
+    samples           make tables for `sample_bpe`, with all pairs that may merge when others are
+                      left out at random
+    last_pairs        int64[V, 2], into which the last merge of each token is written; see
+                      `last_merges`
     """
-    of_characters, token_ids = model.alphabet == "characters", np.fromiter(model.ordinary_ids.values(), np.int64)
+    of_characters, token_ids = (
+        model.alphabet == "characters",
+        np.fromiter(model.ordinary_ids.values(), np.int64),
+    )
     ids = model.ordinary_ids if model.merges is None and not of_characters else model.ids
     letter_ids = np.full(N_CODE_POINTS if of_characters else 256, -1, np.int32)
     letter_ids[np.array([*model.letters], np.int64)] = [*model.letters.values()]
     last_ids = letter_ids
     if suffix := model.word_suffix.encode():
-        ends = {token.removesuffix(suffix): id for token, id in ids.items() if token.endswith(suffix)}
+        ends = {
+            token.removesuffix(suffix): id for token, id in ids.items() if token.endswith(suffix)
+        }
         last_letters, last_ids = _letters(ends, model.alphabet), np.full_like(letter_ids, -1)
         last_ids[np.array([*last_letters], np.int64)] = [*last_letters.values()]
     tokens = make_token_bytes(model.vocab)
     if model.merges is None:
         merged = np.setdiff1d(token_ids, _unreachable(model), assume_unique=True)
         any_pairs = np.full_like(merged, ANY_PAIR)
-        pairs = _all_splits(model.ordinary_ids) if samples else np.column_stack([any_pairs, any_pairs, merged, merged])
+        pairs = (
+            _all_splits(model.ordinary_ids)
+            if samples
+            else np.column_stack([any_pairs, any_pairs, merged, merged])
+        )
         if model.scores is not None:  # equal scores have the same rank
             pairs[:, 3] = np.unique(-model.scores, return_inverse=True)[1].reshape(-1)[pairs[:, 2]]
     else:
         pairs = _merges_as_ids(model.merges, ids)
-        # Tokens of unknown characters, or of the ends of words, may merge, which bytes of tokens do not show.
+        # Tokens of unknown characters, or of the ends of words, may merge, which bytes of tokens do
+        # not show.
         samples = samples or of_characters or model.unk_token is not None or bool(model.word_suffix)
-    sizes = tokens.sizes.astype(np.min_scalar_type(tokens.sizes.max()))  # 8 or 16 bits are sorted faster
+    # 8 or 16 bits are sorted faster
+    sizes = tokens.sizes.astype(np.min_scalar_type(tokens.sizes.max()))
     pairs = pairs[np.lexsort((pairs[:, 2], sizes[pairs[:, 2]]))]
     n_merges = len(pairs) if samples else np.count_nonzero(np.bincount(pairs[:, 2]))
     size = 1 << max(6, int(2 * n_merges - 1).bit_length())
@@ -5049,7 +6012,13 @@ def bpe_tables(
     tables = BpeTables(
         letter_ids,
         last_ids,
-        np.array([ids[token] if model.byte_fallback and of_characters else -1 for token in _FALLBACK_TOKENS], np.int32),
+        np.array(
+            [
+                ids[token] if model.byte_fallback and of_characters else -1
+                for token in _FALLBACK_TOKENS
+            ],
+            np.int32,
+        ),
         ids[model.unk_token.encode()] if model.unk_token else unknown,
         model.fuse_unk,
         np.full((size, 2), NO_MERGE, np.uint64),
@@ -5059,7 +6028,9 @@ def bpe_tables(
     looks_up = model.ignore_merges or (model.merges is None and model.scores is None)
     if last_pairs is None:
         last_pairs = np.full((len(tokens.sizes), 2), -1)
-    _fill_merges(pairs, samples, tokens, token_ids if looks_up else token_ids[:0], tables, last_pairs)
+    _fill_merges(
+        pairs, samples, tokens, token_ids if looks_up else token_ids[:0], tables, last_pairs
+    )
     letter_ids[letter_ids < 0] = unknown_letter
     return tables
 
@@ -5067,31 +6038,46 @@ def bpe_tables(
 def _unreachable(model: Model) -> list[int]:
     """List the tokens of a model without merges that have a character which is no token itself.
 
-    Raises InputError if one is too long, or is made of two others: SentencePiece would merge such a character with its
-    neighbours before it finds that it is unknown. Its trainer makes no such model.
+    Raises InputError if one is too long, or is made of two others: SentencePiece would merge such a
+    character with its neighbours before it finds that it is unknown. Its trainer makes no such
+    model.
     """
     id_of = model.ordinary_ids
     longest = max(id_of, key=len, default=b"")
     if len(longest) > LONGEST_TOKEN:
-        raise InputError(f"token {id_of[longest]} has {len(longest):,} bytes; without merges the limit is 4,096")
+        raise InputError(
+            f"token {id_of[longest]} has {len(longest):,} bytes; without merges the limit is 4,096"
+        )
     letters, unreachable = {*map(chr, model.letters)}, []
     for token, id in id_of.items() if model.alphabet == "characters" else ():
         if unknown := set(text := token.decode()) - letters:
             unreachable.append(id)
             parts = [(text[:k], text[k:]) for k in range(1, len(text))]
-            if any(all(len(part) == 1 or part.encode() in id_of for part in pair) for pair in parts):
+            if any(
+                all(len(part) == 1 or part.encode() in id_of for part in pair) for pair in parts
+            ):
                 char = min(unknown)
-                raise InputError(f"token {id}, {token!r}, has the character {char!r}, which is not a token itself")
+                raise InputError(
+                    f"token {id}, {token!r}, has the character {char!r}, which is not a token "
+                    f"itself"
+                )
     return unreachable
 
 
 def _all_splits(id_of: Mapping[bytes, int]) -> np.ndarray:
-    """List all ways to make one of these tokens from two others: left, right, result, and result again; int64[M, 4].
+    """List all ways to make one of these tokens from two others: left, right, result, and result
+    again; int64[M, 4].
 
     For o200k this takes a second, and only the first `sample` of a BPE needs it.
     """
-    splits = ((token[:k], token[k:], id) for token, id in id_of.items() for k in range(1, len(token)))
-    pairs = [(id_of[left], id_of[right], id, id) for left, right, id in splits if left in id_of and right in id_of]
+    splits = (
+        (token[:k], token[k:], id) for token, id in id_of.items() for k in range(1, len(token))
+    )
+    pairs = [
+        (id_of[left], id_of[right], id, id)
+        for left, right, id in splits
+        if left in id_of and right in id_of
+    ]
     return np.array(pairs, np.int64).reshape(-1, 4)
 
 
@@ -5099,19 +6085,24 @@ def _merges_as_ids(merges: Sequence[Merge], id_of: Mapping[bytes, int]) -> np.nd
     """Look up merges in a vocabulary: left, right, result, and rank; int64[M, 4]."""
     parts, merged = itertools.chain.from_iterable(merges), itertools.starmap(bytes.__add__, merges)
     part_ids, merged = (
-        np.fromiter(map(id_of.get, tokens, itertools.repeat(-1)), np.int64) for tokens in (parts, merged)
+        np.fromiter(map(id_of.get, tokens, itertools.repeat(-1)), np.int64)
+        for tokens in (parts, merged)
     )
     as_ids = np.column_stack([part_ids.reshape(-1, 2), merged, np.arange(len(merges))])
     for rank, part in np.argwhere(as_ids < 0)[:1].tolist():
         left, right = merges[rank]
         token = (left, right, left + right)[part]
-        raise InputError(f"merge {rank}, of {left!r} and {right!r}: {token!r} is not in the vocabulary")
+        raise InputError(
+            f"merge {rank}, of {left!r} and {right!r}: {token!r} is not in the vocabulary"
+        )
     return as_ids
 
 
 @inline_kernel
 def _merge_slot(key, merges):
-    """Look up two ids, the left one in the upper half: returns their slot, or the free slot where they belong."""
+    """Look up two ids, the left one in the upper half: returns their slot, or the free slot where
+    they belong.
+    """
     mask = u64(len(merges) - 1)
     slot = key * u64(0x9E3779B97F4A7C15) >> u64(32) & mask
     while merges[slot, 0] != key and merges[slot, 0] != NO_MERGE:
@@ -5138,14 +6129,19 @@ def _find_merge(left, right, merges, bloom):
 def _first_letters(text, start, size, tables, ids, at):
     """Write the ids of the bytes or characters of a word; returns their number, or -1.
 
-    An unknown character, or an invalid byte, becomes the tokens of its bytes or `unk_id`, or is left out, as the model
-    says; if it has to have an id, and has none, the result is -1. There are never more ids than bytes.
+    An unknown character, or an invalid byte, becomes the tokens of its bytes or `unk_id`, or is
+    left out, as the model says; if it has to have an id, and has none, the result is -1. There are
+    never more ids than bytes.
     """
     letter_ids, last_ids, fallback_ids = tables.letter_ids, tables.last_ids, tables.fallback_ids
     unk_id, fuse_unk = tables.unk_id, tables.fuse_unk
     position, stop, n, was_unknown = start, start + size, at, False
     while position < stop:
-        letter = i64(text[position]) << 3 | 1 if len(letter_ids) == 256 else _decode_character(text, position, stop)
+        letter = (
+            i64(text[position]) << 3 | 1
+            if len(letter_ids) == 256
+            else _decode_character(text, position, stop)
+        )
         id, end = letter_ids[letter >> 3], position + (letter & 7)
         if end == stop:
             id = last_ids[letter >> 3]
@@ -5168,11 +6164,12 @@ def _first_letters(text, start, size, tables, ids, at):
 
 @inline_kernel
 def _merge_short(n, merges, bloom, scratch, ids, at):
-    """Merge the pair of lowest rank, the leftmost of several, again and again; returns the number of ids that are left.
+    """Merge the pair of lowest rank, the leftmost of several, again and again; returns the number
+    of ids that are left.
 
-    ids[at : at + n] are the ids of the letters, and scratch[k] is the entry of ids k and k + 1. Each round closes the
-    gap that a merge leaves, and compares all pairs on the way. That takes n² steps, but no more time than a heap for up
-    to MAX_LINEAR_MERGE letters.
+    ids[at : at + n] are the ids of the letters, and scratch[k] is the entry of ids k and k + 1.
+    Each round closes the gap that a merge leaves, and compares all pairs on the way. That takes n²
+    steps, but no more time than a heap for up to MAX_LINEAR_MERGE letters.
     """
     first, last, i, lowest = u64(at), u64(max(n - 1, 0)), u64(0), NO_RANK
     for k in range(last):
@@ -5225,7 +6222,9 @@ def _heap_pop(heap, size):
 
 @inline_kernel
 def _queue_merge(left, right, merges, bloom, symbols, entries, heap, size):
-    """Look up the merge of two neighbours, and push it if it exists; returns the size of the heap."""
+    """Look up the merge of two neighbours, and push it if it exists; returns the size of the
+    heap.
+    """
     entries[left] = _find_merge(symbols[left], symbols[right], merges, bloom)
     if entries[left] == NO_MERGE:
         return size
@@ -5237,22 +6236,26 @@ def _queue_merge(left, right, merges, bloom, symbols, entries, heap, size):
 def _merge_long(n, tables, alpha, state, ids, at):
     """Merge as `_merge_short` does, but in n log n steps for a word of n letters.
 
-    The heap holds ranks and positions. With alpha > 0, each time the next merge is chosen, it is left out with this
-    probability, and `state` is that of `_random`. The symbols are a linked list: before[k] and after[k] are the
-    neighbours of k.
+    The heap holds ranks and positions. With alpha > 0, each time the next merge is chosen, it is
+    left out with this probability, and `state` is that of `_random`. The symbols are a linked list:
+    before[k] and after[k] are the neighbours of k.
     """
     before, after = np.arange(-1, n - 1), np.arange(1, n + 1)
     entries = np.full(n, NO_MERGE, np.uint64)  # of each symbol and the next one
-    heap, size, n_left = np.empty(2 * n, np.uint64), i64(0), n  # a merge removes one item and adds two at most
-    end, left_out = len(heap), NO_MERGE  # heap[end :] are the items that were left out; left_out is the last one
-    symbols, merges, bloom = ids[at : at + n], tables.merges, tables.bloom  # a kernel is slower with the struct
+    # a merge removes one item and adds two at most
+    heap, size, n_left = np.empty(2 * n, np.uint64), i64(0), n
+    # heap[end :] are the items that were left out; left_out is the last one
+    end, left_out = len(heap), NO_MERGE
+    # a kernel is slower with the struct
+    symbols, merges, bloom = ids[at : at + n], tables.merges, tables.bloom
     for k in range(n - 1):
         size = _queue_merge(k, k + 1, merges, bloom, symbols, entries, heap, size)
     while size:
         item = _heap_pop(heap, size)
         size -= 1
         i = i64(item & LOW_HALF)
-        # Skip the item if one of its symbols was merged meanwhile, or if it is a duplicate, due to equal ranks.
+        # Skip the item if one of its symbols was merged meanwhile, or if it is a duplicate, due to
+        # equal ranks.
         if entries[i] == NO_MERGE or (entries[i] ^ item) >> u64(32) or item == left_out:
             continue
         if alpha > 0.0 and _random(state) < alpha:
@@ -5281,7 +6284,10 @@ def _merge_long(n, tables, alpha, state, ids, at):
 
 @kernel
 def _random(state):
-    """Draw a float64 in [0, 1): the upper 53 bits of SplitMix64 (Steele, Lea and Flood 2014). state is uint64[1]."""
+    """Draw a float64 in [0, 1): the upper 53 bits of SplitMix64 (Steele, Lea and Flood 2014).
+
+    state is uint64[1].
+    """
     state[0] += u64(0x9E3779B97F4A7C15)
     x = state[0]
     x = (x ^ (x >> u64(30))) * u64(0xBF58476D1CE4E5B9)
@@ -5291,7 +6297,9 @@ def _random(state):
 
 @kernel
 def segment_bpe(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a letter has no id."""
+    """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a
+    letter has no id.
+    """
     n, words, id = i64(1), tables.tokens, i64(-1)
     if words.n_words:
         id = _find_value(text, start, size, words.entries, words.long_words)
@@ -5308,25 +6316,34 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
 
 @kernel
 def _fill_merges(pairs, keeps_all, tokens, looked_up, tables, last_pairs):
-    """Enter merges, int64[M, 4]: two ids, the resulting id, and the rank; merges of shorter tokens come first.
+    """Enter merges, int64[M, 4]: two ids, the resulting id, and the rank; merges of shorter tokens
+    come first.
 
-    Several pairs may join to the same token, but only one of them ever does. The kernel finds that one, and enters it
-    alone: 200,000 of the 446,000 pairs of o200k. A table half as large makes merging twice as fast. The two ids may be
-    ANY_PAIR.
+    Several pairs may join to the same token, but only one of them ever does. The kernel finds that
+    one, and enters it alone: 200,000 of the 446,000 pairs of o200k. A table half as large makes
+    merging twice as fast. The two ids may be ANY_PAIR.
 
-    Proof. Let a pair become a token somewhere in a word. All merges in its bytes until then took place within these
-    bytes, and each had the lowest rank, the leftmost of several, also among the pairs in these bytes. So they are the
-    merges of these bytes as a word of their own, and the last one is the merge of this pair.
+    Proof. Let a pair become a token somewhere in a word. All merges in its bytes until then took
+    place within these bytes, and each had the lowest rank, the leftmost of several, also among the
+    pairs in these bytes. So they are the merges of these bytes as a word of their own, and the last
+    one is the merge of this pair.
 
     keeps_all     enter all pairs
-    looked_up     ids of tokens that are looked up as whole words, unless merges make them from their bytes
-    last_pairs    int64[V, 2], by id: the pair that becomes the token, if it was found; modified in place
+    looked_up     ids of tokens that are looked up as whole words, unless merges make them from
+                  their bytes
+    last_pairs    int64[V, 2], by id: the pair that becomes the token, if it was found; modified in
+                  place
     """
     text, starts, sizes = tokens
     ids, scratch = np.empty(len(text) + 2, np.uint32), np.empty(MAX_LINEAR_MERGE, np.uint64)
     n, last, merges, bloom = 0, -1, tables.merges, tables.bloom
     for m in range(len(pairs)):
-        left, right, id, entry = pairs[m, 0], pairs[m, 1], pairs[m, 2], u64(pairs[m, 3]) << u64(32) | u64(pairs[m, 2])
+        left, right, id, entry = (
+            pairs[m, 0],
+            pairs[m, 1],
+            pairs[m, 2],
+            u64(pairs[m, 3]) << u64(32) | u64(pairs[m, 2]),
+        )
         if id != last:
             n, last = segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, i64(0)), id
         is_last = n == 2 and (left == ANY_PAIR or (left == ids[0] and right == ids[1]))
@@ -5338,10 +6355,12 @@ def _fill_merges(pairs, keeps_all, tokens, looked_up, tables, last_pairs):
         key = u64(left) << u64(32) | u64(right)
         slot, (word, bit) = _merge_slot(key, merges), _bloom_bit(key, bloom)
         bloom[word] |= bit
-        merges[slot, 0], merges[slot, 1] = key, min(entry, merges[slot, 1])  # the lower entry, if a pair comes twice
+        # the lower entry, if a pair comes twice
+        merges[slot, 0], merges[slot, 1] = key, min(entry, merges[slot, 1])
     for id in looked_up:
         if last_pairs[id, 0] < 0 and (
-            segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, i64(0)) != 1 or ids[0] != id
+            segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, i64(0)) != 1
+            or ids[0] != id
         ):  # a table of words adds up counts: the id is entered as the count of the token
             end = np.array([starts[id] + sizes[id]])
             keys = np.empty(4 * KEYS, np.uint64)
@@ -5350,26 +6369,33 @@ def _fill_merges(pairs, keeps_all, tokens, looked_up, tables, last_pairs):
 
 @kernel
 def sample_bpe(text, start, size, tables, alpha, state, ids, at):
-    """Cut a word as `segment_bpe` does, but leave out merges at random; returns the number of ids, or -1.
+    """Cut a word as `segment_bpe` does, but leave out merges at random; returns the number of ids,
+    or -1.
 
-    This is BPE-dropout (Provilkov, Emelianenko and Voita 2020). Each search for the pair of lowest rank leaves out each
-    candidate with the probability alpha, and merging ends when none is left. So alpha 0 gives the encoding, and alpha 1
-    the letters. With alpha > 0 no word is looked up whole. `state` is that of `_random`.
+    This is BPE-dropout (Provilkov, Emelianenko and Voita 2020). Each search for the pair of lowest
+    rank leaves out each candidate with the probability alpha, and merging ends when none is left.
+    So alpha 0 gives the encoding, and alpha 1 the letters. With alpha > 0 no word is looked up
+    whole. `state` is that of `_random`.
     """
     if not alpha > 0.0:
-        return segment_bpe(text, start, size, tables, np.empty(MAX_LINEAR_MERGE, np.uint64), ids, at)
+        return segment_bpe(
+            text, start, size, tables, np.empty(MAX_LINEAR_MERGE, np.uint64), ids, at
+        )
     n = _first_letters(text, start, size, tables, ids, at)
     return _merge_long(n, tables, alpha, state, ids, at) if n > 0 else n
 
 
 def last_merges(model: Model) -> tuple[np.ndarray, np.ndarray]:
-    """Find the ids of tokens of several letters, int64[K], and the pair of ids that becomes each; -1 if no pair does.
+    """Find the ids of tokens of several letters, int64[K], and the pair of ids that becomes each;
+    -1 if no pair does.
 
     The bytes of a token alone decide how they are merged to it; see the proof in `_fill_merges`.
     """
     pairs = np.full((max(model.vocab, default=-1) + 1, 2), -1)
     bpe_tables(model, last_pairs=pairs)
-    ids = np.array(sorted({*model.ordinary_ids.values()}.difference(model.letters.values())), np.int64)
+    ids = np.array(
+        sorted({*model.ordinary_ids.values()}.difference(model.letters.values())), np.int64
+    )
     return ids, pairs[ids]
 
 
@@ -5384,26 +6410,30 @@ def _segment_words(text, offsets, tables, scratch, ids, id_offsets):
 
 
 def exact_pattern(model: Model) -> str:
-    r"""Compute a regular expression that cuts text only where no token of a model of characters crosses the cut.
+    r"""Compute a regular expression that cuts text only where no token of a model of characters
+    crosses the cut.
 
-    Models of SentencePiece take a whole text as one word. With this pattern, its pretokens can be segmented one by one
-    and kept in the cache. The pattern is "none" if a part on its own could be segmented differently: if words are
-    looked up whole, or if tokens of unknown characters merge.
+    Models of SentencePiece take a whole text as one word. With this pattern, its pretokens can be
+    segmented one by one and kept in the cache. The pattern is "none" if a part on its own could be
+    segmented differently: if words are looked up whole, or if tokens of unknown characters merge.
 
         ▁*(?:[set]+|[\s\S])
 
-    The set has the characters that are adjacent to another one in some token. The mark ▁, or the space in a model
-    without it, does not count if no token has another character before it. Otherwise it is a character like any other.
+    The set has the characters that are adjacent to another one in some token. The mark ▁, or the
+    space in a model without it, does not count if no token has another character before it.
+    Otherwise it is a character like any other.
 
-    Proof. Let the pattern cut between x and y. Either one of them shares no token with other characters except the
-    mark; or y is the mark, and x is not. In no token does x come before y, so no segment crosses the cut. A merge
-    across the cut would make such a token, and merges on one side do not depend on the other side. A longest match ends
-    at the cut. A sum of scores is the sum of both sides, and it is greatest if both are. An unknown character becomes
-    the same in each part. If consecutive unknown characters become one token, they form a set of their own, or belong
-    to the first set if that has unknown characters.
+    Proof. Let the pattern cut between x and y. Either one of them shares no token with other
+    characters except the mark; or y is the mark, and x is not. In no token does x come before y, so
+    no segment crosses the cut. A merge across the cut would make such a token, and merges on one
+    side do not depend on the other side. A longest match ends at the cut. A sum of scores is the
+    sum of both sides, and it is greatest if both are. An unknown character becomes the same in each
+    part. If consecutive unknown characters become one token, they form a set of their own, or
+    belong to the first set if that has unknown characters.
 
     >>> vocab = dict(enumerate("▁ a b c d ▁a ab".encode().split()))
-    >>> pattern = exact_pattern(Model(vocab, [("▁".encode(), b"a"), (b"a", b"b")], alphabet="characters"))
+    >>> merges = [("▁".encode(), b"a"), (b"a", b"b")]
+    >>> pattern = exact_pattern(Model(vocab, merges, alphabet="characters"))
     >>> regex.findall(pattern, "▁ab▁acd▁▁")
     ['▁ab', '▁a', 'c', 'd', '▁▁']
     """
@@ -5416,9 +6446,15 @@ def exact_pattern(model: Model) -> str:
     merged = id_of if merges is None else {left + right for left, right in merges}
     if model.kind == "unigram":  # also the names of byte tokens, which a text may have
         merged = {model.vocab[id] for id in model.ordinary if model.scores[id] > -np.inf}
-    pairs = {pair for token in merged for pair in itertools.pairwise(token.decode("utf-8", "replace"))}
+    pairs = {
+        pair for token in merged for pair in itertools.pairwise(token.decode("utf-8", "replace"))
+    }
     mark = "▁" if "▁" in letters else " "
-    if mark not in letters or model.drops_unknown or any(left != mark == right for left, right in pairs):
+    if (
+        mark not in letters
+        or model.drops_unknown
+        or any(left != mark == right for left, right in pairs)
+    ):
         mark = ""
     joined = {char for pair in pairs if mark not in pair for char in pair}
     sets = [_write_set(joined)] if joined else []
@@ -5435,8 +6471,8 @@ def exact_pattern(model: Model) -> str:
 def _kernel_of_kind(name: str) -> Callable:
     """Make a function for kernels that calls a kernel of a kind of model, the field `name` of Kind.
 
-    The Numba type of the fourth argument, the tables, decides about the kind when the caller is compiled. So no loop
-    tests for the kind, and only used kinds are compiled.
+    The Numba type of the fourth argument, the tables, decides about the kind when the caller is
+    compiled. So no loop tests for the kind, and only used kinds are compiled.
     """
 
     def call(*arguments):
@@ -5446,7 +6482,9 @@ def _kernel_of_kind(name: str) -> Callable:
     @overload(call, jit_options={"nogil": True, "forceinline": True})
     def choose(*arguments):
         family = type(arguments[3])
-        chosen = next(getattr(kind, name) for kind in KINDS.values() if kind.tables_type.numba_type is family)
+        chosen = next(
+            getattr(kind, name) for kind in KINDS.values() if kind.tables_type.numba_type is family
+        )
         return lambda *arguments: chosen(*arguments)
 
     return call
@@ -5457,7 +6495,9 @@ _segment, _sample = _kernel_of_kind("segment"), _kernel_of_kind("sample")
 
 @kernel
 def _sample_words(text, scanned, meanings, tables, alpha, state, ids):
-    """Cut words, which have an END after each, at random, and write their ids; returns the same as `_encode_flat`."""
+    """Cut words, which have an END after each, at random, and write their ids; returns the same as
+    `_encode_flat`.
+    """
     at, start, m = i64(0), 0, 0
     for end in range(len(text) - PADDING):
         if scanned[end] != END:
@@ -5474,19 +6514,25 @@ def _sample_words(text, scanned, meanings, tables, alpha, state, ids):
     return at
 
 
-# An entry of the cache is one of the table of words. Its columns `value` and `more` hold the ids, or where they are:
+# An entry of the cache is one of the table of words. Its columns `value` and `more` hold the ids,
+# or where they are:
 #
-#     up to 3 ids, up to 15 bytes    value: id, id << 32             more: id | number << 48
-#     otherwise                      value: place in the pool        more: place in long_words | number << 48 | IN_POOL
+#     up to 3 ids, 15 bytes    value: id, id << 32           more: id | number << 48
+#     otherwise                value: place in the pool      more: IN_POOL | number << 48 |
+#                                                                  place in long_words
 #
-# So the entry of "lowest", the ids 259 and 257, has the value 259 | 257 << 32, and 2 << 48 as `more`.
+# So the entry of "lowest", the ids 259 and 257, has the value 259 | 257 << 32, and 2 << 48 as
+# `more`.
 IN_POOL = u64(1 << 63)
 N_IDS_SHIFT, N_IDS_MASK = u64(48), u64(2**15 - 1)
 
 
 @struct
 class _Workspace:
-    """The tables and the memory of one encoding thread. Memory is used again, since fresh memory doubles the time."""
+    """The tables and the memory of one encoding thread.
+
+    Memory is used again, since fresh memory doubles the time.
+    """
 
     tables: BpeTables  # or those of another kind of model
     table: ScanTable
@@ -5516,7 +6562,9 @@ def _renew_cache(workspace):
 
 @inline_kernel
 def _store_ids(workspace, entry, pool, is_long, n, ids, at):
-    """Write n ids, ids[at :], into an entry of the cache that has its key, or into the pool, which must have room."""
+    """Write n ids, ids[at :], into an entry of the cache that has its key, or into the pool, which
+    must have room.
+    """
     if n <= 3 and not is_long:
         value, more = u64(ids[at]), u64(0)
         if n > 1:
@@ -5534,13 +6582,20 @@ def _store_ids(workspace, entry, pool, is_long, n, ids, at):
 
 @inline_kernel
 def _copy_ids(value, more, pool, ids, at):
-    """Copy the ids of an entry of the cache; returns where they end. There must be room for them, at least for 3."""
+    """Copy the ids of an entry of the cache; returns where they end.
+
+    There must be room for them, at least for 3.
+    """
     n = more >> N_IDS_SHIFT & N_IDS_MASK
     if more & IN_POOL:
         for i in range(n):
             ids[at + u64(i)] = pool[value + u64(i)]
     else:
-        ids[at], ids[at + u64(1)], ids[at + u64(2)] = value & LOW_HALF, value >> u64(32), more & LOW_HALF
+        ids[at], ids[at + u64(1)], ids[at + u64(2)] = (
+            value & LOW_HALF,
+            value >> u64(32),
+            more & LOW_HALF,
+        )
     return at + n
 
 
@@ -5560,12 +6615,19 @@ def _write_end(workspace, meanings, ids, id_stops, at):
 
 @kernel
 def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
-    """Write the ids of a batch of words; returns where they end, or -1 - start of a word that has no ids.
+    """Write the ids of a batch of words; returns where they end, or -1 - start of a word that has
+    no ids.
 
-    There must be room for two ids more. The inner loop is the hot one: it copies the ids of words that are in their
-    home slots in the cache. A loop that also searched other slots would take 1.1 times as long.
+    There must be room for two ids more. The inner loop is the hot one: it copies the ids of words
+    that are in their home slots in the cache. A loop that also searched other slots would take 1.1
+    times as long.
     """
-    words, lanes, scratch, tables = workspace.words, workspace.lanes, workspace.scratch, workspace.tables
+    words, lanes, scratch, tables = (
+        workspace.words,
+        workspace.lanes,
+        workspace.scratch,
+        workspace.tables,
+    )
     start, ends, keys, pool = lanes[0, FIRST], lanes[0, ENDS:], workspace.keys, workspace.pool
     n, class_of, dropped = lanes[0, N_ENDS], workspace.table.class_of, workspace.table.dropped
     entries, long_words = words.entries, words.long_words
@@ -5584,7 +6646,9 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
             if more & IN_POOL and high >= LONG:  # only long words need a second look
                 j = base + i64(key >> u64(2))
                 begin = ends[j - 1] if j else start
-                if not _equal(text, begin, long_words, i64(more & IN_LONG_WORDS), i64(high & ~LONG)):
+                if not _equal(
+                    text, begin, long_words, i64(more & IN_LONG_WORDS), i64(high & ~LONG)
+                ):
                     break
             out = _copy_ids(value, more, pool, ids, out)
             key += u64(4)
@@ -5602,7 +6666,10 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
             home = _home_slot(low, high, len(entries))
         slot = _find_slot(entries, long_words, low, high, home, text, begin)
         if entries[slot, 1]:
-            at, k = i64(_copy_ids(entries[slot, VALUE], entries[slot, MORE], pool, ids, u64(at))), k + 1
+            at, k = (
+                i64(_copy_ids(entries[slot, VALUE], entries[slot, MORE], pool, ids, u64(at))),
+                k + 1,
+            )
             continue
         is_dropped = _is_dropped(text, begin, ends[k], class_of, dropped)
         n_ids = 0 if is_dropped else _segment(text, begin, size, tables, scratch, ids, at)
@@ -5618,7 +6685,9 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
                 _renew_cache(workspace)
                 entries = words.entries
                 flat = entries.reshape(-1)
-                slot = _find_slot(entries, long_words, low, high, _home_slot(low, high, len(entries)), text, begin)
+                slot = _find_slot(
+                    entries, long_words, low, high, _home_slot(low, high, len(entries)), text, begin
+                )
                 n_keyed = k + 1  # the home slots of the other keys have changed
             _store_key(words, entries, long_words, slot, low, high, text, begin)
             _store_ids(workspace, entries[slot], pool, high >= LONG, n_ids, ids, at)
@@ -5629,9 +6698,11 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
 
 @kernel
 def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
-    """Write the ids of a flat text, and where the ids of each of its texts end; returns the end of all ids.
+    """Write the ids of a flat text, and where the ids of each of its texts end; returns the end of
+    all ids.
 
-    There must be room for as many ids as the text has bytes, and two more. Returns -1 - start of a word without ids.
+    There must be room for as many ids as the text has bytes, and two more. Returns -1 - start of a
+    word without ids.
     """
     lanes, marks, table, at = workspace.lanes, workspace.marks, workspace.table, i64(0)
     stop = _begin_scan(text, lanes)
@@ -5663,14 +6734,17 @@ def _join_tokens(ids, tokens):
     return out[:total], -1
 
 
-# ─── WordPiece ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── WordPiece ────────────────────────────────────────────────────────────────────────────────────
 #
-# Word -> ids: the word is cut from the left, each time into the longest token that fits. The first token has no prefix;
-# the later ones have the prefix "##" in the vocabulary, and are matched without it:
+# Word -> ids: the word is cut from the left, each time into the longest token that fits. The first
+# token has no prefix; the later ones have the prefix "##" in the vocabulary, and are matched
+# without it:
 #
-#     tokens low, ##e, ##est, [UNK]     "lowest"  ->  low ##est        "lower"  ->  [UNK], since ##r is missing
+#     tokens low, ##e, ##est, [UNK]     "lowest"  ->  low ##est
+#                                       "lower"   ->  [UNK], since ##r is missing
 #
-# Words -> LearnedWordPiece: learning merges pairs as for a BPE, by their counts or by their likelihoods.
+# Words -> LearnedWordPiece: learning merges pairs as for a BPE, by their counts or by their
+# likelihoods.
 
 
 @struct
@@ -5687,16 +6761,20 @@ def wordpiece_tables(model: Model) -> WordPieceTables:
     """Make the tables of `segment_wordpiece` for a model."""
     prefix, tokens = model.subword_prefix.encode(), {id: model.vocab[id] for id in model.ordinary}
     later = tokens if model.kind == "wordpiece" else {}  # the tokens of a WordLevel are whole words
-    continuing = {id: token[len(prefix) :] for id, token in later.items() if token.startswith(prefix)}
+    continuing = {
+        id: token[len(prefix) :] for id, token in later.items() if token.startswith(prefix)
+    }
     unknown = -1 if model.unk_token is None else model.ids.get(model.unk_token.encode(), -1)
     return WordPieceTables(make_trie(tokens), make_trie(continuing), unknown, model.max_word_chars)
 
 
 @kernel
 def segment_wordpiece(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if it has no id.
+    """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if it has
+    no id.
 
-    Tokens are whole characters, so words are cut only between characters, and a word with invalid bytes is unknown.
+    Tokens are whole characters, so words are cut only between characters, and a word with invalid
+    bytes is unknown.
     """
     position, stop, n, n_chars, trie = start, start + size, 0, 0, tables.beginning
     for k in range(start, stop):
@@ -5721,7 +6799,8 @@ PREFIX = "##"  # of the tokens that continue a word
 
 
 class LearnedWordPiece(Learned):
-    """As Learned, but the symbols that continue words have the prefix, and come last in the alphabet.
+    """As Learned, but the symbols that continue words have the prefix, and come last in the
+    alphabet.
 
     >>> learned = learn_wordpiece(Words.from_counts({b"aab": 3, b"b": 1}), 5)
     >>> learned.tokens, learned.pairs.tolist()
@@ -5732,7 +6811,10 @@ class LearnedWordPiece(Learned):
 
     @property
     def tokens(self) -> list[bytes]:
-        """The tokens, with the prefix if they continue words. Two symbols may be the same token, which comes once."""
+        """The tokens, with the prefix if they continue words.
+
+        Two symbols may be the same token, which comes once.
+        """
         tokens = list(self.alphabet)
         for left, right in zip(*self.pairs.T.tolist(), strict=True):
             tokens.append(tokens[left] + tokens[right][len(PREFIX) :])
@@ -5740,10 +6822,11 @@ class LearnedWordPiece(Learned):
 
 
 def _mark_continuing(words: Words) -> tuple[Words, int]:
-    """Number the symbols that continue words separately; returns words, and the number of symbols that begin words.
+    """Number the symbols that continue words separately; returns words, and the number of symbols
+    that begin words.
 
-    All characters may begin words, as in Hugging Face's trainer. Both parts of the alphabet are sorted by bytes, which
-    for UTF-8 is the order of code points.
+    All characters may begin words, as in Hugging Face's trainer. Both parts of the alphabet are
+    sorted by bytes, which for UTF-8 is the order of code points.
     """
     a = len(words.alphabet)
     order = np.array(sorted(range(a), key=words.alphabet.__getitem__), np.int64)
@@ -5757,20 +6840,30 @@ def _mark_continuing(words: Words) -> tuple[Words, int]:
 
 
 def learn_wordpiece(
-    words: Words, n_symbols: int, *, score: str = "likelihood", min_frequency: int = 1, progress: bool = False
+    words: Words,
+    n_symbols: int,
+    *,
+    score: str = "likelihood",
+    min_frequency: int = 1,
+    progress: bool = False,
 ) -> LearnedWordPiece:
-    """Learn `n_symbols` tokens of characters, including the alphabet. Tokens that continue words have the prefix.
+    """Learn `n_symbols` tokens of characters, including the alphabet. Tokens that continue words
+    have the prefix.
 
-    score          the pair with the greatest score merges. "count" is the number of its occurrences, with ties by ids,
-                   as in Hugging Face's WordPieceTrainer. "likelihood" is count(ab) / (count(a) * count(b)) in float64,
-                   after Schuster and Nakajima (2012), "Japanese and Korean Voice Search"; on a tie the greater count
-                   goes first, then the greater bytes without the prefix, left then right, then symbols that begin words
-    min_frequency  rarer pairs do not merge; without a limit, the likelihood prefers pairs that occur once
+    score          the pair with the greatest score merges. "count" is the number of its
+                   occurrences, with ties by ids, as in Hugging Face's WordPieceTrainer.
+                   "likelihood" is count(ab) / (count(a) * count(b)) in float64, after Schuster and
+                   Nakajima (2012), "Japanese and Korean Voice Search"; on a tie the greater count
+                   goes first, then the greater bytes without the prefix, left then right, then
+                   symbols that begin words
+    min_frequency  rarer pairs do not merge; without a limit, the likelihood prefers pairs that
+                   occur once
 
-    `words` hold plain characters. The alphabet has all characters that occur, and with the prefix the ones that occur
-    after the first character of a word. It is ordered by bytes, and its order decides ties. Hugging Face orders the
-    ones with the prefix at random, so ties may give other tokens there. Raises InputError if there are no words, or if
-    the alphabet has more than `n_symbols` symbols.
+    `words` hold plain characters. The alphabet has all characters that occur, and with the prefix
+    the ones that occur after the first character of a word. It is ordered by bytes, and its order
+    decides ties. Hugging Face orders the ones with the prefix at random, so ties may give other
+    tokens there. Raises InputError if there are no words, or if the alphabet has more than
+    `n_symbols` symbols.
 
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learn_wordpiece(words, 20, score="count").tokens[-3:]
@@ -5779,33 +6872,42 @@ def learn_wordpiece(
     require_known("`score`", score, ("likelihood", "count"))
     marked, n_beginning = _mark_continuing(words)
     tie_break = "ids" if score == "count" else "bytes"
-    learned = _run_learner(marked, n_symbols, tie_break, min_frequency, progress, score == "likelihood")
-    alphabet = [PREFIX.encode() * (k >= n_beginning) + letter for k, letter in enumerate(marked.alphabet)]
+    learned = _run_learner(
+        marked, n_symbols, tie_break, min_frequency, progress, score == "likelihood"
+    )
+    alphabet = [
+        PREFIX.encode() * (k >= n_beginning) + letter for k, letter in enumerate(marked.alphabet)
+    ]
     return LearnedWordPiece(*learned[:3], alphabet)
 
 
-# ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────
 #
-# A Unigram model gives each token a probability that does not depend on its neighbours. The probability of a way to cut
-# a word is the product of those of its tokens (Kudo 2018, "Subword Regularization"). A *score* is the logarithm of a
-# probability. The ways to cut a word are the paths through its *lattice*, which has a node before each character and
-# after the last one, and an edge for each token that matches there. There are two tasks:
+# A Unigram model gives each token a probability that does not depend on its neighbours. The
+# probability of a way to cut a word is the product of those of its tokens (Kudo 2018, "Subword
+# Regularization"). A *score* is the logarithm of a probability. The ways to cut a word are the
+# paths through its *lattice*, which has a node before each character and after the last one, and an
+# edge for each token that matches there. There are two tasks:
 #
 #     segmenting   word -> ids: the path with the greatest sum of scores (Viterbi)
-#     learning     Words -> tokens and scores: begin with many frequent substrings; in each round estimate how often
-#                  each token is used (EM), and remove the tokens whose loss costs the least probability
+#     learning     Words -> tokens and scores: begin with many frequent substrings; in each round
+#                  estimate how often each token is used (EM), and remove the tokens whose loss
+#                  costs the least probability
 #
-# Learning only removes tokens, so its lattices need little space. For each position in the words they hold the longest
-# token that begins there, and for each token the next shorter one, which begins at the same positions. Such a chain
-# ends with the character itself, which is always a token. With 0 for "a", 1 for "b" and 2 for "ab", the word "aba" is
+# Learning only removes tokens, so its lattices need little space. For each position in the words
+# they hold the longest token that begins there, and for each token the next shorter one, which
+# begins at the same positions. Such a chain ends with the character itself, which is always a
+# token. With 0 for "a", 1 for "b" and 2 for "ab", the word "aba" is
 #
 #     longest    2    1    0            shorter of 2    0        of 0 and 1    -1
 
 MAX_TOKEN_CHARS, SEED_SIZE = 16, 1_000_000  # as in SentencePiece
 SUB_ITERATIONS, SHRINKING_FACTOR = 2, 0.75  # as in SentencePiece
 LATTICE_PARTS = 8  # for threads; the number is fixed, since sums of floats depend on it
-TINY, HUGE = 2.0**-100, 2.0**100  # probabilities below TINY are scaled up, so that words may have any length
-LEAST_EXPECTED = 0.5  # occurrences in the corpus; tokens with fewer are dropped, as in SentencePiece
+# probabilities below TINY are scaled up, so that words may have any length
+TINY, HUGE = 2.0**-100, 2.0**100
+# occurrences in the corpus; tokens with fewer are dropped, as in SentencePiece
+LEAST_EXPECTED = 0.5
 
 
 class LearnedUnigram(NamedTuple):
@@ -5818,7 +6920,8 @@ class LearnedUnigram(NamedTuple):
 
     tokens: list[bytes]
     scores: np.ndarray  # float64[V]   logarithms of probabilities
-    likelihoods: list[float]  # the log probability of the corpus in each round, before tokens were removed
+    # the log probability of the corpus in each round, before tokens were removed
+    likelihoods: list[float]
     alphabet: Sequence[bytes]
 
     merges = None
@@ -5827,7 +6930,8 @@ class LearnedUnigram(NamedTuple):
 class _Lattice(NamedTuple):
     """The lattices of words; see above. A token has a greater number than the next shorter one."""
 
-    longest: np.ndarray  # int32[N]      position in the symbols -> the longest token that begins there
+    # int32[N]  position in the symbols -> the longest token that begins there
+    longest: np.ndarray
     shorter: np.ndarray  # int32[V]      token -> the next shorter one, or -1
     sizes: np.ndarray  # int32[V]        token -> its number of characters
     places: np.ndarray  # int64[V]       token -> a position where it begins
@@ -5837,7 +6941,9 @@ class _Lattice(NamedTuple):
 
 @kernel
 def _number_keys(keys):
-    """Number keys below 2**63 in the order of their first occurrences, by a hash table: int64[N]."""
+    """Number keys below 2**63 in the order of their first occurrences, by a hash table:
+    int64[N].
+    """
     n_slots, n = 1, 0
     while 3 * n_slots <= 4 * len(keys):
         n_slots *= 2
@@ -5858,18 +6964,26 @@ def _number_keys(keys):
 
 
 def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, np.ndarray]:
-    """List the symbols of the alphabet, and the substrings of up to `longest` + 1 symbols that occur at least twice.
+    """List the symbols of the alphabet, and the substrings of up to `longest` + 1 symbols that
+    occur at least twice.
 
-    Returns lattices with all of them as tokens; the count of each; and for each the greatest count of a substring that
-    continues it by one symbol. Substrings grow by one symbol at a time, and only if they occur twice.
+    Returns lattices with all of them as tokens; the count of each; and for each the greatest count
+    of a substring that continues it by one symbol. Substrings grow by one symbol at a time, and
+    only if they occur twice.
     """
     a, sizes, starts = len(words.alphabet), np.diff(words.offsets), np.arange(len(words.symbols))
-    counts, ends, tokens_at = np.repeat(words.counts, sizes), np.repeat(words.offsets[1:], sizes), words.symbols.copy()
+    counts, ends, tokens_at = (
+        np.repeat(words.counts, sizes),
+        np.repeat(words.offsets[1:], sizes),
+        words.symbols.copy(),
+    )
     levels = [(np.full(a, -1), np.zeros(a, np.int64), np.bincount(words.symbols, counts, a))]
     n = a
     for size in range(1, longest + 1):
         starts = starts[starts + size < ends[starts]]
-        numbers = _number_keys(tokens_at[starts].astype(np.int64) << 32 | words.symbols[starts + size])
+        numbers = _number_keys(
+            tokens_at[starts].astype(np.int64) << 32 | words.symbols[starts + size]
+        )
         totals = np.bincount(numbers, counts[starts])
         ids = np.cumsum(totals > 1) - 1
         repeated = (totals > 1)[numbers]
@@ -5882,20 +6996,28 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
     shorter, places, totals = map(np.concatenate, zip(*levels, strict=True))
     longer = np.zeros(n + 1)
     np.maximum.at(longer, shorter, totals)
-    sizes = np.repeat(np.arange(1, longest + 2, dtype=np.int32), [len(places) for places, *_ in levels])
-    return _Lattice(tokens_at, shorter.astype(np.int32), sizes, places, *words[1:3]), totals, longer[:n]
+    sizes = np.repeat(
+        np.arange(1, longest + 2, dtype=np.int32), [len(places) for places, *_ in levels]
+    )
+    return (
+        _Lattice(tokens_at, shorter.astype(np.int32), sizes, places, *words[1:3]),
+        totals,
+        longer[:n],
+    )
 
 
 @kernel
 def _expect(lattice, first, stop, probabilities):
-    """Compute the expected count of each token in some words, and the logarithm of the probability of these words.
+    """Compute the expected count of each token in some words, and the logarithm of the probability
+    of these words.
 
-    This is the forward-backward algorithm. `backward` includes the count of the word divided by its probability, so an
-    edge adds forward * probability * backward. A value below TINY is scaled up, with all nodes that tokens reach from
-    there; the backward pass scales at the same nodes.
+    This is the forward-backward algorithm. `backward` includes the count of the word divided by its
+    probability, so an edge adds forward * probability * backward. A value below TINY is scaled up,
+    with all nodes that tokens reach from there; the backward pass scales at the same nodes.
     """
     longest, shorter, sizes, _, offsets, counts = lattice
-    table = _on_huge_pages(np.empty((len(sizes), 2), np.float64))  # in one cache line: probability and expectation
+    # in one cache line: probability and expectation
+    table = _on_huge_pages(np.empty((len(sizes), 2), np.float64))
     for id in range(len(sizes)):
         table[id, 0], table[id, 1] = probabilities[id], 0.0
     reach, likelihood, n_nodes = i64(sizes.max()), 0.0, (offsets[1:] - offsets[:-1]).max() + 1
@@ -5935,8 +7057,9 @@ def _expect(lattice, first, stop, probabilities):
 def _losses(lattice, n_alphabet, scores, expected):
     """Estimate the loss of log probability of the corpus without each token, as SentencePiece does.
 
-    All expected occurrences of a token become the tokens into which its own characters are best cut without it
-    (Viterbi). The loss is -inf for a token that is never expected or is itself cut, and inf for the alphabet.
+    All expected occurrences of a token become the tokens into which its own characters are best cut
+    without it (Viterbi). The loss is -inf for a token that is never expected or is itself cut, and
+    inf for the alphabet.
     """
     longest, shorter, sizes, places, _, _ = lattice
     losses, total = np.full(len(scores), -np.inf), expected.sum()
@@ -5971,7 +7094,9 @@ def _losses(lattice, n_alphabet, scores, expected):
 
 
 def _digamma(x: np.ndarray) -> np.ndarray:
-    """Compute the digamma function, the derivative of log gamma, by its recurrence and its asymptotic series."""
+    """Compute the digamma function, the derivative of log gamma, by its recurrence and its
+    asymptotic series.
+    """
     y = x + 6.5
     z = 1 / (y * y)
     series = np.log(y) + z * (1 / 24 - z * (7 / 960 - z * (31 / 8064 - z * 127 / 30720)))
@@ -5980,14 +7105,18 @@ def _digamma(x: np.ndarray) -> np.ndarray:
 
 @kernel
 def _fall_back(new_ids, shorter):
-    """Replace each missing new id, which is -1, by the new id of the longest shorter token that has one, in place."""
+    """Replace each missing new id, which is -1, by the new id of the longest shorter token that has
+    one, in place.
+    """
     for id in range(len(shorter)):
         if new_ids[id] < 0:
             new_ids[id] = new_ids[shorter[id]]
 
 
 def _best_first(values: np.ndarray, n: int) -> np.ndarray:
-    """Find the indices of the n greatest values, the greatest first; equal values keep their order."""
+    """Find the indices of the n greatest values, the greatest first; equal values keep their
+    order.
+    """
     return np.argsort(-values, kind="stable")[:n]
 
 
@@ -5995,11 +7124,13 @@ class _UnigramLearner:
     """The remaining tokens, their probabilities, and the lattices of the words."""
 
     def __init__(self, words: Words, seed_size: int, longest: int):
-        """Begin with the alphabet and the substrings with the greatest products of length and occurrences.
+        """Begin with the alphabet and the substrings with the greatest products of length and
+        occurrences.
 
         A substring is left out if a longer one that begins with it is equally frequent.
         """
-        self.words, self.n_alphabet = _in_order(words), len(words.alphabet)  # in order: rounding depends on it
+        # in order: rounding depends on it
+        self.words, self.n_alphabet = _in_order(words), len(words.alphabet)
         self.lattice, totals, longer = _list_substrings(self.words, longest)
         sizes, a = self.lattice.sizes, self.n_alphabet
         weights = np.where((totals > longer) & (sizes <= longest), sizes * totals, 0.0)
@@ -6021,7 +7152,8 @@ class _UnigramLearner:
     def keep(self, ids: np.ndarray) -> None:
         """Forget all tokens except these, which are in ascending order and include the alphabet."""
         longest, shorter, sizes, places, *_ = self.lattice
-        new_ids = np.full(len(sizes) + 1, -1, np.int32)  # index -1 is for tokens without a shorter one
+        # index -1 is for tokens without a shorter one
+        new_ids = np.full(len(sizes) + 1, -1, np.int32)
         new_ids[ids] = np.arange(len(ids))
         _fall_back(new_ids, shorter)
         arrays = new_ids[longest], new_ids[shorter[ids]], sizes[ids], places[ids]
@@ -6029,18 +7161,24 @@ class _UnigramLearner:
         self.probabilities = self.probabilities[ids]
 
     def expect(self) -> tuple[np.ndarray, float]:
-        """Compute the expected count of each token, and the logarithm of the probability of the corpus."""
+        """Compute the expected count of each token, and the logarithm of the probability of the
+        corpus.
+        """
         bounds = np.linspace(0, len(self.words.counts), LATTICE_PARTS + 1).astype(np.int64).tolist()
         parts = itertools.pairwise(bounds)
-        sums = Engine().map(lambda part: _expect(self.lattice, *part, self.probabilities), parts, threads=True)
+        sums = Engine().map(
+            lambda part: _expect(self.lattice, *part, self.probabilities), parts, threads=True
+        )
         expected, likelihoods = zip(*sums, strict=True)
         return sum(expected), sum(likelihoods)
 
     def maximize(self) -> float:
-        """Make one step of expectation maximization; returns the log probability of the corpus before the step.
+        """Make one step of expectation maximization; returns the log probability of the corpus
+        before the step.
 
-        As in SentencePiece, the digamma function replaces the logarithm, which favours fewer tokens (Liang and Klein
-        2007, "Structured Bayesian Nonparametric Models with Variational Inference").
+        As in SentencePiece, the digamma function replaces the logarithm, which favours fewer tokens
+        (Liang and Klein 2007, "Structured Bayesian Nonparametric Models with Variational
+        Inference").
         """
         expected, likelihood = self.expect()
         expected[: self.n_alphabet] = np.maximum(expected[: self.n_alphabet], LEAST_EXPECTED)
@@ -6064,14 +7202,16 @@ class _UnigramLearner:
 
 
 def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> LearnedUnigram:
-    """Learn a vocabulary of `n_symbols` tokens, including the alphabet, and their probabilities (Kudo 2018).
+    """Learn a vocabulary of `n_symbols` tokens, including the alphabet, and their probabilities
+    (Kudo 2018).
 
-    Learning begins with the SEED_SIZE substrings of up to MAX_TOKEN_CHARS symbols that cover the most of the corpus.
-    Each round fits the probabilities in SUB_ITERATIONS steps of expectation maximization. It then keeps the fraction
-    SHRINKING_FACTOR of the tokens: the alphabet, and the tokens whose removal would cost the most probability. The last
-    tenth of the tokens is removed by probability. SentencePiece does the same, but takes its seeds from the text before
-    it is cut into words. The result is smaller if the words have fewer substrings. Raises InputError if there are no
-    words.
+    Learning begins with the SEED_SIZE substrings of up to MAX_TOKEN_CHARS symbols that cover the
+    most of the corpus. Each round fits the probabilities in SUB_ITERATIONS steps of expectation
+    maximization. It then keeps the fraction SHRINKING_FACTOR of the tokens: the alphabet, and the
+    tokens whose removal would cost the most probability. The last tenth of the tokens is removed by
+    probability. SentencePiece does the same, but takes its seeds from the text before it is cut
+    into words. The result is smaller if the words have fewer substrings. Raises InputError if there
+    are no words.
 
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learned = learn_unigram(words, 260)
@@ -6082,7 +7222,9 @@ def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> Le
     require(n < 2**31, "words of 2**31 symbols are too many")
     learner = _UnigramLearner(words, SEED_SIZE, MAX_TOKEN_CHARS)
     goal, likelihoods = max(n_symbols * 11 // 10, a), []
-    with Engine(progress=progress).progress_bar("prune", max(learner.n_tokens - goal, 0), " tokens") as bar:
+    with Engine(progress=progress).progress_bar(
+        "prune", max(learner.n_tokens - goal, 0), " tokens"
+    ) as bar:
         while True:
             for _ in range(SUB_ITERATIONS):
                 likelihood = learner.maximize()
@@ -6096,11 +7238,14 @@ def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> Le
     rest = a + _best_first(scores[a:], n_symbols - a)
     chosen = np.append(np.arange(a), rest[scores[rest] > -np.inf])
     chosen = chosen[_best_first(scores[chosen], len(chosen))]
-    return LearnedUnigram([learner.spell(id) for id in chosen.tolist()], scores[chosen], likelihoods, words.alphabet)
+    return LearnedUnigram(
+        [learner.spell(id) for id in chosen.tolist()], scores[chosen], likelihoods, words.alphabet
+    )
 
 
 UNKNOWN_PENALTY = 10.0  # the score of an unknown character is that of the worst token minus this
-EDGE_BITS, EDGE_MASK = 24, (1 << 24) - 1  # of an edge: node << 24 | id; nodes are offsets in bytes from a word's start
+# of an edge: node << 24 | id; nodes are offsets in bytes from a word's start
+EDGE_BITS, EDGE_MASK = 24, (1 << 24) - 1
 
 
 @struct
@@ -6120,26 +7265,33 @@ def unigram_tables(model: Model) -> UnigramTables:
 
     A token with the score -inf is never chosen. Raises InputError if all scores are -inf.
 
-    Scores are summed in float64, for each word on its own, as in Hugging Face. SentencePiece sums them in float32 over
-    a whole text, so rounding there depends on the text before a word. It may choose another one of two paths with
-    nearly equal scores, such as "9" + "99" and "99" + "9".
+    Scores are summed in float64, for each word on its own, as in Hugging Face. SentencePiece sums
+    them in float32 over a whole text, so rounding there depends on the text before a word. It may
+    choose another one of two paths with nearly equal scores, such as "9" + "99" and "99" + "9".
     """
     ids, scores, id_of = np.array(model.ordinary, np.int64), model.scores, model.ids
     chosen = ids[scores[ids] > -np.inf]
     require(len(chosen), "a unigram model needs tokens with scores")
     tokens = {id: model.vocab[id] for id in chosen.tolist()}
-    byte_ids = np.array([id_of.get(token, -1) if model.byte_fallback else -1 for token in _FALLBACK_TOKENS], np.int32)
+    byte_ids = np.array(
+        [id_of.get(token, -1) if model.byte_fallback else -1 for token in _FALLBACK_TOKENS],
+        np.int32,
+    )
     unk_id = -1 if model.unk_token is None else id_of[model.unk_token.encode()]
     scores = np.append(scores.astype(np.float64), scores[chosen].min() - UNKNOWN_PENALTY)
-    return UnigramTables(make_trie(tokens), scores, byte_ids, max(map(len, tokens.values())), unk_id, model.fuse_unk)
+    return UnigramTables(
+        make_trie(tokens), scores, byte_ids, max(map(len, tokens.values())), unk_id, model.fuse_unk
+    )
 
 
 @inline_kernel
 def _list_edges(text, start, node, size, edges, values, unknown, token_edges):
-    """List the edges from a node of a word, as end << EDGE_BITS | id; returns their number and the next node.
+    """List the edges from a node of a word, as end << EDGE_BITS | id; returns their number and the
+    next node.
 
-    The edges are the tokens that begin there, from the shortest on. If the character alone is not a token, an edge for
-    an unknown character is added. An invalid byte counts as an unknown character.
+    The edges are the tokens that begin there, from the shortest on. If the character alone is not a
+    token, an edge for an unknown character is added. An invalid byte counts as an unknown
+    character.
     """
     position, stop = start + node, start + size
     width = i64(1) if text[position] < 0x80 else _decode_character(text, position, stop) & 7
@@ -6161,18 +7313,30 @@ def _list_edges(text, start, node, size, edges, values, unknown, token_edges):
 
 @kernel
 def _write_path(text, start, size, tables, last, ids, at):
-    """Write the ids of the path that ends with the edge last[size], start << EDGE_BITS | id; returns their number.
+    """Write the ids of the path that ends with the edge last[size], start << EDGE_BITS | id;
+    returns their number.
 
-    With `fuse_unk`, consecutive unknown characters, and unknown tokens that are written in the text, become one token.
-    Unknown characters become the tokens of their bytes if all of these exist, and otherwise the unknown token. Without
-    an unknown token the result is -1.
+    With `fuse_unk`, consecutive unknown characters, and unknown tokens that are written in the
+    text, become one token. Unknown characters become the tokens of their bytes if all of these
+    exist, and otherwise the unknown token. Without an unknown token the result is -1.
     """
-    unknown, unk_id, byte_ids, node, at_end = len(tables.scores) - 1, tables.unk_id, tables.byte_ids, size, at + size
+    unknown, unk_id, byte_ids, node, at_end = (
+        len(tables.scores) - 1,
+        tables.unk_id,
+        tables.byte_ids,
+        size,
+        at + size,
+    )
     first = at_end  # the path is followed from its end; each id is at least one byte
     while node > 0:
         stop, id = node, last[node] & EDGE_MASK
         node = last[node] >> EDGE_BITS
-        while tables.fuse_unk and id in (unknown, unk_id) and node > 0 and last[node] & EDGE_MASK in (unknown, unk_id):
+        while (
+            tables.fuse_unk
+            and id in (unknown, unk_id)
+            and node > 0
+            and last[node] & EDGE_MASK in (unknown, unk_id)
+        ):
             node, id = last[node] >> EDGE_BITS, unknown
         have_ids = id == unknown
         for k in range(start + node, start + stop):
@@ -6195,11 +7359,12 @@ def _write_path(text, start, size, tables, last, ids, at):
 
 @inline_kernel
 def sample_unigram(text, start, size, tables, alpha, state, ids, at):
-    """Cut a word at random: the probability of a path is proportional to exp(alpha * score); see `segment_unigram`.
+    """Cut a word at random: the probability of a path is proportional to exp(alpha * score); see
+    `segment_unigram`.
 
-    The kernel sums the probabilities of all paths to each node, and keeps one last edge. Each new edge replaces it with
-    the probability of its share in the sum (Chao 1982, "A general purpose unequal probability sampling plan"). Without
-    a state of random numbers, it keeps the best path.
+    The kernel sums the probabilities of all paths to each node, and keeps one last edge. Each new
+    edge replaces it with the probability of its share in the sum (Chao 1982, "A general purpose
+    unequal probability sampling plan"). Without a state of random numbers, it keeps the best path.
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, token_edges, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
@@ -6224,28 +7389,30 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
 
 @kernel
 def segment_unigram(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi); see `_write_path`.
+    """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi);
+    see `_write_path`.
 
     Of paths with equal sums, the one with the longest last edge is chosen.
     """
     return sample_unigram(text, start, size, tables, 1.0, None, ids, at)
 
 
-# ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Formats ──────────────────────────────────────────────────────────────────────────────────────
 #
-# A Model <-> files. A reader makes a Model from the content of files, and raises InputError for unsupported features. A
-# writer makes the content of files, by name, and raises InputError if the format cannot represent the model. All
-# formats but huggingface are read back and compared before anything is written.
+# A Model <-> files. A reader makes a Model from the content of files, and raises InputError for
+# unsupported features. A writer makes the content of files, by name, and raises InputError if the
+# format cannot represent the model. All formats but huggingface are read back and compared before
+# anything is written.
 #
 #     format         files                          cannot represent
 #     huggingface    tokenizer.json and two more    two texts of one id
 #     gpt2           vocab.json, merges.txt         pattern, normalizer, flags, unknown tokens
-#     tiktoken       .tiktoken, and a .json         merges in another order than that of ids, normalizer, flags
-#     sentencepiece  tokenizer.model                pretokens, merges in an order that no scores give
+#     tiktoken       .tiktoken, and a .json         merges not in order of ids, normalizer, flags
+#     sentencepiece  tokenizer.model                pretokens, merges that no scores put in order
 #     bert           vocab.txt                      all but a WordPiece with BERT's own steps
 #
-# Mistral's tekken.json is only read. A byte-level vocab.json names a token by GPT-2's characters: {"Ġhi": 300} stands
-# for 300: b" hi".
+# Mistral's tekken.json is only read. A byte-level vocab.json names a token by GPT-2's characters:
+# {"Ġhi": 300} stands for 300: b" hi".
 
 LARGEST_FILE = 1 << 28  # bytes of a model file; the largest tokenizer.json has some 40 million
 
@@ -6254,7 +7421,10 @@ def _read_limited(path: Path) -> bytes:
     """Read a model file; raises ValueError if it is too large to be one."""
     with open(path, "rb") as file:
         data = file.read(LARGEST_FILE + 1)
-    require(len(data) <= LARGEST_FILE, f"{path}: has more than {LARGEST_FILE >> 20} MB: it is not a tokenizer")
+    require(
+        len(data) <= LARGEST_FILE,
+        f"{path}: has more than {LARGEST_FILE >> 20} MB: it is not a tokenizer",
+    )
     return data
 
 
@@ -6280,7 +7450,9 @@ def _specials(names: Mapping[int, str]) -> dict[str, int]:
 
 
 def _llama3_specials(names: Mapping[int, str]) -> dict[str, int]:
-    """Number Llama 3's 256 special tokens; tokens without a name are reserved, and numbered 0, 1, 2 …"""
+    """Number Llama 3's 256 special tokens; tokens without a name are reserved, and numbered 0, 1, 2
+    …
+    """
     others = (f"reserved_special_token_{k}" for k in itertools.count())
     return _specials({128000 + k: names.get(k) or next(others) for k in range(256)})
 
@@ -6291,20 +7463,43 @@ _CL100K_FILE = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7
 _O200K_FILE = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 _LLAMA3_FILE = "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55"
 _R50K, _O200K = {50256: "endoftext"}, {199999: "endoftext", 200018: "endofprompt"}
-_CL100K = {100257: "endoftext", 100258: "fim_prefix", 100259: "fim_middle", 100260: "fim_suffix", 100276: "endofprompt"}
-_HARMONY_NAMES = {2: "return", 3: "constrain", 5: "channel", 6: "start", 7: "end", 8: "message", 12: "call"}
+_CL100K = {
+    100257: "endoftext",
+    100258: "fim_prefix",
+    100259: "fim_middle",
+    100260: "fim_suffix",
+    100276: "endofprompt",
+}
+_HARMONY_NAMES = {
+    2: "return",
+    3: "constrain",
+    5: "channel",
+    6: "start",
+    7: "end",
+    8: "message",
+    12: "call",
+}
 _HARMONY = {200000 + k: _HARMONY_NAMES.get(k, f"reserved_{200000 + k}") for k in range(1088)}
-_LLAMA3 = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id", 9: "eot_id"}
+_LLAMA3 = {
+    0: "begin_of_text",
+    1: "end_of_text",
+    6: "start_header_id",
+    7: "end_header_id",
+    9: "eot_id",
+}
 _LLAMA31 = _LLAMA3 | {4: "finetune_right_pad_id", 8: "eom_id", 10: "python_tag"}
 
-# These facts come from tiktoken 0.14 and from Llama 3's own code. In o200k_harmony the id 200018 has two texts.
+# These facts come from tiktoken 0.14 and from Llama 3's own code. In o200k_harmony the id 200018
+# has two texts.
 ENCODINGS = {
     "gpt2": Encoding("gpt2", _specials(_R50K), _R50K_FILE),
     "r50k_base": Encoding("gpt2", _specials(_R50K), _R50K_FILE),
     "p50k_base": Encoding("gpt2", _specials(_R50K), _P50K_FILE),
     "cl100k_base": Encoding("cl100k", _specials(_CL100K), _CL100K_FILE),
     "o200k_base": Encoding("o200k", _specials(_O200K), _O200K_FILE),
-    "o200k_harmony": Encoding("o200k", _specials({199998: "startoftext"} | _O200K) | _specials(_HARMONY), _O200K_FILE),
+    "o200k_harmony": Encoding(
+        "o200k", _specials({199998: "startoftext"} | _O200K) | _specials(_HARMONY), _O200K_FILE
+    ),
     "llama3": Encoding("llama3", _llama3_specials(_LLAMA3), _LLAMA3_FILE),
     "llama3.1": Encoding("llama3", _llama3_specials(_LLAMA31), _LLAMA3_FILE),
 }
@@ -6343,27 +7538,39 @@ def naming_file(where: object) -> Iterator[None]:
         raise InputError(f"{where}: its objects are nested too deeply") from None
 
 
-def _read_vocab(names: object, alphabet: str = "characters", texts: Iterable[str] = ()) -> dict[int, bytes]:
+def _read_vocab(
+    names: object, alphabet: str = "characters", texts: Iterable[str] = ()
+) -> dict[int, bytes]:
     """Read a vocabulary, name -> id; names that are in `texts` are plain text in any alphabet."""
     require(isinstance(names, dict), "its vocabulary is not an object of tokens and ids")
     for name, id in names.items():
         if not _is_id(id):
             raise InputError(f"{name!r} has the id {json.dumps(id)}: {_ID_RANGE}")
-    texts, names = {*texts}, {name: id for name, id in names.items() if name}  # no text becomes an empty token
+    # no text becomes an empty token
+    texts, names = {*texts}, {name: id for name, id in names.items() if name}
     rest = iter(_read_names([name for name in names if name not in texts], alphabet))
-    vocab = {id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest) for name, id in names.items()}
+    vocab = {
+        id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest)
+        for name, id in names.items()
+    }
     if len(vocab) < len(names):
         raise InputError(f"several tokens have the id {_repeated(names.values())}")
     return vocab
 
 
-def _read_merges(pairs: list, alphabet: str = "bytes", odd: set[str] | frozenset[str] = frozenset()) -> list[Merge]:
-    """Read pairs of names, which are lists, or strings with a space between; pairs with an odd name are left out."""
+def _read_merges(
+    pairs: list, alphabet: str = "bytes", odd: set[str] | frozenset[str] = frozenset()
+) -> list[Merge]:
+    """Read pairs of names, which are lists, or strings with a space between; pairs with an odd name
+    are left out.
+    """
     names = []
     for number, pair in enumerate(pairs):
         parts = pair.split(" ") if isinstance(pair, str) else pair
         if not (isinstance(parts, list) and [*map(type, parts)] == [str, str] and all(parts)):
-            raise InputError(f"merge {number}: {pair!r} is not a merge, two tokens with a space between them")
+            raise InputError(
+                f"merge {number}: {pair!r} is not a merge, two tokens with a space between them"
+            )
         if odd.isdisjoint(parts):
             names += parts
     tokens = _read_names(names, alphabet)
@@ -6382,13 +7589,18 @@ def _vocab_names(model: Model) -> dict[str, int]:
     for id, token in sorted(model.vocab.items()):
         name = name_of(token) if id in ordinary else token.decode()
         if name in names:
-            raise InputError(f"the ids {names[name]} and {id} would both be {name!r} there: rename the special token")
+            raise InputError(
+                f"the ids {names[name]} and {id} would both be {name!r} there: rename the "
+                f"special token"
+            )
         names[name] = id
     return names
 
 
 def _as_merges(model: Model) -> tuple[list[Merge], bool]:
-    """List the merges, even if the model has ranks; and tell whether it has tokens that are only whole pretokens."""
+    """List the merges, even if the model has ranks; and tell whether it has tokens that are only
+    whole pretokens.
+    """
     if model.merges is not None:
         return model.merges, model.ignore_merges
     if model.scores is not None:
@@ -6405,28 +7617,39 @@ def _last_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
 
 
 def _merges_by_score(model: Model) -> list[Merge]:
-    """List the pairs of tokens that join to a token, the best score first, as transformers' converters do.
+    """List the pairs of tokens that join to a token, the best score first, as transformers'
+    converters do.
 
-    On a tie the longest left token comes first. So runs of spaces, which have equal scores in Llama 2, grow from the
-    left, as SentencePiece merges them.
+    On a tie the longest left token comes first. So runs of spaces, which have equal scores in Llama
+    2, grow from the left, as SentencePiece merges them.
     """
     ids = {token.decode(): id for token, id in model.ordinary_ids.items()}
-    splits = [(name, n) for name in ids for n in range(1, len(name)) if name[:n] in ids and name[n:] in ids]
-    splits.sort(key=lambda split: (model.scores[ids[split[0]]], split[1], len(split[0])), reverse=True)
+    splits = [
+        (name, n)
+        for name in ids
+        for n in range(1, len(name))
+        if name[:n] in ids and name[n:] in ids
+    ]
+    splits.sort(
+        key=lambda split: (model.scores[ids[split[0]]], split[1], len(split[0])), reverse=True
+    )
     return [(name[:n].encode(), name[n:].encode()) for name, n in splits]
 
 
 def _require_same(model: Model, other: Model) -> None:
-    """Raise InputError unless the model `other`, which was read back from a file, has the same ids for all texts.
+    """Raise InputError unless the model `other`, which was read back from a file, has the same ids
+    for all texts.
 
-    The vocabulary and all other steps must be equal. Merges, ranks and scores are equivalent if each token has the same
-    last merge, if tokens are made in the same order, and if both models look up the same tokens that no merge makes.
+    The vocabulary and all other steps must be equal. Merges, ranks and scores are equivalent if
+    each token has the same last merge, if tokens are made in the same order, and if both models
+    look up the same tokens that no merge makes.
     """
     normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
-    if not model.normalizer and [*model.flags.values()] == normalized:  # without a normalizer these flags do nothing
+    # without a normalizer these flags do nothing
+    if not model.normalizer and [*model.flags.values()] == normalized:
         model = dataclasses.replace(model, flags={})
-    for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder", "unk_token",
-                  "byte_fallback", "fuse_unk", "subword_prefix", "word_suffix",
+    for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder",
+                  "unk_token", "byte_fallback", "fuse_unk", "subword_prefix", "word_suffix",
                   "max_word_chars", "pattern"):  # fmt: skip
         ours, theirs = getattr(model, field), getattr(other, field)
         if field == "pattern":
@@ -6434,43 +7657,73 @@ def _require_same(model: Model, other: Model) -> None:
         if ours != theirs:
             raise InputError(f"it cannot represent the {field} {ours!r}, only {theirs!r}"[:300])
     if model.kind == "bpe":
-        for ours, theirs in itertools.zip_longest(_merging(model), _merging(other), fillvalue=(b"", b"")):
+        for ours, theirs in itertools.zip_longest(
+            _merging(model), _merging(other), fillvalue=(b"", b"")
+        ):
             token = readable(b"".join(ours) or b"".join(theirs))
-            require(ours == theirs, f"it would make the token {token!r} differently or in another order")
+            require(
+                ours == theirs, f"it would make the token {token!r} differently or in another order"
+            )
 
 
 def _merging(model: Model) -> list[Merge]:
-    """List the last merge of each token, in order, and then the tokens that are only whole pretokens."""
+    """List the last merge of each token, in order, and then the tokens that are only whole
+    pretokens.
+    """
     last, whole_words = _last_merges(model)
     merges, looks_up = (last, True) if model.merges is model.scores is None else _as_merges(model)
-    return [*dict.fromkeys(filter({*last}.__contains__, merges)), *((token, b"") for token in whole_words if looks_up)]
+    return [
+        *dict.fromkeys(filter({*last}.__contains__, merges)),
+        *((token, b"") for token in whole_words if looks_up),
+    ]
 
 
 # GPT-2's vocab.json and merges.txt
 
 
-def read_gpt2(vocab_path: Path, merges_path: Path, special_tokens: SpecialTokens, pattern: PatternSource) -> Model:
-    """Read GPT-2's two files. By default the special tokens are the names that no merge makes, except single bytes."""
-    names, where = read_json(_read_limited(vocab_path), str(vocab_path)), f"{vocab_path}, {merges_path.name}"
+def read_gpt2(
+    vocab_path: Path, merges_path: Path, special_tokens: SpecialTokens, pattern: PatternSource
+) -> Model:
+    """Read GPT-2's two files.
+
+    By default the special tokens are the names that no merge makes, except single bytes.
+    """
+    names, where = (
+        read_json(_read_limited(vocab_path), str(vocab_path)),
+        f"{vocab_path}, {merges_path.name}",
+    )
     text = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip()
     with naming_file(where):
-        model = _gpt2_model(names, re.sub(r"\A#version.*\s*", "", text).splitlines(), special_tokens, pattern)
+        model = _gpt2_model(
+            names, re.sub(r"\A#version.*\s*", "", text).splitlines(), special_tokens, pattern
+        )
     n = len(model.special_tokens)
     if special_tokens is None and n > len(names) // 8:
-        note = f"{n:,} names are made by no merge, and are special tokens: do these files belong together?"
+        note = (
+            f"{n:,} names are made by no merge, and are special tokens: do these files "
+            f"belong together?"
+        )
         warnings.warn(f"{where}: {note}", stacklevel=3)
     return model
 
 
-def _gpt2_model(names: dict, lines: list[str], special_tokens: SpecialTokens, pattern: PatternSource) -> Model:
+def _gpt2_model(
+    names: dict, lines: list[str], special_tokens: SpecialTokens, pattern: PatternSource
+) -> Model:
     """Make a model from GPT-2's vocabulary and lines of merges."""
     merges = _read_merges(lines)
     if special_tokens is None:
         merged = {*_BYTE_NAMES, *(line.replace(" ", "") for line in lines)}
-        special_tokens = [name for name in names if name and name not in merged and not _names_text(name)]
-    special_tokens = special_tokens if isinstance(special_tokens, Mapping) else _check_texts(special_tokens)
+        special_tokens = [
+            name for name in names if name and name not in merged and not _names_text(name)
+        ]
+    special_tokens = (
+        special_tokens if isinstance(special_tokens, Mapping) else _check_texts(special_tokens)
+    )
     vocab = _read_vocab(names, "bytes", special_tokens)
-    return Model(vocab, merges, special_tokens, pattern, drops_unknown=not {*BYTES} <= {*vocab.values()})
+    return Model(
+        vocab, merges, special_tokens, pattern, drops_unknown=not {*BYTES} <= {*vocab.values()}
+    )
 
 
 def _names_text(name: str) -> bool:
@@ -6480,20 +7733,29 @@ def _names_text(name: str) -> bool:
     return text.encode() == data and text not in ("", name)
 
 
-def _read_gpt2_pair(file: Path, special_tokens: SpecialTokens, pattern: PatternSource | None) -> Model:
+def _read_gpt2_pair(
+    file: Path, special_tokens: SpecialTokens, pattern: PatternSource | None
+) -> Model:
     """Read one of GPT-2's two files, and the other one in the same folder."""
     for endings in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
         for ending in filter(file.name.endswith, endings):
             files = [file.with_name(file.name.removesuffix(ending) + other) for other in endings]
             for part in files:
-                require(part.is_file(), f"{file}: GPT-2 has two files, a vocabulary and merges: {part} is missing")
+                require(
+                    part.is_file(),
+                    f"{file}: GPT-2 has two files, a vocabulary and merges: {part} is missing",
+                )
             return read_gpt2(*files, special_tokens, pattern or "gpt2")
-    raise InputError(f"{file}: the names of GPT-2's two files must end in vocab.json and merges.txt")
+    raise InputError(
+        f"{file}: the names of GPT-2's two files must end in vocab.json and merges.txt"
+    )
 
 
 @naming_file("GPT-2's files cannot hold this tokenizer")
 def write_gpt2(model: Model) -> dict[str, str]:
-    """Write vocab.json and merges.txt, for which `read_gpt2` gives the same ids if it gets the same pattern."""
+    """Write vocab.json and merges.txt, for which `read_gpt2` gives the same ids if it gets the same
+    pattern.
+    """
     marks = any(isinstance(step, Metaspace) for step in Pattern(model.pattern).steps)
     of_bytes = model.alphabet == "bytes" and not marks
     require(of_bytes, "its tokens are made of characters, or its pattern replaces or adds spaces")
@@ -6511,22 +7773,35 @@ _RANK = rb"(?:=|(?:[A-Za-z\d+/]{4})*[A-Za-z\d+/]{2}(?:==|[A-Za-z\d+/][A-Za-z\d+/
 
 
 def read_tiktoken(
-    data: bytes, file: Path, encoding: str | None, pattern: PatternSource | None, special_tokens: SpecialTokens
+    data: bytes,
+    file: Path,
+    encoding: str | None,
+    pattern: PatternSource | None,
+    special_tokens: SpecialTokens,
 ) -> Model:
-    """Read a rank file. Its pattern and special tokens are given, published, or in the .json file that `save` wrote."""
+    """Read a rank file.
+
+    Its pattern and special tokens are given, published, or in the .json file that `save` wrote.
+    """
     data = data.rstrip() + b"\n"
     n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*+", data).end())
-    require(n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id")
+    require(
+        n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id"
+    )
     fields, sidecar = data.split(), file.with_name(file.name + ".json")
     ids = [*map(int, fields[1::2])]
     vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
     if len(vocab) < len(ids):
         id = _repeated(ids)
-        raise InputError(f"{file}, line {len(ids) - ids[::-1].index(id)}: the id {id} appears twice")
+        raise InputError(
+            f"{file}, line {len(ids) - ids[::-1].index(id)}: the id {id} appears twice"
+        )
     published = {}
     if encoding is None and pattern is None and sidecar.is_file():
         published = _read_beside(sidecar)
-        complete = isinstance(published.get("pattern"), str) and isinstance(published.get("special_tokens"), dict)
+        complete = isinstance(published.get("pattern"), str) and isinstance(
+            published.get("special_tokens"), dict
+        )
         require(complete, f"{sidecar}: the pattern or the special tokens are missing")
     elif encoding is not None or pattern is None:
         encoding = encoding or _find_encoding(data, file, special_tokens is not None)
@@ -6539,7 +7814,10 @@ def read_tiktoken(
 
 
 def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
-    """Look up a rank file among the published ones. Those with the same digest differ in their special tokens."""
+    """Look up a rank file among the published ones.
+
+    Those with the same digest differ in their special tokens.
+    """
     digest = hashlib.sha256(data).hexdigest()
     names = [name for name, encoding in ENCODINGS.items() if encoding.digest == digest]
     advice = f"name it (`pattern`), or the encoding (`encoding`): {', '.join(ENCODINGS)}"
@@ -6553,12 +7831,22 @@ def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
 
 @naming_file("tiktoken cannot represent this tokenizer")
 def tiktoken_ranks(model: Model) -> dict[bytes, int]:
-    """Return the ranks with which tiktoken gives the same ids; raises ValueError if that is impossible."""
+    """Return the ranks with which tiktoken gives the same ids; raises ValueError if that is
+    impossible.
+    """
     ranks, pattern = {model.vocab[id]: id for id in model.ordinary}, Pattern(model.pattern)
     require(ranks.keys() >= {*BYTES}, "some byte is not a token")
     require(isinstance(pattern.source, str), "it has several patterns")
-    require(pattern.matches_everything, "its pattern may leave text unmatched, which tiktoken would drop")
-    _require_same(model, Model({id: token for token, id in ranks.items()}, None, model.special_tokens, model.pattern))
+    require(
+        pattern.matches_everything,
+        "its pattern may leave text unmatched, which tiktoken would drop",
+    )
+    _require_same(
+        model,
+        Model(
+            {id: token for token, id in ranks.items()}, None, model.special_tokens, model.pattern
+        ),
+    )
     return ranks
 
 
@@ -6567,17 +7855,22 @@ def write_tiktoken(model: Model) -> dict[str, str]:
     ranks = tiktoken_ranks(model).items()  # in the order of ids
     sidecar = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
     return {
-        "tokenizer.tiktoken": "".join(f"{base64.b64encode(token).decode()} {id}\n" for token, id in ranks),
+        "tokenizer.tiktoken": "".join(
+            f"{base64.b64encode(token).decode()} {id}\n" for token, id in ranks
+        ),
         "tokenizer.tiktoken.json": _to_json(sidecar, indent=2),
     }
 
 
 # Mistral's tekken.json
 
-_TEKKEN_SPECIALS = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
-                    "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]",
-                    "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
-                    "[TOOL_CONTENT]"]  # fmt: skip  # of files that do not list theirs
+# The special tokens of files that do not list theirs.
+_TEKKEN_SPECIALS = [
+    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
+    "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]",
+    "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
+    "[TOOL_CONTENT]",
+]  # fmt: skip
 
 
 def read_tekken(content: dict) -> Model:
@@ -6596,13 +7889,16 @@ def read_tekken(content: dict) -> Model:
         raise InputError(f"not a tekken.json: {error!r}") from None
 
 
-# Hugging Face matches a Split by Oniguruma, in Ruby's dialect, while this module follows `regex`. Most expressions mean
-# the same in both. Some are rewritten. For all others that may differ, a warning says so.
+# Hugging Face matches a Split by Oniguruma, in Ruby's dialect, while this module follows `regex`.
+# Most expressions mean the same in both. Some are rewritten. For all others that may differ, a
+# warning says so.
 
-_ESCAPED = r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
-# An expression is read in parts; the first entry that matches counts. Its value is the replacement for `regex`: ""
-# keeps the part, and None keeps it with a warning. When case is ignored, Oniguruma matches ß with ss, and ligatures
-# with their letters, which the first entry avoids.
+_ESCAPED = (
+    r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
+)
+# An expression is read in parts; the first entry that matches counts. Its value is the replacement
+# for `regex`: "" keeps the part, and None keeps it with a warning. When case is ignored, Oniguruma
+# matches ß with ss, and ligatures with their letters, which the first entry avoids.
 _REGEX_PARTS = {
     r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
     rf"{_ESCAPED}|\[\^?(?:[^\]\[\\&-]|&(?!&)|-(?!-)|{_ESCAPED})+\]": "",
@@ -6621,7 +7917,9 @@ _REGEX_PART = regex.compile("|".join(f"({part})" for part in _REGEX_PARTS))
 
 
 def _read_regex(text: str, where: str) -> str:
-    """Rewrite an expression of Hugging Face's engine for `regex`; a warning says if it may mean something else."""
+    """Rewrite an expression of Hugging Face's engine for `regex`; a warning says if it may mean
+    something else.
+    """
     rewritten, odd, replacements = "", [], [*_REGEX_PARTS.values()]
     for part in _REGEX_PART.finditer(text):
         replacement = replacements[part.lastindex - 1]
@@ -6663,18 +7961,33 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     of_bytes, names, unknown = alphabet == "bytes", data.get("vocab"), data.get("unk_token")
     suffix = data.get("end_of_word_suffix") or ""
     # No text becomes a token whose name does not stand for bytes.
-    odd = {name for name in (names if isinstance(names, dict) else ()) if of_bytes and not _BYTE_NAMES.issuperset(name)}
+    odd = {
+        name
+        for name in (names if isinstance(names, dict) else ())
+        if of_bytes and not _BYTE_NAMES.issuperset(name)
+    }
     merges = _read_merges(data["merges"], alphabet, odd)
     require(len(set(merges)) == len(merges), "a merge appears twice")
-    falls_back, fuses, looks_up = (bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges"))
+    falls_back, fuses, looks_up = (
+        bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")
+    )
     falls_back = falls_back and not of_bytes
     is_supported = not (suffix and (looks_up or falls_back))
     require(is_supported, "end_of_word_suffix with ignore_merges or byte_fallback is not supported")
     # The text of an added token may be the GPT-2 name of an ordinary token.
-    merged, plain = {*map(b"".join, merges), *BYTES}, [text for text in added if _BYTE_NAMES.issuperset(text)]
-    ordinary = {text for text, token in zip(plain, _read_names(plain), strict=True) if looks_up or token in merged}
+    merged, plain = (
+        {*map(b"".join, merges), *BYTES},
+        [text for text in added if _BYTE_NAMES.issuperset(text)],
+    )
+    ordinary = {
+        text
+        for text, token in zip(plain, _read_names(plain), strict=True)
+        if looks_up or token in merged
+    }
     vocab = _read_vocab(names, alphabet, {*added} - ordinary | odd)
-    knows_all = of_bytes and {*BYTES, *(byte + suffix.encode() for byte in BYTES)} <= {*vocab.values()}
+    knows_all = of_bytes and {*BYTES, *(byte + suffix.encode() for byte in BYTES)} <= {
+        *vocab.values()
+    }
     if of_bytes and (knows_all or unknown not in names):
         unknown = None
     return {
@@ -6699,7 +8012,11 @@ _WORDPIECE_FIELDS = {
 def write_wordpiece(model: Model) -> dict:
     """Write the "model" object of a WordPiece; one over bytes has no unknown words."""
     unlimited = model.alphabet == "characters" or model.max_word_chars >= MAX_ID
-    require(unlimited, f"max_word_chars {model.max_word_chars} counts characters, but a tokenizer.json counts bytes")
+    require(
+        unlimited,
+        f"max_word_chars {model.max_word_chars} counts characters, but a tokenizer.json "
+        f"counts bytes",
+    )
     fields = {key: getattr(model, field) for field, (key, _) in _WORDPIECE_FIELDS.items()}
     unknown = model.unk_token or "<unk>"
     return {"type": "WordPiece", **fields, "unk_token": unknown, "vocab": _vocab_names(model)}
@@ -6711,7 +8028,10 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
     for field, (key, default) in _WORDPIECE_FIELDS.items():
         value = fields[field] = data.get(key, default)
         has_type = type(value) is type(default)
-        require(has_type, f"the {key} of a WordPiece is a value like {default!r}, not {json.dumps(value)[:100]}")
+        require(
+            has_type,
+            f"the {key} of a WordPiece is a value like {default!r}, not {json.dumps(value)[:100]}",
+        )
     vocab = _read_vocab(data.get("vocab"), alphabet, added)
     if alphabet == "bytes":
         unlimited = not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID
@@ -6723,7 +8043,11 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
 
 def write_wordlevel(model: Model) -> dict:
     """Write the "model" object of a WordLevel, whose tokens are whole words."""
-    return {"type": "WordLevel", "unk_token": model.unk_token or "<unk>", "vocab": _vocab_names(model)}
+    return {
+        "type": "WordLevel",
+        "unk_token": model.unk_token or "<unk>",
+        "vocab": _vocab_names(model),
+    }
 
 
 def read_wordlevel(data: dict, added: Sequence[str], alphabet: str) -> dict:
@@ -6770,12 +8094,18 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
 
 
 def _number_added(file_ids: Mapping[str, object], names: Mapping[str, int]) -> dict[str, int]:
-    """Number added tokens as Hugging Face does: as in the vocabulary, or from its size on. `file_ids` must agree."""
+    """Number added tokens as Hugging Face does: as in the vocabulary, or from its size on.
+
+    `file_ids` must agree.
+    """
     following, ids = itertools.count(len(names)), {}
     for text, id in file_ids.items():
         ids[text] = names[text] if text in names else next(following)
         same = id == ids[text]
-        require(same, f"the added token {text!r} has the ids {ids[text]} and {json.dumps(id)}: rename it")
+        require(
+            same,
+            f"the added token {text!r} has the ids {ids[text]} and {json.dumps(id)}: rename it",
+        )
     return ids
 
 
@@ -6785,7 +8115,10 @@ def write_huggingface(model: Model) -> dict[str, str]:
     ids = {} if model.scores is None or model.kind != "bpe" else model.ordinary_ids
     scores = [model.scores[id] for token, id in ids.items() if len({*token.decode()}) > 1]
     if len({*scores}) < len(scores) or _USER_SYMBOL in model.flags.values():
-        note = "in a tokenizer.json some ids may differ: Hugging Face orders merges and finds symbols differently"
+        note = (
+            "in a tokenizer.json some ids may differ: Hugging Face orders merges and finds "
+            "symbols differently"
+        )
         warnings.warn(note, stacklevel=4)
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
     return {
@@ -6811,11 +8144,17 @@ def _to_tokenizer_json(model: Model) -> dict:
     """Make the content of a tokenizer.json, as the `tokenizers` package writes it."""
     written = KINDS[model.kind].write(model)
     # A symbol of SentencePiece gets the flags of transformers' converters.
-    flags = {text: AddedToken(special=False) if flags.literal else flags for text, flags in model.flags.items()}
+    flags = {
+        text: AddedToken(special=False) if flags.literal else flags
+        for text, flags in model.flags.items()
+    }
     texts: dict[int, str] = {}
     for text, id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
         if texts.setdefault(id, text) != text:
-            note = f"a tokenizer.json has one text for each id: {text!r}, the second text of {id}, is left out"
+            note = (
+                f"a tokenizer.json has one text for each id: {text!r}, the second text of "
+                f"{id}, is left out"
+            )
             warnings.warn(note, stacklevel=3)
     _number_added({text: id for id, text in texts.items()}, _token_names(written))
     decoder = [_BYTE_LEVEL] if model.alphabet == "bytes" else [*model.decoder] or [{"type": "Fuse"}]
@@ -6823,7 +8162,11 @@ def _to_tokenizer_json(model: Model) -> dict:
         "version": "1.0",
         **{key: model.batching.get(key) for key in _BATCHING},
         "added_tokens": [
-            {"id": id, "content": text, **dict(zip(_FLAGS, flags.get(text, AddedToken()), strict=False))}
+            {
+                "id": id,
+                "content": text,
+                **dict(zip(_FLAGS, flags.get(text, AddedToken()), strict=False)),
+            }
             for id, text in texts.items()
         ],
         "normalizer": _in_sequence(model.normalizer, "normalizers"),
@@ -6839,20 +8182,36 @@ def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
     return {"type": "Sequence", key: [*steps]} if len(steps) > 1 else next(iter(steps), None)
 
 
-_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
-_BYTE_LEVELS = [_BYTE_LEVEL | {"add_prefix_space": a, "use_regex": b} for b in (True, False) for a in (True, False)]
+_BYTE_LEVEL = {
+    "type": "ByteLevel",
+    "add_prefix_space": True,
+    "trim_offsets": True,
+    "use_regex": True,
+}
+_BYTE_LEVELS = [
+    _BYTE_LEVEL | {"add_prefix_space": a, "use_regex": b}
+    for b in (True, False)
+    for a in (True, False)
+]
 # Without a decoder, tokens are joined by spaces, like tokens of a WordPiece that all begin a word.
 _JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
 _BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
 
 
-def _split_steps(pattern: Mapping[str, str], behavior: str = "Isolated", invert: bool = False) -> tuple:
+def _split_steps(
+    pattern: Mapping[str, str], behavior: str = "Isolated", invert: bool = False
+) -> tuple:
     """Make the step of a pattern for a Split."""
-    source = regex.escape(pattern["String"]) if "String" in pattern else _read_regex(pattern["Regex"], "Split")
+    source = (
+        regex.escape(pattern["String"])
+        if "String" in pattern
+        else _read_regex(pattern["Regex"], "Split")
+    )
     return (Split(source, _BEHAVIORS[behavior], bool(invert)),)
 
 
-# The function that makes the steps of a pattern for a type of pre-tokenizer; its parameters are the fields.
+# The function that makes the steps of a pattern for a type of pre-tokenizer; its parameters are the
+# fields.
 _PRE_TOKENIZERS: dict[str, Callable[..., Sequence[PatternStep]]] = {
     "BertPreTokenizer": lambda: ("bert",),
     "Whitespace": lambda: ("whitespace",),
@@ -6861,8 +8220,12 @@ _PRE_TOKENIZERS: dict[str, Callable[..., Sequence[PatternStep]]] = {
     "Digits": lambda individual_digits: (r"\p{N}" if individual_digits else r"\p{N}+",),
     "CharDelimiterSplit": lambda delimiter: (Split(regex.escape(delimiter), "removed"),),
     "Split": _split_steps,
-    "Metaspace": lambda replacement, add_prefix_space=True, split=True, prepend_scheme=None, **_: metaspace_steps(
-        "".join(replacement), prepend_scheme or ("always" if add_prefix_space else "never"), bool(split)
+    "Metaspace": lambda replacement, add_prefix_space=True, split=True, prepend_scheme=None, **_: (
+        metaspace_steps(
+            "".join(replacement),
+            prepend_scheme or ("always" if add_prefix_space else "never"),
+            bool(split),
+        )
     ),
     "ByteLevel": lambda add_prefix_space=True, use_regex=True, **_: (
         (Metaspace(" "),) * bool(add_prefix_space) + (PATTERNS["gpt2"],) * bool(use_regex)
@@ -6876,29 +8239,47 @@ def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
     return tuple(step for one in steps for step in _named_steps(one))
 
 
-# What may come after a ByteLevel, and the bytes whose names are digits or other numbers, as ¼ for the byte 0xBC.
+# What may come after a ByteLevel, and the bytes whose names are digits or other numbers, as ¼ for
+# the byte 0xBC.
 _DIGITS = {"type": "Digits", "individual_digits": False}
-_THREE_DIGITS = {"type": "Split", "pattern": {"Regex": "[0-9][0-9][0-9]"}, "behavior": "Isolated", "invert": False}
+_THREE_DIGITS = {
+    "type": "Split",
+    "pattern": {"Regex": "[0-9][0-9][0-9]"},
+    "behavior": "Isolated",
+    "invert": False,
+}
 _DIGIT_BYTES = frozenset(b"0123456789\xb2\xb3\xb9\xbc\xbd\xbe")
 
 
 def _read_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> list[dict]:
-    """Read the pre-tokenizers after a ByteLevel, which cut the names of bytes; returns the steps that cut text alike.
+    """Read the pre-tokenizers after a ByteLevel, which cut the names of bytes; returns the steps
+    that cut text alike.
 
-    Digits may also cut a character, as "ü", whose name is "Ã¼". So the merges of tokens that it cuts are left out.
+    Digits may also cut a character, as "ü", whose name is "Ã¼". So the merges of tokens that it
+    cuts are left out.
     """
-    is_plain = kind == "bpe" and not any(map(fields.get, ("ignore_merges", "word_suffix", "unk_token")))
+    is_plain = kind == "bpe" and not any(
+        map(fields.get, ("ignore_merges", "word_suffix", "unk_token"))
+    )
     for part in parts:
-        note = f"a ByteLevel that is not the last pre_tokenizer, but before {json.dumps(part)[:99]}, is not supported"
+        note = (
+            f"a ByteLevel that is not the last pre_tokenizer, but before "
+            f"{json.dumps(part)[:99]}, is not supported"
+        )
         require(is_plain and part in (_DIGITS, _THREE_DIGITS), note)
     if _DIGITS in parts:
         pairs = fields["merges"]
-        fields["merges"] = [pair for pair in pairs if len({byte in _DIGIT_BYTES for byte in b"".join(pair)}) == 1]
+        fields["merges"] = [
+            pair for pair in pairs if len({byte in _DIGIT_BYTES for byte in b"".join(pair)}) == 1
+        ]
     return [part for part in parts if part != _DIGITS]
 
 
 def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
-    """Make the pre-tokenizers that may be equal to the last steps. A Split may have any expression."""
+    """Make the pre-tokenizers that may be equal to the last steps.
+
+    A Split may have any expression.
+    """
     yield from ({"type": name} for name in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit"))
     yield from ({"type": "Punctuation", "behavior": behavior} for behavior in _BEHAVIORS)
     for mark, splits in ((steps[-2:][0], True), (steps[-1], False)):
@@ -6906,12 +8287,23 @@ def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
             yield {"type": "Metaspace", **mark._asdict(), "split": splits}
     step = steps[-1] if isinstance(steps[-1], Split) else Split(steps[-1])
     behavior = step.behavior.title().replace("_", "")
-    yield {"type": "Split", "pattern": {"Regex": step.regex}, "behavior": behavior, "invert": step.invert}
+    yield {
+        "type": "Split",
+        "pattern": {"Regex": step.regex},
+        "behavior": behavior,
+        "invert": step.invert,
+    }
 
 
 def _write_pre_tokenizers(model: Model) -> list[dict]:
-    """Write the steps of a pattern as pre-tokenizers, from the last one on. Each must be read back as its steps."""
-    steps, written = tuple(step for step in Pattern(model.pattern).steps if step != PATTERNS["none"]), []
+    """Write the steps of a pattern as pre-tokenizers, from the last one on.
+
+    Each must be read back as its steps.
+    """
+    steps, written = (
+        tuple(step for step in Pattern(model.pattern).steps if step != PATTERNS["none"]),
+        [],
+    )
     ends_in_bytes = model.alphabet == "bytes"
     while steps or ends_in_bytes:
         for part in _BYTE_LEVELS if ends_in_bytes else _possible_parts(steps):
@@ -6919,29 +8311,41 @@ def _write_pre_tokenizers(model: Model) -> list[dict]:
             if read == steps[len(steps) - len(read) :]:
                 break
         else:
-            raise InputError(f"Hugging Face reads {steps[-1]!r} differently: write $ as (?![\\s\\S])"[:300])
+            raise InputError(
+                f"Hugging Face reads {steps[-1]!r} differently: write $ as (?![\\s\\S])"[:300]
+            )
         steps, ends_in_bytes = steps[: len(steps) - len(read)], False
         written.insert(0, part)
     return written
 
 
 _BATCHING = ("truncation", "padding")
-# These normalizers may insert or remove the first character, which decides about the mark in Hugging Face.
+# These normalizers may insert or remove the first character, which decides about the mark in
+# Hugging Face.
 _CHANGING_THE_START = {"BertNormalizer", "Nmt", "Prepend", "Strip", "StripAccents"}
 _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "unk_id": "Unigram"}
 
 
 def read_huggingface(content: dict) -> Model:
-    """Read a tokenizer.json; raises ValueError for features that would give other ids here than in Hugging Face."""
+    """Read a tokenizer.json; raises ValueError for features that would give other ids here than in
+    Hugging Face.
+    """
     if "config" in content and "model" not in content:
         return read_tekken(content)
-    written, normalizer = content.get("model"), _flattened(content.get("normalizer") or [], "normalizers")
+    written, normalizer = (
+        content.get("model"),
+        _flattened(content.get("normalizer") or [], "normalizers"),
+    )
     Normalizer(normalizer)
     require(isinstance(written, dict), "not a tokenizer.json: it has no model")
-    by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)  # for files from before 2022
+    # for files from before 2022
+    by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)
     type = str(written.get("type") or next(by_keys, ""))
     kind = type.lower()
-    require(kind in KINDS, f"a model of type {type!r} is not supported, only BPE, WordPiece, WordLevel and Unigram")
+    require(
+        kind in KINDS,
+        f"a model of type {type!r} is not supported, only BPE, WordPiece, WordLevel and Unigram",
+    )
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     if batching:
         note = f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`"
@@ -6951,13 +8355,18 @@ def read_huggingface(content: dict) -> Model:
     alphabet = "bytes" if "ByteLevel" in types else "characters"
     changes_start = sorted({step["type"] for step in normalizer} & _CHANGING_THE_START)
     if changes_start and any(part.get("prepend_scheme") == "first" for part in parts):
-        raise InputError(f"Metaspace with prepend_scheme first after {changes_start[0]} is not supported")
+        raise InputError(
+            f"Metaspace with prepend_scheme first after {changes_start[0]} is not supported"
+        )
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
     fields = KINDS[kind].read(written, list(ids), alphabet)
     if alphabet == "bytes":
         n = types.index("ByteLevel") + 1
         parts[n:] = _read_after_bytes(parts[n:], kind, fields)
-    names, steps = _token_names(written), [step for part in parts for step in _read_pre_tokenizer(part)]
+    names, steps = (
+        _token_names(written),
+        [step for part in parts for step in _read_pre_tokenizer(part)],
+    )
     if all(isinstance(step, Metaspace) for step in steps):
         steps.append("none")
     model = Model(
@@ -6973,7 +8382,8 @@ def read_huggingface(content: dict) -> Model:
         batching=batching,
     )
     for text, flag in flags.items() if model.ignore_merges else ():
-        # Hugging Face would find such a control token as a whole pretoken even where it is not a single word.
+        # Hugging Face would find such a control token as a whole pretoken even where it is not a
+        # single word.
         hidden = flag.single_word and text in names and ids[text] not in model.ordinary
         require(not hidden, f"single_word {text!r} with ignore_merges is not supported")
     return model
@@ -6983,7 +8393,10 @@ def _read_decoder(part: object, alphabet: str) -> list[dict]:
     """Read a decoder. For an alphabet of bytes it must be ByteLevel, which has no steps here."""
     steps = _flattened(part or [], "decoders")
     odd = [step for step in steps if (step["type"] == "ByteLevel") != (alphabet == "bytes")]
-    require(not odd, f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {json.dumps(odd)[:100]}")
+    require(
+        not odd,
+        f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {json.dumps(odd)[:100]}",
+    )
     steps = [] if alphabet == "bytes" else steps or [_JOINED_BY_SPACES]
     decoded_tokens({}, steps)
     return steps
@@ -6997,22 +8410,30 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
     try:
         added = [token for token in added if token["content"] != ""]
         ids = {token["content"]: token.get("id") for token in added}
-        fields = {token["content"]: {name: token[name] for name in _FLAGS if name in token} for token in added}
+        fields = {
+            token["content"]: {name: token[name] for name in _FLAGS if name in token}
+            for token in added
+        }
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
     require(len(ids) == len(added), "a token is added twice")
     flags = {text: AddedToken(**fields[text]) for text in _check_texts(ids)}
     for text in flags:
-        require({*map(type, flags[text])} == {bool}, f"the flags of {text!r} are odd: each must be true or false")
+        require(
+            {*map(type, flags[text])} == {bool},
+            f"the flags of {text!r} are odd: each must be true or false",
+        )
     return ids, flags
 
 
 # SentencePiece's .model, with the same steps as in transformers
 
 MARK = "▁"  # SentencePiece replaces spaces by it
-_SPACES = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")  # in SentencePiece's normalizer_spec
+# in SentencePiece's normalizer_spec
+_SPACES = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # the types of its pieces
-_FAMILIES = ("", "unigram", "bpe", "", "bpe")  # its types of models: words are not supported; characters do not merge
+# its types of models: words are not supported; characters do not merge
+_FAMILIES = ("", "unigram", "bpe", "", "bpe")
 _MARKS_TO_SPACES = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
 _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
 
@@ -7043,9 +8464,15 @@ def _sentencepiece_steps(
     """
     hidden = [(symbol, chr(_HIDDEN + k)) for k, symbol in enumerate(symbols)]
     return [
-        *[{"type": "Replace", "pattern": {"String": symbol}, "content": char} for symbol, char in hidden],
+        *[
+            {"type": "Replace", "pattern": {"String": symbol}, "content": char}
+            for symbol, char in hidden
+        ],
         *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
-        *[{"type": "Replace", "pattern": {"String": char}, "content": symbol} for symbol, char in hidden],
+        *[
+            {"type": "Replace", "pattern": {"String": char}, "content": symbol}
+            for symbol, char in hidden
+        ],
         *[_STRIP, _SPACES_TO_ONE] * squeezes,
         *[{"type": "Prepend", "prepend": MARK if escapes else " "}] * prefix,
         *[_SPACES_TO_MARKS] * escapes,
@@ -7055,18 +8482,32 @@ def _sentencepiece_steps(
 def read_sentencepiece(data: bytes) -> Model:
     """Read a SentencePiece model, Unigram or BPE.
 
-    The user-defined symbols of a BPE become special tokens, which are found in normalized text before anything else.
+    The user-defined symbols of a BPE become special tokens, which are found in normalized text
+    before anything else.
     """
     proto, whole = _model_proto(), False
     with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
         proto.ParseFromString(data)
-        whole = len(proto.pieces) and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
+        whole = (
+            len(proto.pieces)
+            and proto.HasField("trainer_spec")
+            and proto.HasField("normalizer_spec")
+        )
     require(whole, "not a SentencePiece model, or cut off")
-    trainer, spec, kind = proto.trainer_spec, proto.normalizer_spec, _FAMILIES[proto.trainer_spec.model_type]
-    names, types = [piece.piece for piece in proto.pieces], np.array([piece.type for piece in proto.pieces])
+    trainer, spec, kind = (
+        proto.trainer_spec,
+        proto.normalizer_spec,
+        _FAMILIES[proto.trainer_spec.model_type],
+    )
+    names, types = (
+        [piece.piece for piece in proto.pieces],
+        np.array([piece.type for piece in proto.pieces]),
+    )
     scores = np.array([piece.score for piece in proto.pieces], np.float32)
     special = (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)
-    unknown, control, symbol_ids, unused = (np.flatnonzero(types == type).tolist() for type in special)
+    unknown, control, symbol_ids, unused = (
+        np.flatnonzero(types == type).tolist() for type in special
+    )
     symbols = [names[id] for id in symbol_ids]
     require(kind, "a SentencePiece model of words is not supported")
     require(bytes not in {*map(type, names)}, "not all of its tokens are UTF-8")
@@ -7075,11 +8516,16 @@ def read_sentencepiece(data: bytes) -> Model:
     require(len(unknown) == 1, f"it has {len(unknown)} unknown tokens, not one")
     require(not trainer.treat_whitespace_as_suffix, "treat_whitespace_as_suffix is not supported")
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
-    mapping = Normalizer([{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else ())
-    changed = [symbol for symbol in symbols if mapping.normalize(symbol.encode()) != symbol.encode()]
+    mapping = Normalizer(
+        [{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else ()
+    )
+    changed = [
+        symbol for symbol in symbols if mapping.normalize(symbol.encode()) != symbol.encode()
+    ]
     if kind == "unigram":
         scores[types == _BYTE] = -np.inf
-        scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]  # as sentencepiece 0.2.3
+        # as sentencepiece 0.2.3
+        scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]
         symbol_ids, symbols = [], []  # these scores find them, so they are not special tokens
     normalizer = _sentencepiece_steps(charsmap, changed, *(getattr(spec, name) for name in _SPACES))
     has_prefix = spec.add_dummy_prefix or spec.remove_extra_whitespaces
@@ -7109,9 +8555,17 @@ def read_sentencepiece(data: bytes) -> Model:
 
 @naming_file("SentencePiece cannot represent this tokenizer")
 def write_sentencepiece(model: Model) -> dict[str, bytes]:
-    """Write a SentencePiece model with the same ids, except for special tokens, which it does not find in a text."""
-    require(model.kind in _FAMILIES and model.alphabet == "characters", "it is not a BPE or Unigram over characters")
-    require(model.byte_fallback or (model.unk_token and model.fuse_unk), "it treats unknown characters differently")
+    """Write a SentencePiece model with the same ids, except for special tokens, which it does not
+    find in a text.
+    """
+    require(
+        model.kind in _FAMILIES and model.alphabet == "characters",
+        "it is not a BPE or Unigram over characters",
+    )
+    require(
+        model.byte_fallback or (model.unk_token and model.fuse_unk),
+        "it treats unknown characters differently",
+    )
     has_flags = any(any(flags[:3]) for flags in model.flags.values())
     require(not has_flags, "its special tokens have flags")
     charsmap, symbols, *spaces = _sentencepiece_fields(model)
@@ -7126,16 +8580,26 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
     else:
         scores = dict(enumerate(model.scores.astype(np.float32).tolist()))
     types = dict.fromkeys(model.special_tokens.values(), _CONTROL)
-    types |= {model.special_tokens[text]: _USER_DEFINED for text, flags in model.flags.items() if not flags.special}
+    types |= {
+        model.special_tokens[text]: _USER_DEFINED
+        for text, flags in model.flags.items()
+        if not flags.special
+    }
     types |= {ids[symbol.encode()]: _USER_DEFINED for symbol in symbols}
     types |= {ids[token]: _BYTE for token in _FALLBACK_TOKENS if model.byte_fallback}
     types[ids[unknown.encode()]] = _UNKNOWN
-    texts = {role[:3]: str((model.config | {"unk_token": unknown}).get(role) or "") for role in ROLES}
+    texts = {
+        role[:3]: str((model.config | {"unk_token": unknown}).get(role) or "") for role in ROLES
+    }
     roles = {f"{role}_id": ids.get(text.encode(), -1) for role, text in texts.items()}
     roles |= {f"{role}_piece": text for role, text in texts.items() if text.encode() in ids}
     proto = _model_proto(
         pieces=[
-            {"piece": token.decode(), "score": 0 if id in types else scores[id], "type": types.get(id, _NORMAL)}
+            {
+                "piece": token.decode(),
+                "score": 0 if id in types else scores[id],
+                "type": types.get(id, _NORMAL),
+            }
             for id, token in vocab.items()
         ],
         trainer_spec={
@@ -7158,15 +8622,25 @@ def write_sentencepiece(model: Model) -> dict[str, bytes]:
 
 
 def _sentencepiece_fields(model: Model) -> tuple[str, list[str], bool, bool, bool]:
-    """Find the arguments of `_sentencepiece_steps` that give the normalizer of a model; raises ValueError if none."""
-    pattern, normalizer = {*Pattern(model.pattern).steps} - {PATTERNS["none"]}, list(model.normalizer)
+    """Find the arguments of `_sentencepiece_steps` that give the normalizer of a model; raises
+    ValueError if none.
+    """
+    pattern, normalizer = (
+        {*Pattern(model.pattern).steps} - {PATTERNS["none"]},
+        list(model.normalizer),
+    )
     if Metaspace(MARK, "never") in pattern and not normalizer:
         pattern.remove(Metaspace(MARK, "never"))
         normalizer = [_SPACES_TO_MARKS]
-    if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):  # these cut no token in two
+    # these cut no token in two
+    if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):
         pattern -= {Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)}
     charsmap = "".join(step.get("precompiled_charsmap", "") for step in normalizer)
-    symbols = [step["pattern"].get("String", "") for step in normalizer if step.get("content", "") >= chr(_HIDDEN)]
+    symbols = [
+        step["pattern"].get("String", "")
+        for step in normalizer
+        if step.get("content", "") >= chr(_HIDDEN)
+    ]
     for spaces in itertools.product((False, True), repeat=3):
         if normalizer == _sentencepiece_steps(charsmap, symbols, *spaces) and not pattern:
             return charsmap, symbols, *spaces
@@ -7179,15 +8653,25 @@ _BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
-    """Read the vocabulary of a BERT. `config` or, without an entry, the tokens tell whether it is in lower case."""
+    """Read the vocabulary of a BERT.
+
+    `config` or, without an entry, the tokens tell whether it is in lower case.
+    """
     names = [line.rstrip() for line in _decode_utf8(data, str(file)).split("\n")]
     ids = {name: id for id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
         name = _repeated(filter(None, names))
-        warnings.warn(f"{file}, line {ids[name] + 1}: {name!r} appears twice: the last line counts", stacklevel=5)
+        warnings.warn(
+            f"{file}, line {ids[name] + 1}: {name!r} appears twice: the last line counts",
+            stacklevel=5,
+        )
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
     lowercase = config.get("do_lower_case", all(n == n.lower() for n in ids if n not in specials))
-    ends = {role: [text, specials[text]] for role, text in (("sep", "[SEP]"), ("cls", "[CLS]")) if text in specials}
+    ends = {
+        role: [text, specials[text]]
+        for role, text in (("sep", "[SEP]"), ("cls", "[CLS]"))
+        if text in specials
+    }
     model = read_huggingface(
         {
             "model": {"type": "WordPiece", "vocab": ids},
@@ -7217,14 +8701,19 @@ _BERT_FIELDS = {  # of tokenizer_config.json, and the same of the normalizer
 
 def _bert_config(model: Model) -> dict:
     """Make the fields of tokenizer_config.json for the normalizer of a BERT."""
-    is_bert = model.kind == "wordpiece" and [step["type"] for step in model.normalizer] == ["BertNormalizer"]
+    is_bert = model.kind == "wordpiece" and [step["type"] for step in model.normalizer] == [
+        "BertNormalizer"
+    ]
     return {name: model.normalizer[0][field] for name, field in _BERT_FIELDS.items() if is_bert}
 
 
 def write_bert(model: Model) -> dict[str, str]:
     """Write vocab.txt and tokenizer_config.json."""
     require(model.kind == "wordpiece", f"a vocab.txt cannot hold a model of kind {model.kind}")
-    names, config = {id: token.decode("utf-8", "replace") for id, token in model.vocab.items()}, _bert_config(model)
+    names, config = (
+        {id: token.decode("utf-8", "replace") for id, token in model.vocab.items()},
+        _bert_config(model),
+    )
     text = "".join(names.get(id, "") + "\n" for id in range(max(names, default=-1) + 1))
     with naming_file("a vocab.txt cannot hold this tokenizer"):
         _require_same(model, read_bert(text.encode(), Path("vocab.txt"), config))
@@ -7235,20 +8724,23 @@ def write_bert(model: Model) -> dict[str, str]:
 ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
 CONFIG_KEYS = (*ROLES, "model_max_length", "chat_template")
 
-# Messages between <|im_start|> and <|im_end|>, tools as JSON, calls of tools between <tool_call> and </tool_call>.
+# Messages between <|im_start|> and <|im_end|>, tools as JSON, calls of tools between <tool_call>
+# and </tool_call>.
 CHATML = r"""
 {%- macro opened(role) %}{{ '<|im_start|>' + role + '\n' }}{% endmacro %}
 {%- set first = messages[0].content if messages and messages[0].role == 'system' else none %}
 {%- if tools %}
     {{- opened('system') }}
     {%- if first is not none %}{{ first + '\n\n' }}{% endif %}
-    {{- 'Functions may be called, each call as {"name": …, "arguments": …} between <tool_call> and </tool_call>:' }}
+    {{- 'Functions may be called, each call as {"name": …, "arguments": …} ' }}
+    {{- 'between <tool_call> and </tool_call>:' }}
     {%- for tool in tools %}{{ '\n' }}{{ tool | tojson }}{% endfor %}
     {{- '<|im_end|>\n' }}
 {%- endif %}
 {%- for message in messages %}
     {%- if message.role not in ('system', 'user', 'assistant', 'tool') %}
-        {{- raise_exception('a message is from system, user, assistant or tool, not from ' + message.role) }}
+        {%- set roles = 'system, user, assistant or tool' %}
+        {{- raise_exception('a message is from ' + roles + ', not from ' + message.role) }}
     {%- endif %}
     {%- if not (loop.first and tools and message.role == 'system') %}
         {{- opened(message.role) + (message.content or '') }}
@@ -7284,16 +8776,22 @@ def transformers_config(
     pad_token         the special token that fills up a batch
     unk_token         the special token for text that cannot be encoded
     model_max_length  the number of tokens that the model has room for
-    chat_template     "chatml", which needs the special tokens <|im_start|> and <|im_end|>, or a file in Jinja
+    chat_template     "chatml", which needs the special tokens <|im_start|> and <|im_end|>, or a
+                      file in Jinja
 
     >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
     {'eos_token': '<|end|>', 'model_max_length': 1024}
     """
-    fields = {name: value for name, value in locals().items() if value is not None and name in CONFIG_KEYS}
+    fields = {
+        name: value for name, value in locals().items() if value is not None and name in CONFIG_KEYS
+    }
     texts = ", ".join(special_tokens) or "it has none"
     for role in fields.keys() & {*ROLES}:
         is_special = fields[role] in special_tokens
-        require(is_special, f"`{role}` {fields[role]!r} is not a special token of this tokenizer: {texts}")
+        require(
+            is_special,
+            f"`{role}` {fields[role]!r} is not a special token of this tokenizer: {texts}",
+        )
     is_positive = model_max_length is None or model_max_length >= 1
     require(is_positive, f"`model_max_length` is {model_max_length}: it must be at least 1")
     if chat_template == "chatml":
@@ -7301,7 +8799,9 @@ def transformers_config(
         require(has_both, "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
         fields["chat_template"] = CHATML
     elif chat_template is not None:
-        fields["chat_template"] = _decode_utf8(_read_limited(Path(chat_template)), str(chat_template))
+        fields["chat_template"] = _decode_utf8(
+            _read_limited(Path(chat_template)), str(chat_template)
+        )
     return fields
 
 
@@ -7311,13 +8811,15 @@ def transformers_config(
 class Format(NamedTuple):
     """A format of files."""
 
-    read: Callable[..., Model]  # with parameters among data, file, config and the options of `load_model`, by name
+    # with parameters among data, file, config and the options of `load_model`, by name
+    read: Callable[..., Model]
     write: Callable[[Model], dict[str, Text]]
     file: str  # the first file that it writes
     sign: bytes  # an expression that matches the beginning of its files
 
 
-_VOCAB = rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\d'  # the beginning of GPT-2's vocab.json: a token and its id
+# the beginning of GPT-2's vocab.json: a token and its id
+_VOCAB = rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\d'
 FORMATS = {
     "huggingface": Format(
         lambda data, file: read_huggingface(read_json(data, str(file))),
@@ -7325,7 +8827,12 @@ FORMATS = {
         "tokenizer.json",
         rb"(?!" + _VOCAB + rb")\s*\{",
     ),
-    "gpt2": Format(_read_gpt2_pair, write_gpt2, "vocab.json", rb"#version|(?!" + _RANK + rb")\S+ \S+\r?\n|" + _VOCAB),
+    "gpt2": Format(
+        _read_gpt2_pair,
+        write_gpt2,
+        "vocab.json",
+        rb"#version|(?!" + _RANK + rb")\S+ \S+\r?\n|" + _VOCAB,
+    ),
     "tiktoken": Format(read_tiktoken, write_tiktoken, "tokenizer.tiktoken", _RANK),
     "sentencepiece": Format(read_sentencepiece, write_sentencepiece, "tokenizer.model", rb"\n"),
     "bert": Format(read_bert, write_bert, "vocab.txt", rb"(?ms)(?:.*?\n)??(?:##|\[UNK\]\r?$)"),
@@ -7339,49 +8846,74 @@ def load_model(
     pattern: PatternSource | None = None,
     special_tokens: SpecialTokens = None,
 ) -> Model:
-    """Read a model from a file or a folder. The format is detected from the content. See Tokenizer.load."""
+    """Read a model from a file or a folder.
+
+    The format is detected from the content. See Tokenizer.load.
+    """
     path = as_path(path)
     file = _find_model_file(path) if path.is_dir() else path
     require(file.is_file(), f"{path}: no such file or folder")
     data, config = _read_limited(file), _read_beside(file.with_name("tokenizer_config.json"))
     format = next((format for format in FORMATS.values() if regex.match(format.sign, data)), None)
-    formats = "a tokenizer.json, vocab.json, merges.txt, rank file, SentencePiece model or vocab.txt"
+    formats = (
+        "a tokenizer.json, vocab.json, merges.txt, rank file, SentencePiece model or vocab.txt"
+    )
     require(format, f"{file}: its content is not that of {formats}")
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
     for name in options.keys() - inspect.signature(format.read).parameters.keys():
-        require(options[name] is None, f"{file}: a file like {format.file} contains that: omit `{name}`")
+        require(
+            options[name] is None, f"{file}: a file like {format.file} contains that: omit `{name}`"
+        )
     with naming_file(file):
         model = call_with(format.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
     if model.drops_unknown:
-        note = "the model has no unknown token: unknown letters are left out, as by the tokenizers package"
+        note = (
+            "the model has no unknown token: unknown letters are left out, as by the "
+            "tokenizers package"
+        )
         warnings.warn(f"{file}: {note}", stacklevel=3)
     return model
 
 
 def _find_model_file(folder: Path) -> Path:
-    """Find the file in a folder that is a model, or its first file; the names that `save` writes are tried first."""
+    """Find the file in a folder that is a model, or its first file; the names that `save` writes
+    are tried first.
+    """
     first_files = [[format.file] for format in FORMATS.values()]
-    for names in (*first_files, ["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]):
+    for names in (
+        *first_files,
+        ["encoder.json"],
+        ["*.tiktoken", "*tokenizer.json"],
+        ["*.model", "*vocab.txt"],
+    ):
         files = [file for name in names for file in folder.glob(name)]
         if len(files) == 1:
             return files[0]
-    raise InputError(f"{folder}: no tokenizer.json here, and not exactly one file of another format")
+    raise InputError(
+        f"{folder}: no tokenizer.json here, and not exactly one file of another format"
+    )
 
 
 def save_model(model: Model, path: PathName, format: str | None = None) -> None:
-    """Write a model folder in one of FORMATS; by default tokenizer.json, and GPT-2's two files if that is possible.
+    """Write a model folder in one of FORMATS; by default tokenizer.json, and GPT-2's two files if
+    that is possible.
 
-    A path with the suffix of the first file of the format, such as model.tiktoken, is the name of that file.
+    A path with the suffix of the first file of the format, such as model.tiktoken, is the name of
+    that file.
 
-    Files of other FORMATS stay in the folder. A warning names them, since `load_model` may read them.
+    Files of other FORMATS stay in the folder. A warning names them, since `load_model` may read
+    them.
     """
     folder, name = as_path(path), format or "huggingface"
     require_known("format", name, FORMATS)
     texts, first = FORMATS[name].write(model), FORMATS[name].file
-    if folder.suffix == Path(first).suffix and not folder.is_dir():  # the name of a file; the others go next to it
+    # the name of a file; the others go next to it
+    if folder.suffix == Path(first).suffix and not folder.is_dir():
         require(format != "gpt2", f"{folder}: GPT-2's format has two files: name a folder for them")
-        atomic_write_all(folder.parent, {name.replace(first, folder.name): text for name, text in texts.items()})
+        atomic_write_all(
+            folder.parent, {name.replace(first, folder.name): text for name, text in texts.items()}
+        )
         return
     if format is None and model.merges is not None and not model.ignore_merges:
         with contextlib.suppress(InputError):
@@ -7389,13 +8921,16 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
     atomic_write_all(folder, texts)
     firsts = {form.file for form in FORMATS.values()} - texts.keys()
     if others := ", ".join(name for name in sorted(firsts) if (folder / name).is_file()):
-        warnings.warn(f"{folder}: {others} may hold another model: remove outdated files", stacklevel=3)
+        warnings.warn(
+            f"{folder}: {others} may hold another model: remove outdated files", stacklevel=3
+        )
 
 
-# ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────
 #
-# The name of a kind of model -> the functions that learn its vocabulary, segment words, and read and write it. All
-# other sections use KINDS. For a new kind, write these functions in a section of their own, and add a row here:
+# The name of a kind of model -> the functions that learn its vocabulary, segment words, and read
+# and write it. All other sections use KINDS. For a new kind, write these functions in a section of
+# their own, and add a row here:
 #
 #     KINDS["bpe"].learn(Words.from_counts({b"aaab": 3}), 257).merges   ->   [(b"a", b"a")]
 
@@ -7403,45 +8938,64 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
 class Kind(NamedTuple):
     """The functions of a kind of model; the last two are optional."""
 
-    learn: Callable  # (words, n_symbols, **options) -> Learned, or an object with tokens, merges and alphabet
-    tables: Callable  # (model) -> a struct; if it has a parameter `samples`, True gives the tables for `sample`
+    # (words, n_symbols, **options) -> Learned, or an object with tokens, merges and alphabet
+    learn: Callable
+    # (model) -> a struct; if it has a parameter `samples`, True gives the tables for `sample`
+    tables: Callable
     tables_type: type  # the class of the struct; Numba chooses the kernels by it
-    segment: Callable  # kernel (text, start, size, tables, scratch, ids, at) -> n ids written to ids[at:]; -1: no id
+    # kernel (text, start, size, tables, scratch, ids, at) -> n ids written to ids[at:]; -1: no id
+    segment: Callable
     write: Callable  # (model) -> the "model" object of a tokenizer.json
     read: Callable  # ("model" object, texts of added tokens, alphabet) -> fields of Model
-    sample: Callable | None = None  # kernel (text, start, size, tables, alpha, random state, ids, at): as `segment`
-    exact_pattern: Callable | None = None  # (model) -> a pattern that cuts only where no token crosses the cut
+    # kernel (text, start, size, tables, alpha, random state, ids, at): as `segment`
+    sample: Callable | None = None
+    # (model) -> a pattern that cuts only where no token crosses the cut
+    exact_pattern: Callable | None = None
 
 
 _WORDPIECE = Kind(
-    learn_wordpiece, wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
+    learn_wordpiece,
+    wordpiece_tables,
+    WordPieceTables,
+    segment_wordpiece,
+    write_wordpiece,
+    read_wordpiece,
 )
-_UNIGRAM = Kind(learn_unigram, unigram_tables, UnigramTables, segment_unigram, write_unigram, read_unigram)
+_UNIGRAM = Kind(
+    learn_unigram, unigram_tables, UnigramTables, segment_unigram, write_unigram, read_unigram
+)
 KINDS = {
-    "bpe": Kind(learn, bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe, sample_bpe, exact_pattern),
+    "bpe": Kind(
+        learn, bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe, sample_bpe, exact_pattern
+    ),
     "wordpiece": _WORDPIECE,
     "wordlevel": _WORDPIECE._replace(write=write_wordlevel, read=read_wordlevel),
     "unigram": _UNIGRAM._replace(sample=sample_unigram, exact_pattern=exact_pattern),
 }
 
 
-# ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────
 #
-# Text -> ids -> text. A Tokenizer owns a Model, and all that is computed from it once: the Pattern, the tables of its
-# kind, the Pretokenizers and the decoded tokens. These do not change, so threads may share them. An _Encoder owns all
-# that changes: the cache and the arrays. A call takes an idle encoder, or makes one, and gives it back:
+# Text -> ids -> text. A Tokenizer owns a Model, and all that is computed from it once: the Pattern,
+# the tables of its kind, the Pretokenizers and the decoded tokens. These do not change, so threads
+# may share them. An _Encoder owns all that changes: the cache and the arrays. A call takes an idle
+# encoder, or makes one, and gives it back:
 #
 #     tokenizer.encode("hi!")       ->   an _Encoder    ->   [257, 34]
 #     tokenizer.decode([257, 34])   ->   b"hi" + b"!"   ->   "hi!"             without an encoder
 #
-# A pickled Tokenizer is its Model. A worker process makes the tables once, for all copies that it receives.
+# A pickled Tokenizer is its Model. A worker process makes the tables once, for all copies that it
+# receives.
 #
 # A decoder gives each token two texts: one as the first token of a text, and one as a later token.
 
 Arrays = tuple[np.ndarray, np.ndarray]  # ids end to end, uint32[N], and their offsets, int64[T + 1]
 
 _BYTE_TOKEN = re.compile(r"\A<0x([+\dA-Fa-f][\dA-Fa-f])>\Z", re.ASCII)
-_CLEANUP = {f" {text}": text for text in (".", "?", "!", ",", "' ", "n't", "'m", "do not", "'s", "'ve", "'re")}
+_CLEANUP = {
+    f" {text}": text
+    for text in (".", "?", "!", ",", "' ", "n't", "'m", "do not", "'s", "'ve", "'re")
+}
 _CLEANUP |= {" ' ": "'", " do not": " don't"}
 
 
@@ -7455,14 +9009,17 @@ def _decode_wordpiece(token: str, is_first: bool, prefix: str, cleanup: bool) ->
 
 
 def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: int) -> str:
-    """Remove up to `start` times the character `content` from the start of a token, and up to `stop` from its end."""
+    """Remove up to `start` times the character `content` from the start of a token, and up to
+    `stop` from its end.
+    """
     one = re.escape(content)
     return re.sub(rf"\A(?:{one}){{0,{start}}}|(?:{one}){{0,{stop}}}\Z", "", token)
 
 
 # The function that decodes a token, by the type of a step; its further parameters are the fields.
 _DECODERS: dict[str, Callable[..., str]] = {
-    "BPEDecoder": lambda token, is_first, suffix: token.replace(suffix, " "),  # for the last token see decode
+    # for the last token see decode
+    "BPEDecoder": lambda token, is_first, suffix: token.replace(suffix, " "),
     "ByteFallback": lambda token, is_first: _BYTE_TOKEN.sub(
         lambda match: bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape"), token
     ),
@@ -7479,13 +9036,16 @@ _DECODERS: dict[str, Callable[..., str]] = {
 def decoded_tokens(
     vocab: Mapping[int, bytes], decoder: Sequence[dict]
 ) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
-    """Decode each token, as the first of a sequence and as a later one, by the decoder of a tokenizer.json.
+    """Decode each token, as the first of a sequence and as a later one, by the decoder of a
+    tokenizer.json.
 
-    If the text that the `tokenizers` package decodes is UTF-8, the joined results equal it. ByteFallback and Fuse join
-    tokens. A step after them must be applicable to each token on its own: Replace of one ASCII character, or Strip of
-    one at the start. Raises InputError for all other steps.
+    If the text that the `tokenizers` package decodes is UTF-8, the joined results equal it.
+    ByteFallback and Fuse join tokens. A step after them must be applicable to each token on its
+    own: Replace of one ASCII character, or Strip of one at the start. Raises InputError for all
+    other steps.
 
-    >>> first, later = decoded_tokens({0: "▁a".encode(), 1: b"<0xE4>"}, [{"type": "Metaspace", "replacement": "▁"}])
+    >>> steps = [{"type": "Metaspace", "replacement": "▁"}]
+    >>> first, later = decoded_tokens({0: "▁a".encode(), 1: b"<0xE4>"}, steps)
     >>> first[0], later[0], later[1]
     (b'a', b' a', b'<0xE4>')
     """
@@ -7504,9 +9064,14 @@ def decoded_tokens(
             if not are_joined or kind == "Replace":
                 later = {id: decode(token, False) for id, token in later.items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"the decoder {json.dumps(step)[:100]} is not supported: {error}") from None
+            raise InputError(
+                f"the decoder {json.dumps(step)[:100]} is not supported: {error}"
+            ) from None
         are_joined = are_joined or kind in ("ByteFallback", "Fuse")
-    return tuple({id: t.encode("utf-8", "surrogateescape") for id, t in tokens.items()} for tokens in (firsts, later))
+    return tuple(
+        {id: t.encode("utf-8", "surrogateescape") for id, t in tokens.items()}
+        for tokens in (firsts, later)
+    )
 
 
 def _is_single_character(kind: str, firsts: Mapping[int, str], **fields) -> bool:
@@ -7524,11 +9089,16 @@ class _Encoder:
     def __init__(self, model: Model, tables: object, pattern: Pattern, cache_size: int):
         self.model, self.scan, n_pooled = model, _new_scan(), max(16 * cache_size, 1 << 16)
         arrays = *self.scan, np.empty(4 * KEYS, np.uint64), np.empty(MAX_LINEAR_MERGE, np.uint64)
-        cache = _new_word_table(min(CACHE_WORDS, cache_size), n_pooled), np.empty(n_pooled, np.uint32)
+        cache = (
+            _new_word_table(min(CACHE_WORDS, cache_size), n_pooled),
+            np.empty(n_pooled, np.uint32),
+        )
         self.workspace = _Workspace(tables, pattern.table, *arrays, *cache, 0, 0, 0, cache_size)
 
     def encode(self, pretokenizer: Pretokenizer, texts: Sequence[bytes], first_id: int) -> Arrays:
-        """Encode texts: returns their ids end to end, uint32[N], and their offsets, int64[T + 1]."""
+        """Encode texts: returns their ids end to end, uint32[N], and their offsets, int64[T +
+        1].
+        """
         flat, _ = pretokenizer.apply(self.scan, texts, first_id)
         ids, offsets = np.empty(len(flat.text), np.uint32), np.zeros(len(texts) + 1, np.int64)
         n = _encode_flat(self.workspace, *flat, ids, offsets[1:])
@@ -7549,7 +9119,10 @@ def _unknown_letter(model: Model, text: bytes) -> InputError:
 
 
 def _working_pattern(model: Model) -> Pattern:
-    """Make the pattern of a model. If it takes whole texts as words, cut these where no token crosses the cut."""
+    """Make the pattern of a model.
+
+    If it takes whole texts as words, cut these where no token crosses the cut.
+    """
     pattern, exact = Pattern(model.pattern), KINDS[model.kind].exact_pattern
     takes_whole_texts = pattern.name == "none" or isinstance(pattern.steps[-1], Metaspace)
     if model.alphabet == "bytes" or not exact or not takes_whole_texts:
@@ -7561,15 +9134,19 @@ class Tokenizer:
     """Text to token ids and back.
 
     vocab           id -> bytes; ids may have gaps
-    merges          pairs of bytes, in the order of their ranks; None: any two neighbours that join to a token merge,
-                    the token of the lowest id first, as in tiktoken
-    special_tokens  strings, or {string: id}; strings that are not in the vocabulary get the next ids
+    merges          pairs of bytes, in the order of their ranks; None: any two neighbours that join
+                    to a token merge, the token of the lowest id first, as in tiktoken
+    special_tokens  strings, or {string: id}; strings that are not in the vocabulary get the next
+                    ids
     pattern         the name of a pattern, a regular expression, or a list of steps that cut in turn
     ignore_merges   a pretoken that is a token becomes that token, even if the merges do not make it
-    flags           how special tokens are found, if not in the plain way: an AddedToken for some of them
-    cache_size      approximate number of pretokens in the cache of each thread; rounded up to a power of two
+    flags           how special tokens are found, if not in the plain way: an AddedToken for some of
+                    them
+    cache_size      approximate number of pretokens in the cache of each thread; rounded up to a
+                    power of two
 
-    Threads may share a tokenizer, and it can be pickled. Raises ValueError for an invalid vocabulary.
+    Threads may share a tokenizer, and it can be pickled. Raises ValueError for an invalid
+    vocabulary.
 
     >>> vocab = {0: b"<|end|>"} | {1 + b: bytes([b]) for b in range(256)} | {257: b"hi"}
     >>> tokenizer = Tokenizer(vocab, [(b"h", b"i")], ["<|end|>"])
@@ -7591,7 +9168,9 @@ class Tokenizer:
         flags: Mapping[str, AddedToken] | None = None,
         cache_size: int = 1 << 20,
     ):
-        model = Model(vocab, merges, special_tokens, pattern, ignore_merges=ignore_merges, flags=flags)
+        model = Model(
+            vocab, merges, special_tokens, pattern, ignore_merges=ignore_merges, flags=flags
+        )
         self._compile(model, cache_size)
 
     @classmethod
@@ -7618,13 +9197,22 @@ class Tokenizer:
         self._pretokenizers: dict[str, Pretokenizer] = {}
         self._pretokenizers = {allowed: self._pretokenizer(allowed) for allowed in ("all", "none")}
         self._idle: list[_Encoder] = []  # encoders that no thread is using
-        self._chunk_sources: dict[tuple[str, ...], Source] = {}  # for encode_iterable, by special tokens
+        # for encode_iterable, by special tokens
+        self._chunk_sources: dict[tuple[str, ...], Source] = {}
 
-    vocab = property(attrgetter("model.vocab"), doc="The tokens by their ids, including special tokens.")
-    merges = property(attrgetter("model.merges"), doc="The merges in order, or None if ids or scores decide.")
-    special_tokens = property(attrgetter("model.special_tokens"), doc="The ids of the special tokens.")
+    vocab = property(
+        attrgetter("model.vocab"), doc="The tokens by their ids, including special tokens."
+    )
+    merges = property(
+        attrgetter("model.merges"), doc="The merges in order, or None if ids or scores decide."
+    )
+    special_tokens = property(
+        attrgetter("model.special_tokens"), doc="The ids of the special tokens."
+    )
     config = property(attrgetter("model.config"), doc="The content of tokenizer_config.json.")
-    digest = property(attrgetter("model.digest"), doc="A SHA-256, in hexadecimal, of all that decides about ids.")
+    digest = property(
+        attrgetter("model.digest"), doc="A SHA-256, in hexadecimal, of all that decides about ids."
+    )
 
     def __len__(self) -> int:
         """The number of tokens, including special tokens."""
@@ -7638,7 +9226,10 @@ class Tokenizer:
     def __repr__(self) -> str:
         pattern = Pattern(self.model.pattern)
         pattern = pattern.name or pattern.source
-        return f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special, pattern {pattern}>"
+        return (
+            f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special, pattern "
+            f"{pattern}>"
+        )
 
     def __reduce__(self):
         return _unpickle, (self._pickled, self.model.config)
@@ -7656,17 +9247,24 @@ class Tokenizer:
     @functools.cached_property
     def _pickled(self) -> bytes:
         """The model without `config`, which may change, and the cache size."""
-        return zlib.compress(pickle.dumps((dataclasses.replace(self.model, config={}), self._cache_size)), 1)
+        return zlib.compress(
+            pickle.dumps((dataclasses.replace(self.model, config={}), self._cache_size)), 1
+        )
 
     @classmethod
     def from_files(
-        cls, vocab_filepath: PathName, merges_filepath: PathName, special_tokens: SpecialTokens = None
+        cls,
+        vocab_filepath: PathName,
+        merges_filepath: PathName,
+        special_tokens: SpecialTokens = None,
     ) -> Tokenizer:
         """Load GPT-2's two files, vocab.json and merges.txt.
 
         By default the special tokens are the names that no merge makes, except single bytes.
         """
-        return cls.from_model(read_gpt2(Path(vocab_filepath), Path(merges_filepath), special_tokens, "gpt2"))
+        return cls.from_model(
+            read_gpt2(Path(vocab_filepath), Path(merges_filepath), special_tokens, "gpt2")
+        )
 
     @classmethod
     def load(
@@ -7679,20 +9277,24 @@ class Tokenizer:
     ) -> Tokenizer:
         """Load a model from a file or a folder. The format is detected from the content.
 
-        It is a tokenizer.json of Hugging Face; GPT-2's vocab.json and merges.txt, or encoder.json and vocab.bpe; a rank
-        file of tiktoken; a model of SentencePiece; or BERT's vocab.txt. A rank file lacks a pattern and special tokens:
-        `encoding` is a name in ENCODINGS, or `pattern` and `special_tokens` give them. Published rank files, and those
-        that were saved here, need neither. Raises ValueError for other files, and for features that would give other
-        ids here.
+        It is a tokenizer.json of Hugging Face; GPT-2's vocab.json and merges.txt, or encoder.json
+        and vocab.bpe; a rank file of tiktoken; a model of SentencePiece; or BERT's vocab.txt. A
+        rank file lacks a pattern and special tokens: `encoding` is a name in ENCODINGS, or
+        `pattern` and `special_tokens` give them. Published rank files, and those that were saved
+        here, need neither. Raises ValueError for other files, and for features that would give
+        other ids here.
         """
-        return cls.from_model(load_model(path, encoding=encoding, pattern=pattern, special_tokens=special_tokens))
+        return cls.from_model(
+            load_model(path, encoding=encoding, pattern=pattern, special_tokens=special_tokens)
+        )
 
     def save(self, path: PathName, format: str | None = None) -> None:
         """Write a model folder.
 
         "huggingface"   tokenizer.json, tokenizer_config.json, special_tokens_map.json
         "gpt2"          vocab.json, merges.txt
-        "tiktoken"      tokenizer.tiktoken, and the pattern and the special tokens in tokenizer.tiktoken.json
+        "tiktoken"      tokenizer.tiktoken, and the pattern and the special tokens in
+                        tokenizer.tiktoken.json
         "sentencepiece" tokenizer.model
         "bert"          vocab.txt, tokenizer_config.json
         None            those of "huggingface", and also those of "gpt2" if that is possible
@@ -7703,12 +9305,19 @@ class Tokenizer:
 
     def to_huggingface(self):
         """Make a `tokenizers.Tokenizer` with the same ids."""
-        return import_optional("tokenizers").Tokenizer.from_str(write_huggingface(self.model)["tokenizer.json"])
+        return import_optional("tokenizers").Tokenizer.from_str(
+            write_huggingface(self.model)["tokenizer.json"]
+        )
 
     def to_tiktoken(self, name: str = "bpe_numba"):
         """Make a `tiktoken.Encoding` with the same ids; raises ValueError if that is impossible."""
         encoding, ranks = import_optional("tiktoken").Encoding, tiktoken_ranks(self.model)
-        return encoding(name, pat_str=self.pattern.source, mergeable_ranks=ranks, special_tokens=self.special_tokens)
+        return encoding(
+            name,
+            pat_str=self.pattern.source,
+            mergeable_ranks=ranks,
+            special_tokens=self.special_tokens,
+        )
 
     def token_to_id(self, token: bytes | str) -> int | None:
         """Look up the id of a token, or None."""
@@ -7722,13 +9331,16 @@ class Tokenizer:
             return self.vocab[_id_array([id]).item()]
         except KeyError:
             last = self.vocab_size - 1
-            raise InputError(f"id {id!r} is not in the vocabulary, whose ids end at {last}") from None
+            raise InputError(
+                f"id {id!r} is not in the vocabulary, whose ids end at {last}"
+            ) from None
 
     def encode(self, text: Text, allowed_special: Allowed = "all") -> list[int]:
         """Encode a text, or bytes that may be invalid UTF-8, as a list of ids.
 
-        allowed_special  the special tokens that become their ids: "all", "none", or some of them. All others are
-                         ordinary text, so nobody can forge a control token that is not allowed
+        allowed_special  the special tokens that become their ids: "all", "none", or some of them.
+                         All others are ordinary text, so nobody can forge a control token that is
+                         not allowed
         """
         return self.encode_to_numpy(text, allowed_special).tolist()
 
@@ -7744,8 +9356,11 @@ class Tokenizer:
         """
         return self.encode_texts([_text_bytes(text)], allowed_special)[0]
 
-    def encode_texts(self, texts: Sequence[bytes], allowed_special: Allowed = "all", first_id: int = BEGINS) -> Arrays:
-        """Encode texts in this thread. Returns their ids end to end, uint32[N], and their offsets, int64[T + 1].
+    def encode_texts(
+        self, texts: Sequence[bytes], allowed_special: Allowed = "all", first_id: int = BEGINS
+    ) -> Arrays:
+        """Encode texts in this thread. Returns their ids end to end, uint32[N], and their offsets,
+        int64[T + 1].
 
         first_id  CONTINUES if the first text continues an earlier one; see Pretokenizer.apply
         """
@@ -7760,12 +9375,16 @@ class Tokenizer:
             self._idle.append(encoder)
 
     @checked
-    def sample(self, text: Text, alpha: float = 0.1, seed: int = 0, allowed_special: Allowed = "all") -> list[int]:
-        """Encode a text at random, to train a model on several ways to cut it; each seed gives one way.
+    def sample(
+        self, text: Text, alpha: float = 0.1, seed: int = 0, allowed_special: Allowed = "all"
+    ) -> list[int]:
+        """Encode a text at random, to train a model on several ways to cut it; each seed gives one
+        way.
 
-        alpha  for a Unigram: the probability of a way is proportional to exp(alpha * score), so with 0 all ways have
-               the same probability (Kudo 2018). For a BPE: the probability with which a merge is left out each time,
-               so 0 leaves out no merge (Provilkov et al. 2020)
+        alpha  for a Unigram: the probability of a way is proportional to exp(alpha * score), so
+               with 0 all ways have the same probability (Kudo 2018). For a BPE: the probability
+               with which a merge is left out each time, so 0 leaves out no merge (Provilkov et al.
+               2020)
 
         Raises InputError for a model that cuts in only one way.
 
@@ -7775,10 +9394,17 @@ class Tokenizer:
         [[256, 97, 98], [257], [257]]
         """
         kind = KINDS[self.model.kind]
-        require(kind.sample, f"a {self.model.kind} has only one way to cut a word: there is nothing to sample")
+        require(
+            kind.sample,
+            f"a {self.model.kind} has only one way to cut a word: there is nothing to sample",
+        )
         is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or self.model.kind == "unigram")
         require(is_sound, f"alpha is a probability, not {alpha}")
-        data, scan, pretokenizer = _text_bytes(text), _new_scan(), self._pretokenizer(allowed_special)
+        data, scan, pretokenizer = (
+            _text_bytes(text),
+            _new_scan(),
+            self._pretokenizer(allowed_special),
+        )
         flat, _ = pretokenizer.apply(scan, [data])
         flat = flat.rewritten(_write_cuts, self.pattern.table, *scan)  # an END after each word
         ids, state = np.empty(len(flat.text), np.uint32), np.array([seed % 2**64], np.uint64)
@@ -7790,7 +9416,8 @@ class Tokenizer:
     def encode_batch(
         self, texts: Iterable[Text], allowed_special: Allowed = "all", *, threads: int | None = None
     ) -> list[list[int]]:
-        """Encode each text as a list of ids. Large batches use several threads, by default one for each core.
+        """Encode each text as a list of ids. Large batches use several threads, by default one for
+        each core.
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch(["Hi", "", "!"])
         [[72, 105], [], [33]]
@@ -7802,12 +9429,17 @@ class Tokenizer:
     def encode_batch_to_numpy(
         self, texts: Iterable[Text], allowed_special: Allowed = "all", *, threads: int | None = None
     ) -> Arrays:
-        """Encode all texts. Returns the ids, uint32[N], and the offsets of the texts in them, int64[T + 1].
+        """Encode all texts. Returns the ids, uint32[N], and the offsets of the texts in them,
+        int64[T + 1].
 
-        >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch_to_numpy(["Hi", "", "!"])
+        >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)}, [])
+        >>> tokenizer.encode_batch_to_numpy(["Hi", "", "!"])
         (array([ 72, 105,  33], dtype=uint32), array([0, 2, 2, 3]))
         """
-        require(not isinstance(texts, (str, bytes)), "encode_batch takes a list of texts: use encode for one text")
+        require(
+            not isinstance(texts, (str, bytes)),
+            "encode_batch takes a list of texts: use encode for one text",
+        )
         if not isinstance(allowed_special, str):
             allowed_special = list(allowed_special)
         batches = _batched_by_size(map(_text_bytes, texts), len, BLOCK_BYTES)
@@ -7816,26 +9448,39 @@ class Tokenizer:
         ids = np.concatenate([np.zeros(0, np.uint32), *(ids for ids, _ in encoded)])
         return ids, np.cumsum(np.concatenate([[0], *(np.diff(offsets) for _, offsets in encoded)]))
 
-    def encode_iterable(self, iterable: Iterable[Text], allowed_special: Allowed = "all") -> Iterator[int]:
-        """Encode a text that comes in chunks, such as a file: yields the ids of the whole text, in bounded memory.
+    def encode_iterable(
+        self, iterable: Iterable[Text], allowed_special: Allowed = "all"
+    ) -> Iterator[int]:
+        """Encode a text that comes in chunks, such as a file: yields the ids of the whole text, in
+        bounded memory.
 
         If the pattern or the flags of special tokens allow no cut, memory holds a whole document.
         """
         special = tuple(self._allowed(allowed_special))
-        source = self._chunk_sources.setdefault(special, self.source((), special))  # may take 0.9 s to make
+        # may take 0.9 s to make
+        source = self._chunk_sources.setdefault(special, self.source((), special))
         chunks = map(_text_bytes, [iterable] if isinstance(iterable, (str, bytes)) else iterable)
         for data, first_id, _ in source.cut(chunks, WINDOW_BYTES):
             yield from self.encode_texts([data], allowed_special, first_id)[0].tolist()
 
-    def source(self, inputs: Files, allowed_special: Allowed = "all", text_field: str | None = None) -> Source:
+    def source(
+        self, inputs: Files, allowed_special: Allowed = "all", text_field: str | None = None
+    ) -> Source:
         """Make a Source that cuts files so that their blocks have the same ids as the whole."""
         special, model = tuple(self._allowed(allowed_special)), self.model
         return Source(
-            find_files(inputs), self.pattern, special, text_field, flags=model.flags, normalizer=model.normalizer
+            find_files(inputs),
+            self.pattern,
+            special,
+            text_field,
+            flags=model.flags,
+            normalizer=model.normalizer,
         )
 
     def compile_kernels(self) -> None:
-        """Compile the kernels of encoding, or load them from the disk, for processes that are forked later."""
+        """Compile the kernels of encoding, or load them from the disk, for processes that are
+        forked later.
+        """
         with contextlib.suppress(InputError):  # a small vocabulary may not have these letters
             self.encode_texts([b"one two", b"\xff"])
 
@@ -7850,17 +9495,24 @@ class Tokenizer:
         """List the allowed special tokens; raises ValueError for unknown names."""
         if isinstance(allowed_special, str):
             is_name = allowed_special in ("all", "none")
-            require(is_name, f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}")
+            require(
+                is_name,
+                f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
+            )
             return list(self.special_tokens) if allowed_special == "all" else []
         allowed, names = list(allowed_special), ", ".join(self.special_tokens) or "it has none"
         for token in allowed:
-            require(token in self.special_tokens, f"{token!r} is not a special token of this tokenizer: {names}")
+            require(
+                token in self.special_tokens,
+                f"{token!r} is not a special token of this tokenizer: {names}",
+            )
         return allowed
 
     def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:
         """Join the bytes of some ids; raises ValueError for an id that is not in the vocabulary.
 
-        continues  whether other ids came before; then the first of these ids is not decoded as the first of a text
+        continues  whether other ids came before; then the first of these ids is not decoded as the
+                   first of a text
         """
         ids = _id_array(ids)
         text, unknown = _join_tokens(ids, self._token_bytes)
@@ -7877,7 +9529,9 @@ class Tokenizer:
         ids = _id_array(ids)
         text = self.decode_bytes(ids).decode("utf-8", "replace")
         for step in self.model.decoder if len(ids) else ():
-            if step["type"] == "BPEDecoder" and self.vocab[int(ids[-1])].endswith(step["suffix"].encode()):
+            if step["type"] == "BPEDecoder" and self.vocab[int(ids[-1])].endswith(
+                step["suffix"].encode()
+            ):
                 text = text.removesuffix(" ")  # the last word has no space after it
         return text
 
@@ -7894,7 +9548,9 @@ def _unpickle_once(pickled: bytes) -> Tokenizer:
 
 
 def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
-    """Make a tokenizer that shares tables and idle encoders with the one that was unpickled from the same bytes."""
+    """Make a tokenizer that shares tables and idle encoders with the one that was unpickled from
+    the same bytes.
+    """
     original, tokenizer = _unpickle_once(pickled), Tokenizer.__new__(Tokenizer)
     tokenizer.__dict__ |= original.__dict__
     tokenizer.model = copy.copy(original.model)
@@ -7917,47 +9573,67 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
     """Make an array of ids, uint32; raises ValueError if one cannot be an id."""
     if isinstance(ids, np.ndarray):
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise InputError(f"ids are a one-dimensional array of whole numbers, not {ids.dtype} of shape {ids.shape}")
+            raise InputError(
+                f"ids are a one-dimensional array of whole numbers, not {ids.dtype} of shape "
+                f"{ids.shape}"
+            )
         if ids.dtype == np.uint32 or not ids.size or (ids.min() >= 0 and ids.max() < MAX_ID):
             return np.require(ids, np.uint32, ["C", "W"])
         ids = ids.tolist()
     try:
         return np.frombuffer(array("I", [*ids]), np.uint32)
     except (OverflowError, TypeError) as error:
-        raise InputError(f"{reprlib.repr(ids)} is not a list of ids ({error}): {_ID_RANGE}") from None
+        raise InputError(
+            f"{reprlib.repr(ids)} is not a list of ids ({error}): {_ID_RANGE}"
+        ) from None
 
 
-# ─── Token files ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Token files ──────────────────────────────────────────────────────────────────────────────────
 #
-# Files of text -> a file of token ids. Workers encode blocks, and the parent writes their ids in the order of the text.
-# `encode_files(tokenizer, "a.txt", "a.npy")`, where a.txt has the text "Hi!" and each byte is a token, writes:
+# Files of text -> a file of token ids. Workers encode blocks, and the parent writes their ids in
+# the order of the text. `encode_files(tokenizer, "a.txt", "a.npy")`, where a.txt has the text "Hi!"
+# and each byte is a token, writes:
 #
 #     a.npy         a header, then the ids 72 105 33 as uint16; as uint32 if an id is above 65,535
-#     a.npy.json    {"tokens": 3, "documents": 1, "bytes": 3, "dtype": "uint16", "model": its digest, …}
+#     a.npy.json    {"tokens": 3, "documents": 1, "bytes": 3, "dtype": "uint16", "model": its
+#                   digest, …}
 #
-# A .bin file has no header, a .bin file for llm.c has one of 1,024 bytes, and a .txt file has decimal numbers, with a
-# document on each line. With `append`, each document ends with a token. A document index holds the offsets of the
-# documents, here 0 and 3. The files take their names together, when all are whole.
+# A .bin file has no header, a .bin file for llm.c has one of 1,024 bytes, and a .txt file has
+# decimal numbers, with a document on each line. With `append`, each document ends with a token. A
+# document index holds the offsets of the documents, here 0 and 3. The files take their names
+# together, when all are whole.
 
 LLMC_HEADER_BYTES = 1024
-LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}  # the first numbers of its files, for GPT-2 and Llama 3
-_LAYOUTS = {".npy": "npy", ".bin": "bin", ".txt": "text", "": "text"}  # by the suffix of the file, or standard output
+# the first numbers of its files, for GPT-2 and Llama 3
+LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}
+# by the suffix of the file, or standard output
+_LAYOUTS = {".npy": "npy", ".bin": "bin", ".txt": "text", "": "text"}
 
 
 def _header(layout: str, dtype: np.dtype, n: int) -> bytes:
-    """Make the header of a file of n numbers. It has the same size for any n, since NumPy pads it for growth."""
+    """Make the header of a file of n numbers.
+
+    It has the same size for any n, since NumPy pads it for growth.
+    """
     if layout == "npy":
         file = io.BytesIO()
-        np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)})
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)}
+        )
         return file.getvalue()
     if layout == "llm.c":
         require(n < 2**31, f"{n:,} tokens are too many for a file of llm.c: write several files")
-        return np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
+        return (
+            np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
+        )
     return b""
 
 
 class Encoded(NamedTuple):
-    """The description of a file of token ids. It is written as JSON next to the file; as a string it is one line."""
+    """The description of a file of token ids.
+
+    It is written as JSON next to the file; as a string it is one line.
+    """
 
     tokens: int
     documents: int
@@ -7970,7 +9646,10 @@ class Encoded(NamedTuple):
         per_token = self.bytes / max(self.tokens, 1)
         documents = number_of(self.documents, "document" if self.append else "text")
         of_text = f"of {number_of(self.bytes, 'byte')} in {documents}"
-        return f"{number_of(self.tokens, 'token')} ({self.dtype}) {of_text}, {per_token:.2f} bytes per token"
+        return (
+            f"{number_of(self.tokens, 'token')} ({self.dtype}) {of_text}, {per_token:.2f} "
+            f"bytes per token"
+        )
 
 
 class _EncodedBlock(NamedTuple):
@@ -7980,8 +9659,10 @@ class _EncodedBlock(NamedTuple):
     ends: np.ndarray  # int64[D]   documents end before these positions in `ids`
     n_bytes: int  # of text
     n_read: int  # bytes on the disk
-    last_ids: list[int]  # the last one is that of the text; none: it began in an earlier block and has no ids here
-    is_doubtful: bool  # the first id is an end id that must be dropped if the earlier block ended with one
+    # the last one is that of the text; none: it began in an earlier block and has no ids here
+    last_ids: list[int]
+    # the first id is an end id that must be dropped if the earlier block ended with one
+    is_doubtful: bool
 
 
 def _encode_blocks(
@@ -7994,8 +9675,8 @@ def _encode_blocks(
 ) -> list[_EncodedBlock]:
     """Encode blocks as ids of this dtype, since uint16 halves the data that workers send.
 
-    Without an end id, documents are texts: files or lines of JSON. With one, a document ends after each such id, and
-    one is inserted at the end of every text that does not end with it.
+    Without an end id, documents are texts: files or lines of JSON. With one, a document ends after
+    each such id, and one is inserted at the end of every text that does not end with it.
     """
     encoded = []
     for block in blocks:
@@ -8005,27 +9686,38 @@ def _encode_blocks(
         last_ids, is_doubtful = [-1] * begins + ids[-1:].tolist(), False
         if end_id is not None:
             ended = np.append(ids, 0)[stops - 1] == end_id
-            ended &= stops > offsets[: len(stops)]  # for an empty text, ids[stop - 1] belongs to the text before it
-            is_doubtful = not begins and 0 in stops[:1]  # the text that goes on here has no more ids
+            # for an empty text, ids[stop - 1] belongs to the text before it
+            ended &= stops > offsets[: len(stops)]
+            # the text that goes on here has no more ids
+            is_doubtful = not begins and 0 in stops[:1]
             ids = np.insert(ids, stops[~ended], end_id)
             stops = np.flatnonzero(ids == end_id) + 1
         sizes = sum(map(len, texts)), block.n_bytes
-        encoded.append(_EncodedBlock(ids.astype(dtype, copy=False), stops, *sizes, last_ids, is_doubtful))
+        encoded.append(
+            _EncodedBlock(ids.astype(dtype, copy=False), stops, *sizes, last_ids, is_doubtful)
+        )
     return encoded
 
 
 def _id_type(largest: int, dtype: str) -> np.dtype:
-    """Choose the dtype of ids in a file, the first that holds the largest of them if it is "auto"."""
+    """Choose the dtype of ids in a file, the first that holds the largest of them if it is
+    "auto".
+    """
     require_known("`dtype`", dtype, ("auto", "uint16", "uint32"))
     if dtype == "auto":
         dtype = "uint16" if largest < 1 << 16 else "uint32"
-    require(largest <= np.iinfo(dtype).max, f"{dtype} does not hold the id {largest:,} of this vocabulary: use uint32")
+    require(
+        largest <= np.iinfo(dtype).max,
+        f"{dtype} does not hold the id {largest:,} of this vocabulary: use uint32",
+    )
     return np.dtype(dtype)
 
 
 def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
     """Open a file by `atomic_write`, or standard output."""
-    return atomic_write(path) if path != STANDARD_STREAM else contextlib.nullcontext(sys.stdout.buffer)
+    return (
+        atomic_write(path) if path != STANDARD_STREAM else contextlib.nullcontext(sys.stdout.buffer)
+    )
 
 
 def _sidecar(path: Path) -> Path:
@@ -8034,17 +9726,24 @@ def _sidecar(path: Path) -> Path:
 
 
 def _as_lines(ids: np.ndarray, ends: np.ndarray) -> bytes:
-    """Write ids as decimal numbers, a line for each document; the last one may go on with the next ids."""
+    """Write ids as decimal numbers, a line for each document; the last one may go on with the next
+    ids.
+    """
     lines = [" ".join(map(str, part.tolist())) for part in np.split(ids, ends)]
     return ("\n".join(lines) + " " * bool(lines[-1])).encode()
 
 
 @contextlib.contextmanager
 def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> Iterator[Callable]:
-    """Write arrays one after another to a file or to standard output: yields the function that writes the next one."""
+    """Write arrays one after another to a file or to standard output: yields the function that
+    writes the next one.
+    """
     require_known("`layout`", layout, ("auto", "llm.c"))
     if layout == "auto":
-        require(path.suffix in _LAYOUTS, f"{path}: name a .npy file, a .bin file for numbers alone, or a .txt file")
+        require(
+            path.suffix in _LAYOUTS,
+            f"{path}: name a .npy file, a .bin file for numbers alone, or a .txt file",
+        )
         layout = _LAYOUTS[path.suffix]
     require(layout != "llm.c" or path.suffix == ".bin", f"{path}: name a .bin file for llm.c")
     dtype, n = np.dtype(dtype).newbyteorder("<"), 0
@@ -8053,7 +9752,11 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
         """Write the next array; documents end at `ends` in it."""
         nonlocal n
         n += len(numbers)
-        file.write(_as_lines(numbers, ends) if layout == "text" else np.ascontiguousarray(numbers, dtype).data)
+        file.write(
+            _as_lines(numbers, ends)
+            if layout == "text"
+            else np.ascontiguousarray(numbers, dtype).data
+        )
         file.flush()  # if the disk is full, fail now, before other files have taken their names
 
     with _open_output(path) as file:
@@ -8065,26 +9768,33 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
 
 
 def _name_outputs(out: PathName, val_fraction: float | None) -> list[Path]:
-    """Return the path of the file of ids and, with `val_fraction`, the path for the held-out documents."""
+    """Return the path of the file of ids and, with `val_fraction`, the path for the held-out
+    documents.
+    """
     path = as_path(out)
     if val_fraction is None:
         return [path]
     require(0 < val_fraction < 1, f"`val_fraction` is between 0 and 1, not {val_fraction}")
-    require("train" in path.name, f"{path}: name a file with 'train' in it: the held-out documents get 'val' there")
+    require(
+        "train" in path.name,
+        f"{path}: name a file with 'train' in it: the held-out documents get 'val' there",
+    )
     return [path, path.with_name("val".join(path.name.rsplit("train", 1)))]
 
 
 def _hold_out(block: _EncodedBlock, first: int, fraction: float) -> list[Arrays]:
-    """Divide a block into documents for training and held-out documents: the ids, and the ends of documents, of each.
+    """Divide a block into documents for training and held-out documents: the ids, and the ends of
+    documents, of each.
 
-    first  the number of the document that the block begins in, from 0. Of n documents, floor(n * fraction) are held
-           out: document d if floor((d + 1) * fraction) is greater than floor(d * fraction). So the choice depends only
-           on the order of the documents
+    first  the number of the document that the block begins in, from 0. Of n documents, floor(n *
+           fraction) are held out: document d if floor((d + 1) * fraction) is greater than floor(d *
+           fraction). So the choice depends only on the order of the documents
     """
     billionths = round(fraction * 10**9)  # whole numbers avoid rounding
     numbers = (np.arange(first, first + len(block.ends) + 2) * billionths) // 10**9
     is_held_out = np.diff(numbers) > 0
-    lengths = np.diff(block.ends, prepend=0, append=len(block.ids))  # of the documents that end here, and of the rest
+    # of the documents that end here, and of the rest
+    lengths = np.diff(block.ends, prepend=0, append=len(block.ids))
     return [
         (block.ids[np.repeat(chosen, lengths)], np.cumsum(lengths[:-1][chosen[:-1]]))
         for chosen in (~is_held_out, is_held_out)
@@ -8108,19 +9818,24 @@ def encode_files(
     progress: bool = False,
     executor: Executor | None = None,
 ) -> Encoded:
-    """Write the token ids of files, folders or globs to one file, in the order of the texts, and describe it.
+    """Write the token ids of files, folders or globs to one file, in the order of the texts, and
+    describe it.
 
-    inputs           files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), or Parquet; text and
-                     JSON may be packed by gzip, xz, bzip2 or zstandard
-    out              a .npy file; a .bin file for numbers without a header; or a .txt file for decimal numbers with a
-                     document on each line, or - for these on standard output. A file gets a description next to it,
-                     with .json added to its name
-    dtype            type of the ids: uint16, uint32, or auto, the smaller one that holds every id of the vocabulary
-    append           special token that ends every document. Documents are files, lines of .jsonl files and rows of
-                     Parquet files; this token in a text also ends one, and is not written twice
-    layout           auto, which is that of the name of the file; or llm.c, a .bin file with a header of 1,024 bytes
-    val_fraction     share of documents to hold out, as with nanoGPT: 0.0005 holds out the last of every 2,000, in the
-                     order of reading. The second file has `val` in its name where the first has `train`
+    inputs           files, folders, globs, or - for standard input: text, lines of JSON (.jsonl),
+                     or Parquet; text and JSON may be packed by gzip, xz, bzip2 or zstandard
+    out              a .npy file; a .bin file for numbers without a header; or a .txt file for
+                     decimal numbers with a document on each line, or - for these on standard
+                     output. A file gets a description next to it, with .json added to its name
+    dtype            type of the ids: uint16, uint32, or auto, the smaller one that holds every id
+                     of the vocabulary
+    append           special token that ends every document. Documents are files, lines of .jsonl
+                     files and rows of Parquet files; this token in a text also ends one, and is not
+                     written twice
+    layout           auto, which is that of the name of the file; or llm.c, a .bin file with a
+                     header of 1,024 bytes
+    val_fraction     share of documents to hold out, as with nanoGPT: 0.0005 holds out the last of
+                     every 2,000, in the order of reading. The second file has `val` in its name
+                     where the first has `train`
     document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
     allowed_special  the special tokens that are found in the texts: "all", "none", or some of them
 
@@ -8145,13 +9860,17 @@ def encode_files(
         index = as_path(document_index)
         require(val_fraction is None, "`document_index` does not go with `val_fraction`")
         others = [path.resolve() for path in (paths[0], _sidecar(paths[0]))]
-        require(index.resolve() not in others, f"{index} would be written twice: give `document_index` another name")
+        require(
+            index.resolve() not in others,
+            f"{index} would be written twice: give `document_index` another name",
+        )
         outputs, index_writer = [*paths, index], _array_writer(index, np.int64)
     _require_other_files(outputs, source.files)
     end_id = None if append is None else tokenizer.special_tokens[tokenizer._allowed([append])[0]]
     tokenizer.compile_kernels()
     work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special)
-    totals, n_bytes, last_id = np.zeros((2, 2), np.int64), 0, None  # tokens and documents of each file
+    # tokens and documents of each file
+    totals, n_bytes, last_id = np.zeros((2, 2), np.int64), 0, None
     with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
         writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths]
         write_index(np.zeros(1, np.int64))
@@ -8162,7 +9881,11 @@ def encode_files(
                 block = block._replace(ids=block.ids[1:], ends=block.ends[1:] - 1)
             last_id = [last_id, *block.last_ids][-1]
             write_index(block.ends + totals[0, 0])
-            parts = [block[:2]] if val_fraction is None else _hold_out(block, totals[:, 1].sum(), val_fraction)
+            parts = (
+                [block[:2]]
+                if val_fraction is None
+                else _hold_out(block, totals[:, 1].sum(), val_fraction)
+            )
             for write, total, (ids, ends) in zip(writers, totals, parts, strict=False):
                 write(ids, ends)
                 total += len(ids), len(ends)
@@ -8173,15 +9896,22 @@ def encode_files(
         if not encoded.tokens:
             warnings.warn(f"{paths[0]}: no ids, since there is no text to encode", stacklevel=3)
         if val_fraction is not None and not totals[:, 1].all():
-            held_out = f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out {totals[1, 1]}"
-            hint = "documents are files, lines of .jsonl files, and texts before the token of `append`"
+            held_out = (
+                f"of {number_of(encoded.documents, 'document')} `val_fraction` holds "
+                f"out {totals[1, 1]}"
+            )
+            hint = (
+                "documents are files, lines of .jsonl files, and texts before the token of `append`"
+            )
             raise InputError(f"{held_out}: {hint}; choose another `val_fraction`")
         for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
             description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
             if val_fraction is not None:
                 del description["bytes"]  # they are not known for each file
             if path != STANDARD_STREAM:
-                atomic_write_all(path.parent, {_sidecar(path).name: _to_json(description, indent=2)})
+                atomic_write_all(
+                    path.parent, {_sidecar(path).name: _to_json(description, indent=2)}
+                )
     return encoded
 
 
@@ -8190,12 +9920,15 @@ def _require_other_files(outputs: Iterable[Path], inputs: Iterable[Path]) -> Non
     for path in outputs:
         if path.is_file():  # a device or a pipe may be both
             is_read = path.resolve() in map(Path.resolve, inputs)
-            require(not is_read, f"{path}: is read, and would be replaced: name another file to write")
+            require(
+                not is_read, f"{path}: is read, and would be replaced: name another file to write"
+            )
 
 
 @checked
 def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
-    """Open the ids of a .npy or .bin file as an array that stays on the disk; raises InputError for other files.
+    """Open the ids of a .npy or .bin file as an array that stays on the disk; raises InputError for
+    other files.
 
     dtype  uint16 or uint32, for a .bin file without a .json file
 
@@ -8213,7 +9946,10 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
         else:
             header, dtype = np.fromfile(path, "<i4", 3).tolist(), description.get("dtype", dtype)
             for name, sign in LLMC_SIGNS.items():
-                if header[:2] == sign and n_bytes == LLMC_HEADER_BYTES + np.dtype(name).itemsize * header[2]:
+                if (
+                    header[:2] == sign
+                    and n_bytes == LLMC_HEADER_BYTES + np.dtype(name).itemsize * header[2]
+                ):
                     dtype, start = name, LLMC_HEADER_BYTES
             require(dtype in LLMC_SIGNS, "are its numbers uint16 or uint32? Set `dtype`")
             numbers = np.dtype(dtype).newbyteorder("<")
@@ -8223,7 +9959,10 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
             f"numbers of type {ids.dtype} and shape {ids.shape} are not token ids",
         )
     n, described = len(ids), description.get("tokens", len(ids))
-    require(n == described, f"{path}: has {n:,} ids, and its .json file says {described}: encode the text again")
+    require(
+        n == described,
+        f"{path}: has {n:,} ids, and its .json file says {described}: encode the text again",
+    )
     return ids
 
 
@@ -8237,12 +9976,18 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
         yield from (ids[start : start + BLOCK_BYTES] for start in range(0, len(ids), BLOCK_BYTES))
         return
     ids = []
-    with contextlib.nullcontext(sys.stdin.buffer) if path == STANDARD_STREAM else open(path, "rb") as file:
+    with (
+        contextlib.nullcontext(sys.stdin.buffer)
+        if path == STANDARD_STREAM
+        else open(path, "rb") as file
+    ):
         for number, line in enumerate(file, 1):
             try:
                 ids += map(int, line.translate(_LIST_AS_SPACES).split())
             except ValueError:
-                raise InputError(f"{path}, line {number}: token ids must be whole numbers") from None
+                raise InputError(
+                    f"{path}, line {number}: token ids must be whole numbers"
+                ) from None
             if len(ids) > BLOCK_BYTES:
                 yield ids
                 ids = []
@@ -8250,16 +9995,22 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
 
 
 @checked
-def decode_file(tokenizer: Tokenizer, tokens: PathName, out: PathName = "-", *, dtype: str | None = None) -> None:
-    """Write the text of a file of token ids, in bounded memory; a line of decimal numbers is read as a whole.
+def decode_file(
+    tokenizer: Tokenizer, tokens: PathName, out: PathName = "-", *, dtype: str | None = None
+) -> None:
+    """Write the text of a file of token ids, in bounded memory; a line of decimal numbers is read
+    as a whole.
 
-    tokens  a .npy or .bin file, a text with ids as decimal numbers (1 2, or [1, 2]), or - for standard input
+    tokens  a .npy or .bin file, a text with ids as decimal numbers (1 2, or [1, 2]), or - for
+            standard input
     out     the file for the text, which takes its name when it is whole, or - for standard output
     dtype   uint16 or uint32, for a .bin file without a .json file
     """
     _require_other_files([Path(out)], [Path(tokens)])
     if _read_beside(_sidecar(Path(tokens))).get("model", tokenizer.digest) != tokenizer.digest:
-        warnings.warn(f"{tokens}: another model wrote these ids, or this one has changed since", stacklevel=3)
+        warnings.warn(
+            f"{tokens}: another model wrote these ids, or this one has changed since", stacklevel=3
+        )
     with _open_output(Path(out)) as file:
         continues = False
         for ids in _read_id_batches(Path(tokens), dtype):
@@ -8267,21 +10018,22 @@ def decode_file(tokenizer: Tokenizer, tokens: PathName, out: PathName = "-", *, 
             continues |= len(ids) > 0
 
 
-# ─── Training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Training ─────────────────────────────────────────────────────────────────────────────────────
 #
-# Files, or words files -> a Training: a tokenizer with all measurements. A Recipe holds the options that decide the
-# model. It leaves out the options that only say where the text is and how fast it is read. `complete` checks a recipe
-# and fills in the defaults of its family of models: the alphabet, and with it mark, unknown token and pattern. Words
-# files decide the pattern, the normalizer and the special tokens; see `prepare`. After that, the recipe alone decides
-# each part of the training:
+# Files, or words files -> a Training: a tokenizer with all measurements. A Recipe holds the options
+# that decide the model. It leaves out the options that only say where the text is and how fast it
+# is read. `complete` checks a recipe and fills in the defaults of its family of models: the
+# alphabet, and with it mark, unknown token and pattern. Words files decide the pattern, the
+# normalizer and the special tokens; see `prepare`. After that, the recipe alone decides each part
+# of the training:
 #
 #     recipe.source        pattern, normalizer, special tokens        -> how text becomes words
-#     recipe.learn         model, alphabet, vocab_size, tie_break …   -> which tokens are learnt from the words
-#     recipe.build         alphabet, mark, unk_token, byte_fallback … -> the Model around these tokens
+#     recipe.learn         model, alphabet, vocab_size, tie_break …   -> tokens from the words
+#     recipe.build         alphabet, mark, unk_token, byte_fallback … -> the Model around them
 #
-# For example, `--model unigram --vocab-size 8000` has the alphabet "characters", the mark "▁", the pattern of GPT-2
-# followed by ▁ for each space, and the unknown token "<unk>", which is a special token. `learn_unigram` then learns
-# 7,999 tokens.
+# For example, `--model unigram --vocab-size 8000` has the alphabet "characters", the mark "▁", the
+# pattern of GPT-2 followed by ▁ for each space, and the unknown token "<unk>", which is a special
+# token. `learn_unigram` then learns 7,999 tokens.
 
 
 class Family(NamedTuple):
@@ -8298,13 +10050,22 @@ class Family(NamedTuple):
 
 FAMILIES = {
     "bpe": Family("bpe", "bytes", "gpt2", "bpe", mark="▁"),
-    "wordpiece": Family("wordpiece", "characters", "bert", "wordpiece", unk_token="[UNK]", subword_prefix="##"),
+    "wordpiece": Family(
+        "wordpiece", "characters", "bert", "wordpiece", unk_token="[UNK]", subword_prefix="##"
+    ),
     "unigram": Family("unigram", "characters", "gpt2", "unigram", mark="▁"),
     "longest": Family("wordpiece", "bytes", "gpt2", "bpe"),
 }
 BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
-_BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
-NORMALIZERS = {name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt")} | {
+_BERT = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
+}
+NORMALIZERS = {
+    name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt")
+} | {
     "strip-accents": {"type": "StripAccents"},
     "bert": _BERT | {"lowercase": True},
     "bert-cased": _BERT | {"lowercase": False},
@@ -8313,7 +10074,10 @@ NORMALIZERS = {name.lower(): {"type": name} for name in ("NFC", "NFD", "NFKC", "
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The options of `train` that decide which model is learnt; see there. `complete` replaces None."""
+    """The options of `train` that decide which model is learnt; see there.
+
+    `complete` replaces None.
+    """
 
     vocab_size: int
     special_tokens: Sequence[str] = ()
@@ -8350,29 +10114,49 @@ class Recipe:
     def options(self) -> dict:
         """The recipe as plain JSON."""
         base = self.from_ and self.from_.digest
-        return vars(self) | self.source([], None).settings | {"special_tokens": self.special_tokens, "from_": base}
+        return (
+            vars(self)
+            | self.source([], None).settings
+            | {"special_tokens": self.special_tokens, "from_": base}
+        )
 
     def source(self, files: Sequence[Path | Texts], text_field: str | None) -> Source:
-        """Make the Source of the text. The names of byte tokens end documents, since they must not be learnt."""
+        """Make the Source of the text.
+
+        The names of byte tokens end documents, since they must not be learnt.
+        """
         special_tokens = [*self.special_tokens, *self.byte_tokens]
-        return Source(files, Pattern(self.pattern), special_tokens, text_field, normalizer=self.normalizer)
+        return Source(
+            files, Pattern(self.pattern), special_tokens, text_field, normalizer=self.normalizer
+        )
 
     @property
     def metaspace(self) -> Metaspace | None:
-        """The step that writes the mark. The mark ▁ stands for a space; any other mark stands where a word begins."""
+        """The step that writes the mark.
+
+        The mark ▁ stands for a space; any other mark stands where a word begins.
+        """
         scheme = "never" if self.mark == MARK else "always"
         return Metaspace(self.mark, scheme) if self.mark else None
 
     @property
     def decoder(self) -> list[dict]:
         """The steps that turn the tokens of the model into text."""
-        prefix, join = FAMILIES[self.model].subword_prefix, [{"type": "ByteFallback"}, {"type": "Fuse"}]
+        prefix, join = (
+            FAMILIES[self.model].subword_prefix,
+            [{"type": "ByteFallback"}, {"type": "Fuse"}],
+        )
         if self.alphabet == "bytes":
             return []
         if self.mark == MARK:
             return [_MARKS_TO_SPACES, *join]
         if self.mark:
-            marks = {"type": "Metaspace", "replacement": self.mark, "prepend_scheme": "always", "split": True}
+            marks = {
+                "type": "Metaspace",
+                "replacement": self.mark,
+                "prepend_scheme": "always",
+                "split": True,
+            }
             return [marks, *join] if self.byte_fallback else [marks]
         if prefix:
             return [{"type": "WordPiece", "prefix": prefix, "cleanup": True}]
@@ -8386,22 +10170,33 @@ class Recipe:
             n_symbols = len(words.alphabet) + self.vocab_size - len(self.from_.vocab)
         elif self.alphabet == "characters":
             words = words.as_characters(self.coverage, self.metaspace)
-            n, remedy = len(words.alphabet), "raise `vocab_size`, or keep only frequent ones (`coverage` 0.9995)"
-            require(n <= n_symbols, f"{n:,} different characters are too many for the vocabulary: {remedy}")
+            n, remedy = (
+                len(words.alphabet),
+                "raise `vocab_size`, or keep only frequent ones (`coverage` 0.9995)",
+            )
+            require(
+                n <= n_symbols,
+                f"{n:,} different characters are too many for the vocabulary: {remedy}",
+            )
         return call_with(self.learner, words, n_symbols, progress=progress, **vars(self))
 
     def build(self, learned: Learned) -> Model:
         """Make the model with the learnt tokens."""
         if self.from_:
             return extend_model(self.from_, learned)
-        vocab, merges = build_vocabulary(learned, self.special_tokens, self.special_tokens_at, self.byte_tokens)
+        vocab, merges = build_vocabulary(
+            learned, self.special_tokens, self.special_tokens_at, self.byte_tokens
+        )
         scores, family = None, FAMILIES[self.model]
         if family.kind == "unigram":
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
             scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
         fields = vars(self) | {
-            "merges": merges if family.kind == "bpe" else None,  # the longest match does not need them
-            "pattern": [*Pattern(self.pattern).steps, self.metaspace] if self.mark else self.pattern,
+            # the longest match does not need them
+            "merges": merges if family.kind == "bpe" else None,
+            "pattern": [*Pattern(self.pattern).steps, self.metaspace]
+            if self.mark
+            else self.pattern,
             "scores": scores,
             "kind": family.kind,
             "decoder": self.decoder,
@@ -8424,10 +10219,15 @@ def complete(recipe: Recipe) -> Recipe:
     require(most >= 0, f"`max_words` is {most}: it must be 0 (no limit) or more")
     require_known("family of models", recipe.model, FAMILIES)
     require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
-    for name in {"tie_break", "score", "min_frequency"} - inspect.signature(recipe.learner).parameters.keys():
+    for name in {"tie_break", "score", "min_frequency"} - inspect.signature(
+        recipe.learner
+    ).parameters.keys():
         value = getattr(recipe, name)
         require(value == getattr(Recipe, name), f"`{name}` {value!r} is not for this kind of model")
-    special_tokens, normalizer = check_special_tokens(recipe.special_tokens), _named_normalizer(recipe.normalizer)
+    special_tokens, normalizer = (
+        check_special_tokens(recipe.special_tokens),
+        _named_normalizer(recipe.normalizer),
+    )
     recipe = dataclasses.replace(recipe, special_tokens=special_tokens, normalizer=normalizer)
     if recipe.from_ is not None:
         return _complete_from(recipe)
@@ -8438,30 +10238,52 @@ def complete(recipe: Recipe) -> Recipe:
     if alphabet == "bytes":
         is_plain = recipe.coverage == 1 and not recipe.byte_fallback and not recipe.mark
         require(is_plain, "`coverage`, `byte_fallback` and `mark` go with the alphabet characters")
-        require(family.alphabet == "bytes", f"a model of the family {recipe.model} is made of characters")
+        require(
+            family.alphabet == "bytes",
+            f"a model of the family {recipe.model} is made of characters",
+        )
     else:
-        require(0 < recipe.coverage <= 1, f"`coverage` is more than 0, and at most 1, not {recipe.coverage}")
+        require(
+            0 < recipe.coverage <= 1,
+            f"`coverage` is more than 0, and at most 1, not {recipe.coverage}",
+        )
         mark, n_letters = family.mark if recipe.mark is None else recipe.mark, 1
-        require(len(mark) <= 1 and not mark.isspace(), f"a mark is one character, not white space: {mark!r}")
+        require(
+            len(mark) <= 1 and not mark.isspace(),
+            f"a mark is one character, not white space: {mark!r}",
+        )
         if mark not in ("", MARK):
             pattern = recipe.pattern or "whitespace-split"
-        if recipe.byte_fallback and family.kind != "unigram":  # a Unigram always has an unknown token
+        # a Unigram always has an unknown token
+        if recipe.byte_fallback and family.kind != "unigram":
             require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
-            require(recipe.unk_token is None, "with `byte_fallback` nothing is unknown: omit `unk_token`")
+            require(
+                recipe.unk_token is None,
+                "with `byte_fallback` nothing is unknown: omit `unk_token`",
+            )
         else:
             unk_token = recipe.unk_token or family.unk_token
             special_tokens = [*dict.fromkeys([*special_tokens, unk_token])]
     check_vocab_size(recipe.vocab_size, n_letters + len(special_tokens) + len(recipe.byte_tokens))
     return dataclasses.replace(
-        recipe, special_tokens=special_tokens, alphabet=alphabet, pattern=pattern, mark=mark, unk_token=unk_token
+        recipe,
+        special_tokens=special_tokens,
+        alphabet=alphabet,
+        pattern=pattern,
+        mark=mark,
+        unk_token=unk_token,
     )
 
 
 def _complete_from(recipe: Recipe) -> Recipe:
-    """Fill in the rest of a recipe that continues a model, whose pattern and merges may have to change."""
+    """Fill in the rest of a recipe that continues a model, whose pattern and merges may have to
+    change.
+    """
     require(recipe.model == "bpe", "only a BPE has merges that training can continue")
     base = recipe.from_ if isinstance(recipe.from_, Model) else load_model(recipe.from_)
-    require(base.kind == "bpe", f"only a BPE has merges that training can continue, not a {base.kind}")
+    require(
+        base.kind == "bpe", f"only a BPE has merges that training can continue, not a {base.kind}"
+    )
     require(not base.word_suffix, "training cannot continue a model whose words end in a suffix")
     pattern = recipe.pattern or base.pattern
     special_tokens = list(dict.fromkeys([*base.special_tokens, *recipe.special_tokens]))
@@ -8469,9 +10291,19 @@ def _complete_from(recipe: Recipe) -> Recipe:
     changes = {"merges": _as_merges(base)[0], "scores": None, "ignore_merges": False}
     base = dataclasses.replace(base, special_tokens=ids, pattern=pattern, **changes)
     n, size = len(base.vocab), recipe.vocab_size
-    require(n < size <= MAX_ID, f"the model already has {n:,} tokens: `vocab_size` must be larger, up to {MAX_ID:,}")
-    steps = {"pattern": pattern, "mark": "", "normalizer": base.normalizer, "alphabet": base.alphabet}
-    return dataclasses.replace(recipe, from_=base, special_tokens=special_tokens, byte_fallback=False, **steps)
+    require(
+        n < size <= MAX_ID,
+        f"the model already has {n:,} tokens: `vocab_size` must be larger, up to {MAX_ID:,}",
+    )
+    steps = {
+        "pattern": pattern,
+        "mark": "",
+        "normalizer": base.normalizer,
+        "alphabet": base.alphabet,
+    }
+    return dataclasses.replace(
+        recipe, from_=base, special_tokens=special_tokens, byte_fallback=False, **steps
+    )
 
 
 def _named_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
@@ -8486,11 +10318,13 @@ def _named_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
 
 
 def words_of_model(model: Model, words: Words) -> Words:
-    """Segment words over the single bytes into the tokens of a BPE, which become their alphabet, in the order of ids.
+    """Segment words over the single bytes into the tokens of a BPE, which become their alphabet, in
+    the order of ids.
 
-    Letters that are not tokens split a word. From the result, `learn` learns the merges that the training of the model
-    would have made next on these words; `extend_model` adds them. The pattern of the model is not used: a word may
-    reach over the ends of its pretokens, and then new merges do so, too (SuperBPE, Liu et al. 2025).
+    Letters that are not tokens split a word. From the result, `learn` learns the merges that the
+    training of the model would have made next on these words; `extend_model` adds them. The pattern
+    of the model is not used: a word may reach over the ends of its pretokens, and then new merges
+    do so, too (SuperBPE, Liu et al. 2025).
 
     >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
     >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
@@ -8502,17 +10336,23 @@ def words_of_model(model: Model, words: Words) -> Words:
     symbol_of = np.full(MAX_ID + 1, -1, np.int32)
     symbol_of[token_ids] = np.arange(len(token_ids))
     ids, offsets = np.empty(len(words.symbols) + 2, np.uint32), np.zeros_like(words.offsets)
-    text, scratch = _with_padding(words.symbols.astype(np.uint8)), np.empty(MAX_LINEAR_MERGE, np.uint64)
+    text, scratch = (
+        _with_padding(words.symbols.astype(np.uint8)),
+        np.empty(MAX_LINEAR_MERGE, np.uint64),
+    )
     tables = bpe_tables(model, unknown_letter=MAX_ID)
     n = _segment_words(text, words.offsets, tables, scratch, ids, offsets)
-    return _split_at_unknown(symbol_of[ids[:n]], offsets, words.counts, [model.vocab[id] for id in token_ids])
+    return _split_at_unknown(
+        symbol_of[ids[:n]], offsets, words.counts, [model.vocab[id] for id in token_ids]
+    )
 
 
 def extend_model(model: Model, learned: Learned) -> Model:
-    """Add the merges that were learnt on `words_of_model` to a model with merges; returns a new model.
+    """Add the merges that were learnt on `words_of_model` to a model with merges; returns a new
+    model.
 
-    All ids stay, also those of special tokens, and new tokens get the next ids. If a new merge makes a token that the
-    old merges did not reach, the token keeps its id.
+    All ids stay, also those of special tokens, and new tokens get the next ids. If a new merge
+    makes a token that the old merges did not reach, the token keeps its id.
 
     >>> model = Model({0: b"a", 1: b"b", 2: b"<s>"}, [], {"<s>": 2})
     >>> words = words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1}))
@@ -8538,19 +10378,36 @@ class Training(NamedTuple):
 
     @property
     def record(self) -> dict:
-        """All that decided the model, as plain JSON without times or paths. Equal records mean equal models."""
+        """All that decided the model, as plain JSON without times or paths.
+
+        Equal records mean equal models.
+        """
         result = {"config": self.tokenizer.config, "model": self.tokenizer.digest}
-        return {"bpe_numba": __version__, "options": self.recipe.options, "corpus": self.counted.described} | result
+        return {
+            "bpe_numba": __version__,
+            "options": self.recipe.options,
+            "corpus": self.counted.described,
+        } | result
 
     def __str__(self) -> str:
         counted, learned, model = self.counted, self.learned, self.tokenizer.model
         table = tabulate_counts(counted, "Training")
         rows = table.rows
         if hasattr(learned, "n_tokens"):  # a Unigram has no merges
-            last, n_bytes = int(learned.counts[-1:].sum()), counted.n_bytes - counted.n_dropped_bytes
-            rows.append(("merges", f"{len(learned.counts):,}; the last pair occurred {number_of(last, 'time')}"))
+            last, n_bytes = (
+                int(learned.counts[-1:].sum()),
+                counted.n_bytes - counted.n_dropped_bytes,
+            )
+            rows.append(
+                (
+                    "merges",
+                    f"{len(learned.counts):,}; the last pair occurred {number_of(last, 'time')}",
+                )
+            )
             rows.append(("bytes/token", f"{n_bytes / learned.n_tokens[-1]:.2f}"))
-        rows.append(("tokens", f"{len(model.vocab):,}, {len(model.special_tokens)} of them special"))
+        rows.append(
+            ("tokens", f"{len(model.vocab):,}, {len(model.special_tokens)} of them special")
+        )
         unseen = sorted({*model.special_tokens} - {model.unk_token} - counted.special_tokens.keys())
         if unseen:
             rows.append(("not in text", ", ".join(unseen)))
@@ -8564,20 +10421,29 @@ class Training(NamedTuple):
 def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
     """Warn of a vocabulary that is smaller than requested."""
     if len(vocab) < vocab_size:
-        warnings.warn(f"the text gives {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for", stacklevel=5)
+        warnings.warn(
+            f"the text gives {len(vocab):,} tokens, fewer than the {vocab_size:,} asked for",
+            stacklevel=5,
+        )
 
 
 def _warn_of_source(source: Source) -> None:
-    """Warn of a slow pattern, and of strings in the first file that look like special tokens but are not named."""
+    """Warn of a slow pattern, and of strings in the first file that look like special tokens but
+    are not named.
+    """
     if source.pattern.warning:
         warnings.warn(source.pattern.warning, stacklevel=5)
     if not _is_stream(source.files[0]):
         names = re.findall(rb"<\|\w{1,40}\|>", _read_part(source.files[0], 0, BLOCK_BYTES))
         counts = Counter(map(bytes.decode, names))
-        unnamed = [name for name, n in counts.most_common() if n > 2 and name not in source.special_tokens]
+        unnamed = [
+            name for name, n in counts.most_common() if n > 2 and name not in source.special_tokens
+        ]
         if unnamed:
             names = ", ".join(unnamed[:5])
-            warnings.warn(f"{names} in the text: plain text, unless `special_tokens` names it", stacklevel=5)
+            warnings.warn(
+                f"{names} in the text: plain text, unless `special_tokens` names it", stacklevel=5
+            )
 
 
 def _name_some(files: Sequence[object]) -> str:
@@ -8600,17 +10466,20 @@ def count_files(
     progress: bool = False,
     executor: Executor | None = None,
 ) -> CorpusCounts:
-    """Count the pretokens of files, folders or globs, and write a words file, which `train` takes instead of the texts.
+    """Count the pretokens of files, folders or globs, and write a words file, which `train` takes
+    instead of the texts.
 
     inputs          files, folders, globs, or - for standard input, as for `train`
     out             the words file, .npz
     special_tokens  strings that end documents and are not learnt from
-    pattern         gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split, none, or a regular
-                    expression
-    normalizer      changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
-    byte_fallback   for a training with byte_fallback: names of byte tokens in the text, such as <0x0A>, end documents
-                    as well
-    max_words       drop the rarest words when there are more unique words than this; 0: never drop any
+    pattern         gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace,
+                    whitespace-split, none, or a regular expression
+    normalizer      changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt,
+                    bert or bert-cased
+    byte_fallback   for a training with byte_fallback: names of byte tokens in the text, such as
+                    <0x0A>, end documents as well
+    max_words       drop the rarest words when there are more unique words than this; 0: never drop
+                    any
 
     Also text_field, as in a Source; workers, progress and executor, as in an Engine.
 
@@ -8625,9 +10494,14 @@ def count_files(
     out, engine = as_path(out), Engine(workers, progress, executor)
     require(out.suffix == ".npz", f"{out}: name a .npz file for the words")
     check_writable(out.parent)
-    special_tokens = [*check_special_tokens(special_tokens), *(BYTE_TOKENS if byte_fallback else ())]
+    special_tokens = [
+        *check_special_tokens(special_tokens),
+        *(BYTE_TOKENS if byte_fallback else ()),
+    ]
     steps = _named_normalizer(normalizer)
-    source = Source(find_files(inputs), Pattern(pattern), special_tokens, text_field, normalizer=steps)
+    source = Source(
+        find_files(inputs), Pattern(pattern), special_tokens, text_field, normalizer=steps
+    )
     _warn_of_source(source)
     with stage("compile"):
         compile_counting(source.pattern)
@@ -8667,31 +10541,40 @@ def train(
 ) -> Training:
     """Train on files, folders or globs, and return the tokenizer with all measurements.
 
-    inputs             files, folders, globs, or - for standard input: text, lines of JSON (.jsonl), or Parquet; text
-                       and JSON may be packed by gzip, xz, bzip2 or zstandard. Default: the source of Python's standard
-                       library. Or words files (.npz) of `count`, which contain the pattern, the normalizer and the
-                       special tokens
+    inputs             files, folders, globs, or - for standard input: text, lines of JSON (.jsonl),
+                       or Parquet; text and JSON may be packed by gzip, xz, bzip2 or zstandard.
+                       Default: the source of Python's standard library. Or words files (.npz) of
+                       `count`, which contain the pattern, the normalizer and the special tokens
     vocab_size         number of tokens in all
     special_tokens     strings that end documents and are not learnt from
-    texts              texts to learn from instead of inputs, or lists of them; they are read once, in bounded memory
-    model              bpe; wordpiece; unigram; or longest, which learns as bpe does and takes the longest tokens
-    alphabet           tokens are made of bytes or characters; the default is bytes with bpe and longest
-    pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace, whitespace-split, none, or a
-                       regular expression; the default is bert with wordpiece, else gpt2
-    mark               with characters: ▁ replaces each space and is decoded to one; any other character marks the
-                       beginning of a word, and white space is dropped. The default is ▁ with bpe and unigram
-    normalizer         changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt, bert or bert-cased
-    coverage           with characters: only the most frequent ones, which make up this share of the text, become tokens
+    texts              texts to learn from instead of inputs, or lists of them; they are read once,
+                       in bounded memory
+    model              bpe; wordpiece; unigram; or longest, which learns as bpe does and takes the
+                       longest tokens
+    alphabet           tokens are made of bytes or characters; the default is bytes with bpe and
+                       longest
+    pattern            gpt2, cl100k, o200k, llama3, qwen2, nanochat, bert, whitespace,
+                       whitespace-split, none, or a regular expression; the default is bert with
+                       wordpiece, else gpt2
+    mark               with characters: ▁ replaces each space and is decoded to one; any other
+                       character marks the beginning of a word, and white space is dropped. The
+                       default is ▁ with bpe and unigram
+    normalizer         changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt,
+                       bert or bert-cased
+    coverage           with characters: only the most frequent ones, which make up this share of the
+                       text, become tokens
     byte_fallback      with characters: unknown characters become tokens of their bytes
-    unk_token          with characters and no byte fallback: the token of unknown characters; the default is <unk> or,
-                       with wordpiece, [UNK]
+    unk_token          with characters and no byte fallback: the token of unknown characters; the
+                       default is <unk> or, with wordpiece, [UNK]
     from_              a BPE model whose training is continued; its tokens keep their ids
-    tie_break          the order of equally frequent pairs: bytes, the greater bytes first; or ids, the smaller ids
-                       first (the rule of Hugging Face)
-    score              the pair that a wordpiece merges: the one with the greatest count (as in Hugging Face), or with
-                       the greatest likelihood, count(ab) / (count(a) * count(b)), which prefers rare pairs
+    tie_break          the order of equally frequent pairs: bytes, the greater bytes first; or ids,
+                       the smaller ids first (the rule of Hugging Face)
+    score              the pair that a wordpiece merges: the one with the greatest count (as in
+                       Hugging Face), or with the greatest likelihood, count(ab) / (count(a) *
+                       count(b)), which prefers rare pairs
     min_frequency      do not merge rarer pairs; 0 and 1 allow every pair
-    max_words          drop the rarest words when there are more unique words than this; 0: never drop any
+    max_words          drop the rarest words when there are more unique words than this; 0: never
+                       drop any
     special_tokens_at  the ids of special tokens: first, after-bytes, or last (as in GPT-2)
 
     Also text_field, as in a Source; workers, progress and executor, as in an Engine.
@@ -8707,13 +10590,17 @@ def train(
     [3, 3, 2, 1]
     """
     recipe = call_with(Recipe, **locals())
-    return train_recipe(*prepare(recipe, inputs, texts), text_field, Engine(workers, progress, executor))
+    return train_recipe(
+        *prepare(recipe, inputs, texts), text_field, Engine(workers, progress, executor)
+    )
 
 
 def prepare(
     recipe: Recipe, inputs: Files | None = None, texts: Iterable | None = None
 ) -> tuple[Recipe, Sequence[Path | Texts], Sequence[CorpusCounts]]:
-    """Complete a recipe; returns it, the files or texts to learn from, and the counts if these are words files."""
+    """Complete a recipe; returns it, the files or texts to learn from, and the counts if these are
+    words files.
+    """
     require(inputs is None or texts is None, "`inputs` and `texts` cannot be combined")
     require(not isinstance(texts, (str, bytes)), "`texts` is a list of texts, not a single text")
     if texts is not None:
@@ -8722,17 +10609,26 @@ def prepare(
     others = [file for file in files if file.suffix != ".npz"]
     if len(others) == len(files):
         return complete(recipe), files, ()
-    require(not others, f"{_name_some(others)}: count that, too: texts and words files cannot be mixed")
+    require(
+        not others, f"{_name_some(others)}: count that, too: texts and words files cannot be mixed"
+    )
     require(len({*files}) == len(files), "a words file is named twice: its words would count twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
     options, types = dict(settings[0]), {"Split": Split, "Metaspace": Metaspace}
-    options["pattern"] = [step if isinstance(step, str) else types[step[0]](*step[1:]) for step in options["pattern"]]
-    options["special_tokens"] = [token for token in options["special_tokens"] if token not in BYTE_TOKENS]
+    options["pattern"] = [
+        step if isinstance(step, str) else types[step[0]](*step[1:]) for step in options["pattern"]
+    ]
+    options["special_tokens"] = [
+        token for token in options["special_tokens"] if token not in BYTE_TOKENS
+    ]
     options = {name: getattr(recipe, name) or value for name, value in options.items()}
     recipe = complete(dataclasses.replace(recipe, **options))
     for name, expected in recipe.source([], None).settings.items():
         for file, theirs in zip(files, settings, strict=True):
-            hint = f"{file}: was counted with the {name} {theirs[name]}: count the texts again, with {expected}"
+            hint = (
+                f"{file}: was counted with the {name} {theirs[name]}: count the texts "
+                f"again, with {expected}"
+            )
             require(sorted(map(str, theirs[name])) == sorted(map(str, expected)), hint)
     return recipe, files, counted
 
@@ -8751,7 +10647,8 @@ def train_recipe(
         if not counts:
             _warn_of_source(source)
         compile_counting(source.pattern)
-        call_with(recipe.learner, Words.from_counts({b"aa": 1}), 257, **vars(recipe))  # fails before the scan
+        # fails before the scan
+        call_with(recipe.learner, Words.from_counts({b"aa": 1}), 257, **vars(recipe))
         kind = FAMILIES[recipe.model].kind
         KINDS[kind].tables(Model({0: b"a"}, [], kind=kind, scores=np.zeros(1)))
     with stage("scan") as timings["scan"]:
@@ -8767,9 +10664,13 @@ def train_recipe(
 
 
 def train_bpe(
-    input_path: Files | None = None, vocab_size: int = 8192, special_tokens: Sequence[str] = (), **options
+    input_path: Files | None = None,
+    vocab_size: int = 8192,
+    special_tokens: Sequence[str] = (),
+    **options,
 ) -> tuple[dict[int, bytes], list[Merge]]:
-    """Train on files or on `texts`, and return the vocabulary and the merges; the options are those of `train`.
+    """Train on files or on `texts`, and return the vocabulary and the merges; the options are those
+    of `train`.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.txt")
@@ -8786,9 +10687,13 @@ def train_bpe(
 
 @checked
 def train_bpe_from_counts(
-    counts: Mapping[bytes, int], vocab_size: int, special_tokens: Sequence[str] = (), **options: object
+    counts: Mapping[bytes, int],
+    vocab_size: int,
+    special_tokens: Sequence[str] = (),
+    **options: object,
 ) -> tuple[dict[int, bytes], list[Merge]]:
-    """Train on pretokens that were counted elsewhere; the options are those of a Recipe; see `train`.
+    """Train on pretokens that were counted elsewhere; the options are those of a Recipe; see
+    `train`.
 
     >>> vocab, merges = train_bpe_from_counts({b"hug": 10, b"pug": 5, b"hugs": 5}, 258)
     >>> merges, vocab[257]
@@ -8798,31 +10703,36 @@ def train_bpe_from_counts(
     for token in recipe.special_tokens:
         for word in counts:
             if token.encode() in word:
-                raise InputError(f"the word {word!r} contains the special token {token!r}: cut texts there first")
+                raise InputError(
+                    f"the word {word!r} contains the special token {token!r}: cut texts there first"
+                )
     model = recipe.build(recipe.learn(Words.from_counts(counts)))
     _warn_if_short(model.vocab, vocab_size)
     return model.vocab, model.merges
 
 
-# ─── Research ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Research ─────────────────────────────────────────────────────────────────────────────────────
 #
-# Tokenizers, corpora, Learned -> reports: dataclasses of plain arrays. As strings they are tables in Markdown. A
-# corpus is counted first. Then each unique word is encoded once, by the model without its normalizer and pattern, and
-# its tokens are weighted with the count of the word. For a model that merges only "ab", the corpus "ab\nab\nabc" gives
+# Tokenizers, corpora, Learned -> reports: dataclasses of plain arrays. As strings they are tables
+# in Markdown. A corpus is counted first. Then each unique word is encoded once, by the model
+# without its normalizer and pattern, and its tokens are weighted with the count of the word. For a
+# model that merges only "ab", the corpus "ab\nab\nabc" gives
 #
 #     EncodedWords    the words "ab", "\n" and "abc" with the counts 2, 2 and 1, and their ids
 #     measure         6 tokens for 9 bytes, so 1.5 bytes per token
 #
-# The functions are inspect_model (a vocabulary), curve (sizes of vocabularies), compare (models), view (a text) and
-# bench (other tools).
+# The functions are inspect_model (a vocabulary), curve (sizes of vocabularies), compare (models),
+# view (a text) and bench (other tools).
 
 LONGEST_CELL = 60  # characters of a cell; the rest is cut off
 
 
 class Table(NamedTuple):
-    """A table of a report. As a string it is Markdown with aligned columns, for a terminal or a page.
+    """A table of a report. As a string it is Markdown with aligned columns, for a terminal or a
+    page.
 
-    rows  strings and numbers; columns of numbers are aligned to the right, and None and NaN stay empty
+    rows  strings and numbers; columns of numbers are aligned to the right, and None and NaN stay
+          empty
 
     >>> print(Table("Tokens", ("kind", "number"), [("letters", 1200), ("digits", 0.5)]))
     Tokens
@@ -8852,7 +10762,10 @@ class Table(NamedTuple):
 
 
 def _cell(value: str | float | None) -> str:
-    """Write a value for a table. Whole numbers have all digits, others four; bars are escaped, as they end a cell."""
+    """Write a value for a table.
+
+    Whole numbers have all digits, others four; bars are escaped, as they end a cell.
+    """
     if value is None or value != value:  # NaN
         return ""
     if isinstance(value, str):
@@ -8862,8 +10775,13 @@ def _cell(value: str | float | None) -> str:
 
 
 def _cell_width(text: str) -> int:
-    """Count the columns of a terminal that a text takes: two for a wide character, none for a combining one."""
-    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+    """Count the columns of a terminal that a text takes: two for a wide character, none for a
+    combining one.
+    """
+    return sum(
+        0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF")
+        for c in text
+    )
 
 
 def _fill(text: str, width: int, on_right: bool = False) -> str:
@@ -8874,12 +10792,23 @@ def _fill(text: str, width: int, on_right: bool = False) -> str:
 
 def tabulate_timings(seconds: float) -> Table:
     """Tabulate the stages of this process, which took `seconds` in all."""
-    stages = TIMINGS | {"other": Timing(seconds - sum(spent.seconds for spent in TIMINGS.values()), 0, peak_memory())}
+    stages = TIMINGS | {
+        "other": Timing(
+            seconds - sum(spent.seconds for spent in TIMINGS.values()), 0, peak_memory()
+        )
+    }
     rows = []
     for name, spent in stages.items():
-        rate, peak = spent.n_bytes / spent.seconds / 1e6 or None, spent.memory and round(spent.memory / 1e6)
-        rows.append((name, round(spent.seconds, 3), rate, round(100 * spent.seconds / seconds, 1), peak))
-    return Table(f"{seconds:.2f} seconds", ("stage", "seconds", "MB/s", "% of time", "peak MB"), rows)
+        rate, peak = (
+            spent.n_bytes / spent.seconds / 1e6 or None,
+            spent.memory and round(spent.memory / 1e6),
+        )
+        rows.append(
+            (name, round(spent.seconds, 3), rate, round(100 * spent.seconds / seconds, 1), peak)
+        )
+    return Table(
+        f"{seconds:.2f} seconds", ("stage", "seconds", "MB/s", "% of time", "peak MB"), rows
+    )
 
 
 def tabulate_counts(counted: CorpusCounts, title: str = "Pretokens") -> Table:
@@ -8890,12 +10819,21 @@ def tabulate_counts(counted: CorpusCounts, title: str = "Pretokens") -> Table:
         ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
     ]
     if counted.n_dropped:
-        rows.append(("dropped", f"{counted.n_dropped:,} pretokens; counts are up to {counted.max_error:,} too small"))
+        rows.append(
+            (
+                "dropped",
+                f"{counted.n_dropped:,} pretokens; counts are up to {counted.max_error:,} too "
+                f"small",
+            )
+        )
     return Table(title, ("what", "value"), rows)
 
 
 class Report:
-    """The base of all results of research: a dataclass of plain arrays. As a string it is tables in Markdown."""
+    """The base of all results of research: a dataclass of plain arrays.
+
+    As a string it is tables in Markdown.
+    """
 
     def __str__(self) -> str:
         return "\n\n".join([self.title, *map(str, self.tables())])
@@ -8909,9 +10847,11 @@ LEARNED_FILE, RECORD_FILE = "training.npz", "training.json"
 
 
 def save_learned(folder: PathName, training: Training) -> None:
-    """Write the history of a training into the folder of its model: its record, and the merges with their counts.
+    """Write the history of a training into the folder of its model: its record, and the merges with
+    their counts.
 
-    A file of an earlier training is removed. Merge counts are written only for a BPE, whose tokens are made by merges.
+    A file of an earlier training is removed. Merge counts are written only for a BPE, whose tokens
+    are made by merges.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.txt")
@@ -8935,23 +10875,37 @@ def save_learned(folder: PathName, training: Training) -> None:
 
 
 def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
-    """Read the merges and their counts from the folder of a model, and the number of bytes of the corpus.
+    """Read the merges and their counts from the folder of a model, and the number of bytes of the
+    corpus.
 
     Raises InputError if the file is missing, or if it belongs to another model.
     """
     file = Path(folder, LEARNED_FILE)
-    require(file.is_file(), f"{folder}: no {LEARNED_FILE} here: only a BPE that `train` wrote has merge counts")
+    require(
+        file.is_file(),
+        f"{folder}: no {LEARNED_FILE} here: only a BPE that `train` wrote has merge counts",
+    )
     try:
         arrays = _read_arrays(file)
         require(str(arrays.pop("model")) == model.digest, "it is of another model")
         n_bytes, letters = int(arrays.pop("n_bytes")), json.loads(str(arrays.pop("alphabet")))
         learned = Learned(**arrays, alphabet=[letter.encode("latin-1") for letter in letters])
         m, n_tokens = len(learned.pairs), learned.n_tokens
-        fits = learned.counts.shape == (m,) and n_tokens.shape == (m + 1,) and n_tokens.dtype.kind == "i"
-        fits = fits and min(n_bytes, *n_tokens) > 0 and learned.merges == model.merges[len(model.merges) - m :]
+        fits = (
+            learned.counts.shape == (m,)
+            and n_tokens.shape == (m + 1,)
+            and n_tokens.dtype.kind == "i"
+        )
+        fits = (
+            fits
+            and min(n_bytes, *n_tokens) > 0
+            and learned.merges == model.merges[len(model.merges) - m :]
+        )
         require(fits, "its numbers do not fit together")
     except Exception as error:  # damaged files raise almost anything
-        raise InputError(f"{file}: not what the training of this model saved ({error}): remove it") from None
+        raise InputError(
+            f"{file}: not what the training of this model saved ({error}): remove it"
+        ) from None
     return learned, n_bytes
 
 
@@ -8959,14 +10913,17 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
 
 
 class EncodedWords(NamedTuple):
-    """The unique words of a corpus, encoded: word w became ids[offsets[w] : offsets[w + 1]], counts[w] times."""
+    """The unique words of a corpus, encoded: word w became ids[offsets[w] : offsets[w + 1]],
+    counts[w] times.
+    """
 
     words: list[bytes]
     counts: np.ndarray  # int64[W]
     ids: np.ndarray  # uint32[N]
     offsets: np.ndarray  # int64[W + 1]
     n_bytes: int  # of text, without special tokens
-    n_pretokens: int | None  # by the model's pattern or, if that takes whole texts, the words between white space
+    # by the model's pattern or, if that takes whole texts, the words between white space
+    n_pretokens: int | None
 
     @property
     def n_tokens(self) -> int:
@@ -8975,7 +10932,8 @@ class EncodedWords(NamedTuple):
 
     def frequencies(self, n_ids: int) -> np.ndarray:
         """Count the occurrences of each id in the corpus, int64[n_ids]."""
-        weights = np.repeat(self.counts, np.diff(self.offsets))  # float64 adds them exactly below 2**53
+        # float64 adds them exactly below 2**53
+        weights = np.repeat(self.counts, np.diff(self.offsets))
         return np.bincount(self.ids, weights, n_ids).astype(np.int64)
 
 
@@ -8985,7 +10943,11 @@ def _word_encoder(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def encode_corpus(
-    tokenizer: Tokenizer, inputs: object, *, text_field: str | None = None, engine: Engine | None = None
+    tokenizer: Tokenizer,
+    inputs: object,
+    *,
+    text_field: str | None = None,
+    engine: Engine | None = None,
 ) -> EncodedWords:
     """Count the words of a corpus, and encode each once; raises InputError if it has none.
 
@@ -9003,18 +10965,25 @@ def encode_corpus(
     (6, [0, 1, 3], 9)
     """
     source, pattern = tokenizer.source(inputs, "all", text_field), Pattern(tokenizer.model.pattern)
-    is_whole = all(step == PATTERNS["none"] or isinstance(step, Metaspace) for step in pattern.steps)
+    is_whole = all(
+        step == PATTERNS["none"] or isinstance(step, Metaspace) for step in pattern.steps
+    )
     if not is_whole:  # the pattern of the tokenizer itself may cut more finely
         source = dataclasses.replace(source, pattern=pattern)
     with stage("scan") as spent:
         counted = count(source, engine)
         words, n_pretokens, spent.n_bytes = counted.words, counted.n_pretokens, counted.n_bytes
         if is_whole:
-            by_space = dataclasses.replace(source, pattern=Pattern("whitespace-split"), normalizer=())
-            n_pretokens = None if source.total_bytes is None else count(by_space, engine).n_pretokens
+            by_space = dataclasses.replace(
+                source, pattern=Pattern("whitespace-split"), normalizer=()
+            )
+            n_pretokens = (
+                None if source.total_bytes is None else count(by_space, engine).n_pretokens
+            )
     require(len(words.counts), f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
-        words = _in_order(words)  # in the order of their table they would fill the cache from its beginning, slowly
+        # in the order of their table they would fill the cache from its beginning, slowly
+        words = _in_order(words)
         texts = [*words.to_counts()]
         ids, offsets = _word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
     return EncodedWords(texts, words.counts, ids, offsets, counted.n_bytes, n_pretokens)
@@ -9024,18 +10993,22 @@ RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this o
 
 
 def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | None]:
-    """Compute the usual measures of a tokenizer on a corpus; `ids` are the V ids that text can become.
+    """Compute the usual measures of a tokenizer on a corpus; `ids` are the V ids that text can
+    become.
 
     With p the relative frequencies of the ids:
 
-    bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding" (2019)
-    fertility                tokens per word: Rust et al., "How Good is Your Tokenizer?" (2021). A word is a pretoken of
-                             the model's pattern or, if that takes whole texts, a word between white space
-    Rényi efficiency         -log2(sum p**2.5) / 1.5 over log2 V: Zouhar et al., "Tokenization and the Noiseless
-                             Channel" (2023)
+    bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding"
+                             (2019)
+    fertility                tokens per word: Rust et al., "How Good is Your Tokenizer?" (2021). A
+                             word is a pretoken of the model's pattern or, if that takes whole
+                             texts, a word between white space
+    Rényi efficiency         -log2(sum p**2.5) / 1.5 over log2 V: Zouhar et al., "Tokenization and
+                             the Noiseless Channel" (2023)
     vocabulary utilisation   the share of ids that occur
 
-    >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), np.array([1, 1, 0]), np.array([0, 1, 3]), 12, 5)
+    >>> ids, offsets = np.array([1, 1, 0]), np.array([0, 1, 3])
+    >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), ids, offsets, 12, 5)
     >>> found = measure(encoded, range(2))
     >>> found["tokens"], round(found["bytes per token"], 3), found["fertility"]
     (7, 1.714, 1.4)
@@ -9046,7 +11019,9 @@ def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | No
         "tokens": n,
         "bytes per token": encoded.n_bytes / n,
         "fertility": n / n_words if n_words else None,
-        "Rényi efficiency": float(np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER) / np.log2(max(len(ids), 2))),
+        "Rényi efficiency": float(
+            np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER) / np.log2(max(len(ids), 2))
+        ),
         "vocabulary utilisation": np.count_nonzero(p) / len(ids),
     }
 
@@ -9062,7 +11037,8 @@ KINDS_OF_TOKENS = {
     "punctuation, symbols": r"\s*[^\s\p{L}\p{N}]+\s*",
     "mixed": r"[\s\S]+",
 }
-RARE = 1000  # a token is hardly ever used if it was made at least this many times as often as it is used
+# a token is hardly ever used if it was made at least this many times as often as it is used
+RARE = 1000
 ROWS = 12  # the most rows of a list in a table
 
 
@@ -9078,11 +11054,12 @@ def _classify(token: bytes) -> str:
 def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
     """Find the tokens that are not made from their own bytes: {id: the ids of these bytes}.
 
-    The bytes of a token are encoded as a text, and as a single word without pattern and normalizer. The token is listed
-    if neither result contains it. Then no text at all becomes it: how bytes are merged to a token depends on these
-    bytes alone, even in a longer word (see `_fill_merges`), and the same holds for the best paths of a Unigram. A token
-    is not listed if only the pattern or the normalizer prevents it. Two other types are not listed, since only longer
-    texts become them: tokens that continue a word of a WordPiece and, with byte fallback, bytes of unknown characters.
+    The bytes of a token are encoded as a text, and as a single word without pattern and normalizer.
+    The token is listed if neither result contains it. Then no text at all becomes it: how bytes are
+    merged to a token depends on these bytes alone, even in a longer word (see `_fill_merges`), and
+    the same holds for the best paths of a Unigram. A token is not listed if only the pattern or the
+    normalizer prevents it. Two other types are not listed, since only longer texts become them:
+    tokens that continue a word of a WordPiece and, with byte fallback, bytes of unknown characters.
 
     >>> tokens = [b"a", b"b", b"c", b"ab", b"bc", b"abc", b"bca"]
     >>> merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc"), (b"bc", b"a")]
@@ -9111,10 +11088,11 @@ def _ids_of(tokenizer: Tokenizer, text: bytes) -> list[int]:
 
 
 class Glitch(NamedTuple):
-    """A token that training made from many pairs, and that is hardly ever used: a candidate for a "glitch token".
+    """A token that training made from many pairs, and that is hardly ever used: a candidate for a
+    "glitch token".
 
-    Land and Bartolo, "Fishing for Magikarp" (2024), find such tokens in models. Here the counts of merges show which
-    later tokens contain them.
+    Land and Bartolo, "Fishing for Magikarp" (2024), find such tokens in models. Here the counts of
+    merges show which later tokens contain them.
     """
 
     id: int
@@ -9123,11 +11101,14 @@ class Glitch(NamedTuple):
     taken: Counter[bytes]  # the tokens that later merges made from it, and how often
 
 
-def find_glitches(learned: Learned, ids: Mapping[bytes, int], frequencies: np.ndarray) -> list[Glitch]:
-    """List tokens that were made at least RARE times as often as a corpus uses them; those made most often come first.
+def find_glitches(
+    learned: Learned, ids: Mapping[bytes, int], frequencies: np.ndarray
+) -> list[Glitch]:
+    """List tokens that were made at least RARE times as often as a corpus uses them; those made
+    most often come first.
 
-    frequencies  of the ids in the corpus. Another corpus than that of the training may have another size, so the
-                 numbers of the training are scaled to it
+    frequencies  of the ids in the corpus. Another corpus than that of the training may have another
+                 size, so the numbers of the training are scaled to it
     """
     made, n_letters = (-np.diff(learned.n_tokens)).tolist(), len(learned.alphabet)
     tokens, share = learned.tokens[n_letters:], frequencies.sum() / learned.n_tokens[-1]
@@ -9159,8 +11140,12 @@ class Inspection(Report):
         tokens, title = self.tokens, f"Tokens that no text can reach: {len(self.unreachable):,}"
         shown = {id: (str(id), readable(token)) for id, token in tokens.items()}
         kinds = [(kind, n, 100 * n / len(tokens)) for kind, n in self.kinds.most_common()]
-        longest = [(*shown[id], len(tokens[id])) for id in sorted(tokens, key=lambda id: -len(tokens[id]))]
-        unreachable = [(*shown[id], "|".join(shown[k][1] for k in ids)) for id, ids in self.unreachable.items()]
+        longest = [
+            (*shown[id], len(tokens[id])) for id in sorted(tokens, key=lambda id: -len(tokens[id]))
+        ]
+        unreachable = [
+            (*shown[id], "|".join(shown[k][1] for k in ids)) for id, ids in self.unreachable.items()
+        ]
         tables = [
             Table("Tokens by kind", ("kind", "tokens", "%"), kinds),
             Table("Longest tokens", ("id", "token", "bytes"), longest[:ROWS]),
@@ -9171,7 +11156,9 @@ class Inspection(Report):
         if self.glitches is not None:
             rows = []
             for id, made, used, taken in self.glitches[:ROWS]:
-                shares = ", ".join(f"{readable(token)} {100 * n // made} %" for token, n in taken.most_common(3))
+                shares = ", ".join(
+                    f"{readable(token)} {100 * n // made} %" for token, n in taken.most_common(3)
+                )
                 rows.append((*shown[id], made, used, shares))
             title = f"Candidates for glitch tokens: {len(self.glitches):,}"
             tables.append(Table(title, ("id", "token", "made", "used", "now in"), rows))
@@ -9190,7 +11177,8 @@ def inspect_model(
     """Describe a vocabulary, and how a corpus uses it.
 
     inputs      files, folders or globs. None: the vocabulary alone
-    learned     the merges and their counts, which candidates for glitch tokens need; see `load_learned`
+    learned     the merges and their counts, which candidates for glitch tokens need; see
+                `load_learned`
 
     Also text_field, as in a Source; and an Engine.
 
@@ -9213,9 +11201,15 @@ def inspect_model(
         possible = {*model.ordinary}
         if model.unk_token and not model.byte_fallback:
             possible.add(model.ids[model.unk_token.encode()])
-        frequencies, measures = encoded.frequencies(max(model.vocab) + 1), measure(encoded, possible)
+        frequencies, measures = (
+            encoded.frequencies(max(model.vocab) + 1),
+            measure(encoded, possible),
+        )
         glitches = find_glitches(learned, model.ids, frequencies) if learned else None
-    title = f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, {model.kind}"
+    title = (
+        f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, "
+        f"{model.kind}"
+    )
     kinds = Counter(map(_classify, tokens.values()))
     return Inspection(title, tokens, kinds, unreachable, measures, frequencies, glitches)
 
@@ -9229,8 +11223,9 @@ _SIZES = (512, *(1000 << k for k in range(15)))  # the sizes of vocabularies tha
 class Curve(Report):
     """The number of tokens of training corpora for every size of the vocabulary. See `curve`.
 
-    columns  name -> four arrays[M + 1], before the first merge and after each one: the size of the vocabulary without
-             special tokens, the tokens of the corpus, bytes per token, and the % of tokens that 1,000 more would save
+    columns  name -> four arrays[M + 1], before the first merge and after each one: the size of the
+             vocabulary without special tokens, the tokens of the corpus, bytes per token, and the %
+             of tokens that 1,000 more would save
     """
 
     title: str
@@ -9244,15 +11239,25 @@ class Curve(Report):
         return tables
 
     def plot(self, path: PathName) -> None:
-        """Draw bytes per token, and the saving by 1,000 more tokens, to a .png, .svg or .pdf file."""
+        """Draw bytes per token, and the saving by 1,000 more tokens, to a .png, .svg or .pdf
+        file.
+        """
         suffix = Path(path).suffix
         require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
         matplotlib = import_optional("matplotlib")
-        with matplotlib.rc_context({"font.size": 9, "text.parse_math": False}):  # names may hold dollar signs
-            figure = import_optional("matplotlib.figure").Figure(figsize=(7, 3), layout="constrained")
+        # names may hold dollar signs
+        with matplotlib.rc_context({"font.size": 9, "text.parse_math": False}):
+            figure = import_optional("matplotlib.figure").Figure(
+                figsize=(7, 3), layout="constrained"
+            )
             left, right = figure.subplots(1, 2)
             left.set(xscale="log", xlabel="vocabulary", ylabel="bytes per token")
-            right.set(xscale="log", yscale="log", xlabel="vocabulary", ylabel="% of the tokens that 1,000 more save")
+            right.set(
+                xscale="log",
+                yscale="log",
+                xlabel="vocabulary",
+                ylabel="% of the tokens that 1,000 more save",
+            )
             for name, (sizes, _, rates, saved) in self.columns.items():
                 left.plot(sizes, rates, label=name)
                 right.plot(sizes, saved)
@@ -9263,7 +11268,8 @@ class Curve(Report):
 
 @checked
 def curve(models: Mapping[str, tuple[Learned, int]]) -> Curve:
-    """Compute the number of tokens of the training corpus for every size of the vocabulary, from the counts of merges.
+    """Compute the number of tokens of the training corpus for every size of the vocabulary, from
+    the counts of merges.
 
     models  name -> the result of `load_learned`
 
@@ -9275,10 +11281,16 @@ def curve(models: Mapping[str, tuple[Learned, int]]) -> Curve:
     columns = {}
     for name, (learned, n_bytes) in models.items():
         n_tokens = learned.n_tokens
-        sizes, saved = len(learned.alphabet) + np.arange(len(n_tokens)), np.full(len(n_tokens), np.nan)
+        sizes, saved = (
+            len(learned.alphabet) + np.arange(len(n_tokens)),
+            np.full(len(n_tokens), np.nan),
+        )
         saved[:-1000] = 100 - 100 * n_tokens[1000:] / n_tokens[:-1000]
         columns[name] = sizes, n_tokens, n_bytes / n_tokens, saved
-    return Curve("Tokens of the training corpus by the size of the vocabulary, without special tokens", columns)
+    return Curve(
+        "Tokens of the training corpus by the size of the vocabulary, without special tokens",
+        columns,
+    )
 
 
 # compare
@@ -9294,17 +11306,27 @@ class Comparison(Report):
     models: list[str]
     corpora: list[str]
     bytes_per_token: np.ndarray  # float64[models, corpora]
-    same: float  # the share of words, weighted by their counts, that all models split at the same positions
-    differences: list[tuple]  # words that are split differently: (word, count, [its pieces by each model])
+    # the share of words, weighted by their counts, that all models split at the same positions
+    same: float
+    # words that are split differently: (word, count, [its pieces by each model])
+    differences: list[tuple]
 
     def tables(self) -> list[Table]:
         rates = [(name, *row) for name, row in zip(self.models, self.bytes_per_token, strict=True)]
         words = []
         for word, n, pieces in self.differences[:ROWS]:
-            words.append((readable(word), n, *("|".join(map(readable, tokens)) for tokens in pieces)))
-        title = f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} most frequent, weighted"
+            words.append(
+                (readable(word), n, *("|".join(map(readable, tokens)) for tokens in pieces))
+            )
+        title = (
+            f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} "
+            f"most frequent, weighted"
+        )
         header = ("word", "count", *self.models)
-        return [Table("Bytes per token", ("model", *self.corpora), rates), Table(title, header, words)]
+        return [
+            Table("Bytes per token", ("model", *self.corpora), rates),
+            Table(title, header, words),
+        ]
 
 
 @checked
@@ -9322,8 +11344,9 @@ def compare(
 
     Also text_field, as in a Source; and an Engine.
 
-    Words are separated by white space, whatever the patterns of the models are. A word is encoded with the one
-    character of white space before it. Only cuts inside the word count, as not all models put the space into the token.
+    Words are separated by white space, whatever the patterns of the models are. A word is encoded
+    with the one character of white space before it. Only cuts inside the word count, as not all
+    models put the space into the token.
 
     >>> small = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 258))
     >>> large = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
@@ -9334,7 +11357,9 @@ def compare(
     ([1.86, 2.6], [(b' lower', 1, [[b'low', b'e', b'r'], [b'lower']])])
     """
     require(tokenizers and corpora, "a comparison needs at least one model and one corpus")
-    special_tokens = sorted({token for tokenizer in tokenizers.values() for token in tokenizer.special_tokens})
+    special_tokens = sorted(
+        {token for tokenizer in tokenizers.values() for token in tokenizer.special_tokens}
+    )
     counts: Counter[bytes] = Counter()
     for corpus in corpora.values():
         source = Source(find_files(corpus), Pattern(r"\s?\S+"), special_tokens, text_field)
@@ -9343,22 +11368,30 @@ def compare(
     words = [word for word in frequent if word.decode("utf-8", "replace").strip()][:COMPARED_WORDS]
     rates, splits = [], []
     for tokenizer in tokenizers.values():
-        encoded = [encode_corpus(tokenizer, files, text_field=text_field, engine=engine) for files in corpora.values()]
+        encoded = [
+            encode_corpus(tokenizer, files, text_field=text_field, engine=engine)
+            for files in corpora.values()
+        ]
         rates.append([corpus.n_bytes / corpus.n_tokens for corpus in encoded])
         batch = tokenizer.encode_batch(words, "none")
-        splits.append([[*filter(None, map(bytes.strip, decode_each(tokenizer, ids)))] for ids in batch])
+        splits.append(
+            [[*filter(None, map(bytes.strip, decode_each(tokenizer, ids)))] for ids in batch]
+        )
     differences = []
     for word, *pieces in zip(words, *splits, strict=True):
         if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
             differences.append((word, counts[word], pieces))
     same = 1 - sum(n for _, n, _ in differences) / sum(map(counts.__getitem__, words))
-    return Comparison("Models compared", [*tokenizers], [*corpora], np.array(rates), same, differences)
+    return Comparison(
+        "Models compared", [*tokenizers], [*corpora], np.array(rates), same, differences
+    )
 
 
 # view
 
 WIDTH = 80  # of lines for people, except in tables
-GROUNDS = (153, 223, 157, 225, 229, 189)  # of a terminal's 256 colours, as backgrounds of tokens in turn
+# of a terminal's 256 colours, as backgrounds of tokens in turn
+GROUNDS = (153, 223, 157, 225, 229, 189)
 
 
 def decode_each(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
@@ -9376,7 +11409,9 @@ class View:
     tokens: list[bytes]
 
     def text(self, width: int = WIDTH, colour: bool = False) -> str:
-        """Write tokens between bars, and their ids below; with `colour` on alternating backgrounds."""
+        """Write tokens between bars, and their ids below; with `colour` on alternating
+        backgrounds.
+        """
         lines, used = [], width
         for k, (token, id) in enumerate(zip(self.tokens, map(str, self.ids), strict=True)):
             shown = readable(token)
@@ -9397,7 +11432,8 @@ class View:
 def view(tokenizer: Tokenizer, text: Text) -> View:
     r"""Cut a text into tokens, for display.
 
-    >>> print(view(Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260)), "low lower\n").text(40))
+    >>> tokenizer = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
+    >>> print(view(tokenizer, "low lower\n").text(40))
     low|␣  |lower|↵  |
     257 220 259   198
     10 bytes, 4 tokens
@@ -9408,8 +11444,9 @@ def view(tokenizer: Tokenizer, text: Text) -> View:
     return View(title, ids, decode_each(tokenizer, ids.tolist()))
 
 
-# bench: each tool works in turn, in this process. A peer below gets a training and documents in UTF-8. It prepares its
-# work and returns the function that is timed. This function returns lists: of the merged tokens, or of ids.
+# bench: each tool works in turn, in this process. A peer below gets a training and documents in
+# UTF-8. It prepares its work and returns the function that is timed. This function returns lists:
+# of the merged tokens, or of ids.
 
 
 def _train_bpe_numba(training, documents):
@@ -9420,22 +11457,33 @@ def _train_bpe_numba(training, documents):
 def _train_tokenizers(training, documents):
     package, texts = import_optional("tokenizers"), [*map(bytes.decode, documents)]
     size, letters = len(training.learned.tokens), package.pre_tokenizers.ByteLevel.alphabet()
-    trainer = package.trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=letters)
+    trainer = package.trainers.BpeTrainer(
+        vocab_size=size, show_progress=False, initial_alphabet=letters
+    )
     tokenizer = package.Tokenizer(package.models.BPE())
     tokenizer.pre_tokenizer = training.tokenizer.to_huggingface().pre_tokenizer
 
     def work():
         tokenizer.train_from_iterator(texts, trainer)
-        return [itertools.starmap(bytes.__add__, read_huggingface(json.loads(tokenizer.to_str())).merges)]
+        return [
+            itertools.starmap(
+                bytes.__add__, read_huggingface(json.loads(tokenizer.to_str())).merges
+            )
+        ]
 
     return work
 
 
 def _train_gigatoken(training, documents):
-    separator, learner = f"<|{os.urandom(8).hex()}|>", import_optional("gigatoken").gigatoken_rs.train_bpe
+    separator, learner = (
+        f"<|{os.urandom(8).hex()}|>",
+        import_optional("gigatoken").gigatoken_rs.train_bpe,
+    )
     end, size = separator.encode(), len(training.learned.tokens) + 1
     data = end.join(documents)
-    return lambda: [itertools.starmap(bytes.__add__, learner(data, size, [separator], separator=end)[1])]
+    return lambda: [
+        itertools.starmap(bytes.__add__, learner(data, size, [separator], separator=end)[1])
+    ]
 
 
 def _encode_bpe_numba(training, documents):
@@ -9445,12 +11493,19 @@ def _encode_bpe_numba(training, documents):
 
 
 def _encode_tokenizers(training, documents):
-    encode, texts = training.tokenizer.to_huggingface().encode_batch_fast, [*map(bytes.decode, documents)]
-    return lambda: [encode([text], add_special_tokens=False)[0].ids for text in texts]  # one text, so one thread
+    encode, texts = (
+        training.tokenizer.to_huggingface().encode_batch_fast,
+        [*map(bytes.decode, documents)],
+    )
+    # one text, so one thread
+    return lambda: [encode([text], add_special_tokens=False)[0].ids for text in texts]
 
 
 def _encode_tiktoken(training, documents):
-    encode, texts = training.tokenizer.to_tiktoken().encode_ordinary_batch, [*map(bytes.decode, documents)]
+    encode, texts = (
+        training.tokenizer.to_tiktoken().encode_ordinary_batch,
+        [*map(bytes.decode, documents)],
+    )
     return lambda: encode(texts, num_threads=1)
 
 
@@ -9461,7 +11516,11 @@ def _encode_gigatoken(training, documents):
 
 
 _PEERS = {
-    "train": {"bpe_numba": _train_bpe_numba, "gigatoken": _train_gigatoken, "tokenizers": _train_tokenizers},
+    "train": {
+        "bpe_numba": _train_bpe_numba,
+        "gigatoken": _train_gigatoken,
+        "tokenizers": _train_tokenizers,
+    },
     "encode": {
         "bpe_numba": _encode_bpe_numba,
         "gigatoken": _encode_gigatoken,
@@ -9479,14 +11538,16 @@ def bench(inputs: object = None, vocab_size: int = 8192) -> Table:
     inputs      files, folders or globs. Default: the source of Python's standard library
     vocab_size  number of tokens in all
 
-    Training is timed with the text in memory (here: in files that were just read) and with loaded kernels. All tools
-    encode the first 20 MB in one thread with the tokenizer that was trained here, and must give the same ids. Each tool
-    does its work twice. The pattern is GPT-2's, and special tokens are ordinary text.
+    Training is timed with the text in memory (here: in files that were just read) and with loaded
+    kernels. All tools encode the first 20 MB in one thread with the tokenizer that was trained
+    here, and must give the same ids. Each tool does its work twice. The pattern is GPT-2's, and
+    special tokens are ordinary text.
     """
     training = train(inputs, vocab_size, tie_break="ids")
     source, rows, results = training.recipe.source(training.files, None), [], {}
     texts = itertools.chain.from_iterable(map(source.texts, source.blocks()))
-    documents = [text.decode("utf-8", "replace").encode() for text in texts]  # some peers accept only UTF-8
+    # some peers accept only UTF-8
+    documents = [text.decode("utf-8", "replace").encode() for text in texts]
     for job, peers in _PEERS.items():
         if job == "encode":
             documents = next(_batched_by_size(documents, len, ENCODED_BYTES))
@@ -9500,7 +11561,10 @@ def bench(inputs: object = None, vocab_size: int = 8192) -> Table:
                     result = work()
                     times.append(time.perf_counter())
                 first, second = np.diff(times).tolist()
-                rate, result = sum(map(len, documents)) / first / 1e6, [*itertools.chain.from_iterable(result)]
+                rate, result = (
+                    sum(map(len, documents)) / first / 1e6,
+                    [*itertools.chain.from_iterable(result)],
+                )
                 verdict = "same" if result == results.setdefault(job, result) else "differs"
             except (KeyboardInterrupt, SystemExit):
                 raise
@@ -9513,28 +11577,35 @@ def bench(inputs: object = None, vocab_size: int = 8192) -> Table:
     return Table(title, ("job", "tool", "seconds", "second pass", "MB/s", "result"), rows)
 
 
-# ─── Command line ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Command line ─────────────────────────────────────────────────────────────────────────────────
 #
-# Arguments -> a call of one of the functions below. The options of a command are the keyword parameters of its
-# function, and all parameters with defaults of the functions that it calls. Names, types and defaults come from the
-# signatures, and the help comes from the docstrings:
+# Arguments -> a call of one of the functions below. The options of a command are the keyword
+# parameters of its function, and all parameters with defaults of the functions that it calls.
+# Names, types and defaults come from the signatures, and the help comes from the docstrings:
 #
 #     train corpus.txt --vocab-size 32k   ->   _train_command(["corpus.txt"], vocab_size=32000, …)
 #
-# Here `vocab_size` and its help are those of `train`. Messages name parameters `like_this`, and `main` prints them as
-# options. An InputError becomes one line on standard error, and the exit status 2.
+# Here `vocab_size` and its help are those of `train`. Messages name parameters `like_this`, and
+# `main` prints them as options. An InputError becomes one line on standard error, and the exit
+# status 2.
 
-# Parameters that are not options: some are set by --no-special, --quiet and --workers, the others exist only in Python.
+# Parameters that are not options: some are set by --no-special, --quiet and --workers, the others
+# exist only in Python.
 _PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "learned", "engine", "texts"}
-_EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)  # a line of a docstring: a command without the program's name
-_ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)  # a row of a docstring: a parameter and its help
+# a line of a docstring: a command without the program's name
+_EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)
+# a row of a docstring: a parameter and its help
+_ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)
 
 
-def _load_model(model: str, *, encoding: str | None = None, pattern: str | None = None) -> Tokenizer:
+def _load_model(
+    model: str, *, encoding: str | None = None, pattern: str | None = None
+) -> Tokenizer:
     """Load the model of a command.
 
     model     a file or a folder of any format
-    encoding  the encoding of a rank file: gpt2, cl100k_base, o200k_base, llama3 or another published one
+    encoding  the encoding of a rank file: gpt2, cl100k_base, o200k_base, llama3 or another
+              published one
     pattern   the pattern of a rank file, or of GPT-2's two files
     """
     with stage("load"):
@@ -9542,7 +11613,9 @@ def _load_model(model: str, *, encoding: str | None = None, pattern: str | None 
 
 
 def _typed_command() -> str:
-    """Return the words by which this program was called, for commands that are shown to the user."""
+    """Return the words by which this program was called, for commands that are shown to the
+    user.
+    """
     if Path(sys.argv[0]).stem not in ("bpe_numba", "bpe-numba"):  # `main` was called from Python
         return "python bpe_numba.py"
     typed = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
@@ -9560,7 +11633,9 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     recipe, files, counts = prepare(call_with(Recipe, **options), inputs or None)
     config = call_with(transformers_config, **options | {"special_tokens": recipe.special_tokens})
     check_writable(as_path(out))  # fails before the training
-    training = train_recipe(recipe, files, counts, options["text_field"], call_with(Engine, **options))
+    training = train_recipe(
+        recipe, files, counts, options["text_field"], call_with(Engine, **options)
+    )
     with stage("save") as training.timings["save"], written_together():
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
@@ -9578,10 +11653,15 @@ def _count_command(inputs: Sequence[str], **options) -> None:
     """
     counted, out = call_with(count_files, inputs, **options), options["out"]
     if options["progress"]:
-        print(f"{tabulate_counts(counted)}\n\nWritten to {out}: {number_of(os.path.getsize(out), 'byte')}")
+        print(
+            f"{tabulate_counts(counted)}\n\nWritten to {out}: "
+            f"{number_of(os.path.getsize(out), 'byte')}"
+        )
 
 
-def _encode_command(model: str, inputs: Sequence[str], *, out: str = "-", no_special: bool = False, **options) -> None:
+def _encode_command(
+    model: str, inputs: Sequence[str], *, out: str = "-", no_special: bool = False, **options
+) -> None:
     """Turn text into token ids.
 
     no_special  treat special tokens in the text as ordinary text
@@ -9631,7 +11711,10 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
     tokenizer.model.config |= call_with(transformers_config, tokenizer.special_tokens, **options)
     tokenizer.save(out, to)
     if options["progress"]:
-        print(f"{len(tokenizer):,} tokens, {len(tokenizer.special_tokens)} of them special, written to {out}")
+        print(
+            f"{len(tokenizer):,} tokens, {len(tokenizer.special_tokens)} of them special, "
+            f"written to {out}"
+        )
 
 
 def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
@@ -9640,7 +11723,10 @@ def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
     $ inspect model
     $ inspect model corpus.txt
     """
-    tokenizer, options["engine"] = call_with(_load_model, model, **options), call_with(Engine, **options)
+    tokenizer, options["engine"] = (
+        call_with(_load_model, model, **options),
+        call_with(Engine, **options),
+    )
     if Path(model, LEARNED_FILE).is_file():
         options["learned"] = load_learned(model, tokenizer.model)[0]
     print(call_with(inspect_model, tokenizer, inputs or None, **options))
@@ -9670,7 +11756,10 @@ def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **opt
     $ compare model cl100k_base.tiktoken
     $ compare model other-model --corpus english.txt --corpus code.txt
     """
-    tokenizers, options["engine"] = {path: _load_model(path) for path in models}, call_with(Engine, **options)
+    tokenizers, options["engine"] = (
+        {path: _load_model(path) for path in models},
+        call_with(Engine, **options),
+    )
     corpora = {path: path for path in corpus} or {"standard library": standard_library()}
     print(call_with(compare, tokenizers, corpora, **options))
 
@@ -9684,8 +11773,14 @@ def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
     $ view model < corpus.txt
     """
     data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    print(view(call_with(_load_model, model, **options), data).text(shutil.get_terminal_size().columns, colour))
+    colour = (
+        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
+    print(
+        view(call_with(_load_model, model, **options), data).text(
+            shutil.get_terminal_size().columns, colour
+        )
+    )
 
 
 def _bench_command(inputs: Sequence[str] = (), **options) -> None:
@@ -9732,21 +11827,34 @@ class _Parser(argparse.ArgumentParser):
     def refuse(self, unknown: str) -> None:
         """Exit with an error that names the option most similar to an unknown one."""
         near = difflib.get_close_matches(unknown.partition("=")[0], self._option_string_actions, 1)
-        self.error(f"unrecognized argument: {unknown}" + "".join(f"; did you mean {option}?" for option in near))
+        self.error(
+            f"unrecognized argument: {unknown}"
+            + "".join(f"; did you mean {option}?" for option in near)
+        )
 
 
 def _add_argument(
     group: argparse._ArgumentGroup, parameter: inspect.Parameter, is_positional: bool, text: str
 ) -> argparse.Action:
     """Add the command-line argument that sets a parameter."""
-    name, default, kind = parameter.name.rstrip("_"), parameter.default, str(parameter.annotation).partition(" ")[0]
-    is_many, is_required, text = kind == "Sequence[str]", default is parameter.empty, text.replace("%", "%%")
+    name, default, kind = (
+        parameter.name.rstrip("_"),
+        parameter.default,
+        str(parameter.annotation).partition(" ")[0],
+    )
+    is_many, is_required, text = (
+        kind == "Sequence[str]",
+        default is parameter.empty,
+        text.replace("%", "%%"),
+    )
     if is_many:
         name = re.sub("(?<!u)s$", "", name)  # --special-token, but --corpus
     metavar = name.split("_")[-1].upper()
     if is_positional:
         nargs = "+" if is_required else "*"
-        return group.add_argument(parameter.name, help=text, metavar=metavar, nargs=nargs if is_many else None)
+        return group.add_argument(
+            parameter.name, help=text, metavar=metavar, nargs=nargs if is_many else None
+        )
     if kind == "bool":
         settings = {"action": "store_true"}
     elif is_many:
@@ -9757,13 +11865,16 @@ def _add_argument(
         settings = {"type": read, "default": default, "required": is_required, "metavar": metavar}
         if default not in (None, parameter.empty):
             text += f" (default: {default})"
-    return group.add_argument("--" + name.replace("_", "-"), dest=parameter.name, help=text, **settings)
+    return group.add_argument(
+        "--" + name.replace("_", "-"), dest=parameter.name, help=text, **settings
+    )
 
 
 def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable]) -> dict[str, str]:
     """Add the arguments of a command; returns {parameter: how the argument is written}.
 
-    The arguments are its own parameters, and the parameters with defaults of the functions that it calls.
+    The arguments are its own parameters, and the parameters with defaults of the functions that it
+    calls.
     """
     texts, flags = {}, {}
     for function in (run, *callees, Source, Engine):
@@ -9789,16 +11900,29 @@ def _make_parser() -> _Parser:
     for name, (run, *callees) in _COMMANDS.items():
         doc, form = inspect.getdoc(run) or "", argparse.RawDescriptionHelpFormatter
         title = doc.partition("\n")[0]
-        examples = "\n".join(["examples:", *(f"  {_typed_command()} {line}" for line in _EXAMPLE.findall(doc))])
-        command = commands.add_parser(name, help=title, description=title, epilog=examples, formatter_class=form)
-        command.set_defaults(run=run, flags=_add_arguments(command, run, callees), refuse=command.refuse)
-        command.add_argument("--quiet", dest="progress", action="store_false", help="no progress bars, no summary")
-        command.add_argument("--timings", action="store_true", help="print the time of each stage on standard error")
+        examples = "\n".join(
+            ["examples:", *(f"  {_typed_command()} {line}" for line in _EXAMPLE.findall(doc))]
+        )
+        command = commands.add_parser(
+            name, help=title, description=title, epilog=examples, formatter_class=form
+        )
+        command.set_defaults(
+            run=run, flags=_add_arguments(command, run, callees), refuse=command.refuse
+        )
+        command.add_argument(
+            "--quiet", dest="progress", action="store_false", help="no progress bars, no summary"
+        )
+        command.add_argument(
+            "--timings", action="store_true", help="print the time of each stage on standard error"
+        )
     return parser
 
 
 def _drop_unwritable_output() -> None:
-    """Flush standard output. If that fails, drop the rest, since Python would try again at exit and print an error."""
+    """Flush standard output.
+
+    If that fails, drop the rest, since Python would try again at exit and print an error.
+    """
     try:
         print(end="", flush=True)
     except OSError:
@@ -9819,7 +11943,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def say(message: object) -> None:
         """Print a message as one line, with the names of parameters replaced by options."""
-        line = re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), " ".join(str(message).splitlines()))
+        line = re.sub(
+            r"`(\w+)`",
+            lambda name: flags.get(name[1], name[0]),
+            " ".join(str(message).splitlines()),
+        )
         tqdm.write(f"bpe_numba: {line}", sys.stderr)  # keeps progress bars intact
 
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -9839,7 +11967,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         return 0
     except OSError as error:
-        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error
+        message = (
+            f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error
+        )
     except UnicodeEncodeError as error:
         message = _lone_surrogate_message(error)
     except MemoryError:
@@ -9851,6 +11981,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run() -> int:
-    """Run a command as a program. Its exit status is 130 after an interrupt, and 143 after SIGTERM."""
+    """Run a command as a program.
+
+    Its exit status is 130 after an interrupt, and 143 after SIGTERM.
+    """
     _end_when_asked()
     return main()

@@ -1,10 +1,11 @@
-"""Tests of bpe_numba, in the order of its sections. They hold what is public: results against a plain reference, and
-against `regex`, `tokenizers` and `tiktoken`; independence of workers, blocks and chunks; and what is refused, and how.
+"""Tests of bpe_numba, in the order of its sections. They hold what is public: results against a
+plain reference, and against `regex`, `tokenizers` and `tiktoken`; independence of workers, blocks
+and chunks; and what is refused, and how.
 
 First the oracle: BPE as it is defined, in the plainest Python, without the module's help.
 
-The tests marked `apart`, those of the sections up to Learning, of kernels and of programs, run in a second process
-beside the others. There every index is checked (see Safety).
+The tests marked `apart`, those of the sections up to Learning, of kernels and of programs, run in a
+second process beside the others. There every index is checked (see Safety).
 """
 
 from __future__ import annotations
@@ -87,9 +88,11 @@ def _memory_is_given_back():
 
 @pytest.fixture(scope="session", autouse=True)
 def _signals_are_heard():
-    """A shell's background job ignores SIGINT, `nohup` ignores SIGHUP, and so would the processes that tests start.
+    """A shell's background job ignores SIGINT, `nohup` ignores SIGHUP, and so would the processes
+    that tests start.
 
-    This is not done when this file is imported: kernels that were compiled for a class of this file import it, too.
+    This is not done when this file is imported: kernels that were compiled for a class of this file
+    import it, too.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -101,13 +104,16 @@ def examples(n):
     return settings(max_examples=n)
 
 
-# ─── The oracle ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── The oracle ───────────────────────────────────────────────────────────────────────────────────
 
 BYTES = [bytes([b]) for b in range(256)]
 
 
 def merged(word, pair, whole=None):
-    """Join every occurrence of a pair of symbols, from left to right. A symbol is its bytes, or `whole` says it."""
+    """Join every occurrence of a pair of symbols, from left to right.
+
+    A symbol is its bytes, or `whole` says it.
+    """
     whole, out, i = whole or pair[0] + pair[1], [], 0
     while i < len(word):
         found = tuple(word[i : i + 2]) == pair
@@ -117,11 +123,16 @@ def merged(word, pair, whole=None):
 
 
 def naive_learn(counts, n_symbols, tie_break="bytes", min_frequency=1, alphabet=None):
-    """Merge the most frequent pair, again and again. Returns merges, their counts, and the tokens left after each.
+    """Merge the most frequent pair, again and again. Returns merges, their counts, and the tokens
+    left after each.
 
     A word is bytes or, over another alphabet than the bytes, a tuple of symbols.
     """
-    words = [([s if alphabet else bytes([s]) for s in word], count) for word, count in counts.items() if count]
+    words = [
+        ([s if alphabet else bytes([s]) for s in word], count)
+        for word, count in counts.items()
+        if count
+    ]
     order = {symbol: i for i, symbol in enumerate(alphabet or sorted(BYTES, key=in_chars))}
     merges, merge_counts = [], []
     tokens = [sum(len(word) * count for word, count in words)]
@@ -146,7 +157,9 @@ def naive_learn(counts, n_symbols, tie_break="bytes", min_frequency=1, alphabet=
 
 
 def naive_merge(symbols, rank):
-    """Merge the neighbours of the lowest rank, the leftmost of several, again and again; a rank may be None."""
+    """Merge the neighbours of the lowest rank, the leftmost of several, again and again; a rank may
+    be None.
+    """
     symbols = list(symbols)
     while True:
         ranks = [(rank(pair), i) for i, pair in enumerate(itertools.pairwise(symbols))]
@@ -165,7 +178,9 @@ def naive_encode(symbols, merges):
 
 
 def naive_letters(data, known, unk=None, byte_fallback=False, fuse_unk=False):
-    """The symbols that merging begins with over characters: what is in `known`, and what unknown ones become."""
+    """The symbols that merging begins with over characters: what is in `known`, and what unknown
+    ones become.
+    """
     symbols, was_unknown = [], False
     for letter in data.decode("utf-8", "surrogateescape"):
         letter = letter.encode("utf-8", "surrogateescape")
@@ -180,9 +195,13 @@ def naive_letters(data, known, unk=None, byte_fallback=False, fuse_unk=False):
 
 
 def naive_samples(symbols, rank, alpha):
-    """The probability of each result of BPE-dropout: each possible merge is left out with probability alpha."""
+    """The probability of each result of BPE-dropout: each possible merge is left out with
+    probability alpha.
+    """
     found = Counter()
-    possible = sorted((rank[pair], i) for i, pair in enumerate(itertools.pairwise(symbols)) if pair in rank)
+    possible = sorted(
+        (rank[pair], i) for i, pair in enumerate(itertools.pairwise(symbols)) if pair in rank
+    )
     for k, (_, i) in enumerate(possible):
         after = (*symbols[:i], symbols[i] + symbols[i + 1], *symbols[i + 2 :])
         for result, probability in naive_samples(after, rank, alpha).items():
@@ -192,7 +211,9 @@ def naive_samples(symbols, rank, alpha):
 
 
 def assert_by_chance(found, expected, least=0):
-    """Numbers differ from what is expected by chance alone, but for one seed in some thousand; few are left out."""
+    """Numbers differ from what is expected by chance alone, but for one seed in some thousand; few
+    are left out.
+    """
     assert sum(found) == pytest.approx(sum(expected))
     often = [(n, wanted) for n, wanted in zip(found, expected, strict=True) if wanted > least]
     chi_square, freedom = sum((n - wanted) ** 2 / wanted for n, wanted in often), len(often) - 1
@@ -200,14 +221,20 @@ def assert_by_chance(found, expected, least=0):
 
 
 def naive_split(steps, data):
-    """The pretokens by the `regex` package, step by step: each cuts what the last left. Metaspace's begin a text."""
+    """The pretokens by the `regex` package, step by step: each cuts what the last left.
+
+    Metaspace's begin a text.
+    """
     words = [data]
     for step in steps if type(steps) in (tuple, list) else [steps]:
         if isinstance(step, bpe.Metaspace):
             words = [naive_metaspace(step, word, k == 0) for k, word in enumerate(words)]
         else:
             regex_, *how = step if isinstance(step, bpe.Split) else (step, "isolated", False)
-            cut = [naive_behavior(naive_pieces(regex_, word), *how) if word else [word] for word in words]
+            cut = [
+                naive_behavior(naive_pieces(regex_, word), *how) if word else [word]
+                for word in words
+            ]
             words = [part for parts in cut for part in parts]
     return [*filter(None, words)]
 
@@ -231,7 +258,10 @@ def naive_behavior(pieces, behavior, invert):
         return [word[::-1] for word in mirrored[::-1]]
     words, before = [], False
     for word, matched in pieces:
-        joined = {"contiguous": matched == before, "merged_with_previous": matched and not before}.get(behavior, False)
+        joined = {
+            "contiguous": matched == before,
+            "merged_with_previous": matched and not before,
+        }.get(behavior, False)
         if words and joined:
             words[-1] += word
         else:
@@ -247,7 +277,8 @@ def naive_pieces(pattern, data):
     """
     text, pieces, end, at = data.decode("utf-8", "surrogateescape"), [], 0, 0
     while at <= len(text) and (match := regex.compile(pattern).search(text, at, timeout=5)):
-        if pieces and match.start() == match.end() == end:  # empty behind another: none, as in Oniguruma
+        # empty behind another: none, as in Oniguruma
+        if pieces and match.start() == match.end() == end:
             at += 1
             continue
         pieces += [(text[end : match.start()], False), (match[0], True)]
@@ -263,14 +294,22 @@ def naive_parts(text, special):
 
 
 def naive_count(text, patterns, special):
-    """The pretokens of a text, counted, and its documents, which are what stands between special tokens."""
+    """The pretokens of a text, counted, and its documents, which are what stands between special
+    tokens.
+    """
     as_text = [token.encode().decode("latin-1") for token in special]  # a character for each byte
-    documents = [part.encode("latin-1") for part in naive_parts(text.decode("latin-1"), as_text)[::2] if part]
-    return Counter(word for part in documents for word in naive_split(patterns, part)), len(documents)
+    documents = [
+        part.encode("latin-1") for part in naive_parts(text.decode("latin-1"), as_text)[::2] if part
+    ]
+    return Counter(word for part in documents for word in naive_split(patterns, part)), len(
+        documents
+    )
 
 
 SEEN = [*range(33, 127), *range(161, 173), *range(174, 256)]
-CHAR_OF = {b: chr(256 + k) for k, b in enumerate(b for b in range(256) if b not in SEEN)} | {b: chr(b) for b in SEEN}
+CHAR_OF = {b: chr(256 + k) for k, b in enumerate(b for b in range(256) if b not in SEEN)} | {
+    b: chr(b) for b in SEEN
+}
 
 
 def in_chars(token):
@@ -278,10 +317,11 @@ def in_chars(token):
     return "".join(CHAR_OF[b] for b in token)
 
 
-# ─── Data ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Data ─────────────────────────────────────────────────────────────────────────────────────────
 
 END = "<|endoftext|>"
-LONG = 1 << (13 if BOUNDS_CHECKED else 17)  # bytes of a text that all lanes scan, and more than once
+# bytes of a text that all lanes scan, and more than once
+LONG = 1 << (13 if BOUNDS_CHECKED else 17)
 BYTE_VOCAB = dict(enumerate(BYTES))
 
 ALL_CHARACTERS = "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000)
@@ -289,24 +329,45 @@ KNOWN_CHARACTERS = "".join(c for c in ALL_CHARACTERS[:0xF0000] if unicodedata.ca
 # Words of few letters, in which pairs are frequent and overlap, and their counts.
 few_letters = st.sampled_from([b"a", b"ab", b"abc", b"\x00\xff", bytes(range(97, 107))])
 small_words = few_letters.flatmap(
-    lambda letters: st.binary(max_size=40).map(lambda w: bytes(letters[b % len(letters)] for b in w))
+    lambda letters: st.binary(max_size=40).map(
+        lambda w: bytes(letters[b % len(letters)] for b in w)
+    )
 )
 word_counts = st.dictionaries(small_words, st.integers(0, 5), max_size=12).filter(
     lambda d: any(k and v for k, v in d.items())
 )
 # Any text, with more of what patterns and special tokens look at.
-texts = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("ab '\n\r\t  sſ　é١中🙂<|>"), max_size=60)
+texts = st.text(
+    st.characters(exclude_categories=["Cs"]) | st.sampled_from("ab '\n\r\t  sſ　é١中🙂<|>"),
+    max_size=60,
+)
 # Texts of few characters, for which patterns take their rarer ways.
-alphabets = st.sampled_from(["ab c'sStTlLvVeErRdmM \n\r\t 12中é\u3000\u0301ſK/.!", "ab", "abc xy", "a1 \n", " \n"])
+alphabets = st.sampled_from(
+    ["ab c'sStTlLvVeErRdmM \n\r\t 12中é\u3000\u0301ſK/.!", "ab", "abc xy", "a1 \n", " \n"]
+)
 pattern_texts = texts | alphabets.flatmap(lambda letters: st.text(letters, max_size=80))
 # Bytes that are not UTF-8, in every way, among some that are.
-invalid = [b"\xff", b"\xfe", b"\xc0\xaf", b"\xe4\xb8", b"\xf5", b"\xed\xa0\x80", b"\xf0\x9f\x99\x82"]
+invalid = [
+    b"\xff",
+    b"\xfe",
+    b"\xc0\xaf",
+    b"\xe4\xb8",
+    b"\xf5",
+    b"\xed\xa0\x80",
+    b"\xf0\x9f\x99\x82",
+]
 invalid += [b"a", b" ", b"\n", b"<a"]
 hostile_bytes = st.binary(max_size=60) | st.lists(st.sampled_from(invalid)).map(b"".join)
 # Words for encoders: any, of few letters, or long and of one.
-words = st.binary(max_size=60) | st.text("aeti", max_size=300).map(str.encode) | st.just(b"a" * 200 + b"e")
+words = (
+    st.binary(max_size=60)
+    | st.text("aeti", max_size=300).map(str.encode)
+    | st.just(b"a" * 200 + b"e")
+)
 character_words = (
-    st.lists(st.sampled_from([*"ab▁▁éx中🙂 ", "中中"])).map("".join) | st.text("ab▁", max_size=200) | texts
+    st.lists(st.sampled_from([*"ab▁▁éx中🙂 ", "中中"])).map("".join)
+    | st.text("ab▁", max_size=200)
+    | texts
 )
 BYTE_TOKENS = [b"<0x%02X>" % byte for byte in range(256)]
 
@@ -327,7 +388,9 @@ def random_tokens_of_bytes(source, n):
 
 
 def model_proto(pieces, kind, **spec):
-    """A SentencePiece model of pieces, (text, type, score), of a kind, and with these fields of its normalizer."""
+    """A SentencePiece model of pieces, (text, type, score), of a kind, and with these fields of its
+    normalizer.
+    """
     fields = [dict(zip(("piece", "type", "score"), piece, strict=True)) for piece in pieces]
     proto = sentencepiece_model_pb2.ModelProto(pieces=fields)
     proto.trainer_spec.model_type = kind
@@ -337,7 +400,9 @@ def model_proto(pieces, kind, **spec):
 
 
 def made(model, added=(), **parts):
-    """A tokenizer of the `tokenizers` package: a model, its special tokens, and its normalizer and so on."""
+    """A tokenizer of the `tokenizers` package: a model, its special tokens, and its normalizer and
+    so on.
+    """
     theirs = tokenizers.Tokenizer(model)
     for name, part in parts.items():
         setattr(theirs, name, part)
@@ -346,7 +411,9 @@ def made(model, added=(), **parts):
 
 
 def trained_by_hugging_face(kind, texts, pre_tokenizer=None, model=(), **options):
-    """A tokenizer of the `tokenizers` package; `model` and the rest are options of the model and of its trainer."""
+    """A tokenizer of the `tokenizers` package; `model` and the rest are options of the model and of
+    its trainer.
+    """
     theirs = made(getattr(tokenizers.models, kind)(**dict(model)), pre_tokenizer=pre_tokenizer)
     trainer = getattr(tokenizers.trainers, f"{kind.replace('BPE', 'Bpe')}Trainer")
     theirs.train_from_iterator(texts, trainer(show_progress=False, **options))
@@ -371,14 +438,18 @@ def tokenizer(trained):
 
 @pytest.fixture(scope="session")
 def some_texts(library):
-    """Code, prose in several scripts, bytes that are not text, and words that are long, rare, or both."""
+    """Code, prose in several scripts, bytes that are not text, and words that are long, rare, or
+    both.
+    """
     source = random.Random(1)
     return [
         *(path.read_bytes().decode() for path in library[:40]),
         f"a{END}{END} b" + END,
         "",
         "中文没有空格" * 300 + "Это русский текст. " * 200,
-        " ".join("".join(source.choices("abcdefgh", k=source.randrange(1, 60))) for _ in range(20_000)),
+        " ".join(
+            "".join(source.choices("abcdefgh", k=source.randrange(1, 60))) for _ in range(20_000)
+        ),
         source.randbytes(20_000),
         b"a\xff" * 100,
     ]
@@ -401,7 +472,9 @@ def within(seconds):
 
 
 def assert_linear(function, n):
-    """`function(8 * n)` takes some 8 times as long as `function(n)`, not 64: 24 tells them apart on any machine."""
+    """`function(8 * n)` takes some 8 times as long as `function(n)`, not 64: 24 tells them apart on
+    any machine.
+    """
 
     def least_seconds(size):
         spent = []
@@ -414,7 +487,7 @@ def assert_linear(function, n):
     assert least_seconds(8 * n) < 24 * max(least_seconds(n), 1e-3)
 
 
-# ─── The module ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── The module ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_no_name_of_the_module_is_bound_twice():
@@ -423,18 +496,27 @@ def test_no_name_of_the_module_is_bound_twice():
             case ast.FunctionDef() | ast.ClassDef():
                 return [statement.name]
             case ast.Assign(targets=targets):
-                names = [node for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+                names = [
+                    node
+                    for target in targets
+                    for node in ast.walk(target)
+                    if isinstance(node, ast.Name)
+                ]
                 return [name.id for name in names if isinstance(name.ctx, ast.Store)]
         return []
 
-    names = Counter(name for statement in ast.parse(Path(MODULE).read_text()).body for name in bound(statement))
+    names = Counter(
+        name for statement in ast.parse(Path(MODULE).read_text()).body for name in bound(statement)
+    )
     assert [name for name, times in names.items() if times > 1] == []
 
 
 def test_public_names_are_few_and_explained_by_examples():
     assert len(bpe.__all__) <= 24 and dir(bpe) == sorted(bpe.__all__)
     public = [getattr(bpe, name) for name in bpe.__all__]
-    assert [value for value in public if callable(value) and ">>> " not in (inspect.getdoc(value) or "")] == []
+    assert [
+        value for value in public if callable(value) and ">>> " not in (inspect.getdoc(value) or "")
+    ] == []
 
 
 def test_examples_in_docstrings_run():
@@ -442,7 +524,7 @@ def test_examples_in_docstrings_run():
     assert found.attempted > 30 and found.failed == 0
 
 
-# ─── Running ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Running ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class OneByOne(concurrent.futures.Executor):
@@ -473,12 +555,20 @@ def test_results_come_in_order_by_an_executor_and_by_no_more_workers_than_work(l
     pool, before = OneByOne(), threading.active_count()
     for engine in (bpe.Engine(workers=1), bpe.Engine(workers=3), bpe.Engine(executor=pool)):
         assert list(engine.map(abs, range(-50, 0), threads=True)) == list(range(50, 0, -1))
-        assert list(engine.map(abs, range(-5, 0))) == [5, 4, 3, 2, 1] and list(engine.map(abs, [])) == []
-    counts = bpe.Engine(workers=1000).map(lambda _: threading.active_count() - before, range(3), threads=True)
+        assert (
+            list(engine.map(abs, range(-5, 0))) == [5, 4, 3, 2, 1]
+            and list(engine.map(abs, [])) == []
+        )
+    counts = bpe.Engine(workers=1000).map(
+        lambda _: threading.active_count() - before, range(3), threads=True
+    )
     assert max(counts) <= 3
     pool.results.clear()
     training = bpe.train(library[:5], 300, executor=pool)
-    assert len(pool.results) > 0 and training.tokenizer.merges == bpe.train(library[:5], 300).tokenizer.merges
+    assert (
+        len(pool.results) > 0
+        and training.tokenizer.merges == bpe.train(library[:5], 300).tokenizer.merges
+    )
 
 
 def _die(item):
@@ -486,7 +576,9 @@ def _die(item):
 
 
 def _die_while_sending(item):
-    """Die with half a result in the pipe: the other half never comes, and a pool would wait for it for ever."""
+    """Die with half a result in the pipe: the other half never comes, and a pool would wait for it
+    for ever.
+    """
     caller = sys._getframe()
     while "result_queue" not in caller.f_locals:
         caller = caller.f_back
@@ -534,7 +626,9 @@ def test_interrupts_in_python_are_that_and_no_more(tmp_path):
 
 def test_compilation_is_told_once(capsys, monkeypatch):
     ours = SimpleNamespace(data={"dispatcher": bpe._add_words})
-    theirs = SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=test_compilation_is_told_once)})
+    theirs = SimpleNamespace(
+        data={"dispatcher": SimpleNamespace(py_func=test_compilation_is_told_once)}
+    )
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     notice = bpe._CompilationNotice()
     for begun in (theirs, ours, ours):
@@ -547,15 +641,26 @@ def test_arguments_are_checked_by_their_annotations():
     def call(a: int, b: float | None = None, c: str | os.PathLike = "", d: bool = False):
         return a, b, c, d
 
-    assert call(np.int64(1), 2, Path("a"), d=True) == (1, 2, Path("a"), True) and call(1, None)[1] is None
-    for options in ({"a": 1.0}, {"a": True}, {"a": None}, {"a": 1, "b": "2"}, {"a": 1, "d": 1}, {"a": 1, "c": 3}):
+    assert (
+        call(np.int64(1), 2, Path("a"), d=True) == (1, 2, Path("a"), True)
+        and call(1, None)[1] is None
+    )
+    for options in (
+        {"a": 1.0},
+        {"a": True},
+        {"a": None},
+        {"a": 1, "b": "2"},
+        {"a": 1, "d": 1},
+        {"a": 1, "c": 3},
+    ):
         with pytest.raises(bpe.InputError, match=f"`{[*options][-1]}` must be"):
             call(**options)
 
 
 def test_files_take_their_names_when_they_are_whole(tmp_path):
     path = tmp_path / "ids.bin"
-    (tmp_path / f".ids.bin.{os.getpid()}.unfinished").touch()  # left by a process that was killed, of the same number
+    # left by a process that was killed, of the same number
+    (tmp_path / f".ids.bin.{os.getpid()}.unfinished").touch()
     for content in (b"old", b"new"):
         with bpe.atomic_write(path) as file:
             file.write(content)
@@ -586,10 +691,15 @@ def test_files_written_together_take_their_names_together(tmp_path, monkeypatch)
         with bpe.atomic_write(tmp_path / "b") as file:
             file.write(b"half")
             raise OSError("disk full")
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"old", "b": b"old"}
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        "a": b"old",
+        "b": b"old",
+    }
     named = []
     monkeypatch.setattr(
-        os, "replace", lambda source, to, replace=os.replace: (named.append(to.name), replace(source, to))
+        os,
+        "replace",
+        lambda source, to, replace=os.replace: (named.append(to.name), replace(source, to)),
     )
     with bpe.written_together():
         bpe.atomic_write_all(tmp_path, {"a": "new", "b": "new"})
@@ -602,14 +712,19 @@ def test_files_written_together_take_their_names_together(tmp_path, monkeypatch)
 
 def test_only_the_named_stage_is_profiled(monkeypatch):
     calls = []
-    profiler = SimpleNamespace(start=lambda: calls.append("start"), stop=lambda: calls.append("stop"))
+    profiler = SimpleNamespace(
+        start=lambda: calls.append("start"), stop=lambda: calls.append("stop")
+    )
     monkeypatch.setitem(sys.modules, "scalene", SimpleNamespace(scalene_profiler=profiler))
     monkeypatch.setitem(sys.modules, "scalene.scalene_profiler", profiler)
     monkeypatch.setenv(bpe.PROFILE_VARIABLE, "learn")
     for name in ("scan", "learn", "save"):
         with bpe.stage(name):
             calls.append(name)
-    assert calls == ["scan", "start", "learn", "stop", "save"] and set(calls[::2]) <= bpe.TIMINGS.keys()
+    assert (
+        calls == ["scan", "start", "learn", "stop", "save"]
+        and set(calls[::2]) <= bpe.TIMINGS.keys()
+    )
 
 
 IN_PLAIN_PYTHON = """
@@ -627,11 +742,20 @@ print(tokenizer.merges == eval(sys.argv[2]), tokenizer.decode(ids) == text, sum(
 @apart
 def test_kernels_run_as_plain_python(tmp_path):
     path = tmp_path / "a.txt"
-    path.write_text("It was the best of times, it was the worst of times. ¿Él? 中文\n" * 3 + "ab" * 200)
+    path.write_text(
+        "It was the best of times, it was the worst of times. ¿Él? 中文\n" * 3 + "ab" * 200
+    )
     tokenizer = bpe.train(path, 300, workers=1).tokenizer
     command = [sys.executable, "-c", IN_PLAIN_PYTHON, str(path), repr(tokenizer.merges)]
-    shown = subprocess.check_output(command, env=os.environ | {"NUMBA_DISABLE_JIT": "1"}, cwd=Path(MODULE).parent)
-    assert shown.split() == [b"True", b"True", str(sum(tokenizer.encode(path.read_text()))).encode(), b"3"]
+    shown = subprocess.check_output(
+        command, env=os.environ | {"NUMBA_DISABLE_JIT": "1"}, cwd=Path(MODULE).parent
+    )
+    assert shown.split() == [
+        b"True",
+        b"True",
+        str(sum(tokenizer.encode(path.read_text()))).encode(),
+        b"3",
+    ]
 
 
 @apart
@@ -645,13 +769,35 @@ def test_a_log_has_lines_in_place_of_bars(capsys):
     assert "40%" in lines[1] and "100%" in lines[-1]
 
 
-# ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────
 
-# Regular expressions of all that is compiled: simple ones, those that look at what comes next, and those below.
-basic = [r"[a-z]+", r"\w+", "(a)|(b)", "(?:abc)", "a+b|a", "aa|a{3,5}b", "x{2,}y|x", r"(?i:it|is)|\p{L}{2,3}|\d+(?!\d)"]
-ending = [r"a(?=b)|b+?c|.", r"\S+?(?=\s)|\s+", r" ?\p{L}+\s+$|\p{L}", r"\s++$|\s|\S+", r"[^\W\d]+|\p{Han}"]
+# Regular expressions of all that is compiled: simple ones, those that look at what comes next, and
+# those below.
+basic = [
+    r"[a-z]+",
+    r"\w+",
+    "(a)|(b)",
+    "(?:abc)",
+    "a+b|a",
+    "aa|a{3,5}b",
+    "x{2,}y|x",
+    r"(?i:it|is)|\p{L}{2,3}|\d+(?!\d)",
+]
+ending = [
+    r"a(?=b)|b+?c|.",
+    r"\S+?(?=\s)|\s+",
+    r" ?\p{L}+\s+$|\p{L}",
+    r"\s++$|\s|\S+",
+    r"[^\W\d]+|\p{Han}",
+]
 # What tells controls, surrogates and bytes that are not UTF-8 from other text.
-hostile = [r"\p{Cc}+|[^\p{Cc}]+", r"\p{C}+|\P{C}{1,3}", r"[\x00-\x1f]+|\p{Cs}", r"[\udc80-\udcff]+", r"<\w+>"]
+hostile = [
+    r"\p{Cc}+|[^\p{Cc}]+",
+    r"\p{C}+|\P{C}{1,3}",
+    r"[\x00-\x1f]+|\p{Cs}",
+    r"[\udc80-\udcff]+",
+    r"<\w+>",
+]
 CUSTOM_PATTERNS = [*basic, *ending, *hostile, r"(?i:s|[ab]{2}(?=a))"]
 
 
@@ -665,21 +811,27 @@ CUSTOM_PATTERNS = [*basic, *ending, *hostile, r"(?i:s|[ab]{2}(?=a))"]
 @given(data=pattern_texts.map(str.encode) | hostile_bytes)
 def test_pretokens_are_those_of_regex(pattern, data):
     compiled = bpe.Pattern(pattern)
-    assert compiled.is_compiled and compiled.split(data) == naive_split(bpe.PATTERNS.get(pattern, pattern), data)
+    assert compiled.is_compiled and compiled.split(data) == naive_split(
+        bpe.PATTERNS.get(pattern, pattern), data
+    )
 
 
 # Random regular expressions of all that is compiled, and bytes that they look at.
 simple = ["a", "b", "[ab]", "[^a]", r"\s", r"\S", r"\w", r"\W", r"\p{L}", ".", r"\d", "é", "(?i:A)"]
 invisible = [r"\p{C}", r"\P{C}", r"[\x00-\x1f]", r"\p{Cs}", r"[^\p{Cc}]", r"[\udc80-\udcff]"]
 atoms = st.sampled_from(simple + invisible)
-quantifiers = st.sampled_from(["", "", "?", "*", "+", "{2}", "{1,3}", "{2,}", "??", "+?", "*?", "++", "?+", "*+"])
+quantifiers = st.sampled_from(
+    ["", "", "?", "*", "+", "{2}", "{1,3}", "{2,}", "??", "+?", "*?", "++", "?+", "*+"]
+)
 lookaheads = st.sampled_from(["", "", "", "(?!a)", r"(?=\s)", r"(?!\S)", r"(?=\p{C})", "$", r"\Z"])
 regexes = st.recursive(
     st.tuples(atoms, quantifiers).map("".join),
     lambda inner: (
         st.lists(inner, min_size=1, max_size=3).map("".join)
         | st.lists(inner, min_size=2, max_size=3).map(lambda parts: f"(?:{'|'.join(parts)})")
-        | st.tuples(inner, st.sampled_from(["?", "+", "{2}", "*?"])).map(lambda part: f"(?:{part[0]}){part[1]}")
+        | st.tuples(inner, st.sampled_from(["?", "+", "{2}", "*?"])).map(
+            lambda part: f"(?:{part[0]}){part[1]}"
+        )
         | st.tuples(inner, lookaheads).map("".join)
     ),
     max_leaves=6,
@@ -691,7 +843,9 @@ random_bytes = st.text("aAb é1 \n\x00\x1f\u200b", max_size=20).map(str.encode) 
 
 @apart
 @examples(60)
-@given(pattern=regexes, inputs=st.lists(random_bytes, min_size=3, max_size=20), seed=st.integers(0, 9))
+@given(
+    pattern=regexes, inputs=st.lists(random_bytes, min_size=3, max_size=20), seed=st.integers(0, 9)
+)
 @example(r"(?:(?:(?:a?(?=\s)|[^a]))+)", [b"", b"1", b" "], 0)
 def test_random_patterns_are_exact_or_left_to_regex(pattern, inputs, seed):
     """In one lane and, for the last of the inputs, in all."""
@@ -701,7 +855,8 @@ def test_random_patterns_are_exact_or_left_to_regex(pattern, inputs, seed):
         found = [regex.search(pattern, data.decode("utf-8", "surrogateescape")) for data in inputs]
         assert regex.fullmatch(pattern, "") or not any(found)
         return
-    inputs.append(b"".join(random.Random(seed).choices(inputs, k=9000))[: LONG // 16])  # some take the square of it
+    # some take the square of it
+    inputs.append(b"".join(random.Random(seed).choices(inputs, k=9000))[: LONG // 16])
     for data in inputs:
         try:
             expected = naive_split(pattern, data)
@@ -712,9 +867,14 @@ def test_random_patterns_are_exact_or_left_to_regex(pattern, inputs, seed):
 
 @apart
 def test_where_regex_itself_is_wrong():
-    """`regex` joins negated characters to one set, wrongly, and finds nothing in b"aa"; `re` and Pattern do."""
+    """`regex` joins negated characters to one set, wrongly, and finds nothing in b"aa"; `re` and
+    Pattern do.
+    """
     for pattern in (r"(?:s)|[^\n]|[^a]", r"(?i:s)|[^\n]|[^a]"):
-        assert re.findall(pattern, "aa") == ["a", "a"] and bpe.Pattern(pattern).split(b"aa") == [b"a", b"a"]
+        assert re.findall(pattern, "aa") == ["a", "a"] and bpe.Pattern(pattern).split(b"aa") == [
+            b"a",
+            b"a",
+        ]
 
 
 @apart
@@ -749,14 +909,21 @@ def test_what_is_not_compiled_is_said_and_works(pattern, why):
     "use",
     [
         bpe.Pattern(r"(a+)+$").split,
-        bpe.Normalizer([{"type": "Replace", "pattern": {"Regex": "(a|aa)+$"}, "content": ""}]).normalize,
-        bpe.Normalizer([{"type": "Replace", "pattern": {"Regex": "(a|aa)+(?<=b)$"}, "content": ""}]).normalize,
+        bpe.Normalizer(
+            [{"type": "Replace", "pattern": {"Regex": "(a|aa)+$"}, "content": ""}]
+        ).normalize,
+        bpe.Normalizer(
+            [{"type": "Replace", "pattern": {"Regex": "(a|aa)+(?<=b)$"}, "content": ""}]
+        ).normalize,
     ],
 )
 def test_patterns_that_take_for_ever_are_stopped(use, monkeypatch):
     assert use(b"aab") and use(b"a" * 30 + b"b\xff")
     monkeypatch.setattr(bpe, "REGEX_SECONDS", 0.01)
-    with pytest.raises(bpe.InputError, match=r"pattern '\(.*\$' takes more than 0 s for the 2,021 characters .* 'aaaa"):
+    with pytest.raises(
+        bpe.InputError,
+        match=r"pattern '\(.*\$' takes more than 0 s for the 2,021 characters .* 'aaaa",
+    ):
         use(b"a" * 2000 + b"b" + "é".encode() * 20)
 
 
@@ -764,13 +931,17 @@ def test_patterns_that_take_for_ever_are_stopped(use, monkeypatch):
 def test_sets_that_take_long_to_look_up_are_left_to_regex(monkeypatch):
     monkeypatch.setattr(bpe, "REGEX_SECONDS", 0.01)
     pattern = bpe.Pattern("[" + "".join(map(chr, range(0x4E00, 0x4E00 + 20_000, 2))) + "]|z+")
-    assert "takes long to look up" in pattern.warning and pattern.split("zz丂丂a".encode())[-1] == b"a"
+    assert (
+        "takes long to look up" in pattern.warning and pattern.split("zz丂丂a".encode())[-1] == b"a"
+    )
 
 
 @apart
 def test_compiled_patterns_are_kept_on_the_disk(tmp_path, monkeypatch):
     def compiled_anew():
-        """By a second copy of the module, which knows nothing of what the first one has in memory."""
+        """By a second copy of the module, which knows nothing of what the first one has in
+        memory.
+        """
         spec = importlib.util.spec_from_file_location("bpe_numba_again", bpe.__file__)
         monkeypatch.setitem(sys.modules, spec.name, again := importlib.util.module_from_spec(spec))
         spec.loader.exec_module(again)
@@ -795,7 +966,10 @@ def test_patterns_know_what_they_leave_out_and_which_are_one_machine():
     others = ["bert", "whitespace", bpe.Split(r"[\s\S]", "removed"), (r"[\s\S]", bpe.Metaspace())]
     partial = [r"\w+", ".", r"[^\x00]", r"a+b|[^a]", (r"\w+", r"\d")]
     assert not any(bpe.Pattern(pattern).matches_everything for pattern in others + partial)
-    assert all(bpe.Pattern(steps).is_one_machine for steps in [("bert", r"\p{N}"), (r"\d", bpe.Split("a", "removed"))])
+    assert all(
+        bpe.Pattern(steps).is_one_machine
+        for steps in [("bert", r"\p{N}"), (r"\d", bpe.Split("a", "removed"))]
+    )
     for steps in (("gpt2", r"\d"), (r"\d", r"a\d|\d"), ("bert", "gpt2"), bpe.metaspace_steps()):
         assert bpe.Pattern(steps).is_compiled and not bpe.Pattern(steps).is_one_machine
 
@@ -804,15 +978,22 @@ def test_patterns_know_what_they_leave_out_and_which_are_one_machine():
 def test_patterns_have_names_sources_and_stages():
     gpt2, chain, bert = bpe.Pattern("gpt2"), bpe.Pattern(["gpt2", r"\p{N}"]), bpe.Pattern("bert")
     assert repr(bert) == "Pattern('bert')" and bpe.Pattern(list(bert.source)).name == "bert"
-    assert bpe.Pattern(bpe.Split(r"\d")).source == r"\d" and bpe.Pattern(bpe.Split("the")).source == bpe.Split("the")
+    assert bpe.Pattern(bpe.Split(r"\d")).source == r"\d" and bpe.Pattern(
+        bpe.Split("the")
+    ).source == bpe.Split("the")
     assert bpe.Pattern([bpe.Metaspace(), "bert"]).source == (bpe.Metaspace(), *bert.source)
-    assert gpt2.name == "gpt2" and gpt2.source == bpe.PATTERNS["gpt2"] and bpe.Pattern(gpt2.source).name == "gpt2"
+    assert (
+        gpt2.name == "gpt2"
+        and gpt2.source == bpe.PATTERNS["gpt2"]
+        and bpe.Pattern(gpt2.source).name == "gpt2"
+    )
     assert chain.name is None and chain.source == (gpt2.source, r"\p{N}")
     for pattern in (gpt2, chain, bert, bpe.Pattern(bpe.metaspace_steps())):
         assert pickle.loads(pickle.dumps(pattern)).source == pattern.source
 
 
-# Pre-tokenizers of Hugging Face's that look for characters, and the steps that are the same; they are one machine each.
+# Pre-tokenizers of Hugging Face's that look for characters, and the steps that are the same; they
+# are one machine each.
 CHARACTER_SPLITS = [
     (P.BertPreTokenizer(), "bert"),
     (P.Whitespace(), "whitespace"),
@@ -822,8 +1003,18 @@ CHARACTER_SPLITS = [
     (P.CharDelimiterSplit("."), bpe.Split(r"\.", "removed")),
     *((P.Punctuation(how), bpe.Split(bpe.PUNCTUATION, how)) for how in bpe.BEHAVIORS),
 ]
-# Expressions that need more than a machine for some behaviors: two characters do not decide, or `regex` must look.
-SPLIT_REGEXES = ["a", "[ab]+", "ab|b", r"\s+(?!\S)|\s", r"[a-z]\d*", "(?=b)", "(?<=a)b|(?=1)", "b*?c"]
+# Expressions that need more than a machine for some behaviors: two characters do not decide, or
+# `regex` must look.
+SPLIT_REGEXES = [
+    "a",
+    "[ab]+",
+    "ab|b",
+    r"\s+(?!\S)|\s",
+    r"[a-z]\d*",
+    "(?=b)",
+    "(?<=a)b|(?=1)",
+    "b*?c",
+]
 SPLIT_REGEXES += [r"\p{N}{1,3}", r"[一-龥]+|[a-e]+", r"[^\r\n]+"]
 ANY_SPLITS = [
     (Split(tokenizers.Regex(r), how, invert), bpe.Split(r, how, invert))
@@ -834,8 +1025,11 @@ METASPACES = [
     (P.Metaspace(char, scheme, split), bpe.metaspace_steps(char, scheme, split))
     for char, scheme, split in itertools.product("▁_", bpe.PREPEND_SCHEMES, [False, True])
 ]
-assigned = st.characters(exclude_categories=["Cs", "Cn"])  # Rust's Unicode and ours differ in what is new
-split_texts = st.text(assigned | st.sampled_from("ab1c -.,\n\t▁_é中"), max_size=40) | st.text("ab1c ", max_size=40)
+# Rust's Unicode and ours differ in what is new
+assigned = st.characters(exclude_categories=["Cs", "Cn"])
+split_texts = st.text(assigned | st.sampled_from("ab1c -.,\n\t▁_é中"), max_size=40) | st.text(
+    "ab1c ", max_size=40
+)
 
 
 def hf_split(pre_tokenizer, text):
@@ -858,7 +1052,9 @@ def test_splits_at_characters_are_one_machine_as_exact_as_hugging_face(pre_token
 @given(texts=st.lists(split_texts, min_size=5, max_size=10), data=hostile_bytes)
 def test_every_behavior_is_that_of_hugging_face(pre_tokenizer, split, texts, data):
     pattern = bpe.Pattern(split)
-    assert [pattern.split(text.encode()) for text in texts] == [hf_split(pre_tokenizer, text) for text in texts]
+    assert [pattern.split(text.encode()) for text in texts] == [
+        hf_split(pre_tokenizer, text) for text in texts
+    ]
     if "?=" not in split.regex:
         assert pattern.split(data) == naive_split(split, data)
 
@@ -897,19 +1093,30 @@ def test_chains_are_those_of_hugging_face(before, metaspace, behind, last, text,
 
 @apart
 def test_metaspace_knows_where_a_text_begins():
-    parts, meanings = ["a", "  b", "▁c", "d", "e "], [7, bpe.INSIDE, bpe.INSIDE, bpe.BEGINS, bpe.BEGINS]
-    for scheme, expected in [("always", "▁a|▁▁b|▁c|▁d|▁e▁"), ("first", "▁a|▁▁b|▁c|d|▁e▁"), ("never", "a|▁▁b|▁c|d|e▁")]:
+    parts, meanings = (
+        ["a", "  b", "▁c", "d", "e "],
+        [7, bpe.INSIDE, bpe.INSIDE, bpe.BEGINS, bpe.BEGINS],
+    )
+    for scheme, expected in [
+        ("always", "▁a|▁▁b|▁c|▁d|▁e▁"),
+        ("first", "▁a|▁▁b|▁c|d|▁e▁"),
+        ("never", "a|▁▁b|▁c|d|e▁"),
+    ]:
         for begins, words in ((bpe.BEGINS, expected), (bpe.CONTINUES, expected.removeprefix("▁"))):
             flat = bpe.FlatText.join([*map(str.encode, parts)], meanings)
             spaced = bpe.Metaspace("▁", scheme).apply(None, flat, begins)
-            assert b"|".join(spaced.parts()).decode() == words and spaced.meanings.tolist() == meanings
+            assert (
+                b"|".join(spaced.parts()).decode() == words and spaced.meanings.tolist() == meanings
+            )
 
 
 @apart
 @pytest.mark.parametrize("name", ["cl100k", "o200k"])
 @given(text=texts)
 def test_patterns_are_those_of_tiktoken(name, text):
-    assert bpe.Pattern(name).split(text.encode()) == naive_split(TIKTOKEN_PATTERNS[name], text.encode())
+    assert bpe.Pattern(name).split(text.encode()) == naive_split(
+        TIKTOKEN_PATTERNS[name], text.encode()
+    )
 
 
 def tiktoken_patterns():
@@ -917,7 +1124,9 @@ def tiktoken_patterns():
     from tiktoken_ext import openai_public
 
     source = Path(openai_public.__file__).read_text()
-    cl100k = next(line for line in source.splitlines() if "[\\r\\n]*+|\\s++$" in line).split('"""')[1]
+    cl100k = next(line for line in source.splitlines() if "[\\r\\n]*+|\\s++$" in line).split('"""')[
+        1
+    ]
     o200k = source.split("def o200k_base")[1].split("]\n    )")[0].split('"""')[1::2]
     return {"cl100k": cl100k, "o200k": "|".join(o200k)}
 
@@ -925,20 +1134,37 @@ def tiktoken_patterns():
 TIKTOKEN_PATTERNS = tiktoken_patterns()
 
 
-# ─── Scanning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Scanning ─────────────────────────────────────────────────────────────────────────────────────
 
 
-DROPPING = ["bert", "whitespace", ("whitespace-split", *bpe.metaspace_steps()), (bpe.Split("[ab]+", "removed"), "gpt2")]
-SPACED = [bpe.metaspace_steps("_", "first"), (bpe.Metaspace(" "), "gpt2"), (bpe.Split(r"\s", "contiguous"), "gpt2")]
+DROPPING = [
+    "bert",
+    "whitespace",
+    ("whitespace-split", *bpe.metaspace_steps()),
+    (bpe.Split("[ab]+", "removed"), "gpt2"),
+]
+SPACED = [
+    bpe.metaspace_steps("_", "first"),
+    (bpe.Metaspace(" "), "gpt2"),
+    (bpe.Split(r"\s", "contiguous"), "gpt2"),
+]
 SPACED += [("gpt2", bpe.Metaspace("_", "never"))]
 
 
 @apart
-@pytest.mark.parametrize("steps", [*bpe.PATTERNS, *CUSTOM_PATTERNS, *DROPPING[2:], *SPACED], ids=str)
+@pytest.mark.parametrize(
+    "steps", [*bpe.PATTERNS, *CUSTOM_PATTERNS, *DROPPING[2:], *SPACED], ids=str
+)
 def test_long_texts_are_scanned_by_all_lanes(steps):
     pattern, source = bpe.Pattern(steps), random.Random(3)
-    for letters in ("ab c'sl \n\r\t 12中é\u3000\u0301ſK/.!<>\x00▁_", "the cat   sat\n        ", "x1\n"):
-        data = "".join(source.choices(letters, k=LONG // 6)).encode() + bytes(source.choices(range(256), k=9))
+    for letters in (
+        "ab c'sl \n\r\t 12中é\u3000\u0301ſK/.!<>\x00▁_",
+        "the cat   sat\n        ",
+        "x1\n",
+    ):
+        data = "".join(source.choices(letters, k=LONG // 6)).encode() + bytes(
+            source.choices(range(256), k=9)
+        )
         data += data.replace(b"a", b"\xe4")
         assert pattern.split(data) == naive_split(pattern.source, data)
 
@@ -952,8 +1178,14 @@ def test_documents_of_any_size_are_scanned_side_by_side(mean):
     letters = ["the cat ", "a", " \n", "12中é ", "\udcff"]  # the last is a byte that is not UTF-8
     documents = []
     while sum(map(len, documents)) < max(LONG, 5 * mean):
-        few = source.choices(letters, source.choices([[3, 1, 1, 0, 0], [1, 0, 0, 0, 0], [9, 1, 1, 3, 0.03]])[0], k=mean)
-        documents.append("".join(few[: source.randrange(2 * mean)]).encode("utf-8", "surrogateescape"))
+        few = source.choices(
+            letters,
+            source.choices([[3, 1, 1, 0, 0], [1, 0, 0, 0, 0], [9, 1, 1, 3, 0.03]])[0],
+            k=mean,
+        )
+        documents.append(
+            "".join(few[: source.randrange(2 * mean)]).encode("utf-8", "surrogateescape")
+        )
     each = [tokenizer.encode(document) for document in documents]
     assert tokenizer.encode_batch(documents, threads=1) == each
     assert tokenizer.encode(end.join(documents)) == [id for ids in each for id in [*ids, 258]][:-1]
@@ -974,10 +1206,18 @@ def test_flat_texts_hold_their_texts(parts):
 
 @apart
 def test_a_byte_that_looks_like_an_end_is_a_word():
-    texts, counter, other = [b"\xfe", b"", b"\xfe\xfea", b"\xff\xfe"], bpe.WordCounter(), bpe.WordCounter()
+    texts, counter, other = (
+        [b"\xfe", b"", b"\xfe\xfea", b"\xff\xfe"],
+        bpe.WordCounter(),
+        bpe.WordCounter(),
+    )
     counter.add_texts(texts, bpe.Pretokenizer(bpe.Pattern(r"[\s\S]")))
     other.add_words(counter.words())
-    assert counter.words().to_counts() == other.words().to_counts() == {b"\xfe": 4, b"a": 1, b"\xff": 1}
+    assert (
+        counter.words().to_counts()
+        == other.words().to_counts()
+        == {b"\xfe": 4, b"a": 1, b"\xff": 1}
+    )
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], pattern=r"[\s\S]")
     for _ in range(2):  # the second time from the cache
         assert tokenizer.encode_batch(texts) == [*map(list, texts)]
@@ -987,12 +1227,16 @@ def test_a_byte_that_looks_like_an_end_is_a_word():
 @given(data=hostile_bytes)
 def test_bytes_that_are_not_utf8_are_characters_as_python_finds_them(data):
     characters = data.decode("utf-8", "surrogateescape")
-    assert bpe.Pattern(r"[\s\S]").split(data) == [char.encode("utf-8", "surrogateescape") for char in characters]
+    assert bpe.Pattern(r"[\s\S]").split(data) == [
+        char.encode("utf-8", "surrogateescape") for char in characters
+    ]
 
 
 @pytest.fixture(scope="session")
 def border_characters():
-    """The first and last characters of every run that some class of the named patterns takes, and their neighbours."""
+    """The first and last characters of every run that some class of the named patterns takes, and
+    their neighbours.
+    """
     classes = [rf"\p{{{name}}}" for name in ("L", "N", "M", "Lu", "Ll", "Lt", "Lm", "Lo")]
     classes += [r"\s", "(?i:[sdmtlver])", "[a-z]", "[A-Z]", "[0-9]", r"[\r\n/']"]
     runs = [match.span() for c in classes for match in regex.finditer(f"{c}+", ALL_CHARACTERS)]
@@ -1008,27 +1252,35 @@ def test_every_class_of_characters_is_that_of_regex(name, border_characters):
         assert bpe.Pattern(name).split(data) == naive_split(bpe.PATTERNS[name], data)
 
 
-# ─── Normalizing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Normalizing ──────────────────────────────────────────────────────────────────────────────────
 
-# Characters of Unicode 3.2, which all tables know; among the odd ones are marks of every kind, parts of grapheme
-# clusters, white space, what grows, and what is in keys of several characters.
-OLD_CHARACTERS = [c for c in map(chr, range(0x110000)) if unicodedata.ucd_3_2_0.category(c) not in ("Cn", "Cs")]
+# Characters of Unicode 3.2, which all tables know; among the odd ones are marks of every kind,
+# parts of grapheme clusters, white space, what grows, and what is in keys of several characters.
+OLD_CHARACTERS = [
+    c for c in map(chr, range(0x110000)) if unicodedata.ucd_3_2_0.category(c) not in ("Cn", "Cs")
+]
 ODD = (
-    "\n\r\t  \x00\x01\x85\xa0\xad´`'aAeEiİſßΣά\u0301\u0308\u0327\u0345\u302e\u1734\u0600\u200d\ufe0f©\u1100\u1161\u11a8"
+    "\n\r\t  "
+    "\x00\x01\x85\xa0\xad´`'aAeEiİſßΣά\u0301\u0308\u0327\u0345\u302e\u1734\u0600\u200d\ufe0f©\u1100\u1161\u11a8"
 )
-ODD += "가각क\u094d\u093cか\u3099\uff9e▁\ufdfa\ufeff\ufffd\u212b　中א\u05b0\u1e9b\u0323\ue000\U0002000b🇩🙂"
+ODD += "가각क\u094d\u093cか\u3099\uff9e▁\ufdfa\ufeff\ufffd\u212b　中א"
+ODD += "\u05b0\u1e9b\u0323\ue000\U0002000b🇩🙂"
 odd_texts = st.text(
-    st.sampled_from(ODD) | st.sampled_from(OLD_CHARACTERS) | st.characters(max_codepoint=0x17F), max_size=30
+    st.sampled_from(ODD) | st.sampled_from(OLD_CHARACTERS) | st.characters(max_codepoint=0x17F),
+    max_size=30,
 )
 odd_texts |= st.text("aá \u0301é\r\n`▁", max_size=30)
-odd_texts |= st.text(st.sampled_from("aÀé \n\x00中İΣ\u0301\u0327\u302e\u1b44ẞ가𝐀\ufffd"), max_size=40)
+odd_texts |= st.text(
+    st.sampled_from("aÀé \n\x00中İΣ\u0301\u0327\u302e\u1b44ẞ가𝐀\ufffd"), max_size=40
+)
 
 
 def normalizing_model(rule):
     """A SentencePiece model with these rules of normalization."""
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["the quick brown fox", "jumps over lazy dogs"]), model_writer=out, vocab_size=40,
+        sentence_iterator=iter(["the quick brown fox", "jumps over lazy dogs"]),
+        model_writer=out, vocab_size=40,
         hard_vocab_limit=False, minloglevel=3, normalization_rule_name=rule,
     )  # fmt: skip
     return sentencepiece_model_pb2.ModelProto.FromString(out.getvalue())
@@ -1048,7 +1300,12 @@ def strip(left, right):
 
 
 def bert(clean=True, chinese=True, accents=None, lowercase=True):
-    fields = {"clean_text": clean, "handle_chinese_chars": chinese, "strip_accents": accents, "lowercase": lowercase}
+    fields = {
+        "clean_text": clean,
+        "handle_chinese_chars": chinese,
+        "strip_accents": accents,
+        "lowercase": lowercase,
+    }
     return {"type": "BertNormalizer", **fields}
 
 
@@ -1058,8 +1315,14 @@ def types(*names):
 
 PREPEND = {"type": "Prepend", "prepend": "▁"}
 NORMALIZERS = {
-    **{name: types(name) for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt")},
-    **{f"BERT {n}": [bert(*flags)] for n, flags in enumerate(itertools.product(*[[True, False]] * 4))},
+    **{
+        name: types(name)
+        for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt")
+    },
+    **{
+        f"BERT {n}": [bert(*flags)]
+        for n, flags in enumerate(itertools.product(*[[True, False]] * 4))
+    },
     "BERT": [bert()],
     "strip": [strip(True, True)],
     "strip the left": [strip(True, False)],
@@ -1072,8 +1335,15 @@ NORMALIZERS = {
     "lower first": types("Lowercase", "NFD", "StripAccents"),
     "accents last": types("NFD", "Lowercase", "StripAccents"),
     "Nmt before": [*types("Nmt", "NFD"), bert()],
-    "not one map": [*types("NFKD"), replace("a", "bb"), *types("StripAccents"), replace("bb", "c"), PREPEND],
-    "clean before": [bert(True, False, False, False), *types("NFC")],  # a removed character joins its neighbours
+    "not one map": [
+        *types("NFKD"),
+        replace("a", "bb"),
+        *types("StripAccents"),
+        replace("bb", "c"),
+        PREPEND,
+    ],
+    # a removed character joins its neighbours
+    "clean before": [bert(True, False, False, False), *types("NFC")],
     "empty before": [*types("StripAccents"), PREPEND],
 }
 PRECOMPILED = {
@@ -1107,10 +1377,14 @@ def test_normalizers_are_those_of_tokenizers(name, text):
 
 
 @apart
-@pytest.mark.parametrize("name", ["NFC", "NFKD", "Lowercase", "StripAccents", "Nmt", "BERT", "ALBERT", "precompiled"])
+@pytest.mark.parametrize(
+    "name", ["NFC", "NFKD", "Lowercase", "StripAccents", "Nmt", "BERT", "ALBERT", "precompiled"]
+)
 def test_each_character_is_normalized_as_in_tokenizers(name):
     ours, theirs = normalizers(name)
-    flat = bpe.FlatText.join([char.encode() for char in OLD_CHARACTERS], [bpe.INSIDE] * len(OLD_CHARACTERS))
+    flat = bpe.FlatText.join(
+        [char.encode() for char in OLD_CHARACTERS], [bpe.INSIDE] * len(OLD_CHARACTERS)
+    )
     found = [part.decode() for part in ours.apply(flat, bpe.BEGINS).parts()]
     assert found == [theirs.normalize_str(char) for char in OLD_CHARACTERS]
 
@@ -1145,10 +1419,16 @@ def test_texts_are_normalized_on_their_own_and_special_tokens_not_at_all():
 
 @functools.lru_cache
 def sentencepiece_normalizers(rule, prefix=True, squeezes=True, escapes=True):
-    """The normalizer of a SentencePiece model as steps of Hugging Face's, and in its own package."""
+    """The normalizer of a SentencePiece model as steps of Hugging Face's, and in its own
+    package.
+    """
     model = normalizing_model(rule)
     spec = model.normalizer_spec
-    spec.add_dummy_prefix, spec.remove_extra_whitespaces, spec.escape_whitespaces = prefix, squeezes, escapes
+    spec.add_dummy_prefix, spec.remove_extra_whitespaces, spec.escape_whitespaces = (
+        prefix,
+        squeezes,
+        escapes,
+    )
     data = model.SerializeToString()
     steps = bpe.read_sentencepiece(data).normalizer
     return bpe.Normalizer(steps), sentencepiece.SentencePieceProcessor(model_proto=data)
@@ -1156,7 +1436,10 @@ def sentencepiece_normalizers(rule, prefix=True, squeezes=True, escapes=True):
 
 @apart
 @pytest.mark.parametrize("rule", ["identity", "nmt_nfkc"])
-@given(text=st.text("abcxeéﬁ２中 .", max_size=30), flags=st.sampled_from([*itertools.product([True, False], repeat=3)]))
+@given(
+    text=st.text("abcxeéﬁ２中 .", max_size=30),
+    flags=st.sampled_from([*itertools.product([True, False], repeat=3)]),
+)
 def test_steps_of_sentencepiece_are_those_of_its_package(rule, text, flags):
     if rule == "nmt_nfkc":  # each takes half a second to read
         flags = (True, flags[1], True)
@@ -1164,29 +1447,51 @@ def test_steps_of_sentencepiece_are_those_of_its_package(rule, text, flags):
     assert ours.normalize(text.encode()).decode() == theirs.normalize(text)
 
 
-CUT = ["NFC", "NFKC", "BERT", "ALBERT", "Llama", "several", "not one map", "precompiled", "strip", "a regex"]
+CUT = [
+    "NFC",
+    "NFKC",
+    "BERT",
+    "ALBERT",
+    "Llama",
+    "several",
+    "not one map",
+    "precompiled",
+    "strip",
+    "a regex",
+]
 
 
 @apart
 @pytest.mark.parametrize("name", [*CUT, "sp identity", "sp nmt_nfkc"])
 @examples(8)  # each makes the tables of where text is cut
-@given(text=odd_texts | pattern_texts, pattern=st.sampled_from(["gpt2", "o200k", r"▁?[^▁]+|▁", r"\w+|\s"]))
+@given(
+    text=odd_texts | pattern_texts,
+    pattern=st.sampled_from(["gpt2", "o200k", r"▁?[^▁]+|▁", r"\w+|\s"]),
+)
 @example(text="A b", pattern="gpt2")  # one rule makes "b " of " b"
 def test_text_is_cut_where_its_normal_form_would_be(name, text, pattern):
-    normalizer, _ = sentencepiece_normalizers(name[3:]) if name.startswith("sp ") else normalizers(name)
+    normalizer, _ = (
+        sentencepiece_normalizers(name[3:]) if name.startswith("sp ") else normalizers(name)
+    )
     pattern, data, parts = bpe.Pattern(pattern), text.encode(), []
     arrays = cut_arrays(name, pattern.source, normalizer)
     cuts, begins = places_to_cut(data, arrays), bpe.BEGINS
     for start, stop in itertools.pairwise([0, *cuts, len(data)]):
         flat = normalizer.apply(bpe.FlatText.join([data[start:stop]], [bpe.BEGINS]), begins)
         parts, begins = parts + flat.parts(), bpe.CONTINUES
-    assert [word for part in parts for word in pattern.split(part)] == pattern.split(normalizer.normalize(data))
+    assert [word for part in parts for word in pattern.split(part)] == pattern.split(
+        normalizer.normalize(data)
+    )
 
 
 def places_to_cut(data, arrays):
     """The places in a text before which it may be cut."""
     text = bpe._with_padding(data)
-    return [at for at in range(1, len(data)) if bpe._next_split(text, max(at - 4, 0), at + 1, *arrays) == at]
+    return [
+        at
+        for at in range(1, len(data))
+        if bpe._next_split(text, max(at - 4, 0), at + 1, *arrays) == at
+    ]
 
 
 @functools.lru_cache(None)
@@ -1223,7 +1528,10 @@ def test_charsmaps_that_are_damaged_are_refused_or_read(place, noise):
         (blob[:place] + noise + blob[place + len(noise) :], contextlib.suppress(bpe.InputError)),
     ):
         with caught:
-            step = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(damaged).decode()}
+            step = {
+                "type": "Precompiled",
+                "precompiled_charsmap": base64.b64encode(damaged).decode(),
+            }
             bpe.Normalizer([step])
 
 
@@ -1241,7 +1549,22 @@ DECODERS = {
     "the end": [{"type": "Strip", "content": "s", "start": 0, "stop": 1}],
     "no suffix": [{"type": "BPEDecoder", "suffix": "</w>"}],
 }
-DECODED = ["▁", "▁▁a", "##s", "a", "aaba", "n't", " n't", "do not", ".", "▁.", "<0x41>", "<0x+f>", "<0x4>", "<unk>"]
+DECODED = [
+    "▁",
+    "▁▁a",
+    "##s",
+    "a",
+    "aaba",
+    "n't",
+    " n't",
+    "do not",
+    ".",
+    "▁.",
+    "<0x41>",
+    "<0x+f>",
+    "<0x4>",
+    "<unk>",
+]
 DECODED += ["中", "'s"]
 
 
@@ -1249,7 +1572,9 @@ DECODED += ["中", "'s"]
 @pytest.mark.parametrize("name", DECODERS)
 @given(ids=st.lists(st.integers(0, len(DECODED) - 1), min_size=1, max_size=8))
 def test_decoders_are_those_of_tokenizers(name, ids):
-    first, later = bpe.decoded_tokens({id: token.encode() for id, token in enumerate(DECODED)}, DECODERS[name])
+    first, later = bpe.decoded_tokens(
+        {id: token.encode() for id, token in enumerate(DECODED)}, DECODERS[name]
+    )
     data = json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str())
     data["decoder"] = {"type": "Sequence", "decoders": DECODERS[name]}
     theirs = tokenizers.Tokenizer.from_str(json.dumps(data)).decoder
@@ -1257,24 +1582,38 @@ def test_decoders_are_those_of_tokenizers(name, ids):
     assert found.decode() == theirs.decode([DECODED[id] for id in ids])
 
 
-# ─── Reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Reading ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def counted(files, special=(END,), pattern="gpt2", block_bytes=None, text_field=None, **engine):
     """Pretokens and their counts, and the number of documents."""
-    source = bpe.Source(files, bpe.Pattern(pattern), special, text_field, block_bytes or bpe.BLOCK_BYTES)
+    source = bpe.Source(
+        files, bpe.Pattern(pattern), special, text_field, block_bytes or bpe.BLOCK_BYTES
+    )
     found = bpe.count(source, bpe.Engine(**engine))
     assert found.words.symbols.dtype == np.int32
     return found.words.to_counts(), found.n_documents
 
 
 # Parts of texts among which special tokens overlap, are cut off, or look like ordinary text.
-parts = st.sampled_from(["<|a|>", "<|a|>b", "|>", "<|", "aa", "aaa", "x y z\nw ", "word " * 9, END]).map(str.encode)
+parts = st.sampled_from(
+    ["<|a|>", "<|a|>b", "|>", "<|", "aa", "aaa", "x y z\nw ", "word " * 9, END]
+).map(str.encode)
 text_parts = st.lists(texts.map(str.encode) | parts | hostile_bytes, max_size=12).map(b"".join)
 special_sets = st.sampled_from(
-    [[], ["<|a|>"], ["<|a|>", "<|a|>b"], ["aa", "aaa"], ["\nw", " y z", "\n\n"], ["é", "aéa"], ["aa", "ab", END]]
+    [
+        [],
+        ["<|a|>"],
+        ["<|a|>", "<|a|>b"],
+        ["aa", "aaa"],
+        ["\nw", " y z", "\n\n"],
+        ["é", "aéa"],
+        ["aa", "ab", END],
+    ]
 )
-some_patterns = st.sampled_from([*bpe.PATTERNS.items(), *((p, p) for p in (r"\w+", r"(?<!x)\w+", (r"\s", r"\w\w")))])
+some_patterns = st.sampled_from(
+    [*bpe.PATTERNS.items(), *((p, p) for p in (r"\w+", r"(?<!x)\w+", (r"\s", r"\w\w")))]
+)
 
 
 def test_no_block_ends_in_the_spaces_that_a_token_takes(tmp_path):
@@ -1293,16 +1632,28 @@ def test_no_block_ends_in_the_spaces_that_a_token_takes(tmp_path):
 @apart
 @examples(60)
 @given(
-    text=text_parts, special=special_sets, pattern=some_patterns, block_bytes=st.integers(5, 100), packed=st.booleans()
+    text=text_parts,
+    special=special_sets,
+    pattern=some_patterns,
+    block_bytes=st.integers(5, 100),
+    packed=st.booleans(),
 )
-@example(b"\xc2\x80\xc2\x80<|endoftext|>0" + b"\xc2\x80" * 5, [END], ("gpt2", bpe.PATTERNS["gpt2"]), 5, False)
+@example(
+    b"\xc2\x80\xc2\x80<|endoftext|>0" + b"\xc2\x80" * 5,
+    [END],
+    ("gpt2", bpe.PATTERNS["gpt2"]),
+    5,
+    False,
+)
 @example(b"a" * 41, ["aa"], ("gpt2", bpe.PATTERNS["gpt2"]), 5, False)
 @example(b"x ab cd ef gh y" * 9, ["ab cd ef gh", "cd"], ("gpt2", bpe.PATTERNS["gpt2"]), 5, False)
 def test_blocks_change_no_pretoken(tmp_path_factory, text, special, pattern, block_bytes, packed):
     assume(bpe._recognize(text) is None)
     path = tmp_path_factory.getbasetemp() / ("a.txt.gz" if packed else "a.txt")
     path.write_bytes(gzip.compress(text, 1) if packed else text)
-    assert counted([path], special, pattern[0], block_bytes, workers=1) == naive_count(text, pattern[1], special)
+    assert counted([path], special, pattern[0], block_bytes, workers=1) == naive_count(
+        text, pattern[1], special
+    )
 
 
 @apart
@@ -1340,7 +1691,9 @@ def test_blocks_are_small_where_the_pattern_can_be_cut(tmp_path, suffix):
         blocks = list(bpe.Source([path], bpe.Pattern(name), block_bytes=1000).blocks())
         assert len(blocks) == 1 if name == "none" else len(blocks) > 20
         assert sum(block.n_bytes for block in blocks) == path.stat().st_size
-        assert [block.next_id for block in blocks] == [bpe.CONTINUES] * (len(blocks) - 1) + [bpe.BEGINS]
+        assert [block.next_id for block in blocks] == [bpe.CONTINUES] * (len(blocks) - 1) + [
+            bpe.BEGINS
+        ]
 
 
 @apart
@@ -1363,10 +1716,15 @@ def test_inputs_of_every_kind_are_the_same_text(tmp_path):
     (tmp_path / "deep" / "er" / "d.jsonl.gz").write_bytes(gzip.compress(lines))
     (tmp_path / "deep" / "ignored.bin").write_bytes(b"\x00")
     counts, n_documents = one = counted(bpe.find_files([tmp_path / "a.txt"]))
-    assert n_documents == 3 and sum(len(word) * n for word, n in counts.items()) == len(whole) - 2 * len(END)
+    assert n_documents == 3 and sum(len(word) * n for word, n in counts.items()) == len(
+        whole
+    ) - 2 * len(END)
     for name in ("b.txt.gz", "c.jsonl", "deep", "deep/**/*.gz"):
         assert counted(bpe.find_files([tmp_path / name])) == one
-    assert counted(bpe.find_files([tmp_path])) == ({word: 4 * count for word, count in counts.items()}, 12)
+    assert counted(bpe.find_files([tmp_path])) == (
+        {word: 4 * count for word, count in counts.items()},
+        12,
+    )
 
 
 @apart
@@ -1376,7 +1734,9 @@ def test_a_named_pipe_is_read(tmp_path):
     writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=[text])
     writer.start()
     with within(60):
-        assert counted(bpe.find_files([tmp_path / "pipe"])) == naive_count(text, bpe.PATTERNS["gpt2"], [END])
+        assert counted(bpe.find_files([tmp_path / "pipe"])) == naive_count(
+            text, bpe.PATTERNS["gpt2"], [END]
+        )
     writer.join()
 
 
@@ -1410,12 +1770,22 @@ def test_zstandard_is_read_or_refused(tmp_path):
 def test_row_groups_of_parquet_are_blocks(tmp_path):
     parquet, path = pytest.importorskip("pyarrow.parquet"), tmp_path / "a.parquet"
     documents = [f"text {k} é" for k in range(10)]
-    parquet.write_table(sys.modules["pyarrow"].table({"body": documents, "n": list(range(10))}), path, row_group_size=4)
+    parquet.write_table(
+        sys.modules["pyarrow"].table({"body": documents, "n": list(range(10))}),
+        path,
+        row_group_size=4,
+    )
     blocks = list(bpe.Source([path], bpe.Pattern(), text_field="body").blocks())
     assert len(blocks) == 3 and sum(block.n_bytes for block in blocks) == path.stat().st_size
     counts, n_documents = counted(bpe.find_files(tmp_path), text_field="body")
-    assert n_documents == 10 and counts == naive_count(END.join(documents).encode(), bpe.PATTERNS["gpt2"], [END])[0]
-    for field, message in ((None, "no column 'text' .*body, n"), ("n", "row group 0: no text in the field 'n'")):
+    assert (
+        n_documents == 10
+        and counts == naive_count(END.join(documents).encode(), bpe.PATTERNS["gpt2"], [END])[0]
+    )
+    for field, message in (
+        (None, "no column 'text' .*body, n"),
+        ("n", "row group 0: no text in the field 'n'"),
+    ):
         with pytest.raises(bpe.InputError, match=message):
             counted([path], text_field=field)
 
@@ -1441,7 +1811,10 @@ def test_doubtful_text_gets_one_note(tmp_path, name, data, doubt):
 def test_the_first_run_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert next(bpe.Source(bpe.standard_library(), bpe.Pattern()).blocks()).path == bpe.standard_library()[0]
+        assert (
+            next(bpe.Source(bpe.standard_library(), bpe.Pattern()).blocks()).path
+            == bpe.standard_library()[0]
+        )
 
 
 @apart
@@ -1498,7 +1871,7 @@ def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
         bpe.find_files(tmp_path)
 
 
-# ─── Words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Words ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @apart
@@ -1507,16 +1880,23 @@ def test_words_are_the_counts():
     assert words.symbols.tolist() == [97, 98, 255] and words.symbols.dtype == np.int32
     assert words.offsets.tolist() == [0, 2, 3] and words.counts.tolist() == [2, 2**33]
     assert words.to_counts() == {b"ab": 2, b"\xff": 2**33} and list(words.alphabet) == BYTES
-    twice = bpe.Words(np.frombuffer(b"ababab", np.uint8).astype(np.int32), np.array([0, 2, 4, 6]), np.array([1, 2, 3]))
+    twice = bpe.Words(
+        np.frombuffer(b"ababab", np.uint8).astype(np.int32),
+        np.array([0, 2, 4, 6]),
+        np.array([1, 2, 3]),
+    )
     counter = bpe.WordCounter()
     counter.add_words(twice)
-    assert counter.words().to_counts() == {b"ab": 6} and bpe.learn(twice, 257).counts.tolist() == [6]
+    assert counter.words().to_counts() == {b"ab": 6} and bpe.learn(twice, 257).counts.tolist() == [
+        6
+    ]
 
 
 @apart
 @given(
     parts=st.lists(
-        st.binary(max_size=40) | st.sampled_from([b"the cat ", b"a" * 15, b"a" * 16, b"longer than sixteen bytes"])
+        st.binary(max_size=40)
+        | st.sampled_from([b"the cat ", b"a" * 15, b"a" * 16, b"longer than sixteen bytes"])
     )
 )
 def test_counting_is_counting(parts):
@@ -1525,7 +1905,11 @@ def test_counting_is_counting(parts):
         counter.add_texts([part], bpe.Pretokenizer(bpe.Pattern("gpt2")))
         expected.update(naive_split(bpe.PATTERNS["gpt2"], part))
     other = bpe.WordCounter()
-    for words in (counter.words(), bpe.Words.from_counts({b" more": 2, b"a" * 16: 3}), counter.words()):
+    for words in (
+        counter.words(),
+        bpe.Words.from_counts({b" more": 2, b"a" * 16: 3}),
+        counter.words(),
+    ):
         other.add_words(words)
     assert counter.words().to_counts() == expected
     assert other.words().to_counts() == expected + expected + Counter({b" more": 2, b"a" * 16: 3})
@@ -1544,7 +1928,9 @@ def test_tables_grow():
 @apart
 @given(parts=st.lists(st.text("ab \n", max_size=30), max_size=12), max_words=st.integers(1, 12))
 def test_the_rarest_words_are_dropped_where_there_are_too_many(parts, max_words):
-    """After each task, by a literal version of the rule; the words that are left are at most as much too rare."""
+    """After each task, by a literal version of the rule; the words that are left are at most as
+    much too rare.
+    """
     source = bpe.Source([bpe.Texts(parts)], bpe.Pattern("gpt2"), block_bytes=1)
     counted = bpe.count(source, bpe.Engine(1), max_words=max_words)
     words, error, n_dropped, n_dropped_bytes = Counter(), 0, 0, 0
@@ -1558,9 +1944,17 @@ def test_the_rarest_words_are_dropped_where_there_are_too_many(parts, max_words)
             error += least
             words -= rare
     assert counted.words.to_counts() == words
-    assert (counted.n_dropped, counted.n_dropped_bytes, counted.max_error) == (n_dropped, n_dropped_bytes, error)
-    assert counted == bpe.count(source, bpe.Engine(2), max_words=max_words)._replace(words=counted.words)
-    exact = Counter(word for part in parts for word in naive_split(bpe.PATTERNS["gpt2"], part.encode()))
+    assert (counted.n_dropped, counted.n_dropped_bytes, counted.max_error) == (
+        n_dropped,
+        n_dropped_bytes,
+        error,
+    )
+    assert counted == bpe.count(source, bpe.Engine(2), max_words=max_words)._replace(
+        words=counted.words
+    )
+    exact = Counter(
+        word for part in parts for word in naive_split(bpe.PATTERNS["gpt2"], part.encode())
+    )
     assert all(words[word] <= n <= words[word] + error for word, n in exact.items())
 
 
@@ -1570,31 +1964,51 @@ def test_dropped_words_are_said(library, tmp_path, command):
     assert len(few.counted.words.counts) <= 1000 and f"{few.counted.n_dropped:,} " in str(few)
     assert bpe.train(library[:30], 300, max_words=0).counted.n_dropped == 0
     done = command("count", *library[:30], "--max-words", 1000, "--out", tmp_path / "few.npz")
-    assert done.returncode == 0 and few.counted.described == bpe.load_counts(tmp_path / "few.npz")[0].described
+    assert (
+        done.returncode == 0
+        and few.counted.described == bpe.load_counts(tmp_path / "few.npz")[0].described
+    )
 
 
 @apart
 @examples(60)
-@given(text=text_parts, special=special_sets, steps=st.sampled_from(DROPPING), size=st.integers(5, 100))
+@given(
+    text=text_parts, special=special_sets, steps=st.sampled_from(DROPPING), size=st.integers(5, 100)
+)
 @example(b"ab ab\n c" * 9, [], DROPPING[2], 5)
-def test_dropped_pretokens_are_in_no_count_and_have_no_ids(tmp_path_factory, text, special, steps, size):
+def test_dropped_pretokens_are_in_no_count_and_have_no_ids(
+    tmp_path_factory, text, special, steps, size
+):
     """In blocks, and in chunks, of a few bytes too."""
     assume(bpe._recognize(text) is None)
     path = tmp_path_factory.getbasetemp() / "dropped.txt"
     path.write_bytes(text)
     pattern = bpe.Pattern(steps)
-    assert counted([path], special, steps, size, workers=1) == naive_count(text, pattern.source, special)
+    assert counted([path], special, steps, size, workers=1) == naive_count(
+        text, pattern.source, special
+    )
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], special, pattern=steps)
     as_text = [token.encode().decode("latin-1") for token in special]
     parts = [part.encode("latin-1") for part in naive_parts(text.decode("latin-1"), as_text)]
     parts[::2] = [b"".join(naive_split(pattern.source, part)) for part in parts[::2]]
-    ids = [id for k, part in enumerate(parts) for id in ([tokenizer.special_tokens[part.decode()]] if k % 2 else part)]
+    ids = [
+        id
+        for k, part in enumerate(parts)
+        for id in ([tokenizer.special_tokens[part.decode()]] if k % 2 else part)
+    ]
     assert tokenizer.encode(text) == ids == tokenizer.encode(text)
-    assert list(tokenizer.encode_iterable(text[k : k + size] for k in range(0, len(text), size))) == ids
+    assert (
+        list(tokenizer.encode_iterable(text[k : k + size] for k in range(0, len(text), size)))
+        == ids
+    )
 
 
 @apart
-@given(text=pattern_texts.map(str.encode) | hostile_bytes, steps=st.sampled_from(SPACED), size=st.integers(5, 50))
+@given(
+    text=pattern_texts.map(str.encode) | hostile_bytes,
+    steps=st.sampled_from(SPACED),
+    size=st.integers(5, 50),
+)
 def test_metaspace_is_put_before_a_text_once(tmp_path_factory, text, steps, size):
     assume(bpe._recognize(text) is None)
     path = tmp_path_factory.getbasetemp() / "spaced.txt"
@@ -1603,21 +2017,34 @@ def test_metaspace_is_put_before_a_text_once(tmp_path_factory, text, steps, size
     assert counted([path], [], steps, size, workers=1)[0] == Counter(filter(None, words))
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], pattern=steps)
     chunks = (text[k : k + size] for k in range(0, len(text), size))
-    assert bytes(tokenizer.encode_iterable(chunks)) == b"".join(words) == bytes(tokenizer.encode(text))
+    assert (
+        bytes(tokenizer.encode_iterable(chunks)) == b"".join(words) == bytes(tokenizer.encode(text))
+    )
 
 
 @apart
 @given(
     counts=st.dictionaries(hostile_bytes | texts.map(str.encode), st.integers(0, 9), max_size=8),
     coverage=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
-    step=st.sampled_from([None, bpe.Metaspace("▁", "never"), bpe.Metaspace("_"), bpe.Metaspace("▁")]),
+    step=st.sampled_from(
+        [None, bpe.Metaspace("▁", "never"), bpe.Metaspace("_"), bpe.Metaspace("▁")]
+    ),
 )
 def test_words_of_characters_are_what_python_decodes(counts, coverage, step):
-    marked = [(naive_metaspace(step, word, False) if step else word, count) for word, count in counts.items()]
+    marked = [
+        (naive_metaspace(step, word, False) if step else word, count)
+        for word, count in counts.items()
+    ]
     decoded = [(word.decode("utf-8", "surrogateescape"), count) for word, count in marked]
     totals = Counter()
     for text, count in decoded:
-        totals.update({letter: count * text.count(letter) for letter in text if not "\ud800" <= letter <= "\udfff"})
+        totals.update(
+            {
+                letter: count * text.count(letter)
+                for letter in text
+                if not "\ud800" <= letter <= "\udfff"
+            }
+        )
     before, kept = 0, set()
     for letter in sorted(+totals, key=lambda letter: (-totals[letter], letter)):
         if before < coverage * totals.total():
@@ -1625,16 +2052,20 @@ def test_words_of_characters_are_what_python_decodes(counts, coverage, step):
         before += totals[letter]
     expected, found = Counter(), Counter()
     for text, count in decoded:
-        for part in "".join(letter if letter in kept else "\ud800" for letter in text).split("\ud800"):
+        for part in "".join(letter if letter in kept else "\ud800" for letter in text).split(
+            "\ud800"
+        ):
             expected[part.encode()] += count * bool(part)
     words = bpe.Words.from_counts(counts).as_characters(coverage, step)
     assert words.alphabet == [letter.encode() for letter in sorted(kept)]
-    for start, stop, count in zip(words.offsets, words.offsets[1:], words.counts.tolist(), strict=False):
+    for start, stop, count in zip(
+        words.offsets, words.offsets[1:], words.counts.tolist(), strict=False
+    ):
         found[b"".join(words.alphabet[symbol] for symbol in words.symbols[start:stop])] += count
     assert found == +expected
 
 
-# ─── Learning ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Learning ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def history(learned):
@@ -1643,7 +2074,9 @@ def history(learned):
 
 
 def assert_learns(counts, n_symbols, tie_break="bytes", min_frequency=1):
-    learned = bpe.learn(bpe.Words.from_counts(counts), n_symbols, tie_break=tie_break, min_frequency=min_frequency)
+    learned = bpe.learn(
+        bpe.Words.from_counts(counts), n_symbols, tie_break=tie_break, min_frequency=min_frequency
+    )
     assert history(learned) == naive_learn(counts, n_symbols, tie_break, min_frequency)
     assert learned.tokens == [*BYTES, *map(b"".join, learned.merges)]
 
@@ -1651,15 +2084,21 @@ def assert_learns(counts, n_symbols, tie_break="bytes", min_frequency=1):
 @apart
 @examples(60)
 @given(
-    counts=word_counts, extra=st.integers(0, 40), tie_break=st.sampled_from(["bytes", "ids"]), least=st.integers(0, 4)
+    counts=word_counts,
+    extra=st.integers(0, 40),
+    tie_break=st.sampled_from(["bytes", "ids"]),
+    least=st.integers(0, 4),
 )
 def test_merges_are_those_of_the_oracle(counts, extra, tie_break, least):
     assert_learns(counts, 256 + extra, tie_break, least)
 
 
-# Symbols of several bytes each, none of which is what others make together: characters with or without a mark.
+# Symbols of several bytes each, none of which is what others make together: characters with or
+# without a mark.
 characters = st.lists(st.sampled_from("abcé中🙂ſ"), min_size=2, max_size=7, unique=True)
-marked = characters.map(lambda chars: [mark + char.encode() for char in chars for mark in (b"", b"_")])
+marked = characters.map(
+    lambda chars: [mark + char.encode() for char in chars for mark in (b"", b"_")]
+)
 
 
 @apart
@@ -1668,7 +2107,11 @@ def test_merges_over_other_alphabets_are_those_of_the_oracle(data, alphabet, tie
     many = [f"#{k:03d}".encode() for k in range(300)]  # more symbols than there are bytes
     symbol = st.integers(0, 5) | st.integers(-5, -1)
     alphabet = data.draw(st.permutations(alphabet)) + many
-    drawn = data.draw(st.lists(st.tuples(st.lists(symbol, min_size=1, max_size=12), st.integers(1, 5)), min_size=1))
+    drawn = data.draw(
+        st.lists(
+            st.tuples(st.lists(symbol, min_size=1, max_size=12), st.integers(1, 5)), min_size=1
+        )
+    )
     symbols = [[i % len(alphabet) for i in ids] for ids, _ in drawn]
     words = bpe.Words(
         np.array(list(itertools.chain.from_iterable(symbols)), np.int32),
@@ -1687,8 +2130,12 @@ def test_merges_over_other_alphabets_are_those_of_the_oracle(data, alphabet, tie
 def test_more_pairs_than_their_table_holds_at_first_are_those_of_the_oracle():
     alphabet = [f"#{k:03d}".encode() for k in range(900)]
     first, second = np.random.default_rng(0).integers(0, 900, (2, 50_000), np.int32)
-    assert len({*itertools.pairwise(first.tolist()), *itertools.pairwise(second.tolist())}) > 1 << 16
-    words = bpe.Words(np.append(first, second), np.array([0, 50_000, 100_000]), np.array([1, 2]), alphabet)
+    assert (
+        len({*itertools.pairwise(first.tolist()), *itertools.pairwise(second.tolist())}) > 1 << 16
+    )
+    words = bpe.Words(
+        np.append(first, second), np.array([0, 50_000, 100_000]), np.array([1, 2]), alphabet
+    )
     counts = {tuple(alphabet[i] for i in word.tolist()): n for n, word in ((1, first), (2, second))}
     assert history(bpe.learn(words, 908)) == naive_learn(counts, 908, alphabet=alphabet)
 
@@ -1697,7 +2144,10 @@ SOURCE = random.Random(2)
 LONG_TIE = b"abcdefghijkl"
 # Counts of words in which something is large, and how many symbols are learnt of them.
 LARGE_COUNTS = {
-    "ties of long tokens": ({LONG_TIE + end: 1 for end in (b"x", b"y", b"\0", b"")} | {LONG_TIE[:-1]: 3}, 290),
+    "ties of long tokens": (
+        {LONG_TIE + end: 1 for end in (b"x", b"y", b"\0", b"")} | {LONG_TIE[:-1]: 3},
+        290,
+    ),
     "counts past 32 bits": ({b"ab": 2**31, b"abc": 2**33, b"xy": 2**40, b"z" * 9: 1}, 262),
     "long words": ({bytes(SOURCE.choices(b"abcd"[:n], k=300 * n)): n for n in (1, 2, 4)}, 400),
     "arrays that grow": ({SOURCE.randbytes(200): 1 for _ in range(15)} | {b"a" * 20_000: 1}, 700),
@@ -1705,7 +2155,9 @@ LARGE_COUNTS = {
 
 
 @apart
-@pytest.mark.parametrize("name, wide", [*((name, False) for name in LARGE_COUNTS), ("long words", True)])
+@pytest.mark.parametrize(
+    "name, wide", [*((name, False) for name in LARGE_COUNTS), ("long words", True)]
+)
 @pytest.mark.parametrize("tie_break", ["bytes", "ids"])
 def test_merges_of_what_is_large_are_those_of_the_oracle(name, wide, tie_break, monkeypatch):
     if wide:  # as for a corpus of many symbols, whose positions do not fit 32 bits
@@ -1721,7 +2173,9 @@ def test_no_token_is_longer_than_65536_symbols():
 
 @apart
 def test_learning_depends_on_the_counts_alone_and_leaves_them_alone():
-    counts = {bytes([97 + i % 3, 97 + i % 5, 97 + i % 2]) * (i % 4 + 1): i % 7 + 1 for i in range(50)}
+    counts = {
+        bytes([97 + i % 3, 97 + i % 5, 97 + i % 2]) * (i % 4 + 1): i % 7 + 1 for i in range(50)
+    }
     words = bpe.Words.from_counts(counts)
     before = [np.array(array) for array in words]
     first, second = bpe.learn(words, 290), bpe.learn(words, 290)
@@ -1732,11 +2186,15 @@ def test_learning_depends_on_the_counts_alone_and_leaves_them_alone():
 
 
 def hugging_face_trained(documents, vocab_size, special_tokens, pre_tokenizer=None):
-    """The model that Hugging Face's trainer makes of bytes or, with a pre-tokenizer of its own, of characters."""
+    """The model that Hugging Face's trainer makes of bytes or, with a pre-tokenizer of its own, of
+    characters.
+    """
     options = {"vocab_size": vocab_size, "special_tokens": special_tokens}
     if not pre_tokenizer:
         options["initial_alphabet"] = ByteLevel.alphabet()
-    theirs = trained_by_hugging_face("BPE", documents, pre_tokenizer or ByteLevel(add_prefix_space=False), **options)
+    theirs = trained_by_hugging_face(
+        "BPE", documents, pre_tokenizer or ByteLevel(add_prefix_space=False), **options
+    )
     return json.loads(theirs.to_str())["model"]
 
 
@@ -1746,11 +2204,15 @@ def test_merges_and_ids_are_those_of_hugging_face(library):
     theirs = hugging_face_trained((path.read_bytes().decode() for path in files), 4000, special)
     vocab, merges = bpe.train_bpe(files, 4000, special, tie_break="ids")
     assert [[in_chars(left), in_chars(right)] for left, right in merges] == theirs["merges"]
-    assert {token.decode() if i < 2 else in_chars(token): i for i, token in vocab.items()} == theirs["vocab"]
+    assert {
+        token.decode() if i < 2 else in_chars(token): i for i, token in vocab.items()
+    } == theirs["vocab"]
 
 
 def test_merges_over_characters_are_those_of_hugging_face(library):
-    texts = [path.read_bytes().decode() for path in library[::24]] + ["Füße, 中文字中文, ça va? naïveté 🙂🙂" * 3]
+    texts = [path.read_bytes().decode() for path in library[::24]] + [
+        "Füße, 中文字中文, ça va? naïveté 🙂🙂" * 3
+    ]
     theirs = hugging_face_trained(texts, 2000, ["<unk>", "</s>"], P.WhitespaceSplit())
     words = bpe.Words.from_counts(Counter(word.encode() for text in texts for word in text.split()))
     learned = bpe.learn(words.as_characters(), 1998, tie_break="ids")
@@ -1761,36 +2223,51 @@ def test_merges_over_characters_are_those_of_hugging_face(library):
 
 few_characters = st.text("abé中", max_size=12).map(str.encode)
 ways_to_go_on = st.tuples(
-    st.sampled_from(["bytes", "ids"]), st.sampled_from(bpe.SPECIAL_TOKENS_AT), st.sampled_from(["bytes", "characters"])
+    st.sampled_from(["bytes", "ids"]),
+    st.sampled_from(bpe.SPECIAL_TOKENS_AT),
+    st.sampled_from(["bytes", "characters"]),
 )
 
 
 @apart
 @examples(60)
 @given(
-    counts=st.dictionaries(small_words | few_characters, st.integers(1, 5), min_size=1, max_size=12),
+    counts=st.dictionaries(
+        small_words | few_characters, st.integers(1, 5), min_size=1, max_size=12
+    ),
     way=ways_to_go_on,
     first=st.integers(0, 20),
     ranks=st.booleans(),
 )
 def test_going_on_from_a_model_is_training_in_one_go(counts, way, first, ranks):
     tie_break, place, alphabet = way
-    counts = {word.decode("utf-8", "ignore").encode() or b"a": count for word, count in counts.items()}
+    counts = {
+        word.decode("utf-8", "ignore").encode() or b"a": count for word, count in counts.items()
+    }
     words = given = bpe.Words.from_counts(counts)
     if alphabet == "characters":
         words = given.as_characters()
     n = len(words.alphabet) + 40
     whole = bpe.learn(words, n, tie_break=tie_break)
-    vocab, merges = bpe.build_vocabulary(bpe.learn(words, n - 40 + first, tie_break=tie_break), ["<s>", END], place)
+    vocab, merges = bpe.build_vocabulary(
+        bpe.learn(words, n - 40 + first, tie_break=tie_break), ["<s>", END], place
+    )
     model = bpe.Model(vocab, None if ranks else merges, ["<s>", END], "none", alphabet=alphabet)
     model = dataclasses.replace(model, merges=bpe._as_merges(model)[0])
     learned = bpe.learn(bpe.words_of_model(model, given), n, tie_break=tie_break)
     assert (
-        learned.merges == whole.merges[first:] and learned.n_tokens.tolist() == whole.n_tokens[len(merges) :].tolist()
+        learned.merges == whole.merges[first:]
+        and learned.n_tokens.tolist() == whole.n_tokens[len(merges) :].tolist()
     )
     extended = bpe.extend_model(model, learned)
-    assert extended.merges == whole.merges and extended.pattern == "none" and not extended.ignore_merges
-    assert extended.vocab == vocab | dict(enumerate(learned.tokens[len(learned.alphabet) :], len(vocab)))
+    assert (
+        extended.merges == whole.merges
+        and extended.pattern == "none"
+        and not extended.ignore_merges
+    )
+    assert extended.vocab == vocab | dict(
+        enumerate(learned.tokens[len(learned.alphabet) :], len(vocab))
+    )
     assert extended.special_tokens == model.special_tokens
 
 
@@ -1807,20 +2284,31 @@ def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra):
     model = bpe.Model(vocab, merges, pattern="none")
     counts = Counter([text[: len(text) // 2], text[len(text) // 2 :], text])
     tokens = [vocab[id] for id in sorted(vocab)]
-    learned = bpe.learn(bpe.words_of_model(model, bpe.Words.from_counts(counts)), len(tokens) + extra, tie_break="ids")
+    learned = bpe.learn(
+        bpe.words_of_model(model, bpe.Words.from_counts(counts)),
+        len(tokens) + extra,
+        tie_break="ids",
+    )
     begun = Counter()
     for word, count in counts.items():
         begun[tuple(naive_encode(word, merges))] += count
     expected = naive_learn(begun, len(tokens) + extra, "ids", alphabet=tokens)
     assert history(learned) == expected
     extended = bpe.Tokenizer.from_model(bpe.extend_model(model, learned))
-    assert sum(len(extended.encode(word)) * count for word, count in counts.items()) == learned.n_tokens[-1]
+    assert (
+        sum(len(extended.encode(word)) * count for word, count in counts.items())
+        == learned.n_tokens[-1]
+    )
 
 
 @apart
 def test_letters_that_a_model_lacks_split_words():
-    model = bpe.Model({0: b"a", 1: b"b", 2: b"?", 3: "é".encode()}, [], unk_token="?", alphabet="characters")
-    words = bpe.words_of_model(model, bpe.Words.from_counts({"abéxb\U0001f642".encode(): 2, b"\xffa?": 1}))
+    model = bpe.Model(
+        {0: b"a", 1: b"b", 2: b"?", 3: "é".encode()}, [], unk_token="?", alphabet="characters"
+    )
+    words = bpe.words_of_model(
+        model, bpe.Words.from_counts({"abéxb\U0001f642".encode(): 2, b"\xffa?": 1})
+    )
     assert words.to_counts() == {"abé".encode(): 2, b"b": 2, b"a": 1}
     with pytest.raises(ValueError, match="256 bytes"):
         bpe.words_of_model(model, words)
@@ -1828,7 +2316,7 @@ def test_letters_that_a_model_lacks_split_words():
     assert bytes_only.symbols.tolist() == [0, 0] and bytes_only.offsets.tolist() == [0, 1, 2]
 
 
-# ─── Models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Models ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_vocabulary_has_special_tokens_first_then_bytes_then_merges():
@@ -1863,7 +2351,9 @@ def test_the_fingerprint_is_of_all_that_decides_about_ids():
         {"flags": flags},
     ]
     common = {"merges": [(b"a", b"b")], "special_tokens": ["<a>", "<b>"]}
-    made = [bpe.Tokenizer(BYTE_VOCAB | {256: b"ab"}, **(common | change)).digest for change in changes]
+    made = [
+        bpe.Tokenizer(BYTE_VOCAB | {256: b"ab"}, **(common | change)).digest for change in changes
+    ]
     other_order = dict(reversed(flags.items()))
     assert bpe.Tokenizer(BYTE_VOCAB | {256: b"ab"}, **common, flags=other_order).digest == made[-1]
     assert len(set(made)) == len(changes)
@@ -1872,7 +2362,10 @@ def test_the_fingerprint_is_of_all_that_decides_about_ids():
 CONVERSATION = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "What is 2 + 3?"},
-    {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 2, "b": 3}}}]},
+    {
+        "role": "assistant",
+        "tool_calls": [{"function": {"name": "add", "arguments": {"a": 2, "b": 3}}}],
+    },
     {"role": "tool", "content": "5"},
 ]
 RENDERED = """<|im_start|>system
@@ -1899,7 +2392,10 @@ def test_chatml_writes_conversations_as_it_should():
     template = environment.from_string(bpe.CHATML)
     assert template.render(messages=CONVERSATION, add_generation_prompt=True) == RENDERED
     tools = template.render(messages=CONVERSATION[:2], tools=[{"name": "add"}])
-    assert tools.startswith("<|im_start|>system\nBe brief.\n\nFunctions") and '{"name": "add"}<|im_end|>' in tools
+    assert (
+        tools.startswith("<|im_start|>system\nBe brief.\n\nFunctions")
+        and '{"name": "add"}<|im_end|>' in tools
+    )
     assert tools.endswith("3?<|im_end|>\n") and tools.count("Be brief.") == 1
     with pytest.raises(ValueError, match="not from narrator"):
         template.render(messages=[{"role": "narrator", "content": ""}])
@@ -1907,16 +2403,21 @@ def test_chatml_writes_conversations_as_it_should():
 
 def test_transformers_config_has_what_is_asked_for(tmp_path):
     special = ["<|im_start|>", "<|im_end|>"]
-    config = bpe.transformers_config(special, eos_token=special[1], model_max_length=9, chat_template="chatml")
+    config = bpe.transformers_config(
+        special, eos_token=special[1], model_max_length=9, chat_template="chatml"
+    )
     assert config == {"eos_token": special[1], "model_max_length": 9, "chat_template": bpe.CHATML}
     (tmp_path / "good.jinja").write_text("{{ messages }}")
-    assert bpe.transformers_config([], chat_template=tmp_path / "good.jinja") == {"chat_template": "{{ messages }}"}
+    assert bpe.transformers_config([], chat_template=tmp_path / "good.jinja") == {
+        "chat_template": "{{ messages }}"
+    }
 
 
-# ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────
 
 
-# Random models of each family, and words with the ids that they become by the definition and to the owner.
+# Random models of each family, and words with the ids that they become by the definition and to the
+# owner.
 
 
 @st.composite
@@ -1930,10 +2431,13 @@ def merges_of_bytes(draw):
 @st.composite
 def ranks_of_bytes(draw):
     source, word = random.Random(draw(st.integers(0, 20))), draw(words)
-    tokens = [*random_tokens_of_bytes(source, 40)[0], b"tttiia"]  # the last most likely out of reach of the merges
+    # the last most likely out of reach of the merges
+    tokens = [*random_tokens_of_bytes(source, 40)[0], b"tttiia"]
     source.shuffle(tokens)
     ranks = {token: id for id, token in enumerate(tokens)}
-    theirs = tiktoken.Encoding("t", pat_str=r"[\s\S]+", mergeable_ranks=ranks, special_tokens={END: 1000})
+    theirs = tiktoken.Encoding(
+        "t", pat_str=r"[\s\S]+", mergeable_ranks=ranks, special_tokens={END: 1000}
+    )
     symbols = naive_merge([bytes([b]) for b in word], lambda pair: ranks.get(b"".join(pair)))
     text = word.decode("utf-8", "ignore") or "a"
     ids = [ranks[word]] if word in ranks else [ranks[symbol] for symbol in symbols]
@@ -1951,10 +2455,14 @@ def merges_of_characters(draw):
     pairs = [(left.decode(), right.decode()) for left, right in merges]
     named = {token.decode(): id for id, token in enumerate(tokens)}
     theirs = tokenizers.Tokenizer(tokenizers.models.BPE(named, pairs, **unknown))
-    model = bpe.Model(dict(enumerate(tokens)), merges, pattern="none", alphabet="characters", **unknown)
+    model = bpe.Model(
+        dict(enumerate(tokens)), merges, pattern="none", alphabet="characters", **unknown
+    )
     expected = [(text, theirs.encode(text).ids)]
     for data in (text.encode(), draw(hostile_bytes)):
-        symbols = naive_letters(data, tokens, b"<unk>", "byte_fallback" in unknown, "fuse_unk" in unknown)
+        symbols = naive_letters(
+            data, tokens, b"<unk>", "byte_fallback" in unknown, "fuse_unk" in unknown
+        )
         expected.append((data, [tokens.index(symbol) for symbol in naive_encode(symbols, merges)]))
     return bpe.Tokenizer.from_model(model), expected
 
@@ -1962,12 +2470,18 @@ def merges_of_characters(draw):
 @st.composite
 def scores_of_characters(draw):
     """As SentencePiece has them: <unk>, tokens of equal scores, perhaps <0x00> and so on."""
-    source, byte_fallback, most = random.Random(draw(st.integers(0, 20))), draw(st.booleans()), draw(st.integers(1, 9))
+    source, byte_fallback, most = (
+        random.Random(draw(st.integers(0, 20))),
+        draw(st.booleans()),
+        draw(st.integers(1, 9)),
+    )
     tokens, _ = random_tokens(source, [letter.encode() for letter in "ab▁é中"], 40)
     scores = {token: -float(source.randrange(most**3)) for token in tokens}
     pieces = [("<unk>", 2, 0), *((token.decode(), 1, score) for token, score in scores.items())]
     pieces += [(token.decode(), 6, 0) for token in BYTE_TOKENS * byte_fallback]
-    proto = model_proto(pieces, 2, name="identity", add_dummy_prefix=False, remove_extra_whitespaces=False)
+    proto = model_proto(
+        pieces, 2, name="identity", add_dummy_prefix=False, remove_extra_whitespaces=False
+    )
     proto.trainer_spec.byte_fallback = byte_fallback
     theirs = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
     ours = bpe.Tokenizer.from_model(
@@ -1990,24 +2504,50 @@ def scores_of_characters(draw):
     merged_letters = naive_merge(letters, lambda pair: negative.get(b"".join(pair)))
     for is_token, group in itertools.groupby(merged_letters, tokens.__contains__):
         part = list(group)
-        symbols += part if is_token else naive_letters(b"".join(part), tokens, b"<unk>", byte_fallback, True)
-    return ours, [(text, theirs.encode(text)), (text.encode(), [ours.token_to_id(symbol) for symbol in symbols])]
+        symbols += (
+            part
+            if is_token
+            else naive_letters(b"".join(part), tokens, b"<unk>", byte_fallback, True)
+        )
+    return ours, [
+        (text, theirs.encode(text)),
+        (text.encode(), [ours.token_to_id(symbol) for symbol in symbols]),
+    ]
 
 
 @st.composite
 def wordpieces(draw):
-    """Vocabularies whose tokens are prefixes of each other, look like the prefix of continuing tokens, or are it."""
+    """Vocabularies whose tokens are prefixes of each other, look like the prefix of continuing
+    tokens, or are it.
+    """
     prefix = draw(st.sampled_from(["##", "", "#", "a", "▁é"]))
     pieces = st.text("ab#é", min_size=1, max_size=5) | st.text("aé", min_size=1, max_size=9)
     begin = draw(st.lists(pieces, min_size=1, max_size=12, unique=True))
-    tokens = [*begin, *(prefix + token.removeprefix(prefix) for token in begin), *draw(st.sampled_from(["", prefix]))]
-    vocab = {token: 3 * k for k, token in enumerate(filter(None, dict.fromkeys([*tokens, "[UNK]"])))}
+    tokens = [
+        *begin,
+        *(prefix + token.removeprefix(prefix) for token in begin),
+        *draw(st.sampled_from(["", prefix])),
+    ]
+    vocab = {
+        token: 3 * k for k, token in enumerate(filter(None, dict.fromkeys([*tokens, "[UNK]"])))
+    }
     unk, most = draw(st.sampled_from([None, "[UNK]"])), draw(st.sampled_from([100, 100, 7]))
-    fields = {"kind": "wordpiece", "alphabet": "characters", "pattern": "none", "subword_prefix": prefix}
+    fields = {
+        "kind": "wordpiece",
+        "alphabet": "characters",
+        "pattern": "none",
+        "subword_prefix": prefix,
+    }
     by_id = {id: token.encode() for token, id in vocab.items()}
-    ours = bpe.Tokenizer.from_model(bpe.Model(by_id, None, unk_token=unk, max_word_chars=most, **fields))
+    ours = bpe.Tokenizer.from_model(
+        bpe.Model(by_id, None, unk_token=unk, max_word_chars=most, **fields)
+    )
     made = st.lists(st.sampled_from(begin), min_size=1, max_size=9).map("".join)
-    options = {"unk_token": "[UNK]", "continuing_subword_prefix": prefix, "max_input_chars_per_word": most}
+    options = {
+        "unk_token": "[UNK]",
+        "continuing_subword_prefix": prefix,
+        "max_input_chars_per_word": most,
+    }
     theirs, expected = tokenizers.models.WordPiece(vocab, **options), []
     for text in (draw(made | pieces), draw(made | st.text("abc#é", min_size=1, max_size=110))):
         expected.append((text.encode(), naive_wordpiece(text.encode(), vocab, prefix, unk, most)))
@@ -2023,23 +2563,35 @@ def unigrams(draw):
     paths = naive_paths(word, score_of, min(score_of.values()) - 10)
     id_of = {None: 0} | {token: 1 + k for k, token in enumerate(score_of)}
     expected = [id_of[token] for token in paths[0][1]]
-    return bpe.Tokenizer.from_model(unigram_model(score_of, fuse_unk=False, pattern="none")), [(word, expected)]
+    return bpe.Tokenizer.from_model(unigram_model(score_of, fuse_unk=False, pattern="none")), [
+        (word, expected)
+    ]
 
 
 @st.composite
 def unigrams_of_hugging_face(draw):
-    score_of, fallback, last = draw(score_tables), draw(st.booleans()), draw(st.sampled_from([0xC0, 0x100]))
-    score_of |= dict.fromkeys([f"<0x{byte:02X}>" for byte in range(last)], -20.0) if fallback else {}
+    score_of, fallback, last = (
+        draw(score_tables),
+        draw(st.booleans()),
+        draw(st.sampled_from([0xC0, 0x100])),
+    )
+    score_of |= (
+        dict.fromkeys([f"<0x{byte:02X}>" for byte in range(last)], -20.0) if fallback else {}
+    )
     model = unigram_model(score_of, byte_fallback=fallback, pattern="none")
     model.scores[0] = 0.0  # their <unk> is found in text
     vocab = [(model.vocab[id].decode(), float(model.scores[id])) for id in model.vocab]
-    theirs, text = tokenizers.Tokenizer(tokenizers.models.Unigram(vocab, 0, fallback)), draw(pattern_texts)
+    theirs, text = (
+        tokenizers.Tokenizer(tokenizers.models.Unigram(vocab, 0, fallback)),
+        draw(pattern_texts),
+    )
     texts = (text, draw(short_words), f"<unk>{text}é<0x41>")
     return bpe.Tokenizer.from_model(model), [(text, theirs.encode(text).ids) for text in texts]
 
 
 def ids_of(tokenizer, word):
-    """Encode a word by all kernels or, in the second process, where this is no BPE, by those of its family alone.
+    """Encode a word by all kernels or, in the second process, where this is no BPE, by those of its
+    family alone.
 
     Encoding as a whole is compiled for each family again.
     """
@@ -2058,11 +2610,20 @@ def segmented(data, tables, segment):
     return ids[:n].tolist() if n >= 0 else n
 
 
-RANDOM_MODELS = [merges_of_bytes, ranks_of_bytes, merges_of_characters, scores_of_characters, wordpieces, unigrams]
+RANDOM_MODELS = [
+    merges_of_bytes,
+    ranks_of_bytes,
+    merges_of_characters,
+    scores_of_characters,
+    wordpieces,
+    unigrams,
+]
 
 
 @apart
-@pytest.mark.parametrize("models", [*RANDOM_MODELS, unigrams_of_hugging_face], ids=lambda models: models.__name__)
+@pytest.mark.parametrize(
+    "models", [*RANDOM_MODELS, unigrams_of_hugging_face], ids=lambda models: models.__name__
+)
 @given(data=st.data())
 def test_words_become_the_ids_of_the_definition_and_of_the_owner(models, data):
     ours, expected = data.draw(models())
@@ -2097,26 +2658,43 @@ def test_words_of_the_exact_pattern_can_be_segmented_alone(data, place, seed, ma
     parts = list(itertools.chain.from_iterable(drawn))
     tokens = {*"abcdef中.", mark, *parts}
     tokens |= {place.format(m=mark * source.randrange(1, 3), t=part) for part in parts[::2]}
-    tokens -= set(data.draw(st.sampled_from(["", "é", mark, "a中", "abcdef中.éx,"])))  # letters that are no token
-    tokens, unk = sorted(tokens), data.draw(st.sampled_from([{"byte_fallback": True}, {"fuse_unk": True}, {}]))
-    vocab = [token.encode() for token in ["<unk>", *tokens]] + BYTE_TOKENS * ("byte_fallback" in unk)
+    # letters that are no token
+    tokens -= set(data.draw(st.sampled_from(["", "é", mark, "a中", "abcdef中.éx,"])))
+    tokens, unk = (
+        sorted(tokens),
+        data.draw(st.sampled_from([{"byte_fallback": True}, {"fuse_unk": True}, {}])),
+    )
+    vocab = [token.encode() for token in ["<unk>", *tokens]] + BYTE_TOKENS * (
+        "byte_fallback" in unk
+    )
     splits = [(token[:k], token[k:]) for token in tokens for k in range(1, len(token))]
     merges = [(a.encode(), b.encode()) for a, b in splits if {a, b} <= {*tokens}]
     source.shuffle(merges)
     text = data.draw(
-        st.text([*"abcdef中.éx,zй", mark, mark], max_size=40) | st.lists(st.sampled_from(tokens)).map("".join)
+        st.text([*"abcdef中.éx,zй", mark, mark], max_size=40)
+        | st.lists(st.sampled_from(tokens)).map("".join)
     )
     scores = np.array([source.random() for _ in vocab])
     by_score = {*"".join(tokens)} <= {*tokens}  # else it is refused
     for ranks in [{"merges": merges}] + [{"merges": None, "scores": scores}] * by_score:
-        options = {"special_tokens": {"<unk>": 0}, "alphabet": "characters", "unk_token": "<unk>", **ranks, **unk}
+        options = {
+            "special_tokens": {"<unk>": 0},
+            "alphabet": "characters",
+            "unk_token": "<unk>",
+            **ranks,
+            **unk,
+        }
         model = bpe.Model(dict(enumerate(vocab)), pattern="none", **options)
         pattern = bpe.exact_pattern(model)
-        whole, cut = (bpe.Tokenizer.from_model(dataclasses.replace(model, pattern=p)) for p in ("none", pattern))
+        whole, cut = (
+            bpe.Tokenizer.from_model(dataclasses.replace(model, pattern=p))
+            for p in ("none", pattern)
+        )
         assert cut.encode(text) == whole.encode(text)
     if "fuse_unk" not in unk and pattern != "none":  # the rule is the same for a longest match
         tokens = {
-            token.decode() for token in ({a + b for a, b in merges} | {t.encode() for t in tokens if len(t) == 1})
+            token.decode()
+            for token in ({a + b for a, b in merges} | {t.encode() for t in tokens if len(t) == 1})
         }
         alone = [segment_longest(word, tokens) for word in regex.findall(pattern, text)]
         assert list(itertools.chain.from_iterable(alone)) == segment_longest(text, tokens)
@@ -2125,16 +2703,22 @@ def test_words_of_the_exact_pattern_can_be_segmented_alone(data, place, seed, ma
 def test_the_exact_pattern_keeps_marks_and_lone_characters_apart():
     vocab = ["▁", *"abcйц.,", "▁a", "ab", "bc", "йц", ".,", "▁▁"]
     scores = -np.arange(len(vocab), dtype=np.float32)
-    model = bpe.Model({id: t.encode() for id, t in enumerate(vocab)}, None, alphabet="characters", scores=scores)
+    model = bpe.Model(
+        {id: t.encode() for id, t in enumerate(vocab)}, None, alphabet="characters", scores=scores
+    )
     pattern = bpe.Pattern(bpe.exact_pattern(model))
     text = "▁▁abc.,йцzz▁aй▁"
     assert [w.decode() for w in pattern.split(text.encode())] == ["▁▁abc.,йц", "z", "z", "▁aй", "▁"]
     assert pattern.is_compiled and not pattern.warning
-    assert bpe.exact_pattern(dataclasses.replace(model, scores=None)) == "none"  # a word may be looked up whole
+    # a word may be looked up whole
+    assert bpe.exact_pattern(dataclasses.replace(model, scores=None)) == "none"
     assert bpe.exact_pattern(bpe.Model(BYTE_VOCAB, [])) == "none"
-    for steps in ("none", [bpe.Metaspace("▁", "first")]):  # without a split, both take whole texts as words
+    # without a split, both take whole texts as words
+    for steps in ("none", [bpe.Metaspace("▁", "first")]):
         whole = dataclasses.replace(model, pattern=steps)
-        assert bpe.Tokenizer.from_model(whole).pattern.steps[-1] == bpe.exact_pattern(whole) != "none"
+        assert (
+            bpe.Tokenizer.from_model(whole).pattern.steps[-1] == bpe.exact_pattern(whole) != "none"
+        )
 
 
 def sample(tables, data, alpha, state):
@@ -2144,21 +2728,41 @@ def sample(tables, data, alpha, state):
     return tuple(ids[:n].tolist())
 
 
-SAMPLED_MERGES = [(b"a", b"b"), (b"ab", b"c"), (b"b", b"c"), (b"a", b"a"), (b"aa", b"b"), (b"c", b"a"), (b"a", b"bc")]
+SAMPLED_MERGES = [
+    (b"a", b"b"),
+    (b"ab", b"c"),
+    (b"b", b"c"),
+    (b"a", b"a"),
+    (b"aa", b"b"),
+    (b"c", b"a"),
+    (b"a", b"bc"),
+]
 SAMPLED_TOKENS = [b"a", b"b", b"c", *sorted({left + right for left, right in SAMPLED_MERGES})]
 
 
 @apart
-@pytest.mark.parametrize("word, alpha", [(b"abc", 0.8), (b"aabca", 0.1), (b"aabca", 0.5), (b"abab", 0.5)])
+@pytest.mark.parametrize(
+    "word, alpha", [(b"abc", 0.8), (b"aabca", 0.1), (b"aabca", 0.5), (b"abab", 0.5)]
+)
 @pytest.mark.parametrize("equal", [False, True])
 def test_samples_have_the_distribution_of_bpe_dropout(word, alpha, equal):
     vocab = dict(enumerate(SAMPLED_TOKENS))
-    ranks = {"merges": None, "scores": np.zeros(len(vocab))} if equal else {"merges": SAMPLED_MERGES}
-    tables, state, n = bpe.bpe_tables(bpe.Model(vocab, **ranks), samples=True), np.array([7], np.uint64), 20_000
+    ranks = (
+        {"merges": None, "scores": np.zeros(len(vocab))} if equal else {"merges": SAMPLED_MERGES}
+    )
+    tables, state, n = (
+        bpe.bpe_tables(bpe.Model(vocab, **ranks), samples=True),
+        np.array([7], np.uint64),
+        20_000,
+    )
     found = Counter(tuple(vocab[id] for id in sample(tables, word, alpha, state)) for _ in range(n))
     rank = {pair: k for k, pair in enumerate(SAMPLED_MERGES)}
     if equal:
-        rank = {pair: 0 for pair in itertools.product(vocab.values(), repeat=2) if b"".join(pair) in vocab.values()}
+        rank = {
+            pair: 0
+            for pair in itertools.product(vocab.values(), repeat=2)
+            if b"".join(pair) in vocab.values()
+        }
     expected = naive_samples(tuple(bytes([b]) for b in word), rank, alpha)
     assert found.keys() <= expected.keys() and abs(sum(expected.values()) - 1) < 1e-9
     assert_by_chance([found[result] for result in expected], [n * p for p in expected.values()])
@@ -2171,7 +2775,9 @@ def test_samples_without_dropout_are_the_encoding_and_with_nothing_else_the_lett
     tokens, merges = random_tokens_of_bytes(random.Random(seed), 60)
     model = bpe.Model(dict(enumerate(tokens)), merges)
     tables, state = bpe.bpe_tables(model, samples=True), np.zeros(1, np.uint64)
-    assert [tokens[id] for id in sample(tables, data, 0.0, state)] == (naive_encode(data, merges) if data else [])
+    assert [tokens[id] for id in sample(tables, data, 0.0, state)] == (
+        naive_encode(data, merges) if data else []
+    )
     assert [tokens[id] for id in sample(tables, data, 1.0, state)] == [bytes([b]) for b in data]
     assert b"".join(tokens[id] for id in sample(tables, data, 0.5, state)) == data
     assert sample(tables, data, 0.5, state.copy()) == sample(tables, data, 0.5, state.copy())
@@ -2180,14 +2786,18 @@ def test_samples_without_dropout_are_the_encoding_and_with_nothing_else_the_lett
 @apart
 def test_a_cache_may_be_out_of_entries_and_of_room_for_ids_at_once():
     digits = str.maketrans("0123456789", "abcdefghij")
-    text = "".join(f" {n:05}".translate(digits) + "x" * 58 for n in range(8200))  # 2**13 words of 64 ids fill both
+    # 2**13 words of 64 ids fill both
+    text = "".join(f" {n:05}".translate(digits) + "x" * 58 for n in range(8200))
     tokenizer = bpe.Tokenizer({b: bytes([b]) for b in range(256)}, [], cache_size=1 << 15)
     assert tokenizer.encode(text) == list(text.encode())
 
 
 @apart
 @examples(60)
-@given(special=st.sets(st.text("ab<é", min_size=2, max_size=12), max_size=12), text=st.text("ab<é", max_size=80))
+@given(
+    special=st.sets(st.text("ab<é", min_size=2, max_size=12), max_size=12),
+    text=st.text("ab<é", max_size=80),
+)
 def test_special_tokens_are_found_as_regex_finds_them(special, text):
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], sorted(special))
     expected = [
@@ -2209,7 +2819,18 @@ flagged = st.dictionaries(
     max_size=6,
 )
 flagged_texts = st.lists(
-    st.sampled_from([*"abmx<>é_ \n\t\x1c\x1f\x85\u3000\u200b中1'", "<m>", " <m> ", "  ", "中中", "\u0301", "ab", "🙂"]),
+    st.sampled_from(
+        [
+            *"abmx<>é_ \n\t\x1c\x1f\x85\u3000\u200b中1'",
+            "<m>",
+            " <m> ",
+            "  ",
+            "中中",
+            "\u0301",
+            "ab",
+            "🙂",
+        ]
+    ),
     max_size=24,
 ).map("".join)
 
@@ -2223,7 +2844,9 @@ def test_flagged_special_tokens_are_found_as_hugging_face_finds_them(flags, inpu
     ours = bpe.Tokenizer(BYTE_VOCAB, [], list(flags), flags=flags)
     bytes_only = tokenizers.models.BPE({in_chars(token): b for b, token in enumerate(BYTES)}, [])
     theirs = made(bytes_only, pre_tokenizer=ByteLevel(False))
-    theirs.add_tokens([tokenizers.AddedToken(token, **flag._asdict()) for token, flag in flags.items()])
+    theirs.add_tokens(
+        [tokenizers.AddedToken(token, **flag._asdict()) for token, flag in flags.items()]
+    )
     expected = [theirs.encode(text).ids for text in inputs]
     assert [ours.encode(text) for text in inputs] == ours.encode_batch(inputs) == expected
     assert [list(ours.encode_iterable(text)) for text in inputs] == expected
@@ -2231,7 +2854,9 @@ def test_flagged_special_tokens_are_found_as_hugging_face_finds_them(flags, inpu
 
 
 # Texts that end or begin in the middle of a character.
-halves = st.lists(st.sampled_from([b"\xe2", b"\xe2\x82", b"\xac", b"\xe2\x82\xac", b"", b"a", b"\xc3"]))
+halves = st.lists(
+    st.sampled_from([b"\xe2", b"\xe2\x82", b"\xac", b"\xe2\x82\xac", b"", b"a", b"\xc3"])
+)
 
 
 @apart
@@ -2243,7 +2868,10 @@ def test_texts_of_a_batch_do_not_touch(parts, name):
     with within(60):
         assert tokenizer.encode_batch(parts) == [list(part) for part in parts]
         ids, offsets = tokenizer.encode_batch_to_numpy(parts)
-    assert ids.tolist() == list(b"".join(parts)) and offsets.tolist() == np.cumsum([0, *map(len, parts)]).tolist()
+    assert (
+        ids.tolist() == list(b"".join(parts))
+        and offsets.tolist() == np.cumsum([0, *map(len, parts)]).tolist()
+    )
 
 
 @bpe.struct
@@ -2262,11 +2890,19 @@ def toy_segment(text, start, size, tables, scratch, ids, at):
 # The least that a family of tokenizers can be.
 TOY = bpe.Kind(
     learn=lambda words, n_symbols, **options: bpe.learn(words, len(words.alphabet)),
-    tables=lambda model: ToyTables(np.array([{t: i for i, t in model.vocab.items()}[b] for b in BYTES])),
+    tables=lambda model: ToyTables(
+        np.array([{t: i for i, t in model.vocab.items()}[b] for b in BYTES])
+    ),
     tables_type=ToyTables,
     segment=toy_segment,
-    write=lambda model: {"type": "Toy", "vocab": {in_chars(model.vocab[id]): id for id in model.ordinary}},
-    read=lambda data, added, alphabet: {"vocab": {data["vocab"][in_chars(b)]: b for b in BYTES}, "merges": None},
+    write=lambda model: {
+        "type": "Toy",
+        "vocab": {in_chars(model.vocab[id]): id for id in model.ordinary},
+    },
+    read=lambda data, added, alphabet: {
+        "vocab": {data["vocab"][in_chars(b)]: b for b in BYTES},
+        "merges": None,
+    },
 )
 
 
@@ -2287,19 +2923,30 @@ def test_a_family_of_tokenizers_is_added_in_one_place(tmp_path, monkeypatch):
     loaded = bpe.Tokenizer.load(tmp_path / "model")
     assert loaded.model.kind == "toy" and loaded.digest == ours.digest
     for other in (ours, loaded, pickle.loads(pickle.dumps(loaded))):
-        assert other.encode(text) == list(other.encode_iterable([text])) == other.encode_batch([text])[0] == expected
+        assert (
+            other.encode(text)
+            == list(other.encode_iterable([text]))
+            == other.encode_batch([text])[0]
+            == expected
+        )
     bpe.encode_files(loaded, tmp_path / "a.txt", tmp_path / "a.npy", workers=2)
     assert np.load(tmp_path / "a.npy").tolist() == expected
 
 
-# ─── WordPiece ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── WordPiece ────────────────────────────────────────────────────────────────────────────────────
 
 
 def naive_wordpiece(word, vocab, prefix="##", unk=None, max_chars=100):
-    """The longest token, again and again; [unk] if there is none, or the word has too many characters."""
+    """The longest token, again and again; [unk] if there is none, or the word has too many
+    characters.
+    """
     chars, tokens, start = word.decode("utf-8", "surrogateescape"), [], 0
     while start < len(chars):
-        ends = (end for end in range(len(chars), start, -1) if (prefix if start else "") + chars[start:end] in vocab)
+        ends = (
+            end
+            for end in range(len(chars), start, -1)
+            if (prefix if start else "") + chars[start:end] in vocab
+        )
         end = next(ends, 0)
         if not end or len(chars) > max_chars:
             return None if unk is None else [vocab[unk]]
@@ -2309,10 +2956,14 @@ def naive_wordpiece(word, vocab, prefix="##", unk=None, max_chars=100):
 
 
 def naive_likelihood(counts, n_symbols, min_frequency=1):
-    """Merge the pair of the greatest count(ab) / (count(a) count(b)). A symbol is its text and whether it continues."""
+    """Merge the pair of the greatest count(ab) / (count(a) count(b)).
+
+    A symbol is its text and whether it continues.
+    """
     words = [[(char, i > 0) for i, char in enumerate(word.decode())] for word in counts]
     first = sorted(
-        {(char, False) for word in words for char, _ in word} | set(itertools.chain(*words)), key=by_code_point
+        {(char, False) for word in words for char, _ in word} | set(itertools.chain(*words)),
+        key=by_code_point,
     )
     order, merges = {symbol: k for k, symbol in enumerate(first)}, []
 
@@ -2348,7 +2999,9 @@ def by_code_point(symbol):
 few_letters_of_words = st.sampled_from(["a", "ab", "aé", "abc", "abé中🙂", "abcdefghij"])
 counts_of_words = few_letters_of_words.flatmap(
     lambda letters: st.dictionaries(
-        st.text(letters, min_size=1, max_size=30).map(str.encode), st.integers(1, 5) | st.integers(1, 2**40), min_size=1
+        st.text(letters, min_size=1, max_size=30).map(str.encode),
+        st.integers(1, 5) | st.integers(1, 2**40),
+        min_size=1,
     )
 )
 
@@ -2362,13 +3015,17 @@ def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
     learned = bpe.learn_wordpiece(words, n_symbols, min_frequency=least)
     tokens, merges = naive_likelihood(counts, n_symbols, least)
     assert [token.decode() for token in learned.tokens] == tokens
-    assert [(*pair, n) for pair, n in zip(learned.pairs.tolist(), learned.counts.tolist(), strict=True)] == merges
+    assert [
+        (*pair, n) for pair, n in zip(learned.pairs.tolist(), learned.counts.tolist(), strict=True)
+    ] == merges
 
 
 @apart
 @pytest.mark.parametrize("least", [1, 3])
 def test_tokens_by_likelihood_of_real_words_are_those_of_the_oracle(library, least):
-    counts = Counter(regex.findall(rb"[a-z]+|[A-Z]+", b"".join(path.read_bytes() for path in library[:20])))
+    counts = Counter(
+        regex.findall(rb"[a-z]+|[A-Z]+", b"".join(path.read_bytes() for path in library[:20]))
+    )
     counts = dict(counts.most_common(150 if BOUNDS_CHECKED else 400))
     learned = bpe.learn_wordpiece(words_of_characters(counts), 500, min_frequency=least)
     assert [token.decode() for token in learned.tokens] == naive_likelihood(counts, 500, least)[0]
@@ -2377,26 +3034,44 @@ def test_tokens_by_likelihood_of_real_words_are_those_of_the_oracle(library, lea
 def hugging_face_wordpiece(counts, vocab_size, min_frequency=0):
     """The vocabulary of Hugging Face's trainer, {token: id}."""
     texts, model = ((word.decode() + " ") * n for word, n in counts.items()), {"unk_token": "[UNK]"}
-    options = {"continuing_subword_prefix": "##", "min_frequency": min_frequency, "vocab_size": vocab_size}
-    return trained_by_hugging_face("WordPiece", texts, P.WhitespaceSplit(), model, **options).get_vocab()
+    options = {
+        "continuing_subword_prefix": "##",
+        "min_frequency": min_frequency,
+        "vocab_size": vocab_size,
+    }
+    return trained_by_hugging_face(
+        "WordPiece", texts, P.WhitespaceSplit(), model, **options
+    ).get_vocab()
 
 
 def in_their_order(words, theirs):
-    """Words with the alphabet of beginnings and continuations in the order of Hugging Face's ids, which is random."""
+    """Words with the alphabet of beginnings and continuations in the order of Hugging Face's ids,
+    which is random.
+    """
     marked, n_beginning = bpe._mark_continuing(words)
     names = [b"##" * (k >= n_beginning) + token for k, token in enumerate(marked.alphabet)]
     order = sorted(range(len(names)), key=lambda k: theirs[names[k].decode()])
     alphabet = [marked.alphabet[k] for k in order]
-    return marked._replace(symbols=np.argsort(order)[marked.symbols].astype(np.int32), alphabet=alphabet), n_beginning
+    return marked._replace(
+        symbols=np.argsort(order)[marked.symbols].astype(np.int32), alphabet=alphabet
+    ), n_beginning
 
 
 def test_the_vocabulary_is_that_of_hugging_faces_trainer(library, monkeypatch):
-    text = b" ".join(path.read_bytes() for path in library[:60]) + "é中文 ñandú Straße über".encode() * 3
-    counts = {word: n for word, n in Counter(text.split()).items() if b"#" not in word and word.decode().isprintable()}
+    text = (
+        b" ".join(path.read_bytes() for path in library[:60])
+        + "é中文 ñandú Straße über".encode() * 3
+    )
+    counts = {
+        word: n
+        for word, n in Counter(text.split()).items()
+        if b"#" not in word and word.decode().isprintable()
+    }
     theirs = hugging_face_wordpiece(counts, 2000)
     words = words_of_characters(counts)
     ours = bpe.learn_wordpiece(words, 2000, score="count")
-    assert len(theirs.keys() ^ {token.decode() for token in ours.tokens}) <= 60  # of equal counts, in another order
+    # of equal counts, in another order
+    assert len(theirs.keys() ^ {token.decode() for token in ours.tokens}) <= 60
     marked = in_their_order(words, theirs)
     monkeypatch.setattr(bpe, "_mark_continuing", lambda *_: marked)
     ours = bpe.learn_wordpiece(words, 2000, score="count")
@@ -2415,21 +3090,31 @@ def test_text_that_looks_like_the_prefix_gives_a_token_once():
     assert len(set(learned.tokens)) == len(learned.tokens) and b"##" in learned.tokens
 
 
-# ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def words_of_characters(counts, order=sorted):
-    """Words over the characters of some words, {str or bytes: count}, in code point order or in another one."""
-    counts = {word if isinstance(word, str) else word.decode(): count for word, count in counts.items()}
+    """Words over the characters of some words, {str or bytes: count}, in code point order or in
+    another one.
+    """
+    counts = {
+        word if isinstance(word, str) else word.decode(): count for word, count in counts.items()
+    }
     alphabet = order(dict.fromkeys(itertools.chain.from_iterable(counts)))
     number = {char: k for k, char in enumerate(alphabet)}
     symbols = np.array([number[char] for word in counts for char in word], np.int32)
     offsets = np.append(0, np.cumsum([len(word) for word in counts])).astype(np.int64)
-    return bpe.Words(symbols, offsets, np.array([*counts.values()], np.int64), [char.encode() for char in alphabet])
+    return bpe.Words(
+        symbols,
+        offsets,
+        np.array([*counts.values()], np.int64),
+        [char.encode() for char in alphabet],
+    )
 
 
 def naive_paths(word, score_of, unk_score):
-    """All ways to cut a word, as (score, tokens), the best first; None is a character that is no token.
+    """All ways to cut a word, as (score, tokens), the best first; None is a character that is no
+    token.
 
     Of equal scores that goes first whose last token is longer, and then whose rest goes first.
     """
@@ -2439,12 +3124,20 @@ def naive_paths(word, score_of, unk_score):
             return [[]]
         ends = [end for end in range(start + 1, len(word) + 1) if word[start:end] in score_of]
         tokens = [word[start:end] for end in ends] + [None] * (start + 1 not in ends)
-        return [[token, *rest] for token in tokens for rest in paths(start + (1 if token is None else len(token)))]
+        return [
+            [token, *rest]
+            for token in tokens
+            for rest in paths(start + (1 if token is None else len(token)))
+        ]
 
     def order(path):
-        sums = itertools.accumulate((unk_score if t is None else score_of[t] for t in path), initial=0.0)
+        sums = itertools.accumulate(
+            (unk_score if t is None else score_of[t] for t in path), initial=0.0
+        )
         sizes = [1 if t is None else len(t) for t in path]
-        return [(-total, -size) for total, size in reversed(list(zip([*sums][1:], sizes, strict=True)))]
+        return [
+            (-total, -size) for total, size in reversed(list(zip([*sums][1:], sizes, strict=True)))
+        ]
 
     found = sorted(((order(path), path) for path in paths(0)), key=lambda pair: pair[0])
     return [(-order[0][0] if order else 0.0, path) for order, path in found]
@@ -2469,7 +3162,11 @@ short_words = st.text("aab▁é中🙂", max_size=8)
 def test_what_is_not_utf8_is_unknown_byte_by_byte(data):
     byte_names = {f"<0x{byte:02X}>": -np.inf for byte in range(256)}
     tables = bpe.unigram_tables(unigram_model({"é": -1.0} | byte_names, byte_fallback=True))
-    parts = data.decode("utf-8", "surrogateescape").encode("utf-8", "surrogateescape").split("é".encode())
+    parts = (
+        data.decode("utf-8", "surrogateescape")
+        .encode("utf-8", "surrogateescape")
+        .split("é".encode())
+    )
     expected = [id for part in parts for id in [1, *(2 + byte for byte in part)]][1:]
     assert segmented(data, tables, bpe.segment_unigram) == expected
 
@@ -2483,15 +3180,24 @@ def test_samples_are_distributed_as_they_should(alpha):
     names = {None: 0} | {token: 1 + k for k, token in enumerate(score_of)}
     weights = np.exp([alpha * score for score, _ in paths])
     expected = 20_000 * weights / weights.sum()
-    text, ids, state, seen = bpe._with_padding(word), np.empty(20, np.uint32), np.array([1], np.uint64), Counter()
+    text, ids, state, seen = (
+        bpe._with_padding(word),
+        np.empty(20, np.uint32),
+        np.array([1], np.uint64),
+        Counter(),
+    )
     for _ in range(20_000):
         n = bpe.sample_unigram(text, 0, len(word), tables, alpha, state, ids, 0)
         seen[tuple(ids[:n].tolist())] += 1
-    assert_by_chance([seen[tuple(names[token] for token in path)] for _, path in paths], expected.tolist(), 5)
+    assert_by_chance(
+        [seen[tuple(names[token] for token in path)] for _, path in paths], expected.tolist(), 5
+    )
 
 
 def naive_substrings(counts, longest):
-    """The substrings that occur twice or more, and are not always followed by one and the same character."""
+    """The substrings that occur twice or more, and are not always followed by one and the same
+    character.
+    """
     found, followed = Counter(), {}
     for number, (word, count) in enumerate(counts.items()):
         for start in range(len(word)):
@@ -2500,11 +3206,17 @@ def naive_substrings(counts, longest):
                 behind = word[end] if end < len(word) else (number, start)
                 followed.setdefault(word[start:end], set()).add(behind)
     ends = {word[k:] for word in counts for k in range(len(word))}
-    return {part: n for part, n in found.items() if n > 1 and (len(followed[part]) > 1 or part in ends)}
+    return {
+        part: n for part, n in found.items() if n > 1 and (len(followed[part]) > 1 or part in ends)
+    }
 
 
-character_counts = st.dictionaries(st.text("abé", min_size=1, max_size=12), st.integers(1, 4), min_size=1, max_size=12)
-wide_counts = st.dictionaries(st.text(min_size=1, max_size=9), st.integers(1, 9), min_size=1, max_size=12)
+character_counts = st.dictionaries(
+    st.text("abé", min_size=1, max_size=12), st.integers(1, 4), min_size=1, max_size=12
+)
+wide_counts = st.dictionaries(
+    st.text(min_size=1, max_size=9), st.integers(1, 9), min_size=1, max_size=12
+)
 
 
 @apart
@@ -2513,11 +3225,14 @@ def test_seeds_are_the_substrings_that_are_not_always_followed_by_one_character(
     learner = bpe._UnigramLearner(words_of_characters(counts), 1000, longest)
     seeds = naive_substrings(counts, longest)
     a, ids = len(learner.words.alphabet), range(len(learner.probabilities))
-    assert {learner.spell(id).decode() for id in ids[a:]} == set(seeds) and len(ids) == a + len(seeds)
+    assert {learner.spell(id).decode() for id in ids[a:]} == set(seeds) and len(ids) == a + len(
+        seeds
+    )
     weights = learner.probabilities[a:] / learner.probabilities[0]
     first = max(sum(word.count(min("".join(counts))) * n for word, n in counts.items()), 0.5)
     assert np.allclose(
-        weights * first, [len(part) * seeds[part] for part in map(bytes.decode, map(learner.spell, ids[a:]))]
+        weights * first,
+        [len(part) * seeds[part] for part in map(bytes.decode, map(learner.spell, ids[a:]))],
     )
 
 
@@ -2535,7 +3250,9 @@ def test_expectations_and_losses_are_those_of_the_oracle(counts, n_seeds):
             for token in path:
                 expected[token] += count * weight / weights.sum()
     found, total = learner.expect()
-    assert np.allclose(found, [expected[token] for token in score_of]) and np.isclose(total, likelihood)
+    assert np.allclose(found, [expected[token] for token in score_of]) and np.isclose(
+        total, likelihood
+    )
     a, count_of, total = learner.n_alphabet, dict(zip(score_of, found, strict=True)), found.sum()
     losses = bpe._losses(learner.lattice, a, learner.scores, found)
     for token, loss in list(zip(score_of, losses, strict=True))[a:]:
@@ -2555,10 +3272,17 @@ def test_words_of_any_length_have_a_likelihood():
     learner = bpe._UnigramLearner(words_of_characters(counts), 0, 4)
     scores = dict(zip("abcdefgh", learner.scores, strict=True))
     expected, likelihood = learner.expect()
-    assert np.isclose(likelihood, sum(n * scores[char] for word, n in counts.items() for char in word))
-    assert np.allclose(expected, [sum(n * word.count(char) for word, n in counts.items()) for char in "abcdefgh"])
+    assert np.isclose(
+        likelihood, sum(n * scores[char] for word, n in counts.items() for char in word)
+    )
+    assert np.allclose(
+        expected, [sum(n * word.count(char) for word, n in counts.items()) for char in "abcdefgh"]
+    )
     learner = bpe._UnigramLearner(words_of_characters(counts), 1000, 4)
-    assert np.isclose(learner.expect()[0] @ learner.lattice.sizes, sum(len(word) * n for word, n in counts.items()))
+    assert np.isclose(
+        learner.expect()[0] @ learner.lattice.sizes,
+        sum(len(word) * n for word, n in counts.items()),
+    )
 
 
 def text_counts(paths):
@@ -2566,19 +3290,30 @@ def text_counts(paths):
 
 
 def test_learning_unigram_is_that_of_sentencepiece(library, tmp_path):
-    """Not the same: what SentencePiece always finds before a space, such as "import", is none of its seeds."""
+    """Not the same: what SentencePiece always finds before a space, such as "import", is none of
+    its seeds.
+    """
     text = "".join(path.read_text("utf-8") for path in library[:60])
     options = {"vocab_size": 2001, "character_coverage": 1.0, "split_by_unicode_script": False}
-    more = {"model_type": "unigram", "normalization_rule_name": "identity", "split_by_number": False}
+    more = {
+        "model_type": "unigram",
+        "normalization_rule_name": "identity",
+        "split_by_number": False,
+    }
     theirs, _ = trained_there(tmp_path, text.split("\n"), **options, **more)
     learned = bpe.learn_unigram(words_of_characters(text_counts(library[:60])), 2000)
     assert learned.likelihoods[-1] < 0 and (np.diff(learned.scores) <= 0).all()
     assert {*learned.alphabet} < {*learned.tokens} and len({*learned.tokens}) == 2000
-    assert len({*learned.tokens} & {theirs.id_to_piece(id).encode() for id in range(2001)}) > 0.65 * 2000
+    assert (
+        len({*learned.tokens} & {theirs.id_to_piece(id).encode() for id in range(2001)})
+        > 0.65 * 2000
+    )
     score_of = dict(zip(map(bytes.decode, learned.tokens), learned.scores.tolist(), strict=True))
     ours = bpe.unigram_tables(unigram_model(score_of))
     held_out = text_counts(library[60:90])
-    n_ours = sum(n * len(segmented(word.encode(), ours, bpe.segment_unigram)) for word, n in held_out.items())
+    n_ours = sum(
+        n * len(segmented(word.encode(), ours, bpe.segment_unigram)) for word, n in held_out.items()
+    )
     n_theirs = sum(n * len(theirs.encode(word[1:])) for word, n in held_out.items())
     assert n_ours < 1.02 * n_theirs
 
@@ -2587,18 +3322,33 @@ def test_learning_unigram_is_that_of_sentencepiece(library, tmp_path):
 def test_learning_unigram_does_not_depend_on_the_order_of_words(library):
     counts = text_counts(library[:20])
     shuffled = dict(random.Random(1).sample(list(counts.items()), len(counts)))
-    words = [bpe.Words.from_counts({word.encode(): n for word, n in c.items()}) for c in (counts, shuffled)]
-    ours, other = (bpe.learn_unigram(w.as_characters(0.9), 500) for w in words)  # parts of words are equal words
+    words = [
+        bpe.Words.from_counts({word.encode(): n for word, n in c.items()})
+        for c in (counts, shuffled)
+    ]
+    # parts of words are equal words
+    ours, other = (bpe.learn_unigram(w.as_characters(0.9), 500) for w in words)
     assert ours.tokens == other.tokens and (ours.scores == other.scores).all()
     assert len(ours.likelihoods) > 1 and ours.likelihoods == other.likelihoods
 
 
-# ─── Formats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Formats ──────────────────────────────────────────────────────────────────────────────────────
 
 # What a tokenizer.json may say, and what it does to a text.
-BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+BYTE_LEVEL = {
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": True,
+    "use_regex": True,
+}
 NO_REGEX = BYTE_LEVEL | {"use_regex": False}
-NO_FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+NO_FLAGS = {
+    "single_word": False,
+    "lstrip": False,
+    "rstrip": False,
+    "normalized": False,
+    "special": True,
+}
 
 
 def edited(folder, **changes):
@@ -2639,15 +3389,36 @@ ADDED = [
     {"content": "th", "single_word": True, "normalized": True, "special": False},
     {"content": "<b>", "lstrip": True, "rstrip": True, "single_word": True},
 ]
-# Added tokens as Phi, CodeGen and DeepSeek have them: tokens of the vocabulary, by their text or by their name.
+# Added tokens as Phi, CodeGen and DeepSeek have them: tokens of the vocabulary, by their text or by
+# their name.
 KNOWN = [{"content": content, "special": False} for content in ("  ", "õ", "Ċ", "the")]
-ordinary = [" ", "  ", "\n", "a", "é", "12345", "the end", END, ".", "\x1c", "\x1f", "\u3000", "none", "gpt2", "ab"]
+ordinary = [
+    " ",
+    "  ",
+    "\n",
+    "a",
+    "é",
+    "12345",
+    "the end",
+    END,
+    ".",
+    "\x1c",
+    "\x1f",
+    "\u3000",
+    "none",
+    "gpt2",
+    "ab",
+]
 contents = [token["content"] for token in ADDED + KNOWN]
-added_texts = st.lists(st.sampled_from(contents + ordinary)).map("".join) | texts | st.just("th.th.th")
+added_texts = (
+    st.lists(st.sampled_from(contents + ordinary)).map("".join) | texts | st.just("th.th.th")
+)
 
 
 def written(folder, tokenizer, added=(), **changes):
-    """A tokenizer.json with more added tokens, whose ids are those of the vocabulary or new, and other changes."""
+    """A tokenizer.json with more added tokens, whose ids are those of the vocabulary or new, and
+    other changes.
+    """
     tokenizer.save(folder, "huggingface")
     data = json.loads((folder / "tokenizer.json").read_text())
     known = data["model"]["vocab"]
@@ -2662,24 +3433,47 @@ def written(folder, tokenizer, added=(), **changes):
     return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
-# Models as they are known: what makes them, their normalizer, pre-tokenizer, decoder and special tokens.
+# Models as they are known: what makes them, their normalizer, pre-tokenizer, decoder and special
+# tokens.
 PIECES = ["<unk>", "<s>", "</s>"]
 BERT_PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 FALLBACK = [f"<0x{b:02X}>" for b in range(256)]
 LLAMA_DECODER = [D.Replace("▁", " "), D.ByteFallback(), D.Fuse(), D.Strip(" ", 1, 0)]
 LLAMA_NORMALIZER = N.Sequence([N.Prepend("▁"), N.Replace(" ", "▁")])
-ALBERT = [N.Replace("``", '"'), N.NFKD(), N.StripAccents(), N.Lowercase(), N.Replace(Regex(" {2,}"), " ")]
+ALBERT = [
+    N.Replace("``", '"'),
+    N.NFKD(),
+    N.StripAccents(),
+    N.Lowercase(),
+    N.Replace(Regex(" {2,}"), " "),
+]
 DEEPSEEK = ["[\r\n]", r"\s?[A-Za-z]+", r"\s?[!-/:-~]+", r"\s+$", "[一-龥]+"]
-DEEPSEEK = [*(Split(Regex(text), "isolated") for text in DEEPSEEK), P.Digits(True), ByteLevel(False, use_regex=False)]
+DEEPSEEK = [
+    *(Split(Regex(text), "isolated") for text in DEEPSEEK),
+    P.Digits(True),
+    ByteLevel(False, use_regex=False),
+]
 QWEN = [Split(Regex(bpe.PATTERNS["qwen2"]), "isolated"), ByteLevel(False, use_regex=False)]
 CUTS = [P.Whitespace(), P.Punctuation("contiguous"), P.Digits(True), P.CharDelimiterSplit("x")]
 BY_SPACES = Split(" ", "merged_with_previous")
 FAMOUS = {
     "llama": ("BPE", LLAMA_NORMALIZER, None, D.Sequence(LLAMA_DECODER), FALLBACK),
-    "mistral": ("BPE", None, P.Metaspace(prepend_scheme="first", split=False), D.Sequence(LLAMA_DECODER), FALLBACK),
+    "mistral": (
+        "BPE",
+        None,
+        P.Metaspace(prepend_scheme="first", split=False),
+        D.Sequence(LLAMA_DECODER),
+        FALLBACK,
+    ),
     "gemma": ("BPE", N.Replace(" ", "▁"), BY_SPACES, D.Sequence(LLAMA_DECODER[:3]), FALLBACK),
     "albert": ("Unigram", N.Sequence(ALBERT), P.Metaspace(), D.Metaspace(), PIECES),
-    "t5": ("Unigram", N.Sequence([N.Nmt(), N.NFKC()]), Sequence([P.WhitespaceSplit(), P.Metaspace()]), None, PIECES),
+    "t5": (
+        "Unigram",
+        N.Sequence([N.Nmt(), N.NFKC()]),
+        Sequence([P.WhitespaceSplit(), P.Metaspace()]),
+        None,
+        PIECES,
+    ),
     "bert": ("WordPiece", N.BertNormalizer(), P.BertPreTokenizer(), D.WordPiece(), BERT_PIECES),
     "cut": ("WordPiece", N.Strip(), Sequence(CUTS), None, BERT_PIECES),
     "qwen": ("BPE", N.NFC(), Sequence(QWEN), D.ByteLevel(), []),
@@ -2688,7 +3482,11 @@ FAMOUS = {
     "neox": ("BPE", N.NFC(), ByteLevel(False), D.ByteLevel(), []),
     "characters": ("BPE", N.NFD(), Split(Regex(r"\p{L}+"), "contiguous"), D.BPEDecoder(), PIECES),
 }
-UNKNOWN = {"BPE": {"unk_token": "<unk>", "fuse_unk": True}, "WordPiece": {"unk_token": "[UNK]"}, "Unigram": {}}
+UNKNOWN = {
+    "BPE": {"unk_token": "<unk>", "fuse_unk": True},
+    "WordPiece": {"unk_token": "[UNK]"},
+    "Unigram": {},
+}
 
 
 def famous(name, texts):
@@ -2708,9 +3506,15 @@ def famous(name, texts):
     theirs = trained_by_hugging_face(kind, texts, first_cut, unknown, **options)
     data = json.loads(theirs.to_str())
     data["model"] |= {"byte_fallback": True} if specials == FALLBACK else {}
-    data["added_tokens"] = [token for token in data["added_tokens"] if not token["content"].startswith("<0x")]
+    data["added_tokens"] = [
+        token for token in data["added_tokens"] if not token["content"].startswith("<0x")
+    ]
     theirs = tokenizers.Tokenizer.from_str(json.dumps(data))
-    for part, value in (("normalizer", normalizer), ("pre_tokenizer", pre_tokenizer), ("decoder", decoder)):
+    for part, value in (
+        ("normalizer", normalizer),
+        ("pre_tokenizer", pre_tokenizer),
+        ("decoder", decoder),
+    ):
         setattr(theirs, part, value)
     return theirs
 
@@ -2718,13 +3522,24 @@ def famous(name, texts):
 def trained_there(folder, prose, **options):
     """A model trained by the `sentencepiece` package, and its file."""
     (folder / "prose.txt").write_text("\n".join(prose))
-    options = {"vocab_size": 600, "character_coverage": 0.999, "hard_vocab_limit": False, "minloglevel": 2} | options
+    options = {
+        "vocab_size": 600,
+        "character_coverage": 0.999,
+        "hard_vocab_limit": False,
+        "minloglevel": 2,
+    } | options
     prefix = str(folder / "m")
-    sentencepiece.SentencePieceTrainer.train(input=str(folder / "prose.txt"), model_prefix=prefix, **options)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "prose.txt"), model_prefix=prefix, **options
+    )
     return sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model"), folder / "m.model"
 
 
-LLAMA = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True}
+LLAMA = {
+    "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False,
+    "byte_fallback": True,
+}
 OWN_SYMBOLS = {"user_defined_symbols": ["<a>", "def", "e▁x"]}
 SENTENCEPIECE = [
     {"model_type": "bpe", **LLAMA},
@@ -2737,7 +3552,10 @@ SENTENCEPIECE = [
     {"model_type": "unigram", **LLAMA, "user_defined_symbols": ["<x>", "self"]},
     *({"model_type": kind, **OWN_SYMBOLS} for kind in ("bpe", "unigram")),
 ]
-ODD_SYMBOLS = {"normalization_rule_name": "nmt_nfkc", "user_defined_symbols": ["…", "\n", "\t", "ﬁ", "<x>"]}
+ODD_SYMBOLS = {
+    "normalization_rule_name": "nmt_nfkc",
+    "user_defined_symbols": ["…", "\n", "\t", "ﬁ", "<x>"],
+}
 IDENTITY = {"normalization_rule_name": "identity"}
 SMALL_SENTENCEPIECE = [
     {"model_type": "bpe", **ODD_SYMBOLS},
@@ -2746,7 +3564,12 @@ SMALL_SENTENCEPIECE = [
     {"model_type": "unigram", **ODD_SYMBOLS, "remove_extra_whitespaces": False},
     {"model_type": "unigram", **IDENTITY},
     {"model_type": "char"},
-    {"model_type": "char", **IDENTITY, "remove_extra_whitespaces": False, "user_defined_symbols": ["<x>"]},
+    {
+        "model_type": "char",
+        **IDENTITY,
+        "remove_extra_whitespaces": False,
+        "user_defined_symbols": ["<x>"],
+    },
 ]
 
 
@@ -2767,19 +3590,25 @@ def utf8_library():
 @pytest.fixture(scope="session")
 def prose(library):
     """Lines of text in which there are more letters than those of English."""
-    return "\n".join(path.read_text()[:3000] for path in library[:60]).split("\n") + ["naïve café", "中文 текст"] * 9
+    return (
+        "\n".join(path.read_text()[:3000] for path in library[:60]).split("\n")
+        + ["naïve café", "中文 текст"] * 9
+    )
 
 
 @dataclasses.dataclass
 class Owned:
-    """A tokenizer, how its owner encodes and decodes, formats that hold it, the first all of it, and texts for it."""
+    """A tokenizer, how its owner encodes and decodes, formats that hold it, the first all of it,
+    and texts for it.
+    """
 
     ours: bpe.Tokenizer
     encode: Callable | None = None
     decode: Callable | None = None
     formats: tuple = ("huggingface",)
     texts: st.SearchStrategy = dataclasses.field(default_factory=lambda: famous_texts)
-    may_differ: Callable = lambda text: False  # its owner does something else, for a reason that is known
+    # its owner does something else, for a reason that is known
+    may_differ: Callable = lambda text: False
     may_decode: Callable = lambda text, ids: True
     owner: str = "owner"
     honoured: Collection = "none"  # the special tokens that sentencepiece finds in a text
@@ -2804,7 +3633,9 @@ def tiktoken_at(folder):
 
 def gpt2_at(folder):
     model = tokenizers.models.BPE.from_file(f"{folder}/vocab.json", f"{folder}/merges.txt")
-    return huggingface_calls(made(model, [END], pre_tokenizer=ByteLevel(False), decoder=D.ByteLevel()))
+    return huggingface_calls(
+        made(model, [END], pre_tokenizer=ByteLevel(False), decoder=D.ByteLevel())
+    )
 
 
 def sentencepiece_at(folder):
@@ -2814,11 +3645,15 @@ def sentencepiece_at(folder):
 
 def bert_at(folder):
     lowercase = json.loads((folder / "tokenizer_config.json").read_text())["do_lower_case"]
-    return huggingface_calls(tokenizers.BertWordPieceTokenizer(f"{folder}/vocab.txt", lowercase=lowercase))
+    return huggingface_calls(
+        tokenizers.BertWordPieceTokenizer(f"{folder}/vocab.txt", lowercase=lowercase)
+    )
 
 
 READERS = {
-    "huggingface": lambda folder: huggingface_calls(tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")),
+    "huggingface": lambda folder: huggingface_calls(
+        tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
+    ),
     "tiktoken": tiktoken_at,
     "gpt2": gpt2_at,
     "sentencepiece": sentencepiece_at,
@@ -2830,14 +3665,18 @@ def own_model(here, formats=("huggingface",), **options):
     """A model that we train."""
     ours = family_training(**options).tokenizer
     unknown = ours.special_tokens.get("<unk>")  # which sentencepiece writes in its own way
-    return Owned(ours, formats=formats, may_decode=lambda _, ids: formats[1:] == () or unknown not in ids)
+    return Owned(
+        ours, formats=formats, may_decode=lambda _, ids: formats[1:] == () or unknown not in ids
+    )
 
 
 def own_merges(here, **options):
     """The merges of one training with other patterns, special tokens and flags."""
     options = {"special_tokens": [END]} | options
     formats = () if "(?<=" in str(options) else ("huggingface",)
-    return Owned(bpe.Tokenizer(here.tokenizer.vocab, here.tokenizer.merges, **options), formats=formats)
+    return Owned(
+        bpe.Tokenizer(here.tokenizer.vocab, here.tokenizer.merges, **options), formats=formats
+    )
 
 
 def edited_json(here, added, **changes):
@@ -2862,13 +3701,18 @@ def famous_model(here, name):
 def small_model(here, make):
     theirs, texts = make()
     last = sorted(id for name, id in theirs.get_vocab(with_added_tokens=True).items() if name)[-3:]
-    return owned_by_hugging_face(here, theirs, texts=texts, n_examples=30, decoded=([1, 0, 3], last))
+    return owned_by_hugging_face(
+        here, theirs, texts=texts, n_examples=30, decoded=([1, 0, 3], last)
+    )
 
 
 def wild_model(here, name):
     kind, options, pre_tokenizer, decoder = WILD[name]
     suffix = {name: text for name, text in options.items() if name == "end_of_word_suffix"}
-    texts, special = [line[:200] for line in here.prose[:200]], ["<unk>"] if "unk_token" in options else []
+    texts, special = (
+        [line[:200] for line in here.prose[:200]],
+        ["<unk>"] if "unk_token" in options else [],
+    )
     more = {"vocab_size": 500, "special_tokens": special, **suffix}
     theirs = trained_by_hugging_face(kind, texts, pre_tokenizer, options, **more)
     if decoder:
@@ -2881,25 +3725,35 @@ def owned_by_sentencepiece(file, **fields):
     ours = bpe.Tokenizer.load(file)
 
     def may_differ(text):
-        if bpe.Normalizer(ours.model.normalizer).normalize(text.encode()).decode() == theirs.normalize(text):
+        if bpe.Normalizer(ours.model.normalizer).normalize(
+            text.encode()
+        ).decode() == theirs.normalize(text):
             return False
-        # Hugging Face looks for the rules of a charsmap in grapheme clusters, and strips all white space, but no ▁.
+        # Hugging Face looks for the rules of a charsmap in grapheme clusters, and strips all white
+        # space, but no ▁.
         clusters = [cluster for cluster in regex.findall(r"\X", text) if len(cluster) > 1]
         assert clusters or text.strip() != text.strip(" ") or text.rstrip().endswith("▁")
         return True
 
     def may_decode(text, ids):
-        marks = text.lstrip().startswith("▁")  # of its own: sentencepiece takes away more of them than Hugging Face
+        # of its own: sentencepiece takes away more of them than Hugging Face
+        marks = text.lstrip().startswith("▁")
         return theirs.unk_id() not in ids and not marks
 
-    fields = {"formats": ("sentencepiece",), "may_differ": may_differ, "may_decode": may_decode} | fields
+    fields = {
+        "formats": ("sentencepiece",),
+        "may_differ": may_differ,
+        "may_decode": may_decode,
+    } | fields
     return Owned(ours, theirs.encode, theirs.decode, owner="sentencepiece", **fields)
 
 
 def sentencepiece_model(here, options):
     theirs, file = trained_there(here.folder, here.prose, **options)
     symbols, in_both = options.get("user_defined_symbols", []), ("sentencepiece", "huggingface")
-    some_texts = famous_texts | st.lists(st.sampled_from([*symbols, "x", " ", "the ", "<s>"])).map("".join)
+    some_texts = famous_texts | st.lists(st.sampled_from([*symbols, "x", " ", "the ", "<s>"])).map(
+        "".join
+    )
     if options["model_type"] == "unigram":
         return owned_by_sentencepiece(file, formats=in_both, texts=some_texts, n_examples=20)
     if symbols:  # a tokenizer.json finds them in another way
@@ -2907,14 +3761,17 @@ def sentencepiece_model(here, options):
             bpe.Tokenizer.load(file).save(here.folder / "hf")
         return owned_by_sentencepiece(file, honoured=symbols, texts=some_texts, n_examples=20)
     owned = owned_by_sentencepiece(file, formats=in_both, texts=some_texts)
-    whole = bpe.Tokenizer.from_model(dataclasses.replace(owned.ours.model, pattern="none"))  # as one word
+    # as one word
+    whole = bpe.Tokenizer.from_model(dataclasses.replace(owned.ours.model, pattern="none"))
     text = "\n".join(here.prose)[:5000]
     assert whole.encode(text) == theirs.encode(text)
     return owned
 
 
 def small_sentencepiece_model(here, options):
-    _, file = trained_there(here.folder, [line[:400] for line in here.prose[:200]], vocab_size=300, **options)
+    _, file = trained_there(
+        here.folder, [line[:400] for line in here.prose[:200]], vocab_size=300, **options
+    )
     symbols = [] if options["model_type"] == "unigram" else options.get("user_defined_symbols", [])
     fields = {"texts": symbol_texts, "may_differ": lambda text: False, "n_examples": 100}
     return owned_by_sentencepiece(file, honoured=symbols, **fields)
@@ -2933,7 +3790,9 @@ def bert_vocabulary(here, lowercase):
     theirs = tokenizers.BertWordPieceTokenizer(str(here.folder / "vocab.txt"), lowercase=lowercase)
     ours = bpe.Tokenizer.load(here.folder)
     ours.save(here.folder / "bert", "bert")
-    assert (here.folder / "bert" / "vocab.txt").read_bytes() == (here.folder / "vocab.txt").read_bytes()
+    assert (here.folder / "bert" / "vocab.txt").read_bytes() == (
+        here.folder / "vocab.txt"
+    ).read_bytes()
     ours.save(here.folder / "hf", "huggingface")
     from_json = tokenizers.Tokenizer.from_file(str(here.folder / "hf" / "tokenizer.json"))
     for text in ("a b", "Élan VITAL 中文 [MASK]", "x" * 101, "[CLS] a"):
@@ -2943,25 +3802,51 @@ def bert_vocabulary(here, lowercase):
 
 def longest_match_of_bytes(here):
     vocab = BYTE_VOCAB | {256: b"the", 257: b" the", 258: "é".encode(), 259: b"th"}
-    return Owned(bpe.Tokenizer.from_model(bpe.Model(vocab, None, kind="wordpiece", max_word_chars=1 << 24)))
+    return Owned(
+        bpe.Tokenizer.from_model(bpe.Model(vocab, None, kind="wordpiece", max_word_chars=1 << 24))
+    )
 
 
-# Kinds of tokenizers that were met in public repositories: model, pre-tokenizer, decoder, and options of the trainer.
+# Kinds of tokenizers that were met in public repositories: model, pre-tokenizer, decoder, and
+# options of the trainer.
 WILD = {
-    "suffix": ("BPE", {"unk_token": "<unk>", "end_of_word_suffix": "</w>"}, P.BertPreTokenizer(), D.BPEDecoder("</w>")),
+    "suffix": (
+        "BPE",
+        {"unk_token": "<unk>", "end_of_word_suffix": "</w>"},
+        P.BertPreTokenizer(),
+        D.BPEDecoder("</w>"),
+    ),
     "suffix, dropped": ("BPE", {"end_of_word_suffix": "<w>"}, P.Whitespace(), None),
-    "suffix, whole texts": ("BPE", {"unk_token": "<unk>", "end_of_word_suffix": "</w>", "fuse_unk": True}, None, None),
+    "suffix, whole texts": (
+        "BPE",
+        {"unk_token": "<unk>", "end_of_word_suffix": "</w>", "fuse_unk": True},
+        None,
+        None,
+    ),
     "suffix of bytes": ("BPE", {"end_of_word_suffix": "</w>"}, ByteLevel(False), D.ByteLevel()),
     "words": ("WordLevel", {"unk_token": "<unk>"}, P.Whitespace(), None),
     "words of bytes": ("WordLevel", {"unk_token": "<unk>"}, P.ByteLevel(), D.ByteLevel()),
     "dropped characters": ("BPE", {}, P.Whitespace(), D.Fuse()),
     "dropped characters of whole texts": ("BPE", {}, None, D.Fuse()),
     "dropped bytes": ("BPE", {}, ByteLevel(False), D.ByteLevel()),
-    "unknown bytes": ("BPE", {"unk_token": "<unk>", "fuse_unk": True}, P.ByteLevel(), D.ByteLevel()),
+    "unknown bytes": (
+        "BPE",
+        {"unk_token": "<unk>", "fuse_unk": True},
+        P.ByteLevel(),
+        D.ByteLevel(),
+    ),
 }
-wild_texts = st.text(st.sampled_from(OLD_CHARACTERS), max_size=40) | st.text("aeinort sdé.,'<unk/w>12\n", max_size=60)
+wild_texts = st.text(st.sampled_from(OLD_CHARACTERS), max_size=40) | st.text(
+    "aeinort sdé.,'<unk/w>12\n", max_size=60
+)
 symbol_texts = st.text("aeinort sdé.,…ﬁ<x>12\n\t中", max_size=60) | st.text("a \n\t…", max_size=20)
-UND_PIECES = [("<unk>", 2, 0), ("▁", 1, -2), ("un", 1, -2), ("d", 1, -2), *(("▁" * n, 4, 0) for n in (2, 3, 4))]
+UND_PIECES = [
+    ("<unk>", 2, 0),
+    ("▁", 1, -2),
+    ("un", 1, -2),
+    ("d", 1, -2),
+    *(("▁" * n, 4, 0) for n in (2, 3, 4)),
+]
 AB_PIECES = [("<unk>", 2, 0), ("a", 1, -2), ("b", 1, -3), ("ab", 1, -1), ("<ab>", 1, 0)]
 PIECES_BY_HAND = {
     **{
@@ -2972,30 +3857,52 @@ PIECES_BY_HAND = {
         }
         for score in (-1.5, -0.01)
     },
-    "a token with unknown characters is never made": {"pieces": AB_PIECES, "kind": 2, "add_dummy_prefix": False},
+    "a token with unknown characters is never made": {
+        "pieces": AB_PIECES,
+        "kind": 2,
+        "add_dummy_prefix": False,
+    },
 }
 
 
 def names_that_are_no_bytes():
-    model = tokenizers.models.BPE({"a": 0, "’": 1, "b": 2, "ab": 3, "a’": 4, "": 5}, [("a", "’"), ("a", "b")])
+    model = tokenizers.models.BPE(
+        {"a": 0, "’": 1, "b": 2, "ab": 3, "a’": 4, "": 5}, [("a", "’"), ("a", "b")]
+    )
     theirs = made(model, ["<end>"], pre_tokenizer=ByteLevel(False), decoder=D.ByteLevel())
     return theirs, st.text("ab’", max_size=9) | st.sampled_from(["ba<end>’", "a’b<end>"])
 
 
 def token_of_normalized_text():
     model = tokenizers.models.BPE({"▁": 0, "x": 1, "<s>": 2}, [], unk_token="<s>")
-    added, decoder = tokenizers.AddedToken(" <s>", normalized=True), D.Sequence([D.Replace("▁", " "), D.Fuse()])
+    added, decoder = (
+        tokenizers.AddedToken(" <s>", normalized=True),
+        D.Sequence([D.Replace("▁", " "), D.Fuse()]),
+    )
     theirs = made(model, [added], normalizer=N.Replace(" ", "▁"), decoder=decoder)
     return theirs, st.text("x ", max_size=9) | st.just("x x <s>x")
 
 
 def digits_after_a_byte_level():
-    pairs = [("Ã", "¼"), ("Ã", "©"), ("Ġ", "1"), ("1", "2"), ("¼", "1"), ("a", "b"), ("12", "3"), ("Ù", "£")]
+    pairs = [
+        ("Ã", "¼"),
+        ("Ã", "©"),
+        ("Ġ", "1"),
+        ("1", "2"),
+        ("¼", "1"),
+        ("a", "b"),
+        ("12", "3"),
+        ("Ù", "£"),
+    ]
     names = [*map(in_chars, BYTES), *map("".join, pairs)]
     three = Split(Regex("[0-9][0-9][0-9]"), "isolated")
-    cuts = Sequence([P.Punctuation("contiguous"), ByteLevel(False), P.Digits(individual_digits=False), three])
+    cuts = Sequence(
+        [P.Punctuation("contiguous"), ByteLevel(False), P.Digits(individual_digits=False), three]
+    )
     model = tokenizers.models.BPE({name: id for id, name in enumerate(names)}, pairs)
-    return made(model, pre_tokenizer=cuts, decoder=D.ByteLevel()), st.text("üòé½¼²³٣12345 ab.,!", max_size=40)
+    return made(model, pre_tokenizer=cuts, decoder=D.ByteLevel()), st.text(
+        "üòé½¼²³٣12345 ab.,!", max_size=40
+    )
 
 
 def unigram_of_bytes():
@@ -3006,14 +3913,37 @@ def unigram_of_bytes():
     return theirs, st.lists(parts, max_size=12).map("".join)
 
 
-SMALL_MODELS = [names_that_are_no_bytes, token_of_normalized_text, digits_after_a_byte_level, unigram_of_bytes]
+SMALL_MODELS = [
+    names_that_are_no_bytes,
+    token_of_normalized_text,
+    digits_after_a_byte_level,
+    unigram_of_bytes,
+]
 
 # How each family is trained, and whether text comes back.
 FAMILIES = [
     ({"model": "bpe", "alphabet": "characters", "byte_fallback": True}, True),
     ({"model": "bpe", "alphabet": "characters", "mark": ""}, True),
-    ({"model": "bpe", "alphabet": "characters", "mark": "", "byte_fallback": True, "coverage": 0.99}, True),
-    ({"model": "bpe", "alphabet": "characters", "mark": "_", "byte_fallback": True, "coverage": 0.99}, False),
+    (
+        {
+            "model": "bpe",
+            "alphabet": "characters",
+            "mark": "",
+            "byte_fallback": True,
+            "coverage": 0.99,
+        },
+        True,
+    ),
+    (
+        {
+            "model": "bpe",
+            "alphabet": "characters",
+            "mark": "_",
+            "byte_fallback": True,
+            "coverage": 0.99,
+        },
+        False,
+    ),
     ({"model": "bpe", "normalizer": ("nfc",)}, False),
     ({"model": "unigram"}, True),
     ({"model": "unigram", "byte_fallback": True, "coverage": 0.99}, True),
@@ -3027,7 +3957,9 @@ FAMILIES = [
 @functools.cache
 def family_training(**options):
     options = {"vocab_size": 1000, "special_tokens": (END,)} | options
-    options = {name: list(value) if type(value) is tuple else value for name, value in options.items()}
+    options = {
+        name: list(value) if type(value) is tuple else value for name, value in options.items()
+    }
     return bpe.train(utf8_library()[:20], workers=1, **options)
 
 
@@ -3041,18 +3973,34 @@ WAYS = [
     {"special_tokens": [END, f"d{END}", f"{END} {END}", ">\n"]},
     {"special_tokens": [END, f"d{END}", f"{END} {END}", ">\n"], "pattern": [r"\p{N}{1,3}", "gpt2"]},
 ]
-OF_WORDS = {"pattern": MARKED_WORDS, "special_tokens": (), "formats": ("huggingface", "sentencepiece")}
+OF_WORDS = {
+    "pattern": MARKED_WORDS,
+    "special_tokens": (),
+    "formats": ("huggingface", "sentencepiece"),
+}
 OF_BYTES = {"formats": ("huggingface", "tiktoken")}
 OWN_MODELS = {
-    **{f"pattern {k}": {"pattern": k, **(OF_BYTES if type(p) is str else {})} for k, p in bpe.PATTERNS.items()},
+    **{
+        f"pattern {k}": {"pattern": k, **(OF_BYTES if type(p) is str else {})}
+        for k, p in bpe.PATTERNS.items()
+    },
     "ids": {"tie_break": "ids", "formats": ("huggingface", "gpt2", "tiktoken")},
     **{f"family {k}": options for k, (options, _) in enumerate(FAMILIES)},
     "unigram of words": {"model": "unigram", **OF_WORDS},
-    "characters of words": {"alphabet": "characters", "byte_fallback": True, "coverage": 0.99, **OF_WORDS},
+    "characters of words": {
+        "alphabet": "characters",
+        "byte_fallback": True,
+        "coverage": 0.99,
+        **OF_WORDS,
+    },
     **{f"special tokens {at}": {"special_tokens_at": at} for at in ("after-bytes", "last")},
 }
 JSON_MODELS = {
-    f"json {k}{' added' * bool(added)}": {"added": added, "model__ignore_merges": not added, "pre_tokenizer": part}
+    f"json {k}{' added' * bool(added)}": {
+        "added": added,
+        "model__ignore_merges": not added,
+        "pre_tokenizer": part,
+    }
     for k, part in enumerate(PRE_TOKENIZERS)
     for added in ([], ADDED if k % 2 else ADDED + KNOWN)
 }
@@ -3064,25 +4012,36 @@ OWNED = {
     **{name: functools.partial(famous_model, name=name) for name in FAMOUS},
     **{f"wild {name}": functools.partial(wild_model, name=name) for name in WILD},
     **{make.__name__: functools.partial(small_model, make=make) for make in SMALL_MODELS},
-    **{f"sentencepiece {k}": functools.partial(sentencepiece_model, options=o) for k, o in enumerate(SENTENCEPIECE)},
+    **{
+        f"sentencepiece {k}": functools.partial(sentencepiece_model, options=o)
+        for k, o in enumerate(SENTENCEPIECE)
+    },
     **{
         f"small sentencepiece {k}": functools.partial(small_sentencepiece_model, options=options)
         for k, options in enumerate(SMALL_SENTENCEPIECE)
     },
-    **{name: functools.partial(model_of_pieces, **options) for name, options in PIECES_BY_HAND.items()},
-    **{f"bert {case}": functools.partial(bert_vocabulary, lowercase=case == "lower") for case in ("lower", "cased")},
+    **{
+        name: functools.partial(model_of_pieces, **options)
+        for name, options in PIECES_BY_HAND.items()
+    },
+    **{
+        f"bert {case}": functools.partial(bert_vocabulary, lowercase=case == "lower")
+        for case in ("lower", "cased")
+    },
     "longest match of bytes": longest_match_of_bytes,
 }
 # Texts in which what normalizers, pre-tokenizers and special tokens look at is frequent.
 famous_texts = st.text("ab Éé\u0301ﬁ中12٣ \n\t.,'x▁<>#\u3000", max_size=40)
 famous_texts |= st.text(st.sampled_from(OLD_CHARACTERS), max_size=40)
-famous_texts |= st.lists(st.sampled_from(["the ", "self", END, "<x>", " ", "\n", "é中", "1234", "[MASK]", "<s>"])).map(
-    "".join
-)
+famous_texts |= st.lists(
+    st.sampled_from(["the ", "self", END, "<x>", " ", "\n", "é中", "1234", "[MASK]", "<s>"])
+).map("".join)
 
 
 def assert_as_good(model, found, expected):
-    """The same ids; or, of a Unigram, others whose scores tie but for rounding, as formats and owners round."""
+    """The same ids; or, of a Unigram, others whose scores tie but for rounding, as formats and
+    owners round.
+    """
     if found != expected:
         assert model.kind == "unigram"
         sums = [math.fsum(model.scores[id] for id in ids) for ids in (found, expected)]
@@ -3095,9 +4054,13 @@ def files_in(folder):
 
 
 @pytest.mark.parametrize("name", OWNED)
-@pytest.mark.filterwarnings("ignore:some ids may differ", "ignore:.*may hold another model", "ignore:.*can be produced")
+@pytest.mark.filterwarnings(
+    "ignore:some ids may differ", "ignore:.*may hold another model", "ignore:.*can be produced"
+)
 @pytest.mark.filterwarnings("ignore:.*the model has no unknown token")
-def test_ids_and_texts_are_those_of_the_owner_in_each_format(name, library, prose, tokenizer, tmp_path, monkeypatch):
+def test_ids_and_texts_are_those_of_the_owner_in_each_format(
+    name, library, prose, tokenizer, tmp_path, monkeypatch
+):
     owned = OWNED[name](SimpleNamespace(prose=prose, tokenizer=tokenizer, folder=tmp_path))
     ours, unpickled, saved = owned.ours, pickle.loads(pickle.dumps(owned.ours)), {}
     for format in owned.formats:
@@ -3105,7 +4068,8 @@ def test_ids_and_texts_are_those_of_the_owner_in_each_format(name, library, pros
         loaded = bpe.Tokenizer.load(tmp_path / format)
         loaded.save(tmp_path / f"{format} again", format)
         assert files_in(tmp_path / f"{format} again") == files_in(tmp_path / format)
-        assert saved or ours.merges == [] or loaded.digest == ours.digest  # SentencePiece's "char" comes back as "bpe"
+        # SentencePiece's "char" comes back as "bpe"
+        assert saved or ours.merges == [] or loaded.digest == ours.digest
         saved[format] = loaded, *READERS[format](tmp_path / format)
 
     @examples(owned.n_examples)
@@ -3121,13 +4085,20 @@ def test_ids_and_texts_are_those_of_the_owner_in_each_format(name, library, pros
         assert expected == unpickled.encode(text) == list(ours.encode_iterable(chunks))
         assert honoured == list(ours.encode_iterable(chunks, owned.honoured))
         calls = {format: (encode, decode) for format, (_, encode, decode) in saved.items()}
-        for format, (encode, decode) in {owned.owner: (owned.encode, owned.decode), **calls}.items():
-            if encode is None or ("sentencepiece" in calls and format != "sentencepiece" and "<0x" in text):
+        for format, (encode, decode) in {
+            owned.owner: (owned.encode, owned.decode),
+            **calls,
+        }.items():
+            if encode is None or (
+                "sentencepiece" in calls and format != "sentencepiece" and "<0x" in text
+            ):
                 continue  # Hugging Face finds the tokens of bytes in a text
             ids = honoured if format == "sentencepiece" else expected
             assert_as_good(ours.model, encode(text), ids)
             if format in saved:
-                loaded = saved[format][0].encode(text, owned.honoured if format == "sentencepiece" else "all")
+                loaded = saved[format][0].encode(
+                    text, owned.honoured if format == "sentencepiece" else "all"
+                )
                 assert_as_good(ours.model, loaded, ids)
             if owned.may_decode(text, ids) and format != "tiktoken":
                 assert decode(ids) == ours.decode(ids)
@@ -3136,7 +4107,21 @@ def test_ids_and_texts_are_those_of_the_owner_in_each_format(name, library, pros
     for ids in owned.decoded:
         assert ours.decode(ids) == owned.decode(ids)
     source = random.Random(7)
-    pieces = ["the ", "def", END, " ", "\n", "é中", "e\u0301", "1234", "  ", "<|", "|>\n", "<mask> ", " some words"]
+    pieces = [
+        "the ",
+        "def",
+        END,
+        " ",
+        "\n",
+        "é中",
+        "e\u0301",
+        "1234",
+        "  ",
+        "<|",
+        "|>\n",
+        "<mask> ",
+        " some words",
+    ]
     text = "".join(source.choices(pieces, k=3000))
     expected, data = ours.encode(text), text.encode()
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 700)
@@ -3144,14 +4129,22 @@ def test_ids_and_texts_are_those_of_the_owner_in_each_format(name, library, pros
         path.write_bytes(content)
         bpe.encode_files(ours, path, tmp_path / "a.npy", workers=2)
         assert np.load(tmp_path / "a.npy").tolist() == expected
-    assert list(ours.encode_iterable([data[k : k + 99] for k in range(0, len(data), 99)])) == expected
+    assert (
+        list(ours.encode_iterable([data[k : k + 99] for k in range(0, len(data), 99)])) == expected
+    )
     assert ours.encode_batch([text] * 3, threads=2) == [expected] * 3
 
 
 def test_saved_models_load_from_each_of_their_files_by_any_name(tokenizer, tmp_path):
     folder = tmp_path / "new" / "model"
     tokenizer.save(folder)
-    names = ["merges.txt", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.json"]
+    names = [
+        "merges.txt",
+        "special_tokens_map.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.json",
+    ]
     assert sorted(path.name for path in folder.iterdir()) == names
     bpe.Tokenizer.load(folder).save(tmp_path / "again")
     assert files_in(tmp_path / "again") == files_in(folder)
@@ -3178,7 +4171,9 @@ def test_truncation_and_padding_are_kept_and_not_applied(tokenizer, tmp_path):
         again = bpe.Tokenizer.load(tmp_path)
     assert again.encode("one two three four") == tokenizer.encode("one two three four")
     again.save(tmp_path / "again")
-    assert json.loads((tmp_path / "again" / "tokenizer.json").read_text())["truncation"] == truncation
+    assert (
+        json.loads((tmp_path / "again" / "tokenizer.json").read_text())["truncation"] == truncation
+    )
 
 
 def test_a_special_token_that_merges_make_gets_a_note():
@@ -3189,12 +4184,16 @@ def test_a_special_token_that_merges_make_gets_a_note():
 
 
 def test_a_mark_that_never_occurs_is_no_token():
-    tokenizer = bpe.train(texts=["low", "lower"], vocab_size=12, alphabet="characters", workers=1).tokenizer
+    tokenizer = bpe.train(
+        texts=["low", "lower"], vocab_size=12, alphabet="characters", workers=1
+    ).tokenizer
     assert tokenizer.decode(tokenizer.encode("lower")) == "lower"
 
 
 def test_ignore_merges_looks_up_no_special_token(tokenizer, tmp_path):
-    """There, whole pretokens are looked up in all of the vocabulary, so that text forges a token not allowed."""
+    """There, whole pretokens are looked up in all of the vocabulary, so that text forges a token
+    not allowed.
+    """
     changes = {"model__ignore_merges": True, "pre_tokenizer": NO_REGEX}
     theirs = written(tmp_path, tokenizer, [{"content": "<w>", "single_word": True}], **changes)
     ours = bpe.Tokenizer.load(tmp_path)
@@ -3211,8 +4210,25 @@ def test_ignore_merges_looks_up_no_special_token(tokenizer, tmp_path):
 # Regular expressions that Oniguruma, which Hugging Face uses, reads otherwise than `regex` does.
 common = [r"\p{N}{1,3}|\P{N}+", r"\p{N}{1,3}|[^\s\p{N}]++|\s", r"(?<!x)[a-z]+|.", "a{,2}b|."]
 rewritten = [r"^a|[\s\S]", "a$|.", r"\s+\z|\S+", r"\s+\Z|\S+", r"\h+|\H", r"\p{N}{1,2}+|\P{N}"]
-anchors = [r"\s+$|\S+", r"\p{N}{2,3}+|\P{N}", "(?m:.)+", "(?s:.)+x", r"\Aa|.", r"\w+(?!x)|\W", r"[^a-z\d]+?"]
-classes = [r"[\h]+|\H", "[a-z&&[^b]]+", "(?i:ß)|.", "(?i:ſ)+", r"\R|.", "[[:alpha:]]+", r"\X", "'(?i:ll|s)"]
+anchors = [
+    r"\s+$|\S+",
+    r"\p{N}{2,3}+|\P{N}",
+    "(?m:.)+",
+    "(?s:.)+x",
+    r"\Aa|.",
+    r"\w+(?!x)|\W",
+    r"[^a-z\d]+?",
+]
+classes = [
+    r"[\h]+|\H",
+    "[a-z&&[^b]]+",
+    "(?i:ß)|.",
+    "(?i:ſ)+",
+    r"\R|.",
+    "[[:alpha:]]+",
+    r"\X",
+    "'(?i:ll|s)",
+]
 # Texts of what those expressions look at.
 oniguruma_texts = st.text("ab12 3\n\r\tsSßſéxX{,}h&\u3000中", max_size=30)
 
@@ -3238,7 +4254,8 @@ def test_splits_mean_what_they_mean_to_oniguruma_or_are_noted(tokenizer, tmp_pat
         theirs = None
     ours = unless_noted(lambda: bpe.Tokenizer.load(folder), bpe.InputError)
     assert ours or pattern not in common + rewritten
-    # And the other way: what the pattern means to `regex` is written, or refused by us or, as above, by them.
+    # And the other way: what the pattern means to `regex` is written, or refused by us or, as
+    # above, by them.
     make = functools.partial(bpe.Tokenizer, tokenizer.vocab, tokenizer.merges, [END], pattern)
     written = unless_noted(lambda: make().to_huggingface(), Exception)
     assert written or pattern not in common
@@ -3260,15 +4277,28 @@ def test_splits_mean_what_they_mean_to_oniguruma_or_are_noted(tokenizer, tmp_pat
 def test_published_encodings_have_their_tokens():
     known = {name: encoding.special_tokens for name, encoding in bpe.ENCODINGS.items()}
     gpt2 = dict.fromkeys(["gpt2", "r50k_base", "p50k_base"], 50256)
-    for name, id in (gpt2 | {"cl100k_base": 100257, "o200k_base": 199999, "o200k_harmony": 199999}).items():
+    for name, id in (
+        gpt2 | {"cl100k_base": 100257, "o200k_base": 199999, "o200k_harmony": 199999}
+    ).items():
         assert known[name][END] == id
     harmony, llama, newer = known["o200k_harmony"], known["llama3"], known["llama3.1"]
-    assert len(harmony) == 1091 and harmony["<|call|>"] == 200012 and harmony["<|reserved_201087|>"] == 201087
+    assert (
+        len(harmony) == 1091
+        and harmony["<|call|>"] == 200012
+        and harmony["<|reserved_201087|>"] == 201087
+    )
     assert harmony["<|endofprompt|>"] == harmony["<|reserved_200018|>"] == 200018
-    assert len(llama) == 256 and llama["<|reserved_special_token_4|>"] == 128008 and llama["<|eot_id|>"] == 128009
+    assert (
+        len(llama) == 256
+        and llama["<|reserved_special_token_4|>"] == 128008
+        and llama["<|eot_id|>"] == 128009
+    )
     assert llama["<|reserved_special_token_250|>"] == 128255
     assert len(newer) == 256 and newer["<|eom_id|>"] == 128008 and newer["<|python_tag|>"] == 128010
-    assert newer["<|finetune_right_pad_id|>"] == 128004 and newer["<|reserved_special_token_247|>"] == 128255
+    assert (
+        newer["<|finetune_right_pad_id|>"] == 128004
+        and newer["<|reserved_special_token_247|>"] == 128255
+    )
 
 
 def test_one_rank_file_with_two_sets_of_special_tokens_asks_which(tokenizer, tmp_path, monkeypatch):
@@ -3276,7 +4306,9 @@ def test_one_rank_file_with_two_sets_of_special_tokens_asks_which(tokenizer, tmp
     path = tmp_path / "tokenizer.model"
     (tmp_path / "tokenizer.tiktoken").rename(path)
     (tmp_path / "tokenizer.tiktoken.json").unlink()
-    own = bpe.ENCODINGS["llama3"]._replace(pattern="gpt2", digest=hashlib.sha256(path.read_bytes()).hexdigest())
+    own = bpe.ENCODINGS["llama3"]._replace(
+        pattern="gpt2", digest=hashlib.sha256(path.read_bytes()).hexdigest()
+    )
     monkeypatch.setitem(bpe.ENCODINGS, "one", own._replace(special_tokens={END: 5000}))
     assert bpe.Tokenizer.load(path).special_tokens == {END: 5000}
     monkeypatch.setitem(bpe.ENCODINGS, "two", own._replace(special_tokens={"<|x|>": 5000}))
@@ -3300,7 +4332,9 @@ def test_ranks_become_merges_that_mean_the_same(data, seed):
 @given(data=words, seed=st.integers(0, 30))
 def test_merges_become_ranks_only_if_they_mean_the_same(data, seed):
     tokens, merges = random_tokens_of_bytes(random.Random(seed), 6)
-    tokenizer = bpe.Tokenizer(dict(enumerate(tokens)), merges, pattern="none", ignore_merges=seed % 2 == 0)
+    tokenizer = bpe.Tokenizer(
+        dict(enumerate(tokens)), merges, pattern="none", ignore_merges=seed % 2 == 0
+    )
     try:
         theirs = tokenizer.to_tiktoken()
     except ValueError as error:
@@ -3320,8 +4354,13 @@ def test_a_llama_model_becomes_the_tokenizer_json_that_is_known(prose, tmp_path)
     _, file = trained_there(tmp_path, prose, model_type="bpe", **LLAMA)
     bpe.Tokenizer.load(file).save(tmp_path / "hf")
     data = json.loads((tmp_path / "hf" / "tokenizer.json").read_text())
-    known = made(tokenizers.models.BPE(), normalizer=LLAMA_NORMALIZER, decoder=D.Sequence(LLAMA_DECODER))
-    assert data["normalizer"] == json.loads(known.to_str())["normalizer"] and data["pre_tokenizer"] is None
+    known = made(
+        tokenizers.models.BPE(), normalizer=LLAMA_NORMALIZER, decoder=D.Sequence(LLAMA_DECODER)
+    )
+    assert (
+        data["normalizer"] == json.loads(known.to_str())["normalizer"]
+        and data["pre_tokenizer"] is None
+    )
     assert data["decoder"] == json.loads(known.to_str())["decoder"]
 
 
@@ -3334,7 +4373,7 @@ def test_a_failed_save_leaves_nothing(tokenizer, tmp_path, monkeypatch):
     assert files_in(tmp_path) == before
 
 
-# ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────
 
 
 @apart
@@ -3343,7 +4382,12 @@ def test_a_failed_save_leaves_nothing(tokenizer, tmp_path, monkeypatch):
 def test_any_bytes_survive(tokenizer, data):
     ids = tokenizer.encode(data)
     assert tokenizer.decode_bytes(ids) == data
-    for ids_again in (np.array(ids, np.uint16), np.array(ids, np.int64)[::1], tuple(ids), iter(ids)):
+    for ids_again in (
+        np.array(ids, np.uint16),
+        np.array(ids, np.int64)[::1],
+        tuple(ids),
+        iter(ids),
+    ):
         assert tokenizer.decode(ids_again) == data.decode("utf-8", "replace")
 
 
@@ -3353,7 +4397,9 @@ def colliding_words(n):
     high = np.arange(n, dtype=np.uint64) | np.uint64(15 << 56)
     low = high * np.uint64(0x9E3779B97F4A7C15)
     pairs = zip(low.tolist(), high.tolist(), strict=True)
-    return bpe.Words.from_counts({a.to_bytes(8, "little") + b.to_bytes(8, "little")[:7]: 1 for a, b in pairs})
+    return bpe.Words.from_counts(
+        {a.to_bytes(8, "little") + b.to_bytes(8, "little")[:7]: 1 for a, b in pairs}
+    )
 
 
 @functools.cache
@@ -3374,20 +4420,36 @@ def load_added_tokens(n, tokenizer, folder):
 
 @functools.cache
 def flagged_tokenizer():
-    flags = {"<mask>": bpe.AddedToken(single_word=True), "<m>": bpe.AddedToken(lstrip=True, rstrip=True)}
+    flags = {
+        "<mask>": bpe.AddedToken(single_word=True),
+        "<m>": bpe.AddedToken(lstrip=True, rstrip=True),
+    }
     return bpe.Tokenizer(BYTE_VOCAB, [], list(flags), flags=flags)
 
 
-# What takes linear time: the smaller size, and what is done for a size, a tokenizer and a file of text.
+# What takes linear time: the smaller size, and what is done for a size, a tokenizer and a file of
+# text.
 LINEAR = {
-    "chunks without a cut": (4000, lambda n, *_: [*plain(r"\S+|\s+").encode_iterable(["中文"] * n)]),
+    "chunks without a cut": (
+        4000,
+        lambda n, *_: [*plain(r"\S+|\s+").encode_iterable(["中文"] * n)],
+    ),
     "long words": (20_000, lambda n, tokenizer, _: tokenizer.encode("ab" * n)),
     "special tokens": (400, lambda n, *_: bpe.Tokenizer(BYTE_VOCAB, [], many(n)).encode("<|1|>")),
-    "special tokens in a file": (400, lambda n, _, file: counted([file], many(n), block_bytes=20_000)),
-    "special tokens with flags": (1000, lambda n, *_: flagged_tokenizer().encode("<mask>x <mask> <m>   " * n)),
+    "special tokens in a file": (
+        400,
+        lambda n, _, file: counted([file], many(n), block_bytes=20_000),
+    ),
+    "special tokens with flags": (
+        1000,
+        lambda n, *_: flagged_tokenizer().encode("<mask>x <mask> <m>   " * n),
+    ),
     "added tokens": (400, lambda n, tokenizer, file: load_added_tokens(n, tokenizer, file.parent)),
     "colliding words": (4000, lambda n, *_: bpe.WordCounter().add_words(colliding_words(n))),
-    "ordered words": (20_000, lambda n, *_: bpe.WordCounter().add_words(words_in_the_order_of_a_table(n))),
+    "ordered words": (
+        20_000,
+        lambda n, *_: bpe.WordCounter().add_words(words_in_the_order_of_a_table(n)),
+    ),
 }
 
 
@@ -3402,29 +4464,42 @@ def test_time_is_linear(name, tokenizer, tmp_path):
 def test_special_tokens_are_honoured_only_where_allowed():
     vocab = BYTE_VOCAB | {256: b"<a>", 257: b"<a><b>"}
     tokenizer = bpe.Tokenizer(vocab, [], ["<a>", "<a><b>", "<new>"])
-    assert tokenizer.special_tokens == {"<a>": 256, "<a><b>": 257, "<new>": 258} and len(tokenizer) == 259
+    assert (
+        tokenizer.special_tokens == {"<a>": 256, "<a><b>": 257, "<new>": 258}
+        and len(tokenizer) == 259
+    )
     text = "<a><a><b><new>"
-    assert tokenizer.encode(text) == [256, 257, 258] and tokenizer.encode(text * 1000) == [256, 257, 258] * 1000
+    assert (
+        tokenizer.encode(text) == [256, 257, 258]
+        and tokenizer.encode(text * 1000) == [256, 257, 258] * 1000
+    )
     assert tokenizer.encode(text, {"<a>"}) == [256, 256, *b"<b><new>"]
     assert tokenizer.encode_ordinary(text) == tokenizer.encode(text, "none") == list(text.encode())
-    tokenizer = bpe.Tokenizer(BYTE_VOCAB | {256: b"<end>"}, [], {"<end>": 256, "<stop>": 256})  # two texts of one id
+    # two texts of one id
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB | {256: b"<end>"}, [], {"<end>": 256, "<stop>": 256})
     assert tokenizer.encode("<stop><end>") == [256, 256] and tokenizer.decode([256]) == "<end>"
 
 
-# Every public call that encodes and may be told which special tokens count: (tokenizer, text, chosen, a folder) -> ids.
-# Those in ALL_OR_NO_IDS are not told, or make no ids.
+# Every public call that encodes and may be told which special tokens count: (tokenizer, text,
+# chosen, a folder) -> ids. Those in ALL_OR_NO_IDS are not told, or make no ids.
 CALLS = {
     "encode": lambda t, text, chosen, _: t.encode(text, chosen),
     "encode_ordinary": lambda t, text, *_: t.encode_ordinary(text),
     "encode_to_numpy": lambda t, text, chosen, _: t.encode_to_numpy(text, chosen),
-    "encode_texts": lambda t, text, chosen, _: t.encode_texts([text.encode(), b"", text.encode()], chosen)[0],
+    "encode_texts": lambda t, text, chosen, _: t.encode_texts(
+        [text.encode(), b"", text.encode()], chosen
+    )[0],
     "encode_batch": lambda t, text, chosen, _: itertools.chain(*t.encode_batch([text] * 3, chosen)),
-    "encode_batch_to_numpy": lambda t, text, chosen, _: t.encode_batch_to_numpy([text] * 3, chosen, threads=2)[0],
+    "encode_batch_to_numpy": lambda t, text, chosen, _: t.encode_batch_to_numpy(
+        [text] * 3, chosen, threads=2
+    )[0],
     "encode_iterable": lambda t, text, chosen, _: [
         *t.encode_iterable(text, chosen),
         *t.encode_iterable([text], chosen),
     ],
-    "sample": lambda t, text, chosen, _: t.sample(text, 0.3, 1, chosen) if t.model.kind != "wordpiece" else [],
+    "sample": lambda t, text, chosen, _: (
+        t.sample(text, 0.3, 1, chosen) if t.model.kind != "wordpiece" else []
+    ),
     "encode_files": lambda t, text, chosen, folder: written_ids(t, text, chosen, folder),
 }
 ALL_OR_NO_IDS = {"source", "encode_corpus"}
@@ -3455,16 +4530,29 @@ def test_every_call_that_encodes_is_tried_with_forged_special_tokens():
 def test_no_call_makes_a_special_token_that_is_not_allowed(name, kind, tmp_path):
     specials = ["<e>", "<e><s>", "<s>", "e>"]
     letters = {k: char.encode() for k, char in enumerate("▁<>abes")} | {7: b"<e", 8: b"ab"}
-    flags = {"<s>": bpe.AddedToken(lstrip=True, rstrip=True), "e>": bpe.AddedToken(single_word=True, normalized=True)}
+    flags = {
+        "<s>": bpe.AddedToken(lstrip=True, rstrip=True),
+        "e>": bpe.AddedToken(single_word=True, normalized=True),
+    }
     made_of_letters = {
         "letters": {"merges": [(b"<", b"e"), (b"a", b"b")]},
         "wordpiece": {"merges": None, "kind": "wordpiece"},
-        "unigram": {"merges": None, "kind": "unigram", "scores": -np.arange(9.0), "pattern": "none"},
+        "unigram": {
+            "merges": None,
+            "kind": "unigram",
+            "scores": -np.arange(9.0),
+            "pattern": "none",
+        },
     }
     if kind in made_of_letters:
-        normalizer = [{"type": "Lowercase"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]
+        normalizer = [
+            {"type": "Lowercase"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        ]
         more = {"alphabet": "characters", "normalizer": normalizer}
-        model = bpe.Model(letters, special_tokens=specials, flags=flags, **more | made_of_letters[kind])
+        model = bpe.Model(
+            letters, special_tokens=specials, flags=flags, **more | made_of_letters[kind]
+        )
     else:
         merges = [(b"<", b"e"), (b"<e", b"s")] if kind == "bpe" else None
         vocab = BYTE_VOCAB | {256: b"<e", 257: b"<es"}
@@ -3473,8 +4561,12 @@ def test_no_call_makes_a_special_token_that_is_not_allowed(name, kind, tmp_path)
     for text in ("<e>", "a<e><s> <s>ab e> <e", "<<e>><e><e><s>", "<E> <S>" * 40, "<e> b " * 300):
         for chosen in ("none", [], ["<s>"], {"e>", "<e>"}, "all"):
             chosen = "none" if name == "encode_ordinary" else chosen
-            honoured = model.special_tokens if chosen == "all" else [] if chosen == "none" else chosen
-            forbidden = {id for special, id in model.special_tokens.items() if special not in honoured}
+            honoured = (
+                model.special_tokens if chosen == "all" else [] if chosen == "none" else chosen
+            )
+            forbidden = {
+                id for special, id in model.special_tokens.items() if special not in honoured
+            }
             ids = {*map(int, CALLS[name](tokenizer, text, chosen, tmp_path))}
             assert ids <= model.vocab.keys() and not ids & forbidden, (text, chosen)
 
@@ -3499,7 +4591,9 @@ def in_a_pool(pool, function, items):
 
 
 def in_a_process(method, function, items):
-    return in_a_pool(ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method)), function, items)
+    return in_a_pool(
+        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method)), function, items
+    )
 
 
 # Ways to encode texts, once or more often, or only the last of them.
@@ -3508,9 +4602,13 @@ WAYS_TO_ENCODE = {
     "one thread": lambda t, texts: t.encode_batch(texts, threads=1),
     "pieces": lambda t, texts: [list(t.encode_iterable(in_pieces(text))) for text in texts],
     "left to regex": lambda t, texts: left_to_regex(t).encode_batch(texts[-12:]),
-    "pieces left to regex": lambda t, texts: WAYS_TO_ENCODE["pieces"](left_to_regex(t), texts[-12:]),
+    "pieces left to regex": lambda t, texts: WAYS_TO_ENCODE["pieces"](
+        left_to_regex(t), texts[-12:]
+    ),
     "a cache of 16": lambda t, texts: remade(t, cache_size=16).encode_batch(texts * 2, threads=1),
-    "a cache of 4,096": lambda t, texts: remade(t, cache_size=1 << 12).encode_batch(texts * 2, threads=1),
+    "a cache of 4,096": lambda t, texts: remade(t, cache_size=1 << 12).encode_batch(
+        texts * 2, threads=1
+    ),
     "threads": lambda t, texts: in_a_pool(ThreadPoolExecutor(8), remade(t).encode, texts * 3),
     "threads and a cache of 64": lambda t, texts: in_a_pool(
         ThreadPoolExecutor(8), remade(t, cache_size=64).encode, texts * 3
@@ -3521,7 +4619,9 @@ WAYS_TO_ENCODE = {
 
 
 @pytest.mark.parametrize("way", WAYS_TO_ENCODE)
-def test_ids_do_not_depend_on_batches_caches_threads_and_processes(way, tokenizer, some_texts, monkeypatch):
+def test_ids_do_not_depend_on_batches_caches_threads_and_processes(
+    way, tokenizer, some_texts, monkeypatch
+):
     expected = [tokenizer.encode(text) for text in some_texts]
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 5000)
     found = WAYS_TO_ENCODE[way](tokenizer, some_texts)
@@ -3540,10 +4640,14 @@ def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
     assert [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)] == expected
     ordinary = tokenizer.encode_batch(some_texts, "none")
     assert ordinary == [tokenizer.encode_ordinary(text) for text in some_texts] != expected
-    strings = [text if isinstance(text, str) else text.decode("utf-8", "replace") for text in some_texts]
+    strings = [
+        text if isinstance(text, str) else text.decode("utf-8", "replace") for text in some_texts
+    ]
     assert tokenizer.decode_batch(expected) == strings
     assert in_a_pool(ThreadPoolExecutor(8), tokenizer.decode, expected) == strings
-    assert tokenizer.encode_batch([]) == [] and tokenizer.encode_batch_to_numpy([])[1].tolist() == [0]
+    assert tokenizer.encode_batch([]) == [] and tokenizer.encode_batch_to_numpy([])[1].tolist() == [
+        0
+    ]
 
 
 def test_chunks_may_be_bytes_and_str():
@@ -3555,14 +4659,17 @@ def test_results_do_not_share_the_memory_of_a_thread():
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"])
     tokenizer.encode("x")
     large = b"ab\n" * (1 << 20)
-    texts = [b"x<s>", large, b"", b"y\xff" * 300_000]  # longer than the arrays of a thread, and than those of a scan
+    # longer than the arrays of a thread, and than those of a scan
+    texts = [b"x<s>", large, b"", b"y\xff" * 300_000]
     arrays = [tokenizer.encode_to_numpy(text, "none") for text in texts]
     lists = [tokenizer.encode_ordinary(text) for text in (*texts, b"z" * 20)]
     assert [array.tobytes() for array in arrays] == [
         np.frombuffer(text, np.uint8).astype("u4").tobytes() for text in texts
     ]
     assert [bytes(ids) for ids in lists] == [*texts, b"z" * 20]
-    assert tokenizer.encode("x<s>") == [*b"x", 256] and tokenizer.encode_ordinary("x<s>") == [*b"x<s>"]
+    assert tokenizer.encode("x<s>") == [*b"x", 256] and tokenizer.encode_ordinary("x<s>") == [
+        *b"x<s>"
+    ]
     with pytest.raises(bpe.InputError, match="0x79"):
         bpe.Tokenizer({0: b"x"}, []).encode("xxy")
 
@@ -3580,7 +4687,9 @@ def test_threads_may_unpickle_at_once():
     threading.settrace(give_way)
     try:
         with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(lambda k: pickle.loads(pickled[k % 6]).token_to_id(b"b"), range(100)))
+            found = list(
+                pool.map(lambda k: pickle.loads(pickled[k % 6]).token_to_id(b"b"), range(100))
+            )
     finally:
         threading.settrace(None)
     assert found == [1 + k % 6 for k in range(100)]
@@ -3597,22 +4706,35 @@ def test_copies_are_independent(tokenizer):
         assert second.encode("the end") == ours.encode("the end")
 
 
-# ─── Token files ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Token files ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="session")
 def corpus(library, tmp_path_factory):
-    """Files of every kind, with documents that end in special tokens, in lines, and in files; and their documents."""
+    """Files of every kind, with documents that end in special tokens, in lines, and in files; and
+    their documents.
+    """
     folder, source = tmp_path_factory.mktemp("corpus"), random.Random(5)
     code = [path.read_text("utf-8")[:6000] for path in library[:30]]
-    prose = "中文，没有空格。\nЭто русский текст.\n".encode() * 200 + source.randbytes(200) + b"\xff bytes \xc3" * 500
+    prose = (
+        "中文，没有空格。\nЭто русский текст.\n".encode() * 200
+        + source.randbytes(200)
+        + b"\xff bytes \xc3" * 500
+    )
     (folder / "a.txt").write_text(END.join(code[:20]) + END)
     lines = [json.dumps({"text": text}) + "\n" for text in [*code[20:], "", f"x{END}", ""]]
     (folder / "b.jsonl").write_text("".join(lines))
     (folder / "c.txt.gz").write_bytes(gzip.compress((END.join(code[:5]) + "no end").encode()))
     (folder / "d.txt").touch()
     (folder / "e.txt").write_bytes(prose)
-    found = [code[:20], *([text] for text in code[20:]), [""], ["x"], [""], [*code[:4], code[4] + "no end"]]
+    found = [
+        code[:20],
+        *([text] for text in code[20:]),
+        [""],
+        ["x"],
+        [""],
+        [*code[:4], code[4] + "no end"],
+    ]
     return folder, (*(tuple(text.encode() for text in texts) for texts in found), (prose,))
 
 
@@ -3620,7 +4742,9 @@ def corpus(library, tmp_path_factory):
 def counted_naively(corpus, pattern):
     documents = [document for texts in corpus[1] for document in texts]
     words = Counter(
-        word for document in documents for word in naive_split(bpe.PATTERNS.get(pattern, pattern), document)
+        word
+        for document in documents
+        for word in naive_split(bpe.PATTERNS.get(pattern, pattern), document)
     )
     return words, len(list(filter(None, documents)))
 
@@ -3633,12 +4757,19 @@ def encoded_naively(corpus, tokenizer):
 def encoded_in_files(corpus, tokenizer, workers, out):
     """The ids of each document; and what is told of them is right."""
     found = bpe.encode_files(
-        tokenizer, corpus[0], out / "o.npy", document_index=out / "i.npy", append=END, workers=workers
+        tokenizer,
+        corpus[0],
+        out / "o.npy",
+        document_index=out / "i.npy",
+        append=END,
+        workers=workers,
     )
     ids, index = np.load(out / "o.npy"), np.load(out / "i.npy")
     assert ids.dtype == np.uint16 and index.dtype == np.int64
     assert found == (len(ids), len(index) - 1, found.bytes, "uint16", tokenizer.digest, END)
-    assert found.bytes == len(tokenizer.decode_bytes(ids)) - len(END) * (len(index) - 1 - 20 - 1 - 4)
+    assert found.bytes == len(tokenizer.decode_bytes(ids)) - len(END) * (
+        len(index) - 1 - 20 - 1 - 4
+    )
     assert json.loads((out / "o.npy.json").read_text()) == found._asdict()
     return [ids[a:b].tolist() for a, b in itertools.pairwise(index)]
 
@@ -3662,14 +4793,26 @@ OPERATIONS = {
     **{
         f"count {pattern}": (
             lambda corpus, _, workers, out, pattern=pattern: counted(
-                bpe.find_files(corpus[0]), pattern=pattern, block_bytes=bpe.BLOCK_BYTES, workers=workers
+                bpe.find_files(corpus[0]),
+                pattern=pattern,
+                block_bytes=bpe.BLOCK_BYTES,
+                workers=workers,
             ),
             lambda corpus, _, pattern=pattern: counted_naively(corpus, pattern),
         )
-        for pattern in ("gpt2", "cl100k", "o200k", "none", r"(?<!x)\w+", (r"\p{N}{1,3}", bpe.PATTERNS["gpt2"]))
+        for pattern in (
+            "gpt2",
+            "cl100k",
+            "o200k",
+            "none",
+            r"(?<!x)\w+",
+            (r"\p{N}{1,3}", bpe.PATTERNS["gpt2"]),
+        )
     },
     "train": (
-        lambda corpus, _, workers, out: bpe.train_bpe(bpe.find_files(corpus[0])[::-1], 500, [END], workers=workers),
+        lambda corpus, _, workers, out: bpe.train_bpe(
+            bpe.find_files(corpus[0])[::-1], 500, [END], workers=workers
+        ),
         lambda corpus, _: bpe.train_bpe_from_counts(counted_naively(corpus, "gpt2")[0], 500, [END]),
     ),
     "train on texts": (
@@ -3677,8 +4820,12 @@ OPERATIONS = {
         lambda corpus, _: bpe.train_bpe_from_counts(counted_naively(corpus, "gpt2")[0], 500)[1],
     ),
     "train on words files": (
-        lambda corpus, _, workers, out: words_of_shards(bpe.find_files(corpus[0]), workers, out).merges,
-        lambda corpus, _: bpe.train_bpe_from_counts(counted_naively(corpus, "gpt2")[0], 500, [END])[1],
+        lambda corpus, _, workers, out: (
+            words_of_shards(bpe.find_files(corpus[0]), workers, out).merges
+        ),
+        lambda corpus, _: bpe.train_bpe_from_counts(counted_naively(corpus, "gpt2")[0], 500, [END])[
+            1
+        ],
     ),
     "encode": (encoded_in_files, encoded_naively),
 }
@@ -3686,7 +4833,9 @@ OPERATIONS = {
 
 @pytest.mark.parametrize("workers, block_bytes", [(1, 1 << 10), (3, 5000)])
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.filterwarnings("ignore:.*is not UTF-8", "ignore:.*is left to the `regex`", "ignore:.*no text")
+@pytest.mark.filterwarnings(
+    "ignore:.*is not UTF-8", "ignore:.*is left to the `regex`", "ignore:.*no text"
+)
 def test_results_do_not_depend_on_workers_and_blocks(
     operation, workers, block_bytes, corpus, tokenizer, tmp_path, monkeypatch
 ):
@@ -3715,7 +4864,10 @@ def test_an_end_is_not_doubled_where_the_rest_has_no_ids(tmp_path, monkeypatch, 
     words = "".join(text.replace(" ", "").removesuffix("<|end|>") + "<|end|>" for text in texts)
     ids = tokenizer.encode(words)
     assert np.load(tmp_path / "a.npy").tolist() == ids
-    assert np.load(tmp_path / "i.npy").tolist() == [0, *(k + 1 for k, id in enumerate(ids) if id == 256)]
+    assert np.load(tmp_path / "i.npy").tolist() == [
+        0,
+        *(k + 1 for k, id in enumerate(ids) if id == 256),
+    ]
 
 
 def test_without_an_end_documents_are_texts(tokenizer, corpus, tmp_path):
@@ -3736,10 +4888,14 @@ def test_documents_are_held_out_evenly(tokenizer, tmp_path, monkeypatch, fractio
     documents = [f"document {k} " * (k % 7) for k in range(2100)]
     (tmp_path / "a.txt").write_text(END.join(documents))
     options = {"append": END, "val_fraction": fraction}
-    bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "train.train.bin", **options, workers=2)
+    bpe.encode_files(
+        tokenizer, tmp_path / "a.txt", tmp_path / "train.train.bin", **options, workers=2
+    )
     exact, expected = fractions.Fraction(str(fraction)), [[], []]
     for k, document in enumerate(documents):
-        expected[math.floor((k + 1) * exact) > math.floor(k * exact)] += tokenizer.encode(document + END)
+        expected[math.floor((k + 1) * exact) > math.floor(k * exact)] += tokenizer.encode(
+            document + END
+        )
     paths = [tmp_path / f"train.{name}.bin" for name in ("train", "val")]
     assert [bpe.read_ids(path).tolist() for path in paths] == expected
     described = [json.loads(Path(f"{path}.json").read_text()) for path in paths]
@@ -3820,23 +4976,32 @@ def test_ids_of_another_model_and_a_lack_of_text_are_noted(tmp_path):
     (tmp_path / "a.txt").write_text("cab")
     bpe.encode_files(bpe.Tokenizer(vocab, []), tmp_path / "a.txt", tmp_path / "a.npy")
     with pytest.warns(UserWarning, match=r"a\.npy: another model wrote these ids"):
-        bpe.decode_file(bpe.Tokenizer(vocab | {256: b"ab"}, [(b"a", b"b")]), tmp_path / "a.npy", tmp_path / "b.txt")
+        bpe.decode_file(
+            bpe.Tokenizer(vocab | {256: b"ab"}, [(b"a", b"b")]),
+            tmp_path / "a.npy",
+            tmp_path / "b.txt",
+        )
     assert (tmp_path / "b.txt").read_text() == "cab"
     (tmp_path / "empty.txt").write_text("")
     with pytest.warns(UserWarning, match=r"e\.npy: no ids, since there is no text"):
         bpe.encode_files(bpe.Tokenizer(vocab, []), tmp_path / "empty.txt", tmp_path / "e.npy")
 
 
-# ─── Training ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Training ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_curve_of_tokens_is_the_length_of_the_encoded_text(trained, library):
     encoded = sum(len(trained.tokenizer.encode(path.read_bytes())) for path in library[:200])
-    assert trained.learned.n_tokens[-1] == encoded and trained.learned.n_tokens[0] == trained.counted.n_bytes
+    assert (
+        trained.learned.n_tokens[-1] == encoded
+        and trained.learned.n_tokens[0] == trained.counted.n_bytes
+    )
 
 
 @pytest.mark.parametrize("options, is_lossless", FAMILIES, ids=lambda value: str(value))
-def test_each_family_is_trained_gives_text_back_and_samples_what_it_can(options, is_lossless, library):
+def test_each_family_is_trained_gives_text_back_and_samples_what_it_can(
+    options, is_lossless, library
+):
     training = family_training(**options)
     ours, text = training.tokenizer, library[3].read_text()[:5000]
     assert len(ours) == 1000 and "\n| tokens " in str(training)
@@ -3848,17 +5013,24 @@ def test_each_family_is_trained_gives_text_back_and_samples_what_it_can(options,
     assert used.isdisjoint(bpe.unreachable_tokens(ours))
     if ours.model.byte_fallback and ours.model.kind == "bpe":
         names = b"".join(map(ours.id_to_token, ours.encode("a中 é")))
-        assert regex.search(b"<0xE4>.?<0xB8>.?<0xAD>", names) and ours.decode(ours.encode("a中 é")) == "a中 é"
+        assert (
+            regex.search(b"<0xE4>.?<0xB8>.?<0xAD>", names)
+            and ours.decode(ours.encode("a中 é")) == "a中 é"
+        )
     if options.get("mark") == "_" and not ours.model.byte_fallback:  # it says where words begin
         names = b"".join(map(ours.id_to_token, ours.encode("def  self.x\n return")))
-        assert names == b"_def_self.x_return" and ours.decode(ours.encode("def  self")) == "def self"
+        assert (
+            names == b"_def_self.x_return" and ours.decode(ours.encode("def  self")) == "def self"
+        )
     text = f"def sample(self):{END} return self.words"
     if ours.model.kind == "wordpiece":
         with pytest.raises(bpe.InputError, match="one way to cut"):
             ours.sample(text)
         return
     samples = [ours.sample(text, 0.5, seed) for seed in range(20)]
-    assert len({*map(tuple, samples)}) > 5 and {*map(ours.decode, samples)} == {ours.decode(ours.encode(text))}
+    assert len({*map(tuple, samples)}) > 5 and {*map(ours.decode, samples)} == {
+        ours.decode(ours.encode(text))
+    }
     assert ours.model.kind != "bpe" or ours.sample(text, 0) == ours.encode(text)
 
 
@@ -3869,11 +5041,19 @@ def test_characters_that_are_rare_are_unknown_or_bytes(library):
 
 
 def test_a_recipe_is_complete_and_plain(library):
-    recipe = bpe.train(library[:3], 400, [END], alphabet="characters", normalizer=["nfc"], workers=1).recipe
+    recipe = bpe.train(
+        library[:3], 400, [END], alphabet="characters", normalizer=["nfc"], workers=1
+    ).recipe
     assert bpe.complete(recipe) == recipe
     options = json.loads(json.dumps(recipe.options))
-    assert options["special_tokens"] == [END, "<unk>"] and options["normalizer"] == [{"type": "NFC"}]
-    assert (options["alphabet"], options["mark"], options["pattern"]) == ("characters", "▁", [bpe.PATTERNS["gpt2"]])
+    assert options["special_tokens"] == [END, "<unk>"] and options["normalizer"] == [
+        {"type": "NFC"}
+    ]
+    assert (options["alphabet"], options["mark"], options["pattern"]) == (
+        "characters",
+        "▁",
+        [bpe.PATTERNS["gpt2"]],
+    )
     with pytest.raises(dataclasses.FrozenInstanceError):
         recipe.mark = ""
 
@@ -3885,12 +5065,16 @@ def test_going_on_from_a_model_is_to_train_in_one_go(library, tmp_path, tie_brea
     small.tokenizer.save(tmp_path)
     grown = bpe.train(library[:20], 900, from_=tmp_path, **options).tokenizer
     assert (grown.vocab, grown.merges) == (large.tokenizer.vocab, large.tokenizer.merges)
-    across = bpe.train(library[:20], 600, from_=tmp_path, pattern=r"\S+(?: \S+){0,3}|\s+", **options).tokenizer
+    across = bpe.train(
+        library[:20], 600, from_=tmp_path, pattern=r"\S+(?: \S+){0,3}|\s+", **options
+    ).tokenizer
     assert {id: across.vocab[id] for id in small.tokenizer.vocab} == small.tokenizer.vocab
     assert any(b" " in token.strip() for token in across.vocab.values())
 
 
-@pytest.mark.parametrize("options", [{"tie_break": "chars"}, {"model": "wordpiece", "score": "best"}])
+@pytest.mark.parametrize(
+    "options", [{"tie_break": "chars"}, {"model": "wordpiece", "score": "best"}]
+)
 def test_what_cannot_be_asked_for_is_refused_before_texts_are_read(options):
     texts = iter(["some text"])
     with pytest.raises(bpe.InputError, match=[*options][-1]):
@@ -3902,7 +5086,13 @@ def test_results_are_a_page_and_not_a_wall(library):
     training = bpe.train(library[:5], 300)
     assert repr(training) == str(training) and max(map(len, repr(training).splitlines()[1:])) <= 80
     source = training.tokenizer.source(library)
-    for result in (training.counted, training.counted.words, training.learned, training.tokenizer, source):
+    for result in (
+        training.counted,
+        training.counted.words,
+        training.learned,
+        training.tokenizer,
+        source,
+    ):
         assert len(repr(result)) < 600
 
 
@@ -3911,7 +5101,9 @@ def test_special_tokens_are_told_that_are_unseen_or_not_named(tmp_path):
     with pytest.warns(UserWarning, match=re.escape(END)):
         assert "not in text" not in str(bpe.train(tmp_path, 260))
     training = bpe.train(tmp_path, 260, [END, "<pad>"])
-    assert re.search(r"\| not in text \| <pad> +\|", str(training)) and training.counted.n_read == 5 * (6 + len(END))
+    assert re.search(
+        r"\| not in text \| <pad> +\|", str(training)
+    ) and training.counted.n_read == 5 * (6 + len(END))
     assert training.counted.special_tokens == {END: 5}
 
 
@@ -3930,13 +5122,25 @@ def test_warnings_point_to_the_call(tmp_path):
 # How texts are counted, and what may be trained from that, apart from the special tokens.
 COUNTINGS = [
     ({}, {}),
-    ({"pattern": "cl100k", "normalizer": ["nfc", "lowercase"]}, {"tie_break": "ids", "min_frequency": 2}),
+    (
+        {"pattern": "cl100k", "normalizer": ["nfc", "lowercase"]},
+        {"tie_break": "ids", "min_frequency": 2},
+    ),
     ({}, {"model": "longest"}),
     ({"special_tokens": ["<unk>"]}, {"model": "unigram"}),
-    ({"special_tokens": ["<unk>"], "byte_fallback": True}, {"model": "unigram", "byte_fallback": True}),
+    (
+        {"special_tokens": ["<unk>"], "byte_fallback": True},
+        {"model": "unigram", "byte_fallback": True},
+    ),
     ({"byte_fallback": True}, {"alphabet": "characters", "byte_fallback": True, "coverage": 0.99}),
-    ({"special_tokens": ["<unk>"], "pattern": "whitespace-split"}, {"alphabet": "characters", "mark": "_"}),
-    ({"special_tokens": ["[UNK]"], "pattern": "bert", "normalizer": ["bert"]}, {"model": "wordpiece"}),
+    (
+        {"special_tokens": ["<unk>"], "pattern": "whitespace-split"},
+        {"alphabet": "characters", "mark": "_"},
+    ),
+    (
+        {"special_tokens": ["[UNK]"], "pattern": "bert", "normalizer": ["bert"]},
+        {"model": "wordpiece"},
+    ),
 ]
 
 
@@ -3948,10 +5152,16 @@ def test_training_from_counts_is_training_from_the_texts(library, tmp_path, coun
     )
     files = [*library[:9], tmp_path / "a.txt"]
     for name, some in (("1.npz", files[:4]), ("2.npz", files[4:])):
-        bpe.count_files(some, tmp_path / name, **counting | {"special_tokens": special_tokens}, workers=1)
+        bpe.count_files(
+            some, tmp_path / name, **counting | {"special_tokens": special_tokens}, workers=1
+        )
     also = {name: counting[name] for name in ("pattern", "normalizer") if name in counting}
     words, written = [tmp_path / "1.npz", tmp_path / "2.npz"], []
-    for inputs, named, more in ((words, (), {}), (words, special_tokens, {}), (files, special_tokens, also)):
+    for inputs, named, more in (
+        (words, (), {}),
+        (words, special_tokens, {}),
+        (files, special_tokens, also),
+    ):
         training = bpe.train(inputs, 800, named, **options | more, workers=1)
         training.tokenizer.save(tmp_path / f"{len(written)}")
         bpe.save_learned(tmp_path / f"{len(written)}", training)
@@ -3964,7 +5174,10 @@ def test_the_record_of_a_training_has_no_place_and_no_time(library, tmp_path):
         (tmp_path / f"{k}").mkdir()
         (tmp_path / f"{k}" / "a.txt").write_bytes(library[0].read_bytes())
     one, two = (bpe.train(tmp_path / f"{k}", 300, [END], workers=k).record for k in (1, 2))
-    assert one == two == json.loads(json.dumps(one)) and one["corpus"]["n_bytes"] == library[0].stat().st_size
+    assert (
+        one == two == json.loads(json.dumps(one))
+        and one["corpus"]["n_bytes"] == library[0].stat().st_size
+    )
     assert one["bpe_numba"] == bpe.__version__ and one["options"]["vocab_size"] == 300
     (tmp_path / "2" / "a.txt").write_bytes(library[0].read_bytes() + b" the")
     assert bpe.train(tmp_path / "2", 300, [END]).record["corpus"]["words"] != one["corpus"]["words"]
@@ -3981,15 +5194,21 @@ def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
         b"\0\0a": 1,
         b"a long word, of more bytes than sixteen": 2**40,
     }
-    words, again = bpe.Words.from_counts(counts), bpe.Words.from_counts(dict(reversed(counts.items())))
+    words, again = (
+        bpe.Words.from_counts(counts),
+        bpe.Words.from_counts(dict(reversed(counts.items()))),
+    )
     for name, some in (("a.npz", words), ("b.npz", again)):
         bpe.save_counts(tmp_path / name, bpe.CorpusCounts(some, 1, 9), {})
-    assert again.digest == words.digest and (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    assert (
+        again.digest == words.digest
+        and (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    )
     for other in ({b"a": 2, b"b": 1}, {b"ab": 4}, {b"c": 1}):
         assert bpe.Words.from_counts(counts | other).digest != words.digest
 
 
-# ─── Command line ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Command line ─────────────────────────────────────────────────────────────────────────────────
 
 
 def run(*arguments, stdin=b"", **options):
@@ -4000,7 +5219,9 @@ def run(*arguments, stdin=b"", **options):
 
 @pytest.fixture
 def command(capfdbinary, monkeypatch):
-    """Run the command line in this process, which takes a hundredth of the time; the result is as that of `run`."""
+    """Run the command line in this process, which takes a hundredth of the time; the result is as
+    that of `run`.
+    """
 
     def run_here(*arguments, stdin=b"", cwd=None):
         before = signal.getsignal(signal.SIGINT)
@@ -4024,8 +5245,11 @@ def assert_refused(result, *parts):
     """Exit status 2, one line on standard error that says these things, no traceback."""
     message = result.stderr.decode()
     assert result.returncode == 2, message
-    lines = [line for line in message.replace("\r", "\n").splitlines() if line.startswith("bpe_numba:")]
-    lines = [line for line in lines if "compiling kernels" not in line]  # where this test is the first
+    lines = [
+        line for line in message.replace("\r", "\n").splitlines() if line.startswith("bpe_numba:")
+    ]
+    # where this test is the first
+    lines = [line for line in lines if "compiling kernels" not in line]
     assert len(lines) == 1 and "Traceback" not in message, message
     assert all(part in lines[0] for part in parts), lines[0]
 
@@ -4035,7 +5259,15 @@ def model(tmp_path_factory):
     """The folder of a model, as the command line writes it, and of its text."""
     folder = tmp_path_factory.mktemp("cli")
     (folder / "text.txt").write_text(f"The cat sat on the mat.{END}Der Hund saß.\n" * 50)
-    options = ["--vocab-size", "270", "--special-token", END, "--out", str(folder / "model"), "--quiet"]
+    options = [
+        "--vocab-size",
+        "270",
+        "--special-token",
+        END,
+        "--out",
+        str(folder / "model"),
+        "--quiet",
+    ]
     assert bpe.main(["train", str(folder / "text.txt"), *options]) == 0
     return folder
 
@@ -4045,38 +5277,59 @@ def test_train_tells_what_it_did(model, tmp_path):
     options = ["--vocab-size", 270, "--special-token", END, "--out", tmp_path / "model"]
     result = run("train", model / "text.txt", *options)
     shown = result.stdout.decode()
-    parts = "2,550 bytes in 51 documents", "270, 1 of them special", "bytes/token", "peak memory", "encode"
+    parts = (
+        "2,550 bytes in 51 documents",
+        "270, 1 of them special",
+        "bytes/token",
+        "peak memory",
+        "encode",
+    )
     assert all(part in shown for part in parts)
     assert "scan:" in result.stderr.decode() and "learn:" in result.stderr.decode()
-    next_command = shown.splitlines()[-1].replace("python bpe_numba.py", f"{sys.executable} {MODULE}")
+    next_command = shown.splitlines()[-1].replace(
+        "python bpe_numba.py", f"{sys.executable} {MODULE}"
+    )
     assert subprocess.run(next_command, shell=True, capture_output=True, check=True).stdout.split()
 
 
 def test_encode_and_decode_are_inverse(model, command):
     ids = command("encode", model / "model", model / "text.txt", "--quiet").stdout
-    assert command("decode", model / "model", "-", stdin=ids).stdout == (model / "text.txt").read_bytes()
+    assert (
+        command("decode", model / "model", "-", stdin=ids).stdout
+        == (model / "text.txt").read_bytes()
+    )
     shown = command("encode", model / "model", model / "text.txt", "--out", model / "ids.npy")
     array = np.load(model / "ids.npy", mmap_mode="r")
     assert array.dtype == np.uint16 and array.tolist() == list(map(int, ids.split()))
     assert f"{len(array):,} tokens" in shown.stdout.decode()
-    shown = command("decode", model / "model", model / "ids.npy", "--out", model / "back.txt").stdout.decode()
+    shown = command(
+        "decode", model / "model", model / "ids.npy", "--out", model / "back.txt"
+    ).stdout.decode()
     assert shown.startswith(f"{(model / 'text.txt').stat().st_size:,} bytes of text, written to ")
     assert (model / "back.txt").read_bytes() == (model / "text.txt").read_bytes()
     honoured = command("encode", model / "model", "-", stdin=END.encode()).stdout.split()
-    ordinary = command("encode", model / "model", "-", "--no-special", stdin=END.encode()).stdout.split()
+    ordinary = command(
+        "encode", model / "model", "-", "--no-special", stdin=END.encode()
+    ).stdout.split()
     assert honoured == [b"0"] and len(ordinary) > 1 and b"0" not in ordinary
 
 
 def test_numbers_without_a_header_have_the_type_that_is_named(model, command, tmp_path):
     text = (model / "text.txt").read_bytes()
-    encoded = command("encode", model / "model", "-", "--out", tmp_path / "ids.bin", "--append", END, stdin=text)
+    encoded = command(
+        "encode", model / "model", "-", "--out", tmp_path / "ids.bin", "--append", END, stdin=text
+    )
     (tmp_path / "ids.bin.json").unlink()
     n = (tmp_path / "ids.bin").stat().st_size // 2
     assert encoded.returncode == 0 and f"{n:,} tokens" in encoded.stdout.decode()
     back = command("decode", model / "model", tmp_path / "ids.bin", "--dtype", "uint16").stdout
     assert back == text + END.encode()
     printed = command("encode", model / "model", "-", "--append", END, stdin=text)
-    assert len(printed.stdout.split()) == n and not printed.stderr and not list(Path.cwd().glob("*-.json"))
+    assert (
+        len(printed.stdout.split()) == n
+        and not printed.stderr
+        and not list(Path.cwd().glob("*-.json"))
+    )
     assert_refused(command("decode", model / "model", tmp_path / "ids.bin"), "ids.bin", "--dtype")
 
 
@@ -4087,7 +5340,15 @@ def test_a_full_disk_leaves_nothing(model, tmp_path):
     def small_files():
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
-    result = run("encode", model / "model", "text.txt", "--out", "o.npy", cwd=tmp_path, preexec_fn=small_files)
+    result = run(
+        "encode",
+        model / "model",
+        "text.txt",
+        "--out",
+        "o.npy",
+        cwd=tmp_path,
+        preexec_fn=small_files,
+    )
     assert_refused(result, "o.npy", "File too large")
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
@@ -4105,7 +5366,10 @@ def much_text(tmp_path_factory):
 @apart
 def test_a_copy_by_another_name_runs_itself_where_python_knows_no_folder(tmp_path):
     copy = tmp_path / "trial.py"
-    copy.write_text(re.sub("__version__ = .*", '__version__ = "trial"', Path(MODULE).read_text("utf-8")), "utf-8")
+    copy.write_text(
+        re.sub("__version__ = .*", '__version__ = "trial"', Path(MODULE).read_text("utf-8")),
+        "utf-8",
+    )
     command, environment = [sys.executable, copy, "--version"], os.environ | {"PYTHONSAFEPATH": "1"}
     shown = subprocess.run(command, env=environment, stdout=-1, timeout=100, check=True).stdout
     assert shown.split()[-1] == b"trial"
@@ -4114,14 +5378,17 @@ def test_a_copy_by_another_name_runs_itself_where_python_knows_no_folder(tmp_pat
 def begun(*arguments):
     """A process of the command line that has begun to read, and what it wrote until then."""
     command = [sys.executable, MODULE, *map(str, arguments)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    )
     seen = b""
     while b"B/s" not in seen and process.poll() is None:
         seen += os.read(process.stderr.fileno(), 1000)
     return process
 
 
-# Commands, how often and by which signal they are ended: by an impatient user, `kill`, a closed terminal, by force.
+# Commands, how often and by which signal they are ended: by an impatient user, `kill`, a closed
+# terminal, by force.
 ENDINGS = [
     (("train", "--workers", 2), 2, signal.SIGINT),
     (("count", "--workers", 1), 1, signal.SIGTERM),
@@ -4132,21 +5399,29 @@ ENDINGS = [
 
 @apart
 @pytest.mark.parametrize("arguments, times, number", ENDINGS)
-def test_what_asks_it_to_end_ends_it_with_one_line(model, much_text, tmp_path, arguments, times, number):
+def test_what_asks_it_to_end_ends_it_with_one_line(
+    model, much_text, tmp_path, arguments, times, number
+):
     """While kernels run, results are taken apart, workers start: a hundred moments were tried."""
     inputs = [model / "model", much_text] if arguments[0] == "encode" else [much_text]
     out = {"train": "model", "count": "o.npz", "encode": "o.npy"}[arguments[0]]
     process = begun(*arguments, *inputs, "--out", tmp_path / out)
     time.sleep(random.uniform(0, 0.5))
     for _ in range(times):
-        (process.send_signal if number == signal.SIGKILL else functools.partial(os.killpg, process.pid))(number)
+        (
+            process.send_signal
+            if number == signal.SIGKILL
+            else functools.partial(os.killpg, process.pid)
+        )(number)
         time.sleep(0.01)
     _, rest = process.communicate(timeout=60)
     lines = rest.decode().replace("\r", "\n").splitlines()
     if number == signal.SIGKILL:
         assert process.returncode == -number and not [*tmp_path.glob("o.*")]
         return
-    assert process.returncode == 128 + number and lines[-1].endswith("nothing unfinished was written"), lines
+    assert process.returncode == 128 + number and lines[-1].endswith(
+        "nothing unfinished was written"
+    ), lines
     assert not any("Traceback" in line for line in lines)
     assert not [*tmp_path.iterdir()]
 
@@ -4158,7 +5433,15 @@ def test_count_tells_what_it_did(tmp_path, command):
     shown = result.stdout.decode()
     parts = "880 bytes in 40 documents", "80, 2 of them unique", "Written to words.npz: "
     assert all(part in shown for part in parts)
-    result = command("train", tmp_path / "words.npz", "--vocab-size", 260, "--out", tmp_path / "model", cwd=tmp_path)
+    result = command(
+        "train",
+        tmp_path / "words.npz",
+        "--vocab-size",
+        260,
+        "--out",
+        tmp_path / "model",
+        cwd=tmp_path,
+    )
     assert b"880 bytes in 40 documents" in result.stdout
     record = json.loads((tmp_path / "model" / "training.json").read_text())
     assert record["corpus"]["n_bytes"] == 360
@@ -4169,7 +5452,9 @@ def test_a_script_that_imports_the_module_keeps_its_interrupts(tmp_path):
     script = tmp_path / "my_bpe_numba.py"
     script.write_text("import signal, bpe_numba\nprint(signal.getsignal(signal.SIGINT).__name__)")
     result = subprocess.run(
-        [sys.executable, script], env=os.environ | {"PYTHONPATH": os.path.dirname(MODULE)}, stdout=-1
+        [sys.executable, script],
+        env=os.environ | {"PYTHONPATH": os.path.dirname(MODULE)},
+        stdout=-1,
     )
     assert result.stdout == b"default_int_handler\n"
 
@@ -4183,12 +5468,34 @@ def test_an_interrupt_while_packages_load_is_silent(tmp_path):
 
 def test_a_recipe_is_one_command(command, tmp_path, library):
     documents = [path.read_bytes().decode() for path in library[:20]]
-    (tmp_path / "data.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in documents))
+    (tmp_path / "data.jsonl").write_text(
+        "\n".join(json.dumps({"text": text}) for text in documents)
+    )
     tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    roles = ["--bos-token", tokens[1], "--eos-token", tokens[2], "--pad-token", tokens[0], "--unk-token", tokens[0]]
+    roles = [
+        "--bos-token",
+        tokens[1],
+        "--eos-token",
+        tokens[2],
+        "--pad-token",
+        tokens[0],
+        "--unk-token",
+        tokens[0],
+    ]
     special = [word for token in tokens for word in ("--special-token", token)]
-    more = ["--vocab-size", 600, "--tie-break", "ids", "--model-max-length", 32768, "--chat-template", "chatml"]
-    result = command("train", "data.jsonl", *special, *roles, *more, "--out", "mini", "--quiet", cwd=tmp_path)
+    more = [
+        "--vocab-size",
+        600,
+        "--tie-break",
+        "ids",
+        "--model-max-length",
+        32768,
+        "--chat-template",
+        "chatml",
+    ]
+    result = command(
+        "train", "data.jsonl", *special, *roles, *more, "--out", "mini", "--quiet", cwd=tmp_path
+    )
     assert result.returncode == 0, result.stderr
     theirs = hugging_face_trained(documents, 600, tokens)
     ours = json.loads((tmp_path / "mini" / "tokenizer.json").read_text())
@@ -4202,11 +5509,15 @@ def test_a_recipe_is_one_command(command, tmp_path, library):
     for to in ("huggingface", "gpt2", "tiktoken"):
         converted = command("convert", "mini", "--to", to, "--out", to, cwd=tmp_path)
         assert converted.returncode == 0 and b"600 tokens" in converted.stdout, converted.stderr
-        assert bpe.Tokenizer.load(tmp_path / to).encode(text) == bpe.Tokenizer.load(tmp_path / "mini").encode(text)
+        assert bpe.Tokenizer.load(tmp_path / to).encode(text) == bpe.Tokenizer.load(
+            tmp_path / "mini"
+        ).encode(text)
     assert json.loads((tmp_path / "huggingface" / "tokenizer_config.json").read_text()) == config
 
 
-@pytest.mark.parametrize("wrong", [["--eos-token", "<x>"], ["--chat-template", "chatml"], ["--model-max-length", "0"]])
+@pytest.mark.parametrize(
+    "wrong", [["--eos-token", "<x>"], ["--chat-template", "chatml"], ["--model-max-length", "0"]]
+)
 def test_a_wrong_config_is_refused_before_the_training(tmp_path, command, monkeypatch, wrong):
     (tmp_path / "a.txt").write_text("some text")
     with pytest.raises(ValueError, match="special_tokens_at"):
@@ -4218,12 +5529,36 @@ def test_a_wrong_config_is_refused_before_the_training(tmp_path, command, monkey
 
 def test_options_of_train_do_what_they_say(command, tmp_path):
     (tmp_path / "a.txt").write_text("low lower lowest " * 5 + "rare")
-    options = ["--special-token", "<a>", "--special-tokens-at", "last", "--min-frequency", 6, "--quiet"]
-    assert command("train", tmp_path / "a.txt", "--vocab-size", 300, *options, "--out", tmp_path / "m").returncode == 0
+    options = [
+        "--special-token",
+        "<a>",
+        "--special-tokens-at",
+        "last",
+        "--min-frequency",
+        6,
+        "--quiet",
+    ]
+    assert (
+        command(
+            "train", tmp_path / "a.txt", "--vocab-size", 300, *options, "--out", tmp_path / "m"
+        ).returncode
+        == 0
+    )
     tokenizer = bpe.Tokenizer.load(tmp_path / "m")
-    assert tokenizer.special_tokens == {"<a>": len(tokenizer) - 1} and b" lowest" not in tokenizer.vocab.values()
+    assert (
+        tokenizer.special_tokens == {"<a>": len(tokenizer) - 1}
+        and b" lowest" not in tokenizer.vocab.values()
+    )
     assert b" low" in tokenizer.vocab.values()
-    done = command("encode", tmp_path / "m", tmp_path / "a.txt", "--out", tmp_path / "a.npy", "--dtype", "uint32")
+    done = command(
+        "encode",
+        tmp_path / "m",
+        tmp_path / "a.txt",
+        "--out",
+        tmp_path / "a.npy",
+        "--dtype",
+        "uint32",
+    )
     assert done.returncode == 0 and np.load(tmp_path / "a.npy").dtype == np.uint32
     result = command("train", "a.txt", "--vocab-size", "1k", "--out", "m", "--quiet", cwd=tmp_path)
     assert result.returncode == 0 and b"fewer than the 1,000 asked for" in result.stderr
@@ -4235,9 +5570,16 @@ def test_standard_input_is_read(model, command, tmp_path):
     lines = "".join(json.dumps({"body": d}) + "\n" for d in text.decode().split(END)).encode()
     options = ("--vocab-size", 270, "--special-token", END, "--quiet")
     assert run("train", "-", "--out", tmp_path / "a", *options, stdin=text).stderr == b""
-    assert command("train", "-", "--out", tmp_path / "b", "--text-field", "body", *options, stdin=lines).returncode == 0
+    assert (
+        command(
+            "train", "-", "--out", tmp_path / "b", "--text-field", "body", *options, stdin=lines
+        ).returncode
+        == 0
+    )
     for name in ("a", "b"):
-        assert (tmp_path / name / "tokenizer.json").read_bytes() == (model / "model" / "tokenizer.json").read_bytes()
+        assert (tmp_path / name / "tokenizer.json").read_bytes() == (
+            model / "model" / "tokenizer.json"
+        ).read_bytes()
 
 
 def test_a_pattern_that_is_not_compiled_is_said_once(model, command, tmp_path):
@@ -4252,7 +5594,9 @@ def test_a_pattern_that_is_not_compiled_is_said_once(model, command, tmp_path):
 def test_help_has_two_examples_that_parse(name, command):
     shown = command(name, "--help").stdout.decode()
     examples = shown.partition("examples:\n")[2].splitlines()
-    assert len(examples) == 2 and all(len(line) <= 80 for line in shown.splitlines() if line not in examples)
+    assert len(examples) == 2 and all(
+        len(line) <= 80 for line in shown.splitlines() if line not in examples
+    )
     for line in examples:
         words = re.split(" [<|] ", line.partition("bpe_numba.py ")[2])[0]
         assert bpe._make_parser().parse_args(shlex.split(words)).flags
@@ -4260,10 +5604,17 @@ def test_help_has_two_examples_that_parse(name, command):
 
 def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
     for ids in (b"[72, 105]", b"72,105", b"72 105"):
-        shown = command("decode", model / "model", "-", "--out", tmp_path / "a" / "b.txt", stdin=ids)
+        shown = command(
+            "decode", model / "model", "-", "--out", tmp_path / "a" / "b.txt", stdin=ids
+        )
         assert shown.returncode == 0 and len((tmp_path / "a" / "b.txt").read_bytes()) == 2
-    encoded = command("encode", model / "model", model / "text.txt", "--out", tmp_path / "c" / "d" / "o.npy")
-    assert b"2,550 bytes in 1 text," in encoded.stdout and (tmp_path / "c" / "d" / "o.npy.json").exists()
+    encoded = command(
+        "encode", model / "model", model / "text.txt", "--out", tmp_path / "c" / "d" / "o.npy"
+    )
+    assert (
+        b"2,550 bytes in 1 text," in encoded.stdout
+        and (tmp_path / "c" / "d" / "o.npy.json").exists()
+    )
 
 
 @apart
@@ -4271,8 +5622,11 @@ def test_it_runs_without_docstrings_and_asserts(model):
     command = [sys.executable, "-OO", MODULE]
     shown = subprocess.run([*command, "train", "--help"], capture_output=True, check=True).stdout
     assert b"--vocab-size" in shown
-    environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}  # else all kernels would be compiled again
-    viewed = subprocess.run([*command, "view", model / "model", "The cat"], env=environment, capture_output=True)
+    # else all kernels would be compiled again
+    environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    viewed = subprocess.run(
+        [*command, "view", model / "model", "The cat"], env=environment, capture_output=True
+    )
     assert viewed.returncode == 0 and b"7 bytes" in viewed.stdout, viewed.stderr
 
 
@@ -4280,7 +5634,9 @@ def test_it_runs_without_docstrings_and_asserts(model):
 def test_a_process_refuses_in_one_line_whose_help_is_a_command(tmp_path):
     assert_refused(run("train", "nowhere.txt", cwd=tmp_path), "nowhere.txt", "no such file")
     message = run("encode", cwd=tmp_path).stderr.decode()
-    shown = subprocess.run(message.rpartition("; see ")[2], shell=True, capture_output=True, cwd=tmp_path)
+    shown = subprocess.run(
+        message.rpartition("; see ")[2], shell=True, capture_output=True, cwd=tmp_path
+    )
     assert shown.returncode == 0 and b"--no-special" in shown.stdout
 
 
@@ -4288,16 +5644,25 @@ def test_a_process_refuses_in_one_line_whose_help_is_a_command(tmp_path):
 def test_closed_and_full_streams_are_no_traceback(model, tmp_path):
     np.save(tmp_path / "ids.npy", np.ones(200_000, np.uint16))
     command = f"{sys.executable} {MODULE} decode {model}/model "
-    ends = [" - <&-", f"{tmp_path}/ids.npy >&-", f"{tmp_path}/ids.npy 2>&-", f"{tmp_path}/ids.npy >/dev/full"]
+    ends = [
+        " - <&-",
+        f"{tmp_path}/ids.npy >&-",
+        f"{tmp_path}/ids.npy 2>&-",
+        f"{tmp_path}/ids.npy >/dev/full",
+    ]
     ends.append(f"{tmp_path}/ids.npy | head -c 10")  # the pipe is closed, which is no error
     for end in ends:
-        result = subprocess.run(command + end, shell=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=100)
+        result = subprocess.run(
+            command + end, shell=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=100
+        )
         assert b"Traceback" not in result.stdout + result.stderr
     assert len(result.stdout) == 10 and result.stderr == b""
 
 
 def test_readme_runs_as_printed(command, tmp_path):
-    """Run the commands and the Python of README in one folder; they print at least what stands below them."""
+    """Run the commands and the Python of README in one folder; they print at least what stands
+    below them.
+    """
     corpus = ("The cat sat on the mat, and the dog lay beside it in the sun. " * 9 + END) * 20
     lines = (json.dumps({"text": f"文字處理 {k}: " + corpus[:60]}) for k in range(2000))
     jsonl = "\n".join(lines).encode()
@@ -4310,10 +5675,18 @@ def test_readme_runs_as_printed(command, tmp_path):
         (tmp_path / name).write_bytes(content)
     (tmp_path / "bin/bpe-numba").chmod(0o755)
     bpe.train(tmp_path / "corpus.txt", 280, [END], workers=1).tokenizer.save(tmp_path)
-    path = f"{tmp_path / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    options = {"cwd": tmp_path, "env": os.environ | {"PATH": path}, "capture_output": True, "timeout": 300}
+    folders = [str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    path = os.pathsep.join(folders)
+    options = {
+        "cwd": tmp_path,
+        "env": os.environ | {"PATH": path},
+        "capture_output": True,
+        "timeout": 300,
+    }
     readme = Path(MODULE).with_name("README.md").read_text()
-    blocks = regex.findall(r"```(sh|python)\n(.*?)```(?:\n\n```text\n(.*?)```)?", readme, regex.DOTALL)
+    blocks = regex.findall(
+        r"```(sh|python)\n(.*?)```(?:\n\n```text\n(.*?)```)?", readme, regex.DOTALL
+    )
     assert {kind for kind, *_ in blocks} == {"sh", "python"}
     for kind, block, shown in blocks:
         if kind == "python":
@@ -4339,7 +5712,7 @@ def test_links_of_the_pages_lead_to_files():
             assert (page.parent / link).is_file(), (page, link)
 
 
-# ─── Research ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Research ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="session")
@@ -4364,13 +5737,17 @@ def test_curve_is_the_length_of_the_text_encoded_at_five_sizes(some_prose):
     assert np.isnan(saved).tolist() == [False] * (len(saved) - 1000) + [True] * 1000
 
 
-@pytest.mark.parametrize("options", [{"alphabet": "characters"}, {"model": "unigram"}, {"model": "longest"}])
+@pytest.mark.parametrize(
+    "options", [{"alphabet": "characters"}, {"model": "unigram"}, {"model": "longest"}]
+)
 def test_a_folder_has_what_its_model_learnt_or_nothing(library, tmp_path, options):
     for kind in ({}, options):
         training = bpe.train(library[:9], 700, workers=1, **kind)
         training.tokenizer.save(tmp_path)
         if kind and (tmp_path / "training.npz").is_file():
-            with pytest.raises(bpe.InputError, match=r"training\.npz: not what .*it is of another model"):
+            with pytest.raises(
+                bpe.InputError, match=r"training\.npz: not what .*it is of another model"
+            ):
                 bpe.load_learned(tmp_path, bpe.load_model(tmp_path))
         bpe.save_learned(tmp_path, training)
     assert (tmp_path / "training.npz").is_file() == (training.tokenizer.model.kind == "bpe")
@@ -4397,7 +5774,9 @@ def test_numbers_of_a_saved_training_are_checked(some_prose, tmp_path, field, ch
     with np.load(tmp_path / "training.npz") as saved:
         arrays = dict(saved)
     np.savez(tmp_path / "training.npz", **arrays | {field: change(arrays[field])})
-    with pytest.raises(bpe.InputError, match=r"training\.npz: not what the training of this model saved"):
+    with pytest.raises(
+        bpe.InputError, match=r"training\.npz: not what the training of this model saved"
+    ):
         bpe.load_learned(tmp_path, some_prose[0].model)
 
 
@@ -4450,12 +5829,16 @@ def test_words_of_a_corpus_are_each_encoded(some_prose):
     counts = Counter(word for text in texts for word in naive_split(bpe.PATTERNS["gpt2"], text))
     assert dict(zip(encoded.words, encoded.counts.tolist(), strict=True)) == counts
     naive = [naive_encode(word, tokenizer.merges) for word in encoded.words]
-    assert encoded.ids.tolist() == [tokenizer.token_to_id(token) for word in naive for token in word]
+    assert encoded.ids.tolist() == [
+        tokenizer.token_to_id(token) for word in naive for token in word
+    ]
     assert encoded.n_bytes == len(b"".join(texts))
 
 
 def test_bytes_of_a_corpus_are_those_of_its_text(library, tmp_path):
-    tokenizer = bpe.train(library[:9], 500, [END], model="wordpiece", normalizer=["bert"], workers=1).tokenizer
+    tokenizer = bpe.train(
+        library[:9], 500, [END], model="wordpiece", normalizer=["bert"], workers=1
+    ).tokenizer
     (tmp_path / "a.txt").write_text(f"Ünï  A{END}中 ")
     encoded = bpe.encode_corpus(tokenizer, tmp_path, engine=bpe.Engine(1))
     assert encoded.n_bytes == len("Ünï  A中 ".encode())
@@ -4465,7 +5848,9 @@ def test_bytes_of_a_corpus_are_those_of_its_text(library, tmp_path):
 def naive_reached(tokenizer, n_letters, size):
     """The ids in all texts of these letters up to a size."""
     letters = [tokenizer.vocab[id] for id in range(n_letters)]
-    texts = (b"".join(text) for k in range(1, size + 1) for text in itertools.product(letters, repeat=k))
+    texts = (
+        b"".join(text) for k in range(1, size + 1) for text in itertools.product(letters, repeat=k)
+    )
     return {id for text in texts for id in tokenizer.encode(text)}
 
 
@@ -4477,7 +5862,9 @@ def test_unreachable_tokens_are_those_no_text_has(merges):
         tokens = [token for token in tokens if len(token) <= 5 and set(token) <= {*b"ab 1"}]
         pairs = [pair for pair in dict.fromkeys(pairs) if pair[0] + pair[1] in tokens]
         for pattern in ("none", "gpt2"):
-            tokenizer = bpe.Tokenizer(dict(enumerate(tokens)), pairs if merges else None, pattern=pattern)
+            tokenizer = bpe.Tokenizer(
+                dict(enumerate(tokens)), pairs if merges else None, pattern=pattern
+            )
             unreachable, reached = bpe.unreachable_tokens(tokenizer), naive_reached(tokenizer, 4, 6)
             assert reached.isdisjoint(unreachable)
             assert pattern == "gpt2" or reached | unreachable.keys() == tokenizer.vocab.keys()
@@ -4498,7 +5885,9 @@ def test_counts_of_merges_add_up_to_the_uses_in_the_training_text(some_prose, mo
 
 
 def test_glitch_candidates_tell_where_their_count_went():
-    learned = bpe.learn(bpe.Words.from_counts({b"abc": 5000, b"abd": 3000, b"ab": 2, b"xy": 9}), 260)
+    learned = bpe.learn(
+        bpe.Words.from_counts({b"abc": 5000, b"abd": 3000, b"ab": 2, b"xy": 9}), 260
+    )
     ids = {token: id for id, token in enumerate(learned.tokens)}
     uses = np.full(260, 9)
     uses[ids[b"ab"]] = 2
@@ -4516,7 +5905,9 @@ def test_models_are_compared(some_prose, tmp_path):
     assert report.corpora == ["text", "code"]
     for row, model in zip(report.bytes_per_token, (tokenizer, cl100k), strict=True):
         paths = [tmp_path / "a.txt", files[0]]
-        assert row.tolist() == [path.stat().st_size / len(model.encode(path.read_bytes())) for path in paths]
+        assert row.tolist() == [
+            path.stat().st_size / len(model.encode(path.read_bytes())) for path in paths
+        ]
     for word, _, pieces in report.differences:
         assert [b"".join(part) for part in pieces] == [word.strip()] * 2 and pieces[0] != pieces[1]
     counts = [n for _, n, _ in report.differences]
@@ -4543,7 +5934,9 @@ def test_words_split_alike_are_those_cut_at_the_same_places_of_the_text(library,
     words = [match.span() for match in re.finditer(r"\S+", text)]
     for names in (["bytes", "marks"], ["marks", "unigram", "bytes"], ["bytes", "always"]):
         cuts = [naive_cuts(models[name], text) for name in names]
-        inside = [[{k - start for k in c if start < k < stop} for c in cuts] for start, stop in words]
+        inside = [
+            [{k - start for k in c if start < k < stop} for c in cuts] for start, stop in words
+        ]
         wanted = sum(all(places == part[0] for places in part) for part in inside) / len(words)
         for order in (names, names[::-1]):
             report = bpe.compare({name: models[name] for name in order}, {"a": tmp_path / "a.txt"})
@@ -4561,7 +5954,10 @@ def test_measures_of_characters_are_of_own_pretokens_and_all_ids(library, tmp_pa
     (tmp_path / "a.txt").write_text(text)
     found = bpe.inspect_model(tokenizer, tmp_path / "a.txt").measures
     assert found == pytest.approx(naive_measures(tokenizer, [text.encode()], pattern))
-    assert tokenizer.token_to_id(tokenizer.model.unk_token) in tokenizer.encode(text) and found["Rényi efficiency"] < 1
+    assert (
+        tokenizer.token_to_id(tokenizer.model.unk_token) in tokenizer.encode(text)
+        and found["Rényi efficiency"] < 1
+    )
 
 
 def test_a_view_shows_every_token(some_prose):
@@ -4575,7 +5971,11 @@ def test_a_view_shows_every_token(some_prose):
         shown = [piece.strip() for line in lines[:-1:2] for piece in line.split("|")[:-1]]
         assert shown == [bpe.readable(token) for token in report.tokens]
         assert [int(id) for line in lines[1:-1:2] for id in line.split()] == report.ids.tolist()
-    assert "\x1b" not in report.text(80) and "<1B>" in report.text(80) and "<U+202E>" in report.text(80) + "<U+202E>"
+    assert (
+        "\x1b" not in report.text(80)
+        and "<1B>" in report.text(80)
+        and "<U+202E>" in report.text(80) + "<U+202E>"
+    )
 
 
 @given(st.binary(min_size=1, max_size=30) | texts.filter(len).map(str.encode))
@@ -4592,11 +5992,17 @@ def reports(some_prose):
         bpe.inspect_model(tokenizer, files[:3], learned=training.learned, engine=engine),
         bpe.inspect_model(tokenizer),
         bpe.curve({"one": learned, "two": learned}),
-        bpe.compare({"one": tokenizer, "two": tokenizer}, {"中文 | text": files[0], "b": files[1]}, engine=engine),
+        bpe.compare(
+            {"one": tokenizer, "two": tokenizer},
+            {"中文 | text": files[0], "b": files[1]},
+            engine=engine,
+        ),
     ]
 
 
-@pytest.mark.parametrize("suffix, begin", [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+@pytest.mark.parametrize(
+    "suffix, begin", [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
+)
 def test_curves_are_drawn(reports, tmp_path, suffix, begin):
     pytest.importorskip("matplotlib")
     few = bpe.curve({"a": (bpe.learn(bpe.Words.from_counts({b"aab": 3}), 258), 9)})
@@ -4607,7 +6013,9 @@ def test_curves_are_drawn(reports, tmp_path, suffix, begin):
 
 def test_tables_are_markdown_in_columns(reports):
     shown = str(reports[3])
-    assert "| model | 中文 \\| text |     b |" in shown and "| ----- | -----------: | ----: |" in shown
+    assert (
+        "| model | 中文 \\| text |     b |" in shown and "| ----- | -----------: | ----: |" in shown
+    )
     for table in shown.split("\n\n"):
         assert len({bpe._cell_width(line) for line in table.splitlines() if line[0] == "|"}) < 2
 
@@ -4615,9 +6023,15 @@ def test_tables_are_markdown_in_columns(reports):
 def test_peers_do_the_same_work(library, tmp_path):
     (tmp_path / "latin.txt").write_bytes(f"caf\xe9 {END}".encode("latin-1") * 50)  # is no UTF-8
     table = bpe.bench([*library[:30], tmp_path / "latin.txt"], 600)
-    verdicts = {(job, tool.split()[0]): verdict for job, tool, *_, verdict in table.rows if "gigatoken" not in tool}
+    verdicts = {
+        (job, tool.split()[0]): verdict
+        for job, tool, *_, verdict in table.rows
+        if "gigatoken" not in tool
+    }
     pairs = [("train", "tokenizers"), ("encode", "tokenizers"), ("encode", "tiktoken")]
-    assert verdicts == dict.fromkeys([("train", "bpe_numba"), ("encode", "bpe_numba"), *pairs], "same")
+    assert verdicts == dict.fromkeys(
+        [("train", "bpe_numba"), ("encode", "bpe_numba"), *pairs], "same"
+    )
     assert all(min(row[2:5]) > 0 for row in table.rows) and "| second pass |" in str(table)
 
 
@@ -4634,10 +6048,16 @@ def test_a_peer_that_differs_or_fails_is_told(library, monkeypatch, change, verd
     def prepare(training, documents):
         return lambda: [change(training.learned.tokens[256:])]
 
-    monkeypatch.setitem(bpe._PEERS, "train", {"bpe_numba": bpe._PEERS["train"]["bpe_numba"], "numpy": prepare})
-    monkeypatch.setitem(bpe._PEERS, "encode", dict.fromkeys(["bpe_numba", "numpy"], bpe._encode_bpe_numba))
+    monkeypatch.setitem(
+        bpe._PEERS, "train", {"bpe_numba": bpe._PEERS["train"]["bpe_numba"], "numpy": prepare}
+    )
+    monkeypatch.setitem(
+        bpe._PEERS, "encode", dict.fromkeys(["bpe_numba", "numpy"], bpe._encode_bpe_numba)
+    )
     rows = bpe.bench(library[:3], 300).rows
-    assert [row[0] for row in rows] == ["train", "train", "encode", "encode"] and rows[1][-1] == verdict
+    assert [row[0] for row in rows] == ["train", "train", "encode", "encode"] and rows[1][
+        -1
+    ] == verdict
     assert (rows[1][2] is None) == ("nothing" in verdict)
 
 
@@ -4662,11 +6082,26 @@ def test_a_model_from_elsewhere_has_no_curve(command, some_prose, tmp_path):
 def test_timings_are_a_table(command, some_prose, tmp_path):
     text = tmp_path / "a.txt"
     text.write_text("low lower " * 999)
-    result = command("train", text, "--vocab-size", "260", "--out", tmp_path / "model", "--timings", "--quiet")
+    result = command(
+        "train", text, "--vocab-size", "260", "--out", tmp_path / "model", "--timings", "--quiet"
+    )
     assert result.stdout == b""
     header, _, *rows = result.stderr.decode().splitlines()[2:]
-    assert re.findall(r"[\w%].*?(?= +\|)", header) == ["stage", "seconds", "MB/s", "% of time", "peak MB"]
-    assert [row.split()[1] for row in rows] == ["compile", "scan", "learn", "vocabulary", "save", "other"]
+    assert re.findall(r"[\w%].*?(?= +\|)", header) == [
+        "stage",
+        "seconds",
+        "MB/s",
+        "% of time",
+        "peak MB",
+    ]
+    assert [row.split()[1] for row in rows] == [
+        "compile",
+        "scan",
+        "learn",
+        "vocabulary",
+        "save",
+        "other",
+    ]
     assert bpe.TIMINGS["scan"].n_bytes == text.stat().st_size and bpe.TIMINGS["learn"].seconds > 0
     result = command("inspect", tmp_path / "model", text, "--timings", "--quiet").stderr.decode()
     assert all(f"\n| {name} " in result for name in ("load", "search", "scan", "encode", "other"))
@@ -4680,7 +6115,7 @@ def test_a_missing_matplotlib_is_named(command, some_prose, tmp_path, monkeypatc
     assert_refused(result, "this needs a package that is missing: pip install matplotlib")
 
 
-# ─── Refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Refusals ─────────────────────────────────────────────────────────────────────────────────────
 
 # A folder of what should be refused and of what is needed to ask for it, for the two tables below.
 SOME_FILES = {
@@ -4698,7 +6133,9 @@ SOME_FILES = {
     "long.jsonl": b'{"text": "' + b"a" * 9_000_000 + b'"}',
     "whole.txt.gz": gzip.compress(b"some text"),
     "short.txt.gz": gzip.compress(random.Random(0).randbytes(500))[:-9],
-    "flipped.txt.gz": b"\0\1".join(part(gzip.compress(b"text " * 99)) for part in (lambda z: z[:20], lambda z: z[22:])),
+    "flipped.txt.gz": b"\0\1".join(
+        part(gzip.compress(b"text " * 99)) for part in (lambda z: z[:20], lambda z: z[22:])
+    ),
     "some/a.txt": b"some text",
     "some/b.txt": b"PK\x03\x04" * 9,
     "folder/hidden/.a.txt": b"hidden",
@@ -4712,7 +6149,12 @@ SOME_FILES = {
     "good.jinja": b"{{ messages }}",
 }
 # What is no text, by its first bytes.
-NO_TEXTS = {"zip": b"PK\x03\x04", "PDF": b"%PDF-1", "tar": bytes(257) + b"ustar", "NumPy": b"\x93NUMPY"}
+NO_TEXTS = {
+    "zip": b"PK\x03\x04",
+    "PDF": b"%PDF-1",
+    "tar": bytes(257) + b"ustar",
+    "NumPy": b"\x93NUMPY",
+}
 BAD_LINES = {
     "not JSON": b"{",
     "no text": b"[1]",
@@ -4757,9 +6199,15 @@ BAD_CHANGES = {
         ({"normalizer": {"type": "ByteLevel"}}, "normalizer.*ByteLevel"),
         ({"normalizer": {"type": "Sequence"}}, "without normalizers"),
         ({"normalizer": ODD_CONTENT}, "Replace.*not supported: .*dict"),
-        ({"pre_tokenizer": in_sequence({"type": "ByteLevel"}, {"type": "Whitespace"})}, "not the last"),
+        (
+            {"pre_tokenizer": in_sequence({"type": "ByteLevel"}, {"type": "Whitespace"})},
+            "not the last",
+        ),
         ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "UnicodeScripts"),
-        ({"normalizer": STRIP, "pre_tokenizer": in_sequence(FIRST, {"type": "ByteLevel"})}, "first after Strip"),
+        (
+            {"normalizer": STRIP, "pre_tokenizer": in_sequence(FIRST, {"type": "ByteLevel"})},
+            "first after Strip",
+        ),
         ({"pre_tokenizer": None}, "decoder ByteLevel"),
         ({"pre_tokenizer": {"type": "Metaspace"}}, "Metaspace"),
         ({"pre_tokenizer": split_by("(?:(?:(?:ab?){1000}){1000}){1000}")}, "counts of groups"),
@@ -4776,7 +6224,10 @@ BAD_CHANGES = {
         ({"model__merges": [["i", "n"], ["i", "n"]]}, "twice"),
         ({"added_tokens": [{"content": END, "id": 7}]}, "the ids 0 and 7"),
         ({"added_tokens": [{"content": END, "id": 0}] * 2}, "added twice"),
-        ({"added_tokens": [{"content": END, "id": 0, "lstrip": "yes"}]}, "each must be true or false"),
+        (
+            {"added_tokens": [{"content": END, "id": 0, "lstrip": "yes"}]},
+            "each must be true or false",
+        ),
         ({"added_tokens": 1}, "added_tokens"),
         ({"added_tokens": [{"content": "<x>"}]}, "null"),
         *(({"model__vocab": {"a": id}}, "id") for id in ([1], 1e300, True)),
@@ -4787,7 +6238,10 @@ BAD_CHANGES = {
         ({"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, ODD_REPLACE]}}, "decoder"),
     ],
     "albert": [
-        *(({"model__vocab": [["<unk>", score]]}, "not a token and its score") for score in ("0", NAN, -INFINITY)),
+        *(
+            ({"model__vocab": [["<unk>", score]]}, "not a token and its score")
+            for score in ("0", NAN, -INFINITY)
+        ),
         ({"model__vocab": {"<unk>": 0}}, "list of tokens and scores"),
         ({"model__unk_id": 5000}, "unk_id 5000"),
         ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "Precompiled"),
@@ -4799,7 +6253,10 @@ BAD_CHANGES = {
         ({"model__vocab": ["a"]}, "object of tokens and ids"),
         ({"model__max_input_chars_per_word": "100"}, "max_input_chars_per_word"),
         ({"model__unk_token": None}, "unk_token"),
-        ({"added_tokens": [], "model__vocab": {"a": 0}}, "unk_token '.UNK.' is not in the vocabulary"),
+        (
+            {"added_tokens": [], "model__vocab": {"a": 0}},
+            "unk_token '.UNK.' is not in the vocabulary",
+        ),
     ],
 }
 BAD_PROTOS = [
@@ -4808,7 +6265,10 @@ BAD_PROTOS = [
     (lambda p: setattr(p.pieces[9], "score", NAN), "not a number"),
     (lambda p: setattr(p.pieces[0], "type", 1), "0 unknown tokens"),
     (lambda p: setattr(p.trainer_spec, "byte_fallback", True), "<0x00>"),
-    (lambda p: setattr(p.trainer_spec, "treat_whitespace_as_suffix", True), "treat_whitespace_as_suffix"),
+    (
+        lambda p: setattr(p.trainer_spec, "treat_whitespace_as_suffix", True),
+        "treat_whitespace_as_suffix",
+    ),
     (lambda p: setattr(p.normalizer_spec, "precompiled_charsmap", b"\4\0\0\0ab"), "charsmap"),
     (lambda p: setattr(p.denormalizer_spec, "precompiled_charsmap", b"a"), "denormalizer"),
     (lambda p: p.ClearField("normalizer_spec"), "cut off"),
@@ -4834,7 +6294,9 @@ def here(model, prose, tokenizer, tmp_path_factory):
         file.truncate(1 << 30)
     for depth in DEPTHS:
         nested = '{"type": "Sequence", "normalizers": [' * depth + '{"type": "Nope"}' + "]}" * depth
-        (folder / f"{depth}.json").write_text(f'{{"normalizer": {nested}, "model": {{"type": "BPE"}}}}')
+        (folder / f"{depth}.json").write_text(
+            f'{{"normalizer": {nested}, "model": {{"type": "BPE"}}}}'
+        )
     (folder / "model").symlink_to(model / "model")
     tokenizer.save(folder / "bytes")
     for name in ("llama", "albert", "bert"):
@@ -4843,7 +6305,9 @@ def here(model, prose, tokenizer, tmp_path_factory):
     for name, changes in BAD_CHANGES.items():
         for k, (change, _) in enumerate(changes):
             shutil.copytree(folder / name, folder / f"{name} {k}")
-            edited(folder / f"{name} {k}", **({} if name == "bytes" else {"added_tokens": []}) | change)
+            edited(
+                folder / f"{name} {k}", **({} if name == "bytes" else {"added_tokens": []}) | change
+            )
     _, file = trained_there(folder, prose, model_type="unigram")
     whole = file.read_bytes()
     for k, size in enumerate((2, 3, 100, len(whole) // 3, len(whole) - 1000)):
@@ -4887,7 +6351,13 @@ def in_decoders(*steps):
 
 WORDS = bpe.Words.from_counts({b"hello": 1})
 LETTERS = {"vocab": {0: b"a", 1: b"b", 2: b"c"}, "merges": None, "alphabet": "characters"}
-EMPTY_NAMES = [bpe.find_files, bpe.train, bpe.Tokenizer.load, lambda name: plain().save(name), bpe.read_ids]
+EMPTY_NAMES = [
+    bpe.find_files,
+    bpe.train,
+    bpe.Tokenizer.load,
+    lambda name: plain().save(name),
+    bpe.read_ids,
+]
 EMPTY_NAMES += [
     lambda name: bpe.encode_files(plain(), name, "o.npy"),
     lambda name: bpe.encode_files(plain(), "x", name),
@@ -4901,7 +6371,8 @@ def plain(pattern="gpt2"):
     return bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"], pattern)
 
 
-# Calls of that folder and of values; and for each the values, and a part of the message at their end.
+# Calls of that folder and of values; and for each the values, and a part of the message at their
+# end.
 MANY_REFUSED_CALLS = {
     lambda here, pattern: bpe.Pattern(pattern): [
         ("(", "position 1"),
@@ -4923,7 +6394,10 @@ MANY_REFUSED_CALLS = {
     lambda here, step: bpe.Normalizer([step]): [
         ({"type": "ByteLevel"}, "ByteLevel.*not supported"),
         ({"no": "type"}, "not supported"),
-        ({"type": "Precompiled", "precompiled_charsmap": "AAA"}, "Precompiled.*not supported: .*padding"),
+        (
+            {"type": "Precompiled", "precompiled_charsmap": "AAA"},
+            "Precompiled.*not supported: .*padding",
+        ),
         ({"type": "Precompiled", "precompiled_charsmap": ""}, "cut off"),
         ({"type": "Strip", "strip_left": True}, "Strip.*not supported: .*strip_right"),
         ({"type": "Prepend", "prepend": 5}, "Prepend.*not supported: "),
@@ -4956,7 +6430,9 @@ MANY_REFUSED_CALLS = {
         ("some/*", r"b\.txt: a zip archive is not text")
     ],
     lambda here, use: use(""): [(use, "is empty") for use in EMPTY_NAMES],
-    lambda here, use: use([""]): [(use, "is empty: is a variable not set") for use in EMPTY_NAMES[:2]],
+    lambda here, use: use([""]): [
+        (use, "is empty: is a variable not set") for use in EMPTY_NAMES[:2]
+    ],
     lambda here, name: bpe.train(here / name, 300, [END]): [
         ("empty.txt", r"no text to learn from in .*\.txt"),
         ("ends.txt", r"no text to learn from in .*\.txt"),
@@ -4990,15 +6466,16 @@ MANY_REFUSED_CALLS = {
         (bpe.Words.from_counts({}), "bytes", "no words"),
         ({b"a": 1}, "bytes", WRONG_TYPE),
     ],
-    lambda here, counts, size, score: bpe.learn_wordpiece(words_of_characters(counts), size, score=score): [
+    lambda here, counts, size, score: bpe.learn_wordpiece(
+        words_of_characters(counts), size, score=score
+    ): [
         ({b"ab": 1}, 9, "best", "score"),
         *(({}, 9, score, "no words") for score in ("count", "likelihood")),
         *(({b"abcd": 1}, 3, score, "the alphabet has 7") for score in ("count", "likelihood")),
     ],
-    lambda here, counts, options: bpe.learn_unigram(words_of_characters(counts), **{"n_symbols": 9} | options): [
-        ({}, {}, "no words"),
-        ({"ab": 1}, {"n_symbols": 1}, "the alphabet has 2"),
-    ],
+    lambda here, counts, options: bpe.learn_unigram(
+        words_of_characters(counts), **{"n_symbols": 9} | options
+    ): [({}, {}, "no words"), ({"ab": 1}, {"n_symbols": 1}, "the alphabet has 2")],
     # Vocabularies.
     lambda here, size, special: bpe.train_bpe_from_counts({b"hello": 1}, size, special): [
         (255, [], "256"),
@@ -5029,8 +6506,14 @@ MANY_REFUSED_CALLS = {
         (BYTE_VOCAB | {256: b" the"}, [], ["Ġthe"], "'Ġthe'"),
         (BYTE_VOCAB, [], ["a"], "single byte"),
     ],
-    lambda here, kind, fields: bpe.KINDS[kind].tables(bpe.Model(**LETTERS | {"kind": kind} | fields)): [
-        ("bpe", {"unk_token": "?", "scores": np.arange(3.0)}, r"unk_token '\?' is not in the vocabulary"),
+    lambda here, kind, fields: bpe.KINDS[kind].tables(
+        bpe.Model(**LETTERS | {"kind": kind} | fields)
+    ): [
+        (
+            "bpe",
+            {"unk_token": "?", "scores": np.arange(3.0)},
+            r"unk_token '\?' is not in the vocabulary",
+        ),
         (
             "bpe",
             {"vocab": {0: b"a", 1: b"ad"}, "scores": np.arange(2.0)},
@@ -5040,13 +6523,21 @@ MANY_REFUSED_CALLS = {
         ("bpe", {"scores": np.array([1.0, NAN, 0.0])}, "not a number"),
         ("unigram", {}, "a score for each token"),
         ("unigram", {"scores": np.array([0.0, -1.0])}, "'c', id 2, has no score: there are 2"),
-        ("unigram", {"scores": np.array([0.0, NAN, -1.0])}, "'b', id 1, is nan, which is not a number"),
+        (
+            "unigram",
+            {"scores": np.array([0.0, NAN, -1.0])},
+            "'b', id 1, is nan, which is not a number",
+        ),
         ("unigram", {"scores": np.array([0.0, -1.0, INFINITY])}, "'c', id 2, is inf"),
         ("unigram", {"scores": np.full(3, -INFINITY)}, "needs tokens with scores"),
     ],
-    lambda here, words: bpe.words_of_model(bpe.Model(BYTE_VOCAB, []), words): [(WORDS.as_characters(), "256 bytes")],
+    lambda here, words: bpe.words_of_model(bpe.Model(BYTE_VOCAB, []), words): [
+        (WORDS.as_characters(), "256 bytes")
+    ],
     # Encoding and decoding.
-    lambda here, fields, text: bpe.Tokenizer.from_model(bpe.Model({0: b"a", 1: b" "}, [], **fields)).encode(text): [
+    lambda here, fields, text: bpe.Tokenizer.from_model(
+        bpe.Model({0: b"a", 1: b" "}, [], **fields)
+    ).encode(text): [
         ({}, "ab", "0x62"),
         ({}, "a " * (1 << 18) + "~", "the byte 0x7E is not in"),
         ({"alphabet": "characters"}, "aé", "'é' is not in"),
@@ -5058,25 +6549,51 @@ MANY_REFUSED_CALLS = {
         *(([1, id], re.escape(repr(id))) for id in (257, -1, "a", 1.5, None, 2**32, 2**70)),
         *((np.array([1, id]), str(id)) for id in (257, -1, 2**40)),
         (np.zeros(2), "float64"),
-        *((ids, "id") for ids in ([1.0], [0] * 99 + [1.0], ["1"], "12", None, 5, np.zeros(2, bool))),
+        *(
+            (ids, "id")
+            for ids in ([1.0], [0] * 99 + [1.0], ["1"], "12", None, 5, np.zeros(2, bool))
+        ),
     ],
-    lambda here, ids: bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode(ids): [([2, 5, 3], "id 3 is not")],
+    lambda here, ids: bpe.Tokenizer({2: b"a", 5: b"b"}, []).decode(ids): [
+        ([2, 5, 3], "id 3 is not")
+    ],
     lambda here, id: plain().id_to_token(id): [(id, "id") for id in (1.0, None, 257)],
-    lambda here, out, options: bpe.encode_files(plain(), here / "text.txt", here / out if out else "-", **options): [
-        ("train.bin", {"val_fraction": 0.1}, "of 1 document `val_fraction` holds out 0: documents are files"),
+    lambda here, out, options: bpe.encode_files(
+        plain(), here / "text.txt", here / out if out else "-", **options
+    ): [
+        (
+            "train.bin",
+            {"val_fraction": 0.1},
+            "of 1 document `val_fraction` holds out 0: documents are files",
+        ),
         ("o.bin", {"val_fraction": 0.1}, "with 'train' in it"),
         (None, {"val_fraction": 0.1}, "-: name a file with 'train' in it"),
         ("a.npy", {"layout": "llm.c"}, r"a \.bin file for llm\.c"),
         ("b.bin", {"layout": "x"}, r"there are auto, llm\.c"),
     ],
-    lambda here, name: bpe.read_ids(here / name): [(name, f"{name}: has 10 ids") for name in ("ids.bin", "ids.npy")],
+    lambda here, name: bpe.read_ids(here / name): [
+        (name, f"{name}: has 10 ids") for name in ("ids.bin", "ids.npy")
+    ],
     # Files of models.
     lambda here, name, options: bpe.Tokenizer.load(here / name, **options): [
-        *((f"bad {k}/{name}", {"pattern": pattern}, part) for k, (name, _, part, pattern) in enumerate(BAD_MODELS)),
-        *((f"{name} {k}", {}, change[1]) for name, changes in BAD_CHANGES.items() for k, change in enumerate(changes)),
-        *((f"{depth}.json", {}, rf"{depth}\.json: .*(Nope|nested too deep|not JSON)") for depth in DEPTHS),
+        *(
+            (f"bad {k}/{name}", {"pattern": pattern}, part)
+            for k, (name, _, part, pattern) in enumerate(BAD_MODELS)
+        ),
+        *(
+            (f"{name} {k}", {}, change[1])
+            for name, changes in BAD_CHANGES.items()
+            for k, change in enumerate(changes)
+        ),
+        *(
+            (f"{depth}.json", {}, rf"{depth}\.json: .*(Nope|nested too deep|not JSON)")
+            for depth in DEPTHS
+        ),
         *((f"short {k}.model", {}, rf"short {k}\.model: .*cut off") for k in range(5)),
-        *((f"proto {k}.model", {}, rf"proto {k}\.model: .*{part}") for k, (_, part) in enumerate(BAD_PROTOS)),
+        *(
+            (f"proto {k}.model", {}, rf"proto {k}\.model: .*{part}")
+            for k, (_, part) in enumerate(BAD_PROTOS)
+        ),
         ("bytes.model", {}, r"bytes\.model: .*(tokens are UTF-8|SentencePiece model)"),
         ("large", {}, "256 MB"),
         ("a.tiktoken", {"encoding": "gpt5"}, "no encoding is named 'gpt5'"),
@@ -5084,25 +6601,31 @@ MANY_REFUSED_CALLS = {
         ("bytes", {"encoding": "x"}, "encoding"),
         ("bytes", {"special_tokens": ["<x>"]}, "special_tokens"),
     ],
-    lambda here, options: bpe.Tokenizer(BYTE_VOCAB | {256: b"ab"}, [], **options).save(here / "nowhere", "gpt2"): [
+    lambda here, options: bpe.Tokenizer(BYTE_VOCAB | {256: b"ab"}, [], **options).save(
+        here / "nowhere", "gpt2"
+    ): [
         ({"ignore_merges": True}, "GPT-2"),
         ({"special_tokens": ["<a>"], "flags": {"<a>": bpe.AddedToken(lstrip=True)}}, "GPT-2"),
         ({"pattern": [bpe.Metaspace(" "), "gpt2"]}, "GPT-2"),
     ],
-    lambda here, options, format: family_training(**options).tokenizer.save(here / "nowhere", format): [
-        ({"model": "unigram"}, "sentencepiece", "its pattern")
-    ],
+    lambda here, options, format: family_training(**options).tokenizer.save(
+        here / "nowhere", format
+    ): [({"model": "unigram"}, "sentencepiece", "its pattern")],
     lambda here, pattern: bpe.Tokenizer(BYTE_VOCAB, None, pattern=pattern).to_tiktoken(): [
         (r"\w+", "may leave text unmatched")
     ],
-    lambda here, name: plain().save(here / name, "gpt2"): [("vocab.json", "two files: name a folder")],
+    lambda here, name: plain().save(here / name, "gpt2"): [
+        ("vocab.json", "two files: name a folder")
+    ],
     lambda here, name, format: bpe.Tokenizer.load(here / name).save(here / "nowhere", format): [
         (name, format, "characters|kind|byte is not a token")
         for name in ("llama", "albert", "bert")
         for format in ("gpt2", "tiktoken")
     ],
     lambda here, change: bpe.save_model(
-        dataclasses.replace(bpe.Tokenizer.load(here / "bert").model, **change), here / "nowhere", "bert"
+        dataclasses.replace(bpe.Tokenizer.load(here / "bert").model, **change),
+        here / "nowhere",
+        "bert",
     ): [
         ({"subword_prefix": "@@"}, r"vocab\.txt .*it cannot represent the subword_prefix"),
         ({"max_word_chars": 7}, r"vocab\.txt .*it cannot represent the max_word_chars"),
@@ -5111,16 +6634,24 @@ MANY_REFUSED_CALLS = {
         ({"special_tokens": {"[UNK]": 1}}, r"vocab\.txt .*it cannot represent the special_tokens"),
     ],
     # Training, and what else takes options.
-    lambda here, options: bpe.train(here / "text.txt", **{"vocab_size": 1000, "workers": 1} | options): [
+    lambda here, options: bpe.train(
+        here / "text.txt", **{"vocab_size": 1000, "workers": 1} | options
+    ): [
         ({"model": "bert"}, "no family of models is named 'bert'"),
         ({"alphabet": "letters"}, "no alphabet is named 'letters'; there are bytes, characters"),
         ({"mark": "▁"}, "`mark` go with the alphabet characters"),
         ({"alphabet": "characters", "mark": "ab"}, "a mark is one character"),
         ({"alphabet": "characters", "coverage": 0.0}, "`coverage` is more than 0"),
         ({"coverage": 0.5}, "`coverage`, `byte_fallback` and `mark` go with"),
-        ({"model": "wordpiece", "alphabet": "bytes"}, "a model of the family wordpiece is made of characters"),
+        (
+            {"model": "wordpiece", "alphabet": "bytes"},
+            "a model of the family wordpiece is made of characters",
+        ),
         ({"model": "wordpiece", "byte_fallback": True}, "`byte_fallback` is for bpe and unigram"),
-        ({"alphabet": "characters", "byte_fallback": True, "unk_token": "?!"}, "nothing is unknown"),
+        (
+            {"alphabet": "characters", "byte_fallback": True, "unk_token": "?!"},
+            "nothing is unknown",
+        ),
         ({"model": "unigram", "tie_break": "ids"}, "`tie_break` 'ids' is not for this kind"),
         ({"score": "likelihood"}, "`score` 'likelihood' is not for this kind"),
         ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
@@ -5128,7 +6659,10 @@ MANY_REFUSED_CALLS = {
         ({"model": "unigram", "from_": "x"}, "only a BPE has merges that training can continue"),
         ({"from_": "no-such-model"}, "no such file"),
         ({"special_tokens_at": "second"}, "special_tokens_at"),
-        *(({"vocab_size": size}, "`vocab_size` must be of type int, not") for size in (1e4, "300", None)),
+        *(
+            ({"vocab_size": size}, "`vocab_size` must be of type int, not")
+            for size in (1e4, "300", None)
+        ),
         ({"workers": 1.5}, "`workers` must be of type int or NoneType, not"),
         ({"coverage": "x"}, "`coverage` must be of type float, not"),
         ({"pattern": 3}, "pattern"),
@@ -5162,10 +6696,14 @@ MANY_REFUSED_CALLS = {
         ("a.xyz", r"name a \.png, \.svg or \.pdf file")
     ],
 }
-REFUSED_CALLS = [(part, call, values) for call, cases in MANY_REFUSED_CALLS.items() for *values, part in cases]
+REFUSED_CALLS = [
+    (part, call, values) for call, cases in MANY_REFUSED_CALLS.items() for *values, part in cases
+]
 
 
-@pytest.mark.parametrize("part, call, values", REFUSED_CALLS, ids=[part for part, *_ in REFUSED_CALLS])
+@pytest.mark.parametrize(
+    "part, call, values", REFUSED_CALLS, ids=[part for part, *_ in REFUSED_CALLS]
+)
 def test_bad_calls_are_refused_in_one_line(part, call, values, here):
     before = sorted(here.rglob("*"))
     with pytest.raises((bpe.InputError, OSError), match=part) as raised, warnings.catch_warnings():
@@ -5196,8 +6734,14 @@ REFUSED_COMMANDS = [
     (("count", "nowhere.txt"), ["nowhere.txt"]),
     (("count",), ["INPUT"]),
     (("train", "empty.txt"), ["empty.txt", "no text"]),
-    (("convert", "a.tiktoken", "--to", "gpt2", "--out", "o"), ["a.tiktoken", "--pattern", "cl100k_base"]),
-    (("encode", "model", "text.txt", "--out", "text.txt/o.npy"), ["text.txt: not a folder that can be written"]),
+    (
+        ("convert", "a.tiktoken", "--to", "gpt2", "--out", "o"),
+        ["a.tiktoken", "--pattern", "cl100k_base"],
+    ),
+    (
+        ("encode", "model", "text.txt", "--out", "text.txt/o.npy"),
+        ["text.txt: not a folder that can be written"],
+    ),
     (("train", "folder"), ["folder", ".jsonl"]),
     (("train", "text.txt", "--vocab-size", "10"), ["10", "256"]),
     (("train", "text.txt", "--special-token", ""), ["empty"]),
@@ -5206,9 +6750,18 @@ REFUSED_COMMANDS = [
     (("train", "text.txt", "--min-frequency", "-1"), ["--min-frequency is -1", "0 to "]),
     (("train", "text.txt", "--min-frequency", 10**30), ["--min-frequency is ", "0 to "]),
     (("train", "text.txt", "--workers", "0"), ["0 workers"]),
-    (("train", "text.txt", "--workers", "lots"), ["argument --workers: 'lots' is not", "such as 4"]),
-    (("train", "text.txt", "--coverage", "0.5"), ["--coverage, --byte-fallback and --mark go with"]),
-    (("train", "text.txt", "--vocb-size", "3"), ["--vocb-size; did you mean --vocab-size?", ".py train --help"]),
+    (
+        ("train", "text.txt", "--workers", "lots"),
+        ["argument --workers: 'lots' is not", "such as 4"],
+    ),
+    (
+        ("train", "text.txt", "--coverage", "0.5"),
+        ["--coverage, --byte-fallback and --mark go with"],
+    ),
+    (
+        ("train", "text.txt", "--vocb-size", "3"),
+        ["--vocb-size; did you mean --vocab-size?", ".py train --help"],
+    ),
     *(
         (("train", "text.txt", "--vocab-size", wrong), [f"'{wrong}' is not a whole number"])
         for wrong in ("1e4", "k", "1kk", "ten", "1.5", "1.2345k")
@@ -5229,10 +6782,23 @@ REFUSED_COMMANDS = [
     (("encode", "model", "text.txt", "--out", "o.dat"), ["o.dat", ".npy", ".bin"]),
     (("encode", "model", "text.txt", "--out", "o.npy", "--append", "<x>"), ["'<x>'", END]),
     (
-        ("encode", "model", "text.txt", "--out", "train.npy", "--document-index", "i.npy", "--val-fraction", "0.5"),
+        (
+            "encode",
+            "model",
+            "text.txt",
+            "--out",
+            "train.npy",
+            "--document-index",
+            "i.npy",
+            "--val-fraction",
+            "0.5",
+        ),
         ["--document-index does not go with --val-fraction"],
     ),
-    (("encode", "model", "text.txt", "--out", "o.npy", "--document-index", "o.npy"), ["o.npy", "twice"]),
+    (
+        ("encode", "model", "text.txt", "--out", "o.npy", "--document-index", "o.npy"),
+        ["o.npy", "twice"],
+    ),
     (("encode", "model", "text.txt", "--out", "o.npy", "--workers", "0"), ["0 workers"]),
     (("encode", "model", "text.txt", "--encoding", "gpt2"), ["omit --encoding"]),
     (("encode", "model", "nowhere.txt", "--out", "o.npy"), ["nowhere.txt"]),
@@ -5265,7 +6831,11 @@ def test_bad_commands_are_refused_in_one_line(arguments, parts, command, here, m
 
 def test_what_no_file_can_hold_is_said(command, here):
     result = command("train", "text.txt", "--pattern", "\udcff", "--out", "m", cwd=here)
-    assert result.returncode == 2 and b"surrogates not allowed" in result.stderr and not (here / "m").exists()
+    assert (
+        result.returncode == 2
+        and b"surrogates not allowed" in result.stderr
+        and not (here / "m").exists()
+    )
 
 
 def test_without_protobuf_both_packages_are_named(here, monkeypatch):
@@ -5281,7 +6851,7 @@ def test_a_package_that_does_not_work_is_an_error(tmp_path, monkeypatch):
         bpe.import_optional("broken_package")
 
 
-# ─── Safety ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ─── Safety ───────────────────────────────────────────────────────────────────────────────────────
 
 IN_A_READ_ONLY_FOLDER = """
 import os, sys, pathlib, bpe_numba
@@ -5343,7 +6913,9 @@ def test_kernels_compile_where_nothing_can_be_written(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     environment |= {"HOME": str(home), "XDG_CACHE_HOME": str(home), "PYTHONPATH": str(folder)}
     command = [sys.executable, "-c", IN_A_READ_ONLY_FOLDER]
-    result = subprocess.run(command, cwd=folder, env=environment, preexec_fn=obey_modes, capture_output=True)
+    result = subprocess.run(
+        command, cwd=folder, env=environment, preexec_fn=obey_modes, capture_output=True
+    )
     if b"may write anywhere" in result.stderr:
         pytest.skip("no way to give up the right to write anywhere")
     assert result.returncode == 0, result.stderr.decode()
@@ -5352,12 +6924,16 @@ def test_kernels_compile_where_nothing_can_be_written(tmp_path):
 
 @pytest.fixture(scope="session", autouse=True)
 def checked_run(request, tmp_path_factory):
-    """The second process, which runs the tests marked `apart` with every index checked and little optimization.
+    """The second process, which runs the tests marked `apart` with every index checked and little
+    optimization.
 
-    Its cache is its own: any other ignores that indexes are checked. Lanes are a hundred times shorter there, so small
-    texts have all the edges where a lane or a batch ends. If some tests are chosen, those marked `apart` run here.
+    Its cache is its own: any other ignores that indexes are checked. Lanes are a hundred times
+    shorter there, so small texts have all the edges where a lane or a batch ends. If some tests are
+    chosen, those marked `apart` run here.
     """
-    if not any(item.name == test_the_second_process_passes.__name__ for item in request.session.items):
+    if not any(
+        item.name == test_the_second_process_passes.__name__ for item in request.session.items
+    ):
         yield None
         return
     cache = os.environ.get("NUMBA_CACHE_DIR")
@@ -5371,10 +6947,26 @@ def checked_run(request, tmp_path_factory):
         (folder / "bpe_numba.py").write_text(source)  # else its kernels are compiled
     for path in (Path(__file__), Path(__file__).with_name("pyproject.toml")):
         shutil.copy(path, folder)
-    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "1", "NUMBA_CACHE_DIR": str(folder / "cache")}
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "apart", "-p", "no:cacheprovider", Path(__file__).name]
+    environment = os.environ | {
+        "NUMBA_BOUNDSCHECK": "1",
+        "NUMBA_OPT": "1",
+        "NUMBA_CACHE_DIR": str(folder / "cache"),
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "apart",
+        "-p",
+        "no:cacheprovider",
+        Path(__file__).name,
+    ]
     with open(folder / "output", "wb+") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=folder)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=environment, cwd=folder
+        )
         yield process, folder / "output"
         process.kill()
         process.wait()
@@ -5393,7 +6985,7 @@ def test_the_second_process_passes(checked_run):
     assert regex.search(r"\d+ passed", output.read_text())
 
 
-# ─── Tokenizers of the wild ───────────────────────────────────────────────────────────────────────────────────────────
+# ─── Tokenizers of the wild ───────────────────────────────────────────────────────────────────────
 
 
 def test_what_is_dropped_is_noted(tmp_path):
@@ -5418,7 +7010,9 @@ def test_suffixes_of_words_cannot_be_in_other_formats(tmp_path):
 
 
 def test_a_word_without_a_token_is_refused(tmp_path):
-    tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, "<unk>")).save(str(tmp_path / "tokenizer.json"))
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, "<unk>")).save(
+        str(tmp_path / "tokenizer.json")
+    )
     tokenizer = bpe.Tokenizer.load(tmp_path)
     assert tokenizer.encode("b") == [1]
     with pytest.raises(bpe.InputError, match="a word is not in the vocabulary"):
@@ -5430,7 +7024,11 @@ def test_the_last_of_equal_lines_of_a_vocab_txt_counts_and_the_config_says_its_c
     with pytest.warns(UserWarning, match="line 7: 'a' appears twice: the last line counts"):
         ours = bpe.Tokenizer.load(tmp_path)
     theirs = tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=True)
-    assert ours.encode("a aa b") == theirs.encode("a aa b", add_special_tokens=False).ids == [6, 6, 4, 5]
+    assert (
+        ours.encode("a aa b")
+        == theirs.encode("a aa b", add_special_tokens=False).ids
+        == [6, 6, 4, 5]
+    )
     (tmp_path / "vocab.txt").write_text("[UNK]\nA\na\n##b\n")
     assert bpe.Tokenizer.load(tmp_path).encode("A ab") == [1, 2, 3]
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
@@ -5443,15 +7041,25 @@ TEKKEN_RANKS = {byte: id for id, byte in enumerate(BYTES)} | {b"ab": 256, b"ba":
 def tekken(**fields):
     """The content of a tekken.json, whose size leaves out the last rank."""
     ranks = TEKKEN_RANKS | {b"abab": 258}
-    tokens = [{"rank": rank, "token_bytes": base64.b64encode(token).decode()} for token, rank in ranks.items()]
-    config = {"pattern": r"\w+|\W", "default_vocab_size": 20 + 258, "default_num_special_tokens": 20, "version": "v3"}
+    tokens = [
+        {"rank": rank, "token_bytes": base64.b64encode(token).decode()}
+        for token, rank in ranks.items()
+    ]
+    config = {
+        "pattern": r"\w+|\W",
+        "default_vocab_size": 20 + 258,
+        "default_num_special_tokens": 20,
+        "version": "v3",
+    }
     return {"config": config, "vocab": tokens} | fields
 
 
 @given(text=texts | st.text("ab ", max_size=30))
 def test_ids_of_tekken_are_those_of_tiktoken(text):
     ours = bpe.Tokenizer.from_model(bpe.read_huggingface(tekken()))
-    theirs = tiktoken.Encoding("tekken", pat_str=r"\w+|\W", mergeable_ranks=TEKKEN_RANKS, special_tokens={})
+    theirs = tiktoken.Encoding(
+        "tekken", pat_str=r"\w+|\W", mergeable_ranks=TEKKEN_RANKS, special_tokens={}
+    )
     assert ours.encode_ordinary(text) == [20 + id for id in theirs.encode_ordinary(text)]
     assert ours.special_tokens["[TOOL_CONTENT]"] == 19
 
@@ -5463,7 +7071,12 @@ def test_tekken_is_recognized_and_saved(tmp_path):
     assert tokenizer.encode("<s>abab<SPECIAL_19>") == [0, 276, 276, 19]
     for name in ("huggingface", "tiktoken"):
         tokenizer.save(tmp_path / name, name)
-        assert bpe.Tokenizer.load(tmp_path / name).encode("<s>abab<SPECIAL_19>") == [0, 276, 276, 19]
+        assert bpe.Tokenizer.load(tmp_path / name).encode("<s>abab<SPECIAL_19>") == [
+            0,
+            276,
+            276,
+            19,
+        ]
     (tmp_path / "tekken.json").write_text('{"config": {}}')
     with pytest.raises(bpe.InputError, match=r"tekken.json: KeyError"):
         bpe.Tokenizer.load(tmp_path / "tekken.json")
@@ -5472,16 +7085,23 @@ def test_tekken_is_recognized_and_saved(tmp_path):
 def test_a_rank_file_may_have_a_line_without_a_token(tmp_path):
     lines = [f"{base64.b64encode(byte).decode()} {id}\n" for id, byte in enumerate(bpe.BYTES)]
     (tmp_path / "a.tiktoken").write_text("".join(lines) + "= 256\n")
-    tokenizer = bpe.Tokenizer.load(tmp_path / "a.tiktoken", pattern="gpt2", special_tokens={"<s>": 257})
+    tokenizer = bpe.Tokenizer.load(
+        tmp_path / "a.tiktoken", pattern="gpt2", special_tokens={"<s>": 257}
+    )
     assert tokenizer.encode("a<s>") == [97, 257]
 
 
 def test_an_unmerged_name_of_other_text_is_an_ordinary_token(tmp_path):
-    vocab = {name: id for id, name in enumerate([*map(in_chars, bpe.BYTES), "<é>", "<|end|>", "Ġhi", "Ã©Ã©"])}
+    vocab = {
+        name: id
+        for id, name in enumerate([*map(in_chars, bpe.BYTES), "<é>", "<|end|>", "Ġhi", "Ã©Ã©"])
+    }
     (tmp_path / "vocab.json").write_text(json.dumps(vocab))
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
     ours = bpe.Tokenizer.load(tmp_path)
-    (tmp_path / "vocab.json").write_text(json.dumps(vocab | {f"<{k}>": 260 + k for k in range(100)}))
+    (tmp_path / "vocab.json").write_text(
+        json.dumps(vocab | {f"<{k}>": 260 + k for k in range(100)})
+    )
     with pytest.warns(UserWarning, match="102 names are made by no merge.*belong together"):
         bpe.Tokenizer.load(tmp_path)
     assert ours.special_tokens == {"<é>": 256, "<|end|>": 257}
