@@ -47,7 +47,8 @@ Sections, in the order in which the data passes through them
     Reading         files, folders, globs, standard input -> blocks that can be scanned
                     independently
     Words           blocks -> Words, counted by several workers in hash tables of byte strings
-    Learning        Words -> merges; the only serial part
+    Learning        Words -> merges, those of the best pairs or of pairs that a caller chooses; the
+                    only serial part
     Models          a tokenizer as data (vocabulary, merges, special tokens, pattern), and its
                     checks
     Encoding        words -> ids, through a cache; ids -> bytes
@@ -156,7 +157,10 @@ __all__ = [
     "KINDS",
     "PATTERNS",
     "InputError",
+    "Learned",
+    "Learner",
     "Model",
+    "Pair",
     "Pattern",
     "Source",
     "Tokenizer",
@@ -4689,6 +4693,8 @@ def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
 # pair (w, est) occurs at position 4 - 1, since w is 1 cell wide. That position is also in the list
 # of (w, es), as a stale occurrence: cell 3 has w, but cell 3 + 1 does not have es. The count of (w,
 # es) falls by the first count of (w, est), so no pair has to be counted anew.
+#
+# `Learner` is the interface, and `_Learner` is its state. `learn` always merges the best pair.
 
 # The bytes in the order in which GPT-2 displays them and Hugging Face numbers them: first those
 # with a visible character in Latin-1, then the others.
@@ -4698,6 +4704,11 @@ BYTE_ORDER = [*_VISIBLE, *sorted({*range(256)} - {*_VISIBLE})]
 # in cells: between two words; inside a symbol of three cells or more, not at its ends
 WORD_END, INTERIOR = -1, -2
 LEFT, RIGHT = i64(0), i64(1)
+# `start` of a pair that cannot merge
+FORBIDDEN, MERGED, TOO_LONG = -1, -2, -3
+_REFUSALS = {FORBIDDEN: "is forbidden", MERGED: "is merged already", TOO_LONG: "is too long"}
+OUTDATED = -1  # the length of a list that lacks occurrences, which a split has made
+LEAST_SCORE = 5e-324  # the least number above 0
 MERGES_PER_ROUND = 256  # between rounds the progress bar moves, and Ctrl-C takes effect
 MAX_COUNT = np.iinfo(np.int64).max
 # symbols of a token; without a limit, a text of one letter gives tokens half as long as it is
@@ -4766,8 +4777,8 @@ _PAIR = _record(
     right=np.int32,
     count=np.int64,  # in the corpus; 0 or less when merged, or longer than LONGEST_LEARNT
     # occurrences[start : start + length], ascending: all occurrences, and stale ones
-    start=np.int64,
-    length=np.int64,
+    start=np.int64,  # or FORBIDDEN, or MERGED
+    length=np.int64,  # or OUTDATED
 )
 _QUEUED = _record(score=np.float64, count=np.int64, pair=np.int64)
 _NEIGHBOUR = _record(
@@ -4791,15 +4802,18 @@ class _Learner:
     read once, when its pair is merged.
 
     The heap is not updated when a count falls: a pair that reaches the top with an outdated count
-    moves down. If pairs are scored by likelihood, a merge lowers the totals of two symbols, and
-    raises the scores of their pairs. These are pushed again, and their outdated entries are dropped
-    when they reach the top.
+    moves down. A score that depends on the totals of the two symbols may rise as well. A merge
+    changes the counts and the totals only of pairs that have one of the two merged symbols. So all
+    of these are pushed again, and their outdated entries are dropped when they reach the top.
 
-    Proof: no merge makes the string of an older symbol. Between two ends of symbols, the symbols
-    depend on the string alone: a merge across such an end would have removed it; and a run of equal
-    symbols is merged from the left, so that an end inside the run, if it still exists, has an even
-    number of them before it. Thus when a symbol is made, its string is that one pair of symbols
-    wherever it lies between two ends of symbols, and is merged there.
+    After a split a pair may gain occurrences. It is then pushed again, and its list is outdated:
+    when the pair merges, its occurrences are searched for in all cells.
+
+    Proof, without splits: no merge makes the string of an older symbol. Between two ends of
+    symbols, the symbols depend on the string alone: a merge across such an end would have removed
+    it; and a run of equal symbols is merged from the left, so that an end inside the run, if it
+    still exists, has an even number of them before it. Thus when a symbol is made, its string is
+    that one pair of symbols wherever it lies between two ends of symbols, and is merged there.
     """
 
     # int32[C]  all words, the most frequent first, as the comment above shows
@@ -4819,56 +4833,28 @@ class _Learner:
     # int32[2, C / 2]  the neighbours at each occurrence of one symbol, left and right
     beside: np.ndarray
     distinct: np.ndarray  # int32[2, V]    the neighbours, each once
-    # int64[V + 1]  the counts of symbols, which scores need; empty if counts of pairs decide
+    # int64[V + 1]  the counts of symbols; not valid if the score does not need them
     totals: np.ndarray
     # int64[V + 1]  symbol -> first entry in the list of its pairs, or -1; empty if not needed
     heads: np.ndarray
     # int64[2 P]  entry -> next one or -1; 2 k + side is pair k, by its left or right symbol
     links: np.ndarray
+    n_symbols: np.ndarray  # int64[1]      an array, since Python reads it, too
+    score: Callable  # a cfunc: all of them have one type, so the kernels are compiled once
+    by_count: bool  # the score of a pair is its count
     by_bytes: bool  # the rule for ties
     min_frequency: int
     threshold: float  # the least score of pairs in the heap
     heap_size: int
-    n_symbols: int
     n_pairs: int
     n_occurrences: int
     n_linked: int  # the number of pairs that are in the lists; these are the first ones
 
 
-@kernel
-def _new_learner(cells, class_of, classes, symbols, spelled, by_bytes, min_frequency, n_symbols):
-    """Make a learner without pairs.
-
-    It has eight parameters, since the fields of a struct cannot be named.
-    """
-    pairs, heap = np.empty(len(cells) // 4 + 65536, _PAIR), np.empty(65536, _QUEUED)
-    slots, occurrences = (
-        np.full(1 << 17, -1, class_of.dtype),
-        np.empty(3 * len(cells), class_of.dtype),
-    )
-    neighbours = np.zeros((2, len(symbols)), _NEIGHBOUR)
-    beside, distinct = (
-        np.empty((2, len(cells) // 2), np.int32),
-        np.empty((2, len(symbols)), np.int32),
-    )
-    tables = (
-        cells,
-        class_of,
-        classes,
-        symbols,
-        spelled,
-        pairs,
-        slots,
-        heap,
-        occurrences,
-        neighbours,
-        beside,
-        distinct,
-    )
-    totals, heads, links = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
-    threshold, heap_size, n_pairs, n_occurrences, n_linked = np.inf, 0, 0, 0, 0
-    counters = (heap_size, n_symbols, n_pairs, n_occurrences, n_linked)
-    return _Learner(*tables, totals, heads, links, by_bytes, min_frequency, threshold, *counters)
+@inline_kernel
+def _size_of_pair(a, b, symbols):
+    """Count the bytes of two symbols."""
+    return symbols[a + 1].start - symbols[a].start + symbols[b + 1].start - symbols[b].start
 
 
 @kernel
@@ -4892,20 +4878,18 @@ def _precedes(pair, other, learner):
 
 
 @inline_kernel
-def _score(pair, totals, least):
-    """Return the count of a pair, or with totals count(ab) / (count(a) * count(b)), in float64; 0
-    for a rare pair.
-
-    When a symbol is used up, its total is 0, but the count may be outdated. So a total counts as 1
-    at least, and the score remains an upper bound.
+def _score(pair, totals, least, learner):
+    """Return the score of a pair: 0 if it is rare, merged or forbidden, inf if the score is not a
+    number.
     """
-    if pair.count < least:
+    if pair.count < least or pair.start < 0:
         return 0.0
-    if not len(totals):
+    if learner.by_count:
         return np.float64(pair.count)
-    return pair.count / (
-        np.float64(max(totals[pair.left], 1)) * np.float64(max(totals[pair.right], 1))
-    )
+    a, b = pair.left, pair.right
+    size = _size_of_pair(a, b, learner.symbols)
+    score = learner.score(pair.count, totals[a], totals[b], size)
+    return score if score < np.inf else np.inf
 
 
 @inline_kernel
@@ -4967,12 +4951,12 @@ def _refill_heap(learner):
     """
     pairs, totals, least, greatest = learner.pairs, learner.totals, learner.min_frequency, 0.0
     for pair in range(learner.n_pairs):
-        greatest = max(greatest, _score(pairs[pair], totals, least))
-    learner.threshold = threshold = greatest / 2
+        greatest = max(greatest, _score(pairs[pair], totals, least, learner))
+    learner.threshold = threshold = max(greatest / 2, LEAST_SCORE)
     learner.heap_size = 0
     for pair in range(learner.n_pairs):
-        score = _score(pairs[pair], totals, least)
-        if score >= threshold and score > 0:
+        score = _score(pairs[pair], totals, least, learner)
+        if score >= threshold:
             _push(pair, score, learner)
 
 
@@ -5010,6 +4994,48 @@ def _reserve_pairs(n, learner):
         learner.slots = slots
 
 
+@kernel
+def _record_of(left, right, learner):
+    """Look up a pair, which gets a record if it never occurred; returns its number, since the table
+    may move.
+    """
+    pair = i64(learner.slots[_find_pair(left, right, learner.slots, learner.pairs)])
+    if pair < 0:
+        _reserve_pairs(i64(1), learner)
+        pair = learner.n_pairs
+        learner.slots[_find_pair(left, right, learner.slots, learner.pairs)] = pair
+        new = learner.pairs[pair]
+        new.left, new.right = left, right
+        new.count = new.start = new.length = 0
+        learner.n_pairs += 1
+    return pair
+
+
+@inline_kernel
+def _find_symbol(symbol, position, cells):
+    """Find the next cell of a symbol, from a position on; len(cells) if there is none."""
+    while position < len(cells) and cells[position] != symbol:
+        position += 1
+    return position
+
+
+@kernel
+def _list_occurrences(pair, learner):
+    """List the positions of a pair, ascending, with stale ones."""
+    cells, a, b, start = learner.cells, i64(pair.left), i64(pair.right), pair.start
+    listed, width, n = learner.occurrences, learner.symbols[a].width, 0
+    if pair.length != OUTDATED:
+        return listed[start : start + pair.length]
+    found = np.empty(len(cells), listed.dtype)
+    position = _find_symbol(a, i64(0), cells)
+    while position < len(cells):
+        if cells[position + width] == b:
+            found[n] = position
+            n += 1
+        position = _find_symbol(a, position + width, cells)
+    return found[:n]
+
+
 @inline_kernel
 def _count_neighbour(x, count, neighbours, distinct, n_distinct):
     """Count a neighbour; returns the number of distinct neighbours."""
@@ -5023,19 +5049,18 @@ def _count_neighbour(x, count, neighbours, distinct, n_distinct):
 
 
 @kernel
-def _replace(pair, c, learner):
+def _replace(pair, c, occurrences, learner):
     """Write c over a pair, drop stale occurrences, and count neighbours: returns the distinct ones,
     left and right.
 
-    The list of the pair then has the positions of c, and its count is that of c. The list is read
-    from left to right: in "aaa" the second occurrence of (a, a) is stale when its turn comes. Two
-    adjacent c are counted once, as the right neighbour of the first c; the left neighbour of the
-    second one counts as WORD_END.
+    The occurrences then are the positions of c, as many as the length of the pair, and its count is
+    that of c. They are read from left to right: in "aaa" the second occurrence of (a, a) is stale
+    when its turn comes. Two adjacent c are counted once, as the right neighbour of the first c; the
+    left neighbour of the second one counts as WORD_END.
     """
     cells, class_of, classes = learner.cells, learner.class_of, learner.classes
-    a, b, start, stop = pair.left, pair.right, pair.start, pair.start + pair.length
+    a, b = pair.left, pair.right
     width_a, width = learner.symbols[a].width, learner.symbols[c].width
-    occurrences = learner.occurrences[start:stop]
     # These views are made outside the loop: inside it they would take a tenth of the time of
     # learning.
     at_left, at_right = learner.neighbours[LEFT], learner.neighbours[RIGHT]
@@ -5050,7 +5075,7 @@ def _replace(pair, c, learner):
             prefetch(cells, min(occurrences[k + 16] + width, len(cells) - 1))
         position = occurrences[k]
         middle, after = position + width_a, position + width
-        if cells[position] != a or cells[middle] != b:
+        if cells[position] != a or cells[middle - 1] != a or cells[middle] != b:
             continue
         cells[middle - 1] = cells[middle] = INTERIOR
         cells[position] = cells[after - 1] = c
@@ -5113,7 +5138,7 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
         neighbour.write_at, neighbour.offset = stop, symbols[x].width if side == LEFT else 0
         stop += neighbour.n_occurrences
         neighbour.n_occurrences = neighbour.count = 0
-        score = _score(new, totals, least)
+        score = _score(new, totals, least, learner)
         if score >= threshold:
             _push(pair, score, learner)
     learner.n_occurrences = stop
@@ -5135,16 +5160,11 @@ def _add_first_pairs(learner):
         left, right = i64(cells[position]), i64(cells[position + 1])
         if left == WORD_END or right == WORD_END:
             continue
-        slot = _find_pair(left, right, slots, pairs)
-        if slots[slot] < 0:
-            _reserve_pairs(i64(1), learner)
-            pairs, slots, pair = learner.pairs, learner.slots, learner.n_pairs
-            slots[_find_pair(left, right, slots, pairs)] = pair
-            new = pairs[pair]
-            new.left, new.right, new.count, new.length = left, right, 0, 0
-            learner.n_pairs += 1
-        else:
-            pair = i64(slots[slot])
+        pair = i64(slots[_find_pair(left, right, slots, pairs)])
+        if pair < 0:
+            pair = _record_of(left, right, learner)
+            pairs = learner.pairs
+            slots = learner.slots
         pairs[pair].count += classes[class_number].count
         pairs[pair].length += 1
         pair_of[n] = pair
@@ -5166,11 +5186,10 @@ def _add_first_pairs(learner):
 @kernel
 def _new_symbol(a, b, learner):
     """Add the symbol that joins a and b; returns its number."""
-    symbols, c = learner.symbols, learner.n_symbols
+    symbols, c = learner.symbols, learner.n_symbols[0]
     end = symbols[c].start
-    size = symbols[a + 1].start - symbols[a].start + symbols[b + 1].start - symbols[b].start
-    learner.spelled = _reserve(learner.spelled, end + size)
-    learner.n_symbols += 1
+    learner.spelled = _reserve(learner.spelled, end + _size_of_pair(a, b, symbols))
+    learner.n_symbols[0] += 1
     spelled, key = learner.spelled, u64(0)
     for symbol in (a, b):
         for k in range(symbols[symbol].start, symbols[symbol + 1].start):
@@ -5187,18 +5206,6 @@ def _new_symbol(a, b, learner):
 
 
 @kernel
-def _count_symbols(learner):
-    """Count the symbols of the alphabet, so that pairs are scored by likelihood from now on."""
-    cells, classes, class_number = learner.cells, learner.classes, 0
-    totals = np.zeros(len(learner.symbols), np.int64)
-    for position in range(len(cells)):
-        class_number += classes[class_number].stop <= position
-        if cells[position] != WORD_END:
-            totals[cells[position]] += classes[class_number].count
-    learner.totals, learner.heads = totals, np.full(len(totals), -1, np.int64)
-
-
-@kernel
 def _link_pairs(learner):
     """Put new pairs into the lists of their two symbols."""
     learner.links = _reserve(learner.links, 2 * learner.n_pairs)
@@ -5211,79 +5218,157 @@ def _link_pairs(learner):
 
 @kernel
 def _push_again(symbol, learner):
-    """Push the pairs of a symbol whose total has fallen, since their scores have risen; unlink the
-    rare pairs.
+    """Push the pairs of a symbol whose total has changed, since their scores may have risen; unlink
+    the rare pairs.
     """
     pairs, totals, heads, links = learner.pairs, learner.totals, learner.heads, learner.links
     least, threshold, before, k = learner.min_frequency, learner.threshold, i64(-1), heads[symbol]
     while k >= 0:
-        score, after = _score(pairs[k >> 1], totals, least), links[k]
-        if score > 0:
+        pair, after = pairs[k >> 1], links[k]
+        if pair.count >= least:
             before = k
         elif before < 0:
             heads[symbol] = after
         else:
             links[before] = after
+        score = _score(pair, totals, least, learner)
         if score >= threshold:
             _push(k >> 1, score, learner)
         k = after
 
 
 @kernel
-def _lower_totals(a, b, c, count, learner):
-    """Set the total of the new symbol c, and lower the totals of its parts a and b by it."""
-    _link_pairs(learner)
-    totals = learner.totals
-    totals[c] = count
-    totals[a] -= count
-    totals[b] -= count
-    _push_again(a, learner)
-    if a != b:
-        _push_again(b, learner)
-
-
-@kernel
-def _apply_merge(pair, learner):
+def _apply_merge(number, learner):
     """Merge a pair everywhere.
 
     Its record must not be used after new pairs were added, as the table may have moved.
     """
-    symbols = learner.symbols
-    a, b = pair.left, pair.right
+    symbols, pair, totals = learner.symbols, learner.pairs[number], learner.totals
+    a, b = i64(pair.left), i64(pair.right)
     c = _new_symbol(a, b, learner)
     symbols[c].count = pair.count
-    n_left, n_right = _replace(pair, c, learner)
+    positions = _list_occurrences(pair, learner)
+    n_left, n_right = _replace(pair, c, positions, learner)
+    positions = positions[: pair.length]
     symbols[c].n_tokens = symbols[c - 1].n_tokens - pair.count
-    positions = learner.occurrences[pair.start : pair.start + pair.length]
-    if len(learner.heads):
-        _lower_totals(a, b, c, pair.count, learner)
-    pair.count = 0
+    totals[c] = pair.count
+    totals[a] -= pair.count
+    totals[b] -= pair.count
+    pair.start = MERGED
+    # makes the array longer only after splits
+    n_occurrences = learner.n_occurrences + 2 * len(positions)
+    learner.occurrences = _reserve(learner.occurrences, n_occurrences)
     _add_new_pairs(LEFT, c, n_left, positions, learner)
     _add_new_pairs(RIGHT, c, n_right, positions, learner)
+    learner.pairs[number].count = 0  # "aaaa" has lowered the count of (a, a) below 0
+    if len(learner.heads):
+        _link_pairs(learner)
+        _push_again(a, learner)
+        if a != b:
+            _push_again(b, learner)
 
 
 @kernel
-def _merge_until(learner, goal):
-    """Merge the best pair until there are `goal` symbols or no pair is left; returns the number of
-    symbols.
+def _merge_until(goal, learner):
+    """Merge the best pair until there are `goal` symbols, or no pair is left, or the next score is
+    inf.
+
+    Returns the next pair: its symbols, its count and its score; -1, -1, 0, 0 if there is none.
     """
-    while learner.n_symbols < goal:
+    while True:
         # a heap this large is mostly outdated
         if learner.heap_size == 0 or learner.heap_size > learner.n_pairs:
             _refill_heap(learner)
             if learner.heap_size == 0:
-                break
+                return -1, -1, 0, 0.0
         best, queued, count = learner.heap[0].pair, learner.heap[0].score, learner.heap[0].count
         pair = learner.pairs[best]
-        score = _score(pair, learner.totals, learner.min_frequency)
+        score = _score(pair, learner.totals, learner.min_frequency, learner)
         if learner.threshold <= score <= queued and (score < queued or pair.count < count):
             _sift_down(best, score, pair.count, learner)
-            continue
-        _pop(learner)
-        # otherwise the pair is rare, or is also in the heap with a greater score
-        if score == queued:
-            _apply_merge(pair, learner)
-    return learner.n_symbols
+        elif score != queued:
+            # the pair is merged, forbidden or rare, or is also in the heap with a greater score
+            _pop(learner)
+        elif learner.n_symbols[0] >= goal or score == np.inf:
+            return int(pair.left), int(pair.right), int(pair.count), float(score)
+        else:
+            _pop(learner)
+            _apply_merge(best, learner)
+
+
+@kernel
+def _merge_pair(left, right, learner):
+    """Merge two symbols wherever they are adjacent, which may be nowhere.
+
+    Returns the new symbol, or FORBIDDEN, MERGED or TOO_LONG if nothing was changed.
+    """
+    symbols = learner.symbols
+    if symbols[left].width + symbols[right].width > LONGEST_LEARNT:
+        return TOO_LONG
+    number = _record_of(left, right, learner)
+    if learner.pairs[number].start < 0:
+        return int(learner.pairs[number].start)
+    _apply_merge(number, learner)
+    return int(learner.n_symbols[0] - 1)
+
+
+@kernel
+def _forbid_pair(left, right, learner):
+    """Exclude a pair for good, even if it occurs only after a split."""
+    number = _record_of(left, right, learner)
+    learner.pairs[number].start = FORBIDDEN
+
+
+@kernel
+def _count_pair(left, right, learner):
+    """Return how often a pair occurs in the corpus."""
+    pair = learner.slots[_find_pair(left, right, learner.slots, learner.pairs)]
+    return int(max(learner.pairs[pair].count, 0)) if pair >= 0 else 0
+
+
+@kernel
+def _change_count(left, right, change, learner):
+    """Change the count of a pair at the place of a split."""
+    if left == WORD_END or right == WORD_END:
+        return
+    number, symbols = _record_of(left, right, learner), learner.symbols
+    pair = learner.pairs[number]
+    if symbols[left].width + symbols[right].width <= LONGEST_LEARNT:
+        pair.count += change
+    if pair.start != FORBIDDEN:
+        pair.start = 0
+        pair.length = OUTDATED
+
+
+@kernel
+def _split_symbol(symbol, parts, learner):
+    """Write parts over a symbol wherever it is; returns how often it was in the corpus."""
+    cells, symbols, totals, total = learner.cells, learner.symbols, learner.totals, 0
+    position = _find_symbol(symbol, i64(0), cells)
+    while position < len(cells):
+        count = _class_at_position(position, learner.class_of, learner.classes).count
+        left, after = i64(cells[position - 1]), i64(cells[position + symbols[symbol].width])
+        _change_count(left, symbol, -count, learner)
+        _change_count(symbol, after, -count, learner)
+        for part in parts:
+            cells[position] = part
+            position += symbols[part].width
+            cells[position - 1] = part
+            _change_count(left, part, count, learner)
+            left = part
+        _change_count(left, after, count, learner)
+        total += count
+        position = _find_symbol(symbol, position, cells)
+    symbols[learner.n_symbols[0] - 1].n_tokens += (len(parts) - 1) * total
+    totals[symbol] = 0
+    for part in parts:
+        totals[part] += total
+    # the pair that made the symbol may merge again
+    _change_count(i64(symbols[symbol].left), i64(symbols[symbol].right), 0, learner)
+    learner.heads[:] = -1  # since pairs that were rare and unlinked may be frequent now
+    learner.n_linked = 0
+    learner.heap_size = 0  # so the heap is made again
+    return int(total)
 
 
 @kernel
@@ -5348,37 +5433,290 @@ def _check_words(words: Words, n_symbols: int) -> tuple[int, int]:
     return n, a
 
 
-def _run_learner(
-    words: Words,
-    n_symbols: int,
-    tie_break: str,
-    min_frequency: int,
-    progress: bool,
-    by_likelihood: bool = False,
-) -> Learned:
-    """Merge the pair of the greatest count or likelihood until there are `n_symbols` symbols."""
-    n, a = _check_words(words, n_symbols)
-    n_symbols = min(n_symbols, a + n)  # each merge removes at least one symbol from the words
-    index_dtype = np.int32 if n < INT32_SYMBOLS else np.int64
-    symbols, spelled = _make_symbols(words, n_symbols, tie_break)
-    least = min(max(min_frequency, 1), MAX_COUNT)
-    learner = _new_learner(
-        *_make_cells(words, index_dtype), symbols, spelled, tie_break == "bytes", least, a
-    )
-    if by_likelihood:
-        _count_symbols(learner)
-    _add_first_pairs(learner)
-    done = goal = a
-    with Engine(progress=progress).progress_bar("learn", n_symbols - a, " merges") as bar:
-        while done == goal < n_symbols:
-            goal = min(goal + MERGES_PER_ROUND, n_symbols)
-            done = _merge_until(learner, goal)
-            bar.update(done - a - bar.n)
-    new_symbols = symbols[a:done]
-    pairs = np.stack([new_symbols["left"], new_symbols["right"]], axis=1)
-    return Learned(
-        pairs, new_symbols["count"].copy(), symbols["n_tokens"][a - 1 : done].copy(), words.alphabet
-    )
+def _likelihood(count, left, right, size):
+    """The score of Schuster and Nakajima (2012), "Japanese and Korean Voice Search"."""
+    return count / (float(left) * float(right))
+
+
+SCORES = {"count": None, "likelihood": _likelihood}  # None: no function is called
+_SCORE_TYPE = "float64(int64, int64, int64, int64)"
+
+
+@functools.cache
+def _compile_score(score: Callable) -> tuple[Callable, bool]:
+    """Compile a score to a function that kernels call by its address.
+
+    The function takes all four arguments, and returns inf if the score raises an error. Also
+    returns whether the score needs the counts of the two symbols.
+    """
+    if score is _likelihood:
+        return numba.cfunc(_SCORE_TYPE, cache=True)(score) if COMPILES else score, True
+    try:
+        function = inspect.unwrap(score)  # Numba may have compiled it already
+        n_parameters = len(inspect.signature(function).parameters)
+        compiled = numba.njit(error_model="numpy")(function)
+        needs_totals = n_parameters == 4
+
+        def call(count, left, right, size):
+            try:
+                if needs_totals:
+                    return float(compiled(count, left, right, size))
+                return float(compiled(count, size))
+            except Exception:
+                return np.inf
+
+        return numba.cfunc(_SCORE_TYPE)(call) if COMPILES else call, needs_totals
+    except Exception as error:  # of many types
+        reasons = [line for line in str(error).splitlines() if not line.startswith("Failed in")]
+        raise InputError(f"Numba cannot compile the `score` {score!r}: {reasons[0]}") from None
+
+
+class Pair(NamedTuple):
+    """Two adjacent symbols, the count of the pair in the corpus, and its score."""
+
+    left: int
+    right: int
+    count: int
+    score: float
+
+
+class Learner:
+    """Words on which you choose the merges, for training algorithms of your own. `learn` merges the
+    best pair again and again.
+
+    words          the words of a corpus, which stay as they are
+    n_symbols      how many symbols there may be, including the alphabet
+    score          the pair with the greatest score is the best. "count" is the number of its
+                   occurrences; "likelihood" is count(ab) / (count(a) * count(b)) in float64; or a
+                   function of two or four numbers, see below
+    tie_break      the order of pairs with equal scores and counts. "bytes": the greatest left bytes
+                   first, then the greatest right bytes (the rule of Stanford's CS336). "ids": the
+                   smallest left id first, then the smallest right id (the rule of Hugging Face,
+                   which numbers the bytes in BYTE_ORDER; other alphabets keep their order)
+    min_frequency  a pair that occurs less often in the corpus has the score 0
+
+    A score of your own is a Python function that Numba can compile, with these parameters, whatever
+    their names are:
+
+        score(count, size)               the occurrences of the pair in the corpus, and the bytes of
+                                         both symbols. The score must not fall when the count rises.
+                                         Such a score costs almost nothing
+        score(count, left, right, size)  also the occurrences of the two symbols. The score may rise
+                                         and fall with each number. Each merge computes the scores
+                                         of all pairs with the two symbols, so learning takes 20 to
+                                         30 times as long
+
+    A pair whose score is 0 or less is never the best, and without a best pair learning ends. If the
+    score of a pair is NaN or inf, or raises an error, then `best` and `merge_best` raise InputError
+    instead of choosing a pair.
+
+    Any pair may merge at any time, even where it does not occur. So learners of several corpora
+    stay in step if each merge is made in all of them: a symbol then has one number in all. Merges
+    that were made, with or without splits, can be made again on other words.
+
+    Wrong arguments raise InputError and change nothing: a symbol that does not exist, a pair that
+    is forbidden, that is merged already, or that is longer than LONGEST_LEARNT, and more symbols
+    than `n_symbols`. After an interrupt (KeyboardInterrupt) the learner can be used, and
+    `n_symbols` tells which merges it made. If it is damaged (by a lack of memory, or by an
+    interrupt of kernels that are not compiled), all methods raise InputError.
+
+    This BPE has tokens with "b" as their last byte only:
+
+    >>> learner = Learner(Words.from_counts({b"abab": 3, b"aaab": 2}), 300)
+    >>> while pair := learner.best():
+    ...     if b"b" in learner.token(pair.left):
+    ...         learner.forbid(pair.left, pair.right)
+    ...     else:
+    ...         symbol = learner.merge(pair.left, pair.right)
+    >>> learner.learned().merges, learner.n_tokens
+    ([(b'a', b'b'), (b'a', b'ab'), (b'a', b'aab')], 8)
+    >>> words = Words.from_counts({b"xyxyz": 3, b"ab": 5})
+    >>> Learner(words, 300, score=lambda count, size: count * size**2).best()
+    Pair(left=120, right=121, count=6, score=24.0)
+    """
+
+    @checked
+    def __init__(
+        self,
+        words: Words,
+        n_symbols: int,
+        *,
+        score: str | Callable = "count",
+        tie_break: str = "bytes",
+        min_frequency: int = 1,
+    ):
+        if isinstance(score, str):
+            require_known("`score`", score, SCORES)
+            score = SCORES[score]
+        function, needs_totals = _compile_score(score or _likelihood)
+        require(tie_break in ("bytes", "ids"), f"tie_break is 'bytes' or 'ids', not {tie_break!r}")
+        n, a = _check_words(words, n_symbols)
+        index_dtype = np.int32 if n < INT32_SYMBOLS else np.int64
+        cells, class_of, classes = _make_cells(words, index_dtype)
+        symbols, spelled = _make_symbols(words, n_symbols, tie_break)
+        totals, heads = np.zeros(len(symbols), np.int64), np.empty(0, np.int64)
+        if score and needs_totals:
+            np.add.at(totals, words.symbols, np.repeat(words.counts, np.diff(words.offsets)))
+            heads = np.full(len(symbols), -1)
+        self.alphabet, self._tokens = words.alphabet, list(words.alphabet)
+        self._cells, self._counts, self._score = cells, words.counts, function
+        self._symbols, self._n_symbols = symbols, np.array([a])
+        self._state = _Learner(
+            cells,
+            class_of,
+            classes,
+            symbols,
+            spelled,
+            np.empty(len(cells) // 4 + 65536, _PAIR),
+            np.full(1 << 17, -1, index_dtype),  # slots
+            np.empty(65536, _QUEUED),
+            np.empty(3 * len(cells), index_dtype),  # occurrences
+            np.zeros((2, len(symbols)), _NEIGHBOUR),
+            np.empty((2, len(cells) // 2), np.int32),  # beside
+            np.empty((2, len(symbols)), np.int32),  # distinct
+            totals,
+            heads,
+            np.empty(0, np.int64),  # links
+            self._n_symbols,
+            function,
+            score is None,
+            tie_break == "bytes",
+            min(max(min_frequency, 1), MAX_COUNT),
+            LEAST_SCORE,
+            0,  # heap_size
+            0,  # n_pairs
+            0,  # n_occurrences
+            0,  # n_linked
+        )
+        _add_first_pairs(self._state)
+
+    @property
+    def n_symbols(self) -> int:
+        """The number of symbols: the alphabet, and one for each merge."""
+        return int(self._n_symbols[0])
+
+    @property
+    def n_tokens(self) -> int:
+        """The number of tokens in the corpus: the sizes of the words times their counts."""
+        return int(self._symbols["n_tokens"][self.n_symbols - 1])
+
+    def token(self, symbol: int) -> bytes:
+        """Return the bytes of a symbol."""
+        symbol = self._check_symbol(symbol)
+        for new in self._symbols[len(self._tokens) : self.n_symbols]:
+            self._tokens.append(self._tokens[new["left"]] + self._tokens[new["right"]])
+        return self._tokens[symbol]
+
+    def best(self) -> Pair | None:
+        """Find the pair of the greatest score, or None if no pair has a score above 0.
+
+        >>> Learner(Words.from_counts({b"aab": 3}), 300).best()
+        Pair(left=97, right=98, count=3, score=3.0)
+        """
+        return self._merge_until(0)
+
+    def merge(self, left: int, right: int) -> int:
+        """Merge two symbols wherever they are adjacent, from left to right; returns the new symbol.
+
+        >>> learner = Learner(Words.from_counts({b"aaab": 3}), 300)
+        >>> learner.merge(97, 97), learner.words().to_counts(), learner.n_tokens
+        (256, {b'aaab': 3}, 9)
+        """
+        left, right = self._check_symbol(left), self._check_symbol(right)
+        n_most = len(self._symbols) - 1
+        require(self.n_symbols < n_most, f"there is only room for the `n_symbols` {n_most:,}")
+        symbol = self._run(_merge_pair, left, right)
+        if symbol < 0:
+            raise InputError(f"the pair {left}, {right} {_REFUSALS[symbol]}, and cannot merge")
+        return symbol
+
+    def forbid(self, left: int, right: int) -> None:
+        """Exclude a pair for good: it is never the best, and cannot merge."""
+        self._run(_forbid_pair, self._check_symbol(left), self._check_symbol(right))
+
+    def count(self, left: int, right: int) -> int:
+        """Count a pair in the corpus.
+
+        In "aaa" the pair "a", "a" occurs twice. A pair that is too long to merge counts as 0.
+        """
+        return self._run(_count_pair, self._check_symbol(left), self._check_symbol(right))
+
+    def merge_best(self, n_symbols: int, *, progress: bool = False) -> None:
+        """Merge the best pair again and again, until there are `n_symbols` symbols or no best pair
+        is left.
+        """
+        n_most, done = len(self._symbols) - 1, self.n_symbols
+        require(n_symbols <= n_most, f"there is only room for the `n_symbols` {n_most:,}")
+        with Engine(progress=progress).progress_bar("learn", n_symbols - done, " merges") as bar:
+            while done < n_symbols:
+                pair = self._merge_until(min(done + MERGES_PER_ROUND, n_symbols))
+                bar.update(self.n_symbols - done)
+                done = self.n_symbols if pair else n_symbols
+
+    def split(self, symbol: int, parts: Sequence[int]) -> int:
+        """Replace a symbol by others that have its bytes together, wherever it is; returns how
+        often it was in the corpus.
+
+        A symbol of the alphabet cannot be split. A single part may be another symbol of the same
+        bytes. Each split reads all words.
+
+        >>> learner = Learner(Words.from_counts({b"aab": 3}), 300)
+        >>> symbol = learner.merge(97, 98)
+        >>> learner.split(symbol, [97, 98]), learner.n_tokens, learner.count(97, 98)
+        (3, 9, 3)
+        """
+        symbol, parts = self._check_symbol(symbol), [*map(self._check_symbol, parts)]
+        tokens, widths = [*map(self.token, parts)], self._symbols["width"]
+        fits = b"".join(tokens) == self.token(symbol) and widths[parts].sum() == widths[symbol]
+        if not fits or symbol in parts or symbol < len(self.alphabet):
+            raise InputError(f"the symbol {symbol} cannot be split into {parts}, {tokens}")
+        return self._run(_split_symbol, symbol, np.array(parts, np.int64))
+
+    def words(self) -> Words:
+        """Return the words as they are now, over the alphabet of all symbols; the most frequent
+        word is the first.
+        """
+        self.token(0)
+        # Without INTERIOR, each symbol of two cells or more has two, and only the first is kept.
+        marked = self._cells[self._cells != INTERIOR]
+        is_wide = self._symbols["width"][marked] > 1
+        kept = marked[~is_wide | (np.cumsum(is_wide) % 2 == 1)]
+        ends = np.flatnonzero(kept == WORD_END)
+        offsets = ends - np.arange(len(ends))
+        return Words(kept[kept >= 0], offsets, -np.sort(-self._counts), list(self._tokens))
+
+    def learned(self) -> Learned:
+        """Return the merges, with their counts."""
+        a, n = len(self.alphabet), self.n_symbols
+        new = self._symbols[a:n]
+        pairs = np.stack([new["left"], new["right"]], axis=1)
+        n_tokens = self._symbols["n_tokens"][a - 1 : n].copy()
+        return Learned(pairs, new["count"].copy(), n_tokens, self.alphabet)
+
+    def _merge_until(self, goal: int) -> Pair | None:
+        """Merge the best pair until there are `goal` symbols; returns the next best pair."""
+        pair = Pair(*self._run(_merge_until, goal))
+        if pair.score == np.inf:
+            tokens = self.token(pair.left), self.token(pair.right)
+            raise InputError(f"the score of {tokens} is not a finite number, or raised an error")
+        return pair if pair.left >= 0 else None
+
+    def _check_symbol(self, symbol: int) -> int:
+        """Check that a symbol exists; returns it as a plain int."""
+        if not isinstance(symbol, (int, np.integer)) or not 0 <= symbol < self._n_symbols[0]:
+            raise InputError(f"no symbol {symbol!r}: there are 0 to {self.n_symbols - 1}")
+        return int(symbol)
+
+    def _run(self, kernel: Callable, *arguments: object):
+        """Call a kernel on the state, which is dropped if the kernel did not reach its end."""
+        require(self._state, "this learner was interrupted within a merge: make a new one")
+        try:
+            return kernel(*arguments, self._state)
+        except BaseException as error:
+            # an interrupt waits for the end of a kernel, if that is compiled
+            if not COMPILES or isinstance(error, MemoryError):
+                self._state = None
+            raise
 
 
 @checked
@@ -5386,18 +5724,15 @@ def learn(
     words: Words,
     n_symbols: int,
     *,
+    score: str | Callable = "count",
     tie_break: str = "bytes",
     min_frequency: int = 1,
     progress: bool = False,
 ) -> Learned:
-    """Merge the most frequent pair again and again, until there are `n_symbols` symbols, including
-    the alphabet.
+    """Merge the best pair again and again, until there are `n_symbols` symbols, including the
+    alphabet.
 
-    tie_break      the order of pairs with equal counts. "bytes": the greatest left bytes first,
-                   then the greatest right bytes (the rule of Stanford's CS336). "ids": the smallest
-                   left id first, then the smallest right id (the rule of Hugging Face, which
-                   numbers the bytes in BYTE_ORDER; other alphabets keep their order)
-    min_frequency  learning ends early when no pair occurs this often in the corpus
+    The options are those of a `Learner`, which see; by default the most frequent pair merges.
 
     The time is proportional to the number of merged occurrences, not to the length of the words.
     Raises InputError if there are no words, or if a symbol is not in the alphabet.
@@ -5406,8 +5741,13 @@ def learn(
     >>> learned.pairs.tolist(), learned.counts.tolist(), learned.n_tokens.tolist()
     ([[97, 97], [97, 98]], [6, 4], [14, 11, 7])
     """
-    require(tie_break in ("bytes", "ids"), f"tie_break is 'bytes' or 'ids', not {tie_break!r}")
-    return _run_learner(words, n_symbols, tie_break, min_frequency, progress)
+    # each merge removes at least one symbol from the words
+    n_symbols = min(n_symbols, len(words.alphabet) + len(words.symbols))
+    learner = Learner(
+        words, n_symbols, score=score, tie_break=tie_break, min_frequency=min_frequency
+    )
+    learner.merge_best(n_symbols, progress=progress)
+    return learner.learned()
 
 
 # ─── Models ───────────────────────────────────────────────────────────────────────────────────────
@@ -6843,19 +7183,19 @@ def learn_wordpiece(
     words: Words,
     n_symbols: int,
     *,
-    score: str = "likelihood",
+    score: str | Callable = "likelihood",
     min_frequency: int = 1,
     progress: bool = False,
 ) -> LearnedWordPiece:
     """Learn `n_symbols` tokens of characters, including the alphabet. Tokens that continue words
     have the prefix.
 
-    score          the pair with the greatest score merges. "count" is the number of its
-                   occurrences, with ties by ids, as in Hugging Face's WordPieceTrainer.
-                   "likelihood" is count(ab) / (count(a) * count(b)) in float64, after Schuster and
-                   Nakajima (2012), "Japanese and Korean Voice Search"; on a tie the greater count
-                   goes first, then the greater bytes without the prefix, left then right, then
-                   symbols that begin words
+    score          the pair with the greatest score merges, as in a `Learner`; no size contains the
+                   prefix. With "count", ties are broken by ids, as in Hugging Face's
+                   WordPieceTrainer. With "likelihood", after Schuster and Nakajima (2012),
+                   "Japanese and Korean Voice Search", or with a function, on a tie the greater
+                   count goes first, then the greater bytes without the prefix, left then right,
+                   then symbols that begin words
     min_frequency  rarer pairs do not merge; without a limit, the likelihood prefers pairs that
                    occur once
 
@@ -6869,12 +7209,10 @@ def learn_wordpiece(
     >>> learn_wordpiece(words, 20, score="count").tokens[-3:]
     [b'##w', b'##es', b'##est']
     """
-    require_known("`score`", score, ("likelihood", "count"))
     marked, n_beginning = _mark_continuing(words)
     tie_break = "ids" if score == "count" else "bytes"
-    learned = _run_learner(
-        marked, n_symbols, tie_break, min_frequency, progress, score == "likelihood"
-    )
+    options = {"tie_break": tie_break, "min_frequency": min_frequency, "progress": progress}
+    learned = learn(marked, n_symbols, score=score, **options)
     alphabet = [
         PREFIX.encode() * (k >= n_beginning) + letter for k, letter in enumerate(marked.alphabet)
     ]
