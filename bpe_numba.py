@@ -138,7 +138,7 @@ from concurrent.futures import (
 from contextvars import ContextVar
 from operator import attrgetter
 from pathlib import Path
-from types import MappingProxyType, UnionType
+from types import MappingProxyType, SimpleNamespace, UnionType
 from typing import IO, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import numba
@@ -5454,6 +5454,7 @@ def _compile_score(score: Callable) -> tuple[Callable, bool]:
     try:
         function = inspect.unwrap(score)  # Numba may have compiled it already
         n_parameters = len(inspect.signature(function).parameters)
+        require(n_parameters in (2, 4), f"it takes 2 or 4 numbers, not {n_parameters}")
         compiled = numba.njit(error_model="numpy")(function)
         needs_totals = n_parameters == 4
 
@@ -5561,6 +5562,7 @@ class Learner:
         self.alphabet, self._tokens = words.alphabet, list(words.alphabet)
         self._cells, self._counts, self._score = cells, words.counts, function
         self._symbols, self._n_symbols = symbols, np.array([a])
+        self.has_split = False
         self._state = _Learner(
             cells,
             class_of,
@@ -5670,6 +5672,7 @@ class Learner:
         fits = b"".join(tokens) == self.token(symbol) and widths[parts].sum() == widths[symbol]
         if not fits or symbol in parts or symbol < len(self.alphabet):
             raise InputError(f"the symbol {symbol} cannot be split into {parts}, {tokens}")
+        self.has_split = True
         return self._run(_split_symbol, symbol, np.array(parts, np.int64))
 
     def words(self) -> Words:
@@ -9512,6 +9515,46 @@ class Tokenizer:
         self._compile(model, cache_size)
 
     @classmethod
+    def from_merges(
+        cls,
+        merges: Learner | Learned | Sequence[Merge],  # a list is over the single bytes
+        special_tokens: Sequence[str] = (),
+        *,
+        special_tokens_at: str = "first",
+        **fields: object,
+    ) -> Tokenizer:
+        """Make a BPE of the merges of a Learner, of Learned, or of a list of pairs of bytes.
+
+        fields  further fields of the Model, such as `pattern`, or `decoder` for tokens of
+                characters
+
+        Ids are given as by `train`. A vocabulary without merges needs no call:
+        `Tokenizer(vocab, None)`, or a Model of the kind "wordpiece" for the longest match. After
+        splits, merges alone cut words in another way than the Learner did, so such a Learner raises
+        InputError. Make its merges and splits again in a Learner of other words, and read its
+        `words`.
+
+        >>> learner = Learner(Words.from_counts({b"low": 5, b" lower": 2}), 258)
+        >>> learner.merge_best(258)
+        >>> tokenizer = Tokenizer.from_merges(learner, ["<|end|>"])
+        >>> tokenizer.merges, tokenizer.encode("low<|end|>")
+        ([(b'o', b'w'), (b'l', b'ow')], [258, 0])
+        >>> Tokenizer.from_merges([(b"a", b"b"), (b"ab", b"ab")]).encode("abab")
+        [257]
+        """
+        if isinstance(merges, Learner):
+            message = "merges alone do not encode as a Learner that has split tokens does"
+            require(not merges.has_split, message)
+            merges = merges.learned()
+        if not isinstance(merges, Learned):
+            tokens = dict.fromkeys([*BYTES, *map(b"".join, merges)])
+            merges = SimpleNamespace(tokens=[*tokens], merges=merges, alphabet=BYTES)
+        vocab, pairs = build_vocabulary(merges, special_tokens, special_tokens_at)
+        if tuple(merges.alphabet) != BYTES:
+            fields = {"alphabet": "characters", **fields}
+        return cls.from_model(Model(vocab, pairs, special_tokens, **fields))
+
+    @classmethod
     def from_model(cls, model: Model, cache_size: int = 1 << 20) -> Tokenizer:
         """Make a tokenizer from a Model of any kind."""
         tokenizer = cls.__new__(cls)
@@ -10430,7 +10473,7 @@ class Recipe:
     unk_token: str | None = None
     from_: PathName | Model | None = None
     tie_break: str = "bytes"
-    score: str = "count"
+    score: str | Callable = "count"
     min_frequency: int = 1
     max_words: int = MAX_WORDS
 
@@ -10451,12 +10494,12 @@ class Recipe:
     @property
     def options(self) -> dict:
         """The recipe as plain JSON."""
-        base = self.from_ and self.from_.digest
-        return (
-            vars(self)
-            | self.source([], None).settings
-            | {"special_tokens": self.special_tokens, "from_": base}
-        )
+        plain = {
+            "special_tokens": self.special_tokens,
+            "from_": self.from_ and self.from_.digest,
+            "score": getattr(self.score, "__qualname__", self.score),
+        }
+        return vars(self) | self.source([], None).settings | plain
 
     def source(self, files: Sequence[Path | Texts], text_field: str | None) -> Source:
         """Make the Source of the text.
@@ -10718,7 +10761,7 @@ class Training(NamedTuple):
     def record(self) -> dict:
         """All that decided the model, as plain JSON without times or paths.
 
-        Equal records mean equal models.
+        Equal records mean equal models, if a score is not another function of the same name.
         """
         result = {"config": self.tokenizer.config, "model": self.tokenizer.digest}
         return {
@@ -10868,7 +10911,7 @@ def train(
     unk_token: str | None = None,
     from_: PathName | Model | None = None,
     tie_break: str = "bytes",
-    score: str = "count",
+    score: str | Callable = "count",
     min_frequency: int = 1,
     max_words: int = MAX_WORDS,
     workers: int | None = None,
@@ -10907,9 +10950,9 @@ def train(
     from_              a BPE model whose training is continued; its tokens keep their ids
     tie_break          the order of equally frequent pairs: bytes, the greater bytes first; or ids,
                        the smaller ids first (the rule of Hugging Face)
-    score              the pair that a wordpiece merges: the one with the greatest count (as in
-                       Hugging Face), or with the greatest likelihood, count(ab) / (count(a) *
-                       count(b)), which prefers rare pairs
+    score              the pair that merges: the one with the greatest count (as in Hugging Face),
+                       or with the greatest likelihood, count(ab) / (count(a) * count(b)), which
+                       prefers rare pairs; in Python also a function, see `Learner`
     min_frequency      do not merge rarer pairs; 0 and 1 allow every pair
     max_words          drop the rarest words when there are more unique words than this; 0: never
                        drop any

@@ -156,6 +156,59 @@ def naive_learn(counts, n_symbols, tie_break="bytes", min_frequency=1, alphabet=
     return merges, merge_counts, tokens
 
 
+def naive_score(score, count, left, right, size):
+    """The score of a pair from its count, the counts of its symbols, and its size."""
+    if score in ("count", "likelihood"):
+        return count / (float(left) * float(right)) if score == "likelihood" else float(count)
+    numbers = (count, left, right, size) if score.__code__.co_argcount == 4 else (count, size)
+    return score(*map(np.int64, numbers))
+
+
+class NaiveLearner:
+    """A Learner as it is defined: words are lists of symbols, and each call counts the pairs."""
+
+    def __init__(self, counts, score, tie_break):
+        self.words = [(list(word), n) for word, n in counts.items() if n]
+        self.tokens, self.score, self.by_bytes = list(BYTES), score, tie_break == "bytes"
+        self.forbidden = set()
+        self.order = {b: k for k, b in enumerate(sorted(range(256), key=CHAR_OF.get))}
+
+    def symbols(self):
+        return Counter(itertools.chain.from_iterable(word * n for word, n in self.words))
+
+    def pairs(self):
+        pairs = Counter()
+        for word, n in self.words:
+            for pair in itertools.pairwise(word):
+                pairs[pair] += n
+        return pairs
+
+    def best(self):
+        symbols, scores = self.symbols(), {}
+        for (left, right), n in self.pairs().items():
+            size = len(self.tokens[left] + self.tokens[right])
+            scores[left, right] = naive_score(self.score, n, symbols[left], symbols[right], size), n
+        allowed = [p for p, (score, _) in scores.items() if score > 0 and p not in self.forbidden]
+        best = max(allowed, key=lambda pair: (scores[pair], *map(self.rank, pair)), default=None)
+        return best and (*best, scores[best][1], scores[best][0])
+
+    def rank(self, symbol):
+        number = -self.order.get(symbol, symbol)
+        return (self.tokens[symbol], number) if self.by_bytes else (b"", number)
+
+    def merge(self, left, right):
+        self.tokens.append(self.tokens[left] + self.tokens[right])
+        symbol = len(self.tokens) - 1
+        self.words = [(merged(word, (left, right), symbol), n) for word, n in self.words]
+        return symbol
+
+    def split(self, symbol, parts):
+        total = self.symbols()[symbol]
+        for word, _ in self.words:
+            word[:] = [new for old in word for new in (parts if old == symbol else [old])]
+        return total
+
+
 def naive_merge(symbols, rank):
     """Merge the neighbours of the lowest rank, the leftmost of several, again and again; a rank may
     be None.
@@ -2091,6 +2144,147 @@ def assert_learns(counts, n_symbols, tie_break="bytes", min_frequency=1):
 )
 def test_merges_are_those_of_the_oracle(counts, extra, tie_break, least):
     assert_learns(counts, 256 + extra, tie_break, least)
+
+
+# Scores that rise or fall, are negative, or need the counts of both symbols.
+SCORES = [
+    "count",
+    "likelihood",
+    lambda count, size: count * size,
+    lambda count, size: count - 3,
+    lambda count, left, right, size: float((count * 7 + left * 3 + right * 5) % 11) - 2.0,
+    lambda count, left, right, size: size - count * count,
+]
+
+
+def change_at_random(learner, naive, source, pairs):
+    """Do the same to a Learner and to a naive one."""
+    wide = sorted(symbol for symbol in naive.symbols() if symbol > 255)
+    if wide and source.random() < 0.3:
+        symbol = source.choice(wide)
+        token, parts = naive.tokens[symbol], []
+        while token:
+            fits = [s for s, t in enumerate(naive.tokens) if s != symbol and token.startswith(t)]
+            parts.append(source.choice(fits))
+            token = token[len(naive.tokens[parts[-1]]) :]
+        assert learner.split(symbol, parts) == naive.split(symbol, parts)
+        return
+    pair = source.choice(sorted(pairs))
+    if source.random() < 0.1:
+        learner.forbid(*pair)
+        naive.forbidden.add(pair)
+    if pair in naive.forbidden:
+        pair = naive.best()[:2] if naive.best() else (97, 97 + len(naive.tokens) % 2)
+    if pair not in naive.forbidden and pairs[pair]:
+        assert learner.merge(*pair) == naive.merge(*pair)
+
+
+@apart
+@examples(60)
+@given(
+    counts=word_counts,
+    score=st.sampled_from(SCORES),
+    tie_break=st.sampled_from(["bytes", "ids"]),
+    source=st.randoms(use_true_random=False),
+)
+def test_a_driven_learner_is_the_naive_one(counts, score, tie_break, source):
+    words = bpe.Words.from_counts(counts)
+    learner = bpe.Learner(words, 300, score=score, tie_break=tie_break)
+    naive = NaiveLearner(counts, score, tie_break)
+    for _ in range(12):
+        pairs = naive.pairs()
+        assert learner.best() == naive.best() and learner.n_symbols == len(naive.tokens)
+        assert {pair: learner.count(*pair) for pair in pairs} == pairs
+        assert learner.n_tokens == sum(len(word) * n for word, n in naive.words)
+        if not pairs:
+            break
+        change_at_random(learner, naive, source, pairs)
+    now = learner.words()
+    cut = [now.symbols[i:j].tolist() for i, j in itertools.pairwise(now.offsets)]
+    assert sorted(zip(cut, now.counts.tolist(), strict=True)) == sorted(
+        (word, n) for word, n in naive.words if word
+    )
+
+
+@apart
+@pytest.mark.parametrize("wide", [False, True])
+def test_driven_merges_after_splits_count_past_32_bits(wide, monkeypatch):
+    if wide:
+        monkeypatch.setattr(bpe, "INT32_SYMBOLS", 0)
+    learner = bpe.Learner(bpe.Words.from_counts({b"abab": 2**40, b"b": 1}), 300)
+    symbol = learner.merge(97, 98)
+    assert learner.split(symbol, [97, 98]) == learner.count(97, 98) == 2**41
+    assert learner.merge(97, 98) == 257 and learner.n_tokens == 2**41 + 1
+
+
+@apart
+def test_what_a_learner_refuses_changes_nothing():
+    learner = bpe.Learner(bpe.Words.from_counts({b"abcd": 3, b"a" * 99_999: 1}), 273)
+    symbol = learner.merge(97, 98)
+    learner.forbid(99, 100)
+    for call, message in [
+        (lambda: learner.merge(97, 98), "merged already"),
+        (lambda: learner.merge(99, 100), "forbidden"),
+        (lambda: learner.merge(97, 999), "no symbol 999"),
+        (lambda: learner.count(-1, 97), "no symbol -1"),
+        (lambda: learner.token(1.5), "no symbol 1.5"),
+        (lambda: learner.split(symbol, [97, 99]), "cannot be split"),
+        (lambda: learner.split(97, [97]), "cannot be split"),
+        (lambda: learner.merge_best(999), "room"),
+    ]:
+        before = learner.best(), learner.learned(), learner.words()
+        with pytest.raises(bpe.InputError, match=message):
+            call()
+        assert repr(before) == repr((learner.best(), learner.learned(), learner.words()))
+    learner.merge_best(273)
+    with pytest.raises(bpe.InputError, match="room"):
+        learner.merge(97, 100)
+
+
+def test_a_tokenizer_of_merges_cuts_words_as_the_learner_did(tmp_path):
+    counts = {b"low": 5, b" lower": 2, b" newest": 6}
+    learner = bpe.Learner(bpe.Words.from_counts(counts), 270)
+    learner.merge(101, 119)
+    learner.merge_best(265)
+    tokenizer = bpe.Tokenizer.from_merges(learner, [END], pattern="none")
+    tokenizer.save(tmp_path)
+    tokenizer = bpe.Tokenizer.load(tmp_path)
+    cut = sum(len(tokenizer.encode(word)) * n for word, n in counts.items())
+    assert cut == learner.n_tokens and tokenizer.merges == learner.learned().merges
+    plain = bpe.Tokenizer.from_merges(tokenizer.merges, [END], pattern="none")
+    assert plain.digest == tokenizer.digest
+    learner.split(256, [101, 119])
+    with pytest.raises(bpe.InputError, match="merges alone do not encode"):
+        bpe.Tokenizer.from_merges(learner)
+
+
+@apart
+@given(counts=word_counts, score=st.sampled_from(SCORES))
+def test_merges_by_any_score_are_those_of_the_naive_learner(counts, score):
+    naive = NaiveLearner(counts, score, "bytes")
+    while len(naive.tokens) < 280 and (best := naive.best()):
+        naive.merge(*best[:2])
+    learned = bpe.learn(bpe.Words.from_counts(counts), 280, score=score)
+    assert learned.tokens == naive.tokens
+
+
+def fails(count, size):
+    if size > 2:
+        raise ValueError
+    return count
+
+
+@apart
+@pytest.mark.parametrize("score", [fails, lambda count, size: np.nan if size > 2 else count])
+def test_a_score_that_fails_is_named_and_the_learner_goes_on_without_the_pair(score):
+    words = bpe.Words.from_counts({b"ab": 5, b"abc": 3, b"xy": 1})
+    learner = bpe.Learner(words, 300, score=score)
+    with pytest.raises(bpe.InputError, match=r"the score of .*b'ab', b'c'"):
+        learner.merge_best(300)
+    assert learner.n_symbols == 257
+    learner.forbid(256, 99)
+    learner.merge_best(300)
+    assert learner.learned().merges == [(b"a", b"b"), (b"x", b"y")]
 
 
 # Symbols of several bytes each, none of which is what others make together: characters with or
@@ -6653,7 +6847,10 @@ MANY_REFUSED_CALLS = {
             "nothing is unknown",
         ),
         ({"model": "unigram", "tie_break": "ids"}, "`tie_break` 'ids' is not for this kind"),
-        ({"score": "likelihood"}, "`score` 'likelihood' is not for this kind"),
+        ({"model": "unigram", "score": "likelihood"}, "`score` 'likelihood' is not for this kind"),
+        ({"score": "best"}, "no `score` is named 'best'"),
+        ({"score": lambda count: count}, "2 or 4 numbers, not 1"),
+        ({"score": lambda count, size: bpe.Words}, "Numba cannot compile the `score`"),
         ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
         ({"alphabet": "characters", "vocab_size": 5}, "different characters"),
         ({"model": "unigram", "from_": "x"}, "only a BPE has merges that training can continue"),
