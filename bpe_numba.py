@@ -5555,40 +5555,42 @@ class Learner:
         index_dtype = np.int32 if n < INT32_SYMBOLS else np.int64
         cells, class_of, classes = _make_cells(words, index_dtype)
         symbols, spelled = _make_symbols(words, n_symbols, tie_break)
-        totals, heads = np.zeros(len(symbols), np.int64), np.empty(0, np.int64)
+        n_cells, most = len(cells), len(symbols)
+        totals = np.zeros(most, np.int64)
+        heads = links = np.empty(0, np.int64)
         if score and needs_totals:
             np.add.at(totals, words.symbols, np.repeat(words.counts, np.diff(words.offsets)))
-            heads = np.full(len(symbols), -1)
-        self.alphabet, self._tokens = words.alphabet, list(words.alphabet)
-        self._cells, self._counts, self._score = cells, words.counts, function
-        self._symbols, self._n_symbols = symbols, np.array([a])
+            heads = np.full(most, -1)
+        self.alphabet = words.alphabet
         self.has_split = False
+        self._tokens = list(words.alphabet)
+        self._counts = words.counts
+        self._cells = cells
+        self._symbols = symbols
+        self._n_symbols = np.array([a])
         self._state = _Learner(
             cells,
             class_of,
             classes,
             symbols,
             spelled,
-            np.empty(len(cells) // 4 + 65536, _PAIR),
+            np.empty(n_cells // 4 + 65536, _PAIR),
             np.full(1 << 17, -1, index_dtype),  # slots
             np.empty(65536, _QUEUED),
-            np.empty(3 * len(cells), index_dtype),  # occurrences
-            np.zeros((2, len(symbols)), _NEIGHBOUR),
-            np.empty((2, len(cells) // 2), np.int32),  # beside
-            np.empty((2, len(symbols)), np.int32),  # distinct
+            np.empty(3 * n_cells, index_dtype),  # occurrences
+            np.zeros((2, most), _NEIGHBOUR),
+            np.empty((2, n_cells // 2), np.int32),  # beside
+            np.empty((2, most), np.int32),  # distinct
             totals,
             heads,
-            np.empty(0, np.int64),  # links
+            links,
             self._n_symbols,
             function,
             score is None,
             tie_break == "bytes",
             min(max(min_frequency, 1), MAX_COUNT),
             LEAST_SCORE,
-            0,  # heap_size
-            0,  # n_pairs
-            0,  # n_occurrences
-            0,  # n_linked
+            *[0] * 4,  # heap_size, n_pairs, n_occurrences, n_linked
         )
         _add_first_pairs(self._state)
 
@@ -5625,8 +5627,7 @@ class Learner:
         (256, {b'aaab': 3}, 9)
         """
         left, right = self._check_symbol(left), self._check_symbol(right)
-        n_most = len(self._symbols) - 1
-        require(self.n_symbols < n_most, f"there is only room for the `n_symbols` {n_most:,}")
+        self._check_room(self.n_symbols + 1)
         symbol = self._run(_merge_pair, left, right)
         if symbol < 0:
             raise InputError(f"the pair {left}, {right} {_REFUSALS[symbol]}, and cannot merge")
@@ -5647,8 +5648,8 @@ class Learner:
         """Merge the best pair again and again, until there are `n_symbols` symbols or no best pair
         is left.
         """
-        n_most, done = len(self._symbols) - 1, self.n_symbols
-        require(n_symbols <= n_most, f"there is only room for the `n_symbols` {n_most:,}")
+        self._check_room(n_symbols)
+        done = self.n_symbols
         with Engine(progress=progress).progress_bar("learn", n_symbols - done, " merges") as bar:
             while done < n_symbols:
                 pair = self._merge_until(min(done + MERGES_PER_ROUND, n_symbols))
@@ -5667,13 +5668,13 @@ class Learner:
         >>> learner.split(symbol, [97, 98]), learner.n_tokens, learner.count(97, 98)
         (3, 9, 3)
         """
-        symbol, parts = self._check_symbol(symbol), [*map(self._check_symbol, parts)]
-        tokens, widths = [*map(self.token, parts)], self._symbols["width"]
-        fits = b"".join(tokens) == self.token(symbol) and widths[parts].sum() == widths[symbol]
+        token, tokens = self.token(symbol), [*map(self.token, parts)]
+        parts, widths = np.array(parts, np.int64), self._symbols["width"]
+        fits = b"".join(tokens) == token and widths[parts].sum() == widths[symbol]
         if not fits or symbol in parts or symbol < len(self.alphabet):
-            raise InputError(f"the symbol {symbol} cannot be split into {parts}, {tokens}")
+            raise InputError(f"the symbol {symbol}, {token}, cannot be split into {tokens}")
         self.has_split = True
-        return self._run(_split_symbol, symbol, np.array(parts, np.int64))
+        return self._run(_split_symbol, int(symbol), parts)
 
     def words(self) -> Words:
         """Return the words as they are now, over the alphabet of all symbols; the most frequent
@@ -5703,6 +5704,11 @@ class Learner:
             tokens = self.token(pair.left), self.token(pair.right)
             raise InputError(f"the score of {tokens} is not a finite number, or raised an error")
         return pair if pair.left >= 0 else None
+
+    def _check_room(self, n_symbols: int) -> None:
+        """Check that there may be so many symbols."""
+        most = len(self._symbols) - 1
+        require(n_symbols <= most, f"this learner has room for `n_symbols` {most:,} only")
 
     def _check_symbol(self, symbol: int) -> int:
         """Check that a symbol exists; returns it as a plain int."""
