@@ -4878,15 +4878,15 @@ def _precedes(pair, other, learner):
 
 
 @inline_kernel
-def _score(pair, totals, least, learner):
+def _score(pair, learner):
     """Return the score of a pair: 0 if it is rare, merged or forbidden, inf if the score is not a
     number.
     """
-    if pair.count < least or pair.start < 0:
+    if pair.count < learner.min_frequency or pair.start < 0:
         return 0.0
     if learner.by_count:
         return np.float64(pair.count)
-    a, b = pair.left, pair.right
+    a, b, totals = pair.left, pair.right, learner.totals
     size = _size_of_pair(a, b, learner.symbols)
     score = learner.score(pair.count, totals[a], totals[b], size)
     return score if score < np.inf else np.inf
@@ -4916,6 +4916,14 @@ def _push(pair, score, learner):
         heap[child] = heap[parent]
         child = parent
     heap[child].score, heap[child].count, heap[child].pair = score, count, pair
+
+
+@inline_kernel
+def _push_if_due(number, pair, learner):
+    """Push a pair onto the heap unless its score is below the threshold."""
+    score = _score(pair, learner)
+    if score >= learner.threshold:
+        _push(number, score, learner)
 
 
 @kernel
@@ -4949,15 +4957,13 @@ def _refill_heap(learner):
 
     Most pairs are rare and never enter the heap: it has some ten thousand pairs, not millions.
     """
-    pairs, totals, least, greatest = learner.pairs, learner.totals, learner.min_frequency, 0.0
+    pairs, greatest = learner.pairs, 0.0
     for pair in range(learner.n_pairs):
-        greatest = max(greatest, _score(pairs[pair], totals, least, learner))
-    learner.threshold = threshold = max(greatest / 2, LEAST_SCORE)
+        greatest = max(greatest, _score(pairs[pair], learner))
+    learner.threshold = max(greatest / 2, LEAST_SCORE)
     learner.heap_size = 0
     for pair in range(learner.n_pairs):
-        score = _score(pairs[pair], totals, least, learner)
-        if score >= threshold:
-            _push(pair, score, learner)
+        _push_if_due(pair, pairs[pair], learner)
 
 
 @inline_kernel
@@ -5121,7 +5127,6 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
         learner.beside[side],
         learner.distinct[side],
     )
-    totals, least, threshold = learner.totals, learner.min_frequency, learner.threshold
     occurrences, a = learner.occurrences, symbols[c].left
     part = i64(a if side == LEFT else symbols[c].right)
     for k in range(n_distinct):
@@ -5138,9 +5143,7 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
         neighbour.write_at, neighbour.offset = stop, symbols[x].width if side == LEFT else 0
         stop += neighbour.n_occurrences
         neighbour.n_occurrences = neighbour.count = 0
-        score = _score(new, totals, least, learner)
-        if score >= threshold:
-            _push(pair, score, learner)
+        _push_if_due(pair, new, learner)
     learner.n_occurrences = stop
     for k in range(len(positions)):
         if beside[k] != WORD_END:
@@ -5221,19 +5224,17 @@ def _push_again(symbol, learner):
     """Push the pairs of a symbol whose total has changed, since their scores may have risen; unlink
     the rare pairs.
     """
-    pairs, totals, heads, links = learner.pairs, learner.totals, learner.heads, learner.links
-    least, threshold, before, k = learner.min_frequency, learner.threshold, i64(-1), heads[symbol]
+    pairs, heads, links = learner.pairs, learner.heads, learner.links
+    before, k = i64(-1), heads[symbol]
     while k >= 0:
         pair, after = pairs[k >> 1], links[k]
-        if pair.count >= least:
+        if pair.count >= learner.min_frequency:
             before = k
         elif before < 0:
             heads[symbol] = after
         else:
             links[before] = after
-        score = _score(pair, totals, least, learner)
-        if score >= threshold:
-            _push(k >> 1, score, learner)
+        _push_if_due(k >> 1, pair, learner)
         k = after
 
 
@@ -5283,7 +5284,7 @@ def _merge_until(goal, learner):
                 return -1, -1, 0, 0.0
         best, queued, count = learner.heap[0].pair, learner.heap[0].score, learner.heap[0].count
         pair = learner.pairs[best]
-        score = _score(pair, learner.totals, learner.min_frequency, learner)
+        score = _score(pair, learner)
         if learner.threshold <= score <= queued and (score < queued or pair.count < count):
             _sift_down(best, score, pair.count, learner)
         elif score != queued:
@@ -5469,7 +5470,7 @@ def _compile_score(score: Callable) -> tuple[Callable, bool]:
         return numba.cfunc(_SCORE_TYPE)(call) if COMPILES else call, needs_totals
     except Exception as error:  # of many types
         reasons = [line for line in str(error).splitlines() if not line.startswith("Failed in")]
-        raise InputError(f"Numba cannot compile the `score` {score!r}: {reasons[0]}") from None
+        raise InputError(f"the `score` {score!r} cannot be compiled: {reasons[0]}") from None
 
 
 class Pair(NamedTuple):

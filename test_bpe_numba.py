@@ -2241,6 +2241,23 @@ def test_what_a_learner_refuses_changes_nothing():
         learner.merge(97, 100)
 
 
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_a_learner_that_was_interrupted_is_intact_or_refuses_work(error, monkeypatch):
+    learner = bpe.Learner(bpe.Words.from_counts({b"ab": 1}), 300)
+
+    def fail(*_):
+        raise error
+
+    with monkeypatch.context() as patched, pytest.raises(error):
+        patched.setattr(bpe, "_merge_pair", fail)
+        learner.merge(97, 98)
+    if bpe.COMPILES and error is KeyboardInterrupt:  # it waits for the end of a compiled kernel
+        assert learner.merge(97, 98) == 256
+    else:
+        with pytest.raises(bpe.InputError, match="interrupted within a merge"):
+            learner.best()
+
+
 def test_a_tokenizer_of_merges_cuts_words_as_the_learner_did(tmp_path):
     counts = {b"low": 5, b" lower": 2, b" newest": 6}
     learner = bpe.Learner(bpe.Words.from_counts(counts), 270)
@@ -6850,7 +6867,7 @@ MANY_REFUSED_CALLS = {
         ({"model": "unigram", "score": "likelihood"}, "`score` 'likelihood' is not for this kind"),
         ({"score": "best"}, "no `score` is named 'best'"),
         ({"score": lambda count: count}, "2 or 4 numbers, not 1"),
-        ({"score": lambda count, size: bpe.Words}, "Numba cannot compile the `score`"),
+        ({"score": lambda count, size: bpe.Words}, "cannot be compiled: Untyped"),
         ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
         ({"alphabet": "characters", "vocab_size": 5}, "different characters"),
         ({"model": "unigram", "from_": "x"}, "only a BPE has merges that training can continue"),
