@@ -1695,8 +1695,10 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
     multibyte = letter_of.copy()
     multibyte[:0x80] = invalid
     multibyte[0xD800:0xE000] = invalid
-    # The last byte of a character tells 64 code points apart, and few of these blocks differ.
-    blocks, block_of = np.unique(multibyte.reshape(-1, 64), axis=0, return_inverse=True)
+    # The last byte of a character tells 64 code points apart, and few such blocks differ. As one
+    # item of 128 bytes each, they are sorted five times as fast as rows of an array.
+    blocks, block_of = np.unique(multibyte.view("V128"), return_inverse=True)
+    blocks = blocks.view(np.uint16).reshape(-1, 64)
 
     def row_entries(continued: np.ndarray) -> list[int]:
         """Make entries that lead to rows with these, uint32[…, 64], at the bytes 0x80 to 0xBF."""
