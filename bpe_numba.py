@@ -959,11 +959,11 @@ class Engine:
 #     _decode_character(b"\xFF") ->   SURROGATE_ESCAPE << 3 | 1
 
 N_CODE_POINTS = 0x110000
-# invalid bytes are matched as this lone surrogate, one of those of `surrogateescape`
+# An invalid byte is matched as this lone surrogate, one of those of `surrogateescape`.
 SURROGATE_ESCAPE = 0xDC80
-# a byte that is never in UTF-8: it ends a text or stands for a special token; see Scanning
+# This byte is never in UTF-8. It ends a text, or stands for a special token; see Scanning.
 END = 0xFE
-# a byte that is never in UTF-8: it replaces each byte that is not part of a character
+# This byte is never in UTF-8, either. It replaces each byte that is not part of a character.
 INVALID_BYTE = 0xFF
 HIGH_BITS = u64(0x8080808080808080)
 
@@ -977,11 +977,10 @@ def _with_padding(data: bytes | np.ndarray) -> np.ndarray:
 
 @kernel
 def _decode_character(text, position, stop):
-    """Decode the character at a position: code point << 3 | number of bytes, or SURROGATE_ESCAPE <<
-    3 | 1 if invalid.
+    """Decode the character at a position: code point << 3 | number of bytes.
 
-    INVALID_BYTE, which replaces invalid bytes, is itself invalid: so the replacement does not
-    change the characters.
+    An invalid byte is SURROGATE_ESCAPE << 3 | 1. INVALID_BYTE, which replaces invalid bytes, is
+    itself invalid: so the replacement does not change the characters.
     """
     escaped = i64(SURROGATE_ESCAPE << 3 | 1)
     lead = i64(text[position])
@@ -996,10 +995,11 @@ def _decode_character(text, position, stop):
         if byte & 0xC0 != 0x80:
             return escaped
         code_point = code_point << 6 | (byte & 0x3F)
-    is_overlong, is_surrogate = code_point >> (5 * size - 4) == 0, code_point >> 11 == 0x1B
-    return (
-        escaped if is_overlong or is_surrogate or code_point > 0x10FFFF else code_point << 3 | size
-    )
+    is_overlong = code_point >> (5 * size - 4) == 0  # size - 1 bytes would do: 7, 11 or 16 bits
+    is_surrogate = code_point >> 11 == 0x1B
+    if is_overlong or is_surrogate or code_point > 0x10FFFF:
+        return escaped
+    return code_point << 3 | size
 
 
 @kernel
@@ -1009,7 +1009,9 @@ def _character_before(text, start, stop):
     while begin > start and stop - begin < 4 and text[begin] & 0xC0 == 0x80:
         begin -= 1
     character = _decode_character(text, begin, stop)
-    return character if character & 7 == stop - begin else i64(SURROGATE_ESCAPE << 3 | 1)
+    if character & 7 == stop - begin:
+        return character
+    return i64(SURROGATE_ESCAPE << 3 | 1)
 
 
 @kernel
@@ -1018,9 +1020,10 @@ def _equal(text, start, other, other_start, size):
     for k in range(0, size - 7, 8):
         if load_u64(text, start + k) != load_u64(other, other_start + k):
             return False
-    if size >= 8:
+    if size >= 8:  # the last 8 bytes, some of them again
         return load_u64(text, start + size - 8) == load_u64(other, other_start + size - 8)
-    return (load_u64(text, start) ^ load_u64(other, other_start)) << u64(64 - 8 * size) == 0
+    mask = (u64(1) << u64(8 * size)) - u64(1)
+    return (load_u64(text, start) ^ load_u64(other, other_start)) & mask == 0
 
 
 @inline_kernel
@@ -1039,7 +1042,8 @@ def _copy_bytes(source, start, stop, out, n):
 # free. A look-up touches one cache line, since the child is in the same number:
 #
 #     node << 36 | byte << 28 | child
-CHILD_BITS, CHILD_MASK = u64(28), u64(2**28 - 1)
+CHILD_BITS = u64(28)
+CHILD_MASK = u64(2**28 - 1)
 NO_CHILD = i64(-1)
 
 
@@ -1081,7 +1085,10 @@ def _grow_edges(edges):
 @kernel
 def _build_trie(text, ends, ids):
     """Make the edges and the values of a trie from tokens that lie end to end."""
-    edges, values, n_nodes, start = np.zeros(64, np.uint64), np.full(len(text), -1, np.int32), 1, 0
+    edges = np.zeros(64, np.uint64)
+    values = np.full(len(text), -1, np.int32)
+    n_nodes = 1
+    start = 0
     for t in range(len(ids)):
         node = i64(0)
         for k in range(start, ends[t]):
@@ -1127,8 +1134,7 @@ BEHAVIORS = ("isolated", "removed", "merged_with_previous", "merged_with_next", 
 
 
 class Split(NamedTuple):
-    r"""A step of a Pattern that cuts where an expression matches, as `Split` of Hugging Face's
-    does.
+    r"""A step of a Pattern that cuts where an expression matches, as Hugging Face's `Split` does.
 
     regex     the expression that is searched for, from left to right
     behavior  the treatment of matches. Each is a pretoken ("isolated"), or is dropped ("removed").
@@ -1152,20 +1158,21 @@ class Split(NamedTuple):
         """The expression whose matches, and the text between them, are the pieces."""
         if self.behavior in ("isolated", "removed"):
             return self.regex
-        one = self.regex.removesuffix("+")
-        what = f"a Split that is {self.behavior} looks for one character, or a run of it"
-        require(_is_one_character(one), f"{what}: {self.regex!r} is not supported")
-        one, others = f"(?:{one})", rf"(?:(?!{one})[\s\S])"
-        runs = one + "+" * self.regex.endswith("+")
+        character = self.regex.removesuffix("+")
+        rule = f"a Split that is {self.behavior} looks for one character, or a run of it"
+        require(_is_one_character(character), f"{rule}: {self.regex!r} is not supported")
+        one = f"(?:{character})"
+        other = rf"(?:(?!{character})[\s\S])"
         if self.behavior == "contiguous":
             return f"{one}+"
-        is_previous = (self.behavior == "merged_with_previous") != self.invert
-        return f"{others}*{runs}|{others}+" if is_previous else f"{runs}{others}*|{others}+"
+        match = f"{one}+" if self.regex.endswith("+") else one
+        if (self.behavior == "merged_with_previous") != self.invert:
+            return f"{other}*{match}|{other}+"
+        return f"{match}{other}*|{other}+"
 
 
 class Metaspace(NamedTuple):
-    """A step of a Pattern that replaces spaces by a mark, and puts this mark before pretokens that
-    lack it.
+    """A step of a Pattern that replaces spaces by a mark, and puts it before pretokens without it.
 
     replacement     the mark, one character
     prepend_scheme  "always": it is put before every pretoken; "first": before the first one of the
@@ -1178,19 +1185,21 @@ class Metaspace(NamedTuple):
     replacement: str = "▁"
     prepend_scheme: str = "always"
 
-    table, warning = None, ""  # as in a _Stage
+    # as in a _Stage
+    table = None
+    warning = ""
 
     def apply(self, scan: Scan, flat: FlatText, first_id: int) -> FlatText:
         """Replace spaces, and put the replacement before texts and pretokens as the scheme says."""
-        mark, scheme = (
-            _with_padding(self.replacement.encode()),
-            PREPEND_SCHEMES.index(self.prepend_scheme),
-        )
+        mark = _with_padding(self.replacement.encode())
+        scheme = PREPEND_SCHEMES.index(self.prepend_scheme)
         return flat.rewritten(_write_spaces, mark, scheme, first_id)
 
 
 PREPEND_SCHEMES = ("never", "first", "always")
-NEVER, ALWAYS = 0, 2  # the same schemes, for kernels
+# the same schemes, for kernels
+NEVER = 0
+ALWAYS = 2
 
 # Punctuation as in `tokenizers`, which uses Rust's crate unicode_categories: the printable
 # characters of ASCII except letters and digits, and the punctuation of Unicode 8. Later versions of
@@ -1236,15 +1245,15 @@ PATTERN_NAMES = {source: name for name, source in PATTERNS.items()}
 def metaspace_steps(
     replacement: str = "▁", prepend_scheme: str = "always", split: bool = True
 ) -> tuple[PatternStep, ...]:
-    """List the steps of Hugging Face's Metaspace. With `split`, a pretoken begins at each
-    replacement.
+    """List the steps of Hugging Face's Metaspace; with `split`, a pretoken begins at each mark.
 
     >>> Pattern(metaspace_steps("_")).split(b"one  two")
     [b'_one', b'_', b'_two']
     """
-    return Metaspace(replacement, prepend_scheme), *[
-        Split(regex.escape(replacement), "merged_with_next")
-    ] * split
+    metaspace = Metaspace(replacement, prepend_scheme)
+    if not split:
+        return (metaspace,)
+    return metaspace, Split(regex.escape(replacement), "merged_with_next")
 
 
 # The stages of an expression:
@@ -1282,12 +1291,15 @@ class Unsupported(ValueError):
 
 
 class _RegexParser:
-    """Parse regular expressions that `regex` has accepted; raises Unsupported for irregular or rare
-    constructs.
+    """Parse regular expressions that `regex` has accepted.
+
+    Raises Unsupported for irregular and for rare constructs.
     """
 
     def __init__(self, source: str):
-        self.source, self.position, self.fold = source, 0, False
+        self.source = source
+        self.position = 0
+        self.fold = False
 
     def parse(self) -> Program:
         program = self.alternatives()
@@ -1327,7 +1339,9 @@ class _RegexParser:
             return program
         self.refuse_if(_may_be_empty(program), "a quantifier on a part that may be empty")
         least, comma, most = _COUNTS.get(quantifier[1], quantifier[1].strip("{}")).partition(",")
-        is_endless, kind, size = comma and not most, quantifier[2], len(program) + 1
+        is_endless = comma and not most
+        kind = quantifier[2]
+        size = len(program) + 1
         n_more = 1 if is_endless else int(most or least) - int(least)
         result = program * int(least)
         for left in range(n_more, 0, -1):
@@ -1353,9 +1367,11 @@ class _RegexParser:
         return [("class", f"(?i:{part[0]})" if self.fold else part[0])]
 
     def group(self, opened: regex.Match) -> Program:
-        start, fold = self.position, self.fold
+        start = self.position
+        fold = self.fold
         self.fold = fold or bool(opened["fold"])
-        program, source = self.alternatives(), self.source[start : self.position]
+        program = self.alternatives()
+        source = self.source[start : self.position]
         self.fold = fold
         self.refuse_if(not self.accept(r"\)"), "an open group")
         if not opened["look"]:
@@ -1415,17 +1431,18 @@ MAX_STEPS = 10_000_000  # of threads; they take 4 s, and o200k needs 19,000
 
 
 class _Dfa:
-    """The deterministic machine of a pattern over classes of code points; each class has a single
-    size in UTF-8.
+    """The deterministic machine of a pattern over classes of code points.
 
-    A state is the ordered tuple of the threads of Pike's machine. Threads after a `match` are
-    dropped, so the last match before the state is empty is the leftmost-first one, as in Perl. A
-    match is detected when the next class is known, which is END (class C) where the text ends; this
-    decides lookaheads. END itself matches in the start state, to which no text leads back.
+    All code points of a class have the same size in UTF-8. A state is the ordered tuple of the
+    threads of Pike's machine. Threads after a `match` are dropped, so the last match before the
+    state is empty is the leftmost-first one, as in Perl. A match is detected when the next class is
+    known, which is END (class C) where the text ends; this decides lookaheads. END itself matches
+    in the start state, to which no text leads back.
     """
 
     def __init__(self, program: Program):
-        self.program, self.n_steps = [("split", 1, 3), ("class", "END"), ("match",), *program], 0
+        self.program = [("split", 1, 3), ("class", "END"), ("match",), *program]
+        self.n_steps = 0
         sources = {step[1]: None for step in program if step[0] in ("class", "lookahead")}
         if len(sources) > MAX_KINDS:
             raise Unsupported(f"more than {MAX_KINDS} kinds of characters")
@@ -1440,7 +1457,8 @@ class _Dfa:
         bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # a text has no other surrogates
         # runs of equal code points are few
         kinds = np.unique(bits[np.append(True, bits[1:] != bits[:-1])])
-        self.n_classes, self.class_of = len(kinds), np.searchsorted(kinds, bits).astype(np.uint16)
+        self.n_classes = len(kinds)
+        self.class_of = np.searchsorted(kinds, bits).astype(np.uint16)
         kinds = [*kinds.tolist(), 1 << MAX_KINDS]  # END is one byte that no expression matches
         self.sizes = [kind >> MAX_KINDS for kind in kinds]
         self.class_accepts = {
@@ -1449,9 +1467,7 @@ class _Dfa:
         self.class_accepts["END"] = [*[False] * self.n_classes, True]
 
     def step(self, state: tuple[int, ...], char_class: int) -> tuple[bool, tuple[int, ...]]:
-        """Check whether a match ends before a character of this class, and compute the state after
-        it.
-        """
+        """Check whether a match ends before a character of this class, and find the next state."""
         seen: set[int] = set()
         after: dict[int, None] = {}
         waiting = list(reversed(state))
@@ -1494,7 +1510,10 @@ def _number_states(
     arrays of states by letters: the outputs, and the numbers of the next states, with -1 for (),
     which is not a state.
     """
-    states, numbers, outputs, following = [first], {(): -1, first: 0}, [], []
+    states = [first]
+    numbers = {(): -1, first: 0}
+    outputs = []
+    following = []
     for state in states:
         gives, after = zip(*row(state), strict=True)
         for other in after:
@@ -1545,10 +1564,15 @@ class ScanTable(NamedTuple):
     dropped: np.ndarray
 
 
-ROW_MASK, BACK_MASK, RARE_MASK, RARE_STEP = u32(0xFFFFFF00), u32(0x1F), u32(0xE0), u32(0x20)
-UNRESOLVED, INVALID_UTF8 = u32(7 << 5), u32(6 << 5)
-MAX_BACK, MAX_BACK_2 = 31, 5
-# that a state remembers: enough for lines of code that are indented by up to 16 spaces
+ROW_MASK = u32(0xFFFFFF00)
+BACK_MASK = u32(0x1F)
+RARE_MASK = u32(0xE0)
+RARE_STEP = u32(0x20)
+UNRESOLVED = u32(7 << 5)
+INVALID_UTF8 = u32(6 << 5)
+MAX_BACK = 31
+MAX_BACK_2 = 5
+# A state remembers at most so many bytes: enough for code that is indented by 16 spaces.
 MAX_PENDING_BYTES = 17
 
 
@@ -1573,25 +1597,27 @@ def _compile_pattern(source: str) -> ScanTable:
 
 
 def _must_split_pairs(next_state: np.ndarray, accepts: np.ndarray) -> np.ndarray:
-    """Find the classes x, y such that each state after an x accepts before a y and before END, and
-    does not take y.
+    """Find the classes x, y between which a pretoken ends in every context, bool[C, C].
+
+    Each state after an x must accept before a y and before END, and must not take the y.
     """
     n = next_state.shape[1] - 1
     splits = accepts[:, :n] & (next_state[:, :n] < 0) & accepts[:, n:]
-    return np.array(
-        [(after[0] >= 0) & splits[after[after >= 0]].all(axis=0) for after in next_state.T[:n]]
-    )
+    rows = []
+    for after in next_state.T[:n]:  # the states after an x, or -1
+        states = after[after >= 0]
+        rows.append((after[0] >= 0) & splits[states].all(axis=0))
+    return np.array(rows)
 
 
 def _streaming_transducer(
     next_state: np.ndarray, accepts: np.ndarray, sizes: list[int]
 ) -> np.ndarray:
-    """Compose a pattern's machine with its own restart; returns entries as in a ScanTable,
-    int64[states, C].
+    """Compose a pattern's machine with its own restart; returns entries, int64[states, C].
 
-    The transducer emits the end of each pretoken and feeds itself again the characters that it has
-    read beyond it, so that scanning never moves backwards. Characters are classes, with these sizes
-    in bytes. A state has three parts:
+    The entries are those of a ScanTable. The transducer emits the end of each pretoken and feeds
+    itself again the characters that it has read beyond it, so that scanning never moves backwards.
+    Characters are classes, with these sizes in bytes. A state has three parts:
 
     inner    a state of the pattern's machine
     pending  the characters since the last match, or since the start before the first one: all
@@ -1606,11 +1632,16 @@ def _streaming_transducer(
         return sum(sizes[char] for char in chars)
 
     def advance(state, char):
-        """The next state, and the ends of pretokens, as bytes before the end of this character;
-        None if not known.
+        """The next state, and the ends of pretokens, as bytes before the end of this character.
+
+        Returns None if the state would have to remember too much. After a character that the
+        machine takes without a match before it, it waits. After a match before the character, the
+        character is pending, or begins a pretoken. Where the machine stops without a match, the
+        last match ends a pretoken; without one, the first pending character joins the gap.
         """
         inner, pending, status = state
-        following, accepted = int(next_state[inner, char]), bool(accepts[inner, char])
+        following = int(next_state[inner, char])
+        accepted = bool(accepts[inner, char])
         chars = (*pending, char)
         size = n_bytes(chars)
         if following >= 0 and not accepted:
@@ -1623,7 +1654,9 @@ def _streaming_transducer(
             return restart(FRESH, (char,), [*ends, sizes[char]])
         if pending == MANY:
             return None
-        return restart(FRESH, chars, [size]) if status == ACCEPTED else restart(GAP, chars[1:], [])
+        if status == ACCEPTED:
+            return restart(FRESH, chars, [size])
+        return restart(GAP, chars[1:], [])
 
     def restart(status, chars, ends):
         """Start again with these characters, and add the ends of their pretokens to `ends`."""
@@ -1642,10 +1675,11 @@ def _streaming_transducer(
         for char in range(len(sizes)):
             following, ends = advance(state, char) or ((), [])
             first, second = (*ends, 0, 0)[:2]
-            is_known = following and len(ends) <= 2 and first <= MAX_BACK and second <= MAX_BACK_2
-            transitions.append(
-                (second << 5 | first, following) if is_known else (int(UNRESOLVED), ())
-            )
+            fits = len(ends) <= 2 and first <= MAX_BACK and second <= MAX_BACK_2
+            if following and fits:
+                transitions.append((second << 5 | first, following))
+            else:
+                transitions.append((int(UNRESOLVED), ()))
         return transitions
 
     ends, following = _number_states((0, (), FRESH), row)
@@ -1653,25 +1687,25 @@ def _streaming_transducer(
 
 
 def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
-    """Expand transitions on letters to bytes: a row for each state, and rows for the bytes that
-    continue a character.
+    """Expand transitions on letters to bytes, uint32[R * 256].
 
-    Equal rows are shared. `letter_of` is uint16[0x110000], the letter of each code point; the last
-    letter is END.
+    There is a row for each state, and there are rows for the bytes that continue a character; equal
+    ones are shared. `letter_of` is uint16[0x110000], the letter of each code point; the last letter
+    is END.
     """
     rows = [np.full(256, INVALID_UTF8, np.uint32) for _ in entries]
     entry_of = {rows[0][:64].tobytes(): INVALID_UTF8}
+    invalid = entries.shape[1]  # the letter of invalid sequences
     multibyte = letter_of.copy()
-    # the letter of invalid sequences
-    multibyte[:0x80] = multibyte[0xD800:0xE000] = entries.shape[1]
-    # of 64 characters: those of a last byte
+    multibyte[:0x80] = invalid
+    multibyte[0xD800:0xE000] = invalid
+    # The last byte of a character tells 64 code points apart, and few such blocks differ. As one
+    # item of 128 bytes each, they are sorted five times as fast as rows of an array.
     blocks, block_of = np.unique(multibyte.view("V128"), return_inverse=True)
     blocks = blocks.view(np.uint16).reshape(-1, 64)
 
     def row_entries(continued: np.ndarray) -> list[int]:
-        """Entries that lead to the rows with these entries, uint32[…, 64], for the bytes 0x80 to
-        0xBF.
-        """
+        """Make entries that lead to rows with these, uint32[…, 64], at the bytes 0x80 to 0xBF."""
         links = []
         for block in continued:
             key = block.tobytes()
@@ -1683,30 +1717,33 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
         return links
 
     for row, of_letter in zip(rows[: len(entries)], entries.astype(np.uint32), strict=True):
-        row[END], of_letter = of_letter[-1], np.append(of_letter, INVALID_UTF8)
+        of_letter = np.append(of_letter, INVALID_UTF8)
+        row[END] = of_letter[-2]
         row[:0x80] = of_letter[letter_of[:0x80]]
         row[INVALID_BYTE] = of_letter[letter_of[SURROGATE_ESCAPE]]
-        seconds = np.array(row_entries(of_letter[blocks]), np.uint32)[block_of.reshape(-1)]
-        row[0xC2:0xE0] = seconds[0x2:0x20]
-        fours = np.full(0x5000, INVALID_UTF8, np.uint32)
-        fours[0x400:0x4400] = seconds[0x400:]
-        seconds[:0x20] = INVALID_UTF8  # these characters have two bytes, not three
-        row[0xE0:0xF0] = row_entries(seconds[:0x400].reshape(16, 64))
-        row[0xF0:0xF5] = row_entries(
-            np.array(row_entries(fours.reshape(320, 64)), np.uint32).reshape(5, 64)
-        )
+        # an entry for each 64 code points, which leads to the row of their last byte
+        before_last = np.array(row_entries(of_letter[blocks]), np.uint32)[block_of.reshape(-1)]
+        row[0xC2:0xE0] = before_last[0x2:0x20]  # U+0080 to U+07FF: two bytes
+        of_three = before_last[:0x400].copy()  # up to U+FFFF
+        of_three[:0x20] = INVALID_UTF8
+        row[0xE0:0xF0] = row_entries(of_three.reshape(16, 64))
+        of_four = np.full(0x5000, INVALID_UTF8, np.uint32)  # up to U+13FFFF, as the lead F4 ends
+        of_four[0x400:0x4400] = before_last[0x400:]
+        thirds = np.array(row_entries(of_four.reshape(320, 64)), np.uint32)
+        row[0xF0:0xF5] = row_entries(thirds.reshape(5, 64))
     return np.concatenate(rows)
 
 
 def _sure_starts(table: ScanTable) -> np.ndarray | None:
-    """Find the classes that begin a match, bool[C]; None unless each such character begins one in
-    every context.
-    """
-    next_state, first, before = table.next_state, table.next_state[0, :-1], None
+    """Find the classes that begin a match, bool[C]; None if that depends on the context."""
+    next_state = table.next_state
+    first = table.next_state[0, :-1]
+    before = None
     # states from which a match surely follows; fewer in each round
     sure = np.ones(len(next_state), bool)
     while not np.array_equal(sure, before):
-        before, sure = sure, (table.accepts | (next_state >= 0) & sure[next_state]).all(axis=1)
+        before = sure
+        sure = (table.accepts | (next_state >= 0) & sure[next_state]).all(axis=1)
     return first >= 0 if sure[first[first >= 0]].all() else None
 
 
@@ -1731,11 +1768,11 @@ def _matching(source: str) -> list[str]:
 
 
 def _compile_regex(source: str) -> regex.Pattern:
-    """Compile by the `regex` package; raises InputError for invalid expressions, and if the empty
-    string matches.
+    """Compile by the `regex` package.
 
-    Counts are limited, since that package writes out groups that may be empty:
-    (?:(?:(?:a?){100}){100}){100} takes it 1 s and 300 MB.
+    Raises InputError for invalid expressions, and if the empty string matches. Counts are limited,
+    since that package writes out groups that may be empty: (?:(?:(?:a?){100}){100}){100} takes it 1
+    s and 300 MB.
     """
     shown = repr(source[:200])
     try:
@@ -1760,10 +1797,10 @@ REGEX_SECONDS = 10
 
 @contextlib.contextmanager
 def _time_limit(source: str, text: str) -> Iterator[float]:
-    """Yield the seconds that the `regex` package may take for a text; raises InputError for a
-    TimeoutError.
+    """Yield the seconds that the `regex` package may take for a text.
 
-    The limit is REGEX_SECONDS, and as many again for each 1,000,000 characters.
+    A TimeoutError becomes an InputError. The limit is REGEX_SECONDS, and as many again for each
+    1,000,000 characters.
     """
     seconds = REGEX_SECONDS * (1 + len(text) / 1e6)
     try:
@@ -1772,7 +1809,7 @@ def _time_limit(source: str, text: str) -> Iterator[float]:
         raise InputError(
             f"the pattern {source[:200]!r} takes more than {seconds:.0f} s for the "
             f"{len(text):,} characters of a text "
-            f"that begins {text[:40]!r}: it tries too many ways, as (a+)+$ does: rewrite it"
+            f"that begins {text[:40]!r}: it backtracks too much, as (a+)+$ does; rewrite it"
         ) from None
 
 
@@ -1787,10 +1824,12 @@ class _Stage(NamedTuple):
         """Write END between pretokens."""
         if self.table:
             return flat.rewritten(_write_cuts, self.table, *scan)
-        parts, meanings = [], []
+        parts = []
+        meanings = []
         for part, meaning in zip(flat.parts(), flat.meanings.tolist(), strict=True):
             text = part.decode("utf-8", "surrogateescape")
-            edges, position = {0, len(text)}, 0
+            edges = {0, len(text)}
+            position = 0
             with _time_limit(self.regex.pattern, text) as seconds:
                 end = time.process_time() + seconds
                 while match := self.regex.search(
@@ -1811,8 +1850,7 @@ class _Stage(NamedTuple):
 
 
 class Pattern:
-    r"""A pretokenizing pattern: a name in PATTERNS, a regular expression, or a list of steps that
-    cut in turn.
+    r"""A pretokenizing pattern: a name in PATTERNS, a regular expression, or a list of steps.
 
     steps        regular expressions and other steps
     source       the step, or the tuple of steps if there are several
@@ -1909,7 +1947,8 @@ class Pattern:
 
     def split(self, data: bytes) -> list[bytes]:
         """Cut bytes into pretokens, without the dropped ones."""
-        scan, flat = _new_scan(), FlatText.join([data], [BEGINS])
+        scan = _new_scan()
+        flat = FlatText.join([data], [BEGINS])
         flat = self.stages[-1].apply(scan, self.apply(scan, flat, BEGINS), BEGINS)
         return list(filter(None, flat.parts()))
 
@@ -1920,8 +1959,9 @@ _LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
 
 
 def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
-    """Look up the steps of a name in PATTERNS, and check other steps; a Split that isolates becomes
-    its expression.
+    """Look up the steps of a name in PATTERNS, and check other steps.
+
+    A Split that isolates becomes its expression.
     """
     if isinstance(step, Split):
         require_known("behavior", step.behavior, BEHAVIORS)
@@ -1950,8 +1990,9 @@ def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
-    """Compile consecutive Splits; those of a named pattern are one machine, whose table is cached
-    on the disk.
+    """Compile consecutive Splits.
+
+    Those of a named pattern are one machine, whose table is cached on the disk.
     """
     name = PATTERN_NAMES.get(steps[0] if len(steps) == 1 else steps)
     if name:
@@ -1980,10 +2021,9 @@ def _compile_splits(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
 
 
 def _compile_split(split: Split) -> _Stage:
-    """Compile a Split by the `regex` package, which must accept its expression, and to a table if
-    possible.
-    """
-    compiled, shown = _compile_regex(split.regex), split.regex[:200]
+    """Compile a Split to a table if possible; the `regex` package must accept its expression."""
+    compiled = _compile_regex(split.regex)
+    shown = split.regex[:200]
     try:
         table = _compile_pattern(split.pieces)
     except Unsupported as error:
@@ -2015,10 +2055,8 @@ def _cached_on_disk(name: str, steps: tuple[str | Split, ...]) -> ScanTable:
     The file is ignored if it is damaged, as its checksums tell, or if other versions wrote it.
     """
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
-    path, versions = (
-        folder / f"pattern.{name}.npz",
-        repr((PATTERNS[name], regex.__version__, SOURCE_HASH)),
-    )
+    path = folder / f"pattern.{name}.npz"
+    versions = repr((PATTERNS[name], regex.__version__, SOURCE_HASH))
     # a damaged file may raise anything
     with contextlib.suppress(Exception), np.load(path) as saved:
         if saved["versions"] == versions:
@@ -3973,7 +4011,7 @@ def _batched_by_size(
 
 BYTES = tuple(bytes([b]) for b in range(256))
 Merge = tuple[bytes, bytes]  # the two tokens that became one
-# that a worker counts at most before it returns its words, since the parent adds up alone
+# A worker returns its words after so many bytes, since the parent adds up alone.
 TASK_BYTES = 1 << 24
 MAX_WORDS = 40_000_000  # unique words; counting them and learning from them takes 8 GB
 
@@ -4017,10 +4055,8 @@ class Words(NamedTuple):
 
     def to_counts(self) -> dict[bytes, int]:
         """Make a dict of the words, as bytes, and their counts."""
-        text, sizes = (
-            b"".join(map(self.alphabet.__getitem__, self.symbols.tolist())),
-            [*map(len, self.alphabet)],
-        )
+        text = b"".join(map(self.alphabet.__getitem__, self.symbols.tolist()))
+        sizes = [*map(len, self.alphabet)]
         ends = np.append(0, np.cumsum(np.array(sizes, np.int64)[self.symbols]))[
             self.offsets
         ].tolist()
@@ -4109,7 +4145,8 @@ def _split_at_unknown(
     """Split words at unknown symbols, which are -1; returns the parts, each with the count of its
     word.
     """
-    is_known, begins_word = symbols >= 0, np.zeros(len(symbols) + 1, bool)
+    is_known = symbols >= 0
+    begins_word = np.zeros(len(symbols) + 1, bool)
     begins_word[offsets[:-1]] = True
     starts = np.flatnonzero(is_known & (begins_word[:-1] | ~np.append(False, is_known[:-1])))
     part_offsets = np.append(np.cumsum(is_known)[starts] - 1, np.count_nonzero(is_known))
@@ -4169,7 +4206,9 @@ END_KEY = u64(1) << u64(56)  # the second half of the key of a word of one byte,
 REAL_END_KEY = LONG | u64(1)  # the second half of the key of a real byte 0xFE, which is not END
 # the bits of `more` with the position of a long word; the encoder uses the upper ones
 IN_LONG_WORDS = u64(2**48 - 1)
-VALUE, MORE = 2, 3  # columns of the entries
+# columns of the entries
+VALUE = 2
+MORE = 3
 
 
 @struct
@@ -4205,11 +4244,11 @@ def _mix(low, high):
 
 @kernel
 def _hash_key(low, high):
-    """Hash two numbers of 64 bits with a seed, so that nobody can write a text whose words all
-    collide.
+    """Hash two numbers of 64 bits with a seed.
 
-    Each process has its own seed, which decides the order of words in a table, but no result. All
-    bits of both numbers influence the upper bits of the hash, but not the lower ones.
+    So nobody can write a text whose words all collide. Each process has its own seed, which decides
+    the order of words in a table, but no result. All bits of both numbers influence the upper bits
+    of the hash, but not the lower ones.
     """
     seed = process_seed() * u64(0x9E3779B97F4A7C15) | u64(1)
     return (low ^ (high * seed)) * seed
@@ -4242,22 +4281,19 @@ def _word_key(text, start, size):
     """Make the key of a word of `size` bytes; `size` is a uint64."""
     if size > u64(INLINE_BYTES):
         return _hash_long(text, start, i64(size)), LONG | size
-    low, high = (
-        load_u64(text, start) & _KEY_MASKS[size, 0],
-        load_u64(text, start + 8) & _KEY_MASKS[size, 1],
-    )
+    low = load_u64(text, start) & _KEY_MASKS[size, 0]
+    high = load_u64(text, start + 8) & _KEY_MASKS[size, 1]
     return low, high | size << u64(56)
 
 
-KEYS = 128  # that are made at once, before any is looked up: they fit into the L1 cache
+KEYS = 128  # keys made at once, before any is looked up: they fit into the L1 cache
 
 
 @kernel
 def _word_keys(text, start, ends, n, entries, keys):
-    """Write the keys and the home slots of up to KEYS words that lie end to end, and prefetch their
-    entries.
+    """Write the keys and the home slots of up to KEYS words that lie end to end.
 
-    The look-up then takes 8 ns a word in 40 MB of English.
+    Their entries are prefetched. The look-up then takes 8 ns a word in 40 MB of English.
     """
     k = u64(0)
     while k < u64(n):  # an unsigned index needs no test whether it counts from the end
@@ -4266,7 +4302,9 @@ def _word_keys(text, start, ends, n, entries, keys):
         slot = _home_slot(low, high, len(entries))
         prefetch(entries, u64(4) * slot)
         at = u64(4) * k
-        keys[at], keys[at + u64(1)], keys[at + u64(2)] = low, high, slot
+        keys[at] = low
+        keys[at + u64(1)] = high
+        keys[at + u64(2)] = slot
         start = end
         k += u64(1)
 
@@ -4291,25 +4329,22 @@ def _find_slot(entries, long_words, low, high, slot, text, start):
 
 @inline_kernel
 def _find_value(text, start, size, entries, long_words):
-    """Look up the value of the bytes text[start : start + size]; -1 if they are not in the
-    table.
-    """
+    """Look up the value of text[start : start + size]; -1 if these bytes are not in the table."""
     low, high = _word_key(text, start, u64(size))
-    slot = _find_slot(
-        entries, long_words, low, high, _home_slot(low, high, len(entries)), text, start
-    )
+    home = _home_slot(low, high, len(entries))
+    slot = _find_slot(entries, long_words, low, high, home, text, start)
     return i64(entries[slot, VALUE]) if entries[slot, 1] else i64(-1)
 
 
 @inline_kernel
 def _store_key(table, entries, long_words, slot, low, high, text, start):
-    """Write a key into a free slot, and append the bytes of a long word to the others; both must
-    have room.
+    """Write a key into a free slot, and append the bytes of a long word to the others.
 
-    The arrays are those of the table. The caller passes them, since reading a field would count a
-    reference.
+    Both must have room. The arrays are those of the table. The caller passes them, since reading a
+    field would count a reference.
     """
-    entries[slot, 0], entries[slot, 1] = low, high
+    entries[slot, 0] = low
+    entries[slot, 1] = high
     table.n_words += 1
     if high >= LONG:
         first = table.n_long_bytes
@@ -4320,7 +4355,8 @@ def _store_key(table, entries, long_words, slot, low, high, text, start):
 @kernel
 def _resize(table, n_entries):
     """Move all words into a table of `n_entries` entries."""
-    entries, larger = table.entries, _new_entries(n_entries)
+    entries = table.entries
+    larger = _new_entries(n_entries)
     mask = u64(n_entries - 1)
     for k in range(len(entries)):
         if entries[k, 1]:
@@ -4347,16 +4383,13 @@ def _reserve_words(table, n, n_long_bytes):
 
 @kernel
 def _count_unique(table):
-    """Return the number of words in a table, for Python, which cannot read the fields of a
-    struct.
-    """
+    """Return the number of words in a table, since Python cannot read the fields of a struct."""
     return table.n_words
 
 
 @kernel
 def _add_words(table, text, scanned, start, ends, n, weights, keys):
-    """Add the weights of n words that lie end to end in a text, or 1 for each word if there is only
-    one weight.
+    """Add the weights of n words that lie end to end in a text; a single weight is for all words.
 
     END is skipped, and never stored. A real byte 0xFE that is a word would have the same key; it
     gets the key of a long word instead.
@@ -4365,14 +4398,13 @@ def _add_words(table, text, scanned, start, ends, n, weights, keys):
     for first in range(0, n, KEYS):
         last = min(first + KEYS, n)
         _reserve_words(table, last - first, ends[last - 1] - start)
-        entries, long_words = table.entries, table.long_words
+        entries = table.entries
+        long_words = table.long_words
         _word_keys(text, start, ends[first:], last - first, entries, keys)
         for k in range(first, last):
-            low, high, slot = (
-                keys[4 * (k - first)],
-                keys[4 * (k - first) + 1],
-                keys[4 * (k - first) + 2],
-            )
+            low = keys[4 * (k - first)]
+            high = keys[4 * (k - first) + 1]
+            slot = keys[4 * (k - first) + 2]
             slot = _find_slot(entries, long_words, low, high, slot, text, start)
             is_end = False
             if not entries[slot, 1]:
@@ -4391,7 +4423,8 @@ def _add_words(table, text, scanned, start, ends, n, weights, keys):
 @kernel
 def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
     """Scan and count a flat text."""
-    once, stop = np.ones(1, np.int64), _begin_scan(text, lanes)
+    once = np.ones(1, np.int64)
+    stop = _begin_scan(text, lanes)
     while lanes[0, POSITION] < stop:
         scanned = _scan_batch(scanned, stop, scan_table, lanes, marks)
         _add_words(
@@ -4401,14 +4434,18 @@ def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
 
 @kernel
 def _export_words(table, class_of, dropped):
-    """Copy the words of a table, in its order, without the dropped ones: returns bytes, offsets and
-    counts.
+    """Copy the words of a table, in its order: returns bytes, offsets and counts.
+
+    Words that the pattern drops are left out.
 
     class_of, dropped  as in a ScanTable
     """
-    entries, long_words, n = table.entries, table.long_words, table.n_words
+    entries = table.entries
+    long_words = table.long_words
+    n = table.n_words
     text = np.empty(table.n_long_bytes + INLINE_BYTES * n + PADDING, np.uint8)
-    offsets, counts = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
+    offsets = np.zeros(n + 1, np.int64)
+    counts = np.empty(n, np.int64)
     w = end = i64(0)
     for k in range(len(entries)):
         high = entries[k, 1]
@@ -4424,14 +4461,16 @@ def _export_words(table, class_of, dropped):
         if _is_dropped(text, end, end + size, class_of, dropped):
             continue
         counts[w] = entries[k, VALUE]
-        w, end = w + 1, end + size
+        w += 1
+        end += size
         offsets[w] = end
     return text[:end], offsets[: w + 1], counts[:w]
 
 
 class WordCounter:
-    """Count words, and add up counts. A pattern that drops pretokens must be the same for all
-    texts.
+    """Count words, and add up counts.
+
+    A pattern that drops pretokens must be the same for all texts.
 
     >>> counter = WordCounter()
     >>> pretokenizer = Pretokenizer(Pattern("gpt2"))
@@ -4442,7 +4481,8 @@ class WordCounter:
     """
 
     def __init__(self):
-        self._table, self._scan = _new_word_table(1 << 16, 1 << 16), _new_scan()
+        self._table = _new_word_table(1 << 16, 1 << 16)
+        self._scan = _new_scan()
         self._keys = np.empty(4 * KEYS, np.uint64)  # for _word_keys
         self._dropped = np.zeros(0, np.uint16), np.zeros(0, bool)  # for _export_words
         self.special_ids: Counter[int] = Counter()
@@ -4450,8 +4490,9 @@ class WordCounter:
     def add_texts(
         self, texts: Sequence[bytes], pretokenizer: Pretokenizer, first_id: int = BEGINS
     ) -> tuple[int, int]:
-        """Count the pretokens of texts; returns the number of documents (special tokens end one)
-        and of bytes.
+        """Count the pretokens of texts; returns the numbers of documents and of bytes.
+
+        A special token ends a document.
 
         first_id  how the first text begins; see Pretokenizer.apply
         """
@@ -4475,16 +4516,8 @@ class WordCounter:
         # fill from its beginning and probe all of them: 500,000 words took 6.7 s instead of 0.13.
         # So reserve the space first.
         _reserve_words(self._table, len(words.counts), 0)
-        _add_words(
-            self._table,
-            text,
-            scanned,
-            0,
-            words.offsets[1:],
-            len(words.counts),
-            words.counts,
-            self._keys,
-        )
+        n = len(words.counts)
+        _add_words(self._table, text, scanned, 0, words.offsets[1:], n, words.counts, self._keys)
 
     def words(self, dtype: type = np.int32) -> Words:
         """Return the words so far, in no particular order.
@@ -4495,8 +4528,7 @@ class WordCounter:
         return Words(text.astype(dtype, copy=False), offsets, counts)
 
     def drop_rarest(self, max_words: int) -> tuple[int, int, int]:
-        """Drop the rarest words if there are more than `max_words`, until at most half of that
-        number are left.
+        """Drop the rarest words if there are more than `max_words`; at most half of that are left.
 
         All words of the same count are dropped, or none. Returns the number of dropped occurrences,
         their bytes, and the count of the most frequent dropped word; zeros if no word was dropped.
@@ -4512,17 +4544,18 @@ class WordCounter:
         n_left = max(max_words // 2, 1)
         least = np.partition(words.counts, -n_left - 1)[-n_left - 1]
         is_rare = words.counts <= least
-        rare_counts, sizes = words.counts[is_rare], np.diff(words.offsets)[is_rare]
+        rare_counts = words.counts[is_rare]
+        sizes = np.diff(words.offsets)[is_rare]
         self._table = _new_word_table(1 << 16, 1 << 16)
         self.add_words(_select_words(words, np.flatnonzero(~is_rare)))
         return int(rare_counts.sum()), int(np.dot(rare_counts, sizes)), int(least)
 
 
 def _count_task(source: Source, blocks: list[Block]) -> tuple[CorpusCounts, int]:
-    """Count the pretokens of some blocks; returns the counts, and the number of bytes on the
-    disk.
-    """
-    counter, n_documents, n_bytes = WordCounter(), 0, 0
+    """Count the pretokens of some blocks; returns the counts, and the bytes read from the disk."""
+    counter = WordCounter()
+    n_documents = 0
+    n_bytes = 0
     for block in blocks:
         n, size = counter.add_texts(source.texts(block), source.pretokenizer, block.first_id)
         n_documents += n - (block.next_id == CONTINUES)
@@ -4540,8 +4573,7 @@ def count(
     before: Iterable[CorpusCounts] = (),
     max_words: int = 0,
 ) -> CorpusCounts:
-    """Count the pretokens of files by several workers. The result is the same for any number of
-    workers.
+    """Count the pretokens of files; the result is the same for any number of workers.
 
     before     earlier counts with equal `Source.settings`, which are added to the new ones
     max_words  the rarest words are dropped when there are more unique words; 0: no word is dropped
@@ -4556,12 +4588,10 @@ def count(
     (2, 1)
     """
     engine = engine or Engine()
-    counter, special_tokens, n_read, dropped = (
-        WordCounter(),
-        Counter(),
-        np.zeros(2, np.int64),
-        np.zeros(3, np.int64),
-    )
+    counter = WordCounter()
+    special_tokens = Counter()
+    n_read = np.zeros(2, np.int64)
+    dropped = np.zeros(3, np.int64)
     # Tasks are few and large, since the parent adds up alone; but each worker gets several, so that
     # all end together.
     task_bytes = max(min((source.total_bytes or 0) // 16, TASK_BYTES), source.block_bytes)
@@ -4582,10 +4612,9 @@ def count(
 
 
 def compile_counting(pattern: Pattern) -> None:
-    """Compile the kernels of scanning and counting, or load them from the disk, for processes that
-    are forked later.
-    """
-    counter, source = WordCounter(), Source([], pattern, ["<>"])
+    """Compile the kernels of scanning and counting, or load them, before processes are forked."""
+    counter = WordCounter()
+    source = Source([], pattern, ["<>"])
     counter.add_texts([b"one<>two"], source.pretokenizer)
     counter.add_words(counter.words())
     source.find_cut(lambda position, size: b"one<>two", 1, False)
@@ -4636,7 +4665,8 @@ def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
     ...     load_counts(Path(folder, "words.npz"))[0].words.to_counts()[b" be"]
     2
     """
-    words, header = _in_order(counted.words), {"counted": counted.described, "settings": settings}
+    words = _in_order(counted.words)
+    header = {"counted": counted.described, "settings": settings}
     arrays = {
         "symbols": words.symbols.astype(np.uint8),
         "offsets": words.offsets,
@@ -4647,17 +4677,17 @@ def save_counts(path: Path, counted: CorpusCounts, settings: Mapping) -> None:
 
 
 def load_counts(path: Path) -> tuple[CorpusCounts, dict]:
-    """Read the counts and the settings of a words file; raises InputError for other files, and for
-    a damaged one.
+    """Read the counts and the settings of a words file.
+
+    Raises InputError for other files, and for a damaged one.
     """
     with expecting_whole("file of words, as `count` writes it", path):
         saved = _read_arrays(path)
-        header, symbols, counts = (
-            json.loads(saved["header"].item()),
-            saved["symbols"],
-            saved["counts"].astype(np.int64),
-        )
-        offsets, described = saved["offsets"].astype(np.int64), header["counted"]
+        header = json.loads(saved["header"].item())
+        symbols = saved["symbols"]
+        counts = saved["counts"].astype(np.int64)
+        offsets = saved["offsets"].astype(np.int64)
+        described = header["counted"]
         words = Words(symbols.astype(np.int32), offsets, counts)
         fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(symbols)
         if not (
