@@ -7893,19 +7893,40 @@ def read_tekken(content: dict) -> Model:
 # Most expressions mean the same in both. Some are rewritten. For all others that may differ, a
 # warning says so.
 
+# Oniguruma's \w in a class; outside of a class it also matches the numbers below. In `regex` it
+# also matches two joiners.
+_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"
+_NUMBERS = "²³¹¼½¾"
+# Oniguruma's classes for the escapes of `regex`, which a class may contain.
+_WORD_CLASSES = {
+    rf"[{_WORD}\u200c\u200d]": r"\w",
+    rf"[^{_WORD}\u200c\u200d]": r"\W",
+}
 _ESCAPED = (
     r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
 )
 # An expression is read in parts; the first entry that matches counts. Its value is the replacement
-# for `regex`: "" keeps the part, and None keeps it with a warning. When case is ignored, Oniguruma
-# matches ß with ss, and ligatures with their letters, which the first entry avoids.
+# for `regex`: "" keeps the part, None keeps it with a warning, and a table rewrites its parts.
+_CLASS_PARTS = {
+    **{re.escape(written): escape for written, escape in _WORD_CLASSES.items()},
+    r"\\w(?!-[^\]])": _WORD,
+    r"\\h(?!-[^\]])": "0-9A-Fa-f",
+    rf"[^\]\[\\&-]|&(?!&)|-(?!-)(?:(?<=[\[^].)|(?!\\[wh]))|{_ESCAPED}": "",
+}
+# When case is ignored, Oniguruma matches ß with ss, and ligatures with their letters, which the
+# first entry avoids.
 _REGEX_PARTS = {
     r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
-    rf"{_ESCAPED}|\[\^?(?:[^\]\[\\&-]|&(?!&)|-(?!-)|{_ESCAPED})+\]": "",
+    **{re.escape(written): escape for written, escape in _WORD_CLASSES.items()},
+    rf"\[\^?(?:{'|'.join(_CLASS_PARTS)})+\]": _CLASS_PARTS | {r"[\[\]]": ""},
+    r"\[\^?\]?(?:\\.|\[(?:\\.|[^\]\\])*\]|[^\]\[\\])*\]": None,
+    _ESCAPED: "",
     r"\^": r"(?<![^\n])",
     r"\$": r"(?![^\n])",
     r"\\z": r"\Z",
     r"\\Z": r"(?=\n?\Z)",
+    r"\\w": f"[{_WORD}{_NUMBERS}]",
+    r"\\W": f"[^{_WORD}{_NUMBERS}]",
     r"\\h": "[0-9A-Fa-f]",
     r"\\H": "[^0-9A-Fa-f]",
     r"\{1(?:,\d+)?\}\+": "+",  # in Oniguruma, + after a count repeats it
@@ -7913,24 +7934,38 @@ _REGEX_PARTS = {
     r"\\.|\[|\(\?[a-z-]+[:)]|\{\d+\}\?|\{[\d,]*\}\+": None,
     r"(?s:.)": "",
 }
-_REGEX_PART = regex.compile("|".join(f"({part})" for part in _REGEX_PARTS))
+
+
+def _rewritten(text: str, table: Mapping[str, object]) -> tuple[str, list[str]]:
+    """Rewrite the parts of an expression by a table; also lists the parts that may differ."""
+    rewritten, odd = "", []
+    replacements = [*table.values()]
+    for part in regex.finditer("|".join(f"({part})" for part in table), text):
+        replacement = replacements[part.lastindex - 1]
+        if isinstance(replacement, dict):
+            replacement, _ = _rewritten(part[0], replacement)
+        rewritten += replacement or part[0]
+        odd += [part[0]] * (replacement is None)
+    return rewritten, odd
 
 
 def _read_regex(text: str, where: str) -> str:
     """Rewrite an expression of Hugging Face's engine for `regex`; a warning says if it may mean
     something else.
     """
-    rewritten, odd, replacements = "", [], [*_REGEX_PARTS.values()]
-    for part in _REGEX_PART.finditer(text):
-        replacement = replacements[part.lastindex - 1]
-        rewritten += replacement or part[0]
-        odd += [part[0]] * (replacement is None)
+    rewritten, odd = _rewritten(text, _REGEX_PARTS)
     with naming_file(where):
         _compile_regex(rewritten)
     if odd:
         note = f"Hugging Face's engine may read {odd[0]} in the pattern {text[:200]!r} differently"
         warnings.warn(f"{where}: {note}: some ids may differ", stacklevel=5)
     return rewritten
+
+
+def _write_regex(text: str) -> str:
+    r"""Write an expression for Hugging Face's engine, with classes for \w and \W of `regex`."""
+    classes = {escape: written for written, escape in _WORD_CLASSES.items()}
+    return regex.sub(r"(?s)\\.", lambda escape: classes.get(escape[0], escape[0]), text)
 
 
 # Hugging Face's tokenizer.json: the "model" object of each kind
@@ -8289,7 +8324,7 @@ def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
     behavior = step.behavior.title().replace("_", "")
     yield {
         "type": "Split",
-        "pattern": {"Regex": step.regex},
+        "pattern": {"Regex": _write_regex(step.regex)},
         "behavior": behavior,
         "invert": step.invert,
     }

@@ -4209,18 +4209,21 @@ def test_ignore_merges_looks_up_no_special_token(tokenizer, tmp_path):
 
 # Regular expressions that Oniguruma, which Hugging Face uses, reads otherwise than `regex` does.
 common = [r"\p{N}{1,3}|\P{N}+", r"\p{N}{1,3}|[^\s\p{N}]++|\s", r"(?<!x)[a-z]+|.", "a{,2}b|."]
+common += [r"\w+|[^\w\s]+|\s+", r"[^\w\s]|[\w\s]", r"[\w$]+|[^\w]|\$", r"[-\w^]|-", r"\W+|\w"]
 rewritten = [r"^a|[\s\S]", "a$|.", r"\s+\z|\S+", r"\s+\Z|\S+", r"\h+|\H", r"\p{N}{1,2}+|\P{N}"]
+rewritten += [r"[\h]+|\H", r"[^\w\h^]|[\w-]+|.", r"[\\w$]|."]
 anchors = [
     r"\s+$|\S+",
     r"\p{N}{2,3}+|\P{N}",
     "(?m:.)+",
     "(?s:.)+x",
     r"\Aa|.",
-    r"\w+(?!x)|\W",
+    r"\b\w+(?!x)|\W",
     r"[^a-z\d]+?",
 ]
 classes = [
-    r"[\h]+|\H",
+    r"[^\W\d]+|.",
+    "[[:alpha:]$]+",
     "[a-z&&[^b]]+",
     "(?i:ß)|.",
     "(?i:ſ)+",
@@ -4230,7 +4233,7 @@ classes = [
     "'(?i:ll|s)",
 ]
 # Texts of what those expressions look at.
-oniguruma_texts = st.text("ab12 3\n\r\tsSßſéxX{,}h&\u3000中", max_size=30)
+oniguruma_texts = st.text("ab12 3\n\r\tsSßſéxX{,}h&\u3000中²_\u200d$^\\-", max_size=30)
 
 
 def unless_noted(make, refused):
