@@ -9576,8 +9576,8 @@ class Tokenizer:
             for is_byte, run in runs:
                 size = len([*run])
                 part = self.decode_bytes(ids[start : start + size], continues=start > 0)
-                part = part.decode("utf-8", "replace")
-                text += "\ufffd" * size if is_byte and "\ufffd" in part else part
+                shown = part.decode("utf-8", "replace")
+                text += "\ufffd" * size if is_byte and shown.encode() != part else shown
                 start += size
         for step in self.model.decoder if len(ids) else ():
             if step["type"] == "BPEDecoder" and self.vocab[int(ids[-1])].endswith(

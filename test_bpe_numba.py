@@ -4231,6 +4231,7 @@ def test_of_a_token_that_is_added_twice_the_last_counts_as_in_hugging_face(token
     assert bpe.Tokenizer.load(tmp_path).encode("a <x> b") == theirs.encode("a <x> b").ids
 
 
+@example(["<0xEF>", "<0xBF>", "<0xBD>", "a", "<0xEF>"])
 @given(
     st.lists(
         st.sampled_from(["a", "▁", *FALLBACK[0x1E:0x22], *FALLBACK[0xE3:0xE5]])
