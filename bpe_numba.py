@@ -7638,6 +7638,18 @@ class UnigramTables:
     fuse_unk: bool
 
 
+def _as_parsed(score: float) -> float:
+    """Round a score as Hugging Face does when it reads it from a tokenizer.json.
+
+    It divides the decimal digits by a power of ten, which may differ in the last place.
+
+    >>> _as_parsed(-3.8403830528259277)
+    -3.840383052825928
+    """
+    whole, _, fraction = np.format_float_positional(score).partition(".")
+    return float(whole + fraction) / float(f"1e{len(fraction)}")
+
+
 def unigram_tables(model: Model) -> UnigramTables:
     """Make the tables of `segment_unigram` for a model.
 
@@ -7650,6 +7662,8 @@ def unigram_tables(model: Model) -> UnigramTables:
     ids, scores, id_of = np.array(model.ordinary, np.int64), model.scores, model.ids
     chosen = ids[scores[ids] > -np.inf]
     require(len(chosen), "a unigram model needs tokens with scores")
+    if scores.dtype == np.float64:  # those of a SentencePiece model are float32
+        scores = np.vectorize(_as_parsed)(scores)
     tokens = {id: model.vocab[id] for id in chosen.tolist()}
     byte_ids = np.array(
         [id_of.get(token, -1) if model.byte_fallback else -1 for token in _FALLBACK_TOKENS],
@@ -8196,7 +8210,7 @@ def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
 
     Those with the same digest differ in their special tokens.
     """
-    digest = hashlib.sha256(data).hexdigest()
+    digest = hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()
     names = [name for name, encoding in ENCODINGS.items() if encoding.digest == digest]
     advice = f"name it (`pattern`), or the encoding (`encoding`): {', '.join(ENCODINGS)}"
     require(names, f"{file}: a rank file does not say its pattern: {advice}")
@@ -8271,19 +8285,36 @@ def read_tekken(content: dict) -> Model:
 # Most expressions mean the same in both. Some are rewritten. For all others that may differ, a
 # warning says so.
 
+# Oniguruma's escapes in a class, for `regex`. Outside of a class, its \w also matches six numbers,
+# as the table below says. The \w of `regex` also matches two joiners, and is written as a class.
+_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"
+_WRITTEN = {r"\w": r"[\p{Word}\u200c\u200d]", r"\W": r"[^\p{Word}\u200c\u200d]"}
+_READ = {
+    r"\w": _WORD,
+    r"\h": "0-9A-Fa-f",
+    r"[\p{Word}\u200c\u200d]": r"\w",
+    r"[^\p{Word}\u200c\u200d]": r"\W",
+}
 _ESCAPED = (
     r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
+)
+_WORD_CLASS = r"\[\^?\\p\{Word\}\\u200c\\u200d\]"
+_IN_BRACKETS = (
+    rf"[^\]\[\\&-]|&(?!&)|(?<=[\[^])-|-(?!-|\\[wh])|{_ESCAPED}|\\[wh](?!-[^\]])|{_WORD_CLASS}"
 )
 # An expression is read in parts; the first entry that matches counts. Its value is the replacement
 # for `regex`: "" keeps the part, and None keeps it with a warning. When case is ignored, Oniguruma
 # matches ß with ss, and ligatures with their letters, which the first entry avoids.
 _REGEX_PARTS = {
     r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
-    rf"{_ESCAPED}|\[\^?(?:[^\]\[\\&-]|&(?!&)|-(?!-)|{_ESCAPED})+\]": "",
+    rf"{_ESCAPED}|\[\^?(?:{_IN_BRACKETS})+\]": "",
+    r"\[\^?\]?(?:\\.|\[(?:\\.|[^\]\\])*\]|[^\]\[\\])*\]": None,
     r"\^": r"(?<![^\n])",
     r"\$": r"(?![^\n])",
     r"\\z": r"\Z",
     r"\\Z": r"(?=\n?\Z)",
+    r"\\w": f"[{_WORD}²³¹¼½¾]",
+    r"\\W": f"[^{_WORD}²³¹¼½¾]",
     r"\\h": "[0-9A-Fa-f]",
     r"\\H": "[^0-9A-Fa-f]",
     r"\{1(?:,\d+)?\}\+": "+",  # in Oniguruma, + after a count repeats it
@@ -8294,6 +8325,12 @@ _REGEX_PARTS = {
 _REGEX_PART = regex.compile("|".join(f"({part})" for part in _REGEX_PARTS))
 
 
+def _replace_escapes(text: str, replacements: Mapping[str, str]) -> str:
+    """Replace some escapes, and classes that stand for them, in an expression."""
+    escapes = rf"{_WORD_CLASS}|\\(?s:.)"
+    return regex.sub(escapes, lambda part: replacements.get(part[0], part[0]), text)
+
+
 def _read_regex(text: str, where: str) -> str:
     """Rewrite an expression of Hugging Face's engine for `regex`; a warning says if it may mean
     something else.
@@ -8301,7 +8338,7 @@ def _read_regex(text: str, where: str) -> str:
     rewritten, odd, replacements = "", [], [*_REGEX_PARTS.values()]
     for part in _REGEX_PART.finditer(text):
         replacement = replacements[part.lastindex - 1]
-        rewritten += replacement or part[0]
+        rewritten += replacement or _replace_escapes(part[0], _READ)
         odd += [part[0]] * (replacement is None)
     with naming_file(where):
         _compile_regex(rewritten)
@@ -8366,14 +8403,16 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     knows_all = of_bytes and {*BYTES, *(byte + suffix.encode() for byte in BYTES)} <= {
         *vocab.values()
     }
-    if of_bytes and (knows_all or unknown not in names):
+    drops_unknown = unknown is None and not (knows_all or falls_back)
+    # Hugging Face, too, reads a model whose unk_token is missing, and refuses unknown text.
+    if unknown not in names or (of_bytes and knows_all):
         unknown = None
     return {
         "vocab": vocab,
         "merges": merges,
         "word_suffix": suffix,
         "unk_token": unknown,
-        "drops_unknown": unknown is None and not (knows_all or falls_back),
+        "drops_unknown": drops_unknown,
         "fuse_unk": fuses and not (of_bytes and unknown is None),
         "byte_fallback": falls_back,
         "ignore_merges": looks_up,
@@ -8414,8 +8453,8 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
     if alphabet == "bytes":
         unlimited = not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID
         require(unlimited, "ByteLevel with WordPiece is not supported")
-        if fields["unk_token"] not in data["vocab"]:
-            fields["unk_token"] = None
+    if fields["unk_token"] not in data["vocab"]:
+        fields["unk_token"] = None
     return fields | {"vocab": vocab, "merges": None}
 
 
@@ -8667,7 +8706,7 @@ def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
     behavior = step.behavior.title().replace("_", "")
     yield {
         "type": "Split",
-        "pattern": {"Regex": step.regex},
+        "pattern": {"Regex": _replace_escapes(step.regex, _WRITTEN)},
         "behavior": behavior,
         "invert": step.invert,
     }
@@ -8794,7 +8833,6 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
         }
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
-    require(len(ids) == len(added), "a token is added twice")
     flags = {text: AddedToken(**fields[text]) for text in _check_texts(ids)}
     for text in flags:
         require(
@@ -9033,9 +9071,9 @@ _BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     """Read the vocabulary of a BERT.
 
-    `config` or, without an entry, the tokens tell whether it is in lower case.
+    `config` or, without an entry, the tokens without brackets tell whether it is in lower case.
     """
-    names = [line.rstrip() for line in _decode_utf8(data, str(file)).split("\n")]
+    names = [line.removesuffix("\r") for line in _decode_utf8(data, str(file)).split("\n")]
     ids = {name: id for id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
         name = _repeated(filter(None, names))
@@ -9044,7 +9082,8 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
             stacklevel=5,
         )
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
-    lowercase = config.get("do_lower_case", all(n == n.lower() for n in ids if n not in specials))
+    plain = [name for name in ids if not re.fullmatch(r"\[.*\]|<.*>", name)]
+    lowercase = config.get("do_lower_case", all(name == name.lower() for name in plain))
     ends = {
         role: [text, specials[text]]
         for role, text in (("sep", "[SEP]"), ("cls", "[CLS]"))
@@ -9943,9 +9982,21 @@ class Tokenizer:
         return text
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode some ids as text. Invalid UTF-8 becomes U+FFFD."""
+        """Decode some ids as text. Invalid UTF-8 becomes U+FFFD.
+
+        As in Hugging Face, each byte of a run of tokens like <0xE4> does, if the run is not UTF-8.
+        """
         ids = _id_array(ids)
         text = self.decode_bytes(ids).decode("utf-8", "replace")
+        if "\ufffd" in text and self.model.decoder:
+            text, start = "", 0
+            runs = itertools.groupby(ids.tolist(), lambda id: self.vocab[id] in _FALLBACK_TOKENS)
+            for is_byte, run in runs:
+                size = len([*run])
+                part = self.decode_bytes(ids[start : start + size], continues=start > 0)
+                shown = part.decode("utf-8", "replace")
+                text += "\ufffd" * size if is_byte and shown.encode() != part else shown
+                start += size
         for step in self.model.decoder if len(ids) else ():
             if step["type"] == "BPEDecoder" and self.vocab[int(ids[-1])].endswith(
                 step["suffix"].encode()
