@@ -9262,12 +9262,13 @@ class Tokenizer:
 
     @functools.cached_property
     def _pickled(self) -> bytes:
-        """The model without `config`, which may change, the cache size, and the modules of its
-        kind.
+        """The model without `config`, which may change, the cache size, and a class.
+
+        Reading the class imports its file, which may add the kind of the model to KINDS.
         """
         model = dataclasses.replace(self.model, config={})
-        modules = [function.__module__ for function in KINDS[model.kind] if function]
-        return zlib.compress(pickle.dumps((model, self._cache_size, modules)), 1)
+        state = model, self._cache_size, KINDS[model.kind].tables_type
+        return zlib.compress(pickle.dumps(state), 1)
 
     @classmethod
     def from_files(
@@ -9560,13 +9561,8 @@ class Tokenizer:
 
 @functools.lru_cache(maxsize=4)
 def _unpickle_once(pickled: bytes) -> Tokenizer:
-    """Make a tokenizer once in each process, although it is sent with every task.
-
-    A module that adds a kind to KINDS is imported first.
-    """
-    model, cache_size, modules = pickle.loads(zlib.decompress(pickled))
-    for module in modules:
-        importlib.import_module(module)
+    """Make a tokenizer once in each process, although it is sent with every task."""
+    model, cache_size, _ = pickle.loads(zlib.decompress(pickled))
     return Tokenizer.from_model(model, cache_size)
 
 
@@ -11094,15 +11090,16 @@ def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | No
     >>> measures["STRR by pretokens"], round(measures["average rank"], 3)
     (0.6, 1.286)
     """
-    n, n_words, counts = encoded.n_tokens, encoded.n_pretokens, encoded.counts
-    share = float(counts[np.diff(encoded.offsets) == 1].sum() / counts.sum())
+    n, n_words = encoded.n_tokens, encoded.n_pretokens
+    n_encoded = int(encoded.counts.sum())
+    n_single = int(encoded.counts[np.diff(encoded.offsets) == 1].sum())
     p = np.sort(encoded.frequencies(max(ids) + 1)[[*ids]])[::-1] / n
     p = p[p > 0]
     return {
         "tokens": n,
         "bytes per token": encoded.n_bytes / n,
         "fertility": n / n_words if n_words else None,
-        "STRR by pretokens": share if n_words == counts.sum() else None,
+        "STRR by pretokens": n_single / n_words if n_words == n_encoded else None,
         "average rank": float(np.dot(p, np.arange(1, len(p) + 1))),
         "Shannon entropy": float(-np.sum(p * np.log2(p))),
         "Rényi efficiency": float(
@@ -11278,10 +11275,12 @@ def inspect_model(
     >>> inspection.measures["tokens"], inspection.kinds["letters"], inspection.unreachable
     (5, 57, {})
     """
-    path, tokenizer = tokenizer, open_model(tokenizer, encoding=encoding, pattern=pattern)
+    if isinstance(tokenizer, PathName):
+        path = tokenizer
+        tokenizer = open_model(path, encoding=encoding, pattern=pattern)
+        if Path(path, LEARNED_FILE).is_file():
+            learned, _ = load_learned(path, tokenizer.model)
     model = tokenizer.model
-    if isinstance(path, PathName) and Path(path, LEARNED_FILE).is_file():
-        learned = load_learned(path, model)[0]
     decoded = decoded_tokens(model.vocab, model.decoder)[1]
     tokens = {id: decoded[id] for id in model.ordinary if decoded[id]}
     require(tokens, "the model has only special tokens: there is nothing to inspect")
@@ -11408,11 +11407,11 @@ class Comparison(Report):
 
     def tables(self) -> list[Table]:
         header = ("model", *self.corpora)
-        rates = [(name, *row) for name, row in zip(self.models, self.bytes_per_token, strict=True)]
+        rates = [*zip(self.models, *self.bytes_per_token.T, strict=True)]
         tables = [Table("Bytes per token", header, rates)]
         if len(self.corpora) > 1:
             rows = [*zip(self.models, *self.premiums.T, self.gini, strict=True)]
-            title = f"Tokens for each token of {self.corpora[0]}, if the corpora are parallel text"
+            title = f"Premium: tokens for each token of {self.corpora[0]}; only for parallel text"
             tables.append(Table(title, (*header, "Gini"), rows))
         words = []
         for word, n, pieces in self.differences[:ROWS]:
@@ -11490,12 +11489,19 @@ def compare(
             differences.append((word, counts[word], pieces))
     same = 1 - sum(n for _, n, _ in differences) / sum(map(counts.__getitem__, words))
     n_bytes, n_tokens = np.array(sizes).transpose(2, 0, 1)
-    rates, premiums = n_bytes / n_tokens, n_tokens / n_tokens[:, :1]
-    # in ascending order, c[k] is the greater one in k pairs, and the smaller one in n - 1 - k
-    c, n = np.sort(n_tokens), len(corpora)
-    gini = c @ np.arange(1 - n, n, 2) / (n * c.sum(1))
-    names = [*tokenizers], [*corpora]
-    return Comparison("Models compared", *names, rates, premiums, gini, same, differences)
+    n = len(corpora)
+    # in ascending order, cost k is the greater one in k pairs, and the smaller one in n - 1 - k
+    gini = np.sort(n_tokens) @ np.arange(1 - n, n, 2) / (n * n_tokens.sum(1))
+    return Comparison(
+        "Models compared",
+        [*tokenizers],
+        [*corpora],
+        n_bytes / n_tokens,
+        n_tokens / n_tokens[:, :1],
+        gini,
+        same,
+        differences,
+    )
 
 
 # view

@@ -4625,7 +4625,7 @@ CALLS = {
     ),
     "encode_files": lambda t, text, chosen, folder: written_ids(t, text, chosen, folder),
 }
-ALL_OR_NO_IDS = {"source", "encode_corpus"}
+ALL_OR_NO_IDS = {"source", "encode_corpus", "encode_words"}
 
 
 def written_ids(tokenizer, text, chosen, folder):
@@ -5735,7 +5735,7 @@ def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
         "encode", model / "model", model / "text.txt", "--out", tmp_path / "c" / "d" / "o.npy"
     )
     assert (
-        b"2,550 bytes in 1 text," in encoded.stdout
+        b"2,550 bytes in 1 text\n" in encoded.stdout
         and (tmp_path / "c" / "d" / "o.npy.json").exists()
     )
 
