@@ -156,7 +156,9 @@ __all__ = [
     "FAMILIES",
     "KINDS",
     "PATTERNS",
+    "Family",
     "InputError",
+    "Kind",
     "Learned",
     "Learner",
     "Model",
@@ -241,8 +243,8 @@ inline_kernel = _compiler(forceinline=True)
 
 
 def _struct_type(module: str, name: str, fields: tuple):
-    """Find the Numba type of a struct that was pickled. If its file is missing, return a type that
-    no argument has.
+    """Find the Numba type of a struct that was pickled. If its file is missing or has changed,
+    return a type that no argument has.
 
     The cache on the disk has the types of all arguments, so it can be read even if one was defined
     in another file.
@@ -251,6 +253,16 @@ def _struct_type(module: str, name: str, fields: tuple):
         return getattr(importlib.import_module(module), name)(fields)
     except (AttributeError, ImportError):
         return numba.types.Opaque(f"{module}.{name}")
+
+
+def _file_time(module: str) -> int:
+    """Return the time at which the file of a module changed."""
+    try:
+        return os.stat(sys.modules[module].__file__).st_mtime_ns
+    except AttributeError:  # a notebook: its classes may change at any time
+        return time.time_ns()
+    except OSError:  # a frozen program
+        return 0
 
 
 def struct(fields: type) -> type:
@@ -269,7 +281,9 @@ def struct(fields: type) -> type:
     def new(*values):
         return proxy(*values)
 
-    module, name = fields.__module__, f"{fields.__name__}Type"
+    # Kernels of this file may be compiled into kernels of another one, which are cached for this
+    # name.
+    module, name = fields.__module__, f"{fields.__name__}Type{_file_time(fields.__module__)}"
     pickled = {
         "__reduce__": lambda kind: (_struct_type, (module, name, tuple(kind.field_dict.items())))
     }
@@ -561,6 +575,11 @@ def import_optional(name: str, *others: str):
         raise InputError(
             f"this needs newer packages: pip install --upgrade {packages} ({error})"
         ) from None
+
+
+def _repr_markdown(result: object) -> str:
+    """Write a result for a notebook, with the characters escaped that are markup there."""
+    return re.sub(r"[<>*_`$&~#\[\]]", r"\\\g<0>", str(result))
 
 
 UNFINISHED: set[Path] = set()  # temporary names of the files that are being written
@@ -1048,7 +1067,7 @@ NO_CHILD = i64(-1)
 
 
 @struct
-class _Trie:
+class Trie:
     """The ids of tokens, by their bytes."""
 
     edges: np.ndarray  # uint64[H]    see above
@@ -1066,7 +1085,7 @@ def _trie_slot(key, edges):
 
 
 @inline_kernel
-def _trie_child(node, byte, edges):
+def trie_child(node, byte, edges):
     """Look up the node that an edge leads to; -1 if the edge does not exist."""
     edge = edges[_trie_slot(u64(node) << u64(8) | u64(byte), edges)]
     return i64(edge & CHILD_MASK) if edge else NO_CHILD
@@ -1106,12 +1125,12 @@ def _build_trie(text, ends, ids):
     return edges, values[:n_nodes].copy()
 
 
-def make_trie(tokens: Mapping[int, bytes]) -> _Trie:
+def make_trie(tokens: Mapping[int, bytes]) -> Trie:
     """Make a trie of tokens, {id: bytes}; if several have the same bytes, the first one counts."""
     ends = np.cumsum(np.fromiter(map(len, tokens.values()), np.int64, len(tokens)))
     text = _with_padding(b"".join(tokens.values()))
     require(len(text) < CHILD_MASK, "a vocabulary of 2**28 bytes or more cannot be searched")
-    return _Trie(*_build_trie(text, ends, np.fromiter(tokens, np.int32, len(tokens))))
+    return Trie(*_build_trie(text, ends, np.fromiter(tokens, np.int32, len(tokens))))
 
 
 # ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────
@@ -2568,7 +2587,7 @@ def _write_spaces(text, scanned, meanings, mark, scheme, first_id):
 class _SpecialTable:
     """Special tokens, by number."""
 
-    trie: _Trie
+    trie: Trie
     ids: np.ndarray  # int64[S]
     sizes: np.ndarray  # int64[S]      in bytes
     leads: np.ndarray  # bool[256]     whether a token begins with this byte
@@ -2639,7 +2658,7 @@ def _special_at(text, position, special):
     edges, values, stop = special.trie.edges, special.trie.values, len(text) - PADDING
     node, number, is_there = i64(0), i64(-1), special.leads[text[position]]
     while is_there and position < stop:
-        node = _trie_child(node, text[position], edges)
+        node = trie_child(node, text[position], edges)
         if node < 0:
             break
         if values[node] >= 0:
@@ -7131,8 +7150,8 @@ def _join_tokens(ids, tokens):
 class WordPieceTables:
     """The tokens that may begin a word, and the tokens that may continue it."""
 
-    beginning: _Trie  # all tokens as they are, since "##" in a text is plain text
-    continuing: _Trie  # the tokens with the prefix, which is removed
+    beginning: Trie  # all tokens as they are, since "##" in a text is plain text
+    continuing: Trie  # the tokens with the prefix, which is removed
     unknown: int  # the id of words that cannot be cut, or -1
     max_chars: int  # of a word; longer ones are unknown
 
@@ -7163,7 +7182,7 @@ def segment_wordpiece(text, start, size, tables, scratch, ids, at):
     while position < stop and not is_unknown:
         node, end, id = i64(0), position, -1
         for k in range(position, stop):
-            node = _trie_child(node, text[k], trie.edges)
+            node = trie_child(node, text[k], trie.edges)
             if node < 0:
                 break
             if trie.values[node] >= 0:
@@ -7630,7 +7649,7 @@ EDGE_BITS, EDGE_MASK = 24, (1 << 24) - 1
 class UnigramTables:
     """Tokens and their scores."""
 
-    trie: _Trie
+    trie: Trie
     scores: np.ndarray  # float64[V + 1]  by id; the last one is the score of an unknown character
     byte_ids: np.ndarray  # int32[256]    the ids of "<0x00>" to "<0xFF>", or -1
     longest: int  # bytes of the longest token
@@ -7689,7 +7708,7 @@ def _list_edges(text, start, node, size, edges, values, unknown, token_edges):
     width = i64(1) if text[position] < 0x80 else _decode_character(text, position, stop) & 7
     state, end, n, has_character = i64(0), position, 0, False
     while end < stop:
-        state = _trie_child(state, text[end], edges)
+        state = trie_child(state, text[end], edges)
         if state < 0:
             break
         end += 1
@@ -7915,8 +7934,11 @@ def _read_beside(path: Path) -> dict:
 
 
 def _to_json(data: object, indent: int | None = None) -> str:
-    """Write JSON as in a file: with all characters as they are, and a newline at the end."""
-    return json.dumps(data, ensure_ascii=False, indent=indent) + "\n"
+    """Write JSON as in a file: with all characters as they are, and a newline at the end.
+
+    Objects that are not JSON, such as an array in an option of a family, are written as strings.
+    """
+    return json.dumps(data, ensure_ascii=False, indent=indent, default=repr) + "\n"
 
 
 @contextlib.contextmanager
@@ -7930,7 +7952,7 @@ def naming_file(where: object) -> Iterator[None]:
         raise InputError(f"{where}: its objects are nested too deeply") from None
 
 
-def _read_vocab(
+def read_vocab(
     names: object, alphabet: str = "characters", texts: Iterable[str] = ()
 ) -> dict[int, bytes]:
     """Read a vocabulary, name -> id; names that are in `texts` are plain text in any alphabet."""
@@ -7974,7 +7996,7 @@ def _name_of(model: Model) -> Callable[[bytes], str]:
     return gpt2_name if model.alphabet == "bytes" else bytes.decode
 
 
-def _vocab_names(model: Model) -> dict[str, int]:
+def vocab_names(model: Model) -> dict[str, int]:
     """Name the tokens as in files, in the order of ids; a special token is named by its text."""
     ordinary, name_of = set(model.ordinary), _name_of(model)
     names: dict[str, int] = {}
@@ -8112,7 +8134,7 @@ def _gpt2_model(
     special_tokens = (
         special_tokens if isinstance(special_tokens, Mapping) else _check_texts(special_tokens)
     )
-    vocab = _read_vocab(names, "bytes", special_tokens)
+    vocab = read_vocab(names, "bytes", special_tokens)
     return Model(
         vocab, merges, special_tokens, pattern, drops_unknown=not {*BYTES} <= {*vocab.values()}
     )
@@ -8151,7 +8173,7 @@ def write_gpt2(model: Model) -> dict[str, str]:
     marks = any(isinstance(step, Metaspace) for step in Pattern(model.pattern).steps)
     of_bytes = model.alphabet == "bytes" and not marks
     require(of_bytes, "its tokens are made of characters, or its pattern replaces or adds spaces")
-    names, (merges, _) = _vocab_names(model), _as_merges(model)
+    names, (merges, _) = vocab_names(model), _as_merges(model)
     pairs = [f"{gpt2_name(left)} {gpt2_name(right)}" for left, right in merges]
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
     return {"vocab.json": _to_json(names), "merges.txt": "\n".join(["#version: 0.2", *pairs, ""])}
@@ -8363,7 +8385,7 @@ def write_bpe(model: Model) -> dict:
         "fuse_unk": model.fuse_unk,
         "byte_fallback": model.byte_fallback,
         "ignore_merges": looks_up,
-        "vocab": _vocab_names(model),
+        "vocab": vocab_names(model),
         "merges": [(name_of(left), name_of(right)) for left, right in merges],
     }
 
@@ -8399,7 +8421,7 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
         for text, token in zip(plain, _read_names(plain), strict=True)
         if looks_up or token in merged
     }
-    vocab = _read_vocab(names, alphabet, {*added} - ordinary | odd)
+    vocab = read_vocab(names, alphabet, {*added} - ordinary | odd)
     knows_all = of_bytes and {*BYTES, *(byte + suffix.encode() for byte in BYTES)} <= {
         *vocab.values()
     }
@@ -8436,7 +8458,7 @@ def write_wordpiece(model: Model) -> dict:
     )
     fields = {key: getattr(model, field) for field, (key, _) in _WORDPIECE_FIELDS.items()}
     unknown = model.unk_token or "<unk>"
-    return {"type": "WordPiece", **fields, "unk_token": unknown, "vocab": _vocab_names(model)}
+    return {"type": "WordPiece", **fields, "unk_token": unknown, "vocab": vocab_names(model)}
 
 
 def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
@@ -8449,7 +8471,7 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
             has_type,
             f"the {key} of a WordPiece is a value like {default!r}, not {json.dumps(value)[:100]}",
         )
-    vocab = _read_vocab(data.get("vocab"), alphabet, added)
+    vocab = read_vocab(data.get("vocab"), alphabet, added)
     if alphabet == "bytes":
         unlimited = not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID
         require(unlimited, "ByteLevel with WordPiece is not supported")
@@ -8463,20 +8485,20 @@ def write_wordlevel(model: Model) -> dict:
     return {
         "type": "WordLevel",
         "unk_token": model.unk_token or "<unk>",
-        "vocab": _vocab_names(model),
+        "vocab": vocab_names(model),
     }
 
 
 def read_wordlevel(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a WordLevel."""
-    vocab, unknown = _read_vocab(data.get("vocab"), alphabet, added), data.get("unk_token")
+    vocab, unknown = read_vocab(data.get("vocab"), alphabet, added), data.get("unk_token")
     unknown = unknown if unknown in data["vocab"] else None
     return {"vocab": vocab, "merges": None, "unk_token": unknown, "max_word_chars": MAX_ID}
 
 
 def write_unigram(model: Model) -> dict:
     """Write the "model" object of a Unigram, whose tokens must be numbered from 0 without gaps."""
-    names = dict(itertools.islice(_vocab_names(model).items(), len(model.scores)))
+    names = dict(itertools.islice(vocab_names(model).items(), len(model.scores)))
     gapless = [*names.values()] == [*range(len(names))]
     require(gapless, "a tokenizer.json numbers the tokens of a Unigram from 0 on, without gaps")
     scores = np.where(np.isinf(model.scores), 0, model.scores).tolist()  # tokens of bytes have -inf
@@ -8761,7 +8783,8 @@ def read_huggingface(content: dict) -> Model:
     kind = type.lower()
     require(
         kind in KINDS,
-        f"a model of type {type!r} is not supported, only BPE, WordPiece, WordLevel and Unigram",
+        f"a model of type {type!r} is not supported, only BPE, WordPiece, WordLevel, Unigram, and "
+        "families whose files are imported first",
     )
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     if batching:
@@ -9345,18 +9368,20 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
 
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────
 #
-# The name of a kind of model -> the functions that learn its vocabulary, segment words, and read
-# and write it. All other sections use KINDS. For a new kind, write these functions in a section of
-# their own, and add a row here:
+# The name of a kind of model -> the functions that segment words, and read and write the model. All
+# other sections use KINDS. A new kind is a row here, which a file of your own may add; see
+# docs/inside.md:
 #
-#     KINDS["bpe"].learn(Words.from_counts({b"aaab": 3}), 257).merges   ->   [(b"a", b"a")]
+#     KINDS["bpe"].tables(model)   ->   BpeTables, for which `segment_bpe` is called
 
 
 class Kind(NamedTuple):
-    """The functions of a kind of model; the last two are optional."""
+    """The functions of a kind of model; the last two are optional.
 
-    # (words, n_symbols, **options) -> Learned, or an object with tokens, merges and alphabet
-    learn: Callable
+    >>> KINDS["wordlevel"].write(Model({0: b"a"}, None, kind="wordlevel", alphabet="characters"))
+    {'type': 'WordLevel', 'unk_token': '<unk>', 'vocab': {'a': 0}}
+    """
+
     # (model) -> a struct; if it has a parameter `samples`, True gives the tables for `sample`
     tables: Callable
     tables_type: type  # the class of the struct; Numba chooses the kernels by it
@@ -9371,20 +9396,11 @@ class Kind(NamedTuple):
 
 
 _WORDPIECE = Kind(
-    learn_wordpiece,
-    wordpiece_tables,
-    WordPieceTables,
-    segment_wordpiece,
-    write_wordpiece,
-    read_wordpiece,
+    wordpiece_tables, WordPieceTables, segment_wordpiece, write_wordpiece, read_wordpiece
 )
-_UNIGRAM = Kind(
-    learn_unigram, unigram_tables, UnigramTables, segment_unigram, write_unigram, read_unigram
-)
+_UNIGRAM = Kind(unigram_tables, UnigramTables, segment_unigram, write_unigram, read_unigram)
 KINDS = {
-    "bpe": Kind(
-        learn, bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe, sample_bpe, exact_pattern
-    ),
+    "bpe": Kind(bpe_tables, BpeTables, segment_bpe, write_bpe, read_bpe, sample_bpe, exact_pattern),
     "wordpiece": _WORDPIECE,
     "wordlevel": _WORDPIECE._replace(write=write_wordlevel, read=read_wordlevel),
     "unigram": _UNIGRAM._replace(sample=sample_unigram, exact_pattern=exact_pattern),
@@ -9703,10 +9719,13 @@ class Tokenizer:
 
     @functools.cached_property
     def _pickled(self) -> bytes:
-        """The model without `config`, which may change, and the cache size."""
-        return zlib.compress(
-            pickle.dumps((dataclasses.replace(self.model, config={}), self._cache_size)), 1
-        )
+        """The model without `config`, which may change, the cache size, and a class.
+
+        Reading the class imports its file, which may add the kind of the model to KINDS.
+        """
+        model = dataclasses.replace(self.model, config={})
+        state = model, self._cache_size, KINDS[model.kind].tables_type
+        return zlib.compress(pickle.dumps(state), 1)
 
     @classmethod
     def from_files(
@@ -10012,7 +10031,7 @@ class Tokenizer:
 @functools.lru_cache(maxsize=4)
 def _unpickle_once(pickled: bytes) -> Tokenizer:
     """Make a tokenizer once in each process, although it is sent with every task."""
-    model, cache_size = pickle.loads(zlib.decompress(pickled))
+    model, cache_size, _ = pickle.loads(zlib.decompress(pickled))
     return Tokenizer.from_model(model, cache_size)
 
 
@@ -10112,13 +10131,9 @@ class Encoded(NamedTuple):
     append: str | None  # the token at the end of each document; None: documents are files and lines
 
     def __str__(self) -> str:
-        per_token = self.bytes / max(self.tokens, 1)
         documents = number_of(self.documents, "document" if self.append else "text")
         of_text = f"of {number_of(self.bytes, 'byte')} in {documents}"
-        return (
-            f"{number_of(self.tokens, 'token')} ({self.dtype}) {of_text}, {per_token:.2f} "
-            f"bytes per token"
-        )
+        return f"{number_of(self.tokens, 'token')} ({self.dtype}) {of_text}"
 
 
 class _EncodedBlock(NamedTuple):
@@ -10317,7 +10332,7 @@ def encode_files(
     ...     tokenizer = Tokenizer({b: bytes([b]) for b in range(256)}, [])
     ...     print(encode_files(tokenizer, folder, Path(folder, "a.npy")))
     ...     np.load(Path(folder, "a.npy"))
-    3 tokens (uint16) of 3 bytes in 1 text, 1.00 bytes per token
+    3 tokens (uint16) of 3 bytes in 1 text
     array([ 72, 105,  33], dtype=uint16)
     """
     paths = _name_outputs(out, val_fraction)
@@ -10506,24 +10521,32 @@ def decode_file(
 
 
 class Family(NamedTuple):
-    """The defaults of a family of models."""
+    """The function that learns the models of a family, and their defaults.
+
+    Keyword parameters of `learn` that are not those of a Recipe are options of `train` as well.
+
+    >>> FAMILIES["longest"].learn(Words.from_counts({b"aaab": 3}), 257).merges
+    [(b'a', b'a')]
+    """
 
     kind: str  # of the model, a name in KINDS
     alphabet: str
     pattern: str
-    learner: str  # the kind that has the `learn` function
+    # (words, n_symbols, **options) -> Learned, or an object with tokens, merges and alphabet; and
+    # with scores, if the model needs them
+    learn: Callable
     mark: str = ""  # with the alphabet "characters"
     unk_token: str = "<unk>"  # with the alphabet "characters"
     subword_prefix: str = ""
 
 
 FAMILIES = {
-    "bpe": Family("bpe", "bytes", "gpt2", "bpe", mark="▁"),
+    "bpe": Family("bpe", "bytes", "gpt2", learn, mark="▁"),
     "wordpiece": Family(
-        "wordpiece", "characters", "bert", "wordpiece", unk_token="[UNK]", subword_prefix="##"
+        "wordpiece", "characters", "bert", learn_wordpiece, unk_token="[UNK]", subword_prefix="##"
     ),
-    "unigram": Family("unigram", "characters", "gpt2", "unigram", mark="▁"),
-    "longest": Family("wordpiece", "bytes", "gpt2", "bpe"),
+    "unigram": Family("unigram", "characters", "gpt2", learn_unigram, mark="▁"),
+    "longest": Family("wordpiece", "bytes", "gpt2", learn),
 }
 BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
 _BERT = {
@@ -10564,6 +10587,8 @@ class Recipe:
     score: str | Callable = "count"
     min_frequency: int = 1
     max_words: int = MAX_WORDS
+    # of the `learn` of a family of one's own
+    learner_options: dict = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         for name, hint in get_type_hints(Recipe).items():
@@ -10572,7 +10597,7 @@ class Recipe:
     @property
     def learner(self) -> Callable:
         """The function that learns a vocabulary from words."""
-        return KINDS[FAMILIES[self.model].learner].learn
+        return FAMILIES[self.model].learn
 
     @property
     def byte_tokens(self) -> tuple[str, ...]:
@@ -10647,7 +10672,8 @@ class Recipe:
                 n <= n_symbols,
                 f"{n:,} different characters are too many for the vocabulary: {remedy}",
             )
-        return call_with(self.learner, words, n_symbols, progress=progress, **vars(self))
+        options = vars(self) | self.learner_options
+        return call_with(self.learner, words, n_symbols, progress=progress, **options)
 
     def build(self, learned: Learned) -> Model:
         """Make the model with the learnt tokens."""
@@ -10657,12 +10683,12 @@ class Recipe:
             learned, self.special_tokens, self.special_tokens_at, self.byte_tokens
         )
         scores, family = None, FAMILIES[self.model]
-        if family.kind == "unigram":
+        if hasattr(learned, "scores"):
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
             scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
         fields = vars(self) | {
             # the longest match does not need them
-            "merges": merges if family.kind == "bpe" else None,
+            "merges": None if family.kind == "wordpiece" else merges,
             "pattern": [*Pattern(self.pattern).steps, self.metaspace]
             if self.mark
             else self.pattern,
@@ -10688,11 +10714,12 @@ def complete(recipe: Recipe) -> Recipe:
     require(most >= 0, f"`max_words` is {most}: it must be 0 (no limit) or more")
     require_known("family of models", recipe.model, FAMILIES)
     require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
-    for name in {"tie_break", "score", "min_frequency"} - inspect.signature(
-        recipe.learner
-    ).parameters.keys():
+    parameters = inspect.signature(recipe.learner).parameters.keys()
+    for name in {"tie_break", "score", "min_frequency"} - parameters:
         value = getattr(recipe, name)
         require(value == getattr(Recipe, name), f"`{name}` {value!r} is not for this kind of model")
+    for name in recipe.learner_options.keys() - parameters:
+        raise InputError(f"`{name}` is no option of `train`, nor of the family {recipe.model}")
     special_tokens, normalizer = (
         check_special_tokens(recipe.special_tokens),
         _named_normalizer(recipe.normalizer),
@@ -10835,7 +10862,8 @@ def extend_model(model: Model, learned: Learned) -> Model:
     return dataclasses.replace(model, vocab=vocab, merges=[*model.merges, *learned.merges])
 
 
-class Training(NamedTuple):
+@dataclasses.dataclass(eq=False, repr=False)
+class Training:
     """The result of a training: a tokenizer and all measurements. As a string it is a summary."""
 
     tokenizer: Tokenizer
@@ -10844,6 +10872,20 @@ class Training(NamedTuple):
     timings: dict[str, Timing]  # by stage
     files: Sequence[Path | Texts]  # that were read
     recipe: Recipe
+
+    @functools.cached_property
+    def n_tokens(self) -> int:
+        """The number of tokens of the corpus.
+
+        The merges of a BPE over bytes were counted. With other models each word is encoded, since
+        characters may be unknown, and longest tokens do not follow the merges.
+        """
+        model = self.tokenizer.model
+        if model.kind == "bpe" and model.alphabet == "bytes":
+            return int(self.learned.n_tokens[-1])
+        steps = [self.recipe.metaspace, "none"] if self.recipe.mark else "none"
+        model = dataclasses.replace(model, pattern=steps, normalizer=(), drops_unknown=True)
+        return encode_words(Tokenizer.from_model(model), self.counted.words).n_tokens
 
     @property
     def record(self) -> dict:
@@ -10862,18 +10904,11 @@ class Training(NamedTuple):
         counted, learned, model = self.counted, self.learned, self.tokenizer.model
         table = tabulate_counts(counted, "Training")
         rows = table.rows
-        if hasattr(learned, "n_tokens"):  # a Unigram has no merges
-            last, n_bytes = (
-                int(learned.counts[-1:].sum()),
-                counted.n_bytes - counted.n_dropped_bytes,
-            )
-            rows.append(
-                (
-                    "merges",
-                    f"{len(learned.counts):,}; the last pair occurred {number_of(last, 'time')}",
-                )
-            )
-            rows.append(("bytes/token", f"{n_bytes / learned.n_tokens[-1]:.2f}"))
+        if isinstance(learned, Learned):  # a Unigram has no merges
+            last = number_of(int(learned.counts[-1:].sum()), "time")
+            rows.append(("merges", f"{len(learned.counts):,}; the last pair occurred {last}"))
+        n_bytes = counted.n_bytes - counted.n_dropped_bytes
+        rows.append(("bytes/token", _cell(n_bytes / self.n_tokens)))
         rows.append(
             ("tokens", f"{len(model.vocab):,}, {len(model.special_tokens)} of them special")
         )
@@ -10885,6 +10920,7 @@ class Training(NamedTuple):
         return str(table)
 
     __repr__ = __str__
+    _repr_markdown_ = _repr_markdown
 
 
 def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
@@ -11007,6 +11043,7 @@ def train(
     progress: bool = False,
     executor: Executor | None = None,
     special_tokens_at: str = "first",
+    **learner_options: object,
 ) -> Training:
     """Train on files, folders or globs, and return the tokenizer with all measurements.
 
@@ -11046,7 +11083,8 @@ def train(
                        drop any
     special_tokens_at  the ids of special tokens: first, after-bytes, or last (as in GPT-2)
 
-    Also text_field, as in a Source; workers, progress and executor, as in an Engine.
+    Also text_field, as in a Source; workers, progress and executor, as in an Engine. All other
+    options are passed to the `learn` of a family of your own; see Family.
 
     Raises InputError for invalid options, before any work, and OSError for unreadable files.
 
@@ -11118,8 +11156,8 @@ def train_recipe(
         compile_counting(source.pattern)
         # fails before the scan
         call_with(recipe.learner, Words.from_counts({b"aa": 1}), 257, **vars(recipe))
-        kind = FAMILIES[recipe.model].kind
-        KINDS[kind].tables(Model({0: b"a"}, [], kind=kind, scores=np.zeros(1)))
+        kind, letters = FAMILIES[recipe.model].kind, dict(enumerate(BYTES))
+        KINDS[kind].tables(Model(letters, [], kind=kind, scores=np.zeros(256)))
     with stage("scan") as timings["scan"]:
         counted = count(source, engine, counts, recipe.max_words)
         timings["scan"].n_bytes = 0 if counts else counted.n_bytes
@@ -11201,7 +11239,7 @@ class Table(NamedTuple):
     page.
 
     rows  strings and numbers; columns of numbers are aligned to the right, and None and NaN stay
-          empty
+          empty. `pandas.DataFrame(table.rows, columns=table.header)` takes them as they are
 
     >>> print(Table("Tokens", ("kind", "number"), [("letters", 1200), ("digits", 0.5)]))
     Tokens
@@ -11228,6 +11266,8 @@ class Table(NamedTuple):
             columns.append([_fill(cell, width, on_right) for cell in (header, rule, *cells)])
         lines = (f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
         return "\n".join([self.title, "", *lines])
+
+    _repr_markdown_ = _repr_markdown
 
 
 def _cell(value: str | float | None) -> str:
@@ -11308,6 +11348,7 @@ class Report:
         return "\n\n".join([self.title, *map(str, self.tables())])
 
     __repr__ = __str__
+    _repr_markdown_ = _repr_markdown
 
 
 # The history of a training, in the folder of its model
@@ -11333,11 +11374,12 @@ def save_learned(folder: PathName, training: Training) -> None:
     """
     file, learned, model = Path(folder, LEARNED_FILE), training.learned, training.tokenizer.model
     atomic_write_all(Path(folder), {RECORD_FILE: _to_json(training.record, indent=2)})
-    if model.kind != "bpe":
+    if model.kind != "bpe" or not isinstance(learned, Learned):
         file.unlink(missing_ok=True)  # from an earlier training
         return
     alphabet = json.dumps([letter.decode("latin-1") for letter in learned.alphabet])
-    arrays = learned._replace(alphabet=alphabet)._asdict()
+    n_tokens = learned.n_tokens + (training.n_tokens - learned.n_tokens[-1])  # unknown characters
+    arrays = learned._replace(alphabet=alphabet, n_tokens=n_tokens)._asdict()
     n_bytes = training.counted.n_bytes - training.counted.n_dropped_bytes
     with atomic_write(file) as out:
         np.savez_compressed(out, **arrays, n_bytes=n_bytes, model=model.digest)
@@ -11378,6 +11420,29 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
     return learned, n_bytes
 
 
+def open_model(
+    model: Tokenizer | PathName, *, encoding: str | None = None, pattern: str | None = None
+) -> Tokenizer:
+    """Return a tokenizer, or load it from a path.
+
+    model     a file or a folder of any format
+    encoding  the encoding of a rank file: gpt2, cl100k_base, o200k_base, llama3 or another
+              published one
+    pattern   the pattern of a rank file, or of GPT-2's two files
+    """
+    if isinstance(model, Tokenizer):
+        return model
+    with stage("load"):
+        return Tokenizer.load(model, encoding=encoding, pattern=pattern)
+
+
+def _by_name(items: object) -> Mapping:
+    """Name a path, or each of several, by itself; a mapping has names already."""
+    if isinstance(items, Mapping):
+        return items
+    return {str(path): path for path in ([items] if isinstance(items, PathName) else items)}
+
+
 # Corpora: each unique word is encoded once
 
 
@@ -11390,9 +11455,9 @@ class EncodedWords(NamedTuple):
     counts: np.ndarray  # int64[W]
     ids: np.ndarray  # uint32[N]
     offsets: np.ndarray  # int64[W + 1]
-    n_bytes: int  # of text, without special tokens
+    n_bytes: int = 0  # of text, without special tokens
     # by the model's pattern or, if that takes whole texts, the words between white space
-    n_pretokens: int | None
+    n_pretokens: int | None = None
 
     @property
     def n_tokens(self) -> int:
@@ -11404,6 +11469,15 @@ class EncodedWords(NamedTuple):
         # float64 adds them exactly below 2**53
         weights = np.repeat(self.counts, np.diff(self.offsets))
         return np.bincount(self.ids, weights, n_ids).astype(np.int64)
+
+
+def encode_words(tokenizer: Tokenizer, words: Words) -> EncodedWords:
+    """Encode each of the words of a corpus once."""
+    # in the order of their table they would fill the cache from its beginning, slowly
+    words = _in_order(words)
+    texts = [*words.to_counts()]
+    ids, offsets = tokenizer.encode_batch_to_numpy(texts, "none")
+    return EncodedWords(texts, words.counts, ids, offsets)
 
 
 def _word_encoder(tokenizer: Tokenizer) -> Tokenizer:
@@ -11451,47 +11525,56 @@ def encode_corpus(
             )
     require(len(words.counts), f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
-        # in the order of their table they would fill the cache from its beginning, slowly
-        words = _in_order(words)
-        texts = [*words.to_counts()]
-        ids, offsets = _word_encoder(tokenizer).encode_batch_to_numpy(texts, "none")
-    return EncodedWords(texts, words.counts, ids, offsets, counted.n_bytes, n_pretokens)
+        encoded = encode_words(_word_encoder(tokenizer), words)
+    return encoded._replace(n_bytes=counted.n_bytes, n_pretokens=n_pretokens)
 
 
 RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this order
 
 
 def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | None]:
-    """Compute the usual measures of a tokenizer on a corpus; `ids` are the V ids that text can
-    become.
+    """Compute the usual measures of a tokenizer on a corpus; `ids` are the V ids of all text.
 
-    With p the relative frequencies of the ids:
+    With p the relative frequencies of the ids, the greatest first:
 
     bytes per token          of text: Gallé, "Investigating the Effectiveness of Byte Pair Encoding"
                              (2019)
     fertility                tokens per word: Rust et al., "How Good is Your Tokenizer?" (2021). A
                              word is a pretoken of the model's pattern or, if that takes whole
                              texts, a word between white space
+    STRR by pretokens        the share of pretokens that are one token; None if the pattern takes
+                             whole texts: Nayeem et al., "Beyond Fertility" (2025)
+    average rank             sum p[k] * (k + 1): Limisiewicz et al., "Tokenization Impacts
+                             Multilingual Language Modeling" (2023)
+    Shannon entropy          -sum p * log2 p, in bits per token: Shannon (1948)
     Rényi efficiency         -log2(sum p**2.5) / 1.5 over log2 V: Zouhar et al., "Tokenization and
                              the Noiseless Channel" (2023)
     vocabulary utilisation   the share of ids that occur
 
     >>> ids, offsets = np.array([1, 1, 0]), np.array([0, 1, 3])
     >>> encoded = EncodedWords([b"ab", b"abc"], np.array([3, 2]), ids, offsets, 12, 5)
-    >>> found = measure(encoded, range(2))
-    >>> found["tokens"], round(found["bytes per token"], 3), found["fertility"]
+    >>> measures = measure(encoded, range(2))
+    >>> measures["tokens"], round(measures["bytes per token"], 3), measures["fertility"]
     (7, 1.714, 1.4)
+    >>> measures["STRR by pretokens"], round(measures["average rank"], 3)
+    (0.6, 1.286)
     """
     n, n_words = encoded.n_tokens, encoded.n_pretokens
-    p = encoded.frequencies(max(ids) + 1)[[*ids]] / n
+    n_encoded = int(encoded.counts.sum())
+    n_single = int(encoded.counts[np.diff(encoded.offsets) == 1].sum())
+    p = np.sort(encoded.frequencies(max(ids) + 1)[[*ids]])[::-1] / n
+    p = p[p > 0]
     return {
         "tokens": n,
         "bytes per token": encoded.n_bytes / n,
         "fertility": n / n_words if n_words else None,
+        "STRR by pretokens": n_single / n_words if n_words == n_encoded else None,
+        "average rank": float(np.dot(p, np.arange(1, len(p) + 1))),
+        "Shannon entropy": float(-np.sum(p * np.log2(p))),
         "Rényi efficiency": float(
             np.log2(np.sum(p**RENYI_ORDER)) / (1 - RENYI_ORDER) / np.log2(max(len(ids), 2))
         ),
-        "vocabulary utilisation": np.count_nonzero(p) / len(ids),
+        "vocabulary utilisation": len(p) / len(ids),
     }
 
 
@@ -11636,20 +11719,23 @@ class Inspection(Report):
 
 @checked
 def inspect_model(
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | PathName,
     inputs: object = None,
     *,
     learned: Learned | None = None,
+    encoding: str | None = None,
+    pattern: str | None = None,
     text_field: str | None = None,
     engine: Engine | None = None,
 ) -> Inspection:
     """Describe a vocabulary, and how a corpus uses it.
 
+    tokenizer   a Tokenizer, or the path of a model
     inputs      files, folders or globs. None: the vocabulary alone
-    learned     the merges and their counts, which candidates for glitch tokens need; see
-                `load_learned`
+    learned     the merges and their counts, which candidates for glitch tokens need; by default
+                those in the folder of the model, if `train` wrote it
 
-    Also text_field, as in a Source; and an Engine.
+    Also encoding and pattern, as in open_model; text_field, as in a Source; and an Engine.
 
     >>> tokenizer = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -11658,6 +11744,11 @@ def inspect_model(
     >>> inspection.measures["tokens"], inspection.kinds["letters"], inspection.unreachable
     (5, 57, {})
     """
+    if isinstance(tokenizer, PathName):
+        path = tokenizer
+        tokenizer = open_model(path, encoding=encoding, pattern=pattern)
+        if Path(path, LEARNED_FILE).is_file():
+            learned, _ = load_learned(path, tokenizer.model)
     model = tokenizer.model
     decoded = decoded_tokens(model.vocab, model.decoder)[1]
     tokens = {id: decoded[id] for id in model.ordinary if decoded[id]}
@@ -11736,11 +11827,11 @@ class Curve(Report):
 
 
 @checked
-def curve(models: Mapping[str, tuple[Learned, int]]) -> Curve:
-    """Compute the number of tokens of the training corpus for every size of the vocabulary, from
-    the counts of merges.
+def curve(models: PathName | Iterable) -> Curve:
+    """Compute the tokens of the training corpus for every size of the vocabulary of a BPE.
 
-    models  name -> the result of `load_learned`
+    models  the folder of a model that `train` wrote, or several; or {name: a folder or the result
+            of `load_learned`}
 
     >>> counts = {b"aaab": 3, b"ab": 1}
     >>> report = curve({"a": (learn(Words.from_counts(counts), 258), 14)})
@@ -11748,12 +11839,13 @@ def curve(models: Mapping[str, tuple[Learned, int]]) -> Curve:
     [[256, 257, 258], [14, 11, 7], [1.0, 1.27, 2.0]]
     """
     columns = {}
-    for name, (learned, n_bytes) in models.items():
+    for name, model in _by_name(models).items():
+        if isinstance(model, PathName):
+            model = load_learned(model, load_model(model))
+        learned, n_bytes = model
         n_tokens = learned.n_tokens
-        sizes, saved = (
-            len(learned.alphabet) + np.arange(len(n_tokens)),
-            np.full(len(n_tokens), np.nan),
-        )
+        sizes = len(learned.alphabet) + np.arange(len(n_tokens))
+        saved = np.full(len(n_tokens), np.nan)
         saved[:-1000] = 100 - 100 * n_tokens[1000:] / n_tokens[:-1000]
         columns[name] = sizes, n_tokens, n_bytes / n_tokens, saved
     return Curve(
@@ -11775,13 +11867,21 @@ class Comparison(Report):
     models: list[str]
     corpora: list[str]
     bytes_per_token: np.ndarray  # float64[models, corpora]
+    premiums: np.ndarray  # float64[models, corpora]   tokens for each token of the first corpus
+    gini: np.ndarray  # float64[models]                of the tokens of the corpora
     # the share of words, weighted by their counts, that all models split at the same positions
     same: float
     # words that are split differently: (word, count, [its pieces by each model])
     differences: list[tuple]
 
     def tables(self) -> list[Table]:
-        rates = [(name, *row) for name, row in zip(self.models, self.bytes_per_token, strict=True)]
+        header = ("model", *self.corpora)
+        rates = [*zip(self.models, *self.bytes_per_token.T, strict=True)]
+        tables = [Table("Bytes per token", header, rates)]
+        if len(self.corpora) > 1:
+            rows = [*zip(self.models, *self.premiums.T, self.gini, strict=True)]
+            title = f"Premium: tokens for each token of {self.corpora[0]}; only for parallel text"
+            tables.append(Table(title, (*header, "Gini"), rows))
         words = []
         for word, n, pieces in self.differences[:ROWS]:
             words.append(
@@ -11791,31 +11891,35 @@ class Comparison(Report):
             f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} "
             f"most frequent, weighted"
         )
-        header = ("word", "count", *self.models)
-        return [
-            Table("Bytes per token", ("model", *self.corpora), rates),
-            Table(title, header, words),
-        ]
+        return [*tables, Table(title, ("word", "count", *self.models), words)]
 
 
 @checked
 def compare(
-    tokenizers: Mapping[str, Tokenizer],
-    corpora: Mapping[str, object],
+    tokenizers: PathName | Iterable,
+    corpora: PathName | Iterable,
     *,
     text_field: str | None = None,
     engine: Engine | None = None,
 ) -> Comparison:
     """Compare models: bytes per token on each corpus, and the words that they split differently.
 
-    tokenizers  name -> Tokenizer
-    corpora     name -> files, folders or globs
+    tokenizers  paths of models, or {name: Tokenizer or path}
+    corpora     paths, each of which is a corpus; or {name: files, folders or globs}
 
     Also text_field, as in a Source; and an Engine.
 
     Words are separated by white space, whatever the patterns of the models are. A word is encoded
     with the one character of white space before it. Only cuts inside the word count, as not all
     models put the space into the token.
+
+    Two measures of several corpora are for parallel text, such as translations of one text, in
+    which each corpus has the cost c[k], its number of tokens:
+
+    premium  c[k] / c[0]: Petrov et al., "Language Model Tokenizers Introduce Unfairness Between
+             Languages" (2023)
+    Gini     the sum of all |c[k] - c[j]| / (2 * n * sum c), 0 if the n costs are equal: Foroutan et
+             al., "Parity-Aware Byte-Pair Encoding" (2025)
 
     >>> small = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 258))
     >>> large = Tokenizer(*train_bpe_from_counts({b"low": 5, b" lower": 2}, 260))
@@ -11825,6 +11929,8 @@ def compare(
     >>> report.bytes_per_token[:, 0].round(2).tolist(), report.differences
     ([1.86, 2.6], [(b' lower', 1, [[b'low', b'e', b'r'], [b'lower']])])
     """
+    tokenizers = {name: open_model(model) for name, model in _by_name(tokenizers).items()}
+    corpora = _by_name(corpora)
     require(tokenizers and corpora, "a comparison needs at least one model and one corpus")
     special_tokens = sorted(
         {token for tokenizer in tokenizers.values() for token in tokenizer.special_tokens}
@@ -11835,13 +11941,13 @@ def compare(
         counts.update(count(source, engine).words.to_counts())
     frequent = sorted(counts, key=lambda word: (-counts[word], word))
     words = [word for word in frequent if word.decode("utf-8", "replace").strip()][:COMPARED_WORDS]
-    rates, splits = [], []
+    sizes, splits = [], []
     for tokenizer in tokenizers.values():
         encoded = [
             encode_corpus(tokenizer, files, text_field=text_field, engine=engine)
             for files in corpora.values()
         ]
-        rates.append([corpus.n_bytes / corpus.n_tokens for corpus in encoded])
+        sizes.append([(corpus.n_bytes, corpus.n_tokens) for corpus in encoded])
         batch = tokenizer.encode_batch(words, "none")
         splits.append(
             [[*filter(None, map(bytes.strip, decode_each(tokenizer, ids)))] for ids in batch]
@@ -11851,8 +11957,19 @@ def compare(
         if len({tuple(map(len, tokens)) for tokens in pieces}) > 1:
             differences.append((word, counts[word], pieces))
     same = 1 - sum(n for _, n, _ in differences) / sum(map(counts.__getitem__, words))
+    n_bytes, n_tokens = np.array(sizes).transpose(2, 0, 1)
+    n = len(corpora)
+    # in ascending order, cost k is the greater one in k pairs, and the smaller one in n - 1 - k
+    gini = np.sort(n_tokens) @ np.arange(1 - n, n, 2) / (n * n_tokens.sum(1))
     return Comparison(
-        "Models compared", [*tokenizers], [*corpora], np.array(rates), same, differences
+        "Models compared",
+        [*tokenizers],
+        [*corpora],
+        n_bytes / n_tokens,
+        n_tokens / n_tokens[:, :1],
+        gini,
+        same,
+        differences,
     )
 
 
@@ -12067,20 +12184,6 @@ _EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)
 
 
-def _load_model(
-    model: str, *, encoding: str | None = None, pattern: str | None = None
-) -> Tokenizer:
-    """Load the model of a command.
-
-    model     a file or a folder of any format
-    encoding  the encoding of a rank file: gpt2, cl100k_base, o200k_base, llama3 or another
-              published one
-    pattern   the pattern of a rank file, or of GPT-2's two files
-    """
-    with stage("load"):
-        return Tokenizer.load(model, encoding=encoding, pattern=pattern)
-
-
 def _typed_command() -> str:
     """Return the words by which this program was called, for commands that are shown to the
     user.
@@ -12099,7 +12202,13 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     $ train corpus.txt --vocab-size 32k --special-token "<|endoftext|>" --out model
     $ train "shards/*.jsonl.gz" --model unigram --vocab-size 16k --out unigram
     """
-    recipe, files, counts = prepare(call_with(Recipe, **options), inputs or None)
+    others = {
+        *inspect.signature(train).parameters,
+        *inspect.signature(transformers_config).parameters,
+    }
+    own = {name: options[name] for name in options.keys() - others}
+    recipe = call_with(Recipe, **options, learner_options=own)
+    recipe, files, counts = prepare(recipe, inputs or None)
     config = call_with(transformers_config, **options | {"special_tokens": recipe.special_tokens})
     check_writable(as_path(out))  # fails before the training
     training = train_recipe(
@@ -12140,7 +12249,7 @@ def _encode_command(
     """
     options["allowed_special"] = "none" if no_special else "all"
     options["progress"] &= out != "-"
-    tokenizer = call_with(_load_model, model, **options)
+    tokenizer = call_with(open_model, model, **options)
     if tokenizer.pattern.warning:
         warnings.warn(tokenizer.pattern.warning, stacklevel=2)
     with stage("compile"):
@@ -12160,7 +12269,7 @@ def _decode_command(model: str, tokens: str, **options) -> None:
     $ decode model tokens.npy --out corpus.again.txt
     $ decode model - < ids.txt
     """
-    tokenizer, out = call_with(_load_model, model, **options), options["out"]
+    tokenizer, out = call_with(open_model, model, **options), options["out"]
     with stage("decode"):
         call_with(decode_file, tokenizer, tokens, **options)
     if options["progress"] and out != "-":
@@ -12176,7 +12285,7 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
     $ convert model --to tiktoken --out model.tiktoken
     $ convert o200k_base.tiktoken --to huggingface --out o200k
     """
-    tokenizer = call_with(_load_model, model, **options)
+    tokenizer = call_with(open_model, model, **options)
     tokenizer.model.config |= call_with(transformers_config, tokenizer.special_tokens, **options)
     tokenizer.save(out, to)
     if options["progress"]:
@@ -12192,13 +12301,8 @@ def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
     $ inspect model
     $ inspect model corpus.txt
     """
-    tokenizer, options["engine"] = (
-        call_with(_load_model, model, **options),
-        call_with(Engine, **options),
-    )
-    if Path(model, LEARNED_FILE).is_file():
-        options["learned"] = load_learned(model, tokenizer.model)[0]
-    print(call_with(inspect_model, tokenizer, inputs or None, **options))
+    options["engine"] = call_with(Engine, **options)
+    print(call_with(inspect_model, model, inputs or None, **options))
 
 
 def _curve_command(models: Sequence[str], *, plot: str | None = None, **options) -> None:
@@ -12210,7 +12314,7 @@ def _curve_command(models: Sequence[str], *, plot: str | None = None, **options)
     $ curve model
     $ curve english code --plot curve.png
     """
-    report = curve({folder: load_learned(folder, load_model(folder)) for folder in models})
+    report = curve(models)
     if plot:
         report.plot(plot)
     print(report)
@@ -12225,12 +12329,9 @@ def _compare_command(models: Sequence[str], *, corpus: Sequence[str] = (), **opt
     $ compare model cl100k_base.tiktoken
     $ compare model other-model --corpus english.txt --corpus code.txt
     """
-    tokenizers, options["engine"] = (
-        {path: _load_model(path) for path in models},
-        call_with(Engine, **options),
-    )
-    corpora = {path: path for path in corpus} or {"standard library": standard_library()}
-    print(call_with(compare, tokenizers, corpora, **options))
+    options["engine"] = call_with(Engine, **options)
+    corpora = corpus or {"standard library": standard_library()}
+    print(call_with(compare, models, corpora, **options))
 
 
 def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
@@ -12246,7 +12347,7 @@ def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
         sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     )
     print(
-        view(call_with(_load_model, model, **options), data).text(
+        view(call_with(open_model, model, **options), data).text(
             shutil.get_terminal_size().columns, colour
         )
     )
@@ -12264,13 +12365,13 @@ def _bench_command(inputs: Sequence[str] = (), **options) -> None:
 _COMMANDS = {
     "train": (_train_command, train, transformers_config),
     "count": (_count_command, count_files),
-    "encode": (_encode_command, _load_model, encode_files),
-    "decode": (_decode_command, _load_model, decode_file),
-    "convert": (_convert_command, _load_model, transformers_config),
-    "inspect": (_inspect_command, _load_model, inspect_model, Engine),
+    "encode": (_encode_command, open_model, encode_files),
+    "decode": (_decode_command, open_model, decode_file),
+    "convert": (_convert_command, open_model, transformers_config),
+    "inspect": (_inspect_command, open_model, inspect_model, Engine),
     "curve": (_curve_command,),
     "compare": (_compare_command, compare, Engine),
-    "view": (_view_command, _load_model),
+    "view": (_view_command, open_model),
     "bench": (_bench_command, bench),
 }
 
@@ -12309,7 +12410,7 @@ def _add_argument(
     name, default, kind = (
         parameter.name.rstrip("_"),
         parameter.default,
-        str(parameter.annotation).partition(" ")[0],
+        getattr(parameter.annotation, "__name__", str(parameter.annotation)).partition(" ")[0],
     )
     is_many, is_required, text = (
         kind == "Sequence[str]",
@@ -12346,6 +12447,8 @@ def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable])
     calls.
     """
     texts, flags = {}, {}
+    learners = [family.learn for family in FAMILIES.values()] if train in callees else []
+    callees = *callees, *learners
     for function in (run, *callees, Source, Engine):
         rows = _ROW.findall(inspect.getdoc(function) or "")  # with -OO, Python has no docstrings
         texts = {name: " ".join(text.split()) for name, text in rows} | texts
@@ -12357,6 +12460,8 @@ def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable])
             if name not in (*_PYTHON_ONLY, *flags) and (function is run or has_default):
                 is_positional = name in inspect.getfullargspec(run).args
                 action = _add_argument(group, parameter, is_positional, texts.get(name, ""))
+                if function in learners:
+                    action.default = argparse.SUPPRESS
                 flags[name] = [*action.option_strings, action.metavar][0]
     return flags
 

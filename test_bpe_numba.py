@@ -565,7 +565,7 @@ def test_no_name_of_the_module_is_bound_twice():
 
 
 def test_public_names_are_few_and_explained_by_examples():
-    assert len(bpe.__all__) <= 24 and dir(bpe) == sorted(bpe.__all__)
+    assert len(bpe.__all__) <= 28 and dir(bpe) == sorted(bpe.__all__)
     public = [getattr(bpe, name) for name in bpe.__all__]
     assert [
         value for value in public if callable(value) and ">>> " not in (inspect.getdoc(value) or "")
@@ -3098,9 +3098,8 @@ def toy_segment(text, start, size, tables, scratch, ids, at):
     return size
 
 
-# The least that a family of tokenizers can be.
+# The least that a kind of tokenizers can be.
 TOY = bpe.Kind(
-    learn=lambda words, n_symbols, **options: bpe.learn(words, len(words.alphabet)),
     tables=lambda model: ToyTables(
         np.array([{t: i for i, t in model.vocab.items()}[b] for b in BYTES])
     ),
@@ -3121,9 +3120,9 @@ def one_id_per_byte(tokenizer, part):
     return [256] if part == END else [tokenizer.token_to_id(bytes([b])) for b in part.encode()]
 
 
-def test_a_family_of_tokenizers_is_added_in_one_place(tmp_path, monkeypatch):
+def test_a_kind_of_tokenizers_is_added_in_one_place(tmp_path, monkeypatch):
     monkeypatch.setitem(bpe.KINDS, "toy", TOY)
-    learned = bpe.KINDS["toy"].learn(bpe.Words.from_counts({b"word": 3}), 300)
+    learned = bpe.learn(bpe.Words.from_counts({b"word": 3}), 256)
     vocab, merges = bpe.build_vocabulary(learned, [END], "last")
     assert merges == []
     ours = bpe.Tokenizer.from_model(bpe.Model(vocab, None, {END: 256}, kind="toy"))
@@ -3142,6 +3141,130 @@ def test_a_family_of_tokenizers_is_added_in_one_place(tmp_path, monkeypatch):
         )
     bpe.encode_files(loaded, tmp_path / "a.txt", tmp_path / "a.npy", workers=2)
     assert np.load(tmp_path / "a.npy").tolist() == expected
+
+
+# A family in a file of its own: it cuts each word into the fewest tokens.
+FEWEST = '''
+from types import SimpleNamespace
+
+import numpy as np
+
+import bpe_numba as bpe
+
+
+def learn_fewest(words, n_symbols, *, longest: int = 16):
+    """Learn the tokens of a BPE, and keep those of at most `longest` bytes.
+
+    longest  bytes of the longest token
+    """
+    learned = bpe.learn(words, n_symbols)
+    tokens = [token for token in learned.tokens if len(token) <= longest]
+    return SimpleNamespace(tokens=tokens, merges=None, alphabet=words.alphabet)
+
+
+@bpe.struct
+class FewestTables:
+    """The tokens as a trie."""
+
+    trie: bpe.Trie
+
+
+def fewest_tables(model):
+    return FewestTables(bpe.make_trie({id: model.vocab[id] for id in model.ordinary}))
+
+
+@bpe.kernel
+def segment_fewest(text, start, size, tables, scratch, ids, at):
+    """Cut text[start : start + size]; returns the number of ids, or -1 if no tokens make the word.
+
+    From the end of the word on: fewest[k] tokens make the bytes from k on, and the first of them is
+    first[k], which ends at ends[k].
+    """
+    edges, values = tables.trie.edges, tables.trie.values
+    fewest = np.full(size + 1, size + 1)
+    first = np.empty(size, np.int64)
+    ends = np.empty(size, np.int64)
+    fewest[size] = 0
+    for k in range(size - 1, -1, -1):
+        node = 0
+        for end in range(k + 1, size + 1):
+            node = bpe.trie_child(node, text[start + end - 1], edges)
+            if node < 0:
+                break
+            if values[node] >= 0 and fewest[end] + 1 <= fewest[k]:
+                fewest[k] = fewest[end] + 1
+                first[k] = values[node]
+                ends[k] = end
+    if fewest[0] > size:
+        return -1
+    n, k = 0, 0
+    while k < size:
+        ids[at + n] = first[k]
+        n += 1
+        k = ends[k]
+    return n
+
+
+def write_fewest(model):
+    return {"type": "Fewest", "vocab": bpe.vocab_names(model)}
+
+
+def read_fewest(data, added, alphabet):
+    return {"vocab": bpe.read_vocab(data["vocab"], alphabet, added), "merges": None}
+
+
+bpe.KINDS["fewest"] = bpe.Kind(
+    fewest_tables, FewestTables, segment_fewest, write_fewest, read_fewest
+)
+bpe.FAMILIES["fewest"] = bpe.Family("fewest", "bytes", "gpt2", learn_fewest)
+
+if __name__ == "__main__":
+    bpe.run()
+'''
+USE_FEWEST = """
+import multiprocessing
+import bpe_numba as bpe
+
+if __name__ == "__main__":
+    import fewest
+    multiprocessing.set_start_method("spawn")
+    print(bpe.encode_files(bpe.Tokenizer.load("model"), "a.jsonl", "a.npy", workers=2))
+"""
+
+
+def naive_fewest(word, tokens):
+    """The fewest tokens of a word, the longest first token on a tie."""
+    best = {len(word): []}
+    for k in reversed(range(len(word))):
+        ends = [end for end in best if word[k:end] in tokens]
+        end = min(ends, key=lambda end: (len(best[end]), -end))
+        best[k] = [word[k:end], *best[end]]
+    return best[0]
+
+
+@apart
+def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path, library):
+    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300}
+    options["env"] = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": os.path.dirname(MODULE)}
+    text = "low lower lowest newest widest é\n" * 9
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "a.jsonl").write_text((json.dumps({"text": text}) + "\n") * 99)
+    (tmp_path / "fewest.py").write_text(FEWEST)
+    (tmp_path / "use.py").write_text(USE_FEWEST)
+    command = [sys.executable, "fewest.py", "train", "a.txt", "--vocab-size", "275", "--model"]
+    trained = subprocess.run([*command, "fewest", "--longest", "4"], **options)
+    assert trained.returncode == 0 and "bytes/token" in trained.stdout, trained.stderr
+    refused = subprocess.run([*command, "bpe", "--longest", "4"], **options)
+    assert "--longest is no option of `train`, nor of the family bpe" in refused.stderr
+    used = subprocess.run([sys.executable, "use.py"], **options)
+    assert "99 texts" in used.stdout, used.stderr
+    tokens = json.loads((tmp_path / "model" / "tokenizer.json").read_text())["model"]["vocab"]
+    names = {bpe._read_names([name])[0]: id for name, id in tokens.items()}
+    words = naive_split(bpe.PATTERNS["gpt2"], text.encode())
+    ids = [names[token] for word in words for token in naive_fewest(word, names)]
+    assert max(map(len, names)) == 4 and np.load(tmp_path / "a.npy").tolist() == ids * 99
+    with pytest.raises(bpe.InputError, match="families whose files are imported first"):
+        bpe.Tokenizer.load(tmp_path / "model")
 
 
 # ─── WordPiece ────────────────────────────────────────────────────────────────────────────────────
@@ -4767,7 +4890,7 @@ CALLS = {
     ),
     "encode_files": lambda t, text, chosen, folder: written_ids(t, text, chosen, folder),
 }
-ALL_OR_NO_IDS = {"source", "encode_corpus"}
+ALL_OR_NO_IDS = {"source", "encode_corpus", "encode_words"}
 
 
 def written_ids(tokenizer, text, chosen, folder):
@@ -5877,7 +6000,7 @@ def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
         "encode", model / "model", model / "text.txt", "--out", tmp_path / "c" / "d" / "o.npy"
     )
     assert (
-        b"2,550 bytes in 1 text," in encoded.stdout
+        b"2,550 bytes in 1 text\n" in encoded.stdout
         and (tmp_path / "c" / "d" / "o.npy.json").exists()
     )
 
@@ -6073,6 +6196,9 @@ def naive_measures(tokenizer, texts, pattern="gpt2"):
         "tokens": len(ids),
         "bytes per token": sum(map(len, texts)) / len(ids),
         "fertility": len(ids) / len(words),
+        "STRR by pretokens": sum(len(tokenizer.encode(word)) == 1 for word in words) / len(words),
+        "average rank": sum((k + 1) * x for k, x in enumerate(sorted(p, reverse=True))),
+        "Shannon entropy": -sum(x * math.log2(x) for x in p),
         "Rényi efficiency": math.log2(sum(x**2.5 for x in p)) / (1 - 2.5) / math.log2(v),
         "vocabulary utilisation": len(counts) / v,
     }
@@ -6159,6 +6285,63 @@ def test_glitch_candidates_tell_where_their_count_went():
     (glitch,) = bpe.find_glitches(learned, ids, uses)
     assert glitch == (ids[b"ab"], 8002, 2, {b"abc": 5000, b"abd": 3000})
     assert bpe.find_glitches(learned, ids, np.full(260, 9)) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"alphabet": "characters", "coverage": 0.9},
+        {"alphabet": "characters", "coverage": 0.9, "byte_fallback": True},
+        {"alphabet": "characters", "mark": "_"},
+        {"model": "wordpiece", "coverage": 0.9},
+        {"model": "unigram"},
+        {"model": "longest"},
+    ],
+    ids=str,
+)
+def test_bytes_per_token_are_the_same_in_all_places(library, tmp_path, options):
+    texts = [path.read_text() + " ÄÖ 中文 é" for path in library[:4]]
+    (tmp_path / "a.txt").write_text(END.join(texts))
+    training = bpe.train(tmp_path / "a.txt", 400, [END], workers=1, **options)
+    training.tokenizer.save(tmp_path / "model")
+    bpe.save_learned(tmp_path / "model", training)
+    ids = [id for text in texts for id in training.tokenizer.encode(text)]
+    rate = sum(len(text.encode()) for text in texts) / len(ids)
+    assert training.n_tokens == len(ids)
+    assert f"| bytes/token | {rate:.4g} " in str(training)
+    inspection = bpe.inspect_model(tmp_path / "model", tmp_path / "a.txt")
+    assert inspection.measures["bytes per token"] == rate
+    assert bpe.compare([tmp_path / "model"], [tmp_path / "a.txt"]).bytes_per_token.tolist() == [
+        [rate]
+    ]
+    if training.tokenizer.model.kind == "bpe":
+        assert inspection.glitches is not None
+        (columns,) = bpe.curve(tmp_path / "model").columns.values()
+        assert columns[2][-1] == rate
+    else:
+        with pytest.raises(bpe.InputError, match="only a BPE that `train` wrote has merge counts"):
+            bpe.curve([tmp_path / "model"])
+
+
+def naive_gini(costs):
+    """The mean difference of two costs, relative to twice their mean."""
+    differences = [abs(x - y) for x in costs for y in costs]
+    return sum(differences) / (2 * len(costs) * sum(costs))
+
+
+def test_fairness_of_a_comparison_equals_its_definition(some_prose, tmp_path):
+    tokenizer, _, files = some_prose
+    corpora = {"a": files[:2], "b": files[2], "c": files[3:6], "d": files[6]}
+    report = bpe.compare({"x": tokenizer, "y": bpe.Tokenizer(dict(enumerate(BYTES)), [])}, corpora)
+    for k, model in enumerate([tokenizer, None]):
+        costs = []
+        for paths in corpora.values():
+            data = [path.read_bytes() for path in (paths if isinstance(paths, list) else [paths])]
+            costs.append(sum(len(model.encode(part) if model else part) for part in data))
+        assert report.premiums[k].tolist() == [cost / costs[0] for cost in costs]
+        assert report.gini[k] == pytest.approx(naive_gini(costs))
+    assert [table.header[-1] for table in report.tables()] == ["d", "Gini", "y"]
 
 
 def test_models_are_compared(some_prose, tmp_path):
@@ -6283,6 +6466,16 @@ def test_tables_are_markdown_in_columns(reports):
     )
     for table in shown.split("\n\n"):
         assert len({bpe._cell_width(line) for line in table.splitlines() if line[0] == "|"}) < 2
+
+
+def test_a_notebook_shows_tables_as_they_are(reports):
+    table = bpe.Table("Tokens of *a*", ("token", "n"), [("<E4>|__init__", 1), ("$x$ `y` #", 2)])
+    shown = table._repr_markdown_()
+    assert re.sub(r"\\([<>*_`$#])", r"\1", shown) == str(table)
+    assert not re.search(r"(?<!\\)[<>*_`$#]", shown)
+    for report in reports:
+        for row in itertools.chain.from_iterable(table.rows for table in report.tables()):
+            assert all(isinstance(cell, (str, int, float, np.number, type(None))) for cell in row)
 
 
 def test_peers_do_the_same_work(library, tmp_path):
@@ -6917,6 +7110,7 @@ MANY_REFUSED_CALLS = {
         ({"score": lambda count: count}, "2 or 4 numbers, not 1"),
         ({"score": lambda count, size: bpe.Words}, "cannot be compiled: Untyped"),
         ({"normalizer": ["nfx"]}, "no normalizer is named 'nfx'"),
+        ({"longest": 3}, "`longest` is no option of `train`, nor of the family bpe"),
         ({"alphabet": "characters", "vocab_size": 5}, "different characters"),
         ({"model": "unigram", "from_": "x"}, "only a BPE has merges that training can continue"),
         ({"from_": "no-such-model"}, "no such file"),
@@ -6936,9 +7130,11 @@ MANY_REFUSED_CALLS = {
         (lambda tokenizer: tokenizer.sample("a", "x"), WRONG_TYPE),
         (lambda _: bpe.encode_files("model", "text.txt", "o.npy"), WRONG_TYPE),
         (lambda tokenizer: bpe.encode_files(tokenizer, "text.txt", 3), WRONG_TYPE),
-        (lambda _: bpe.inspect_model("model"), WRONG_TYPE),
+        (lambda _: bpe.inspect_model(3), WRONG_TYPE),
+        (lambda _: bpe.inspect_model("no-such-model"), "no-such-model: no such file or folder"),
         (lambda tokenizer: bpe.curve(tokenizer), WRONG_TYPE),
-        (lambda tokenizer: bpe.compare([tokenizer], []), WRONG_TYPE),
+        (lambda tokenizer: bpe.compare(tokenizer, []), WRONG_TYPE),
+        (lambda _: bpe.compare([], []), "at least one model and one corpus"),
         (lambda tokenizer: bpe.view(tokenizer, 3), WRONG_TYPE),
         (lambda _: bpe.count("a.txt"), WRONG_TYPE),
     ],
@@ -7377,5 +7573,18 @@ def test_the_cache_can_be_read_without_the_file_of_a_kind(monkeypatch):
     numba_type = ToyTables.numba_type([("byte_ids", numba.int64[:])])
     pickled = pickle.dumps(numba_type)
     assert pickle.loads(pickled) == numba_type
-    monkeypatch.delattr(sys.modules[__name__], "ToyTablesType")
+    monkeypatch.delattr(sys.modules[__name__], type(numba_type).__name__)
     assert pickle.loads(pickled) != numba_type
+
+
+@pytest.mark.skipif(not bpe.COMPILES, reason="structs have no Numba types")
+def test_kernels_for_a_struct_of_a_file_that_has_changed_are_not_used(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    file, names = tmp_path / "changing.py", []
+    for seconds in (1, 1, 2):
+        file.write_text("import bpe_numba\n@bpe_numba.struct\nclass Tables:\n    n: int\n")
+        os.utime(file, (seconds, seconds))
+        sys.modules.pop("changing", None)
+        tables = importlib.import_module("changing").Tables
+        names.append(tables.numba_type([("n", numba.int64)]).name)
+    assert names[0] == names[1] != names[2]
