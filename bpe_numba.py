@@ -3066,6 +3066,72 @@ def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
     )
 
 
+def _longest_match_step(charsmap: str) -> _CharacterStep:
+    """Make SentencePiece's step for a charsmap: it replaces the longest key at each position."""
+    changes = _read_charsmap(charsmap)
+    longest = max(map(len, changes))
+    joined = {char for key in changes for char in key[1:]}
+
+    @functools.lru_cache(1 << 16)
+    def change_cluster(cluster: str) -> str:
+        changed = ""
+        while cluster:
+            keys = [cluster[:n] for n in range(longest, 0, -1) if cluster[:n] in changes]
+            key = keys[0] if keys else cluster[0]
+            changed += changes.get(key, key)
+            cluster = cluster[len(key) :]
+        return changed
+
+    # no key goes beyond the joined characters after its first one
+    clusters = re.compile("(?s:.)" + (_write_set(joined) + "*" if joined else ""))
+    return _CharacterStep(
+        {ord(key): text for key, text in changes.items() if len(key) == 1},
+        frozenset(joined),
+        lambda text: clusters.sub(lambda match: change_cluster(match[0]), text),
+    )
+
+
+# private characters that no text has: for the space before a text, an invalid byte, and symbols
+_HIDDEN_SPACE, _HIDDEN_BYTE, _HIDDEN = 0x100000, 0x100001, 0x100002
+
+
+def _sentencepiece_passes(
+    charsmap: str, symbols: Sequence[str], prefix: bool, squeezes: bool, escapes: bool
+) -> Iterator[_CharacterStep | _TextPass]:
+    """Make the normalizer of SentencePiece, a step that Hugging Face does not have.
+
+    charsmap  a precompiled charsmap in base64, or ""
+    symbols   symbols that the charsmap must not change: other characters stand for them meanwhile
+    prefix    put a space before a text
+    squeezes  remove spaces at both ends, and replace several spaces by one
+    escapes   replace spaces by ▁
+    """
+    hidden = {symbol: chr(_HIDDEN + k) for k, symbol in enumerate(symbols if charsmap else ())}
+    longest_first = sorted(map(re.escape, hidden), key=len, reverse=True)
+    expression = re.compile("|".join([*longest_first, "[\udc80-\udcff]"]))
+    space, first = "▁" if escapes else " ", chr(_HIDDEN_SPACE)
+
+    def hide(text: str) -> str:
+        if text.isascii() and not hidden:
+            return text
+        return expression.sub(lambda match: hidden.get(match[0], chr(_HIDDEN_BYTE)), text)
+
+    def squeeze(text: str) -> str:
+        text = re.sub("  +", " ", text.lstrip(" ")).replace(first + " ", first)
+        return text.rstrip(" " + space + first)
+
+    changed = [*map(ord, "".join(hidden))]
+    border = "".join(symbol[0] for symbol in hidden)
+    yield _TextPass(hide, first.encode() * prefix, changed, border)
+    if charsmap:
+        yield _longest_match_step(charsmap)
+    shown = {ord(char): symbol for symbol, char in hidden.items()}
+    yield _CharacterStep(shown | {_HIDDEN_BYTE: "\ufffd"})
+    if squeezes:
+        yield _TextPass(squeeze, changed=[0x20, ord(space)])
+    yield _CharacterStep({0x20: space, _HIDDEN_SPACE: space})
+
+
 # newer than the tables of `tokenizers`
 _NEWER_FORMATS = "\u0890\u0891\u08e2\U000110cd\U00013430-\U0001343f"
 _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f"
@@ -3154,6 +3220,7 @@ _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
         _uniform_step(r"[\t\n\f\r\u1680\u200b-\u200f\u2028\u2029\u2581\ufeff\ufffd]", " "),
     ],
     "Precompiled": lambda precompiled_charsmap: [_precompiled_step(precompiled_charsmap)],
+    "SentencePiece": _sentencepiece_passes,
 }
 
 
@@ -5648,6 +5715,11 @@ class Model:
         return _letters(self.ordinary_ids, self.alphabet)
 
     @property
+    def sums_in_single(self) -> bool:
+        """Whether scores are summed in float32 through a whole text, as in SentencePiece."""
+        return self.kind == "unigram" and self.scores.dtype == np.float32
+
+    @property
     def digest(self) -> str:
         """A hash of all fields that decide about ids: a SHA-256 in hexadecimal."""
         names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token",
@@ -6613,6 +6685,20 @@ def _write_end(workspace, meanings, ids, id_stops, at):
     return at
 
 
+# What a segmenting kernel knows of the text before a word lies in the first places of `scratch`:
+# up to which place in the text and in the ids it has added scores, and their sum.
+SUMMED_TEXT, SUMMED_IDS, SUM = 0, 1, 2
+UNCACHED = 1 << 40  # is added to the number of ids of a word that depend on the text before it
+
+
+@inline_kernel
+def _begin_sum(scratch, position, at):
+    """Begin a new sum of scores at a position of a text, whose ids begin at ids[at]."""
+    scratch[SUMMED_TEXT] = position
+    scratch[SUMMED_IDS] = at
+    scratch[SUM] = 0
+
+
 @kernel
 def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
     """Write the ids of a batch of words; returns where they end, or -1 - start of a word that has
@@ -6658,6 +6744,7 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
         begin = ends[k - 1] if k else start
         if scanned[begin] == END:
             at, k = _write_end(workspace, meanings, ids, id_stops, at), k + 1
+            _begin_sum(scratch, begin + 1, at)
             continue
         size = ends[k] - begin
         low, high, home = keys[key], keys[key + u64(1)], keys[key + u64(2)]
@@ -6675,7 +6762,9 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
         n_ids = 0 if is_dropped else _segment(text, begin, size, tables, scratch, ids, at)
         if n_ids < 0:
             return -1 - begin
-        if size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
+        is_cached = n_ids < UNCACHED
+        n_ids &= UNCACHED - 1
+        if is_cached and size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
             while (  # a cache with more entries may still lack room for ids or long words
                 2 * words.n_words >= len(entries) < workspace.max_entries
                 or 4 * words.n_words >= 3 * len(entries)
@@ -6707,6 +6796,7 @@ def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
     lanes, marks, table, at = workspace.lanes, workspace.marks, workspace.table, i64(0)
     stop = _begin_scan(text, lanes)
     workspace.n_ends = workspace.n_texts = 0
+    _begin_sum(workspace.scratch, 0, 0)
     while lanes[0, POSITION] < stop and at >= 0:
         scanned = _scan_batch(scanned, stop, table, lanes, marks)
         at = _encode_words(workspace, text, scanned, meanings, ids, id_stops, at)
@@ -7244,6 +7334,8 @@ def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> Le
 
 
 UNKNOWN_PENALTY = 10.0  # the score of an unknown character is that of the worst token minus this
+# SentencePiece subtracts a sum that is further from 0 from all sums
+MAX_SUM = 100_000.0
 # of an edge: node << 24 | id; nodes are offsets in bytes from a word's start
 EDGE_BITS, EDGE_MASK = 24, (1 << 24) - 1
 
@@ -7258,6 +7350,9 @@ class UnigramTables:
     longest: int  # bytes of the longest token
     unk_id: int  # -1 for none
     fuse_unk: bool
+    # for sums in float32, as in SentencePiece; otherwise -inf and 0
+    safe_sum: float  # while ids have sums below it, SentencePiece subtracts nothing
+    rounding: float  # twice the error of a difference of two sums, for each of their scores
 
 
 def unigram_tables(model: Model) -> UnigramTables:
@@ -7265,12 +7360,11 @@ def unigram_tables(model: Model) -> UnigramTables:
 
     A token with the score -inf is never chosen. Raises InputError if all scores are -inf.
 
-    Scores are summed in float64, for each word on its own, as in Hugging Face. SentencePiece sums
-    them in float32 over a whole text, so rounding there depends on the text before a word. It may
-    choose another one of two paths with nearly equal scores, such as "9" + "99" and "99" + "9".
+    Scores of float64 are summed in float64, for each word on its own, as in Hugging Face; scores of
+    float32 as in SentencePiece, see `segment_unigram`.
     """
-    ids, scores, id_of = np.array(model.ordinary, np.int64), model.scores, model.ids
-    chosen = ids[scores[ids] > -np.inf]
+    ids, id_of = np.array(model.ordinary, np.int64), model.ids
+    chosen = ids[model.scores[ids] > -np.inf]
     require(len(chosen), "a unigram model needs tokens with scores")
     tokens = {id: model.vocab[id] for id in chosen.tolist()}
     byte_ids = np.array(
@@ -7278,9 +7372,21 @@ def unigram_tables(model: Model) -> UnigramTables:
         np.int32,
     )
     unk_id = -1 if model.unk_token is None else id_of[model.unk_token.encode()]
-    scores = np.append(scores.astype(np.float64), scores[chosen].min() - UNKNOWN_PENALTY)
+    scores, longest = model.scores[chosen], max(map(len, tokens.values()))
+    unknown = scores.min(keepdims=True) - UNKNOWN_PENALTY
+    largest = float(np.abs([*scores, *unknown]).max())
+    safe_sum, rounding = -np.inf, 0.0
+    scores = np.append(model.scores, unknown).astype(np.float64)
+    if model.sums_in_single:
+        safe_sum = MAX_SUM - longest * largest
+        rounding = 2 * float(np.spacing(np.float32(MAX_SUM + largest)))
+        # ids are summed, too: the first byte of an unknown character has its score; what the
+        # unknown token stands for cannot be told from its id
+        if model.byte_fallback:
+            scores[byte_ids] = np.where(np.arange(256) >> 6 == 2, 0.0, unknown)
+        scores[unk_id] = -np.inf
     return UnigramTables(
-        make_trie(tokens), scores, byte_ids, max(map(len, tokens.values())), unk_id, model.fuse_unk
+        make_trie(tokens), scores, byte_ids, longest, unk_id, model.fuse_unk, safe_sum, rounding
     )
 
 
@@ -7388,13 +7494,75 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
 
 
 @kernel
+def _find_path_in_single(text, start, size, tables, total, last):
+    """Find the best path as SentencePiece does, by sums in float32 that begin with `total`.
+
+    Writes the last edges of `_write_path`. Returns the sum at the end, and whether the path is the
+    best one for any sum before it: the second best path is worse by more than sums may be rounded.
+    """
+    edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
+    unknown, token_edges = len(scores) - 1, np.empty(tables.longest + 1, np.int64)
+    sums, gaps = np.full(size + 1, -np.inf, np.float32), np.full(size + 1, np.inf, np.float32)
+    sums[0] = total
+    node, reach, error = 0, i64(0), 0.0
+    while node < size:
+        if abs(sums[node]) > MAX_SUM:
+            sums[node : reach + 1] -= sums[node]
+        n, following = _list_edges(text, start, node, size, edges, values, unknown, token_edges)
+        for k in range(n):
+            end, id = token_edges[k] >> EDGE_BITS, token_edges[k] & EDGE_MASK
+            reach = max(reach, end)
+            total = np.float32(sums[node] + scores[id])
+            gap = abs(total - sums[end])
+            if total > sums[end]:
+                sums[end] = total
+                last[end] = node << EDGE_BITS | id
+                gap = min(gap, gaps[node])
+            else:
+                gap = min(gap, gaps[end])
+            gaps[end] = gap
+        error += tables.rounding
+        node = following
+    return sums[size], gaps[size] > error
+
+
+@kernel
 def segment_unigram(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi);
     see `_write_path`.
 
     Of paths with equal sums, the one with the longest last edge is chosen.
+
+    SentencePiece sums in float32 from the beginning of a text. So rounding depends on the text
+    before a word, which decides between paths with nearly equal sums, such as "9" + "99" and
+    "99" + "9". Words with such paths are UNCACHED. Before a word is cut, the scores of the ids
+    since the last one that was cut are added to the sum. If that is not safe, the text is cut from
+    there on.
     """
-    return sample_unigram(text, start, size, tables, 1.0, None, ids, at)
+    if tables.safe_sum == -np.inf:
+        n = sample_unigram(text, start, size, tables, 1.0, None, ids, at)
+    else:
+        begin, first, sums = (
+            i64(scratch[SUMMED_TEXT]),
+            i64(scratch[SUMMED_IDS]),
+            scratch.view(np.float64),
+        )
+        before = np.float32(sums[SUM])
+        total, largest = before, abs(before)
+        for k in range(first, at):
+            total = np.float32(total + tables.scores[ids[k]])
+            largest = max(largest, abs(total))
+        if largest < tables.safe_sum:
+            begin, first, before = start, at, total
+        last = np.empty(start + size - begin + 1, np.int64)
+        total, is_sure = _find_path_in_single(
+            text, begin, start + size - begin, tables, before, last
+        )
+        n = first - at + _write_path(text, begin, start + size - begin, tables, last, ids, first)
+        scratch[SUMMED_TEXT], scratch[SUMMED_IDS], sums[SUM] = start + size, at + n, total
+        if not is_sure:
+            n += UNCACHED
+    return n
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────
@@ -8169,12 +8337,19 @@ def _to_tokenizer_json(model: Model) -> dict:
             }
             for id, text in texts.items()
         ],
-        "normalizer": _in_sequence(model.normalizer, "normalizers"),
+        "normalizer": _in_sequence(_written_normalizer(model), "normalizers"),
         "pre_tokenizer": _in_sequence(_write_pre_tokenizers(model), "pretokenizers"),
         "post_processor": model.post_processor,
         "decoder": _in_sequence([] if decoder == [_JOINED_BY_SPACES] else decoder, "decoders"),
         "model": written,
     }
+
+
+def _written_normalizer(model: Model) -> Sequence[dict]:
+    """List the steps of a normalizer for a tokenizer.json."""
+    fields = dict(model.normalizer[0]) if model.normalizer else {}
+    is_sentencepiece = fields.pop("type", "") == "SentencePiece"
+    return _sentencepiece_steps(**fields) if is_sentencepiece else model.normalizer
 
 
 def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
@@ -8443,7 +8618,6 @@ def _model_proto(**fields: object):
     return import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto(**fields)
 
 
-_HIDDEN = 0x10F000  # the first of private characters that no text has
 _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
@@ -8456,19 +8630,18 @@ def _sentencepiece_steps(
 ) -> list[dict]:
     """Express SentencePiece's normalizer by Hugging Face's steps, as transformers' converters do.
 
-    charsmap  a precompiled charsmap in base64, or ""
-    symbols   symbols that the normalizer must not change: other characters stand for them meanwhile
-    prefix    put a space before a text
-    squeezes  remove spaces at both ends, and replace several spaces by one
-    escapes   replace spaces by MARK
+    The parameters are those of `_sentencepiece_passes`.
     """
-    hidden = [(symbol, chr(_HIDDEN + k)) for k, symbol in enumerate(symbols)]
+    mapping = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap)
+    normalize = Normalizer(mapping).normalize
+    changed = [symbol for symbol in symbols if normalize(symbol.encode()) != symbol.encode()]
+    hidden = [(symbol, chr(_HIDDEN + k)) for k, symbol in enumerate(changed)]
     return [
         *[
             {"type": "Replace", "pattern": {"String": symbol}, "content": char}
             for symbol, char in hidden
         ],
-        *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
+        *mapping,
         *[
             {"type": "Replace", "pattern": {"String": char}, "content": symbol}
             for symbol, char in hidden
@@ -8516,18 +8689,19 @@ def read_sentencepiece(data: bytes) -> Model:
     require(len(unknown) == 1, f"it has {len(unknown)} unknown tokens, not one")
     require(not trainer.treat_whitespace_as_suffix, "treat_whitespace_as_suffix is not supported")
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
-    mapping = Normalizer(
-        [{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else ()
-    )
-    changed = [
-        symbol for symbol in symbols if mapping.normalize(symbol.encode()) != symbol.encode()
-    ]
+    normalizer = {
+        "type": "SentencePiece",
+        "charsmap": charsmap,
+        "symbols": symbols,
+        "prefix": spec.add_dummy_prefix,
+        "squeezes": spec.remove_extra_whitespaces,
+        "escapes": spec.escape_whitespaces,
+    }
     if kind == "unigram":
         scores[types == _BYTE] = -np.inf
         # as sentencepiece 0.2.3
         scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]
         symbol_ids, symbols = [], []  # these scores find them, so they are not special tokens
-    normalizer = _sentencepiece_steps(charsmap, changed, *(getattr(spec, name) for name in _SPACES))
     has_prefix = spec.add_dummy_prefix or spec.remove_extra_whitespaces
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
     return Model(
@@ -8539,7 +8713,7 @@ def read_sentencepiece(data: bytes) -> Model:
         flags=dict.fromkeys(symbols, _USER_SYMBOL),
         alphabet="characters",
         scores=scores,
-        normalizer=normalizer,
+        normalizer=[normalizer],
         decoder=[  # as in Llama 2
             *[_MARKS_TO_SPACES] * spec.escape_whitespaces,
             *[{"type": "ByteFallback"}] * trainer.byte_fallback,
@@ -8627,7 +8801,7 @@ def _sentencepiece_fields(model: Model) -> tuple[str, list[str], bool, bool, boo
     """
     pattern, normalizer = (
         {*Pattern(model.pattern).steps} - {PATTERNS["none"]},
-        list(model.normalizer),
+        list(_written_normalizer(model)),
     )
     if Metaspace(MARK, "never") in pattern and not normalizer:
         pattern.remove(Metaspace(MARK, "never"))
@@ -9468,9 +9642,10 @@ class Tokenizer:
     ) -> Source:
         """Make a Source that cuts files so that their blocks have the same ids as the whole."""
         special, model = tuple(self._allowed(allowed_special)), self.model
+        pattern = Pattern("none") if model.sums_in_single else self.pattern
         return Source(
             find_files(inputs),
-            self.pattern,
+            pattern,
             special,
             text_field,
             flags=model.flags,
