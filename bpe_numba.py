@@ -3069,30 +3069,16 @@ def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
 def _longest_match_step(charsmap: str) -> _CharacterStep:
     """Make SentencePiece's step for a charsmap: it replaces the longest key at each position."""
     changes = _read_charsmap(charsmap)
-    longest = max(map(len, changes))
-    joined = {char for key in changes for char in key[1:]}
-
-    @functools.lru_cache(1 << 16)
-    def change_cluster(cluster: str) -> str:
-        changed = ""
-        while cluster:
-            keys = [cluster[:n] for n in range(longest, 0, -1) if cluster[:n] in changes]
-            key = keys[0] if keys else cluster[0]
-            changed += changes.get(key, key)
-            cluster = cluster[len(key) :]
-        return changed
-
-    # no key goes beyond the joined characters after its first one
-    clusters = re.compile("(?s:.)" + (_write_set(joined) + "*" if joined else ""))
+    longest_key = regex.compile(r"\L<keys>", keys=[*changes])
     return _CharacterStep(
         {ord(key): text for key, text in changes.items() if len(key) == 1},
-        frozenset(joined),
-        lambda text: clusters.sub(lambda match: change_cluster(match[0]), text),
+        frozenset("".join(key[1:] for key in changes)),
+        lambda text: longest_key.sub(lambda match: changes[match[0]], text),
     )
 
 
 # private characters that no text has: for the space before a text, an invalid byte, and symbols
-_HIDDEN_SPACE, _HIDDEN_BYTE, _HIDDEN = 0x100000, 0x100001, 0x100002
+_HIDDEN_SPACE, _HIDDEN_BYTE, _HIDDEN = map(chr, range(0x100000, 0x100003))
 
 
 def _sentencepiece_passes(
@@ -3106,30 +3092,27 @@ def _sentencepiece_passes(
     squeezes  remove spaces at both ends, and replace several spaces by one
     escapes   replace spaces by ▁
     """
-    hidden = {symbol: chr(_HIDDEN + k) for k, symbol in enumerate(symbols if charsmap else ())}
-    longest_first = sorted(map(re.escape, hidden), key=len, reverse=True)
+    space = "▁" if escapes else " "
+    hidden = {symbol: chr(ord(_HIDDEN) + k) for k, symbol in enumerate(symbols)}
+    longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
     expression = re.compile("|".join([*longest_first, "[\udc80-\udcff]"]))
-    space, first = "▁" if escapes else " ", chr(_HIDDEN_SPACE)
 
     def hide(text: str) -> str:
-        if text.isascii() and not hidden:
-            return text
-        return expression.sub(lambda match: hidden.get(match[0], chr(_HIDDEN_BYTE)), text)
+        return expression.sub(lambda match: hidden.get(match[0], _HIDDEN_BYTE), text)
 
     def squeeze(text: str) -> str:
-        text = re.sub("  +", " ", text.lstrip(" ")).replace(first + " ", first)
-        return text.rstrip(" " + space + first)
+        text = re.sub("  +", " ", text.lstrip(" ")).replace(_HIDDEN_SPACE + " ", _HIDDEN_SPACE)
+        return text.rstrip(" " + space + _HIDDEN_SPACE)
 
-    changed = [*map(ord, "".join(hidden))]
-    border = "".join(symbol[0] for symbol in hidden)
-    yield _TextPass(hide, first.encode() * prefix, changed, border)
+    changed = [*map(ord, "".join(symbols))]
+    yield _TextPass(hide, _HIDDEN_SPACE.encode() * prefix, changed, "".join(symbols))
     if charsmap:
         yield _longest_match_step(charsmap)
     shown = {ord(char): symbol for symbol, char in hidden.items()}
-    yield _CharacterStep(shown | {_HIDDEN_BYTE: "\ufffd"})
+    yield _CharacterStep(shown | {ord(_HIDDEN_BYTE): "\ufffd"})
     if squeezes:
         yield _TextPass(squeeze, changed=[0x20, ord(space)])
-    yield _CharacterStep({0x20: space, _HIDDEN_SPACE: space})
+    yield _CharacterStep(dict.fromkeys([0x20, ord(_HIDDEN_SPACE)], space))
 
 
 # newer than the tables of `tokenizers`
@@ -6685,18 +6668,17 @@ def _write_end(workspace, meanings, ids, id_stops, at):
     return at
 
 
-# What a segmenting kernel knows of the text before a word lies in the first places of `scratch`:
-# up to which place in the text and in the ids it has added scores, and their sum.
-SUMMED_TEXT, SUMMED_IDS, SUM = 0, 1, 2
-UNCACHED = 1 << 40  # is added to the number of ids of a word that depend on the text before it
+# A segmenting kernel that sums scores through a text keeps three numbers in `scratch`: up to which
+# positions in the text and in the ids it has added them, and their sum.
+UNCACHED = 1 << 40  # is added to the number of ids of a word if they depend on the text before it
 
 
 @inline_kernel
 def _begin_sum(scratch, position, at):
-    """Begin a new sum of scores at a position of a text, whose ids begin at ids[at]."""
-    scratch[SUMMED_TEXT] = position
-    scratch[SUMMED_IDS] = at
-    scratch[SUM] = 0
+    """Begin a new sum at a position of a text, whose ids begin at ids[at]."""
+    scratch[0] = position
+    scratch[1] = at
+    scratch[2] = 0
 
 
 @kernel
@@ -6762,9 +6744,9 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
         n_ids = 0 if is_dropped else _segment(text, begin, size, tables, scratch, ids, at)
         if n_ids < 0:
             return -1 - begin
-        is_cached = n_ids < UNCACHED
-        n_ids &= UNCACHED - 1
-        if is_cached and size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
+        if n_ids >= UNCACHED:
+            n_ids -= UNCACHED
+        elif size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
             while (  # a cache with more entries may still lack room for ids or long words
                 2 * words.n_words >= len(entries) < workspace.max_entries
                 or 4 * words.n_words >= 3 * len(entries)
@@ -7334,8 +7316,9 @@ def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> Le
 
 
 UNKNOWN_PENALTY = 10.0  # the score of an unknown character is that of the worst token minus this
-# SentencePiece subtracts a sum that is further from 0 from all sums
-MAX_SUM = 100_000.0
+# SentencePiece subtracts a sum that is further from 0 than MAX_SUM from all later ones. So two sums
+# of n scores differ by n * ROUNDING more or less than they should, at most
+MAX_SUM, ROUNDING = 100_000.0, 2.0**-6
 # of an edge: node << 24 | id; nodes are offsets in bytes from a word's start
 EDGE_BITS, EDGE_MASK = 24, (1 << 24) - 1
 
@@ -7350,9 +7333,7 @@ class UnigramTables:
     longest: int  # bytes of the longest token
     unk_id: int  # -1 for none
     fuse_unk: bool
-    # for sums in float32, as in SentencePiece; otherwise -inf and 0
-    safe_sum: float  # while ids have sums below it, SentencePiece subtracts nothing
-    rounding: float  # twice the error of a difference of two sums, for each of their scores
+    in_single: bool  # sums are float32, as in SentencePiece
 
 
 def unigram_tables(model: Model) -> UnigramTables:
@@ -7363,8 +7344,8 @@ def unigram_tables(model: Model) -> UnigramTables:
     Scores of float64 are summed in float64, for each word on its own, as in Hugging Face; scores of
     float32 as in SentencePiece, see `segment_unigram`.
     """
-    ids, id_of = np.array(model.ordinary, np.int64), model.ids
-    chosen = ids[model.scores[ids] > -np.inf]
+    ids, scores, id_of = np.array(model.ordinary, np.int64), model.scores, model.ids
+    chosen = ids[scores[ids] > -np.inf]
     require(len(chosen), "a unigram model needs tokens with scores")
     tokens = {id: model.vocab[id] for id in chosen.tolist()}
     byte_ids = np.array(
@@ -7372,21 +7353,18 @@ def unigram_tables(model: Model) -> UnigramTables:
         np.int32,
     )
     unk_id = -1 if model.unk_token is None else id_of[model.unk_token.encode()]
-    scores, longest = model.scores[chosen], max(map(len, tokens.values()))
-    unknown = scores.min(keepdims=True) - UNKNOWN_PENALTY
-    largest = float(np.abs([*scores, *unknown]).max())
-    safe_sum, rounding = -np.inf, 0.0
-    scores = np.append(model.scores, unknown).astype(np.float64)
+    unknown = scores[chosen].min(keepdims=True) - UNKNOWN_PENALTY
+    scores = np.append(scores.astype(np.float64), unknown)
     if model.sums_in_single:
-        safe_sum = MAX_SUM - longest * largest
-        rounding = 2 * float(np.spacing(np.float32(MAX_SUM + largest)))
-        # ids are summed, too: the first byte of an unknown character has its score; what the
-        # unknown token stands for cannot be told from its id
+        # for sums of ids: the first byte of an unknown character has the score of the character;
+        # the number of characters of an unknown token is not known
         if model.byte_fallback:
             scores[byte_ids] = np.where(np.arange(256) >> 6 == 2, 0.0, unknown)
-        scores[unk_id] = -np.inf
+        if unk_id >= 0:
+            scores[unk_id] = -np.inf
+    longest = max(map(len, tokens.values()))
     return UnigramTables(
-        make_trie(tokens), scores, byte_ids, longest, unk_id, model.fuse_unk, safe_sum, rounding
+        make_trie(tokens), scores, byte_ids, longest, unk_id, model.fuse_unk, model.sums_in_single
     )
 
 
@@ -7464,25 +7442,30 @@ def _write_path(text, start, size, tables, last, ids, at):
 
 
 @inline_kernel
-def sample_unigram(text, start, size, tables, alpha, state, ids, at):
-    """Cut a word at random: the probability of a path is proportional to exp(alpha * score); see
-    `segment_unigram`.
+def _find_path(text, start, size, tables, alpha, state, total, last):
+    """Find a path through the lattice of a word, by sums that begin with `total`, and write its
+    last edges; see `_write_path`.
 
-    The kernel sums the probabilities of all paths to each node, and keeps one last edge. Each new
-    edge replaces it with the probability of its share in the sum (Chao 1982, "A general purpose
-    unequal probability sampling plan"). Without a state of random numbers, it keeps the best path.
+    Without a state of random numbers it is the best path. Returns the sum at its end, and how much
+    less that of the second best path is.
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, token_edges, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
-    sums, last = np.full(size + 1, -np.inf), np.empty(size + 1, np.int64)
-    sums[0] = 0.0
+    sums, gaps = np.full(size + 1, -np.inf), np.full(size + 1, np.inf)
+    sums[0] = total
     while node < size:
+        if tables.in_single and abs(sums[node]) > MAX_SUM:
+            sums = (sums - sums[node]).astype(np.float32).astype(np.float64)
         n, following = _list_edges(text, start, node, size, edges, values, unknown, token_edges)
         for k in range(n):
             end, id = token_edges[k] >> EDGE_BITS, token_edges[k] & EDGE_MASK
             total = sums[node] + alpha * scores[id]
             if state is None:
+                if tables.in_single:
+                    total = float(np.float32(total))
                 is_kept = total > sums[end]
+                gap = gaps[node] if is_kept else gaps[end]
+                gaps[end] = min(gap, abs(total - sums[end]))
                 sums[end] = max(total, sums[end])
             else:
                 sums[end] = np.logaddexp(sums[end], total)
@@ -7490,40 +7473,21 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
             if is_kept:
                 last[end] = node << EDGE_BITS | id
         node = following
-    return _write_path(text, start, size, tables, last, ids, at)
+    return sums[size], gaps[size]
 
 
-@kernel
-def _find_path_in_single(text, start, size, tables, total, last):
-    """Find the best path as SentencePiece does, by sums in float32 that begin with `total`.
+@inline_kernel
+def sample_unigram(text, start, size, tables, alpha, state, ids, at):
+    """Cut a word at random: the probability of a path is proportional to exp(alpha * score); see
+    `segment_unigram`.
 
-    Writes the last edges of `_write_path`. Returns the sum at the end, and whether the path is the
-    best one for any sum before it: the second best path is worse by more than sums may be rounded.
+    `_find_path` sums the probabilities of all paths to each node, and keeps one last edge. Each new
+    edge replaces it with the probability of its share in the sum (Chao 1982, "A general purpose
+    unequal probability sampling plan").
     """
-    edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
-    unknown, token_edges = len(scores) - 1, np.empty(tables.longest + 1, np.int64)
-    sums, gaps = np.full(size + 1, -np.inf, np.float32), np.full(size + 1, np.inf, np.float32)
-    sums[0] = total
-    node, reach, error = 0, i64(0), 0.0
-    while node < size:
-        if abs(sums[node]) > MAX_SUM:
-            sums[node : reach + 1] -= sums[node]
-        n, following = _list_edges(text, start, node, size, edges, values, unknown, token_edges)
-        for k in range(n):
-            end, id = token_edges[k] >> EDGE_BITS, token_edges[k] & EDGE_MASK
-            reach = max(reach, end)
-            total = np.float32(sums[node] + scores[id])
-            gap = abs(total - sums[end])
-            if total > sums[end]:
-                sums[end] = total
-                last[end] = node << EDGE_BITS | id
-                gap = min(gap, gaps[node])
-            else:
-                gap = min(gap, gaps[end])
-            gaps[end] = gap
-        error += tables.rounding
-        node = following
-    return sums[size], gaps[size] > error
+    last = np.empty(size + 1, np.int64)
+    _find_path(text, start, size, tables, alpha, state, 0.0, last)
+    return _write_path(text, start, size, tables, last, ids, at)
 
 
 @kernel
@@ -7534,34 +7498,27 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
     Of paths with equal sums, the one with the longest last edge is chosen.
 
     SentencePiece sums in float32 from the beginning of a text. So rounding depends on the text
-    before a word, which decides between paths with nearly equal sums, such as "9" + "99" and
-    "99" + "9". Words with such paths are UNCACHED. Before a word is cut, the scores of the ids
-    since the last one that was cut are added to the sum. If that is not safe, the text is cut from
-    there on.
+    before a word, and decides between paths with nearly equal sums, such as "9" + "99" and
+    "99" + "9". Words with such paths are UNCACHED. The sum before a word is that of the ids since
+    the last word that was cut here. If it comes near MAX_SUM, the text is cut again from there on.
     """
-    if tables.safe_sum == -np.inf:
-        n = sample_unigram(text, start, size, tables, 1.0, None, ids, at)
-    else:
-        begin, first, sums = (
-            i64(scratch[SUMMED_TEXT]),
-            i64(scratch[SUMMED_IDS]),
-            scratch.view(np.float64),
-        )
-        before = np.float32(sums[SUM])
-        total, largest = before, abs(before)
+    known, begin, first, total = scratch.view(np.float64), start, at, 0.0
+    if tables.in_single:
+        begin, first, total = i64(scratch[0]), i64(scratch[1]), known[2]
+        later = largest = total
         for k in range(first, at):
-            total = np.float32(total + tables.scores[ids[k]])
-            largest = max(largest, abs(total))
-        if largest < tables.safe_sum:
-            begin, first, before = start, at, total
-        last = np.empty(start + size - begin + 1, np.int64)
-        total, is_sure = _find_path_in_single(
-            text, begin, start + size - begin, tables, before, last
-        )
-        n = first - at + _write_path(text, begin, start + size - begin, tables, last, ids, first)
-        scratch[SUMMED_TEXT], scratch[SUMMED_IDS], sums[SUM] = start + size, at + n, total
-        if not is_sure:
-            n += UNCACHED
+            later = float(np.float32(later + tables.scores[ids[k]]))
+            largest = max(largest, abs(later))
+        if largest < MAX_SUM + tables.longest * tables.scores[-1]:
+            begin, first, total = start, at, later
+    size += start - begin
+    last = np.empty(size + 1, np.int64)
+    total, gap = _find_path(text, begin, size, tables, 1.0, None, total, last)
+    n = _write_path(text, begin, size, tables, last, ids, first) + first - at
+    if tables.in_single:
+        _begin_sum(scratch, begin + size, at + n)
+        known[2] = total
+        n += UNCACHED * (gap <= ROUNDING * size)
     return n
 
 
@@ -8347,9 +8304,10 @@ def _to_tokenizer_json(model: Model) -> dict:
 
 def _written_normalizer(model: Model) -> Sequence[dict]:
     """List the steps of a normalizer for a tokenizer.json."""
-    fields = dict(model.normalizer[0]) if model.normalizer else {}
-    is_sentencepiece = fields.pop("type", "") == "SentencePiece"
-    return _sentencepiece_steps(**fields) if is_sentencepiece else model.normalizer
+    steps = model.normalizer
+    if steps and steps[0]["type"] == "SentencePiece":
+        steps = _sentencepiece_steps(**steps[0])
+    return steps
 
 
 def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
@@ -8626,16 +8584,19 @@ _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of us
 
 
 def _sentencepiece_steps(
-    charsmap: str, symbols: Sequence[str], prefix: bool, squeezes: bool, escapes: bool
+    charsmap: str,
+    symbols: Sequence[str],
+    prefix: bool,
+    squeezes: bool,
+    escapes: bool,
+    type: str = "",
 ) -> list[dict]:
     """Express SentencePiece's normalizer by Hugging Face's steps, as transformers' converters do.
 
     The parameters are those of `_sentencepiece_passes`.
     """
     mapping = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap)
-    normalize = Normalizer(mapping).normalize
-    changed = [symbol for symbol in symbols if normalize(symbol.encode()) != symbol.encode()]
-    hidden = [(symbol, chr(_HIDDEN + k)) for k, symbol in enumerate(changed)]
+    hidden = [(symbol, chr(ord(_HIDDEN) + k)) for k, symbol in enumerate(symbols)]
     return [
         *[
             {"type": "Replace", "pattern": {"String": symbol}, "content": char}
@@ -8692,7 +8653,7 @@ def read_sentencepiece(data: bytes) -> Model:
     normalizer = {
         "type": "SentencePiece",
         "charsmap": charsmap,
-        "symbols": symbols,
+        "symbols": symbols * bool(charsmap),
         "prefix": spec.add_dummy_prefix,
         "squeezes": spec.remove_extra_whitespaces,
         "escapes": spec.escape_whitespaces,
@@ -8813,7 +8774,7 @@ def _sentencepiece_fields(model: Model) -> tuple[str, list[str], bool, bool, boo
     symbols = [
         step["pattern"].get("String", "")
         for step in normalizer
-        if step.get("content", "") >= chr(_HIDDEN)
+        if step.get("content", "") >= _HIDDEN
     ]
     for spaces in itertools.product((False, True), repeat=3):
         if normalizer == _sentencepiece_steps(charsmap, symbols, *spaces) and not pattern:
