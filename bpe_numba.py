@@ -8239,10 +8239,12 @@ def write_huggingface(model: Model) -> dict[str, str]:
     # Runs of one character may have equal scores, as in Llama 2; see _merges_by_score.
     ids = {} if model.scores is None or model.kind != "bpe" else model.ordinary_ids
     scores = [model.scores[id] for token, id in ids.items() if len({*token.decode()}) > 1]
-    if len({*scores}) < len(scores) or _USER_SYMBOL in model.flags.values():
+    has_charsmap = any(step.get("charsmap") for step in model.normalizer)
+    is_other = len({*scores}) < len(scores) or _USER_SYMBOL in model.flags.values()
+    if is_other or has_charsmap or model.sums_in_single:
         note = (
-            "in a tokenizer.json some ids may differ: Hugging Face orders merges and finds "
-            "symbols differently"
+            "in a tokenizer.json some ids may differ: Hugging Face normalizes, adds scores, orders "
+            "merges and finds symbols differently"
         )
         warnings.warn(note, stacklevel=4)
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
