@@ -3127,6 +3127,55 @@ def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
     )
 
 
+def _longest_match_step(charsmap: str) -> _CharacterStep:
+    """Make SentencePiece's step for a charsmap: it replaces the longest key at each position."""
+    changes = _read_charsmap(charsmap)
+    longest_key = regex.compile(r"\L<keys>", keys=[*changes])
+    return _CharacterStep(
+        {ord(key): text for key, text in changes.items() if len(key) == 1},
+        frozenset("".join(key[1:] for key in changes)),
+        lambda text: longest_key.sub(lambda match: changes[match[0]], text),
+    )
+
+
+# private characters that no text has: for the space before a text, an invalid byte, and symbols
+_HIDDEN_SPACE, _HIDDEN_BYTE, _HIDDEN = map(chr, range(0x100000, 0x100003))
+
+
+def _sentencepiece_passes(
+    charsmap: str, symbols: Sequence[str], prefix: bool, squeezes: bool, escapes: bool
+) -> Iterator[_CharacterStep | _TextPass]:
+    """Make the normalizer of SentencePiece, a step that Hugging Face does not have.
+
+    charsmap  a precompiled charsmap in base64, or ""
+    symbols   symbols that the charsmap must not change: other characters stand for them meanwhile
+    prefix    put a space before a text
+    squeezes  remove spaces at both ends, and replace several spaces by one
+    escapes   replace spaces by ▁
+    """
+    space = "▁" if escapes else " "
+    hidden = {symbol: chr(ord(_HIDDEN) + k) for k, symbol in enumerate(symbols)}
+    longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
+    expression = re.compile("|".join([*longest_first, "[\udc80-\udcff]"]))
+
+    def hide(text: str) -> str:
+        return expression.sub(lambda match: hidden.get(match[0], _HIDDEN_BYTE), text)
+
+    def squeeze(text: str) -> str:
+        text = re.sub("  +", " ", text.lstrip(" ")).replace(_HIDDEN_SPACE + " ", _HIDDEN_SPACE)
+        return text.rstrip(" " + space + _HIDDEN_SPACE)
+
+    changed = [*map(ord, "".join(symbols))]
+    yield _TextPass(hide, _HIDDEN_SPACE.encode() * prefix, changed, "".join(symbols))
+    if charsmap:
+        yield _longest_match_step(charsmap)
+    shown = {ord(char): symbol for symbol, char in hidden.items()}
+    yield _CharacterStep(shown | {ord(_HIDDEN_BYTE): "\ufffd"})
+    if squeezes:
+        yield _TextPass(squeeze, changed=[0x20, ord(space)])
+    yield _CharacterStep(dict.fromkeys([0x20, ord(_HIDDEN_SPACE)], space))
+
+
 # newer than the tables of `tokenizers`
 _NEWER_FORMATS = "\u0890\u0891\u08e2\U000110cd\U00013430-\U0001343f"
 _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b81f"
@@ -3215,6 +3264,7 @@ _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
         _uniform_step(r"[\t\n\f\r\u1680\u200b-\u200f\u2028\u2029\u2581\ufeff\ufffd]", " "),
     ],
     "Precompiled": lambda precompiled_charsmap: [_precompiled_step(precompiled_charsmap)],
+    "SentencePiece": _sentencepiece_passes,
 }
 
 
@@ -6047,6 +6097,11 @@ class Model:
         return _letters(self.ordinary_ids, self.alphabet)
 
     @property
+    def sums_in_single(self) -> bool:
+        """Whether scores are summed in float32 through a whole text, as in SentencePiece."""
+        return self.kind == "unigram" and self.scores.dtype == np.float32
+
+    @property
     def digest(self) -> str:
         """A hash of all fields that decide about ids: a SHA-256 in hexadecimal."""
         names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token",
@@ -7012,6 +7067,19 @@ def _write_end(workspace, meanings, ids, id_stops, at):
     return at
 
 
+# A segmenting kernel that sums scores through a text keeps three numbers in `scratch`: up to which
+# positions in the text and in the ids it has added them, and their sum.
+UNCACHED = 1 << 40  # is added to the number of ids of a word if they depend on the text before it
+
+
+@inline_kernel
+def _begin_sum(scratch, position, at):
+    """Begin a new sum at a position of a text, whose ids begin at ids[at]."""
+    scratch[0] = position
+    scratch[1] = at
+    scratch[2] = 0
+
+
 @kernel
 def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
     """Write the ids of a batch of words; returns where they end, or -1 - start of a word that has
@@ -7057,6 +7125,7 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
         begin = ends[k - 1] if k else start
         if scanned[begin] == END:
             at, k = _write_end(workspace, meanings, ids, id_stops, at), k + 1
+            _begin_sum(scratch, begin + 1, at)
             continue
         size = ends[k] - begin
         low, high, home = keys[key], keys[key + u64(1)], keys[key + u64(2)]
@@ -7074,7 +7143,9 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
         n_ids = 0 if is_dropped else _segment(text, begin, size, tables, scratch, ids, at)
         if n_ids < 0:
             return -1 - begin
-        if size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
+        if n_ids >= UNCACHED:
+            n_ids -= UNCACHED
+        elif size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
             while (  # a cache with more entries may still lack room for ids or long words
                 2 * words.n_words >= len(entries) < workspace.max_entries
                 or 4 * words.n_words >= 3 * len(entries)
@@ -7106,6 +7177,7 @@ def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
     lanes, marks, table, at = workspace.lanes, workspace.marks, workspace.table, i64(0)
     stop = _begin_scan(text, lanes)
     workspace.n_ends = workspace.n_texts = 0
+    _begin_sum(workspace.scratch, 0, 0)
     while lanes[0, POSITION] < stop and at >= 0:
         scanned = _scan_batch(scanned, stop, table, lanes, marks)
         at = _encode_words(workspace, text, scanned, meanings, ids, id_stops, at)
@@ -7641,6 +7713,9 @@ def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> Le
 
 
 UNKNOWN_PENALTY = 10.0  # the score of an unknown character is that of the worst token minus this
+# SentencePiece subtracts a sum that is further from 0 than MAX_SUM from all later ones. So two sums
+# of n scores differ by n * ROUNDING more or less than they should, at most
+MAX_SUM, ROUNDING = 100_000.0, 2.0**-6
 # of an edge: node << 24 | id; nodes are offsets in bytes from a word's start
 EDGE_BITS, EDGE_MASK = 24, (1 << 24) - 1
 
@@ -7655,6 +7730,7 @@ class UnigramTables:
     longest: int  # bytes of the longest token
     unk_id: int  # -1 for none
     fuse_unk: bool
+    in_single: bool  # sums are float32, as in SentencePiece
 
 
 def _as_parsed(score: float) -> float:
@@ -7674,9 +7750,8 @@ def unigram_tables(model: Model) -> UnigramTables:
 
     A token with the score -inf is never chosen. Raises InputError if all scores are -inf.
 
-    Scores are summed in float64, for each word on its own, as in Hugging Face. SentencePiece sums
-    them in float32 over a whole text, so rounding there depends on the text before a word. It may
-    choose another one of two paths with nearly equal scores, such as "9" + "99" and "99" + "9".
+    Scores of float64 are summed in float64, for each word on its own, as in Hugging Face; scores of
+    float32 as in SentencePiece, see `segment_unigram`.
     """
     ids, scores, id_of = np.array(model.ordinary, np.int64), model.scores, model.ids
     chosen = ids[scores[ids] > -np.inf]
@@ -7689,9 +7764,18 @@ def unigram_tables(model: Model) -> UnigramTables:
         np.int32,
     )
     unk_id = -1 if model.unk_token is None else id_of[model.unk_token.encode()]
-    scores = np.append(scores.astype(np.float64), scores[chosen].min() - UNKNOWN_PENALTY)
+    unknown = scores[chosen].min(keepdims=True) - UNKNOWN_PENALTY
+    scores = np.append(scores.astype(np.float64), unknown)
+    if model.sums_in_single:
+        # for sums of ids: the first byte of an unknown character has the score of the character;
+        # the number of characters of an unknown token is not known
+        if model.byte_fallback:
+            scores[byte_ids] = np.where(np.arange(256) >> 6 == 2, 0.0, unknown)
+        if unk_id >= 0:
+            scores[unk_id] = -np.inf
+    longest = max(map(len, tokens.values()))
     return UnigramTables(
-        make_trie(tokens), scores, byte_ids, max(map(len, tokens.values())), unk_id, model.fuse_unk
+        make_trie(tokens), scores, byte_ids, longest, unk_id, model.fuse_unk, model.sums_in_single
     )
 
 
@@ -7769,25 +7853,30 @@ def _write_path(text, start, size, tables, last, ids, at):
 
 
 @inline_kernel
-def sample_unigram(text, start, size, tables, alpha, state, ids, at):
-    """Cut a word at random: the probability of a path is proportional to exp(alpha * score); see
-    `segment_unigram`.
+def _find_path(text, start, size, tables, alpha, state, total, last):
+    """Find a path through the lattice of a word, by sums that begin with `total`, and write its
+    last edges; see `_write_path`.
 
-    The kernel sums the probabilities of all paths to each node, and keeps one last edge. Each new
-    edge replaces it with the probability of its share in the sum (Chao 1982, "A general purpose
-    unequal probability sampling plan"). Without a state of random numbers, it keeps the best path.
+    Without a state of random numbers it is the best path. Returns the sum at its end, and how much
+    less that of the second best path is.
     """
     edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
     unknown, token_edges, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
-    sums, last = np.full(size + 1, -np.inf), np.empty(size + 1, np.int64)
-    sums[0] = 0.0
+    sums, gaps = np.full(size + 1, -np.inf), np.full(size + 1, np.inf)
+    sums[0] = total
     while node < size:
+        if tables.in_single and abs(sums[node]) > MAX_SUM:
+            sums = (sums - sums[node]).astype(np.float32).astype(np.float64)
         n, following = _list_edges(text, start, node, size, edges, values, unknown, token_edges)
         for k in range(n):
             end, id = token_edges[k] >> EDGE_BITS, token_edges[k] & EDGE_MASK
             total = sums[node] + alpha * scores[id]
             if state is None:
+                if tables.in_single:
+                    total = float(np.float32(total))
                 is_kept = total > sums[end]
+                gap = gaps[node] if is_kept else gaps[end]
+                gaps[end] = min(gap, abs(total - sums[end]))
                 sums[end] = max(total, sums[end])
             else:
                 sums[end] = np.logaddexp(sums[end], total)
@@ -7795,6 +7884,20 @@ def sample_unigram(text, start, size, tables, alpha, state, ids, at):
             if is_kept:
                 last[end] = node << EDGE_BITS | id
         node = following
+    return sums[size], gaps[size]
+
+
+@inline_kernel
+def sample_unigram(text, start, size, tables, alpha, state, ids, at):
+    """Cut a word at random: the probability of a path is proportional to exp(alpha * score); see
+    `segment_unigram`.
+
+    `_find_path` sums the probabilities of all paths to each node, and keeps one last edge. Each new
+    edge replaces it with the probability of its share in the sum (Chao 1982, "A general purpose
+    unequal probability sampling plan").
+    """
+    last = np.empty(size + 1, np.int64)
+    _find_path(text, start, size, tables, alpha, state, 0.0, last)
     return _write_path(text, start, size, tables, last, ids, at)
 
 
@@ -7804,8 +7907,30 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
     see `_write_path`.
 
     Of paths with equal sums, the one with the longest last edge is chosen.
+
+    SentencePiece sums in float32 from the beginning of a text. So rounding depends on the text
+    before a word, and decides between paths with nearly equal sums, such as "9" + "99" and
+    "99" + "9". Words with such paths are UNCACHED. The sum before a word is that of the ids since
+    the last word that was cut here. If it comes near MAX_SUM, the text is cut again from there on.
     """
-    return sample_unigram(text, start, size, tables, 1.0, None, ids, at)
+    known, begin, first, total = scratch.view(np.float64), start, at, 0.0
+    if tables.in_single:
+        begin, first, total = i64(scratch[0]), i64(scratch[1]), known[2]
+        later = largest = total
+        for k in range(first, at):
+            later = float(np.float32(later + tables.scores[ids[k]]))
+            largest = max(largest, abs(later))
+        if largest < MAX_SUM + tables.longest * tables.scores[-1]:
+            begin, first, total = start, at, later
+    size += start - begin
+    last = np.empty(size + 1, np.int64)
+    total, gap = _find_path(text, begin, size, tables, 1.0, None, total, last)
+    n = _write_path(text, begin, size, tables, last, ids, first) + first - at
+    if tables.in_single:
+        _begin_sum(scratch, begin + size, at + n)
+        known[2] = total
+        n += UNCACHED * (gap <= ROUNDING * size)
+    return n
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────
@@ -8553,10 +8678,12 @@ def write_huggingface(model: Model) -> dict[str, str]:
     # Runs of one character may have equal scores, as in Llama 2; see _merges_by_score.
     ids = {} if model.scores is None or model.kind != "bpe" else model.ordinary_ids
     scores = [model.scores[id] for token, id in ids.items() if len({*token.decode()}) > 1]
-    if len({*scores}) < len(scores) or _USER_SYMBOL in model.flags.values():
+    has_charsmap = any(step.get("charsmap") for step in model.normalizer)
+    is_other = len({*scores}) < len(scores) or _USER_SYMBOL in model.flags.values()
+    if is_other or has_charsmap or model.sums_in_single:
         note = (
-            "in a tokenizer.json some ids may differ: Hugging Face orders merges and finds "
-            "symbols differently"
+            "in a tokenizer.json some ids may differ: Hugging Face normalizes, adds scores, orders "
+            "merges and finds symbols differently"
         )
         warnings.warn(note, stacklevel=4)
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
@@ -8608,12 +8735,20 @@ def _to_tokenizer_json(model: Model) -> dict:
             }
             for id, text in texts.items()
         ],
-        "normalizer": _in_sequence(model.normalizer, "normalizers"),
+        "normalizer": _in_sequence(_written_normalizer(model), "normalizers"),
         "pre_tokenizer": _in_sequence(_write_pre_tokenizers(model), "pretokenizers"),
         "post_processor": model.post_processor,
         "decoder": _in_sequence([] if decoder == [_JOINED_BY_SPACES] else decoder, "decoders"),
         "model": written,
     }
+
+
+def _written_normalizer(model: Model) -> Sequence[dict]:
+    """List the steps of a normalizer for a tokenizer.json."""
+    steps = model.normalizer
+    if steps and steps[0]["type"] == "SentencePiece":
+        steps = _sentencepiece_steps(**steps[0])
+    return steps
 
 
 def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
@@ -8882,7 +9017,6 @@ def _model_proto(**fields: object):
     return import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto(**fields)
 
 
-_HIDDEN = 0x10F000  # the first of private characters that no text has
 _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
@@ -8891,23 +9025,25 @@ _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of us
 
 
 def _sentencepiece_steps(
-    charsmap: str, symbols: Sequence[str], prefix: bool, squeezes: bool, escapes: bool
+    charsmap: str,
+    symbols: Sequence[str],
+    prefix: bool,
+    squeezes: bool,
+    escapes: bool,
+    type: str = "",
 ) -> list[dict]:
     """Express SentencePiece's normalizer by Hugging Face's steps, as transformers' converters do.
 
-    charsmap  a precompiled charsmap in base64, or ""
-    symbols   symbols that the normalizer must not change: other characters stand for them meanwhile
-    prefix    put a space before a text
-    squeezes  remove spaces at both ends, and replace several spaces by one
-    escapes   replace spaces by MARK
+    The parameters are those of `_sentencepiece_passes`.
     """
-    hidden = [(symbol, chr(_HIDDEN + k)) for k, symbol in enumerate(symbols)]
+    mapping = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap)
+    hidden = [(symbol, chr(ord(_HIDDEN) + k)) for k, symbol in enumerate(symbols)]
     return [
         *[
             {"type": "Replace", "pattern": {"String": symbol}, "content": char}
             for symbol, char in hidden
         ],
-        *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
+        *mapping,
         *[
             {"type": "Replace", "pattern": {"String": char}, "content": symbol}
             for symbol, char in hidden
@@ -8955,18 +9091,19 @@ def read_sentencepiece(data: bytes) -> Model:
     require(len(unknown) == 1, f"it has {len(unknown)} unknown tokens, not one")
     require(not trainer.treat_whitespace_as_suffix, "treat_whitespace_as_suffix is not supported")
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
-    mapping = Normalizer(
-        [{"type": "Precompiled", "precompiled_charsmap": charsmap}] if charsmap else ()
-    )
-    changed = [
-        symbol for symbol in symbols if mapping.normalize(symbol.encode()) != symbol.encode()
-    ]
+    normalizer = {
+        "type": "SentencePiece",
+        "charsmap": charsmap,
+        "symbols": symbols * bool(charsmap),
+        "prefix": spec.add_dummy_prefix,
+        "squeezes": spec.remove_extra_whitespaces,
+        "escapes": spec.escape_whitespaces,
+    }
     if kind == "unigram":
         scores[types == _BYTE] = -np.inf
         # as sentencepiece 0.2.3
         scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]
         symbol_ids, symbols = [], []  # these scores find them, so they are not special tokens
-    normalizer = _sentencepiece_steps(charsmap, changed, *(getattr(spec, name) for name in _SPACES))
     has_prefix = spec.add_dummy_prefix or spec.remove_extra_whitespaces
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
     return Model(
@@ -8978,7 +9115,7 @@ def read_sentencepiece(data: bytes) -> Model:
         flags=dict.fromkeys(symbols, _USER_SYMBOL),
         alphabet="characters",
         scores=scores,
-        normalizer=normalizer,
+        normalizer=[normalizer],
         decoder=[  # as in Llama 2
             *[_MARKS_TO_SPACES] * spec.escape_whitespaces,
             *[{"type": "ByteFallback"}] * trainer.byte_fallback,
@@ -9066,7 +9203,7 @@ def _sentencepiece_fields(model: Model) -> tuple[str, list[str], bool, bool, boo
     """
     pattern, normalizer = (
         {*Pattern(model.pattern).steps} - {PATTERNS["none"]},
-        list(model.normalizer),
+        list(_written_normalizer(model)),
     )
     if Metaspace(MARK, "never") in pattern and not normalizer:
         pattern.remove(Metaspace(MARK, "never"))
@@ -9078,7 +9215,7 @@ def _sentencepiece_fields(model: Model) -> tuple[str, list[str], bool, bool, boo
     symbols = [
         step["pattern"].get("String", "")
         for step in normalizer
-        if step.get("content", "") >= chr(_HIDDEN)
+        if step.get("content", "") >= _HIDDEN
     ]
     for spaces in itertools.product((False, True), repeat=3):
         if normalizer == _sentencepiece_steps(charsmap, symbols, *spaces) and not pattern:
@@ -9944,9 +10081,10 @@ class Tokenizer:
     ) -> Source:
         """Make a Source that cuts files so that their blocks have the same ids as the whole."""
         special, model = tuple(self._allowed(allowed_special)), self.model
+        pattern = Pattern("none") if model.sums_in_single else self.pattern
         return Source(
             find_files(inputs),
-            self.pattern,
+            pattern,
             special,
             text_field,
             flags=model.flags,
