@@ -3422,6 +3422,11 @@ def find_files(inputs: Files) -> list[Path]:
     A folder stands for its files, at any depth and sorted, whose names end in one of SUFFIXES,
     perhaps followed by one of PACKED_SUFFIXES. Hidden files are left out, and so are vocab.txt and
     merges.txt, which belong to models.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.txt").write_text("text"), Path(folder, "a.png").write_text("?")
+    ...     [path.name for path in find_files(folder)]
+    ['a.txt']
     """
     files = []
     for path in map(as_path, [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs):
@@ -11006,6 +11011,13 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
     corpus.
 
     Raises InputError if the file is missing, or if it belongs to another model.
+
+    >>> training = train(texts=["low low lower"], vocab_size=258)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_learned(folder, training)
+    ...     learned, n_bytes = load_learned(folder, training.tokenizer.model)
+    >>> learned.counts.tolist(), n_bytes
+    ([3, 3], 13)
     """
     file = Path(folder, LEARNED_FILE)
     require(
