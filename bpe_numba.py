@@ -152,8 +152,7 @@ try:
 except (ImportError, MemoryError, OSError) as error:
     if not str(*sys.argv[:1]).endswith(("bpe_numba.py", "bpe-numba")):
         raise
-    reason = " ".join(str(error).split())[:200] or "out of memory"
-    sys.stderr.write(f"bpe_numba: packages cannot be loaded (a limit on memory?): {reason}\n")
+    print(f"bpe_numba: no packages, or a limit on memory: {error!r:.200}", file=sys.stderr)
     sys.exit(2)
 
 __version__ = "0.2.0"
@@ -833,7 +832,9 @@ class _CompilationNotice(event.Listener):
             how_often = "once for each kind of work"
             if UNCACHED:
                 how_often = "at each start: set NUMBA_CACHE_DIR to a folder that can be written"
-            print(f"bpe_numba: compiling kernels for some 20 seconds, {how_often}", file=sys.stderr)
+            print(
+                f"bpe_numba: compiling kernels for about 25 seconds, {how_often}", file=sys.stderr
+            )
             self.was_printed = True
 
     def on_end(self, ended: event.Event) -> None:
@@ -3798,8 +3799,8 @@ class Source:
             return "a stream"
         self._states.setdefault(path, path.stat())
         kind = _recognize(_read_part(path, 0, HEAD_BYTES))
-        is_named_packed = path.suffix in PACKED_SUFFIXES
-        require(kind or not is_named_packed, f"{path}: is not packed, as its name says: rename it")
+        is_fine = kind or path.suffix not in PACKED_SUFFIXES
+        require(is_fine, f"{path}: is not packed, as its name says: rename it")
         if kind == "Parquet":
             with expecting_whole("Parquet file", path):
                 import_optional("pyarrow.parquet")
@@ -7794,21 +7795,6 @@ def _names_text(name: str) -> bool:
     return text.encode() == data and text not in ("", name)
 
 
-def _steps_of(settings: Sequence) -> list:
-    """Make the steps of a pattern that `Source.settings` wrote as JSON."""
-    types = {"Split": Split, "Metaspace": Metaspace}
-    return [step if isinstance(step, str) else types[step[0]](*step[1:]) for step in settings]
-
-
-def _recorded_pattern(path: Path) -> list | None:
-    """Read the pattern from the file in which `train` records its options, if it is there."""
-    record = _read_beside(path)
-    if "bpe_numba" not in record:
-        return None
-    with expecting_whole("record of a training", path):
-        return _steps_of(record["options"]["pattern"])
-
-
 def _read_gpt2_pair(
     file: Path, special_tokens: SpecialTokens, pattern: PatternSource | None
 ) -> Model:
@@ -7821,8 +7807,7 @@ def _read_gpt2_pair(
                     part.is_file(),
                     f"{file}: GPT-2 has two files, a vocabulary and merges: {part} is missing",
                 )
-            pattern = pattern or _recorded_pattern(file.with_name(RECORD_FILE)) or "gpt2"
-            return read_gpt2(*files, special_tokens, pattern)
+            return read_gpt2(*files, special_tokens, pattern or "gpt2")
     raise InputError(
         f"{file}: the names of GPT-2's two files must end in vocab.json and merges.txt"
     )
@@ -9307,15 +9292,6 @@ class Tokenizer:
 
     n_vocab = vocab_size  # the name of tiktoken
 
-    @property
-    def eot_token(self) -> int | None:
-        """The id of the special token <|endoftext|>, if the model has it."""
-        return self.special_tokens.get("<|endoftext|>")
-
-    def get_vocab(self) -> dict[bytes, int]:
-        """The ids by their tokens, including special tokens."""
-        return {token: id for id, token in self.vocab.items()}
-
     def __repr__(self) -> str:
         pattern = Pattern(self.model.pattern)
         pattern = pattern.name or pattern.source
@@ -9454,10 +9430,11 @@ class Tokenizer:
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_with_offsets("Hi")
         ([72, 105], [0, 1])
         """
-        ids, data = self.encode(text, allowed_special), _text_bytes(text)
+        ids = self.encode(text, allowed_special)
         tokens = decode_each(self, ids)
-        require(b"".join(tokens) == data, "the tokens differ from the text: there are no offsets")
-        return ids, [0, *itertools.accumulate(map(len, tokens))][: len(ids)]
+        is_same = b"".join(tokens) == _text_bytes(text)
+        require(is_same, "the tokens differ from the text: there are no offsets")
+        return ids, [*itertools.accumulate(map(len, tokens), initial=0)][:-1]
 
     def encode_ordinary(self, text: Text) -> list[int]:
         """Encode a text as ordinary text, without special tokens."""
@@ -10245,21 +10222,14 @@ class Recipe:
             | {"special_tokens": self.special_tokens, "from_": base}
         )
 
-    def source(
-        self, files: Sequence[Path | Texts], text_field: str | None, skip_bad_lines: bool = False
-    ) -> Source:
+    def source(self, files: Sequence[Path | Texts], text_field: str | None) -> Source:
         """Make the Source of the text.
 
         The names of byte tokens end documents, since they must not be learnt.
         """
         special_tokens = [*self.special_tokens, *self.byte_tokens]
         return Source(
-            files,
-            Pattern(self.pattern),
-            special_tokens,
-            text_field,
-            normalizer=self.normalizer,
-            skip_bad_lines=skip_bad_lines,
+            files, Pattern(self.pattern), special_tokens, text_field, normalizer=self.normalizer
         )
 
     @property
@@ -10667,7 +10637,6 @@ def train(
     max_words: int = MAX_WORDS,
     workers: int | None = None,
     text_field: str | None = None,
-    skip_bad_lines: bool = False,
     progress: bool = False,
     executor: Executor | None = None,
     special_tokens_at: str = "first",
@@ -10710,8 +10679,7 @@ def train(
                        drop any
     special_tokens_at  the ids of special tokens: first, after-bytes, or last (as in GPT-2)
 
-    Also text_field and skip_bad_lines, as in a Source; workers, progress and executor, as in an
-    Engine.
+    Also text_field, as in a Source; workers, progress and executor, as in an Engine.
 
     Raises InputError for invalid options, before any work, and OSError for unreadable files.
 
@@ -10724,8 +10692,9 @@ def train(
     [3, 3, 2, 1]
     """
     recipe = call_with(Recipe, **locals())
-    engine = Engine(workers, progress, executor)
-    return train_recipe(*prepare(recipe, inputs, texts), text_field, engine, skip_bad_lines)
+    return train_recipe(
+        *prepare(recipe, inputs, texts), text_field, Engine(workers, progress, executor)
+    )
 
 
 def prepare(
@@ -10747,8 +10716,10 @@ def prepare(
     )
     require(len({*files}) == len(files), "a words file is named twice: its words would count twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
-    options = dict(settings[0])
-    options["pattern"] = _steps_of(options["pattern"])
+    options, types = dict(settings[0]), {"Split": Split, "Metaspace": Metaspace}
+    options["pattern"] = [
+        step if isinstance(step, str) else types[step[0]](*step[1:]) for step in options["pattern"]
+    ]
     options["special_tokens"] = [
         token for token in options["special_tokens"] if token not in BYTE_TOKENS
     ]
@@ -10770,12 +10741,11 @@ def train_recipe(
     counts: Sequence[CorpusCounts],
     text_field: str | None,
     engine: Engine,
-    skip_bad_lines: bool = False,
 ) -> Training:
     """Train by a complete recipe on files or on the counts of words files; see `prepare`."""
     timings: dict[str, Timing] = {}
     with stage("compile") as timings["compile"]:
-        source = recipe.source([] if counts else files, text_field, skip_bad_lines)
+        source = recipe.source([] if counts else files, text_field)
         if not counts:
             _warn_of_source(source)
         compile_counting(source.pattern)
@@ -11774,9 +11744,9 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     check_writable(as_path(out))  # fails before the training
     if Path(out, "tokenizer.json").exists():
         warnings.warn(f"{out}: the model in this folder will be replaced", stacklevel=2)
-    engine = call_with(Engine, **options)
-    how_read = options["text_field"], engine, options["skip_bad_lines"]
-    training = train_recipe(recipe, files, counts, *how_read)
+    training = train_recipe(
+        recipe, files, counts, options["text_field"], call_with(Engine, **options)
+    )
     with stage("save") as training.timings["save"], written_together():
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)

@@ -4870,22 +4870,9 @@ def test_there_are_no_offsets_if_tokens_differ_from_the_text():
         bpe.Tokenizer.from_model(model).encode_with_offsets("Ab")
 
 
-def test_a_tokenizer_is_a_string_and_has_the_names_of_peers(tokenizer):
+def test_a_tokenizer_can_be_a_string(tokenizer):
     again = bpe.Tokenizer.from_str(tokenizer.to_str())
     assert again.digest == tokenizer.digest and again.n_vocab == tokenizer.vocab_size
-    assert again.eot_token == again.special_tokens[END]
-    assert again.get_vocab() == {token: id for id, token in tokenizer.vocab.items()}
-
-
-def test_a_folder_with_the_files_of_gpt2_has_the_pattern_of_its_training(tmp_path):
-    bpe.save_learned(
-        tmp_path, training := bpe.train(texts=["a b"], vocab_size=256, pattern="qwen2")
-    )
-    training.tokenizer.save(tmp_path, "gpt2")
-    assert bpe.Tokenizer.load(tmp_path).pattern.name == "qwen2"
-    (tmp_path / "training.json").write_text('{"bpe_numba": "0", "options": [1]}')
-    with pytest.raises(bpe.InputError, match=r"training\.json: not a whole record"):
-        bpe.Tokenizer.load(tmp_path)
 
 
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────
@@ -5675,7 +5662,7 @@ def test_a_package_that_cannot_be_loaded_is_one_line(tmp_path):
     (tmp_path / "numba.py").write_text("raise OSError('no\\nmemory')\n")
     result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert result.returncode == 2
-    assert result.stderr.startswith(b"bpe_numba: packages") and result.stderr.count(b"\n") == 1
+    assert result.stderr.startswith(b"bpe_numba: no packages") and result.stderr.count(b"\n") == 1
 
 
 def test_a_recipe_is_one_command(command, tmp_path, library):
