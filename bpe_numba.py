@@ -9375,7 +9375,7 @@ class Tokenizer:
     @classmethod
     def from_str(cls, text: str) -> Tokenizer:
         """Read the content of a tokenizer.json."""
-        return cls.from_model(read_huggingface(read_json(text.encode(), "the text")))
+        return cls.from_model(read_huggingface(read_json(_text_bytes(text), "the text")))
 
     def to_str(self) -> str:
         """Write the content of a tokenizer.json."""
@@ -10328,16 +10328,17 @@ def complete(recipe: Recipe) -> Recipe:
     family = FAMILIES[recipe.model]
     alphabet, pattern = recipe.alphabet or family.alphabet, recipe.pattern or family.pattern
     mark, unk_token, n_letters = "", None, 256
-    coverage = COVERAGE if recipe.coverage is None else recipe.coverage
+    coverage = recipe.coverage
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
-        is_plain = not recipe.coverage and not recipe.byte_fallback and not recipe.mark
+        is_plain = coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark
         require(is_plain, "`coverage`, `byte_fallback` and `mark` go with the alphabet characters")
         require(
             family.alphabet == "bytes",
             f"a model of the family {recipe.model} is made of characters",
         )
     else:
+        coverage = COVERAGE if coverage is None else coverage
         require(0 < coverage <= 1, f"`coverage` is more than 0, and at most 1, not {coverage}")
         mark, n_letters = family.mark if recipe.mark is None else recipe.mark, 1
         require(

@@ -6875,7 +6875,7 @@ MANY_REFUSED_CALLS = {
             for size in (1e4, "300", None)
         ),
         ({"workers": 1.5}, "`workers` must be of type int or NoneType, not"),
-        ({"coverage": "x"}, "`coverage` must be of type float, not"),
+        ({"coverage": "x"}, "`coverage` must be of type float or NoneType, not"),
         ({"pattern": 3}, "pattern"),
     ],
     lambda here, call: call(plain()): [
