@@ -141,14 +141,20 @@ from pathlib import Path
 from types import MappingProxyType, SimpleNamespace, UnionType
 from typing import IO, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-import numba
-import numpy as np
-import regex
-from llvmlite import ir
-from numba.core import event
-from numba.experimental import structref
-from numba.extending import intrinsic, overload
-from tqdm import tqdm
+try:
+    import numba
+    import numpy as np
+    import regex
+    from llvmlite import ir
+    from numba.core import event
+    from numba.experimental import structref
+    from numba.extending import intrinsic, overload
+    from tqdm import tqdm
+except (ImportError, MemoryError, OSError) as error:
+    if not str(*sys.argv[:1]).endswith(("bpe_numba.py", "bpe-numba")):
+        raise
+    print(f"bpe_numba: no packages, or a limit on memory: {error!r:.200}", file=sys.stderr)
+    sys.exit(2)
 
 __version__ = "0.2.0"
 __all__ = [
@@ -156,6 +162,7 @@ __all__ = [
     "FAMILIES",
     "KINDS",
     "PATTERNS",
+    "Engine",
     "Family",
     "InputError",
     "Kind",
@@ -172,8 +179,10 @@ __all__ = [
     "count_files",
     "curve",
     "encode_files",
+    "find_files",
     "inspect_model",
     "learn",
+    "load_learned",
     "read_ids",
     "train",
     "train_bpe",
@@ -218,6 +227,8 @@ if not COMPILES:
 # A kernel that is called for each word has one exit, and its loops have no break. Otherwise Numba
 # counts the references to its arrays, and that takes longer than the work on a short word.
 
+UNCACHED: set[str] = set()  # kernels that each process compiles again
+
 
 def _compiler(**options: bool) -> Callable:
     """Make a decorator that compiles kernels when they are first called.
@@ -233,6 +244,7 @@ def _compiler(**options: bool) -> Callable:
         try:
             return numba.njit(nogil=True, cache=True, **options)(function)
         except RuntimeError:  # no folder for the cache is writable
+            UNCACHED.add(function.__name__)
             return numba.njit(nogil=True, **options)(function)
 
     return compile_lazily
@@ -461,7 +473,8 @@ def _on_huge_pages(array):
 # glibc returns the memory of each large array to the system, until it has seen an array of almost
 # 32 MB freed; see mallopt(3). So free one: blocks then use the same memory again, and a scan takes
 # two thirds of the time.
-np.empty((1 << 25) - (1 << 13), np.uint8)
+with contextlib.suppress(MemoryError):
+    np.empty((1 << 25) - (1 << 13), np.uint8)
 
 
 # ─── Running ──────────────────────────────────────────────────────────────────────────────────────
@@ -519,9 +532,26 @@ def _check_type(name: str, value: object, hint: object) -> None:
         raise InputError(f"`{name}` must be of type {names}, not {reprlib.repr(value)}")
 
 
+def interruptible(function: Function) -> Function:
+    """Make a function with kernels in which an interrupt raises KeyboardInterrupt.
+
+    Numba makes a SystemError of an interrupt that comes while it unpacks the arguments of a kernel.
+    """
+
+    @functools.wraps(function)
+    def call(*arguments: object, **options: object):
+        try:
+            return function(*arguments, **options)
+        except SystemError as error:
+            while error.__cause__:
+                error = error.__cause__
+            raise error from None
+
+    return call
+
+
 def checked(function: Function) -> Function:
-    """Make a public function: it checks the types of its arguments, and an interrupt raises
-    KeyboardInterrupt in it.
+    """Make a public function, which is interruptible and checks the types of its arguments.
 
     Messages name parameters `like_this`; the command line shows them as options.
 
@@ -535,16 +565,11 @@ def checked(function: Function) -> Function:
     hints = functools.cache(lambda: get_type_hints(function))
 
     @functools.wraps(function)
+    @interruptible
     def call(*arguments: object, **options: object):
         for name, value in signature.bind(*arguments, **options).arguments.items():
             _check_type(name, value, hints().get(name, object))
-        try:
-            return function(*arguments, **options)
-        # Numba raises it for an interrupt while it unpacks the arguments of a kernel
-        except SystemError as error:
-            while error.__cause__:
-                error = error.__cause__
-            raise error from None
+        return function(*arguments, **options)
 
     return call
 
@@ -805,12 +830,16 @@ def _init_worker() -> None:
         parent.join()
         os._exit(1)
 
-    threading.Thread(target=exit_with_parent, daemon=True).start()
+    try:
+        threading.Thread(target=exit_with_parent, daemon=True).start()
+    except RuntimeError:  # a limit on threads; the parent says so
+        os._exit(1)
 
 
 class _CompilationNotice(event.Listener):
-    """Print one notice, on a terminal or in a notebook, when the parent process begins to compile
-    kernels.
+    """Print one notice when the parent process begins to compile kernels.
+
+    It appears on a terminal or in a notebook, and anywhere if the kernels cannot be cached.
     """
 
     was_printed = False
@@ -822,10 +851,12 @@ class _CompilationNotice(event.Listener):
             and not multiprocessing.parent_process()
         )
         is_seen = sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules)
-        if is_ours and is_seen and not self.was_printed:
+        if is_ours and (is_seen or UNCACHED) and not self.was_printed:
+            how_often = "once for each kind of work"
+            if UNCACHED:
+                how_often = "at each start: set NUMBA_CACHE_DIR to a folder that can be written"
             print(
-                "bpe_numba: compiling kernels, once for each kind of work, for up to 20 seconds",
-                file=sys.stderr,
+                f"bpe_numba: compiling kernels for about 25 seconds, {how_often}", file=sys.stderr
             )
             self.was_printed = True
 
@@ -837,21 +868,32 @@ event.register("numba:compile", _CompilationNotice())
 
 
 def _begin_workers(n: int, threads: bool) -> Executor:
-    """Start worker processes or threads; raises InputError if the system cannot start any.
+    """Start worker processes or threads; raises InputError if the system cannot start all.
 
-    It cannot without /dev/shm, in a daemonic process, or under a low `ulimit`.
+    It cannot without /dev/shm, in a daemonic process, or under a low `ulimit`. A pool of processes
+    that reaches a limit while it starts would wait for ever. So threads try first how many can
+    start: they count as processes do.
     """
+    pool, all_started = None, threading.Event()
     try:
-        pool = (
-            ThreadPoolExecutor(n) if threads else ProcessPoolExecutor(n, initializer=_init_worker)
-        )
-        pool.submit(int)
-    except (AssertionError, ImportError, OSError, RuntimeError) as error:
+        # each process has a second thread, and a pool of processes has two
+        n_threads = n if threads else 2 * n + 2
+        pool = ThreadPoolExecutor(n_threads)
+        for _ in range(n_threads):
+            pool.submit(all_started.wait)
+        all_started.set()
+        if not threads:
+            pool.shutdown()
+            pool = ProcessPoolExecutor(n, initializer=_init_worker)
+            pool.submit(int)
+    except (AssertionError, ImportError, MemoryError, OSError, RuntimeError) as error:
+        all_started.set()
+        _kill_workers(pool)
         raise InputError(f"no workers can be started ({error}): set `workers` to 1") from None
     return pool
 
 
-def _kill_workers(pool: Executor) -> None:
+def _kill_workers(pool: Executor | None) -> None:
     """Kill the processes of a pool, if it has any, and close the pipe on which its thread may
     wait.
     """
@@ -947,7 +989,8 @@ class Engine:
                 else "; or the script that called this lacks `if __name__ == '__main__':`"
             )
             raise InputError(
-                f"a worker process died, perhaps from lack of memory: use fewer `workers`{hint}"
+                f"a worker process died, perhaps from a limit on memory or processes: use fewer "
+                f"`workers`{hint}"
             ) from None
         finally:
             if self.executor:
@@ -3491,6 +3534,11 @@ def find_files(inputs: Files) -> list[Path]:
     A folder stands for its files, at any depth and sorted, whose names end in one of SUFFIXES,
     perhaps followed by one of PACKED_SUFFIXES. Hidden files are left out, and so are vocab.txt and
     merges.txt, which belong to models.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.txt").write_text("text"), Path(folder, "a.png").write_text("?")
+    ...     [path.name for path in find_files(folder)]
+    ['a.txt']
     """
     files = []
     for path in map(as_path, [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs):
@@ -3678,7 +3726,7 @@ class Block(NamedTuple):
         )
 
 
-def _read_lines(block: Block, text_field: str) -> list[bytes]:
+def _read_lines(block: Block, text_field: str, skip_bad_lines: bool) -> list[bytes]:
     """Read the texts of a block of lines of JSON."""
     texts = []
     for number, line in enumerate(block.read().split(b"\n"), 1):
@@ -3688,13 +3736,14 @@ def _read_lines(block: Block, text_field: str) -> list[bytes]:
                 texts.append(_record_text(json.loads(line), text_field))
         except (ValueError, RecursionError) as error:
             reason = error if isinstance(error, InputError) else f"not JSON ({error})"
-            raise InputError(
-                f"{block.path}, line {block.count_lines_before() + number}: {reason}"
-            ) from None
+            where = f"{block.path}, line {block.count_lines_before() + number}"
+            if not skip_bad_lines:
+                raise InputError(f"{where}: {reason}") from None
+            warnings.warn(f"{where}: skipped, {reason}", stacklevel=2)
     return texts
 
 
-def _read_rows(block: Block, text_field: str) -> list[bytes]:
+def _read_rows(block: Block, text_field: str, _: bool) -> list[bytes]:
     """Read the texts of a row group of a Parquet file."""
     with expecting_whole("Parquet file", f"{block.path}, row group {block.n_before}"):
         with import_optional("pyarrow.parquet").ParquetFile(block.path) as file:
@@ -3737,6 +3786,7 @@ class Source:
     normalizer      steps of a Normalizer, which change texts before they are cut
     text_field      the field of a line of JSON, or the column of a Parquet file, that has the text;
                     "text" by default. If it is set, standard input is lines of JSON
+    skip_bad_lines  skip lines that are not JSON or have no text, with a warning that names each
     block_bytes     bytes of text in a block; BLOCK_BYTES by default. No result depends on it
 
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -3754,6 +3804,7 @@ class Source:
     block_bytes: int = dataclasses.field(default_factory=lambda: BLOCK_BYTES)
     flags: Mapping[str, AddedToken] = dataclasses.field(default_factory=dict)
     normalizer: Sequence[dict] = ()
+    skip_bad_lines: bool = False
 
     # of files before reading
     _states: dict[Path, os.stat_result] = dataclasses.field(default_factory=dict, init=False)
@@ -3833,7 +3884,7 @@ class Source:
     def texts(self, block: Block) -> list[bytes]:
         """Read the texts of a block: a single one, or one from each line or row."""
         if block.read_texts:
-            return block.read_texts(block, self.text_field or "text")
+            return block.read_texts(block, self.text_field or "text", self.skip_bad_lines)
         data = block.read()
         return data if isinstance(data, list) else [data]
 
@@ -3859,6 +3910,8 @@ class Source:
             return "a stream"
         self._states.setdefault(path, path.stat())
         kind = _recognize(_read_part(path, 0, HEAD_BYTES))
+        is_fine = kind or path.suffix not in PACKED_SUFFIXES
+        require(is_fine, f"{path}: is not packed, as its name says: rename it")
         if kind == "Parquet":
             with expecting_whole("Parquet file", path):
                 import_optional("pyarrow.parquet")
@@ -3870,12 +3923,14 @@ class Source:
         """Raise InputError for a file that is not text, and warn of the first one that may not be
         text.
         """
-        kind, doubt = _recognize(head), None
+        kind = _recognize(head)
+        doubt = None
         require(
             kind is None, f"{path}: {kind} is not text: unpack it, or convert it to text, first"
         )
-        strange = head.decode("utf-8", "replace").count("\ufffd") + head.count(0)
-        if strange > len(head) / 100:
+        if head.count(0) > len(head) / 100:
+            doubt = "its beginning has NUL bytes, as UTF-16 has (iconv converts text to UTF-8)"
+        elif head.decode("utf-8", "replace").count("\ufffd") > len(head) / 100:
             doubt = (
                 "its beginning is not UTF-8; it is read byte by byte (iconv converts text to UTF-8)"
             )
@@ -3941,6 +3996,7 @@ class Source:
             )
             start, first_id = stop, next_id
 
+    @interruptible
     def find_cut(
         self, read: Callable[[int, int], bytes], start: int, is_json: bool
     ) -> tuple[int, int] | None:
@@ -4133,6 +4189,7 @@ class Words(NamedTuple):
         return dict(zip(words, self.counts.tolist(), strict=True))
 
     @property
+    @interruptible
     def digest(self) -> str:
         """A hash of the words and their counts that does not depend on their order: a SHA-256 in
         hexadecimal.
@@ -4140,6 +4197,7 @@ class Words(NamedTuple):
         hashes = np.sort(_hash_words(self.symbols, self.offsets, self.counts.astype(np.uint64)))
         return hashlib.sha256(hashes.astype("<u8").data).hexdigest()
 
+    @interruptible
     def as_characters(self, coverage: float = 1.0, metaspace: Metaspace | None = None) -> Words:
         """Decode words over the single bytes as words over characters, in the order of code points.
 
@@ -5525,11 +5583,16 @@ def _check_words(words: Words, n_symbols: int) -> tuple[int, int]:
     """Return the numbers of symbols in the words and in their alphabet; raises InputError for
     unusable words.
     """
-    n, a = len(words.symbols), len(words.alphabet)
+    n = len(words.symbols)
+    a = len(words.alphabet)
     require(n > 0, "there are no words to learn from")
     fits = 0 <= words.symbols.min() <= words.symbols.max() < a
     require(fits, f"the symbols of words must be 0 to {a - 1}, their alphabet")
-    require(n_symbols >= a, f"n_symbols is {n_symbols}, but the alphabet has {a} symbols")
+    require(
+        n_symbols >= a,
+        f"the alphabet has {a:,} symbols, but the vocabulary has room for {max(n_symbols, 0):,}: "
+        "raise `vocab_size`, or keep only frequent characters by a lower `coverage`",
+    )
     return n, a
 
 
@@ -7691,18 +7754,17 @@ def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> Le
     require(n < 2**31, "words of 2**31 symbols are too many")
     learner = _UnigramLearner(words, SEED_SIZE, MAX_TOKEN_CHARS)
     goal, likelihoods = max(n_symbols * 11 // 10, a), []
-    with Engine(progress=progress).progress_bar(
-        "prune", max(learner.n_tokens - goal, 0), " tokens"
-    ) as bar:
+    n = max(learner.n_tokens, goal)
+    with Engine(progress=progress).progress_bar("prune", n - goal, " tokens") as bar:
         while True:
             for _ in range(SUB_ITERATIONS):
                 likelihood = learner.maximize()
             likelihoods.append(likelihood)
+            bar.update(n - max(learner.n_tokens, goal))
             n = learner.n_tokens
             if n <= goal:
                 break
             learner.prune(max(goal, int(SHRINKING_FACTOR * n)))
-            bar.update(n - learner.n_tokens)
     scores = learner.scores
     rest = a + _best_first(scores[a:], n_symbols - a)
     chosen = np.append(np.arange(a), rest[scores[rest] > -np.inf])
@@ -9790,6 +9852,7 @@ class Tokenizer:
         tokenizer._compile(model, cache_size)
         return tokenizer
 
+    @interruptible
     def _compile(self, model: Model, cache_size: int) -> None:
         """Make all that the tokenizer computes from its model."""
         require_known("kind of model", model.kind, KINDS)
@@ -9810,12 +9873,16 @@ class Tokenizer:
         # for encode_iterable, by special tokens
         self._chunk_sources: dict[tuple[str, ...], Source] = {}
 
-    vocab = property(
-        attrgetter("model.vocab"), doc="The tokens by their ids, including special tokens."
-    )
-    merges = property(
-        attrgetter("model.merges"), doc="The merges in order, or None if ids or scores decide."
-    )
+    @property
+    def vocab(self) -> dict[int, bytes]:
+        """The tokens by their ids, including special tokens."""
+        return self.model.vocab
+
+    @property
+    def merges(self) -> list[Merge] | None:
+        """The merges in order, or None if ids or scores decide."""
+        return self.model.merges
+
     special_tokens = property(
         attrgetter("model.special_tokens"), doc="The ids of the special tokens."
     )
@@ -9832,6 +9899,8 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """The number of rows that an embedding needs: the largest id + 1."""
         return max(self.vocab, default=-1) + 1
+
+    n_vocab = vocab_size  # the name of tiktoken
 
     def __repr__(self) -> str:
         pattern = Pattern(self.model.pattern)
@@ -9916,11 +9985,18 @@ class Tokenizer:
         """
         save_model(self.model, path, format)
 
+    @classmethod
+    def from_str(cls, text: str) -> Tokenizer:
+        """Read the content of a tokenizer.json."""
+        return cls.from_model(read_huggingface(read_json(_text_bytes(text), "the text")))
+
+    def to_str(self) -> str:
+        """Write the content of a tokenizer.json."""
+        return write_huggingface(self.model)["tokenizer.json"]
+
     def to_huggingface(self):
         """Make a `tokenizers.Tokenizer` with the same ids."""
-        return import_optional("tokenizers").Tokenizer.from_str(
-            write_huggingface(self.model)["tokenizer.json"]
-        )
+        return import_optional("tokenizers").Tokenizer.from_str(self.to_str())
 
     def to_tiktoken(self, name: str = "bpe_numba"):
         """Make a `tiktoken.Encoding` with the same ids; raises ValueError if that is impossible."""
@@ -9957,6 +10033,22 @@ class Tokenizer:
         """
         return self.encode_to_numpy(text, allowed_special).tolist()
 
+    def encode_with_offsets(
+        self, text: Text, allowed_special: Allowed = "all"
+    ) -> tuple[list[int], list[int]]:
+        """Encode a text. Returns the ids, and the byte of the text at which each of them begins.
+
+        Raises InputError if the tokens do not add up to the text, as after a normalizer.
+
+        >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_with_offsets("Hi")
+        ([72, 105], [0, 1])
+        """
+        ids = self.encode(text, allowed_special)
+        tokens = decode_each(self, ids)
+        is_same = b"".join(tokens) == _text_bytes(text)
+        require(is_same, "the tokens differ from the text: there are no offsets")
+        return ids, [*itertools.accumulate(map(len, tokens), initial=0)][:-1]
+
     def encode_ordinary(self, text: Text) -> list[int]:
         """Encode a text as ordinary text, without special tokens."""
         return self.encode(text, "none")
@@ -9969,6 +10061,7 @@ class Tokenizer:
         """
         return self.encode_texts([_text_bytes(text)], allowed_special)[0]
 
+    @interruptible
     def encode_texts(
         self, texts: Sequence[bytes], allowed_special: Allowed = "all", first_id: int = BEGINS
     ) -> Arrays:
@@ -10077,7 +10170,11 @@ class Tokenizer:
             yield from self.encode_texts([data], allowed_special, first_id)[0].tolist()
 
     def source(
-        self, inputs: Files, allowed_special: Allowed = "all", text_field: str | None = None
+        self,
+        inputs: Files,
+        allowed_special: Allowed = "all",
+        text_field: str | None = None,
+        skip_bad_lines: bool = False,
     ) -> Source:
         """Make a Source that cuts files so that their blocks have the same ids as the whole."""
         special, model = tuple(self._allowed(allowed_special)), self.model
@@ -10089,6 +10186,7 @@ class Tokenizer:
             text_field,
             flags=model.flags,
             normalizer=model.normalizer,
+            skip_bad_lines=skip_bad_lines,
         )
 
     def compile_kernels(self) -> None:
@@ -10122,6 +10220,7 @@ class Tokenizer:
             )
         return allowed
 
+    @interruptible
     def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:
         """Join the bytes of some ids; raises ValueError for an id that is not in the vocabulary.
 
@@ -10437,6 +10536,7 @@ def encode_files(
     allowed_special: Allowed = "all",
     workers: int | None = None,
     text_field: str | None = None,
+    skip_bad_lines: bool = False,
     progress: bool = False,
     executor: Executor | None = None,
 ) -> Encoded:
@@ -10461,7 +10561,8 @@ def encode_files(
     document_index   a .npy or .bin file of int64: document d is tokens[index[d] : index[d + 1]]
     allowed_special  the special tokens that are found in the texts: "all", "none", or some of them
 
-    Also text_field, as in a Source; workers, progress and executor, as in an Engine.
+    Also text_field and skip_bad_lines, as in a Source; workers, progress and executor, as in an
+    Engine.
 
     Files take their names when they are whole. Raises InputError for invalid options and inputs.
 
@@ -10476,7 +10577,7 @@ def encode_files(
     paths = _name_outputs(out, val_fraction)
     id_type, engine = _id_type(tokenizer.vocab_size - 1, dtype), Engine(workers, progress, executor)
     allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
-    source = tokenizer.source(inputs, allowed_special, text_field)
+    source = tokenizer.source(inputs, allowed_special, text_field, skip_bad_lines)
     outputs, index_writer = [*paths], contextlib.nullcontext(len)
     if document_index is not None:
         index = as_path(document_index)
@@ -10686,6 +10787,7 @@ FAMILIES = {
     "unigram": Family("unigram", "characters", "gpt2", learn_unigram, mark="▁"),
     "longest": Family("wordpiece", "bytes", "gpt2", learn),
 }
+COVERAGE = 0.9995  # of a text by the characters that become tokens; that of SentencePiece
 BYTE_TOKENS = tuple(token.decode() for token in _FALLBACK_TOKENS)
 _BERT = {
     "type": "BertNormalizer",
@@ -10717,7 +10819,7 @@ class Recipe:
     pattern: PatternSource | None = None  # without the mark
     mark: str | None = None
     normalizer: Sequence[str] = ()  # a complete recipe has steps of a Normalizer
-    coverage: float = 1.0
+    coverage: float | None = None
     byte_fallback: bool = False
     unk_token: str | None = None
     from_: PathName | Model | None = None
@@ -10802,14 +10904,6 @@ class Recipe:
             n_symbols = len(words.alphabet) + self.vocab_size - len(self.from_.vocab)
         elif self.alphabet == "characters":
             words = words.as_characters(self.coverage, self.metaspace)
-            n, remedy = (
-                len(words.alphabet),
-                "raise `vocab_size`, or keep only frequent ones (`coverage` 0.9995)",
-            )
-            require(
-                n <= n_symbols,
-                f"{n:,} different characters are too many for the vocabulary: {remedy}",
-            )
         options = vars(self) | self.learner_options
         return call_with(self.learner, words, n_symbols, progress=progress, **options)
 
@@ -10868,19 +10962,18 @@ def complete(recipe: Recipe) -> Recipe:
     family = FAMILIES[recipe.model]
     alphabet, pattern = recipe.alphabet or family.alphabet, recipe.pattern or family.pattern
     mark, unk_token, n_letters = "", None, 256
+    coverage = recipe.coverage
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
-        is_plain = recipe.coverage == 1 and not recipe.byte_fallback and not recipe.mark
+        is_plain = coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark
         require(is_plain, "`coverage`, `byte_fallback` and `mark` go with the alphabet characters")
         require(
             family.alphabet == "bytes",
             f"a model of the family {recipe.model} is made of characters",
         )
     else:
-        require(
-            0 < recipe.coverage <= 1,
-            f"`coverage` is more than 0, and at most 1, not {recipe.coverage}",
-        )
+        coverage = COVERAGE if coverage is None else coverage
+        require(0 < coverage <= 1, f"`coverage` is more than 0, and at most 1, not {coverage}")
         mark, n_letters = family.mark if recipe.mark is None else recipe.mark, 1
         require(
             len(mark) <= 1 and not mark.isspace(),
@@ -10905,6 +10998,7 @@ def complete(recipe: Recipe) -> Recipe:
         alphabet=alphabet,
         pattern=pattern,
         mark=mark,
+        coverage=coverage,
         unk_token=unk_token,
     )
 
@@ -11047,6 +11141,8 @@ class Training:
             rows.append(("merges", f"{len(learned.counts):,}; the last pair occurred {last}"))
         n_bytes = counted.n_bytes - counted.n_dropped_bytes
         rows.append(("bytes/token", _cell(n_bytes / self.n_tokens)))
+        if self.recipe.alphabet == "characters":
+            rows.append(("characters", f"{len(learned.alphabet):,} are tokens"))
         rows.append(
             ("tokens", f"{len(model.vocab):,}, {len(model.special_tokens)} of them special")
         )
@@ -11105,6 +11201,7 @@ def count_files(
     byte_fallback: bool = False,
     max_words: int = MAX_WORDS,
     text_field: str | None = None,
+    skip_bad_lines: bool = False,
     workers: int | None = None,
     progress: bool = False,
     executor: Executor | None = None,
@@ -11124,7 +11221,8 @@ def count_files(
     max_words       drop the rarest words when there are more unique words than this; 0: never drop
                     any
 
-    Also text_field, as in a Source; workers, progress and executor, as in an Engine.
+    Also text_field and skip_bad_lines, as in a Source; workers, progress and executor, as in an
+    Engine.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for name in ("a.txt", "b.txt"):
@@ -11143,7 +11241,12 @@ def count_files(
     ]
     steps = _named_normalizer(normalizer)
     source = Source(
-        find_files(inputs), Pattern(pattern), special_tokens, text_field, normalizer=steps
+        find_files(inputs),
+        Pattern(pattern),
+        special_tokens,
+        text_field,
+        normalizer=steps,
+        skip_bad_lines=skip_bad_lines,
     )
     _warn_of_source(source)
     with stage("compile"):
@@ -11168,7 +11271,7 @@ def train(
     pattern: PatternSource | None = None,
     mark: str | None = None,
     normalizer: Sequence[str] = (),
-    coverage: float = 1.0,
+    coverage: float | None = None,
     byte_fallback: bool = False,
     unk_token: str | None = None,
     from_: PathName | Model | None = None,
@@ -11206,7 +11309,7 @@ def train(
     normalizer         changes the text first: nfc, nfd, nfkc, nfkd, lowercase, strip-accents, nmt,
                        bert or bert-cased
     coverage           with characters: only the most frequent ones, which make up this share of the
-                       text, become tokens
+                       text, become tokens; the default is 0.9995, as in SentencePiece
     byte_fallback      with characters: unknown characters become tokens of their bytes
     unk_token          with characters and no byte fallback: the token of unknown characters; the
                        default is <unk> or, with wordpiece, [UNK]
@@ -11528,6 +11631,13 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
     corpus.
 
     Raises InputError if the file is missing, or if it belongs to another model.
+
+    >>> training = train(texts=["low low lower"], vocab_size=258)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_learned(folder, training)
+    ...     learned, n_bytes = load_learned(folder, training.tokenizer.model)
+    >>> learned.counts.tolist(), n_bytes
+    ([3, 3], 13)
     """
     file = Path(folder, LEARNED_FILE)
     require(
@@ -12349,6 +12459,8 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     recipe, files, counts = prepare(recipe, inputs or None)
     config = call_with(transformers_config, **options | {"special_tokens": recipe.special_tokens})
     check_writable(as_path(out))  # fails before the training
+    if Path(out, "tokenizer.json").exists():
+        warnings.warn(f"{out}: the model in this folder will be replaced", stacklevel=2)
     training = train_recipe(
         recipe, files, counts, options["text_field"], call_with(Engine, **options)
     )
@@ -12480,6 +12592,8 @@ def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
     $ view model "Hello, world"
     $ view model < corpus.txt
     """
+    is_one_model = len(text) < 2 or not os.path.exists(text[0])
+    require(is_one_model, f"{text[0]} exists, but only one model is viewed: put the text in quotes")
     data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
     colour = (
         sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -12542,7 +12656,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _add_argument(
-    group: argparse._ArgumentGroup, parameter: inspect.Parameter, is_positional: bool, text: str
+    command: argparse.ArgumentParser, parameter: inspect.Parameter, is_positional: bool, text: str
 ) -> argparse.Action:
     """Add the command-line argument that sets a parameter."""
     name, default, kind = (
@@ -12560,7 +12674,7 @@ def _add_argument(
     metavar = name.split("_")[-1].upper()
     if is_positional:
         nargs = "+" if is_required else "*"
-        return group.add_argument(
+        return command.add_argument(
             parameter.name, help=text, metavar=metavar, nargs=nargs if is_many else None
         )
     if kind == "bool":
@@ -12573,7 +12687,7 @@ def _add_argument(
         settings = {"type": read, "default": default, "required": is_required, "metavar": metavar}
         if default not in (None, parameter.empty):
             text += f" (default: {default})"
-    return group.add_argument(
+    return command.add_argument(
         "--" + name.replace("_", "-"), dest=parameter.name, help=text, **settings
     )
 
@@ -12591,13 +12705,11 @@ def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable])
         rows = _ROW.findall(inspect.getdoc(function) or "")  # with -OO, Python has no docstrings
         texts = {name: " ".join(text.split()) for name, text in rows} | texts
     for function in (run, *callees):
-        title = f"options of {function.__name__.strip('_')}"
-        group = command if function is run else command.add_argument_group(title)
         for name, parameter in inspect.signature(function).parameters.items():
             has_default = parameter.default is not parameter.empty
             if name not in (*_PYTHON_ONLY, *flags) and (function is run or has_default):
                 is_positional = name in inspect.getfullargspec(run).args
-                action = _add_argument(group, parameter, is_positional, texts.get(name, ""))
+                action = _add_argument(command, parameter, is_positional, texts.get(name, ""))
                 if function in learners:
                     action.default = argparse.SUPPRESS
                 flags[name] = [*action.option_strings, action.metavar][0]

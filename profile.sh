@@ -13,6 +13,8 @@ usage: ./profile.sh [--lines] [train|encode|decode|inspect|compare] [CORPUS ...]
 It prints seconds, MB/s, share and memory of each stage, run with one worker and kernels that are compiled. Then come the
 lines that take most; the time of a kernel is that of the line which calls it, unless --lines is given. Scalene's whole
 report is in profile/COMMAND.STAGE.html. It needs Scalene: pip install scalene
+
+An installed bpe_numba has another cache: the first run here compiles the kernels again, in a minute or two.
 END
 }
 
@@ -50,11 +52,12 @@ decode=(decode profile/model profile/tokens.npy --out profile/text --quiet --tim
 inspect=(inspect profile/model "$@" --workers 1 --quiet --timings)
 compare=(compare profile/model --corpus "$@" --workers 1 --quiet --timings)
 declare -n chosen=$command
-echo "Compiling, and making what $command needs ..."
+echo "Compiling this copy of bpe_numba.py, if it has not run yet, and making what $command needs ..."
 [[ $command == train ]] || run "${train[@]}"
 [[ $command != decode ]] || run "${encode[@]}"
 [[ $lines ]] || run "${chosen[@]}"
 echo
+[[ ! $lines ]] || echo "These are shares of plain Python: a compiled kernel may take 100 times less. Compare lines within a kernel."
 echo "=== bpe_numba.py ${chosen[*]}"
 run "${chosen[@]}"
 grep -A 99 -E '^[0-9.]+ seconds$' profile/log | tee profile/stages

@@ -404,6 +404,8 @@ invalid = [
     b"\xff",
     b"\xfe",
     b"\xc0\xaf",
+    b"\xc1\x81",
+    b"\xf4\x90\x80\x80",
     b"\xe4\xb8",
     b"\xf5",
     b"\xed\xa0\x80",
@@ -565,7 +567,7 @@ def test_no_name_of_the_module_is_bound_twice():
 
 
 def test_public_names_are_few_and_explained_by_examples():
-    assert len(bpe.__all__) <= 28 and dir(bpe) == sorted(bpe.__all__)
+    assert len(bpe.__all__) <= 32 and dir(bpe) == sorted(bpe.__all__)
     public = [getattr(bpe, name) for name in bpe.__all__]
     assert [
         value for value in public if callable(value) and ">>> " not in (inspect.getdoc(value) or "")
@@ -659,6 +661,68 @@ def test_a_daemonic_process_has_threads_only():
     process.join()
 
 
+@pytest.mark.parametrize("process", [False, True])
+@pytest.mark.parametrize("after", range(6))
+def test_a_limit_on_threads_or_processes_is_an_error(monkeypatch, process, after):
+    started = itertools.count()
+
+    def limited(start):
+        def begin(*arguments):
+            if next(started) >= after // (1 + process):
+                raise RuntimeError("can't start new thread") if not process else OSError(11, "no")
+            return start(*arguments)
+
+        return begin
+
+    if process:
+        monkeypatch.setattr(os, "fork", limited(os.fork))
+    else:
+        monkeypatch.setattr(threading.Thread, "start", limited(threading.Thread.start))
+    engine = bpe.Engine(workers=6)
+    with within(20), pytest.raises(bpe.InputError, match="no workers can be started"):
+        list(engine.map(abs, range(9), threads=not process and after % 2))
+    for child in multiprocessing.active_children():
+        child.join(5)
+    assert not multiprocessing.active_children()
+
+
+def test_a_cache_that_cannot_be_written_is_told(monkeypatch, capsys):
+    def njit(cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return abs
+
+    monkeypatch.setattr(numba, "njit", lambda **options: lambda function: njit(**options))
+    monkeypatch.setattr(bpe, "UNCACHED", set())
+    bpe._compiler()(abs)
+    begun = SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=bpe._begin_workers)})
+    bpe._CompilationNotice().on_start(begun)
+    assert capsys.readouterr().err.count("NUMBA_CACHE_DIR") == bpe.COMPILES
+
+
+@pytest.mark.parametrize("work", ["decode", "encode", "digest", "as_characters"])
+def test_an_interrupt_between_kernels_is_an_interrupt(work, tokenizer):
+    words, ids = bpe.Words.from_counts({b"a": 1}), tokenizer.encode("some text")
+    call = {
+        "decode": lambda: tokenizer.decode(ids),
+        "encode": lambda: tokenizer.encode("some text"),
+        "digest": lambda: words.digest,
+        "as_characters": words.as_characters,
+    }[work]
+    call()  # compiles
+    ended = Counter()
+    for _ in range(20):
+        timer = threading.Timer(random.uniform(0.001, 0.01), signal.raise_signal, [signal.SIGINT])
+        try:
+            timer.start()
+            while timer.is_alive():
+                call()
+            time.sleep(0.01)  # its handler runs in this thread, a little later
+        except BaseException as error:
+            ended[type(error)] += 1
+    assert {*ended} == {KeyboardInterrupt}
+
+
 def test_interrupts_in_python_are_that_and_no_more(tmp_path):
     (tmp_path / "a.txt").write_text("some text, and more of it\n" * 1000)
     source = bpe.Source([tmp_path / "a.txt"] * 5, bpe.Pattern("gpt2"))
@@ -686,7 +750,7 @@ def test_compilation_is_told_once(capsys, monkeypatch):
     notice = bpe._CompilationNotice()
     for begun in (theirs, ours, ours):
         notice.on_start(begun)
-    assert capsys.readouterr().err.count("compiling kernels, once") == 1
+    assert capsys.readouterr().err.count("compiling kernels for") == 1
 
 
 def test_arguments_are_checked_by_their_annotations():
@@ -1278,6 +1342,7 @@ def test_a_byte_that_looks_like_an_end_is_a_word():
 
 @apart
 @given(data=hostile_bytes)
+@example(b"\xc1\x81\xf4\x90\x80\x80")  # too long for their characters, and above U+10FFFF
 def test_bytes_that_are_not_utf8_are_characters_as_python_finds_them(data):
     characters = data.decode("utf-8", "surrogateescape")
     assert bpe.Pattern(r"[\s\S]").split(data) == [
@@ -1303,6 +1368,18 @@ def test_every_class_of_characters_is_that_of_regex(name, border_characters):
     for before, after in (("", ""), ("a", "b"), (" ", "1"), ("\n", "'")):
         data = "".join(f"{before}{char}{after}" for char in border_characters).encode()
         assert bpe.Pattern(name).split(data) == naive_split(bpe.PATTERNS[name], data)
+
+
+@apart
+def test_bytes_are_compared_to_the_last():
+    text = bytes(range(1, 24))
+    for size in range(1, 20):
+        array = bpe._with_padding(text)
+        assert bpe._equal(array, 2, bpe._with_padding(text[2:]), 0, size)
+        for k in range(size):
+            other = bytearray(text[2 : 2 + size])
+            other[k] ^= 1
+            assert not bpe._equal(array, 2, bpe._with_padding(bytes(other)), 0, size)
 
 
 # ─── Normalizing ──────────────────────────────────────────────────────────────────────────────────
@@ -1562,6 +1639,13 @@ def places_to_cut(data, arrays):
 @functools.lru_cache(None)
 def cut_arrays(name, source, normalizer):
     return normalizer.cut_arrays(bpe.Pattern(source))
+
+
+@apart
+def test_text_is_not_cut_before_spaces_that_become_something_else():
+    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "_"}
+    arrays = bpe.Normalizer([spaces]).cut_arrays(bpe.Pattern("[^ ]+| "))
+    assert places_to_cut(b"a  b", arrays) == []
 
 
 @apart
@@ -1860,7 +1944,8 @@ def test_row_groups_of_parquet_are_blocks(tmp_path):
     "name, data, doubt",
     [
         ("a.txt", "Größe ".encode("latin-1") * 99, "its beginning is not UTF-8"),
-        ("a.txt", "text".encode("utf-16"), "not UTF-8"),
+        ("a.txt", "text".encode("utf-16"), "NUL bytes, as UTF-16 has"),
+        ("a.txt", b"text\0" * 99, "NUL bytes"),
         ("a.txt", b'{"text": "one"}', "looks like JSON"),
         ("a.csv", b"id,text\n1,one\n", "a table is read as text"),
     ],
@@ -1870,6 +1955,24 @@ def test_doubtful_text_gets_one_note(tmp_path, name, data, doubt):
     with pytest.warns(UserWarning, match=doubt) as notes:
         counted([tmp_path / name] * 3, workers=1)
     assert len(notes) == 1
+
+
+@apart
+def test_a_file_that_is_not_packed_as_its_name_says_is_refused(tmp_path):
+    (tmp_path / "a.txt.gz").write_bytes(b"some text")
+    with pytest.raises(bpe.InputError, match="is not packed, as its name says"):
+        counted([tmp_path / "a.txt.gz"])
+
+
+@apart
+def test_bad_lines_can_be_skipped_and_are_named(tmp_path):
+    good, bad = b'{"text": "ab"}\n', b'{"text": 3}\nno json\n\xff\n'
+    (tmp_path / "a.jsonl").write_bytes(good + bad + good)
+    with pytest.warns(UserWarning, match="skipped") as notes:
+        made = bpe.count_files(tmp_path, tmp_path / "w.npz", skip_bad_lines=True, workers=1)
+    assert made.words.to_counts() == {b"ab": 2}
+    places = [re.findall("line ([0-9]+): skipped", str(note.message)) for note in notes]
+    assert places == [["2"], ["3"], ["4"]]
 
 
 @apart
@@ -3279,6 +3382,20 @@ def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path
         bpe.Tokenizer.load(tmp_path / "model")
 
 
+@apart
+def test_a_merge_that_is_given_twice_has_its_first_rank():
+    vocab = BYTE_VOCAB | {256: b"ab", 257: b"bc"}
+    merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"b")]
+    assert bpe.Tokenizer(vocab, merges).encode("abc") == [256, 99]
+
+
+def test_tokens_that_no_merge_makes_are_looked_up_whole():
+    tokenizer = bpe.Tokenizer(BYTE_VOCAB | {256: b"abc", 257: b"xy"}, None)
+    assert bpe._as_merges(tokenizer.model) == ([(b"x", b"y")], True)
+    for text in ("abc", "abcd", "xyz"):
+        assert tokenizer.to_huggingface().encode(text).ids == tokenizer.encode(text)
+
+
 # ─── WordPiece ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -3434,6 +3551,17 @@ def test_the_minimum_of_hugging_faces_trainer():
 def test_text_that_looks_like_the_prefix_gives_a_token_once():
     learned = bpe.learn_wordpiece(words_of_characters({b"###": 3, b"a#": 1}), 8)
     assert len(set(learned.tokens)) == len(learned.tokens) and b"##" in learned.tokens
+
+
+@apart
+@pytest.mark.parametrize("size", [6, 7, 8])
+def test_a_word_of_the_greatest_length_is_cut(size):
+    vocab = {"[UNK]": 0, "a": 1, "##a": 2}
+    options = {"unk_token": "[UNK]", "max_input_chars_per_word": 7}
+    theirs = tokenizers.models.WordPiece(vocab, **options)
+    tokenizer = bpe.Tokenizer.from_str(made(theirs, pre_tokenizer=P.WhitespaceSplit()).to_str())
+    expected = [token.id for token in theirs.tokenize("a" * size)]
+    assert tokenizer.encode("a" * size) == expected
 
 
 # ─── Unigram ──────────────────────────────────────────────────────────────────────────────────────
@@ -3714,6 +3842,25 @@ def test_blocks_of_a_file_have_the_single_precision_sums_of_the_whole(tmp_path, 
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 500)
     bpe.encode_files(ours, tmp_path / "a.txt", tmp_path / "a.npy", workers=2)
     assert np.load(tmp_path / "a.npy").tolist() == theirs.encode(text)
+
+
+@apart
+@pytest.mark.parametrize("text", ["é<unk>a", "<unk>éa", "éé<unk><unk>é", "a<unk>", "a<unk>é"])
+def test_an_unknown_beside_a_written_unknown_token_is_one_token(text):
+    pieces = [("<unk>", 0.0), ("a", -1.0), ("b", -2.0)]
+    theirs = made(tokenizers.models.Unigram(pieces, 0, False))
+    assert bpe.Tokenizer.from_str(theirs.to_str()).encode(text) == theirs.encode(text).ids
+
+
+def test_a_token_that_is_cut_itself_has_no_loss():
+    words = words_of_characters({"ab": 5, "cd": 5})
+    learner = bpe._UnigramLearner(words, 100, 8)
+    learner.maximize()
+    score = {learner.spell(id): id for id in range(learner.n_tokens)}
+    scores = np.full(len(score), -1.0)
+    scores[score[b"ab"]] = -3.0  # below a and b
+    losses = bpe._losses(learner.lattice, 4, scores, np.ones(len(score)))
+    assert losses[score[b"ab"]] == -np.inf and np.isfinite(losses[score[b"cd"]])
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────
@@ -5139,6 +5286,28 @@ def test_copies_are_independent(tokenizer):
         assert second.encode("the end") == ours.encode("the end")
 
 
+@apart
+@given(text=texts)
+def test_offsets_are_those_of_the_tokens(text, tokenizer):
+    ids, offsets = tokenizer.encode_with_offsets(text)
+    assert ids == tokenizer.encode(text)
+    data, ends = text.encode(), [*offsets[1:], len(text.encode())]
+    assert [data[i:j] for i, j in zip(offsets, ends, strict=False)] == [
+        tokenizer.id_to_token(id) for id in ids
+    ]
+
+
+def test_there_are_no_offsets_if_tokens_differ_from_the_text():
+    model = bpe.Model(BYTE_VOCAB, [], normalizer=[{"type": "Lowercase"}])
+    with pytest.raises(bpe.InputError, match="no offsets"):
+        bpe.Tokenizer.from_model(model).encode_with_offsets("Ab")
+
+
+def test_a_tokenizer_can_be_a_string(tokenizer):
+    again = bpe.Tokenizer.from_str(tokenizer.to_str())
+    assert again.digest == tokenizer.digest and again.n_vocab == tokenizer.vocab_size
+
+
 # ─── Token files ──────────────────────────────────────────────────────────────────────────────────
 
 
@@ -5641,6 +5810,28 @@ def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
         assert bpe.Words.from_counts(counts | other).digest != words.digest
 
 
+def test_rare_characters_are_no_tokens_by_default():
+    texts = ["the cat sat " * 3000 + "€"]
+    with pytest.warns(UserWarning, match="fewer than"):
+        training = bpe.train(texts=texts, vocab_size=100, alphabet="characters")
+        whole = bpe.train(texts=texts, vocab_size=100, alphabet="characters", coverage=1.0)
+    assert "€".encode() in whole.tokenizer.vocab.values()
+    assert "€".encode() not in training.tokenizer.vocab.values()
+    assert "| characters  | 8 are tokens" in str(whole)
+
+
+@pytest.mark.parametrize("family", ["wordpiece", "unigram", "bpe"])
+def test_too_many_characters_are_told_in_plain_words(family):
+    text = " ".join(map(chr, range(0x4E00, 0x4E80)))
+    with pytest.raises(bpe.InputError, match="symbols, but the vocabulary has room for"):
+        bpe.train(texts=[text], vocab_size=64, model=family, alphabet="characters")
+
+
+def test_the_bar_of_a_unigram_ends_full(capsys, library):
+    bpe.train(library[:5], 400, model="unigram", progress=True)
+    assert re.findall("prune: +([0-9]+)%", capsys.readouterr().err)[-1] == "100"
+
+
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -5899,6 +6090,14 @@ def test_an_interrupt_while_packages_load_is_silent(tmp_path):
     assert result.returncode == -signal.SIGINT and not result.stderr
 
 
+@apart
+def test_a_package_that_cannot_be_loaded_is_one_line(tmp_path):
+    (tmp_path / "numba.py").write_text("raise OSError('no\\nmemory')\n")
+    result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert result.returncode == 2
+    assert result.stderr.startswith(b"bpe_numba: no packages") and result.stderr.count(b"\n") == 1
+
+
 def test_a_recipe_is_one_command(command, tmp_path, library):
     documents = [path.read_bytes().decode() for path in library[:20]]
     (tmp_path / "data.jsonl").write_text(
@@ -6143,6 +6342,18 @@ def test_links_of_the_pages_lead_to_files():
     for page in (top / "README.md", *top.glob("docs/*.md")):
         for link in regex.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / link).is_file(), (page, link)
+
+
+def test_a_second_model_is_no_text(command, model, tmp_path):
+    result = command("view", model / "model", model / "model", "the cat")
+    assert result.returncode == 2 and b"only one model is viewed" in result.stderr
+
+
+def test_a_model_that_is_replaced_is_told(command, tmp_path):
+    (tmp_path / "a.txt").write_text("the cat")
+    options = ("train", tmp_path / "a.txt", "--vocab-size=257", "--quiet", "--out", tmp_path / "m")
+    assert b"replaced" not in command(*options).stderr
+    assert b"the model in this folder will be replaced" in command(*options).stderr
 
 
 # ─── Research ─────────────────────────────────────────────────────────────────────────────────────
@@ -7165,7 +7376,7 @@ MANY_REFUSED_CALLS = {
             for size in (1e4, "300", None)
         ),
         ({"workers": 1.5}, "`workers` must be of type int or NoneType, not"),
-        ({"coverage": "x"}, "`coverage` must be of type float, not"),
+        ({"coverage": "x"}, "`coverage` must be of type float or NoneType, not"),
         ({"pattern": 3}, "pattern"),
     ],
     lambda here, call: call(plain()): [
