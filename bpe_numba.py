@@ -115,6 +115,7 @@ import re
 import reprlib
 import shlex
 import shutil
+import subprocess
 import sysconfig
 import tempfile  # noqa: F401  examples use it
 import threading
@@ -203,7 +204,7 @@ if not COMPILES:
 # are four decorators:
 #
 #     @kernel               # called from Python and from kernels; compiled for its arguments' types
-#     @inline_kernel        # called once a word or more often: its code is copied into each caller
+#     @inline_kernel        # called by kernels alone: its code is copied into each caller
 #     @struct               # a class of arrays and numbers: one argument, which can be changed
 #     @_intrinsic(plain)    # emits one instruction; `plain` does the same in Python
 #
@@ -213,27 +214,31 @@ if not COMPILES:
 # counts the references to its arrays, and that takes longer than the work on a short word.
 
 
-def _compiler(**options: bool) -> Callable:
+def _compiler(cache: bool, **options: bool) -> Callable:
     """Make a decorator that compiles kernels when they are first called.
 
     Kernels have no signatures, since these would compile at import. All kernels release Python's
     lock. If neither the folder of the module nor the home folder is writable, each process compiles
     again.
+
+    cache  whether the disk keeps the kernel. Two processes may lose or mix up what they write if
+           they compile one kernel for different types at the same time. So a kernel that several
+           others call with different types is not kept
     """
 
     def compile_lazily(function: Callable) -> Callable:
         if not COMPILES:
             return function
         try:
-            return numba.njit(nogil=True, cache=True, **options)(function)
+            return numba.njit(nogil=True, cache=cache, **options)(function)
         except RuntimeError:  # no folder for the cache is writable
             return numba.njit(nogil=True, **options)(function)
 
     return compile_lazily
 
 
-kernel = _compiler()
-inline_kernel = _compiler(forceinline=True)
+kernel = _compiler(cache=True)
+inline_kernel = _compiler(cache=False, forceinline=True)
 
 
 def _struct_type(module: str, name: str, fields: tuple):
@@ -261,10 +266,11 @@ def struct(fields: type) -> type:
     if not COMPILES:
         return dataclasses.dataclass(eq=False)(fields)
 
-    @kernel
     def new(*values):
         return proxy(*values)
 
+    new.__qualname__ = f"{fields.__name__}.new"  # it names the file in the cache
+    new = kernel(new)
     module, name = fields.__module__, f"{fields.__name__}Type"
     pickled = {
         "__reduce__": lambda kind: (_struct_type, (module, name, tuple(kind.field_dict.items())))
@@ -412,7 +418,7 @@ def process_seed(typing_context):
     return numba.uint64(), emit
 
 
-@kernel
+@inline_kernel
 def _reserve(array, n):
     """Return the array, or a longer copy if it has fewer than n entries."""
     if n <= len(array):
@@ -428,7 +434,7 @@ _madvise = numba.types.ExternalFunction("madvise", numba.intc(numba.uintp, numba
 HUGE_PAGES = 14 if COMPILES and sys.platform == "linux" else 0  # MADV_HUGEPAGE
 
 
-@kernel
+@inline_kernel
 def _on_huge_pages(array):
     """Request huge pages for an array of 4 MB or more before it is written to, as NumPy does for
     its own arrays.
@@ -785,32 +791,35 @@ def _init_worker() -> None:
     threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
-class _CompilationNotice(event.Listener):
-    """Print one notice, on a terminal or in a notebook, when the parent process begins to compile
-    kernels.
-    """
+class _CompilationListener(event.Listener):
+    """Calls `begun` with each kernel of this module whose compilation begins."""
 
-    was_printed = False
+    def __init__(self, begun: Callable[[object], object]):
+        self.begun = begun
 
-    def on_start(self, begun: event.Event) -> None:
-        """Print the notice, unless it was printed before."""
-        is_ours = (
-            begun.data["dispatcher"].py_func.__module__ == __name__
-            and not multiprocessing.parent_process()
-        )
-        is_seen = sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules)
-        if is_ours and is_seen and not self.was_printed:
-            print(
-                "bpe_numba: compiling kernels, once for each kind of work, for up to 20 seconds",
-                file=sys.stderr,
-            )
-            self.was_printed = True
+    def on_start(self, started: event.Event) -> None:
+        """Call `begun` if the kernel is one of this module."""
+        kernel = started.data["dispatcher"]
+        if kernel.py_func.__module__ == __name__:
+            self.begun(kernel)
 
     def on_end(self, ended: event.Event) -> None:
         """Do nothing."""
 
 
-event.register("numba:compile", _CompilationNotice())
+@functools.cache
+def _give_notice() -> None:
+    """Print once, on a terminal or in a notebook, that the parent process compiles kernels."""
+    is_seen = sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    if is_seen and not multiprocessing.parent_process():
+        print(
+            "bpe_numba: compiling kernels, once for each kind of work, for up to 20 seconds",
+            file=sys.stderr,
+        )
+
+
+COMPILATIONS = _CompilationListener(lambda kernel: _give_notice())
+event.register("numba:compile", COMPILATIONS)
 
 
 def _begin_workers(n: int, threads: bool) -> Executor:
@@ -942,6 +951,89 @@ class Engine:
         file, interval = (sys.stderr, 0.1) if sys.stderr.isatty() else (_Log(), 10.0)
         options = {"unit": unit, "unit_scale": True, "mininterval": interval, "file": file}
         return tqdm(total=total, desc=name, disable=not self.progress or total == 0, **options)
+
+
+@contextlib.contextmanager
+def _compiling(jobs: Sequence[Callable], bar: tqdm) -> Iterator[threading.Thread]:
+    """Run jobs in another process during a block: yields a thread that ends when they are done.
+
+    The process is `python -c`, since a worker of multiprocessing may run the user's script again.
+    It writes a byte for each kernel that it compiles. Its standard input ends with the block or
+    with this process, and then the process ends.
+    """
+    code = (
+        f"import sys; sys.path[:] = {sys.path}; import {__name__} as module; "
+        f"module._run_jobs({pickle.dumps(jobs)})"
+    )
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=nowhere
+    ) as process:
+
+        def count_kernels() -> None:
+            while process.stdout.read(1):
+                bar.update()
+
+        thread = threading.Thread(target=count_kernels, daemon=True)
+        try:
+            thread.start()
+            yield thread
+        finally:
+            process.kill()
+
+
+def _run_jobs(pickled: bytes) -> None:
+    """Run jobs in a process that `_compiling` has started."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
+
+    def exit_with_parent() -> None:
+        """Wait until standard input ends, then exit."""
+        os.read(0, 1)
+        os._exit(1)
+
+    threading.Thread(target=exit_with_parent, daemon=True).start()
+    COMPILATIONS.begun = lambda kernel: os.write(1, b".")
+    for job in pickle.loads(pickled):
+        job()
+
+
+def compile_side_by_side(jobs: Sequence[Callable[[], object]], engine: Engine) -> None:
+    """Run jobs that call kernels with a little data, so that all their kernels are ready.
+
+    This process runs every n-th job, with n workers. When it has to compile a kernel, it starts
+    processes that run the other jobs meanwhile, and then loads their kernels from the disk. The
+    jobs should have no kernels in common.
+    """
+    n = min(len(jobs), engine.n_workers)
+    others, threads, bar, before = [], [], None, COMPILATIONS.begun
+    # otherwise `sys.executable` is another program, which contains Python
+    if not hasattr(sys, "frozen") and "python" in Path(sys.executable or "").name.lower():
+        others = [jobs[k::n] for k in range(1, n)]
+    with contextlib.ExitStack() as stack:
+
+        def begun(kernel: object) -> None:
+            """Count a kernel; with the first one, start the processes."""
+            nonlocal bar
+            if bar is None:
+                bar = stack.enter_context(engine.progress_bar("compile", None, " kernels"))
+            bar.update()
+            while others and kernel.stats.cache_path:
+                with contextlib.suppress(Exception):  # this process can run these jobs, too
+                    threads.append(stack.enter_context(_compiling(others.pop(), bar)))
+            if not engine.progress:
+                _give_notice()
+
+        COMPILATIONS.begun = begun
+        try:
+            for job in jobs[::n]:
+                job()
+            others.clear()
+            for thread in threads:
+                thread.join()
+            for job in jobs:
+                job()
+        finally:
+            COMPILATIONS.begun = before
 
 
 # ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────
@@ -1077,7 +1169,10 @@ def _grow_edges(edges):
 @kernel
 def _build_trie(text, ends, ids):
     """Make the edges and the values of a trie from tokens that lie end to end."""
-    edges, values, n_nodes, start = np.zeros(64, np.uint64), np.full(len(text), -1, np.int32), 1, 0
+    edges, n_nodes, start = np.zeros(64, np.uint64), 1, 0
+    values = np.empty(len(text), np.int32)
+    for k in range(len(values)):
+        values[k] = -1
     for t in range(len(ids)):
         node = i64(0)
         for k in range(start, ends[t]):
@@ -2676,7 +2771,7 @@ def _cut_at_special(text, scanned, meanings, special):
         i64(0),
     )
     new_meanings, n, t = np.empty(2 * len(meanings) + 64, np.int64), 0, 0
-    stop = _find_byte(scanned, i64(0), len(scanned), END)
+    stop = _find_byte(scanned, i64(0), len(scanned), i64(END))
     while position < n_text:
         start, s = position, _special_at(text, position, special)
         end = position = start + special.sizes[s]
@@ -2693,7 +2788,7 @@ def _cut_at_special(text, scanned, meanings, special):
             while stop < start:
                 new_meanings[n], stop = (
                     meanings[t],
-                    _find_byte(scanned, stop + 1, len(scanned), END),
+                    _find_byte(scanned, stop + 1, len(scanned), i64(END)),
                 )
                 n, t = n + 1, t + 1
             out[n_out], new_meanings[n] = END, special.ids[s]
@@ -4387,7 +4482,9 @@ def _add_words(table, text, scanned, start, ends, n, weights, keys):
 @kernel
 def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
     """Scan and count a flat text."""
-    once, stop = np.ones(1, np.int64), _begin_scan(text, lanes)
+    once = np.empty(1, np.int64)
+    once[0] = 1
+    stop = _begin_scan(text, lanes)
     while lanes[0, POSITION] < stop:
         scanned = _scan_batch(scanned, stop, scan_table, lanes, marks)
         _add_words(
@@ -4404,7 +4501,9 @@ def _export_words(table, class_of, dropped):
     """
     entries, long_words, n = table.entries, table.long_words, table.n_words
     text = np.empty(table.n_long_bytes + INLINE_BYTES * n + PADDING, np.uint8)
-    offsets, counts = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
+    offsets = np.empty(n + 1, np.int64)
+    offsets[0] = 0
+    counts = np.empty(n, np.int64)
     w = end = i64(0)
     for k in range(len(entries)):
         high = entries[k, 1]
@@ -4452,12 +4551,16 @@ class WordCounter:
         first_id  how the first text begins; see Pretokenizer.apply
         """
         flat, original = pretokenizer.apply(self._scan, texts, first_id)
-        table = pretokenizer.pattern.table
+        self.add_flat(flat, pretokenizer.pattern)
+        self.special_ids.update(original.meanings[original.meanings >= 0].tolist())
+        return _count_parts(original.scanned), len(original.text) - PADDING - len(original.meanings)
+
+    def add_flat(self, flat: FlatText, pattern: Pattern) -> None:
+        """Count the pretokens of a flat text that was made for the last step of a pattern."""
+        table = pattern.table
         _count_text(self._table, flat.text, flat.scanned, table, *self._scan, self._keys)
         if len(table.dropped):
             self._dropped = table.class_of, table.dropped
-        self.special_ids.update(original.meanings[original.meanings >= 0].tolist())
-        return _count_parts(original.scanned), len(original.text) - PADDING - len(original.meanings)
 
     def add_words(self, words: Words) -> None:
         """Add words over the single bytes that were counted elsewhere."""
@@ -4577,14 +4680,20 @@ def count(
     return CorpusCounts(counter.words(), *n_read.tolist(), special_tokens, *dropped.tolist())
 
 
+def compile_pretokenizing(pattern: Pattern) -> None:
+    """Compile the kernels that cut texts before they are scanned, or load them from the disk."""
+    source = Source([], pattern, ["<>"])
+    source.pretokenizer.apply(_new_scan(), [b"one<>two"])
+    source.find_cut(lambda position, size: b"one<>two", 1, False)
+
+
 def compile_counting(pattern: Pattern) -> None:
     """Compile the kernels of scanning and counting, or load them from the disk, for processes that
     are forked later.
     """
-    counter, source = WordCounter(), Source([], pattern, ["<>"])
-    counter.add_texts([b"one<>two"], source.pretokenizer)
+    counter, flat = WordCounter(), FlatText.join([b"one two"], [BEGINS])
+    counter.add_flat(flat, pattern)
     counter.add_words(counter.words())
-    source.find_cut(lambda position, size: b"one<>two", 1, False)
 
 
 # Words files: `count_files` writes them, and `train` learns from them.
@@ -6178,7 +6287,7 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
         i, lowest = u64(k) if is_lower else i, entry & NO_RANK if is_lower else lowest
         scratch[u64(k)] = entry
     while lowest != NO_RANK:
-        id, gap = scratch[i] & LOW_HALF, i
+        id, gap = u32(scratch[i] & LOW_HALF), i
         ids[first + i + u64(1)] = id
         last -= u64(1)
         if i < last:
@@ -6240,8 +6349,13 @@ def _merge_long(n, tables, alpha, state, ids, at):
     left out with this probability, and `state` is that of `_random`. The symbols are a linked list:
     before[k] and after[k] are the neighbours of k.
     """
-    before, after = np.arange(-1, n - 1), np.arange(1, n + 1)
-    entries = np.full(n, NO_MERGE, np.uint64)  # of each symbol and the next one
+    before = np.empty(n, np.int64)
+    after = np.empty(n, np.int64)
+    entries = np.empty(n, np.uint64)  # of each symbol and the next one
+    for k in range(n):
+        before[k] = k - 1
+        after[k] = k + 1
+        entries[k] = NO_MERGE
     # a merge removes one item and adds two at most
     heap, size, n_left = np.empty(2 * n, np.uint64), i64(0), n
     # heap[end :] are the items that were left out; left_out is the last one
@@ -8974,6 +9088,11 @@ KINDS = {
 }
 
 
+def compile_tables(kind: str) -> None:
+    """Compile the kernels that make the tables of a kind of model, or load them from the disk."""
+    KINDS[kind].tables(Model({0: b"a"}, [], kind=kind, scores=np.zeros(1)))
+
+
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────
 #
 # Text -> ids -> text. A Tokenizer owns a Model, and all that is computed from it once: the Pattern,
@@ -10504,7 +10623,13 @@ def count_files(
     )
     _warn_of_source(source)
     with stage("compile"):
-        compile_counting(source.pattern)
+        compile_side_by_side(
+            [
+                functools.partial(compile_counting, source.pattern),
+                functools.partial(compile_pretokenizing, source.pattern),
+            ],
+            engine,
+        )
     with stage("scan") as spent:
         counted = count(source, engine, max_words=max_words)
         spent.n_bytes = counted.n_bytes
@@ -10646,11 +10771,15 @@ def train_recipe(
         source = recipe.source([] if counts else files, text_field)
         if not counts:
             _warn_of_source(source)
-        compile_counting(source.pattern)
-        # fails before the scan
-        call_with(recipe.learner, Words.from_counts({b"aa": 1}), 257, **vars(recipe))
-        kind = FAMILIES[recipe.model].kind
-        KINDS[kind].tables(Model({0: b"a"}, [], kind=kind, scores=np.zeros(1)))
+        # they also fail for wrong options, before the scan
+        words = Words.from_counts({b"aa": 1})
+        jobs = [
+            functools.partial(compile_counting, source.pattern),
+            functools.partial(call_with, recipe.learner, words, 257, **vars(recipe)),
+            functools.partial(compile_pretokenizing, source.pattern),
+            functools.partial(compile_tables, FAMILIES[recipe.model].kind),
+        ]
+        compile_side_by_side(jobs, engine)
     with stage("scan") as timings["scan"]:
         counted = count(source, engine, counts, recipe.max_words)
         timings["scan"].n_bytes = 0 if counts else counted.n_bytes
@@ -11671,11 +11800,20 @@ def _encode_command(
     """
     options["allowed_special"] = "none" if no_special else "all"
     options["progress"] &= out != "-"
-    tokenizer = call_with(_load_model, model, **options)
+    with stage("load"):
+        loaded = call_with(load_model, model, **options)
+    with stage("compile"):
+        jobs = [
+            functools.partial(compile_tables, loaded.kind),
+            functools.partial(compile_pretokenizing, Pattern(loaded.pattern)),
+        ]
+        compile_side_by_side(jobs, call_with(Engine, **options))
+    with stage("load"):
+        tokenizer = Tokenizer.from_model(loaded)
     if tokenizer.pattern.warning:
         warnings.warn(tokenizer.pattern.warning, stacklevel=2)
     with stage("compile"):
-        tokenizer.compile_kernels()
+        compile_side_by_side([tokenizer.compile_kernels], call_with(Engine, **options))
     with stage("encode") as spent:
         encoded = call_with(encode_files, tokenizer, inputs, out, **options)
         spent.n_bytes = encoded.bytes
