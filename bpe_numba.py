@@ -65,11 +65,13 @@ Sections, in the order in which the data passes through them
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 
 if os.path.basename(str(*sys.argv[:1])) in ("bpe_numba.py", "bpe-numba"):
+    gc.set_threshold(100_000)  # the search for cycles takes a twentieth of the start
     # its threads are not used; if none can start, Python would end
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if callable(signal.getsignal(signal.SIGINT)):
