@@ -796,8 +796,7 @@ def _init_worker() -> None:
 class _CompilationListener(event.Listener):
     """Calls `begun` with each kernel of this module whose compilation begins."""
 
-    def __init__(self, begun: Callable[[object], object]):
-        self.begun = begun
+    begun = staticmethod(lambda kernel: _give_notice())
 
     def on_start(self, started: event.Event) -> None:
         """Call `begun` if the kernel is one of this module."""
@@ -820,7 +819,7 @@ def _give_notice() -> None:
         )
 
 
-COMPILATIONS = _CompilationListener(lambda kernel: _give_notice())
+COMPILATIONS = _CompilationListener()
 event.register("numba:compile", COMPILATIONS)
 
 
@@ -955,51 +954,26 @@ class Engine:
         return tqdm(total=total, desc=name, disable=not self.progress or total == 0, **options)
 
 
-@contextlib.contextmanager
-def _compiling(jobs: Sequence[Callable], bar: tqdm) -> Iterator[threading.Thread]:
-    """Run jobs in another process during a block: yields a thread that ends when they are done.
+def _start_jobs(jobs: Sequence[Callable]) -> subprocess.Popen:
+    """Start a process that runs jobs, and writes a byte for each kernel that it compiles.
 
-    The process is `python -c`, since a worker of multiprocessing may run the user's script again.
-    It writes a byte for each kernel that it compiles. Its standard input ends with the block or
-    with this process, and then the process ends.
+    It is `python -c`, since a worker of multiprocessing may run the user's script again.
     """
-    code = (
-        f"import sys; sys.path[:] = {sys.path}; import {__name__} as module; "
-        f"module._run_jobs({pickle.dumps(jobs)})"
-    )
-    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=nowhere
-    ) as process:
-
-        def count_kernels() -> None:
-            while process.stdout.read(1):
-                bar.update()
-
-        thread = threading.Thread(target=count_kernels, daemon=True)
-        try:
-            thread.start()
-            yield thread
-        finally:
-            process.kill()
+    start = f"import sys; sys.path[:] = {sys.path}; import {__name__} as module"
+    command = [sys.executable, "-c", f"{start}; module._run_jobs({pickle.dumps(jobs)})"]
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
 
 
 def _run_jobs(pickled: bytes) -> None:
-    """Run jobs in a process that `_compiling` has started."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
-
-    def exit_with_parent() -> None:
-        """Wait until standard input ends, then exit."""
-        os.read(0, 1)
-        os._exit(1)
-
-    threading.Thread(target=exit_with_parent, daemon=True).start()
+    """Run jobs in a process that `_start_jobs` has started."""
+    # it fails, and the process ends, when the process that reads has ended
     COMPILATIONS.begun = lambda kernel: os.write(1, b".")
     for job in pickle.loads(pickled):
         job()
 
 
-def compile_side_by_side(jobs: Sequence[Callable[[], object]], engine: Engine) -> None:
+def compile_side_by_side(jobs: Sequence[Callable], engine: Engine) -> None:
     """Run jobs that call kernels with a little data, so that all their kernels are ready.
 
     This process runs every n-th job, with n workers. When it has to compile a kernel, it starts
@@ -1007,7 +981,7 @@ def compile_side_by_side(jobs: Sequence[Callable[[], object]], engine: Engine) -
     jobs should have no kernels in common.
     """
     n = min(len(jobs), engine.n_workers)
-    others, threads, bar, before = [], [], None, COMPILATIONS.begun
+    others, processes, bar, before = [], [], None, COMPILATIONS.begun
     # otherwise `sys.executable` is another program, which contains Python
     if not hasattr(sys, "frozen") and "python" in Path(sys.executable or "").name.lower():
         others = [jobs[k::n] for k in range(1, n)]
@@ -1021,21 +995,21 @@ def compile_side_by_side(jobs: Sequence[Callable[[], object]], engine: Engine) -
             bar.update()
             while others and kernel.stats.cache_path:
                 with contextlib.suppress(Exception):  # this process can run these jobs, too
-                    threads.append(stack.enter_context(_compiling(others.pop(), bar)))
+                    processes.append(stack.enter_context(_start_jobs(others.pop())))
+                    stack.callback(processes[-1].kill)
             if not engine.progress:
                 _give_notice()
 
+        stack.callback(setattr, COMPILATIONS, "begun", before)
         COMPILATIONS.begun = begun
-        try:
-            for job in jobs[::n]:
-                job()
-            others.clear()
-            for thread in threads:
-                thread.join()
-            for job in jobs:
-                job()
-        finally:
-            COMPILATIONS.begun = before
+        for job in jobs[::n]:
+            job()
+        others.clear()
+        for process in processes:
+            while process.stdout.read(1):
+                bar.update()
+        for job in jobs:
+            job()
 
 
 # ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────
@@ -1171,10 +1145,7 @@ def _grow_edges(edges):
 @kernel
 def _build_trie(text, ends, ids):
     """Make the edges and the values of a trie from tokens that lie end to end."""
-    edges, n_nodes, start = np.zeros(64, np.uint64), 1, 0
-    values = np.empty(len(text), np.int32)
-    for k in range(len(values)):
-        values[k] = -1
+    edges, values, n_nodes, start = np.zeros(64, np.uint64), np.full(len(text), -1, np.int32), 1, 0
     for t in range(len(ids)):
         node = i64(0)
         for k in range(start, ends[t]):
@@ -4484,9 +4455,7 @@ def _add_words(table, text, scanned, start, ends, n, weights, keys):
 @kernel
 def _count_text(table, text, scanned, scan_table, lanes, marks, keys):
     """Scan and count a flat text."""
-    once = np.empty(1, np.int64)
-    once[0] = 1
-    stop = _begin_scan(text, lanes)
+    once, stop = np.ones(1, np.int64), _begin_scan(text, lanes)
     while lanes[0, POSITION] < stop:
         scanned = _scan_batch(scanned, stop, scan_table, lanes, marks)
         _add_words(
@@ -4503,9 +4472,7 @@ def _export_words(table, class_of, dropped):
     """
     entries, long_words, n = table.entries, table.long_words, table.n_words
     text = np.empty(table.n_long_bytes + INLINE_BYTES * n + PADDING, np.uint8)
-    offsets = np.empty(n + 1, np.int64)
-    offsets[0] = 0
-    counts = np.empty(n, np.int64)
+    offsets, counts = np.zeros(n + 1, np.int64), np.empty(n, np.int64)
     w = end = i64(0)
     for k in range(len(entries)):
         high = entries[k, 1]
@@ -6351,13 +6318,8 @@ def _merge_long(n, tables, alpha, state, ids, at):
     left out with this probability, and `state` is that of `_random`. The symbols are a linked list:
     before[k] and after[k] are the neighbours of k.
     """
-    before = np.empty(n, np.int64)
-    after = np.empty(n, np.int64)
-    entries = np.empty(n, np.uint64)  # of each symbol and the next one
-    for k in range(n):
-        before[k] = k - 1
-        after[k] = k + 1
-        entries[k] = NO_MERGE
+    before, after = np.arange(-1, n - 1), np.arange(1, n + 1)
+    entries = np.full(n, NO_MERGE, np.uint64)  # of each symbol and the next one
     # a merge removes one item and adds two at most
     heap, size, n_left = np.empty(2 * n, np.uint64), i64(0), n
     # heap[end :] are the items that were left out; left_out is the last one
@@ -11802,20 +11764,19 @@ def _encode_command(
     """
     options["allowed_special"] = "none" if no_special else "all"
     options["progress"] &= out != "-"
+    engine = call_with(Engine, **options)
     with stage("load"):
         loaded = call_with(load_model, model, **options)
     with stage("compile"):
-        jobs = [
-            functools.partial(compile_tables, loaded.kind),
-            functools.partial(compile_pretokenizing, Pattern(loaded.pattern)),
-        ]
-        compile_side_by_side(jobs, call_with(Engine, **options))
+        tables = functools.partial(compile_tables, loaded.kind)
+        pretokenizing = functools.partial(compile_pretokenizing, Pattern(loaded.pattern))
+        compile_side_by_side([tables, pretokenizing], engine)
     with stage("load"):
         tokenizer = Tokenizer.from_model(loaded)
     if tokenizer.pattern.warning:
         warnings.warn(tokenizer.pattern.warning, stacklevel=2)
     with stage("compile"):
-        compile_side_by_side([tokenizer.compile_kernels], call_with(Engine, **options))
+        compile_side_by_side([tokenizer.compile_kernels], engine)
     with stage("encode") as spent:
         encoded = call_with(encode_files, tokenizer, inputs, out, **options)
         spent.n_bytes = encoded.bytes
