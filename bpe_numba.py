@@ -66,11 +66,13 @@ Sections, in the order in which the data passes through them
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 
 if os.path.basename(str(*sys.argv[:1])) in ("bpe_numba.py", "bpe-numba"):
+    gc.set_threshold(100_000)  # the search for cycles takes a twentieth of the start
     # its threads are not used; if none can start, Python would end
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if callable(signal.getsignal(signal.SIGINT)):
@@ -116,6 +118,7 @@ import re
 import reprlib
 import shlex
 import shutil
+import subprocess
 import sysconfig
 import tempfile  # noqa: F401  examples use it
 import threading
@@ -218,7 +221,7 @@ if not COMPILES:
 # are four decorators:
 #
 #     @kernel               # called from Python and from kernels; compiled for its arguments' types
-#     @inline_kernel        # called once a word or more often: its code is copied into each caller
+#     @inline_kernel        # called by kernels alone: its code is copied into each caller
 #     @struct               # a class of arrays and numbers: one argument, which can be changed
 #     @_intrinsic(plain)    # emits one instruction; `plain` does the same in Python
 #
@@ -227,31 +230,35 @@ if not COMPILES:
 # A kernel that is called for each word has one exit, and its loops have no break. Otherwise Numba
 # counts the references to its arrays, and that takes longer than the work on a short word.
 
-UNCACHED: set[str] = set()  # kernels that each process compiles again
+UNSAVED: set[str] = set()  # kernels that each process compiles again
 
 
-def _compiler(**options: bool) -> Callable:
+def _compiler(cache: bool, **options: bool) -> Callable:
     """Make a decorator that compiles kernels when they are first called.
 
     Kernels have no signatures, since these would compile at import. All kernels release Python's
     lock. If neither the folder of the module nor the home folder is writable, each process compiles
     again.
+
+    cache  whether the disk keeps the kernel. Two processes may lose or mix up what they write if
+           they compile one kernel for different types at the same time. So a kernel that several
+           others call with different types is not kept
     """
 
     def compile_lazily(function: Callable) -> Callable:
         if not COMPILES:
             return function
         try:
-            return numba.njit(nogil=True, cache=True, **options)(function)
+            return numba.njit(nogil=True, cache=cache, **options)(function)
         except RuntimeError:  # no folder for the cache is writable
-            UNCACHED.add(function.__name__)
+            UNSAVED.add(function.__name__)
             return numba.njit(nogil=True, **options)(function)
 
     return compile_lazily
 
 
-kernel = _compiler()
-inline_kernel = _compiler(forceinline=True)
+kernel = _compiler(cache=True)
+inline_kernel = _compiler(cache=False, forceinline=True)
 
 
 def _struct_type(module: str, name: str, fields: tuple):
@@ -289,10 +296,11 @@ def struct(fields: type) -> type:
     if not COMPILES:
         return dataclasses.dataclass(eq=False)(fields)
 
-    @kernel
     def new(*values):
         return proxy(*values)
 
+    new.__qualname__ = f"{fields.__name__}.new"  # it names the file in the cache
+    new = kernel(new)
     # Kernels of this file may be compiled into kernels of another one, which are cached for this
     # name.
     module, name = fields.__module__, f"{fields.__name__}Type{_file_time(fields.__module__)}"
@@ -442,7 +450,7 @@ def process_seed(typing_context):
     return numba.uint64(), emit
 
 
-@kernel
+@inline_kernel
 def _reserve(array, n):
     """Return the array, or a longer copy if it has fewer than n entries."""
     if n <= len(array):
@@ -458,7 +466,7 @@ _madvise = numba.types.ExternalFunction("madvise", numba.intc(numba.uintp, numba
 HUGE_PAGES = 14 if COMPILES and sys.platform == "linux" else 0  # MADV_HUGEPAGE
 
 
-@kernel
+@inline_kernel
 def _on_huge_pages(array):
     """Request huge pages for an array of 4 MB or more before it is written to, as NumPy does for
     its own arrays.
@@ -836,35 +844,38 @@ def _init_worker() -> None:
         os._exit(1)
 
 
-class _CompilationNotice(event.Listener):
-    """Print one notice when the parent process begins to compile kernels.
+class _CompilationListener(event.Listener):
+    """Calls `begun` with each kernel of this module whose compilation begins."""
 
-    It appears on a terminal or in a notebook, and anywhere if the kernels cannot be cached.
-    """
+    begun = staticmethod(lambda kernel: _give_notice())
 
-    was_printed = False
-
-    def on_start(self, begun: event.Event) -> None:
-        """Print the notice, unless it was printed before."""
-        is_ours = (
-            begun.data["dispatcher"].py_func.__module__ == __name__
-            and not multiprocessing.parent_process()
-        )
-        is_seen = sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules)
-        if is_ours and (is_seen or UNCACHED) and not self.was_printed:
-            how_often = "once for each kind of work"
-            if UNCACHED:
-                how_often = "at each start: set NUMBA_CACHE_DIR to a folder that can be written"
-            print(
-                f"bpe_numba: compiling kernels for about 25 seconds, {how_often}", file=sys.stderr
-            )
-            self.was_printed = True
+    def on_start(self, started: event.Event) -> None:
+        """Call `begun` if the kernel is one of this module."""
+        kernel = started.data["dispatcher"]
+        if kernel.py_func.__module__ == __name__:
+            self.begun(kernel)
 
     def on_end(self, ended: event.Event) -> None:
         """Do nothing."""
 
 
-event.register("numba:compile", _CompilationNotice())
+@functools.cache
+def _give_notice() -> None:
+    """Print once that the parent process compiles kernels.
+
+    The notice appears on a terminal or in a notebook, and anywhere if kernels cannot be cached.
+    """
+    is_seen = sys.stderr and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    if not (is_seen or UNSAVED) or multiprocessing.parent_process():
+        return
+    how_often = "once for each kind of work"
+    if UNSAVED:
+        how_often = "at each start: set NUMBA_CACHE_DIR to a folder that can be written"
+    print(f"bpe_numba: compiling kernels, {how_often}", file=sys.stderr)
+
+
+COMPILATIONS = _CompilationListener()
+event.register("numba:compile", COMPILATIONS)
 
 
 def _begin_workers(n: int, threads: bool) -> Executor:
@@ -1008,6 +1019,64 @@ class Engine:
         file, interval = (sys.stderr, 0.1) if sys.stderr.isatty() else (_Log(), 10.0)
         options = {"unit": unit, "unit_scale": True, "mininterval": interval, "file": file}
         return tqdm(total=total, desc=name, disable=not self.progress or total == 0, **options)
+
+
+def _start_jobs(jobs: Sequence[Callable]) -> subprocess.Popen:
+    """Start a process that runs jobs, and writes a byte for each kernel that it compiles.
+
+    It is `python -c`, since a worker of multiprocessing may run the user's script again.
+    """
+    start = f"import sys; sys.path[:] = {sys.path}; import {__name__} as module"
+    command = [sys.executable, "-c", f"{start}; module._run_jobs({pickle.dumps(jobs)})"]
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
+
+
+def _run_jobs(pickled: bytes) -> None:
+    """Run jobs in a process that `_start_jobs` has started."""
+    # it fails, and the process ends, when the process that reads has ended
+    COMPILATIONS.begun = lambda kernel: os.write(1, b".")
+    for job in pickle.loads(pickled):
+        job()
+
+
+def compile_side_by_side(jobs: Sequence[Callable], engine: Engine) -> None:
+    """Run jobs that call kernels with a little data, so that all their kernels are ready.
+
+    This process runs every n-th job, with n workers. When it has to compile a kernel, it starts
+    processes that run the other jobs meanwhile, and then loads their kernels from the disk. The
+    jobs should have no kernels in common.
+    """
+    n = min(len(jobs), engine.n_workers)
+    others, processes, bar, before = [], [], None, COMPILATIONS.begun
+    # otherwise `sys.executable` is another program, which contains Python
+    if not hasattr(sys, "frozen") and "python" in Path(sys.executable or "").name.lower():
+        others = [jobs[k::n] for k in range(1, n)]
+    with contextlib.ExitStack() as stack:
+
+        def begun(kernel: object) -> None:
+            """Count a kernel; with the first one, start the processes."""
+            nonlocal bar
+            if bar is None:
+                bar = stack.enter_context(engine.progress_bar("compile", None, " kernels"))
+            bar.update()
+            while others and kernel.stats.cache_path:
+                with contextlib.suppress(Exception):  # this process can run these jobs, too
+                    processes.append(stack.enter_context(_start_jobs(others.pop())))
+                    stack.callback(processes[-1].kill)
+            if not engine.progress:
+                _give_notice()
+
+        stack.callback(setattr, COMPILATIONS, "begun", before)
+        COMPILATIONS.begun = begun
+        for job in jobs[::n]:
+            job()
+        others.clear()
+        for process in processes:
+            while process.stdout.read(1):
+                bar.update()
+        for job in jobs:
+            job()
 
 
 # ─── Bytes ────────────────────────────────────────────────────────────────────────────────────────
@@ -2780,7 +2849,7 @@ def _cut_at_special(text, scanned, meanings, special):
         i64(0),
     )
     new_meanings, n, t = np.empty(2 * len(meanings) + 64, np.int64), 0, 0
-    stop = _find_byte(scanned, i64(0), len(scanned), END)
+    stop = _find_byte(scanned, i64(0), len(scanned), i64(END))
     while position < n_text:
         start, s = position, _special_at(text, position, special)
         end = position = start + special.sizes[s]
@@ -2797,7 +2866,7 @@ def _cut_at_special(text, scanned, meanings, special):
             while stop < start:
                 new_meanings[n], stop = (
                     meanings[t],
-                    _find_byte(scanned, stop + 1, len(scanned), END),
+                    _find_byte(scanned, stop + 1, len(scanned), i64(END)),
                 )
                 n, t = n + 1, t + 1
             out[n_out], new_meanings[n] = END, special.ids[s]
@@ -4624,12 +4693,16 @@ class WordCounter:
         first_id  how the first text begins; see Pretokenizer.apply
         """
         flat, original = pretokenizer.apply(self._scan, texts, first_id)
-        table = pretokenizer.pattern.table
+        self.add_flat(flat, pretokenizer.pattern)
+        self.special_ids.update(original.meanings[original.meanings >= 0].tolist())
+        return _count_parts(original.scanned), len(original.text) - PADDING - len(original.meanings)
+
+    def add_flat(self, flat: FlatText, pattern: Pattern) -> None:
+        """Count the pretokens of a flat text that was made for the last step of a pattern."""
+        table = pattern.table
         _count_text(self._table, flat.text, flat.scanned, table, *self._scan, self._keys)
         if len(table.dropped):
             self._dropped = table.class_of, table.dropped
-        self.special_ids.update(original.meanings[original.meanings >= 0].tolist())
-        return _count_parts(original.scanned), len(original.text) - PADDING - len(original.meanings)
 
     def add_words(self, words: Words) -> None:
         """Add words over the single bytes that were counted elsewhere."""
@@ -4738,13 +4811,19 @@ def count(
     return CorpusCounts(counter.words(), *n_read.tolist(), special_tokens, *dropped.tolist())
 
 
+def compile_pretokenizing(pattern: Pattern) -> None:
+    """Compile the kernels that cut texts before they are scanned, or load them from the disk."""
+    source = Source([], pattern, ["<>"])
+    source.pretokenizer.apply(_new_scan(), [b"one<>two"])
+    source.find_cut(lambda position, size: b"one<>two", 1, False)
+
+
 def compile_counting(pattern: Pattern) -> None:
     """Compile the kernels of scanning and counting, or load them, before processes are forked."""
     counter = WordCounter()
-    source = Source([], pattern, ["<>"])
-    counter.add_texts([b"one<>two"], source.pretokenizer)
+    flat = FlatText.join([b"one two"], [BEGINS])
+    counter.add_flat(flat, pattern)
     counter.add_words(counter.words())
-    source.find_cut(lambda position, size: b"one<>two", 1, False)
 
 
 # Words files: `count_files` writes them, and `train` learns from them.
@@ -6695,7 +6774,7 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
         i, lowest = u64(k) if is_lower else i, entry & NO_RANK if is_lower else lowest
         scratch[u64(k)] = entry
     while lowest != NO_RANK:
-        id, gap = scratch[i] & LOW_HALF, i
+        id, gap = u32(scratch[i] & LOW_HALF), i
         ids[first + i + u64(1)] = id
         last -= u64(1)
         if i < last:
@@ -9606,6 +9685,11 @@ KINDS = {
 }
 
 
+def compile_tables(kind: str) -> None:
+    """Compile the kernels that make the tables of a kind of model, or load them from the disk."""
+    KINDS[kind].tables(Model({0: b"a"}, [], kind=kind, scores=np.zeros(1)))
+
+
 # ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────
 #
 # Text -> ids -> text. A Tokenizer owns a Model, and all that is computed from it once: the Pattern,
@@ -11250,7 +11334,13 @@ def count_files(
     )
     _warn_of_source(source)
     with stage("compile"):
-        compile_counting(source.pattern)
+        compile_side_by_side(
+            [
+                functools.partial(compile_counting, source.pattern),
+                functools.partial(compile_pretokenizing, source.pattern),
+            ],
+            engine,
+        )
     with stage("scan") as spent:
         counted = count(source, engine, max_words=max_words)
         spent.n_bytes = counted.n_bytes
@@ -11394,11 +11484,16 @@ def train_recipe(
         source = recipe.source([] if counts else files, text_field)
         if not counts:
             _warn_of_source(source)
-        compile_counting(source.pattern)
-        # fails before the scan
-        call_with(recipe.learner, Words.from_counts({b"aa": 1}), 257, **vars(recipe))
-        kind, letters = FAMILIES[recipe.model].kind, dict(enumerate(BYTES))
-        KINDS[kind].tables(Model(letters, [], kind=kind, scores=np.zeros(256)))
+        # they also fail for wrong options, before the scan
+        words = Words.from_counts({b"aa": 1})
+        options = vars(recipe) | recipe.learner_options
+        jobs = [
+            functools.partial(compile_counting, source.pattern),
+            functools.partial(call_with, recipe.learner, words, 257, **options),
+            functools.partial(compile_pretokenizing, source.pattern),
+            functools.partial(compile_tables, FAMILIES[recipe.model].kind),
+        ]
+        compile_side_by_side(jobs, engine)
     with stage("scan") as timings["scan"]:
         counted = count(source, engine, counts, recipe.max_words)
         timings["scan"].n_bytes = 0 if counts else counted.n_bytes
@@ -12499,11 +12594,19 @@ def _encode_command(
     """
     options["allowed_special"] = "none" if no_special else "all"
     options["progress"] &= out != "-"
-    tokenizer = call_with(open_model, model, **options)
+    engine = call_with(Engine, **options)
+    with stage("load"):
+        loaded = call_with(load_model, model, **options)
+    with stage("compile"):
+        tables = functools.partial(compile_tables, loaded.kind)
+        pretokenizing = functools.partial(compile_pretokenizing, Pattern(loaded.pattern))
+        compile_side_by_side([tables, pretokenizing], engine)
+    with stage("load"):
+        tokenizer = Tokenizer.from_model(loaded)
     if tokenizer.pattern.warning:
         warnings.warn(tokenizer.pattern.warning, stacklevel=2)
     with stage("compile"):
-        tokenizer.compile_kernels()
+        compile_side_by_side([tokenizer.compile_kernels], engine)
     with stage("encode") as spent:
         encoded = call_with(encode_files, tokenizer, inputs, out, **options)
         spent.n_bytes = encoded.bytes

@@ -693,10 +693,11 @@ def test_a_cache_that_cannot_be_written_is_told(monkeypatch, capsys):
         return abs
 
     monkeypatch.setattr(numba, "njit", lambda **options: lambda function: njit(**options))
-    monkeypatch.setattr(bpe, "UNCACHED", set())
-    bpe._compiler()(abs)
-    begun = SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=bpe._begin_workers)})
-    bpe._CompilationNotice().on_start(begun)
+    monkeypatch.setattr(bpe, "UNSAVED", set())
+    bpe._compiler(True)(abs)
+    bpe._give_notice.cache_clear()
+    started = SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=bpe._begin_workers)})
+    bpe.COMPILATIONS.on_start(started)
     assert capsys.readouterr().err.count("NUMBA_CACHE_DIR") == bpe.COMPILES
 
 
@@ -747,10 +748,71 @@ def test_compilation_is_told_once(capsys, monkeypatch):
         data={"dispatcher": SimpleNamespace(py_func=test_compilation_is_told_once)}
     )
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    notice = bpe._CompilationNotice()
-    for begun in (theirs, ours, ours):
-        notice.on_start(begun)
-    assert capsys.readouterr().err.count("compiling kernels for") == 1
+    bpe._give_notice.cache_clear()
+    for started in (theirs, ours, ours):
+        bpe.COMPILATIONS.on_start(started)
+    assert capsys.readouterr().err.count("compiling kernels, once") == 1
+
+
+SIDE_BY_SIDE = """
+import sys
+from functools import partial
+sys.path.insert(0, sys.argv[1])
+import bpe_numba as bpe
+sys.frozen = sys.argv[3]
+if not sys.frozen:
+    del sys.frozen
+words = bpe.Words.from_counts({b"a": 1})
+jobs = [partial(bpe._in_order, words), partial(bpe.make_trie, {0: b"a"})]
+bpe.compile_side_by_side(jobs, bpe.Engine(int(sys.argv[2]), progress=True))
+print(*(sum(kernel.stats.cache_hits.values()) for kernel in (bpe._hash_words, bpe._build_trie)))
+"""
+
+
+@pytest.mark.skipif(not bpe.COMPILES, reason="nothing is compiled")
+@pytest.mark.parametrize(
+    "workers, frozen, n_loaded", [("2", "", "1"), ("1", "", "0"), ("2", "frozen", "0")]
+)
+def test_processes_compile_side_by_side(tmp_path, workers, frozen, n_loaded):
+    script = tmp_path / "script.py"  # without `if __name__ == "__main__":`
+    script.write_text(SIDE_BY_SIDE)
+    done = subprocess.run(
+        [sys.executable, script, Path(MODULE).parent, workers, frozen],
+        env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.stdout.split() == ["0", n_loaded], done.stderr
+    assert "compile: 0.00 kernels" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not bpe.COMPILES, reason="nothing is compiled")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_processes_that_compile_end_together(tmp_path, number):
+    process = subprocess.Popen(
+        [sys.executable, MODULE, "train", "--out", tmp_path / "model"],
+        env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert b"compile: " in process.stderr.readline()
+    time.sleep(random.uniform(0.1, 2))
+    if number == signal.SIGKILL:
+        process.kill()
+    else:
+        os.killpg(process.pid, number)
+    lines = process.stderr.read().split(b"\n")
+    assert process.wait() in (130, -signal.SIGKILL)
+    assert [b"interrupted" in line for line in lines].count(True) == (number == signal.SIGINT)
+    assert b"Traceback" not in b"".join(lines)
+    for _ in range(100):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, 0)  # some process of the group is alive
+            time.sleep(0.1)
+            continue
+        return
+    pytest.fail("a process is left behind")
 
 
 def test_arguments_are_checked_by_their_annotations():
