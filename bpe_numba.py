@@ -3242,11 +3242,23 @@ def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
 def _longest_match_step(charsmap: str) -> _CharacterStep:
     """Make SentencePiece's step for a charsmap: it replaces the longest key at each position."""
     changes = _read_charsmap(charsmap)
-    longest_key = regex.compile(r"\L<keys>", keys=[*changes])
+    longest = max(map(len, changes), default=1)
+
+    def change(text: str) -> str:
+        parts, at = [], 0
+        while at < len(text):
+            size = longest
+            while size > 1 and text[at : at + size] not in changes:
+                size -= 1
+            key = text[at : at + size]
+            parts.append(changes.get(key, key))
+            at += size
+        return "".join(parts)
+
     return _CharacterStep(
         {ord(key): text for key, text in changes.items() if len(key) == 1},
         frozenset("".join(key[1:] for key in changes)),
-        lambda text: longest_key.sub(lambda match: changes[match[0]], text),
+        change,
     )
 
 
