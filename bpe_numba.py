@@ -53,8 +53,8 @@ Sections, in the order in which the data passes through them
     Encoding        words -> ids, through a cache; ids -> bytes
     WordPiece       words -> their longest tokens; Words -> tokens, by likelihood or by count
     Unigram         Words -> tokens with probabilities; words -> ids, by the most probable path
-    Formats         a Model <-> files of Hugging Face, GPT-2, tiktoken, SentencePiece and BERT;
-                    tekken.json -> a Model
+    Formats         a Model <-> files of Hugging Face, GPT-2, tiktoken; files of SentencePiece and
+                    BERT -> a Model
     Kinds           the functions of BPE, WordPiece, WordLevel and Unigram, by name
     Tokenizer       text -> ids -> text; decoders
     Token files     files of text -> files of token ids, by several workers; and back
@@ -1106,8 +1106,8 @@ def make_trie(tokens: Mapping[int, bytes]) -> _Trie:
 # ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────
 #
 # A pattern is a list of steps, and each step cuts the pieces that the step before has left. A step
-# is a regular expression, a Split or a Metaspace; a name in PATTERNS stands for one or several.
-# Text between matches is kept:
+# is a regular expression, a Split or a Metaspace. A name in PATTERNS stands for one or several, and
+# so does a pre_tokenizer of a tokenizer.json. Text between matches is kept:
 #
 #     Pattern(r"\d+|a").split(b"12a!3")   ->   [b"12", b"a", b"!", b"3"]
 #
@@ -1220,27 +1220,10 @@ PATTERNS = {
     "nanochat": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}"
     r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
     "none": r"[\s\S]+",
-    # Hugging Face's BertPreTokenizer, Whitespace and WhitespaceSplit. Rust's \s and \w are the same
-    # as here, except for characters that are newer than its Unicode 16.
-    "bert": (Split(r"\s", "removed"), PUNCTUATION),
-    "whitespace": Split(r"\w+|[^\w\s]+", "removed", invert=True),
-    "whitespace-split": Split(r"\s", "removed"),
+    "bert": {"type": "BertPreTokenizer"},
+    "whitespace": {"type": "Whitespace"},
+    "whitespace-split": {"type": "WhitespaceSplit"},
 }
-PATTERN_NAMES = {source: name for name, source in PATTERNS.items()}
-
-
-def metaspace_steps(
-    replacement: str = "▁", prepend_scheme: str = "always", split: bool = True
-) -> tuple[PatternStep, ...]:
-    """List the steps of Hugging Face's Metaspace. With `split`, a pretoken begins at each
-    replacement.
-
-    >>> Pattern(metaspace_steps("_")).split(b"one  two")
-    [b'_one', b'_', b'_two']
-    """
-    return Metaspace(replacement, prepend_scheme), *[
-        Split(regex.escape(replacement), "merged_with_next")
-    ] * split
 
 
 # The stages of an expression:
@@ -1807,10 +1790,13 @@ class _Stage(NamedTuple):
 
 
 class Pattern:
-    r"""A pretokenizing pattern: a name in PATTERNS, a regular expression, or a list of steps that
-    cut in turn.
+    r"""A pretokenizing pattern: a name in PATTERNS, or steps that cut in turn.
 
-    steps        regular expressions and other steps
+    A step is a regular expression, which the `regex` package defines; a Split; a Metaspace; or a
+    pre_tokenizer of a tokenizer.json as a dict, whose expressions are those of Hugging Face.
+
+    parts        the steps as they were given, with the steps or the JSON of a name
+    steps        the regular expressions, Splits and Metaspaces that they stand for
     source       the step, or the tuple of steps if there are several
     name         its name in PATTERNS, or None
     is_compiled  whether all of it is compiled; otherwise the `regex` package does some of the work
@@ -1834,14 +1820,19 @@ class Pattern:
             isinstance(source, Iterable),
             f"a pattern is a name or a regular expression, not {source!r}",
         )
-        sources = [source] if isinstance(source, (str, Split, Metaspace)) else list(source)
+        sources = [source] if isinstance(source, PatternStep) else list(source)
         require(
             sources,
             "a pattern is a name, a regular expression, or a list of these: the list is empty",
         )
         self.steps = steps = tuple(itertools.chain.from_iterable(map(_named_steps, sources)))
         self.source = steps[0] if len(steps) == 1 else steps
-        self.name = PATTERN_NAMES.get(self.source)
+        self.name = PATTERN_NAMES.get(steps)
+        self.parts: list[PatternStep] = []
+        for step in sources:
+            self.parts += [step] if isinstance(step, dict) else _named_steps(step)
+        if self.name and not any(isinstance(step, dict) for step in sources):
+            self.parts = [PATTERNS[self.name]]
         self.stages: list[_Stage | Metaspace] = []
         for is_metaspace, group in itertools.groupby(
             steps, lambda step: isinstance(step, Metaspace)
@@ -1855,7 +1846,7 @@ class Pattern:
             self.stages += _compile_stages((PATTERNS["none"],))
 
     def __reduce__(self):
-        return Pattern, (self.source,)
+        return Pattern, (self.parts,)
 
     def __repr__(self) -> str:
         return f"Pattern({self.name or self.source!r})"
@@ -1910,15 +1901,18 @@ class Pattern:
         return list(filter(None, flat.parts()))
 
 
-PatternStep = str | Split | Metaspace
+PatternStep = str | Split | Metaspace | dict
 PatternSource = PatternStep | Sequence[PatternStep]
 _LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
 
 
 def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
-    """Look up the steps of a name in PATTERNS, and check other steps; a Split that isolates becomes
-    its expression.
+    """Look up the steps of a name or of JSON, and check other steps.
+
+    A Split that isolates becomes its expression.
     """
+    if isinstance(step, dict):
+        return _pre_tokenizer_steps(json.dumps(step))
     if isinstance(step, Split):
         require_known("behavior", step.behavior, BEHAVIORS)
         if step.behavior != "isolated":
@@ -1926,22 +1920,128 @@ def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
         return (Split(step.regex) if _LIKE_A_NAME.fullmatch(step.regex) else step.regex,)
     if isinstance(step, Metaspace):
         require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
+        is_character = isinstance(step.replacement, str) and len(step.replacement) == 1
         require(
-            len(step.replacement) == 1,
-            f"Metaspace writes one character for a space, not {step.replacement!r}",
+            is_character, f"Metaspace writes one character for a space, not {step.replacement!r}"
         )
         return (step,)
     require(
         isinstance(step, str),
-        f"a step of a pattern is a str, Split or Metaspace, not {type(step).__name__}",
+        f"a step of a pattern is a str, Split, Metaspace or dict, not {type(step).__name__}",
     )
-    steps = PATTERNS.get(step, step)
-    if steps is step and _LIKE_A_NAME.fullmatch(step):
+    if step in PATTERNS:
+        return _named_steps(PATTERNS[step])
+    if _LIKE_A_NAME.fullmatch(step):
         raise InputError(
             f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular "
             f"expression"
         )
-    return steps if type(steps) is tuple else (steps,)
+    return (step,)
+
+
+def _flattened(part: object, key: str) -> list[dict]:
+    """List the steps of a normalizer, a pre_tokenizer or a decoder; a Sequence has its steps under
+    `key`.
+    """
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "Sequence" and key in part:
+        part = part[key]
+    if isinstance(part, (list, tuple)):
+        return [step for one in part for step in _flattened(one, key)]
+    note = (
+        f"a step without a type, or a Sequence without {key}, is not supported: "
+        f"{json.dumps(part)[:100]}"
+    )
+    require(isinstance(kind, str) and kind != "Sequence", note)
+    return [part]
+
+
+def _make_steps(what: str, makers: Mapping[str, Callable[..., Iterable]], step: dict) -> list:
+    """Call the function for the type of a step of a tokenizer.json, with its other fields."""
+    fields = {name: field for name, field in step.items() if name != "type"}
+    try:
+        return list(makers[step["type"]](**fields))
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise InputError(f"the {what} {json.dumps(step)[:100]} is not supported: {error}") from None
+
+
+_BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
+
+
+def _split_steps(
+    pattern: Mapping[str, str], behavior: str = "Isolated", invert: bool = False
+) -> tuple[Split]:
+    """Make the step of a Split."""
+    if "String" in pattern:
+        source = regex.escape(pattern["String"])
+    else:
+        source = _read_regex(pattern["Regex"], "Split")
+    return (Split(source, _BEHAVIORS[behavior], bool(invert)),)
+
+
+def _metaspace_steps(
+    replacement: str,
+    add_prefix_space: bool = True,
+    split: bool = True,
+    prepend_scheme: str | None = None,
+    **_: object,
+) -> list[Split | Metaspace]:
+    """Make the steps of a Metaspace; if it splits, a pretoken begins at each replacement."""
+    old_scheme = "always" if add_prefix_space else "never"  # in files from before 2023
+    steps = [Metaspace(replacement, prepend_scheme or old_scheme)]
+    if split:
+        steps.append(Split(regex.escape(replacement), "merged_with_next"))
+    return steps
+
+
+def _byte_level_steps(
+    add_prefix_space: bool = True, use_regex: bool = True, **_: object
+) -> list[str | Metaspace]:
+    """Make the steps of a ByteLevel."""
+    steps = []
+    if add_prefix_space:
+        steps.append(Metaspace(" "))
+    if use_regex:
+        steps.append(PATTERNS["gpt2"])
+    return steps
+
+
+# The function that makes the steps of a pattern for a type of pre-tokenizer; its parameters are the
+# fields. Rust's \s and \w are the same as here, except for characters that are newer than its
+# Unicode 16.
+_PRE_TOKENIZERS: dict[str, Callable[..., Sequence[PatternStep]]] = {
+    "BertPreTokenizer": lambda: (Split(r"\s", "removed"), PUNCTUATION),
+    "Whitespace": lambda: (Split(r"\w+|[^\w\s]+", "removed", invert=True),),
+    "WhitespaceSplit": lambda: (Split(r"\s", "removed"),),
+    "Punctuation": lambda behavior="Isolated": (Split(PUNCTUATION, _BEHAVIORS[behavior]),),
+    "Digits": lambda individual_digits: (r"\p{N}" if individual_digits else r"\p{N}+",),
+    "CharDelimiterSplit": lambda delimiter: (Split(regex.escape(delimiter), "removed"),),
+    "Split": _split_steps,
+    "Metaspace": _metaspace_steps,
+    "ByteLevel": _byte_level_steps,
+}
+_DIGITS = {"type": "Digits", "individual_digits": False}
+
+
+@functools.lru_cache(8)
+def _pre_tokenizer_steps(pre_tokenizer: str) -> tuple[PatternStep, ...]:
+    """Make the steps of a pattern for a pre_tokenizer in JSON.
+
+    Digits after a ByteLevel cut the names of bytes, not the text: see `_check_after_bytes`.
+    """
+    steps, is_of_bytes = [], False
+    for part in _flattened(json.loads(pre_tokenizer), "pretokenizers"):
+        if is_of_bytes and part == _DIGITS:
+            continue
+        for step in _make_steps("pre_tokenizer", _PRE_TOKENIZERS, part):
+            steps += _named_steps(step)
+        is_of_bytes = is_of_bytes or part["type"] == "ByteLevel"
+    if all(isinstance(step, Metaspace) for step in steps):
+        steps.append(PATTERNS["none"])
+    return tuple(steps)
+
+
+PATTERN_NAMES = {_named_steps(name): name for name in PATTERNS}
 
 
 @functools.lru_cache(maxsize=64)
@@ -1949,7 +2049,7 @@ def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
     """Compile consecutive Splits; those of a named pattern are one machine, whose table is cached
     on the disk.
     """
-    name = PATTERN_NAMES.get(steps[0] if len(steps) == 1 else steps)
+    name = PATTERN_NAMES.get(steps)
     if name:
         return (_Stage(_cached_on_disk(name, steps)),)
     return _compile_splits(steps)
@@ -2011,10 +2111,7 @@ def _cached_on_disk(name: str, steps: tuple[str | Split, ...]) -> ScanTable:
     The file is ignored if it is damaged, as its checksums tell, or if other versions wrote it.
     """
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
-    path, versions = (
-        folder / f"pattern.{name}.npz",
-        repr((PATTERNS[name], regex.__version__, SOURCE_HASH)),
-    )
+    path, versions = (folder / f"pattern.{name}.npz", repr((steps, regex.__version__, SOURCE_HASH)))
     # a damaged file may raise anything
     with contextlib.suppress(Exception), np.load(path) as saved:
         if saved["versions"] == versions:
@@ -3157,15 +3254,6 @@ _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
 }
 
 
-def _make_steps(what: str, makers: Mapping[str, Callable[..., Iterable]], step: dict) -> list:
-    """Call the function for the type of a step of a tokenizer.json, with its other fields."""
-    fields = {name: field for name, field in step.items() if name != "type"}
-    try:
-        return list(makers[step["type"]](**fields))
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise InputError(f"the {what} {json.dumps(step)[:100]} is not supported: {error}") from None
-
-
 @functools.lru_cache(8)
 def _normalizer_passes(steps: str) -> list[_MapPass | _TextPass]:
     """Make the passes for steps in JSON: consecutive steps over characters become one pass."""
@@ -3239,23 +3327,6 @@ class Normalizer:
             if len(written) == 1 and not any(space in step.border for step in self._passes):
                 splits[:n, k] = must_split[:, class_of[ord(written)]]
         return classes, splits
-
-
-def _flattened(part: object, key: str) -> list[dict]:
-    """List the steps of a normalizer, a pre_tokenizer or a decoder; a Sequence has its steps under
-    `key`.
-    """
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind == "Sequence" and key in part:
-        part = part[key]
-    if isinstance(part, (list, tuple)):
-        return [step for one in part for step in _flattened(one, key)]
-    note = (
-        f"a step without a type, or a Sequence without {key}, is not supported: "
-        f"{json.dumps(part)[:100]}"
-    )
-    require(isinstance(kind, str) and kind != "Sequence", note)
-    return [part]
 
 
 # ─── Pretokenizing ────────────────────────────────────────────────────────────────────────────────
@@ -3687,7 +3758,7 @@ class Source:
         return {
             "pattern": pattern,
             "special_tokens": [*self.special_tokens],
-            "normalizer": [*self.normalizer],
+            "normalizer": _flattened(self.normalizer, "normalizers"),
         }
 
     @property
@@ -5493,6 +5564,10 @@ def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
     return [tokens[start:end] for start, end in itertools.pairwise(ends)]
 
 
+# Without a decoder, tokens are joined by spaces, like tokens of a WordPiece that all begin a word.
+_JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
+
+
 @dataclasses.dataclass(repr=False)
 class Model:
     """A tokenizer as validated data.
@@ -5511,8 +5586,8 @@ class Model:
     scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); for a
                     BPE without merges, the highest score merges first
     normalizer      steps of a Normalizer, as in a tokenizer.json
-    decoder         steps from tokens to text, as in a tokenizer.json; empty if the bytes of tokens
-                    are only joined
+    decoder         steps from tokens to text, as in a tokenizer.json, in which None says that there
+                    are none; empty if the bytes of tokens are only joined
     unk_token       the token of unknown characters or words, or None
     byte_fallback   unknown characters become tokens of their bytes, <0x00> to <0xFF>
     fuse_unk        consecutive unknown characters become one token
@@ -5525,6 +5600,8 @@ class Model:
     config          the content of tokenizer_config.json
     post_processor  the post_processor of tokenizer.json, which is only kept for other tools
     batching        its truncation and padding, which are only kept as well
+    added_from      special tokens from this id on are not in the vocabulary of tokenizer.json, but
+                    only among its added tokens
 
     The text of a special token mostly equals the bytes of its id, but some files have tokens like
     "Ċ" with the id of a line feed. Raises ValueError for an invalid model.
@@ -5554,6 +5631,7 @@ class Model:
     config: dict = dataclasses.field(default_factory=dict)
     post_processor: dict | None = None
     batching: dict = dataclasses.field(default_factory=dict)
+    added_from: int = MAX_ID
 
     def __post_init__(self):
         self.vocab = _validate_vocab(self.vocab)
@@ -5588,10 +5666,13 @@ class Model:
 
     @functools.cached_property
     def merged_special_ids(self) -> set[int]:
-        """The special ids that merges alone can make of text; often their tokens were added with
-        `special: false`.
+        """The special ids that merges alone can make of text.
+
+        Often their tokens were added with `special: false`.
         """
-        special, vocab = self.special_ids, self.vocab
+        end = self.added_from if self.scores is None else len(self.scores)
+        special = {id for id in self.special_ids if id < end}
+        vocab = self.vocab
         wanted = {vocab[id] for id in special}
         if self.kind == "bpe":
             merged = wanted.intersection(itertools.starmap(bytes.__add__, self.merges or ()))
@@ -5601,13 +5682,9 @@ class Model:
                 if len(token if self.alphabet == "bytes" else token.decode()) == 1
             )
         else:
-            plain = [
-                text
-                for text in self.special_tokens
-                if not self.flags.get(text, AddedToken()).special
-            ]
-            n = MAX_ID if self.scores is None else len(self.scores)
-            merged = {text.encode() for text in plain if self.special_tokens[text] < n}
+            texts = [token.decode() for token in wanted]
+            plain = [text for text in texts if not self.flags.get(text, AddedToken()).special]
+            merged = {*map(str.encode, plain)}
         if merged:
             merged.difference_update(token for id, token in vocab.items() if id not in special)
         return {id for id in special if vocab[id] in merged}
@@ -5642,6 +5719,23 @@ class Model:
             ids.pop(token, None)
         return ids
 
+    @property
+    def normalizer_steps(self) -> list[dict]:
+        """The steps of the normalizer, without any Sequence."""
+        return _flattened(self.normalizer, "normalizers")
+
+    @property
+    def decoder_steps(self) -> list[dict]:
+        """The steps of the decoder, without any Sequence.
+
+        There are none if tokens are made of bytes, since ByteLevel only reads their names.
+        """
+        if self.alphabet == "bytes":
+            return []
+        if self.decoder == (None,):
+            return [_JOINED_BY_SPACES]
+        return _flattened(self.decoder, "decoders")
+
     @functools.cached_property
     def letters(self) -> dict[int, int]:
         """The ids of single bytes, or of single characters by code point."""
@@ -5652,7 +5746,8 @@ class Model:
         """A hash of all fields that decide about ids: a SHA-256 in hexadecimal."""
         names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token",
                  "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars")  # fmt: skip
-        plain = [(name, getattr(self, name)) for name in names]
+        fields = vars(self) | {"normalizer": tuple(self.normalizer_steps)}
+        plain = [(name, fields[name]) for name in names]
         plain += [
             (name, self.__dict__[name])
             for name in ("word_suffix", "drops_unknown")
@@ -7408,11 +7503,9 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
 #     huggingface    tokenizer.json and two more    two texts of one id
 #     gpt2           vocab.json, merges.txt         pattern, normalizer, flags, unknown tokens
 #     tiktoken       .tiktoken, and a .json         merges not in order of ids, normalizer, flags
-#     sentencepiece  tokenizer.model                pretokens, merges that no scores put in order
-#     bert           vocab.txt                      all but a WordPiece with BERT's own steps
 #
-# Mistral's tekken.json is only read. A byte-level vocab.json names a token by GPT-2's characters:
-# {"Ġhi": 300} stands for 300: b" hi".
+# SentencePiece's .model and BERT's vocab.txt are only read. A byte-level vocab.json names a token
+# by GPT-2's characters: {"Ġhi": 300} stands for 300: b" hi".
 
 LARGEST_FILE = 1 << 28  # bytes of a model file; the largest tokenizer.json has some 40 million
 
@@ -7597,6 +7690,23 @@ def _vocab_names(model: Model) -> dict[str, int]:
     return names
 
 
+def _names_without_added(model: Model) -> dict[str, int]:
+    """Name the tokens in the vocabulary of a tokenizer.json.
+
+    Special tokens that were not in it when it was read are left out, if they have the last ids. An
+    id that is missing before them was that of an empty name.
+    """
+    names, end = _vocab_names(model), model.added_from
+    if max(model.ordinary, default=-1) >= end or end == MAX_ID:
+        return names
+    added = [id for id in names.values() if id >= end]
+    missing = set(range(end)).difference(names.values())
+    if added != [*range(end, end + len(added))] or len(missing) > 1:
+        return names
+    names = {name: id for name, id in names.items() if id < end}
+    return names | dict(zip([""], missing, strict=False))
+
+
 def _as_merges(model: Model) -> tuple[list[Merge], bool]:
     """List the merges, even if the model has ranks; and tell whether it has tokens that are only
     whole pretokens.
@@ -7637,8 +7747,7 @@ def _merges_by_score(model: Model) -> list[Merge]:
 
 
 def _require_same(model: Model, other: Model) -> None:
-    """Raise InputError unless the model `other`, which was read back from a file, has the same ids
-    for all texts.
+    """Raise InputError unless a BPE that was read back from a file has the same ids for all texts.
 
     The vocabulary and all other steps must be equal. Merges, ranks and scores are equivalent if
     each token has the same last merge, if tokens are made in the same order, and if both models
@@ -7646,24 +7755,23 @@ def _require_same(model: Model, other: Model) -> None:
     """
     normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
     # without a normalizer these flags do nothing
-    if not model.normalizer and [*model.flags.values()] == normalized:
+    if not model.normalizer_steps and [*model.flags.values()] == normalized:
         model = dataclasses.replace(model, flags={})
-    for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder",
-                  "unk_token", "byte_fallback", "fuse_unk", "subword_prefix", "word_suffix",
-                  "max_word_chars", "pattern"):  # fmt: skip
+    for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer_steps",
+                  "unk_token", "byte_fallback", "fuse_unk", "word_suffix", "pattern"):  # fmt: skip
         ours, theirs = getattr(model, field), getattr(other, field)
         if field == "pattern":
             ours, theirs = Pattern(ours).steps, Pattern(theirs).steps
         if ours != theirs:
-            raise InputError(f"it cannot represent the {field} {ours!r}, only {theirs!r}"[:300])
-    if model.kind == "bpe":
-        for ours, theirs in itertools.zip_longest(
-            _merging(model), _merging(other), fillvalue=(b"", b"")
-        ):
-            token = readable(b"".join(ours) or b"".join(theirs))
-            require(
-                ours == theirs, f"it would make the token {token!r} differently or in another order"
-            )
+            name = field.removesuffix("_steps")
+            raise InputError(f"it cannot represent the {name} {ours!r}, only {theirs!r}"[:300])
+    for ours, theirs in itertools.zip_longest(
+        _merging(model), _merging(other), fillvalue=(b"", b"")
+    ):
+        token = readable(b"".join(ours) or b"".join(theirs))
+        require(
+            ours == theirs, f"it would make the token {token!r} differently or in another order"
+        )
 
 
 def _merging(model: Model) -> list[Merge]:
@@ -7862,33 +7970,6 @@ def write_tiktoken(model: Model) -> dict[str, str]:
     }
 
 
-# Mistral's tekken.json
-
-# The special tokens of files that do not list theirs.
-_TEKKEN_SPECIALS = [
-    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
-    "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]",
-    "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
-    "[TOOL_CONTENT]",
-]  # fmt: skip
-
-
-def read_tekken(content: dict) -> Model:
-    """Read Mistral's ranks, which begin after the ids of the special tokens."""
-    try:
-        config, listed = content["config"], content.get("special_tokens")
-        n, size = config["default_num_special_tokens"], config["default_vocab_size"]
-        special_tokens = {text: id for id, text in enumerate(_TEKKEN_SPECIALS)}
-        if listed is not None:
-            special_tokens = {token["token_str"]: token["rank"] for token in listed}
-        special_tokens |= {f"<SPECIAL_{id}>": id for id in range(len(special_tokens), n)}
-        tokens = content["vocab"][: size - n]
-        vocab = {n + token["rank"]: base64.b64decode(token["token_bytes"]) for token in tokens}
-        return Model(vocab, None, special_tokens, config["pattern"])
-    except (AttributeError, KeyError, TypeError, binascii.Error) as error:
-        raise InputError(f"not a tekken.json: {error!r}") from None
-
-
 # Hugging Face matches a Split by Oniguruma, in Ruby's dialect, while this module follows `regex`.
 # Most expressions mean the same in both. Some are rewritten. For all others that may differ, a
 # warning says so.
@@ -7948,7 +8029,7 @@ def write_bpe(model: Model) -> dict:
         "fuse_unk": model.fuse_unk,
         "byte_fallback": model.byte_fallback,
         "ignore_merges": looks_up,
-        "vocab": _vocab_names(model),
+        "vocab": _names_without_added(model),
         "merges": [(name_of(left), name_of(right)) for left, right in merges],
     }
 
@@ -8019,7 +8100,12 @@ def write_wordpiece(model: Model) -> dict:
     )
     fields = {key: getattr(model, field) for field, (key, _) in _WORDPIECE_FIELDS.items()}
     unknown = model.unk_token or "<unk>"
-    return {"type": "WordPiece", **fields, "unk_token": unknown, "vocab": _vocab_names(model)}
+    return {
+        "type": "WordPiece",
+        **fields,
+        "unk_token": unknown,
+        "vocab": _names_without_added(model),
+    }
 
 
 def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
@@ -8046,7 +8132,7 @@ def write_wordlevel(model: Model) -> dict:
     return {
         "type": "WordLevel",
         "unk_token": model.unk_token or "<unk>",
-        "vocab": _vocab_names(model),
+        "vocab": _names_without_added(model),
     }
 
 
@@ -8121,17 +8207,13 @@ def write_huggingface(model: Model) -> dict[str, str]:
         )
         warnings.warn(note, stacklevel=4)
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    config |= model.config | _bert_config(model)
     return {
         "tokenizer.json": _to_json(_to_tokenizer_json(model), indent=2),
-        "tokenizer_config.json": _config_json(model),
+        "tokenizer_config.json": _to_json(config, indent=2),
         "special_tokens_map.json": _to_json(roles, indent=2),
     }
-
-
-def _config_json(model: Model) -> str:
-    """Write a tokenizer_config.json."""
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    return _to_json(config | model.config | _bert_config(model), indent=2)
 
 
 def _token_names(written: dict) -> dict[str, int]:
@@ -8157,7 +8239,7 @@ def _to_tokenizer_json(model: Model) -> dict:
             )
             warnings.warn(note, stacklevel=3)
     _number_added({text: id for id, text in texts.items()}, _token_names(written))
-    decoder = [_BYTE_LEVEL] if model.alphabet == "bytes" else [*model.decoder] or [{"type": "Fuse"}]
+    default = _BYTE_LEVEL if model.alphabet == "bytes" else {"type": "Fuse"}
     return {
         "version": "1.0",
         **{key: model.batching.get(key) for key in _BATCHING},
@@ -8170,9 +8252,9 @@ def _to_tokenizer_json(model: Model) -> dict:
             for id, text in texts.items()
         ],
         "normalizer": _in_sequence(model.normalizer, "normalizers"),
-        "pre_tokenizer": _in_sequence(_write_pre_tokenizers(model), "pretokenizers"),
+        "pre_tokenizer": _in_sequence(_pre_tokenizers(model), "pretokenizers"),
         "post_processor": model.post_processor,
-        "decoder": _in_sequence([] if decoder == [_JOINED_BY_SPACES] else decoder, "decoders"),
+        "decoder": _in_sequence(model.decoder or [default], "decoders"),
         "model": written,
     }
 
@@ -8188,60 +8270,10 @@ _BYTE_LEVEL = {
     "trim_offsets": True,
     "use_regex": True,
 }
-_BYTE_LEVELS = [
-    _BYTE_LEVEL | {"add_prefix_space": a, "use_regex": b}
-    for b in (True, False)
-    for a in (True, False)
-]
-# Without a decoder, tokens are joined by spaces, like tokens of a WordPiece that all begin a word.
-_JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
-_BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
-
-
-def _split_steps(
-    pattern: Mapping[str, str], behavior: str = "Isolated", invert: bool = False
-) -> tuple:
-    """Make the step of a pattern for a Split."""
-    source = (
-        regex.escape(pattern["String"])
-        if "String" in pattern
-        else _read_regex(pattern["Regex"], "Split")
-    )
-    return (Split(source, _BEHAVIORS[behavior], bool(invert)),)
-
-
-# The function that makes the steps of a pattern for a type of pre-tokenizer; its parameters are the
-# fields.
-_PRE_TOKENIZERS: dict[str, Callable[..., Sequence[PatternStep]]] = {
-    "BertPreTokenizer": lambda: ("bert",),
-    "Whitespace": lambda: ("whitespace",),
-    "WhitespaceSplit": lambda: ("whitespace-split",),
-    "Punctuation": lambda behavior="Isolated": (Split(PUNCTUATION, _BEHAVIORS[behavior]),),
-    "Digits": lambda individual_digits: (r"\p{N}" if individual_digits else r"\p{N}+",),
-    "CharDelimiterSplit": lambda delimiter: (Split(regex.escape(delimiter), "removed"),),
-    "Split": _split_steps,
-    "Metaspace": lambda replacement, add_prefix_space=True, split=True, prepend_scheme=None, **_: (
-        metaspace_steps(
-            "".join(replacement),
-            prepend_scheme or ("always" if add_prefix_space else "never"),
-            bool(split),
-        )
-    ),
-    "ByteLevel": lambda add_prefix_space=True, use_regex=True, **_: (
-        (Metaspace(" "),) * bool(add_prefix_space) + (PATTERNS["gpt2"],) * bool(use_regex)
-    ),
-}
-
-
-def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
-    """Read one pre-tokenizer as steps of a pattern."""
-    steps = _make_steps("pre_tokenizer", _PRE_TOKENIZERS, part)
-    return tuple(step for one in steps for step in _named_steps(one))
 
 
 # What may come after a ByteLevel, and the bytes whose names are digits or other numbers, as ¼ for
 # the byte 0xBC.
-_DIGITS = {"type": "Digits", "individual_digits": False}
 _THREE_DIGITS = {
     "type": "Split",
     "pattern": {"Regex": "[0-9][0-9][0-9]"},
@@ -8251,9 +8283,8 @@ _THREE_DIGITS = {
 _DIGIT_BYTES = frozenset(b"0123456789\xb2\xb3\xb9\xbc\xbd\xbe")
 
 
-def _read_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> list[dict]:
-    """Read the pre-tokenizers after a ByteLevel, which cut the names of bytes; returns the steps
-    that cut text alike.
+def _check_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> None:
+    """Check the pre-tokenizers after a ByteLevel, which cut the names of bytes.
 
     Digits may also cut a character, as "ü", whose name is "Ã¼". So the merges of tokens that it
     cuts are left out.
@@ -8272,51 +8303,46 @@ def _read_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> list[di
         fields["merges"] = [
             pair for pair in pairs if len({byte in _DIGIT_BYTES for byte in b"".join(pair)}) == 1
         ]
-    return [part for part in parts if part != _DIGITS]
 
 
-def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
-    """Make the pre-tokenizers that may be equal to the last steps.
+def _pre_tokenizers(model: Model) -> list[dict]:
+    """Write the parts of a pattern as pre-tokenizers; those that are JSON stay as they are.
 
-    A Split may have any expression.
+    For tokens of bytes, the last part must have the ByteLevel; otherwise all steps are written.
     """
-    yield from ({"type": name} for name in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit"))
-    yield from ({"type": "Punctuation", "behavior": behavior} for behavior in _BEHAVIORS)
-    for mark, splits in ((steps[-2:][0], True), (steps[-1], False)):
-        if isinstance(mark, Metaspace):
-            yield {"type": "Metaspace", **mark._asdict(), "split": splits}
-    step = steps[-1] if isinstance(steps[-1], Split) else Split(steps[-1])
-    behavior = step.behavior.title().replace("_", "")
-    yield {
-        "type": "Split",
-        "pattern": {"Regex": step.regex},
-        "behavior": behavior,
-        "invert": step.invert,
-    }
+    pattern = Pattern(model.pattern)
+    parts = [_pre_tokenizer(part) for part in pattern.parts if part != PATTERNS["none"]]
+    of_bytes = ['"ByteLevel"' in json.dumps(part) for part in parts]
+    if model.alphabet != "bytes":
+        require(not any(of_bytes), "a pattern with a ByteLevel is for tokens of bytes")
+        return parts
+    if any(of_bytes[-1:]) and not any(of_bytes[:-1]):
+        return parts
+    steps = [step for step in pattern.steps if step != PATTERNS["none"]]
+    cuts_last = steps[-1:] == [PATTERNS["gpt2"]]
+    if cuts_last:
+        steps.pop()
+    last = _BYTE_LEVEL | {"add_prefix_space": False, "use_regex": cuts_last}
+    return [*map(_pre_tokenizer, steps), last]
 
 
-def _write_pre_tokenizers(model: Model) -> list[dict]:
-    """Write the steps of a pattern as pre-tokenizers, from the last one on.
-
-    Each must be read back as its steps.
-    """
-    steps, written = (
-        tuple(step for step in Pattern(model.pattern).steps if step != PATTERNS["none"]),
-        [],
+def _pre_tokenizer(part: PatternStep) -> dict:
+    """Write a part of a pattern as a pre-tokenizer."""
+    if isinstance(part, dict):
+        return part
+    if isinstance(part, Metaspace):
+        return {"type": "Metaspace", **part._asdict(), "split": False}
+    split = part if isinstance(part, Split) else Split(part)
+    require(
+        _read_regex(split.regex, "Split") == split.regex,
+        f"Hugging Face reads {split.regex!r} differently: write $ as (?![\\s\\S])"[:300],
     )
-    ends_in_bytes = model.alphabet == "bytes"
-    while steps or ends_in_bytes:
-        for part in _BYTE_LEVELS if ends_in_bytes else _possible_parts(steps):
-            read = _read_pre_tokenizer(part)
-            if read == steps[len(steps) - len(read) :]:
-                break
-        else:
-            raise InputError(
-                f"Hugging Face reads {steps[-1]!r} differently: write $ as (?![\\s\\S])"[:300]
-            )
-        steps, ends_in_bytes = steps[: len(steps) - len(read)], False
-        written.insert(0, part)
-    return written
+    return {
+        "type": "Split",
+        "pattern": {"Regex": split.regex},
+        "behavior": split.behavior.title().replace("_", ""),
+        "invert": split.invert,
+    }
 
 
 _BATCHING = ("truncation", "padding")
@@ -8330,14 +8356,10 @@ def read_huggingface(content: dict) -> Model:
     """Read a tokenizer.json; raises ValueError for features that would give other ids here than in
     Hugging Face.
     """
-    if "config" in content and "model" not in content:
-        return read_tekken(content)
-    written, normalizer = (
-        content.get("model"),
-        _flattened(content.get("normalizer") or [], "normalizers"),
-    )
-    Normalizer(normalizer)
+    written = content.get("model")
     require(isinstance(written, dict), "not a tokenizer.json: it has no model")
+    normalizer = [content["normalizer"]] if content.get("normalizer") else []
+    Normalizer(normalizer)
     # for files from before 2022
     by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)
     type = str(written.get("type") or next(by_keys, ""))
@@ -8350,10 +8372,12 @@ def read_huggingface(content: dict) -> Model:
     if batching:
         note = f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`"
         warnings.warn(note, stacklevel=5)
+    pattern = Pattern(content.get("pre_tokenizer") or "none")
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
     types = [part["type"] for part in parts]
     alphabet = "bytes" if "ByteLevel" in types else "characters"
-    changes_start = sorted({step["type"] for step in normalizer} & _CHANGING_THE_START)
+    steps = _flattened(normalizer, "normalizers")
+    changes_start = sorted({step["type"] for step in steps} & _CHANGING_THE_START)
     if changes_start and any(part.get("prepend_scheme") == "first" for part in parts):
         raise InputError(
             f"Metaspace with prepend_scheme first after {changes_start[0]} is not supported"
@@ -8361,18 +8385,13 @@ def read_huggingface(content: dict) -> Model:
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
     fields = KINDS[kind].read(written, list(ids), alphabet)
     if alphabet == "bytes":
-        n = types.index("ByteLevel") + 1
-        parts[n:] = _read_after_bytes(parts[n:], kind, fields)
-    names, steps = (
-        _token_names(written),
-        [step for part in parts for step in _read_pre_tokenizer(part)],
-    )
-    if all(isinstance(step, Metaspace) for step in steps):
-        steps.append("none")
+        _check_after_bytes(parts[types.index("ByteLevel") + 1 :], kind, fields)
+    names = _token_names(written)
+    is_gapless = max(names.values(), default=-1) < len(names)
     model = Model(
         **fields,
         special_tokens=_number_added(ids, names),
-        pattern=steps,
+        pattern=pattern.parts,
         kind=kind,
         flags=flags,
         alphabet=alphabet,
@@ -8380,6 +8399,7 @@ def read_huggingface(content: dict) -> Model:
         decoder=_read_decoder(content.get("decoder"), alphabet),
         post_processor=content.get("post_processor"),
         batching=batching,
+        added_from=len(names) if is_gapless else MAX_ID,
     )
     for text, flag in flags.items() if model.ignore_merges else ():
         # Hugging Face would find such a control token as a whole pretoken even where it is not a
@@ -8389,17 +8409,17 @@ def read_huggingface(content: dict) -> Model:
     return model
 
 
-def _read_decoder(part: object, alphabet: str) -> list[dict]:
-    """Read a decoder. For an alphabet of bytes it must be ByteLevel, which has no steps here."""
+def _read_decoder(part: object, alphabet: str) -> list[dict | None]:
+    """Check a decoder, which must be ByteLevel for an alphabet of bytes, and put it into a list."""
     steps = _flattened(part or [], "decoders")
     odd = [step for step in steps if (step["type"] == "ByteLevel") != (alphabet == "bytes")]
     require(
         not odd,
         f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {json.dumps(odd)[:100]}",
     )
-    steps = [] if alphabet == "bytes" else steps or [_JOINED_BY_SPACES]
-    decoded_tokens({}, steps)
-    return steps
+    if alphabet != "bytes":
+        decoded_tokens({}, steps)
+    return [part]
 
 
 _FLAGS = AddedToken._fields[:5]  # in a tokenizer.json
@@ -8426,21 +8446,16 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
     return ids, flags
 
 
-# SentencePiece's .model, with the same steps as in transformers
+# SentencePiece's .model, read with the same steps as in transformers
 
 MARK = "▁"  # SentencePiece replaces spaces by it
 # in SentencePiece's normalizer_spec
 _SPACES = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # the types of its pieces
+_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(2, 7)  # the types of its pieces
 # its types of models: words are not supported; characters do not merge
 _FAMILIES = ("", "unigram", "bpe", "", "bpe")
 _MARKS_TO_SPACES = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
 _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
-
-
-def _model_proto(**fields: object):
-    """Make a message of SentencePiece's definition."""
-    return import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto(**fields)
 
 
 _HIDDEN = 0x10F000  # the first of private characters that no text has
@@ -8485,7 +8500,8 @@ def read_sentencepiece(data: bytes) -> Model:
     The user-defined symbols of a BPE become special tokens, which are found in normalized text
     before anything else.
     """
-    proto, whole = _model_proto(), False
+    definitions = import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf")
+    proto, whole = definitions.ModelProto(), False
     with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
         proto.ParseFromString(data)
         whole = (
@@ -8553,100 +8569,6 @@ def read_sentencepiece(data: bytes) -> Model:
     )
 
 
-@naming_file("SentencePiece cannot represent this tokenizer")
-def write_sentencepiece(model: Model) -> dict[str, bytes]:
-    """Write a SentencePiece model with the same ids, except for special tokens, which it does not
-    find in a text.
-    """
-    require(
-        model.kind in _FAMILIES and model.alphabet == "characters",
-        "it is not a BPE or Unigram over characters",
-    )
-    require(
-        model.byte_fallback or (model.unk_token and model.fuse_unk),
-        "it treats unknown characters differently",
-    )
-    has_flags = any(any(flags[:3]) for flags in model.flags.values())
-    require(not has_flags, "its special tokens have flags")
-    charsmap, symbols, *spaces = _sentencepiece_fields(model)
-    vocab, unknown = dict(sorted(model.vocab.items())), model.unk_token or "<unk>"
-    if model.unk_token is None:  # SentencePiece needs one even if no character is unknown
-        vocab[len(vocab)] = b"<unk>"
-    ids = {token: id for id, token in vocab.items()} | model.ids
-    if model.scores is None:
-        merges, _ = _as_merges(model)
-        rank_of = {left + right: rank for rank, (left, right) in reversed([*enumerate(merges)])}
-        scores = {id: -rank_of.get(token, len(merges)) for id, token in vocab.items()}
-    else:
-        scores = dict(enumerate(model.scores.astype(np.float32).tolist()))
-    types = dict.fromkeys(model.special_tokens.values(), _CONTROL)
-    types |= {
-        model.special_tokens[text]: _USER_DEFINED
-        for text, flags in model.flags.items()
-        if not flags.special
-    }
-    types |= {ids[symbol.encode()]: _USER_DEFINED for symbol in symbols}
-    types |= {ids[token]: _BYTE for token in _FALLBACK_TOKENS if model.byte_fallback}
-    types[ids[unknown.encode()]] = _UNKNOWN
-    texts = {
-        role[:3]: str((model.config | {"unk_token": unknown}).get(role) or "") for role in ROLES
-    }
-    roles = {f"{role}_id": ids.get(text.encode(), -1) for role, text in texts.items()}
-    roles |= {f"{role}_piece": text for role, text in texts.items() if text.encode() in ids}
-    proto = _model_proto(
-        pieces=[
-            {
-                "piece": token.decode(),
-                "score": 0 if id in types else scores[id],
-                "type": types.get(id, _NORMAL),
-            }
-            for id, token in vocab.items()
-        ],
-        trainer_spec={
-            "model_type": _FAMILIES.index(model.kind),
-            "vocab_size": len(vocab),
-            "byte_fallback": model.byte_fallback,
-            **roles,
-        },
-        normalizer_spec={
-            "name": "custom" if charsmap else "identity",
-            "precompiled_charsmap": base64.b64decode(charsmap),
-            **dict(zip(_SPACES, spaces, strict=True)),
-        },
-    )
-    data = proto.SerializeToString(deterministic=True)
-    other = read_sentencepiece(data)
-    how = {"merges": model.merges, "scores": model.scores, "ignore_merges": model.ignore_merges}
-    _require_same(dataclasses.replace(other, vocab=vocab, **how), other)
-    return {"tokenizer.model": data}
-
-
-def _sentencepiece_fields(model: Model) -> tuple[str, list[str], bool, bool, bool]:
-    """Find the arguments of `_sentencepiece_steps` that give the normalizer of a model; raises
-    ValueError if none.
-    """
-    pattern, normalizer = (
-        {*Pattern(model.pattern).steps} - {PATTERNS["none"]},
-        list(model.normalizer),
-    )
-    if Metaspace(MARK, "never") in pattern and not normalizer:
-        pattern.remove(Metaspace(MARK, "never"))
-        normalizer = [_SPACES_TO_MARKS]
-    # these cut no token in two
-    if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):
-        pattern -= {Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)}
-    charsmap = "".join(step.get("precompiled_charsmap", "") for step in normalizer)
-    symbols = [
-        step["pattern"].get("String", "")
-        for step in normalizer
-        if step.get("content", "") >= chr(_HIDDEN)
-    ]
-    for spaces in itertools.product((False, True), repeat=3):
-        if normalizer == _sentencepiece_steps(charsmap, symbols, *spaces) and not pattern:
-            return charsmap, symbols, *spaces
-    raise InputError("its normalizer or its pattern differs from SentencePiece's")
-
-
 # BERT's vocab.txt: a token on each line
 
 _BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -8701,23 +8623,10 @@ _BERT_FIELDS = {  # of tokenizer_config.json, and the same of the normalizer
 
 def _bert_config(model: Model) -> dict:
     """Make the fields of tokenizer_config.json for the normalizer of a BERT."""
-    is_bert = model.kind == "wordpiece" and [step["type"] for step in model.normalizer] == [
-        "BertNormalizer"
-    ]
-    return {name: model.normalizer[0][field] for name, field in _BERT_FIELDS.items() if is_bert}
-
-
-def write_bert(model: Model) -> dict[str, str]:
-    """Write vocab.txt and tokenizer_config.json."""
-    require(model.kind == "wordpiece", f"a vocab.txt cannot hold a model of kind {model.kind}")
-    names, config = (
-        {id: token.decode("utf-8", "replace") for id, token in model.vocab.items()},
-        _bert_config(model),
-    )
-    text = "".join(names.get(id, "") + "\n" for id in range(max(names, default=-1) + 1))
-    with naming_file("a vocab.txt cannot hold this tokenizer"):
-        _require_same(model, read_bert(text.encode(), Path("vocab.txt"), config))
-    return {"vocab.txt": text, "tokenizer_config.json": _config_json(model)}
+    steps = model.normalizer_steps
+    if model.kind != "wordpiece" or [step["type"] for step in steps] != ["BertNormalizer"]:
+        return {}
+    return {name: steps[0][field] for name, field in _BERT_FIELDS.items()}
 
 
 # The keys of tokenizer_config.json that this module keeps.
@@ -8813,8 +8722,8 @@ class Format(NamedTuple):
 
     # with parameters among data, file, config and the options of `load_model`, by name
     read: Callable[..., Model]
-    write: Callable[[Model], dict[str, Text]]
-    file: str  # the first file that it writes
+    write: Callable[[Model], dict[str, Text]] | None  # None: it is only read
+    file: str  # the name of its first file
     sign: bytes  # an expression that matches the beginning of its files
 
 
@@ -8834,9 +8743,10 @@ FORMATS = {
         rb"#version|(?!" + _RANK + rb")\S+ \S+\r?\n|" + _VOCAB,
     ),
     "tiktoken": Format(read_tiktoken, write_tiktoken, "tokenizer.tiktoken", _RANK),
-    "sentencepiece": Format(read_sentencepiece, write_sentencepiece, "tokenizer.model", rb"\n"),
-    "bert": Format(read_bert, write_bert, "vocab.txt", rb"(?ms)(?:.*?\n)??(?:##|\[UNK\]\r?$)"),
+    "sentencepiece": Format(read_sentencepiece, None, "tokenizer.model", rb"\n"),
+    "bert": Format(read_bert, None, "vocab.txt", rb"(?ms)(?:.*?\n)??(?:##|\[UNK\]\r?$)"),
 }
+WRITTEN_FORMATS = [name for name, format in FORMATS.items() if format.write]
 
 
 def load_model(
@@ -8896,8 +8806,9 @@ def _find_model_file(folder: Path) -> Path:
 
 
 def save_model(model: Model, path: PathName, format: str | None = None) -> None:
-    """Write a model folder in one of FORMATS; by default tokenizer.json, and GPT-2's two files if
-    that is possible.
+    """Write a model folder in one of WRITTEN_FORMATS.
+
+    By default that is tokenizer.json, and GPT-2's two files if that is possible.
 
     A path with the suffix of the first file of the format, such as model.tiktoken, is the name of
     that file.
@@ -8906,7 +8817,7 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
     them.
     """
     folder, name = as_path(path), format or "huggingface"
-    require_known("format", name, FORMATS)
+    require_known("format", name, WRITTEN_FORMATS)
     texts, first = FORMATS[name].write(model), FORMATS[name].file
     # the name of a file; the others go next to it
     if folder.suffix == Path(first).suffix and not folder.is_dir():
@@ -9193,7 +9104,7 @@ class Tokenizer:
             for text, flags in model.flags.items()
             if flags.normalized and not flags.literal
         }
-        self._decoded = decoded_tokens({**model.vocab, **normalized}, model.decoder)
+        self._decoded = decoded_tokens({**model.vocab, **normalized}, model.decoder_steps)
         self._pretokenizers: dict[str, Pretokenizer] = {}
         self._pretokenizers = {allowed: self._pretokenizer(allowed) for allowed in ("all", "none")}
         self._idle: list[_Encoder] = []  # encoders that no thread is using
@@ -9295,8 +9206,6 @@ class Tokenizer:
         "gpt2"          vocab.json, merges.txt
         "tiktoken"      tokenizer.tiktoken, and the pattern and the special tokens in
                         tokenizer.tiktoken.json
-        "sentencepiece" tokenizer.model
-        "bert"          vocab.txt, tokenizer_config.json
         None            those of "huggingface", and also those of "gpt2" if that is possible
 
         Raises ValueError if the format cannot represent the model.
@@ -9519,7 +9428,7 @@ class Tokenizer:
         if unknown >= 0:
             self.id_to_token(int(ids[unknown]))
         text = text.tobytes()
-        if len(ids) and self.model.decoder and not continues:
+        if len(ids) and self.model.decoder_steps and not continues:
             first, rest = (tokens[int(ids[0])] for tokens in self._decoded)
             text = first + text[len(rest) :]
         return text
@@ -9528,7 +9437,7 @@ class Tokenizer:
         """Decode some ids as text. Invalid UTF-8 becomes U+FFFD."""
         ids = _id_array(ids)
         text = self.decode_bytes(ids).decode("utf-8", "replace")
-        for step in self.model.decoder if len(ids) else ():
+        for step in self.model.decoder_steps if len(ids) else ():
             if step["type"] == "BPEDecoder" and self.vocab[int(ids[-1])].endswith(
                 step["suffix"].encode()
             ):
@@ -10194,7 +10103,7 @@ class Recipe:
         fields = vars(self) | {
             # the longest match does not need them
             "merges": merges if family.kind == "bpe" else None,
-            "pattern": [*Pattern(self.pattern).steps, self.metaspace]
+            "pattern": [*Pattern(self.pattern).parts, self.metaspace]
             if self.mark
             else self.pattern,
             "scores": scores,
@@ -10286,6 +10195,8 @@ def _complete_from(recipe: Recipe) -> Recipe:
     )
     require(not base.word_suffix, "training cannot continue a model whose words end in a suffix")
     pattern = recipe.pattern or base.pattern
+    if Pattern(pattern).steps == Pattern(base.pattern).steps:
+        pattern = base.pattern  # it may be JSON
     special_tokens = list(dict.fromkeys([*base.special_tokens, *recipe.special_tokens]))
     ids = base.special_tokens if special_tokens == [*base.special_tokens] else special_tokens
     changes = {"merges": _as_merges(base)[0], "scores": None, "ignore_merges": False}
@@ -11067,7 +10978,8 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
     {5: [3, 2]}
     """
     model, by_word, unreachable = tokenizer.model, _word_encoder(tokenizer), {}
-    texts, prefix = decoded_tokens(model.vocab, model.decoder)[0], model.subword_prefix.encode()
+    texts = decoded_tokens(model.vocab, model.decoder_steps)[0]
+    prefix = model.subword_prefix.encode()
     parts_of_characters = _FALLBACK_TOKENS[128:] if model.byte_fallback else ()
     for id in model.ordinary:
         token = model.vocab[id]
@@ -11190,7 +11102,7 @@ def inspect_model(
     (5, 57, {})
     """
     model = tokenizer.model
-    decoded = decoded_tokens(model.vocab, model.decoder)[1]
+    decoded = decoded_tokens(model.vocab, model.decoder_steps)[1]
     tokens = {id: decoded[id] for id in model.ordinary if decoded[id]}
     require(tokens, "the model has only special tokens: there is nothing to inspect")
     with stage("search"):
@@ -11701,8 +11613,8 @@ def _decode_command(model: str, tokens: str, **options) -> None:
 def _convert_command(model: str, *, to: str, out: str, **options) -> None:
     """Write a model in another format.
 
-    to   the format: huggingface, gpt2, tiktoken, sentencepiece or bert
-    out  folder to write; or a file with the suffix of the format: .json, .tiktoken, .model, .txt
+    to   the format: huggingface, gpt2 or tiktoken
+    out  folder to write; or a file with the suffix of the format: .json, .tiktoken
 
     $ convert model --to tiktoken --out model.tiktoken
     $ convert o200k_base.tiktoken --to huggingface --out o200k
