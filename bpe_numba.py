@@ -110,7 +110,6 @@ import math
 import multiprocessing
 import numbers
 import pickle
-import platform
 import re
 import reprlib
 import shlex
@@ -10632,8 +10631,8 @@ def train_bpe_from_counts(
 #     EncodedWords    the words "ab", "\n" and "abc" with the counts 2, 2 and 1, and their ids
 #     measure         6 tokens for 9 bytes, so 1.5 bytes per token
 #
-# The functions are inspect_model (a vocabulary), curve (sizes of vocabularies), compare (models),
-# view (a text) and bench (other tools).
+# The functions are inspect_model (a vocabulary), curve (sizes of vocabularies), compare (models)
+# and view (a text).
 
 LONGEST_CELL = 60  # characters of a cell; the rest is cut off
 
@@ -11356,139 +11355,6 @@ def view(tokenizer: Tokenizer, text: Text) -> View:
     return View(title, ids, decode_each(tokenizer, ids.tolist()))
 
 
-# bench: each tool works in turn, in this process. A peer below gets a training and documents in
-# UTF-8. It prepares its work and returns the function that is timed. This function returns lists:
-# of the merged tokens, or of ids.
-
-
-def _train_bpe_numba(training, documents):
-    source, size = training.recipe.source(training.files, None), len(training.learned.tokens)
-    return lambda: [learn(count(source).words, size, tie_break="ids").tokens[256:]]
-
-
-def _train_tokenizers(training, documents):
-    package, texts = import_optional("tokenizers"), [*map(bytes.decode, documents)]
-    size, letters = len(training.learned.tokens), package.pre_tokenizers.ByteLevel.alphabet()
-    trainer = package.trainers.BpeTrainer(
-        vocab_size=size, show_progress=False, initial_alphabet=letters
-    )
-    tokenizer = package.Tokenizer(package.models.BPE())
-    tokenizer.pre_tokenizer = training.tokenizer.to_huggingface().pre_tokenizer
-
-    def work():
-        tokenizer.train_from_iterator(texts, trainer)
-        return [
-            itertools.starmap(
-                bytes.__add__, read_huggingface(json.loads(tokenizer.to_str())).merges
-            )
-        ]
-
-    return work
-
-
-def _train_gigatoken(training, documents):
-    separator, learner = (
-        f"<|{os.urandom(8).hex()}|>",
-        import_optional("gigatoken").gigatoken_rs.train_bpe,
-    )
-    end, size = separator.encode(), len(training.learned.tokens) + 1
-    data = end.join(documents)
-    return lambda: [
-        itertools.starmap(bytes.__add__, learner(data, size, [separator], separator=end)[1])
-    ]
-
-
-def _encode_bpe_numba(training, documents):
-    tokenizer = Tokenizer.from_model(training.tokenizer.model)
-    tokenizer.compile_kernels()
-    return lambda: [tokenizer.encode_texts(documents, "none")[0]]
-
-
-def _encode_tokenizers(training, documents):
-    encode, texts = (
-        training.tokenizer.to_huggingface().encode_batch_fast,
-        [*map(bytes.decode, documents)],
-    )
-    # one text, so one thread
-    return lambda: [encode([text], add_special_tokens=False)[0].ids for text in texts]
-
-
-def _encode_tiktoken(training, documents):
-    encode, texts = (
-        training.tokenizer.to_tiktoken().encode_ordinary_batch,
-        [*map(bytes.decode, documents)],
-    )
-    return lambda: encode(texts, num_threads=1)
-
-
-def _encode_gigatoken(training, documents):
-    definition = write_huggingface(training.tokenizer.model)["tokenizer.json"]
-    encoder = import_optional("gigatoken").Tokenizer.from_json(definition).backend
-    return lambda: encoder.encode_batch(documents, parallel=False)
-
-
-_PEERS = {
-    "train": {
-        "bpe_numba": _train_bpe_numba,
-        "gigatoken": _train_gigatoken,
-        "tokenizers": _train_tokenizers,
-    },
-    "encode": {
-        "bpe_numba": _encode_bpe_numba,
-        "gigatoken": _encode_gigatoken,
-        "tokenizers": _encode_tokenizers,
-        "tiktoken": _encode_tiktoken,
-    },
-}
-ENCODED_BYTES = 20_000_000  # of the corpus are encoded, since some peers reach only 3 MB/s
-
-
-@checked
-def bench(inputs: object = None, vocab_size: int = 8192) -> Table:
-    """Train and encode with every installed peer, one after another, and tabulate the times.
-
-    inputs      files, folders or globs. Default: the source of Python's standard library
-    vocab_size  number of tokens in all
-
-    Training is timed with the text in memory (here: in files that were just read) and with loaded
-    kernels. All tools encode the first 20 MB in one thread with the tokenizer that was trained
-    here, and must give the same ids. Each tool does its work twice. The pattern is GPT-2's, and
-    special tokens are ordinary text.
-    """
-    training = train(inputs, vocab_size, tie_break="ids")
-    source, rows, results = training.recipe.source(training.files, None), [], {}
-    texts = itertools.chain.from_iterable(map(source.texts, source.blocks()))
-    # some peers accept only UTF-8
-    documents = [text.decode("utf-8", "replace").encode() for text in texts]
-    for job, peers in _PEERS.items():
-        if job == "encode":
-            documents = next(_batched_by_size(documents, len, ENCODED_BYTES))
-        for tool, prepare in peers.items():
-            if not importlib.util.find_spec(tool):
-                continue
-            first = second = rate = None
-            try:
-                work, times = prepare(training, documents), [time.perf_counter()]
-                for _ in range(2):
-                    result = work()
-                    times.append(time.perf_counter())
-                first, second = np.diff(times).tolist()
-                rate, result = (
-                    sum(map(len, documents)) / first / 1e6,
-                    [*itertools.chain.from_iterable(result)],
-                )
-                verdict = "same" if result == results.setdefault(job, result) else "differs"
-            except (KeyboardInterrupt, SystemExit):
-                raise
-            except BaseException as error:  # a panic of Rust is not an Exception
-                verdict = " ".join(str(error).split()) or type(error).__name__
-            version = __version__ if tool == "bpe_numba" else importlib.metadata.version(tool)
-            rows.append((job, f"{tool} {version}", first, second, rate, verdict))
-    size = f"{vocab_size:,} tokens of {training.counted.n_bytes / 1e6:.1f} MB"
-    title = f"{size}; {platform.platform()}, Numba {numba.__version__}"
-    return Table(title, ("job", "tool", "seconds", "second pass", "MB/s", "result"), rows)
-
-
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────
 #
 # Arguments -> a call of one of the functions below. The options of a command are the keyword
@@ -11695,15 +11561,6 @@ def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
     )
 
 
-def _bench_command(inputs: Sequence[str] = (), **options) -> None:
-    """Train and encode in comparison with the installed peers.
-
-    $ bench
-    $ bench corpus.txt --vocab-size 32k
-    """
-    print(call_with(bench, inputs or None, **options))
-
-
 _COMMANDS = {
     "train": (_train_command, train, transformers_config),
     "count": (_count_command, count_files),
@@ -11714,7 +11571,6 @@ _COMMANDS = {
     "curve": (_curve_command,),
     "compare": (_compare_command, compare, Engine),
     "view": (_view_command, _load_model),
-    "bench": (_bench_command, bench),
 }
 
 

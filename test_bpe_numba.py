@@ -69,6 +69,7 @@ from tokenizers import normalizers as N
 from tokenizers import pre_tokenizers as P
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
+import bench
 import bpe_numba as bpe
 
 MODULE = str(Path(bpe.__file__))
@@ -6058,7 +6059,7 @@ def test_tables_are_markdown_in_columns(reports):
 
 def test_peers_do_the_same_work(library, tmp_path):
     (tmp_path / "latin.txt").write_bytes(f"caf\xe9 {END}".encode("latin-1") * 50)  # is no UTF-8
-    table = bpe.bench([*library[:30], tmp_path / "latin.txt"], 600)
+    table = bench.bench([*library[:30], tmp_path / "latin.txt"], 600)
     verdicts = {
         (job, tool.split()[0]): verdict
         for job, tool, *_, verdict in table.rows
@@ -6085,12 +6086,12 @@ def test_a_peer_that_differs_or_fails_is_told(library, monkeypatch, change, verd
         return lambda: [change(training.learned.tokens[256:])]
 
     monkeypatch.setitem(
-        bpe._PEERS, "train", {"bpe_numba": bpe._PEERS["train"]["bpe_numba"], "numpy": prepare}
+        bench.PEERS, "train", {"bpe_numba": bench.PEERS["train"]["bpe_numba"], "numpy": prepare}
     )
     monkeypatch.setitem(
-        bpe._PEERS, "encode", dict.fromkeys(["bpe_numba", "numpy"], bpe._encode_bpe_numba)
+        bench.PEERS, "encode", dict.fromkeys(["bpe_numba", "numpy"], bench._encode_bpe_numba)
     )
-    rows = bpe.bench(library[:3], 300).rows
+    rows = bench.bench(library[:3], 300).rows
     assert [row[0] for row in rows] == ["train", "train", "encode", "encode"] and rows[1][
         -1
     ] == verdict
