@@ -1938,10 +1938,11 @@ def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
     return (step,)
 
 
+# A pre_tokenizer of a tokenizer.json -> steps of a pattern
+
+
 def _flattened(part: object, key: str) -> list[dict]:
-    """List the steps of a normalizer, a pre_tokenizer or a decoder; a Sequence has its steps under
-    `key`.
-    """
+    """List the steps of a normalizer, pre_tokenizer or decoder; a Sequence has them under `key`."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "Sequence" and key in part:
         part = part[key]
@@ -8307,22 +8308,27 @@ def _check_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> None:
 def _pre_tokenizers(model: Model) -> list[dict]:
     """Write the parts of a pattern as pre-tokenizers; those that are JSON stay as they are.
 
-    For tokens of bytes, the last part must have the ByteLevel; otherwise all steps are written.
+    Tokens of bytes need a ByteLevel in the last part. If it is in another, all steps are rewritten.
     """
-    pattern = Pattern(model.pattern)
-    parts = [_pre_tokenizer(part) for part in pattern.parts if part != PATTERNS["none"]]
-    of_bytes = ['"ByteLevel"' in json.dumps(part) for part in parts]
+    pattern, none = Pattern(model.pattern), PATTERNS["none"]
+    parts = [part for part in pattern.parts if part != none]
+    if any(map(_has_byte_level, parts[:-1])):
+        parts = [step for step in pattern.steps if step != none]
+    of_bytes = any(map(_has_byte_level, parts))
     if model.alphabet != "bytes":
-        require(not any(of_bytes), "a pattern with a ByteLevel is for tokens of bytes")
-        return parts
-    if any(of_bytes[-1:]) and not any(of_bytes[:-1]):
-        return parts
-    steps = [step for step in pattern.steps if step != PATTERNS["none"]]
-    cuts_last = steps[-1:] == [PATTERNS["gpt2"]]
-    if cuts_last:
-        steps.pop()
-    last = _BYTE_LEVEL | {"add_prefix_space": False, "use_regex": cuts_last}
-    return [*map(_pre_tokenizer, steps), last]
+        require(not of_bytes, "a pattern with a ByteLevel is for tokens of bytes")
+    elif not of_bytes:
+        cuts_last = parts[-1:] == [PATTERNS["gpt2"]]
+        if cuts_last:
+            parts.pop()
+        parts.append(_BYTE_LEVEL | {"add_prefix_space": False, "use_regex": cuts_last})
+    return [_pre_tokenizer(part) for part in parts]
+
+
+def _has_byte_level(part: PatternStep) -> bool:
+    """Check whether a part of a pattern is JSON with a ByteLevel."""
+    steps = _flattened(part, "pretokenizers") if isinstance(part, dict) else []
+    return any(step["type"] == "ByteLevel" for step in steps)
 
 
 def _pre_tokenizer(part: PatternStep) -> dict:
