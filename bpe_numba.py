@@ -1794,7 +1794,7 @@ class Pattern:
     A step is a regular expression, which the `regex` package defines; a Split; a Metaspace; or a
     pre_tokenizer of a tokenizer.json as a dict, whose expressions are those of Hugging Face.
 
-    parts        the steps as they were given, with the steps or the JSON of a name
+    parts        the steps as they were given, with the entries of PATTERNS for names
     steps        the regular expressions, Splits and Metaspaces that they stand for
     source       the step, or the tuple of steps if there are several
     name         its name in PATTERNS, or None
@@ -1827,11 +1827,10 @@ class Pattern:
         self.steps = steps = tuple(itertools.chain.from_iterable(map(_named_steps, sources)))
         self.source = steps[0] if len(steps) == 1 else steps
         self.name = PATTERN_NAMES.get(steps)
-        self.parts: list[PatternStep] = []
+        parts: list[PatternStep] = []
         for step in sources:
-            self.parts += [step] if isinstance(step, dict) else _named_steps(step)
-        if self.name and not any(isinstance(step, dict) for step in sources):
-            self.parts = [PATTERNS[self.name]]
+            parts += [step] if isinstance(step, dict) else _named_steps(step)
+        self.parts = _named_parts(parts)
         self.stages: list[_Stage | Metaspace] = []
         for is_metaspace, group in itertools.groupby(
             steps, lambda step: isinstance(step, Metaspace)
@@ -2042,6 +2041,20 @@ def _pre_tokenizer_steps(pre_tokenizer: str) -> tuple[PatternStep, ...]:
 
 
 PATTERN_NAMES = {_named_steps(name): name for name in PATTERNS}
+
+
+def _named_parts(parts: Sequence[PatternStep]) -> list[PatternStep]:
+    """Replace the steps of a name by its entry in PATTERNS, which may be JSON."""
+    rest, named = list(parts), []
+    while rest:
+        for steps, name in PATTERN_NAMES.items():
+            if tuple(rest[: len(steps)]) == steps:
+                named.append(PATTERNS[name])
+                del rest[: len(steps)]
+                break
+        else:
+            named.append(rest.pop(0))
+    return named
 
 
 @functools.lru_cache(maxsize=64)
