@@ -6971,8 +6971,8 @@ def checked_run(request, tmp_path_factory):
         assert n == 1
     if not (folder / "bpe_numba.py").exists() or (folder / "bpe_numba.py").read_text() != source:
         (folder / "bpe_numba.py").write_text(source)  # else its kernels are compiled
-    for path in (Path(__file__), Path(__file__).with_name("pyproject.toml")):
-        shutil.copy(path, folder)
+    for name in (Path(__file__).name, "bench.py", "pyproject.toml"):
+        shutil.copy(Path(__file__).with_name(name), folder)
     environment = os.environ | {
         "NUMBA_BOUNDSCHECK": "1",
         "NUMBA_OPT": "1",
