@@ -54,8 +54,8 @@ Sections, in the order in which the data passes through them
     Encoding        words -> ids, through a cache; ids -> bytes
     WordPiece       words -> their longest tokens; Words -> tokens, by likelihood or by count
     Unigram         Words -> tokens with probabilities; words -> ids, by the most probable path
-    Formats         a Model <-> files of Hugging Face, GPT-2, tiktoken, SentencePiece and BERT;
-                    tekken.json -> a Model
+    Formats         a Model <-> files of Hugging Face, GPT-2, tiktoken; files of SentencePiece and
+                    BERT -> a Model
     Kinds           the functions of BPE, WordPiece, WordLevel and Unigram, by name
     Tokenizer       text -> ids -> text; decoders
     Token files     files of text -> files of token ids, by several workers; and back
@@ -113,7 +113,6 @@ import math
 import multiprocessing
 import numbers
 import pickle
-import platform
 import re
 import reprlib
 import shlex
@@ -1248,8 +1247,8 @@ def make_trie(tokens: Mapping[int, bytes]) -> Trie:
 # ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────
 #
 # A pattern is a list of steps, and each step cuts the pieces that the step before has left. A step
-# is a regular expression, a Split or a Metaspace; a name in PATTERNS stands for one or several.
-# Text between matches is kept:
+# is a regular expression, a Split or a Metaspace. A name in PATTERNS stands for one or several, and
+# so does a pre_tokenizer of a tokenizer.json. Text between matches is kept:
 #
 #     Pattern(r"\d+|a").split(b"12a!3")   ->   [b"12", b"a", b"!", b"3"]
 #
@@ -1364,27 +1363,10 @@ PATTERNS = {
     "nanochat": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}"
     r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
     "none": r"[\s\S]+",
-    # Hugging Face's BertPreTokenizer, Whitespace and WhitespaceSplit. Rust's \s and \w are the same
-    # as here, except for characters that are newer than its Unicode 16.
-    "bert": (Split(r"\s", "removed"), PUNCTUATION),
-    "whitespace": Split(r"\w+|[^\w\s]+", "removed", invert=True),
-    "whitespace-split": Split(r"\s", "removed"),
+    "bert": {"type": "BertPreTokenizer"},
+    "whitespace": {"type": "Whitespace"},
+    "whitespace-split": {"type": "WhitespaceSplit"},
 }
-PATTERN_NAMES = {source: name for name, source in PATTERNS.items()}
-
-
-def metaspace_steps(
-    replacement: str = "▁", prepend_scheme: str = "always", split: bool = True
-) -> tuple[PatternStep, ...]:
-    """List the steps of Hugging Face's Metaspace; with `split`, a pretoken begins at each mark.
-
-    >>> Pattern(metaspace_steps("_")).split(b"one  two")
-    [b'_one', b'_', b'_two']
-    """
-    metaspace = Metaspace(replacement, prepend_scheme)
-    if not split:
-        return (metaspace,)
-    return metaspace, Split(regex.escape(replacement), "merged_with_next")
 
 
 # The stages of an expression:
@@ -1981,9 +1963,13 @@ class _Stage(NamedTuple):
 
 
 class Pattern:
-    r"""A pretokenizing pattern: a name in PATTERNS, a regular expression, or a list of steps.
+    r"""A pretokenizing pattern: a name in PATTERNS, or steps that cut in turn.
 
-    steps        regular expressions and other steps
+    A step is a regular expression, which the `regex` package defines; a Split; a Metaspace; or a
+    pre_tokenizer of a tokenizer.json as a dict, whose expressions are those of Hugging Face.
+
+    parts        the steps as they were given, with the entries of PATTERNS for names
+    steps        the regular expressions, Splits and Metaspaces that they stand for
     source       the step, or the tuple of steps if there are several
     name         its name in PATTERNS, or None
     is_compiled  whether all of it is compiled; otherwise the `regex` package does some of the work
@@ -2007,14 +1993,18 @@ class Pattern:
             isinstance(source, Iterable),
             f"a pattern is a name or a regular expression, not {source!r}",
         )
-        sources = [source] if isinstance(source, (str, Split, Metaspace)) else list(source)
+        sources = [source] if isinstance(source, PatternStep) else list(source)
         require(
             sources,
             "a pattern is a name, a regular expression, or a list of these: the list is empty",
         )
         self.steps = steps = tuple(itertools.chain.from_iterable(map(_named_steps, sources)))
         self.source = steps[0] if len(steps) == 1 else steps
-        self.name = PATTERN_NAMES.get(self.source)
+        self.name = PATTERN_NAMES.get(steps)
+        parts: list[PatternStep] = []
+        for step in sources:
+            parts += [step] if isinstance(step, dict) else _named_steps(step)
+        self.parts = _named_parts(parts)
         self.stages: list[_Stage | Metaspace] = []
         for is_metaspace, group in itertools.groupby(
             steps, lambda step: isinstance(step, Metaspace)
@@ -2028,7 +2018,7 @@ class Pattern:
             self.stages += _compile_stages((PATTERNS["none"],))
 
     def __reduce__(self):
-        return Pattern, (self.source,)
+        return Pattern, (self.parts,)
 
     def __repr__(self) -> str:
         return f"Pattern({self.name or self.source!r})"
@@ -2084,16 +2074,18 @@ class Pattern:
         return list(filter(None, flat.parts()))
 
 
-PatternStep = str | Split | Metaspace
+PatternStep = str | Split | Metaspace | dict
 PatternSource = PatternStep | Sequence[PatternStep]
 _LIKE_A_NAME = regex.compile(r"[A-Za-z][A-Za-z\d_-]+")
 
 
 def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
-    """Look up the steps of a name in PATTERNS, and check other steps.
+    """Look up the steps of a name or of JSON, and check other steps.
 
     A Split that isolates becomes its expression.
     """
+    if isinstance(step, dict):
+        return _pre_tokenizer_steps(json.dumps(step))
     if isinstance(step, Split):
         require_known("behavior", step.behavior, BEHAVIORS)
         if step.behavior != "isolated":
@@ -2101,22 +2093,143 @@ def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
         return (Split(step.regex) if _LIKE_A_NAME.fullmatch(step.regex) else step.regex,)
     if isinstance(step, Metaspace):
         require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
+        is_character = isinstance(step.replacement, str) and len(step.replacement) == 1
         require(
-            len(step.replacement) == 1,
-            f"Metaspace writes one character for a space, not {step.replacement!r}",
+            is_character, f"Metaspace writes one character for a space, not {step.replacement!r}"
         )
         return (step,)
     require(
         isinstance(step, str),
-        f"a step of a pattern is a str, Split or Metaspace, not {type(step).__name__}",
+        f"a step of a pattern is a str, Split, Metaspace or dict, not {type(step).__name__}",
     )
-    steps = PATTERNS.get(step, step)
-    if steps is step and _LIKE_A_NAME.fullmatch(step):
+    if step in PATTERNS:
+        return _named_steps(PATTERNS[step])
+    if _LIKE_A_NAME.fullmatch(step):
         raise InputError(
             f"no pattern is named {step!r}; there are {', '.join(PATTERNS)}, or a regular "
             f"expression"
         )
-    return steps if type(steps) is tuple else (steps,)
+    return (step,)
+
+
+# A pre_tokenizer of a tokenizer.json -> steps of a pattern
+
+
+def _flattened(part: object, key: str) -> list[dict]:
+    """List the steps of a normalizer, pre_tokenizer or decoder; a Sequence has them under `key`."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "Sequence" and key in part:
+        part = part[key]
+    if isinstance(part, (list, tuple)):
+        return [step for one in part for step in _flattened(one, key)]
+    note = (
+        f"a step without a type, or a Sequence without {key}, is not supported: "
+        f"{json.dumps(part)[:100]}"
+    )
+    require(isinstance(kind, str) and kind != "Sequence", note)
+    return [part]
+
+
+def _make_steps(what: str, makers: Mapping[str, Callable[..., Iterable]], step: dict) -> list:
+    """Call the function for the type of a step of a tokenizer.json, with its other fields."""
+    fields = {name: field for name, field in step.items() if name != "type"}
+    try:
+        return list(makers[step["type"]](**fields))
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise InputError(f"the {what} {json.dumps(step)[:100]} is not supported: {error}") from None
+
+
+_BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
+
+
+def _split_steps(
+    pattern: Mapping[str, str], behavior: str = "Isolated", invert: bool = False
+) -> tuple[Split]:
+    """Make the step of a Split."""
+    if "String" in pattern:
+        source = regex.escape(pattern["String"])
+    else:
+        source = _read_regex(pattern["Regex"], "Split")
+    return (Split(source, _BEHAVIORS[behavior], bool(invert)),)
+
+
+def _metaspace_steps(
+    replacement: str,
+    add_prefix_space: bool = True,
+    split: bool = True,
+    prepend_scheme: str | None = None,
+    **_: object,
+) -> list[Split | Metaspace]:
+    """Make the steps of a Metaspace; if it splits, a pretoken begins at each replacement."""
+    old_scheme = "always" if add_prefix_space else "never"  # in files from before 2023
+    steps = [Metaspace(replacement, prepend_scheme or old_scheme)]
+    if split:
+        steps.append(Split(regex.escape(replacement), "merged_with_next"))
+    return steps
+
+
+def _byte_level_steps(
+    add_prefix_space: bool = True, use_regex: bool = True, **_: object
+) -> list[str | Metaspace]:
+    """Make the steps of a ByteLevel."""
+    steps = []
+    if add_prefix_space:
+        steps.append(Metaspace(" "))
+    if use_regex:
+        steps.append(PATTERNS["gpt2"])
+    return steps
+
+
+# The function that makes the steps of a pattern for a type of pre-tokenizer; its parameters are the
+# fields. Rust's \s and \w are the same as here, except for characters that are newer than its
+# Unicode 16.
+_PRE_TOKENIZERS: dict[str, Callable[..., Sequence[PatternStep]]] = {
+    "BertPreTokenizer": lambda: (Split(r"\s", "removed"), PUNCTUATION),
+    "Whitespace": lambda: (Split(r"\w+|[^\w\s]+", "removed", invert=True),),
+    "WhitespaceSplit": lambda: (Split(r"\s", "removed"),),
+    "Punctuation": lambda behavior="Isolated": (Split(PUNCTUATION, _BEHAVIORS[behavior]),),
+    "Digits": lambda individual_digits: (r"\p{N}" if individual_digits else r"\p{N}+",),
+    "CharDelimiterSplit": lambda delimiter: (Split(regex.escape(delimiter), "removed"),),
+    "Split": _split_steps,
+    "Metaspace": _metaspace_steps,
+    "ByteLevel": _byte_level_steps,
+}
+_DIGITS = {"type": "Digits", "individual_digits": False}
+
+
+@functools.lru_cache(8)
+def _pre_tokenizer_steps(pre_tokenizer: str) -> tuple[PatternStep, ...]:
+    """Make the steps of a pattern for a pre_tokenizer in JSON.
+
+    Digits after a ByteLevel cut the names of bytes, not the text: see `_check_after_bytes`.
+    """
+    steps, is_of_bytes = [], False
+    for part in _flattened(json.loads(pre_tokenizer), "pretokenizers"):
+        if is_of_bytes and part == _DIGITS:
+            continue
+        for step in _make_steps("pre_tokenizer", _PRE_TOKENIZERS, part):
+            steps += _named_steps(step)
+        is_of_bytes = is_of_bytes or part["type"] == "ByteLevel"
+    if all(isinstance(step, Metaspace) for step in steps):
+        steps.append(PATTERNS["none"])
+    return tuple(steps)
+
+
+PATTERN_NAMES = {_named_steps(name): name for name in PATTERNS}
+
+
+def _named_parts(parts: Sequence[PatternStep]) -> list[PatternStep]:
+    """Replace the steps of a name by its entry in PATTERNS, which may be JSON."""
+    rest, named = list(parts), []
+    while rest:
+        for steps, name in PATTERN_NAMES.items():
+            if tuple(rest[: len(steps)]) == steps:
+                named.append(PATTERNS[name])
+                del rest[: len(steps)]
+                break
+        else:
+            named.append(rest.pop(0))
+    return named
 
 
 @functools.lru_cache(maxsize=64)
@@ -2125,7 +2238,7 @@ def _compile_stages(steps: tuple[str | Split, ...]) -> tuple[_Stage, ...]:
 
     Those of a named pattern are one machine, whose table is cached on the disk.
     """
-    name = PATTERN_NAMES.get(steps[0] if len(steps) == 1 else steps)
+    name = PATTERN_NAMES.get(steps)
     if name:
         return (_Stage(_cached_on_disk(name, steps)),)
     return _compile_splits(steps)
@@ -2187,7 +2300,7 @@ def _cached_on_disk(name: str, steps: tuple[str | Split, ...]) -> ScanTable:
     """
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
     path = folder / f"pattern.{name}.npz"
-    versions = repr((PATTERNS[name], regex.__version__, SOURCE_HASH))
+    versions = repr((steps, regex.__version__, SOURCE_HASH))
     # a damaged file may raise anything
     with contextlib.suppress(Exception), np.load(path) as saved:
         if saved["versions"] == versions:
@@ -3392,15 +3505,6 @@ _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
 }
 
 
-def _make_steps(what: str, makers: Mapping[str, Callable[..., Iterable]], step: dict) -> list:
-    """Call the function for the type of a step of a tokenizer.json, with its other fields."""
-    fields = {name: field for name, field in step.items() if name != "type"}
-    try:
-        return list(makers[step["type"]](**fields))
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise InputError(f"the {what} {json.dumps(step)[:100]} is not supported: {error}") from None
-
-
 @functools.lru_cache(8)
 def _normalizer_passes(steps: str) -> list[_MapPass | _TextPass]:
     """Make the passes for steps in JSON: consecutive steps over characters become one pass."""
@@ -3474,23 +3578,6 @@ class Normalizer:
             if len(written) == 1 and not any(space in step.border for step in self._passes):
                 splits[:n, k] = must_split[:, class_of[ord(written)]]
         return classes, splits
-
-
-def _flattened(part: object, key: str) -> list[dict]:
-    """List the steps of a normalizer, a pre_tokenizer or a decoder; a Sequence has its steps under
-    `key`.
-    """
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind == "Sequence" and key in part:
-        part = part[key]
-    if isinstance(part, (list, tuple)):
-        return [step for one in part for step in _flattened(one, key)]
-    note = (
-        f"a step without a type, or a Sequence without {key}, is not supported: "
-        f"{json.dumps(part)[:100]}"
-    )
-    require(isinstance(kind, str) and kind != "Sequence", note)
-    return [part]
 
 
 # ─── Pretokenizing ────────────────────────────────────────────────────────────────────────────────
@@ -3930,7 +4017,7 @@ class Source:
         return {
             "pattern": pattern,
             "special_tokens": [*self.special_tokens],
-            "normalizer": [*self.normalizer],
+            "normalizer": _flattened(self.normalizer, "normalizers"),
         }
 
     @property
@@ -6096,6 +6183,10 @@ def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
     return [tokens[start:end] for start, end in itertools.pairwise(ends)]
 
 
+# Without a decoder, tokens are joined by spaces, like tokens of a WordPiece that all begin a word.
+_JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
+
+
 @dataclasses.dataclass(repr=False)
 class Model:
     """A tokenizer as validated data.
@@ -6114,8 +6205,8 @@ class Model:
     scores          float32[V] or float64[V], by id: logarithms of probabilities (Unigram); for a
                     BPE without merges, the highest score merges first
     normalizer      steps of a Normalizer, as in a tokenizer.json
-    decoder         steps from tokens to text, as in a tokenizer.json; empty if the bytes of tokens
-                    are only joined
+    decoder         steps from tokens to text, as in a tokenizer.json, in which None says that there
+                    are none; empty if the bytes of tokens are only joined
     unk_token       the token of unknown characters or words, or None
     byte_fallback   unknown characters become tokens of their bytes, <0x00> to <0xFF>
     fuse_unk        consecutive unknown characters become one token
@@ -6128,6 +6219,8 @@ class Model:
     config          the content of tokenizer_config.json
     post_processor  the post_processor of tokenizer.json, which is only kept for other tools
     batching        its truncation and padding, which are only kept as well
+    added_from      special tokens from this id on are not in the vocabulary of tokenizer.json, but
+                    only among its added tokens
 
     The text of a special token mostly equals the bytes of its id, but some files have tokens like
     "Ċ" with the id of a line feed. Raises ValueError for an invalid model.
@@ -6157,6 +6250,7 @@ class Model:
     config: dict = dataclasses.field(default_factory=dict)
     post_processor: dict | None = None
     batching: dict = dataclasses.field(default_factory=dict)
+    added_from: int = MAX_ID
 
     def __post_init__(self):
         self.vocab = _validate_vocab(self.vocab)
@@ -6191,10 +6285,13 @@ class Model:
 
     @functools.cached_property
     def merged_special_ids(self) -> set[int]:
-        """The special ids that merges alone can make of text; often their tokens were added with
-        `special: false`.
+        """The special ids that merges alone can make of text.
+
+        Often their tokens were added with `special: false`.
         """
-        special, vocab = self.special_ids, self.vocab
+        end = self.added_from if self.scores is None else len(self.scores)
+        special = {id for id in self.special_ids if id < end}
+        vocab = self.vocab
         wanted = {vocab[id] for id in special}
         if self.kind == "bpe":
             merged = wanted.intersection(itertools.starmap(bytes.__add__, self.merges or ()))
@@ -6204,13 +6301,9 @@ class Model:
                 if len(token if self.alphabet == "bytes" else token.decode()) == 1
             )
         else:
-            plain = [
-                text
-                for text in self.special_tokens
-                if not self.flags.get(text, AddedToken()).special
-            ]
-            n = MAX_ID if self.scores is None else len(self.scores)
-            merged = {text.encode() for text in plain if self.special_tokens[text] < n}
+            texts = [token.decode() for token in wanted]
+            plain = [text for text in texts if not self.flags.get(text, AddedToken()).special]
+            merged = {*map(str.encode, plain)}
         if merged:
             merged.difference_update(token for id, token in vocab.items() if id not in special)
         return {id for id in special if vocab[id] in merged}
@@ -6245,6 +6338,23 @@ class Model:
             ids.pop(token, None)
         return ids
 
+    @property
+    def normalizer_steps(self) -> list[dict]:
+        """The steps of the normalizer, without any Sequence."""
+        return _flattened(self.normalizer, "normalizers")
+
+    @property
+    def decoder_steps(self) -> list[dict]:
+        """The steps of the decoder, without any Sequence.
+
+        There are none if tokens are made of bytes, since ByteLevel only reads their names.
+        """
+        if self.alphabet == "bytes":
+            return []
+        if self.decoder == (None,):
+            return [_JOINED_BY_SPACES]
+        return _flattened(self.decoder, "decoders")
+
     @functools.cached_property
     def letters(self) -> dict[int, int]:
         """The ids of single bytes, or of single characters by code point."""
@@ -6260,7 +6370,8 @@ class Model:
         """A hash of all fields that decide about ids: a SHA-256 in hexadecimal."""
         names = ("merges", "kind", "ignore_merges", "alphabet", "normalizer", "unk_token",
                  "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars")  # fmt: skip
-        plain = [(name, getattr(self, name)) for name in names]
+        fields = vars(self) | {"normalizer": tuple(self.normalizer_steps)}
+        plain = [(name, fields[name]) for name in names]
         plain += [
             (name, self.__dict__[name])
             for name in ("word_suffix", "drops_unknown")
@@ -8097,11 +8208,9 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
 #     huggingface    tokenizer.json and two more    two texts of one id
 #     gpt2           vocab.json, merges.txt         pattern, normalizer, flags, unknown tokens
 #     tiktoken       .tiktoken, and a .json         merges not in order of ids, normalizer, flags
-#     sentencepiece  tokenizer.model                pretokens, merges that no scores put in order
-#     bert           vocab.txt                      all but a WordPiece with BERT's own steps
 #
-# Mistral's tekken.json is only read. A byte-level vocab.json names a token by GPT-2's characters:
-# {"Ġhi": 300} stands for 300: b" hi".
+# SentencePiece's .model and BERT's vocab.txt are only read. A byte-level vocab.json names a token
+# by GPT-2's characters: {"Ġhi": 300} stands for 300: b" hi".
 
 LARGEST_FILE = 1 << 28  # bytes of a model file; the largest tokenizer.json has some 40 million
 
@@ -8289,6 +8398,23 @@ def vocab_names(model: Model) -> dict[str, int]:
     return names
 
 
+def _names_without_added(model: Model) -> dict[str, int]:
+    """Name the tokens in the vocabulary of a tokenizer.json.
+
+    Special tokens that were not in it when it was read are left out, if they have the last ids. An
+    id that is missing before them was that of an empty name.
+    """
+    names, end = vocab_names(model), model.added_from
+    if max(model.ordinary, default=-1) >= end or end == MAX_ID:
+        return names
+    added = [id for id in names.values() if id >= end]
+    missing = set(range(end)).difference(names.values())
+    if added != [*range(end, end + len(added))] or len(missing) > 1:
+        return names
+    names = {name: id for name, id in names.items() if id < end}
+    return names | dict(zip([""], missing, strict=False))
+
+
 def _as_merges(model: Model) -> tuple[list[Merge], bool]:
     """List the merges, even if the model has ranks; and tell whether it has tokens that are only
     whole pretokens.
@@ -8329,8 +8455,7 @@ def _merges_by_score(model: Model) -> list[Merge]:
 
 
 def _require_same(model: Model, other: Model) -> None:
-    """Raise InputError unless the model `other`, which was read back from a file, has the same ids
-    for all texts.
+    """Raise InputError unless a BPE that was read back from a file has the same ids for all texts.
 
     The vocabulary and all other steps must be equal. Merges, ranks and scores are equivalent if
     each token has the same last merge, if tokens are made in the same order, and if both models
@@ -8338,24 +8463,23 @@ def _require_same(model: Model, other: Model) -> None:
     """
     normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
     # without a normalizer these flags do nothing
-    if not model.normalizer and [*model.flags.values()] == normalized:
+    if not model.normalizer_steps and [*model.flags.values()] == normalized:
         model = dataclasses.replace(model, flags={})
-    for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer", "decoder",
-                  "unk_token", "byte_fallback", "fuse_unk", "subword_prefix", "word_suffix",
-                  "max_word_chars", "pattern"):  # fmt: skip
+    for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer_steps",
+                  "unk_token", "byte_fallback", "fuse_unk", "word_suffix", "pattern"):  # fmt: skip
         ours, theirs = getattr(model, field), getattr(other, field)
         if field == "pattern":
             ours, theirs = Pattern(ours).steps, Pattern(theirs).steps
         if ours != theirs:
-            raise InputError(f"it cannot represent the {field} {ours!r}, only {theirs!r}"[:300])
-    if model.kind == "bpe":
-        for ours, theirs in itertools.zip_longest(
-            _merging(model), _merging(other), fillvalue=(b"", b"")
-        ):
-            token = readable(b"".join(ours) or b"".join(theirs))
-            require(
-                ours == theirs, f"it would make the token {token!r} differently or in another order"
-            )
+            name = field.removesuffix("_steps")
+            raise InputError(f"it cannot represent the {name} {ours!r}, only {theirs!r}"[:300])
+    for ours, theirs in itertools.zip_longest(
+        _merging(model), _merging(other), fillvalue=(b"", b"")
+    ):
+        token = readable(b"".join(ours) or b"".join(theirs))
+        require(
+            ours == theirs, f"it would make the token {token!r} differently or in another order"
+        )
 
 
 def _merging(model: Model) -> list[Merge]:
@@ -8554,33 +8678,6 @@ def write_tiktoken(model: Model) -> dict[str, str]:
     }
 
 
-# Mistral's tekken.json
-
-# The special tokens of files that do not list theirs.
-_TEKKEN_SPECIALS = [
-    "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]",
-    "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]",
-    "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
-    "[TOOL_CONTENT]",
-]  # fmt: skip
-
-
-def read_tekken(content: dict) -> Model:
-    """Read Mistral's ranks, which begin after the ids of the special tokens."""
-    try:
-        config, listed = content["config"], content.get("special_tokens")
-        n, size = config["default_num_special_tokens"], config["default_vocab_size"]
-        special_tokens = {text: id for id, text in enumerate(_TEKKEN_SPECIALS)}
-        if listed is not None:
-            special_tokens = {token["token_str"]: token["rank"] for token in listed}
-        special_tokens |= {f"<SPECIAL_{id}>": id for id in range(len(special_tokens), n)}
-        tokens = content["vocab"][: size - n]
-        vocab = {n + token["rank"]: base64.b64decode(token["token_bytes"]) for token in tokens}
-        return Model(vocab, None, special_tokens, config["pattern"])
-    except (AttributeError, KeyError, TypeError, binascii.Error) as error:
-        raise InputError(f"not a tekken.json: {error!r}") from None
-
-
 # Hugging Face matches a Split by Oniguruma, in Ruby's dialect, while this module follows `regex`.
 # Most expressions mean the same in both. Some are rewritten. For all others that may differ, a
 # warning says so.
@@ -8663,7 +8760,7 @@ def write_bpe(model: Model) -> dict:
         "fuse_unk": model.fuse_unk,
         "byte_fallback": model.byte_fallback,
         "ignore_merges": looks_up,
-        "vocab": vocab_names(model),
+        "vocab": _names_without_added(model),
         "merges": [(name_of(left), name_of(right)) for left, right in merges],
     }
 
@@ -8736,7 +8833,12 @@ def write_wordpiece(model: Model) -> dict:
     )
     fields = {key: getattr(model, field) for field, (key, _) in _WORDPIECE_FIELDS.items()}
     unknown = model.unk_token or "<unk>"
-    return {"type": "WordPiece", **fields, "unk_token": unknown, "vocab": vocab_names(model)}
+    return {
+        "type": "WordPiece",
+        **fields,
+        "unk_token": unknown,
+        "vocab": _names_without_added(model),
+    }
 
 
 def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
@@ -8763,7 +8865,7 @@ def write_wordlevel(model: Model) -> dict:
     return {
         "type": "WordLevel",
         "unk_token": model.unk_token or "<unk>",
-        "vocab": vocab_names(model),
+        "vocab": _names_without_added(model),
     }
 
 
@@ -8840,17 +8942,13 @@ def write_huggingface(model: Model) -> dict[str, str]:
         )
         warnings.warn(note, stacklevel=4)
     roles = {name: token for name, token in model.config.items() if name.endswith("_token")}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    config |= model.config | _bert_config(model)
     return {
         "tokenizer.json": _to_json(_to_tokenizer_json(model), indent=2),
-        "tokenizer_config.json": _config_json(model),
+        "tokenizer_config.json": _to_json(config, indent=2),
         "special_tokens_map.json": _to_json(roles, indent=2),
     }
-
-
-def _config_json(model: Model) -> str:
-    """Write a tokenizer_config.json."""
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    return _to_json(config | model.config | _bert_config(model), indent=2)
 
 
 def _token_names(written: dict) -> dict[str, int]:
@@ -8876,7 +8974,7 @@ def _to_tokenizer_json(model: Model) -> dict:
             )
             warnings.warn(note, stacklevel=3)
     _number_added({text: id for id, text in texts.items()}, _token_names(written))
-    decoder = [_BYTE_LEVEL] if model.alphabet == "bytes" else [*model.decoder] or [{"type": "Fuse"}]
+    default = _BYTE_LEVEL if model.alphabet == "bytes" else {"type": "Fuse"}
     return {
         "version": "1.0",
         **{key: model.batching.get(key) for key in _BATCHING},
@@ -8889,9 +8987,9 @@ def _to_tokenizer_json(model: Model) -> dict:
             for id, text in texts.items()
         ],
         "normalizer": _in_sequence(_written_normalizer(model), "normalizers"),
-        "pre_tokenizer": _in_sequence(_write_pre_tokenizers(model), "pretokenizers"),
+        "pre_tokenizer": _in_sequence(_pre_tokenizers(model), "pretokenizers"),
         "post_processor": model.post_processor,
-        "decoder": _in_sequence([] if decoder == [_JOINED_BY_SPACES] else decoder, "decoders"),
+        "decoder": _in_sequence(model.decoder or [default], "decoders"),
         "model": written,
     }
 
@@ -8915,60 +9013,10 @@ _BYTE_LEVEL = {
     "trim_offsets": True,
     "use_regex": True,
 }
-_BYTE_LEVELS = [
-    _BYTE_LEVEL | {"add_prefix_space": a, "use_regex": b}
-    for b in (True, False)
-    for a in (True, False)
-]
-# Without a decoder, tokens are joined by spaces, like tokens of a WordPiece that all begin a word.
-_JOINED_BY_SPACES = {"type": "WordPiece", "prefix": "\0", "cleanup": False}
-_BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
-
-
-def _split_steps(
-    pattern: Mapping[str, str], behavior: str = "Isolated", invert: bool = False
-) -> tuple:
-    """Make the step of a pattern for a Split."""
-    source = (
-        regex.escape(pattern["String"])
-        if "String" in pattern
-        else _read_regex(pattern["Regex"], "Split")
-    )
-    return (Split(source, _BEHAVIORS[behavior], bool(invert)),)
-
-
-# The function that makes the steps of a pattern for a type of pre-tokenizer; its parameters are the
-# fields.
-_PRE_TOKENIZERS: dict[str, Callable[..., Sequence[PatternStep]]] = {
-    "BertPreTokenizer": lambda: ("bert",),
-    "Whitespace": lambda: ("whitespace",),
-    "WhitespaceSplit": lambda: ("whitespace-split",),
-    "Punctuation": lambda behavior="Isolated": (Split(PUNCTUATION, _BEHAVIORS[behavior]),),
-    "Digits": lambda individual_digits: (r"\p{N}" if individual_digits else r"\p{N}+",),
-    "CharDelimiterSplit": lambda delimiter: (Split(regex.escape(delimiter), "removed"),),
-    "Split": _split_steps,
-    "Metaspace": lambda replacement, add_prefix_space=True, split=True, prepend_scheme=None, **_: (
-        metaspace_steps(
-            "".join(replacement),
-            prepend_scheme or ("always" if add_prefix_space else "never"),
-            bool(split),
-        )
-    ),
-    "ByteLevel": lambda add_prefix_space=True, use_regex=True, **_: (
-        (Metaspace(" "),) * bool(add_prefix_space) + (PATTERNS["gpt2"],) * bool(use_regex)
-    ),
-}
-
-
-def _read_pre_tokenizer(part: dict) -> tuple[PatternStep, ...]:
-    """Read one pre-tokenizer as steps of a pattern."""
-    steps = _make_steps("pre_tokenizer", _PRE_TOKENIZERS, part)
-    return tuple(step for one in steps for step in _named_steps(one))
 
 
 # What may come after a ByteLevel, and the bytes whose names are digits or other numbers, as ¼ for
 # the byte 0xBC.
-_DIGITS = {"type": "Digits", "individual_digits": False}
 _THREE_DIGITS = {
     "type": "Split",
     "pattern": {"Regex": "[0-9][0-9][0-9]"},
@@ -8978,9 +9026,8 @@ _THREE_DIGITS = {
 _DIGIT_BYTES = frozenset(b"0123456789\xb2\xb3\xb9\xbc\xbd\xbe")
 
 
-def _read_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> list[dict]:
-    """Read the pre-tokenizers after a ByteLevel, which cut the names of bytes; returns the steps
-    that cut text alike.
+def _check_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> None:
+    """Check the pre-tokenizers after a ByteLevel, which cut the names of bytes.
 
     Digits may also cut a character, as "ü", whose name is "Ã¼". So the merges of tokens that it
     cuts are left out.
@@ -8999,51 +9046,52 @@ def _read_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> list[di
         fields["merges"] = [
             pair for pair in pairs if len({byte in _DIGIT_BYTES for byte in b"".join(pair)}) == 1
         ]
-    return [part for part in parts if part != _DIGITS]
 
 
-def _possible_parts(steps: tuple[PatternStep, ...]) -> Iterator[dict]:
-    """Make the pre-tokenizers that may be equal to the last steps.
+def _pre_tokenizers(model: Model) -> list[dict]:
+    """Write the parts of a pattern as pre-tokenizers; those that are JSON stay as they are.
 
-    A Split may have any expression.
+    Tokens of bytes need a ByteLevel in the last part. If it is in another, all steps are rewritten.
     """
-    yield from ({"type": name} for name in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit"))
-    yield from ({"type": "Punctuation", "behavior": behavior} for behavior in _BEHAVIORS)
-    for mark, splits in ((steps[-2:][0], True), (steps[-1], False)):
-        if isinstance(mark, Metaspace):
-            yield {"type": "Metaspace", **mark._asdict(), "split": splits}
-    step = steps[-1] if isinstance(steps[-1], Split) else Split(steps[-1])
-    behavior = step.behavior.title().replace("_", "")
-    yield {
-        "type": "Split",
-        "pattern": {"Regex": _replace_escapes(step.regex, _WRITTEN)},
-        "behavior": behavior,
-        "invert": step.invert,
-    }
+    pattern, none = Pattern(model.pattern), PATTERNS["none"]
+    parts = [part for part in pattern.parts if part != none]
+    if any(map(_has_byte_level, parts[:-1])):
+        parts = [step for step in pattern.steps if step != none]
+    of_bytes = any(map(_has_byte_level, parts))
+    if model.alphabet != "bytes":
+        require(not of_bytes, "a pattern with a ByteLevel is for tokens of bytes")
+    elif not of_bytes:
+        cuts_last = parts[-1:] == [PATTERNS["gpt2"]]
+        if cuts_last:
+            parts.pop()
+        parts.append(_BYTE_LEVEL | {"add_prefix_space": False, "use_regex": cuts_last})
+    return [_pre_tokenizer(part) for part in parts]
 
 
-def _write_pre_tokenizers(model: Model) -> list[dict]:
-    """Write the steps of a pattern as pre-tokenizers, from the last one on.
+def _has_byte_level(part: PatternStep) -> bool:
+    """Check whether a part of a pattern is JSON with a ByteLevel."""
+    steps = _flattened(part, "pretokenizers") if isinstance(part, dict) else []
+    return any(step["type"] == "ByteLevel" for step in steps)
 
-    Each must be read back as its steps.
-    """
-    steps, written = (
-        tuple(step for step in Pattern(model.pattern).steps if step != PATTERNS["none"]),
-        [],
+
+def _pre_tokenizer(part: PatternStep) -> dict:
+    """Write a part of a pattern as a pre-tokenizer."""
+    if isinstance(part, dict):
+        return part
+    if isinstance(part, Metaspace):
+        return {"type": "Metaspace", **part._asdict(), "split": False}
+    split = part if isinstance(part, Split) else Split(part)
+    written = _replace_escapes(split.regex, _WRITTEN)
+    require(
+        _read_regex(written, "Split") == split.regex,
+        f"Hugging Face reads {split.regex!r} differently: write $ as (?![\\s\\S])"[:300],
     )
-    ends_in_bytes = model.alphabet == "bytes"
-    while steps or ends_in_bytes:
-        for part in _BYTE_LEVELS if ends_in_bytes else _possible_parts(steps):
-            read = _read_pre_tokenizer(part)
-            if read == steps[len(steps) - len(read) :]:
-                break
-        else:
-            raise InputError(
-                f"Hugging Face reads {steps[-1]!r} differently: write $ as (?![\\s\\S])"[:300]
-            )
-        steps, ends_in_bytes = steps[: len(steps) - len(read)], False
-        written.insert(0, part)
-    return written
+    return {
+        "type": "Split",
+        "pattern": {"Regex": written},
+        "behavior": split.behavior.title().replace("_", ""),
+        "invert": split.invert,
+    }
 
 
 _BATCHING = ("truncation", "padding")
@@ -9057,14 +9105,10 @@ def read_huggingface(content: dict) -> Model:
     """Read a tokenizer.json; raises ValueError for features that would give other ids here than in
     Hugging Face.
     """
-    if "config" in content and "model" not in content:
-        return read_tekken(content)
-    written, normalizer = (
-        content.get("model"),
-        _flattened(content.get("normalizer") or [], "normalizers"),
-    )
-    Normalizer(normalizer)
+    written = content.get("model")
     require(isinstance(written, dict), "not a tokenizer.json: it has no model")
+    normalizer = [content["normalizer"]] if content.get("normalizer") else []
+    Normalizer(normalizer)
     # for files from before 2022
     by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)
     type = str(written.get("type") or next(by_keys, ""))
@@ -9078,10 +9122,12 @@ def read_huggingface(content: dict) -> Model:
     if batching:
         note = f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`"
         warnings.warn(note, stacklevel=5)
+    pattern = Pattern(content.get("pre_tokenizer") or "none")
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
     types = [part["type"] for part in parts]
     alphabet = "bytes" if "ByteLevel" in types else "characters"
-    changes_start = sorted({step["type"] for step in normalizer} & _CHANGING_THE_START)
+    steps = _flattened(normalizer, "normalizers")
+    changes_start = sorted({step["type"] for step in steps} & _CHANGING_THE_START)
     if changes_start and any(part.get("prepend_scheme") == "first" for part in parts):
         raise InputError(
             f"Metaspace with prepend_scheme first after {changes_start[0]} is not supported"
@@ -9089,18 +9135,13 @@ def read_huggingface(content: dict) -> Model:
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
     fields = KINDS[kind].read(written, list(ids), alphabet)
     if alphabet == "bytes":
-        n = types.index("ByteLevel") + 1
-        parts[n:] = _read_after_bytes(parts[n:], kind, fields)
-    names, steps = (
-        _token_names(written),
-        [step for part in parts for step in _read_pre_tokenizer(part)],
-    )
-    if all(isinstance(step, Metaspace) for step in steps):
-        steps.append("none")
+        _check_after_bytes(parts[types.index("ByteLevel") + 1 :], kind, fields)
+    names = _token_names(written)
+    is_gapless = max(names.values(), default=-1) < len(names)
     model = Model(
         **fields,
         special_tokens=_number_added(ids, names),
-        pattern=steps,
+        pattern=pattern.parts,
         kind=kind,
         flags=flags,
         alphabet=alphabet,
@@ -9108,6 +9149,7 @@ def read_huggingface(content: dict) -> Model:
         decoder=_read_decoder(content.get("decoder"), alphabet),
         post_processor=content.get("post_processor"),
         batching=batching,
+        added_from=len(names) if is_gapless else MAX_ID,
     )
     for text, flag in flags.items() if model.ignore_merges else ():
         # Hugging Face would find such a control token as a whole pretoken even where it is not a
@@ -9117,17 +9159,17 @@ def read_huggingface(content: dict) -> Model:
     return model
 
 
-def _read_decoder(part: object, alphabet: str) -> list[dict]:
-    """Read a decoder. For an alphabet of bytes it must be ByteLevel, which has no steps here."""
+def _read_decoder(part: object, alphabet: str) -> list[dict | None]:
+    """Check a decoder, which must be ByteLevel for an alphabet of bytes, and put it into a list."""
     steps = _flattened(part or [], "decoders")
     odd = [step for step in steps if (step["type"] == "ByteLevel") != (alphabet == "bytes")]
     require(
         not odd,
         f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {json.dumps(odd)[:100]}",
     )
-    steps = [] if alphabet == "bytes" else steps or [_JOINED_BY_SPACES]
-    decoded_tokens({}, steps)
-    return steps
+    if alphabet != "bytes":
+        decoded_tokens({}, steps)
+    return [part]
 
 
 _FLAGS = AddedToken._fields[:5]  # in a tokenizer.json
@@ -9153,21 +9195,16 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
     return ids, flags
 
 
-# SentencePiece's .model, with the same steps as in transformers
+# SentencePiece's .model, read with the same steps as in transformers
 
 MARK = "▁"  # SentencePiece replaces spaces by it
 # in SentencePiece's normalizer_spec
 _SPACES = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # the types of its pieces
+_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(2, 7)  # the types of its pieces
 # its types of models: words are not supported; characters do not merge
 _FAMILIES = ("", "unigram", "bpe", "", "bpe")
 _MARKS_TO_SPACES = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
 _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
-
-
-def _model_proto(**fields: object):
-    """Make a message of SentencePiece's definition."""
-    return import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf").ModelProto(**fields)
 
 
 _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
@@ -9213,7 +9250,8 @@ def read_sentencepiece(data: bytes) -> Model:
     The user-defined symbols of a BPE become special tokens, which are found in normalized text
     before anything else.
     """
-    proto, whole = _model_proto(), False
+    definitions = import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf")
+    proto, whole = definitions.ModelProto(), False
     with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
         proto.ParseFromString(data)
         whole = (
@@ -9282,100 +9320,6 @@ def read_sentencepiece(data: bytes) -> Model:
     )
 
 
-@naming_file("SentencePiece cannot represent this tokenizer")
-def write_sentencepiece(model: Model) -> dict[str, bytes]:
-    """Write a SentencePiece model with the same ids, except for special tokens, which it does not
-    find in a text.
-    """
-    require(
-        model.kind in _FAMILIES and model.alphabet == "characters",
-        "it is not a BPE or Unigram over characters",
-    )
-    require(
-        model.byte_fallback or (model.unk_token and model.fuse_unk),
-        "it treats unknown characters differently",
-    )
-    has_flags = any(any(flags[:3]) for flags in model.flags.values())
-    require(not has_flags, "its special tokens have flags")
-    charsmap, symbols, *spaces = _sentencepiece_fields(model)
-    vocab, unknown = dict(sorted(model.vocab.items())), model.unk_token or "<unk>"
-    if model.unk_token is None:  # SentencePiece needs one even if no character is unknown
-        vocab[len(vocab)] = b"<unk>"
-    ids = {token: id for id, token in vocab.items()} | model.ids
-    if model.scores is None:
-        merges, _ = _as_merges(model)
-        rank_of = {left + right: rank for rank, (left, right) in reversed([*enumerate(merges)])}
-        scores = {id: -rank_of.get(token, len(merges)) for id, token in vocab.items()}
-    else:
-        scores = dict(enumerate(model.scores.astype(np.float32).tolist()))
-    types = dict.fromkeys(model.special_tokens.values(), _CONTROL)
-    types |= {
-        model.special_tokens[text]: _USER_DEFINED
-        for text, flags in model.flags.items()
-        if not flags.special
-    }
-    types |= {ids[symbol.encode()]: _USER_DEFINED for symbol in symbols}
-    types |= {ids[token]: _BYTE for token in _FALLBACK_TOKENS if model.byte_fallback}
-    types[ids[unknown.encode()]] = _UNKNOWN
-    texts = {
-        role[:3]: str((model.config | {"unk_token": unknown}).get(role) or "") for role in ROLES
-    }
-    roles = {f"{role}_id": ids.get(text.encode(), -1) for role, text in texts.items()}
-    roles |= {f"{role}_piece": text for role, text in texts.items() if text.encode() in ids}
-    proto = _model_proto(
-        pieces=[
-            {
-                "piece": token.decode(),
-                "score": 0 if id in types else scores[id],
-                "type": types.get(id, _NORMAL),
-            }
-            for id, token in vocab.items()
-        ],
-        trainer_spec={
-            "model_type": _FAMILIES.index(model.kind),
-            "vocab_size": len(vocab),
-            "byte_fallback": model.byte_fallback,
-            **roles,
-        },
-        normalizer_spec={
-            "name": "custom" if charsmap else "identity",
-            "precompiled_charsmap": base64.b64decode(charsmap),
-            **dict(zip(_SPACES, spaces, strict=True)),
-        },
-    )
-    data = proto.SerializeToString(deterministic=True)
-    other = read_sentencepiece(data)
-    how = {"merges": model.merges, "scores": model.scores, "ignore_merges": model.ignore_merges}
-    _require_same(dataclasses.replace(other, vocab=vocab, **how), other)
-    return {"tokenizer.model": data}
-
-
-def _sentencepiece_fields(model: Model) -> tuple[str, list[str], bool, bool, bool]:
-    """Find the arguments of `_sentencepiece_steps` that give the normalizer of a model; raises
-    ValueError if none.
-    """
-    pattern, normalizer = (
-        {*Pattern(model.pattern).steps} - {PATTERNS["none"]},
-        list(_written_normalizer(model)),
-    )
-    if Metaspace(MARK, "never") in pattern and not normalizer:
-        pattern.remove(Metaspace(MARK, "never"))
-        normalizer = [_SPACES_TO_MARKS]
-    # these cut no token in two
-    if not any(MARK in model.vocab[id].decode()[1:] for id in model.ordinary):
-        pattern -= {Split(text, "merged_with_next") for text in (" ", r"\ ", MARK)}
-    charsmap = "".join(step.get("precompiled_charsmap", "") for step in normalizer)
-    symbols = [
-        step["pattern"].get("String", "")
-        for step in normalizer
-        if step.get("content", "") >= _HIDDEN
-    ]
-    for spaces in itertools.product((False, True), repeat=3):
-        if normalizer == _sentencepiece_steps(charsmap, symbols, *spaces) and not pattern:
-            return charsmap, symbols, *spaces
-    raise InputError("its normalizer or its pattern differs from SentencePiece's")
-
-
 # BERT's vocab.txt: a token on each line
 
 _BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -9431,23 +9375,10 @@ _BERT_FIELDS = {  # of tokenizer_config.json, and the same of the normalizer
 
 def _bert_config(model: Model) -> dict:
     """Make the fields of tokenizer_config.json for the normalizer of a BERT."""
-    is_bert = model.kind == "wordpiece" and [step["type"] for step in model.normalizer] == [
-        "BertNormalizer"
-    ]
-    return {name: model.normalizer[0][field] for name, field in _BERT_FIELDS.items() if is_bert}
-
-
-def write_bert(model: Model) -> dict[str, str]:
-    """Write vocab.txt and tokenizer_config.json."""
-    require(model.kind == "wordpiece", f"a vocab.txt cannot hold a model of kind {model.kind}")
-    names, config = (
-        {id: token.decode("utf-8", "replace") for id, token in model.vocab.items()},
-        _bert_config(model),
-    )
-    text = "".join(names.get(id, "") + "\n" for id in range(max(names, default=-1) + 1))
-    with naming_file("a vocab.txt cannot hold this tokenizer"):
-        _require_same(model, read_bert(text.encode(), Path("vocab.txt"), config))
-    return {"vocab.txt": text, "tokenizer_config.json": _config_json(model)}
+    steps = model.normalizer_steps
+    if model.kind != "wordpiece" or [step["type"] for step in steps] != ["BertNormalizer"]:
+        return {}
+    return {name: steps[0][field] for name, field in _BERT_FIELDS.items()}
 
 
 # The keys of tokenizer_config.json that this module keeps.
@@ -9543,8 +9474,8 @@ class Format(NamedTuple):
 
     # with parameters among data, file, config and the options of `load_model`, by name
     read: Callable[..., Model]
-    write: Callable[[Model], dict[str, Text]]
-    file: str  # the first file that it writes
+    write: Callable[[Model], dict[str, Text]] | None  # None: it is only read
+    file: str  # the name of its first file
     sign: bytes  # an expression that matches the beginning of its files
 
 
@@ -9564,9 +9495,10 @@ FORMATS = {
         rb"#version|(?!" + _RANK + rb")\S+ \S+\r?\n|" + _VOCAB,
     ),
     "tiktoken": Format(read_tiktoken, write_tiktoken, "tokenizer.tiktoken", _RANK),
-    "sentencepiece": Format(read_sentencepiece, write_sentencepiece, "tokenizer.model", rb"\n"),
-    "bert": Format(read_bert, write_bert, "vocab.txt", rb"(?ms)(?:.*?\n)??(?:##|\[UNK\]\r?$)"),
+    "sentencepiece": Format(read_sentencepiece, None, "tokenizer.model", rb"\n"),
+    "bert": Format(read_bert, None, "vocab.txt", rb"(?ms)(?:.*?\n)??(?:##|\[UNK\]\r?$)"),
 }
+WRITTEN_FORMATS = [name for name, format in FORMATS.items() if format.write]
 
 
 def load_model(
@@ -9626,8 +9558,9 @@ def _find_model_file(folder: Path) -> Path:
 
 
 def save_model(model: Model, path: PathName, format: str | None = None) -> None:
-    """Write a model folder in one of FORMATS; by default tokenizer.json, and GPT-2's two files if
-    that is possible.
+    """Write a model folder in one of WRITTEN_FORMATS.
+
+    By default that is tokenizer.json, and GPT-2's two files if that is possible.
 
     A path with the suffix of the first file of the format, such as model.tiktoken, is the name of
     that file.
@@ -9636,7 +9569,7 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
     them.
     """
     folder, name = as_path(path), format or "huggingface"
-    require_known("format", name, FORMATS)
+    require_known("format", name, WRITTEN_FORMATS)
     texts, first = FORMATS[name].write(model), FORMATS[name].file
     # the name of a file; the others go next to it
     if folder.suffix == Path(first).suffix and not folder.is_dir():
@@ -9962,7 +9895,7 @@ class Tokenizer:
             for text, flags in model.flags.items()
             if flags.normalized and not flags.literal
         }
-        self._decoded = decoded_tokens({**model.vocab, **normalized}, model.decoder)
+        self._decoded = decoded_tokens({**model.vocab, **normalized}, model.decoder_steps)
         self._pretokenizers: dict[str, Pretokenizer] = {}
         self._pretokenizers = {allowed: self._pretokenizer(allowed) for allowed in ("all", "none")}
         self._idle: list[_Encoder] = []  # encoders that no thread is using
@@ -10073,8 +10006,6 @@ class Tokenizer:
         "gpt2"          vocab.json, merges.txt
         "tiktoken"      tokenizer.tiktoken, and the pattern and the special tokens in
                         tokenizer.tiktoken.json
-        "sentencepiece" tokenizer.model
-        "bert"          vocab.txt, tokenizer_config.json
         None            those of "huggingface", and also those of "gpt2" if that is possible
 
         Raises ValueError if the format cannot represent the model.
@@ -10328,7 +10259,7 @@ class Tokenizer:
         if unknown >= 0:
             self.id_to_token(int(ids[unknown]))
         text = text.tobytes()
-        if len(ids) and self.model.decoder and not continues:
+        if len(ids) and self.model.decoder_steps and not continues:
             first, rest = (tokens[int(ids[0])] for tokens in self._decoded)
             text = first + text[len(rest) :]
         return text
@@ -10340,7 +10271,7 @@ class Tokenizer:
         """
         ids = _id_array(ids)
         text = self.decode_bytes(ids).decode("utf-8", "replace")
-        if "\ufffd" in text and self.model.decoder:
+        if "\ufffd" in text and self.model.decoder_steps:
             text, start = "", 0
             runs = itertools.groupby(ids.tolist(), lambda id: self.vocab[id] in _FALLBACK_TOKENS)
             for is_byte, run in runs:
@@ -10349,7 +10280,7 @@ class Tokenizer:
                 shown = part.decode("utf-8", "replace")
                 text += "\ufffd" * size if is_byte and shown.encode() != part else shown
                 start += size
-        for step in self.model.decoder if len(ids) else ():
+        for step in self.model.decoder_steps if len(ids) else ():
             if step["type"] == "BPEDecoder" and self.vocab[int(ids[-1])].endswith(
                 step["suffix"].encode()
             ):
@@ -11016,8 +10947,8 @@ class Recipe:
             scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
         fields = vars(self) | {
             # the longest match does not need them
-            "merges": None if family.kind == "wordpiece" else merges,
-            "pattern": [*Pattern(self.pattern).steps, self.metaspace]
+            "merges": None if family.kind in ("wordpiece", "unigram") else merges,
+            "pattern": [*Pattern(self.pattern).parts, self.metaspace]
             if self.mark
             else self.pattern,
             "scores": scores,
@@ -11110,6 +11041,8 @@ def _complete_from(recipe: Recipe) -> Recipe:
     )
     require(not base.word_suffix, "training cannot continue a model whose words end in a suffix")
     pattern = recipe.pattern or base.pattern
+    if Pattern(pattern).steps == Pattern(base.pattern).steps:
+        pattern = base.pattern  # it may be JSON
     special_tokens = list(dict.fromkeys([*base.special_tokens, *recipe.special_tokens]))
     ids = base.special_tokens if special_tokens == [*base.special_tokens] else special_tokens
     changes = {"merges": _as_merges(base)[0], "scores": None, "ignore_merges": False}
@@ -11576,8 +11509,8 @@ def train_bpe_from_counts(
 #     EncodedWords    the words "ab", "\n" and "abc" with the counts 2, 2 and 1, and their ids
 #     measure         6 tokens for 9 bytes, so 1.5 bytes per token
 #
-# The functions are inspect_model (a vocabulary), curve (sizes of vocabularies), compare (models),
-# view (a text) and bench (other tools).
+# The functions are inspect_model (a vocabulary), curve (sizes of vocabularies), compare (models)
+# and view (a text).
 
 LONGEST_CELL = 60  # characters of a cell; the rest is cut off
 
@@ -11974,7 +11907,8 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
     {5: [3, 2]}
     """
     model, by_word, unreachable = tokenizer.model, _word_encoder(tokenizer), {}
-    texts, prefix = decoded_tokens(model.vocab, model.decoder)[0], model.subword_prefix.encode()
+    texts = decoded_tokens(model.vocab, model.decoder_steps)[0]
+    prefix = model.subword_prefix.encode()
     parts_of_characters = _FALLBACK_TOKENS[128:] if model.byte_fallback else ()
     for id in model.ordinary:
         token = model.vocab[id]
@@ -12105,7 +12039,7 @@ def inspect_model(
         if Path(path, LEARNED_FILE).is_file():
             learned, _ = load_learned(path, tokenizer.model)
     model = tokenizer.model
-    decoded = decoded_tokens(model.vocab, model.decoder)[1]
+    decoded = decoded_tokens(model.vocab, model.decoder_steps)[1]
     tokens = {id: decoded[id] for id in model.ordinary if decoded[id]}
     require(tokens, "the model has only special tokens: there is nothing to inspect")
     with stage("search"):
@@ -12385,139 +12319,6 @@ def view(tokenizer: Tokenizer, text: Text) -> View:
     return View(title, ids, decode_each(tokenizer, ids.tolist()))
 
 
-# bench: each tool works in turn, in this process. A peer below gets a training and documents in
-# UTF-8. It prepares its work and returns the function that is timed. This function returns lists:
-# of the merged tokens, or of ids.
-
-
-def _train_bpe_numba(training, documents):
-    source, size = training.recipe.source(training.files, None), len(training.learned.tokens)
-    return lambda: [learn(count(source).words, size, tie_break="ids").tokens[256:]]
-
-
-def _train_tokenizers(training, documents):
-    package, texts = import_optional("tokenizers"), [*map(bytes.decode, documents)]
-    size, letters = len(training.learned.tokens), package.pre_tokenizers.ByteLevel.alphabet()
-    trainer = package.trainers.BpeTrainer(
-        vocab_size=size, show_progress=False, initial_alphabet=letters
-    )
-    tokenizer = package.Tokenizer(package.models.BPE())
-    tokenizer.pre_tokenizer = training.tokenizer.to_huggingface().pre_tokenizer
-
-    def work():
-        tokenizer.train_from_iterator(texts, trainer)
-        return [
-            itertools.starmap(
-                bytes.__add__, read_huggingface(json.loads(tokenizer.to_str())).merges
-            )
-        ]
-
-    return work
-
-
-def _train_gigatoken(training, documents):
-    separator, learner = (
-        f"<|{os.urandom(8).hex()}|>",
-        import_optional("gigatoken").gigatoken_rs.train_bpe,
-    )
-    end, size = separator.encode(), len(training.learned.tokens) + 1
-    data = end.join(documents)
-    return lambda: [
-        itertools.starmap(bytes.__add__, learner(data, size, [separator], separator=end)[1])
-    ]
-
-
-def _encode_bpe_numba(training, documents):
-    tokenizer = Tokenizer.from_model(training.tokenizer.model)
-    tokenizer.compile_kernels()
-    return lambda: [tokenizer.encode_texts(documents, "none")[0]]
-
-
-def _encode_tokenizers(training, documents):
-    encode, texts = (
-        training.tokenizer.to_huggingface().encode_batch_fast,
-        [*map(bytes.decode, documents)],
-    )
-    # one text, so one thread
-    return lambda: [encode([text], add_special_tokens=False)[0].ids for text in texts]
-
-
-def _encode_tiktoken(training, documents):
-    encode, texts = (
-        training.tokenizer.to_tiktoken().encode_ordinary_batch,
-        [*map(bytes.decode, documents)],
-    )
-    return lambda: encode(texts, num_threads=1)
-
-
-def _encode_gigatoken(training, documents):
-    definition = write_huggingface(training.tokenizer.model)["tokenizer.json"]
-    encoder = import_optional("gigatoken").Tokenizer.from_json(definition).backend
-    return lambda: encoder.encode_batch(documents, parallel=False)
-
-
-_PEERS = {
-    "train": {
-        "bpe_numba": _train_bpe_numba,
-        "gigatoken": _train_gigatoken,
-        "tokenizers": _train_tokenizers,
-    },
-    "encode": {
-        "bpe_numba": _encode_bpe_numba,
-        "gigatoken": _encode_gigatoken,
-        "tokenizers": _encode_tokenizers,
-        "tiktoken": _encode_tiktoken,
-    },
-}
-ENCODED_BYTES = 20_000_000  # of the corpus are encoded, since some peers reach only 3 MB/s
-
-
-@checked
-def bench(inputs: object = None, vocab_size: int = 8192) -> Table:
-    """Train and encode with every installed peer, one after another, and tabulate the times.
-
-    inputs      files, folders or globs. Default: the source of Python's standard library
-    vocab_size  number of tokens in all
-
-    Training is timed with the text in memory (here: in files that were just read) and with loaded
-    kernels. All tools encode the first 20 MB in one thread with the tokenizer that was trained
-    here, and must give the same ids. Each tool does its work twice. The pattern is GPT-2's, and
-    special tokens are ordinary text.
-    """
-    training = train(inputs, vocab_size, tie_break="ids")
-    source, rows, results = training.recipe.source(training.files, None), [], {}
-    texts = itertools.chain.from_iterable(map(source.texts, source.blocks()))
-    # some peers accept only UTF-8
-    documents = [text.decode("utf-8", "replace").encode() for text in texts]
-    for job, peers in _PEERS.items():
-        if job == "encode":
-            documents = next(_batched_by_size(documents, len, ENCODED_BYTES))
-        for tool, prepare in peers.items():
-            if not importlib.util.find_spec(tool):
-                continue
-            first = second = rate = None
-            try:
-                work, times = prepare(training, documents), [time.perf_counter()]
-                for _ in range(2):
-                    result = work()
-                    times.append(time.perf_counter())
-                first, second = np.diff(times).tolist()
-                rate, result = (
-                    sum(map(len, documents)) / first / 1e6,
-                    [*itertools.chain.from_iterable(result)],
-                )
-                verdict = "same" if result == results.setdefault(job, result) else "differs"
-            except (KeyboardInterrupt, SystemExit):
-                raise
-            except BaseException as error:  # a panic of Rust is not an Exception
-                verdict = " ".join(str(error).split()) or type(error).__name__
-            version = __version__ if tool == "bpe_numba" else importlib.metadata.version(tool)
-            rows.append((job, f"{tool} {version}", first, second, rate, verdict))
-    size = f"{vocab_size:,} tokens of {training.counted.n_bytes / 1e6:.1f} MB"
-    title = f"{size}; {platform.platform()}, Numba {numba.__version__}"
-    return Table(title, ("job", "tool", "seconds", "second pass", "MB/s", "result"), rows)
-
-
 # ─── Command line ─────────────────────────────────────────────────────────────────────────────────
 #
 # Arguments -> a call of one of the functions below. The options of a command are the keyword
@@ -12644,8 +12445,8 @@ def _decode_command(model: str, tokens: str, **options) -> None:
 def _convert_command(model: str, *, to: str, out: str, **options) -> None:
     """Write a model in another format.
 
-    to   the format: huggingface, gpt2, tiktoken, sentencepiece or bert
-    out  folder to write; or a file with the suffix of the format: .json, .tiktoken, .model, .txt
+    to   the format: huggingface, gpt2 or tiktoken
+    out  folder to write; or a file with the suffix of the format: .json, .tiktoken
 
     $ convert model --to tiktoken --out model.tiktoken
     $ convert o200k_base.tiktoken --to huggingface --out o200k
@@ -12720,15 +12521,6 @@ def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
     )
 
 
-def _bench_command(inputs: Sequence[str] = (), **options) -> None:
-    """Train and encode in comparison with the installed peers.
-
-    $ bench
-    $ bench corpus.txt --vocab-size 32k
-    """
-    print(call_with(bench, inputs or None, **options))
-
-
 _COMMANDS = {
     "train": (_train_command, train, transformers_config),
     "count": (_count_command, count_files),
@@ -12739,7 +12531,6 @@ _COMMANDS = {
     "curve": (_curve_command,),
     "compare": (_compare_command, compare, Engine),
     "view": (_view_command, open_model),
-    "bench": (_bench_command, bench),
 }
 
 
