@@ -5790,8 +5790,9 @@ def _compile_score(score: Callable) -> tuple[Callable, bool]:
     The function takes all four arguments, and returns inf if the score raises an error. Also
     returns whether the score needs the counts of the two symbols.
     """
-    if score is _likelihood:
-        return numba.cfunc(_SCORE_TYPE, cache=True)(score) if COMPILES else score, True
+    if score is _likelihood and COMPILES:
+        with contextlib.suppress(RuntimeError):  # no folder for the cache is writable
+            return numba.cfunc(_SCORE_TYPE, cache=True)(score), True
     try:
         function = inspect.unwrap(score)  # Numba may have compiled it already
         n_parameters = len(inspect.signature(function).parameters)
