@@ -66,13 +66,11 @@ Sections, in the order in which the data passes through them
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
 
 if os.path.basename(str(*sys.argv[:1])) in ("bpe_numba.py", "bpe-numba"):
-    gc.set_threshold(100_000)  # the search for cycles takes a twentieth of the start
     # its threads are not used; if none can start, Python would end
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if callable(signal.getsignal(signal.SIGINT)):
@@ -5674,6 +5672,8 @@ def _change_count(left, right, change, learner):
     if pair.start != FORBIDDEN:
         pair.start = 0
         pair.length = OUTDATED
+    if change > 0:
+        _push_if_due(number, pair, learner)
 
 
 @kernel
@@ -5701,9 +5701,11 @@ def _split_symbol(symbol, parts, learner):
         totals[part] += total
     # the pair that made the symbol may merge again
     _change_count(i64(symbols[symbol].left), i64(symbols[symbol].right), 0, learner)
-    learner.heads[:] = -1  # since pairs that were rare and unlinked may be frequent now
-    learner.n_linked = 0
-    learner.heap_size = 0  # so the heap is made again
+    if len(learner.heads):  # scores of any pair may have changed: make the lists and the heap again
+        learner.heads[:] = -1
+        learner.n_linked = 0
+        learner.heap_size = 0
+        learner.threshold = np.inf
     return int(total)
 
 
@@ -5815,7 +5817,11 @@ def _compile_score(score: Callable) -> tuple[Callable, bool]:
 
 
 class Pair(NamedTuple):
-    """Two adjacent symbols, the count of the pair in the corpus, and its score."""
+    """Two adjacent symbols, the count of the pair in the corpus, and its score.
+
+    >>> Learner(Words.from_counts({b"ab": 3}), 300).best()
+    Pair(left=97, right=98, count=3, score=3.0)
+    """
 
     left: int
     right: int
@@ -5931,7 +5937,7 @@ class Learner:
             score is None,
             tie_break == "bytes",
             min(max(min_frequency, 1), MAX_COUNT),
-            LEAST_SCORE,
+            np.inf,
             *[0] * 4,  # heap_size, n_pairs, n_occurrences, n_linked
         )
         _add_first_pairs(self._state)
