@@ -2378,7 +2378,9 @@ def test_a_driven_learner_is_the_naive_one(counts, score, tie_break, source):
     naive = NaiveLearner(counts, score, tie_break)
     for _ in range(12):
         pairs = naive.pairs()
-        assert learner.best() == naive.best() and learner.n_symbols == len(naive.tokens)
+        assert learner.n_symbols == len(naive.tokens)
+        if source.random() < 0.6:  # merges and splits need not ask for the best pair
+            assert learner.best() == naive.best()
         assert {pair: learner.count(*pair) for pair in pairs} == pairs
         assert learner.n_tokens == sum(len(word) * n for word, n in naive.words)
         if not pairs:
