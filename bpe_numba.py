@@ -6022,6 +6022,7 @@ def fallback_tokens(model: Model) -> set[bytes]:
     }
 
 
+@interruptible
 def bpe_tables(
     model: Model,
     unknown_letter: int = -1,
