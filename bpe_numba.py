@@ -10338,6 +10338,7 @@ def complete(recipe: Recipe) -> Recipe:
             family.alphabet == "bytes",
             f"a model of the family {recipe.model} is made of characters",
         )
+        coverage = 1.0
     else:
         coverage = COVERAGE if coverage is None else coverage
         require(0 < coverage <= 1, f"`coverage` is more than 0, and at most 1, not {coverage}")
