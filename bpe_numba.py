@@ -6685,6 +6685,7 @@ def fallback_tokens(model: Model) -> set[bytes]:
     }
 
 
+@interruptible
 def bpe_tables(
     model: Model,
     unknown_letter: int = -1,
@@ -11005,6 +11006,7 @@ def complete(recipe: Recipe) -> Recipe:
             family.alphabet == "bytes",
             f"a model of the family {recipe.model} is made of characters",
         )
+        coverage = 1.0
     else:
         coverage = COVERAGE if coverage is None else coverage
         require(0 < coverage <= 1, f"`coverage` is more than 0, and at most 1, not {coverage}")
