@@ -300,7 +300,8 @@ def struct(fields: type) -> type:
     new = kernel(new)
     # Kernels of this file may be compiled into kernels of another one, which are cached for this
     # name.
-    module, name = fields.__module__, f"{fields.__name__}Type{_file_time(fields.__module__)}"
+    module = fields.__module__
+    name = f"{fields.__name__}Type{_file_time(fields.__module__)}"
     pickled = {
         "__reduce__": lambda kind: (_struct_type, (module, name, tuple(kind.field_dict.items())))
     }
@@ -777,7 +778,8 @@ def stage(name: str) -> Iterator[Timing]:
         # Scalene charges its start, some 0.2 s, to the next line; profile.sh leaves this function
         # out
         time.sleep(0.3)
-    start, spent = time.perf_counter(), Timing()
+    start = time.perf_counter()
+    spent = Timing()
     try:
         yield spent
     finally:
@@ -882,7 +884,8 @@ def _begin_workers(n: int, threads: bool) -> Executor:
     that reaches a limit while it starts would wait for ever. So threads try first how many can
     start: they count as processes do.
     """
-    pool, all_started = None, threading.Event()
+    pool = None
+    all_started = threading.Event()
     try:
         # each process has a second thread, and a pool of processes has two
         n_threads = n if threads else 2 * n + 2
@@ -1045,7 +1048,10 @@ def compile_side_by_side(jobs: Sequence[Callable], engine: Engine) -> None:
     jobs should have no kernels in common.
     """
     n = min(len(jobs), engine.n_workers)
-    others, processes, bar, before = [], [], None, COMPILATIONS.begun
+    others = []
+    processes = []
+    bar = None
+    before = COMPILATIONS.begun
     # otherwise `sys.executable` is another program, which contains Python
     if not hasattr(sys, "frozen") and "python" in Path(sys.executable or "").name.lower():
         others = [jobs[k::n] for k in range(1, n)]
@@ -3097,15 +3103,18 @@ def _character_map(changes: Mapping[int, str], joined: Iterable[str]) -> _Charac
     """Make the tables of `_map_characters`."""
     texts = [text.encode("utf-8", "surrogateescape") for text in changes.values()]
     first_bytes = {char.encode("utf-8", "surrogateescape")[0] for char in joined}
-    entries, ascii = np.zeros(N_CODE_POINTS, np.int32), np.full(256, -1, np.int16)
+    entries = np.zeros(N_CODE_POINTS, np.int32)
+    ascii = np.full(256, -1, np.int16)
     entries[list(changes)] = np.arange(1, len(changes) + 1)
     entries[list(map(ord, joined))] = JOINED
     for code in range(0x80):
         text = changes.get(code, chr(code))
         if len(text) == 1 and text.isascii():
             ascii[code] = ord(text)
-    leads, first_lead = np.isin(np.arange(256), [*first_bytes]), min(first_bytes, default=0xFF)
-    offsets, longest = np.cumsum([0, 0, *map(len, texts)]), max(map(len, texts), default=1) + 1
+    leads = np.isin(np.arange(256), [*first_bytes])
+    first_lead = min(first_bytes, default=0xFF)
+    offsets = np.cumsum([0, 0, *map(len, texts)])
+    longest = max(map(len, texts), default=1) + 1
     return _CharacterMap(
         entries, ascii, _with_padding(b"".join(texts)), offsets, leads, first_lead, longest
     )
@@ -3118,20 +3127,22 @@ def _find_joined(text, table):
     Returns the start and the end of each, int64[J, 2], and their text, with END after each. Each
     byte 0xFE ends a run, even if it is not END: an invalid byte does not change its neighbours.
     """
-    runs, n, size, entries, leads = (
-        np.empty((16, 2), np.int64),
-        0,
-        i64(0),
-        table.entries,
-        table.leads,
-    )
-    position, stop, last, first_lead = i64(0), len(text) - PADDING, i64(0), u8(table.first_lead)
+    runs = np.empty((16, 2), np.int64)
+    n = 0
+    size = i64(0)
+    entries = table.entries
+    leads = table.leads
+    position = i64(0)
+    stop = len(text) - PADDING
+    last = i64(0)
+    first_lead = u8(table.first_lead)
     while position < stop:
         while position + 64 <= stop and not bytes_from(text, position, first_lead):
             position += 64
         while position < stop and not leads[text[position]]:
             position += 1
-        character, start = _decode_character(text, position, stop), position
+        character = _decode_character(text, position, stop)
+        start = position
         position += character & 7
         if start >= stop or entries[character >> 3] != JOINED:
             continue
@@ -3140,14 +3151,16 @@ def _find_joined(text, table):
                 start -= _character_before(text, last, start) & 7
             if n == len(runs):
                 runs = np.concatenate((runs, runs))
-            runs[n, 0], n = start, n + 1
+            runs[n, 0] = start
+            n = n + 1
         last = position
         if text[position] != END:
             last += _decode_character(text, position, stop) & 7
         runs[n - 1, 1] = last
     for k in range(n):
         size += runs[k, 1] - runs[k, 0] + 1
-    joined, size = np.empty(size + PADDING, np.uint8), i64(0)
+    joined = np.empty(size + PADDING, np.uint8)
+    size = i64(0)
     for k in range(n):
         size = _copy_bytes(text, runs[k, 0], runs[k, 1], joined, size)
         joined[size] = END
@@ -3163,14 +3176,13 @@ def _map_characters(text, runs, changed, changed_ends, table):
     """Map all characters by the table, but replace the runs by the texts in `changed`; returns the
     text.
     """
-    entries, ascii, texts, offsets, longest = (
-        table.entries,
-        table.ascii,
-        table.texts,
-        table.offsets,
-        table.longest,
-    )
-    out, q = _on_huge_pages(np.empty(len(text) + 64, np.uint8)), 0
+    entries = table.entries
+    ascii = table.ascii
+    texts = table.texts
+    offsets = table.offsets
+    longest = table.longest
+    out = _on_huge_pages(np.empty(len(text) + 64, np.uint8))
+    q = 0
     n = position = written = i64(0)
     stop = len(text) - PADDING
     while position < stop:
@@ -3178,19 +3190,24 @@ def _map_characters(text, runs, changed, changed_ends, table):
         if position == run:
             out = _reserve(out, n + changed_ends[q] - written + 2 * PADDING)
             n = _copy_bytes(changed, written, changed_ends[q], out, n)
-            written, position, q = changed_ends[q] + 1, runs[q, 1], q + 1
+            written = changed_ends[q] + 1
+            position = runs[q, 1]
+            q = q + 1
             continue
         limit = min(run, position + MAPPED_BYTES)
         out = _reserve(out, n + (limit - position) * longest + 2 * PADDING)
         if len(offsets) == 2:  # no character has a replacement
-            n, position = _copy_bytes(text, position, limit, out, n), limit
+            n = _copy_bytes(text, position, limit, out, n)
+            position = limit
         while position < limit:
             if ascii[text[position]] >= 0:
                 out[n] = ascii[text[position]]
-                position, n = position + 1, n + 1
+                position = position + 1
+                n = n + 1
                 continue
             character = _decode_character(text, position, stop)
-            number, size = entries[character >> 3], character & 7
+            number = entries[character >> 3]
+            size = character & 7
             if number:
                 n = _copy_bytes(texts, offsets[number], offsets[number + 1], out, n)
             else:
@@ -3260,7 +3277,8 @@ def _normal_form(form: str) -> _CharacterStep:
     """Make the step for a normal form of Unicode, which may reorder and compose joined
     characters.
     """
-    decomposed, seconds = form.replace("C", "D"), set()
+    decomposed = form.replace("C", "D")
+    seconds = set()
     if form != decomposed:
         seconds.update(
             _matching(r"[\u1161-\u1175\u11a8-\u11c2]"),
@@ -3270,7 +3288,8 @@ def _normal_form(form: str) -> _CharacterStep:
         c: unicodedata.normalize(decomposed, c)[0]
         for c in _matching(rf"\p{{{decomposed}_QC=N}}|\p{{M}}")
     }
-    changed, joined = _matching(rf"\p{{{form}_QC=N}}"), seconds
+    changed = _matching(rf"\p{{{form}_QC=N}}")
+    joined = seconds
     joined |= {c for c, first in firsts.items() if first in seconds or unicodedata.combining(first)}
     return _CharacterStep(
         {ord(char): unicodedata.normalize(form, char) for char in changed}
@@ -3296,12 +3315,16 @@ def _read_charsmap(text: str) -> dict[str, str]:
     position of a node ^ its offset: its child by the byte b is at p ^ b. If a key ends at the node,
     the unit at p gives the position of the replacement.
     """
-    blob, changes, n_bytes = base64.b64decode(text, validate=True), {}, 0
+    blob = base64.b64decode(text, validate=True)
+    changes = {}
+    n_bytes = 0
     size = int.from_bytes(blob[:4], "little")
     try:
-        units, texts = np.frombuffer(blob, "<u4", size // 4, 4).astype(np.int64), blob[4 + size :]
+        units = np.frombuffer(blob, "<u4", size // 4, 4).astype(np.int64)
+        texts = blob[4 + size :]
         nodes = (np.arange(len(units)) ^ units >> 10 << ((units & 1 << 9) >> 6)).tolist()
-        labels, units = (units & 0x800000FF).tolist(), units.tolist()
+        labels = (units & 0x800000FF).tolist()
+        units = units.tolist()
         children: dict[int, list[int]] = {}
         for place, label in enumerate(labels):
             if 0 < label < 256:
@@ -3356,7 +3379,8 @@ def _longest_match_step(charsmap: str) -> _CharacterStep:
     longest = max(map(len, changes), default=1)
 
     def change(text: str) -> str:
-        parts, at = [], 0
+        parts = []
+        at = 0
         while at < len(text):
             size = longest
             while size > 1 and text[at : at + size] not in changes:
@@ -3481,7 +3505,8 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
 def _strip_passes(strip_left: bool, strip_right: bool) -> list[_TextPass]:
     """Make the step Strip."""
     spaces = "".join(_matching(r"\p{White_Space}"))
-    left, right = spaces * bool(strip_left), spaces * bool(strip_right)
+    left = spaces * bool(strip_left)
+    right = spaces * bool(strip_right)
     return [_TextPass(lambda text: text.lstrip(left).rstrip(right), changed=[*map(ord, spaces)])]
 
 
@@ -3506,7 +3531,8 @@ _NORMALIZERS: dict[str, Callable[..., Iterable[_CharacterStep | _TextPass]]] = {
 @functools.lru_cache(8)
 def _normalizer_passes(steps: str) -> list[_MapPass | _TextPass]:
     """Make the passes for steps in JSON: consecutive steps over characters become one pass."""
-    flat, passes = _flattened(json.loads(steps), "normalizers"), []
+    flat = _flattened(json.loads(steps), "normalizers")
+    passes = []
     parts = itertools.chain.from_iterable(
         _make_steps("normalizer", _NORMALIZERS, step) for step in flat
     )
@@ -3565,7 +3591,8 @@ class Normalizer:
         if None in changed:
             return Pattern("none").cut_arrays
         class_of, must_split = pattern.cut_arrays
-        classes, n = class_of.copy(), len(must_split)
+        classes = class_of.copy()
+        n = len(must_split)
         classes[list(itertools.chain(*changed))] = n  # a class that never splits
         splits = np.pad(np.zeros_like(must_split), (0, 3))
         for k, space in enumerate("\n ", n + 1):
@@ -3815,7 +3842,8 @@ def _read_chunks(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
         if path == STANDARD_STREAM
         else open(path, "rb") as raw
     ):
-        kind, position = _recognize(raw.peek(HEAD_BYTES)), 0
+        kind = _recognize(raw.peek(HEAD_BYTES))
+        position = 0
         with expecting_whole(f"{kind} file", path):
             file = _UNPACKERS[kind](raw) if kind in _UNPACKERS else raw
             while chunk := file.read(size):
@@ -3991,10 +4019,8 @@ class Source:
     @functools.cached_property
     def _cut_arguments(self) -> tuple[np.ndarray, np.ndarray, _SpecialTable]:
         """The last arguments of `_find_cut`, for text before normalization."""
-        normalizer, special = (
-            self.pretokenizer.normalizer,
-            _special_table(self._numbers, self.flags),
-        )
+        normalizer = self.pretokenizer.normalizer
+        special = _special_table(self._numbers, self.flags)
         # they can be found only after normalization
         hides_tokens = normalizer and self.pretokenizer.normalized
         arrays = Pattern("none").cut_arrays if hides_tokens else normalizer.cut_arrays(self.pattern)
@@ -4142,7 +4168,8 @@ class Source:
         Each task gets a source without files, since each block names its file.
         """
         work = functools.partial(work, dataclasses.replace(self, files=()))
-        blocks, limit = self.blocks(), task_bytes or self.block_bytes
+        blocks = self.blocks()
+        limit = task_bytes or self.block_bytes
         tasks = _batched_by_size(
             blocks, lambda block: max(len(block.data or b""), block.n_bytes), limit
         )
@@ -4150,8 +4177,11 @@ class Source:
 
     def _file_blocks(self, path: Path) -> Iterator[Block]:
         """Cut a file into blocks, which workers read themselves."""
-        start, size, first_id = 0, self._states[path].st_size, BEGINS
-        read, is_json = functools.partial(_read_part, path), self.is_json(path)
+        start = 0
+        size = self._states[path].st_size
+        first_id = BEGINS
+        read = functools.partial(_read_part, path)
+        is_json = self.is_json(path)
         while start < size:
             is_last = size - start <= self.block_bytes * 3 // 2
             cut = None if is_last else self.find_cut(read, start + self.block_bytes, is_json)
@@ -4160,7 +4190,8 @@ class Source:
             yield Block(
                 path, start, stop, first_id, next_id, read_texts=_read_lines if is_json else None
             )
-            start, first_id = stop, next_id
+            start = stop
+            first_id = next_id
 
     @interruptible
     def find_cut(
@@ -4181,7 +4212,8 @@ class Source:
             window = read(begin, start - begin + size + margin)
             stop = len(window) - margin
             if is_json:
-                cut, next_id = window.find(b"\n", start - begin) + 1, BEGINS
+                cut = window.find(b"\n", start - begin) + 1
+                next_id = BEGINS
             else:
                 text = _with_padding(window.replace(BYTES[END], BYTES[INVALID_BYTE]))
                 cut, is_after_special = divmod(
@@ -4193,7 +4225,8 @@ class Source:
             if len(window) < start - begin + size + margin:
                 return None
             # overlap by a pair of characters
-            start, size = begin + stop - 8, min(2 * size, self.block_bytes)
+            start = begin + stop - 8
+            size = min(2 * size, self.block_bytes)
 
     def cut(
         self, chunks: Iterable[bytes], size: int, is_json: bool = False, where: object = "the text"
@@ -4203,7 +4236,10 @@ class Source:
         Yields each part, its `first_id` and its `next_id`. Memory holds a chunk, a part and a
         window; or a whole document, where the pattern allows no cut.
         """
-        data, chunks, first_id, cut = bytearray(), iter(chunks), BEGINS, True
+        data = bytearray()
+        chunks = iter(chunks)
+        first_id = BEGINS
+        cut = True
 
         def read(position: int, n: int) -> bytes:
             _require_cut(where, position)
@@ -4225,7 +4261,10 @@ class Source:
         """Read a file that can be read only from its beginning, and put the text into its
         blocks.
         """
-        is_json, start, stop, n_lines = self.is_json(path), 0, 0, 0
+        is_json = self.is_json(path)
+        start = 0
+        stop = 0
+        n_lines = 0
 
         def read() -> Iterator[bytes]:
             nonlocal stop
@@ -4246,15 +4285,14 @@ class Source:
                 n_lines,
                 _read_lines if is_json else None,
             )
-            start, n_lines = stop, n_lines + data.count(b"\n")
+            start = stop
+            n_lines = n_lines + data.count(b"\n")
 
 
 def _require_cut(where: object, n_bytes: int) -> None:
     """Raise InputError for text that cannot be cut and has too many bytes."""
-    size, hint = (
-        f"{MAX_BLOCK_BYTES >> 20} MB",
-        "add line breaks, or name another pattern or a special token",
-    )
+    size = f"{MAX_BLOCK_BYTES >> 20} MB"
+    hint = "add line breaks, or name another pattern or a special token"
     require(
         n_bytes <= MAX_BLOCK_BYTES,
         f"{where}: {size} of text without a place where it can be cut: {hint}",
@@ -4276,13 +4314,15 @@ def _batched_by_size(
     items: Iterable, size_of: Callable[[object], int], limit: int
 ) -> Iterator[list]:
     """Gather items into lists whose sizes add up to the limit or slightly more."""
-    batch, size = [], 0
+    batch = []
+    size = 0
     for item in items:
         batch.append(item)
         size += size_of(item)
         if size >= limit:
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
     if batch:
         yield batch
 
@@ -5035,10 +5075,14 @@ _VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 BYTE_ORDER = [*_VISIBLE, *sorted({*range(256)} - {*_VISIBLE})]
 
 # in cells: between two words; inside a symbol of three cells or more, not at its ends
-WORD_END, INTERIOR = -1, -2
-LEFT, RIGHT = i64(0), i64(1)
+WORD_END = -1
+INTERIOR = -2
+LEFT = i64(0)
+RIGHT = i64(1)
 # `start` of a pair that cannot merge
-FORBIDDEN, MERGED, TOO_LONG = -1, -2, -3
+FORBIDDEN = -1
+MERGED = -2
+TOO_LONG = -3
 _REFUSALS = {FORBIDDEN: "is forbidden", MERGED: "is merged already", TOO_LONG: "is too long"}
 OUTDATED = -1  # the length of a list that lacks occurrences, which a split has made
 LEAST_SCORE = 5e-324  # the least number above 0
@@ -5195,14 +5239,20 @@ def _precedes(pair, other, learner):
     """Compare two pairs of equal count by their left, then by their right symbols: does `pair` go
     before `other`?
     """
-    pairs, symbols, spelled = learner.pairs, learner.symbols, learner.spelled
-    a, b = pairs[pair].left, pairs[other].left
+    pairs = learner.pairs
+    symbols = learner.symbols
+    spelled = learner.spelled
+    a = pairs[pair].left
+    b = pairs[other].left
     if a == b:
-        a, b = pairs[pair].right, pairs[other].right
+        a = pairs[pair].right
+        b = pairs[other].right
     if a == b or symbols[a].tie_key != symbols[b].tie_key:
         return symbols[a].tie_key < symbols[b].tie_key
-    a_start, b_start = symbols[a].start, symbols[b].start
-    a_size, b_size = symbols[a + 1].start - a_start, symbols[b + 1].start - b_start
+    a_start = symbols[a].start
+    b_start = symbols[b].start
+    a_size = symbols[a + 1].start - a_start
+    b_size = symbols[b + 1].start - b_start
     for k in range(min(a_size, b_size)):
         if spelled[a_start + k] != spelled[b_start + k]:
             return spelled[a_start + k] > spelled[b_start + k]
@@ -5219,7 +5269,9 @@ def _score(pair, learner):
         return 0.0
     if learner.by_count:
         return np.float64(pair.count)
-    a, b, totals = pair.left, pair.right, learner.totals
+    a = pair.left
+    b = pair.right
+    totals = learner.totals
     size = _size_of_pair(a, b, learner.symbols)
     score = learner.score(pair.count, totals[a], totals[b], size)
     return score if score < np.inf else np.inf
@@ -5238,7 +5290,8 @@ def _goes_first(score, count, pair, other, learner):
 @kernel
 def _push(pair, score, learner):
     """Push a pair onto the heap: it moves up from the end while it goes before its parent."""
-    child, count = learner.heap_size, learner.pairs[pair].count
+    child = learner.heap_size
+    count = learner.pairs[pair].count
     learner.heap_size += 1
     learner.heap = _reserve(learner.heap, learner.heap_size)
     heap = learner.heap
@@ -5248,7 +5301,9 @@ def _push(pair, score, learner):
             break
         heap[child] = heap[parent]
         child = parent
-    heap[child].score, heap[child].count, heap[child].pair = score, count, pair
+    heap[child].score = score
+    heap[child].count = count
+    heap[child].pair = pair
 
 
 @inline_kernel
@@ -5262,8 +5317,10 @@ def _push_if_due(number, pair, learner):
 @kernel
 def _sift_down(pair, score, count, learner):
     """Put a pair at the free root of the heap, and move it down while a child goes before it."""
-    heap, size = learner.heap, learner.heap_size
-    parent, child = 0, 1
+    heap = learner.heap
+    size = learner.heap_size
+    parent = 0
+    child = 1
     while child < size:
         if child + 1 < size:
             other = heap[child + 1]
@@ -5271,8 +5328,11 @@ def _sift_down(pair, score, count, learner):
         if _goes_first(score, count, pair, heap[child], learner):
             break
         heap[parent] = heap[child]
-        parent, child = child, 2 * child + 1
-    heap[parent].score, heap[parent].count, heap[parent].pair = score, count, pair
+        parent = child
+        child = 2 * child + 1
+    heap[parent].score = score
+    heap[parent].count = count
+    heap[parent].pair = pair
 
 
 @kernel
@@ -5290,7 +5350,8 @@ def _refill_heap(learner):
 
     Most pairs are rare and never enter the heap: it has some ten thousand pairs, not millions.
     """
-    pairs, greatest = learner.pairs, 0.0
+    pairs = learner.pairs
+    greatest = 0.0
     for pair in range(learner.n_pairs):
         greatest = max(greatest, _score(pairs[pair], learner))
     learner.threshold = max(greatest / 2, LEAST_SCORE)
@@ -5344,7 +5405,8 @@ def _record_of(left, right, learner):
         pair = learner.n_pairs
         learner.slots[_find_pair(left, right, learner.slots, learner.pairs)] = pair
         new = learner.pairs[pair]
-        new.left, new.right = left, right
+        new.left = left
+        new.right = right
         new.count = new.start = new.length = 0
         learner.n_pairs += 1
     return pair
@@ -5361,8 +5423,13 @@ def _find_symbol(symbol, position, cells):
 @kernel
 def _list_occurrences(pair, learner):
     """List the positions of a pair, ascending, with stale ones."""
-    cells, a, b, start = learner.cells, i64(pair.left), i64(pair.right), pair.start
-    listed, width, n = learner.occurrences, learner.symbols[a].width, 0
+    cells = learner.cells
+    a = i64(pair.left)
+    b = i64(pair.right)
+    start = pair.start
+    listed = learner.occurrences
+    width = learner.symbols[a].width
+    n = 0
     if pair.length != OUTDATED:
         return listed[start : start + pair.length]
     found = np.empty(len(cells), listed.dtype)
@@ -5397,14 +5464,21 @@ def _replace(pair, c, occurrences, learner):
     when its turn comes. Two adjacent c are counted once, as the right neighbour of the first c; the
     left neighbour of the second one counts as WORD_END.
     """
-    cells, class_of, classes = learner.cells, learner.class_of, learner.classes
-    a, b = pair.left, pair.right
-    width_a, width = learner.symbols[a].width, learner.symbols[c].width
+    cells = learner.cells
+    class_of = learner.class_of
+    classes = learner.classes
+    a = pair.left
+    b = pair.right
+    width_a = learner.symbols[a].width
+    width = learner.symbols[c].width
     # These views are made outside the loop: inside it they would take a tenth of the time of
     # learning.
-    at_left, at_right = learner.neighbours[LEFT], learner.neighbours[RIGHT]
-    distinct_left, distinct_right = learner.distinct[LEFT], learner.distinct[RIGHT]
-    beside_left, beside_right = learner.beside[LEFT], learner.beside[RIGHT]
+    at_left = learner.neighbours[LEFT]
+    at_right = learner.neighbours[RIGHT]
+    distinct_left = learner.distinct[LEFT]
+    distinct_right = learner.distinct[RIGHT]
+    beside_left = learner.beside[LEFT]
+    beside_right = learner.beside[RIGHT]
     n = total = count = end = 0
     n_left = n_right = i64(0)
     for k in range(len(occurrences)):
@@ -5413,16 +5487,19 @@ def _replace(pair, c, occurrences, learner):
             prefetch(cells, occurrences[k + 16] - 1)
             prefetch(cells, min(occurrences[k + 16] + width, len(cells) - 1))
         position = occurrences[k]
-        middle, after = position + width_a, position + width
+        middle = position + width_a
+        after = position + width
         if cells[position] != a or cells[middle - 1] != a or cells[middle] != b:
             continue
         cells[middle - 1] = cells[middle] = INTERIOR
         cells[position] = cells[after - 1] = c
         if position >= end:
             word_class = _class_at_position(position, class_of, classes)
-            end, count = word_class.stop, word_class.count
+            end = word_class.stop
+            count = word_class.count
         total += count
-        x, y = cells[position - 1], cells[after]
+        x = cells[position - 1]
+        y = cells[after]
         if x == c:
             x = WORD_END
         if x != WORD_END:
@@ -5431,9 +5508,12 @@ def _replace(pair, c, occurrences, learner):
             if y == a and cells[after + width_a] == b:
                 y = c
             n_right = _count_neighbour(y, count, at_right, distinct_right, n_right)
-        occurrences[n], beside_left[n], beside_right[n] = position, x, y
+        occurrences[n] = position
+        beside_left[n] = x
+        beside_right[n] = y
         n += 1
-    pair.length, pair.count = n, total
+    pair.length = n
+    pair.count = total
     return n_left, n_right
 
 
@@ -5449,31 +5529,33 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
     already counted.
     """
     _reserve_pairs(n_distinct, learner)
-    symbols, pairs, slots, stop = (
-        learner.symbols,
-        learner.pairs,
-        learner.slots,
-        learner.n_occurrences,
-    )
-    neighbours, beside, distinct = (
-        learner.neighbours[side],
-        learner.beside[side],
-        learner.distinct[side],
-    )
-    occurrences, a = learner.occurrences, symbols[c].left
+    symbols = learner.symbols
+    pairs = learner.pairs
+    slots = learner.slots
+    stop = learner.n_occurrences
+    neighbours = learner.neighbours[side]
+    beside = learner.beside[side]
+    distinct = learner.distinct[side]
+    occurrences = learner.occurrences
+    a = symbols[c].left
     part = i64(a if side == LEFT else symbols[c].right)
     for k in range(n_distinct):
-        x, pair = i64(distinct[k]), learner.n_pairs
+        x = i64(distinct[k])
+        pair = learner.n_pairs
         learner.n_pairs += 1
-        new, neighbour = pairs[pair], neighbours[x]
+        new = pairs[pair]
+        neighbour = neighbours[x]
         left, right = _beside(i64(a) if x == c else x, side, part)
         pairs[slots[_find_pair(left, right, slots, pairs)]].count -= neighbour.count
         new.left, new.right = _beside(x, side, c)
         slots[_find_pair(i64(new.left), i64(new.right), slots, pairs)] = pair
-        new.count, new.start, new.length = neighbour.count, stop, neighbour.n_occurrences
+        new.count = neighbour.count
+        new.start = stop
+        new.length = neighbour.n_occurrences
         if symbols[x].width + symbols[c].width > LONGEST_LEARNT:
             new.count = 0
-        neighbour.write_at, neighbour.offset = stop, symbols[x].width if side == LEFT else 0
+        neighbour.write_at = stop
+        neighbour.offset = symbols[x].width if side == LEFT else 0
         stop += neighbour.n_occurrences
         neighbour.n_occurrences = neighbour.count = 0
         _push_if_due(pair, new, learner)
@@ -5488,12 +5570,19 @@ def _add_new_pairs(side, c, n_distinct, positions, learner):
 @kernel
 def _add_first_pairs(learner):
     """Add the pairs of the alphabet: first count each pair, then write its occurrences."""
-    cells, classes, occurrences = learner.cells, learner.classes, learner.occurrences
-    pairs, slots, class_number, n, stop = learner.pairs, learner.slots, 0, 0, 0
+    cells = learner.cells
+    classes = learner.classes
+    occurrences = learner.occurrences
+    pairs = learner.pairs
+    slots = learner.slots
+    class_number = 0
+    n = 0
+    stop = 0
     pair_of = np.empty(len(cells), np.int32)  # at each occurrence
     for position in range(1, len(cells) - 1):
         class_number += classes[class_number].stop <= position
-        left, right = i64(cells[position]), i64(cells[position + 1])
+        left = i64(cells[position])
+        right = i64(cells[position + 1])
         if left == WORD_END or right == WORD_END:
             continue
         pair = i64(slots[_find_pair(left, right, slots, pairs)])
@@ -5522,11 +5611,13 @@ def _add_first_pairs(learner):
 @kernel
 def _new_symbol(a, b, learner):
     """Add the symbol that joins a and b; returns its number."""
-    symbols, c = learner.symbols, learner.n_symbols[0]
+    symbols = learner.symbols
+    c = learner.n_symbols[0]
     end = symbols[c].start
     learner.spelled = _reserve(learner.spelled, end + _size_of_pair(a, b, symbols))
     learner.n_symbols[0] += 1
-    spelled, key = learner.spelled, u64(0)
+    spelled = learner.spelled
+    key = u64(0)
     for symbol in (a, b):
         for k in range(symbols[symbol].start, symbols[symbol + 1].start):
             spelled[end] = spelled[k]
@@ -5534,7 +5625,8 @@ def _new_symbol(a, b, learner):
     for k in range(symbols[c].start, symbols[c].start + 8):
         key = (key << u64(8)) | u64(spelled[k] if k < end else 0)
     new = symbols[c]
-    new.left, new.right = a, b
+    new.left = a
+    new.right = b
     new.width = symbols[a].width + symbols[b].width
     new.tie_key = ~key if learner.by_bytes else u64(c)
     symbols[c + 1].start = end
@@ -5545,10 +5637,13 @@ def _new_symbol(a, b, learner):
 def _link_pairs(learner):
     """Put new pairs into the lists of their two symbols."""
     learner.links = _reserve(learner.links, 2 * learner.n_pairs)
-    pairs, heads, links = learner.pairs, learner.heads, learner.links
+    pairs = learner.pairs
+    heads = learner.heads
+    links = learner.links
     for k in range(2 * learner.n_linked, 2 * learner.n_pairs):
         symbol = pairs[k >> 1].right if k & 1 else pairs[k >> 1].left
-        links[k], heads[symbol] = heads[symbol], k
+        links[k] = heads[symbol]
+        heads[symbol] = k
     learner.n_linked = learner.n_pairs
 
 
@@ -5557,10 +5652,14 @@ def _push_again(symbol, learner):
     """Push the pairs of a symbol whose total has changed, since their scores may have risen; unlink
     the rare pairs.
     """
-    pairs, heads, links = learner.pairs, learner.heads, learner.links
-    before, k = i64(-1), heads[symbol]
+    pairs = learner.pairs
+    heads = learner.heads
+    links = learner.links
+    before = i64(-1)
+    k = heads[symbol]
     while k >= 0:
-        pair, after = pairs[k >> 1], links[k]
+        pair = pairs[k >> 1]
+        after = links[k]
         if pair.count >= learner.min_frequency:
             before = k
         elif before < 0:
@@ -5577,8 +5676,11 @@ def _apply_merge(number, learner):
 
     Its record must not be used after new pairs were added, as the table may have moved.
     """
-    symbols, pair, totals = learner.symbols, learner.pairs[number], learner.totals
-    a, b = i64(pair.left), i64(pair.right)
+    symbols = learner.symbols
+    pair = learner.pairs[number]
+    totals = learner.totals
+    a = i64(pair.left)
+    b = i64(pair.right)
     c = _new_symbol(a, b, learner)
     symbols[c].count = pair.count
     positions = _list_occurrences(pair, learner)
@@ -5615,7 +5717,9 @@ def _merge_until(goal, learner):
             _refill_heap(learner)
             if learner.heap_size == 0:
                 return -1, -1, 0, 0.0
-        best, queued, count = learner.heap[0].pair, learner.heap[0].score, learner.heap[0].count
+        best = learner.heap[0].pair
+        queued = learner.heap[0].score
+        count = learner.heap[0].count
         pair = learner.pairs[best]
         score = _score(pair, learner)
         if learner.threshold <= score <= queued and (score < queued or pair.count < count):
@@ -5665,7 +5769,8 @@ def _change_count(left, right, change, learner):
     """Change the count of a pair at the place of a split."""
     if left == WORD_END or right == WORD_END:
         return
-    number, symbols = _record_of(left, right, learner), learner.symbols
+    number = _record_of(left, right, learner)
+    symbols = learner.symbols
     pair = learner.pairs[number]
     if symbols[left].width + symbols[right].width <= LONGEST_LEARNT:
         pair.count += change
@@ -5679,11 +5784,15 @@ def _change_count(left, right, change, learner):
 @kernel
 def _split_symbol(symbol, parts, learner):
     """Write parts over a symbol wherever it is; returns how often it was in the corpus."""
-    cells, symbols, totals, total = learner.cells, learner.symbols, learner.totals, 0
+    cells = learner.cells
+    symbols = learner.symbols
+    totals = learner.totals
+    total = 0
     position = _find_symbol(symbol, i64(0), cells)
     while position < len(cells):
         count = _class_at_position(position, learner.class_of, learner.classes).count
-        left, after = i64(cells[position - 1]), i64(cells[position + symbols[symbol].width])
+        left = i64(cells[position - 1])
+        after = i64(cells[position + symbols[symbol].width])
         _change_count(left, symbol, -count, learner)
         _change_count(symbol, after, -count, learner)
         for part in parts:
@@ -5903,7 +6012,8 @@ class Learner:
         index_dtype = np.int32 if n < INT32_SYMBOLS else np.int64
         cells, class_of, classes = _make_cells(words, index_dtype)
         symbols, spelled = _make_symbols(words, n_symbols, tie_break)
-        n_cells, most = len(cells), len(symbols)
+        n_cells = len(cells)
+        most = len(symbols)
         totals = np.zeros(most, np.int64)
         heads = links = np.empty(0, np.int64)
         if score and needs_totals:
@@ -5974,7 +6084,8 @@ class Learner:
         >>> learner.merge(97, 97), learner.words().to_counts(), learner.n_tokens
         (256, {b'aaab': 3}, 9)
         """
-        left, right = self._check_symbol(left), self._check_symbol(right)
+        left = self._check_symbol(left)
+        right = self._check_symbol(right)
         self._check_room(self.n_symbols + 1)
         symbol = self._run(_merge_pair, left, right)
         if symbol < 0:
@@ -6016,8 +6127,10 @@ class Learner:
         >>> learner.split(symbol, [97, 98]), learner.n_tokens, learner.count(97, 98)
         (3, 9, 3)
         """
-        token, tokens = self.token(symbol), [*map(self.token, parts)]
-        parts, widths = np.array(parts, np.int64), self._symbols["width"]
+        token = self.token(symbol)
+        tokens = [*map(self.token, parts)]
+        parts = np.array(parts, np.int64)
+        widths = self._symbols["width"]
         fits = b"".join(tokens) == token and widths[parts].sum() == widths[symbol]
         if not fits or symbol in parts or symbol < len(self.alphabet):
             raise InputError(f"the symbol {symbol}, {token}, cannot be split into {tokens}")
@@ -6039,7 +6152,8 @@ class Learner:
 
     def learned(self) -> Learned:
         """Return the merges, with their counts."""
-        a, n = len(self.alphabet), self.n_symbols
+        a = len(self.alphabet)
+        n = self.n_symbols
         new = self._symbols[a:n]
         pairs = np.stack([new["left"], new["right"]], axis=1)
         n_tokens = self._symbols["n_tokens"][a - 1 : n].copy()
@@ -6269,13 +6383,15 @@ class Model:
                 {*map(len, self.merges)} <= {2} and kinds <= {bytes},
                 "merges are pairs of bytes, as (b'a', b'b')",
             )
-        flags, plain = self.flags or {}, AddedToken()
+        flags = self.flags or {}
+        plain = AddedToken()
         self.flags = {
             text: flags[text]
             for text in flags
             if text in self.special_tokens and flags[text] != plain
         }
-        self.normalizer, self.decoder = tuple(self.normalizer), tuple(self.decoder)
+        self.normalizer = tuple(self.normalizer)
+        self.decoder = tuple(self.decoder)
         _validate_special_tokens(self)
         if self.alphabet != "bytes":
             _validate_characters(self)
@@ -6426,7 +6542,8 @@ def _assign_special_ids(model: Model) -> None:
     """Assign an id to each special token, and add missing ones to the vocabulary."""
     id_of = model.special_tokens if isinstance(model.special_tokens, Mapping) else {}
     texts = _check_texts(model.special_tokens or ())
-    model.special_tokens, next_id = {}, max(model.vocab, default=-1) + 1
+    model.special_tokens = {}
+    next_id = max(model.vocab, default=-1) + 1
     old_ids = {} if id_of else {token: id for id, token in model.vocab.items()}
     for text in texts:
         token = text.encode()
@@ -6485,7 +6602,8 @@ def _validate_scores(model: Model) -> None:
         raise InputError(
             f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is not a number"
         )
-    last, n = max(model.ordinary, default=-1), len(scores)
+    last = max(model.ordinary, default=-1)
+    n = len(scores)
     require(
         last < n,
         f"the token {model.vocab.get(last)!r}, id {last}, has no score: there are {n} scores",
@@ -6498,7 +6616,8 @@ def _validate_characters(model: Model) -> None:
     """
     require_known("alphabet", model.alphabet, ALPHABETS)
     try:
-        texts, unknown = {token.decode() for token in model.vocab.values()}, model.unk_token
+        texts = {token.decode() for token in model.vocab.values()}
+        unknown = model.unk_token
     except UnicodeDecodeError as error:
         raise InputError(
             f"the token {readable(error.object)!r} is not UTF-8, but the alphabet is characters"
@@ -6568,7 +6687,8 @@ def build_vocabulary(
 
     Returns the vocabulary, id -> bytes, and the merges as pairs of bytes.
     """
-    tokens, n_letters = learned.tokens, len(learned.alphabet)
+    tokens = learned.tokens
+    n_letters = len(learned.alphabet)
     order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
     in_order = [*map(str.encode, byte_tokens), *(tokens[k] for k in order), *tokens[n_letters:]]
     at = {"first": 0, "after-bytes": len(byte_tokens) + n_letters, "last": len(in_order)}[
@@ -7503,7 +7623,8 @@ class WordPieceTables:
 
 def wordpiece_tables(model: Model) -> WordPieceTables:
     """Make the tables of `segment_wordpiece` for a model."""
-    prefix, tokens = model.subword_prefix.encode(), {id: model.vocab[id] for id in model.ordinary}
+    prefix = model.subword_prefix.encode()
+    tokens = {id: model.vocab[id] for id in model.ordinary}
     later = tokens if model.kind == "wordpiece" else {}  # the tokens of a WordLevel are whole words
     continuing = {
         id: token[len(prefix) :] for id, token in later.items() if token.startswith(prefix)
@@ -7520,22 +7641,33 @@ def segment_wordpiece(text, start, size, tables, scratch, ids, at):
     Tokens are whole characters, so words are cut only between characters, and a word with invalid
     bytes is unknown.
     """
-    position, stop, n, n_chars, trie = start, start + size, 0, 0, tables.beginning
+    position = start
+    stop = start + size
+    n = 0
+    n_chars = 0
+    trie = tables.beginning
     for k in range(start, stop):
         n_chars += text[k] & 0xC0 != 0x80
     is_unknown = n_chars > tables.max_chars
     while position < stop and not is_unknown:
-        node, end, id = i64(0), position, -1
+        node = i64(0)
+        end = position
+        id = -1
         for k in range(position, stop):
             node = trie_child(node, text[k], trie.edges)
             if node < 0:
                 break
             if trie.values[node] >= 0:
-                end, id = k + 1, trie.values[node]
-        ids[at + n], is_unknown = max(id, 0), id < 0
-        position, n, trie = end, n + 1, tables.continuing
+                end = k + 1
+                id = trie.values[node]
+        ids[at + n] = max(id, 0)
+        is_unknown = id < 0
+        position = end
+        n = n + 1
+        trie = tables.continuing
     if is_unknown:
-        ids[at], n = max(tables.unknown, 0), 1 if tables.unknown >= 0 else -1
+        ids[at] = max(tables.unknown, 0)
+        n = 1 if tables.unknown >= 0 else -1
     return n
 
 
@@ -7643,11 +7775,16 @@ def learn_wordpiece(
 #
 #     longest    2    1    0            shorter of 2    0        of 0 and 1    -1
 
-MAX_TOKEN_CHARS, SEED_SIZE = 16, 1_000_000  # as in SentencePiece
-SUB_ITERATIONS, SHRINKING_FACTOR = 2, 0.75  # as in SentencePiece
+# as in SentencePiece
+MAX_TOKEN_CHARS = 16
+SEED_SIZE = 1_000_000
+# as in SentencePiece
+SUB_ITERATIONS = 2
+SHRINKING_FACTOR = 0.75
 LATTICE_PARTS = 8  # for threads; the number is fixed, since sums of floats depend on it
 # probabilities below TINY are scaled up, so that words may have any length
-TINY, HUGE = 2.0**-100, 2.0**100
+TINY = 2.0**-100
+HUGE = 2.0**100
 # occurrences in the corpus; tokens with fewer are dropped, as in SentencePiece
 LEAST_EXPECTED = 0.5
 
@@ -7686,10 +7823,12 @@ def _number_keys(keys):
     """Number keys below 2**63 in the order of their first occurrences, by a hash table:
     int64[N].
     """
-    n_slots, n = 1, 0
+    n_slots = 1
+    n = 0
     while 3 * n_slots <= 4 * len(keys):
         n_slots *= 2
-    table, mask = _on_huge_pages(np.empty((n_slots, 2), np.int64)), u64(n_slots - 1)
+    table = _on_huge_pages(np.empty((n_slots, 2), np.int64))
+    mask = u64(n_slots - 1)
     for slot in range(n_slots):
         table[slot, 0] = -1
     numbers = np.empty(len(keys), np.int64)
@@ -7699,7 +7838,8 @@ def _number_keys(keys):
         while table[slot, 0] >= 0 and table[slot, 0] != keys[k]:
             slot = (slot + u64(1)) & mask
         if table[slot, 0] < 0:
-            table[slot, 0], table[slot, 1] = keys[k], n
+            table[slot, 0] = keys[k]
+            table[slot, 1] = n
             n += 1
         numbers[k] = table[slot, 1]
     return numbers
@@ -7713,12 +7853,12 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
     of a substring that continues it by one symbol. Substrings grow by one symbol at a time, and
     only if they occur twice.
     """
-    a, sizes, starts = len(words.alphabet), np.diff(words.offsets), np.arange(len(words.symbols))
-    counts, ends, tokens_at = (
-        np.repeat(words.counts, sizes),
-        np.repeat(words.offsets[1:], sizes),
-        words.symbols.copy(),
-    )
+    a = len(words.alphabet)
+    sizes = np.diff(words.offsets)
+    starts = np.arange(len(words.symbols))
+    counts = np.repeat(words.counts, sizes)
+    ends = np.repeat(words.offsets[1:], sizes)
+    tokens_at = words.symbols.copy()
     levels = [(np.full(a, -1), np.zeros(a, np.int64), np.bincount(words.symbols, counts, a))]
     n = a
     for size in range(1, longest + 1):
@@ -7729,7 +7869,9 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
         totals = np.bincount(numbers, counts[starts])
         ids = np.cumsum(totals > 1) - 1
         repeated = (totals > 1)[numbers]
-        starts, ids, totals = starts[repeated], ids[numbers[repeated]], totals[totals > 1]
+        starts = starts[repeated]
+        ids = ids[numbers[repeated]]
+        totals = totals[totals > 1]
         places = np.empty(len(totals), np.int64)
         places[ids] = starts
         levels.append((tokens_at[places], places, totals))
@@ -7761,11 +7903,18 @@ def _expect(lattice, first, stop, probabilities):
     # in one cache line: probability and expectation
     table = _on_huge_pages(np.empty((len(sizes), 2), np.float64))
     for id in range(len(sizes)):
-        table[id, 0], table[id, 1] = probabilities[id], 0.0
-    reach, likelihood, n_nodes = i64(sizes.max()), 0.0, (offsets[1:] - offsets[:-1]).max() + 1
-    forward, backward, scaled = np.empty(n_nodes), np.empty(n_nodes), np.empty(n_nodes, np.bool_)
+        table[id, 0] = probabilities[id]
+        table[id, 1] = 0.0
+    reach = i64(sizes.max())
+    likelihood = 0.0
+    n_nodes = (offsets[1:] - offsets[:-1]).max() + 1
+    forward = np.empty(n_nodes)
+    backward = np.empty(n_nodes)
+    scaled = np.empty(n_nodes, np.bool_)
     for w in range(first, stop):
-        start, n, n_scaled = offsets[w], offsets[w + 1] - offsets[w], 0
+        start = offsets[w]
+        n = offsets[w + 1] - offsets[w]
+        n_scaled = 0
         for k in range(n + 1):
             forward[k] = 0.0
         forward[0] = 1.0
@@ -7783,7 +7932,8 @@ def _expect(lattice, first, stop, probabilities):
         likelihood += counts[w] * (np.log(forward[n]) - n_scaled * np.log(HUGE))
         backward[n] = counts[w] / forward[n]
         for k in range(n - 1, -1, -1):
-            id, backward[k] = i64(longest[start + k]), 0.0
+            id = i64(longest[start + k])
+            backward[k] = 0.0
             while id >= 0:
                 onward = table[id, 0] * backward[k + i64(sizes[id])]
                 backward[k] += onward
@@ -7804,10 +7954,13 @@ def _losses(lattice, n_alphabet, scores, expected):
     inf for the alphabet.
     """
     longest, shorter, sizes, places, _, _ = lattice
-    losses, total = np.full(len(scores), -np.inf), expected.sum()
-    best, last = np.empty(MAX_TOKEN_CHARS + 1), np.empty(MAX_TOKEN_CHARS + 1, np.int64)
+    losses = np.full(len(scores), -np.inf)
+    total = expected.sum()
+    best = np.empty(MAX_TOKEN_CHARS + 1)
+    last = np.empty(MAX_TOKEN_CHARS + 1, np.int64)
     for id in range(len(scores)):
-        n, count = i64(sizes[id]), expected[id]
+        n = i64(sizes[id])
+        count = expected[id]
         if id < n_alphabet:
             losses[id] = np.inf
             continue
@@ -7821,11 +7974,13 @@ def _losses(lattice, n_alphabet, scores, expected):
             while other >= 0:
                 end = k + i64(sizes[other])
                 if end <= n and best[k] + scores[other] > best[end]:
-                    best[end], last[end] = best[k] + scores[other], other
+                    best[end] = best[k] + scores[other]
+                    last[end] = other
                 other = i64(shorter[other])
         if best[n] > scores[id]:
             continue
-        n_others, others = 0, 0.0
+        n_others = 0
+        others = 0.0
         while n > 0:
             others += np.log(expected[last[n]] + count)
             n_others += 1
@@ -7872,9 +8027,11 @@ class _UnigramLearner:
         A substring is left out if a longer one that begins with it is equally frequent.
         """
         # in order: rounding depends on it
-        self.words, self.n_alphabet = _in_order(words), len(words.alphabet)
+        self.words = _in_order(words)
+        self.n_alphabet = len(words.alphabet)
         self.lattice, totals, longer = _list_substrings(self.words, longest)
-        sizes, a = self.lattice.sizes, self.n_alphabet
+        sizes = self.lattice.sizes
+        a = self.n_alphabet
         weights = np.where((totals > longer) & (sizes <= longest), sizes * totals, 0.0)
         weights[:a] = np.maximum(totals[:a], LEAST_EXPECTED)
         seeds = a + _best_first(weights[a:], min(seed_size, np.count_nonzero(weights[a:])))
@@ -7963,7 +8120,8 @@ def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> Le
     n, a = _check_words(words, n_symbols)
     require(n < 2**31, "words of 2**31 symbols are too many")
     learner = _UnigramLearner(words, SEED_SIZE, MAX_TOKEN_CHARS)
-    goal, likelihoods = max(n_symbols * 11 // 10, a), []
+    goal = max(n_symbols * 11 // 10, a)
+    likelihoods = []
     n = max(learner.n_tokens, goal)
     with Engine(progress=progress).progress_bar("prune", n - goal, " tokens") as bar:
         while True:
@@ -7987,9 +8145,11 @@ def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> Le
 UNKNOWN_PENALTY = 10.0  # the score of an unknown character is that of the worst token minus this
 # SentencePiece subtracts a sum that is further from 0 than MAX_SUM from all later ones. So two sums
 # of n scores differ by n * ROUNDING more or less than they should, at most
-MAX_SUM, ROUNDING = 100_000.0, 2.0**-6
+MAX_SUM = 100_000.0
+ROUNDING = 2.0**-6
 # of an edge: node << 24 | id; nodes are offsets in bytes from a word's start
-EDGE_BITS, EDGE_MASK = 24, (1 << 24) - 1
+EDGE_BITS = 24
+EDGE_MASK = (1 << 24) - 1
 
 
 @struct
@@ -8025,7 +8185,9 @@ def unigram_tables(model: Model) -> UnigramTables:
     Scores of float64 are summed in float64, for each word on its own, as in Hugging Face; scores of
     float32 as in SentencePiece, see `segment_unigram`.
     """
-    ids, scores, id_of = np.array(model.ordinary, np.int64), model.scores, model.ids
+    ids = np.array(model.ordinary, np.int64)
+    scores = model.scores
+    id_of = model.ids
     chosen = ids[scores[ids] > -np.inf]
     require(len(chosen), "a unigram model needs tokens with scores")
     if scores.dtype == np.float64:  # those of a SentencePiece model are float32
@@ -8060,9 +8222,13 @@ def _list_edges(text, start, node, size, edges, values, unknown, token_edges):
     token, an edge for an unknown character is added. An invalid byte counts as an unknown
     character.
     """
-    position, stop = start + node, start + size
+    position = start + node
+    stop = start + size
     width = i64(1) if text[position] < 0x80 else _decode_character(text, position, stop) & 7
-    state, end, n, has_character = i64(0), position, 0, False
+    state = i64(0)
+    end = position
+    n = 0
+    has_character = False
     while end < stop:
         state = trie_child(state, text[end], edges)
         if state < 0:
@@ -8087,16 +8253,15 @@ def _write_path(text, start, size, tables, last, ids, at):
     text, become one token. Unknown characters become the tokens of their bytes if all of these
     exist, and otherwise the unknown token. Without an unknown token the result is -1.
     """
-    unknown, unk_id, byte_ids, node, at_end = (
-        len(tables.scores) - 1,
-        tables.unk_id,
-        tables.byte_ids,
-        size,
-        at + size,
-    )
+    unknown = len(tables.scores) - 1
+    unk_id = tables.unk_id
+    byte_ids = tables.byte_ids
+    node = size
+    at_end = at + size
     first = at_end  # the path is followed from its end; each id is at least one byte
     while node > 0:
-        stop, id = node, last[node] & EDGE_MASK
+        stop = node
+        id = last[node] & EDGE_MASK
         node = last[node] >> EDGE_BITS
         while (
             tables.fuse_unk
@@ -8104,7 +8269,8 @@ def _write_path(text, start, size, tables, last, ids, at):
             and node > 0
             and last[node] & EDGE_MASK in (unknown, unk_id)
         ):
-            node, id = last[node] >> EDGE_BITS, unknown
+            node = last[node] >> EDGE_BITS
+            id = unknown
         have_ids = id == unknown
         for k in range(start + node, start + stop):
             have_ids &= byte_ids[text[k]] >= 0
@@ -8132,16 +8298,22 @@ def _find_path(text, start, size, tables, alpha, state, total, last):
     Without a state of random numbers it is the best path. Returns the sum at its end, and how much
     less that of the second best path is.
     """
-    edges, values, scores = tables.trie.edges, tables.trie.values, tables.scores
-    unknown, token_edges, node = len(scores) - 1, np.empty(tables.longest + 1, np.int64), 0
-    sums, gaps = np.full(size + 1, -np.inf), np.full(size + 1, np.inf)
+    edges = tables.trie.edges
+    values = tables.trie.values
+    scores = tables.scores
+    unknown = len(scores) - 1
+    token_edges = np.empty(tables.longest + 1, np.int64)
+    node = 0
+    sums = np.full(size + 1, -np.inf)
+    gaps = np.full(size + 1, np.inf)
     sums[0] = total
     while node < size:
         if tables.in_single and abs(sums[node]) > MAX_SUM:
             sums = (sums - sums[node]).astype(np.float32).astype(np.float64)
         n, following = _list_edges(text, start, node, size, edges, values, unknown, token_edges)
         for k in range(n):
-            end, id = token_edges[k] >> EDGE_BITS, token_edges[k] & EDGE_MASK
+            end = token_edges[k] >> EDGE_BITS
+            id = token_edges[k] & EDGE_MASK
             total = sums[node] + alpha * scores[id]
             if state is None:
                 if tables.in_single:
@@ -8185,15 +8357,22 @@ def segment_unigram(text, start, size, tables, scratch, ids, at):
     "99" + "9". Words with such paths are UNCACHED. The sum before a word is that of the ids since
     the last word that was cut here. If it comes near MAX_SUM, the text is cut again from there on.
     """
-    known, begin, first, total = scratch.view(np.float64), start, at, 0.0
+    known = scratch.view(np.float64)
+    begin = start
+    first = at
+    total = 0.0
     if tables.in_single:
-        begin, first, total = i64(scratch[0]), i64(scratch[1]), known[2]
+        begin = i64(scratch[0])
+        first = i64(scratch[1])
+        total = known[2]
         later = largest = total
         for k in range(first, at):
             later = float(np.float32(later + tables.scores[ids[k]]))
             largest = max(largest, abs(later))
         if largest < MAX_SUM + tables.longest * tables.scores[-1]:
-            begin, first, total = start, at, later
+            begin = start
+            first = at
+            total = later
     size += start - begin
     last = np.empty(size + 1, np.int64)
     total, gap = _find_path(text, begin, size, tables, 1.0, None, total, last)
@@ -8268,7 +8447,8 @@ _P50K_FILE = "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069"
 _CL100K_FILE = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
 _O200K_FILE = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 _LLAMA3_FILE = "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55"
-_R50K, _O200K = {50256: "endoftext"}, {199999: "endoftext", 200018: "endofprompt"}
+_R50K = {50256: "endoftext"}
+_O200K = {199999: "endoftext", 200018: "endofprompt"}
 _CL100K = {
     100257: "endoftext",
     100258: "fim_prefix",
@@ -8356,7 +8536,8 @@ def read_vocab(
         if not _is_id(id):
             raise InputError(f"{name!r} has the id {json.dumps(id)}: {_ID_RANGE}")
     # no text becomes an empty token
-    texts, names = {*texts}, {name: id for name, id in names.items() if name}
+    texts = {*texts}
+    names = {name: id for name, id in names.items() if name}
     rest = iter(_read_names([name for name in names if name not in texts], alphabet))
     vocab = {
         id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest)
@@ -8393,7 +8574,8 @@ def _name_of(model: Model) -> Callable[[bytes], str]:
 
 def vocab_names(model: Model) -> dict[str, int]:
     """Name the tokens as in files, in the order of ids; a special token is named by its text."""
-    ordinary, name_of = set(model.ordinary), _name_of(model)
+    ordinary = set(model.ordinary)
+    name_of = _name_of(model)
     names: dict[str, int] = {}
     for id, token in sorted(model.vocab.items()):
         name = name_of(token) if id in ordinary else token.decode()
@@ -8412,7 +8594,8 @@ def _names_without_added(model: Model) -> dict[str, int]:
     Special tokens that were not in it when it was read are left out, if they have the last ids. An
     id that is missing before them was that of an empty name.
     """
-    names, end = vocab_names(model), model.added_from
+    names = vocab_names(model)
+    end = model.added_from
     if max(model.ordinary, default=-1) >= end or end == MAX_ID:
         return names
     added = [id for id in names.values() if id >= end]
@@ -8437,7 +8620,8 @@ def _as_merges(model: Model) -> tuple[list[Merge], bool]:
 
 def _last_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
     """List the last merge of each token, in order, and the tokens that no merge makes."""
-    vocab, (ids, pairs) = model.vocab, last_merges(model)
+    vocab = model.vocab
+    (ids, pairs) = last_merges(model)
     merges = [(vocab[left], vocab[right]) for left, right in pairs.tolist() if left >= 0]
     return merges, [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()]
 
@@ -8475,9 +8659,11 @@ def _require_same(model: Model, other: Model) -> None:
         model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer_steps",
                   "unk_token", "byte_fallback", "fuse_unk", "word_suffix", "pattern"):  # fmt: skip
-        ours, theirs = getattr(model, field), getattr(other, field)
+        ours = getattr(model, field)
+        theirs = getattr(other, field)
         if field == "pattern":
-            ours, theirs = Pattern(ours).steps, Pattern(theirs).steps
+            ours = Pattern(ours).steps
+            theirs = Pattern(theirs).steps
         if ours != theirs:
             name = field.removesuffix("_steps")
             raise InputError(f"it cannot represent the {name} {ours!r}, only {theirs!r}"[:300])
@@ -8512,10 +8698,8 @@ def read_gpt2(
 
     By default the special tokens are the names that no merge makes, except single bytes.
     """
-    names, where = (
-        read_json(_read_limited(vocab_path), str(vocab_path)),
-        f"{vocab_path}, {merges_path.name}",
-    )
+    names = read_json(_read_limited(vocab_path), str(vocab_path))
+    where = f"{vocab_path}, {merges_path.name}"
     text = _decode_utf8(_read_limited(merges_path), str(merges_path)).rstrip()
     with naming_file(where):
         model = _gpt2_model(
@@ -8583,7 +8767,8 @@ def write_gpt2(model: Model) -> dict[str, str]:
     marks = any(isinstance(step, Metaspace) for step in Pattern(model.pattern).steps)
     of_bytes = model.alphabet == "bytes" and not marks
     require(of_bytes, "its tokens are made of characters, or its pattern replaces or adds spaces")
-    names, (merges, _) = vocab_names(model), _as_merges(model)
+    names = vocab_names(model)
+    (merges, _) = _as_merges(model)
     pairs = [f"{gpt2_name(left)} {gpt2_name(right)}" for left, right in merges]
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
     return {"vocab.json": _to_json(names), "merges.txt": "\n".join(["#version: 0.2", *pairs, ""])}
@@ -8612,7 +8797,8 @@ def read_tiktoken(
     require(
         n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id"
     )
-    fields, sidecar = data.split(), file.with_name(file.name + ".json")
+    fields = data.split()
+    sidecar = file.with_name(file.name + ".json")
     ids = [*map(int, fields[1::2])]
     vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
     if len(vocab) < len(ids):
@@ -8658,7 +8844,8 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
     """Return the ranks with which tiktoken gives the same ids; raises ValueError if that is
     impossible.
     """
-    ranks, pattern = {model.vocab[id]: id for id in model.ordinary}, Pattern(model.pattern)
+    ranks = {model.vocab[id]: id for id in model.ordinary}
+    pattern = Pattern(model.pattern)
     require(ranks.keys() >= {*BYTES}, "some byte is not a token")
     require(isinstance(pattern.source, str), "it has several patterns")
     require(
@@ -8740,7 +8927,9 @@ def _read_regex(text: str, where: str) -> str:
     """Rewrite an expression of Hugging Face's engine for `regex`; a warning says if it may mean
     something else.
     """
-    rewritten, odd, replacements = "", [], [*_REGEX_PARTS.values()]
+    rewritten = ""
+    odd = []
+    replacements = [*_REGEX_PARTS.values()]
     for part in _REGEX_PART.finditer(text):
         replacement = replacements[part.lastindex - 1]
         rewritten += replacement or _replace_escapes(part[0], _READ)
@@ -8778,7 +8967,9 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     for key in ("dropout", "continuing_subword_prefix"):
         require(not data.get(key), f"a model with {key} is not supported")
     require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
-    of_bytes, names, unknown = alphabet == "bytes", data.get("vocab"), data.get("unk_token")
+    of_bytes = alphabet == "bytes"
+    names = data.get("vocab")
+    unknown = data.get("unk_token")
     suffix = data.get("end_of_word_suffix") or ""
     # No text becomes a token whose name does not stand for bytes.
     odd = {
@@ -8795,10 +8986,8 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     is_supported = not (suffix and (looks_up or falls_back))
     require(is_supported, "end_of_word_suffix with ignore_merges or byte_fallback is not supported")
     # The text of an added token may be the GPT-2 name of an ordinary token.
-    merged, plain = (
-        {*map(b"".join, merges), *BYTES},
-        [text for text in added if _BYTE_NAMES.issuperset(text)],
-    )
+    merged = {*map(b"".join, merges), *BYTES}
+    plain = [text for text in added if _BYTE_NAMES.issuperset(text)]
     ordinary = {
         text
         for text, token in zip(plain, _read_names(plain), strict=True)
@@ -8879,7 +9068,8 @@ def write_wordlevel(model: Model) -> dict:
 
 def read_wordlevel(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a WordLevel."""
-    vocab, unknown = read_vocab(data.get("vocab"), alphabet, added), data.get("unk_token")
+    vocab = read_vocab(data.get("vocab"), alphabet, added)
+    unknown = data.get("unk_token")
     unknown = unknown if unknown in data["vocab"] else None
     return {"vocab": vocab, "merges": None, "unk_token": unknown, "max_word_chars": MAX_ID}
 
@@ -8901,7 +9091,8 @@ def write_unigram(model: Model) -> dict:
 def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a Unigram."""
     require(alphabet == "characters", "a model of type Unigram with ByteLevel is not supported")
-    pairs, unknown = data.get("vocab"), data.get("unk_id")
+    pairs = data.get("vocab")
+    unknown = data.get("unk_id")
     require(isinstance(pairs, list), "the vocabulary of a Unigram is a list of tokens and scores")
     for pair in pairs:
         match pair:
@@ -8925,7 +9116,8 @@ def _number_added(file_ids: Mapping[str, object], names: Mapping[str, int]) -> d
 
     `file_ids` must agree.
     """
-    following, ids = itertools.count(len(names)), {}
+    following = itertools.count(len(names))
+    ids = {}
     for text, id in file_ids.items():
         ids[text] = names[text] if text in names else next(following)
         same = id == ids[text]
@@ -9061,7 +9253,8 @@ def _pre_tokenizers(model: Model) -> list[dict]:
 
     Tokens of bytes need a ByteLevel in the last part. If it is in another, all steps are rewritten.
     """
-    pattern, none = Pattern(model.pattern), PATTERNS["none"]
+    pattern = Pattern(model.pattern)
+    none = PATTERNS["none"]
     parts = [part for part in pattern.parts if part != none]
     if any(map(_has_byte_level, parts[:-1])):
         parts = [step for step in pattern.steps if step != none]
@@ -9259,7 +9452,8 @@ def read_sentencepiece(data: bytes) -> Model:
     before anything else.
     """
     definitions = import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf")
-    proto, whole = definitions.ModelProto(), False
+    proto = definitions.ModelProto()
+    whole = False
     with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
         proto.ParseFromString(data)
         whole = (
@@ -9268,15 +9462,11 @@ def read_sentencepiece(data: bytes) -> Model:
             and proto.HasField("normalizer_spec")
         )
     require(whole, "not a SentencePiece model, or cut off")
-    trainer, spec, kind = (
-        proto.trainer_spec,
-        proto.normalizer_spec,
-        _FAMILIES[proto.trainer_spec.model_type],
-    )
-    names, types = (
-        [piece.piece for piece in proto.pieces],
-        np.array([piece.type for piece in proto.pieces]),
-    )
+    trainer = proto.trainer_spec
+    spec = proto.normalizer_spec
+    kind = _FAMILIES[proto.trainer_spec.model_type]
+    names = [piece.piece for piece in proto.pieces]
+    types = np.array([piece.type for piece in proto.pieces])
     scores = np.array([piece.score for piece in proto.pieces], np.float32)
     special = (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)
     unknown, control, symbol_ids, unused = (
@@ -9302,7 +9492,9 @@ def read_sentencepiece(data: bytes) -> Model:
         scores[types == _BYTE] = -np.inf
         # as sentencepiece 0.2.3
         scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]
-        symbol_ids, symbols = [], []  # these scores find them, so they are not special tokens
+        # these scores find them, so they are not special tokens
+        symbol_ids = []
+        symbols = []
     has_prefix = spec.add_dummy_prefix or spec.remove_extra_whitespaces
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
     return Model(
@@ -9523,7 +9715,8 @@ def load_model(
     path = as_path(path)
     file = _find_model_file(path) if path.is_dir() else path
     require(file.is_file(), f"{path}: no such file or folder")
-    data, config = _read_limited(file), _read_beside(file.with_name("tokenizer_config.json"))
+    data = _read_limited(file)
+    config = _read_beside(file.with_name("tokenizer_config.json"))
     format = next((format for format in FORMATS.values() if regex.match(format.sign, data)), None)
     formats = (
         "a tokenizer.json, vocab.json, merges.txt, rank file, SentencePiece model or vocab.txt"
@@ -9576,9 +9769,11 @@ def save_model(model: Model, path: PathName, format: str | None = None) -> None:
     Files of other FORMATS stay in the folder. A warning names them, since `load_model` may read
     them.
     """
-    folder, name = as_path(path), format or "huggingface"
+    folder = as_path(path)
+    name = format or "huggingface"
     require_known("format", name, WRITTEN_FORMATS)
-    texts, first = FORMATS[name].write(model), FORMATS[name].file
+    texts = FORMATS[name].write(model)
+    first = FORMATS[name].file
     # the name of a file; the others go next to it
     if folder.suffix == Path(first).suffix and not folder.is_dir():
         require(format != "gpt2", f"{folder}: GPT-2's format has two files: name a folder for them")
@@ -10911,10 +11106,8 @@ class Recipe:
     @property
     def decoder(self) -> list[dict]:
         """The steps that turn the tokens of the model into text."""
-        prefix, join = (
-            FAMILIES[self.model].subword_prefix,
-            [{"type": "ByteFallback"}, {"type": "Fuse"}],
-        )
+        prefix = FAMILIES[self.model].subword_prefix
+        join = [{"type": "ByteFallback"}, {"type": "Fuse"}]
         if self.alphabet == "bytes":
             return []
         if self.mark == MARK:
@@ -10949,7 +11142,8 @@ class Recipe:
         vocab, merges = build_vocabulary(
             learned, self.special_tokens, self.special_tokens_at, self.byte_tokens
         )
-        scores, family = None, FAMILIES[self.model]
+        scores = None
+        family = FAMILIES[self.model]
         if hasattr(learned, "scores"):
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
             scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
@@ -10976,7 +11170,8 @@ def complete(recipe: Recipe) -> Recipe:
     >>> recipe.pattern, recipe.mark, recipe.unk_token, recipe.special_tokens
     ('gpt2', '▁', '<unk>', ['<s>', '<unk>'])
     """
-    least, most = recipe.min_frequency, recipe.max_words
+    least = recipe.min_frequency
+    most = recipe.max_words
     require(0 <= least <= MAX_COUNT, f"`min_frequency` is {least}: it must be 0 to {MAX_COUNT:,}")
     require(most >= 0, f"`max_words` is {most}: it must be 0 (no limit) or more")
     require_known("family of models", recipe.model, FAMILIES)
@@ -10987,16 +11182,17 @@ def complete(recipe: Recipe) -> Recipe:
         require(value == getattr(Recipe, name), f"`{name}` {value!r} is not for this kind of model")
     for name in recipe.learner_options.keys() - parameters:
         raise InputError(f"`{name}` is no option of `train`, nor of the family {recipe.model}")
-    special_tokens, normalizer = (
-        check_special_tokens(recipe.special_tokens),
-        _named_normalizer(recipe.normalizer),
-    )
+    special_tokens = check_special_tokens(recipe.special_tokens)
+    normalizer = _named_normalizer(recipe.normalizer)
     recipe = dataclasses.replace(recipe, special_tokens=special_tokens, normalizer=normalizer)
     if recipe.from_ is not None:
         return _complete_from(recipe)
     family = FAMILIES[recipe.model]
-    alphabet, pattern = recipe.alphabet or family.alphabet, recipe.pattern or family.pattern
-    mark, unk_token, n_letters = "", None, 256
+    alphabet = recipe.alphabet or family.alphabet
+    pattern = recipe.pattern or family.pattern
+    mark = ""
+    unk_token = None
+    n_letters = 256
     coverage = recipe.coverage
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
@@ -11010,7 +11206,8 @@ def complete(recipe: Recipe) -> Recipe:
     else:
         coverage = COVERAGE if coverage is None else coverage
         require(0 < coverage <= 1, f"`coverage` is more than 0, and at most 1, not {coverage}")
-        mark, n_letters = family.mark if recipe.mark is None else recipe.mark, 1
+        mark = family.mark if recipe.mark is None else recipe.mark
+        n_letters = 1
         require(
             len(mark) <= 1 and not mark.isspace(),
             f"a mark is one character, not white space: {mark!r}",
@@ -11056,7 +11253,8 @@ def _complete_from(recipe: Recipe) -> Recipe:
     ids = base.special_tokens if special_tokens == [*base.special_tokens] else special_tokens
     changes = {"merges": _as_merges(base)[0], "scores": None, "ignore_merges": False}
     base = dataclasses.replace(base, special_tokens=ids, pattern=pattern, **changes)
-    n, size = len(base.vocab), recipe.vocab_size
+    n = len(base.vocab)
+    size = recipe.vocab_size
     require(
         n < size <= MAX_ID,
         f"the model already has {n:,} tokens: `vocab_size` must be larger, up to {MAX_ID:,}",
@@ -11101,11 +11299,10 @@ def words_of_model(model: Model, words: Words) -> Words:
     token_ids = [id for id in model.ordinary if model.vocab[id] not in fallback]
     symbol_of = np.full(MAX_ID + 1, -1, np.int32)
     symbol_of[token_ids] = np.arange(len(token_ids))
-    ids, offsets = np.empty(len(words.symbols) + 2, np.uint32), np.zeros_like(words.offsets)
-    text, scratch = (
-        _with_padding(words.symbols.astype(np.uint8)),
-        np.empty(MAX_LINEAR_MERGE, np.uint64),
-    )
+    ids = np.empty(len(words.symbols) + 2, np.uint32)
+    offsets = np.zeros_like(words.offsets)
+    text = _with_padding(words.symbols.astype(np.uint8))
+    scratch = np.empty(MAX_LINEAR_MERGE, np.uint64)
     tables = bpe_tables(model, unknown_letter=MAX_ID)
     n = _segment_words(text, words.offsets, tables, scratch, ids, offsets)
     return _split_at_unknown(
@@ -11171,7 +11368,9 @@ class Training:
         } | result
 
     def __str__(self) -> str:
-        counted, learned, model = self.counted, self.learned, self.tokenizer.model
+        counted = self.counted
+        learned = self.learned
+        model = self.tokenizer.model
         table = tabulate_counts(counted, "Training")
         rows = table.rows
         if isinstance(learned, Learned):  # a Unigram has no merges
@@ -11270,7 +11469,8 @@ def count_files(
     >>> counted.words.to_counts()[b" low"], counted.n_documents, training.tokenizer.merges
     (2, 2, [(b'o', b'w'), (b'l', b'ow')])
     """
-    out, engine = as_path(out), Engine(workers, progress, executor)
+    out = as_path(out)
+    engine = Engine(workers, progress, executor)
     require(out.suffix == ".npz", f"{out}: name a .npz file for the words")
     check_writable(out.parent)
     special_tokens = [
@@ -11406,7 +11606,8 @@ def prepare(
     )
     require(len({*files}) == len(files), "a words file is named twice: its words would count twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
-    options, types = dict(settings[0]), {"Split": Split, "Metaspace": Metaspace}
+    options = dict(settings[0])
+    types = {"Split": Split, "Metaspace": Metaspace}
     options["pattern"] = [
         step if isinstance(step, str) else types[step[0]](*step[1:]) for step in options["pattern"]
     ]
@@ -11598,10 +11799,8 @@ def tabulate_timings(seconds: float) -> Table:
     }
     rows = []
     for name, spent in stages.items():
-        rate, peak = (
-            spent.n_bytes / spent.seconds / 1e6 or None,
-            spent.memory and round(spent.memory / 1e6),
-        )
+        rate = spent.n_bytes / spent.seconds / 1e6 or None
+        peak = spent.memory and round(spent.memory / 1e6)
         rows.append(
             (name, round(spent.seconds, 3), rate, round(100 * spent.seconds / seconds, 1), peak)
         )
@@ -11643,7 +11842,8 @@ class Report:
 
 # The history of a training, in the folder of its model
 
-LEARNED_FILE, RECORD_FILE = "training.npz", "training.json"
+LEARNED_FILE = "training.npz"
+RECORD_FILE = "training.json"
 
 
 def save_learned(folder: PathName, training: Training) -> None:
@@ -11662,7 +11862,9 @@ def save_learned(folder: PathName, training: Training) -> None:
     >>> learned.counts.tolist(), learned.n_tokens.tolist(), n_bytes
     ([4, 2], [9, 7, 5], 9)
     """
-    file, learned, model = Path(folder, LEARNED_FILE), training.learned, training.tokenizer.model
+    file = Path(folder, LEARNED_FILE)
+    learned = training.learned
+    model = training.tokenizer.model
     atomic_write_all(Path(folder), {RECORD_FILE: _to_json(training.record, indent=2)})
     if model.kind != "bpe" or not isinstance(learned, Learned):
         file.unlink(missing_ok=True)  # from an earlier training
@@ -11696,9 +11898,11 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
     try:
         arrays = _read_arrays(file)
         require(str(arrays.pop("model")) == model.digest, "it is of another model")
-        n_bytes, letters = int(arrays.pop("n_bytes")), json.loads(str(arrays.pop("alphabet")))
+        n_bytes = int(arrays.pop("n_bytes"))
+        letters = json.loads(str(arrays.pop("alphabet")))
         learned = Learned(**arrays, alphabet=[letter.encode("latin-1") for letter in letters])
-        m, n_tokens = len(learned.pairs), learned.n_tokens
+        m = len(learned.pairs)
+        n_tokens = learned.n_tokens
         fits = (
             learned.counts.shape == (m,)
             and n_tokens.shape == (m + 1,)
@@ -11804,7 +12008,8 @@ def encode_corpus(
     >>> encoded.n_tokens, encoded.frequencies(257)[[97, 99, 256]].tolist(), encoded.n_bytes
     (6, [0, 1, 3], 9)
     """
-    source, pattern = tokenizer.source(inputs, "all", text_field), Pattern(tokenizer.model.pattern)
+    source = tokenizer.source(inputs, "all", text_field)
+    pattern = Pattern(tokenizer.model.pattern)
     is_whole = all(
         step == PATTERNS["none"] or isinstance(step, Metaspace) for step in pattern.steps
     )
@@ -11812,7 +12017,9 @@ def encode_corpus(
         source = dataclasses.replace(source, pattern=pattern)
     with stage("scan") as spent:
         counted = count(source, engine)
-        words, n_pretokens, spent.n_bytes = counted.words, counted.n_pretokens, counted.n_bytes
+        words = counted.words
+        n_pretokens = counted.n_pretokens
+        spent.n_bytes = counted.n_bytes
         if is_whole:
             by_space = dataclasses.replace(
                 source, pattern=Pattern("whitespace-split"), normalizer=()
@@ -11856,7 +12063,8 @@ def measure(encoded: EncodedWords, ids: Collection[int]) -> dict[str, float | No
     >>> measures["STRR by pretokens"], round(measures["average rank"], 3)
     (0.6, 1.286)
     """
-    n, n_words = encoded.n_tokens, encoded.n_pretokens
+    n = encoded.n_tokens
+    n_words = encoded.n_pretokens
     n_encoded = int(encoded.counts.sum())
     n_single = int(encoded.counts[np.diff(encoded.offsets) == 1].sum())
     p = np.sort(encoded.frequencies(max(ids) + 1)[[*ids]])[::-1] / n
@@ -11915,7 +12123,9 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
     >>> unreachable_tokens(Tokenizer(dict(enumerate(tokens)), merges))
     {5: [3, 2]}
     """
-    model, by_word, unreachable = tokenizer.model, _word_encoder(tokenizer), {}
+    model = tokenizer.model
+    by_word = _word_encoder(tokenizer)
+    unreachable = {}
     texts = decoded_tokens(model.vocab, model.decoder_steps)[0]
     prefix = model.subword_prefix.encode()
     parts_of_characters = _FALLBACK_TOKENS[128:] if model.byte_fallback else ()
@@ -11960,8 +12170,10 @@ def find_glitches(
     frequencies  of the ids in the corpus. Another corpus than that of the training may have another
                  size, so the numbers of the training are scaled to it
     """
-    made, n_letters = (-np.diff(learned.n_tokens)).tolist(), len(learned.alphabet)
-    tokens, share = learned.tokens[n_letters:], frequencies.sum() / learned.n_tokens[-1]
+    made = (-np.diff(learned.n_tokens)).tolist()
+    n_letters = len(learned.alphabet)
+    tokens = learned.tokens[n_letters:]
+    share = frequencies.sum() / learned.n_tokens[-1]
     glitches = {}
     for symbol, (token, n) in enumerate(zip(tokens, made, strict=True), n_letters):
         if token in ids:
@@ -11987,7 +12199,8 @@ class Inspection(Report):
     glitches: list[Glitch] | None  # only with a corpus and merge counts
 
     def tables(self) -> list[Table]:
-        tokens, title = self.tokens, f"Tokens that no text can reach: {len(self.unreachable):,}"
+        tokens = self.tokens
+        title = f"Tokens that no text can reach: {len(self.unreachable):,}"
         shown = {id: (str(id), readable(token)) for id, token in tokens.items()}
         kinds = [(kind, n, 100 * n / len(tokens)) for kind, n in self.kinds.most_common()]
         longest = [
@@ -12053,16 +12266,16 @@ def inspect_model(
     require(tokens, "the model has only special tokens: there is nothing to inspect")
     with stage("search"):
         unreachable = unreachable_tokens(tokenizer)
-    frequencies, measures, glitches = None, {}, None
+    frequencies = None
+    measures = {}
+    glitches = None
     if inputs is not None:
         encoded = encode_corpus(tokenizer, inputs, text_field=text_field, engine=engine)
         possible = {*model.ordinary}
         if model.unk_token and not model.byte_fallback:
             possible.add(model.ids[model.unk_token.encode()])
-        frequencies, measures = (
-            encoded.frequencies(max(model.vocab) + 1),
-            measure(encoded, possible),
-        )
+        frequencies = encoded.frequencies(max(model.vocab) + 1)
+        measures = measure(encoded, possible)
         glitches = find_glitches(learned, model.ids, frequencies) if learned else None
     title = (
         f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, "
@@ -12090,7 +12303,8 @@ class Curve(Report):
     columns: dict[str, tuple[np.ndarray, ...]]
 
     def tables(self) -> list[Table]:
-        tables, header = [], ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save")
+        tables = []
+        header = ("vocabulary", "tokens", "bytes/token", "% that 1,000 more save")
         for name, columns in self.columns.items():
             is_shown = np.isin(columns[0], [*columns[0][[0, -1]], *_SIZES])
             tables.append(Table(name, header, [*np.array(columns, object)[:, is_shown].T]))
@@ -12239,7 +12453,8 @@ def compare(
         counts.update(count(source, engine).words.to_counts())
     frequent = sorted(counts, key=lambda word: (-counts[word], word))
     words = [word for word in frequent if word.decode("utf-8", "replace").strip()][:COMPARED_WORDS]
-    sizes, splits = [], []
+    sizes = []
+    splits = []
     for tokenizer in tokenizers.values():
         encoded = [
             encode_corpus(tokenizer, files, text_field=text_field, engine=engine)
@@ -12296,7 +12511,8 @@ class View:
         """Write tokens between bars, and their ids below; with `colour` on alternating
         backgrounds.
         """
-        lines, used = [], width
+        lines = []
+        used = width
         for k, (token, id) in enumerate(zip(self.tokens, map(str, self.ids), strict=True)):
             shown = readable(token)
             size = max(_cell_width(shown), len(id))
@@ -12396,7 +12612,8 @@ def _count_command(inputs: Sequence[str], **options) -> None:
     $ count corpus.txt --special-token "<|endoftext|>" --out words.npz
     $ train words.npz more-words.npz --vocab-size 32k --out model
     """
-    counted, out = call_with(count_files, inputs, **options), options["out"]
+    counted = call_with(count_files, inputs, **options)
+    out = options["out"]
     if options["progress"]:
         print(
             f"{tabulate_counts(counted)}\n\nWritten to {out}: "
@@ -12444,7 +12661,8 @@ def _decode_command(model: str, tokens: str, **options) -> None:
     $ decode model tokens.npy --out corpus.again.txt
     $ decode model - < ids.txt
     """
-    tokenizer, out = call_with(open_model, model, **options), options["out"]
+    tokenizer = call_with(open_model, model, **options)
+    out = options["out"]
     with stage("decode"):
         call_with(decode_file, tokenizer, tokens, **options)
     if options["progress"] and out != "-":
@@ -12574,16 +12792,12 @@ def _add_argument(
     command: argparse.ArgumentParser, parameter: inspect.Parameter, is_positional: bool, text: str
 ) -> argparse.Action:
     """Add the command-line argument that sets a parameter."""
-    name, default, kind = (
-        parameter.name.rstrip("_"),
-        parameter.default,
-        getattr(parameter.annotation, "__name__", str(parameter.annotation)).partition(" ")[0],
-    )
-    is_many, is_required, text = (
-        kind == "Sequence[str]",
-        default is parameter.empty,
-        text.replace("%", "%%"),
-    )
+    name = parameter.name.rstrip("_")
+    default = parameter.default
+    kind = getattr(parameter.annotation, "__name__", str(parameter.annotation)).partition(" ")[0]
+    is_many = kind == "Sequence[str]"
+    is_required = default is parameter.empty
+    text = text.replace("%", "%%")
     if is_many:
         name = re.sub("(?<!u)s$", "", name)  # --special-token, but --corpus
     metavar = name.split("_")[-1].upper()
@@ -12613,7 +12827,8 @@ def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable])
     The arguments are its own parameters, and the parameters with defaults of the functions that it
     calls.
     """
-    texts, flags = {}, {}
+    texts = {}
+    flags = {}
     learners = [family.learn for family in FAMILIES.values()] if train in callees else []
     callees = *callees, *learners
     for function in (run, *callees, Source, Engine):
@@ -12637,7 +12852,8 @@ def _make_parser() -> _Parser:
     parser.add_argument("--version", action="version", version=f"bpe_numba {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (run, *callees) in _COMMANDS.items():
-        doc, form = inspect.getdoc(run) or "", argparse.RawDescriptionHelpFormatter
+        doc = inspect.getdoc(run) or ""
+        form = argparse.RawDescriptionHelpFormatter
         title = doc.partition("\n")[0]
         examples = "\n".join(
             ["examples:", *(f"  {_typed_command()} {line}" for line in _EXAMPLE.findall(doc))]
@@ -12673,7 +12889,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # the caller has closed it
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
-    start, (parsed, unknown) = time.perf_counter(), _make_parser().parse_known_args(arguments)
+    start = time.perf_counter()
+    (parsed, unknown) = _make_parser().parse_known_args(arguments)
     options = vars(parsed)
     run, flags, timings, refuse = map(options.pop, ("run", "flags", "timings", "refuse"))
     if unknown:
