@@ -3671,11 +3671,6 @@ class Source:
         arrays = Pattern("none").cut_arrays if hides_tokens else normalizer.cut_arrays(self.pattern)
         return *arrays, special
 
-    @functools.cached_property
-    def _margin(self) -> int:
-        """The number of bytes on both sides of a cut that decide about it."""
-        return max((len(token.encode()) for token in self.special_tokens), default=0) + 8
-
     __repr__ = brief_repr
 
     @property
@@ -3844,7 +3839,9 @@ class Source:
         to a block.
         """
         size = WINDOW_BYTES
-        margin = self._margin
+        # A window needs a margin, since the special tokens and characters on both sides decide
+        # about a cut.
+        margin = max((len(token.encode()) for token in self.special_tokens), default=0) + 8
         while True:
             begin = max(0, start - margin)
             window = read(begin, start - begin + size + margin)
@@ -3865,35 +3862,28 @@ class Source:
             start, size = begin + stop - 8, min(2 * size, self.block_bytes)
 
     def cut_text(self, text: Text, size: int, first_id: int) -> Iterator[tuple[bytes, int]]:
-        """Cut a text in memory into parts of `size` bytes or characters, or slightly more.
+        """Cut a text in memory into parts of `size` bytes or characters, or slightly fewer.
 
-        Yields each part, in UTF-8, and how it begins. If the pattern never cuts between two
-        characters in every context, the text is one part.
+        Yields each part, in UTF-8, and how it begins. Parts are longer where the pattern allows no
+        cut.
         """
-        start, can_cut = 0, self._cut_arguments[1].any()
+        can_cut = self._cut_arguments[1].any()
+        start, n = 0, size if can_cut else len(text)
         while start < len(text):
-            stop, next_id = len(text), BEGINS
-            if can_cut and stop - start > size * 3 // 2:
-                stop, next_id = self._find_cut_in_text(text, start + size)
-            yield _text_bytes(text[start:stop], start), first_id
-            start, first_id = stop, next_id
-
-    def _find_cut_in_text(self, text: Text, start: int) -> tuple[int, int]:
-        """Find the first cut from `start` on, or the end of the text; and how the rest begins."""
-        size = HEAD_BYTES
-        before = _text_bytes(text[max(0, start - self._margin) : start])
-        while size < 2 * len(text):
-            window = before + _text_bytes(text[start : start + size], start)
-            cut = self.find_cut(
-                lambda at, n, window=window: window[at : at + n], len(before), False
-            )
+            data = _text_bytes(text[start : start + n], start)
+            cut = len(data), BEGINS
+            if start + n < len(text):
+                tail = max(1, len(data) - HEAD_BYTES)
+                cut = self.find_cut(lambda at, k, data=data: data[at : at + k], tail, False)
             if cut:
-                skipped = window[len(before) : cut[0]]
+                rest = data[cut[0] :]
                 if isinstance(text, str):
-                    skipped = skipped.decode()
-                return start + len(skipped), cut[1]
-            size *= 4
-        return len(text), BEGINS
+                    rest = rest.decode()
+                yield data[: cut[0]], first_id
+                start = min(start + n, len(text)) - len(rest)
+                n, first_id = size, cut[1]
+            else:
+                n *= 4
 
     def cut(
         self, chunks: Iterable[bytes], size: int, is_json: bool = False, where: object = "the text"
@@ -9140,7 +9130,7 @@ class _Encoder:
     def encode(
         self,
         pretokenizer: Pretokenizer,
-        parts: Iterable[tuple[int, list[bytes], int]],
+        parts: Iterable[tuple[int, Sequence[Text], int]],
         n_texts: int,
         n_ids: int,
     ) -> Arrays:
@@ -9150,7 +9140,7 @@ class _Encoder:
         """
         ids, offsets, n = np.empty(n_ids, np.uint32), np.zeros(n_texts + 1, np.int64), 0
         for number, texts, first_id in parts:
-            flat, _ = pretokenizer.apply(self.scan, texts, first_id)
+            flat, _ = pretokenizer.apply(self.scan, [*map(_text_bytes, texts)], first_id)
             ids = _with_room(ids, n, len(flat.text))
             stops = offsets[number + 1 : number + 1 + len(texts)]
             n_new = _encode_flat(self.workspace, *flat, ids[n:], stops)
@@ -9422,7 +9412,7 @@ class Tokenizer:
         """
         pretokenizer, size = self._pretokenizer(allowed_special), sum(map(len, texts))
         if size < 2 * PART_BYTES:
-            parts = [(0, [*map(_text_bytes, texts)], first_id)]
+            parts = [(0, texts, first_id)]
         else:
             parts = self._parts(texts, allowed_special, first_id)
         try:
@@ -9436,7 +9426,7 @@ class Tokenizer:
 
     def _parts(
         self, texts: Sequence[Text], allowed_special: Allowed, first_id: int
-    ) -> Iterator[tuple[int, list[bytes], int]]:
+    ) -> Iterator[tuple[int, Sequence[Text], int]]:
         """Gather texts, and cut long ones, into parts of about PART_BYTES.
 
         Yields the number of the first text of each part, its texts, and how the first one begins.
@@ -9444,7 +9434,6 @@ class Tokenizer:
         number = 0
         for batch in _batched_by_size(texts, len, PART_BYTES):
             *batch, last = batch
-            batch = [*map(_text_bytes, batch)]
             begins = BEGINS if batch else first_id
             parts = [(last, begins)]
             # to find the cuts of a normalizer may take 0.9 s
@@ -9452,7 +9441,7 @@ class Tokenizer:
                 source = self._source_of_texts(allowed_special)
                 parts = source.cut_text(last, PART_BYTES, begins)
             for part, part_begins in parts:
-                yield number, [*batch, _text_bytes(part)], first_id if batch else part_begins
+                yield number, [*batch, part], first_id if batch else part_begins
                 number += len(batch)
                 batch = []
             number += 1
