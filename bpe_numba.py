@@ -3677,6 +3677,7 @@ class Pretokenizer:
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".parquet")  # of the files that are taken from a folder
 PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")  # may follow
 BLOCK_BYTES = 1 << 22  # of text that are read and scanned at once
+PART_BYTES = 1 << 20  # of text that are encoded at once, so that the caches of a core hold them
 MAX_BLOCK_BYTES = 1 << 28  # of text without a position where it can be cut
 WINDOW_BYTES = 1 << 16  # the first part of a file that is searched for a cut
 HEAD_BYTES = 1 << 12  # the head of a file, which reveals its type
@@ -3868,11 +3869,9 @@ def _record_text(record: object, text_field: str) -> bytes:
     return _text_bytes(text)
 
 
-def _lone_surrogate_message(error: UnicodeEncodeError) -> str:
-    code_point = ord(error.object[error.start])
-    return (
-        f"U+{code_point:04X} at index {error.start} of the text is half a surrogate pair, not text"
-    )
+def _lone_surrogate_message(error: UnicodeEncodeError, start: int = 0) -> str:
+    code_point, index = ord(error.object[error.start]), start + error.start
+    return f"U+{code_point:04X} at index {index} of the text is half a surrogate pair, not text"
 
 
 class Block(NamedTuple):
@@ -4227,6 +4226,30 @@ class Source:
             # overlap by a pair of characters
             start = begin + stop - 8
             size = min(2 * size, self.block_bytes)
+
+    def cut_text(self, text: Text, size: int, first_id: int) -> Iterator[tuple[bytes, int]]:
+        """Cut a text in memory into parts of `size` bytes or characters, or slightly fewer.
+
+        Yields each part, in UTF-8, and how it begins. Parts are longer where the pattern allows no
+        cut.
+        """
+        can_cut = self._cut_arguments[1].any()
+        start, n = 0, size if can_cut else len(text)
+        while start < len(text):
+            data = _text_bytes(text[start : start + n], start)
+            cut = len(data), BEGINS
+            if start + n < len(text):
+                tail = max(1, len(data) - HEAD_BYTES)
+                cut = self.find_cut(lambda at, k, data=data: data[at : at + k], tail, False)
+            if cut:
+                rest = data[cut[0] :]
+                if isinstance(text, str):
+                    rest = rest.decode()
+                yield data[: cut[0]], first_id
+                start = min(start + n, len(text)) - len(rest)
+                n, first_id = size, cut[1]
+            else:
+                n *= 4
 
     def cut(
         self, chunks: Iterable[bytes], size: int, is_json: bool = False, where: object = "the text"
@@ -9947,6 +9970,15 @@ def _is_single_character(kind: str, firsts: Mapping[int, str], **fields) -> bool
     return len(replaced) == 1 and replaced.isascii()
 
 
+def _with_room(ids: np.ndarray, n: int, n_more: int) -> np.ndarray:
+    """Return the array, or a longer one with its first n ids if `n_more` ids do not fit."""
+    if n + n_more <= len(ids):
+        return ids
+    longer = np.empty(2 * (n + n_more), np.uint32)
+    longer[:n] = ids[:n]
+    return longer
+
+
 class _Encoder:
     """The state of one encoding thread: a workspace, and an array for the ids."""
 
@@ -9959,15 +9991,27 @@ class _Encoder:
         )
         self.workspace = _Workspace(tables, pattern.table, *arrays, *cache, 0, 0, 0, cache_size)
 
-    def encode(self, pretokenizer: Pretokenizer, texts: Sequence[bytes], first_id: int) -> Arrays:
-        """Encode texts: returns their ids end to end, uint32[N], and their offsets, int64[T +
-        1].
+    def encode(
+        self,
+        pretokenizer: Pretokenizer,
+        parts: Iterable[tuple[int, Sequence[Text], int]],
+        n_texts: int,
+        n_ids: int,
+    ) -> Arrays:
+        """Encode the parts of some texts, as from `Tokenizer._parts`, with room for `n_ids` ids.
+
+        Returns the ids of the texts end to end, uint32[N], and their offsets, int64[T + 1].
         """
-        flat, _ = pretokenizer.apply(self.scan, texts, first_id)
-        ids, offsets = np.empty(len(flat.text), np.uint32), np.zeros(len(texts) + 1, np.int64)
-        n = _encode_flat(self.workspace, *flat, ids, offsets[1:])
-        if n < 0:
-            raise _unknown_letter(self.model, b"".join(flat.parts()))
+        ids, offsets, n = np.empty(n_ids, np.uint32), np.zeros(n_texts + 1, np.int64), 0
+        for number, texts, first_id in parts:
+            flat, _ = pretokenizer.apply(self.scan, [*map(_text_bytes, texts)], first_id)
+            ids = _with_room(ids, n, len(flat.text))
+            stops = offsets[number + 1 : number + 1 + len(texts)]
+            n_new = _encode_flat(self.workspace, *flat, ids[n:], stops)
+            if n_new < 0:
+                raise _unknown_letter(self.model, b"".join(flat.parts()))
+            stops += n
+            n += n_new
         ids.resize(n, refcheck=False)  # a copy would take a tenth of the time of a large text
         return ids, offsets
 
@@ -10289,26 +10333,55 @@ class Tokenizer:
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_to_numpy("Hi")
         array([ 72, 105], dtype=uint32)
         """
-        return self.encode_texts([_text_bytes(text)], allowed_special)[0]
+        _text_size(text)
+        return self.encode_texts([text], allowed_special)[0]
 
     @interruptible
     def encode_texts(
-        self, texts: Sequence[bytes], allowed_special: Allowed = "all", first_id: int = BEGINS
+        self, texts: Sequence[Text], allowed_special: Allowed = "all", first_id: int = BEGINS
     ) -> Arrays:
-        """Encode texts in this thread. Returns their ids end to end, uint32[N], and their offsets,
-        int64[T + 1].
+        """Encode texts in this thread.
 
         first_id  CONTINUES if the first text continues an earlier one; see Pretokenizer.apply
+
+        Returns the ids of the texts end to end, uint32[N], and their offsets, int64[T + 1].
         """
-        pretokenizer = self._pretokenizer(allowed_special)
+        pretokenizer, size = self._pretokenizer(allowed_special), sum(map(len, texts))
+        if size < 2 * PART_BYTES:
+            parts = [(0, texts, first_id)]
+        else:
+            parts = self._parts(texts, allowed_special, first_id)
         try:
             encoder = self._idle.pop()
         except IndexError:
             encoder = _Encoder(self.model, self._tables, self.pattern, self._cache_size)
         try:
-            return encoder.encode(pretokenizer, texts, first_id)
+            return encoder.encode(pretokenizer, parts, len(texts), size + len(texts) + PADDING)
         finally:
             self._idle.append(encoder)
+
+    def _parts(
+        self, texts: Sequence[Text], allowed_special: Allowed, first_id: int
+    ) -> Iterator[tuple[int, Sequence[Text], int]]:
+        """Gather texts, and cut long ones, into parts of about PART_BYTES.
+
+        Yields the number of the first text of each part, its texts, and how the first one begins.
+        """
+        number = 0
+        for batch in _batched_by_size(texts, len, PART_BYTES):
+            *batch, last = batch
+            begins = BEGINS if batch else first_id
+            parts = [(last, begins)]
+            # to find the cuts of a normalizer may take 0.9 s
+            if len(last) >= 2 * PART_BYTES and not self._normalizer:
+                source = self._source_of_texts(allowed_special)
+                parts = source.cut_text(last, PART_BYTES, begins)
+            for part, part_begins in parts:
+                yield number, [*batch, part], first_id if batch else part_begins
+                number += len(batch)
+                batch = []
+            number += 1
+            first_id = BEGINS
 
     @checked
     def sample(
@@ -10378,11 +10451,16 @@ class Tokenizer:
         )
         if not isinstance(allowed_special, str):
             allowed_special = list(allowed_special)
-        batches = _batched_by_size(map(_text_bytes, texts), len, BLOCK_BYTES)
+        batches = _batched_by_size(texts, _text_size, BLOCK_BYTES)
         encode = functools.partial(self.encode_texts, allowed_special=allowed_special)
-        encoded = list(Engine(threads).map(encode, batches, threads=True))
-        ids = np.concatenate([np.zeros(0, np.uint32), *(ids for ids, _ in encoded)])
-        return ids, np.cumsum(np.concatenate([[0], *(np.diff(offsets) for _, offsets in encoded)]))
+        ids, n, sizes = np.empty(0, np.uint32), 0, [np.zeros(1, np.int64)]
+        for more_ids, offsets in Engine(threads).map(encode, batches, threads=True):
+            ids = _with_room(ids, n, len(more_ids))
+            ids[n : n + len(more_ids)] = more_ids
+            n += len(more_ids)
+            sizes.append(np.diff(offsets))
+        ids.resize(n, refcheck=False)
+        return ids, np.cumsum(np.concatenate(sizes))
 
     def encode_iterable(
         self, iterable: Iterable[Text], allowed_special: Allowed = "all"
@@ -10392,9 +10470,7 @@ class Tokenizer:
 
         If the pattern or the flags of special tokens allow no cut, memory holds a whole document.
         """
-        special = tuple(self._allowed(allowed_special))
-        # may take 0.9 s to make
-        source = self._chunk_sources.setdefault(special, self.source((), special))
+        source = self._source_of_texts(allowed_special)
         chunks = map(_text_bytes, [iterable] if isinstance(iterable, (str, bytes)) else iterable)
         for data, first_id, _ in source.cut(chunks, WINDOW_BYTES):
             yield from self.encode_texts([data], allowed_special, first_id)[0].tolist()
@@ -10418,6 +10494,11 @@ class Tokenizer:
             normalizer=model.normalizer,
             skip_bad_lines=skip_bad_lines,
         )
+
+    def _source_of_texts(self, allowed_special: Allowed) -> Source:
+        """Make a Source that cuts texts in memory, or find the one that was made before."""
+        special = tuple(self._allowed(allowed_special))
+        return self._chunk_sources.setdefault(special, self.source((), special))
 
     def compile_kernels(self) -> None:
         """Compile the kernels of encoding, or load them from the disk, for processes that are
@@ -10513,15 +10594,22 @@ def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
     return tokenizer
 
 
-def _text_bytes(text: Text) -> bytes:
+def _text_size(text: Text) -> int:
+    """Return the number of bytes or characters of a text; raises InputError if it is none."""
+    if not isinstance(text, (str, bytes)):
+        raise InputError(f"a text is str or bytes, not {type(text).__name__}")
+    return len(text)
+
+
+def _text_bytes(text: Text, start: int = 0) -> bytes:
+    """Return a text as UTF-8; `start` is its index in a longer one, for messages."""
     if isinstance(text, bytes):
         return text
+    _text_size(text)
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(_lone_surrogate_message(error)) from None
-    except AttributeError:
-        raise InputError(f"a text is str or bytes, not {type(text).__name__}") from None
+        raise InputError(_lone_surrogate_message(error, start)) from None
 
 
 def _id_array(ids: Iterable[int]) -> np.ndarray:

@@ -5305,6 +5305,7 @@ def test_ids_do_not_depend_on_batches_caches_threads_and_processes(
 ):
     expected = [tokenizer.encode(text) for text in some_texts]
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 5000)
+    monkeypatch.setattr(bpe, "PART_BYTES", 300)
     found = WAYS_TO_ENCODE[way](tokenizer, some_texts)
     assert found == (expected * 3)[-len(found) :] and len(found) > 5
 
@@ -5313,6 +5314,7 @@ def test_ids_do_not_depend_on_batches_caches_threads_and_processes(
 def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
     expected = [tokenizer.encode(text) for text in some_texts]
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 5000)
+    monkeypatch.setattr(bpe, "PART_BYTES", 300)
     for way in ("batches", "pieces", "a cache of 16", "a cache of 4,096"):
         found = WAYS_TO_ENCODE[way](tokenizer, some_texts)
         assert found == (expected * 2)[-len(found) :]
@@ -5329,6 +5331,12 @@ def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
     assert tokenizer.encode_batch([]) == [] and tokenizer.encode_batch_to_numpy([])[1].tolist() == [
         0
     ]
+
+
+def test_half_a_surrogate_pair_is_found_where_it_is_in_a_long_text(monkeypatch):
+    monkeypatch.setattr(bpe, "PART_BYTES", 100)
+    with pytest.raises(ValueError, match=r"U\+D800 at index 1200 of"):
+        bpe.Tokenizer(BYTE_VOCAB, []).encode("café and " * 133 + "one\ud800 two")
 
 
 def test_chunks_may_be_bytes_and_str():
