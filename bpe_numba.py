@@ -198,7 +198,10 @@ def __dir__() -> list[str]:
 
 # A variable that starts at 0 and is passed to a kernel starts as i64(0): a literal 0 would compile
 # the kernel twice.
-u8, u32, u64, i64 = np.uint8, np.uint32, np.uint64, np.int64
+u8 = np.uint8
+u32 = np.uint32
+u64 = np.uint64
+i64 = np.int64
 ALL_ONES = u64(2**64 - 1)
 Function = TypeVar("Function", bound=Callable)
 Text = str | bytes
@@ -2207,7 +2210,8 @@ def _pre_tokenizer_steps(pre_tokenizer: str) -> tuple[PatternStep, ...]:
 
     Digits after a ByteLevel cut the names of bytes, not the text: see `_check_after_bytes`.
     """
-    steps, is_of_bytes = [], False
+    steps = []
+    is_of_bytes = False
     for part in _flattened(json.loads(pre_tokenizer), "pretokenizers"):
         if is_of_bytes and part == _DIGITS:
             continue
@@ -2224,7 +2228,8 @@ PATTERN_NAMES = {_named_steps(name): name for name in PATTERNS}
 
 def _named_parts(parts: Sequence[PatternStep]) -> list[PatternStep]:
     """Replace the steps of a name by its entry in PATTERNS, which may be JSON."""
-    rest, named = list(parts), []
+    rest = list(parts)
+    named = []
     while rest:
         for steps, name in PATTERN_NAMES.items():
             if tuple(rest[: len(steps)]) == steps:
@@ -2371,7 +2376,8 @@ class FlatText(NamedTuple):
 
     def parts(self) -> list[bytes]:
         """List the texts between ENDs."""
-        data, stops = self.text.tobytes(), self.ends().tolist()
+        data = self.text.tobytes()
+        stops = self.ends().tolist()
         return [
             data[start:stop]
             for start, stop in zip([0, *(stop + 1 for stop in stops)], stops, strict=False)
@@ -2418,8 +2424,12 @@ def _match_end(text, start, table):
 
     This is the definition, by characters.
     """
-    class_of, next_state, accepts = table.class_of, table.next_state, table.accepts
-    position, state, end = start, i64(0), start
+    class_of = table.class_of
+    next_state = table.next_state
+    accepts = table.accepts
+    position = start
+    state = i64(0)
+    end = start
     while text[position] != END:
         character = _decode_character(text, position, position + 4)
         char_class = class_of[character >> 3]
@@ -2437,7 +2447,8 @@ def _pretoken_end(text, start, table):
     """Find the end of the pretoken that begins at `start`: END, a match, or the text before the
     next match.
     """
-    class_of, next_state = table.class_of, table.next_state
+    class_of = table.class_of
+    next_state = table.next_state
     position = _match_end(text, start, table)
     if position == start:
         position += _decode_character(text, start, start + 4) & 7
@@ -2548,9 +2559,13 @@ def _on_rare_entry(k, text, table, lanes):
 @inline_kernel
 def _run_lane(k, text, until, table, lanes):
     """Move lane k to `until` or beyond; returns False if the text is not UTF-8."""
-    entries, ends, valid = table.table, lanes[k, ENDS:], True
+    entries = table.table
+    ends = lanes[k, ENDS:]
+    valid = True
     while valid and lanes[k, POSITION] < until and lanes[k, N_ENDS] < MAX_ENDS:
-        position, entry, n = u64(lanes[k, POSITION]), u32(lanes[k, ENTRY]), u64(lanes[k, N_ENDS])
+        position = u64(lanes[k, POSITION])
+        entry = u32(lanes[k, ENTRY])
+        n = u64(lanes[k, N_ENDS])
         for _ in range(min(until - lanes[k, POSITION], MAX_ENDS)):
             entry = entries[u64(entry & ROW_MASK) | u64(text[position])]
             position += u64(1)
@@ -2559,7 +2574,9 @@ def _run_lane(k, text, until, table, lanes):
             back = u64(entry & BACK_MASK)
             ends[n] = position - back
             n += u64(back != 0)
-        lanes[k, POSITION], lanes[k, ENTRY], lanes[k, N_ENDS] = position, entry, n
+        lanes[k, POSITION] = position
+        lanes[k, ENTRY] = entry
+        lanes[k, N_ENDS] = n
         if entry & RARE_MASK:
             valid = _on_rare_entry(k, text, table, lanes)
     return valid
@@ -2572,11 +2589,18 @@ def _read_together(text, start, count, table, lanes, marks):
     The lower byte of each entry goes to `marks`, and the last entry of each lane to AHEAD. `marks`
     is flat, so that its address takes a single register for all lanes: the loop has none to spare.
     """
-    p0, p1 = u64(lanes[0, POSITION] + start), u64(lanes[1, POSITION] + start)
-    p2, p3 = u64(lanes[2, POSITION] + start), u64(lanes[3, POSITION] + start)
-    p4, p5 = u64(lanes[4, POSITION] + start), u64(lanes[5, POSITION] + start)
-    e0, e1, e2 = u32(lanes[0, ENTRY]), u32(lanes[1, ENTRY]), u32(lanes[2, ENTRY])
-    e3, e4, e5 = u32(lanes[3, ENTRY]), u32(lanes[4, ENTRY]), u32(lanes[5, ENTRY])
+    p0 = u64(lanes[0, POSITION] + start)
+    p1 = u64(lanes[1, POSITION] + start)
+    p2 = u64(lanes[2, POSITION] + start)
+    p3 = u64(lanes[3, POSITION] + start)
+    p4 = u64(lanes[4, POSITION] + start)
+    p5 = u64(lanes[5, POSITION] + start)
+    e0 = u32(lanes[0, ENTRY])
+    e1 = u32(lanes[1, ENTRY])
+    e2 = u32(lanes[2, ENTRY])
+    e3 = u32(lanes[3, ENTRY])
+    e4 = u32(lanes[4, ENTRY])
+    e5 = u32(lanes[5, ENTRY])
     for k in range(count):
         i = u64(k)
         e0 = table[u64(e0 & ROW_MASK) | u64(text[p0 + i])]
@@ -2588,8 +2612,12 @@ def _read_together(text, start, count, table, lanes, marks):
         marks[i + u64(0 * MARK_ROW)], marks[i + u64(1 * MARK_ROW)] = u8(e0), u8(e1)
         marks[i + u64(2 * MARK_ROW)], marks[i + u64(3 * MARK_ROW)] = u8(e2), u8(e3)
         marks[i + u64(4 * MARK_ROW)], marks[i + u64(5 * MARK_ROW)] = u8(e4), u8(e5)
-    lanes[0, AHEAD], lanes[1, AHEAD], lanes[2, AHEAD] = e0, e1, e2
-    lanes[3, AHEAD], lanes[4, AHEAD], lanes[5, AHEAD] = e3, e4, e5
+    lanes[0, AHEAD] = e0
+    lanes[1, AHEAD] = e1
+    lanes[2, AHEAD] = e2
+    lanes[3, AHEAD] = e3
+    lanes[4, AHEAD] = e4
+    lanes[5, AHEAD] = e5
 
 
 @inline_kernel
@@ -2600,9 +2628,11 @@ def _add_marked(k, start, count, lanes, marks):
     Ends are written eight at a time, and the surplus is overwritten later. So no branch depends on
     each single end.
     """
-    ends, n = lanes[k, ENDS:], u64(lanes[k, N_ENDS])
+    ends = lanes[k, ENDS:]
+    n = u64(lanes[k, N_ENDS])
     for group in range(0, count, 64):
-        first, after = k * MARK_ROW + group, u64(lanes[k, POSITION] + start + group + 1)
+        first = k * MARK_ROW + group
+        after = u64(lanes[k, POSITION] + start + group + 1)
         inside = ALL_ONES >> u64(64 - min(count - group, 64))
         marked = bytes_from(marks, first, u8(1)) & inside
         if bytes_from(marks, first, u8(RARE_STEP)) & inside:  # two pretokens end at a byte
@@ -2636,7 +2666,8 @@ def _run_all_lanes(text, count, table, lanes, marks):
     once to find the ends. That takes three quarters of the time of a loop that writes an end at
     every byte.
     """
-    start, is_rare = i64(0), False
+    start = i64(0)
+    is_rare = False
     while start < count and not is_rare:
         n = min(count - start, MARKED_BYTES)
         _read_together(text, start, n, table, lanes, marks)
@@ -2662,7 +2693,8 @@ def _share_lanes(text, stop, table, lanes):
     """Share the next batch among the lanes, which begin where pretokens must end; returns the
     number of used lanes.
     """
-    position, stop = lanes[0, POSITION], min(stop, lanes[0, POSITION] + BATCH_BYTES)
+    position = lanes[0, POSITION]
+    stop = min(stop, lanes[0, POSITION] + BATCH_BYTES)
     size = (stop - position) // LANES
     n_lanes = (
         1 if size < MIN_LANE_BYTES or position - _last_end(i64(0), lanes) > LANE_BYTES else LANES
@@ -2698,8 +2730,10 @@ def _scan_batch(text, stop, table, lanes, marks):
     """
     valid = False
     while not valid:
-        lanes[0, FIRST], lanes[0, N_ENDS] = _last_end(i64(0), lanes), 0
-        n_lanes, valid = _share_lanes(text, stop, table, lanes), True
+        lanes[0, FIRST] = _last_end(i64(0), lanes)
+        lanes[0, N_ENDS] = 0
+        n_lanes = _share_lanes(text, stop, table, lanes)
+        valid = True
         count = BATCH_BYTES if n_lanes > 1 else 0
         while count > 0 and valid:
             for k in range(LANES):
@@ -2720,9 +2754,12 @@ def _scan_batch(text, stop, table, lanes, marks):
         if not valid:
             text = text.copy()
             _mark_invalid(text, lanes[0, FIRST], stop)
-            lanes[0, POSITION], lanes[0, ENTRY], lanes[0, N_ENDS] = lanes[0, FIRST], 0, 0
+            lanes[0, POSITION] = lanes[0, FIRST]
+            lanes[0, ENTRY] = 0
+            lanes[0, N_ENDS] = 0
     for k in range(1, n_lanes):
-        ends, more_ends = lanes[0, ENDS + lanes[0, N_ENDS] :], lanes[k, ENDS:]
+        ends = lanes[0, ENDS + lanes[0, N_ENDS] :]
+        more_ends = lanes[k, ENDS:]
         for i in range(lanes[k, N_ENDS]):
             ends[i] = more_ends[i]
         lanes[0, N_ENDS] += lanes[k, N_ENDS]
@@ -2743,9 +2780,14 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
     A pretoken that does not begin its text has an END before it, even if all pretokens before it
     are dropped.
     """
-    class_of, dropped, stop = table.class_of, table.dropped, _begin_scan(text, lanes)
-    out, n_out = _on_huge_pages(np.empty(2 * len(text), np.uint8)), i64(0)
-    new_meanings, n, m = np.empty(len(meanings) + 64, np.int64), 0, 0
+    class_of = table.class_of
+    dropped = table.dropped
+    stop = _begin_scan(text, lanes)
+    out = _on_huge_pages(np.empty(2 * len(text), np.uint8))
+    n_out = i64(0)
+    new_meanings = np.empty(len(meanings) + 64, np.int64)
+    n = 0
+    m = 0
     first = 0  # where the current text begins
     while lanes[0, POSITION] < stop:
         scanned = _scan_batch(scanned, stop, table, lanes, marks)
@@ -2761,7 +2803,8 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
                 new_meanings[n] = meanings[m] if is_end else INSIDE
                 n += 1
             if is_end:
-                m, first = m + 1, end
+                m = m + 1
+                first = end
             elif is_kept:
                 n_out = _copy_bytes(text, start, end, out, n_out)
             start = end
@@ -2775,14 +2818,20 @@ def _write_spaces(text, scanned, meanings, mark, scheme, first_id):
 
     Returns text and meanings.
     """
-    size, n_marks = len(mark) - PADDING, len(meanings)
+    size = len(mark) - PADDING
+    n_marks = len(meanings)
     for byte in text:
         n_marks += byte == 0x20
     out = _on_huge_pages(np.empty(len(text) + n_marks * size, np.uint8))
-    n, m, id, is_first = i64(0), 0, first_id, True
+    n = i64(0)
+    m = 0
+    id = first_id
+    is_first = True
     for k in range(len(text) - PADDING):
         if scanned[k] == END:
-            id, is_first, m = min(meanings[m], INSIDE), True, m + 1
+            id = min(meanings[m], INSIDE)
+            is_first = True
+            m = m + 1
         elif is_first:
             needs_mark = (scheme == ALWAYS and id == INSIDE) or (scheme != NEVER and id == BEGINS)
             if needs_mark and text[k] != 0x20 and not _equal(text, k, mark, 0, size):
@@ -2828,8 +2877,11 @@ class _SpecialTable:
     cuts: bool
 
 
-SINGLE_WORD, LSTRIP, RSTRIP = 1, 2, 4
-WORD, SPACE = u8(1), u8(2)
+SINGLE_WORD = 1
+LSTRIP = 2
+RSTRIP = 4
+WORD = u8(1)
+SPACE = u8(2)
 
 
 class AddedToken(NamedTuple):
@@ -2884,8 +2936,12 @@ def _special_table(
 @kernel
 def _special_at(text, position, special):
     """Find the longest special token at a position; returns its number, or -1."""
-    edges, values, stop = special.trie.edges, special.trie.values, len(text) - PADDING
-    node, number, is_there = i64(0), i64(-1), special.leads[text[position]]
+    edges = special.trie.edges
+    values = special.trie.values
+    stop = len(text) - PADDING
+    node = i64(0)
+    number = i64(-1)
+    is_there = special.leads[text[position]]
     while is_there and position < stop:
         node = trie_child(node, text[position], edges)
         if node < 0:
@@ -2916,7 +2972,9 @@ def _next_special(text, position, special):
     """Find the first special token at or after a position; returns where it begins, or where the
     text ends.
     """
-    leads, lead, stop = special.leads, special.lead, len(text) - PADDING
+    leads = special.leads
+    lead = special.lead
+    stop = len(text) - PADDING
     while position < stop:
         if lead >= 0:
             position = _find_byte(text, position, stop, lead)
@@ -2959,16 +3017,17 @@ def _cut_at_special(text, scanned, meanings, special):
     position = _next_special(text, i64(0), special) if len(special.ids) else n_text
     if position == n_text:
         return text, meanings
-    char_kinds, out, n_out, last = (
-        special.char_kinds,
-        _on_huge_pages(np.empty(len(text), np.uint8)),
-        i64(0),
-        i64(0),
-    )
-    new_meanings, n, t = np.empty(2 * len(meanings) + 64, np.int64), 0, 0
+    char_kinds = special.char_kinds
+    out = _on_huge_pages(np.empty(len(text), np.uint8))
+    n_out = i64(0)
+    last = i64(0)
+    new_meanings = np.empty(2 * len(meanings) + 64, np.int64)
+    n = 0
+    t = 0
     stop = _find_byte(scanned, i64(0), len(scanned), i64(END))
     while position < n_text:
-        start, s = position, _special_at(text, position, special)
+        start = position
+        s = _special_at(text, position, special)
         end = position = start + special.sizes[s]
         flags = special.flags[s]
         if not (flags & SINGLE_WORD and _is_beside(WORD, text, start, end, char_kinds)):
@@ -2985,9 +3044,13 @@ def _cut_at_special(text, scanned, meanings, special):
                     meanings[t],
                     _find_byte(scanned, stop + 1, len(scanned), i64(END)),
                 )
-                n, t = n + 1, t + 1
-            out[n_out], new_meanings[n] = END, special.ids[s]
-            n_out, n, last = n_out + 1, n + 1, end
+                n = n + 1
+                t = t + 1
+            new_meanings[n] = special.ids[s]
+            out[n_out] = END
+            n_out = n_out + 1
+            n = n + 1
+            last = end
         position = _next_special(text, position, special)
     for k in range(t, len(meanings)):
         new_meanings[n] = meanings[k]
@@ -3009,9 +3072,12 @@ def _find_cut(text, start, stop, class_of, must_split, special):
     every context. A match of a special token does not count if an earlier one overlaps it, so no
     match may overlap the cut. Returns twice the position, plus 1 if a document ends there; or -1.
     """
-    kinds, split = special.char_kinds, _next_split(text, start, stop, class_of, must_split)
+    kinds = special.char_kinds
+    split = _next_split(text, start, stop, class_of, must_split)
     for position in range(start, stop):
-        s, is_split, reach = _special_at(text, position, special), position == split, i64(0)
+        s = _special_at(text, position, special)
+        is_split = position == split
+        reach = i64(0)
         is_token = s >= 0 and special.cuts
         if is_token or is_split:
             for before in range(max(0, position - special.longest), position):
@@ -3870,7 +3936,8 @@ def _record_text(record: object, text_field: str) -> bytes:
 
 
 def _lone_surrogate_message(error: UnicodeEncodeError, start: int = 0) -> str:
-    code_point, index = ord(error.object[error.start]), start + error.start
+    code_point = ord(error.object[error.start])
+    index = start + error.start
     return f"U+{code_point:04X} at index {index} of the text is half a surrogate pair, not text"
 
 
@@ -4234,7 +4301,8 @@ class Source:
         cut.
         """
         can_cut = self._cut_arguments[1].any()
-        start, n = 0, size if can_cut else len(text)
+        start = 0
+        n = size if can_cut else len(text)
         while start < len(text):
             data = _text_bytes(text[start : start + n], start)
             cut = len(data), BEGINS
@@ -4247,7 +4315,8 @@ class Source:
                     rest = rest.decode()
                 yield data[: cut[0]], first_id
                 start = min(start + n, len(text)) - len(rest)
-                n, first_id = size, cut[1]
+                n = size
+                first_id = cut[1]
             else:
                 n *= 4
 
@@ -6763,7 +6832,8 @@ NO_MERGE = ALL_ONES  # the entry of a pair that does not merge
 LOW_HALF = u64(2**32 - 1)
 NO_RANK = NO_MERGE & ~LOW_HALF
 # in place of the id of an unknown letter: its word has no ids; or the letter is left out
-NO_ID, DROPPED = -1, -2
+NO_ID = -1
+DROPPED = -2
 # in place of the two ids of a merge: the last pair that merges make from the bytes of the token
 ANY_PAIR = -1
 # letters of a word whose pairs are all compared for the lowest rank; longer words need a heap
@@ -6809,12 +6879,11 @@ class BpeTables:
 
 def make_token_bytes(vocab: Mapping[int, bytes]) -> TokenBytes:
     """Write the tokens of a vocabulary into arrays."""
-    ids, lengths = (
-        np.fromiter(vocab, np.int64, len(vocab)),
-        np.fromiter(map(len, vocab.values()), np.int64, len(vocab)),
-    )
+    ids = np.fromiter(vocab, np.int64, len(vocab))
+    lengths = np.fromiter(map(len, vocab.values()), np.int64, len(vocab))
     starts, sizes = np.full((2, ids.max(initial=0) + 1), -1)
-    starts[ids], sizes[ids] = np.cumsum(lengths) - lengths, lengths
+    starts[ids] = np.cumsum(lengths) - lengths
+    sizes[ids] = lengths
     return TokenBytes(_with_padding(b"".join(vocab.values())), starts, sizes)
 
 
@@ -6843,10 +6912,8 @@ def bpe_tables(
     last_pairs        int64[V, 2], into which the last merge of each token is written; see
                       `last_merges`
     """
-    of_characters, token_ids = (
-        model.alphabet == "characters",
-        np.fromiter(model.ordinary_ids.values(), np.int64),
-    )
+    of_characters = model.alphabet == "characters"
+    token_ids = np.fromiter(model.ordinary_ids.values(), np.int64)
     ids = model.ordinary_ids if model.merges is None and not of_characters else model.ids
     letter_ids = np.full(N_CODE_POINTS if of_characters else 256, -1, np.int32)
     letter_ids[np.array([*model.letters], np.int64)] = [*model.letters.values()]
@@ -6855,7 +6922,8 @@ def bpe_tables(
         ends = {
             token.removesuffix(suffix): id for token, id in ids.items() if token.endswith(suffix)
         }
-        last_letters, last_ids = _letters(ends, model.alphabet), np.full_like(letter_ids, -1)
+        last_letters = _letters(ends, model.alphabet)
+        last_ids = np.full_like(letter_ids, -1)
         last_ids[np.array([*last_letters], np.int64)] = [*last_letters.values()]
     tokens = make_token_bytes(model.vocab)
     if model.merges is None:
@@ -6918,7 +6986,8 @@ def _unreachable(model: Model) -> list[int]:
         raise InputError(
             f"token {id_of[longest]} has {len(longest):,} bytes; without merges the limit is 4,096"
         )
-    letters, unreachable = {*map(chr, model.letters)}, []
+    letters = {*map(chr, model.letters)}
+    unreachable = []
     for token, id in id_of.items() if model.alphabet == "characters" else ():
         if unknown := set(text := token.decode()) - letters:
             unreachable.append(id)
@@ -6953,7 +7022,8 @@ def _all_splits(id_of: Mapping[bytes, int]) -> np.ndarray:
 
 def _merges_as_ids(merges: Sequence[Merge], id_of: Mapping[bytes, int]) -> np.ndarray:
     """Look up merges in a vocabulary: left, right, result, and rank; int64[M, 4]."""
-    parts, merged = itertools.chain.from_iterable(merges), itertools.starmap(bytes.__add__, merges)
+    parts = itertools.chain.from_iterable(merges)
+    merged = itertools.starmap(bytes.__add__, merges)
     part_ids, merged = (
         np.fromiter(map(id_of.get, tokens, itertools.repeat(-1)), np.int64)
         for tokens in (parts, merged)
@@ -7003,16 +7073,23 @@ def _first_letters(text, start, size, tables, ids, at):
     left out, as the model says; if it has to have an id, and has none, the result is -1. There are
     never more ids than bytes.
     """
-    letter_ids, last_ids, fallback_ids = tables.letter_ids, tables.last_ids, tables.fallback_ids
-    unk_id, fuse_unk = tables.unk_id, tables.fuse_unk
-    position, stop, n, was_unknown = start, start + size, at, False
+    letter_ids = tables.letter_ids
+    last_ids = tables.last_ids
+    fallback_ids = tables.fallback_ids
+    unk_id = tables.unk_id
+    fuse_unk = tables.fuse_unk
+    position = start
+    stop = start + size
+    n = at
+    was_unknown = False
     while position < stop:
         letter = (
             i64(text[position]) << 3 | 1
             if len(letter_ids) == 256
             else _decode_character(text, position, stop)
         )
-        id, end = letter_ids[letter >> 3], position + (letter & 7)
+        id = letter_ids[letter >> 3]
+        end = position + (letter & 7)
         if end == stop:
             id = last_ids[letter >> 3]
         if id >= 0:
@@ -7023,7 +7100,8 @@ def _first_letters(text, start, size, tables, ids, at):
                 ids[n] = fallback_ids[text[k]]
                 n += 1
         elif unk_id == NO_ID:
-            n, end = at - 1, stop
+            n = at - 1
+            end = stop
         elif unk_id != DROPPED and not (was_unknown and fuse_unk):
             ids[n] = unk_id
             n += 1
@@ -7041,27 +7119,35 @@ def _merge_short(n, merges, bloom, scratch, ids, at):
     Each round closes the gap that a merge leaves, and compares all pairs on the way. That takes n²
     steps, but no more time than a heap for up to MAX_LINEAR_MERGE letters.
     """
-    first, last, i, lowest = u64(at), u64(max(n - 1, 0)), u64(0), NO_RANK
+    first = u64(at)
+    last = u64(max(n - 1, 0))
+    i = u64(0)
+    lowest = NO_RANK
     for k in range(last):
         entry = _find_merge(ids[first + u64(k)], ids[first + u64(k) + u64(1)], merges, bloom)
         is_lower = entry < lowest  # compares ranks only, since the lower half of `lowest` is 0
-        i, lowest = u64(k) if is_lower else i, entry & NO_RANK if is_lower else lowest
+        i = u64(k) if is_lower else i
+        lowest = entry & NO_RANK if is_lower else lowest
         scratch[u64(k)] = entry
     while lowest != NO_RANK:
-        id, gap = u32(scratch[i] & LOW_HALF), i
+        id = u32(scratch[i] & LOW_HALF)
+        gap = i
         ids[first + i + u64(1)] = id
         last -= u64(1)
         if i < last:
             scratch[i + u64(1)] = _find_merge(id, ids[first + i + u64(2)], merges, bloom)
         if i:
             scratch[i - u64(1)] = _find_merge(ids[first + i - u64(1)], id, merges, bloom)
-        i, lowest = u64(0), NO_RANK
+        i = u64(0)
+        lowest = NO_RANK
         for k in range(last):
             j = u64(k) + u64(u64(k) >= gap)
             entry = scratch[j]
             is_lower = entry < lowest
-            i, lowest = u64(k) if is_lower else i, entry & NO_RANK if is_lower else lowest
-            scratch[u64(k)], ids[first + u64(k)] = entry, ids[first + j]
+            i = u64(k) if is_lower else i
+            lowest = entry & NO_RANK if is_lower else lowest
+            scratch[u64(k)] = entry
+            ids[first + u64(k)] = ids[first + j]
         ids[first + last] = ids[first + last + u64(1)]
     return min(n, i64(last) + 1)
 
@@ -7079,13 +7165,17 @@ def _heap_push(heap, size, item):
 @kernel
 def _heap_pop(heap, size):
     """Remove the least of `size` items, and return it."""
-    least, item, parent, child = heap[0], heap[size - 1], 0, 1
+    least = heap[0]
+    item = heap[size - 1]
+    parent = 0
+    child = 1
     while child < size - 1:
         child += child + 1 < size - 1 and heap[child + 1] < heap[child]
         if heap[child] >= item:
             break
         heap[parent] = heap[child]
-        parent, child = child, 2 * child + 1
+        parent = child
+        child = 2 * child + 1
     heap[parent] = item
     return least
 
@@ -7110,14 +7200,20 @@ def _merge_long(n, tables, alpha, state, ids, at):
     left out with this probability, and `state` is that of `_random`. The symbols are a linked list:
     before[k] and after[k] are the neighbours of k.
     """
-    before, after = np.arange(-1, n - 1), np.arange(1, n + 1)
+    before = np.arange(-1, n - 1)
+    after = np.arange(1, n + 1)
     entries = np.full(n, NO_MERGE, np.uint64)  # of each symbol and the next one
     # a merge removes one item and adds two at most
-    heap, size, n_left = np.empty(2 * n, np.uint64), i64(0), n
+    heap = np.empty(2 * n, np.uint64)
+    size = i64(0)
+    n_left = n
     # heap[end :] are the items that were left out; left_out is the last one
-    end, left_out = len(heap), NO_MERGE
+    end = len(heap)
+    left_out = NO_MERGE
     # a kernel is slower with the struct
-    symbols, merges, bloom = ids[at : at + n], tables.merges, tables.bloom
+    symbols = ids[at : at + n]
+    merges = tables.merges
+    bloom = tables.bloom
     for k in range(n - 1):
         size = _queue_merge(k, k + 1, merges, bloom, symbols, entries, heap, size)
     while size:
@@ -7135,10 +7231,14 @@ def _merge_long(n, tables, alpha, state, ids, at):
         for k in range(end, len(heap)):
             _heap_push(heap, size, heap[k])
             size += 1
-        end, left_out = len(heap), NO_MERGE
+        end = len(heap)
+        left_out = NO_MERGE
         j = after[i]
         k = after[j]
-        symbols[i], after[i], entries[i], entries[j] = entries[i] & LOW_HALF, k, NO_MERGE, NO_MERGE
+        symbols[i] = entries[i] & LOW_HALF
+        after[i] = k
+        entries[i] = NO_MERGE
+        entries[j] = NO_MERGE
         if k < n:
             before[k] = i
             size = _queue_merge(i, k, merges, bloom, symbols, entries, heap, size)
@@ -7170,7 +7270,9 @@ def segment_bpe(text, start, size, tables, scratch, ids, at):
     """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a
     letter has no id.
     """
-    n, words, id = i64(1), tables.tokens, i64(-1)
+    n = i64(1)
+    words = tables.tokens
+    id = i64(-1)
     if words.n_words:
         id = _find_value(text, start, size, words.entries, words.long_words)
     if id >= 0:
@@ -7205,25 +7307,31 @@ def _fill_merges(pairs, keeps_all, tokens, looked_up, tables, last_pairs):
                   place
     """
     text, starts, sizes = tokens
-    ids, scratch = np.empty(len(text) + 2, np.uint32), np.empty(MAX_LINEAR_MERGE, np.uint64)
-    n, last, merges, bloom = 0, -1, tables.merges, tables.bloom
+    ids = np.empty(len(text) + 2, np.uint32)
+    scratch = np.empty(MAX_LINEAR_MERGE, np.uint64)
+    n = 0
+    last = -1
+    merges = tables.merges
+    bloom = tables.bloom
     for m in range(len(pairs)):
-        left, right, id, entry = (
-            pairs[m, 0],
-            pairs[m, 1],
-            pairs[m, 2],
-            u64(pairs[m, 3]) << u64(32) | u64(pairs[m, 2]),
-        )
+        left = pairs[m, 0]
+        right = pairs[m, 1]
+        id = pairs[m, 2]
+        entry = u64(pairs[m, 3]) << u64(32) | u64(pairs[m, 2])
         if id != last:
-            n, last = segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, i64(0)), id
+            n = segment_bpe(text, starts[id], sizes[id], tables, scratch, ids, i64(0))
+            last = id
         is_last = n == 2 and (left == ANY_PAIR or (left == ids[0] and right == ids[1]))
         if is_last:
-            left, right = i64(ids[0]), i64(ids[1])
-            last_pairs[id, 0], last_pairs[id, 1] = left, right
+            left = i64(ids[0])
+            right = i64(ids[1])
+            last_pairs[id, 0] = left
+            last_pairs[id, 1] = right
         elif not keeps_all:
             continue
         key = u64(left) << u64(32) | u64(right)
-        slot, (word, bit) = _merge_slot(key, merges), _bloom_bit(key, bloom)
+        slot = _merge_slot(key, merges)
+        (word, bit) = _bloom_bit(key, bloom)
         bloom[word] |= bit
         # the lower entry, if a pair comes twice
         merges[slot, 0], merges[slot, 1] = key, min(entry, merges[slot, 1])
@@ -7307,7 +7415,8 @@ def exact_pattern(model: Model) -> str:
     >>> regex.findall(pattern, "▁ab▁acd▁▁")
     ['▁ab', '▁a', 'c', 'd', '▁▁']
     """
-    id_of, merges = model.ordinary_ids, model.merges
+    id_of = model.ordinary_ids
+    merges = model.merges
     looked_up = model.ignore_merges or (merges is None and model.scores is None)
     merges_unknown = not fallback_tokens(model).isdisjoint(itertools.chain(*(merges or ())))
     if model.alphabet == "bytes" or looked_up or merges_unknown or model.word_suffix:
@@ -7330,7 +7439,8 @@ def exact_pattern(model: Model) -> str:
     sets = [_write_set(joined)] if joined else []
     if model.drops_unknown or (model.fuse_unk and not model.byte_fallback):
         if model.drops_unknown or not joined <= letters:
-            letters, sets = letters - joined, []
+            letters = letters - joined
+            sets = []
         if not letters:
             return "none"
         sets.append(_write_set(letters, negated=True))
@@ -7360,7 +7470,8 @@ def _kernel_of_kind(name: str) -> Callable:
     return call
 
 
-_segment, _sample = _kernel_of_kind("segment"), _kernel_of_kind("sample")
+_segment = _kernel_of_kind("segment")
+_sample = _kernel_of_kind("sample")
 
 
 @kernel
@@ -7368,7 +7479,9 @@ def _sample_words(text, scanned, meanings, tables, alpha, state, ids):
     """Cut words, which have an END after each, at random, and write their ids; returns the same as
     `_encode_flat`.
     """
-    at, start, m = i64(0), 0, 0
+    at = i64(0)
+    start = 0
+    m = 0
     for end in range(len(text) - PADDING):
         if scanned[end] != END:
             continue
@@ -7380,7 +7493,8 @@ def _sample_words(text, scanned, meanings, tables, alpha, state, ids):
         if meanings[m] >= 0:
             ids[at] = meanings[m]
             at += 1
-        start, m = end + 1, m + 1
+        start = end + 1
+        m = m + 1
     return at
 
 
@@ -7394,7 +7508,8 @@ def _sample_words(text, scanned, meanings, tables, alpha, state, ids):
 # So the entry of "lowest", the ids 259 and 257, has the value 259 | 257 << 32, and 2 << 48 as
 # `more`.
 IN_POOL = u64(1 << 63)
-N_IDS_SHIFT, N_IDS_MASK = u64(48), u64(2**15 - 1)
+N_IDS_SHIFT = u64(48)
+N_IDS_MASK = u64(2**15 - 1)
 
 
 @struct
@@ -7436,14 +7551,16 @@ def _store_ids(workspace, entry, pool, is_long, n, ids, at):
     must have room.
     """
     if n <= 3 and not is_long:
-        value, more = u64(ids[at]), u64(0)
+        value = u64(ids[at])
+        more = u64(0)
         if n > 1:
             value |= u64(ids[at + 1]) << u64(32)
         if n > 2:
             more = u64(ids[at + 2])
     else:
         first = workspace.n_pooled
-        value, more = u64(first), entry[MORE] | IN_POOL
+        value = u64(first)
+        more = entry[MORE] | IN_POOL
         for i in range(n):
             pool[first + i] = ids[at + i]
         workspace.n_pooled = first + n
@@ -7505,25 +7622,34 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
     that are in their home slots in the cache. A loop that also searched other slots would take 1.1
     times as long.
     """
-    words, lanes, scratch, tables = (
-        workspace.words,
-        workspace.lanes,
-        workspace.scratch,
-        workspace.tables,
-    )
-    start, ends, keys, pool = lanes[0, FIRST], lanes[0, ENDS:], workspace.keys, workspace.pool
-    n, class_of, dropped = lanes[0, N_ENDS], workspace.table.class_of, workspace.table.dropped
-    entries, long_words = words.entries, words.long_words
+    words = workspace.words
+    lanes = workspace.lanes
+    scratch = workspace.scratch
+    tables = workspace.tables
+    start = lanes[0, FIRST]
+    ends = lanes[0, ENDS:]
+    keys = workspace.keys
+    pool = workspace.pool
+    n = lanes[0, N_ENDS]
+    class_of = workspace.table.class_of
+    dropped = workspace.table.dropped
+    entries = words.entries
+    long_words = words.long_words
     flat = entries.reshape(-1)  # an index into it needs a shift, not a product with a stride
     k = n_keyed = base = 0
     while k < n:
         if k >= n_keyed:
-            base, n_keyed = k, min(k + KEYS, n)
+            base = k
+            n_keyed = min(k + KEYS, n)
             _word_keys(text, ends[k - 1] if k else start, ends[k:], n_keyed - k, entries, keys)
-        out, key, stop = u64(at), u64(4 * (k - base)), u64(4 * (n_keyed - base))
+        out = u64(at)
+        key = u64(4 * (k - base))
+        stop = u64(4 * (n_keyed - base))
         while key < stop:
-            first, high = u64(4) * keys[key + u64(2)], keys[key + u64(1)]
-            value, more = flat[first + u64(VALUE)], flat[first + u64(MORE)]
+            first = u64(4) * keys[key + u64(2)]
+            high = keys[key + u64(1)]
+            value = flat[first + u64(VALUE)]
+            more = flat[first + u64(MORE)]
             if (flat[first] ^ keys[key]) | (flat[first + u64(1)] ^ high):
                 break
             if more & IN_POOL and high >= LONG:  # only long words need a second look
@@ -7535,25 +7661,27 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
                     break
             out = _copy_ids(value, more, pool, ids, out)
             key += u64(4)
-        at, k = i64(out), base + i64(key >> u64(2))
+        at = i64(out)
+        k = base + i64(key >> u64(2))
         if key == stop:
             continue
         begin = ends[k - 1] if k else start
         if scanned[begin] == END:
-            at, k = _write_end(workspace, meanings, ids, id_stops, at), k + 1
+            at = _write_end(workspace, meanings, ids, id_stops, at)
+            k = k + 1
             _begin_sum(scratch, begin + 1, at)
             continue
         size = ends[k] - begin
-        low, high, home = keys[key], keys[key + u64(1)], keys[key + u64(2)]
+        low = keys[key]
+        high = keys[key + u64(1)]
+        home = keys[key + u64(2)]
         if low == u64(END) and high == END_KEY:
             high = REAL_END_KEY
             home = _home_slot(low, high, len(entries))
         slot = _find_slot(entries, long_words, low, high, home, text, begin)
         if entries[slot, 1]:
-            at, k = (
-                i64(_copy_ids(entries[slot, VALUE], entries[slot, MORE], pool, ids, u64(at))),
-                k + 1,
-            )
+            at = i64(_copy_ids(entries[slot, VALUE], entries[slot, MORE], pool, ids, u64(at)))
+            k = k + 1
             continue
         is_dropped = _is_dropped(text, begin, ends[k], class_of, dropped)
         n_ids = 0 if is_dropped else _segment(text, begin, size, tables, scratch, ids, at)
@@ -7590,7 +7718,10 @@ def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
     There must be room for as many ids as the text has bytes, and two more. Returns -1 - start of a
     word without ids.
     """
-    lanes, marks, table, at = workspace.lanes, workspace.marks, workspace.table, i64(0)
+    lanes = workspace.lanes
+    marks = workspace.marks
+    table = workspace.table
+    at = i64(0)
     stop = _begin_scan(text, lanes)
     workspace.n_ends = workspace.n_texts = 0
     _begin_sum(workspace.scratch, 0, 0)
@@ -7610,9 +7741,11 @@ def _join_tokens(ids, tokens):
         if id >= len(sizes) or sizes[id] < 0:
             return text[:0], k
         total += sizes[id]
-    out, at = np.empty(total + PADDING, np.uint8), 0
+    out = np.empty(total + PADDING, np.uint8)
+    at = 0
     for k in range(len(ids)):
-        start, size = starts[ids[k]], sizes[ids[k]]
+        start = starts[ids[k]]
+        size = sizes[ids[k]]
         store_u64(out, at, load_u64(text, start))
         store_u64(out, at + 8, load_u64(text, start + 8))
         for i in range(16, size):
@@ -9939,7 +10072,8 @@ def decoded_tokens(
     if not decoder:
         return vocab, vocab
     firsts = {id: token.decode("utf-8", "surrogateescape") for id, token in vocab.items()}
-    later, are_joined = firsts, False
+    later = firsts
+    are_joined = False
     for step in _flattened(decoder, "decoders"):
         fields = dict(step)
         kind = fields.pop("type")
@@ -10002,7 +10136,9 @@ class _Encoder:
 
         Returns the ids of the texts end to end, uint32[N], and their offsets, int64[T + 1].
         """
-        ids, offsets, n = np.empty(n_ids, np.uint32), np.zeros(n_texts + 1, np.int64), 0
+        ids = np.empty(n_ids, np.uint32)
+        offsets = np.zeros(n_texts + 1, np.int64)
+        n = 0
         for number, texts, first_id in parts:
             flat, _ = pretokenizer.apply(self.scan, [*map(_text_bytes, texts)], first_id)
             ids = _with_room(ids, n, len(flat.text))
@@ -10031,7 +10167,8 @@ def _working_pattern(model: Model) -> Pattern:
 
     If it takes whole texts as words, cut these where no token crosses the cut.
     """
-    pattern, exact = Pattern(model.pattern), KINDS[model.kind].exact_pattern
+    pattern = Pattern(model.pattern)
+    exact = KINDS[model.kind].exact_pattern
     takes_whole_texts = pattern.name == "none" or isinstance(pattern.steps[-1], Metaspace)
     if model.alphabet == "bytes" or not exact or not takes_whole_texts:
         return pattern
@@ -10274,7 +10411,8 @@ class Tokenizer:
 
     def to_tiktoken(self, name: str = "bpe_numba"):
         """Make a `tiktoken.Encoding` with the same ids; raises ValueError if that is impossible."""
-        encoding, ranks = import_optional("tiktoken").Encoding, tiktoken_ranks(self.model)
+        encoding = import_optional("tiktoken").Encoding
+        ranks = tiktoken_ranks(self.model)
         return encoding(
             name,
             pat_str=self.pattern.source,
@@ -10346,7 +10484,8 @@ class Tokenizer:
 
         Returns the ids of the texts end to end, uint32[N], and their offsets, int64[T + 1].
         """
-        pretokenizer, size = self._pretokenizer(allowed_special), sum(map(len, texts))
+        pretokenizer = self._pretokenizer(allowed_special)
+        size = sum(map(len, texts))
         if size < 2 * PART_BYTES:
             parts = [(0, texts, first_id)]
         else:
@@ -10409,14 +10548,13 @@ class Tokenizer:
         )
         is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or self.model.kind == "unigram")
         require(is_sound, f"alpha is a probability, not {alpha}")
-        data, scan, pretokenizer = (
-            _text_bytes(text),
-            _new_scan(),
-            self._pretokenizer(allowed_special),
-        )
+        data = _text_bytes(text)
+        scan = _new_scan()
+        pretokenizer = self._pretokenizer(allowed_special)
         flat, _ = pretokenizer.apply(scan, [data])
         flat = flat.rewritten(_write_cuts, self.pattern.table, *scan)  # an END after each word
-        ids, state = np.empty(len(flat.text), np.uint32), np.array([seed % 2**64], np.uint64)
+        ids = np.empty(len(flat.text), np.uint32)
+        state = np.array([seed % 2**64], np.uint64)
         n = _sample_words(*flat, self._sample_tables, float(alpha), state, ids)
         if n < 0:
             raise _unknown_letter(self.model, bytes(flat.text[-1 - n :]))
@@ -10453,7 +10591,9 @@ class Tokenizer:
             allowed_special = list(allowed_special)
         batches = _batched_by_size(texts, _text_size, BLOCK_BYTES)
         encode = functools.partial(self.encode_texts, allowed_special=allowed_special)
-        ids, n, sizes = np.empty(0, np.uint32), 0, [np.zeros(1, np.int64)]
+        ids = np.empty(0, np.uint32)
+        n = 0
+        sizes = [np.zeros(1, np.int64)]
         for more_ids, offsets in Engine(threads).map(encode, batches, threads=True):
             ids = _with_room(ids, n, len(more_ids))
             ids[n : n + len(more_ids)] = more_ids
@@ -10483,7 +10623,8 @@ class Tokenizer:
         skip_bad_lines: bool = False,
     ) -> Source:
         """Make a Source that cuts files so that their blocks have the same ids as the whole."""
-        special, model = tuple(self._allowed(allowed_special)), self.model
+        special = tuple(self._allowed(allowed_special))
+        model = self.model
         pattern = Pattern("none") if model.sums_in_single else self.pattern
         return Source(
             find_files(inputs),
@@ -10523,7 +10664,8 @@ class Tokenizer:
                 f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
             )
             return list(self.special_tokens) if allowed_special == "all" else []
-        allowed, names = list(allowed_special), ", ".join(self.special_tokens) or "it has none"
+        allowed = list(allowed_special)
+        names = ", ".join(self.special_tokens) or "it has none"
         for token in allowed:
             require(
                 token in self.special_tokens,
@@ -10556,7 +10698,8 @@ class Tokenizer:
         ids = _id_array(ids)
         text = self.decode_bytes(ids).decode("utf-8", "replace")
         if "\ufffd" in text and self.model.decoder_steps:
-            text, start = "", 0
+            text = ""
+            start = 0
             runs = itertools.groupby(ids.tolist(), lambda id: self.vocab[id] in _FALLBACK_TOKENS)
             for is_byte, run in runs:
                 size = len([*run])
@@ -10587,7 +10730,8 @@ def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
     """Make a tokenizer that shares tables and idle encoders with the one that was unpickled from
     the same bytes.
     """
-    original, tokenizer = _unpickle_once(pickled), Tokenizer.__new__(Tokenizer)
+    original = _unpickle_once(pickled)
+    tokenizer = Tokenizer.__new__(Tokenizer)
     tokenizer.__dict__ |= original.__dict__
     tokenizer.model = copy.copy(original.model)
     tokenizer.model.config = dict(config)
@@ -10719,10 +10863,12 @@ def _encode_blocks(
     """
     encoded = []
     for block in blocks:
-        texts, begins = source.texts(block), block.first_id == BEGINS
+        texts = source.texts(block)
+        begins = block.first_id == BEGINS
         ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.first_id)
         stops = offsets[1:] if block.next_id == BEGINS else offsets[:0]
-        last_ids, is_doubtful = [-1] * begins + ids[-1:].tolist(), False
+        last_ids = [-1] * begins + ids[-1:].tolist()
+        is_doubtful = False
         if end_id is not None:
             ended = np.append(ids, 0)[stops - 1] == end_id
             # for an empty text, ids[stop - 1] belongs to the text before it
@@ -10785,7 +10931,8 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
         )
         layout = _LAYOUTS[path.suffix]
     require(layout != "llm.c" or path.suffix == ".bin", f"{path}: name a .bin file for llm.c")
-    dtype, n = np.dtype(dtype).newbyteorder("<"), 0
+    dtype = np.dtype(dtype).newbyteorder("<")
+    n = 0
 
     def write(numbers: np.ndarray, ends: np.ndarray = ()) -> None:
         """Write the next array; documents end at `ends` in it."""
@@ -10893,10 +11040,12 @@ def encode_files(
     array([ 72, 105,  33], dtype=uint16)
     """
     paths = _name_outputs(out, val_fraction)
-    id_type, engine = _id_type(tokenizer.vocab_size - 1, dtype), Engine(workers, progress, executor)
+    id_type = _id_type(tokenizer.vocab_size - 1, dtype)
+    engine = Engine(workers, progress, executor)
     allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
     source = tokenizer.source(inputs, allowed_special, text_field, skip_bad_lines)
-    outputs, index_writer = [*paths], contextlib.nullcontext(len)
+    outputs = [*paths]
+    index_writer = contextlib.nullcontext(len)
     if document_index is not None:
         index = as_path(document_index)
         require(val_fraction is None, "`document_index` does not go with `val_fraction`")
@@ -10905,13 +11054,16 @@ def encode_files(
             index.resolve() not in others,
             f"{index} would be written twice: give `document_index` another name",
         )
-        outputs, index_writer = [*paths, index], _array_writer(index, np.int64)
+        outputs = [*paths, index]
+        index_writer = _array_writer(index, np.int64)
     _require_other_files(outputs, source.files)
     end_id = None if append is None else tokenizer.special_tokens[tokenizer._allowed([append])[0]]
     tokenizer.compile_kernels()
     work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special)
     # tokens and documents of each file
-    totals, n_bytes, last_id = np.zeros((2, 2), np.int64), 0, None
+    totals = np.zeros((2, 2), np.int64)
+    n_bytes = 0
+    last_id = None
     with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
         writers = [stack.enter_context(_array_writer(path, id_type, layout)) for path in paths]
         write_index(np.zeros(1, np.int64))
@@ -10979,19 +11131,23 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
     ...     read_ids(path, "uint16").tolist()
     [1, 2]
     """
-    path, start = as_path(path), 0
-    n_bytes, description = path.stat().st_size, _read_beside(_sidecar(path))
+    path = as_path(path)
+    start = 0
+    n_bytes = path.stat().st_size
+    description = _read_beside(_sidecar(path))
     with expecting_whole("array of ids", path):
         if path.suffix == ".npy":
             ids = np.lib.format.open_memmap(path, mode="r")
         else:
-            header, dtype = np.fromfile(path, "<i4", 3).tolist(), description.get("dtype", dtype)
+            header = np.fromfile(path, "<i4", 3).tolist()
+            dtype = description.get("dtype", dtype)
             for name, sign in LLMC_SIGNS.items():
                 if (
                     header[:2] == sign
                     and n_bytes == LLMC_HEADER_BYTES + np.dtype(name).itemsize * header[2]
                 ):
-                    dtype, start = name, LLMC_HEADER_BYTES
+                    dtype = name
+                    start = LLMC_HEADER_BYTES
             require(dtype in LLMC_SIGNS, "are its numbers uint16 or uint32? Set `dtype`")
             numbers = np.dtype(dtype).newbyteorder("<")
             ids = np.memmap(path, numbers, "r", start) if n_bytes > start else np.zeros(0, numbers)
@@ -10999,7 +11155,8 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
             ids.ndim == 1 and ids.dtype.kind in "iu",
             f"numbers of type {ids.dtype} and shape {ids.shape} are not token ids",
         )
-    n, described = len(ids), description.get("tokens", len(ids))
+    n = len(ids)
+    described = description.get("tokens", len(ids))
     require(
         n == described,
         f"{path}: has {n:,} ids, and its .json file says {described}: encode the text again",
