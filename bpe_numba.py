@@ -14,48 +14,37 @@
 
 Glossary
 
-    document        one text: a file, a line of a .jsonl file, or the text between two special
-                    tokens
+    document        a file, a line of a .jsonl file, or the text between two special tokens
     pretoken        a piece of a document, cut out by the pattern; no token crosses its ends
     word            a distinct pretoken, as a sequence of symbols, with the count of its occurrences
-    symbol          a number that stands for some bytes during learning; the first symbols are bytes
-                    or characters
+    symbol          a number for some bytes during learning; the first are bytes or characters
     pair            two adjacent symbols of a word
     merge           a pair that became one symbol; its rank is its position in the list of merges
     token, id       an entry of the vocabulary (its bytes), and the number of that entry
     special token   a token that is matched as a whole: it is never split, merged or learnt from
-    family          the way in which a vocabulary is learnt; for example, "longest" learns as a BPE
-                    does
-    kind            the way in which a model cuts words into tokens: BPE, WordPiece, WordLevel or
-                    Unigram
+    family          how a vocabulary is learnt; for example, "longest" learns as a BPE does
+    kind            how a model cuts words into tokens: BPE, WordPiece, WordLevel or Unigram
 
 Letters in shapes: W words, N symbols in all words, M merges, V symbols or tokens, P pairs, T texts.
 
 Sections, in the order in which the data passes through them
 
     Compiling       functions -> kernels and structs; the few instructions that Numba lacks
-    Running         errors, workers, interrupts, progress, stages, files that are written whole or
-                    not at all
+    Running         errors, workers, interrupts, progress, stages, files written whole or not at all
     Bytes           kernels for bytes and characters, and a trie; all sections use them
-    Patterns        a name or a regular expression -> a table over bytes that finds where pretokens
-                    end
+    Patterns        a name or a regular expression -> a table over bytes that finds pretokens
     Scanning        flat text, in which END stands where a text ends -> the ends of its pretokens
-    Special tokens  flat text -> flat text with END over each special token; places where a text may
-                    be cut
+    Special tokens  flat text -> flat text with END over each special token; where a text may be cut
     Normalizing     flat text -> flat text in a normal form, in lower case, without accents
     Pretokenizing   texts -> one flat text, ready for the last step of a pattern
-    Reading         files, folders, globs, standard input -> blocks that can be scanned
-                    independently
+    Reading         files, folders, globs, standard input -> blocks that are scanned independently
     Words           blocks -> Words, counted by several workers in hash tables of byte strings
-    Learning        Words -> merges, those of the best pairs or of pairs that a caller chooses; the
-                    only serial part
-    Models          a tokenizer as data (vocabulary, merges, special tokens, pattern), and its
-                    checks
+    Learning        Words -> merges of the best pairs, or of pairs that a caller chooses; serial
+    Models          a tokenizer as data (vocabulary, merges, special tokens, pattern), and checks
     Encoding        words -> ids, through a cache; ids -> bytes
     WordPiece       words -> their longest tokens; Words -> tokens, by likelihood or by count
     Unigram         Words -> tokens with probabilities; words -> ids, by the most probable path
-    Formats         a Model <-> files of Hugging Face, GPT-2, tiktoken; files of SentencePiece and
-                    BERT -> a Model
+    Formats         a Model <-> files of Hugging Face, GPT-2, tiktoken; of others -> a Model
     Kinds           the functions of BPE, WordPiece, WordLevel and Unigram, by name
     Tokenizer       text -> ids -> text; decoders
     Token files     files of text -> files of token ids, by several workers; and back
@@ -70,17 +59,20 @@ import os
 import signal
 import sys
 
+# If this file is a program (`python bpe_numba.py` or `bpe-numba`), three things come first:
+#
+# - NumPy gets no threads of its own: it has no use for them, and Python ends if none can start.
+# - An interrupt during the imports ends the process without a traceback.
+# - `python bpe_numba.py` imports the file as a module, and runs that module. The workers import it,
+#   too, and Numba caches the kernels of a module and of __main__ separately. A copy of the file has
+#   another name, and `python -P` does not search its folder.
+
 if os.path.basename(str(*sys.argv[:1])) in ("bpe_numba.py", "bpe-numba"):
-    # its threads are not used; if none can start, Python would end
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if callable(signal.getsignal(signal.SIGINT)):
-        # so that an interrupt during the imports shows no traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 if __name__ == "__main__":
-    # Numba caches the kernels of __main__ and of the imported module separately, and workers import
-    # the module. So run the imported one. A copy of this file has another name, and `python -P`
-    # does not search its folder.
     import importlib
 
     folder, name = os.path.split(os.path.realpath(__file__))
@@ -135,11 +127,10 @@ from concurrent.futures import (
     ThreadPoolExecutor,
     wait,
 )
-from contextvars import ContextVar
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace, UnionType
-from typing import IO, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import IO, ClassVar, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 try:
     import numba
@@ -208,8 +199,7 @@ Text = str | bytes
 PathName = str | os.PathLike
 Allowed = str | Iterable[str]  # of special tokens: "all", "none", or some of them
 PADDING = 16  # bytes after a text: kernels may read them, but ignore their values
-# otherwise kernels are plain Python, for debuggers and line profilers
-COMPILES = not numba.config.DISABLE_JIT
+COMPILES = not numba.config.DISABLE_JIT  # or kernels are plain Python, for debuggers and profilers
 if not COMPILES:
     np.seterr(over="ignore")  # hashes are computed modulo 2**64
 
@@ -262,11 +252,10 @@ inline_kernel = _compiler(cache=False, forceinline=True)
 
 
 def _struct_type(module: str, name: str, fields: tuple):
-    """Find the Numba type of a struct that was pickled. If its file is missing or has changed,
-    return a type that no argument has.
+    """Find the Numba type of a struct that was pickled.
 
-    The cache on the disk has the types of all arguments, so it can be read even if one was defined
-    in another file.
+    The cache on the disk has the types of all arguments, and the file that defines one of them may
+    be missing or may have changed. Then the result is a type that no argument has.
     """
     try:
         return getattr(importlib.import_module(module), name)(fields)
@@ -285,65 +274,60 @@ def _file_time(module: str) -> int:
 
 
 def struct(fields: type) -> type:
-    """Turn a class of annotated fields into one that kernels take by reference, and whose fields
-    they may replace.
+    """Turn a class of annotated fields into one that kernels take by reference.
 
-    So a kernel can put a longer array in the place of one that is too short. Passing an instance
-    takes 0.15 µs, whatever its size, while a named tuple takes 0.13 µs for each of its arrays.
-    Python creates instances, with positional arguments, but does not read their fields.
+    Kernels may replace its fields: they can put a longer array in the place of one that is too
+    short. Passing an instance takes 0.15 µs, whatever its size, while a named tuple takes 0.13 µs
+    for each of its arrays. Python creates instances, with positional arguments, but does not read
+    their fields.
     """
-
     if not COMPILES:
         return dataclasses.dataclass(eq=False)(fields)
+    module = fields.__module__
+    # the caches of other files know the type by its name, so a changed file needs another name
+    type_name = f"{fields.__name__}Type{_file_time(module)}"
+
+    def reduce(struct_type):
+        return _struct_type, (module, type_name, tuple(struct_type.field_dict.items()))
+
+    members = {"__module__": module, "__reduce__": reduce}
+    numba_type = structref.register(type(type_name, (numba.types.StructRef,), members))
+    setattr(sys.modules[module], type_name, numba_type)
+    members = {"__module__": module, "__doc__": fields.__doc__, "__slots__": ()}
+    proxy = type(fields.__name__, (structref.StructRefProxy,), members)
+    proxy.numba_type = numba_type
+    structref.define_proxy(proxy, numba_type, list(fields.__annotations__))
 
     def new(*values):
         return proxy(*values)
 
-    new.__qualname__ = f"{fields.__name__}.new"  # it names the file in the cache
-    new = kernel(new)
-    # Kernels of this file may be compiled into kernels of another one, which are cached for this
-    # name.
-    module = fields.__module__
-    name = f"{fields.__name__}Type{_file_time(fields.__module__)}"
-    pickled = {
-        "__reduce__": lambda kind: (_struct_type, (module, name, tuple(kind.field_dict.items())))
-    }
-    numba_type = type(name, (numba.types.StructRef,), {"__module__": module, **pickled})
-    sys.modules[module].__dict__[name] = structref.register(numba_type)
-    names = {
-        "__module__": module,
-        "__doc__": fields.__doc__,
-        "__slots__": (),
-        "__new__": lambda cls, *values: new(*values),
-        "numba_type": numba_type,
-    }
-    proxy = type(fields.__name__, (structref.StructRefProxy,), names)
-    structref.define_proxy(proxy, numba_type, list(fields.__annotations__))
+    new.__qualname__ = f"{fields.__name__}.new"  # the name of its file in the cache
+    create = kernel(new)
+    proxy.__new__ = lambda cls, *values: create(*values)
     return proxy
 
 
 def _intrinsic(plain: Callable) -> Callable:
-    """Make a decorator for functions that emit instructions; without compilation, `plain` takes
-    their place.
+    """Make a decorator for functions that emit instructions.
+
+    Without compilation, `plain` takes their place.
     """
-    return intrinsic if COMPILES else lambda function: plain
+    if COMPILES:
+        return intrinsic
+    return lambda function: plain
 
 
-def _declared(module, name, *kinds):
-    """Declare a function of the system or of LLVM that returns nothing and takes arguments of these
-    kinds.
-    """
-    return module.globals.get(name) or ir.Function(
-        module, ir.FunctionType(ir.VoidType(), kinds), name
-    )
+def _declared(module, name, *types):
+    """Declare a function of the system or of LLVM, with these types of arguments and no result."""
+    if name not in module.globals:
+        ir.Function(module, ir.FunctionType(ir.VoidType(), types), name)
+    return module.globals[name]
 
 
-def _address(context, builder, signature, arguments, kind):
-    """Emit the address of array[index] (the first two arguments), as a pointer to a number of this
-    kind.
-    """
+def _address(context, builder, signature, arguments, value_type):
+    """Emit the address of array[index], the first two arguments, as a pointer to this type."""
     data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-    return builder.bitcast(builder.gep(data, [arguments[1]]), kind.as_pointer())
+    return builder.bitcast(builder.gep(data, [arguments[1]]), value_type.as_pointer())
 
 
 @_intrinsic(lambda array, index: None)
@@ -387,9 +371,8 @@ def store_u64(typing_context, array, index, word):
     """
 
     def emit(context, builder, signature, arguments):
-        builder.store(
-            arguments[2], _address(context, builder, signature, arguments, ir.IntType(64)), align=1
-        )
+        address = _address(context, builder, signature, arguments, ir.IntType(64))
+        builder.store(arguments[2], address, align=1)
         return context.get_dummy_value()
 
     return numba.void(array, numba.intp, numba.uint64), emit
@@ -402,22 +385,20 @@ def _compare_plainly(array, index, least):
 
 @_intrinsic(_compare_plainly)
 def bytes_from(typing_context, array, index, least):
-    """Compare the 64 bytes at array[index :] with `least`: bit k of the uint64 is set if byte k is
-    not less.
+    """Compare the 64 bytes at array[index :] with `least`: bit k is set if byte k is not less.
 
-    The index counts in the flattened array, and all 64 bytes must lie inside it.
+    Returns a uint64. The index counts in the flattened array, and all 64 bytes must lie inside it.
     """
 
     def emit(context, builder, signature, arguments):
         vector = ir.VectorType(ir.IntType(8), 64)
+        positions = ir.VectorType(ir.IntType(32), 64)
         address = _address(context, builder, signature, arguments, vector)
-        one = builder.insert_element(
+        first = builder.insert_element(
             ir.Constant(vector, ir.Undefined), arguments[2], ir.IntType(32)(0)
         )
-        all_alike = builder.shuffle_vector(
-            one, one, ir.Constant(ir.VectorType(ir.IntType(32), 64), None)
-        )
-        flags = builder.icmp_unsigned(">=", builder.load(address, align=1), all_alike)
+        all_equal = builder.shuffle_vector(first, first, ir.Constant(positions, None))
+        flags = builder.icmp_unsigned(">=", builder.load(address, align=1), all_equal)
         return builder.bitcast(flags, ir.IntType(64))
 
     return numba.uint64(array, numba.intp, numba.uint8), emit
@@ -426,12 +407,14 @@ def bytes_from(typing_context, array, index, least):
 @_intrinsic(lambda word: u64(int(word).bit_count()))
 def count_bits(typing_context, word):
     """Count the bits that are set in a uint64."""
-    return numba.uint64(numba.uint64), lambda context, builder, signature, arguments: builder.ctpop(
-        arguments[0]
-    )
+
+    def emit(context, builder, signature, arguments):
+        return builder.ctpop(arguments[0])
+
+    return numba.uint64(numba.uint64), emit
 
 
-@_intrinsic(lambda word: u64(64 if not word else (int(word) & -int(word)).bit_length() - 1))
+@_intrinsic(lambda word: count_bits(~word & u64(int(word) - 1 & int(ALL_ONES))))
 def lowest_bit(typing_context, word):
     """Find the lowest bit that is set in a uint64; 64 if no bit is set."""
 
@@ -469,8 +452,7 @@ HUGE_PAGES = 14 if COMPILES and sys.platform == "linux" else 0  # MADV_HUGEPAGE
 
 @inline_kernel
 def _on_huge_pages(array):
-    """Request huge pages for an array of 4 MB or more before it is written to, as NumPy does for
-    its own arrays.
+    """Request huge pages for an array of 4 MB or more, as NumPy does, before it is written to.
 
     Without them, scanning and encoding take 1.1 to 1.3 times as long.
     """
@@ -499,8 +481,7 @@ with contextlib.suppress(MemoryError):
 # signal such as SIGINT ends the program at once: its handler removes the unfinished files, writes
 # one line and exits.
 
-# the environment variable that names the only stage Scalene records
-PROFILE_VARIABLE = "BPE_NUMBA_PROFILE"
+PROFILE_VARIABLE = "BPE_NUMBA_PROFILE"  # names the only stage that Scalene records
 
 
 class InputError(ValueError):
@@ -530,14 +511,13 @@ _ACCEPTED = {int: numbers.Integral, float: numbers.Real, Sequence: Iterable}
 
 def _check_type(name: str, value: object, hint: object) -> None:
     """Raise InputError for an argument whose type its annotation does not accept."""
-    kinds = [
-        get_origin(kind) or kind
-        for kind in (get_args(hint) if isinstance(hint, UnionType) else [hint])
-    ]
-    # True is one to Python, but not to a person
-    is_number = bool in kinds or not isinstance(value, bool)
-    if not (is_number and isinstance(value, tuple(_ACCEPTED.get(kind, kind) for kind in kinds))):
-        names = " or ".join(kind.__name__ for kind in kinds)
+    hints = get_args(hint) if isinstance(hint, UnionType) else [hint]
+    types = [get_origin(hint) or hint for hint in hints]
+    accepted = tuple(_ACCEPTED.get(kind, kind) for kind in types)
+    # Python counts True as a number, but a person who writes it means no number
+    is_number = bool in types or not isinstance(value, bool)
+    if not is_number or not isinstance(value, accepted):
+        names = " or ".join(kind.__name__ for kind in types)
         raise InputError(f"`{name}` must be of type {names}, not {reprlib.repr(value)}")
 
 
@@ -573,7 +553,7 @@ def checked(function: Function) -> Function:
     bpe_numba.InputError: `vocab_size` must be of type int, not 10000.0
     """
     signature = inspect.signature(function)
-    # at the first call: they may name classes defined below
+    # the hints are read at the first call, since they may name classes that are defined below
     hints = functools.cache(lambda: get_type_hints(function))
 
     def check(*arguments: object, **options: object) -> None:
@@ -581,6 +561,12 @@ def checked(function: Function) -> Function:
             _check_type(name, value, hints().get(name, object))
 
     return interruptible(function, check)
+
+
+def call_with(function: Callable, *arguments: object, **options: object):
+    """Call a function with arguments, and with the options that are its parameters."""
+    names = inspect.signature(function).parameters.keys() & options
+    return function(*arguments, **{name: options[name] for name in names})
 
 
 def number_of(n: int, noun: str) -> str:
@@ -616,62 +602,69 @@ def _repr_markdown(result: object) -> str:
     return re.sub(r"[<>*_`$&~#\[\]]", r"\\\g<0>", str(result))
 
 
-UNFINISHED: set[Path] = set()  # temporary names of the files that are being written
-# whole files that are taking their names: temporary name, name
-NAMING: list[tuple[Path, Path]] = []
-# the group of `written_together`
-_WHOLE_FILES: ContextVar[list | None] = ContextVar("_WHOLE_FILES", default=None)
+class _UnfinishedFiles(threading.local):
+    """The files that a thread is writing, under temporary names until all of them are whole.
+
+    A signal may come at any time. Its handler finishes the renaming if that has begun, and removes
+    all files that still have temporary names.
+    """
+
+    temporary: ClassVar[set[Path]] = set()  # the temporary names of all threads
+    renames: ClassVar[list] = []  # that have begun: (temporary name, name) …
+    group: list | None = None  # (temporary name, name) of the whole files of `written_together`
+
+    def remove(self, temporary: Path) -> None:
+        """Remove an unfinished file, if it is still there."""
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        self.temporary.discard(temporary)
+
+    def end(self) -> None:
+        """Finish the renaming if it has begun, and remove all other files, those of all threads."""
+        for temporary, path in [*self.renames]:
+            with contextlib.suppress(OSError):  # the file has its name already
+                os.replace(temporary, path)
+        for temporary in [*self.temporary]:
+            self.remove(temporary)
 
 
-def call_with(function: Callable, *arguments: object, **options: object):
-    """Call a function with arguments, and with the options that are its parameters."""
-    names = inspect.signature(function).parameters.keys() & options
-    return function(*arguments, **{name: options[name] for name in names})
+UNFINISHED = _UnfinishedFiles()
 
 
 @contextlib.contextmanager
 def written_together() -> Iterator[None]:
-    """Let files that `atomic_write` writes in a block wait for their names: all get them when the
-    block succeeds.
+    """Let the files that `atomic_write` writes in a block take their names when the block succeeds.
 
     The file that is finished first takes its name last, so it should be the one that decides how
-    the others are read. An interrupt during the renaming lets it finish (see `_end_when_asked`).
+    the others are read. A signal during the renaming lets it finish.
     """
-    if _WHOLE_FILES.get() is not None:
+    if UNFINISHED.group is not None:
         yield
         return
-    group: list[tuple[Path, Path]] = []
-    token = _WHOLE_FILES.set(group)
+    group = UNFINISHED.group = []
     try:
         yield
         for _, path in group:
             path.parent.mkdir(parents=True, exist_ok=True)
-        NAMING[:] = reversed(group)
-        for temporary, path in NAMING:
+        UNFINISHED.renames[:] = reversed(group)
+        for temporary, path in UNFINISHED.renames:
             os.replace(temporary, path)
     finally:
-        NAMING.clear()
-        _WHOLE_FILES.reset(token)
+        UNFINISHED.renames.clear()
+        UNFINISHED.group = None
         for temporary, _ in group:
-            _discard(temporary)
-
-
-def _discard(temporary: Path) -> None:
-    """Remove an unfinished file, if it is still there."""
-    with contextlib.suppress(OSError):
-        temporary.unlink()
-    UNFINISHED.discard(temporary)
+            UNFINISHED.remove(temporary)
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Open a binary file that takes the name `path` when the block succeeds, and is removed when it
-    fails.
+    """Open a binary file that takes the name `path` when the block succeeds.
 
     Until then its name is hidden and random; it begins with the name of `path` and ends in
     ".unfinished". So a killed process leaves no file that looks whole, and no name that a later
-    process could collide with. A missing folder is created when the file is whole. In a block of
-    `written_together` the file takes its name at the end of that block.
+    process could collide with. If the block fails, the file is removed. A missing folder is created
+    when the file is whole. In a block of `written_together` the file takes its name at the end of
+    that block.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with atomic_write(Path(folder, "a.txt")) as file:
@@ -680,7 +673,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     (b'whole', ['a.txt'])
     """
     require(not path.is_dir(), f"{path}: is a folder; name a file to write")
-    # write to a device or a pipe: replacing /dev/null would remove it
+    # a device or a pipe is written to: replacing /dev/null would remove it
     if path.exists() and not path.is_file():
         with open(path, "wb") as file:
             yield file
@@ -690,23 +683,19 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         folder.is_dir() and os.access(folder, os.W_OK),
         f"{folder}: not a folder that can be written",
     )
-    # under 255 bytes in UTF-8
+    # the name takes less than 255 bytes in UTF-8
     temporary = folder / f".{path.name[:50]}.{os.urandom(8).hex()}.unfinished"
-    UNFINISHED.add(temporary)
+    UNFINISHED.temporary.add(temporary)
     with written_together():
         try:
             with open(temporary, "xb") as file:  # mkstemp would set mode 600 whatever the umask is
                 yield file
         except BaseException as error:
-            _discard(temporary)
-            if isinstance(error, OSError) and error.errno in (
-                errno.ENOSPC,
-                errno.EDQUOT,
-                errno.EFBIG,
-            ):
+            UNFINISHED.remove(temporary)
+            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 error.filename = str(path)  # the error of a failed write does not name the file
             raise
-        _WHOLE_FILES.get().append((temporary, path))
+        UNFINISHED.group.append((temporary, path))
 
 
 def check_writable(folder: Path) -> None:
@@ -731,22 +720,20 @@ def atomic_write_all(folder: Path, files: Mapping[str, Text]) -> None:
 
 def available_cores() -> int:
     """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def peak_memory() -> int | None:
-    """Return the peak memory, in bytes, of this process or of its largest worker; None if the
-    system does not know.
-    """
+    """Return the peak memory of this process or its largest worker, in bytes; None on Windows."""
     try:
         import resource
-    except ImportError:  # Windows
+    except ImportError:
         return None
-    peak = max(
-        resource.getrusage(who).ru_maxrss
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
-    return peak * (1 if sys.platform == "darwin" else 1024)
+    processes = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    peak = max(resource.getrusage(process).ru_maxrss for process in processes)
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 @dataclasses.dataclass
@@ -763,10 +750,10 @@ TIMINGS: dict[str, Timing] = {}  # the stages of this process, in order
 
 @contextlib.contextmanager
 def stage(name: str) -> Iterator[Timing]:
-    """Measure the time of a block, and add it to TIMINGS[name]; the block may set the number of
-    bytes it has read.
+    """Measure the time of a block, and add it to TIMINGS[name].
 
-    Under `scalene run --off` with BPE_NUMBA_PROFILE=name, Scalene records this stage and no other.
+    The block may set the number of bytes that it has read. Under `scalene run --off` with
+    BPE_NUMBA_PROFILE=name, Scalene records this stage and no other.
 
     >>> with stage("sleep") as spent:
     ...     time.sleep(0.01)
@@ -778,19 +765,19 @@ def stage(name: str) -> Iterator[Timing]:
     if os.environ.get(PROFILE_VARIABLE) == name:
         profiler = import_optional("scalene.scalene_profiler")
         profiler.start()
-        # Scalene charges its start, some 0.2 s, to the next line; profile.sh leaves this function
-        # out
+        # Scalene charges its start, some 0.2 s, to this line, and profile.sh leaves it out
         time.sleep(0.3)
     start = time.perf_counter()
     spent = Timing()
     try:
         yield spent
     finally:
-        spent.seconds, spent.memory = time.perf_counter() - start, peak_memory()
-        before = TIMINGS.get(name, Timing())
-        TIMINGS[name] = Timing(
-            before.seconds + spent.seconds, before.n_bytes + spent.n_bytes, spent.memory
-        )
+        spent.seconds = time.perf_counter() - start
+        spent.memory = peak_memory()
+        total = TIMINGS.setdefault(name, Timing())
+        total.seconds += spent.seconds
+        total.n_bytes += spent.n_bytes
+        total.memory = spent.memory
         if profiler:
             profiler.stop()
 
@@ -802,8 +789,7 @@ _ENDINGS = [
 
 
 def _end_when_asked() -> None:
-    """Let a signal end the program at once: unfinished files are removed, and workers end with
-    their parent.
+    """Let a signal end the program and its workers at once, without unfinished files.
 
     The handler raises no exception, since compiled code or the fork of a process could lose it. A
     signal that is already ignored, as under `nohup`, stays ignored.
@@ -814,11 +800,7 @@ def _end_when_asked() -> None:
         for other in _ENDINGS:
             signal.signal(other, signal.SIG_IGN)
         if os.getpid() == program:  # not a worker that has just been forked
-            for temporary, path in [*NAMING]:
-                with contextlib.suppress(OSError):  # the file has its name already
-                    os.replace(temporary, path)
-            for temporary in [*UNFINISHED]:
-                _discard(temporary)
+            UNFINISHED.end()
             os.write(2, b"\nbpe_numba: interrupted; nothing unfinished was written\n")
         os._exit(128 + number)
 
@@ -828,11 +810,13 @@ def _end_when_asked() -> None:
 
 
 def _init_worker() -> None:
-    """Ignore SIGINT, which a terminal sends to every process, and exit when the parent ends, even
-    if it is killed.
+    """Let a worker exit when its parent ends, even if it is killed, and ignore SIGINT.
+
+    A terminal sends SIGINT to every process, and the parent decides what happens.
     """
     for number in _ENDINGS:
-        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
     def exit_with_parent() -> None:
@@ -847,15 +831,15 @@ def _init_worker() -> None:
 
 
 class _CompilationListener(event.Listener):
-    """Calls `begun` with each kernel of this module whose compilation begins."""
+    """Calls `on_kernel` when the compilation of a kernel of this module begins."""
 
-    begun = staticmethod(lambda kernel: _give_notice())
+    def __init__(self, on_kernel: Callable):
+        self.on_kernel = on_kernel
 
     def on_start(self, started: event.Event) -> None:
-        """Call `begun` if the kernel is one of this module."""
-        kernel = started.data["dispatcher"]
-        if kernel.py_func.__module__ == __name__:
-            self.begun(kernel)
+        """Call `on_kernel` if the kernel is one of this module."""
+        if started.data["dispatcher"].py_func.__module__ == __name__:
+            self.on_kernel()
 
     def on_end(self, ended: event.Event) -> None:
         """Do nothing."""
@@ -876,7 +860,7 @@ def _give_notice() -> None:
     print(f"bpe_numba: compiling kernels, {how_often}", file=sys.stderr)
 
 
-COMPILATIONS = _CompilationListener()
+COMPILATIONS = _CompilationListener(_give_notice)
 event.register("numba:compile", COMPILATIONS)
 
 
@@ -907,30 +891,32 @@ def _begin_workers(n: int, threads: bool) -> Executor:
     return pool
 
 
+def _processes_of(pool: Executor | None) -> list:
+    """List the processes of a pool; a pool of threads has none, and a pool that ended has None."""
+    return list((getattr(pool, "_processes", None) or {}).values())
+
+
 def _kill_workers(pool: Executor | None) -> None:
-    """Kill the processes of a pool, if it has any, and close the pipe on which its thread may
-    wait.
-    """
-    for process in [*(getattr(pool, "_processes", None) or {}).values()]:
+    """Kill the processes of a pool, and close the pipe on which its thread may wait."""
+    for process in _processes_of(pool):
         process.kill()
         pool._result_queue._writer.close()
 
 
-def _wait(pool: Executor, running: deque[Future]) -> object:
-    """Return the result of the first future, and remove it.
+def _next_result(pool: Executor, running: deque[Future]) -> object:
+    """Wait for the first of the running futures, remove it, and return its result.
 
-    A pool waits for ever if a worker is killed while it sends a result, as 1 of 40 killed workers
-    was. So kill the pool when one of its workers has died.
+    A pool waits for ever if one of its workers is killed while it sends a result, as 1 of 40 killed
+    workers was. So the pool is killed as soon as one of its workers has died.
     """
-    while not wait([running[0]], 1).done:
-        workers = [*(getattr(pool, "_processes", None) or {}).values()]
-        if any(worker.exitcode for worker in workers):
+    while not wait([running[0]], timeout=1).done:
+        if any(process.exitcode for process in _processes_of(pool)):
             _kill_workers(pool)
     return running.popleft().result()
 
 
 class _Log:
-    """Standard error that is not a terminal: each state of a progress bar becomes a line."""
+    """Standard error that is not a terminal: each state of a progress bar is a line."""
 
     last = ""
 
@@ -974,73 +960,63 @@ class Engine:
         return self.workers or available_cores()
 
     def map(self, function: Callable, items: Iterable, threads: bool = False) -> Iterator:
-        """Apply a function to items in worker processes, or threads, and yield the results in the
-        order of the items.
+        """Apply a function to items in worker processes or threads; yields results in their order.
 
         Two items for each worker are in progress at a time. A single item, or a single worker, runs
         in this thread. Close the iterator to stop the workers.
         """
         items = iter(items)
-        first = [*itertools.islice(items, self.n_workers)]  # further workers would have no item
-        items = itertools.chain(first, items)
-        if len(first) < 2 and not self.executor:
+        first_items = [*itertools.islice(items, self.n_workers)]
+        n = len(first_items)  # more workers would have no item
+        items = itertools.chain(first_items, items)
+        if n < 2 and not self.executor:
             yield from map(function, items)
             return
-        pool = self.executor or _begin_workers(len(first), threads)
+        pool = self.executor or _begin_workers(n, threads)
         running: deque[Future] = deque()
         try:
             for item in items:
-                if len(running) > 2 * len(first):
-                    yield _wait(pool, running)
+                if len(running) > 2 * n:
+                    yield _next_result(pool, running)
                 running.append(pool.submit(function, item))
             while running:
-                yield _wait(pool, running)
+                yield _next_result(pool, running)
         except BrokenExecutor:
-            forked = multiprocessing.get_start_method() == "fork"
-            hint = (
-                ""
-                if forked
-                else "; or the script that called this lacks `if __name__ == '__main__':`"
-            )
-            raise InputError(
-                f"a worker process died, perhaps from a limit on memory or processes: use fewer "
-                f"`workers`{hint}"
-            ) from None
+            message = "a worker process died, perhaps from a limit on memory or processes"
+            remedy = "use fewer `workers`"
+            if multiprocessing.get_start_method() != "fork":
+                remedy += "; or the script that called this lacks `if __name__ == '__main__':`"
+            raise InputError(f"{message}: {remedy}") from None
         finally:
-            if self.executor:
-                for future in running:
-                    future.cancel()
-            else:
+            if not self.executor:
                 if running:
                     _kill_workers(pool)
                 pool.shutdown(cancel_futures=threads)
+            for future in running:
+                future.cancel()
 
     def progress_bar(self, name: str, total: int | None, unit: str) -> tqdm:
-        """Open a progress bar on standard error; in a log file it writes a line every ten
-        seconds.
-        """
-        file, interval = (sys.stderr, 0.1) if sys.stderr.isatty() else (_Log(), 10.0)
-        options = {"unit": unit, "unit_scale": True, "mininterval": interval, "file": file}
-        return tqdm(total=total, desc=name, disable=not self.progress or total == 0, **options)
-
-
-def _start_jobs(jobs: Sequence[Callable]) -> subprocess.Popen:
-    """Start a process that runs jobs, and writes a byte for each kernel that it compiles.
-
-    It is `python -c`, since a worker of multiprocessing may run the user's script again.
-    """
-    start = f"import sys; sys.path[:] = {sys.path}; import {__name__} as module"
-    command = [sys.executable, "-c", f"{start}; module._run_jobs({pickle.dumps(jobs)})"]
-    nowhere = subprocess.DEVNULL
-    return subprocess.Popen(command, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
+        """Open a progress bar on standard error; a log file gets a line every ten seconds."""
+        options = {"desc": name, "total": total, "unit": unit, "unit_scale": True}
+        if not sys.stderr.isatty():
+            options |= {"file": _Log(), "mininterval": 10.0}
+        return tqdm(disable=not self.progress or total == 0, **options)
 
 
 def _run_jobs(pickled: bytes) -> None:
-    """Run jobs in a process that `_start_jobs` has started."""
-    # it fails, and the process ends, when the process that reads has ended
-    COMPILATIONS.begun = lambda kernel: os.write(1, b".")
+    """Run jobs in a process that `_start_jobs` has started; writes a byte for each new kernel."""
+    # when the process that reads has ended, this fails and the process ends, too
+    event.register("numba:compile", _CompilationListener(lambda: os.write(1, b".")))
     for job in pickle.loads(pickled):
         job()
+
+
+def _start_jobs(jobs: Sequence[Callable]) -> subprocess.Popen:
+    """Start a process that runs jobs, by `python -c`: multiprocessing may run the user's script."""
+    load = f"import sys; sys.path[:] = {sys.path}; import {__name__} as module"
+    command = [sys.executable, "-c", f"{load}; module._run_jobs({pickle.dumps(jobs)})"]
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere)
 
 
 def compile_side_by_side(jobs: Sequence[Callable], engine: Engine) -> None:
@@ -1051,33 +1027,32 @@ def compile_side_by_side(jobs: Sequence[Callable], engine: Engine) -> None:
     jobs should have no kernels in common.
     """
     n = min(len(jobs), engine.n_workers)
-    others = []
+    parts = [jobs[k::n] for k in range(n)]
     processes = []
     bar = None
-    before = COMPILATIONS.begun
-    # otherwise `sys.executable` is another program, which contains Python
-    if not hasattr(sys, "frozen") and "python" in Path(sys.executable or "").name.lower():
-        others = [jobs[k::n] for k in range(1, n)]
+    # the program that contains a frozen module is no interpreter
+    is_python = "python" in os.path.basename(sys.executable or "").lower()
+    if UNSAVED or hasattr(sys, "frozen") or not is_python:
+        del parts[1:]
+
+    def count_kernel() -> None:
+        """Count a kernel; with the first one, start the processes."""
+        nonlocal bar
+        if bar is None:
+            bar = stack.enter_context(engine.progress_bar("compile", None, " kernels"))
+        bar.update()
+        while parts:
+            with contextlib.suppress(Exception):  # this process can run these jobs, too
+                process = stack.enter_context(_start_jobs(parts.pop()))
+                stack.callback(process.kill)
+                processes.append(process)
+
     with contextlib.ExitStack() as stack:
-
-        def begun(kernel: object) -> None:
-            """Count a kernel; with the first one, start the processes."""
-            nonlocal bar
-            if bar is None:
-                bar = stack.enter_context(engine.progress_bar("compile", None, " kernels"))
-            bar.update()
-            while others and kernel.stats.cache_path:
-                with contextlib.suppress(Exception):  # this process can run these jobs, too
-                    processes.append(stack.enter_context(_start_jobs(others.pop())))
-                    stack.callback(processes[-1].kill)
-            if not engine.progress:
-                _give_notice()
-
-        stack.callback(setattr, COMPILATIONS, "begun", before)
-        COMPILATIONS.begun = begun
-        for job in jobs[::n]:
+        count = _CompilationListener(count_kernel)
+        stack.enter_context(event.install_listener("numba:compile", count))
+        for job in parts.pop(0):
             job()
-        others.clear()
+        parts.clear()
         for process in processes:
             while process.stdout.read(1):
                 bar.update()
@@ -2354,20 +2329,18 @@ class FlatText(NamedTuple):
     """Texts in one array, and the meanings of its ENDs; see above."""
 
     text: np.ndarray  # uint8[…]      the true bytes, and PADDING
-    # uint8[…]  the same array; or a copy in which real bytes 0xFE are INVALID_BYTE
-    scanned: np.ndarray
+    scanned: np.ndarray  # uint8[…]   the same array; or a copy without real bytes 0xFE
     meanings: np.ndarray  # int64[E]  the meaning of each END, except those of the padding
 
     @classmethod
     def join(cls, parts: Sequence[bytes], meanings: Sequence[int]) -> FlatText:
         """Write texts with an END after each."""
-        scanned = text = np.frombuffer(
-            bytearray(BYTES[END]).join([*parts, BYTES[END] * PADDING]), np.uint8
-        )
+        end = BYTES[END]
+        text = np.frombuffer(bytearray(end).join([*parts, end * PADDING]), np.uint8)
+        scanned = text
         if any(END in part for part in parts):
-            scanned = cls.join(
-                [part.replace(BYTES[END], BYTES[INVALID_BYTE]) for part in parts], meanings
-            ).text
+            valid_parts = [part.replace(end, BYTES[INVALID_BYTE]) for part in parts]
+            scanned = cls.join(valid_parts, meanings).text
         return cls(text, scanned, np.asarray(meanings, np.int64))
 
     def ends(self) -> np.ndarray:
@@ -2377,11 +2350,12 @@ class FlatText(NamedTuple):
     def parts(self) -> list[bytes]:
         """List the texts between ENDs."""
         data = self.text.tobytes()
-        stops = self.ends().tolist()
-        return [
-            data[start:stop]
-            for start, stop in zip([0, *(stop + 1 for stop in stops)], stops, strict=False)
-        ]
+        parts = []
+        start = 0
+        for stop in self.ends().tolist():
+            parts.append(data[start:stop])
+            start = stop + 1
+        return parts
 
     def rewritten(self, write: Callable, *arguments: object) -> FlatText:
         """Make a new flat text by `write`.
@@ -2408,7 +2382,7 @@ def _mark_invalid(text, start, stop):
     """Write INVALID_BYTE over each invalid byte of text[start : stop], except END."""
     position = start
     while position < stop:
-        # counting such texts takes half the time
+        # eight bytes of ASCII at once: counting such texts takes half the time
         if position + 8 <= stop and not load_u64(text, position) & HIGH_BITS:
             position += 8
             continue
@@ -2439,14 +2413,14 @@ def _match_end(text, start, table):
         if state < 0:
             return end
         position += character & 7
-    return position if accepts[state, accepts.shape[1] - 1] else end
+    if accepts[state, accepts.shape[1] - 1]:
+        end = position
+    return end
 
 
 @inline_kernel
 def _pretoken_end(text, start, table):
-    """Find the end of the pretoken that begins at `start`: END, a match, or the text before the
-    next match.
-    """
+    """Find the end of the pretoken at `start`: END, a match, or the text before the next match."""
     class_of = table.class_of
     next_state = table.next_state
     position = _match_end(text, start, table)
@@ -2464,8 +2438,7 @@ def _pretoken_end(text, start, table):
 
 @kernel
 def _next_split(text, position, until, class_of, must_split):
-    """Find the first position at or after `position` where a pretoken ends in every context; -1 if
-    none does.
+    """Find the first position, at or after one, where a pretoken ends in every context; or -1.
 
     That is at an END, or between two characters. Characters may reach beyond `until`, which is not
     the end of the text.
@@ -2483,12 +2456,10 @@ def _next_split(text, position, until, class_of, must_split):
     return -1
 
 
-# that are read in one loop: 0.31 ns a byte; a single lane waits for its loads, and takes 1.63 ns
-LANES = 6
-# that each lane scans in one batch; the ends of more would not fit into the L1 cache
-LANE_BYTES = 1 << 13
+LANES = 6  # they take 0.31 ns a byte; a single lane waits for its loads, and takes 1.63 ns
+LANE_BYTES = 1 << 13  # of a lane in one batch; the ends of more would not fit into the L1 cache
 MIN_LANE_BYTES = 256  # with fewer bytes for each, lanes do not pay
-MARKED_BYTES = 256  # that each lane reads before its ends are collected
+MARKED_BYTES = 256  # a lane reads so many before its ends are collected
 MARK_ROW = MARKED_BYTES + 64  # bytes of `marks` for each lane
 BATCH_BYTES = LANES * LANE_BYTES
 MAX_ENDS = 2 * BATCH_BYTES  # in one batch, with some reserve
@@ -2511,9 +2482,8 @@ class Scan(NamedTuple):
 
 
 def _new_scan() -> Scan:
-    return Scan(
-        np.empty((LANES, ENDS + 2 * MAX_ENDS), np.int64), np.zeros(LANES * MARK_ROW, np.uint8)
-    )
+    lanes = np.empty((LANES, ENDS + 2 * MAX_ENDS), np.int64)
+    return Scan(lanes, np.zeros(LANES * MARK_ROW, np.uint8))
 
 
 @inline_kernel
@@ -2525,16 +2495,16 @@ def _add_end(k, end, lanes):
 
 @inline_kernel
 def _last_end(k, lanes):
-    """Return where the last pretoken of lane k ended or, before that, where its first one
-    begins.
-    """
-    return lanes[k, ENDS + lanes[k, N_ENDS] - 1] if lanes[k, N_ENDS] else lanes[k, FIRST]
+    """Return where the last pretoken of lane k ended; before that, where its first one begins."""
+    end = lanes[k, FIRST]
+    if lanes[k, N_ENDS]:
+        end = lanes[k, ENDS + lanes[k, N_ENDS] - 1]
+    return end
 
 
 @inline_kernel
-def _on_rare_entry(k, text, table, lanes):
-    """Handle an entry with RARE_MASK bits, and add the ends that it holds; returns False if the
-    text is not UTF-8.
+def _add_ends_of_entry(k, text, table, lanes):
+    """Add the ends that the entry of lane k tells, any entry; returns False if it is INVALID_UTF8.
 
     If the entry is UNRESOLVED, the definition finds the end of the current pretoken, and the lane
     goes on from there, before or after its position. This is a loop of one round, not a branch,
@@ -2544,15 +2514,16 @@ def _on_rare_entry(k, text, table, lanes):
     while entry & RARE_MASK == UNRESOLVED:
         end = _pretoken_end(text, _last_end(k, lanes), table)
         _add_end(k, end, lanes)
-        lanes[k, POSITION], entry = end, u32(0)
-    rare = entry & RARE_MASK
-    valid = rare != INVALID_UTF8
-    if valid and rare:
-        _add_end(k, lanes[k, POSITION] - i64(entry & BACK_MASK), lanes)
-        entry = (entry & ROW_MASK) | (rare >> u32(5))
-    if valid and entry & BACK_MASK:
-        _add_end(k, lanes[k, POSITION] - i64(entry & BACK_MASK), lanes)
-    lanes[k, ENTRY] = entry
+        lanes[k, POSITION] = end
+        entry = u32(0)
+    back = i64(entry & BACK_MASK)
+    second_back = i64((entry & RARE_MASK) >> u32(5))
+    valid = entry & RARE_MASK != INVALID_UTF8
+    if valid and back:
+        _add_end(k, lanes[k, POSITION] - back, lanes)
+    if valid and second_back:
+        _add_end(k, lanes[k, POSITION] - second_back, lanes)
+    lanes[k, ENTRY] = entry & ROW_MASK
     return valid
 
 
@@ -2578,7 +2549,7 @@ def _run_lane(k, text, until, table, lanes):
         lanes[k, ENTRY] = entry
         lanes[k, N_ENDS] = n
         if entry & RARE_MASK:
-            valid = _on_rare_entry(k, text, table, lanes)
+            valid = _add_ends_of_entry(k, text, table, lanes)
     return valid
 
 
@@ -2609,9 +2580,12 @@ def _read_together(text, start, count, table, lanes, marks):
         e3 = table[u64(e3 & ROW_MASK) | u64(text[p3 + i])]
         e4 = table[u64(e4 & ROW_MASK) | u64(text[p4 + i])]
         e5 = table[u64(e5 & ROW_MASK) | u64(text[p5 + i])]
-        marks[i + u64(0 * MARK_ROW)], marks[i + u64(1 * MARK_ROW)] = u8(e0), u8(e1)
-        marks[i + u64(2 * MARK_ROW)], marks[i + u64(3 * MARK_ROW)] = u8(e2), u8(e3)
-        marks[i + u64(4 * MARK_ROW)], marks[i + u64(5 * MARK_ROW)] = u8(e4), u8(e5)
+        marks[i] = u8(e0)
+        marks[i + u64(MARK_ROW)] = u8(e1)
+        marks[i + u64(2 * MARK_ROW)] = u8(e2)
+        marks[i + u64(3 * MARK_ROW)] = u8(e3)
+        marks[i + u64(4 * MARK_ROW)] = u8(e4)
+        marks[i + u64(5 * MARK_ROW)] = u8(e5)
     lanes[0, AHEAD] = e0
     lanes[1, AHEAD] = e1
     lanes[2, AHEAD] = e2
@@ -2621,36 +2595,36 @@ def _read_together(text, start, count, table, lanes, marks):
 
 
 @inline_kernel
-def _add_marked(k, start, count, lanes, marks):
-    """Append the ends that are marked in the first `count` bytes that lane k has read after its
-    position.
+def _add_marked_ends(k, start, count, lanes, marks):
+    """Append the ends in the first `count` marks of lane k, which has read them after `start`.
 
-    Ends are written eight at a time, and the surplus is overwritten later. So no branch depends on
-    each single end.
+    A mark is the lower byte of an entry. Below RARE_STEP it is the distance back to an end, or 0.
+    Such ends are written eight at a time, and the surplus is overwritten later. So no branch
+    depends on each single end.
     """
     ends = lanes[k, ENDS:]
     n = u64(lanes[k, N_ENDS])
     for group in range(0, count, 64):
-        first = k * MARK_ROW + group
-        after = u64(lanes[k, POSITION] + start + group + 1)
-        inside = ALL_ONES >> u64(64 - min(count - group, 64))
-        marked = bytes_from(marks, first, u8(1)) & inside
-        if bytes_from(marks, first, u8(RARE_STEP)) & inside:  # two pretokens end at a byte
+        row = u64(k * MARK_ROW + group)
+        position = u64(lanes[k, POSITION] + start + group + 1)  # after the first byte of the group
+        is_read = ALL_ONES >> u64(64 - min(count - group, 64))
+        marked = bytes_from(marks, row, u8(1)) & is_read
+        if bytes_from(marks, row, u8(RARE_STEP)) & is_read:  # two pretokens end at a byte
             while marked:
-                at = lowest_bit(marked)
-                entry = u64(marks[u64(first) + at])
-                ends[n] = after + at - (entry & u64(BACK_MASK))
+                i = lowest_bit(marked)
+                mark = u64(marks[row + i])
+                ends[n] = position + i - (mark & u64(BACK_MASK))
                 n += u64(1)
-                if entry >= u64(RARE_STEP):
-                    ends[n] = after + at - (entry >> u64(5))
+                if mark >= u64(RARE_STEP):
+                    ends[n] = position + i - (mark >> u64(5))
                     n += u64(1)
                 marked &= marked - u64(1)
-        else:  # all marks are below RARE_STEP: each is the distance back to one end
+        else:
             stop = n + count_bits(marked)
             while n < stop:
-                for i in range(8):
-                    at = lowest_bit(marked)
-                    ends[n + u64(i)] = after + at - u64(marks[u64(first) + at])
+                for surplus in range(8):
+                    i = lowest_bit(marked)
+                    ends[n + u64(surplus)] = position + i - u64(marks[row + i])
                     marked &= marked - u64(1)
                 n += u64(8)
             n = stop
@@ -2659,74 +2633,96 @@ def _add_marked(k, start, count, lanes, marks):
 
 @inline_kernel
 def _run_all_lanes(text, count, table, lanes, marks):
-    """Move all lanes over `count` bytes each, in one loop, or up to an entry that needs
-    `_on_rare_entry`.
+    """Move all lanes over `count` bytes each, or up to an UNRESOLVED or INVALID_UTF8 entry.
 
     First the entries are read, and the lower byte of each is kept; then 64 of these are compared at
     once to find the ends. That takes three quarters of the time of a loop that writes an end at
-    every byte.
+    every byte. Returns whether the lanes stopped at such an entry. If so, the ends that the last
+    entry of each lane tells are still to be added.
     """
     start = i64(0)
     is_rare = False
     while start < count and not is_rare:
         n = min(count - start, MARKED_BYTES)
         _read_together(text, start, n, table, lanes, marks)
-        first = n
+        n_plain = n  # bytes before the first rare entry of any lane
         for k in range(LANES):
-            for group in range(0, first, 64):
+            for group in range(0, n_plain, 64):
                 rare = bytes_from(marks, k * MARK_ROW + group, u8(INVALID_UTF8))
                 if rare:
-                    first = min(first, group + i64(lowest_bit(rare)))
-        is_rare = first < n
-        if is_rare:  # all lanes stop there, at the entries that led there
-            _read_together(text, start, first + 1, table, lanes, marks)
+                    n_plain = min(n_plain, group + i64(lowest_bit(rare)))
+        is_rare = n_plain < n
+        mask = i64(ROW_MASK)
+        if is_rare:  # all lanes stop behind this byte
+            n = n_plain + 1
+            mask = i64(-1)
+            _read_together(text, start, n, table, lanes, marks)
         for k in range(LANES):
-            _add_marked(k, start, first, lanes, marks)
-            lanes[k, ENTRY] = lanes[k, AHEAD] if is_rare else lanes[k, AHEAD] & i64(ROW_MASK)
-        start += first + is_rare
+            _add_marked_ends(k, start, n_plain, lanes, marks)
+            lanes[k, ENTRY] = lanes[k, AHEAD] & mask
+        start += n
     for k in range(LANES):
         lanes[k, POSITION] += start
+    return is_rare
 
 
 @inline_kernel
 def _share_lanes(text, stop, table, lanes):
-    """Share the next batch among the lanes, which begin where pretokens must end; returns the
-    number of used lanes.
+    """Share the next batch among the lanes; returns the number of lanes that are used.
+
+    Lanes begin where pretokens must end. A single lane is used for few bytes, inside of a long
+    pretoken, and where such positions are missing.
     """
     position = lanes[0, POSITION]
-    stop = min(stop, lanes[0, POSITION] + BATCH_BYTES)
+    stop = min(stop, position + BATCH_BYTES)
     size = (stop - position) // LANES
-    n_lanes = (
-        1 if size < MIN_LANE_BYTES or position - _last_end(i64(0), lanes) > LANE_BYTES else LANES
-    )
+    n_lanes = LANES
+    if size < MIN_LANE_BYTES or position - _last_end(i64(0), lanes) > LANE_BYTES:
+        n_lanes = 1
     for k in range(1, n_lanes):
-        start = _next_split(
-            text, position + k * size, position + (k + 1) * size, table.class_of, table.must_split
-        )
+        position += size
+        start = _next_split(text, position, position + size, table.class_of, table.must_split)
         if start < 0:
             n_lanes = 1
             break
-        lanes[k - 1, LAST] = lanes[k, FIRST] = lanes[k, POSITION] = start
-        lanes[k, ENTRY] = lanes[k, N_ENDS] = 0
+        lanes[k - 1, LAST] = start
+        lanes[k, FIRST] = start
+        lanes[k, POSITION] = start
+        lanes[k, ENTRY] = 0
+        lanes[k, N_ENDS] = 0
     lanes[n_lanes - 1, LAST] = stop
     return n_lanes
 
 
 @inline_kernel
+def _run_side_by_side(text, table, lanes, marks):
+    """Move all lanes until one reaches its last byte; returns False if the text is not UTF-8."""
+    valid = True
+    count = LANE_BYTES
+    while valid and count > 0:
+        count = BATCH_BYTES
+        for k in range(LANES):
+            count = min(count, lanes[k, LAST] - lanes[k, POSITION])
+        is_rare = _run_all_lanes(text, count, table.table, lanes, marks)
+        for k in range(LANES):
+            if is_rare:
+                valid = _add_ends_of_entry(k, text, table, lanes) and valid
+    return valid
+
+
+@inline_kernel
 def _begin_scan(text, lanes):
-    """Begin to scan a flat text; returns where the scan stops: after the first END of the
-    padding.
-    """
+    """Begin to scan a flat text; returns where to stop: after the first END of the padding."""
     lanes[0, FIRST] = lanes[0, POSITION] = lanes[0, ENTRY] = lanes[0, N_ENDS] = 0
     return len(text) - PADDING + 1
 
 
 @kernel
 def _scan_batch(text, stop, table, lanes, marks):
-    """Scan the next batch, and leave its ends in lane 0.
+    """Scan the next batch, and leave its ends in lane 0; returns the text.
 
-    Returns the text. If it is not UTF-8, the batch is scanned again in a copy with INVALID_BYTE,
-    which is returned.
+    If the text is not UTF-8, the batch is scanned again in a copy with INVALID_BYTE, which is
+    returned.
     """
     valid = False
     while not valid:
@@ -2734,18 +2730,8 @@ def _scan_batch(text, stop, table, lanes, marks):
         lanes[0, N_ENDS] = 0
         n_lanes = _share_lanes(text, stop, table, lanes)
         valid = True
-        count = BATCH_BYTES if n_lanes > 1 else 0
-        while count > 0 and valid:
-            for k in range(LANES):
-                count = min(count, lanes[k, LAST] - lanes[k, POSITION])
-            if count > 0:
-                _run_all_lanes(text, count, table.table, lanes, marks)
-            rare = u32(0)
-            for k in range(LANES):
-                rare |= u32(lanes[k, ENTRY]) & RARE_MASK
-            for k in range(LANES):
-                if rare:  # if one entry is rare, the ends of all lanes are still to be added
-                    valid = _on_rare_entry(k, text, table, lanes) and valid
+        if n_lanes > 1:
+            valid = _run_side_by_side(text, table, lanes, marks)
         for k in range(n_lanes):
             last = lanes[k, LAST]
             if k < n_lanes - 1:  # the next character reveals the end there
@@ -2763,7 +2749,8 @@ def _scan_batch(text, stop, table, lanes, marks):
         for i in range(lanes[k, N_ENDS]):
             ends[i] = more_ends[i]
         lanes[0, N_ENDS] += lanes[k, N_ENDS]
-    lanes[0, POSITION], lanes[0, ENTRY] = lanes[n_lanes - 1, POSITION], lanes[n_lanes - 1, ENTRY]
+    lanes[0, POSITION] = lanes[n_lanes - 1, POSITION]
+    lanes[0, ENTRY] = lanes[n_lanes - 1, ENTRY]
     return text
 
 
@@ -2803,7 +2790,7 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
                 new_meanings[n] = meanings[m] if is_end else INSIDE
                 n += 1
             if is_end:
-                m = m + 1
+                m += 1
                 first = end
             elif is_kept:
                 n_out = _copy_bytes(text, start, end, out, n_out)
@@ -2813,10 +2800,9 @@ def _write_cuts(text, scanned, meanings, table, lanes, marks):
 
 @kernel
 def _write_spaces(text, scanned, meanings, mark, scheme, first_id):
-    """Write a mark for each space, and before texts and pretokens that lack it, as the scheme of a
-    Metaspace says.
+    """Write a mark for each space, and before texts and pretokens that lack it.
 
-    Returns text and meanings.
+    The scheme of a Metaspace says which of them need a mark. Returns text and meanings.
     """
     size = len(mark) - PADDING
     n_marks = len(meanings)
@@ -2825,15 +2811,16 @@ def _write_spaces(text, scanned, meanings, mark, scheme, first_id):
     out = _on_huge_pages(np.empty(len(text) + n_marks * size, np.uint8))
     n = i64(0)
     m = 0
-    id = first_id
+    meaning = first_id
     is_first = True
     for k in range(len(text) - PADDING):
         if scanned[k] == END:
-            id = min(meanings[m], INSIDE)
+            meaning = min(meanings[m], INSIDE)
             is_first = True
-            m = m + 1
+            m += 1
         elif is_first:
-            needs_mark = (scheme == ALWAYS and id == INSIDE) or (scheme != NEVER and id == BEGINS)
+            needs_mark = meaning == BEGINS and scheme != NEVER
+            needs_mark |= meaning == INSIDE and scheme == ALWAYS
             if needs_mark and text[k] != 0x20 and not _equal(text, k, mark, 0, size):
                 n = _copy_bytes(mark, i64(0), size, out, n)
             is_first = False
@@ -2856,9 +2843,8 @@ def _write_spaces(text, scanned, meanings, mark, scheme, first_id):
 # A token of Hugging Face may have flags: it may take the white space around it, or be ignored
 # inside a word.
 #
-# The section also finds where a file may be cut into blocks, so that the blocks give the same
-# pretokens as the whole: after a special token, or where the pattern ends a pretoken in every
-# context.
+# The section also finds where a file may be cut into blocks that give the same pretokens as the
+# whole file: after a special token, or where the pattern ends a pretoken in every context.
 
 
 @struct
@@ -2873,8 +2859,7 @@ class _SpecialTable:
     flags: np.ndarray  # uint8[S]      SINGLE_WORD, LSTRIP, RSTRIP
     char_kinds: np.ndarray  # uint8[0x110000], WORD or SPACE; empty if no token has flags
     longest: int  # bytes of the longest token
-    # whether a text may be cut after each token: none has flags, or is matched in normalized text
-    cuts: bool
+    cuts: bool  # a text may be cut after tokens: none has flags or is found in normalized text
 
 
 SINGLE_WORD = 1
@@ -2895,37 +2880,34 @@ class AddedToken(NamedTuple):
     lstrip: bool = False  # together with the white space before it
     rstrip: bool = False  # together with the white space after it
     normalized: bool = False  # in normalized text, after the tokens that are not
-    # a control token: text is encoded to it only if special tokens are allowed
-    special: bool = True
-    # not in Hugging Face: searched for as written, not normalized, as SentencePiece's symbols
-    literal: bool = False
+    special: bool = True  # a control token: found in text only if special tokens are allowed
+    literal: bool = False  # not normalized itself, as SentencePiece's symbols; ours alone
 
 
 def _special_table(
-    ids: Mapping[str, int],
-    flags: Mapping[str, AddedToken],
-    normalize: Callable[[bytes], bytes] = bytes,
+    ids: Mapping[str, int], flags: Mapping[str, AddedToken], normalizer: Normalizer | None = None
 ) -> _SpecialTable:
-    """Make the table of some special tokens, in the form that they have in normalized text."""
-    flag_of = {text: flags.get(text, AddedToken()) for text in ids}
-    tokens = {
-        text.encode() if flag.literal else normalize(text.encode()): text
-        for text, flag in flag_of.items()
-    }
+    """Make the table of some special tokens, for text that a normalizer has changed or not."""
+    tokens = {}  # the bytes that are searched for -> the name
+    for name in ids:
+        token = name.encode()
+        if normalizer and not flags.get(name, AddedToken()).literal:
+            token = normalizer.normalize(token)
+        tokens[token] = name
     tokens.pop(b"", None)
-    flagged = [flag_of[text] for text in tokens.values()]
-    first_bytes = {token[0] for token in tokens}
+    flagged = [flags.get(name, AddedToken()) for name in tokens.values()]
     bits = [sum(itertools.compress((SINGLE_WORD, LSTRIP, RSTRIP), flag)) for flag in flagged]
     char_kinds = np.zeros(0, np.uint8)
     if any(bits):  # \w and \s as in Hugging Face, which uses the regular expressions of Rust here
         words = _code_points_matching(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]")
         char_kinds = WORD * words + SPACE * _code_points_matching(r"\p{White_Space}")
+    first_bytes = {token[0] for token in tokens}
     return _SpecialTable(
         make_trie(dict(enumerate(tokens))),
-        np.array([ids[text] for text in tokens.values()], np.int64),
+        np.array([ids[name] for name in tokens.values()], np.int64),
         np.array([*map(len, tokens)], np.int64),
         np.isin(np.arange(256), [*first_bytes]),
-        first_bytes.pop() if len(first_bytes) == 1 else -1,
+        min(first_bytes) if len(first_bytes) == 1 else -1,
         np.array(bits, np.uint8),
         char_kinds,
         max(map(len, tokens), default=0),
@@ -2954,13 +2936,11 @@ def _special_at(text, position, special):
 
 @kernel
 def _find_byte(text, position, stop, byte):
-    """Find the first such byte at or after a position, or `stop`; 64 bytes are compared
-    together.
-    """
+    """Find the first such byte at or after a position, or `stop`: compare 64 bytes together."""
     while position + 64 <= stop:
-        found = bytes_from(text, position, u8(byte)) & ~bytes_from(text, position, u8(byte + 1))
-        if found:
-            return position + i64(lowest_bit(found))
+        equal = bytes_from(text, position, u8(byte)) & ~bytes_from(text, position, u8(byte + 1))
+        if equal:
+            return position + i64(lowest_bit(equal))
         position += 64
     while position < stop and text[position] != byte:
         position += 1
@@ -2969,9 +2949,7 @@ def _find_byte(text, position, stop, byte):
 
 @kernel
 def _next_special(text, position, special):
-    """Find the first special token at or after a position; returns where it begins, or where the
-    text ends.
-    """
+    """Find the first special token at or after a position; returns its start, or the text's end."""
     leads = special.leads
     lead = special.lead
     stop = len(text) - PADDING
@@ -3005,57 +2983,67 @@ def _is_beside(kind, text, start, end, char_kinds):
 
 
 @kernel
-def _cut_at_special(text, scanned, meanings, special):
-    """Write END over each special token, searched from left to right, the longest first; returns
-    text and meanings.
+def _with_spaces(text, first, start, end, flags, char_kinds):
+    """Extend text[start : end] over the white space around it, as flags say; returns its ends.
 
-    The flags of a token extend it over the white space around it, or reject it inside a word, as
-    `find_matches` in the `tokenizers` package does. No token has the byte END, and none extends
-    over it, so texts need not be told apart.
+    It does not begin before `first`.
+    """
+    while flags & LSTRIP and start > first and _kind_before(text, start, char_kinds) & SPACE:
+        start -= _character_before(text, i64(0), start) & 7
+    while flags & RSTRIP and _kind_after(text, end, char_kinds) & SPACE:
+        end += _decode_character(text, end, end + 4) & 7
+    return start, end
+
+
+@kernel
+def _cut_at_special(text, scanned, meanings, special):
+    """Write END over each special token; returns text and meanings.
+
+    The text is searched from left to right, for the longest token first. The flags of a token
+    extend it over the white space around it, or reject it inside a word, as `find_matches` in the
+    `tokenizers` package does. No token has the byte END, and none extends over it, so texts need
+    not be told apart.
     """
     n_text = len(text) - PADDING
-    position = _next_special(text, i64(0), special) if len(special.ids) else n_text
+    position = n_text
+    if len(special.ids):
+        position = _next_special(text, i64(0), special)
     if position == n_text:
         return text, meanings
     char_kinds = special.char_kinds
     out = _on_huge_pages(np.empty(len(text), np.uint8))
     n_out = i64(0)
-    last = i64(0)
+    n_copied = i64(0)  # bytes of the text that are in `out`, or under a token
     new_meanings = np.empty(2 * len(meanings) + 64, np.int64)
     n = 0
-    t = 0
-    stop = _find_byte(scanned, i64(0), len(scanned), i64(END))
+    m = 0
+    text_end = _find_byte(scanned, i64(0), len(scanned), i64(END))
     while position < n_text:
+        number = _special_at(text, position, special)
         start = position
-        s = _special_at(text, position, special)
-        end = position = start + special.sizes[s]
-        flags = special.flags[s]
-        if not (flags & SINGLE_WORD and _is_beside(WORD, text, start, end, char_kinds)):
-            while flags & LSTRIP and start > last and _kind_before(text, start, char_kinds) & SPACE:
-                start -= _character_before(text, i64(0), start) & 7
-            while flags & RSTRIP and _kind_after(text, end, char_kinds) & SPACE:
-                end += _decode_character(text, end, end + 4) & 7
+        position += special.sizes[number]
+        flags = special.flags[number]
+        if not (flags & SINGLE_WORD and _is_beside(WORD, text, start, position, char_kinds)):
+            start, end = _with_spaces(text, n_copied, start, position, flags, char_kinds)
             # a token may lie in the white space that belongs to the token before it
-            if last < start:
-                n_out = _copy_bytes(text, last, start, out, n_out)
+            if n_copied < start:
+                n_out = _copy_bytes(text, n_copied, start, out, n_out)
             new_meanings = _reserve(new_meanings, n + 1 + len(meanings))
-            while stop < start:
-                new_meanings[n], stop = (
-                    meanings[t],
-                    _find_byte(scanned, stop + 1, len(scanned), i64(END)),
-                )
-                n = n + 1
-                t = t + 1
-            new_meanings[n] = special.ids[s]
+            while text_end < start:
+                new_meanings[n] = meanings[m]
+                n += 1
+                m += 1
+                text_end = _find_byte(scanned, text_end + 1, len(scanned), i64(END))
+            new_meanings[n] = special.ids[number]
+            n += 1
             out[n_out] = END
-            n_out = n_out + 1
-            n = n + 1
-            last = end
+            n_out += 1
+            n_copied = end
         position = _next_special(text, position, special)
-    for k in range(t, len(meanings)):
+    for k in range(m, len(meanings)):
         new_meanings[n] = meanings[k]
         n += 1
-    return _add_padding(out, _copy_bytes(text, last, n_text, out, n_out)), new_meanings[:n]
+    return _add_padding(out, _copy_bytes(text, n_copied, n_text, out, n_out)), new_meanings[:n]
 
 
 def _count_parts(scanned: np.ndarray) -> int:
@@ -3064,35 +3052,37 @@ def _count_parts(scanned: np.ndarray) -> int:
 
 
 @kernel
+def _last_special_end(text, position, special):
+    """Find the last position where a special token that begins before a position may end; or 0."""
+    end = i64(0)
+    for start in range(max(0, position - special.longest), position):
+        number = _special_at(text, start, special)
+        if number >= 0:
+            end = max(end, start + special.sizes[number])
+    return end
+
+
+@kernel
 def _find_cut(text, start, stop, class_of, must_split, special):
-    """Find the first position at or after `start` where a cut changes neither special tokens nor
-    pretokens.
+    """Find the first position, at or after `start`, where a cut changes no token and no pretoken.
 
     That is after a special token, if its table `cuts`; or where the pattern ends a pretoken in
-    every context. A match of a special token does not count if an earlier one overlaps it, so no
-    match may overlap the cut. Returns twice the position, plus 1 if a document ends there; or -1.
+    every context. A special token is not matched if an earlier one overlaps it, so no token may
+    overlap the cut. Returns the position, or -1; and INSIDE after a special token, or CONTINUES.
     """
-    kinds = special.char_kinds
+    char_kinds = special.char_kinds
     split = _next_split(text, start, stop, class_of, must_split)
     for position in range(start, stop):
-        s = _special_at(text, position, special)
-        is_split = position == split
-        reach = i64(0)
-        is_token = s >= 0 and special.cuts
-        if is_token or is_split:
-            for before in range(max(0, position - special.longest), position):
-                other = _special_at(text, before, special)
-                if other >= 0:
-                    # how far possible tokens before it reach
-                    reach = max(reach, before + special.sizes[other])
-        if is_token and reach <= position:
-            return 2 * (position + special.sizes[s]) + 1
-        if is_split:
-            flags_reach = len(kinds) > 0 and _is_beside(SPACE, text, position, position, kinds)
-            if s < 0 and reach < position and not flags_reach:
-                return 2 * position
-            split = _next_split(text, position, stop, class_of, must_split)
-    return -1
+        number = _special_at(text, position, special)
+        if number >= 0 and special.cuts and _last_special_end(text, position, special) <= position:
+            return position + special.sizes[number], INSIDE
+        if position == split:
+            may_strip = len(char_kinds) > 0 and _is_beside(SPACE, text, split, split, char_kinds)
+            overlaps = number >= 0 or _last_special_end(text, split, special) >= split
+            if not overlaps and not may_strip:
+                return split, CONTINUES
+            split = _next_split(text, split, stop, class_of, must_split)
+    return -1, CONTINUES
 
 
 # ─── Normalizing ──────────────────────────────────────────────────────────────────────────────────
@@ -3681,8 +3671,9 @@ class Normalizer:
 
 
 class Pretokenizer:
-    """Cut texts at special tokens, normalize the text between them, and cut it by all steps of a
-    pattern but the last.
+    """Cut and normalize texts, and apply all steps of a pattern but the last.
+
+    Texts are cut at special tokens, and the text between these is normalized.
 
     >>> pretokenizer = Pretokenizer(Pattern([Metaspace("_"), "_[^_]*"]), {"<|end|>": 7})
     >>> flat, original = pretokenizer.apply(_new_scan(), [b"a b<|end|>"])
@@ -3697,16 +3688,19 @@ class Pretokenizer:
         flags: Mapping[str, AddedToken] = MappingProxyType({}),
         normalizer: Normalizer | None = None,
     ):
-        passes: list[dict[str, int]] = [{}, {}]
-        for token, id in special_tokens.items():
-            passes[flags.get(token, AddedToken()).normalized][token] = id
-        self.pattern, self.normalizer = pattern, normalizer or Normalizer()
-        if not self.normalizer and not passes[0]:
-            passes.reverse()
-        self.special = _special_table(passes[0], flags)
-        self.normalized = (
-            _special_table(passes[1], flags, self.normalizer.normalize) if passes[1] else None
-        )
+        self.pattern = pattern
+        self.normalizer = normalizer or Normalizer()
+        first, second = {}, {}
+        for token, number in special_tokens.items():
+            is_normalized = flags.get(token, AddedToken()).normalized
+            ids = second if is_normalized else first
+            ids[token] = number
+        if not self.normalizer and not first:  # one search is enough
+            first, second = second, first
+        self.special = _special_table(first, flags)
+        self.normalized = None
+        if second:
+            self.normalized = _special_table(second, flags, self.normalizer)
 
     def apply(
         self, scan: Scan, texts: Sequence[bytes], first_id: int = BEGINS
@@ -3718,9 +3712,8 @@ class Pretokenizer:
 
         Returns the flat text, and the flat text before normalization.
         """
-        original = FlatText.join(texts, [BEGINS] * len(texts)).rewritten(
-            _cut_at_special, self.special
-        )
+        flat = FlatText.join(texts, [BEGINS] * len(texts))
+        original = flat.rewritten(_cut_at_special, self.special)
         flat = self.normalizer.apply(original, first_id)
         if self.normalized:
             flat = flat.rewritten(_cut_at_special, self.normalized)
@@ -3741,12 +3734,13 @@ class Pretokenizer:
 # row group; the worker decodes both.
 
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".parquet")  # of the files that are taken from a folder
-PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")  # may follow
-BLOCK_BYTES = 1 << 22  # of text that are read and scanned at once
-PART_BYTES = 1 << 20  # of text that are encoded at once, so that the caches of a core hold them
-MAX_BLOCK_BYTES = 1 << 28  # of text without a position where it can be cut
-WINDOW_BYTES = 1 << 16  # the first part of a file that is searched for a cut
+PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")  # after one of SUFFIXES
+BLOCK_BYTES = 1 << 22  # text that is read and scanned at once
+PART_BYTES = 1 << 20  # text that is encoded at once: it fits into the caches of a core
+MAX_BLOCK_BYTES = 1 << 28  # text without a position where it can be cut
+WINDOW_BYTES = 1 << 16  # the first text that is searched for a cut
 HEAD_BYTES = 1 << 12  # the head of a file, which reveals its type
+PAIR_BYTES = 8  # two characters in UTF-8, which decide whether a pretoken ends between them
 STANDARD_STREAM = Path("-")
 
 Files = PathName | Iterable[PathName]  # files, folders, globs, or - for standard input
@@ -3772,28 +3766,26 @@ _SIGNS = {
 
 
 def standard_library() -> list[Path]:
-    """List the source files of Python's standard library in a fixed order, without installed
-    packages.
+    """List the source files of Python's standard library in a fixed order.
 
-    Tests with source files in other encodings than UTF-8 are left out, since the first run would
-    warn of them.
+    Installed packages are left out, and so are tests with source files in other encodings than
+    UTF-8, since the first run would warn of them.
     """
     root = Path(sysconfig.get_path("stdlib"))
-    apart = {"site-packages", "dist-packages", "__pycache__", "encoded_modules", "tokenizedata"}
+    omitted = {"site-packages", "dist-packages", "__pycache__", "encoded_modules", "tokenizedata"}
     files = sorted(
-        path for path in root.rglob("*.py") if apart.isdisjoint(path.relative_to(root).parts)
+        path for path in root.rglob("*.py") if omitted.isdisjoint(path.relative_to(root).parts)
     )
     require(files, f"this Python has no source files in {root}: name a file to train on")
     return files
 
 
 def find_files(inputs: Files) -> list[Path]:
-    """Expand files, folders, globs and "-" (standard input) to files; raises ValueError if one is
-    missing.
+    """Expand files, folders, globs and "-" (standard input) to files.
 
     A folder stands for its files, at any depth and sorted, whose names end in one of SUFFIXES,
     perhaps followed by one of PACKED_SUFFIXES. Hidden files are left out, and so are vocab.txt and
-    merges.txt, which belong to models.
+    merges.txt, which belong to models. Raises InputError if a file is missing.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.txt").write_text("text"), Path(folder, "a.png").write_text("?")
@@ -3801,7 +3793,9 @@ def find_files(inputs: Files) -> list[Path]:
     ['a.txt']
     """
     files = []
-    for path in map(as_path, [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs):
+    if isinstance(inputs, (str, os.PathLike)):
+        inputs = [inputs]
+    for path in map(as_path, inputs):
         name = str(path)
         if os.path.isdir(name):
             inside = [
@@ -3817,17 +3811,18 @@ def find_files(inputs: Files) -> list[Path]:
             group = [path]
         else:
             group = sorted(filter(Path.is_file, map(Path, glob.glob(name, recursive=True))))
-            hint = (
-                "" if path.suffix and " " not in name else "; if it is a text, in Python: texts=[…]"
-            )
+            hint = ""
+            if " " in name or not path.suffix:
+                hint = "; if it is a text, in Python: texts=[…]"
             require(group, f"{name[:80]}: no such file or folder, and no file matches it{hint}")
         files += group
     return files
 
 
 def as_path(name: PathName) -> Path:
-    """Make a Path; raises InputError for other types, and for an empty name, which would be the
-    current folder.
+    """Make a Path; raises InputError for other types, and for an empty name.
+
+    Python takes an empty name for the current folder.
     """
     require(
         isinstance(name, (str, os.PathLike)), f"a file is named by a string or a path, not {name!r}"
@@ -3843,28 +3838,27 @@ def _fail(error: OSError) -> None:
 
 def _is_corpus(path: Path) -> bool:
     """Whether a file in a folder is text by its name, and not a part of a model."""
+    if path.name in ("vocab.txt", "merges.txt"):
+        return False
     is_hidden = any(part.startswith(".") for part in path.parts)
-    return (
-        _plain_name(path).endswith(SUFFIXES)
-        and path.name not in ("vocab.txt", "merges.txt")
-        and not is_hidden
-    )
+    return _plain_name(path).endswith(SUFFIXES) and not is_hidden
 
 
 def _plain_name(path: Path) -> str:
     """Return the name of a file in lower case and without the suffix of a packed file."""
-    return (path.stem if path.suffix.lower() in PACKED_SUFFIXES else path.name).lower()
+    if path.suffix.lower() in PACKED_SUFFIXES:
+        path = path.with_suffix("")
+    return path.name.lower()
 
 
 def _is_stream(path: Path | Texts) -> bool:
-    """Whether a file can be read only once, or only by this process: /dev/stdin is another file in
-    another process.
+    """Whether a file can be read only once, or only by this process.
+
+    For example, /dev/stdin is another file in another process.
     """
-    return (
-        isinstance(path, Texts)
-        or not path.is_file()
-        or path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
-    )
+    if isinstance(path, Texts) or not path.is_file():
+        return True
+    return path.absolute().parent in (Path("/dev"), Path("/dev/fd"))
 
 
 def _recognize(head: bytes) -> str | None:
@@ -3873,8 +3867,7 @@ def _recognize(head: bytes) -> str | None:
 
 
 def _open_zstandard(file: IO[bytes]) -> IO[bytes]:
-    # of Python 3.14, and of a package for earlier versions
-    for name in ("compression.zstd", "backports.zstd"):
+    for name in ("compression.zstd", "backports.zstd"):  # of Python 3.14, and before it
         with contextlib.suppress(ImportError):
             return importlib.import_module(name).ZstdFile(file)
     raise InputError(
@@ -3887,9 +3880,7 @@ _UNPACKERS = {"gzip": gzip.open, "xz": lzma.open, "bzip2": bz2.open, "zstandard"
 
 @contextlib.contextmanager
 def expecting_whole(kind: str, where: object) -> Iterator[None]:
-    """In a block, turn any error that a damaged file, or one of another kind, causes into
-    InputError with its name.
-    """
+    """In a block, turn all errors of a damaged file, or a file of another kind, into InputError."""
     try:
         yield
     except InputError as error:
@@ -3901,22 +3892,22 @@ def expecting_whole(kind: str, where: object) -> Iterator[None]:
 
 
 def _read_chunks(path: Path, size: int) -> Iterator[tuple[bytes, int]]:
-    """Read and unpack a file in chunks of up to `size` bytes; yields each with the position on the
-    disk.
+    """Read and unpack a file in chunks of up to `size` bytes.
+
+    Yields each chunk, and the position on the disk after it.
     """
-    with (
-        contextlib.nullcontext(sys.stdin.buffer)
-        if path == STANDARD_STREAM
-        else open(path, "rb") as raw
-    ):
-        kind = _recognize(raw.peek(HEAD_BYTES))
+    with contextlib.ExitStack() as stack:
+        raw = sys.stdin.buffer
+        if path != STANDARD_STREAM:
+            raw = stack.enter_context(open(path, "rb"))
+        file_type = _recognize(raw.peek(HEAD_BYTES))
         position = 0
-        with expecting_whole(f"{kind} file", path):
-            file = _UNPACKERS[kind](raw) if kind in _UNPACKERS else raw
+        with expecting_whole(f"{file_type} file", path):
+            file = _UNPACKERS[file_type](raw) if file_type in _UNPACKERS else raw
             while chunk := file.read(size):
-                position = (
-                    raw.tell() if file is not raw and raw.seekable() else position + len(chunk)
-                )
+                position += len(chunk)
+                if file is not raw and raw.seekable():
+                    position = raw.tell()
                 yield chunk, position
 
 
@@ -3929,10 +3920,9 @@ def _read_part(path: Path, start: int, n_bytes: int) -> bytes:
 
 def _record_text(record: object, text_field: str) -> bytes:
     """Take the text of a record from its field."""
-    text = record.get(text_field) if isinstance(record, dict) else None
-    if not isinstance(text, str):
-        raise InputError(f"no text in the field {text_field!r} (`text_field` names another)")
-    return _text_bytes(text)
+    if isinstance(record, dict) and isinstance(record.get(text_field), str):
+        return _text_bytes(record[text_field])
+    raise InputError(f"no text in the field {text_field!r} (`text_field` names another)")
 
 
 def _lone_surrogate_message(error: UnicodeEncodeError, start: int = 0) -> str:
@@ -3942,12 +3932,12 @@ def _lone_surrogate_message(error: UnicodeEncodeError, start: int = 0) -> str:
 
 
 class Block(NamedTuple):
-    """Bytes that can be scanned independently: a part of a file, or bytes that were read from a
-    stream.
+    """Bytes that can be scanned independently: a part of a file, or bytes from a stream.
 
     `first_id` tells how the block begins, and `next_id` how the next one does: with another text
     (BEGINS); with another document of the same text, after a special token (INSIDE); or within the
-    same document (CONTINUES).
+    same document (CONTINUES). Without `data`, a worker reads the bytes from the file. Without
+    `read_texts`, they are one text, or a list of texts.
     """
 
     path: Path
@@ -3955,9 +3945,8 @@ class Block(NamedTuple):
     stop: int
     first_id: int = BEGINS
     next_id: int = BEGINS
-    data: bytes | list[bytes] | None = None  # None: a worker reads them from the file
+    data: bytes | list[bytes] | None = None
     n_before: int = 0  # lines before it in a stream; row groups before it in a Parquet file
-    # None: the data are one text, or a list of texts
     read_texts: Callable[[Block, str], list[bytes]] | None = None
 
     @property
@@ -3974,16 +3963,13 @@ class Block(NamedTuple):
         return data
 
     def count_lines_before(self) -> int:
-        """Count the lines before the block; in a file, they are counted only when a message needs
-        their number.
-        """
-        if self.data is not None:
-            return self.n_before
-        starts = range(0, self.start, BLOCK_BYTES)
-        return sum(
-            _read_part(self.path, at, min(BLOCK_BYTES, self.start - at)).count(b"\n")
-            for at in starts
-        )
+        """Count the lines before the block, for a message that needs their number."""
+        n_lines = self.n_before
+        if self.data is None:
+            for start in range(0, self.start, BLOCK_BYTES):
+                size = min(BLOCK_BYTES, self.start - start)
+                n_lines += _read_part(self.path, start, size).count(b"\n")
+        return n_lines
 
 
 def _read_lines(block: Block, text_field: str, skip_bad_lines: bool) -> list[bytes]:
@@ -4017,9 +4003,7 @@ def _read_rows(block: Block, text_field: str, _: bool) -> list[bytes]:
 
 
 class Texts(NamedTuple):
-    """Texts in memory, strings or lists of strings, which a Source reads once, as it reads a
-    file.
-    """
+    """Texts in memory, strings or lists of strings; a Source reads them once, as a stream."""
 
     texts: Iterable[Text | Sequence[Text]]
 
@@ -4028,26 +4012,25 @@ class Texts(NamedTuple):
 
     def blocks(self, size: int) -> Iterator[Block]:
         """Gather texts into blocks of about this size."""
-        batches = (item if isinstance(item, (list, tuple)) else [item] for item in self.texts)
-        texts = map(_text_bytes, itertools.chain.from_iterable(batches))
+        lists = (item if isinstance(item, (list, tuple)) else [item] for item in self.texts)
+        texts = map(_text_bytes, itertools.chain.from_iterable(lists))
         for batch in _batched_by_size(texts, len, size):
             yield Block(Path(str(self)), 0, sum(map(len, batch)), data=batch)
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The texts to read, and how to read them. It is passed on as a whole, also to worker
-    processes.
+    """The texts to read, and how to read them; worker processes get it, too.
 
     files           paths, as from `find_files`; or Texts
     pattern         the pattern that cuts texts into pretokens; blocks end where it always ends one
     special_tokens  tokens that end documents
-    flags           how special tokens are found, if not in the plain way
-    normalizer      steps of a Normalizer, which change texts before they are cut
     text_field      the field of a line of JSON, or the column of a Parquet file, that has the text;
                     "text" by default. If it is set, standard input is lines of JSON
-    skip_bad_lines  skip lines that are not JSON or have no text, with a warning that names each
     block_bytes     bytes of text in a block; BLOCK_BYTES by default. No result depends on it
+    flags           how special tokens are found, if not in the plain way
+    normalizer      steps of a Normalizer, which change texts before they are cut
+    skip_bad_lines  skip lines that are not JSON or have no text, with a warning that names each
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.jsonl")
@@ -4066,9 +4049,8 @@ class Source:
     normalizer: Sequence[dict] = ()
     skip_bad_lines: bool = False
 
-    # of files before reading
+    # the states of the files before they are read, and the files that may not be text
     _states: dict[Path, os.stat_result] = dataclasses.field(default_factory=dict, init=False)
-    # files that may not be text
     _doubtful: list[Path] = dataclasses.field(default_factory=list, init=False)
 
     @property
@@ -4077,20 +4059,18 @@ class Source:
 
     @functools.cached_property
     def pretokenizer(self) -> Pretokenizer:
-        """The Pretokenizer of these texts; the ids of special tokens are their positions in the
-        list.
-        """
+        """The Pretokenizer of these texts; special tokens are numbered in their order."""
         return Pretokenizer(self.pattern, self._numbers, self.flags, Normalizer(self.normalizer))
 
     @functools.cached_property
     def _cut_arguments(self) -> tuple[np.ndarray, np.ndarray, _SpecialTable]:
         """The last arguments of `_find_cut`, for text before normalization."""
         normalizer = self.pretokenizer.normalizer
-        special = _special_table(self._numbers, self.flags)
-        # they can be found only after normalization
-        hides_tokens = normalizer and self.pretokenizer.normalized
-        arrays = Pattern("none").cut_arrays if hides_tokens else normalizer.cut_arrays(self.pattern)
-        return *arrays, special
+        arrays = normalizer.cut_arrays(self.pattern)
+        if normalizer and self.pretokenizer.normalized:
+            # some special tokens are found only in normalized text: it is never cut
+            arrays = Pattern("none").cut_arrays
+        return *arrays, _special_table(self._numbers, self.flags)
 
     __repr__ = brief_repr
 
@@ -4113,17 +4093,17 @@ class Source:
     @property
     def total_bytes(self) -> int | None:
         """The number of bytes on the disk; None if a file is a pipe."""
-        is_known = not any(map(_is_stream, self.files))
-        return sum(path.stat().st_size for path in self.files) if is_known else None
+        if any(map(_is_stream, self.files)):
+            return None
+        return sum(path.stat().st_size for path in self.files)
 
     def is_json(self, path: Path | Texts) -> bool:
-        """Whether a file has a text in each line of JSON: a .jsonl file; or a pipe, if a text field
-        is given.
-        """
+        """Whether each line of a file is JSON: a .jsonl file; or a pipe, if a text field is set."""
         if isinstance(path, Texts):
             return False
-        by_name = _plain_name(path).endswith((".jsonl", ".ndjson"))
-        return by_name or (self.text_field is not None and _is_stream(path))
+        if _plain_name(path).endswith((".jsonl", ".ndjson")):
+            return True
+        return self.text_field is not None and _is_stream(path)
 
     def suits_threads(self, engine: Engine) -> bool:
         """Return whether threads are better than processes, as they are if kernels do the work.
@@ -4148,50 +4128,46 @@ class Source:
 
     def blocks(self) -> Iterator[Block]:
         """Cut all files into blocks of about `block_bytes` that can be processed in any order."""
-        # before any work, since a wrong file would waste it
-        kinds = [*map(self._look_at, self.files)]
-        for path, kind in zip(self.files, kinds, strict=True):
+        # all files are examined before any work, since a wrong file would waste it
+        file_types = [*map(self._examine, self.files)]
+        for path, file_type in zip(self.files, file_types, strict=True):
             if isinstance(path, Texts):
                 yield from path.blocks(self.block_bytes)
-            elif kind == "Parquet":
+            elif file_type == "Parquet":
                 yield from _row_groups(path)
-            elif kind:
+            elif file_type:
                 yield from self._stream_blocks(path)
             else:
                 yield from self._file_blocks(path)
 
-    def _look_at(self, path: Path | Texts) -> str | None:
-        """Look at the head of a file, unless it can be read only once; returns its type, or None
-        for plain text.
-        """
+    def _examine(self, path: Path | Texts) -> str | None:
+        """Check the head of a file, if it can be read twice; returns its type, or None for text."""
         if _is_stream(path):
             return "a stream"
         self._states.setdefault(path, path.stat())
-        kind = _recognize(_read_part(path, 0, HEAD_BYTES))
-        is_fine = kind or path.suffix not in PACKED_SUFFIXES
-        require(is_fine, f"{path}: is not packed, as its name says: rename it")
-        if kind == "Parquet":
+        file_type = _recognize(_read_part(path, 0, HEAD_BYTES))
+        is_packed = file_type or path.suffix not in PACKED_SUFFIXES
+        require(is_packed, f"{path}: is not packed, as its name says: rename it")
+        if file_type == "Parquet":
             with expecting_whole("Parquet file", path):
                 import_optional("pyarrow.parquet")
         else:
-            self._check_head(path, next(_read_chunks(path, HEAD_BYTES), (b"", 0))[0])
-        return kind
+            head, _ = next(_read_chunks(path, HEAD_BYTES), (b"", 0))
+            self._check_head(path, head)
+        return file_type
 
     def _check_head(self, path: Path, head: bytes) -> None:
-        """Raise InputError for a file that is not text, and warn of the first one that may not be
-        text.
-        """
-        kind = _recognize(head)
-        doubt = None
+        """Raise InputError for a file that is not text; warn of the first that may not be text."""
+        file_type = _recognize(head)
         require(
-            kind is None, f"{path}: {kind} is not text: unpack it, or convert it to text, first"
+            file_type is None,
+            f"{path}: {file_type} is not text: unpack it, or convert it to text, first",
         )
+        doubt = None
         if head.count(0) > len(head) / 100:
             doubt = "its beginning has NUL bytes, as UTF-16 has (iconv converts text to UTF-8)"
         elif head.decode("utf-8", "replace").count("\ufffd") > len(head) / 100:
-            doubt = (
-                "its beginning is not UTF-8; it is read byte by byte (iconv converts text to UTF-8)"
-            )
+            doubt = "its beginning is not UTF-8, so its bytes are read (iconv converts it to UTF-8)"
         elif re.match(rb'\s*\[?\s*\{\s*"', head):
             doubt = (
                 "looks like JSON, and is read as text: name the file .jsonl or, for a "
@@ -4204,41 +4180,38 @@ class Source:
             warnings.warn(f"{path}: {doubt}", stacklevel=2)
 
     def check_unchanged(self) -> None:
-        """Check that no file changed while it was read; raises InputError if text may be lost or
-        read twice.
+        """Raise InputError if a file changed while it was read: text may be lost or read twice.
 
         A file that has only grown, such as a log, was read up to its former end, and a warning says
         so.
         """
+        state = attrgetter("st_ino", "st_size", "st_mtime_ns")
         for path, before in self._states.items():
             now = path.stat()
             if now.st_ino == before.st_ino and now.st_size > before.st_size:
                 warnings.warn(
-                    f"{path}: has grown while it was read: what was added is left out", stacklevel=4
+                    f"{path}: grew while it was being read; the added text is left out",
+                    stacklevel=4,
                 )
-                continue
-            same = all(
-                getattr(now, of) == getattr(before, of)
-                for of in ("st_ino", "st_size", "st_mtime_ns")
-            )
-            require(
-                same, f"{path}: changed while it was read: start again when no program writes to it"
-            )
+            elif state(now) != state(before):
+                raise InputError(
+                    f"{path}: changed while it was being read; start again when no program "
+                    "writes to it"
+                )
 
     def map(self, engine: Engine, work: Callable, task_bytes: int | None = None) -> Iterator:
-        """Apply work(source, blocks) to tasks, by the workers of an engine, and yield the results
-        in the order of text.
+        """Apply work(source, blocks) by the workers of an engine; yields results in order of text.
 
         task_bytes  the least number of bytes in a task, so that several small files are one task
 
         Each task gets a source without files, since each block names its file.
         """
+
+        def size_of(block: Block) -> int:
+            return max(len(block.data or b""), block.n_bytes)
+
         work = functools.partial(work, dataclasses.replace(self, files=()))
-        blocks = self.blocks()
-        limit = task_bytes or self.block_bytes
-        tasks = _batched_by_size(
-            blocks, lambda block: max(len(block.data or b""), block.n_bytes), limit
-        )
+        tasks = _batched_by_size(self.blocks(), size_of, task_bytes or self.block_bytes)
         return engine.map(work, tasks, self.suits_threads(engine))
 
     def _file_blocks(self, path: Path) -> Iterator[Block]:
@@ -4248,14 +4221,14 @@ class Source:
         first_id = BEGINS
         read = functools.partial(_read_part, path)
         is_json = self.is_json(path)
+        read_texts = _read_lines if is_json else None
         while start < size:
-            is_last = size - start <= self.block_bytes * 3 // 2
-            cut = None if is_last else self.find_cut(read, start + self.block_bytes, is_json)
+            cut = None
+            if size - start > self.block_bytes * 3 // 2:
+                cut = self.find_cut(read, start + self.block_bytes, is_json)
             stop, next_id = cut or (size, BEGINS)
             _require_cut(path, stop - start)
-            yield Block(
-                path, start, stop, first_id, next_id, read_texts=_read_lines if is_json else None
-            )
+            yield Block(path, start, stop, first_id, next_id, read_texts=read_texts)
             start = stop
             first_id = next_id
 
@@ -4263,35 +4236,31 @@ class Source:
     def find_cut(
         self, read: Callable[[int, int], bytes], start: int, is_json: bool
     ) -> tuple[int, int] | None:
-        """Find the first position from `start` on where text may be cut, and how the text after it
-        begins (see Block).
+        """Find the first position from `start` on where text may be cut; None if there is none.
 
         `read(position, size)` returns a window of the text. While no cut is found, windows grow up
-        to a block.
+        to a block. Returns the position, and how the text after it begins (see Block).
         """
         size = WINDOW_BYTES
-        # A window needs a margin, since the special tokens and characters on both sides decide
-        # about a cut.
-        margin = max((len(token.encode()) for token in self.special_tokens), default=0) + 8
+        # The special tokens and characters on both sides of a cut decide about it. So a window is
+        # searched without a margin on each side, and windows overlap by a pair of characters.
+        margin = PAIR_BYTES + max((len(token.encode()) for token in self.special_tokens), default=0)
         while True:
-            begin = max(0, start - margin)
-            window = read(begin, start - begin + size + margin)
-            stop = len(window) - margin
+            window_start = max(0, start - margin)
+            first = start - window_start
+            window = read(window_start, first + size + margin)
+            last = len(window) - margin
             if is_json:
-                cut = window.find(b"\n", start - begin) + 1
+                cut = window.find(b"\n", first) + 1
                 next_id = BEGINS
             else:
                 text = _with_padding(window.replace(BYTES[END], BYTES[INVALID_BYTE]))
-                cut, is_after_special = divmod(
-                    _find_cut(text, start - begin, stop, *self._cut_arguments), 2
-                )
-                next_id = INSIDE if is_after_special else CONTINUES
+                cut, next_id = _find_cut(text, first, last, *self._cut_arguments)
             if cut > 0:
-                return begin + cut, next_id
-            if len(window) < start - begin + size + margin:
+                return window_start + cut, next_id
+            if last < first + size:  # the text ends there
                 return None
-            # overlap by a pair of characters
-            start = begin + stop - 8
+            start = window_start + last - PAIR_BYTES
             size = min(2 * size, self.block_bytes)
 
     def cut_text(self, text: Text, size: int, first_id: int) -> Iterator[tuple[bytes, int]]:
@@ -4300,25 +4269,27 @@ class Source:
         Yields each part, in UTF-8, and how it begins. Parts are longer where the pattern allows no
         cut.
         """
-        can_cut = self._cut_arguments[1].any()
+        if not self._cut_arguments[1].any():  # no pretoken ends in every context
+            size = len(text)
         start = 0
-        n = size if can_cut else len(text)
+        n = size
         while start < len(text):
             data = _text_bytes(text[start : start + n], start)
             cut = len(data), BEGINS
             if start + n < len(text):
                 tail = max(1, len(data) - HEAD_BYTES)
                 cut = self.find_cut(lambda at, k, data=data: data[at : at + k], tail, False)
-            if cut:
-                rest = data[cut[0] :]
-                if isinstance(text, str):
-                    rest = rest.decode()
-                yield data[: cut[0]], first_id
-                start = min(start + n, len(text)) - len(rest)
-                n = size
-                first_id = cut[1]
-            else:
+            if cut is None:  # try a longer part
                 n *= 4
+                continue
+            stop, next_id = cut
+            rest = data[stop:]
+            if isinstance(text, str):
+                rest = rest.decode()
+            yield data[:stop], first_id
+            start = min(start + n, len(text)) - len(rest)
+            n = size
+            first_id = next_id
 
     def cut(
         self, chunks: Iterable[bytes], size: int, is_json: bool = False, where: object = "the text"
@@ -4328,16 +4299,19 @@ class Source:
         Yields each part, its `first_id` and its `next_id`. Memory holds a chunk, a part and a
         window; or a whole document, where the pattern allows no cut.
         """
-        data = bytearray()
+        data = bytearray()  # the text that is read, and not yet yielded
         chunks = iter(chunks)
         first_id = BEGINS
         cut = True
 
         def read(position: int, n: int) -> bytes:
             _require_cut(where, position)
-            while len(data) < position + n and (chunk := next(chunks, None)) is not None:
+            while len(data) < position + n:
+                chunk = next(chunks, None)
+                if chunk is None:
+                    break
                 data.extend(chunk)
-            return bytes(memoryview(data)[position : position + n])
+            return bytes(data[position : position + n])
 
         while cut:
             cut = self.find_cut(read, size, is_json)
@@ -4350,10 +4324,9 @@ class Source:
             first_id = next_id
 
     def _stream_blocks(self, path: Path) -> Iterator[Block]:
-        """Read a file that can be read only from its beginning, and put the text into its
-        blocks.
-        """
+        """Read a file that can be read only from its beginning; its text is put into the blocks."""
         is_json = self.is_json(path)
+        read_texts = _read_lines if is_json else None
         start = 0
         stop = 0
         n_lines = 0
@@ -4367,34 +4340,22 @@ class Source:
                 yield chunk
 
         for data, first_id, next_id in self.cut(read(), self.block_bytes, is_json, path):
-            yield Block(
-                path,
-                start,
-                stop,
-                first_id,
-                next_id,
-                data,
-                n_lines,
-                _read_lines if is_json else None,
-            )
+            yield Block(path, start, stop, first_id, next_id, data, n_lines, read_texts)
             start = stop
-            n_lines = n_lines + data.count(b"\n")
+            n_lines += data.count(b"\n")
 
 
 def _require_cut(where: object, n_bytes: int) -> None:
     """Raise InputError for text that cannot be cut and has too many bytes."""
-    size = f"{MAX_BLOCK_BYTES >> 20} MB"
-    hint = "add line breaks, or name another pattern or a special token"
-    require(
-        n_bytes <= MAX_BLOCK_BYTES,
-        f"{where}: {size} of text without a place where it can be cut: {hint}",
-    )
+    if n_bytes > MAX_BLOCK_BYTES:
+        raise InputError(
+            f"{where}: {MAX_BLOCK_BYTES >> 20} MB of text without a place where it can be cut: "
+            "add line breaks, or name another pattern or a special token"
+        )
 
 
 def _row_groups(path: Path) -> Iterator[Block]:
-    """Make a block of each row group of a Parquet file; each counts as an equal share of its
-    bytes.
-    """
+    """Make a block of each row group of a Parquet file, with an equal share of its bytes."""
     with expecting_whole("Parquet file", path):
         n = import_optional("pyarrow.parquet").read_metadata(path).num_row_groups
     size = path.stat().st_size

@@ -893,7 +893,7 @@ def test_files_written_together_take_their_names_together(tmp_path, monkeypatch)
         with bpe.atomic_write(tmp_path / "new/c") as file:
             file.write(b"new")
         assert (tmp_path / "a").read_bytes() == b"old" and not named
-    assert named == ["c", "b", "a"] and not bpe.UNFINISHED and not bpe.NAMING
+    assert named == ["c", "b", "a"] and not bpe.UNFINISHED.temporary and not bpe.UNFINISHED.renames
     assert [path.read_bytes() for path in sorted(tmp_path.rglob("?"))] == [b"new"] * 3
 
 
@@ -1891,7 +1891,7 @@ def test_a_file_that_changes_while_it_is_read_is_named(tokenizer, tmp_path, monk
     monkeypatch.setattr(bpe.Block, "read", lambda block: (before(block), change())[0])
     raised = pytest.raises((ValueError, OSError), match=r"a\.txt")
     if how == "grow":
-        raised = pytest.warns(UserWarning, match=r"a\.txt: has grown")
+        raised = pytest.warns(UserWarning, match=r"a\.txt: grew")
     with raised:
         if what == "count":
             bpe.count(bpe.Source([path], bpe.Pattern("gpt2")), bpe.Engine(1))
