@@ -3463,8 +3463,7 @@ def _longest_match_step(charsmap: str) -> _CharacterStep:
     )
 
 
-# private characters that no text has: for the space before a text, an invalid byte, and symbols
-_HIDDEN_SPACE, _HIDDEN_BYTE, _HIDDEN = map(chr, range(0x100000, 0x100003))
+_HIDDEN = 0x100000  # the first of the private characters that stand for symbols
 
 
 def _sentencepiece_passes(
@@ -3473,32 +3472,35 @@ def _sentencepiece_passes(
     """Make the normalizer of SentencePiece, a step that Hugging Face does not have.
 
     charsmap  a precompiled charsmap in base64, or ""
-    symbols   symbols that the charsmap must not change: other characters stand for them meanwhile
+    symbols   symbols that the charsmap must not change: private characters stand for them meanwhile
     prefix    put a space before a text
     squeezes  remove spaces at both ends, and replace several spaces by one
     escapes   replace spaces by ▁
+
+    An invalid byte becomes U+FFFD, which the charsmap must not change, either.
     """
-    space = "▁" if escapes else " "
-    hidden = {symbol: chr(ord(_HIDDEN) + k) for k, symbol in enumerate(symbols)}
+    space = b" " * prefix
+    shown = dict(enumerate(["\ufffd", *symbols], _HIDDEN))
+    hidden = {symbol: chr(code) for code, symbol in shown.items()}
     longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
     expression = re.compile("|".join([*longest_first, "[\udc80-\udcff]"]))
 
     def hide(text: str) -> str:
-        return expression.sub(lambda match: hidden.get(match[0], _HIDDEN_BYTE), text)
+        return expression.sub(lambda match: hidden.get(match[0], chr(_HIDDEN)), text)
 
     def squeeze(text: str) -> str:
-        text = re.sub("  +", " ", text.lstrip(" ")).replace(_HIDDEN_SPACE + " ", _HIDDEN_SPACE)
-        return text.rstrip(" " + space + _HIDDEN_SPACE)
+        return re.sub("  +", " ", text.strip(" ")).rstrip(" ▁" if escapes else " ")
 
-    changed = [*map(ord, "".join(symbols))]
-    yield _TextPass(hide, _HIDDEN_SPACE.encode() * prefix, changed, "".join(symbols))
+    characters = "".join(symbols)
+    changed = [*map(ord, characters)]
+    yield _TextPass(hide, b"" if squeezes else space, changed, characters)
     if charsmap:
         yield _longest_match_step(charsmap)
-    shown = {ord(char): symbol for symbol, char in hidden.items()}
-    yield _CharacterStep(shown | {ord(_HIDDEN_BYTE): "\ufffd"})
+    yield _CharacterStep(shown)
     if squeezes:
-        yield _TextPass(squeeze, changed=[0x20, ord(space)])
-    yield _CharacterStep(dict.fromkeys([0x20, ord(_HIDDEN_SPACE)], space))
+        yield _TextPass(squeeze, space, [0x20, ord("▁")])
+    if escapes:
+        yield _CharacterStep({0x20: "▁"})
 
 
 # newer than the tables of `tokenizers`
@@ -7393,7 +7395,8 @@ def exact_pattern(model: Model) -> str:
 
     Models of SentencePiece take a whole text as one word. With this pattern, its pretokens can be
     segmented one by one and kept in the cache. The pattern is "none" if a part on its own could be
-    segmented differently: if words are looked up whole, or if tokens of unknown characters merge.
+    segmented differently: if words are looked up whole, if tokens of unknown characters merge, or
+    if sums are in single precision, so that rounding depends on the text before.
 
         ▁*(?:[set]+|[\s\S])
 
@@ -7420,6 +7423,8 @@ def exact_pattern(model: Model) -> str:
     looked_up = model.ignore_merges or (merges is None and model.scores is None)
     merges_unknown = not fallback_tokens(model).isdisjoint(itertools.chain(*(merges or ())))
     if model.alphabet == "bytes" or looked_up or merges_unknown or model.word_suffix:
+        return "none"
+    if model.sums_in_single:
         return "none"
     letters = {*map(chr, model.letters)}
     merged = id_of if merges is None else {left + right for left, right in merges}
@@ -7600,19 +7605,6 @@ def _write_end(workspace, meanings, ids, id_stops, at):
     return at
 
 
-# A segmenting kernel that sums scores through a text keeps three numbers in `scratch`: up to which
-# positions in the text and in the ids it has added them, and their sum.
-UNCACHED = 1 << 40  # is added to the number of ids of a word if they depend on the text before it
-
-
-@inline_kernel
-def _begin_sum(scratch, position, at):
-    """Begin a new sum at a position of a text, whose ids begin at ids[at]."""
-    scratch[0] = position
-    scratch[1] = at
-    scratch[2] = 0
-
-
 @kernel
 def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
     """Write the ids of a batch of words; returns where they end, or -1 - start of a word that has
@@ -7669,7 +7661,6 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
         if scanned[begin] == END:
             at = _write_end(workspace, meanings, ids, id_stops, at)
             k = k + 1
-            _begin_sum(scratch, begin + 1, at)
             continue
         size = ends[k] - begin
         low = keys[key]
@@ -7687,9 +7678,7 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
         n_ids = 0 if is_dropped else _segment(text, begin, size, tables, scratch, ids, at)
         if n_ids < 0:
             return -1 - begin
-        if n_ids >= UNCACHED:
-            n_ids -= UNCACHED
-        elif size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
+        if size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
             while (  # a cache with more entries may still lack room for ids or long words
                 2 * words.n_words >= len(entries) < workspace.max_entries
                 or 4 * words.n_words >= 3 * len(entries)
@@ -7724,7 +7713,6 @@ def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
     at = i64(0)
     stop = _begin_scan(text, lanes)
     workspace.n_ends = workspace.n_texts = 0
-    _begin_sum(workspace.scratch, 0, 0)
     while lanes[0, POSITION] < stop and at >= 0:
         scanned = _scan_batch(scanned, stop, table, lanes, marks)
         at = _encode_words(workspace, text, scanned, meanings, ids, id_stops, at)
@@ -8299,12 +8287,8 @@ def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> Le
 
 
 UNKNOWN_PENALTY = 10.0  # the score of an unknown character is that of the worst token minus this
-# SentencePiece subtracts a sum that is further from 0 than MAX_SUM from all later ones. So two sums
-# of n scores differ by n * ROUNDING more or less than they should, at most
-MAX_SUM = 100_000.0
-ROUNDING = 2.0**-6
-# of an edge: node << 24 | id; nodes are offsets in bytes from a word's start
-EDGE_BITS = 24
+MAX_SUM = 100_000.0  # SentencePiece subtracts a sum that is further from 0 from all later ones
+EDGE_BITS = 24  # an edge is node << 24 | id; nodes are offsets in bytes from a word's start
 EDGE_MASK = (1 << 24) - 1
 
 
@@ -8338,8 +8322,8 @@ def unigram_tables(model: Model) -> UnigramTables:
 
     A token with the score -inf is never chosen. Raises InputError if all scores are -inf.
 
-    Scores of float64 are summed in float64, for each word on its own, as in Hugging Face; scores of
-    float32 as in SentencePiece, see `segment_unigram`.
+    Scores of float64 are summed in float64, as in Hugging Face, and scores of float32 in float32,
+    as in SentencePiece.
     """
     ids = np.array(model.ordinary, np.int64)
     scores = model.scores
@@ -8354,15 +8338,8 @@ def unigram_tables(model: Model) -> UnigramTables:
         np.int32,
     )
     unk_id = -1 if model.unk_token is None else id_of[model.unk_token.encode()]
-    unknown = scores[chosen].min(keepdims=True) - UNKNOWN_PENALTY
+    unknown = scores[chosen].min() - scores.dtype.type(UNKNOWN_PENALTY)
     scores = np.append(scores.astype(np.float64), unknown)
-    if model.sums_in_single:
-        # for sums of ids: the first byte of an unknown character has the score of the character;
-        # the number of characters of an unknown token is not known
-        if model.byte_fallback:
-            scores[byte_ids] = np.where(np.arange(256) >> 6 == 2, 0.0, unknown)
-        if unk_id >= 0:
-            scores[unk_id] = -np.inf
     longest = max(map(len, tokens.values()))
     return UnigramTables(
         make_trie(tokens), scores, byte_ids, longest, unk_id, model.fuse_unk, model.sums_in_single
@@ -8447,25 +8424,28 @@ def _write_path(text, start, size, tables, last, ids, at):
 
 
 @inline_kernel
-def _find_path(text, start, size, tables, alpha, state, total, last):
-    """Find a path through the lattice of a word, by sums that begin with `total`, and write its
-    last edges; see `_write_path`.
+def sample_unigram(text, start, size, tables, alpha, state, ids, at):
+    """Cut a word at random: a path has a probability proportional to exp(alpha * score).
 
-    Without a state of random numbers it is the best path. Returns the sum at its end, and how much
-    less that of the second best path is.
+    The kernel sums the probabilities of all paths to each node, and keeps one last edge. Each new
+    edge replaces it with the probability of its share in the sum (Chao 1982, "A general purpose
+    unequal probability sampling plan"). Without a state of random numbers, it keeps the best path.
+    See `segment_unigram`.
     """
     edges = tables.trie.edges
     values = tables.trie.values
     scores = tables.scores
     unknown = len(scores) - 1
     token_edges = np.empty(tables.longest + 1, np.int64)
-    node = 0
+    last = np.empty(size + 1, np.int64)
     sums = np.full(size + 1, -np.inf)
-    gaps = np.full(size + 1, np.inf)
-    sums[0] = total
+    sums[0] = 0.0
+    node = 0
     while node < size:
         if tables.in_single and abs(sums[node]) > MAX_SUM:
-            sums = (sums - sums[node]).astype(np.float32).astype(np.float64)
+            far_sum = sums[node]
+            for k in range(node, min(node + tables.longest, size) + 1):
+                sums[k] = np.float32(sums[k] - far_sum)
         n, following = _list_edges(text, start, node, size, edges, values, unknown, token_edges)
         for k in range(n):
             end = token_edges[k] >> EDGE_BITS
@@ -8475,8 +8455,6 @@ def _find_path(text, start, size, tables, alpha, state, total, last):
                 if tables.in_single:
                     total = float(np.float32(total))
                 is_kept = total > sums[end]
-                gap = gaps[node] if is_kept else gaps[end]
-                gaps[end] = min(gap, abs(total - sums[end]))
                 sums[end] = max(total, sums[end])
             else:
                 sums[end] = np.logaddexp(sums[end], total)
@@ -8484,60 +8462,18 @@ def _find_path(text, start, size, tables, alpha, state, total, last):
             if is_kept:
                 last[end] = node << EDGE_BITS | id
         node = following
-    return sums[size], gaps[size]
-
-
-@inline_kernel
-def sample_unigram(text, start, size, tables, alpha, state, ids, at):
-    """Cut a word at random: the probability of a path is proportional to exp(alpha * score); see
-    `segment_unigram`.
-
-    `_find_path` sums the probabilities of all paths to each node, and keeps one last edge. Each new
-    edge replaces it with the probability of its share in the sum (Chao 1982, "A general purpose
-    unequal probability sampling plan").
-    """
-    last = np.empty(size + 1, np.int64)
-    _find_path(text, start, size, tables, alpha, state, 0.0, last)
     return _write_path(text, start, size, tables, last, ids, at)
 
 
 @kernel
 def segment_unigram(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi);
-    see `_write_path`.
+    """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi).
 
-    Of paths with equal sums, the one with the longest last edge is chosen.
-
-    SentencePiece sums in float32 from the beginning of a text. So rounding depends on the text
-    before a word, and decides between paths with nearly equal sums, such as "9" + "99" and
-    "99" + "9". Words with such paths are UNCACHED. The sum before a word is that of the ids since
-    the last word that was cut here. If it comes near MAX_SUM, the text is cut again from there on.
+    Of paths with equal sums, the one with the longest last edge is chosen. In single precision,
+    rounding decides between paths with nearly equal sums, such as "9" + "99" and "99" + "9". It
+    depends on the text before them, so a word of such a model is a whole text. See `_write_path`.
     """
-    known = scratch.view(np.float64)
-    begin = start
-    first = at
-    total = 0.0
-    if tables.in_single:
-        begin = i64(scratch[0])
-        first = i64(scratch[1])
-        total = known[2]
-        later = largest = total
-        for k in range(first, at):
-            later = float(np.float32(later + tables.scores[ids[k]]))
-            largest = max(largest, abs(later))
-        if largest < MAX_SUM + tables.longest * tables.scores[-1]:
-            begin = start
-            first = at
-            total = later
-    size += start - begin
-    last = np.empty(size + 1, np.int64)
-    total, gap = _find_path(text, begin, size, tables, 1.0, None, total, last)
-    n = _write_path(text, begin, size, tables, last, ids, first) + first - at
-    if tables.in_single:
-        _begin_sum(scratch, begin + size, at + n)
-        known[2] = total
-        n += UNCACHED * (gap <= ROUNDING * size)
-    return n
+    return sample_unigram(text, start, size, tables, 1.0, None, ids, at)
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────
@@ -9354,7 +9290,7 @@ def _written_normalizer(model: Model) -> Sequence[dict]:
     """List the steps of a normalizer for a tokenizer.json."""
     steps = model.normalizer
     if steps and steps[0]["type"] == "SentencePiece":
-        steps = _sentencepiece_steps(**steps[0])
+        steps = _sentencepiece_steps(steps[0])
     return steps
 
 
@@ -9571,33 +9507,18 @@ _STRIP = {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""}
 _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of user_defined_symbols
 
 
-def _sentencepiece_steps(
-    charsmap: str,
-    symbols: Sequence[str],
-    prefix: bool,
-    squeezes: bool,
-    escapes: bool,
-    type: str = "",
-) -> list[dict]:
+def _sentencepiece_steps(normalizer: Mapping) -> list[dict]:
     """Express SentencePiece's normalizer by Hugging Face's steps, as transformers' converters do.
 
-    The parameters are those of `_sentencepiece_passes`.
+    The fields are the parameters of `_sentencepiece_passes`. Symbols are not kept from changing.
     """
-    mapping = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap)
-    hidden = [(symbol, chr(ord(_HIDDEN) + k)) for k, symbol in enumerate(symbols)]
+    charsmap = normalizer["charsmap"]
+    space = MARK if normalizer["escapes"] else " "
     return [
-        *[
-            {"type": "Replace", "pattern": {"String": symbol}, "content": char}
-            for symbol, char in hidden
-        ],
-        *mapping,
-        *[
-            {"type": "Replace", "pattern": {"String": char}, "content": symbol}
-            for symbol, char in hidden
-        ],
-        *[_STRIP, _SPACES_TO_ONE] * squeezes,
-        *[{"type": "Prepend", "prepend": MARK if escapes else " "}] * prefix,
-        *[_SPACES_TO_MARKS] * escapes,
+        *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
+        *[_STRIP, _SPACES_TO_ONE] * normalizer["squeezes"],
+        *[{"type": "Prepend", "prepend": space}] * normalizer["prefix"],
+        *[_SPACES_TO_MARKS] * normalizer["escapes"],
     ]
 
 
@@ -10625,10 +10546,9 @@ class Tokenizer:
         """Make a Source that cuts files so that their blocks have the same ids as the whole."""
         special = tuple(self._allowed(allowed_special))
         model = self.model
-        pattern = Pattern("none") if model.sums_in_single else self.pattern
         return Source(
             find_files(inputs),
-            pattern,
+            self.pattern,
             special,
             text_field,
             flags=model.flags,
