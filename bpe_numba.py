@@ -3111,8 +3111,9 @@ def _find_cut(text, start, stop, class_of, must_split, special):
 
 
 class _CharacterStep(NamedTuple):
-    """A step that changes characters one by one, except joined ones, which change with their
-    neighbours.
+    """A step that changes characters one by one, except joined ones.
+
+    Joined characters change with their neighbours.
     """
 
     changes: Mapping[int, str]  # as for str.translate
@@ -3239,9 +3240,7 @@ MAPPED_BYTES = 1 << 12  # for which space is reserved at once: a check at each b
 
 @kernel
 def _map_characters(text, runs, changed, changed_ends, table):
-    """Map all characters by the table, but replace the runs by the texts in `changed`; returns the
-    text.
-    """
+    """Map characters by the table, and replace runs by the texts in `changed`; returns the text."""
     entries = table.entries
     ascii = table.ascii
     texts = table.texts
@@ -3287,7 +3286,9 @@ class _MapPass:
 
     def __init__(self, steps: Sequence[_CharacterStep]):
         changes, joined = _composed(steps)
-        self.steps, self.maps, self.border = steps, bool(changes), ""
+        self.steps = steps
+        self.maps = bool(changes)
+        self.border = ""
         self.table = _character_map(changes, joined)
         self.changed = {*changes, *map(ord, joined)}
 
@@ -3305,17 +3306,16 @@ class _MapPass:
         for step in self.steps:
             changed = step.change(changed) if step.change else changed.translate(step.changes)
         changed = _with_padding(changed.encode("utf-8", "surrogateescape"))
-        return _map_characters(
-            text, runs, changed, np.flatnonzero(changed == END), self.table
-        ), meanings
+        ends = np.flatnonzero(changed == END)
+        return _map_characters(text, runs, changed, ends, self.table), meanings
 
 
 class _TextPass(NamedTuple):
     """Change texts as a whole."""
 
     change: Callable[[str], str] | None = None
-    prefix: bytes = b""  # is put before each text that begins here
-    # characters that it may change; None: any, depending on neighbours
+    prefix: bytes = b""  # for each text that begins here and is not empty
+    # the characters that may change; None: any, depending on neighbours
     changed: Collection[int] | None = None
     border: str = ""  # a character whose change depends on the text after it
 
@@ -3325,61 +3325,65 @@ class _TextPass(NamedTuple):
         for k, data in enumerate(flat.parts()):
             goes_on = k == 0 and first_id == CONTINUES  # a block may begin inside a text
             if self.change:
-                text = "." * goes_on + data.decode("utf-8", "surrogateescape")
-                data = self.change(text)[goes_on:].encode("utf-8", "surrogateescape")
-            parts.append(self.prefix * (bool(data) and not goes_on) + data)
+                before = "." * goes_on
+                text = self.change(before + data.decode("utf-8", "surrogateescape"))
+                data = text[len(before) :].encode("utf-8", "surrogateescape")
+            if data and not goes_on:
+                data = self.prefix + data
+            parts.append(data)
         return FlatText.join(parts, flat.meanings)
 
 
 def _uniform_step(source: str, text: str = "") -> _CharacterStep:
-    """Make the step that replaces each character that matches an expression by a text, in which {}
-    stands for it.
+    """Make the step that replaces all characters that match an expression.
+
+    In the text that replaces a character, {} stands for the character.
     """
     return _CharacterStep({ord(char): text.format(char) for char in _matching(source)})
 
 
 @functools.lru_cache
 def _normal_form(form: str) -> _CharacterStep:
-    """Make the step for a normal form of Unicode, which may reorder and compose joined
-    characters.
+    """Make the step for a normal form of Unicode.
+
+    Joined are the characters that may be reordered or composed: those that begin with an accent or,
+    if the form composes, with a character that a composition may end with. These are the vowels and
+    finals of Hangul, and all but the first character of a decomposition. A form that composes
+    changes joined characters only.
     """
     decomposed = form.replace("C", "D")
-    seconds = set()
-    if form != decomposed:
-        seconds.update(
-            _matching(r"[\u1161-\u1175\u11a8-\u11c2]"),
-            *(unicodedata.normalize("NFD", char)[1:] for char in _matching(r"\p{NFD_QC=N}")),
-        )
-    firsts = {
-        c: unicodedata.normalize(decomposed, c)[0]
-        for c in _matching(rf"\p{{{decomposed}_QC=N}}|\p{{M}}")
-    }
+    decomposes = form == decomposed
+    normalize = functools.partial(unicodedata.normalize, form)
     changed = _matching(rf"\p{{{form}_QC=N}}")
-    joined = seconds
-    joined |= {c for c, first in firsts.items() if first in seconds or unicodedata.combining(first)}
-    return _CharacterStep(
-        {ord(char): unicodedata.normalize(form, char) for char in changed}
-        if form == decomposed
-        else {},
-        frozenset(joined if form == decomposed else joined.union(changed)),
-        functools.partial(unicodedata.normalize, form),
-        form == decomposed,
-    )
+    changes = {}
+    joined = set()
+    if not decomposes:
+        joined.update(_matching(r"[\u1161-\u1175\u11a8-\u11c2]"))
+        for char in _matching(r"\p{NFD_QC=N}"):
+            joined.update(unicodedata.normalize("NFD", char)[1:])
+    for char in _matching(rf"\p{{{decomposed}_QC=N}}|\p{{M}}"):
+        first = unicodedata.normalize(decomposed, char)[0]
+        if first in joined or unicodedata.combining(first):
+            joined.add(char)
+    if decomposes:
+        changes = {ord(char): normalize(char) for char in changed}
+    else:
+        joined.update(changed)
+    return _CharacterStep(changes, frozenset(joined), normalize, decomposes)
 
 
 MAX_REPLACEMENT = 100  # bytes; the replacements of Unicode's normal forms have at most 33
-# of all prefixes of keys: more means a damaged trie; SentencePiece's own have 1,500,000
+# All prefixes of keys together have no more bytes. SentencePiece's own charsmaps have 1,500,000.
 MAX_CHARSMAP_BYTES = 1 << 23
 
 
 def _read_charsmap(text: str) -> dict[str, str]:
-    """Read the keys and replacements of a precompiled charsmap, in base64; raises InputError if it
-    is damaged.
+    """Read the keys and replacements of a precompiled charsmap in base64.
 
-    The charsmap consists of the size of a trie in bytes, uint32; the trie; and the replacements,
-    with a NUL after each. The trie is a double array of Darts-clone (Yata 2008). Let p be the
-    position of a node ^ its offset: its child by the byte b is at p ^ b. If a key ends at the node,
-    the unit at p gives the position of the replacement.
+    Raises InputError if it is damaged. The charsmap consists of the size of a trie in bytes,
+    uint32; the trie; and the replacements, with a NUL after each. The trie is a double array of
+    Darts-clone (Yata 2008). Let p be the position of a node ^ its offset: its child by the byte b
+    is at p ^ b. If a key ends at the node, the unit at p gives the position of the replacement.
     """
     blob = base64.b64decode(text, validate=True)
     changes = {}
@@ -3419,8 +3423,9 @@ MAX_CLUSTER_BYTES = 5  # of grapheme clusters that the crate spm_precompiled rep
 
 
 def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
-    """Make the step Precompiled: it searches for the shortest key that is a prefix of a short
-    grapheme cluster.
+    """Make the step Precompiled, which works by grapheme cluster.
+
+    A short cluster becomes the replacement of its shortest prefix that is a key.
     """
     changes = _read_charsmap(precompiled_charsmap)
 
@@ -3525,7 +3530,9 @@ def _bert_steps(
         yield _uniform_step(r"[\t\n\r\p{White_Space}]", " ")
     if handle_chinese_chars:
         yield _uniform_step(f"[{_IDEOGRAPHS}]", " {} ")
-    if lowercase if strip_accents is None else strip_accents:
+    if strip_accents is None:
+        strip_accents = lowercase
+    if strip_accents:
         yield _normal_form("NFD")
         yield _uniform_step(r"(?![\u1885\u1886])[\p{Mn}\u1734]")  # the accents of Unicode in 2015
     if lowercase:
@@ -3647,11 +3654,10 @@ class Normalizer:
         return self.apply(FlatText.join([data], [BEGINS]), BEGINS).parts()[0]
 
     def cut_arrays(self, pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
-        """Make the arrays that tell where text may be cut before it is normalized, as
-        Pattern.cut_arrays does.
+        """Make the arrays that tell where text may be cut before it is normalized.
 
-        That is between a character that no step changes and a newline or a space, if the pattern
-        must split there.
+        They are those of Pattern.cut_arrays. A text may be cut between a character that no step
+        changes and a newline or a space, if the pattern must split there.
         """
         if not self:
             return pattern.cut_arrays
@@ -7779,11 +7785,10 @@ def wordpiece_tables(model: Model) -> WordPieceTables:
 
 @kernel
 def segment_wordpiece(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if it has
-    no id.
+    """Cut the word text[start : start + size] into ids[at :].
 
-    Tokens are whole characters, so words are cut only between characters, and a word with invalid
-    bytes is unknown.
+    Returns the number of ids, or -1 if the word has none. Tokens are whole characters, so words are
+    cut only between characters, and a word with invalid bytes is unknown.
     """
     position = start
     stop = start + size
@@ -7819,8 +7824,7 @@ PREFIX = "##"  # of the tokens that continue a word
 
 
 class LearnedWordPiece(Learned):
-    """As Learned, but the symbols that continue words have the prefix, and come last in the
-    alphabet.
+    """As Learned, but symbols that continue words have the prefix, and end the alphabet.
 
     >>> learned = learn_wordpiece(Words.from_counts({b"aab": 3, b"b": 1}), 5)
     >>> learned.tokens, learned.pairs.tolist()
@@ -7842,11 +7846,11 @@ class LearnedWordPiece(Learned):
 
 
 def _mark_continuing(words: Words) -> tuple[Words, int]:
-    """Number the symbols that continue words separately; returns words, and the number of symbols
-    that begin words.
+    """Number the symbols that continue words separately.
 
-    All characters may begin words, as in Hugging Face's trainer. Both parts of the alphabet are
-    sorted by bytes, which for UTF-8 is the order of code points.
+    Returns words, and the number of symbols that begin words. All characters may begin words, as in
+    Hugging Face's trainer. Both parts of the alphabet are sorted by bytes, which for UTF-8 is the
+    order of code points.
     """
     a = len(words.alphabet)
     order = np.array(sorted(range(a), key=words.alphabet.__getitem__), np.int64)
@@ -7867,8 +7871,7 @@ def learn_wordpiece(
     min_frequency: int = 1,
     progress: bool = False,
 ) -> LearnedWordPiece:
-    """Learn `n_symbols` tokens of characters, including the alphabet. Tokens that continue words
-    have the prefix.
+    """Learn `n_symbols` tokens of characters, including the alphabet.
 
     score          the pair with the greatest score merges, as in a `Learner`; no size contains the
                    prefix. With "count", ties are broken by ids, as in Hugging Face's
@@ -7879,11 +7882,11 @@ def learn_wordpiece(
     min_frequency  rarer pairs do not merge; without a limit, the likelihood prefers pairs that
                    occur once
 
-    `words` hold plain characters. The alphabet has all characters that occur, and with the prefix
-    the ones that occur after the first character of a word. It is ordered by bytes, and its order
-    decides ties. Hugging Face orders the ones with the prefix at random, so ties may give other
-    tokens there. Raises InputError if there are no words, or if the alphabet has more than
-    `n_symbols` symbols.
+    `words` hold plain characters. Tokens that continue words have the prefix. The alphabet has all
+    characters that occur, and with the prefix the ones that occur after the first character of a
+    word. It is ordered by bytes, and its order decides ties. Hugging Face orders the ones with the
+    prefix at random, so ties may give other tokens there. Raises InputError if there are no words,
+    or if the alphabet has more than `n_symbols` symbols.
 
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learn_wordpiece(words, 20, score="count").tokens[-3:]
@@ -7919,18 +7922,16 @@ def learn_wordpiece(
 #
 #     longest    2    1    0            shorter of 2    0        of 0 and 1    -1
 
-# as in SentencePiece
+# These four have the values of SentencePiece.
 MAX_TOKEN_CHARS = 16
 SEED_SIZE = 1_000_000
-# as in SentencePiece
 SUB_ITERATIONS = 2
 SHRINKING_FACTOR = 0.75
+LEAST_EXPECTED = 0.5  # occurrences; tokens with fewer are dropped, as in SentencePiece
 LATTICE_PARTS = 8  # for threads; the number is fixed, since sums of floats depend on it
-# probabilities below TINY are scaled up, so that words may have any length
+# Probabilities below TINY are scaled up by HUGE, so that words may have any length.
 TINY = 2.0**-100
 HUGE = 2.0**100
-# occurrences in the corpus; tokens with fewer are dropped, as in SentencePiece
-LEAST_EXPECTED = 0.5
 
 
 class LearnedUnigram(NamedTuple):
@@ -7964,9 +7965,7 @@ class _Lattice(NamedTuple):
 
 @kernel
 def _number_keys(keys):
-    """Number keys below 2**63 in the order of their first occurrences, by a hash table:
-    int64[N].
-    """
+    """Number keys below 2**63 in the order of their first occurrences: int64[N]."""
     n_slots = 1
     n = 0
     while 3 * n_slots <= 4 * len(keys):
@@ -7990,8 +7989,7 @@ def _number_keys(keys):
 
 
 def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, np.ndarray]:
-    """List the symbols of the alphabet, and the substrings of up to `longest` + 1 symbols that
-    occur at least twice.
+    """List the alphabet, and all substrings of up to `longest` + 1 symbols that occur twice.
 
     Returns lattices with all of them as tokens; the count of each; and for each the greatest count
     of a substring that continues it by one symbol. Substrings grow by one symbol at a time, and
@@ -8036,8 +8034,7 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
 
 @kernel
 def _expect(lattice, first, stop, probabilities):
-    """Compute the expected count of each token in some words, and the logarithm of the probability
-    of these words.
+    """Compute the expected counts of tokens in some words, and the words' log probability.
 
     This is the forward-backward algorithm. `backward` includes the count of the word divided by its
     probability, so an edge adds forward * probability * backward. A value below TINY is scaled up,
@@ -8135,8 +8132,9 @@ def _losses(lattice, n_alphabet, scores, expected):
 
 
 def _digamma(x: np.ndarray) -> np.ndarray:
-    """Compute the digamma function, the derivative of log gamma, by its recurrence and its
-    asymptotic series.
+    """Compute the digamma function, the derivative of log gamma.
+
+    Its recurrence leads to a number that is great enough for its asymptotic series.
     """
     y = x + 6.5
     z = 1 / (y * y)
@@ -8146,18 +8144,14 @@ def _digamma(x: np.ndarray) -> np.ndarray:
 
 @kernel
 def _fall_back(new_ids, shorter):
-    """Replace each missing new id, which is -1, by the new id of the longest shorter token that has
-    one, in place.
-    """
+    """Replace each new id -1 by that of the longest shorter token that has one, in place."""
     for id in range(len(shorter)):
         if new_ids[id] < 0:
             new_ids[id] = new_ids[shorter[id]]
 
 
 def _best_first(values: np.ndarray, n: int) -> np.ndarray:
-    """Find the indices of the n greatest values, the greatest first; equal values keep their
-    order.
-    """
+    """Find the indices of the n greatest values, the greatest first; ties keep their order."""
     return np.argsort(-values, kind="stable")[:n]
 
 
@@ -8165,10 +8159,10 @@ class _UnigramLearner:
     """The remaining tokens, their probabilities, and the lattices of the words."""
 
     def __init__(self, words: Words, seed_size: int, longest: int):
-        """Begin with the alphabet and the substrings with the greatest products of length and
-        occurrences.
+        """Begin with the alphabet and `seed_size` substrings.
 
-        A substring is left out if a longer one that begins with it is equally frequent.
+        They have the greatest products of length and occurrences. A substring is left out if a
+        longer one that begins with it is equally frequent.
         """
         # in order: rounding depends on it
         self.words = _in_order(words)
@@ -8204,9 +8198,7 @@ class _UnigramLearner:
         self.probabilities = self.probabilities[ids]
 
     def expect(self) -> tuple[np.ndarray, float]:
-        """Compute the expected count of each token, and the logarithm of the probability of the
-        corpus.
-        """
+        """Compute the expected count of each token, and the log probability of the corpus."""
         bounds = np.linspace(0, len(self.words.counts), LATTICE_PARTS + 1).astype(np.int64).tolist()
         parts = itertools.pairwise(bounds)
         sums = Engine().map(
@@ -8216,12 +8208,11 @@ class _UnigramLearner:
         return sum(expected), sum(likelihoods)
 
     def maximize(self) -> float:
-        """Make one step of expectation maximization; returns the log probability of the corpus
-        before the step.
+        """Make one step of expectation maximization.
 
-        As in SentencePiece, the digamma function replaces the logarithm, which favours fewer tokens
-        (Liang and Klein 2007, "Structured Bayesian Nonparametric Models with Variational
-        Inference").
+        Returns the log probability of the corpus before the step. As in SentencePiece, the digamma
+        function replaces the logarithm, which favours fewer tokens (Liang and Klein 2007,
+        "Structured Bayesian Nonparametric Models with Variational Inference").
         """
         expected, likelihood = self.expect()
         expected[: self.n_alphabet] = np.maximum(expected[: self.n_alphabet], LEAST_EXPECTED)
@@ -8245,8 +8236,7 @@ class _UnigramLearner:
 
 
 def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> LearnedUnigram:
-    """Learn a vocabulary of `n_symbols` tokens, including the alphabet, and their probabilities
-    (Kudo 2018).
+    """Learn `n_symbols` tokens, including the alphabet, and their probabilities (Kudo 2018).
 
     Learning begins with the SEED_SIZE substrings of up to MAX_TOKEN_CHARS symbols that cover the
     most of the corpus. Each round fits the probabilities in SUB_ITERATIONS steps of expectation
@@ -8333,10 +8323,9 @@ def unigram_tables(model: Model) -> UnigramTables:
     if scores.dtype == np.float64:  # those of a SentencePiece model are float32
         scores = np.vectorize(_as_parsed)(scores)
     tokens = {id: model.vocab[id] for id in chosen.tolist()}
-    byte_ids = np.array(
-        [id_of.get(token, -1) if model.byte_fallback else -1 for token in _FALLBACK_TOKENS],
-        np.int32,
-    )
+    byte_ids = np.full(256, -1, np.int32)
+    if model.byte_fallback:
+        byte_ids[:] = [id_of.get(token, -1) for token in _FALLBACK_TOKENS]
     unk_id = -1 if model.unk_token is None else id_of[model.unk_token.encode()]
     unknown = scores[chosen].min() - scores.dtype.type(UNKNOWN_PENALTY)
     scores = np.append(scores.astype(np.float64), unknown)
@@ -8348,12 +8337,11 @@ def unigram_tables(model: Model) -> UnigramTables:
 
 @inline_kernel
 def _list_edges(text, start, node, size, edges, values, unknown, token_edges):
-    """List the edges from a node of a word, as end << EDGE_BITS | id; returns their number and the
-    next node.
+    """List the edges from a node of a word, as end << EDGE_BITS | id.
 
-    The edges are the tokens that begin there, from the shortest on. If the character alone is not a
-    token, an edge for an unknown character is added. An invalid byte counts as an unknown
-    character.
+    Returns the number of edges, and the next node. The edges are the tokens that begin there, from
+    the shortest on. If the character alone is not a token, an edge for an unknown character is
+    added. An invalid byte counts as an unknown character.
     """
     position = start + node
     stop = start + size
@@ -8379,12 +8367,12 @@ def _list_edges(text, start, node, size, edges, values, unknown, token_edges):
 
 @kernel
 def _write_path(text, start, size, tables, last, ids, at):
-    """Write the ids of the path that ends with the edge last[size], start << EDGE_BITS | id;
-    returns their number.
+    """Write the ids of the path that ends with the edge last[size]; returns their number.
 
-    With `fuse_unk`, consecutive unknown characters, and unknown tokens that are written in the
-    text, become one token. Unknown characters become the tokens of their bytes if all of these
-    exist, and otherwise the unknown token. Without an unknown token the result is -1.
+    An edge in `last` is start << EDGE_BITS | id. With `fuse_unk`, consecutive unknown characters,
+    and unknown tokens that are written in the text, become one token. Unknown characters become the
+    tokens of their bytes if all of these exist, and otherwise the unknown token. Without an unknown
+    token the result is -1.
     """
     unknown = len(tables.scores) - 1
     unk_id = tables.unk_id
