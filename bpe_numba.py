@@ -3155,7 +3155,7 @@ class _CharacterMap:
     # int32[0x110000]  the number of the replacement, from 1 on; 0: the character stays; or JOINED
     entries: np.ndarray
     # int16[256]  the byte that replaces a character of one byte; -1: see `entries`
-    ascii: np.ndarray
+    ascii_bytes: np.ndarray
     texts: np.ndarray  # uint8[…]           replacements, end to end, and PADDING
     offsets: np.ndarray  # int64[R + 2]     replacement r is texts[offsets[r] : offsets[r + 1]]
     leads: np.ndarray  # bool[256]          whether a joined character begins with this byte
@@ -3171,19 +3171,19 @@ def _character_map(changes: Mapping[int, str], joined: Iterable[str]) -> _Charac
     texts = [text.encode("utf-8", "surrogateescape") for text in changes.values()]
     first_bytes = {char.encode("utf-8", "surrogateescape")[0] for char in joined}
     entries = np.zeros(N_CODE_POINTS, np.int32)
-    ascii = np.full(256, -1, np.int16)
+    ascii_bytes = np.full(256, -1, np.int16)
     entries[list(changes)] = np.arange(1, len(changes) + 1)
     entries[list(map(ord, joined))] = JOINED
     for code in range(0x80):
         text = changes.get(code, chr(code))
         if len(text) == 1 and text.isascii():
-            ascii[code] = ord(text)
+            ascii_bytes[code] = ord(text)
     leads = np.isin(np.arange(256), [*first_bytes])
     first_lead = min(first_bytes, default=0xFF)
     offsets = np.cumsum([0, 0, *map(len, texts)])
     longest = max(map(len, texts), default=1) + 1
     return _CharacterMap(
-        entries, ascii, _with_padding(b"".join(texts)), offsets, leads, first_lead, longest
+        entries, ascii_bytes, _with_padding(b"".join(texts)), offsets, leads, first_lead, longest
     )
 
 
@@ -3242,7 +3242,7 @@ MAPPED_BYTES = 1 << 12  # for which space is reserved at once: a check at each b
 def _map_characters(text, runs, changed, changed_ends, table):
     """Map characters by the table, and replace runs by the texts in `changed`; returns the text."""
     entries = table.entries
-    ascii = table.ascii
+    ascii_bytes = table.ascii_bytes
     texts = table.texts
     offsets = table.offsets
     longest = table.longest
@@ -3265,8 +3265,8 @@ def _map_characters(text, runs, changed, changed_ends, table):
             n = _copy_bytes(text, position, limit, out, n)
             position = limit
         while position < limit:
-            if ascii[text[position]] >= 0:
-                out[n] = ascii[text[position]]
+            if ascii_bytes[text[position]] >= 0:
+                out[n] = ascii_bytes[text[position]]
                 position = position + 1
                 n = n + 1
                 continue
@@ -8009,11 +8009,11 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
             tokens_at[starts].astype(np.int64) << 32 | words.symbols[starts + size]
         )
         totals = np.bincount(numbers, counts[starts])
-        ids = np.cumsum(totals > 1) - 1
-        repeated = (totals > 1)[numbers]
+        is_token = totals > 1
+        repeated = is_token[numbers]
         starts = starts[repeated]
-        ids = ids[numbers[repeated]]
-        totals = totals[totals > 1]
+        ids = (np.cumsum(is_token) - 1)[numbers[repeated]]
+        totals = totals[is_token]
         places = np.empty(len(totals), np.int64)
         places[ids] = starts
         levels.append((tokens_at[places], places, totals))
@@ -8379,7 +8379,8 @@ def _write_path(text, start, size, tables, last, ids, at):
     byte_ids = tables.byte_ids
     node = size
     at_end = at + size
-    first = at_end  # the path is followed from its end; each id is at least one byte
+    # The path is followed from its end. It has room, since each id stands for at least one byte.
+    first = at_end
     while node > 0:
         stop = node
         id = last[node] & EDGE_MASK
