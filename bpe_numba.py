@@ -3101,8 +3101,9 @@ def _find_cut(text, start, stop, class_of, must_split, special):
 
 
 class _CharacterStep(NamedTuple):
-    """A step that changes characters one by one, except joined ones, which change with their
-    neighbours.
+    """A step that changes characters one by one, except joined ones.
+
+    Joined characters change with their neighbours.
     """
 
     changes: Mapping[int, str]  # as for str.translate
@@ -3144,7 +3145,7 @@ class _CharacterMap:
     # int32[0x110000]  the number of the replacement, from 1 on; 0: the character stays; or JOINED
     entries: np.ndarray
     # int16[256]  the byte that replaces a character of one byte; -1: see `entries`
-    ascii: np.ndarray
+    ascii_bytes: np.ndarray
     texts: np.ndarray  # uint8[…]           replacements, end to end, and PADDING
     offsets: np.ndarray  # int64[R + 2]     replacement r is texts[offsets[r] : offsets[r + 1]]
     leads: np.ndarray  # bool[256]          whether a joined character begins with this byte
@@ -3160,19 +3161,19 @@ def _character_map(changes: Mapping[int, str], joined: Iterable[str]) -> _Charac
     texts = [text.encode("utf-8", "surrogateescape") for text in changes.values()]
     first_bytes = {char.encode("utf-8", "surrogateescape")[0] for char in joined}
     entries = np.zeros(N_CODE_POINTS, np.int32)
-    ascii = np.full(256, -1, np.int16)
+    ascii_bytes = np.full(256, -1, np.int16)
     entries[list(changes)] = np.arange(1, len(changes) + 1)
     entries[list(map(ord, joined))] = JOINED
     for code in range(0x80):
         text = changes.get(code, chr(code))
         if len(text) == 1 and text.isascii():
-            ascii[code] = ord(text)
+            ascii_bytes[code] = ord(text)
     leads = np.isin(np.arange(256), [*first_bytes])
     first_lead = min(first_bytes, default=0xFF)
     offsets = np.cumsum([0, 0, *map(len, texts)])
     longest = max(map(len, texts), default=1) + 1
     return _CharacterMap(
-        entries, ascii, _with_padding(b"".join(texts)), offsets, leads, first_lead, longest
+        entries, ascii_bytes, _with_padding(b"".join(texts)), offsets, leads, first_lead, longest
     )
 
 
@@ -3229,11 +3230,9 @@ MAPPED_BYTES = 1 << 12  # for which space is reserved at once: a check at each b
 
 @kernel
 def _map_characters(text, runs, changed, changed_ends, table):
-    """Map all characters by the table, but replace the runs by the texts in `changed`; returns the
-    text.
-    """
+    """Map characters by the table, and replace runs by the texts in `changed`; returns the text."""
     entries = table.entries
-    ascii = table.ascii
+    ascii_bytes = table.ascii_bytes
     texts = table.texts
     offsets = table.offsets
     longest = table.longest
@@ -3256,8 +3255,8 @@ def _map_characters(text, runs, changed, changed_ends, table):
             n = _copy_bytes(text, position, limit, out, n)
             position = limit
         while position < limit:
-            if ascii[text[position]] >= 0:
-                out[n] = ascii[text[position]]
+            if ascii_bytes[text[position]] >= 0:
+                out[n] = ascii_bytes[text[position]]
                 position = position + 1
                 n = n + 1
                 continue
@@ -3277,7 +3276,9 @@ class _MapPass:
 
     def __init__(self, steps: Sequence[_CharacterStep]):
         changes, joined = _composed(steps)
-        self.steps, self.maps, self.border = steps, bool(changes), ""
+        self.steps = steps
+        self.maps = bool(changes)
+        self.border = ""
         self.table = _character_map(changes, joined)
         self.changed = {*changes, *map(ord, joined)}
 
@@ -3295,17 +3296,16 @@ class _MapPass:
         for step in self.steps:
             changed = step.change(changed) if step.change else changed.translate(step.changes)
         changed = _with_padding(changed.encode("utf-8", "surrogateescape"))
-        return _map_characters(
-            text, runs, changed, np.flatnonzero(changed == END), self.table
-        ), meanings
+        ends = np.flatnonzero(changed == END)
+        return _map_characters(text, runs, changed, ends, self.table), meanings
 
 
 class _TextPass(NamedTuple):
     """Change texts as a whole."""
 
     change: Callable[[str], str] | None = None
-    prefix: bytes = b""  # is put before each text that begins here
-    # characters that it may change; None: any, depending on neighbours
+    prefix: bytes = b""  # for each text that begins here and is not empty
+    # the characters that may change; None: any, depending on neighbours
     changed: Collection[int] | None = None
     border: str = ""  # a character whose change depends on the text after it
 
@@ -3315,61 +3315,65 @@ class _TextPass(NamedTuple):
         for k, data in enumerate(flat.parts()):
             goes_on = k == 0 and first_id == CONTINUES  # a block may begin inside a text
             if self.change:
-                text = "." * goes_on + data.decode("utf-8", "surrogateescape")
-                data = self.change(text)[goes_on:].encode("utf-8", "surrogateescape")
-            parts.append(self.prefix * (bool(data) and not goes_on) + data)
+                before = "." * goes_on
+                text = self.change(before + data.decode("utf-8", "surrogateescape"))
+                data = text[len(before) :].encode("utf-8", "surrogateescape")
+            if data and not goes_on:
+                data = self.prefix + data
+            parts.append(data)
         return FlatText.join(parts, flat.meanings)
 
 
 def _uniform_step(source: str, text: str = "") -> _CharacterStep:
-    """Make the step that replaces each character that matches an expression by a text, in which {}
-    stands for it.
+    """Make the step that replaces all characters that match an expression.
+
+    In the text that replaces a character, {} stands for the character.
     """
     return _CharacterStep({ord(char): text.format(char) for char in _matching(source)})
 
 
 @functools.lru_cache
 def _normal_form(form: str) -> _CharacterStep:
-    """Make the step for a normal form of Unicode, which may reorder and compose joined
-    characters.
+    """Make the step for a normal form of Unicode.
+
+    Joined are the characters that may be reordered or composed: those that begin with an accent or,
+    if the form composes, with a character that a composition may end with. These are the vowels and
+    finals of Hangul, and all but the first character of a decomposition. A form that composes
+    changes joined characters only.
     """
     decomposed = form.replace("C", "D")
-    seconds = set()
-    if form != decomposed:
-        seconds.update(
-            _matching(r"[\u1161-\u1175\u11a8-\u11c2]"),
-            *(unicodedata.normalize("NFD", char)[1:] for char in _matching(r"\p{NFD_QC=N}")),
-        )
-    firsts = {
-        c: unicodedata.normalize(decomposed, c)[0]
-        for c in _matching(rf"\p{{{decomposed}_QC=N}}|\p{{M}}")
-    }
+    decomposes = form == decomposed
+    normalize = functools.partial(unicodedata.normalize, form)
     changed = _matching(rf"\p{{{form}_QC=N}}")
-    joined = seconds
-    joined |= {c for c, first in firsts.items() if first in seconds or unicodedata.combining(first)}
-    return _CharacterStep(
-        {ord(char): unicodedata.normalize(form, char) for char in changed}
-        if form == decomposed
-        else {},
-        frozenset(joined if form == decomposed else joined.union(changed)),
-        functools.partial(unicodedata.normalize, form),
-        form == decomposed,
-    )
+    changes = {}
+    joined = set()
+    if not decomposes:
+        joined.update(_matching(r"[\u1161-\u1175\u11a8-\u11c2]"))
+        for char in _matching(r"\p{NFD_QC=N}"):
+            joined.update(unicodedata.normalize("NFD", char)[1:])
+    for char in _matching(rf"\p{{{decomposed}_QC=N}}|\p{{M}}"):
+        first = unicodedata.normalize(decomposed, char)[0]
+        if first in joined or unicodedata.combining(first):
+            joined.add(char)
+    if decomposes:
+        changes = {ord(char): normalize(char) for char in changed}
+    else:
+        joined.update(changed)
+    return _CharacterStep(changes, frozenset(joined), normalize, decomposes)
 
 
 MAX_REPLACEMENT = 100  # bytes; the replacements of Unicode's normal forms have at most 33
-# of all prefixes of keys: more means a damaged trie; SentencePiece's own have 1,500,000
+# All prefixes of keys together have no more bytes. SentencePiece's own charsmaps have 1,500,000.
 MAX_CHARSMAP_BYTES = 1 << 23
 
 
 def _read_charsmap(text: str) -> dict[str, str]:
-    """Read the keys and replacements of a precompiled charsmap, in base64; raises InputError if it
-    is damaged.
+    """Read the keys and replacements of a precompiled charsmap in base64.
 
-    The charsmap consists of the size of a trie in bytes, uint32; the trie; and the replacements,
-    with a NUL after each. The trie is a double array of Darts-clone (Yata 2008). Let p be the
-    position of a node ^ its offset: its child by the byte b is at p ^ b. If a key ends at the node,
-    the unit at p gives the position of the replacement.
+    Raises InputError if it is damaged. The charsmap consists of the size of a trie in bytes,
+    uint32; the trie; and the replacements, with a NUL after each. The trie is a double array of
+    Darts-clone (Yata 2008). Let p be the position of a node ^ its offset: its child by the byte b
+    is at p ^ b. If a key ends at the node, the unit at p gives the position of the replacement.
     """
     blob = base64.b64decode(text, validate=True)
     changes = {}
@@ -3409,8 +3413,9 @@ MAX_CLUSTER_BYTES = 5  # of grapheme clusters that the crate spm_precompiled rep
 
 
 def _precompiled_step(precompiled_charsmap: str) -> _CharacterStep:
-    """Make the step Precompiled: it searches for the shortest key that is a prefix of a short
-    grapheme cluster.
+    """Make the step Precompiled, which works by grapheme cluster.
+
+    A short cluster becomes the replacement of its shortest prefix that is a key.
     """
     changes = _read_charsmap(precompiled_charsmap)
 
@@ -3453,8 +3458,7 @@ def _longest_match_step(charsmap: str) -> _CharacterStep:
     )
 
 
-# private characters that no text has: for the space before a text, an invalid byte, and symbols
-_HIDDEN_SPACE, _HIDDEN_BYTE, _HIDDEN = map(chr, range(0x100000, 0x100003))
+_HIDDEN = 0x100000  # the first of the private characters that stand for symbols
 
 
 def _sentencepiece_passes(
@@ -3463,32 +3467,35 @@ def _sentencepiece_passes(
     """Make the normalizer of SentencePiece, a step that Hugging Face does not have.
 
     charsmap  a precompiled charsmap in base64, or ""
-    symbols   symbols that the charsmap must not change: other characters stand for them meanwhile
+    symbols   symbols that the charsmap must not change: private characters stand for them meanwhile
     prefix    put a space before a text
     squeezes  remove spaces at both ends, and replace several spaces by one
     escapes   replace spaces by ▁
+
+    An invalid byte becomes U+FFFD, which the charsmap must not change, either.
     """
-    space = "▁" if escapes else " "
-    hidden = {symbol: chr(ord(_HIDDEN) + k) for k, symbol in enumerate(symbols)}
+    space = b" " * prefix
+    shown = dict(enumerate(["\ufffd", *symbols], _HIDDEN))
+    hidden = {symbol: chr(code) for code, symbol in shown.items()}
     longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
     expression = re.compile("|".join([*longest_first, "[\udc80-\udcff]"]))
 
     def hide(text: str) -> str:
-        return expression.sub(lambda match: hidden.get(match[0], _HIDDEN_BYTE), text)
+        return expression.sub(lambda match: hidden.get(match[0], chr(_HIDDEN)), text)
 
     def squeeze(text: str) -> str:
-        text = re.sub("  +", " ", text.lstrip(" ")).replace(_HIDDEN_SPACE + " ", _HIDDEN_SPACE)
-        return text.rstrip(" " + space + _HIDDEN_SPACE)
+        return re.sub("  +", " ", text.strip(" ")).rstrip(" ▁" if escapes else " ")
 
-    changed = [*map(ord, "".join(symbols))]
-    yield _TextPass(hide, _HIDDEN_SPACE.encode() * prefix, changed, "".join(symbols))
+    characters = "".join(symbols)
+    changed = [*map(ord, characters)]
+    yield _TextPass(hide, b"" if squeezes else space, changed, characters)
     if charsmap:
         yield _longest_match_step(charsmap)
-    shown = {ord(char): symbol for symbol, char in hidden.items()}
-    yield _CharacterStep(shown | {ord(_HIDDEN_BYTE): "\ufffd"})
+    yield _CharacterStep(shown)
     if squeezes:
-        yield _TextPass(squeeze, changed=[0x20, ord(space)])
-    yield _CharacterStep(dict.fromkeys([0x20, ord(_HIDDEN_SPACE)], space))
+        yield _TextPass(squeeze, space, [0x20, ord("▁")])
+    if escapes:
+        yield _CharacterStep({0x20: "▁"})
 
 
 # newer than the tables of `tokenizers`
@@ -3513,7 +3520,9 @@ def _bert_steps(
         yield _uniform_step(r"[\t\n\r\p{White_Space}]", " ")
     if handle_chinese_chars:
         yield _uniform_step(f"[{_IDEOGRAPHS}]", " {} ")
-    if lowercase if strip_accents is None else strip_accents:
+    if strip_accents is None:
+        strip_accents = lowercase
+    if strip_accents:
         yield _normal_form("NFD")
         yield _uniform_step(r"(?![\u1885\u1886])[\p{Mn}\u1734]")  # the accents of Unicode in 2015
     if lowercase:
@@ -3635,11 +3644,10 @@ class Normalizer:
         return self.apply(FlatText.join([data], [BEGINS]), BEGINS).parts()[0]
 
     def cut_arrays(self, pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
-        """Make the arrays that tell where text may be cut before it is normalized, as
-        Pattern.cut_arrays does.
+        """Make the arrays that tell where text may be cut before it is normalized.
 
-        That is between a character that no step changes and a newline or a space, if the pattern
-        must split there.
+        They are those of Pattern.cut_arrays. A text may be cut between a character that no step
+        changes and a newline or a space, if the pattern must split there.
         """
         if not self:
             return pattern.cut_arrays
@@ -7354,7 +7362,8 @@ def exact_pattern(model: Model) -> str:
 
     Models of SentencePiece take a whole text as one word. With this pattern, its pretokens can be
     segmented one by one and kept in the cache. The pattern is "none" if a part on its own could be
-    segmented differently: if words are looked up whole, or if tokens of unknown characters merge.
+    segmented differently: if words are looked up whole, if tokens of unknown characters merge, or
+    if sums are in single precision, so that rounding depends on the text before.
 
         ▁*(?:[set]+|[\s\S])
 
@@ -7381,6 +7390,8 @@ def exact_pattern(model: Model) -> str:
     looked_up = model.ignore_merges or (merges is None and model.scores is None)
     merges_unknown = not fallback_tokens(model).isdisjoint(itertools.chain(*(merges or ())))
     if model.alphabet == "bytes" or looked_up or merges_unknown or model.word_suffix:
+        return "none"
+    if model.sums_in_single:
         return "none"
     letters = {*map(chr, model.letters)}
     merged = id_of if merges is None else {left + right for left, right in merges}
@@ -7561,19 +7572,6 @@ def _write_end(workspace, meanings, ids, id_stops, at):
     return at
 
 
-# A segmenting kernel that sums scores through a text keeps three numbers in `scratch`: up to which
-# positions in the text and in the ids it has added them, and their sum.
-UNCACHED = 1 << 40  # is added to the number of ids of a word if they depend on the text before it
-
-
-@inline_kernel
-def _begin_sum(scratch, position, at):
-    """Begin a new sum at a position of a text, whose ids begin at ids[at]."""
-    scratch[0] = position
-    scratch[1] = at
-    scratch[2] = 0
-
-
 @kernel
 def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
     """Write the ids of a batch of words; returns where they end, or -1 - start of a word that has
@@ -7630,7 +7628,6 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
         if scanned[begin] == END:
             at = _write_end(workspace, meanings, ids, id_stops, at)
             k = k + 1
-            _begin_sum(scratch, begin + 1, at)
             continue
         size = ends[k] - begin
         low = keys[key]
@@ -7648,9 +7645,7 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
         n_ids = 0 if is_dropped else _segment(text, begin, size, tables, scratch, ids, at)
         if n_ids < 0:
             return -1 - begin
-        if n_ids >= UNCACHED:
-            n_ids -= UNCACHED
-        elif size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
+        if size <= min(MAX_CACHED_BYTES, len(pool) >> 4):
             while (  # a cache with more entries may still lack room for ids or long words
                 2 * words.n_words >= len(entries) < workspace.max_entries
                 or 4 * words.n_words >= 3 * len(entries)
@@ -7685,7 +7680,6 @@ def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
     at = i64(0)
     stop = _begin_scan(text, lanes)
     workspace.n_ends = workspace.n_texts = 0
-    _begin_sum(workspace.scratch, 0, 0)
     while lanes[0, POSITION] < stop and at >= 0:
         scanned = _scan_batch(scanned, stop, table, lanes, marks)
         at = _encode_words(workspace, text, scanned, meanings, ids, id_stops, at)
@@ -7752,11 +7746,10 @@ def wordpiece_tables(model: Model) -> WordPieceTables:
 
 @kernel
 def segment_wordpiece(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if it has
-    no id.
+    """Cut the word text[start : start + size] into ids[at :].
 
-    Tokens are whole characters, so words are cut only between characters, and a word with invalid
-    bytes is unknown.
+    Returns the number of ids, or -1 if the word has none. Tokens are whole characters, so words are
+    cut only between characters, and a word with invalid bytes is unknown.
     """
     position = start
     stop = start + size
@@ -7792,8 +7785,7 @@ PREFIX = "##"  # of the tokens that continue a word
 
 
 class LearnedWordPiece(Learned):
-    """As Learned, but the symbols that continue words have the prefix, and come last in the
-    alphabet.
+    """As Learned, but symbols that continue words have the prefix, and end the alphabet.
 
     >>> learned = learn_wordpiece(Words.from_counts({b"aab": 3, b"b": 1}), 5)
     >>> learned.tokens, learned.pairs.tolist()
@@ -7815,11 +7807,11 @@ class LearnedWordPiece(Learned):
 
 
 def _mark_continuing(words: Words) -> tuple[Words, int]:
-    """Number the symbols that continue words separately; returns words, and the number of symbols
-    that begin words.
+    """Number the symbols that continue words separately.
 
-    All characters may begin words, as in Hugging Face's trainer. Both parts of the alphabet are
-    sorted by bytes, which for UTF-8 is the order of code points.
+    Returns words, and the number of symbols that begin words. All characters may begin words, as in
+    Hugging Face's trainer. Both parts of the alphabet are sorted by bytes, which for UTF-8 is the
+    order of code points.
     """
     a = len(words.alphabet)
     order = np.array(sorted(range(a), key=words.alphabet.__getitem__), np.int64)
@@ -7840,8 +7832,7 @@ def learn_wordpiece(
     min_frequency: int = 1,
     progress: bool = False,
 ) -> LearnedWordPiece:
-    """Learn `n_symbols` tokens of characters, including the alphabet. Tokens that continue words
-    have the prefix.
+    """Learn `n_symbols` tokens of characters, including the alphabet.
 
     score          the pair with the greatest score merges, as in a `Learner`; no size contains the
                    prefix. With "count", ties are broken by ids, as in Hugging Face's
@@ -7852,11 +7843,11 @@ def learn_wordpiece(
     min_frequency  rarer pairs do not merge; without a limit, the likelihood prefers pairs that
                    occur once
 
-    `words` hold plain characters. The alphabet has all characters that occur, and with the prefix
-    the ones that occur after the first character of a word. It is ordered by bytes, and its order
-    decides ties. Hugging Face orders the ones with the prefix at random, so ties may give other
-    tokens there. Raises InputError if there are no words, or if the alphabet has more than
-    `n_symbols` symbols.
+    `words` hold plain characters. Tokens that continue words have the prefix. The alphabet has all
+    characters that occur, and with the prefix the ones that occur after the first character of a
+    word. It is ordered by bytes, and its order decides ties. Hugging Face orders the ones with the
+    prefix at random, so ties may give other tokens there. Raises InputError if there are no words,
+    or if the alphabet has more than `n_symbols` symbols.
 
     >>> words = Words.from_counts({b"low": 5, b"lower": 2, b"newest": 6, b"widest": 3})
     >>> learn_wordpiece(words, 20, score="count").tokens[-3:]
@@ -7892,18 +7883,16 @@ def learn_wordpiece(
 #
 #     longest    2    1    0            shorter of 2    0        of 0 and 1    -1
 
-# as in SentencePiece
+# These four have the values of SentencePiece.
 MAX_TOKEN_CHARS = 16
 SEED_SIZE = 1_000_000
-# as in SentencePiece
 SUB_ITERATIONS = 2
 SHRINKING_FACTOR = 0.75
+LEAST_EXPECTED = 0.5  # occurrences; tokens with fewer are dropped, as in SentencePiece
 LATTICE_PARTS = 8  # for threads; the number is fixed, since sums of floats depend on it
-# probabilities below TINY are scaled up, so that words may have any length
+# Probabilities below TINY are scaled up by HUGE, so that words may have any length.
 TINY = 2.0**-100
 HUGE = 2.0**100
-# occurrences in the corpus; tokens with fewer are dropped, as in SentencePiece
-LEAST_EXPECTED = 0.5
 
 
 class LearnedUnigram(NamedTuple):
@@ -7937,9 +7926,7 @@ class _Lattice(NamedTuple):
 
 @kernel
 def _number_keys(keys):
-    """Number keys below 2**63 in the order of their first occurrences, by a hash table:
-    int64[N].
-    """
+    """Number keys below 2**63 in the order of their first occurrences: int64[N]."""
     n_slots = 1
     n = 0
     while 3 * n_slots <= 4 * len(keys):
@@ -7963,8 +7950,7 @@ def _number_keys(keys):
 
 
 def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, np.ndarray]:
-    """List the symbols of the alphabet, and the substrings of up to `longest` + 1 symbols that
-    occur at least twice.
+    """List the alphabet, and all substrings of up to `longest` + 1 symbols that occur twice.
 
     Returns lattices with all of them as tokens; the count of each; and for each the greatest count
     of a substring that continues it by one symbol. Substrings grow by one symbol at a time, and
@@ -7984,11 +7970,11 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
             tokens_at[starts].astype(np.int64) << 32 | words.symbols[starts + size]
         )
         totals = np.bincount(numbers, counts[starts])
-        ids = np.cumsum(totals > 1) - 1
-        repeated = (totals > 1)[numbers]
+        is_token = totals > 1
+        repeated = is_token[numbers]
         starts = starts[repeated]
-        ids = ids[numbers[repeated]]
-        totals = totals[totals > 1]
+        ids = (np.cumsum(is_token) - 1)[numbers[repeated]]
+        totals = totals[is_token]
         places = np.empty(len(totals), np.int64)
         places[ids] = starts
         levels.append((tokens_at[places], places, totals))
@@ -8009,8 +7995,7 @@ def _list_substrings(words: Words, longest: int) -> tuple[_Lattice, np.ndarray, 
 
 @kernel
 def _expect(lattice, first, stop, probabilities):
-    """Compute the expected count of each token in some words, and the logarithm of the probability
-    of these words.
+    """Compute the expected counts of tokens in some words, and the words' log probability.
 
     This is the forward-backward algorithm. `backward` includes the count of the word divided by its
     probability, so an edge adds forward * probability * backward. A value below TINY is scaled up,
@@ -8108,8 +8093,9 @@ def _losses(lattice, n_alphabet, scores, expected):
 
 
 def _digamma(x: np.ndarray) -> np.ndarray:
-    """Compute the digamma function, the derivative of log gamma, by its recurrence and its
-    asymptotic series.
+    """Compute the digamma function, the derivative of log gamma.
+
+    Its recurrence leads to a number that is great enough for its asymptotic series.
     """
     y = x + 6.5
     z = 1 / (y * y)
@@ -8119,18 +8105,14 @@ def _digamma(x: np.ndarray) -> np.ndarray:
 
 @kernel
 def _fall_back(new_ids, shorter):
-    """Replace each missing new id, which is -1, by the new id of the longest shorter token that has
-    one, in place.
-    """
+    """Replace each new id -1 by that of the longest shorter token that has one, in place."""
     for id in range(len(shorter)):
         if new_ids[id] < 0:
             new_ids[id] = new_ids[shorter[id]]
 
 
 def _best_first(values: np.ndarray, n: int) -> np.ndarray:
-    """Find the indices of the n greatest values, the greatest first; equal values keep their
-    order.
-    """
+    """Find the indices of the n greatest values, the greatest first; ties keep their order."""
     return np.argsort(-values, kind="stable")[:n]
 
 
@@ -8138,10 +8120,10 @@ class _UnigramLearner:
     """The remaining tokens, their probabilities, and the lattices of the words."""
 
     def __init__(self, words: Words, seed_size: int, longest: int):
-        """Begin with the alphabet and the substrings with the greatest products of length and
-        occurrences.
+        """Begin with the alphabet and `seed_size` substrings.
 
-        A substring is left out if a longer one that begins with it is equally frequent.
+        They have the greatest products of length and occurrences. A substring is left out if a
+        longer one that begins with it is equally frequent.
         """
         # in order: rounding depends on it
         self.words = _in_order(words)
@@ -8177,9 +8159,7 @@ class _UnigramLearner:
         self.probabilities = self.probabilities[ids]
 
     def expect(self) -> tuple[np.ndarray, float]:
-        """Compute the expected count of each token, and the logarithm of the probability of the
-        corpus.
-        """
+        """Compute the expected count of each token, and the log probability of the corpus."""
         bounds = np.linspace(0, len(self.words.counts), LATTICE_PARTS + 1).astype(np.int64).tolist()
         parts = itertools.pairwise(bounds)
         sums = Engine().map(
@@ -8189,12 +8169,11 @@ class _UnigramLearner:
         return sum(expected), sum(likelihoods)
 
     def maximize(self) -> float:
-        """Make one step of expectation maximization; returns the log probability of the corpus
-        before the step.
+        """Make one step of expectation maximization.
 
-        As in SentencePiece, the digamma function replaces the logarithm, which favours fewer tokens
-        (Liang and Klein 2007, "Structured Bayesian Nonparametric Models with Variational
-        Inference").
+        Returns the log probability of the corpus before the step. As in SentencePiece, the digamma
+        function replaces the logarithm, which favours fewer tokens (Liang and Klein 2007,
+        "Structured Bayesian Nonparametric Models with Variational Inference").
         """
         expected, likelihood = self.expect()
         expected[: self.n_alphabet] = np.maximum(expected[: self.n_alphabet], LEAST_EXPECTED)
@@ -8218,8 +8197,7 @@ class _UnigramLearner:
 
 
 def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> LearnedUnigram:
-    """Learn a vocabulary of `n_symbols` tokens, including the alphabet, and their probabilities
-    (Kudo 2018).
+    """Learn `n_symbols` tokens, including the alphabet, and their probabilities (Kudo 2018).
 
     Learning begins with the SEED_SIZE substrings of up to MAX_TOKEN_CHARS symbols that cover the
     most of the corpus. Each round fits the probabilities in SUB_ITERATIONS steps of expectation
@@ -8260,12 +8238,8 @@ def learn_unigram(words: Words, n_symbols: int, *, progress: bool = False) -> Le
 
 
 UNKNOWN_PENALTY = 10.0  # the score of an unknown character is that of the worst token minus this
-# SentencePiece subtracts a sum that is further from 0 than MAX_SUM from all later ones. So two sums
-# of n scores differ by n * ROUNDING more or less than they should, at most
-MAX_SUM = 100_000.0
-ROUNDING = 2.0**-6
-# of an edge: node << 24 | id; nodes are offsets in bytes from a word's start
-EDGE_BITS = 24
+MAX_SUM = 100_000.0  # SentencePiece subtracts a sum that is further from 0 from all later ones
+EDGE_BITS = 24  # an edge is node << 24 | id; nodes are offsets in bytes from a word's start
 EDGE_MASK = (1 << 24) - 1
 
 
@@ -8299,8 +8273,8 @@ def unigram_tables(model: Model) -> UnigramTables:
 
     A token with the score -inf is never chosen. Raises InputError if all scores are -inf.
 
-    Scores of float64 are summed in float64, for each word on its own, as in Hugging Face; scores of
-    float32 as in SentencePiece, see `segment_unigram`.
+    Scores of float64 are summed in float64, as in Hugging Face, and scores of float32 in float32,
+    as in SentencePiece.
     """
     ids = np.array(model.ordinary, np.int64)
     scores = model.scores
@@ -8310,20 +8284,12 @@ def unigram_tables(model: Model) -> UnigramTables:
     if scores.dtype == np.float64:  # those of a SentencePiece model are float32
         scores = np.vectorize(_as_parsed)(scores)
     tokens = {id: model.vocab[id] for id in chosen.tolist()}
-    byte_ids = np.array(
-        [id_of.get(token, -1) if model.byte_fallback else -1 for token in _FALLBACK_TOKENS],
-        np.int32,
-    )
+    byte_ids = np.full(256, -1, np.int32)
+    if model.byte_fallback:
+        byte_ids[:] = [id_of.get(token, -1) for token in _FALLBACK_TOKENS]
     unk_id = -1 if model.unk_token is None else id_of[model.unk_token.encode()]
-    unknown = scores[chosen].min(keepdims=True) - UNKNOWN_PENALTY
+    unknown = scores[chosen].min() - scores.dtype.type(UNKNOWN_PENALTY)
     scores = np.append(scores.astype(np.float64), unknown)
-    if model.sums_in_single:
-        # for sums of ids: the first byte of an unknown character has the score of the character;
-        # the number of characters of an unknown token is not known
-        if model.byte_fallback:
-            scores[byte_ids] = np.where(np.arange(256) >> 6 == 2, 0.0, unknown)
-        if unk_id >= 0:
-            scores[unk_id] = -np.inf
     longest = max(map(len, tokens.values()))
     return UnigramTables(
         make_trie(tokens), scores, byte_ids, longest, unk_id, model.fuse_unk, model.sums_in_single
@@ -8332,12 +8298,11 @@ def unigram_tables(model: Model) -> UnigramTables:
 
 @inline_kernel
 def _list_edges(text, start, node, size, edges, values, unknown, token_edges):
-    """List the edges from a node of a word, as end << EDGE_BITS | id; returns their number and the
-    next node.
+    """List the edges from a node of a word, as end << EDGE_BITS | id.
 
-    The edges are the tokens that begin there, from the shortest on. If the character alone is not a
-    token, an edge for an unknown character is added. An invalid byte counts as an unknown
-    character.
+    Returns the number of edges, and the next node. The edges are the tokens that begin there, from
+    the shortest on. If the character alone is not a token, an edge for an unknown character is
+    added. An invalid byte counts as an unknown character.
     """
     position = start + node
     stop = start + size
@@ -8363,19 +8328,20 @@ def _list_edges(text, start, node, size, edges, values, unknown, token_edges):
 
 @kernel
 def _write_path(text, start, size, tables, last, ids, at):
-    """Write the ids of the path that ends with the edge last[size], start << EDGE_BITS | id;
-    returns their number.
+    """Write the ids of the path that ends with the edge last[size]; returns their number.
 
-    With `fuse_unk`, consecutive unknown characters, and unknown tokens that are written in the
-    text, become one token. Unknown characters become the tokens of their bytes if all of these
-    exist, and otherwise the unknown token. Without an unknown token the result is -1.
+    An edge in `last` is start << EDGE_BITS | id. With `fuse_unk`, consecutive unknown characters,
+    and unknown tokens that are written in the text, become one token. Unknown characters become the
+    tokens of their bytes if all of these exist, and otherwise the unknown token. Without an unknown
+    token the result is -1.
     """
     unknown = len(tables.scores) - 1
     unk_id = tables.unk_id
     byte_ids = tables.byte_ids
     node = size
     at_end = at + size
-    first = at_end  # the path is followed from its end; each id is at least one byte
+    # The path is followed from its end. It has room, since each id stands for at least one byte.
+    first = at_end
     while node > 0:
         stop = node
         id = last[node] & EDGE_MASK
@@ -8408,25 +8374,28 @@ def _write_path(text, start, size, tables, last, ids, at):
 
 
 @inline_kernel
-def _find_path(text, start, size, tables, alpha, state, total, last):
-    """Find a path through the lattice of a word, by sums that begin with `total`, and write its
-    last edges; see `_write_path`.
+def sample_unigram(text, start, size, tables, alpha, state, ids, at):
+    """Cut a word at random: a path has a probability proportional to exp(alpha * score).
 
-    Without a state of random numbers it is the best path. Returns the sum at its end, and how much
-    less that of the second best path is.
+    The kernel sums the probabilities of all paths to each node, and keeps one last edge. Each new
+    edge replaces it with the probability of its share in the sum (Chao 1982, "A general purpose
+    unequal probability sampling plan"). Without a state of random numbers, it keeps the best path.
+    See `segment_unigram`.
     """
     edges = tables.trie.edges
     values = tables.trie.values
     scores = tables.scores
     unknown = len(scores) - 1
     token_edges = np.empty(tables.longest + 1, np.int64)
-    node = 0
+    last = np.empty(size + 1, np.int64)
     sums = np.full(size + 1, -np.inf)
-    gaps = np.full(size + 1, np.inf)
-    sums[0] = total
+    sums[0] = 0.0
+    node = 0
     while node < size:
         if tables.in_single and abs(sums[node]) > MAX_SUM:
-            sums = (sums - sums[node]).astype(np.float32).astype(np.float64)
+            far_sum = sums[node]
+            for k in range(node, min(node + tables.longest, size) + 1):
+                sums[k] = np.float32(sums[k] - far_sum)
         n, following = _list_edges(text, start, node, size, edges, values, unknown, token_edges)
         for k in range(n):
             end = token_edges[k] >> EDGE_BITS
@@ -8436,8 +8405,6 @@ def _find_path(text, start, size, tables, alpha, state, total, last):
                 if tables.in_single:
                     total = float(np.float32(total))
                 is_kept = total > sums[end]
-                gap = gaps[node] if is_kept else gaps[end]
-                gaps[end] = min(gap, abs(total - sums[end]))
                 sums[end] = max(total, sums[end])
             else:
                 sums[end] = np.logaddexp(sums[end], total)
@@ -8445,60 +8412,18 @@ def _find_path(text, start, size, tables, alpha, state, total, last):
             if is_kept:
                 last[end] = node << EDGE_BITS | id
         node = following
-    return sums[size], gaps[size]
-
-
-@inline_kernel
-def sample_unigram(text, start, size, tables, alpha, state, ids, at):
-    """Cut a word at random: the probability of a path is proportional to exp(alpha * score); see
-    `segment_unigram`.
-
-    `_find_path` sums the probabilities of all paths to each node, and keeps one last edge. Each new
-    edge replaces it with the probability of its share in the sum (Chao 1982, "A general purpose
-    unequal probability sampling plan").
-    """
-    last = np.empty(size + 1, np.int64)
-    _find_path(text, start, size, tables, alpha, state, 0.0, last)
     return _write_path(text, start, size, tables, last, ids, at)
 
 
 @kernel
 def segment_unigram(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi);
-    see `_write_path`.
+    """Cut the word text[start : start + size] into the ids of its best path, ids[at :] (Viterbi).
 
-    Of paths with equal sums, the one with the longest last edge is chosen.
-
-    SentencePiece sums in float32 from the beginning of a text. So rounding depends on the text
-    before a word, and decides between paths with nearly equal sums, such as "9" + "99" and
-    "99" + "9". Words with such paths are UNCACHED. The sum before a word is that of the ids since
-    the last word that was cut here. If it comes near MAX_SUM, the text is cut again from there on.
+    Of paths with equal sums, the one with the longest last edge is chosen. In single precision,
+    rounding decides between paths with nearly equal sums, such as "9" + "99" and "99" + "9". It
+    depends on the text before them, so a word of such a model is a whole text. See `_write_path`.
     """
-    known = scratch.view(np.float64)
-    begin = start
-    first = at
-    total = 0.0
-    if tables.in_single:
-        begin = i64(scratch[0])
-        first = i64(scratch[1])
-        total = known[2]
-        later = largest = total
-        for k in range(first, at):
-            later = float(np.float32(later + tables.scores[ids[k]]))
-            largest = max(largest, abs(later))
-        if largest < MAX_SUM + tables.longest * tables.scores[-1]:
-            begin = start
-            first = at
-            total = later
-    size += start - begin
-    last = np.empty(size + 1, np.int64)
-    total, gap = _find_path(text, begin, size, tables, 1.0, None, total, last)
-    n = _write_path(text, begin, size, tables, last, ids, first) + first - at
-    if tables.in_single:
-        _begin_sum(scratch, begin + size, at + n)
-        known[2] = total
-        n += UNCACHED * (gap <= ROUNDING * size)
-    return n
+    return sample_unigram(text, start, size, tables, 1.0, None, ids, at)
 
 
 # ─── Formats ──────────────────────────────────────────────────────────────────────────────────────
@@ -9315,7 +9240,7 @@ def _written_normalizer(model: Model) -> Sequence[dict]:
     """List the steps of a normalizer for a tokenizer.json."""
     steps = model.normalizer
     if steps and steps[0]["type"] == "SentencePiece":
-        steps = _sentencepiece_steps(**steps[0])
+        steps = _sentencepiece_steps(steps[0])
     return steps
 
 
@@ -9532,33 +9457,18 @@ _STRIP = {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""}
 _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of user_defined_symbols
 
 
-def _sentencepiece_steps(
-    charsmap: str,
-    symbols: Sequence[str],
-    prefix: bool,
-    squeezes: bool,
-    escapes: bool,
-    type: str = "",
-) -> list[dict]:
+def _sentencepiece_steps(normalizer: Mapping) -> list[dict]:
     """Express SentencePiece's normalizer by Hugging Face's steps, as transformers' converters do.
 
-    The parameters are those of `_sentencepiece_passes`.
+    The fields are the parameters of `_sentencepiece_passes`. Symbols are not kept from changing.
     """
-    mapping = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap)
-    hidden = [(symbol, chr(ord(_HIDDEN) + k)) for k, symbol in enumerate(symbols)]
+    charsmap = normalizer["charsmap"]
+    space = MARK if normalizer["escapes"] else " "
     return [
-        *[
-            {"type": "Replace", "pattern": {"String": symbol}, "content": char}
-            for symbol, char in hidden
-        ],
-        *mapping,
-        *[
-            {"type": "Replace", "pattern": {"String": char}, "content": symbol}
-            for symbol, char in hidden
-        ],
-        *[_STRIP, _SPACES_TO_ONE] * squeezes,
-        *[{"type": "Prepend", "prepend": MARK if escapes else " "}] * prefix,
-        *[_SPACES_TO_MARKS] * escapes,
+        *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
+        *[_STRIP, _SPACES_TO_ONE] * normalizer["squeezes"],
+        *[{"type": "Prepend", "prepend": space}] * normalizer["prefix"],
+        *[_SPACES_TO_MARKS] * normalizer["escapes"],
     ]
 
 
@@ -10587,10 +10497,9 @@ class Tokenizer:
         """Make a Source that cuts files so that their blocks have the same ids as the whole."""
         special = tuple(self._allowed(allowed_special))
         model = self.model
-        pattern = Pattern("none") if model.sums_in_single else self.pattern
         return Source(
             find_files(inputs),
-            pattern,
+            self.pattern,
             special,
             text_field,
             flags=model.flags,
