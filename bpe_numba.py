@@ -1095,6 +1095,7 @@ def compile_side_by_side(jobs: Sequence[Callable], engine: Engine) -> None:
 #     _decode_character("é" …)   ->   0xE9 << 3 | 2
 #     _decode_character(b"\xFF") ->   SURROGATE_ESCAPE << 3 | 1
 
+BYTES = tuple(bytes([b]) for b in range(256))
 N_CODE_POINTS = 0x110000
 # An invalid byte is matched as this lone surrogate, one of those of `surrogateescape`.
 SURROGATE_ESCAPE = 0xDC80
@@ -1322,7 +1323,7 @@ class Metaspace(NamedTuple):
     replacement: str = "▁"
     prepend_scheme: str = "always"
 
-    # as in a _Stage
+    # It is a stage as well; see _Stage.
     table = None
     warning = ""
 
@@ -1334,7 +1335,7 @@ class Metaspace(NamedTuple):
 
 
 PREPEND_SCHEMES = ("never", "first", "always")
-# the same schemes, for kernels
+# Their positions, for kernels.
 NEVER = 0
 ALWAYS = 2
 
@@ -1426,14 +1427,15 @@ class _RegexParser:
         self.refuse_if(self.position < len(self.source), "a )")
         return [*program, ("match",)]
 
-    def refuse_if(self, condition: bool, what: str) -> None:
+    def refuse_if(self, condition: bool, construct: str) -> None:
         if condition:
-            raise Unsupported(f"{what} at position {self.position}")
+            raise Unsupported(f"{construct} at position {self.position}")
 
     def accept(self, expected: str) -> regex.Match | None:
         """Consume the match of an expression at this position."""
         match = regex.compile(expected).match(self.source, self.position)
-        self.position = match.end() if match else self.position
+        if match:
+            self.position = match.end()
         return match
 
     def alternatives(self) -> Program:
@@ -1460,16 +1462,19 @@ class _RegexParser:
         self.refuse_if(_may_be_empty(program), "a quantifier on a part that may be empty")
         least, comma, most = _COUNTS.get(quantifier[1], quantifier[1].strip("{}")).partition(",")
         is_endless = comma and not most
-        kind = quantifier[2]
+        mode = quantifier[2]
         size = len(program) + 1
-        n_more = 1 if is_endless else int(most or least) - int(least)
+        n_more = 1
+        if not is_endless:
+            n_more = int(most or least) - int(least)
         result = program * int(least)
         for left in range(n_more, 0, -1):
-            after = left * size + bool(is_endless or kind == "+")
-            result += [("split", after, 1) if kind == "?" else ("split", 1, after), *program]
+            after = left * size + bool(is_endless or mode == "+")
+            preferred = ("split", after, 1) if mode == "?" else ("split", 1, after)
+            result += [preferred, *program]
         if is_endless:
             result.append(("split", -size, -size))
-        if kind == "+":  # possessive: it ends early only where no more can be taken
+        if mode == "+":  # possessive: it ends early only where no more can be taken
             self.refuse_if(len(program) > 1, "a possessive quantifier on more than one character")
             result += [*[("split", 2, 2)] * (not is_endless), ("lookahead", program[0][1], False)]
         return result
@@ -1477,14 +1482,14 @@ class _RegexParser:
     def item(self) -> Program:
         if group := self.accept(_GROUP):
             return self.group(group)
-        # \s+ leaves no newline, so `$` is the end of the text
+        # Here `$` is the end of the text, since \s+ leaves no newline before it.
         if self.accept(r"\\s\+\+?\$(?![*+?{])"):
             return _RegexParser(r"\s+\Z").sequence()
         if self.accept(r"\\Z"):
             return [("lookahead", r"[\s\S]", False)]
         part = self.accept(rf"{_SET}|{_ESCAPE}|[^\\\[(^$*+?{{]")
         self.refuse_if(not part, repr(self.source[self.position : self.position + 3]))
-        return [("class", f"(?i:{part[0]})" if self.fold else part[0])]
+        return [("class", self.folded(part[0]))]
 
     def group(self, opened: regex.Match) -> Program:
         start = self.position
@@ -1497,21 +1502,26 @@ class _RegexParser:
         if not opened["look"]:
             return program
         self.refuse_if(not _takes_one_character(program), "a lookahead at more than one character")
-        return [("lookahead", f"(?i:{source})" if fold else source, opened["look"] == "=")]
+        return [("lookahead", self.folded(source), opened["look"] == "=")]
+
+    def folded(self, source: str) -> str:
+        return f"(?i:{source})" if self.fold else source
 
 
 def _takes_one_character(program: Program) -> bool:
     """Check whether a program takes a single character; it may look at this character before."""
-    *looks, (kind, *_) = program or [("none",)]
-    return kind == "class" and all(look[0] == "lookahead" for look in looks)
+    *looks, (operation, *_) = program or [("none",)]
+    return operation == "class" and all(look[0] == "lookahead" for look in looks)
 
 
 def _may_be_empty(program: Program) -> bool:
     """Check whether the end of a program can be reached without a character."""
     reached = {0}
-    for pc, (kind, *distances) in enumerate(program):
-        if pc in reached and kind != "class":
-            reached |= {pc + distance for distance in distances} if kind == "split" else {pc + 1}
+    for pc, (operation, *distances) in enumerate(program):
+        if pc in reached and operation != "class":
+            if operation != "split":
+                distances = [1]
+            reached.update(pc + distance for distance in distances)
     return len(program) in reached
 
 
@@ -1530,7 +1540,8 @@ def _code_points_matching(source: str) -> np.ndarray:
     if listed := _LISTED.fullmatch(source):
         for first, last in zip(listed.captures(2), listed.captures(3), strict=True):
             matches[int(first, 16) : int(last, 16) + 1] = True
-        return ~matches if listed[1] else matches
+        is_negated = listed[1] == "^"
+        return matches != is_negated
     try:
         for match in regex.finditer(f"(?:{source})+", _all_code_points(), timeout=REGEX_SECONDS):
             matches[match.start() : match.end()] = True
@@ -1546,8 +1557,8 @@ def _all_code_points() -> str:
     return "".join(map(chr, range(N_CODE_POINTS)))
 
 
-MAX_KINDS = 60  # kinds of characters: one bit each, below the bits for the number of bytes
-MAX_STEPS = 10_000_000  # of threads; they take 4 s, and o200k needs 19,000
+MAX_SETS = 60  # sets of characters: one bit each, below the bits for the number of bytes
+MAX_STEPS = 10_000_000  # steps of threads; they take 4 s, and o200k needs 19,000
 
 
 class _Dfa:
@@ -1564,25 +1575,26 @@ class _Dfa:
         self.program = [("split", 1, 3), ("class", "END"), ("match",), *program]
         self.n_steps = 0
         sources = {step[1]: None for step in program if step[0] in ("class", "lookahead")}
-        if len(sources) > MAX_KINDS:
-            raise Unsupported(f"more than {MAX_KINDS} kinds of characters")
+        if len(sources) > MAX_SETS:
+            raise Unsupported(f"more than {MAX_SETS} sets of characters")
         ranges = np.diff([0, 0x80, 0x800, 0xD800, 0xE000, 0x10000, N_CODE_POINTS])
-        # lone surrogates stand for invalid bytes
+        # Lone surrogates stand for invalid bytes.
         sizes = np.repeat(np.array([1, 2, 3, 1, 3, 4], np.uint64), ranges)
-        bits = sizes << u64(MAX_KINDS)
+        bits = sizes << u64(MAX_SETS)
         for bit, source in enumerate(sources):
             bits |= _code_points_matching(source).astype(np.uint64) << u64(bit)
         if (bits[0xDC80:0xDD00] != bits[SURROGATE_ESCAPE]).any():
             raise Unsupported("a class that distinguishes between invalid bytes")
         bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # a text has no other surrogates
-        # runs of equal code points are few
-        kinds = np.unique(bits[np.append(True, bits[1:] != bits[:-1])])
-        self.n_classes = len(kinds)
-        self.class_of = np.searchsorted(kinds, bits).astype(np.uint16)
-        kinds = [*kinds.tolist(), 1 << MAX_KINDS]  # END is one byte that no expression matches
-        self.sizes = [kind >> MAX_KINDS for kind in kinds]
+        # There are few runs of code points with equal bits.
+        classes = np.unique(bits[np.append(True, bits[1:] != bits[:-1])])
+        self.n_classes = len(classes)
+        self.class_of = np.searchsorted(classes, bits).astype(np.uint16)
+        classes = [*classes.tolist(), 1 << MAX_SETS]  # END is one byte that no expression matches
+        self.sizes = [of_class >> MAX_SETS for of_class in classes]
         self.class_accepts = {
-            source: [kind >> bit & 1 > 0 for kind in kinds] for bit, source in enumerate(sources)
+            source: [of_class >> bit & 1 > 0 for of_class in classes]
+            for bit, source in enumerate(sources)
         }
         self.class_accepts["END"] = [*[False] * self.n_classes, True]
 
@@ -1635,24 +1647,23 @@ def _number_states(
     outputs = []
     following = []
     for state in states:
-        gives, after = zip(*row(state), strict=True)
-        for other in after:
+        state_outputs, next_states = zip(*row(state), strict=True)
+        for other in next_states:
             if other not in numbers:
                 numbers[other] = len(states)
                 states.append(other)
-        if len(states) > min(MAX_STATES, MAX_ENTRIES // len(gives)):
+        if len(states) > min(MAX_STATES, MAX_ENTRIES // len(next_states)):
             raise Unsupported(f"a pattern of {len(states):,} states or more")
-        outputs.append(gives)
-        following.append([numbers[other] for other in after])
+        outputs.append(state_outputs)
+        following.append([numbers[other] for other in next_states])
     return np.array(outputs), np.array(following)
 
 
 class ScanTable(NamedTuple):
-    r"""A pattern, compiled. D states, C classes of characters (class C is END), R rows of the
-    table.
+    r"""A compiled pattern: a machine over bytes that never goes back.
 
-    The table is a machine over bytes that never goes back: its state is a row, and the entry at row
-    * 256 + byte is
+    It has D states, C classes of characters (class C is END), and R rows of the table. The machine
+    over bytes is the table. Its state is a row, and the entry at row * 256 + byte is
 
         31 … 8     next row, already times 256
         7 … 5      rare: 0 nothing; 1 to 5 bytes back a second pretoken ends; INVALID_UTF8;
@@ -1765,8 +1776,9 @@ def _streaming_transducer(
         chars = (*pending, char)
         size = n_bytes(chars)
         if following >= 0 and not accepted:
-            is_simple = len(set(chars)) == 1 and size < MAX_PENDING_BYTES
-            return (following, chars if is_simple else MANY, status), []
+            if len(set(chars)) > 1 or size >= MAX_PENDING_BYTES:
+                chars = MANY
+            return (following, chars, status), []
         if accepted and (status != GAP or pending != MANY):
             ends = [size] * (status == GAP)
             if following >= 0:
@@ -1841,7 +1853,7 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
         row[END] = of_letter[-2]
         row[:0x80] = of_letter[letter_of[:0x80]]
         row[INVALID_BYTE] = of_letter[letter_of[SURROGATE_ESCAPE]]
-        # an entry for each 64 code points, which leads to the row of their last byte
+        # Each 64 code points have an entry, which leads to the row of their last byte.
         before_last = np.array(row_entries(of_letter[blocks]), np.uint32)[block_of.reshape(-1)]
         row[0xC2:0xE0] = before_last[0x2:0x20]  # U+0080 to U+07FF: two bytes
         of_three = before_last[:0x400].copy()  # up to U+FFFF
@@ -1857,14 +1869,17 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
 def _sure_starts(table: ScanTable) -> np.ndarray | None:
     """Find the classes that begin a match, bool[C]; None if that depends on the context."""
     next_state = table.next_state
-    first = table.next_state[0, :-1]
+    first = next_state[0, :-1]
     before = None
-    # states from which a match surely follows; fewer in each round
+    # The states from which a match surely follows are fewer in each round.
     sure = np.ones(len(next_state), bool)
     while not np.array_equal(sure, before):
         before = sure
         sure = (table.accepts | (next_state >= 0) & sure[next_state]).all(axis=1)
-    return first >= 0 if sure[first[first >= 0]].all() else None
+    begins = first >= 0
+    if sure[first[begins]].all():
+        return begins
+    return None
 
 
 def _is_one_character(source: str) -> bool:
@@ -1911,7 +1926,7 @@ def _compile_regex(source: str) -> regex.Pattern:
     return compiled
 
 
-# patterns without needless backtracking take up to 0.7 s for 1,000,000 characters
+# Patterns without needless backtracking take at most 0.7 s for 1,000,000 characters.
 REGEX_SECONDS = 10
 
 
@@ -1948,25 +1963,27 @@ class _Stage(NamedTuple):
         meanings = []
         for part, meaning in zip(flat.parts(), flat.meanings.tolist(), strict=True):
             text = part.decode("utf-8", "surrogateescape")
-            edges = {0, len(text)}
-            position = 0
-            with _time_limit(self.regex.pattern, text) as seconds:
-                end = time.process_time() + seconds
-                while match := self.regex.search(
-                    text, position, timeout=max(end - time.process_time(), 0.0)
-                ):
-                    edges.update(match.span())
-                    # as in Oniguruma: ignore an empty match after another
-                    position = match.end() + (not match[0])
-                    if position > len(text):
-                        break
-            ends = itertools.pairwise(sorted(edges))
-            pieces = [
-                text[start:stop].encode("utf-8", "surrogateescape") for start, stop in ends
-            ] or [b""]
-            parts += pieces
+            borders = itertools.pairwise(self._borders(text))
+            pieces = [text[start:stop] for start, stop in borders] or [""]
+            parts += [piece.encode("utf-8", "surrogateescape") for piece in pieces]
             meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
         return FlatText.join(parts, meanings)
+
+    def _borders(self, text: str) -> list[int]:
+        """List the positions at which matches of the expression begin or end, and both ends."""
+        borders = {0, len(text)}
+        position = 0
+        with _time_limit(self.regex.pattern, text) as seconds:
+            end = time.process_time() + seconds
+            while position <= len(text):
+                left = max(end - time.process_time(), 0.0)
+                match = self.regex.search(text, position, timeout=left)
+                if not match:
+                    break
+                borders.update(match.span())
+                # An empty match after another one is ignored, as in Oniguruma.
+                position = match.end() + (not match[0])
+        return sorted(borders)
 
 
 class Pattern:
@@ -2010,18 +2027,23 @@ class Pattern:
         self.name = PATTERN_NAMES.get(steps)
         parts: list[PatternStep] = []
         for step in sources:
-            parts += [step] if isinstance(step, dict) else _named_steps(step)
+            if isinstance(step, dict):
+                parts.append(step)
+            else:
+                parts += _named_steps(step)
         self.parts = _named_parts(parts)
         self.stages: list[_Stage | Metaspace] = []
         for is_metaspace, group in itertools.groupby(
             steps, lambda step: isinstance(step, Metaspace)
         ):
             run = tuple(group)
-            self.stages += run if is_metaspace else _compile_stages(run)
+            if not is_metaspace:
+                run = _compile_stages(run)
+            self.stages += run
         self.warning = "; ".join(stage.warning for stage in self.stages if stage.warning)
         self.is_compiled = not self.warning
         if not self.table:
-            # it finds the pieces that the others have cut
+            # Another stage finds the pieces that the others have cut.
             self.stages += _compile_stages((PATTERNS["none"],))
 
     def __reduce__(self):
@@ -2097,7 +2119,8 @@ def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
         require_known("behavior", step.behavior, BEHAVIORS)
         if step.behavior != "isolated":
             return (step,)
-        return (Split(step.regex) if _LIKE_A_NAME.fullmatch(step.regex) else step.regex,)
+        source = step.regex
+        return (Split(source),) if _LIKE_A_NAME.fullmatch(source) else (source,)
     if isinstance(step, Metaspace):
         require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
         is_character = isinstance(step.replacement, str) and len(step.replacement) == 1
@@ -2119,13 +2142,91 @@ def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
     return (step,)
 
 
+# An expression of a tokenizer.json -> an expression for `regex`. Hugging Face matches by Oniguruma,
+# in Ruby's dialect. Most expressions mean the same in both, and some are rewritten. For all others
+# that may differ, a warning says so.
+
+# Outside of a class, Oniguruma's \w also matches six numbers, as the table below says. The \w of
+# `regex` also matches two joiners, so it is written as a class.
+_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"
+_TO_ONIGURUMA = {r"\w": r"[\p{Word}\u200c\u200d]", r"\W": r"[^\p{Word}\u200c\u200d]"}
+_FROM_ONIGURUMA = {
+    r"\w": _WORD,
+    r"\h": "0-9A-Fa-f",
+    **{written: escape for escape, written in _TO_ONIGURUMA.items()},
+}
+_SAME_ESCAPE = (
+    r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
+)
+_WORD_SET = r"\[\^?\\p\{Word\}\\u200c\\u200d\]"
+_SAME_IN_SET = (
+    rf"[^\]\[\\&-]|&(?!&)|(?<=[\[^])-|-(?!-|\\[wh])|{_SAME_ESCAPE}|\\[wh](?!-[^\]])|{_WORD_SET}"
+)
+# An expression is read in parts; the first entry that matches counts. Its value is the replacement
+# for `regex`: "" keeps the part, and None keeps it with a warning. When case is ignored, Oniguruma
+# matches ß with ss, and ligatures with their letters, which the first entry avoids.
+_ONIGURUMA_PARTS = {
+    r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
+    rf"{_SAME_ESCAPE}|\[\^?(?:{_SAME_IN_SET})+\]": "",
+    r"\[\^?\]?(?:\\.|\[(?:\\.|[^\]\\])*\]|[^\]\[\\])*\]": None,
+    r"\^": r"(?<![^\n])",
+    r"\$": r"(?![^\n])",
+    r"\\z": r"\Z",
+    r"\\Z": r"(?=\n?\Z)",
+    r"\\w": f"[{_WORD}²³¹¼½¾]",
+    r"\\W": f"[^{_WORD}²³¹¼½¾]",
+    r"\\h": "[0-9A-Fa-f]",
+    r"\\H": "[^0-9A-Fa-f]",
+    r"\{1(?:,\d+)?\}\+": "+",  # in Oniguruma, + after a count repeats it
+    r"\{0?,\d+\}\+": "*",
+    r"\\.|\[|\(\?[a-z-]+[:)]|\{\d+\}\?|\{[\d,]*\}\+": None,
+    r"(?s:.)": "",
+}
+_ONIGURUMA_PART = regex.compile("|".join(f"({part})" for part in _ONIGURUMA_PARTS))
+
+
+def _replace_escapes(text: str, replacements: Mapping[str, str]) -> str:
+    """Replace some escapes, and classes that stand for them, in an expression."""
+    escapes = rf"{_WORD_SET}|\\(?s:.)"
+    return regex.sub(escapes, lambda part: replacements.get(part[0], part[0]), text)
+
+
+def _read_regex(text: str) -> str:
+    """Rewrite an expression of Hugging Face's engine for `regex`.
+
+    A warning says if it may mean something else.
+    """
+    rewritten = ""
+    doubtful = []
+    replacements = [*_ONIGURUMA_PARTS.values()]
+    for part in _ONIGURUMA_PART.finditer(text):
+        replacement = replacements[part.lastindex - 1]
+        if replacement is None:
+            doubtful.append(part[0])
+        rewritten += replacement or _replace_escapes(part[0], _FROM_ONIGURUMA)
+    if doubtful:
+        note = f"Hugging Face's engine may read {doubtful[0]} in the pattern {text[:200]!r}"
+        warnings.warn(f"{note} differently: some ids may differ", stacklevel=5)
+    return rewritten
+
+
+def _write_regex(source: str) -> str:
+    """Rewrite an expression of `regex` for Hugging Face's engine, if that is possible."""
+    written = _replace_escapes(source, _TO_ONIGURUMA)
+    require(
+        _read_regex(written) == source,
+        f"Hugging Face reads {source!r} differently: write $ as (?![\\s\\S])"[:300],
+    )
+    return written
+
+
 # A pre_tokenizer of a tokenizer.json -> steps of a pattern
 
 
 def _flattened(part: object, key: str) -> list[dict]:
     """List the steps of a normalizer, pre_tokenizer or decoder; a Sequence has them under `key`."""
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind == "Sequence" and key in part:
+    step_type = part.get("type") if isinstance(part, dict) else None
+    if step_type == "Sequence" and key in part:
         part = part[key]
     if isinstance(part, (list, tuple)):
         return [step for one in part for step in _flattened(one, key)]
@@ -2133,17 +2234,17 @@ def _flattened(part: object, key: str) -> list[dict]:
         f"a step without a type, or a Sequence without {key}, is not supported: "
         f"{json.dumps(part)[:100]}"
     )
-    require(isinstance(kind, str) and kind != "Sequence", note)
+    require(isinstance(step_type, str) and step_type != "Sequence", note)
     return [part]
 
 
-def _make_steps(what: str, makers: Mapping[str, Callable[..., Iterable]], step: dict) -> list:
+def _make_steps(part: str, makers: Mapping[str, Callable[..., Iterable]], step: dict) -> list:
     """Call the function for the type of a step of a tokenizer.json, with its other fields."""
     fields = {name: field for name, field in step.items() if name != "type"}
     try:
         return list(makers[step["type"]](**fields))
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise InputError(f"the {what} {json.dumps(step)[:100]} is not supported: {error}") from None
+        raise InputError(f"the {part} {json.dumps(step)[:100]} is not supported: {error}") from None
 
 
 _BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
@@ -2156,7 +2257,7 @@ def _split_steps(
     if "String" in pattern:
         source = regex.escape(pattern["String"])
     else:
-        source = _read_regex(pattern["Regex"], "Split")
+        source = _read_regex(pattern["Regex"])
     return (Split(source, _BEHAVIORS[behavior], bool(invert)),)
 
 
@@ -2298,7 +2399,7 @@ def _compile_split(split: Split) -> _Stage:
     return _Stage(table)
 
 
-# at import: the file may change later
+# It is computed at import, since the file may change later.
 SOURCE_HASH = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
 
@@ -2310,7 +2411,7 @@ def _cached_on_disk(name: str, steps: tuple[str | Split, ...]) -> ScanTable:
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
     path = folder / f"pattern.{name}.npz"
     versions = repr((steps, regex.__version__, SOURCE_HASH))
-    # a damaged file may raise anything
+    # A damaged file may raise any exception.
     with contextlib.suppress(Exception), np.load(path) as saved:
         if saved["versions"] == versions:
             return ScanTable(*map(saved.__getitem__, ScanTable._fields))
@@ -3558,7 +3659,7 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
                 border=border,
             )
         ]
-    expression = _compile_regex(_read_regex(source, "Replace"))
+    expression = _compile_regex(_read_regex(source))
 
     def replace(text: str) -> str:
         """Replace each match by the content."""
@@ -4432,7 +4533,6 @@ def _batched_by_size(
 # processes). A words file keeps Words on the disk, so that several machines can count and one can
 # learn.
 
-BYTES = tuple(bytes([b]) for b in range(256))
 Merge = tuple[bytes, bytes]  # the two tokens that became one
 # A worker returns its words after so many bytes, since the parent adds up alone.
 TASK_BYTES = 1 << 24
@@ -9029,75 +9129,6 @@ def write_tiktoken(model: Model) -> dict[str, str]:
     }
 
 
-# Hugging Face matches a Split by Oniguruma, in Ruby's dialect, while this module follows `regex`.
-# Most expressions mean the same in both. Some are rewritten. For all others that may differ, a
-# warning says so.
-
-# Oniguruma's escapes in a class, for `regex`. Outside of a class, its \w also matches six numbers,
-# as the table below says. The \w of `regex` also matches two joiners, and is written as a class.
-_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"
-_WRITTEN = {r"\w": r"[\p{Word}\u200c\u200d]", r"\W": r"[^\p{Word}\u200c\u200d]"}
-_READ = {
-    r"\w": _WORD,
-    r"\h": "0-9A-Fa-f",
-    r"[\p{Word}\u200c\u200d]": r"\w",
-    r"[^\p{Word}\u200c\u200d]": r"\W",
-}
-_ESCAPED = (
-    r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
-)
-_WORD_CLASS = r"\[\^?\\p\{Word\}\\u200c\\u200d\]"
-_IN_BRACKETS = (
-    rf"[^\]\[\\&-]|&(?!&)|(?<=[\[^])-|-(?!-|\\[wh])|{_ESCAPED}|\\[wh](?!-[^\]])|{_WORD_CLASS}"
-)
-# An expression is read in parts; the first entry that matches counts. Its value is the replacement
-# for `regex`: "" keeps the part, and None keeps it with a warning. When case is ignored, Oniguruma
-# matches ß with ss, and ligatures with their letters, which the first entry avoids.
-_REGEX_PARTS = {
-    r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
-    rf"{_ESCAPED}|\[\^?(?:{_IN_BRACKETS})+\]": "",
-    r"\[\^?\]?(?:\\.|\[(?:\\.|[^\]\\])*\]|[^\]\[\\])*\]": None,
-    r"\^": r"(?<![^\n])",
-    r"\$": r"(?![^\n])",
-    r"\\z": r"\Z",
-    r"\\Z": r"(?=\n?\Z)",
-    r"\\w": f"[{_WORD}²³¹¼½¾]",
-    r"\\W": f"[^{_WORD}²³¹¼½¾]",
-    r"\\h": "[0-9A-Fa-f]",
-    r"\\H": "[^0-9A-Fa-f]",
-    r"\{1(?:,\d+)?\}\+": "+",  # in Oniguruma, + after a count repeats it
-    r"\{0?,\d+\}\+": "*",
-    r"\\.|\[|\(\?[a-z-]+[:)]|\{\d+\}\?|\{[\d,]*\}\+": None,
-    r"(?s:.)": "",
-}
-_REGEX_PART = regex.compile("|".join(f"({part})" for part in _REGEX_PARTS))
-
-
-def _replace_escapes(text: str, replacements: Mapping[str, str]) -> str:
-    """Replace some escapes, and classes that stand for them, in an expression."""
-    escapes = rf"{_WORD_CLASS}|\\(?s:.)"
-    return regex.sub(escapes, lambda part: replacements.get(part[0], part[0]), text)
-
-
-def _read_regex(text: str, where: str) -> str:
-    """Rewrite an expression of Hugging Face's engine for `regex`; a warning says if it may mean
-    something else.
-    """
-    rewritten = ""
-    odd = []
-    replacements = [*_REGEX_PARTS.values()]
-    for part in _REGEX_PART.finditer(text):
-        replacement = replacements[part.lastindex - 1]
-        rewritten += replacement or _replace_escapes(part[0], _READ)
-        odd += [part[0]] * (replacement is None)
-    with naming_file(where):
-        _compile_regex(rewritten)
-    if odd:
-        note = f"Hugging Face's engine may read {odd[0]} in the pattern {text[:200]!r} differently"
-        warnings.warn(f"{where}: {note}: some ids may differ", stacklevel=5)
-    return rewritten
-
-
 # Hugging Face's tokenizer.json: the "model" object of each kind
 
 
@@ -9438,14 +9469,9 @@ def _pre_tokenizer(part: PatternStep) -> dict:
     if isinstance(part, Metaspace):
         return {"type": "Metaspace", **part._asdict(), "split": False}
     split = part if isinstance(part, Split) else Split(part)
-    written = _replace_escapes(split.regex, _WRITTEN)
-    require(
-        _read_regex(written, "Split") == split.regex,
-        f"Hugging Face reads {split.regex!r} differently: write $ as (?![\\s\\S])"[:300],
-    )
     return {
         "type": "Split",
-        "pattern": {"Regex": written},
+        "pattern": {"Regex": _write_regex(split.regex)},
         "behavior": split.behavior.title().replace("_", ""),
         "invert": split.invert,
     }
