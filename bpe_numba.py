@@ -6418,14 +6418,13 @@ def learn(
 # A Model is a tokenizer as data: Training makes it, files store it, and a Tokenizer compiles it. A
 # small one is
 #
-#     Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"])      # in which <|end|> gets
-#                                                                           the next id, 3
+#     Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"])   # <|end|> gets the id 3
 #
 # Its constructor checks the following, so that no other section needs to:
 #
 # - Ids are below MAX_ID and may have gaps. A token has at least one byte.
-# - Two ordinary tokens differ in their bytes. A special token may have the bytes of an ordinary
-#   one.
+# - Two ordinary tokens differ in their bytes. A special or unused token may have the bytes of an
+#   ordinary one.
 # - Each special token has an id in the vocabulary, and no control token is a single byte.
 # - Merges are pairs of bytes. Without merges, two tokens merge if they join to a token, in the
 #   order of scores or ids.
@@ -6436,13 +6435,13 @@ def learn(
 # Files name tokens in characters: GPT-2's bytes_to_unicode writes a visible byte as itself, and
 # each other byte as one of the 68 characters from U+0100 on.
 
-# ids are smaller: tables grow with the largest id, and no vocabulary has a tenth of that
+# All ids are smaller. Tables grow with the largest id, and no vocabulary has a tenth of this size.
 MAX_ID = 1 << 24
 SpecialTokens = Iterable[str] | Mapping[str, int] | None  # texts, or {text: id}
 _ID_RANGE = f"an id is a whole number from 0 to {MAX_ID - 1:,}"
 
 _BYTES_TO_UNICODE = dict(zip(BYTE_ORDER, [*_VISIBLE, *range(0x100, 0x144)], strict=True))
-# -1: the character names no byte; the last entry is for all later characters
+# A character that names no byte has the entry -1. The last entry is for all later characters.
 _UNICODE_TO_BYTES = np.full(0x145, -1)
 _UNICODE_TO_BYTES[[*_BYTES_TO_UNICODE.values()]] = [*_BYTES_TO_UNICODE]
 _BYTE_NAMES = frozenset(map(chr, _BYTES_TO_UNICODE.values()))
@@ -6457,22 +6456,28 @@ _SEEN = str.maketrans({" ": "␣", "\n": "↵", "\t": "→"})
 
 
 def readable(token: bytes) -> str:
-    r"""Write a token with visible spaces, and with harmless codes for control characters and
-    invalid bytes.
+    r"""Write a token with visible spaces; control characters and invalid bytes become codes.
 
     >>> print(readable("é one\n".encode()), readable(b"\xe4\xb8"), readable(b"\x1b"))
     é␣one↵ <E4><B8> <1B>
     >>> print(readable("\u202e".encode()))
     <U+202E>
     """
-    text = token.decode("utf-8", "surrogateescape").translate(_SEEN)
-    if not text.isprintable():  # an invalid byte is the lower half of a surrogate
-        codes = (ord(c) & 0xFF if "\udc80" <= c <= "\udcff" else ord(c) for c in text)
-        names = (f"<{n:02X}>" if n < 256 else f"<U+{n:04X}>" for n in codes)
-        text = "".join(c if c.isprintable() else name for c, name in zip(text, names, strict=True))
-    # otherwise drawn over the character before it
-    is_mark = unicodedata.category(text[:1] or " ") == "Mn"
-    return "◌" * is_mark + text
+    chars = token.decode("utf-8", "surrogateescape").translate(_SEEN)
+    text = "".join(map(_printable, chars))
+    if unicodedata.category(text[:1] or " ") == "Mn":
+        text = "◌" + text  # a mark would be drawn over the character before it
+    return text
+
+
+def _printable(char: str) -> str:
+    """Write a character that is not printable as a code, such as <1B>."""
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if "\udc80" <= char <= "\udcff":
+        code &= 0xFF  # an invalid byte, which `surrogateescape` has made a lone surrogate
+    return f"<{code:02X}>" if code < 256 else f"<U+{code:04X}>"
 
 
 def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
@@ -6534,6 +6539,7 @@ class Model:
     batching        its truncation and padding, which are only kept as well
     added_from      special tokens from this id on are not in the vocabulary of tokenizer.json, but
                     only among its added tokens
+    unused          the ids of tokens that no text becomes
 
     The text of a special token mostly equals the bytes of its id, but some files have tokens like
     "Ċ" with the id of a line feed. Raises ValueError for an invalid model.
@@ -6564,6 +6570,7 @@ class Model:
     post_processor: dict | None = None
     batching: dict = dataclasses.field(default_factory=dict)
     added_from: int = MAX_ID
+    unused: Collection[int] = ()
 
     def __post_init__(self):
         self.vocab = _validate_vocab(self.vocab)
@@ -6575,19 +6582,18 @@ class Model:
                 {*map(len, self.merges)} <= {2} and kinds <= {bytes},
                 "merges are pairs of bytes, as (b'a', b'b')",
             )
-        flags = self.flags or {}
-        plain = AddedToken()
         self.flags = {
-            text: flags[text]
-            for text in flags
-            if text in self.special_tokens and flags[text] != plain
+            text: flags
+            for text, flags in (self.flags or {}).items()
+            if text in self.special_tokens and flags != AddedToken()
         }
         self.normalizer = tuple(self.normalizer)
         self.decoder = tuple(self.decoder)
+        self.unused = sorted(self.vocab.keys() & {*self.unused})
         _validate_special_tokens(self)
         if self.alphabet != "bytes":
             _validate_characters(self)
-        _ = self.ordinary_ids  # refuses two tokens with the same bytes
+        _validate_distinct(self)
         _validate_scores(self)
 
     def __repr__(self) -> str:
@@ -6600,57 +6606,45 @@ class Model:
 
     @functools.cached_property
     def merged_special_ids(self) -> set[int]:
-        """The special ids that merges alone can make of text.
+        """The special ids that ordinary text can become, too.
 
-        Often their tokens were added with `special: false`.
+        They are in the vocabulary of the model, and no ordinary token has the same bytes. In a BPE
+        merges make them of text, or they are single letters; other models find those whose tokens
+        were added with `special: false`.
         """
         end = self.added_from if self.scores is None else len(self.scores)
-        special = {id for id in self.special_ids if id < end}
-        vocab = self.vocab
-        wanted = {vocab[id] for id in special}
+        special = {self.vocab[id]: id for id in self.special_ids if id < end}
+        for id, token in self.vocab.items():
+            if special.get(token, id) != id:
+                del special[token]
         if self.kind == "bpe":
-            merged = wanted.intersection(itertools.starmap(bytes.__add__, self.merges or ()))
-            merged.update(
-                token
-                for token in wanted
-                if len(token if self.alphabet == "bytes" else token.decode()) == 1
-            )
-        else:
-            texts = [token.decode() for token in wanted]
-            plain = [text for text in texts if not self.flags.get(text, AddedToken()).special]
-            merged = {*map(str.encode, plain)}
-        if merged:
-            merged.difference_update(token for id, token in vocab.items() if id not in special)
-        return {id for id in special if vocab[id] in merged}
+            merged = special.keys() & itertools.starmap(bytes.__add__, self.merges or ())
+            return {special[token] for token in merged} | {
+                *_letters(special, self.alphabet).values()
+            }
+        texts = {token.decode(): id for token, id in special.items()}
+        return {id for text, id in texts.items() if not self.flags.get(text, AddedToken()).special}
 
     @functools.cached_property
     def ordinary(self) -> list[int]:
         """The ids that text can become without special tokens, in ascending order."""
-        control = self.special_ids - self.merged_special_ids
-        return [id for id in sorted(self.vocab) if id not in control]
+        others = (self.special_ids - self.merged_special_ids).union(self.unused)
+        return [id for id in sorted(self.vocab) if id not in others]
 
     @functools.cached_property
     def ids(self) -> dict[bytes, int]:
-        """The id of each token; if a special and an ordinary token have the same bytes, the id of
-        the ordinary one.
-        """
-        special_first = {id: self.vocab[id] for id in self.special_ids} | self.vocab
-        return dict(zip(special_first.values(), special_first, strict=True))
+        """The id of each token; of several ids with the same bytes, the ordinary one."""
+        others = self.special_ids.union(self.unused)
+        ordinary_last = {id: self.vocab[id] for id in others} | self.vocab
+        return dict(zip(ordinary_last.values(), ordinary_last, strict=True))
 
     @functools.cached_property
     def ordinary_ids(self) -> dict[bytes, int]:
-        """The id of each ordinary token; without merges, unknown tokens and byte tokens are left
-        out.
-        """
-        ids = dict(zip(map(self.vocab.__getitem__, self.ordinary), self.ordinary, strict=True))
-        if len(ids) < len(self.ordinary):
-            token = _repeated(self.vocab[id] for id in self.ordinary)
-            first, second = [id for id in self.ordinary if self.vocab[id] == token][:2]
-            raise InputError(
-                f"the ids {first} and {second} have the same bytes, {readable(token)!r}"
-            )
-        for token in fallback_tokens(self) if self.merges is None else ():
-            ids.pop(token, None)
+        """The id of each ordinary token; without merges, none for tokens of unknown characters."""
+        ids = {self.vocab[id]: id for id in self.ordinary}
+        if self.merges is None:
+            for token in fallback_tokens(self):
+                ids.pop(token, None)
         return ids
 
     @property
@@ -6687,21 +6681,20 @@ class Model:
                  "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars")  # fmt: skip
         fields = vars(self) | {"normalizer": tuple(self.normalizer_steps)}
         plain = [(name, fields[name]) for name in names]
-        plain += [
-            (name, self.__dict__[name])
-            for name in ("word_suffix", "drops_unknown")
-            if self.__dict__[name]
-        ]
+        # These count only if they are set: so the digests of models without them stay the same.
+        later = ("word_suffix", "drops_unknown", "unused")
+        plain += [(name, fields[name]) for name in later if fields[name]]
         tables = (
             sorted(self.vocab.items()),
             sorted(self.special_tokens.items()),
             Pattern(self.pattern).source,
         )
-        scores = None if self.scores is None else (self.scores.dtype.str, self.scores.tolist())
+        scores = self.scores
+        if scores is not None:
+            scores = (scores.dtype.str, scores.tolist())
         flags = sorted((text, tuple(flags)) for text, flags in self.flags.items())
-        return hashlib.sha256(
-            repr((plain, tables, scores, flags)).encode("utf-8", "surrogatepass")
-        ).hexdigest()
+        text = repr((plain, tables, scores, flags))
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _letters(ids: Mapping[bytes, int], alphabet: str) -> dict[int, int]:
@@ -6731,39 +6724,46 @@ def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
 
 
 def _assign_special_ids(model: Model) -> None:
-    """Assign an id to each special token, and add missing ones to the vocabulary."""
-    id_of = model.special_tokens if isinstance(model.special_tokens, Mapping) else {}
-    texts = _check_texts(model.special_tokens or ())
-    model.special_tokens = {}
-    next_id = max(model.vocab, default=-1) + 1
-    old_ids = {} if id_of else {token: id for id, token in model.vocab.items()}
-    for text in texts:
-        token = text.encode()
-        id = id_of.get(text, old_ids.get(token, next_id))
+    """Give each special token its id, and add missing tokens to the vocabulary."""
+    given = model.special_tokens or ()
+    texts = _check_texts(given)
+    if isinstance(given, Mapping):
+        ids = dict(given)
+    else:
+        ids_of_tokens = {token: id for id, token in model.vocab.items()}
+        next_ids = itertools.count(max(model.vocab, default=-1) + 1)
+        ids = {}
+        for text in texts:
+            id = ids_of_tokens.get(text.encode())
+            ids[text] = next(next_ids) if id is None else id
+    for text, id in ids.items():
         require(_is_id(id), f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
-        held = model.vocab.setdefault(id, token)
-        # An id may have a second text, and a text may be the GPT-2 name of the bytes.
-        if (
-            held != token
-            and gpt2_name(held) != text
-            and id_of.get(held.decode("utf-8", "replace")) != id
-        ):
+        token = model.vocab.setdefault(id, text.encode())
+        # The id may have a second text, and the text may be the GPT-2 name of the bytes.
+        has_text = ids.get(token.decode("utf-8", "replace")) == id
+        if not has_text and gpt2_name(token) != text:
             raise InputError(
-                f"the special token {text!r} has the id {id}, which belongs to {readable(held)!r}"
+                f"the special token {text!r} has the id {id}, which belongs to {readable(token)!r}"
             )
-        model.special_tokens[text] = id
-        next_id = max(next_id, id + 1)
+    model.special_tokens = ids
 
 
 def _validate_special_tokens(model: Model) -> None:
-    """Refuse a control token that is a single byte; warn of one that merges can make of ordinary
-    text.
-    """
+    """Check that no control token is a single byte, and warn if text can become one by merges."""
     for text, id in model.special_tokens.items():
         if id in model.merged_special_ids and model.flags.get(text, AddedToken()).special:
             forged = f"the special token {text!r} can be produced from ordinary text"
             require(len(model.vocab[id]) > 1, f"{forged}: it is a single byte")
             warnings.warn(f"{forged}: merges make it from its letters", stacklevel=5)
+
+
+def _validate_distinct(model: Model) -> None:
+    """Check that no two ordinary tokens have the same bytes."""
+    tokens = [model.vocab[id] for id in model.ordinary]
+    if len({*tokens}) < len(tokens):
+        token = _repeated(tokens)
+        first, second, *_ = [id for id in model.ordinary if model.vocab[id] == token]
+        raise InputError(f"the ids {first} and {second} have the same bytes, {readable(token)!r}")
 
 
 def _repeated(items: Iterable) -> object:
@@ -6776,9 +6776,7 @@ ALPHABETS = ("bytes", "characters")
 
 
 def _validate_scores(model: Model) -> None:
-    """Check that every ordinary token has a score that is a number, and make the scores an array of
-    floats.
-    """
+    """Check that every ordinary token has a score, and make the scores an array of floats."""
     if model.scores is None:
         require(
             model.kind != "unigram",
@@ -6790,7 +6788,7 @@ def _validate_scores(model: Model) -> None:
         scores.dtype in (np.float32, np.float64),
         f"scores are of type float32 or float64, not {scores.dtype}",
     )
-    for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
+    for id in np.flatnonzero(~(scores < np.inf)).tolist():  # a token of -inf is never chosen
         raise InputError(
             f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is not a number"
         )
@@ -6803,21 +6801,17 @@ def _validate_scores(model: Model) -> None:
 
 
 def _validate_characters(model: Model) -> None:
-    """Check that tokens are UTF-8, and that the vocabulary has the tokens for unknown
-    characters.
-    """
+    """Check that tokens are UTF-8, and that the tokens for unknown characters exist."""
     require_known("alphabet", model.alphabet, ALPHABETS)
     try:
         texts = {token.decode() for token in model.vocab.values()}
-        unknown = model.unk_token
     except UnicodeDecodeError as error:
         raise InputError(
             f"the token {readable(error.object)!r} is not UTF-8, but the alphabet is characters"
         ) from None
-    require(
-        unknown is None or str(unknown) in texts,
-        f"the unk_token {unknown!r} is not in the vocabulary",
-    )
+    unknown = model.unk_token
+    has_unknown = unknown is None or str(unknown) in texts
+    require(has_unknown, f"the unk_token {unknown!r} is not in the vocabulary")
     for name in sorted({*map(bytes.decode, fallback_tokens(model))} - texts):
         raise InputError(
             f"{name} is not in the vocabulary: byte_fallback needs a token for each byte"
@@ -6883,25 +6877,18 @@ def build_vocabulary(
     n_letters = len(learned.alphabet)
     order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
     in_order = [*map(str.encode, byte_tokens), *(tokens[k] for k in order), *tokens[n_letters:]]
-    at = {"first": 0, "after-bytes": len(byte_tokens) + n_letters, "last": len(in_order)}[
-        special_tokens_at
-    ]
+    ends = {"first": 0, "after-bytes": len(byte_tokens) + n_letters, "last": len(in_order)}
+    at = ends[special_tokens_at]
     in_order[at:at] = [text.encode() for text in special_tokens]
     return dict(enumerate(in_order)), learned.merges
 
 
 def check_vocab_size(vocab_size: int, least: int) -> None:
-    """Check that a vocabulary has room for the tokens that exist before the training, and that its
-    ids are in range.
-    """
-    first_tokens = (
-        "256 bytes and the special tokens"
-        if least >= 256
-        else "one character and the special tokens"
-    )
+    """Check that a vocabulary has room for the first tokens, and that its ids are in range."""
+    letters = "256 bytes" if least >= 256 else "one character"
     require(
         vocab_size >= least,
-        f"a vocabulary of {vocab_size} is too small: {first_tokens} make {least}",
+        f"a vocabulary of {vocab_size} is too small: {letters} and the special tokens make {least}",
     )
     require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
 
@@ -8691,9 +8678,7 @@ def _specials(names: Mapping[int, str]) -> dict[str, int]:
 
 
 def _llama3_specials(names: Mapping[int, str]) -> dict[str, int]:
-    """Number Llama 3's 256 special tokens; tokens without a name are reserved, and numbered 0, 1, 2
-    …
-    """
+    """Number Llama 3's 256 special tokens; those without a name are reserved, from 0 on."""
     others = (f"reserved_special_token_{k}" for k in itertools.count())
     return _specials({128000 + k: names.get(k) or next(others) for k in range(256)})
 
@@ -8753,7 +8738,7 @@ def read_json(data: bytes, where: str) -> dict:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        hint = "; is it a text, not a model?" if str(error).startswith("Extra data") else ""
+        hint = "; is it a text, not a model?" * str(error).startswith("Extra data")
         raise InputError(f"{where}: not JSON ({error}){hint}") from None
     require(isinstance(content, dict), f"{where}: not a JSON object")
     return content
@@ -8778,7 +8763,9 @@ def naming_file(where: object) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(str(error) if str(where) in str(error) else f"{where}: {error}") from None
+        if str(where) in str(error):
+            raise
+        raise InputError(f"{where}: {error}") from None
     except RecursionError:
         raise InputError(f"{where}: its objects are nested too deeply") from None
 
@@ -8791,13 +8778,12 @@ def read_vocab(
     for name, id in names.items():
         if not _is_id(id):
             raise InputError(f"{name!r} has the id {json.dumps(id)}: {_ID_RANGE}")
-    # no text becomes an empty token
     texts = {*texts}
-    names = {name: id for name, id in names.items() if name}
-    rest = iter(_read_names([name for name in names if name not in texts], alphabet))
+    names = {name: id for name, id in names.items() if name}  # no text becomes an empty token
+    others = [name for name in names if name not in texts]
+    tokens = dict(zip(others, _read_names(others, alphabet), strict=True))
     vocab = {
-        id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest)
-        for name, id in names.items()
+        id: tokens.get(name, name.encode("utf-8", "surrogatepass")) for name, id in names.items()
     }
     if len(vocab) < len(names):
         raise InputError(f"several tokens have the id {_repeated(names.values())}")
@@ -8805,19 +8791,19 @@ def read_vocab(
 
 
 def _read_merges(
-    pairs: list, alphabet: str = "bytes", odd: set[str] | frozenset[str] = frozenset()
+    pairs: list, alphabet: str = "bytes", skipped: Collection[str] = frozenset()
 ) -> list[Merge]:
-    """Read pairs of names, which are lists, or strings with a space between; pairs with an odd name
-    are left out.
-    """
+    """Read pairs of names, lists or strings with a space, except those with `skipped` names."""
     names = []
     for number, pair in enumerate(pairs):
-        parts = pair.split(" ") if isinstance(pair, str) else pair
+        parts = pair
+        if isinstance(pair, str):
+            parts = pair.split(" ")
         if not (isinstance(parts, list) and [*map(type, parts)] == [str, str] and all(parts)):
             raise InputError(
                 f"merge {number}: {pair!r} is not a merge, two tokens with a space between them"
             )
-        if odd.isdisjoint(parts):
+        if skipped.isdisjoint(parts):
             names += parts
     tokens = _read_names(names, alphabet)
     return list(zip(tokens[::2], tokens[1::2], strict=True))
@@ -8836,9 +8822,9 @@ def vocab_names(model: Model) -> dict[str, int]:
     for id, token in sorted(model.vocab.items()):
         name = name_of(token) if id in ordinary else token.decode()
         if name in names:
+            ids = f"{names[name]} and {id}"
             raise InputError(
-                f"the ids {names[name]} and {id} would both be {name!r} there: rename the "
-                f"special token"
+                f"the ids {ids} would both be {name!r} there: rename the special token"
             )
         names[name] = id
     return names
@@ -8863,9 +8849,7 @@ def _names_without_added(model: Model) -> dict[str, int]:
 
 
 def _as_merges(model: Model) -> tuple[list[Merge], bool]:
-    """List the merges, even if the model has ranks; and tell whether it has tokens that are only
-    whole pretokens.
-    """
+    """List the merges of any BPE, and tell whether it has tokens that are only whole pretokens."""
     if model.merges is not None:
         return model.merges, model.ignore_merges
     if model.scores is not None:
@@ -8877,29 +8861,25 @@ def _as_merges(model: Model) -> tuple[list[Merge], bool]:
 def _last_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
     """List the last merge of each token, in order, and the tokens that no merge makes."""
     vocab = model.vocab
-    (ids, pairs) = last_merges(model)
+    ids, pairs = last_merges(model)
     merges = [(vocab[left], vocab[right]) for left, right in pairs.tolist() if left >= 0]
     return merges, [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()]
 
 
 def _merges_by_score(model: Model) -> list[Merge]:
-    """List the pairs of tokens that join to a token, the best score first, as transformers'
-    converters do.
+    """List the pairs of tokens that join to a token, the best score first.
 
-    On a tie the longest left token comes first. So runs of spaces, which have equal scores in Llama
-    2, grow from the left, as SentencePiece merges them.
+    On a tie the longest left token comes first, as in transformers' converters. So runs of spaces,
+    which have equal scores in Llama 2, grow from the left, as SentencePiece merges them.
     """
-    ids = {token.decode(): id for token, id in model.ordinary_ids.items()}
-    splits = [
-        (name, n)
-        for name in ids
-        for n in range(1, len(name))
-        if name[:n] in ids and name[n:] in ids
-    ]
-    splits.sort(
-        key=lambda split: (model.scores[ids[split[0]]], split[1], len(split[0])), reverse=True
-    )
-    return [(name[:n].encode(), name[n:].encode()) for name, n in splits]
+    scores = {token.decode(): model.scores[id] for token, id in model.ordinary_ids.items()}
+    splits = []
+    for name, score in scores.items():
+        for n in range(1, len(name)):
+            if name[:n] in scores and name[n:] in scores:
+                splits.append((score, n, len(name), name))
+    splits.sort(key=lambda split: split[:3], reverse=True)
+    return [(name[:n].encode(), name[n:].encode()) for _, n, _, name in splits]
 
 
 def _require_same(model: Model, other: Model) -> None:
@@ -8909,8 +8889,8 @@ def _require_same(model: Model, other: Model) -> None:
     each token has the same last merge, if tokens are made in the same order, and if both models
     look up the same tokens that no merge makes.
     """
+    # The flag `normalized` does nothing without a normalizer.
     normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
-    # without a normalizer these flags do nothing
     if not model.normalizer_steps and [*model.flags.values()] == normalized:
         model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer_steps",
@@ -8923,25 +8903,25 @@ def _require_same(model: Model, other: Model) -> None:
         if ours != theirs:
             name = field.removesuffix("_steps")
             raise InputError(f"it cannot represent the {name} {ours!r}, only {theirs!r}"[:300])
-    for ours, theirs in itertools.zip_longest(
-        _merging(model), _merging(other), fillvalue=(b"", b"")
-    ):
-        token = readable(b"".join(ours) or b"".join(theirs))
-        require(
-            ours == theirs, f"it would make the token {token!r} differently or in another order"
-        )
+    merges = itertools.zip_longest(_merging(model), _merging(other), fillvalue=(b"", b""))
+    for ours, theirs in merges:
+        if ours != theirs:
+            token = readable(b"".join(ours or theirs))
+            raise InputError(f"it would make the token {token!r} differently or in another order")
 
 
 def _merging(model: Model) -> list[Merge]:
-    """List the last merge of each token, in order, and then the tokens that are only whole
-    pretokens.
+    """List the last merge of each token, in order, and then the tokens that no merge makes.
+
+    These count only if pretokens are looked up whole. Such a token is a pair with b"".
     """
     last, whole_words = _last_merges(model)
-    merges, looks_up = (last, True) if model.merges is model.scores is None else _as_merges(model)
-    return [
-        *dict.fromkeys(filter({*last}.__contains__, merges)),
-        *((token, b"") for token in whole_words if looks_up),
-    ]
+    merges, looks_up = _as_merges(model)
+    made = {*last}
+    result = [*dict.fromkeys(pair for pair in merges if pair in made)]
+    if looks_up:
+        result += [(token, b"") for token in whole_words]
+    return result
 
 
 # GPT-2's vocab.json and merges.txt
@@ -8963,11 +8943,8 @@ def read_gpt2(
         )
     n = len(model.special_tokens)
     if special_tokens is None and n > len(names) // 8:
-        note = (
-            f"{n:,} names are made by no merge, and are special tokens: do these files "
-            f"belong together?"
-        )
-        warnings.warn(f"{where}: {note}", stacklevel=3)
+        note = f"no merge makes {n:,} names, so they became special tokens"
+        warnings.warn(f"{where}: {note}: do these files belong together?", stacklevel=3)
     return model
 
 
@@ -8977,22 +8954,23 @@ def _gpt2_model(
     """Make a model from GPT-2's vocabulary and lines of merges."""
     merges = _read_merges(lines)
     if special_tokens is None:
-        merged = {*_BYTE_NAMES, *(line.replace(" ", "") for line in lines)}
+        merged = {line.replace(" ", "") for line in lines} | _BYTE_NAMES
         special_tokens = [
             name for name in names if name and name not in merged and not _names_text(name)
         ]
-    special_tokens = (
-        special_tokens if isinstance(special_tokens, Mapping) else _check_texts(special_tokens)
-    )
-    vocab = read_vocab(names, "bytes", special_tokens)
-    return Model(
-        vocab, merges, special_tokens, pattern, drops_unknown=not {*BYTES} <= {*vocab.values()}
-    )
+    texts = _check_texts(special_tokens)
+    if not isinstance(special_tokens, Mapping):
+        special_tokens = texts
+    vocab = read_vocab(names, "bytes", texts)
+    lacks_bytes = not {*BYTES} <= {*vocab.values()}
+    return Model(vocab, merges, special_tokens, pattern, drops_unknown=lacks_bytes)
 
 
 def _names_text(name: str) -> bool:
     """Check whether a name stands for other text, as Ġhi for a space and hi."""
-    data = _read_names([name])[0] if _BYTE_NAMES.issuperset(name) else b""
+    if not _BYTE_NAMES.issuperset(name):
+        return False
+    data = _read_names([name])[0]
     text = data.decode("utf-8", "ignore")
     return text.encode() == data and text not in ("", name)
 
@@ -9017,14 +8995,12 @@ def _read_gpt2_pair(
 
 @naming_file("GPT-2's files cannot hold this tokenizer")
 def write_gpt2(model: Model) -> dict[str, str]:
-    """Write vocab.json and merges.txt, for which `read_gpt2` gives the same ids if it gets the same
-    pattern.
-    """
+    """Write vocab.json and merges.txt; with the same pattern, `read_gpt2` gives the same ids."""
     marks = any(isinstance(step, Metaspace) for step in Pattern(model.pattern).steps)
     of_bytes = model.alphabet == "bytes" and not marks
     require(of_bytes, "its tokens are made of characters, or its pattern replaces or adds spaces")
     names = vocab_names(model)
-    (merges, _) = _as_merges(model)
+    merges, _ = _as_merges(model)
     pairs = [f"{gpt2_name(left)} {gpt2_name(right)}" for left, right in merges]
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
     return {"vocab.json": _to_json(names), "merges.txt": "\n".join(["#version: 0.2", *pairs, ""])}
@@ -9050,32 +9026,29 @@ def read_tiktoken(
     """
     data = data.rstrip() + b"\n"
     n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*+", data).end())
-    require(
-        n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id"
-    )
+    is_good = n_good == data.count(b"\n")
+    require(is_good, f"{file}, line {n_good + 1}: not a token in base64 and its id")
     fields = data.split()
-    sidecar = file.with_name(file.name + ".json")
     ids = [*map(int, fields[1::2])]
     vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
     if len(vocab) < len(ids):
         id = _repeated(ids)
-        raise InputError(
-            f"{file}, line {len(ids) - ids[::-1].index(id)}: the id {id} appears twice"
-        )
+        line = len(ids) - ids[::-1].index(id)
+        raise InputError(f"{file}, line {line}: the id {id} appears twice")
+    vocab = {id: token for id, token in vocab.items() if token}
+    sidecar = file.with_name(file.name + ".json")
     published = {}
     if encoding is None and pattern is None and sidecar.is_file():
         published = _read_beside(sidecar)
-        complete = isinstance(published.get("pattern"), str) and isinstance(
-            published.get("special_tokens"), dict
-        )
-        require(complete, f"{sidecar}: the pattern or the special tokens are missing")
+        has_pattern = isinstance(published.get("pattern"), str)
+        is_complete = has_pattern and isinstance(published.get("special_tokens"), dict)
+        require(is_complete, f"{sidecar}: the pattern or the special tokens are missing")
     elif encoding is not None or pattern is None:
         encoding = encoding or _find_encoding(data, file, special_tokens is not None)
         require_known("encoding", encoding, ENCODINGS)
         published = ENCODINGS[encoding]._asdict()
     if special_tokens is None:
         special_tokens = published.get("special_tokens")
-    vocab = {id: token for id, token in vocab.items() if token}
     return Model(vocab, None, special_tokens, pattern or published["pattern"])
 
 
@@ -9097,9 +9070,7 @@ def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
 
 @naming_file("tiktoken cannot represent this tokenizer")
 def tiktoken_ranks(model: Model) -> dict[bytes, int]:
-    """Return the ranks with which tiktoken gives the same ids; raises ValueError if that is
-    impossible.
-    """
+    """Return the ranks with which tiktoken gives the same ids; raises ValueError if none do."""
     ranks = {model.vocab[id]: id for id in model.ordinary}
     pattern = Pattern(model.pattern)
     require(ranks.keys() >= {*BYTES}, "some byte is not a token")
@@ -9108,23 +9079,18 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
         pattern.matches_everything,
         "its pattern may leave text unmatched, which tiktoken would drop",
     )
-    _require_same(
-        model,
-        Model(
-            {id: token for token, id in ranks.items()}, None, model.special_tokens, model.pattern
-        ),
-    )
+    vocab = {id: token for token, id in ranks.items()}
+    _require_same(model, Model(vocab, None, model.special_tokens, model.pattern))
     return ranks
 
 
 def write_tiktoken(model: Model) -> dict[str, str]:
     """Write a rank file, and a .json file with the pattern and the special tokens."""
-    ranks = tiktoken_ranks(model).items()  # in the order of ids
+    ranks = tiktoken_ranks(model)
+    lines = [f"{base64.b64encode(token).decode()} {id}\n" for token, id in ranks.items()]
     sidecar = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
     return {
-        "tokenizer.tiktoken": "".join(
-            f"{base64.b64encode(token).decode()} {id}\n" for token, id in ranks
-        ),
+        "tokenizer.tiktoken": "".join(lines),
         "tokenizer.tiktoken.json": _to_json(sidecar, indent=2),
     }
 
@@ -9134,7 +9100,8 @@ def write_tiktoken(model: Model) -> dict[str, str]:
 
 def write_bpe(model: Model) -> dict:
     """Write the "model" object of a BPE."""
-    (merges, looks_up), name_of = _as_merges(model), _name_of(model)
+    merges, looks_up = _as_merges(model)
+    name_of = _name_of(model)
     return {
         "type": "BPE",
         "dropout": None,
@@ -9153,50 +9120,47 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a BPE; returns fields of Model."""
     for key in ("dropout", "continuing_subword_prefix"):
         require(not data.get(key), f"a model with {key} is not supported")
-    require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
-    of_bytes = alphabet == "bytes"
     names = data.get("vocab")
-    unknown = data.get("unk_token")
+    pairs = data.get("merges")
+    is_whole = isinstance(names, dict) and isinstance(pairs, list)
+    require(is_whole, "its BPE has no vocabulary, or no list of merges")
+    of_bytes = alphabet == "bytes"
     suffix = data.get("end_of_word_suffix") or ""
-    # No text becomes a token whose name does not stand for bytes.
-    odd = {
-        name
-        for name in (names if isinstance(names, dict) else ())
-        if of_bytes and not _BYTE_NAMES.issuperset(name)
-    }
-    merges = _read_merges(data["merges"], alphabet, odd)
-    require(len(set(merges)) == len(merges), "a merge appears twice")
-    falls_back, fuses, looks_up = (
-        bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")
-    )
-    falls_back = falls_back and not of_bytes
-    is_supported = not (suffix and (looks_up or falls_back))
+    looks_up = bool(data.get("ignore_merges"))
+    byte_fallback = bool(data.get("byte_fallback")) and not of_bytes
+    is_supported = not (suffix and (looks_up or byte_fallback))
     require(is_supported, "end_of_word_suffix with ignore_merges or byte_fallback is not supported")
-    # The text of an added token may be the GPT-2 name of an ordinary token.
+    # Some names do not stand for bytes, so no text becomes these tokens. Cohere's are emoji, beside
+    # the tokens of their bytes.
+    texts = {name for name in names if of_bytes and not _BYTE_NAMES.issuperset(name)}
+    merges = _read_merges(pairs, alphabet, texts)
+    require(len(set(merges)) == len(merges), "a merge appears twice")
+    # An added token is plain text, unless it is the name of a token that text can become.
     merged = {*map(b"".join, merges), *BYTES}
-    plain = [text for text in added if _BYTE_NAMES.issuperset(text)]
-    ordinary = {
+    special = {
         text
-        for text, token in zip(plain, _read_names(plain), strict=True)
-        if looks_up or token in merged
+        for text in added
+        if not _BYTE_NAMES.issuperset(text) or not (looks_up or _read_names([text])[0] in merged)
     }
-    vocab = read_vocab(names, alphabet, {*added} - ordinary | odd)
-    knows_all = of_bytes and {*BYTES, *(byte + suffix.encode() for byte in BYTES)} <= {
-        *vocab.values()
-    }
-    drops_unknown = unknown is None and not (knows_all or falls_back)
+    vocab = read_vocab(names, alphabet, texts | special)
+    letters = {byte + end for byte in BYTES for end in (b"", suffix.encode())}
+    knows_all = of_bytes and letters <= {*vocab.values()}
+    unknown = data.get("unk_token")
+    drops_unknown = unknown is None and not (knows_all or byte_fallback)
     # Hugging Face, too, reads a model whose unk_token is missing, and refuses unknown text.
-    if unknown not in names or (of_bytes and knows_all):
+    if unknown not in names or knows_all:
         unknown = None
+    fuse_unk = bool(data.get("fuse_unk")) and not (of_bytes and unknown is None)
     return {
         "vocab": vocab,
         "merges": merges,
         "word_suffix": suffix,
         "unk_token": unknown,
         "drops_unknown": drops_unknown,
-        "fuse_unk": fuses and not (of_bytes and unknown is None),
-        "byte_fallback": falls_back,
+        "fuse_unk": fuse_unk,
+        "byte_fallback": byte_fallback,
         "ignore_merges": looks_up,
+        "unused": [names[text] for text in texts.difference(added, [unknown])],
     }
 
 
@@ -9209,18 +9173,14 @@ _WORDPIECE_FIELDS = {
 
 def write_wordpiece(model: Model) -> dict:
     """Write the "model" object of a WordPiece; one over bytes has no unknown words."""
-    unlimited = model.alphabet == "characters" or model.max_word_chars >= MAX_ID
-    require(
-        unlimited,
-        f"max_word_chars {model.max_word_chars} counts characters, but a tokenizer.json "
-        f"counts bytes",
-    )
+    size = model.max_word_chars
+    is_exact = model.alphabet == "characters" or size >= MAX_ID
+    require(is_exact, f"max_word_chars {size} counts characters, but a tokenizer.json counts bytes")
     fields = {key: getattr(model, field) for field, (key, _) in _WORDPIECE_FIELDS.items()}
-    unknown = model.unk_token or "<unk>"
     return {
         "type": "WordPiece",
         **fields,
-        "unk_token": unknown,
+        "unk_token": model.unk_token or "<unk>",
         "vocab": _names_without_added(model),
     }
 
@@ -9229,12 +9189,11 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a WordPiece."""
     fields = {}
     for field, (key, default) in _WORDPIECE_FIELDS.items():
-        value = fields[field] = data.get(key, default)
-        has_type = type(value) is type(default)
-        require(
-            has_type,
-            f"the {key} of a WordPiece is a value like {default!r}, not {json.dumps(value)[:100]}",
-        )
+        value = data.get(key, default)
+        if type(value) is not type(default):
+            shown = json.dumps(value)[:100]
+            raise InputError(f"the {key} of a WordPiece is a value like {default!r}, not {shown}")
+        fields[field] = value
     vocab = read_vocab(data.get("vocab"), alphabet, added)
     if alphabet == "bytes":
         unlimited = not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID
@@ -9257,7 +9216,8 @@ def read_wordlevel(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a WordLevel."""
     vocab = read_vocab(data.get("vocab"), alphabet, added)
     unknown = data.get("unk_token")
-    unknown = unknown if unknown in data["vocab"] else None
+    if unknown not in data["vocab"]:
+        unknown = None
     return {"vocab": vocab, "merges": None, "unk_token": unknown, "max_word_chars": MAX_ID}
 
 
@@ -9266,7 +9226,8 @@ def write_unigram(model: Model) -> dict:
     names = dict(itertools.islice(vocab_names(model).items(), len(model.scores)))
     gapless = [*names.values()] == [*range(len(names))]
     require(gapless, "a tokenizer.json numbers the tokens of a Unigram from 0 on, without gaps")
-    scores = np.where(np.isinf(model.scores), 0, model.scores).tolist()  # tokens of bytes have -inf
+    # The names of bytes have the score -inf, which JSON cannot hold.
+    scores = np.where(np.isinf(model.scores), 0, model.scores).tolist()
     return {
         "type": "Unigram",
         "unk_id": names.get(model.unk_token),
@@ -9279,20 +9240,24 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a Unigram."""
     require(alphabet == "characters", "a model of type Unigram with ByteLevel is not supported")
     pairs = data.get("vocab")
-    unknown = data.get("unk_id")
+    unk_id = data.get("unk_id")
     require(isinstance(pairs, list), "the vocabulary of a Unigram is a list of tokens and scores")
     for pair in pairs:
         match pair:
             case [str(), score] if type(score) in (int, float) and abs(score) < 1e300:
                 continue
         raise InputError(f"{json.dumps(pair)[:100]} is not a token and its score")
-    has_unknown = unknown is None or (_is_id(unknown) and unknown < len(pairs))
-    require(has_unknown, f"the unk_id {unknown!r} is not in the vocabulary of {len(pairs)}")
+    names = [name for name, _ in pairs]
+    unknown = None
+    if unk_id is not None:
+        is_known = _is_id(unk_id) and unk_id < len(names)
+        require(is_known, f"the unk_id {unk_id!r} is not in the vocabulary of {len(names)}")
+        unknown = names[unk_id]
     return {
-        "vocab": dict(enumerate(_read_names((name for name, _ in pairs), alphabet))),
+        "vocab": dict(enumerate(_read_names(names, alphabet))),
         "merges": None,
         "scores": np.array([score for _, score in pairs], np.float64),
-        "unk_token": None if unknown is None else pairs[unknown][0],
+        "unk_token": unknown,
         "fuse_unk": True,
         "byte_fallback": bool(data.get("byte_fallback")),
     }
@@ -9306,23 +9271,25 @@ def _number_added(file_ids: Mapping[str, object], names: Mapping[str, int]) -> d
     following = itertools.count(len(names))
     ids = {}
     for text, id in file_ids.items():
-        ids[text] = names[text] if text in names else next(following)
-        same = id == ids[text]
-        require(
-            same,
-            f"the added token {text!r} has the ids {ids[text]} and {json.dumps(id)}: rename it",
-        )
+        own_id = names[text] if text in names else next(following)
+        if id != own_id:
+            both = f"{own_id} and {json.dumps(id)}"
+            raise InputError(f"the added token {text!r} has the ids {both}: rename it")
+        ids[text] = own_id
     return ids
 
 
 def write_huggingface(model: Model) -> dict[str, str]:
     """Write the three files of a tokenizer for transformers."""
     # Runs of one character may have equal scores, as in Llama 2; see _merges_by_score.
-    ids = {} if model.scores is None or model.kind != "bpe" else model.ordinary_ids
-    scores = [model.scores[id] for token, id in ids.items() if len({*token.decode()}) > 1]
+    has_ties = False
+    if model.kind == "bpe" and model.scores is not None:
+        tokens = model.ordinary_ids.items()
+        scores = [model.scores[id] for token, id in tokens if len({*token.decode()}) > 1]
+        has_ties = len({*scores}) < len(scores)
     has_charsmap = any(step.get("charsmap") for step in model.normalizer)
-    is_other = len({*scores}) < len(scores) or _USER_SYMBOL in model.flags.values()
-    if is_other or has_charsmap or model.sums_in_single:
+    has_symbols = _USER_SYMBOL in model.flags.values()
+    if has_ties or has_charsmap or has_symbols or model.sums_in_single:
         note = (
             "in a tokenizer.json some ids may differ: Hugging Face normalizes, adds scores, orders "
             "merges and finds symbols differently"
@@ -9341,17 +9308,14 @@ def write_huggingface(model: Model) -> dict[str, str]:
 def _token_names(written: dict) -> dict[str, int]:
     """Map the names in the vocabulary of a "model" object to their ids."""
     vocab = written["vocab"]
-    return vocab if isinstance(vocab, dict) else {name: id for id, (name, _) in enumerate(vocab)}
+    if isinstance(vocab, dict):
+        return vocab
+    return {name: id for id, (name, _) in enumerate(vocab)}
 
 
 def _to_tokenizer_json(model: Model) -> dict:
     """Make the content of a tokenizer.json, as the `tokenizers` package writes it."""
     written = KINDS[model.kind].write(model)
-    # A symbol of SentencePiece gets the flags of transformers' converters.
-    flags = {
-        text: AddedToken(special=False) if flags.literal else flags
-        for text, flags in model.flags.items()
-    }
     texts: dict[int, str] = {}
     for text, id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
         if texts.setdefault(id, text) != text:
@@ -9361,22 +9325,23 @@ def _to_tokenizer_json(model: Model) -> dict:
             )
             warnings.warn(note, stacklevel=3)
     _number_added({text: id for id, text in texts.items()}, _token_names(written))
-    default = _BYTE_LEVEL if model.alphabet == "bytes" else {"type": "Fuse"}
+    added = []
+    for id, text in texts.items():
+        flags = model.flags.get(text, AddedToken())
+        if flags.literal:  # a symbol of SentencePiece gets the flags of transformers' converters
+            flags = AddedToken(special=False)
+        added.append({"id": id, "content": text, **dict(zip(_FLAGS, flags, strict=False))})
+    decoder = model.decoder
+    if not decoder:
+        decoder = [_BYTE_LEVEL if model.alphabet == "bytes" else {"type": "Fuse"}]
     return {
         "version": "1.0",
         **{key: model.batching.get(key) for key in _BATCHING},
-        "added_tokens": [
-            {
-                "id": id,
-                "content": text,
-                **dict(zip(_FLAGS, flags.get(text, AddedToken()), strict=False)),
-            }
-            for id, text in texts.items()
-        ],
+        "added_tokens": added,
         "normalizer": _in_sequence(_written_normalizer(model), "normalizers"),
         "pre_tokenizer": _in_sequence(_pre_tokenizers(model), "pretokenizers"),
         "post_processor": model.post_processor,
-        "decoder": _in_sequence(model.decoder or [default], "decoders"),
+        "decoder": _in_sequence(decoder, "decoders"),
         "model": written,
     }
 
@@ -9385,13 +9350,15 @@ def _written_normalizer(model: Model) -> Sequence[dict]:
     """List the steps of a normalizer for a tokenizer.json."""
     steps = model.normalizer
     if steps and steps[0]["type"] == "SentencePiece":
-        steps = _sentencepiece_steps(**steps[0])
+        return _make_steps("normalizer", {"SentencePiece": _sentencepiece_steps}, steps[0])
     return steps
 
 
 def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
     """Write several steps as a Sequence, a single one as it is, and none as None."""
-    return {"type": "Sequence", key: [*steps]} if len(steps) > 1 else next(iter(steps), None)
+    if len(steps) > 1:
+        return {"type": "Sequence", key: [*steps]}
+    return next(iter(steps), None)
 
 
 _BYTE_LEVEL = {
@@ -9419,19 +9386,18 @@ def _check_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> None:
     Digits may also cut a character, as "ü", whose name is "Ã¼". So the merges of tokens that it
     cuts are left out.
     """
-    is_plain = kind == "bpe" and not any(
-        map(fields.get, ("ignore_merges", "word_suffix", "unk_token"))
-    )
+    options = ("ignore_merges", "word_suffix", "unk_token")
+    is_plain = kind == "bpe" and not any(map(fields.get, options))
     for part in parts:
         note = (
-            f"a ByteLevel that is not the last pre_tokenizer, but before "
-            f"{json.dumps(part)[:99]}, is not supported"
+            f"a ByteLevel before another pre_tokenizer, {json.dumps(part)[:99]}, is not supported"
         )
         require(is_plain and part in (_DIGITS, _THREE_DIGITS), note)
     if _DIGITS in parts:
-        pairs = fields["merges"]
         fields["merges"] = [
-            pair for pair in pairs if len({byte in _DIGIT_BYTES for byte in b"".join(pair)}) == 1
+            (left, right)
+            for left, right in fields["merges"]
+            if len({byte in _DIGIT_BYTES for byte in left + right}) == 1
         ]
 
 
@@ -9485,36 +9451,26 @@ _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "un
 
 
 def read_huggingface(content: dict) -> Model:
-    """Read a tokenizer.json; raises ValueError for features that would give other ids here than in
-    Hugging Face.
-    """
+    """Read a tokenizer.json; raises ValueError for features that would give other ids here."""
     written = content.get("model")
     require(isinstance(written, dict), "not a tokenizer.json: it has no model")
-    normalizer = [content["normalizer"]] if content.get("normalizer") else []
-    Normalizer(normalizer)
-    # for files from before 2022
-    by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)
-    type = str(written.get("type") or next(by_keys, ""))
-    kind = type.lower()
-    require(
-        kind in KINDS,
-        f"a model of type {type!r} is not supported, only BPE, WordPiece, WordLevel, Unigram, and "
-        "families whose files are imported first",
-    )
+    kind = _read_kind(written)
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     if batching:
         note = f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`"
         warnings.warn(note, stacklevel=5)
+    normalizer = [content["normalizer"]] if content.get("normalizer") else []
+    Normalizer(normalizer)
     pattern = Pattern(content.get("pre_tokenizer") or "none")
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
-    types = [part["type"] for part in parts]
-    alphabet = "bytes" if "ByteLevel" in types else "characters"
     steps = _flattened(normalizer, "normalizers")
     changes_start = sorted({step["type"] for step in steps} & _CHANGING_THE_START)
     if changes_start and any(part.get("prepend_scheme") == "first" for part in parts):
         raise InputError(
             f"Metaspace with prepend_scheme first after {changes_start[0]} is not supported"
         )
+    types = [part["type"] for part in parts]
+    alphabet = "bytes" if "ByteLevel" in types else "characters"
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
     fields = KINDS[kind].read(written, list(ids), alphabet)
     if alphabet == "bytes":
@@ -9534,22 +9490,34 @@ def read_huggingface(content: dict) -> Model:
         batching=batching,
         added_from=len(names) if is_gapless else MAX_ID,
     )
-    for text, flag in flags.items() if model.ignore_merges else ():
+    if model.ignore_merges:
         # Hugging Face would find such a control token as a whole pretoken even where it is not a
         # single word.
-        hidden = flag.single_word and text in names and ids[text] not in model.ordinary
-        require(not hidden, f"single_word {text!r} with ignore_merges is not supported")
+        for text in names.keys() & flags.keys():
+            is_hidden = flags[text].single_word and ids[text] not in model.ordinary
+            require(not is_hidden, f"single_word {text!r} with ignore_merges is not supported")
     return model
+
+
+def _read_kind(written: dict) -> str:
+    """Read the kind of a "model" object; in files from before 2022, other keys tell its type."""
+    by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)
+    name = str(written.get("type") or next(by_keys, ""))
+    require(
+        name.lower() in KINDS,
+        f"a model of type {name!r} is not supported, only BPE, WordPiece, WordLevel, Unigram, and "
+        "kinds whose files are imported first",
+    )
+    return name.lower()
 
 
 def _read_decoder(part: object, alphabet: str) -> list[dict | None]:
     """Check a decoder, which must be ByteLevel for an alphabet of bytes, and put it into a list."""
     steps = _flattened(part or [], "decoders")
-    odd = [step for step in steps if (step["type"] == "ByteLevel") != (alphabet == "bytes")]
-    require(
-        not odd,
-        f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {json.dumps(odd)[:100]}",
-    )
+    for step in steps:
+        fits = (step["type"] == "ByteLevel") == (alphabet == "bytes")
+        shown = json.dumps(step)[:100]
+        require(fits, f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {shown}")
     if alphabet != "bytes":
         decoded_tokens({}, steps)
     return [part]
@@ -9561,66 +9529,52 @@ _FLAGS = AddedToken._fields[:5]  # in a tokenizer.json
 def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
     """Read a list of added tokens; returns text -> id, unchecked, and text -> flags."""
     try:
-        added = [token for token in added if token["content"] != ""]
-        ids = {token["content"]: token.get("id") for token in added}
-        fields = {
-            token["content"]: {name: token[name] for name in _FLAGS if name in token}
-            for token in added
+        tokens = {token["content"]: token for token in added if token["content"] != ""}
+        ids = {text: token.get("id") for text, token in tokens.items()}
+        flags = {
+            text: AddedToken(**{name: token[name] for name in _FLAGS if name in token})
+            for text, token in tokens.items()
         }
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
-    flags = {text: AddedToken(**fields[text]) for text in _check_texts(ids)}
-    for text in flags:
-        require(
-            {*map(type, flags[text])} == {bool},
-            f"the flags of {text!r} are odd: each must be true or false",
-        )
+    for text in _check_texts(ids):
+        are_booleans = {*map(type, flags[text])} == {bool}
+        require(are_booleans, f"the flags of {text!r} are odd: each must be true or false")
     return ids, flags
 
 
 # SentencePiece's .model, read with the same steps as in transformers
 
 MARK = "▁"  # SentencePiece replaces spaces by it
-# in SentencePiece's normalizer_spec
-_SPACES = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")
-_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(2, 7)  # the types of its pieces
-# its types of models: words are not supported; characters do not merge
-_FAMILIES = ("", "unigram", "bpe", "", "bpe")
+# the types of its pieces
+_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(2, 7)
+# Its types of models: words are not supported, and characters are a BPE without merges.
+_SENTENCEPIECE_KINDS = {1: "unigram", 2: "bpe", 4: "bpe"}
 _MARKS_TO_SPACES = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
 _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
-
-
 _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
-
-
 _STRIP = {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""}
 _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of user_defined_symbols
 
 
 def _sentencepiece_steps(
-    charsmap: str,
-    symbols: Sequence[str],
-    prefix: bool,
-    squeezes: bool,
-    escapes: bool,
-    type: str = "",
+    charsmap: str, symbols: Sequence[str], prefix: bool, squeezes: bool, escapes: bool
 ) -> list[dict]:
     """Express SentencePiece's normalizer by Hugging Face's steps, as transformers' converters do.
 
-    The parameters are those of `_sentencepiece_passes`.
+    The parameters are those of `_sentencepiece_passes`. One character stands for each symbol while
+    the charsmap is applied.
     """
-    mapping = [{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap)
-    hidden = [(symbol, chr(ord(_HIDDEN) + k)) for k, symbol in enumerate(symbols)]
+    hiding = []
+    showing = []
+    for k, symbol in enumerate(symbols):
+        char = chr(ord(_HIDDEN) + k)
+        hiding.append({"type": "Replace", "pattern": {"String": symbol}, "content": char})
+        showing.append({"type": "Replace", "pattern": {"String": char}, "content": symbol})
     return [
-        *[
-            {"type": "Replace", "pattern": {"String": symbol}, "content": char}
-            for symbol, char in hidden
-        ],
-        *mapping,
-        *[
-            {"type": "Replace", "pattern": {"String": char}, "content": symbol}
-            for symbol, char in hidden
-        ],
+        *hiding,
+        *[{"type": "Precompiled", "precompiled_charsmap": charsmap}] * bool(charsmap),
+        *showing,
         *[_STRIP, _SPACES_TO_ONE] * squeezes,
         *[{"type": "Prepend", "prepend": MARK if escapes else " "}] * prefix,
         *[_SPACES_TO_MARKS] * escapes,
@@ -9631,36 +9585,18 @@ def read_sentencepiece(data: bytes) -> Model:
     """Read a SentencePiece model, Unigram or BPE.
 
     The user-defined symbols of a BPE become special tokens, which are found in normalized text
-    before anything else.
+    before anything else. In a Unigram they are ordinary tokens, which their scores find.
     """
-    definitions = import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf")
-    proto = definitions.ModelProto()
-    whole = False
-    with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
-        proto.ParseFromString(data)
-        whole = (
-            len(proto.pieces)
-            and proto.HasField("trainer_spec")
-            and proto.HasField("normalizer_spec")
-        )
-    require(whole, "not a SentencePiece model, or cut off")
+    proto = _parse_sentencepiece(data)
     trainer = proto.trainer_spec
     spec = proto.normalizer_spec
-    kind = _FAMILIES[proto.trainer_spec.model_type]
+    kind = _SENTENCEPIECE_KINDS[trainer.model_type]
     names = [piece.piece for piece in proto.pieces]
     types = np.array([piece.type for piece in proto.pieces])
     scores = np.array([piece.score for piece in proto.pieces], np.float32)
-    special = (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)
-    unknown, control, symbol_ids, unused = (
-        np.flatnonzero(types == type).tolist() for type in special
-    )
+    special_ids = np.flatnonzero((types == _UNKNOWN) | (types == _CONTROL)).tolist()
+    symbol_ids = np.flatnonzero(types == _USER_DEFINED).tolist()
     symbols = [names[id] for id in symbol_ids]
-    require(kind, "a SentencePiece model of words is not supported")
-    require(bytes not in {*map(type, names)}, "not all of its tokens are UTF-8")
-    require(not proto.denormalizer_spec.precompiled_charsmap, "a denormalizer is not supported")
-    require(not unused, f"unused tokens are not supported, such as the ids {unused[:3]}")
-    require(len(unknown) == 1, f"it has {len(unknown)} unknown tokens, not one")
-    require(not trainer.treat_whitespace_as_suffix, "treat_whitespace_as_suffix is not supported")
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
     normalizer = {
         "type": "SentencePiece",
@@ -9670,36 +9606,65 @@ def read_sentencepiece(data: bytes) -> Model:
         "squeezes": spec.remove_extra_whitespaces,
         "escapes": spec.escape_whitespaces,
     }
+    flags = {}
     if kind == "unigram":
         scores[types == _BYTE] = -np.inf
         # as sentencepiece 0.2.3
         scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]
-        # these scores find them, so they are not special tokens
-        symbol_ids = []
-        symbols = []
+    else:
+        special_ids += symbol_ids
+        flags = dict.fromkeys(symbols, _USER_SYMBOL)
     has_prefix = spec.add_dummy_prefix or spec.remove_extra_whitespaces
+    decoder = [  # as in Llama 2
+        *[_MARKS_TO_SPACES] * spec.escape_whitespaces,
+        *[{"type": "ByteFallback"}] * trainer.byte_fallback,
+        {"type": "Fuse"},
+        *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * has_prefix,
+    ]
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
+    controls = {id: names[id] for id in special_ids if id not in symbol_ids}
     return Model(
         dict(enumerate(map(str.encode, names))),
-        [] if trainer.model_type == len(_FAMILIES) - 1 else None,
-        {names[id]: id for id in sorted(unknown + control + symbol_ids)},
+        [] if trainer.model_type == 4 else None,
+        {names[id]: id for id in sorted(special_ids)},
         "none",
         kind,
-        flags=dict.fromkeys(symbols, _USER_SYMBOL),
+        flags=flags,
         alphabet="characters",
         scores=scores,
         normalizer=[normalizer],
-        decoder=[  # as in Llama 2
-            *[_MARKS_TO_SPACES] * spec.escape_whitespaces,
-            *[{"type": "ByteFallback"}] * trainer.byte_fallback,
-            {"type": "Fuse"},
-            *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * has_prefix,
-        ],
-        unk_token=names[unknown[0]],
+        decoder=decoder,
+        unk_token=names[types.tolist().index(_UNKNOWN)],
         byte_fallback=trainer.byte_fallback,
         fuse_unk=True,
-        config={role: names[id] for role, id in roles.items() if id in unknown + control},
+        config={role: controls[id] for role, id in roles.items() if id in controls},
     )
+
+
+def _parse_sentencepiece(data: bytes):  # -> ModelProto
+    """Parse a SentencePiece model, and check that its features are supported."""
+    definitions = import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf")
+    proto = definitions.ModelProto()
+    whole = False
+    with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
+        proto.ParseFromString(data)
+        whole = (
+            proto.pieces and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
+        )
+    require(whole, "not a SentencePiece model, or cut off")
+    types = [piece.type for piece in proto.pieces]
+    n_unknown = types.count(_UNKNOWN)
+    unsupported = {
+        "a model of words": proto.trainer_spec.model_type not in _SENTENCEPIECE_KINDS,
+        "a token that is not UTF-8": bytes in {type(piece.piece) for piece in proto.pieces},
+        "a denormalizer": proto.denormalizer_spec.precompiled_charsmap,
+        "an unused token": _UNUSED in types,
+        f"a vocabulary with {n_unknown} unknown tokens": n_unknown != 1,
+        "treat_whitespace_as_suffix": proto.trainer_spec.treat_whitespace_as_suffix,
+    }
+    for feature, is_there in unsupported.items():
+        require(not is_there, f"{feature} is not supported in a SentencePiece model")
+    return proto
 
 
 # BERT's vocab.txt: a token on each line
@@ -9716,31 +9681,28 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     ids = {name: id for id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
         name = _repeated(filter(None, names))
-        warnings.warn(
-            f"{file}, line {ids[name] + 1}: {name!r} appears twice: the last line counts",
-            stacklevel=5,
-        )
+        note = f"{name!r} appears twice: the last line counts"
+        warnings.warn(f"{file}, line {ids[name] + 1}: {note}", stacklevel=5)
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
     plain = [name for name in ids if not re.fullmatch(r"\[.*\]|<.*>", name)]
     lowercase = config.get("do_lower_case", all(name == name.lower() for name in plain))
-    ends = {
-        role: [text, specials[text]]
-        for role, text in (("sep", "[SEP]"), ("cls", "[CLS]"))
-        if text in specials
+    normalizer = NORMALIZERS["bert"] | {
+        "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
+        "strip_accents": config.get("strip_accents"),
+        "lowercase": bool(lowercase),
     }
+    post_processor = None
+    if {"[SEP]", "[CLS]"} <= specials.keys():
+        ends = {text: [text, specials[text]] for text in ("[SEP]", "[CLS]")}
+        post_processor = {"type": "BertProcessing", "sep": ends["[SEP]"], "cls": ends["[CLS]"]}
     model = read_huggingface(
         {
             "model": {"type": "WordPiece", "vocab": ids},
             "added_tokens": [{"content": text, "id": id} for text, id in specials.items()],
-            "normalizer": NORMALIZERS["bert"]
-            | {
-                "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
-                "strip_accents": config.get("strip_accents"),
-                "lowercase": bool(lowercase),
-            },
+            "normalizer": normalizer,
             "pre_tokenizer": {"type": "BertPreTokenizer"},
             "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-            "post_processor": {"type": "BertProcessing", **ends} if len(ends) == 2 else None,
+            "post_processor": post_processor,
         }
     )
     roles = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
@@ -9748,7 +9710,8 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     return model
 
 
-_BERT_FIELDS = {  # of tokenizer_config.json, and the same of the normalizer
+# the fields of tokenizer_config.json -> those of the normalizer
+_BERT_FIELDS = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
@@ -9830,11 +9793,9 @@ def transformers_config(
     }
     texts = ", ".join(special_tokens) or "it has none"
     for role in fields.keys() & {*ROLES}:
-        is_special = fields[role] in special_tokens
-        require(
-            is_special,
-            f"`{role}` {fields[role]!r} is not a special token of this tokenizer: {texts}",
-        )
+        text = fields[role]
+        note = f"`{role}` {text!r} is not a special token of this tokenizer: {texts}"
+        require(text in special_tokens, note)
     is_positive = model_max_length is None or model_max_length >= 1
     require(is_positive, f"`model_max_length` is {model_max_length}: it must be at least 1")
     if chat_template == "chatml":
@@ -9842,9 +9803,8 @@ def transformers_config(
         require(has_both, "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
         fields["chat_template"] = CHATML
     elif chat_template is not None:
-        fields["chat_template"] = _decode_utf8(
-            _read_limited(Path(chat_template)), str(chat_template)
-        )
+        template = _read_limited(Path(chat_template))
+        fields["chat_template"] = _decode_utf8(template, str(chat_template))
     return fields
 
 
@@ -9854,7 +9814,7 @@ def transformers_config(
 class Format(NamedTuple):
     """A format of files."""
 
-    # with parameters among data, file, config and the options of `load_model`, by name
+    # Its parameters are some of data, file, config and the options of `load_model`, by name.
     read: Callable[..., Model]
     write: Callable[[Model], dict[str, Text]] | None  # None: it is only read
     file: str  # the name of its first file
@@ -9880,7 +9840,7 @@ FORMATS = {
     "sentencepiece": Format(read_sentencepiece, None, "tokenizer.model", rb"\n"),
     "bert": Format(read_bert, None, "vocab.txt", rb"(?ms)(?:.*?\n)??(?:##|\[UNK\]\r?$)"),
 }
-WRITTEN_FORMATS = [name for name, format in FORMATS.items() if format.write]
+WRITTEN_FORMATS = [name for name in FORMATS if FORMATS[name].write]
 
 
 def load_model(
@@ -9899,79 +9859,64 @@ def load_model(
     require(file.is_file(), f"{path}: no such file or folder")
     data = _read_limited(file)
     config = _read_beside(file.with_name("tokenizer_config.json"))
-    format = next((format for format in FORMATS.values() if regex.match(format.sign, data)), None)
-    formats = (
-        "a tokenizer.json, vocab.json, merges.txt, rank file, SentencePiece model or vocab.txt"
+    matching = (form for form in FORMATS.values() if regex.match(form.sign, data))
+    form = next(matching, None)
+    require(
+        form,
+        f"{file}: this is not a tokenizer.json, vocab.json, merges.txt, rank file, SentencePiece "
+        "model or vocab.txt",
     )
-    require(format, f"{file}: its content is not that of {formats}")
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
-    for name in options.keys() - inspect.signature(format.read).parameters.keys():
-        require(
-            options[name] is None, f"{file}: a file like {format.file} contains that: omit `{name}`"
-        )
+    for name in options.keys() - inspect.signature(form.read).parameters.keys():
+        is_omitted = options[name] is None
+        require(is_omitted, f"{file}: a file like {form.file} has its own: omit `{name}`")
     with naming_file(file):
-        model = call_with(format.read, data=data, file=file, config=config, **options)
+        model = call_with(form.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
     if model.drops_unknown:
-        note = (
-            "the model has no unknown token: unknown letters are left out, as by the "
-            "tokenizers package"
-        )
+        note = "the model has no unknown token: it leaves out unknown letters, as Hugging Face does"
         warnings.warn(f"{file}: {note}", stacklevel=3)
     return model
 
 
 def _find_model_file(folder: Path) -> Path:
-    """Find the file in a folder that is a model, or its first file; the names that `save` writes
-    are tried first.
-    """
-    first_files = [[format.file] for format in FORMATS.values()]
-    for names in (
-        *first_files,
-        ["encoder.json"],
-        ["*.tiktoken", "*tokenizer.json"],
-        ["*.model", "*vocab.txt"],
-    ):
+    """Find the file of a model in a folder; the names that `save` writes are tried first."""
+    first_files = [[form.file] for form in FORMATS.values()]
+    others = [["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]]
+    for names in first_files + others:
         files = [file for name in names for file in folder.glob(name)]
         if len(files) == 1:
             return files[0]
-    raise InputError(
-        f"{folder}: no tokenizer.json here, and not exactly one file of another format"
-    )
+    raise InputError(f"{folder}: no tokenizer.json here, nor a single file of another format")
 
 
 def save_model(model: Model, path: PathName, format: str | None = None) -> None:
     """Write a model folder in one of WRITTEN_FORMATS.
 
-    By default that is tokenizer.json, and GPT-2's two files if that is possible.
-
-    A path with the suffix of the first file of the format, such as model.tiktoken, is the name of
-    that file.
-
-    Files of other FORMATS stay in the folder. A warning names them, since `load_model` may read
-    them.
+    By default that is tokenizer.json, and GPT-2's two files if that is possible. A path with the
+    suffix of the first file of the format, such as model.tiktoken, is the name of that file. Files
+    of other FORMATS stay in the folder. A warning names them, since `load_model` may read them.
     """
     folder = as_path(path)
     name = format or "huggingface"
     require_known("format", name, WRITTEN_FORMATS)
     texts = FORMATS[name].write(model)
     first = FORMATS[name].file
-    # the name of a file; the others go next to it
     if folder.suffix == Path(first).suffix and not folder.is_dir():
+        # The path names the first file, and the others go next to it.
         require(format != "gpt2", f"{folder}: GPT-2's format has two files: name a folder for them")
-        atomic_write_all(
-            folder.parent, {name.replace(first, folder.name): text for name, text in texts.items()}
-        )
+        texts = {name.replace(first, folder.name): text for name, text in texts.items()}
+        atomic_write_all(folder.parent, texts)
         return
     if format is None and model.merges is not None and not model.ignore_merges:
         with contextlib.suppress(InputError):
             texts |= FORMATS["gpt2"].write(model)
     atomic_write_all(folder, texts)
-    firsts = {form.file for form in FORMATS.values()} - texts.keys()
-    if others := ", ".join(name for name in sorted(firsts) if (folder / name).is_file()):
-        warnings.warn(
-            f"{folder}: {others} may hold another model: remove outdated files", stacklevel=3
-        )
+    other_files = sorted({form.file for form in FORMATS.values()} - texts.keys())
+    others = ", ".join(name for name in other_files if (folder / name).is_file())
+    if others:
+        note = f"{others} may hold another model: remove outdated files"
+        warnings.warn(f"{folder}: {note}", stacklevel=3)
 
 
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────

@@ -3450,7 +3450,7 @@ def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path
     words = naive_split(bpe.PATTERNS["gpt2"], text.encode())
     ids = [names[token] for word in words for token in naive_fewest(word, names)]
     assert max(map(len, names)) == 4 and np.load(tmp_path / "a.npy").tolist() == ids * 99
-    with pytest.raises(bpe.InputError, match="families whose files are imported first"):
+    with pytest.raises(bpe.InputError, match="kinds whose files are imported first"):
         bpe.Tokenizer.load(tmp_path / "model")
 
 
@@ -7879,7 +7879,7 @@ def test_an_unmerged_name_of_other_text_is_an_ordinary_token(tmp_path):
     (tmp_path / "vocab.json").write_text(
         json.dumps(vocab | {f"<{k}>": 260 + k for k in range(100)})
     )
-    with pytest.warns(UserWarning, match="102 names are made by no merge.*belong together"):
+    with pytest.warns(UserWarning, match="no merge makes 102 names.*belong together"):
         bpe.Tokenizer.load(tmp_path)
     assert ours.special_tokens == {"<é>": 256, "<|end|>": 257}
     assert ours.encode("Ġhi") == list("Ġhi".encode()) and ours.decode([256, 258, 259]) == "<é> hiéé"
