@@ -8906,7 +8906,7 @@ def _require_same(model: Model, other: Model) -> None:
     merges = itertools.zip_longest(_merging(model), _merging(other), fillvalue=(b"", b""))
     for ours, theirs in merges:
         if ours != theirs:
-            token = readable(b"".join(ours or theirs))
+            token = readable(b"".join(ours) or b"".join(theirs))
             raise InputError(f"it would make the token {token!r} differently or in another order")
 
 
@@ -9546,7 +9546,7 @@ def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, Adde
 # SentencePiece's .model, read with the same steps as in transformers
 
 MARK = "▁"  # SentencePiece replaces spaces by it
-# the types of its pieces
+# The types of its pieces.
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(2, 7)
 # Its types of models: words are not supported, and characters are a BPE without merges.
 _SENTENCEPIECE_KINDS = {1: "unigram", 2: "bpe", 4: "bpe"}
@@ -9609,7 +9609,7 @@ def read_sentencepiece(data: bytes) -> Model:
     flags = {}
     if kind == "unigram":
         scores[types == _BYTE] = -np.inf
-        # as sentencepiece 0.2.3
+        # These scores are those of sentencepiece 0.2.3.
         scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]
     else:
         special_ids += symbol_ids
@@ -9710,7 +9710,7 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     return model
 
 
-# the fields of tokenizer_config.json -> those of the normalizer
+# Fields of tokenizer_config.json -> fields of the normalizer.
 _BERT_FIELDS = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
@@ -9821,7 +9821,7 @@ class Format(NamedTuple):
     sign: bytes  # an expression that matches the beginning of its files
 
 
-# the beginning of GPT-2's vocab.json: a token and its id
+# GPT-2's vocab.json begins with a token and its id.
 _VOCAB = rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\d'
 FORMATS = {
     "huggingface": Format(
