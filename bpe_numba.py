@@ -8778,13 +8778,11 @@ def read_vocab(
     for name, id in names.items():
         if not _is_id(id):
             raise InputError(f"{name!r} has the id {json.dumps(id)}: {_ID_RANGE}")
-    texts = {*texts}
     names = {name: id for name, id in names.items() if name}  # no text becomes an empty token
-    others = [name for name in names if name not in texts]
-    tokens = dict(zip(others, _read_names(others, alphabet), strict=True))
-    vocab = {
-        id: tokens.get(name, name.encode("utf-8", "surrogatepass")) for name, id in names.items()
-    }
+    tokens = {text: text.encode("utf-8", "surrogatepass") for text in texts}
+    others = [name for name in names if name not in tokens]
+    tokens.update(zip(others, _read_names(others, alphabet), strict=True))
+    vocab = {id: tokens[name] for name, id in names.items()}
     if len(vocab) < len(names):
         raise InputError(f"several tokens have the id {_repeated(names.values())}")
     return vocab
@@ -9389,8 +9387,9 @@ def _check_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> None:
     options = ("ignore_merges", "word_suffix", "unk_token")
     is_plain = kind == "bpe" and not any(map(fields.get, options))
     for part in parts:
+        shown = json.dumps(part)[:99]
         note = (
-            f"a ByteLevel before another pre_tokenizer, {json.dumps(part)[:99]}, is not supported"
+            f"a ByteLevel that is not the last pre_tokenizer, but before {shown}, is not supported"
         )
         require(is_plain and part in (_DIGITS, _THREE_DIGITS), note)
     if _DIGITS in parts:
@@ -9669,6 +9668,12 @@ def _parse_sentencepiece(data: bytes):  # -> ModelProto
 
 # BERT's vocab.txt: a token on each line
 
+# Fields of tokenizer_config.json -> fields of the normalizer.
+_BERT_FIELDS = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
 _BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -9685,12 +9690,8 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
         warnings.warn(f"{file}, line {ids[name] + 1}: {note}", stacklevel=5)
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
     plain = [name for name in ids if not re.fullmatch(r"\[.*\]|<.*>", name)]
-    lowercase = config.get("do_lower_case", all(name == name.lower() for name in plain))
-    normalizer = NORMALIZERS["bert"] | {
-        "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
-        "strip_accents": config.get("strip_accents"),
-        "lowercase": bool(lowercase),
-    }
+    normalizer = NORMALIZERS["bert"] | {"lowercase": all(name == name.lower() for name in plain)}
+    normalizer |= {field: config[name] for name, field in _BERT_FIELDS.items() if name in config}
     post_processor = None
     if {"[SEP]", "[CLS]"} <= specials.keys():
         ends = {text: [text, specials[text]] for text in ("[SEP]", "[CLS]")}
@@ -9708,14 +9709,6 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     roles = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
     model.config = {role: text for role, text in roles.items() if text in specials}
     return model
-
-
-# Fields of tokenizer_config.json -> fields of the normalizer.
-_BERT_FIELDS = {
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
-}
 
 
 def _bert_config(model: Model) -> dict:

@@ -4440,9 +4440,9 @@ PIECES_BY_HAND = {
 
 
 def names_that_are_no_bytes():
-    model = tokenizers.models.BPE(
-        {"a": 0, "’": 1, "b": 2, "ab": 3, "a’": 4, "": 5}, [("a", "’"), ("a", "b")]
-    )
+    names = ["a", "’", "b", "ab", "a’", "", *"âĢĻ", "âĢ", "âĢĻ"]  # the last name is that of ’
+    merges = [("a", "’"), ("a", "b"), ("â", "Ģ"), ("âĢ", "Ļ")]
+    model = tokenizers.models.BPE({name: id for id, name in enumerate(names)}, merges)
     theirs = made(model, ["<end>"], pre_tokenizer=ByteLevel(False), decoder=D.ByteLevel())
     return theirs, st.text("ab’", max_size=9) | st.sampled_from(["ba<end>’", "a’b<end>"])
 
