@@ -9594,6 +9594,7 @@ def read_sentencepiece(data: bytes) -> Model:
     types = np.array([piece.type for piece in proto.pieces])
     scores = np.array([piece.score for piece in proto.pieces], np.float32)
     special_ids = np.flatnonzero((types == _UNKNOWN) | (types == _CONTROL)).tolist()
+    controls = {id: names[id] for id in special_ids}
     symbol_ids = np.flatnonzero(types == _USER_DEFINED).tolist()
     symbols = [names[id] for id in symbol_ids]
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
@@ -9621,7 +9622,6 @@ def read_sentencepiece(data: bytes) -> Model:
         *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * has_prefix,
     ]
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
-    controls = {id: names[id] for id in special_ids if id not in symbol_ids}
     return Model(
         dict(enumerate(map(str.encode, names))),
         [] if trainer.model_type == 4 else None,
@@ -9644,13 +9644,13 @@ def _parse_sentencepiece(data: bytes):  # -> ModelProto
     """Parse a SentencePiece model, and check that its features are supported."""
     definitions = import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf")
     proto = definitions.ModelProto()
-    whole = False
+    is_whole = False
     with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
         proto.ParseFromString(data)
-        whole = (
+        is_whole = (
             proto.pieces and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
         )
-    require(whole, "not a SentencePiece model, or cut off")
+    require(is_whole, "not a SentencePiece model, or cut off")
     types = [piece.type for piece in proto.pieces]
     n_unknown = types.count(_UNKNOWN)
     unsupported = {
