@@ -6834,27 +6834,6 @@ def _check_texts(special_tokens: Iterable[str]) -> list[str]:
     return special_tokens
 
 
-def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
-    """Check the special tokens of a model before it is trained, and return them as a list.
-
-    >>> check_special_tokens(["<|end|>", "x"])
-    Traceback (most recent call last):
-    ...
-    bpe_numba.InputError: the special token 'x' is a single byte, which every vocabulary has
-    """
-    special_tokens = _check_texts(special_tokens)
-    for text in special_tokens:
-        require(
-            len(text.encode()) > 1,
-            f"the special token {text!r} is a single byte, which every vocabulary has",
-        )
-        require(
-            text not in _BYTE_NAMES,
-            f"the special token {text!r} names a byte in tokenizer.json: use a longer one",
-        )
-    return special_tokens
-
-
 SPECIAL_TOKENS_AT = ("first", "after-bytes", "last")
 
 
@@ -6881,16 +6860,6 @@ def build_vocabulary(
     at = ends[special_tokens_at]
     in_order[at:at] = [text.encode() for text in special_tokens]
     return dict(enumerate(in_order)), learned.merges
-
-
-def check_vocab_size(vocab_size: int, least: int) -> None:
-    """Check that a vocabulary has room for the first tokens, and that its ids are in range."""
-    letters = "256 bytes" if least >= 256 else "one character"
-    require(
-        vocab_size >= least,
-        f"a vocabulary of {vocab_size} is too small: {letters} and the special tokens make {least}",
-    )
-    require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
 
 
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────
@@ -11371,6 +11340,37 @@ class Recipe:
             "max_word_chars": MAX_ID if self.model == "longest" else 100,
         }
         return call_with(Model, vocab, **fields)
+
+
+def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
+    """Check the special tokens of a model before it is trained, and return them as a list.
+
+    >>> check_special_tokens(["<|end|>", "x"])
+    Traceback (most recent call last):
+    ...
+    bpe_numba.InputError: the special token 'x' is a single byte, which every vocabulary has
+    """
+    special_tokens = _check_texts(special_tokens)
+    for text in special_tokens:
+        require(
+            len(text.encode()) > 1,
+            f"the special token {text!r} is a single byte, which every vocabulary has",
+        )
+        require(
+            text not in _BYTE_NAMES,
+            f"the special token {text!r} names a byte in tokenizer.json: use a longer one",
+        )
+    return special_tokens
+
+
+def check_vocab_size(vocab_size: int, least: int) -> None:
+    """Check that a vocabulary has room for the first tokens, and that its ids are in range."""
+    letters = "256 bytes" if least >= 256 else "one character"
+    require(
+        vocab_size >= least,
+        f"a vocabulary of {vocab_size} is too small: {letters} and the special tokens make {least}",
+    )
+    require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
 
 
 def complete(recipe: Recipe) -> Recipe:
