@@ -6999,11 +6999,11 @@ BAD_LINES = {
 }
 # Files of models: their names, what is in them, and the pattern that is named with them.
 BAD_MODELS = [
-    ("tokenizer.json", b"[" * 100_000, "is not that of|not JSON", None),
+    ("tokenizer.json", b"[" * 100_000, "this is not|not JSON", None),
     ("tokenizer.json", b'{"model": ' + b"[" * 100_000, "not JSON", None),
     ("tokenizer.json", b'{"model": {"vocab": {"a": ' + b"1" * 5000 + b"}}}", "not JSON", None),
     ("tokenizer.json", b'{"model": "\xff"}', "not UTF-8 at byte 11", None),
-    ("tokenizer.json", b"\0" * 5000, "is not that of", None),
+    ("tokenizer.json", b"\0" * 5000, "this is not a tokenizer.json", None),
     ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15", "SentencePiece", None),
     ("tokenizer.model", b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02", "SentencePiece", None),
     ("vocab.txt", b"[UNK]\n\xff\n", "not UTF-8", None),
