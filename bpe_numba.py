@@ -9751,16 +9751,16 @@ def transformers_config(
     >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
     {'eos_token': '<|end|>', 'model_max_length': 1024}
     """
-    fields = {
-        name: value for name, value in locals().items() if value is not None and name in CONFIG_KEYS
-    }
+    roles = dict(zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True))
+    fields: dict = {role: text for role, text in roles.items() if text is not None}
     texts = ", ".join(special_tokens) or "it has none"
-    for role in fields.keys() & {*ROLES}:
-        text = fields[role]
+    for role, text in fields.items():
         note = f"`{role}` {text!r} is not a special token of this tokenizer: {texts}"
         require(text in special_tokens, note)
-    is_positive = model_max_length is None or model_max_length >= 1
-    require(is_positive, f"`model_max_length` is {model_max_length}: it must be at least 1")
+    if model_max_length is not None:
+        n = model_max_length
+        require(n >= 1, f"`model_max_length` is {n}: it must be at least 1")
+        fields["model_max_length"] = n
     if chat_template == "chatml":
         has_both = {"<|im_start|>", "<|im_end|>"} <= {*special_tokens}
         require(has_both, "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
