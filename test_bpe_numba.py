@@ -6949,6 +6949,30 @@ def test_a_missing_matplotlib_is_named(command, some_prose, tmp_path, monkeypatc
     assert_refused(result, "this needs a package that is missing: pip install matplotlib")
 
 
+def test_the_algorithms_of_the_page_on_research_run(library, tmp_path, monkeypatch):
+    page = Path(__file__).with_name("docs") / "research.md"
+    monkeypatch.chdir(tmp_path)
+    Path("corpus.txt").write_text("".join(path.read_text() for path in library[:6]))
+    Path("other.txt").write_text(library[7].read_text())
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(block, names)
+    words = names["words"]
+    for allows in (names["without_digits"], names["up_to_8_bytes"], names["of_whole_characters"]):
+        learned = names["learn_allowed"](words, 400, allows).learned()
+        assert len(learned.merges) == 144 and all(itertools.starmap(allows, learned.merges))
+    learner, symbols = names["learn_picky"](words, 400, 0.6)
+    assert len(symbols) <= 400 < learner.n_symbols and learner.has_split
+    assert learner.words().to_counts() == words.to_counts()
+    learner, hidden = names["learn_scaffold"](words, 400)
+    assert hidden and learner.n_symbols - len(hidden) == 400
+    assert learner.learned().merges == bpe.learn(words, learner.n_symbols, tie_break="ids").merges
+    text = Path("corpus.txt").read_text()
+    for name in ("whole", "fair", "picky", "super"):
+        tokenizer = bpe.Tokenizer.load(name)
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
 # ─── Refusals ─────────────────────────────────────────────────────────────────────────────────────
 
 # A folder of what should be refused and of what is needed to ask for it, for the two tables below.
