@@ -7517,9 +7517,9 @@ def _kernel_of_kind(name: str) -> Callable:
 
     @overload(call, jit_options={"nogil": True, "forceinline": True})
     def choose(*arguments):
-        family = type(arguments[3])
+        tables = type(arguments[3])
         chosen = next(
-            getattr(kind, name) for kind in KINDS.values() if kind.tables_type.numba_type is family
+            getattr(kind, name) for kind in KINDS.values() if kind.tables_type.numba_type is tables
         )
         return lambda *arguments: chosen(*arguments)
 
