@@ -1070,6 +1070,7 @@ def compile_side_by_side(jobs: Sequence[Callable], engine: Engine) -> None:
 #     _decode_character("é" …)   ->   0xE9 << 3 | 2
 #     _decode_character(b"\xFF") ->   SURROGATE_ESCAPE << 3 | 1
 
+BYTES = tuple(bytes([b]) for b in range(256))
 N_CODE_POINTS = 0x110000
 # An invalid byte is matched as this lone surrogate, one of those of `surrogateescape`.
 SURROGATE_ESCAPE = 0xDC80
@@ -1297,7 +1298,7 @@ class Metaspace(NamedTuple):
     replacement: str = "▁"
     prepend_scheme: str = "always"
 
-    # as in a _Stage
+    # It is a stage as well; see _Stage.
     table = None
     warning = ""
 
@@ -1309,7 +1310,7 @@ class Metaspace(NamedTuple):
 
 
 PREPEND_SCHEMES = ("never", "first", "always")
-# the same schemes, for kernels
+# Their positions, for kernels.
 NEVER = 0
 ALWAYS = 2
 
@@ -1401,14 +1402,15 @@ class _RegexParser:
         self.refuse_if(self.position < len(self.source), "a )")
         return [*program, ("match",)]
 
-    def refuse_if(self, condition: bool, what: str) -> None:
+    def refuse_if(self, condition: bool, construct: str) -> None:
         if condition:
-            raise Unsupported(f"{what} at position {self.position}")
+            raise Unsupported(f"{construct} at position {self.position}")
 
     def accept(self, expected: str) -> regex.Match | None:
         """Consume the match of an expression at this position."""
         match = regex.compile(expected).match(self.source, self.position)
-        self.position = match.end() if match else self.position
+        if match:
+            self.position = match.end()
         return match
 
     def alternatives(self) -> Program:
@@ -1435,16 +1437,19 @@ class _RegexParser:
         self.refuse_if(_may_be_empty(program), "a quantifier on a part that may be empty")
         least, comma, most = _COUNTS.get(quantifier[1], quantifier[1].strip("{}")).partition(",")
         is_endless = comma and not most
-        kind = quantifier[2]
+        mode = quantifier[2]
         size = len(program) + 1
-        n_more = 1 if is_endless else int(most or least) - int(least)
+        n_more = 1
+        if not is_endless:
+            n_more = int(most or least) - int(least)
         result = program * int(least)
         for left in range(n_more, 0, -1):
-            after = left * size + bool(is_endless or kind == "+")
-            result += [("split", after, 1) if kind == "?" else ("split", 1, after), *program]
+            after = left * size + bool(is_endless or mode == "+")
+            preferred = ("split", after, 1) if mode == "?" else ("split", 1, after)
+            result += [preferred, *program]
         if is_endless:
             result.append(("split", -size, -size))
-        if kind == "+":  # possessive: it ends early only where no more can be taken
+        if mode == "+":  # possessive: it ends early only where no more can be taken
             self.refuse_if(len(program) > 1, "a possessive quantifier on more than one character")
             result += [*[("split", 2, 2)] * (not is_endless), ("lookahead", program[0][1], False)]
         return result
@@ -1452,14 +1457,14 @@ class _RegexParser:
     def item(self) -> Program:
         if group := self.accept(_GROUP):
             return self.group(group)
-        # \s+ leaves no newline, so `$` is the end of the text
+        # Here `$` is the end of the text, since \s+ leaves no newline before it.
         if self.accept(r"\\s\+\+?\$(?![*+?{])"):
             return _RegexParser(r"\s+\Z").sequence()
         if self.accept(r"\\Z"):
             return [("lookahead", r"[\s\S]", False)]
         part = self.accept(rf"{_SET}|{_ESCAPE}|[^\\\[(^$*+?{{]")
         self.refuse_if(not part, repr(self.source[self.position : self.position + 3]))
-        return [("class", f"(?i:{part[0]})" if self.fold else part[0])]
+        return [("class", self.folded(part[0]))]
 
     def group(self, opened: regex.Match) -> Program:
         start = self.position
@@ -1472,21 +1477,26 @@ class _RegexParser:
         if not opened["look"]:
             return program
         self.refuse_if(not _takes_one_character(program), "a lookahead at more than one character")
-        return [("lookahead", f"(?i:{source})" if fold else source, opened["look"] == "=")]
+        return [("lookahead", self.folded(source), opened["look"] == "=")]
+
+    def folded(self, source: str) -> str:
+        return f"(?i:{source})" if self.fold else source
 
 
 def _takes_one_character(program: Program) -> bool:
     """Check whether a program takes a single character; it may look at this character before."""
-    *looks, (kind, *_) = program or [("none",)]
-    return kind == "class" and all(look[0] == "lookahead" for look in looks)
+    *looks, (operation, *_) = program or [("none",)]
+    return operation == "class" and all(look[0] == "lookahead" for look in looks)
 
 
 def _may_be_empty(program: Program) -> bool:
     """Check whether the end of a program can be reached without a character."""
     reached = {0}
-    for pc, (kind, *distances) in enumerate(program):
-        if pc in reached and kind != "class":
-            reached |= {pc + distance for distance in distances} if kind == "split" else {pc + 1}
+    for pc, (operation, *distances) in enumerate(program):
+        if pc in reached and operation != "class":
+            if operation != "split":
+                distances = [1]
+            reached.update(pc + distance for distance in distances)
     return len(program) in reached
 
 
@@ -1505,7 +1515,8 @@ def _code_points_matching(source: str) -> np.ndarray:
     if listed := _LISTED.fullmatch(source):
         for first, last in zip(listed.captures(2), listed.captures(3), strict=True):
             matches[int(first, 16) : int(last, 16) + 1] = True
-        return ~matches if listed[1] else matches
+        is_negated = listed[1] == "^"
+        return matches != is_negated
     try:
         for match in regex.finditer(f"(?:{source})+", _all_code_points(), timeout=REGEX_SECONDS):
             matches[match.start() : match.end()] = True
@@ -1521,8 +1532,8 @@ def _all_code_points() -> str:
     return "".join(map(chr, range(N_CODE_POINTS)))
 
 
-MAX_KINDS = 60  # kinds of characters: one bit each, below the bits for the number of bytes
-MAX_STEPS = 10_000_000  # of threads; they take 4 s, and o200k needs 19,000
+MAX_SETS = 60  # sets of characters: one bit each, below the bits for the number of bytes
+MAX_STEPS = 10_000_000  # steps of threads; they take 4 s, and o200k needs 19,000
 
 
 class _Dfa:
@@ -1539,25 +1550,26 @@ class _Dfa:
         self.program = [("split", 1, 3), ("class", "END"), ("match",), *program]
         self.n_steps = 0
         sources = {step[1]: None for step in program if step[0] in ("class", "lookahead")}
-        if len(sources) > MAX_KINDS:
-            raise Unsupported(f"more than {MAX_KINDS} kinds of characters")
+        if len(sources) > MAX_SETS:
+            raise Unsupported(f"more than {MAX_SETS} sets of characters")
         ranges = np.diff([0, 0x80, 0x800, 0xD800, 0xE000, 0x10000, N_CODE_POINTS])
-        # lone surrogates stand for invalid bytes
+        # Lone surrogates stand for invalid bytes.
         sizes = np.repeat(np.array([1, 2, 3, 1, 3, 4], np.uint64), ranges)
-        bits = sizes << u64(MAX_KINDS)
+        bits = sizes << u64(MAX_SETS)
         for bit, source in enumerate(sources):
             bits |= _code_points_matching(source).astype(np.uint64) << u64(bit)
         if (bits[0xDC80:0xDD00] != bits[SURROGATE_ESCAPE]).any():
             raise Unsupported("a class that distinguishes between invalid bytes")
         bits[0xD800:0xE000] = bits[SURROGATE_ESCAPE]  # a text has no other surrogates
-        # runs of equal code points are few
-        kinds = np.unique(bits[np.append(True, bits[1:] != bits[:-1])])
-        self.n_classes = len(kinds)
-        self.class_of = np.searchsorted(kinds, bits).astype(np.uint16)
-        kinds = [*kinds.tolist(), 1 << MAX_KINDS]  # END is one byte that no expression matches
-        self.sizes = [kind >> MAX_KINDS for kind in kinds]
+        # There are few runs of code points with equal bits.
+        classes = np.unique(bits[np.append(True, bits[1:] != bits[:-1])])
+        self.n_classes = len(classes)
+        self.class_of = np.searchsorted(classes, bits).astype(np.uint16)
+        classes = [*classes.tolist(), 1 << MAX_SETS]  # END is one byte that no expression matches
+        self.sizes = [of_class >> MAX_SETS for of_class in classes]
         self.class_accepts = {
-            source: [kind >> bit & 1 > 0 for kind in kinds] for bit, source in enumerate(sources)
+            source: [of_class >> bit & 1 > 0 for of_class in classes]
+            for bit, source in enumerate(sources)
         }
         self.class_accepts["END"] = [*[False] * self.n_classes, True]
 
@@ -1610,24 +1622,23 @@ def _number_states(
     outputs = []
     following = []
     for state in states:
-        gives, after = zip(*row(state), strict=True)
-        for other in after:
+        state_outputs, next_states = zip(*row(state), strict=True)
+        for other in next_states:
             if other not in numbers:
                 numbers[other] = len(states)
                 states.append(other)
-        if len(states) > min(MAX_STATES, MAX_ENTRIES // len(gives)):
+        if len(states) > min(MAX_STATES, MAX_ENTRIES // len(next_states)):
             raise Unsupported(f"a pattern of {len(states):,} states or more")
-        outputs.append(gives)
-        following.append([numbers[other] for other in after])
+        outputs.append(state_outputs)
+        following.append([numbers[other] for other in next_states])
     return np.array(outputs), np.array(following)
 
 
 class ScanTable(NamedTuple):
-    r"""A pattern, compiled. D states, C classes of characters (class C is END), R rows of the
-    table.
+    r"""A compiled pattern: a machine over bytes that never goes back.
 
-    The table is a machine over bytes that never goes back: its state is a row, and the entry at row
-    * 256 + byte is
+    It has D states, C classes of characters (class C is END), and R rows of the table. The machine
+    over bytes is the table. Its state is a row, and the entry at row * 256 + byte is
 
         31 … 8     next row, already times 256
         7 … 5      rare: 0 nothing; 1 to 5 bytes back a second pretoken ends; INVALID_UTF8;
@@ -1740,8 +1751,9 @@ def _streaming_transducer(
         chars = (*pending, char)
         size = n_bytes(chars)
         if following >= 0 and not accepted:
-            is_simple = len(set(chars)) == 1 and size < MAX_PENDING_BYTES
-            return (following, chars if is_simple else MANY, status), []
+            if len(set(chars)) > 1 or size >= MAX_PENDING_BYTES:
+                chars = MANY
+            return (following, chars, status), []
         if accepted and (status != GAP or pending != MANY):
             ends = [size] * (status == GAP)
             if following >= 0:
@@ -1816,7 +1828,7 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
         row[END] = of_letter[-2]
         row[:0x80] = of_letter[letter_of[:0x80]]
         row[INVALID_BYTE] = of_letter[letter_of[SURROGATE_ESCAPE]]
-        # an entry for each 64 code points, which leads to the row of their last byte
+        # Each 64 code points have an entry, which leads to the row of their last byte.
         before_last = np.array(row_entries(of_letter[blocks]), np.uint32)[block_of.reshape(-1)]
         row[0xC2:0xE0] = before_last[0x2:0x20]  # U+0080 to U+07FF: two bytes
         of_three = before_last[:0x400].copy()  # up to U+FFFF
@@ -1832,14 +1844,17 @@ def _utf8_table(entries: np.ndarray, letter_of: np.ndarray) -> np.ndarray:
 def _sure_starts(table: ScanTable) -> np.ndarray | None:
     """Find the classes that begin a match, bool[C]; None if that depends on the context."""
     next_state = table.next_state
-    first = table.next_state[0, :-1]
+    first = next_state[0, :-1]
     before = None
-    # states from which a match surely follows; fewer in each round
+    # The states from which a match surely follows are fewer in each round.
     sure = np.ones(len(next_state), bool)
     while not np.array_equal(sure, before):
         before = sure
         sure = (table.accepts | (next_state >= 0) & sure[next_state]).all(axis=1)
-    return first >= 0 if sure[first[first >= 0]].all() else None
+    begins = first >= 0
+    if sure[first[begins]].all():
+        return begins
+    return None
 
 
 def _is_one_character(source: str) -> bool:
@@ -1886,7 +1901,7 @@ def _compile_regex(source: str) -> regex.Pattern:
     return compiled
 
 
-# patterns without needless backtracking take up to 0.7 s for 1,000,000 characters
+# Patterns without needless backtracking take at most 0.7 s for 1,000,000 characters.
 REGEX_SECONDS = 10
 
 
@@ -1923,25 +1938,27 @@ class _Stage(NamedTuple):
         meanings = []
         for part, meaning in zip(flat.parts(), flat.meanings.tolist(), strict=True):
             text = part.decode("utf-8", "surrogateescape")
-            edges = {0, len(text)}
-            position = 0
-            with _time_limit(self.regex.pattern, text) as seconds:
-                end = time.process_time() + seconds
-                while match := self.regex.search(
-                    text, position, timeout=max(end - time.process_time(), 0.0)
-                ):
-                    edges.update(match.span())
-                    # as in Oniguruma: ignore an empty match after another
-                    position = match.end() + (not match[0])
-                    if position > len(text):
-                        break
-            ends = itertools.pairwise(sorted(edges))
-            pieces = [
-                text[start:stop].encode("utf-8", "surrogateescape") for start, stop in ends
-            ] or [b""]
-            parts += pieces
+            borders = itertools.pairwise(self._borders(text))
+            pieces = [text[start:stop] for start, stop in borders] or [""]
+            parts += [piece.encode("utf-8", "surrogateescape") for piece in pieces]
             meanings += [INSIDE] * (len(pieces) - 1) + [meaning]
         return FlatText.join(parts, meanings)
+
+    def _borders(self, text: str) -> list[int]:
+        """List the positions at which matches of the expression begin or end, and both ends."""
+        borders = {0, len(text)}
+        position = 0
+        with _time_limit(self.regex.pattern, text) as seconds:
+            end = time.process_time() + seconds
+            while position <= len(text):
+                left = max(end - time.process_time(), 0.0)
+                match = self.regex.search(text, position, timeout=left)
+                if not match:
+                    break
+                borders.update(match.span())
+                # An empty match after another one is ignored, as in Oniguruma.
+                position = match.end() + (not match[0])
+        return sorted(borders)
 
 
 class Pattern:
@@ -1985,18 +2002,23 @@ class Pattern:
         self.name = PATTERN_NAMES.get(steps)
         parts: list[PatternStep] = []
         for step in sources:
-            parts += [step] if isinstance(step, dict) else _named_steps(step)
+            if isinstance(step, dict):
+                parts.append(step)
+            else:
+                parts += _named_steps(step)
         self.parts = _named_parts(parts)
         self.stages: list[_Stage | Metaspace] = []
         for is_metaspace, group in itertools.groupby(
             steps, lambda step: isinstance(step, Metaspace)
         ):
             run = tuple(group)
-            self.stages += run if is_metaspace else _compile_stages(run)
+            if not is_metaspace:
+                run = _compile_stages(run)
+            self.stages += run
         self.warning = "; ".join(stage.warning for stage in self.stages if stage.warning)
         self.is_compiled = not self.warning
         if not self.table:
-            # it finds the pieces that the others have cut
+            # Another stage finds the pieces that the others have cut.
             self.stages += _compile_stages((PATTERNS["none"],))
 
     def __reduce__(self):
@@ -2072,7 +2094,8 @@ def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
         require_known("behavior", step.behavior, BEHAVIORS)
         if step.behavior != "isolated":
             return (step,)
-        return (Split(step.regex) if _LIKE_A_NAME.fullmatch(step.regex) else step.regex,)
+        source = step.regex
+        return (Split(source),) if _LIKE_A_NAME.fullmatch(source) else (source,)
     if isinstance(step, Metaspace):
         require_known("prepend scheme", step.prepend_scheme, PREPEND_SCHEMES)
         is_character = isinstance(step.replacement, str) and len(step.replacement) == 1
@@ -2094,13 +2117,91 @@ def _named_steps(step: PatternStep) -> tuple[PatternStep, ...]:
     return (step,)
 
 
+# An expression of a tokenizer.json -> an expression for `regex`. Hugging Face matches by Oniguruma,
+# in Ruby's dialect. Most expressions mean the same in both, and some are rewritten. For all others
+# that may differ, a warning says so.
+
+# Outside of a class, Oniguruma's \w also matches six numbers, as the table below says. The \w of
+# `regex` also matches two joiners, so it is written as a class.
+_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"
+_TO_ONIGURUMA = {r"\w": r"[\p{Word}\u200c\u200d]", r"\W": r"[^\p{Word}\u200c\u200d]"}
+_FROM_ONIGURUMA = {
+    r"\w": _WORD,
+    r"\h": "0-9A-Fa-f",
+    **{written: escape for escape, written in _TO_ONIGURUMA.items()},
+}
+_SAME_ESCAPE = (
+    r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
+)
+_WORD_SET = r"\[\^?\\p\{Word\}\\u200c\\u200d\]"
+_SAME_IN_SET = (
+    rf"[^\]\[\\&-]|&(?!&)|(?<=[\[^])-|-(?!-|\\[wh])|{_SAME_ESCAPE}|\\[wh](?!-[^\]])|{_WORD_SET}"
+)
+# An expression is read in parts; the first entry that matches counts. Its value is the replacement
+# for `regex`: "" keeps the part, and None keeps it with a warning. When case is ignored, Oniguruma
+# matches ß with ss, and ligatures with their letters, which the first entry avoids.
+_ONIGURUMA_PARTS = {
+    r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
+    rf"{_SAME_ESCAPE}|\[\^?(?:{_SAME_IN_SET})+\]": "",
+    r"\[\^?\]?(?:\\.|\[(?:\\.|[^\]\\])*\]|[^\]\[\\])*\]": None,
+    r"\^": r"(?<![^\n])",
+    r"\$": r"(?![^\n])",
+    r"\\z": r"\Z",
+    r"\\Z": r"(?=\n?\Z)",
+    r"\\w": f"[{_WORD}²³¹¼½¾]",
+    r"\\W": f"[^{_WORD}²³¹¼½¾]",
+    r"\\h": "[0-9A-Fa-f]",
+    r"\\H": "[^0-9A-Fa-f]",
+    r"\{1(?:,\d+)?\}\+": "+",  # in Oniguruma, + after a count repeats it
+    r"\{0?,\d+\}\+": "*",
+    r"\\.|\[|\(\?[a-z-]+[:)]|\{\d+\}\?|\{[\d,]*\}\+": None,
+    r"(?s:.)": "",
+}
+_ONIGURUMA_PART = regex.compile("|".join(f"({part})" for part in _ONIGURUMA_PARTS))
+
+
+def _replace_escapes(text: str, replacements: Mapping[str, str]) -> str:
+    """Replace some escapes, and classes that stand for them, in an expression."""
+    escapes = rf"{_WORD_SET}|\\(?s:.)"
+    return regex.sub(escapes, lambda part: replacements.get(part[0], part[0]), text)
+
+
+def _read_regex(text: str) -> str:
+    """Rewrite an expression of Hugging Face's engine for `regex`.
+
+    A warning says if it may mean something else.
+    """
+    rewritten = ""
+    doubtful = []
+    replacements = [*_ONIGURUMA_PARTS.values()]
+    for part in _ONIGURUMA_PART.finditer(text):
+        replacement = replacements[part.lastindex - 1]
+        if replacement is None:
+            doubtful.append(part[0])
+        rewritten += replacement or _replace_escapes(part[0], _FROM_ONIGURUMA)
+    if doubtful:
+        note = f"Hugging Face's engine may read {doubtful[0]} in the pattern {text[:200]!r}"
+        warnings.warn(f"{note} differently: some ids may differ", stacklevel=5)
+    return rewritten
+
+
+def _write_regex(source: str) -> str:
+    """Rewrite an expression of `regex` for Hugging Face's engine, if that is possible."""
+    written = _replace_escapes(source, _TO_ONIGURUMA)
+    require(
+        _read_regex(written) == source,
+        f"Hugging Face reads {source!r} differently: write $ as (?![\\s\\S])"[:300],
+    )
+    return written
+
+
 # A pre_tokenizer of a tokenizer.json -> steps of a pattern
 
 
 def _flattened(part: object, key: str) -> list[dict]:
     """List the steps of a normalizer, pre_tokenizer or decoder; a Sequence has them under `key`."""
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind == "Sequence" and key in part:
+    step_type = part.get("type") if isinstance(part, dict) else None
+    if step_type == "Sequence" and key in part:
         part = part[key]
     if isinstance(part, (list, tuple)):
         return [step for one in part for step in _flattened(one, key)]
@@ -2108,17 +2209,17 @@ def _flattened(part: object, key: str) -> list[dict]:
         f"a step without a type, or a Sequence without {key}, is not supported: "
         f"{json.dumps(part)[:100]}"
     )
-    require(isinstance(kind, str) and kind != "Sequence", note)
+    require(isinstance(step_type, str) and step_type != "Sequence", note)
     return [part]
 
 
-def _make_steps(what: str, makers: Mapping[str, Callable[..., Iterable]], step: dict) -> list:
+def _make_steps(part: str, makers: Mapping[str, Callable[..., Iterable]], step: dict) -> list:
     """Call the function for the type of a step of a tokenizer.json, with its other fields."""
     fields = {name: field for name, field in step.items() if name != "type"}
     try:
         return list(makers[step["type"]](**fields))
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise InputError(f"the {what} {json.dumps(step)[:100]} is not supported: {error}") from None
+        raise InputError(f"the {part} {json.dumps(step)[:100]} is not supported: {error}") from None
 
 
 _BEHAVIORS = {name.title().replace("_", ""): name for name in BEHAVIORS}
@@ -2131,7 +2232,7 @@ def _split_steps(
     if "String" in pattern:
         source = regex.escape(pattern["String"])
     else:
-        source = _read_regex(pattern["Regex"], "Split")
+        source = _read_regex(pattern["Regex"])
     return (Split(source, _BEHAVIORS[behavior], bool(invert)),)
 
 
@@ -2273,7 +2374,7 @@ def _compile_split(split: Split) -> _Stage:
     return _Stage(table)
 
 
-# at import: the file may change later
+# It is computed at import, since the file may change later.
 SOURCE_HASH = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
 
@@ -2285,7 +2386,7 @@ def _cached_on_disk(name: str, steps: tuple[str | Split, ...]) -> ScanTable:
     folder = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(__file__).with_name("__pycache__"))
     path = folder / f"pattern.{name}.npz"
     versions = repr((steps, regex.__version__, SOURCE_HASH))
-    # a damaged file may raise anything
+    # A damaged file may raise any exception.
     with contextlib.suppress(Exception), np.load(path) as saved:
         if saved["versions"] == versions:
             return ScanTable(*map(saved.__getitem__, ScanTable._fields))
@@ -3557,7 +3658,7 @@ def _replace_passes(pattern: Mapping[str, str], content: str) -> list[_Character
                 border=border,
             )
         ]
-    expression = _compile_regex(_read_regex(source, "Replace"))
+    expression = _compile_regex(_read_regex(source))
 
     def replace(text: str) -> str:
         """Replace each match by the content."""
@@ -4401,7 +4502,6 @@ def _batched_by_size(
 # processes). A words file keeps Words on the disk, so that several machines can count and one can
 # learn.
 
-BYTES = tuple(bytes([b]) for b in range(256))
 Merge = tuple[bytes, bytes]  # the two tokens that became one
 # A worker returns its words after so many bytes, since the parent adds up alone.
 TASK_BYTES = 1 << 24
@@ -6287,14 +6387,13 @@ def learn(
 # A Model is a tokenizer as data: Training makes it, files store it, and a Tokenizer compiles it. A
 # small one is
 #
-#     Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"])      # in which <|end|> gets
-#                                                                           the next id, 3
+#     Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")], ["<|end|>"])   # <|end|> gets the id 3
 #
 # Its constructor checks the following, so that no other section needs to:
 #
 # - Ids are below MAX_ID and may have gaps. A token has at least one byte.
-# - Two ordinary tokens differ in their bytes. A special token may have the bytes of an ordinary
-#   one.
+# - Two ordinary tokens differ in their bytes. A special or unused token may have the bytes of an
+#   ordinary one.
 # - Each special token has an id in the vocabulary, and no control token is a single byte.
 # - Merges are pairs of bytes. Without merges, two tokens merge if they join to a token, in the
 #   order of scores or ids.
@@ -6305,13 +6404,13 @@ def learn(
 # Files name tokens in characters: GPT-2's bytes_to_unicode writes a visible byte as itself, and
 # each other byte as one of the 68 characters from U+0100 on.
 
-# ids are smaller: tables grow with the largest id, and no vocabulary has a tenth of that
+# All ids are smaller. Tables grow with the largest id, and no vocabulary has a tenth of this size.
 MAX_ID = 1 << 24
 SpecialTokens = Iterable[str] | Mapping[str, int] | None  # texts, or {text: id}
 _ID_RANGE = f"an id is a whole number from 0 to {MAX_ID - 1:,}"
 
 _BYTES_TO_UNICODE = dict(zip(BYTE_ORDER, [*_VISIBLE, *range(0x100, 0x144)], strict=True))
-# -1: the character names no byte; the last entry is for all later characters
+# A character that names no byte has the entry -1. The last entry is for all later characters.
 _UNICODE_TO_BYTES = np.full(0x145, -1)
 _UNICODE_TO_BYTES[[*_BYTES_TO_UNICODE.values()]] = [*_BYTES_TO_UNICODE]
 _BYTE_NAMES = frozenset(map(chr, _BYTES_TO_UNICODE.values()))
@@ -6326,22 +6425,28 @@ _SEEN = str.maketrans({" ": "␣", "\n": "↵", "\t": "→"})
 
 
 def readable(token: bytes) -> str:
-    r"""Write a token with visible spaces, and with harmless codes for control characters and
-    invalid bytes.
+    r"""Write a token with visible spaces; control characters and invalid bytes become codes.
 
     >>> print(readable("é one\n".encode()), readable(b"\xe4\xb8"), readable(b"\x1b"))
     é␣one↵ <E4><B8> <1B>
     >>> print(readable("\u202e".encode()))
     <U+202E>
     """
-    text = token.decode("utf-8", "surrogateescape").translate(_SEEN)
-    if not text.isprintable():  # an invalid byte is the lower half of a surrogate
-        codes = (ord(c) & 0xFF if "\udc80" <= c <= "\udcff" else ord(c) for c in text)
-        names = (f"<{n:02X}>" if n < 256 else f"<U+{n:04X}>" for n in codes)
-        text = "".join(c if c.isprintable() else name for c, name in zip(text, names, strict=True))
-    # otherwise drawn over the character before it
-    is_mark = unicodedata.category(text[:1] or " ") == "Mn"
-    return "◌" * is_mark + text
+    chars = token.decode("utf-8", "surrogateescape").translate(_SEEN)
+    text = "".join(map(_printable, chars))
+    if unicodedata.category(text[:1] or " ") == "Mn":
+        text = "◌" + text  # a mark would be drawn over the character before it
+    return text
+
+
+def _printable(char: str) -> str:
+    """Write a character that is not printable as a code, such as <1B>."""
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if "\udc80" <= char <= "\udcff":
+        code &= 0xFF  # an invalid byte, which `surrogateescape` has made a lone surrogate
+    return f"<{code:02X}>" if code < 256 else f"<U+{code:04X}>"
 
 
 def _read_names(names: Iterable[str], alphabet: str = "bytes") -> list[bytes]:
@@ -6403,6 +6508,7 @@ class Model:
     batching        its truncation and padding, which are only kept as well
     added_from      special tokens from this id on are not in the vocabulary of tokenizer.json, but
                     only among its added tokens
+    unused          the ids of tokens that no text becomes
 
     The text of a special token mostly equals the bytes of its id, but some files have tokens like
     "Ċ" with the id of a line feed. Raises ValueError for an invalid model.
@@ -6433,6 +6539,7 @@ class Model:
     post_processor: dict | None = None
     batching: dict = dataclasses.field(default_factory=dict)
     added_from: int = MAX_ID
+    unused: Collection[int] = ()
 
     def __post_init__(self):
         self.vocab = _validate_vocab(self.vocab)
@@ -6444,19 +6551,18 @@ class Model:
                 {*map(len, self.merges)} <= {2} and kinds <= {bytes},
                 "merges are pairs of bytes, as (b'a', b'b')",
             )
-        flags = self.flags or {}
-        plain = AddedToken()
         self.flags = {
-            text: flags[text]
-            for text in flags
-            if text in self.special_tokens and flags[text] != plain
+            text: flags
+            for text, flags in (self.flags or {}).items()
+            if text in self.special_tokens and flags != AddedToken()
         }
         self.normalizer = tuple(self.normalizer)
         self.decoder = tuple(self.decoder)
+        self.unused = sorted(self.vocab.keys() & {*self.unused})
         _validate_special_tokens(self)
         if self.alphabet != "bytes":
             _validate_characters(self)
-        _ = self.ordinary_ids  # refuses two tokens with the same bytes
+        _validate_distinct(self)
         _validate_scores(self)
 
     def __repr__(self) -> str:
@@ -6469,57 +6575,45 @@ class Model:
 
     @functools.cached_property
     def merged_special_ids(self) -> set[int]:
-        """The special ids that merges alone can make of text.
+        """The special ids that ordinary text can become, too.
 
-        Often their tokens were added with `special: false`.
+        They are in the vocabulary of the model, and no ordinary token has the same bytes. In a BPE
+        merges make them of text, or they are single letters; other models find those whose tokens
+        were added with `special: false`.
         """
         end = self.added_from if self.scores is None else len(self.scores)
-        special = {id for id in self.special_ids if id < end}
-        vocab = self.vocab
-        wanted = {vocab[id] for id in special}
+        special = {self.vocab[id]: id for id in self.special_ids if id < end}
+        for id, token in self.vocab.items():
+            if special.get(token, id) != id:
+                del special[token]
         if self.kind == "bpe":
-            merged = wanted.intersection(itertools.starmap(bytes.__add__, self.merges or ()))
-            merged.update(
-                token
-                for token in wanted
-                if len(token if self.alphabet == "bytes" else token.decode()) == 1
-            )
-        else:
-            texts = [token.decode() for token in wanted]
-            plain = [text for text in texts if not self.flags.get(text, AddedToken()).special]
-            merged = {*map(str.encode, plain)}
-        if merged:
-            merged.difference_update(token for id, token in vocab.items() if id not in special)
-        return {id for id in special if vocab[id] in merged}
+            merged = special.keys() & itertools.starmap(bytes.__add__, self.merges or ())
+            return {special[token] for token in merged} | {
+                *_letters(special, self.alphabet).values()
+            }
+        texts = {token.decode(): id for token, id in special.items()}
+        return {id for text, id in texts.items() if not self.flags.get(text, AddedToken()).special}
 
     @functools.cached_property
     def ordinary(self) -> list[int]:
         """The ids that text can become without special tokens, in ascending order."""
-        control = self.special_ids - self.merged_special_ids
-        return [id for id in sorted(self.vocab) if id not in control]
+        others = (self.special_ids - self.merged_special_ids).union(self.unused)
+        return [id for id in sorted(self.vocab) if id not in others]
 
     @functools.cached_property
     def ids(self) -> dict[bytes, int]:
-        """The id of each token; if a special and an ordinary token have the same bytes, the id of
-        the ordinary one.
-        """
-        special_first = {id: self.vocab[id] for id in self.special_ids} | self.vocab
-        return dict(zip(special_first.values(), special_first, strict=True))
+        """The id of each token; of several ids with the same bytes, the ordinary one."""
+        others = self.special_ids.union(self.unused)
+        ordinary_last = {id: self.vocab[id] for id in others} | self.vocab
+        return dict(zip(ordinary_last.values(), ordinary_last, strict=True))
 
     @functools.cached_property
     def ordinary_ids(self) -> dict[bytes, int]:
-        """The id of each ordinary token; without merges, unknown tokens and byte tokens are left
-        out.
-        """
-        ids = dict(zip(map(self.vocab.__getitem__, self.ordinary), self.ordinary, strict=True))
-        if len(ids) < len(self.ordinary):
-            token = _repeated(self.vocab[id] for id in self.ordinary)
-            first, second = [id for id in self.ordinary if self.vocab[id] == token][:2]
-            raise InputError(
-                f"the ids {first} and {second} have the same bytes, {readable(token)!r}"
-            )
-        for token in fallback_tokens(self) if self.merges is None else ():
-            ids.pop(token, None)
+        """The id of each ordinary token; without merges, none for tokens of unknown characters."""
+        ids = {self.vocab[id]: id for id in self.ordinary}
+        if self.merges is None:
+            for token in fallback_tokens(self):
+                ids.pop(token, None)
         return ids
 
     @property
@@ -6556,21 +6650,20 @@ class Model:
                  "byte_fallback", "fuse_unk", "subword_prefix", "max_word_chars")  # fmt: skip
         fields = vars(self) | {"normalizer": tuple(self.normalizer_steps)}
         plain = [(name, fields[name]) for name in names]
-        plain += [
-            (name, self.__dict__[name])
-            for name in ("word_suffix", "drops_unknown")
-            if self.__dict__[name]
-        ]
+        # These count only if they are set: so the digests of models without them stay the same.
+        later = ("word_suffix", "drops_unknown", "unused")
+        plain += [(name, fields[name]) for name in later if fields[name]]
         tables = (
             sorted(self.vocab.items()),
             sorted(self.special_tokens.items()),
             Pattern(self.pattern).source,
         )
-        scores = None if self.scores is None else (self.scores.dtype.str, self.scores.tolist())
+        scores = self.scores
+        if scores is not None:
+            scores = (scores.dtype.str, scores.tolist())
         flags = sorted((text, tuple(flags)) for text, flags in self.flags.items())
-        return hashlib.sha256(
-            repr((plain, tables, scores, flags)).encode("utf-8", "surrogatepass")
-        ).hexdigest()
+        text = repr((plain, tables, scores, flags))
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _letters(ids: Mapping[bytes, int], alphabet: str) -> dict[int, int]:
@@ -6600,39 +6693,46 @@ def _validate_vocab(vocab: Mapping[int, bytes]) -> dict[int, bytes]:
 
 
 def _assign_special_ids(model: Model) -> None:
-    """Assign an id to each special token, and add missing ones to the vocabulary."""
-    id_of = model.special_tokens if isinstance(model.special_tokens, Mapping) else {}
-    texts = _check_texts(model.special_tokens or ())
-    model.special_tokens = {}
-    next_id = max(model.vocab, default=-1) + 1
-    old_ids = {} if id_of else {token: id for id, token in model.vocab.items()}
-    for text in texts:
-        token = text.encode()
-        id = id_of.get(text, old_ids.get(token, next_id))
+    """Give each special token its id, and add missing tokens to the vocabulary."""
+    given = model.special_tokens or ()
+    texts = _check_texts(given)
+    if isinstance(given, Mapping):
+        ids = dict(given)
+    else:
+        ids_of_tokens = {token: id for id, token in model.vocab.items()}
+        next_ids = itertools.count(max(model.vocab, default=-1) + 1)
+        ids = {}
+        for text in texts:
+            id = ids_of_tokens.get(text.encode())
+            ids[text] = next(next_ids) if id is None else id
+    for text, id in ids.items():
         require(_is_id(id), f"the special token {text!r} has the id {id!r}: {_ID_RANGE}")
-        held = model.vocab.setdefault(id, token)
-        # An id may have a second text, and a text may be the GPT-2 name of the bytes.
-        if (
-            held != token
-            and gpt2_name(held) != text
-            and id_of.get(held.decode("utf-8", "replace")) != id
-        ):
+        token = model.vocab.setdefault(id, text.encode())
+        # The id may have a second text, and the text may be the GPT-2 name of the bytes.
+        has_text = ids.get(token.decode("utf-8", "replace")) == id
+        if not has_text and gpt2_name(token) != text:
             raise InputError(
-                f"the special token {text!r} has the id {id}, which belongs to {readable(held)!r}"
+                f"the special token {text!r} has the id {id}, which belongs to {readable(token)!r}"
             )
-        model.special_tokens[text] = id
-        next_id = max(next_id, id + 1)
+    model.special_tokens = ids
 
 
 def _validate_special_tokens(model: Model) -> None:
-    """Refuse a control token that is a single byte; warn of one that merges can make of ordinary
-    text.
-    """
+    """Check that no control token is a single byte, and warn if text can become one by merges."""
     for text, id in model.special_tokens.items():
         if id in model.merged_special_ids and model.flags.get(text, AddedToken()).special:
             forged = f"the special token {text!r} can be produced from ordinary text"
             require(len(model.vocab[id]) > 1, f"{forged}: it is a single byte")
             warnings.warn(f"{forged}: merges make it from its letters", stacklevel=5)
+
+
+def _validate_distinct(model: Model) -> None:
+    """Check that no two ordinary tokens have the same bytes."""
+    tokens = [model.vocab[id] for id in model.ordinary]
+    if len({*tokens}) < len(tokens):
+        token = _repeated(tokens)
+        first, second, *_ = [id for id in model.ordinary if model.vocab[id] == token]
+        raise InputError(f"the ids {first} and {second} have the same bytes, {readable(token)!r}")
 
 
 def _repeated(items: Iterable) -> object:
@@ -6645,9 +6745,7 @@ ALPHABETS = ("bytes", "characters")
 
 
 def _validate_scores(model: Model) -> None:
-    """Check that every ordinary token has a score that is a number, and make the scores an array of
-    floats.
-    """
+    """Check that every ordinary token has a score, and make the scores an array of floats."""
     if model.scores is None:
         require(
             model.kind != "unigram",
@@ -6659,7 +6757,7 @@ def _validate_scores(model: Model) -> None:
         scores.dtype in (np.float32, np.float64),
         f"scores are of type float32 or float64, not {scores.dtype}",
     )
-    for id in np.flatnonzero(~(scores < np.inf)).tolist():  # -inf: never chosen
+    for id in np.flatnonzero(~(scores < np.inf)).tolist():  # a token of -inf is never chosen
         raise InputError(
             f"the score of {model.vocab.get(id)!r}, id {id}, is {scores[id]}, which is not a number"
         )
@@ -6672,21 +6770,17 @@ def _validate_scores(model: Model) -> None:
 
 
 def _validate_characters(model: Model) -> None:
-    """Check that tokens are UTF-8, and that the vocabulary has the tokens for unknown
-    characters.
-    """
+    """Check that tokens are UTF-8, and that the tokens for unknown characters exist."""
     require_known("alphabet", model.alphabet, ALPHABETS)
     try:
         texts = {token.decode() for token in model.vocab.values()}
-        unknown = model.unk_token
     except UnicodeDecodeError as error:
         raise InputError(
             f"the token {readable(error.object)!r} is not UTF-8, but the alphabet is characters"
         ) from None
-    require(
-        unknown is None or str(unknown) in texts,
-        f"the unk_token {unknown!r} is not in the vocabulary",
-    )
+    unknown = model.unk_token
+    has_unknown = unknown is None or str(unknown) in texts
+    require(has_unknown, f"the unk_token {unknown!r} is not in the vocabulary")
     for name in sorted({*map(bytes.decode, fallback_tokens(model))} - texts):
         raise InputError(
             f"{name} is not in the vocabulary: byte_fallback needs a token for each byte"
@@ -6706,27 +6800,6 @@ def _check_texts(special_tokens: Iterable[str]) -> list[str]:
         require(not re.search("[\ud800-\udfff]", text), f"the special token {text!r} is not UTF-8")
     for text, n in Counter(special_tokens).items():
         require(n == 1, f"the special token {text!r} is given twice")
-    return special_tokens
-
-
-def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
-    """Check the special tokens of a model before it is trained, and return them as a list.
-
-    >>> check_special_tokens(["<|end|>", "x"])
-    Traceback (most recent call last):
-    ...
-    bpe_numba.InputError: the special token 'x' is a single byte, which every vocabulary has
-    """
-    special_tokens = _check_texts(special_tokens)
-    for text in special_tokens:
-        require(
-            len(text.encode()) > 1,
-            f"the special token {text!r} is a single byte, which every vocabulary has",
-        )
-        require(
-            text not in _BYTE_NAMES,
-            f"the special token {text!r} names a byte in tokenizer.json: use a longer one",
-        )
     return special_tokens
 
 
@@ -6752,27 +6825,10 @@ def build_vocabulary(
     n_letters = len(learned.alphabet)
     order = BYTE_ORDER if tuple(learned.alphabet) == BYTES else range(n_letters)
     in_order = [*map(str.encode, byte_tokens), *(tokens[k] for k in order), *tokens[n_letters:]]
-    at = {"first": 0, "after-bytes": len(byte_tokens) + n_letters, "last": len(in_order)}[
-        special_tokens_at
-    ]
+    ends = {"first": 0, "after-bytes": len(byte_tokens) + n_letters, "last": len(in_order)}
+    at = ends[special_tokens_at]
     in_order[at:at] = [text.encode() for text in special_tokens]
     return dict(enumerate(in_order)), learned.merges
-
-
-def check_vocab_size(vocab_size: int, least: int) -> None:
-    """Check that a vocabulary has room for the tokens that exist before the training, and that its
-    ids are in range.
-    """
-    first_tokens = (
-        "256 bytes and the special tokens"
-        if least >= 256
-        else "one character and the special tokens"
-    )
-    require(
-        vocab_size >= least,
-        f"a vocabulary of {vocab_size} is too small: {first_tokens} make {least}",
-    )
-    require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
 
 
 # ─── Encoding ─────────────────────────────────────────────────────────────────────────────────────
@@ -7433,9 +7489,9 @@ def _kernel_of_kind(name: str) -> Callable:
 
     @overload(call, jit_options={"nogil": True, "forceinline": True})
     def choose(*arguments):
-        family = type(arguments[3])
+        tables = type(arguments[3])
         chosen = next(
-            getattr(kind, name) for kind in KINDS.values() if kind.tables_type.numba_type is family
+            getattr(kind, name) for kind in KINDS.values() if kind.tables_type.numba_type is tables
         )
         return lambda *arguments: chosen(*arguments)
 
@@ -8477,9 +8533,7 @@ def _specials(names: Mapping[int, str]) -> dict[str, int]:
 
 
 def _llama3_specials(names: Mapping[int, str]) -> dict[str, int]:
-    """Number Llama 3's 256 special tokens; tokens without a name are reserved, and numbered 0, 1, 2
-    …
-    """
+    """Number Llama 3's 256 special tokens; those without a name are reserved, from 0 on."""
     others = (f"reserved_special_token_{k}" for k in itertools.count())
     return _specials({128000 + k: names.get(k) or next(others) for k in range(256)})
 
@@ -8539,7 +8593,7 @@ def read_json(data: bytes, where: str) -> dict:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        hint = "; is it a text, not a model?" if str(error).startswith("Extra data") else ""
+        hint = "; is it a text, not a model?" * str(error).startswith("Extra data")
         raise InputError(f"{where}: not JSON ({error}){hint}") from None
     require(isinstance(content, dict), f"{where}: not a JSON object")
     return content
@@ -8564,7 +8618,9 @@ def naming_file(where: object) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(str(error) if str(where) in str(error) else f"{where}: {error}") from None
+        if str(where) in str(error):
+            raise
+        raise InputError(f"{where}: {error}") from None
     except RecursionError:
         raise InputError(f"{where}: its objects are nested too deeply") from None
 
@@ -8577,33 +8633,30 @@ def read_vocab(
     for name, id in names.items():
         if not _is_id(id):
             raise InputError(f"{name!r} has the id {json.dumps(id)}: {_ID_RANGE}")
-    # no text becomes an empty token
-    texts = {*texts}
-    names = {name: id for name, id in names.items() if name}
-    rest = iter(_read_names([name for name in names if name not in texts], alphabet))
-    vocab = {
-        id: name.encode("utf-8", "surrogatepass") if name in texts else next(rest)
-        for name, id in names.items()
-    }
+    names = {name: id for name, id in names.items() if name}  # no text becomes an empty token
+    tokens = {text: text.encode("utf-8", "surrogatepass") for text in texts}
+    others = [name for name in names if name not in tokens]
+    tokens.update(zip(others, _read_names(others, alphabet), strict=True))
+    vocab = {id: tokens[name] for name, id in names.items()}
     if len(vocab) < len(names):
         raise InputError(f"several tokens have the id {_repeated(names.values())}")
     return vocab
 
 
 def _read_merges(
-    pairs: list, alphabet: str = "bytes", odd: set[str] | frozenset[str] = frozenset()
+    pairs: list, alphabet: str = "bytes", skipped: Collection[str] = frozenset()
 ) -> list[Merge]:
-    """Read pairs of names, which are lists, or strings with a space between; pairs with an odd name
-    are left out.
-    """
+    """Read pairs of names, lists or strings with a space, except those with `skipped` names."""
     names = []
     for number, pair in enumerate(pairs):
-        parts = pair.split(" ") if isinstance(pair, str) else pair
+        parts = pair
+        if isinstance(pair, str):
+            parts = pair.split(" ")
         if not (isinstance(parts, list) and [*map(type, parts)] == [str, str] and all(parts)):
             raise InputError(
                 f"merge {number}: {pair!r} is not a merge, two tokens with a space between them"
             )
-        if odd.isdisjoint(parts):
+        if skipped.isdisjoint(parts):
             names += parts
     tokens = _read_names(names, alphabet)
     return list(zip(tokens[::2], tokens[1::2], strict=True))
@@ -8622,9 +8675,9 @@ def vocab_names(model: Model) -> dict[str, int]:
     for id, token in sorted(model.vocab.items()):
         name = name_of(token) if id in ordinary else token.decode()
         if name in names:
+            ids = f"{names[name]} and {id}"
             raise InputError(
-                f"the ids {names[name]} and {id} would both be {name!r} there: rename the "
-                f"special token"
+                f"the ids {ids} would both be {name!r} there: rename the special token"
             )
         names[name] = id
     return names
@@ -8649,9 +8702,7 @@ def _names_without_added(model: Model) -> dict[str, int]:
 
 
 def _as_merges(model: Model) -> tuple[list[Merge], bool]:
-    """List the merges, even if the model has ranks; and tell whether it has tokens that are only
-    whole pretokens.
-    """
+    """List the merges of any BPE, and tell whether it has tokens that are only whole pretokens."""
     if model.merges is not None:
         return model.merges, model.ignore_merges
     if model.scores is not None:
@@ -8663,29 +8714,25 @@ def _as_merges(model: Model) -> tuple[list[Merge], bool]:
 def _last_merges(model: Model) -> tuple[list[Merge], list[bytes]]:
     """List the last merge of each token, in order, and the tokens that no merge makes."""
     vocab = model.vocab
-    (ids, pairs) = last_merges(model)
+    ids, pairs = last_merges(model)
     merges = [(vocab[left], vocab[right]) for left, right in pairs.tolist() if left >= 0]
     return merges, [vocab[id] for id in ids[pairs[:, 0] < 0].tolist()]
 
 
 def _merges_by_score(model: Model) -> list[Merge]:
-    """List the pairs of tokens that join to a token, the best score first, as transformers'
-    converters do.
+    """List the pairs of tokens that join to a token, the best score first.
 
-    On a tie the longest left token comes first. So runs of spaces, which have equal scores in Llama
-    2, grow from the left, as SentencePiece merges them.
+    On a tie the longest left token comes first, as in transformers' converters. So runs of spaces,
+    which have equal scores in Llama 2, grow from the left, as SentencePiece merges them.
     """
-    ids = {token.decode(): id for token, id in model.ordinary_ids.items()}
-    splits = [
-        (name, n)
-        for name in ids
-        for n in range(1, len(name))
-        if name[:n] in ids and name[n:] in ids
-    ]
-    splits.sort(
-        key=lambda split: (model.scores[ids[split[0]]], split[1], len(split[0])), reverse=True
-    )
-    return [(name[:n].encode(), name[n:].encode()) for name, n in splits]
+    scores = {token.decode(): model.scores[id] for token, id in model.ordinary_ids.items()}
+    splits = []
+    for name, score in scores.items():
+        for n in range(1, len(name)):
+            if name[:n] in scores and name[n:] in scores:
+                splits.append((score, n, len(name), name))
+    splits.sort(key=lambda split: split[:3], reverse=True)
+    return [(name[:n].encode(), name[n:].encode()) for _, n, _, name in splits]
 
 
 def _require_same(model: Model, other: Model) -> None:
@@ -8695,8 +8742,8 @@ def _require_same(model: Model, other: Model) -> None:
     each token has the same last merge, if tokens are made in the same order, and if both models
     look up the same tokens that no merge makes.
     """
+    # The flag `normalized` does nothing without a normalizer.
     normalized = [AddedToken(normalized=True)] * len(model.special_tokens)
-    # without a normalizer these flags do nothing
     if not model.normalizer_steps and [*model.flags.values()] == normalized:
         model = dataclasses.replace(model, flags={})
     for field in ("kind", "alphabet", "vocab", "special_tokens", "flags", "normalizer_steps",
@@ -8709,25 +8756,25 @@ def _require_same(model: Model, other: Model) -> None:
         if ours != theirs:
             name = field.removesuffix("_steps")
             raise InputError(f"it cannot represent the {name} {ours!r}, only {theirs!r}"[:300])
-    for ours, theirs in itertools.zip_longest(
-        _merging(model), _merging(other), fillvalue=(b"", b"")
-    ):
-        token = readable(b"".join(ours) or b"".join(theirs))
-        require(
-            ours == theirs, f"it would make the token {token!r} differently or in another order"
-        )
+    merges = itertools.zip_longest(_merging(model), _merging(other), fillvalue=(b"", b""))
+    for ours, theirs in merges:
+        if ours != theirs:
+            token = readable(b"".join(ours) or b"".join(theirs))
+            raise InputError(f"it would make the token {token!r} differently or in another order")
 
 
 def _merging(model: Model) -> list[Merge]:
-    """List the last merge of each token, in order, and then the tokens that are only whole
-    pretokens.
+    """List the last merge of each token, in order, and then the tokens that no merge makes.
+
+    These count only if pretokens are looked up whole. Such a token is a pair with b"".
     """
     last, whole_words = _last_merges(model)
-    merges, looks_up = (last, True) if model.merges is model.scores is None else _as_merges(model)
-    return [
-        *dict.fromkeys(filter({*last}.__contains__, merges)),
-        *((token, b"") for token in whole_words if looks_up),
-    ]
+    merges, looks_up = _as_merges(model)
+    made = {*last}
+    result = [*dict.fromkeys(pair for pair in merges if pair in made)]
+    if looks_up:
+        result += [(token, b"") for token in whole_words]
+    return result
 
 
 # GPT-2's vocab.json and merges.txt
@@ -8749,11 +8796,8 @@ def read_gpt2(
         )
     n = len(model.special_tokens)
     if special_tokens is None and n > len(names) // 8:
-        note = (
-            f"{n:,} names are made by no merge, and are special tokens: do these files "
-            f"belong together?"
-        )
-        warnings.warn(f"{where}: {note}", stacklevel=3)
+        note = f"no merge makes {n:,} names, so they became special tokens"
+        warnings.warn(f"{where}: {note}: do these files belong together?", stacklevel=3)
     return model
 
 
@@ -8763,22 +8807,23 @@ def _gpt2_model(
     """Make a model from GPT-2's vocabulary and lines of merges."""
     merges = _read_merges(lines)
     if special_tokens is None:
-        merged = {*_BYTE_NAMES, *(line.replace(" ", "") for line in lines)}
+        merged = {line.replace(" ", "") for line in lines} | _BYTE_NAMES
         special_tokens = [
             name for name in names if name and name not in merged and not _names_text(name)
         ]
-    special_tokens = (
-        special_tokens if isinstance(special_tokens, Mapping) else _check_texts(special_tokens)
-    )
-    vocab = read_vocab(names, "bytes", special_tokens)
-    return Model(
-        vocab, merges, special_tokens, pattern, drops_unknown=not {*BYTES} <= {*vocab.values()}
-    )
+    texts = _check_texts(special_tokens)
+    if not isinstance(special_tokens, Mapping):
+        special_tokens = texts
+    vocab = read_vocab(names, "bytes", texts)
+    lacks_bytes = not {*BYTES} <= {*vocab.values()}
+    return Model(vocab, merges, special_tokens, pattern, drops_unknown=lacks_bytes)
 
 
 def _names_text(name: str) -> bool:
     """Check whether a name stands for other text, as Ġhi for a space and hi."""
-    data = _read_names([name])[0] if _BYTE_NAMES.issuperset(name) else b""
+    if not _BYTE_NAMES.issuperset(name):
+        return False
+    data = _read_names([name])[0]
     text = data.decode("utf-8", "ignore")
     return text.encode() == data and text not in ("", name)
 
@@ -8803,14 +8848,12 @@ def _read_gpt2_pair(
 
 @naming_file("GPT-2's files cannot hold this tokenizer")
 def write_gpt2(model: Model) -> dict[str, str]:
-    """Write vocab.json and merges.txt, for which `read_gpt2` gives the same ids if it gets the same
-    pattern.
-    """
+    """Write vocab.json and merges.txt; with the same pattern, `read_gpt2` gives the same ids."""
     marks = any(isinstance(step, Metaspace) for step in Pattern(model.pattern).steps)
     of_bytes = model.alphabet == "bytes" and not marks
     require(of_bytes, "its tokens are made of characters, or its pattern replaces or adds spaces")
     names = vocab_names(model)
-    (merges, _) = _as_merges(model)
+    merges, _ = _as_merges(model)
     pairs = [f"{gpt2_name(left)} {gpt2_name(right)}" for left, right in merges]
     _require_same(model, _gpt2_model(names, pairs, None, model.pattern))
     return {"vocab.json": _to_json(names), "merges.txt": "\n".join(["#version: 0.2", *pairs, ""])}
@@ -8836,32 +8879,29 @@ def read_tiktoken(
     """
     data = data.rstrip() + b"\n"
     n_good = data.count(b"\n", 0, re.match(b"(?:" + _RANK + b")*+", data).end())
-    require(
-        n_good == data.count(b"\n"), f"{file}, line {n_good + 1}: not a token in base64 and its id"
-    )
+    is_good = n_good == data.count(b"\n")
+    require(is_good, f"{file}, line {n_good + 1}: not a token in base64 and its id")
     fields = data.split()
-    sidecar = file.with_name(file.name + ".json")
     ids = [*map(int, fields[1::2])]
     vocab = dict(zip(ids, map(binascii.a2b_base64, fields[::2]), strict=True))
     if len(vocab) < len(ids):
         id = _repeated(ids)
-        raise InputError(
-            f"{file}, line {len(ids) - ids[::-1].index(id)}: the id {id} appears twice"
-        )
+        line = len(ids) - ids[::-1].index(id)
+        raise InputError(f"{file}, line {line}: the id {id} appears twice")
+    vocab = {id: token for id, token in vocab.items() if token}
+    sidecar = file.with_name(file.name + ".json")
     published = {}
     if encoding is None and pattern is None and sidecar.is_file():
         published = _read_beside(sidecar)
-        complete = isinstance(published.get("pattern"), str) and isinstance(
-            published.get("special_tokens"), dict
-        )
-        require(complete, f"{sidecar}: the pattern or the special tokens are missing")
+        has_pattern = isinstance(published.get("pattern"), str)
+        is_complete = has_pattern and isinstance(published.get("special_tokens"), dict)
+        require(is_complete, f"{sidecar}: the pattern or the special tokens are missing")
     elif encoding is not None or pattern is None:
         encoding = encoding or _find_encoding(data, file, special_tokens is not None)
         require_known("encoding", encoding, ENCODINGS)
         published = ENCODINGS[encoding]._asdict()
     if special_tokens is None:
         special_tokens = published.get("special_tokens")
-    vocab = {id: token for id, token in vocab.items() if token}
     return Model(vocab, None, special_tokens, pattern or published["pattern"])
 
 
@@ -8883,9 +8923,7 @@ def _find_encoding(data: bytes, file: Path, has_specials: bool) -> str:
 
 @naming_file("tiktoken cannot represent this tokenizer")
 def tiktoken_ranks(model: Model) -> dict[bytes, int]:
-    """Return the ranks with which tiktoken gives the same ids; raises ValueError if that is
-    impossible.
-    """
+    """Return the ranks with which tiktoken gives the same ids; raises ValueError if none do."""
     ranks = {model.vocab[id]: id for id in model.ordinary}
     pattern = Pattern(model.pattern)
     require(ranks.keys() >= {*BYTES}, "some byte is not a token")
@@ -8894,94 +8932,20 @@ def tiktoken_ranks(model: Model) -> dict[bytes, int]:
         pattern.matches_everything,
         "its pattern may leave text unmatched, which tiktoken would drop",
     )
-    _require_same(
-        model,
-        Model(
-            {id: token for token, id in ranks.items()}, None, model.special_tokens, model.pattern
-        ),
-    )
+    vocab = {id: token for token, id in ranks.items()}
+    _require_same(model, Model(vocab, None, model.special_tokens, model.pattern))
     return ranks
 
 
 def write_tiktoken(model: Model) -> dict[str, str]:
     """Write a rank file, and a .json file with the pattern and the special tokens."""
-    ranks = tiktoken_ranks(model).items()  # in the order of ids
+    ranks = tiktoken_ranks(model)
+    lines = [f"{base64.b64encode(token).decode()} {id}\n" for token, id in ranks.items()]
     sidecar = {"pattern": Pattern(model.pattern).source, "special_tokens": model.special_tokens}
     return {
-        "tokenizer.tiktoken": "".join(
-            f"{base64.b64encode(token).decode()} {id}\n" for token, id in ranks
-        ),
+        "tokenizer.tiktoken": "".join(lines),
         "tokenizer.tiktoken.json": _to_json(sidecar, indent=2),
     }
-
-
-# Hugging Face matches a Split by Oniguruma, in Ruby's dialect, while this module follows `regex`.
-# Most expressions mean the same in both. Some are rewritten. For all others that may differ, a
-# warning says so.
-
-# Oniguruma's escapes in a class, for `regex`. Outside of a class, its \w also matches six numbers,
-# as the table below says. The \w of `regex` also matches two joiners, and is written as a class.
-_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"
-_WRITTEN = {r"\w": r"[\p{Word}\u200c\u200d]", r"\W": r"[^\p{Word}\u200c\u200d]"}
-_READ = {
-    r"\w": _WORD,
-    r"\h": "0-9A-Fa-f",
-    r"[\p{Word}\u200c\u200d]": r"\w",
-    r"[^\p{Word}\u200c\u200d]": r"\W",
-}
-_ESCAPED = (
-    r"\\(?:[sSdDnrtfvaA]|[pP]\{\w+\}|x[0-7][\dA-Fa-f]|u(?![dD][89a-fA-F])[\dA-Fa-f]{4}|[^\w])"
-)
-_WORD_CLASS = r"\[\^?\\p\{Word\}\\u200c\\u200d\]"
-_IN_BRACKETS = (
-    rf"[^\]\[\\&-]|&(?!&)|(?<=[\[^])-|-(?!-|\\[wh])|{_ESCAPED}|\\[wh](?!-[^\]])|{_WORD_CLASS}"
-)
-# An expression is read in parts; the first entry that matches counts. Its value is the replacement
-# for `regex`: "" keeps the part, and None keeps it with a warning. When case is ignored, Oniguruma
-# matches ß with ss, and ligatures with their letters, which the first entry avoids.
-_REGEX_PARTS = {
-    r"\(\?i:(?:(?i:(?!ss|ff|fi|fl|st))[A-Za-z'|]|\[[A-Za-z]+\])+\)": "",
-    rf"{_ESCAPED}|\[\^?(?:{_IN_BRACKETS})+\]": "",
-    r"\[\^?\]?(?:\\.|\[(?:\\.|[^\]\\])*\]|[^\]\[\\])*\]": None,
-    r"\^": r"(?<![^\n])",
-    r"\$": r"(?![^\n])",
-    r"\\z": r"\Z",
-    r"\\Z": r"(?=\n?\Z)",
-    r"\\w": f"[{_WORD}²³¹¼½¾]",
-    r"\\W": f"[^{_WORD}²³¹¼½¾]",
-    r"\\h": "[0-9A-Fa-f]",
-    r"\\H": "[^0-9A-Fa-f]",
-    r"\{1(?:,\d+)?\}\+": "+",  # in Oniguruma, + after a count repeats it
-    r"\{0?,\d+\}\+": "*",
-    r"\\.|\[|\(\?[a-z-]+[:)]|\{\d+\}\?|\{[\d,]*\}\+": None,
-    r"(?s:.)": "",
-}
-_REGEX_PART = regex.compile("|".join(f"({part})" for part in _REGEX_PARTS))
-
-
-def _replace_escapes(text: str, replacements: Mapping[str, str]) -> str:
-    """Replace some escapes, and classes that stand for them, in an expression."""
-    escapes = rf"{_WORD_CLASS}|\\(?s:.)"
-    return regex.sub(escapes, lambda part: replacements.get(part[0], part[0]), text)
-
-
-def _read_regex(text: str, where: str) -> str:
-    """Rewrite an expression of Hugging Face's engine for `regex`; a warning says if it may mean
-    something else.
-    """
-    rewritten = ""
-    odd = []
-    replacements = [*_REGEX_PARTS.values()]
-    for part in _REGEX_PART.finditer(text):
-        replacement = replacements[part.lastindex - 1]
-        rewritten += replacement or _replace_escapes(part[0], _READ)
-        odd += [part[0]] * (replacement is None)
-    with naming_file(where):
-        _compile_regex(rewritten)
-    if odd:
-        note = f"Hugging Face's engine may read {odd[0]} in the pattern {text[:200]!r} differently"
-        warnings.warn(f"{where}: {note}: some ids may differ", stacklevel=5)
-    return rewritten
 
 
 # Hugging Face's tokenizer.json: the "model" object of each kind
@@ -8989,7 +8953,8 @@ def _read_regex(text: str, where: str) -> str:
 
 def write_bpe(model: Model) -> dict:
     """Write the "model" object of a BPE."""
-    (merges, looks_up), name_of = _as_merges(model), _name_of(model)
+    merges, looks_up = _as_merges(model)
+    name_of = _name_of(model)
     return {
         "type": "BPE",
         "dropout": None,
@@ -9008,50 +8973,47 @@ def read_bpe(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a BPE; returns fields of Model."""
     for key in ("dropout", "continuing_subword_prefix"):
         require(not data.get(key), f"a model with {key} is not supported")
-    require(isinstance(data.get("merges"), list), "its BPE has no list of merges")
-    of_bytes = alphabet == "bytes"
     names = data.get("vocab")
-    unknown = data.get("unk_token")
+    pairs = data.get("merges")
+    is_whole = isinstance(names, dict) and isinstance(pairs, list)
+    require(is_whole, "its BPE has no vocabulary, or no list of merges")
+    of_bytes = alphabet == "bytes"
     suffix = data.get("end_of_word_suffix") or ""
-    # No text becomes a token whose name does not stand for bytes.
-    odd = {
-        name
-        for name in (names if isinstance(names, dict) else ())
-        if of_bytes and not _BYTE_NAMES.issuperset(name)
-    }
-    merges = _read_merges(data["merges"], alphabet, odd)
-    require(len(set(merges)) == len(merges), "a merge appears twice")
-    falls_back, fuses, looks_up = (
-        bool(data.get(key)) for key in ("byte_fallback", "fuse_unk", "ignore_merges")
-    )
-    falls_back = falls_back and not of_bytes
-    is_supported = not (suffix and (looks_up or falls_back))
+    looks_up = bool(data.get("ignore_merges"))
+    byte_fallback = bool(data.get("byte_fallback")) and not of_bytes
+    is_supported = not (suffix and (looks_up or byte_fallback))
     require(is_supported, "end_of_word_suffix with ignore_merges or byte_fallback is not supported")
-    # The text of an added token may be the GPT-2 name of an ordinary token.
+    # Some names do not stand for bytes, so no text becomes these tokens. Cohere's are emoji, beside
+    # the tokens of their bytes.
+    texts = {name for name in names if of_bytes and not _BYTE_NAMES.issuperset(name)}
+    merges = _read_merges(pairs, alphabet, texts)
+    require(len(set(merges)) == len(merges), "a merge appears twice")
+    # An added token is plain text, unless it is the name of a token that text can become.
     merged = {*map(b"".join, merges), *BYTES}
-    plain = [text for text in added if _BYTE_NAMES.issuperset(text)]
-    ordinary = {
+    special = {
         text
-        for text, token in zip(plain, _read_names(plain), strict=True)
-        if looks_up or token in merged
+        for text in added
+        if not _BYTE_NAMES.issuperset(text) or not (looks_up or _read_names([text])[0] in merged)
     }
-    vocab = read_vocab(names, alphabet, {*added} - ordinary | odd)
-    knows_all = of_bytes and {*BYTES, *(byte + suffix.encode() for byte in BYTES)} <= {
-        *vocab.values()
-    }
-    drops_unknown = unknown is None and not (knows_all or falls_back)
+    vocab = read_vocab(names, alphabet, texts | special)
+    letters = {byte + end for byte in BYTES for end in (b"", suffix.encode())}
+    knows_all = of_bytes and letters <= {*vocab.values()}
+    unknown = data.get("unk_token")
+    drops_unknown = unknown is None and not (knows_all or byte_fallback)
     # Hugging Face, too, reads a model whose unk_token is missing, and refuses unknown text.
-    if unknown not in names or (of_bytes and knows_all):
+    if unknown not in names or knows_all:
         unknown = None
+    fuse_unk = bool(data.get("fuse_unk")) and not (of_bytes and unknown is None)
     return {
         "vocab": vocab,
         "merges": merges,
         "word_suffix": suffix,
         "unk_token": unknown,
         "drops_unknown": drops_unknown,
-        "fuse_unk": fuses and not (of_bytes and unknown is None),
-        "byte_fallback": falls_back,
+        "fuse_unk": fuse_unk,
+        "byte_fallback": byte_fallback,
         "ignore_merges": looks_up,
+        "unused": [names[text] for text in texts.difference(added, [unknown])],
     }
 
 
@@ -9064,18 +9026,14 @@ _WORDPIECE_FIELDS = {
 
 def write_wordpiece(model: Model) -> dict:
     """Write the "model" object of a WordPiece; one over bytes has no unknown words."""
-    unlimited = model.alphabet == "characters" or model.max_word_chars >= MAX_ID
-    require(
-        unlimited,
-        f"max_word_chars {model.max_word_chars} counts characters, but a tokenizer.json "
-        f"counts bytes",
-    )
+    size = model.max_word_chars
+    is_exact = model.alphabet == "characters" or size >= MAX_ID
+    require(is_exact, f"max_word_chars {size} counts characters, but a tokenizer.json counts bytes")
     fields = {key: getattr(model, field) for field, (key, _) in _WORDPIECE_FIELDS.items()}
-    unknown = model.unk_token or "<unk>"
     return {
         "type": "WordPiece",
         **fields,
-        "unk_token": unknown,
+        "unk_token": model.unk_token or "<unk>",
         "vocab": _names_without_added(model),
     }
 
@@ -9084,12 +9042,11 @@ def read_wordpiece(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a WordPiece."""
     fields = {}
     for field, (key, default) in _WORDPIECE_FIELDS.items():
-        value = fields[field] = data.get(key, default)
-        has_type = type(value) is type(default)
-        require(
-            has_type,
-            f"the {key} of a WordPiece is a value like {default!r}, not {json.dumps(value)[:100]}",
-        )
+        value = data.get(key, default)
+        if type(value) is not type(default):
+            shown = json.dumps(value)[:100]
+            raise InputError(f"the {key} of a WordPiece is a value like {default!r}, not {shown}")
+        fields[field] = value
     vocab = read_vocab(data.get("vocab"), alphabet, added)
     if alphabet == "bytes":
         unlimited = not fields["subword_prefix"] and fields["max_word_chars"] >= MAX_ID
@@ -9112,7 +9069,8 @@ def read_wordlevel(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a WordLevel."""
     vocab = read_vocab(data.get("vocab"), alphabet, added)
     unknown = data.get("unk_token")
-    unknown = unknown if unknown in data["vocab"] else None
+    if unknown not in data["vocab"]:
+        unknown = None
     return {"vocab": vocab, "merges": None, "unk_token": unknown, "max_word_chars": MAX_ID}
 
 
@@ -9121,7 +9079,8 @@ def write_unigram(model: Model) -> dict:
     names = dict(itertools.islice(vocab_names(model).items(), len(model.scores)))
     gapless = [*names.values()] == [*range(len(names))]
     require(gapless, "a tokenizer.json numbers the tokens of a Unigram from 0 on, without gaps")
-    scores = np.where(np.isinf(model.scores), 0, model.scores).tolist()  # tokens of bytes have -inf
+    # The names of bytes have the score -inf, which JSON cannot hold.
+    scores = np.where(np.isinf(model.scores), 0, model.scores).tolist()
     return {
         "type": "Unigram",
         "unk_id": names.get(model.unk_token),
@@ -9134,20 +9093,24 @@ def read_unigram(data: dict, added: Sequence[str], alphabet: str) -> dict:
     """Read the "model" object of a Unigram."""
     require(alphabet == "characters", "a model of type Unigram with ByteLevel is not supported")
     pairs = data.get("vocab")
-    unknown = data.get("unk_id")
+    unk_id = data.get("unk_id")
     require(isinstance(pairs, list), "the vocabulary of a Unigram is a list of tokens and scores")
     for pair in pairs:
         match pair:
             case [str(), score] if type(score) in (int, float) and abs(score) < 1e300:
                 continue
         raise InputError(f"{json.dumps(pair)[:100]} is not a token and its score")
-    has_unknown = unknown is None or (_is_id(unknown) and unknown < len(pairs))
-    require(has_unknown, f"the unk_id {unknown!r} is not in the vocabulary of {len(pairs)}")
+    names = [name for name, _ in pairs]
+    unknown = None
+    if unk_id is not None:
+        is_known = _is_id(unk_id) and unk_id < len(names)
+        require(is_known, f"the unk_id {unk_id!r} is not in the vocabulary of {len(names)}")
+        unknown = names[unk_id]
     return {
-        "vocab": dict(enumerate(_read_names((name for name, _ in pairs), alphabet))),
+        "vocab": dict(enumerate(_read_names(names, alphabet))),
         "merges": None,
         "scores": np.array([score for _, score in pairs], np.float64),
-        "unk_token": None if unknown is None else pairs[unknown][0],
+        "unk_token": unknown,
         "fuse_unk": True,
         "byte_fallback": bool(data.get("byte_fallback")),
     }
@@ -9161,23 +9124,25 @@ def _number_added(file_ids: Mapping[str, object], names: Mapping[str, int]) -> d
     following = itertools.count(len(names))
     ids = {}
     for text, id in file_ids.items():
-        ids[text] = names[text] if text in names else next(following)
-        same = id == ids[text]
-        require(
-            same,
-            f"the added token {text!r} has the ids {ids[text]} and {json.dumps(id)}: rename it",
-        )
+        own_id = names[text] if text in names else next(following)
+        if id != own_id:
+            both = f"{own_id} and {json.dumps(id)}"
+            raise InputError(f"the added token {text!r} has the ids {both}: rename it")
+        ids[text] = own_id
     return ids
 
 
 def write_huggingface(model: Model) -> dict[str, str]:
     """Write the three files of a tokenizer for transformers."""
     # Runs of one character may have equal scores, as in Llama 2; see _merges_by_score.
-    ids = {} if model.scores is None or model.kind != "bpe" else model.ordinary_ids
-    scores = [model.scores[id] for token, id in ids.items() if len({*token.decode()}) > 1]
+    has_ties = False
+    if model.kind == "bpe" and model.scores is not None:
+        tokens = model.ordinary_ids.items()
+        scores = [model.scores[id] for token, id in tokens if len({*token.decode()}) > 1]
+        has_ties = len({*scores}) < len(scores)
     has_charsmap = any(step.get("charsmap") for step in model.normalizer)
-    is_other = len({*scores}) < len(scores) or _USER_SYMBOL in model.flags.values()
-    if is_other or has_charsmap or model.sums_in_single:
+    has_symbols = _USER_SYMBOL in model.flags.values()
+    if has_ties or has_charsmap or has_symbols or model.sums_in_single:
         note = (
             "in a tokenizer.json some ids may differ: Hugging Face normalizes, adds scores, orders "
             "merges and finds symbols differently"
@@ -9196,17 +9161,14 @@ def write_huggingface(model: Model) -> dict[str, str]:
 def _token_names(written: dict) -> dict[str, int]:
     """Map the names in the vocabulary of a "model" object to their ids."""
     vocab = written["vocab"]
-    return vocab if isinstance(vocab, dict) else {name: id for id, (name, _) in enumerate(vocab)}
+    if isinstance(vocab, dict):
+        return vocab
+    return {name: id for id, (name, _) in enumerate(vocab)}
 
 
 def _to_tokenizer_json(model: Model) -> dict:
     """Make the content of a tokenizer.json, as the `tokenizers` package writes it."""
     written = KINDS[model.kind].write(model)
-    # A symbol of SentencePiece gets the flags of transformers' converters.
-    flags = {
-        text: AddedToken(special=False) if flags.literal else flags
-        for text, flags in model.flags.items()
-    }
     texts: dict[int, str] = {}
     for text, id in sorted(model.special_tokens.items(), key=lambda item: item[1]):
         if texts.setdefault(id, text) != text:
@@ -9216,22 +9178,23 @@ def _to_tokenizer_json(model: Model) -> dict:
             )
             warnings.warn(note, stacklevel=3)
     _number_added({text: id for id, text in texts.items()}, _token_names(written))
-    default = _BYTE_LEVEL if model.alphabet == "bytes" else {"type": "Fuse"}
+    added = []
+    for id, text in texts.items():
+        flags = model.flags.get(text, AddedToken())
+        if flags.literal:  # a symbol of SentencePiece gets the flags of transformers' converters
+            flags = AddedToken(special=False)
+        added.append({"id": id, "content": text, **dict(zip(_FLAGS, flags, strict=False))})
+    decoder = model.decoder
+    if not decoder:
+        decoder = [_BYTE_LEVEL if model.alphabet == "bytes" else {"type": "Fuse"}]
     return {
         "version": "1.0",
         **{key: model.batching.get(key) for key in _BATCHING},
-        "added_tokens": [
-            {
-                "id": id,
-                "content": text,
-                **dict(zip(_FLAGS, flags.get(text, AddedToken()), strict=False)),
-            }
-            for id, text in texts.items()
-        ],
+        "added_tokens": added,
         "normalizer": _in_sequence(_written_normalizer(model), "normalizers"),
         "pre_tokenizer": _in_sequence(_pre_tokenizers(model), "pretokenizers"),
         "post_processor": model.post_processor,
-        "decoder": _in_sequence(model.decoder or [default], "decoders"),
+        "decoder": _in_sequence(decoder, "decoders"),
         "model": written,
     }
 
@@ -9240,13 +9203,15 @@ def _written_normalizer(model: Model) -> Sequence[dict]:
     """List the steps of a normalizer for a tokenizer.json."""
     steps = model.normalizer
     if steps and steps[0]["type"] == "SentencePiece":
-        steps = _sentencepiece_steps(steps[0])
+        return _sentencepiece_steps(steps[0])
     return steps
 
 
 def _in_sequence(steps: Sequence[dict], key: str) -> dict | None:
     """Write several steps as a Sequence, a single one as it is, and none as None."""
-    return {"type": "Sequence", key: [*steps]} if len(steps) > 1 else next(iter(steps), None)
+    if len(steps) > 1:
+        return {"type": "Sequence", key: [*steps]}
+    return next(iter(steps), None)
 
 
 _BYTE_LEVEL = {
@@ -9274,19 +9239,19 @@ def _check_after_bytes(parts: Sequence[dict], kind: str, fields: dict) -> None:
     Digits may also cut a character, as "ü", whose name is "Ã¼". So the merges of tokens that it
     cuts are left out.
     """
-    is_plain = kind == "bpe" and not any(
-        map(fields.get, ("ignore_merges", "word_suffix", "unk_token"))
-    )
+    options = ("ignore_merges", "word_suffix", "unk_token")
+    is_plain = kind == "bpe" and not any(map(fields.get, options))
     for part in parts:
+        shown = json.dumps(part)[:99]
         note = (
-            f"a ByteLevel that is not the last pre_tokenizer, but before "
-            f"{json.dumps(part)[:99]}, is not supported"
+            f"a ByteLevel that is not the last pre_tokenizer, but before {shown}, is not supported"
         )
         require(is_plain and part in (_DIGITS, _THREE_DIGITS), note)
     if _DIGITS in parts:
-        pairs = fields["merges"]
         fields["merges"] = [
-            pair for pair in pairs if len({byte in _DIGIT_BYTES for byte in b"".join(pair)}) == 1
+            (left, right)
+            for left, right in fields["merges"]
+            if len({byte in _DIGIT_BYTES for byte in left + right}) == 1
         ]
 
 
@@ -9324,14 +9289,9 @@ def _pre_tokenizer(part: PatternStep) -> dict:
     if isinstance(part, Metaspace):
         return {"type": "Metaspace", **part._asdict(), "split": False}
     split = part if isinstance(part, Split) else Split(part)
-    written = _replace_escapes(split.regex, _WRITTEN)
-    require(
-        _read_regex(written, "Split") == split.regex,
-        f"Hugging Face reads {split.regex!r} differently: write $ as (?![\\s\\S])"[:300],
-    )
     return {
         "type": "Split",
-        "pattern": {"Regex": written},
+        "pattern": {"Regex": _write_regex(split.regex)},
         "behavior": split.behavior.title().replace("_", ""),
         "invert": split.invert,
     }
@@ -9345,36 +9305,26 @@ _TYPES_BY_KEYS = {"merges": "BPE", "continuing_subword_prefix": "WordPiece", "un
 
 
 def read_huggingface(content: dict) -> Model:
-    """Read a tokenizer.json; raises ValueError for features that would give other ids here than in
-    Hugging Face.
-    """
+    """Read a tokenizer.json; raises ValueError for features that would give other ids here."""
     written = content.get("model")
     require(isinstance(written, dict), "not a tokenizer.json: it has no model")
-    normalizer = [content["normalizer"]] if content.get("normalizer") else []
-    Normalizer(normalizer)
-    # for files from before 2022
-    by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)
-    type = str(written.get("type") or next(by_keys, ""))
-    kind = type.lower()
-    require(
-        kind in KINDS,
-        f"a model of type {type!r} is not supported, only BPE, WordPiece, WordLevel, Unigram, and "
-        "families whose files are imported first",
-    )
+    kind = _read_kind(written)
     batching = {key: content[key] for key in _BATCHING if content.get(key)}
     if batching:
         note = f"{' and '.join(batching)} of a tokenizer.json: kept, but not applied by `encode`"
         warnings.warn(note, stacklevel=5)
+    normalizer = [content["normalizer"]] if content.get("normalizer") else []
+    Normalizer(normalizer)
     pattern = Pattern(content.get("pre_tokenizer") or "none")
     parts = _flattened(content.get("pre_tokenizer") or [], "pretokenizers")
-    types = [part["type"] for part in parts]
-    alphabet = "bytes" if "ByteLevel" in types else "characters"
     steps = _flattened(normalizer, "normalizers")
     changes_start = sorted({step["type"] for step in steps} & _CHANGING_THE_START)
     if changes_start and any(part.get("prepend_scheme") == "first" for part in parts):
         raise InputError(
             f"Metaspace with prepend_scheme first after {changes_start[0]} is not supported"
         )
+    types = [part["type"] for part in parts]
+    alphabet = "bytes" if "ByteLevel" in types else "characters"
     ids, flags = _read_added_tokens(content.get("added_tokens") or [])
     fields = KINDS[kind].read(written, list(ids), alphabet)
     if alphabet == "bytes":
@@ -9394,22 +9344,34 @@ def read_huggingface(content: dict) -> Model:
         batching=batching,
         added_from=len(names) if is_gapless else MAX_ID,
     )
-    for text, flag in flags.items() if model.ignore_merges else ():
+    if model.ignore_merges:
         # Hugging Face would find such a control token as a whole pretoken even where it is not a
         # single word.
-        hidden = flag.single_word and text in names and ids[text] not in model.ordinary
-        require(not hidden, f"single_word {text!r} with ignore_merges is not supported")
+        for text in names.keys() & flags.keys():
+            is_hidden = flags[text].single_word and ids[text] not in model.ordinary
+            require(not is_hidden, f"single_word {text!r} with ignore_merges is not supported")
     return model
+
+
+def _read_kind(written: dict) -> str:
+    """Read the kind of a "model" object; in files from before 2022, other keys tell its type."""
+    by_keys = (name for key, name in _TYPES_BY_KEYS.items() if key in written)
+    name = str(written.get("type") or next(by_keys, ""))
+    require(
+        name.lower() in KINDS,
+        f"a model of type {name!r} is not supported, only BPE, WordPiece, WordLevel, Unigram, and "
+        "kinds whose files are imported first",
+    )
+    return name.lower()
 
 
 def _read_decoder(part: object, alphabet: str) -> list[dict | None]:
     """Check a decoder, which must be ByteLevel for an alphabet of bytes, and put it into a list."""
     steps = _flattened(part or [], "decoders")
-    odd = [step for step in steps if (step["type"] == "ByteLevel") != (alphabet == "bytes")]
-    require(
-        not odd,
-        f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {json.dumps(odd)[:100]}",
-    )
+    for step in steps:
+        fits = (step["type"] == "ByteLevel") == (alphabet == "bytes")
+        shown = json.dumps(step)[:100]
+        require(fits, f"a decoder ByteLevel goes with a pre_tokenizer ByteLevel, not {shown}")
     if alphabet != "bytes":
         decoded_tokens({}, steps)
     return [part]
@@ -9421,38 +9383,30 @@ _FLAGS = AddedToken._fields[:5]  # in a tokenizer.json
 def _read_added_tokens(added: object) -> tuple[dict[str, object], dict[str, AddedToken]]:
     """Read a list of added tokens; returns text -> id, unchecked, and text -> flags."""
     try:
-        added = [token for token in added if token["content"] != ""]
-        ids = {token["content"]: token.get("id") for token in added}
-        fields = {
-            token["content"]: {name: token[name] for name in _FLAGS if name in token}
-            for token in added
+        tokens = {token["content"]: token for token in added if token["content"] != ""}
+        ids = {text: token.get("id") for text, token in tokens.items()}
+        flags = {
+            text: AddedToken(**{name: token[name] for name in _FLAGS if name in token})
+            for text, token in tokens.items()
         }
     except (AttributeError, KeyError, TypeError):
         raise InputError("added_tokens is not a list of tokens") from None
-    flags = {text: AddedToken(**fields[text]) for text in _check_texts(ids)}
-    for text in flags:
-        require(
-            {*map(type, flags[text])} == {bool},
-            f"the flags of {text!r} are odd: each must be true or false",
-        )
+    for text in _check_texts(ids):
+        are_booleans = {*map(type, flags[text])} == {bool}
+        require(are_booleans, f"the flags of {text!r} are odd: each must be true or false")
     return ids, flags
 
 
 # SentencePiece's .model, read with the same steps as in transformers
 
 MARK = "▁"  # SentencePiece replaces spaces by it
-# in SentencePiece's normalizer_spec
-_SPACES = ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces")
-_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(2, 7)  # the types of its pieces
-# its types of models: words are not supported; characters do not merge
-_FAMILIES = ("", "unigram", "bpe", "", "bpe")
+# The types of its pieces.
+_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(2, 7)
+# Its types of models: words are not supported, and characters are a BPE without merges.
+_SENTENCEPIECE_KINDS = {1: "unigram", 2: "bpe", 4: "bpe"}
 _MARKS_TO_SPACES = {"type": "Replace", "pattern": {"String": MARK}, "content": " "}
 _SPACES_TO_MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
-
-
 _SPACES_TO_ONE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
-
-
 _STRIP = {"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""}
 _USER_SYMBOL = AddedToken(normalized=True, special=False, literal=True)  # of user_defined_symbols
 
@@ -9476,36 +9430,19 @@ def read_sentencepiece(data: bytes) -> Model:
     """Read a SentencePiece model, Unigram or BPE.
 
     The user-defined symbols of a BPE become special tokens, which are found in normalized text
-    before anything else.
+    before anything else. In a Unigram they are ordinary tokens, which their scores find.
     """
-    definitions = import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf")
-    proto = definitions.ModelProto()
-    whole = False
-    with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
-        proto.ParseFromString(data)
-        whole = (
-            len(proto.pieces)
-            and proto.HasField("trainer_spec")
-            and proto.HasField("normalizer_spec")
-        )
-    require(whole, "not a SentencePiece model, or cut off")
+    proto = _parse_sentencepiece(data)
     trainer = proto.trainer_spec
     spec = proto.normalizer_spec
-    kind = _FAMILIES[proto.trainer_spec.model_type]
+    kind = _SENTENCEPIECE_KINDS[trainer.model_type]
     names = [piece.piece for piece in proto.pieces]
     types = np.array([piece.type for piece in proto.pieces])
     scores = np.array([piece.score for piece in proto.pieces], np.float32)
-    special = (_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED)
-    unknown, control, symbol_ids, unused = (
-        np.flatnonzero(types == type).tolist() for type in special
-    )
+    special_ids = np.flatnonzero((types == _UNKNOWN) | (types == _CONTROL)).tolist()
+    controls = {id: names[id] for id in special_ids}
+    symbol_ids = np.flatnonzero(types == _USER_DEFINED).tolist()
     symbols = [names[id] for id in symbol_ids]
-    require(kind, "a SentencePiece model of words is not supported")
-    require(bytes not in {*map(type, names)}, "not all of its tokens are UTF-8")
-    require(not proto.denormalizer_spec.precompiled_charsmap, "a denormalizer is not supported")
-    require(not unused, f"unused tokens are not supported, such as the ids {unused[:3]}")
-    require(len(unknown) == 1, f"it has {len(unknown)} unknown tokens, not one")
-    require(not trainer.treat_whitespace_as_suffix, "treat_whitespace_as_suffix is not supported")
     charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
     normalizer = {
         "type": "SentencePiece",
@@ -9516,40 +9453,74 @@ def read_sentencepiece(data: bytes) -> Model:
         "escapes": spec.escape_whitespaces,
     }
     Normalizer([normalizer])  # fails if the charsmap is damaged
+    flags = {}
     if kind == "unigram":
         scores[types == _BYTE] = -np.inf
-        # as sentencepiece 0.2.3
+        # These scores are those of sentencepiece 0.2.3.
         scores[symbol_ids] = [0.1 * (len(symbol.encode()) - 1) for symbol in symbols]
-        # these scores find them, so they are not special tokens
-        symbol_ids = []
-        symbols = []
+    else:
+        special_ids += symbol_ids
+        flags = dict.fromkeys(symbols, _USER_SYMBOL)
     has_prefix = spec.add_dummy_prefix or spec.remove_extra_whitespaces
+    decoder = [  # as in Llama 2
+        *[_MARKS_TO_SPACES] * spec.escape_whitespaces,
+        *[{"type": "ByteFallback"}] * trainer.byte_fallback,
+        {"type": "Fuse"},
+        *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * has_prefix,
+    ]
     roles = {role: getattr(trainer, f"{role[:3]}_id") for role in ROLES}
     return Model(
         dict(enumerate(map(str.encode, names))),
-        [] if trainer.model_type == len(_FAMILIES) - 1 else None,
-        {names[id]: id for id in sorted(unknown + control + symbol_ids)},
+        [] if trainer.model_type == 4 else None,
+        {names[id]: id for id in sorted(special_ids)},
         "none",
         kind,
-        flags=dict.fromkeys(symbols, _USER_SYMBOL),
+        flags=flags,
         alphabet="characters",
         scores=scores,
         normalizer=[normalizer],
-        decoder=[  # as in Llama 2
-            *[_MARKS_TO_SPACES] * spec.escape_whitespaces,
-            *[{"type": "ByteFallback"}] * trainer.byte_fallback,
-            {"type": "Fuse"},
-            *[{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * has_prefix,
-        ],
-        unk_token=names[unknown[0]],
+        decoder=decoder,
+        unk_token=names[types.tolist().index(_UNKNOWN)],
         byte_fallback=trainer.byte_fallback,
         fuse_unk=True,
-        config={role: names[id] for role, id in roles.items() if id in unknown + control},
+        config={role: controls[id] for role, id in roles.items() if id in controls},
     )
+
+
+def _parse_sentencepiece(data: bytes):  # -> ModelProto
+    """Parse a SentencePiece model, and check that its features are supported."""
+    definitions = import_optional("sentencepiece.sentencepiece_model_pb2", "protobuf")
+    proto = definitions.ModelProto()
+    is_whole = False
+    with contextlib.suppress(import_optional("google.protobuf.message").DecodeError):
+        proto.ParseFromString(data)
+        is_whole = (
+            proto.pieces and proto.HasField("trainer_spec") and proto.HasField("normalizer_spec")
+        )
+    require(is_whole, "not a SentencePiece model, or cut off")
+    types = [piece.type for piece in proto.pieces]
+    n_unknown = types.count(_UNKNOWN)
+    unsupported = {
+        "a model of words": proto.trainer_spec.model_type not in _SENTENCEPIECE_KINDS,
+        "a token that is not UTF-8": bytes in {type(piece.piece) for piece in proto.pieces},
+        "a denormalizer": proto.denormalizer_spec.precompiled_charsmap,
+        "an unused token": _UNUSED in types,
+        f"a vocabulary with {n_unknown} unknown tokens": n_unknown != 1,
+        "treat_whitespace_as_suffix": proto.trainer_spec.treat_whitespace_as_suffix,
+    }
+    for feature, is_there in unsupported.items():
+        require(not is_there, f"{feature} is not supported in a SentencePiece model")
+    return proto
 
 
 # BERT's vocab.txt: a token on each line
 
+# Fields of tokenizer_config.json -> fields of the normalizer.
+_BERT_FIELDS = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
 _BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -9562,43 +9533,29 @@ def read_bert(data: bytes, file: Path, config: Mapping[str, object]) -> Model:
     ids = {name: id for id, name in enumerate(names) if name}
     if len(ids) < sum(map(bool, names)):
         name = _repeated(filter(None, names))
-        warnings.warn(
-            f"{file}, line {ids[name] + 1}: {name!r} appears twice: the last line counts",
-            stacklevel=5,
-        )
+        note = f"{name!r} appears twice: the last line counts"
+        warnings.warn(f"{file}, line {ids[name] + 1}: {note}", stacklevel=5)
     specials = {text: ids[text] for text in _BERT_SPECIALS if text in ids}
     plain = [name for name in ids if not re.fullmatch(r"\[.*\]|<.*>", name)]
-    lowercase = config.get("do_lower_case", all(name == name.lower() for name in plain))
-    ends = {
-        role: [text, specials[text]]
-        for role, text in (("sep", "[SEP]"), ("cls", "[CLS]"))
-        if text in specials
-    }
+    normalizer = NORMALIZERS["bert"] | {"lowercase": all(name == name.lower() for name in plain)}
+    normalizer |= {field: config[name] for name, field in _BERT_FIELDS.items() if name in config}
+    post_processor = None
+    if {"[SEP]", "[CLS]"} <= specials.keys():
+        ends = {text: [text, specials[text]] for text in ("[SEP]", "[CLS]")}
+        post_processor = {"type": "BertProcessing", "sep": ends["[SEP]"], "cls": ends["[CLS]"]}
     model = read_huggingface(
         {
             "model": {"type": "WordPiece", "vocab": ids},
             "added_tokens": [{"content": text, "id": id} for text, id in specials.items()],
-            "normalizer": NORMALIZERS["bert"]
-            | {
-                "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
-                "strip_accents": config.get("strip_accents"),
-                "lowercase": bool(lowercase),
-            },
+            "normalizer": normalizer,
             "pre_tokenizer": {"type": "BertPreTokenizer"},
             "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-            "post_processor": {"type": "BertProcessing", **ends} if len(ends) == 2 else None,
+            "post_processor": post_processor,
         }
     )
     roles = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
     model.config = {role: text for role, text in roles.items() if text in specials}
     return model
-
-
-_BERT_FIELDS = {  # of tokenizer_config.json, and the same of the normalizer
-    "do_lower_case": "lowercase",
-    "strip_accents": "strip_accents",
-    "tokenize_chinese_chars": "handle_chinese_chars",
-}
 
 
 def _bert_config(model: Model) -> dict:
@@ -9671,26 +9628,23 @@ def transformers_config(
     >>> transformers_config(["<|end|>"], eos_token="<|end|>", model_max_length=1024)
     {'eos_token': '<|end|>', 'model_max_length': 1024}
     """
-    fields = {
-        name: value for name, value in locals().items() if value is not None and name in CONFIG_KEYS
-    }
+    roles = dict(zip(ROLES, (bos_token, eos_token, pad_token, unk_token), strict=True))
+    fields: dict = {role: text for role, text in roles.items() if text is not None}
     texts = ", ".join(special_tokens) or "it has none"
-    for role in fields.keys() & {*ROLES}:
-        is_special = fields[role] in special_tokens
-        require(
-            is_special,
-            f"`{role}` {fields[role]!r} is not a special token of this tokenizer: {texts}",
-        )
-    is_positive = model_max_length is None or model_max_length >= 1
-    require(is_positive, f"`model_max_length` is {model_max_length}: it must be at least 1")
+    for role, text in fields.items():
+        note = f"`{role}` {text!r} is not a special token of this tokenizer: {texts}"
+        require(text in special_tokens, note)
+    if model_max_length is not None:
+        n = model_max_length
+        require(n >= 1, f"`model_max_length` is {n}: it must be at least 1")
+        fields["model_max_length"] = n
     if chat_template == "chatml":
         has_both = {"<|im_start|>", "<|im_end|>"} <= {*special_tokens}
         require(has_both, "ChatML needs the special tokens '<|im_start|>' and '<|im_end|>'")
         fields["chat_template"] = CHATML
     elif chat_template is not None:
-        fields["chat_template"] = _decode_utf8(
-            _read_limited(Path(chat_template)), str(chat_template)
-        )
+        template = _read_limited(Path(chat_template))
+        fields["chat_template"] = _decode_utf8(template, str(chat_template))
     return fields
 
 
@@ -9700,14 +9654,14 @@ def transformers_config(
 class Format(NamedTuple):
     """A format of files."""
 
-    # with parameters among data, file, config and the options of `load_model`, by name
+    # Its parameters are some of data, file, config and the options of `load_model`, by name.
     read: Callable[..., Model]
     write: Callable[[Model], dict[str, Text]] | None  # None: it is only read
     file: str  # the name of its first file
     sign: bytes  # an expression that matches the beginning of its files
 
 
-# the beginning of GPT-2's vocab.json: a token and its id
+# GPT-2's vocab.json begins with a token and its id.
 _VOCAB = rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\d'
 FORMATS = {
     "huggingface": Format(
@@ -9726,7 +9680,7 @@ FORMATS = {
     "sentencepiece": Format(read_sentencepiece, None, "tokenizer.model", rb"\n"),
     "bert": Format(read_bert, None, "vocab.txt", rb"(?ms)(?:.*?\n)??(?:##|\[UNK\]\r?$)"),
 }
-WRITTEN_FORMATS = [name for name, format in FORMATS.items() if format.write]
+WRITTEN_FORMATS = [name for name in FORMATS if FORMATS[name].write]
 
 
 def load_model(
@@ -9745,79 +9699,64 @@ def load_model(
     require(file.is_file(), f"{path}: no such file or folder")
     data = _read_limited(file)
     config = _read_beside(file.with_name("tokenizer_config.json"))
-    format = next((format for format in FORMATS.values() if regex.match(format.sign, data)), None)
-    formats = (
-        "a tokenizer.json, vocab.json, merges.txt, rank file, SentencePiece model or vocab.txt"
+    matching = (form for form in FORMATS.values() if regex.match(form.sign, data))
+    form = next(matching, None)
+    require(
+        form,
+        f"{file}: this is not a tokenizer.json, vocab.json, merges.txt, rank file, SentencePiece "
+        "model or vocab.txt",
     )
-    require(format, f"{file}: its content is not that of {formats}")
     options = {"encoding": encoding, "pattern": pattern, "special_tokens": special_tokens}
-    for name in options.keys() - inspect.signature(format.read).parameters.keys():
-        require(
-            options[name] is None, f"{file}: a file like {format.file} contains that: omit `{name}`"
-        )
+    for name in options.keys() - inspect.signature(form.read).parameters.keys():
+        is_omitted = options[name] is None
+        require(is_omitted, f"{file}: a file like {form.file} has its own: omit `{name}`")
     with naming_file(file):
-        model = call_with(format.read, data=data, file=file, config=config, **options)
+        model = call_with(form.read, data=data, file=file, config=config, **options)
     model.config |= {name: config[name] for name in CONFIG_KEYS if name in config}
     if model.drops_unknown:
-        note = (
-            "the model has no unknown token: unknown letters are left out, as by the "
-            "tokenizers package"
-        )
+        note = "the model has no unknown token: it leaves out unknown letters, as Hugging Face does"
         warnings.warn(f"{file}: {note}", stacklevel=3)
     return model
 
 
 def _find_model_file(folder: Path) -> Path:
-    """Find the file in a folder that is a model, or its first file; the names that `save` writes
-    are tried first.
-    """
-    first_files = [[format.file] for format in FORMATS.values()]
-    for names in (
-        *first_files,
-        ["encoder.json"],
-        ["*.tiktoken", "*tokenizer.json"],
-        ["*.model", "*vocab.txt"],
-    ):
+    """Find the file of a model in a folder; the names that `save` writes are tried first."""
+    first_files = [[form.file] for form in FORMATS.values()]
+    others = [["encoder.json"], ["*.tiktoken", "*tokenizer.json"], ["*.model", "*vocab.txt"]]
+    for names in first_files + others:
         files = [file for name in names for file in folder.glob(name)]
         if len(files) == 1:
             return files[0]
-    raise InputError(
-        f"{folder}: no tokenizer.json here, and not exactly one file of another format"
-    )
+    raise InputError(f"{folder}: no tokenizer.json here, nor a single file of another format")
 
 
 def save_model(model: Model, path: PathName, format: str | None = None) -> None:
     """Write a model folder in one of WRITTEN_FORMATS.
 
-    By default that is tokenizer.json, and GPT-2's two files if that is possible.
-
-    A path with the suffix of the first file of the format, such as model.tiktoken, is the name of
-    that file.
-
-    Files of other FORMATS stay in the folder. A warning names them, since `load_model` may read
-    them.
+    By default that is tokenizer.json, and GPT-2's two files if that is possible. A path with the
+    suffix of the first file of the format, such as model.tiktoken, is the name of that file. Files
+    of other FORMATS stay in the folder. A warning names them, since `load_model` may read them.
     """
     folder = as_path(path)
     name = format or "huggingface"
     require_known("format", name, WRITTEN_FORMATS)
     texts = FORMATS[name].write(model)
     first = FORMATS[name].file
-    # the name of a file; the others go next to it
     if folder.suffix == Path(first).suffix and not folder.is_dir():
+        # The path names the first file, and the others go next to it.
         require(format != "gpt2", f"{folder}: GPT-2's format has two files: name a folder for them")
-        atomic_write_all(
-            folder.parent, {name.replace(first, folder.name): text for name, text in texts.items()}
-        )
+        texts = {name.replace(first, folder.name): text for name, text in texts.items()}
+        atomic_write_all(folder.parent, texts)
         return
     if format is None and model.merges is not None and not model.ignore_merges:
         with contextlib.suppress(InputError):
             texts |= FORMATS["gpt2"].write(model)
     atomic_write_all(folder, texts)
-    firsts = {form.file for form in FORMATS.values()} - texts.keys()
-    if others := ", ".join(name for name in sorted(firsts) if (folder / name).is_file()):
-        warnings.warn(
-            f"{folder}: {others} may hold another model: remove outdated files", stacklevel=3
-        )
+    other_files = sorted({form.file for form in FORMATS.values()} - texts.keys())
+    others = ", ".join(name for name in other_files if (folder / name).is_file())
+    if others:
+        note = f"{others} may hold another model: remove outdated files"
+        warnings.warn(f"{folder}: {note}", stacklevel=3)
 
 
 # ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────
@@ -11277,6 +11216,37 @@ class Recipe:
             "max_word_chars": MAX_ID if self.model == "longest" else 100,
         }
         return call_with(Model, vocab, **fields)
+
+
+def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
+    """Check the special tokens of a model before it is trained, and return them as a list.
+
+    >>> check_special_tokens(["<|end|>", "x"])
+    Traceback (most recent call last):
+    ...
+    bpe_numba.InputError: the special token 'x' is a single byte, which every vocabulary has
+    """
+    special_tokens = _check_texts(special_tokens)
+    for text in special_tokens:
+        require(
+            len(text.encode()) > 1,
+            f"the special token {text!r} is a single byte, which every vocabulary has",
+        )
+        require(
+            text not in _BYTE_NAMES,
+            f"the special token {text!r} names a byte in tokenizer.json: use a longer one",
+        )
+    return special_tokens
+
+
+def check_vocab_size(vocab_size: int, least: int) -> None:
+    """Check that a vocabulary has room for the first tokens, and that its ids are in range."""
+    letters = "256 bytes" if least >= 256 else "one character"
+    require(
+        vocab_size >= least,
+        f"a vocabulary of {vocab_size} is too small: {letters} and the special tokens make {least}",
+    )
+    require(vocab_size <= MAX_ID, f"a vocabulary of {vocab_size} is too large: {_ID_RANGE}")
 
 
 def complete(recipe: Recipe) -> Recipe:
