@@ -10021,24 +10021,25 @@ _CLEANUP |= {" ' ": "'", " do not": " don't"}
 
 def _decode_wordpiece(token: str, is_first: bool, prefix: str, cleanup: bool) -> str:
     """Decode a token of WordPiece."""
-    if not is_first:
-        token = token[len(prefix) :] if token.startswith(prefix) else " " + token
-    for text, replacement in _CLEANUP.items() if cleanup else ():
-        token = token.replace(text, replacement)
+    if not is_first and token.startswith(prefix):
+        token = token.removeprefix(prefix)
+    elif not is_first:
+        token = " " + token
+    if cleanup:
+        for text, replacement in _CLEANUP.items():
+            token = token.replace(text, replacement)
     return token
 
 
 def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: int) -> str:
-    """Remove up to `start` times the character `content` from the start of a token, and up to
-    `stop` from its end.
-    """
+    """Remove a character up to `start` times from the start of a token, and `stop` from its end."""
     one = re.escape(content)
     return re.sub(rf"\A(?:{one}){{0,{start}}}|(?:{one}){{0,{stop}}}\Z", "", token)
 
 
 # The function that decodes a token, by the type of a step; its further parameters are the fields.
+# A BPEDecoder writes no space after the last token of a text, see `decode`.
 _DECODERS: dict[str, Callable[..., str]] = {
-    # for the last token see decode
     "BPEDecoder": lambda token, is_first, suffix: token.replace(suffix, " "),
     "ByteFallback": lambda token, is_first: _BYTE_TOKEN.sub(
         lambda match: bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape"), token
@@ -10056,8 +10057,7 @@ _DECODERS: dict[str, Callable[..., str]] = {
 def decoded_tokens(
     vocab: Mapping[int, bytes], decoder: Sequence[dict]
 ) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
-    """Decode each token, as the first of a sequence and as a later one, by the decoder of a
-    tokenizer.json.
+    """Decode each token by the steps of a decoder, as the first of a text and as a later one.
 
     If the text that the `tokenizers` package decodes is UTF-8, the joined results equal it.
     ByteFallback and Fuse join tokens. A step after them must be applicable to each token on its
@@ -10071,37 +10071,45 @@ def decoded_tokens(
     """
     if not decoder:
         return vocab, vocab
-    firsts = {id: token.decode("utf-8", "surrogateescape") for id, token in vocab.items()}
-    later = firsts
+    as_first = [token.decode("utf-8", "surrogateescape") for token in vocab.values()]
+    as_later = as_first
     are_joined = False
     for step in _flattened(decoder, "decoders"):
         fields = dict(step)
-        kind = fields.pop("type")
+        name = fields.pop("type")
         try:
-            alone = not are_joined or _is_single_character(kind, firsts, **fields)
-            require(alone, "it comes after a step that joins tokens")
-            decode = functools.partial(_DECODERS[kind], **fields)
-            firsts = {id: decode(token, True) for id, token in firsts.items()}
-            if not are_joined or kind == "Replace":
-                later = {id: decode(token, False) for id, token in later.items()}
+            if are_joined:
+                is_separate = _decodes_separately(name, as_first, **fields)
+                require(is_separate, "it comes after a step that joins tokens")
+            decode = functools.partial(_DECODERS[name], **fields)
+            as_first = [decode(token, True) for token in as_first]
+            if not are_joined or name == "Replace":
+                as_later = [decode(token, False) for token in as_later]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"the decoder {json.dumps(step)[:100]} is not supported: {error}"
             ) from None
-        are_joined = are_joined or kind in ("ByteFallback", "Fuse")
-    return tuple(
-        {id: t.encode("utf-8", "surrogateescape") for id, t in tokens.items()}
-        for tokens in (firsts, later)
-    )
+        if name in ("ByteFallback", "Fuse"):
+            are_joined = True
+    return _encoded_by_id(vocab, as_first), _encoded_by_id(vocab, as_later)
 
 
-def _is_single_character(kind: str, firsts: Mapping[int, str], **fields) -> bool:
-    """Return whether a step after one that joins tokens can be applied to each token on its own."""
-    if kind == "Strip":
-        one = fields["content"].isascii() and fields["start"] == 1 and fields["stop"] == 0
-        return one and all(firsts.values())
-    replaced = fields["pattern"]["String"] if kind == "Replace" else "_" * (kind == "Fuse")
-    return len(replaced) == 1 and replaced.isascii()
+def _encoded_by_id(ids: Iterable[int], texts: Iterable[str]) -> dict[int, bytes]:
+    """Map ids to the bytes of texts."""
+    tokens = [text.encode("utf-8", "surrogateescape") for text in texts]
+    return dict(zip(ids, tokens, strict=True))
+
+
+def _decodes_separately(name: str, tokens: Sequence[str], **fields) -> bool:
+    """Return whether a step decodes joined tokens as it decodes each token on its own."""
+    if name == "Fuse":
+        return True
+    if name == "Replace":
+        replaced = fields["pattern"]["String"]
+        return len(replaced) == 1 and replaced.isascii()
+    if name == "Strip" and fields["content"].isascii():
+        return fields["start"] == 1 and fields["stop"] == 0 and all(tokens)
+    return False
 
 
 def _with_room(ids: np.ndarray, n: int, n_more: int) -> np.ndarray:
@@ -10117,13 +10125,14 @@ class _Encoder:
     """The state of one encoding thread: a workspace, and an array for the ids."""
 
     def __init__(self, model: Model, tables: object, pattern: Pattern, cache_size: int):
-        self.model, self.scan, n_pooled = model, _new_scan(), max(16 * cache_size, 1 << 16)
-        arrays = *self.scan, np.empty(4 * KEYS, np.uint64), np.empty(MAX_LINEAR_MERGE, np.uint64)
-        cache = (
-            _new_word_table(min(CACHE_WORDS, cache_size), n_pooled),
-            np.empty(n_pooled, np.uint32),
-        )
-        self.workspace = _Workspace(tables, pattern.table, *arrays, *cache, 0, 0, 0, cache_size)
+        self.model = model
+        self.scan = _new_scan()
+        keys = np.empty(4 * KEYS, np.uint64)
+        scratch = np.empty(MAX_LINEAR_MERGE, np.uint64)
+        pool = np.empty(max(16 * cache_size, 1 << 16), np.uint32)
+        cache = _new_word_table(min(CACHE_WORDS, cache_size), len(pool))
+        arrays = (*self.scan, keys, scratch, cache, pool)
+        self.workspace = _Workspace(tables, pattern.table, *arrays, 0, 0, 0, cache_size)
 
     def encode(
         self,
@@ -10132,17 +10141,15 @@ class _Encoder:
         n_texts: int,
         n_ids: int,
     ) -> Arrays:
-        """Encode the parts of some texts, as from `Tokenizer._parts`, with room for `n_ids` ids.
-
-        Returns the ids of the texts end to end, uint32[N], and their offsets, int64[T + 1].
-        """
+        """Encode the parts of some texts, as from `Tokenizer._parts`, with room for `n_ids` ids."""
         ids = np.empty(n_ids, np.uint32)
         offsets = np.zeros(n_texts + 1, np.int64)
         n = 0
-        for number, texts, first_id in parts:
+        for n_before, texts, first_id in parts:
             flat, _ = pretokenizer.apply(self.scan, [*map(_text_bytes, texts)], first_id)
             ids = _with_room(ids, n, len(flat.text))
-            stops = offsets[number + 1 : number + 1 + len(texts)]
+            # A text in several parts has its end written several times, the last time for good.
+            stops = offsets[n_before + 1 :][: len(texts)]
             n_new = _encode_flat(self.workspace, *flat, ids[n:], stops)
             if n_new < 0:
                 raise _unknown_letter(self.model, b"".join(flat.parts()))
@@ -10154,12 +10161,14 @@ class _Encoder:
 
 def _unknown_letter(model: Model, text: bytes) -> InputError:
     """Build the error for text that has a letter without a token."""
-    of_bytes = model.alphabet == "bytes"
-    for letter in text if of_bytes else map(ord, text.decode("utf-8", "surrogateescape")):
-        if letter not in model.letters:
-            name = f"byte 0x{letter:02X}" if of_bytes else f"character {chr(letter)!r}"
-            return InputError(f"the {name} is not in the vocabulary, which has no unknown token")
-    return InputError("a word is not in the vocabulary, which has no unknown token")
+    if model.alphabet == "bytes":
+        names = {letter: f"the byte 0x{letter:02X}" for letter in text}
+    else:
+        characters = text.decode("utf-8", "surrogateescape")
+        names = {ord(letter): f"the character {letter!r}" for letter in dict.fromkeys(characters)}
+    unknown = [name for letter, name in names.items() if letter not in model.letters]
+    name = [*unknown, "a word"][0]
+    return InputError(f"{name} is not in the vocabulary, which has no unknown token")
 
 
 def _working_pattern(model: Model) -> Pattern:
@@ -10168,11 +10177,12 @@ def _working_pattern(model: Model) -> Pattern:
     If it takes whole texts as words, cut these where no token crosses the cut.
     """
     pattern = Pattern(model.pattern)
-    exact = KINDS[model.kind].exact_pattern
+    exact_pattern = KINDS[model.kind].exact_pattern
     takes_whole_texts = pattern.name == "none" or isinstance(pattern.steps[-1], Metaspace)
-    if model.alphabet == "bytes" or not exact or not takes_whole_texts:
+    if model.alphabet == "bytes" or not exact_pattern or not takes_whole_texts:
         return pattern
-    return Pattern([*(step for step in pattern.steps if step != PATTERNS["none"]), exact(model)])
+    steps = [step for step in pattern.steps if step != PATTERNS["none"]]
+    return Pattern([*steps, exact_pattern(model)])
 
 
 class Tokenizer:
@@ -10247,8 +10257,10 @@ class Tokenizer:
         [257]
         """
         if isinstance(merges, Learner):
-            message = "merges alone do not encode as a Learner that has split tokens does"
-            require(not merges.has_split, message)
+            require(
+                not merges.has_split,
+                "merges alone do not encode as a Learner that has split tokens does",
+            )
             merges = merges.learned()
         if not isinstance(merges, Learned):
             tokens = dict.fromkeys([*BYTES, *map(b"".join, merges)])
@@ -10274,17 +10286,16 @@ class Tokenizer:
         self._cache_size = 1 << max(2, cache_size - 1).bit_length()
         self._tables = KINDS[model.kind].tables(model)
         self._normalizer = Normalizer(model.normalizer)
-        normalized = {  # tokens that are found in normalized text are decoded as they stand there
-            model.special_tokens[text]: self._normalizer.normalize(text.encode())
-            for text, flags in model.flags.items()
-            if flags.normalized and not flags.literal
-        }
-        self._decoded = decoded_tokens({**model.vocab, **normalized}, model.decoder_steps)
+        tokens = dict(model.vocab)
+        for text, flags in model.flags.items():
+            if flags.normalized and not flags.literal:  # it is found, and decoded, as normalized
+                tokens[model.special_tokens[text]] = self._normalizer.normalize(text.encode())
+        self._decoded = decoded_tokens(tokens, model.decoder_steps)
         self._pretokenizers: dict[str, Pretokenizer] = {}
-        self._pretokenizers = {allowed: self._pretokenizer(allowed) for allowed in ("all", "none")}
+        for allowed in ("all", "none"):
+            self._pretokenizers[allowed] = self._pretokenizer(allowed)
         self._idle: list[_Encoder] = []  # encoders that no thread is using
-        # for encode_iterable, by special tokens
-        self._chunk_sources: dict[tuple[str, ...], Source] = {}
+        self._sources: dict[tuple[str, ...], Source] = {}  # of texts, by special tokens
 
     @property
     def vocab(self) -> dict[int, bytes]:
@@ -10317,11 +10328,9 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         pattern = Pattern(self.model.pattern)
-        pattern = pattern.name or pattern.source
-        return (
-            f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special, pattern "
-            f"{pattern}>"
-        )
+        shown = pattern.name or pattern.source
+        n_special = len(self.special_tokens)
+        return f"<Tokenizer: {len(self)} tokens, {n_special} special, pattern {shown}>"
 
     def __reduce__(self):
         return _unpickle, (self._pickled, self.model.config)
@@ -10412,11 +10421,10 @@ class Tokenizer:
     def to_tiktoken(self, name: str = "bpe_numba"):
         """Make a `tiktoken.Encoding` with the same ids; raises ValueError if that is impossible."""
         encoding = import_optional("tiktoken").Encoding
-        ranks = tiktoken_ranks(self.model)
         return encoding(
             name,
             pat_str=self.pattern.source,
-            mergeable_ranks=ranks,
+            mergeable_ranks=tiktoken_ranks(self.model),
             special_tokens=self.special_tokens,
         )
 
@@ -10431,9 +10439,8 @@ class Tokenizer:
         try:
             return self.vocab[_id_array([id]).item()]
         except KeyError:
-            last = self.vocab_size - 1
             raise InputError(
-                f"id {id!r} is not in the vocabulary, whose ids end at {last}"
+                f"id {id!r} is not in the vocabulary, whose ids end at {self.vocab_size - 1}"
             ) from None
 
     def encode(self, text: Text, allowed_special: Allowed = "all") -> list[int]:
@@ -10486,9 +10493,8 @@ class Tokenizer:
         """
         pretokenizer = self._pretokenizer(allowed_special)
         size = sum(map(len, texts))
-        if size < 2 * PART_BYTES:
-            parts = [(0, texts, first_id)]
-        else:
+        parts = [(0, texts, first_id)]
+        if size >= 2 * PART_BYTES:
             parts = self._parts(texts, allowed_special, first_id)
         try:
             encoder = self._idle.pop()
@@ -10502,32 +10508,33 @@ class Tokenizer:
     def _parts(
         self, texts: Sequence[Text], allowed_special: Allowed, first_id: int
     ) -> Iterator[tuple[int, Sequence[Text], int]]:
-        """Gather texts, and cut long ones, into parts of about PART_BYTES.
+        """Gather short texts, and cut long ones, into parts of about PART_BYTES.
 
-        Yields the number of the first text of each part, its texts, and how the first one begins.
+        Yields the number of texts before each part, its texts, and how the first one begins.
         """
-        number = 0
+        n_before = 0
         for batch in _batched_by_size(texts, len, PART_BYTES):
-            *batch, last = batch
-            begins = BEGINS if batch else first_id
-            parts = [(last, begins)]
-            # to find the cuts of a normalizer may take 0.9 s
-            if len(last) >= 2 * PART_BYTES and not self._normalizer:
+            *short, last = batch
+            # A normalizer takes up to 0.9 s to tell where text may be cut.
+            if len(last) < 2 * PART_BYTES or self._normalizer:
+                yield n_before, batch, first_id
+            else:
+                if short:
+                    yield n_before, short, first_id
+                    first_id = BEGINS
                 source = self._source_of_texts(allowed_special)
-                parts = source.cut_text(last, PART_BYTES, begins)
-            for part, part_begins in parts:
-                yield number, [*batch, part], first_id if batch else part_begins
-                number += len(batch)
-                batch = []
-            number += 1
+                for part, part_id in source.cut_text(last, PART_BYTES, first_id):
+                    yield n_before + len(short), [part], part_id
+            n_before += len(batch)
             first_id = BEGINS
 
     @checked
     def sample(
         self, text: Text, alpha: float = 0.1, seed: int = 0, allowed_special: Allowed = "all"
     ) -> list[int]:
-        """Encode a text at random, to train a model on several ways to cut it; each seed gives one
-        way.
+        """Encode a text at random; each seed gives one way to cut it.
+
+        This is for training a model on several ways.
 
         alpha  for a Unigram: the probability of a way is proportional to exp(alpha * score), so
                with 0 all ways have the same probability (Kudo 2018). For a BPE: the probability
@@ -10541,17 +10548,15 @@ class Tokenizer:
         >>> [tokenizer.sample("abab", 0.5, seed) for seed in range(3)]
         [[256, 97, 98], [257], [257]]
         """
-        kind = KINDS[self.model.kind]
+        kind = self.model.kind
         require(
-            kind.sample,
-            f"a {self.model.kind} has only one way to cut a word: there is nothing to sample",
+            KINDS[kind].sample,
+            f"a {kind} has only one way to cut a word: there is nothing to sample",
         )
-        is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or self.model.kind == "unigram")
+        is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or kind == "unigram")
         require(is_sound, f"alpha is a probability, not {alpha}")
-        data = _text_bytes(text)
         scan = _new_scan()
-        pretokenizer = self._pretokenizer(allowed_special)
-        flat, _ = pretokenizer.apply(scan, [data])
+        flat, _ = self._pretokenizer(allowed_special).apply(scan, [_text_bytes(text)])
         flat = flat.rewritten(_write_cuts, self.pattern.table, *scan)  # an END after each word
         ids = np.empty(len(flat.text), np.uint32)
         state = np.array([seed % 2**64], np.uint64)
@@ -10563,8 +10568,9 @@ class Tokenizer:
     def encode_batch(
         self, texts: Iterable[Text], allowed_special: Allowed = "all", *, threads: int | None = None
     ) -> list[list[int]]:
-        """Encode each text as a list of ids. Large batches use several threads, by default one for
-        each core.
+        """Encode each text as a list of ids.
+
+        Large batches use several threads, by default one for each core.
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch(["Hi", "", "!"])
         [[72, 105], [], [33]]
@@ -10576,17 +10582,16 @@ class Tokenizer:
     def encode_batch_to_numpy(
         self, texts: Iterable[Text], allowed_special: Allowed = "all", *, threads: int | None = None
     ) -> Arrays:
-        """Encode all texts. Returns the ids, uint32[N], and the offsets of the texts in them,
-        int64[T + 1].
+        """Encode all texts.
+
+        Returns the ids of the texts end to end, uint32[N], and their offsets, int64[T + 1].
 
         >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)}, [])
         >>> tokenizer.encode_batch_to_numpy(["Hi", "", "!"])
         (array([ 72, 105,  33], dtype=uint32), array([0, 2, 2, 3]))
         """
-        require(
-            not isinstance(texts, (str, bytes)),
-            "encode_batch takes a list of texts: use encode for one text",
-        )
+        is_one = isinstance(texts, (str, bytes))
+        require(not is_one, "encode_batch takes a list of texts: use encode for one text")
         if not isinstance(allowed_special, str):
             allowed_special = list(allowed_special)
         batches = _batched_by_size(texts, _text_size, BLOCK_BYTES)
@@ -10594,10 +10599,10 @@ class Tokenizer:
         ids = np.empty(0, np.uint32)
         n = 0
         sizes = [np.zeros(1, np.int64)]
-        for more_ids, offsets in Engine(threads).map(encode, batches, threads=True):
-            ids = _with_room(ids, n, len(more_ids))
-            ids[n : n + len(more_ids)] = more_ids
-            n += len(more_ids)
+        for new_ids, offsets in Engine(threads).map(encode, batches, threads=True):
+            ids = _with_room(ids, n, len(new_ids))
+            ids[n : n + len(new_ids)] = new_ids
+            n += len(new_ids)
             sizes.append(np.diff(offsets))
         ids.resize(n, refcheck=False)
         return ids, np.cumsum(np.concatenate(sizes))
@@ -10605,14 +10610,14 @@ class Tokenizer:
     def encode_iterable(
         self, iterable: Iterable[Text], allowed_special: Allowed = "all"
     ) -> Iterator[int]:
-        """Encode a text that comes in chunks, such as a file: yields the ids of the whole text, in
-        bounded memory.
+        """Encode a text that comes in chunks, such as a file, and yield the ids of the whole text.
 
-        If the pattern or the flags of special tokens allow no cut, memory holds a whole document.
+        Memory is bounded. But if the pattern or the flags of special tokens allow no cut, it holds
+        a whole document.
         """
         source = self._source_of_texts(allowed_special)
-        chunks = map(_text_bytes, [iterable] if isinstance(iterable, (str, bytes)) else iterable)
-        for data, first_id, _ in source.cut(chunks, WINDOW_BYTES):
+        chunks = [iterable] if isinstance(iterable, (str, bytes)) else iterable
+        for data, first_id, _ in source.cut(map(_text_bytes, chunks), WINDOW_BYTES):
             yield from self.encode_texts([data], allowed_special, first_id)[0].tolist()
 
     def source(
@@ -10623,13 +10628,14 @@ class Tokenizer:
         skip_bad_lines: bool = False,
     ) -> Source:
         """Make a Source that cuts files so that their blocks have the same ids as the whole."""
-        special = tuple(self._allowed(allowed_special))
         model = self.model
-        pattern = Pattern("none") if model.sums_in_single else self.pattern
+        pattern = self.pattern
+        if model.sums_in_single:  # a cut would change the sums
+            pattern = Pattern("none")
         return Source(
             find_files(inputs),
             pattern,
-            special,
+            tuple(self._allowed(allowed_special)),
             text_field,
             flags=model.flags,
             normalizer=model.normalizer,
@@ -10639,11 +10645,14 @@ class Tokenizer:
     def _source_of_texts(self, allowed_special: Allowed) -> Source:
         """Make a Source that cuts texts in memory, or find the one that was made before."""
         special = tuple(self._allowed(allowed_special))
-        return self._chunk_sources.setdefault(special, self.source((), special))
+        if special not in self._sources:
+            self._sources[special] = self.source((), special)
+        return self._sources[special]
 
     def compile_kernels(self) -> None:
-        """Compile the kernels of encoding, or load them from the disk, for processes that are
-        forked later.
+        """Compile the kernels of encoding, or load them from the disk.
+
+        Processes that are forked later have them, too.
         """
         with contextlib.suppress(InputError):  # a small vocabulary may not have these letters
             self.encode_texts([b"one two", b"\xff"])
@@ -10652,26 +10661,27 @@ class Tokenizer:
         """Make the Pretokenizer that finds the allowed special tokens."""
         if isinstance(allowed_special, str) and allowed_special in self._pretokenizers:
             return self._pretokenizers[allowed_special]
-        chosen = {token: self.special_tokens[token] for token in self._allowed(allowed_special)}
-        return Pretokenizer(self.pattern, chosen, self.model.flags, self._normalizer)
+        special = {token: self.special_tokens[token] for token in self._allowed(allowed_special)}
+        return Pretokenizer(self.pattern, special, self.model.flags, self._normalizer)
 
     def _allowed(self, allowed_special: Allowed) -> list[str]:
         """List the allowed special tokens; raises ValueError for unknown names."""
-        if isinstance(allowed_special, str):
-            is_name = allowed_special in ("all", "none")
-            require(
-                is_name,
-                f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
-            )
-            return list(self.special_tokens) if allowed_special == "all" else []
-        allowed = list(allowed_special)
-        names = ", ".join(self.special_tokens) or "it has none"
-        for token in allowed:
-            require(
-                token in self.special_tokens,
-                f"{token!r} is not a special token of this tokenizer: {names}",
-            )
-        return allowed
+        if not isinstance(allowed_special, str):
+            allowed = list(allowed_special)
+            names = ", ".join(self.special_tokens) or "it has none"
+            for token in allowed:
+                require(
+                    token in self.special_tokens,
+                    f"{token!r} is not a special token of this tokenizer: {names}",
+                )
+            return allowed
+        if allowed_special == "all":
+            return list(self.special_tokens)
+        require(
+            allowed_special == "none",
+            f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
+        )
+        return []
 
     @interruptible
     def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:
@@ -10686,8 +10696,9 @@ class Tokenizer:
             self.id_to_token(int(ids[unknown]))
         text = text.tobytes()
         if len(ids) and self.model.decoder_steps and not continues:
-            first, rest = (tokens[int(ids[0])] for tokens in self._decoded)
-            text = first + text[len(rest) :]
+            as_first, as_later = self._decoded
+            begin = int(ids[0])
+            text = as_first[begin] + text.removeprefix(as_later[begin])
         return text
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -10697,21 +10708,29 @@ class Tokenizer:
         """
         ids = _id_array(ids)
         text = self.decode_bytes(ids).decode("utf-8", "replace")
-        if "\ufffd" in text and self.model.decoder_steps:
-            text = ""
-            start = 0
-            runs = itertools.groupby(ids.tolist(), lambda id: self.vocab[id] in _FALLBACK_TOKENS)
-            for is_byte, run in runs:
-                size = len([*run])
-                part = self.decode_bytes(ids[start : start + size], continues=start > 0)
-                shown = part.decode("utf-8", "replace")
-                text += "\ufffd" * size if is_byte and shown.encode() != part else shown
-                start += size
-        for step in self.model.decoder_steps if len(ids) else ():
-            if step["type"] == "BPEDecoder" and self.vocab[int(ids[-1])].endswith(
-                step["suffix"].encode()
-            ):
-                text = text.removesuffix(" ")  # the last word has no space after it
+        if not self.model.decoder_steps or not len(ids):
+            return text
+        if "\ufffd" in text:
+            text = self._decode_runs(ids)
+        last = self.vocab[int(ids[-1])]
+        for step in self.model.decoder_steps:
+            if step["type"] == "BPEDecoder" and last.endswith(step["suffix"].encode()):
+                text = text.removesuffix(" ")
+        return text
+
+    def _decode_runs(self, ids: np.ndarray) -> str:
+        """Decode runs of tokens like <0xE4> apart from others; each byte may become U+FFFD."""
+        text = ""
+        start = 0
+        is_byte_token = [self.vocab[token_id] in _FALLBACK_TOKENS for token_id in ids.tolist()]
+        for is_byte, run in itertools.groupby(is_byte_token):
+            size = len([*run])
+            data = self.decode_bytes(ids[start : start + size], continues=start > 0)
+            part = data.decode("utf-8", "replace")
+            if is_byte and part.encode() != data:
+                part = "\ufffd" * size
+            text += part
+            start += size
         return text
 
     def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
@@ -10727,13 +10746,10 @@ def _unpickle_once(pickled: bytes) -> Tokenizer:
 
 
 def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
-    """Make a tokenizer that shares tables and idle encoders with the one that was unpickled from
-    the same bytes.
-    """
-    original = _unpickle_once(pickled)
+    """Make a tokenizer that has a config of its own, and shares all else with its copies."""
     tokenizer = Tokenizer.__new__(Tokenizer)
-    tokenizer.__dict__ |= original.__dict__
-    tokenizer.model = copy.copy(original.model)
+    vars(tokenizer).update(vars(_unpickle_once(pickled)))
+    tokenizer.model = copy.copy(tokenizer.model)
     tokenizer.model.config = dict(config)
     return tokenizer
 
@@ -10759,11 +10775,9 @@ def _text_bytes(text: Text, start: int = 0) -> bytes:
 def _id_array(ids: Iterable[int]) -> np.ndarray:
     """Make an array of ids, uint32; raises ValueError if one cannot be an id."""
     if isinstance(ids, np.ndarray):
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise InputError(
-                f"ids are a one-dimensional array of whole numbers, not {ids.dtype} of shape "
-                f"{ids.shape}"
-            )
+        is_list = ids.ndim == 1 and ids.dtype.kind in "iu"
+        shown = f"{ids.dtype} of shape {ids.shape}"
+        require(is_list, f"ids are a one-dimensional array of whole numbers, not {shown}")
         if ids.dtype == np.uint32 or not ids.size or (ids.min() >= 0 and ids.max() < MAX_ID):
             return np.require(ids, np.uint32, ["C", "W"])
         ids = ids.tolist()
@@ -10791,9 +10805,9 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
 # together, when all are whole.
 
 LLMC_HEADER_BYTES = 1024
-# the first numbers of its files, for GPT-2 and Llama 3
+# The first numbers of llm.c's files for GPT-2 and for Llama 3.
 LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}
-# by the suffix of the file, or standard output
+# Layouts by the suffix of the file; standard output has none.
 _LAYOUTS = {".npy": "npy", ".bin": "bin", ".txt": "text", "": "text"}
 
 
@@ -10804,15 +10818,13 @@ def _header(layout: str, dtype: np.dtype, n: int) -> bytes:
     """
     if layout == "npy":
         file = io.BytesIO()
-        np.lib.format.write_array_header_1_0(
-            file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)}
-        )
+        description = {"descr": dtype.str, "fortran_order": False, "shape": (n,)}
+        np.lib.format.write_array_header_1_0(file, description)
         return file.getvalue()
     if layout == "llm.c":
         require(n < 2**31, f"{n:,} tokens are too many for a file of llm.c: write several files")
-        return (
-            np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
-        )
+        numbers = np.array([*LLMC_SIGNS[dtype.name], n], "<i4")
+        return numbers.tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
     return b""
 
 
@@ -10842,10 +10854,10 @@ class _EncodedBlock(NamedTuple):
     ends: np.ndarray  # int64[D]   documents end before these positions in `ids`
     n_bytes: int  # of text
     n_read: int  # bytes on the disk
-    # the last one is that of the text; none: it began in an earlier block and has no ids here
-    last_ids: list[int]
-    # the first id is an end id that must be dropped if the earlier block ended with one
-    is_doubtful: bool
+    begins: bool  # whether the block begins with a text, not within one
+    # Whether the first id is the end of a text that has no other id in this block. The parent drops
+    # it if the earlier blocks of the text already end with such an id.
+    repeats_end: bool
 
 
 def _encode_blocks(
@@ -10866,31 +10878,27 @@ def _encode_blocks(
         texts = source.texts(block)
         begins = block.first_id == BEGINS
         ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.first_id)
-        stops = offsets[1:] if block.next_id == BEGINS else offsets[:0]
-        last_ids = [-1] * begins + ids[-1:].tolist()
-        is_doubtful = False
+        ends = offsets[1:]
+        if block.next_id != BEGINS:  # the text goes on in the next block
+            ends = ends[:0]
+        repeats_end = False
         if end_id is not None:
-            ended = np.append(ids, 0)[stops - 1] == end_id
-            # for an empty text, ids[stop - 1] belongs to the text before it
-            ended &= stops > offsets[: len(stops)]
-            # the text that goes on here has no more ids
-            is_doubtful = not begins and 0 in stops[:1]
-            ids = np.insert(ids, stops[~ended], end_id)
-            stops = np.flatnonzero(ids == end_id) + 1
-        sizes = sum(map(len, texts)), block.n_bytes
-        encoded.append(
-            _EncodedBlock(ids.astype(dtype, copy=False), stops, *sizes, last_ids, is_doubtful)
-        )
+            repeats_end = not begins and 0 in ends[:1]
+            has_end = np.append(ids, 0)[ends - 1] == end_id
+            has_end &= ends > offsets[: len(ends)]  # the id before an empty text is not its own
+            ids = np.insert(ids, ends[~has_end], end_id)
+            ends = np.flatnonzero(ids == end_id) + 1
+        n_bytes = sum(map(len, texts))
+        ids = ids.astype(dtype, copy=False)
+        encoded.append(_EncodedBlock(ids, ends, n_bytes, block.n_bytes, begins, repeats_end))
     return encoded
 
 
 def _id_type(largest: int, dtype: str) -> np.dtype:
-    """Choose the dtype of ids in a file, the first that holds the largest of them if it is
-    "auto".
-    """
+    """Return the dtype of ids in a file; "auto" is the smaller one that holds the largest id."""
     require_known("`dtype`", dtype, ("auto", "uint16", "uint32"))
     if dtype == "auto":
-        dtype = "uint16" if largest < 1 << 16 else "uint32"
+        return np.min_scalar_type(max(largest, 256))
     require(
         largest <= np.iinfo(dtype).max,
         f"{dtype} does not hold the id {largest:,} of this vocabulary: use uint32",
@@ -10900,9 +10908,9 @@ def _id_type(largest: int, dtype: str) -> np.dtype:
 
 def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
     """Open a file by `atomic_write`, or standard output."""
-    return (
-        atomic_write(path) if path != STANDARD_STREAM else contextlib.nullcontext(sys.stdout.buffer)
-    )
+    if path == STANDARD_STREAM:
+        return contextlib.nullcontext(sys.stdout.buffer)
+    return atomic_write(path)
 
 
 def _sidecar(path: Path) -> Path:
@@ -10911,18 +10919,16 @@ def _sidecar(path: Path) -> Path:
 
 
 def _as_lines(ids: np.ndarray, ends: np.ndarray) -> bytes:
-    """Write ids as decimal numbers, a line for each document; the last one may go on with the next
-    ids.
-    """
+    """Write ids as decimal numbers, a line for each document; the last document may go on."""
     lines = [" ".join(map(str, part.tolist())) for part in np.split(ids, ends)]
-    return ("\n".join(lines) + " " * bool(lines[-1])).encode()
+    if lines[-1]:
+        lines[-1] += " "
+    return "\n".join(lines).encode()
 
 
 @contextlib.contextmanager
 def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> Iterator[Callable]:
-    """Write arrays one after another to a file or to standard output: yields the function that
-    writes the next one.
-    """
+    """Write arrays to a file or to standard output; yields the function that writes the next."""
     require_known("`layout`", layout, ("auto", "llm.c"))
     if layout == "auto":
         require(
@@ -10938,25 +10944,23 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
         """Write the next array; documents end at `ends` in it."""
         nonlocal n
         n += len(numbers)
-        file.write(
-            _as_lines(numbers, ends)
-            if layout == "text"
-            else np.ascontiguousarray(numbers, dtype).data
-        )
+        if layout == "text":
+            file.write(_as_lines(numbers, ends))
+        else:
+            file.write(np.ascontiguousarray(numbers, dtype).data)
         file.flush()  # if the disk is full, fail now, before other files have taken their names
 
     with _open_output(path) as file:
         file.write(_header(layout, dtype, 0))
         yield write
-        if header := _header(layout, dtype, n):
+        header = _header(layout, dtype, n)
+        if header:  # standard output has none, and cannot seek
             file.seek(0)
             file.write(header)
 
 
 def _name_outputs(out: PathName, val_fraction: float | None) -> list[Path]:
-    """Return the path of the file of ids and, with `val_fraction`, the path for the held-out
-    documents.
-    """
+    """Return the path of the file of ids and, with `val_fraction`, that of held-out documents."""
     path = as_path(out)
     if val_fraction is None:
         return [path]
@@ -10969,22 +10973,23 @@ def _name_outputs(out: PathName, val_fraction: float | None) -> list[Path]:
 
 
 def _hold_out(block: _EncodedBlock, first: int, fraction: float) -> list[Arrays]:
-    """Divide a block into documents for training and held-out documents: the ids, and the ends of
-    documents, of each.
+    """Divide the ids of a block, and the ends of its documents, into training and held-out ones.
 
     first  the number of the document that the block begins in, from 0. Of n documents, floor(n *
            fraction) are held out: document d if floor((d + 1) * fraction) is greater than floor(d *
            fraction). So the choice depends only on the order of the documents
     """
     billionths = round(fraction * 10**9)  # whole numbers avoid rounding
-    numbers = (np.arange(first, first + len(block.ends) + 2) * billionths) // 10**9
-    is_held_out = np.diff(numbers) > 0
-    # of the documents that end here, and of the rest
+    documents = np.arange(first, first + len(block.ends) + 2)
+    is_held_out = np.diff(documents * billionths // 10**9) > 0
+    # The last document goes on in the next block, so it has a length, but no end here.
     lengths = np.diff(block.ends, prepend=0, append=len(block.ids))
-    return [
-        (block.ids[np.repeat(chosen, lengths)], np.cumsum(lengths[:-1][chosen[:-1]]))
-        for chosen in (~is_held_out, is_held_out)
-    ]
+    parts = []
+    for is_chosen in (~is_held_out, is_held_out):
+        ids = block.ids[np.repeat(is_chosen, lengths)]
+        chosen_lengths = lengths[:-1][is_chosen[:-1]]
+        parts.append((ids, np.cumsum(chosen_lengths)))
+    return parts
 
 
 @checked
@@ -11005,8 +11010,9 @@ def encode_files(
     progress: bool = False,
     executor: Executor | None = None,
 ) -> Encoded:
-    """Write the token ids of files, folders or globs to one file, in the order of the texts, and
-    describe it.
+    """Write the token ids of files, folders or globs to one file, in the order of the texts.
+
+    Returns its description.
 
     inputs           files, folders, globs, or - for standard input: text, lines of JSON (.jsonl),
                      or Parquet; text and JSON may be packed by gzip, xz, bzip2 or zstandard
@@ -11042,10 +11048,11 @@ def encode_files(
     paths = _name_outputs(out, val_fraction)
     id_type = _id_type(tokenizer.vocab_size - 1, dtype)
     engine = Engine(workers, progress, executor)
-    allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
+    if not isinstance(allowed_special, str):
+        allowed_special = list(allowed_special)
     source = tokenizer.source(inputs, allowed_special, text_field, skip_bad_lines)
     outputs = [*paths]
-    index_writer = contextlib.nullcontext(len)
+    index_writer = contextlib.nullcontext(len)  # any function of one argument writes no index
     if document_index is not None:
         index = as_path(document_index)
         require(val_fraction is None, "`document_index` does not go with `val_fraction`")
@@ -11054,14 +11061,16 @@ def encode_files(
             index.resolve() not in others,
             f"{index} would be written twice: give `document_index` another name",
         )
-        outputs = [*paths, index]
+        outputs.append(index)
         index_writer = _array_writer(index, np.int64)
     _require_other_files(outputs, source.files)
-    end_id = None if append is None else tokenizer.special_tokens[tokenizer._allowed([append])[0]]
+    end_id = None
+    if append is not None:
+        tokenizer._allowed([append])
+        end_id = tokenizer.special_tokens[append]
     tokenizer.compile_kernels()
     work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special)
-    # tokens and documents of each file
-    totals = np.zeros((2, 2), np.int64)
+    totals = np.zeros((2, 2), np.int64)  # the numbers of tokens and documents of each file
     n_bytes = 0
     last_id = None
     with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
@@ -11070,15 +11079,16 @@ def encode_files(
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         tasks = stack.enter_context(contextlib.closing(source.map(engine, work)))
         for block in itertools.chain.from_iterable(tasks):
-            if block.is_doubtful and last_id == end_id:
+            if block.begins:
+                last_id = None
+            if block.repeats_end and last_id == end_id:
                 block = block._replace(ids=block.ids[1:], ends=block.ends[1:] - 1)
-            last_id = [last_id, *block.last_ids][-1]
+            if len(block.ids):
+                last_id = block.ids[-1]
             write_index(block.ends + totals[0, 0])
-            parts = (
-                [block[:2]]
-                if val_fraction is None
-                else _hold_out(block, totals[:, 1].sum(), val_fraction)
-            )
+            parts = [(block.ids, block.ends)]
+            if val_fraction is not None:
+                parts = _hold_out(block, totals[:, 1].sum(), val_fraction)
             for write, total, (ids, ends) in zip(writers, totals, parts, strict=False):
                 write(ids, ends)
                 total += len(ids), len(ends)
@@ -11089,22 +11099,18 @@ def encode_files(
         if not encoded.tokens:
             warnings.warn(f"{paths[0]}: no ids, since there is no text to encode", stacklevel=3)
         if val_fraction is not None and not totals[:, 1].all():
-            held_out = (
-                f"of {number_of(encoded.documents, 'document')} `val_fraction` holds "
-                f"out {totals[1, 1]}"
+            raise InputError(
+                f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out "
+                f"{totals[1, 1]}: documents are files, lines of .jsonl files, and texts before the "
+                "token of `append`; choose another `val_fraction`"
             )
-            hint = (
-                "documents are files, lines of .jsonl files, and texts before the token of `append`"
-            )
-            raise InputError(f"{held_out}: {hint}; choose another `val_fraction`")
         for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
             description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
             if val_fraction is not None:
                 del description["bytes"]  # they are not known for each file
             if path != STANDARD_STREAM:
-                atomic_write_all(
-                    path.parent, {_sidecar(path).name: _to_json(description, indent=2)}
-                )
+                content = _to_json(description, indent=2)
+                atomic_write_all(path.parent, {_sidecar(path).name: content})
     return encoded
 
 
@@ -11112,16 +11118,15 @@ def _require_other_files(outputs: Iterable[Path], inputs: Iterable[Path]) -> Non
     """Raise InputError if a file would be both read and written."""
     for path in outputs:
         if path.is_file():  # a device or a pipe may be both
-            is_read = path.resolve() in map(Path.resolve, inputs)
-            require(
-                not is_read, f"{path}: is read, and would be replaced: name another file to write"
-            )
+            is_input = path.resolve() in map(Path.resolve, inputs)
+            require(not is_input, f"{path}: is an input and would be overwritten; choose another")
 
 
 @checked
 def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
-    """Open the ids of a .npy or .bin file as an array that stays on the disk; raises InputError for
-    other files.
+    """Open the ids of a .npy or .bin file as an array that stays on the disk.
+
+    Raises InputError for other files.
 
     dtype  uint16 or uint32, for a .bin file without a .json file
 
@@ -11132,7 +11137,6 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
     [1, 2]
     """
     path = as_path(path)
-    start = 0
     n_bytes = path.stat().st_size
     description = _read_beside(_sidecar(path))
     with expecting_whole("array of ids", path):
@@ -11141,25 +11145,26 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
         else:
             header = np.fromfile(path, "<i4", 3).tolist()
             dtype = description.get("dtype", dtype)
+            start = 0
             for name, sign in LLMC_SIGNS.items():
-                if (
-                    header[:2] == sign
-                    and n_bytes == LLMC_HEADER_BYTES + np.dtype(name).itemsize * header[2]
-                ):
-                    dtype = name
-                    start = LLMC_HEADER_BYTES
+                if header[:2] == sign:
+                    size = np.dtype(name).itemsize * header[2]
+                    if n_bytes == LLMC_HEADER_BYTES + size:
+                        dtype = name
+                        start = LLMC_HEADER_BYTES
             require(dtype in LLMC_SIGNS, "are its numbers uint16 or uint32? Set `dtype`")
             numbers = np.dtype(dtype).newbyteorder("<")
-            ids = np.memmap(path, numbers, "r", start) if n_bytes > start else np.zeros(0, numbers)
+            ids = np.zeros(0, numbers)
+            if n_bytes > start:  # an empty file cannot be mapped
+                ids = np.memmap(path, numbers, "r", start)
         require(
             ids.ndim == 1 and ids.dtype.kind in "iu",
             f"numbers of type {ids.dtype} and shape {ids.shape} are not token ids",
         )
-    n = len(ids)
-    described = description.get("tokens", len(ids))
+    n = description.get("tokens", len(ids))
     require(
-        n == described,
-        f"{path}: has {n:,} ids, and its .json file says {described}: encode the text again",
+        len(ids) == n,
+        f"{path}: has {len(ids):,} ids, and its .json file says {n}: encode the text again",
     )
     return ids
 
@@ -11171,14 +11176,14 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
     """Read ids in batches from a .npy or .bin file, or as decimal numbers from any other file."""
     if path.suffix in (".npy", ".bin"):
         ids = read_ids(path, dtype)
-        yield from (ids[start : start + BLOCK_BYTES] for start in range(0, len(ids), BLOCK_BYTES))
+        for start in range(0, len(ids), BLOCK_BYTES):
+            yield ids[start : start + BLOCK_BYTES]
         return
     ids = []
-    with (
-        contextlib.nullcontext(sys.stdin.buffer)
-        if path == STANDARD_STREAM
-        else open(path, "rb") as file
-    ):
+    with contextlib.ExitStack() as stack:
+        file = sys.stdin.buffer
+        if path != STANDARD_STREAM:
+            file = stack.enter_context(open(path, "rb"))
         for number, line in enumerate(file, 1):
             try:
                 ids += map(int, line.translate(_LIST_AS_SPACES).split())
@@ -11196,8 +11201,9 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
 def decode_file(
     tokenizer: Tokenizer, tokens: PathName, out: PathName = "-", *, dtype: str | None = None
 ) -> None:
-    """Write the text of a file of token ids, in bounded memory; a line of decimal numbers is read
-    as a whole.
+    """Write the text of a file of token ids, in bounded memory.
+
+    A line of decimal numbers is read as a whole.
 
     tokens  a .npy or .bin file, a text with ids as decimal numbers (1 2, or [1, 2]), or - for
             standard input
@@ -11205,7 +11211,8 @@ def decode_file(
     dtype   uint16 or uint32, for a .bin file without a .json file
     """
     _require_other_files([Path(out)], [Path(tokens)])
-    if _read_beside(_sidecar(Path(tokens))).get("model", tokenizer.digest) != tokenizer.digest:
+    description = _read_beside(_sidecar(Path(tokens)))
+    if description.get("model", tokenizer.digest) != tokenizer.digest:
         warnings.warn(
             f"{tokens}: another model wrote these ids, or this one has changed since", stacklevel=3
         )
