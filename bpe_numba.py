@@ -10720,18 +10720,16 @@ class Tokenizer:
 
     def _decode_runs(self, ids: np.ndarray) -> str:
         """Decode runs of tokens like <0xE4> apart from others; each byte may become U+FFFD."""
-        text = ""
-        start = 0
-        is_byte_token = [self.vocab[token_id] in _FALLBACK_TOKENS for token_id in ids.tolist()]
-        for is_byte, run in itertools.groupby(is_byte_token):
-            size = len([*run])
-            data = self.decode_bytes(ids[start : start + size], continues=start > 0)
+        parts = []
+        runs = itertools.groupby(ids.tolist(), lambda key: self.vocab[key] in _FALLBACK_TOKENS)
+        for is_byte, run in runs:
+            run_ids = [*run]
+            data = self.decode_bytes(run_ids, continues=len(parts) > 0)
             part = data.decode("utf-8", "replace")
             if is_byte and part.encode() != data:
-                part = "\ufffd" * size
-            text += part
-            start += size
-        return text
+                part = "\ufffd" * len(run_ids)
+            parts.append(part)
+        return "".join(parts)
 
     def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
         """Decode several lists of ids."""
@@ -11253,8 +11251,8 @@ class Family(NamedTuple):
     kind: str  # of the model, a name in KINDS
     alphabet: str
     pattern: str
-    # (words, n_symbols, **options) -> Learned, or an object with tokens, merges and alphabet; and
-    # with scores, if the model needs them
+    # (words, n_symbols, **options) -> Learned, or an object with tokens, merges and alphabet, and
+    # scores if the model needs them
     learn: Callable
     mark: str = ""  # with the alphabet "characters"
     unk_token: str = "<unk>"  # with the alphabet "characters"
@@ -11309,8 +11307,7 @@ class Recipe:
     score: str | Callable = "count"
     min_frequency: int = 1
     max_words: int = MAX_WORDS
-    # of the `learn` of a family of one's own
-    learner_options: dict = dataclasses.field(default_factory=dict)
+    learner_options: dict = dataclasses.field(default_factory=dict)  # of a family of one's own
 
     def __post_init__(self):
         for name, hint in get_type_hints(Recipe).items():
@@ -11324,17 +11321,19 @@ class Recipe:
     @property
     def byte_tokens(self) -> tuple[str, ...]:
         """The tokens of single bytes in a vocabulary of characters."""
-        return BYTE_TOKENS if self.byte_fallback else ()
+        if self.byte_fallback:
+            return BYTE_TOKENS
+        return ()
 
     @property
     def options(self) -> dict:
         """The recipe as plain JSON."""
-        plain = {
-            "special_tokens": self.special_tokens,
-            "from_": self.from_ and self.from_.digest,
-            "score": getattr(self.score, "__qualname__", self.score),
-        }
-        return vars(self) | self.source([], None).settings | plain
+        options = vars(self) | self.source([], None).settings
+        options["special_tokens"] = self.special_tokens  # the settings have byte tokens, too
+        options["score"] = getattr(self.score, "__qualname__", self.score)
+        if self.from_:
+            options["from_"] = self.from_.digest
+        return options
 
     def source(self, files: Sequence[Path | Texts], text_field: str | None) -> Source:
         """Make the Source of the text.
@@ -11352,8 +11351,11 @@ class Recipe:
 
         The mark ▁ stands for a space; any other mark stands where a word begins.
         """
-        scheme = "never" if self.mark == MARK else "always"
-        return Metaspace(self.mark, scheme) if self.mark else None
+        if not self.mark:
+            return None
+        if self.mark == MARK:
+            return Metaspace(MARK, "never")
+        return Metaspace(self.mark, "always")
 
     @property
     def decoder(self) -> list[dict]:
@@ -11374,7 +11376,9 @@ class Recipe:
             return [marks, *join] if self.byte_fallback else [marks]
         if prefix:
             return [{"type": "WordPiece", "prefix": prefix, "cleanup": True}]
-        return join if self.byte_fallback else join[1:]
+        if self.byte_fallback:
+            return join
+        return [{"type": "Fuse"}]
 
     def learn(self, words: Words, progress: bool = False) -> Learned:
         """Learn from words over bytes."""
@@ -11384,6 +11388,10 @@ class Recipe:
             n_symbols = len(words.alphabet) + self.vocab_size - len(self.from_.vocab)
         elif self.alphabet == "characters":
             words = words.as_characters(self.coverage, self.metaspace)
+        return self.learn_symbols(words, n_symbols, progress)
+
+    def learn_symbols(self, words: Words, n_symbols: int, progress: bool = False) -> Learned:
+        """Call the learner with those fields of the recipe that are its parameters."""
         options = vars(self) | self.learner_options
         return call_with(self.learner, words, n_symbols, progress=progress, **options)
 
@@ -11394,25 +11402,34 @@ class Recipe:
         vocab, merges = build_vocabulary(
             learned, self.special_tokens, self.special_tokens_at, self.byte_tokens
         )
-        scores = None
         family = FAMILIES[self.model]
+        scores = None
         if hasattr(learned, "scores"):
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
             scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
-        fields = vars(self) | {
-            # the longest match does not need them
-            "merges": None if family.kind in ("wordpiece", "unigram") else merges,
-            "pattern": [*Pattern(self.pattern).parts, self.metaspace]
-            if self.mark
-            else self.pattern,
-            "scores": scores,
-            "kind": family.kind,
-            "decoder": self.decoder,
-            "fuse_unk": self.alphabet == "characters" and family.kind != "wordpiece",
-            "subword_prefix": family.subword_prefix,
-            "max_word_chars": MAX_ID if self.model == "longest" else 100,
-        }
-        return call_with(Model, vocab, **fields)
+        pattern = self.pattern
+        if self.mark:
+            pattern = [*Pattern(pattern).parts, self.metaspace]
+        if family.kind != "bpe":
+            merges = None
+        model = Model(
+            vocab,
+            merges,
+            self.special_tokens,
+            pattern,
+            family.kind,
+            alphabet=self.alphabet,
+            scores=scores,
+            normalizer=self.normalizer,
+            decoder=self.decoder,
+            unk_token=self.unk_token,
+            byte_fallback=self.byte_fallback,
+            fuse_unk=self.alphabet == "characters" and family.kind != "wordpiece",
+            subword_prefix=family.subword_prefix,
+        )
+        if self.model == "longest":
+            model.max_word_chars = MAX_ID
+        return model
 
 
 def complete(recipe: Recipe) -> Recipe:
@@ -11422,10 +11439,10 @@ def complete(recipe: Recipe) -> Recipe:
     >>> recipe.pattern, recipe.mark, recipe.unk_token, recipe.special_tokens
     ('gpt2', '▁', '<unk>', ['<s>', '<unk>'])
     """
-    least = recipe.min_frequency
-    most = recipe.max_words
-    require(0 <= least <= MAX_COUNT, f"`min_frequency` is {least}: it must be 0 to {MAX_COUNT:,}")
-    require(most >= 0, f"`max_words` is {most}: it must be 0 (no limit) or more")
+    n = recipe.min_frequency
+    require(0 <= n <= MAX_COUNT, f"`min_frequency` is {n}: it must be 0 to {MAX_COUNT:,}")
+    n = recipe.max_words
+    require(n >= 0, f"`max_words` is {n}: it must be 0 (no limit) or more")
     require_known("family of models", recipe.model, FAMILIES)
     require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
     parameters = inspect.signature(recipe.learner).parameters.keys()
@@ -11441,47 +11458,52 @@ def complete(recipe: Recipe) -> Recipe:
         return _complete_from(recipe)
     family = FAMILIES[recipe.model]
     alphabet = recipe.alphabet or family.alphabet
-    pattern = recipe.pattern or family.pattern
-    mark = ""
-    unk_token = None
-    n_letters = 256
-    coverage = recipe.coverage
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
-        is_plain = coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark
+        is_plain = recipe.coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark
         require(is_plain, "`coverage`, `byte_fallback` and `mark` go with the alphabet characters")
-        require(
-            family.alphabet == "bytes",
-            f"a model of the family {recipe.model} is made of characters",
-        )
-        coverage = 1.0
+        has_bytes = family.alphabet == "bytes"
+        require(has_bytes, f"a model of the family {recipe.model} is made of characters")
+        fields = {"mark": "", "coverage": 1.0, "unk_token": None}
+        pattern = recipe.pattern or family.pattern
+        recipe = dataclasses.replace(recipe, alphabet=alphabet, pattern=pattern, **fields)
+        n_letters = 256
     else:
-        coverage = COVERAGE if coverage is None else coverage
-        require(0 < coverage <= 1, f"`coverage` is more than 0, and at most 1, not {coverage}")
-        mark = family.mark if recipe.mark is None else recipe.mark
+        recipe = _complete_characters(recipe, family)
         n_letters = 1
-        require(
-            len(mark) <= 1 and not mark.isspace(),
-            f"a mark is one character, not white space: {mark!r}",
-        )
-        if mark not in ("", MARK):
-            pattern = recipe.pattern or "whitespace-split"
-        # a Unigram always has an unknown token
-        if recipe.byte_fallback and family.kind != "unigram":
-            require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
-            require(
-                recipe.unk_token is None,
-                "with `byte_fallback` nothing is unknown: omit `unk_token`",
-            )
-        else:
-            unk_token = recipe.unk_token or family.unk_token
-            special_tokens = [*dict.fromkeys([*special_tokens, unk_token])]
-    check_vocab_size(recipe.vocab_size, n_letters + len(special_tokens) + len(recipe.byte_tokens))
+    n_fixed = n_letters + len(recipe.special_tokens) + len(recipe.byte_tokens)
+    check_vocab_size(recipe.vocab_size, n_fixed)
+    return recipe
+
+
+def _complete_characters(recipe: Recipe, family: Family) -> Recipe:
+    """Fill in the open fields of a recipe for tokens of characters."""
+    coverage = recipe.coverage
+    if coverage is None:
+        coverage = COVERAGE
+    require(0 < coverage <= 1, f"`coverage` is more than 0, and at most 1, not {coverage}")
+    mark = recipe.mark
+    if mark is None:
+        mark = family.mark
+    is_mark = len(mark) <= 1 and not mark.isspace()
+    require(is_mark, f"a mark is one character, not white space: {mark!r}")
+    pattern = family.pattern
+    if mark not in ("", MARK):
+        pattern = "whitespace-split"
+    unk_token = None
+    special_tokens = recipe.special_tokens
+    if recipe.byte_fallback and family.kind != "unigram":
+        require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
+        is_open = recipe.unk_token is None
+        require(is_open, "with `byte_fallback` nothing is unknown: omit `unk_token`")
+    else:  # a Unigram always has an unknown token
+        unk_token = recipe.unk_token or family.unk_token
+        special_tokens = [*dict.fromkeys([*special_tokens, unk_token])]
     return dataclasses.replace(
         recipe,
         special_tokens=special_tokens,
-        alphabet=alphabet,
-        pattern=pattern,
+        alphabet="characters",
+        pattern=recipe.pattern or pattern,
         mark=mark,
         coverage=coverage,
         unk_token=unk_token,
@@ -11489,36 +11511,36 @@ def complete(recipe: Recipe) -> Recipe:
 
 
 def _complete_from(recipe: Recipe) -> Recipe:
-    """Fill in the rest of a recipe that continues a model, whose pattern and merges may have to
-    change.
-    """
+    """Fill in the open fields of a recipe that continues a model."""
     require(recipe.model == "bpe", "only a BPE has merges that training can continue")
-    base = recipe.from_ if isinstance(recipe.from_, Model) else load_model(recipe.from_)
-    require(
-        base.kind == "bpe", f"only a BPE has merges that training can continue, not a {base.kind}"
-    )
+    base = recipe.from_
+    if not isinstance(base, Model):
+        base = load_model(base)
+    is_bpe = base.kind == "bpe"
+    require(is_bpe, f"only a BPE has merges that training can continue, not a {base.kind}")
     require(not base.word_suffix, "training cannot continue a model whose words end in a suffix")
     pattern = recipe.pattern or base.pattern
     if Pattern(pattern).steps == Pattern(base.pattern).steps:
         pattern = base.pattern  # it may be JSON
-    special_tokens = list(dict.fromkeys([*base.special_tokens, *recipe.special_tokens]))
-    ids = base.special_tokens if special_tokens == [*base.special_tokens] else special_tokens
+    special_tokens = [*dict.fromkeys([*base.special_tokens, *recipe.special_tokens])]
+    if special_tokens != [*base.special_tokens]:
+        base = dataclasses.replace(base, special_tokens=special_tokens)
     changes = {"merges": _as_merges(base)[0], "scores": None, "ignore_merges": False}
-    base = dataclasses.replace(base, special_tokens=ids, pattern=pattern, **changes)
+    base = dataclasses.replace(base, pattern=pattern, **changes)
     n = len(base.vocab)
-    size = recipe.vocab_size
     require(
-        n < size <= MAX_ID,
+        n < recipe.vocab_size <= MAX_ID,
         f"the model already has {n:,} tokens: `vocab_size` must be larger, up to {MAX_ID:,}",
     )
-    steps = {
-        "pattern": pattern,
-        "mark": "",
-        "normalizer": base.normalizer,
-        "alphabet": base.alphabet,
-    }
     return dataclasses.replace(
-        recipe, from_=base, special_tokens=special_tokens, byte_fallback=False, **steps
+        recipe,
+        from_=base,
+        special_tokens=special_tokens,
+        byte_fallback=False,
+        pattern=pattern,
+        mark="",
+        normalizer=base.normalizer,
+        alphabet=base.alphabet,
     )
 
 
@@ -11534,13 +11556,13 @@ def _named_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
 
 
 def words_of_model(model: Model, words: Words) -> Words:
-    """Segment words over the single bytes into the tokens of a BPE, which become their alphabet, in
-    the order of ids.
+    """Segment words over the single bytes into the tokens of a BPE.
 
-    Letters that are not tokens split a word. From the result, `learn` learns the merges that the
-    training of the model would have made next on these words; `extend_model` adds them. The pattern
-    of the model is not used: a word may reach over the ends of its pretokens, and then new merges
-    do so, too (SuperBPE, Liu et al. 2025).
+    These tokens become the alphabet of the words, in the order of their ids. Letters that are not
+    tokens split a word. From the result, `learn` learns the merges that the training of the model
+    would have made next on these words; `extend_model` adds them. The pattern of the model is not
+    used: a word may reach over the ends of its pretokens, and then new merges do so, too (SuperBPE,
+    Liu et al. 2025).
 
     >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
     >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
@@ -11557,14 +11579,12 @@ def words_of_model(model: Model, words: Words) -> Words:
     scratch = np.empty(MAX_LINEAR_MERGE, np.uint64)
     tables = bpe_tables(model, unknown_letter=MAX_ID)
     n = _segment_words(text, words.offsets, tables, scratch, ids, offsets)
-    return _split_at_unknown(
-        symbol_of[ids[:n]], offsets, words.counts, [model.vocab[id] for id in token_ids]
-    )
+    alphabet = [model.vocab[token_id] for token_id in token_ids]
+    return _split_at_unknown(symbol_of[ids[:n]], offsets, words.counts, alphabet)
 
 
 def extend_model(model: Model, learned: Learned) -> Model:
-    """Add the merges that were learnt on `words_of_model` to a model with merges; returns a new
-    model.
+    """Return a model with the merges that were learnt on its `words_of_model` added to its own.
 
     All ids stay, also those of special tokens, and new tokens get the next ids. If a new merge
     makes a token that the old merges did not reach, the token keeps its id.
@@ -11602,7 +11622,7 @@ class Training:
         model = self.tokenizer.model
         if model.kind == "bpe" and model.alphabet == "bytes":
             return int(self.learned.n_tokens[-1])
-        steps = [self.recipe.metaspace, "none"] if self.recipe.mark else "none"
+        steps = [step for step in (self.recipe.metaspace, "none") if step]
         model = dataclasses.replace(model, pattern=steps, normalizer=(), drops_unknown=True)
         return encode_words(Tokenizer.from_model(model), self.counted.words).n_tokens
 
@@ -11612,12 +11632,13 @@ class Training:
 
         Equal records mean equal models, if a score is not another function of the same name.
         """
-        result = {"config": self.tokenizer.config, "model": self.tokenizer.digest}
         return {
             "bpe_numba": __version__,
             "options": self.recipe.options,
             "corpus": self.counted.described,
-        } | result
+            "config": self.tokenizer.config,
+            "model": self.tokenizer.digest,
+        }
 
     def __str__(self) -> str:
         counted = self.counted
@@ -11656,21 +11677,19 @@ def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
 
 
 def _warn_of_source(source: Source) -> None:
-    """Warn of a slow pattern, and of strings in the first file that look like special tokens but
-    are not named.
-    """
+    """Warn of a slow pattern, and of strings in the first file that look like special tokens."""
     if source.pattern.warning:
         warnings.warn(source.pattern.warning, stacklevel=5)
     if not _is_stream(source.files[0]):
         names = re.findall(rb"<\|\w{1,40}\|>", _read_part(source.files[0], 0, BLOCK_BYTES))
         counts = Counter(map(bytes.decode, names))
-        unnamed = [
-            name for name, n in counts.most_common() if n > 2 and name not in source.special_tokens
-        ]
-        if unnamed:
-            names = ", ".join(unnamed[:5])
+        for name in source.special_tokens:
+            del counts[name]
+        names = [name for name, n in counts.most_common(5) if n > 2]
+        if names:
             warnings.warn(
-                f"{names} in the text: plain text, unless `special_tokens` names it", stacklevel=5
+                f"{', '.join(names)} in the text: plain text, unless `special_tokens` names it",
+                stacklevel=5,
             )
 
 
@@ -11695,8 +11714,9 @@ def count_files(
     progress: bool = False,
     executor: Executor | None = None,
 ) -> CorpusCounts:
-    """Count the pretokens of files, folders or globs, and write a words file, which `train` takes
-    instead of the texts.
+    """Count the pretokens of files, folders or globs, and write a words file.
+
+    `train` takes words files instead of the texts.
 
     inputs          files, folders, globs, or - for standard input, as for `train`
     out             the words file, .npz
@@ -11725,28 +11745,22 @@ def count_files(
     engine = Engine(workers, progress, executor)
     require(out.suffix == ".npz", f"{out}: name a .npz file for the words")
     check_writable(out.parent)
-    special_tokens = [
-        *check_special_tokens(special_tokens),
-        *(BYTE_TOKENS if byte_fallback else ()),
-    ]
-    steps = _named_normalizer(normalizer)
+    special_tokens = [*check_special_tokens(special_tokens)]
+    if byte_fallback:
+        special_tokens += BYTE_TOKENS
     source = Source(
         find_files(inputs),
         Pattern(pattern),
         special_tokens,
         text_field,
-        normalizer=steps,
+        normalizer=_named_normalizer(normalizer),
         skip_bad_lines=skip_bad_lines,
     )
     _warn_of_source(source)
     with stage("compile"):
-        compile_side_by_side(
-            [
-                functools.partial(compile_counting, source.pattern),
-                functools.partial(compile_pretokenizing, source.pattern),
-            ],
-            engine,
-        )
+        counting = functools.partial(compile_counting, source.pattern)
+        pretokenizing = functools.partial(compile_pretokenizing, source.pattern)
+        compile_side_by_side([counting, pretokenizing], engine)
     with stage("scan") as spent:
         counted = count(source, engine, max_words=max_words)
         spent.n_bytes = counted.n_bytes
@@ -11833,17 +11847,37 @@ def train(
     >>> train(texts=["low low lower", "newest"], vocab_size=260).learned.counts.tolist()
     [3, 3, 2, 1]
     """
-    recipe = call_with(Recipe, **locals())
-    return train_recipe(
-        *prepare(recipe, inputs, texts), text_field, Engine(workers, progress, executor)
+    recipe = Recipe(
+        vocab_size,
+        special_tokens,
+        special_tokens_at,
+        model,
+        alphabet,
+        pattern,
+        mark,
+        normalizer,
+        coverage,
+        byte_fallback,
+        unk_token,
+        from_,
+        tie_break,
+        score,
+        min_frequency,
+        max_words,
+        learner_options,
     )
+    recipe, files, counts = prepare(recipe, inputs, texts)
+    engine = Engine(workers, progress, executor)
+    return train_recipe(recipe, files, counts, text_field, engine)
 
 
 def prepare(
     recipe: Recipe, inputs: Files | None = None, texts: Iterable | None = None
 ) -> tuple[Recipe, Sequence[Path | Texts], Sequence[CorpusCounts]]:
-    """Complete a recipe; returns it, the files or texts to learn from, and the counts if these are
-    words files.
+    """Complete a recipe, and find the files or texts to learn from.
+
+    Returns the recipe, the files or texts, and the counts if these are words files. What a recipe
+    leaves open about the text is taken from the words files, which must agree.
     """
     require(inputs is None or texts is None, "`inputs` and `texts` cannot be combined")
     require(not isinstance(texts, (str, bytes)), "`texts` is a list of texts, not a single text")
@@ -11854,27 +11888,26 @@ def prepare(
     if len(others) == len(files):
         return complete(recipe), files, ()
     require(
-        not others, f"{_name_some(others)}: count that, too: texts and words files cannot be mixed"
+        not others,
+        f"{_name_some(others)}: text and words files cannot be mixed: run `count` on these, too",
     )
     require(len({*files}) == len(files), "a words file is named twice: its words would count twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
-    options = dict(settings[0])
+    saved = dict(settings[0])
     types = {"Split": Split, "Metaspace": Metaspace}
-    options["pattern"] = [
-        step if isinstance(step, str) else types[step[0]](*step[1:]) for step in options["pattern"]
+    saved["pattern"] = [
+        step if isinstance(step, str) else types[step[0]](*step[1:]) for step in saved["pattern"]
     ]
-    options["special_tokens"] = [
-        token for token in options["special_tokens"] if token not in BYTE_TOKENS
-    ]
-    options = {name: getattr(recipe, name) or value for name, value in options.items()}
-    recipe = complete(dataclasses.replace(recipe, **options))
+    saved["special_tokens"] = [t for t in saved["special_tokens"] if t not in BYTE_TOKENS]
+    open_fields = {name: value for name, value in saved.items() if not getattr(recipe, name)}
+    recipe = complete(dataclasses.replace(recipe, **open_fields))
     for name, expected in recipe.source([], None).settings.items():
-        for file, theirs in zip(files, settings, strict=True):
-            hint = (
-                f"{file}: was counted with the {name} {theirs[name]}: count the texts "
-                f"again, with {expected}"
-            )
-            require(sorted(map(str, theirs[name])) == sorted(map(str, expected)), hint)
+        for file, saved in zip(files, settings, strict=True):
+            if sorted(map(str, saved[name])) != sorted(map(str, expected)):
+                raise InputError(
+                    f"{file}: was counted with the {name} {saved[name]}: count the texts again, "
+                    f"with {expected}"
+                )
     return recipe, files, counted
 
 
@@ -11888,22 +11921,23 @@ def train_recipe(
     """Train by a complete recipe on files or on the counts of words files; see `prepare`."""
     timings: dict[str, Timing] = {}
     with stage("compile") as timings["compile"]:
-        source = recipe.source([] if counts else files, text_field)
+        source = recipe.source([], text_field)
         if not counts:
+            source = recipe.source(files, text_field)
             _warn_of_source(source)
-        # they also fail for wrong options, before the scan
         words = Words.from_counts({b"aa": 1})
-        options = vars(recipe) | recipe.learner_options
+        # They also fail for wrong options, before the scan.
         jobs = [
             functools.partial(compile_counting, source.pattern),
-            functools.partial(call_with, recipe.learner, words, 257, **options),
+            functools.partial(recipe.learn_symbols, words, 257),
             functools.partial(compile_pretokenizing, source.pattern),
             functools.partial(compile_tables, FAMILIES[recipe.model].kind),
         ]
         compile_side_by_side(jobs, engine)
     with stage("scan") as timings["scan"]:
         counted = count(source, engine, counts, recipe.max_words)
-        timings["scan"].n_bytes = 0 if counts else counted.n_bytes
+        if not counts:
+            timings["scan"].n_bytes = counted.n_bytes
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn") as timings["learn"]:
         learned = recipe.learn(counted.words, engine.progress)
@@ -11919,8 +11953,7 @@ def train_bpe(
     special_tokens: Sequence[str] = (),
     **options,
 ) -> tuple[dict[int, bytes], list[Merge]]:
-    """Train on files or on `texts`, and return the vocabulary and the merges; the options are those
-    of `train`.
+    """Train as `train` does, with its options, and return the vocabulary and the merges.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.txt")
@@ -11942,8 +11975,7 @@ def train_bpe_from_counts(
     special_tokens: Sequence[str] = (),
     **options: object,
 ) -> tuple[dict[int, bytes], list[Merge]]:
-    """Train on pretokens that were counted elsewhere; the options are those of a Recipe; see
-    `train`.
+    """Train on pretokens that were counted elsewhere; the options are those of a Recipe.
 
     >>> vocab, merges = train_bpe_from_counts({b"hug": 10, b"pug": 5, b"hugs": 5}, 258)
     >>> merges, vocab[257]
@@ -11978,8 +12010,7 @@ LONGEST_CELL = 60  # characters of a cell; the rest is cut off
 
 
 class Table(NamedTuple):
-    """A table of a report. As a string it is Markdown with aligned columns, for a terminal or a
-    page.
+    """A table of a report; as a string it is Markdown with aligned columns.
 
     rows  strings and numbers; columns of numbers are aligned to the right, and None and NaN stay
           empty. `pandas.DataFrame(table.rows, columns=table.header)` takes them as they are
@@ -12020,45 +12051,40 @@ def _cell(value: str | float | None) -> str:
     """
     if value is None or value != value:  # NaN
         return ""
-    if isinstance(value, str):
-        text = value if len(value) <= LONGEST_CELL else value[: LONGEST_CELL - 1] + "…"
-        return text.replace("|", "\\|")
-    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    if not isinstance(value, str):
+        return f"{value:,}"
+    if len(value) > LONGEST_CELL:
+        value = value[: LONGEST_CELL - 1] + "…"
+    return value.replace("|", "\\|")
 
 
 def _cell_width(text: str) -> int:
-    """Count the columns of a terminal that a text takes: two for a wide character, none for a
-    combining one.
-    """
-    return sum(
-        0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF")
-        for c in text
-    )
+    """Count the columns of a terminal: two for a wide character, none for a combining one."""
+    base = [c for c in text if not unicodedata.combining(c)]
+    return len(base) + sum(unicodedata.east_asian_width(c) in "WF" for c in base)
 
 
 def _fill(text: str, width: int, on_right: bool = False) -> str:
     """Fill a text up with spaces."""
     gap = " " * (width - _cell_width(text))
-    return gap + text if on_right else text + gap
+    if on_right:
+        return gap + text
+    return text + gap
 
 
 def tabulate_timings(seconds: float) -> Table:
     """Tabulate the stages of this process, which took `seconds` in all."""
-    stages = TIMINGS | {
-        "other": Timing(
-            seconds - sum(spent.seconds for spent in TIMINGS.values()), 0, peak_memory()
-        )
-    }
+    rest = seconds - sum(spent.seconds for spent in TIMINGS.values())
     rows = []
-    for name, spent in stages.items():
+    for name, spent in [*TIMINGS.items(), ("other", Timing(rest, 0, peak_memory()))]:
+        share = round(100 * spent.seconds / seconds, 1)
         rate = spent.n_bytes / spent.seconds / 1e6 or None
         peak = spent.memory and round(spent.memory / 1e6)
-        rows.append(
-            (name, round(spent.seconds, 3), rate, round(100 * spent.seconds / seconds, 1), peak)
-        )
-    return Table(
-        f"{seconds:.2f} seconds", ("stage", "seconds", "MB/s", "% of time", "peak MB"), rows
-    )
+        rows.append((name, round(spent.seconds, 3), rate, share, peak))
+    header = ("stage", "seconds", "MB/s", "% of time", "peak MB")
+    return Table(f"{seconds:.2f} seconds", header, rows)
 
 
 def tabulate_counts(counted: CorpusCounts, title: str = "Pretokens") -> Table:
@@ -12069,13 +12095,8 @@ def tabulate_counts(counted: CorpusCounts, title: str = "Pretokens") -> Table:
         ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
     ]
     if counted.n_dropped:
-        rows.append(
-            (
-                "dropped",
-                f"{counted.n_dropped:,} pretokens; counts are up to {counted.max_error:,} too "
-                f"small",
-            )
-        )
+        error = f"counts are up to {counted.max_error:,} too small"
+        rows.append(("dropped", f"{counted.n_dropped:,} pretokens; {error}"))
     return Table(title, ("what", "value"), rows)
 
 
@@ -12099,11 +12120,10 @@ RECORD_FILE = "training.json"
 
 
 def save_learned(folder: PathName, training: Training) -> None:
-    """Write the history of a training into the folder of its model: its record, and the merges with
-    their counts.
+    """Write the history of a training into the folder of its model.
 
-    A file of an earlier training is removed. Merge counts are written only for a BPE, whose tokens
-    are made by merges.
+    It is the record of the training, and the merges with their counts. A file of an earlier
+    training is removed. Merge counts are written only for a BPE, whose tokens are made by merges.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.txt")
@@ -12130,8 +12150,7 @@ def save_learned(folder: PathName, training: Training) -> None:
 
 
 def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
-    """Read the merges and their counts from the folder of a model, and the number of bytes of the
-    corpus.
+    """Read the merges, their counts and the number of bytes of the corpus from a model's folder.
 
     Raises InputError if the file is missing, or if it belongs to another model.
 
@@ -12155,21 +12174,12 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
         learned = Learned(**arrays, alphabet=[letter.encode("latin-1") for letter in letters])
         m = len(learned.pairs)
         n_tokens = learned.n_tokens
-        fits = (
-            learned.counts.shape == (m,)
-            and n_tokens.shape == (m + 1,)
-            and n_tokens.dtype.kind == "i"
-        )
-        fits = (
-            fits
-            and min(n_bytes, *n_tokens) > 0
-            and learned.merges == model.merges[len(model.merges) - m :]
-        )
-        require(fits, "its numbers do not fit together")
+        fits = learned.counts.shape == (m,) and n_tokens.shape == (m + 1,)
+        fits = fits and n_tokens.dtype.kind == "i" and min(n_bytes, *n_tokens) > 0
+        is_own = learned.merges == model.merges[len(model.merges) - m :]
+        require(fits and is_own, "its numbers do not fit together")
     except Exception as error:  # damaged files raise almost anything
-        raise InputError(
-            f"{file}: not what the training of this model saved ({error}): remove it"
-        ) from None
+        raise InputError(f"{file}: damaged, or from another model ({error}); delete it") from None
     return learned, n_bytes
 
 
@@ -12193,23 +12203,23 @@ def _by_name(items: object) -> Mapping:
     """Name a path, or each of several, by itself; a mapping has names already."""
     if isinstance(items, Mapping):
         return items
-    return {str(path): path for path in ([items] if isinstance(items, PathName) else items)}
+    if isinstance(items, PathName):
+        items = [items]
+    return {str(path): path for path in items}
 
 
 # Corpora: each unique word is encoded once
 
 
 class EncodedWords(NamedTuple):
-    """The unique words of a corpus, encoded: word w became ids[offsets[w] : offsets[w + 1]],
-    counts[w] times.
-    """
+    """The unique words of a corpus, encoded: word w became ids[offsets[w] : offsets[w + 1]]."""
 
     words: list[bytes]
     counts: np.ndarray  # int64[W]
     ids: np.ndarray  # uint32[N]
     offsets: np.ndarray  # int64[W + 1]
     n_bytes: int = 0  # of text, without special tokens
-    # by the model's pattern or, if that takes whole texts, the words between white space
+    # Of the model's pattern or, if that takes whole texts, of words between white space.
     n_pretokens: int | None = None
 
     @property
@@ -12219,15 +12229,14 @@ class EncodedWords(NamedTuple):
 
     def frequencies(self, n_ids: int) -> np.ndarray:
         """Count the occurrences of each id in the corpus, int64[n_ids]."""
-        # float64 adds them exactly below 2**53
+        # Sums in float64 are exact below 2**53.
         weights = np.repeat(self.counts, np.diff(self.offsets))
         return np.bincount(self.ids, weights, n_ids).astype(np.int64)
 
 
 def encode_words(tokenizer: Tokenizer, words: Words) -> EncodedWords:
     """Encode each of the words of a corpus once."""
-    # in the order of their table they would fill the cache from its beginning, slowly
-    words = _in_order(words)
+    words = _in_order(words)  # words in the order of their hash would fill the cache slowly
     texts = [*words.to_counts()]
     ids, offsets = tokenizer.encode_batch_to_numpy(texts, "none")
     return EncodedWords(texts, words.counts, ids, offsets)
@@ -12262,27 +12271,27 @@ def encode_corpus(
     """
     source = tokenizer.source(inputs, "all", text_field)
     pattern = Pattern(tokenizer.model.pattern)
-    is_whole = all(
-        step == PATTERNS["none"] or isinstance(step, Metaspace) for step in pattern.steps
-    )
-    if not is_whole:  # the pattern of the tokenizer itself may cut more finely
+    cuts = [s for s in pattern.steps if s != PATTERNS["none"] and not isinstance(s, Metaspace)]
+    if cuts:  # the pattern of the tokenizer itself may cut more finely
         source = dataclasses.replace(source, pattern=pattern)
     with stage("scan") as spent:
         counted = count(source, engine)
-        words = counted.words
         n_pretokens = counted.n_pretokens
         spent.n_bytes = counted.n_bytes
-        if is_whole:
-            by_space = dataclasses.replace(
-                source, pattern=Pattern("whitespace-split"), normalizer=()
-            )
-            n_pretokens = (
-                None if source.total_bytes is None else count(by_space, engine).n_pretokens
-            )
-    require(len(words.counts), f"no text to look at in {_name_some(source.files)}")
+        if not cuts:
+            n_pretokens = _count_words_between_spaces(source, engine)
+    require(len(counted.words.counts), f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
-        encoded = encode_words(_word_encoder(tokenizer), words)
+        encoded = encode_words(_word_encoder(tokenizer), counted.words)
     return encoded._replace(n_bytes=counted.n_bytes, n_pretokens=n_pretokens)
+
+
+def _count_words_between_spaces(source: Source, engine: Engine | None) -> int | None:
+    """Count the words of a corpus by reading it again; None if it can be read only once."""
+    if source.total_bytes is None:
+        return None
+    pattern = Pattern("whitespace-split")
+    return count(dataclasses.replace(source, pattern=pattern, normalizer=()), engine).n_pretokens
 
 
 RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this order
@@ -12346,8 +12355,7 @@ KINDS_OF_TOKENS = {
     "punctuation, symbols": r"\s*[^\s\p{L}\p{N}]+\s*",
     "mixed": r"[\s\S]+",
 }
-# a token is hardly ever used if it was made at least this many times as often as it is used
-RARE = 1000
+RARE = 1000  # A token is hardly ever used if merges made it this many times as often.
 ROWS = 12  # the most rows of a list in a table
 
 
@@ -12380,14 +12388,14 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
     unreachable = {}
     texts = decoded_tokens(model.vocab, model.decoder_steps)[0]
     prefix = model.subword_prefix.encode()
-    parts_of_characters = _FALLBACK_TOKENS[128:] if model.byte_fallback else ()
-    for id in model.ordinary:
-        token = model.vocab[id]
-        if token in parts_of_characters or (prefix and token.startswith(prefix)):
+    for token_id in model.ordinary:
+        token = model.vocab[token_id]
+        is_part = model.byte_fallback and token in _FALLBACK_TOKENS[128:]
+        if is_part or (prefix and token.startswith(prefix)):
             continue
-        ids = _ids_of(tokenizer, texts[id])
-        if id not in ids and id not in _ids_of(by_word, token):
-            unreachable[id] = ids
+        ids = _ids_of(tokenizer, texts[token_id])
+        if token_id not in ids and token_id not in _ids_of(by_word, token):
+            unreachable[token_id] = ids
     return unreachable
 
 
@@ -12400,8 +12408,7 @@ def _ids_of(tokenizer: Tokenizer, text: bytes) -> list[int]:
 
 
 class Glitch(NamedTuple):
-    """A token that training made from many pairs, and that is hardly ever used: a candidate for a
-    "glitch token".
+    """A candidate for a "glitch token": training made it from many pairs, and no text uses it.
 
     Land and Bartolo, "Fishing for Magikarp" (2024), find such tokens in models. Here the counts of
     merges show which later tokens contain them.
@@ -12416,8 +12423,9 @@ class Glitch(NamedTuple):
 def find_glitches(
     learned: Learned, ids: Mapping[bytes, int], frequencies: np.ndarray
 ) -> list[Glitch]:
-    """List tokens that were made at least RARE times as often as a corpus uses them; those made
-    most often come first.
+    """List tokens that merges made RARE times as often as a corpus uses them, or more often.
+
+    Those made most often come first.
 
     frequencies  of the ids in the corpus. Another corpus than that of the training may have another
                  size, so the numbers of the training are scaled to it
@@ -12452,29 +12460,27 @@ class Inspection(Report):
 
     def tables(self) -> list[Table]:
         tokens = self.tokens
-        title = f"Tokens that no text can reach: {len(self.unreachable):,}"
-        shown = {id: (str(id), readable(token)) for id, token in tokens.items()}
+        shown = {token_id: (str(token_id), readable(token)) for token_id, token in tokens.items()}
         kinds = [(kind, n, 100 * n / len(tokens)) for kind, n in self.kinds.most_common()]
-        longest = [
-            (*shown[id], len(tokens[id])) for id in sorted(tokens, key=lambda id: -len(tokens[id]))
-        ]
-        unreachable = [
-            (*shown[id], "|".join(shown[k][1] for k in ids)) for id, ids in self.unreachable.items()
-        ]
+        longest = sorted(tokens, key=lambda token_id: -len(tokens[token_id]))[:ROWS]
+        rows = [(*shown[token_id], len(tokens[token_id])) for token_id in longest]
         tables = [
             Table("Tokens by kind", ("kind", "tokens", "%"), kinds),
-            Table("Longest tokens", ("id", "token", "bytes"), longest[:ROWS]),
-            Table(title, ("id", "token", "becomes"), unreachable[:ROWS]),
+            Table("Longest tokens", ("id", "token", "bytes"), rows),
         ]
+        rows = []
+        for token_id, ids in itertools.islice(self.unreachable.items(), ROWS):
+            parts = [shown[part_id][1] for part_id in ids]
+            rows.append((*shown[token_id], "|".join(parts)))
+        title = f"Tokens that no text can reach: {len(self.unreachable):,}"
+        tables.append(Table(title, ("id", "token", "becomes"), rows))
         if self.measures:
             tables.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
         if self.glitches is not None:
             rows = []
-            for id, made, used, taken in self.glitches[:ROWS]:
-                shares = ", ".join(
-                    f"{readable(token)} {100 * n // made} %" for token, n in taken.most_common(3)
-                )
-                rows.append((*shown[id], made, used, shares))
+            for token_id, n_made, n_used, taken in self.glitches[:ROWS]:
+                shares = [f"{readable(t)} {100 * n // n_made} %" for t, n in taken.most_common(3)]
+                rows.append((*shown[token_id], n_made, n_used, ", ".join(shares)))
             title = f"Candidates for glitch tokens: {len(self.glitches):,}"
             tables.append(Table(title, ("id", "token", "made", "used", "now in"), rows))
         return tables
@@ -12528,11 +12534,10 @@ def inspect_model(
             possible.add(model.ids[model.unk_token.encode()])
         frequencies = encoded.frequencies(max(model.vocab) + 1)
         measures = measure(encoded, possible)
-        glitches = find_glitches(learned, model.ids, frequencies) if learned else None
-    title = (
-        f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, "
-        f"{model.kind}"
-    )
+        if learned:
+            glitches = find_glitches(learned, model.ids, frequencies)
+    n_special = len(model.special_tokens)
+    title = f"{len(model.vocab):,} tokens, {n_special:,} of them special, {model.kind}"
     kinds = Counter(map(_classify, tokens.values()))
     return Inspection(title, tokens, kinds, unreachable, measures, frequencies, glitches)
 
@@ -12563,13 +12568,11 @@ class Curve(Report):
         return tables
 
     def plot(self, path: PathName) -> None:
-        """Draw bytes per token, and the saving by 1,000 more tokens, to a .png, .svg or .pdf
-        file.
-        """
+        """Draw bytes per token, and the saving by 1,000 more, to a .png, .svg or .pdf file."""
         suffix = Path(path).suffix
         require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
         matplotlib = import_optional("matplotlib")
-        # names may hold dollar signs
+        # Names may hold dollar signs.
         with matplotlib.rc_context({"font.size": 9, "text.parse_math": False}):
             figure = import_optional("matplotlib.figure").Figure(
                 figsize=(7, 3), layout="constrained"
@@ -12633,10 +12636,9 @@ class Comparison(Report):
     bytes_per_token: np.ndarray  # float64[models, corpora]
     premiums: np.ndarray  # float64[models, corpora]   tokens for each token of the first corpus
     gini: np.ndarray  # float64[models]                of the tokens of the corpora
-    # the share of words, weighted by their counts, that all models split at the same positions
+    # The share of words, weighted by counts, that all models split at the same positions.
     same: float
-    # words that are split differently: (word, count, [its pieces by each model])
-    differences: list[tuple]
+    differences: list[tuple]  # words split differently: (word, count, [its pieces by each model])
 
     def tables(self) -> list[Table]:
         header = ("model", *self.corpora)
@@ -12648,13 +12650,10 @@ class Comparison(Report):
             tables.append(Table(title, (*header, "Gini"), rows))
         words = []
         for word, n, pieces in self.differences[:ROWS]:
-            words.append(
-                (readable(word), n, *("|".join(map(readable, tokens)) for tokens in pieces))
-            )
-        title = (
-            f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} "
-            f"most frequent, weighted"
-        )
+            shown = ["|".join(map(readable, tokens)) for tokens in pieces]
+            words.append((readable(word), n, *shown))
+        share = f"{100 * self.same:.1f} % of the {COMPARED_WORDS:,} most frequent, weighted"
+        title = f"Words split alike by all: {share}"
         return [*tables, Table(title, ("word", "count", *self.models), words)]
 
 
@@ -12696,9 +12695,7 @@ def compare(
     tokenizers = {name: open_model(model) for name, model in _by_name(tokenizers).items()}
     corpora = _by_name(corpora)
     require(tokenizers and corpora, "a comparison needs at least one model and one corpus")
-    special_tokens = sorted(
-        {token for tokenizer in tokenizers.values() for token in tokenizer.special_tokens}
-    )
+    special_tokens = sorted({*itertools.chain(*(t.special_tokens for t in tokenizers.values()))})
     counts: Counter[bytes] = Counter()
     for corpus in corpora.values():
         source = Source(find_files(corpus), Pattern(r"\s?\S+"), special_tokens, text_field)
@@ -12724,7 +12721,7 @@ def compare(
     same = 1 - sum(n for _, n, _ in differences) / sum(map(counts.__getitem__, words))
     n_bytes, n_tokens = np.array(sizes).transpose(2, 0, 1)
     n = len(corpora)
-    # in ascending order, cost k is the greater one in k pairs, and the smaller one in n - 1 - k
+    # In ascending order, cost k is the greater one in k pairs, and the smaller one in n - 1 - k.
     gini = np.sort(n_tokens) @ np.arange(1 - n, n, 2) / (n * n_tokens.sum(1))
     return Comparison(
         "Models compared",
@@ -12741,14 +12738,16 @@ def compare(
 # view
 
 WIDTH = 80  # of lines for people, except in tables
-# of a terminal's 256 colours, as backgrounds of tokens in turn
+# The backgrounds of tokens in turn, of a terminal's 256 colours.
 GROUNDS = (153, 223, 157, 225, 229, 189)
 
 
 def decode_each(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
     """Decode the ids of a text one by one."""
-    first, later = tokenizer._decoded
-    return [(later if k else first)[id] for k, id in enumerate(ids)]
+    as_first, as_later = tokenizer._decoded
+    tokens = [as_later[token_id] for token_id in ids]
+    tokens[:1] = map(as_first.get, ids[:1])
+    return tokens
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -12760,21 +12759,23 @@ class View:
     tokens: list[bytes]
 
     def text(self, width: int = WIDTH, colour: bool = False) -> str:
-        """Write tokens between bars, and their ids below; with `colour` on alternating
-        backgrounds.
-        """
+        """Write tokens between bars, and their ids below; `colour` alternates backgrounds."""
         lines = []
-        used = width
-        for k, (token, id) in enumerate(zip(self.tokens, map(str, self.ids), strict=True)):
+        position = width
+        for k, (token, number) in enumerate(zip(self.tokens, map(str, self.ids), strict=True)):
             shown = readable(token)
-            size = max(_cell_width(shown), len(id))
-            if used + size >= width:
+            size = max(_cell_width(shown), len(number))
+            if position + size >= width:
                 lines += ["", ""]
-                used = 0
+                position = 0
             cell = _fill(shown, size)
-            lines[-2] += f"\x1b[30;48;5;{GROUNDS[k % 6]}m{cell}\x1b[0m|" if colour else f"{cell}|"
-            lines[-1] += id.ljust(size + 1)
-            used = width if token.endswith(b"\n") else used + size + 1
+            if colour:
+                cell = f"\x1b[30;48;5;{GROUNDS[k % 6]}m{cell}\x1b[0m"
+            lines[-2] += cell + "|"
+            lines[-1] += number.ljust(size + 1)
+            position += size + 1
+            if token.endswith(b"\n"):
+                position = width
         return "\n".join([*map(str.rstrip, lines), self.title])
 
     __str__ = __repr__ = text
@@ -12811,20 +12812,19 @@ def view(tokenizer: Tokenizer, text: Text) -> View:
 # Parameters that are not options: some are set by --no-special, --quiet and --workers, the others
 # exist only in Python.
 _PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "learned", "engine", "texts"}
-# a line of a docstring: a command without the program's name
+# A line of a docstring with a command, without the program's name.
 _EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)
-# a row of a docstring: a parameter and its help
+# A row of a docstring with a parameter and its help.
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)
 
 
 def _typed_command() -> str:
-    """Return the words by which this program was called, for commands that are shown to the
-    user.
-    """
+    """Return the words by which this program was called, to show commands to the user."""
     if Path(sys.argv[0]).stem not in ("bpe_numba", "bpe-numba"):  # `main` was called from Python
         return "python bpe_numba.py"
-    typed = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
-    return shlex.join(typed) if sys.argv[0].endswith(".py") else Path(sys.argv[0]).name
+    if not sys.argv[0].endswith(".py"):
+        return Path(sys.argv[0]).name
+    return shlex.join(sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1])
 
 
 def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options) -> None:
@@ -12835,20 +12835,18 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     $ train corpus.txt --vocab-size 32k --special-token "<|endoftext|>" --out model
     $ train "shards/*.jsonl.gz" --model unigram --vocab-size 16k --out unigram
     """
-    others = {
-        *inspect.signature(train).parameters,
-        *inspect.signature(transformers_config).parameters,
-    }
-    own = {name: options[name] for name in options.keys() - others}
-    recipe = call_with(Recipe, **options, learner_options=own)
+    parameters = {}
+    for function in (train, transformers_config):
+        parameters |= inspect.signature(function).parameters
+    learner_options = {name: options[name] for name in options.keys() - parameters}
+    recipe = call_with(Recipe, **options, learner_options=learner_options)
     recipe, files, counts = prepare(recipe, inputs or None)
     config = call_with(transformers_config, **options | {"special_tokens": recipe.special_tokens})
     check_writable(as_path(out))  # fails before the training
     if Path(out, "tokenizer.json").exists():
         warnings.warn(f"{out}: the model in this folder will be replaced", stacklevel=2)
-    training = train_recipe(
-        recipe, files, counts, options["text_field"], call_with(Engine, **options)
-    )
+    engine = call_with(Engine, **options)
+    training = train_recipe(recipe, files, counts, options["text_field"], engine)
     with stage("save") as training.timings["save"], written_together():
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
@@ -12867,10 +12865,8 @@ def _count_command(inputs: Sequence[str], **options) -> None:
     counted = call_with(count_files, inputs, **options)
     out = options["out"]
     if options["progress"]:
-        print(
-            f"{tabulate_counts(counted)}\n\nWritten to {out}: "
-            f"{number_of(os.path.getsize(out), 'byte')}"
-        )
+        size = number_of(os.path.getsize(out), "byte")
+        print(f"{tabulate_counts(counted)}\n\nWritten to {out}: {size}")
 
 
 def _encode_command(
@@ -12883,7 +12879,8 @@ def _encode_command(
     $ encode model corpus.txt --out tokens.npy --append "<|endoftext|>"
     $ encode model - < corpus.txt
     """
-    options["allowed_special"] = "none" if no_special else "all"
+    if no_special:
+        options["allowed_special"] = "none"
     options["progress"] &= out != "-"
     engine = call_with(Engine, **options)
     with stage("load"):
@@ -12934,10 +12931,8 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
     tokenizer.model.config |= call_with(transformers_config, tokenizer.special_tokens, **options)
     tokenizer.save(out, to)
     if options["progress"]:
-        print(
-            f"{len(tokenizer):,} tokens, {len(tokenizer.special_tokens)} of them special, "
-            f"written to {out}"
-        )
+        n_special = len(tokenizer.special_tokens)
+        print(f"{len(tokenizer):,} tokens, {n_special} of them special, written to {out}")
 
 
 def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
@@ -12987,17 +12982,13 @@ def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
     $ view model "Hello, world"
     $ view model < corpus.txt
     """
-    is_one_model = len(text) < 2 or not os.path.exists(text[0])
-    require(is_one_model, f"{text[0]} exists, but only one model is viewed: put the text in quotes")
+    if len(text) > 1 and os.path.exists(text[0]):
+        raise InputError(f"{text[0]} exists, but only one model is viewed: put the text in quotes")
+    tokenizer = call_with(open_model, model, **options)
     data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
-    colour = (
-        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    )
-    print(
-        view(call_with(open_model, model, **options), data).text(
-            shutil.get_terminal_size().columns, colour
-        )
-    )
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    colour = sys.stdout.isatty() and not is_plain
+    print(view(tokenizer, data).text(shutil.get_terminal_size().columns, colour))
 
 
 _COMMANDS = {
@@ -13033,11 +13024,11 @@ class _Parser(argparse.ArgumentParser):
 
     def refuse(self, unknown: str) -> None:
         """Exit with an error that names the option most similar to an unknown one."""
-        near = difflib.get_close_matches(unknown.partition("=")[0], self._option_string_actions, 1)
-        self.error(
-            f"unrecognized argument: {unknown}"
-            + "".join(f"; did you mean {option}?" for option in near)
-        )
+        message = f"unrecognized argument: {unknown}"
+        option = unknown.partition("=")[0]
+        for similar in difflib.get_close_matches(option, self._option_string_actions, 1):
+            message += f"; did you mean {similar}?"
+        self.error(message)
 
 
 def _add_argument(
@@ -13054,9 +13045,11 @@ def _add_argument(
         name = re.sub("(?<!u)s$", "", name)  # --special-token, but --corpus
     metavar = name.split("_")[-1].upper()
     if is_positional:
-        nargs = "+" if is_required else "*"
+        nargs = None
+        if is_many:
+            nargs = "+" if is_required else "*"
         return command.add_argument(
-            parameter.name, help=text, metavar=metavar, nargs=nargs if is_many else None
+            parameter.name, help=text, metavar=metavar, nargs=nargs, default=default
         )
     if kind == "bool":
         settings = {"action": "store_true"}
@@ -13068,9 +13061,8 @@ def _add_argument(
         settings = {"type": read, "default": default, "required": is_required, "metavar": metavar}
         if default not in (None, parameter.empty):
             text += f" (default: {default})"
-    return command.add_argument(
-        "--" + name.replace("_", "-"), dest=parameter.name, help=text, **settings
-    )
+    option = "--" + name.replace("_", "-")
+    return command.add_argument(option, dest=parameter.name, help=text, **settings)
 
 
 def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable]) -> dict[str, str]:
@@ -13079,22 +13071,25 @@ def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable])
     The arguments are its own parameters, and the parameters with defaults of the functions that it
     calls.
     """
+    learners = []
+    if train in callees:
+        learners = [family.learn for family in FAMILIES.values()]
+    functions = [run, *callees, *learners]
     texts = {}
-    flags = {}
-    learners = [family.learn for family in FAMILIES.values()] if train in callees else []
-    callees = *callees, *learners
-    for function in (run, *callees, Source, Engine):
+    for function in [Engine, Source, *functions[::-1]]:
         rows = _ROW.findall(inspect.getdoc(function) or "")  # with -OO, Python has no docstrings
-        texts = {name: " ".join(text.split()) for name, text in rows} | texts
-    for function in (run, *callees):
+        texts |= {name: " ".join(text.split()) for name, text in rows}
+    positional = inspect.getfullargspec(run).args
+    flags = {}
+    for function in functions:
         for name, parameter in inspect.signature(function).parameters.items():
-            has_default = parameter.default is not parameter.empty
-            if name not in (*_PYTHON_ONLY, *flags) and (function is run or has_default):
-                is_positional = name in inspect.getfullargspec(run).args
-                action = _add_argument(command, parameter, is_positional, texts.get(name, ""))
-                if function in learners:
-                    action.default = argparse.SUPPRESS
-                flags[name] = [*action.option_strings, action.metavar][0]
+            is_option = function is run or parameter.default is not parameter.empty
+            if not is_option or name in _PYTHON_ONLY or name in flags:
+                continue
+            action = _add_argument(command, parameter, name in positional, texts.get(name, ""))
+            if function in learners:
+                action.default = argparse.SUPPRESS
+            flags[name] = [*action.option_strings, action.metavar][0]
     return flags
 
 
@@ -13105,17 +13100,17 @@ def _make_parser() -> _Parser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (run, *callees) in _COMMANDS.items():
         doc = inspect.getdoc(run) or ""
-        form = argparse.RawDescriptionHelpFormatter
         title = doc.partition("\n")[0]
-        examples = "\n".join(
-            ["examples:", *(f"  {_typed_command()} {line}" for line in _EXAMPLE.findall(doc))]
-        )
+        examples = [f"  {_typed_command()} {line}" for line in _EXAMPLE.findall(doc)]
         command = commands.add_parser(
-            name, help=title, description=title, epilog=examples, formatter_class=form
+            name,
+            help=title,
+            description=title,
+            epilog="\n".join(["examples:", *examples]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.set_defaults(
-            run=run, flags=_add_arguments(command, run, callees), refuse=command.refuse
-        )
+        flags = _add_arguments(command, run, callees)
+        command.set_defaults(run=run, flags=flags, refuse=command.refuse)
         command.add_argument(
             "--quiet", dest="progress", action="store_false", help="no progress bars, no summary"
         )
@@ -13136,48 +13131,53 @@ def _drop_unwritable_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _replace_closed_streams() -> None:
+    """Open the standard streams that the caller has closed, and let any name be printed."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may have invalid bytes
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, or 2 for bad input."""
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # the caller has closed it
-            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+    _replace_closed_streams()
     start = time.perf_counter()
-    (parsed, unknown) = _make_parser().parse_known_args(arguments)
+    parsed, unknown = _make_parser().parse_known_args(arguments)
     options = vars(parsed)
-    run, flags, timings, refuse = map(options.pop, ("run", "flags", "timings", "refuse"))
+    command = options.pop("run")
+    flags = options.pop("flags")
+    timings = options.pop("timings")
+    refuse = options.pop("refuse")
     if unknown:
         refuse(unknown[0])
     TIMINGS.clear()
 
     def say(message: object) -> None:
         """Print a message as one line, with the names of parameters replaced by options."""
-        line = re.sub(
-            r"`(\w+)`",
-            lambda name: flags.get(name[1], name[0]),
-            " ".join(str(message).splitlines()),
-        )
+        line = " ".join(str(message).splitlines())
+        line = re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), line)
         tqdm.write(f"bpe_numba: {line}", sys.stderr)  # keeps progress bars intact
 
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may have invalid bytes
     try:
         for name, value in options.items():
             require(value != "" or name == "mark", f"`{name}` is empty: is a variable not set?")
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: say(f"note: {message}")
-            run(**options)
+            command(**options)
         print(end="", flush=True)
         if timings:
             print(tabulate_timings(time.perf_counter() - start), file=sys.stderr)
         return 0
-    except InputError as error:
-        message = error
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         return 0
+    except InputError as error:
+        message = error
     except OSError as error:
-        message = (
-            f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error
-        )
+        message = error.strerror or error
+        if error.filename:
+            message = f"{error.filename}: {error.strerror}"
     except UnicodeEncodeError as error:
         message = _lone_surrogate_message(error)
     except MemoryError:
