@@ -9832,24 +9832,25 @@ _CLEANUP |= {" ' ": "'", " do not": " don't"}
 
 def _decode_wordpiece(token: str, is_first: bool, prefix: str, cleanup: bool) -> str:
     """Decode a token of WordPiece."""
-    if not is_first:
-        token = token[len(prefix) :] if token.startswith(prefix) else " " + token
-    for text, replacement in _CLEANUP.items() if cleanup else ():
-        token = token.replace(text, replacement)
+    if not is_first and token.startswith(prefix):
+        token = token.removeprefix(prefix)
+    elif not is_first:
+        token = " " + token
+    if cleanup:
+        for text, replacement in _CLEANUP.items():
+            token = token.replace(text, replacement)
     return token
 
 
 def _decode_strip(token: str, is_first: bool, content: str, start: int, stop: int) -> str:
-    """Remove up to `start` times the character `content` from the start of a token, and up to
-    `stop` from its end.
-    """
+    """Remove a character up to `start` times from the start of a token, and `stop` from its end."""
     one = re.escape(content)
     return re.sub(rf"\A(?:{one}){{0,{start}}}|(?:{one}){{0,{stop}}}\Z", "", token)
 
 
 # The function that decodes a token, by the type of a step; its further parameters are the fields.
+# A BPEDecoder writes no space after the last token of a text, see `decode`.
 _DECODERS: dict[str, Callable[..., str]] = {
-    # for the last token see decode
     "BPEDecoder": lambda token, is_first, suffix: token.replace(suffix, " "),
     "ByteFallback": lambda token, is_first: _BYTE_TOKEN.sub(
         lambda match: bytes([int(match[1], 16)]).decode("utf-8", "surrogateescape"), token
@@ -9867,8 +9868,7 @@ _DECODERS: dict[str, Callable[..., str]] = {
 def decoded_tokens(
     vocab: Mapping[int, bytes], decoder: Sequence[dict]
 ) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
-    """Decode each token, as the first of a sequence and as a later one, by the decoder of a
-    tokenizer.json.
+    """Decode each token by the steps of a decoder, as the first of a text and as a later one.
 
     If the text that the `tokenizers` package decodes is UTF-8, the joined results equal it.
     ByteFallback and Fuse join tokens. A step after them must be applicable to each token on its
@@ -9882,37 +9882,45 @@ def decoded_tokens(
     """
     if not decoder:
         return vocab, vocab
-    firsts = {id: token.decode("utf-8", "surrogateescape") for id, token in vocab.items()}
-    later = firsts
+    as_first = [token.decode("utf-8", "surrogateescape") for token in vocab.values()]
+    as_later = as_first
     are_joined = False
     for step in _flattened(decoder, "decoders"):
         fields = dict(step)
-        kind = fields.pop("type")
+        name = fields.pop("type")
         try:
-            alone = not are_joined or _is_single_character(kind, firsts, **fields)
-            require(alone, "it comes after a step that joins tokens")
-            decode = functools.partial(_DECODERS[kind], **fields)
-            firsts = {id: decode(token, True) for id, token in firsts.items()}
-            if not are_joined or kind == "Replace":
-                later = {id: decode(token, False) for id, token in later.items()}
+            if are_joined:
+                is_separate = _decodes_separately(name, as_first, **fields)
+                require(is_separate, "it comes after a step that joins tokens")
+            decode = functools.partial(_DECODERS[name], **fields)
+            as_first = [decode(token, True) for token in as_first]
+            if not are_joined or name == "Replace":
+                as_later = [decode(token, False) for token in as_later]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"the decoder {json.dumps(step)[:100]} is not supported: {error}"
             ) from None
-        are_joined = are_joined or kind in ("ByteFallback", "Fuse")
-    return tuple(
-        {id: t.encode("utf-8", "surrogateescape") for id, t in tokens.items()}
-        for tokens in (firsts, later)
-    )
+        if name in ("ByteFallback", "Fuse"):
+            are_joined = True
+    return _encoded_by_id(vocab, as_first), _encoded_by_id(vocab, as_later)
 
 
-def _is_single_character(kind: str, firsts: Mapping[int, str], **fields) -> bool:
-    """Return whether a step after one that joins tokens can be applied to each token on its own."""
-    if kind == "Strip":
-        one = fields["content"].isascii() and fields["start"] == 1 and fields["stop"] == 0
-        return one and all(firsts.values())
-    replaced = fields["pattern"]["String"] if kind == "Replace" else "_" * (kind == "Fuse")
-    return len(replaced) == 1 and replaced.isascii()
+def _encoded_by_id(ids: Iterable[int], texts: Iterable[str]) -> dict[int, bytes]:
+    """Map ids to the bytes of texts."""
+    tokens = [text.encode("utf-8", "surrogateescape") for text in texts]
+    return dict(zip(ids, tokens, strict=True))
+
+
+def _decodes_separately(name: str, tokens: Sequence[str], **fields) -> bool:
+    """Return whether a step decodes joined tokens as it decodes each token on its own."""
+    if name == "Fuse":
+        return True
+    if name == "Replace":
+        replaced = fields["pattern"]["String"]
+        return len(replaced) == 1 and replaced.isascii()
+    if name == "Strip" and fields["content"].isascii():
+        return fields["start"] == 1 and fields["stop"] == 0 and all(tokens)
+    return False
 
 
 def _with_room(ids: np.ndarray, n: int, n_more: int) -> np.ndarray:
@@ -9928,13 +9936,14 @@ class _Encoder:
     """The state of one encoding thread: a workspace, and an array for the ids."""
 
     def __init__(self, model: Model, tables: object, pattern: Pattern, cache_size: int):
-        self.model, self.scan, n_pooled = model, _new_scan(), max(16 * cache_size, 1 << 16)
-        arrays = *self.scan, np.empty(4 * KEYS, np.uint64), np.empty(MAX_LINEAR_MERGE, np.uint64)
-        cache = (
-            _new_word_table(min(CACHE_WORDS, cache_size), n_pooled),
-            np.empty(n_pooled, np.uint32),
-        )
-        self.workspace = _Workspace(tables, pattern.table, *arrays, *cache, 0, 0, 0, cache_size)
+        self.model = model
+        self.scan = _new_scan()
+        keys = np.empty(4 * KEYS, np.uint64)
+        scratch = np.empty(MAX_LINEAR_MERGE, np.uint64)
+        pool = np.empty(max(16 * cache_size, 1 << 16), np.uint32)
+        cache = _new_word_table(min(CACHE_WORDS, cache_size), len(pool))
+        arrays = (*self.scan, keys, scratch, cache, pool)
+        self.workspace = _Workspace(tables, pattern.table, *arrays, 0, 0, 0, cache_size)
 
     def encode(
         self,
@@ -9943,17 +9952,15 @@ class _Encoder:
         n_texts: int,
         n_ids: int,
     ) -> Arrays:
-        """Encode the parts of some texts, as from `Tokenizer._parts`, with room for `n_ids` ids.
-
-        Returns the ids of the texts end to end, uint32[N], and their offsets, int64[T + 1].
-        """
+        """Encode the parts of some texts, as from `Tokenizer._parts`, with room for `n_ids` ids."""
         ids = np.empty(n_ids, np.uint32)
         offsets = np.zeros(n_texts + 1, np.int64)
         n = 0
-        for number, texts, first_id in parts:
+        for n_before, texts, first_id in parts:
             flat, _ = pretokenizer.apply(self.scan, [*map(_text_bytes, texts)], first_id)
             ids = _with_room(ids, n, len(flat.text))
-            stops = offsets[number + 1 : number + 1 + len(texts)]
+            # A text in several parts has its end written several times, the last time for good.
+            stops = offsets[n_before + 1 :][: len(texts)]
             n_new = _encode_flat(self.workspace, *flat, ids[n:], stops)
             if n_new < 0:
                 raise _unknown_letter(self.model, b"".join(flat.parts()))
@@ -9965,12 +9972,14 @@ class _Encoder:
 
 def _unknown_letter(model: Model, text: bytes) -> InputError:
     """Build the error for text that has a letter without a token."""
-    of_bytes = model.alphabet == "bytes"
-    for letter in text if of_bytes else map(ord, text.decode("utf-8", "surrogateescape")):
-        if letter not in model.letters:
-            name = f"byte 0x{letter:02X}" if of_bytes else f"character {chr(letter)!r}"
-            return InputError(f"the {name} is not in the vocabulary, which has no unknown token")
-    return InputError("a word is not in the vocabulary, which has no unknown token")
+    if model.alphabet == "bytes":
+        names = {letter: f"the byte 0x{letter:02X}" for letter in text}
+    else:
+        characters = text.decode("utf-8", "surrogateescape")
+        names = {ord(letter): f"the character {letter!r}" for letter in dict.fromkeys(characters)}
+    unknown = [name for letter, name in names.items() if letter not in model.letters]
+    name = [*unknown, "a word"][0]
+    return InputError(f"{name} is not in the vocabulary, which has no unknown token")
 
 
 def _working_pattern(model: Model) -> Pattern:
@@ -9979,11 +9988,12 @@ def _working_pattern(model: Model) -> Pattern:
     If it takes whole texts as words, cut these where no token crosses the cut.
     """
     pattern = Pattern(model.pattern)
-    exact = KINDS[model.kind].exact_pattern
+    exact_pattern = KINDS[model.kind].exact_pattern
     takes_whole_texts = pattern.name == "none" or isinstance(pattern.steps[-1], Metaspace)
-    if model.alphabet == "bytes" or not exact or not takes_whole_texts:
+    if model.alphabet == "bytes" or not exact_pattern or not takes_whole_texts:
         return pattern
-    return Pattern([*(step for step in pattern.steps if step != PATTERNS["none"]), exact(model)])
+    steps = [step for step in pattern.steps if step != PATTERNS["none"]]
+    return Pattern([*steps, exact_pattern(model)])
 
 
 class Tokenizer:
@@ -10058,8 +10068,10 @@ class Tokenizer:
         [257]
         """
         if isinstance(merges, Learner):
-            message = "merges alone do not encode as a Learner that has split tokens does"
-            require(not merges.has_split, message)
+            require(
+                not merges.has_split,
+                "merges alone do not encode as a Learner that has split tokens does",
+            )
             merges = merges.learned()
         if not isinstance(merges, Learned):
             tokens = dict.fromkeys([*BYTES, *map(b"".join, merges)])
@@ -10085,17 +10097,16 @@ class Tokenizer:
         self._cache_size = 1 << max(2, cache_size - 1).bit_length()
         self._tables = KINDS[model.kind].tables(model)
         self._normalizer = Normalizer(model.normalizer)
-        normalized = {  # tokens that are found in normalized text are decoded as they stand there
-            model.special_tokens[text]: self._normalizer.normalize(text.encode())
-            for text, flags in model.flags.items()
-            if flags.normalized and not flags.literal
-        }
-        self._decoded = decoded_tokens({**model.vocab, **normalized}, model.decoder_steps)
+        tokens = dict(model.vocab)
+        for text, flags in model.flags.items():
+            if flags.normalized and not flags.literal:  # it is found, and decoded, as normalized
+                tokens[model.special_tokens[text]] = self._normalizer.normalize(text.encode())
+        self._decoded = decoded_tokens(tokens, model.decoder_steps)
         self._pretokenizers: dict[str, Pretokenizer] = {}
-        self._pretokenizers = {allowed: self._pretokenizer(allowed) for allowed in ("all", "none")}
+        for allowed in ("all", "none"):
+            self._pretokenizers[allowed] = self._pretokenizer(allowed)
         self._idle: list[_Encoder] = []  # encoders that no thread is using
-        # for encode_iterable, by special tokens
-        self._chunk_sources: dict[tuple[str, ...], Source] = {}
+        self._sources: dict[tuple[str, ...], Source] = {}  # of texts, by special tokens
 
     @property
     def vocab(self) -> dict[int, bytes]:
@@ -10128,11 +10139,9 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         pattern = Pattern(self.model.pattern)
-        pattern = pattern.name or pattern.source
-        return (
-            f"<Tokenizer: {len(self)} tokens, {len(self.special_tokens)} special, pattern "
-            f"{pattern}>"
-        )
+        shown = pattern.name or pattern.source
+        n_special = len(self.special_tokens)
+        return f"<Tokenizer: {len(self)} tokens, {n_special} special, pattern {shown}>"
 
     def __reduce__(self):
         return _unpickle, (self._pickled, self.model.config)
@@ -10223,11 +10232,10 @@ class Tokenizer:
     def to_tiktoken(self, name: str = "bpe_numba"):
         """Make a `tiktoken.Encoding` with the same ids; raises ValueError if that is impossible."""
         encoding = import_optional("tiktoken").Encoding
-        ranks = tiktoken_ranks(self.model)
         return encoding(
             name,
             pat_str=self.pattern.source,
-            mergeable_ranks=ranks,
+            mergeable_ranks=tiktoken_ranks(self.model),
             special_tokens=self.special_tokens,
         )
 
@@ -10242,9 +10250,8 @@ class Tokenizer:
         try:
             return self.vocab[_id_array([id]).item()]
         except KeyError:
-            last = self.vocab_size - 1
             raise InputError(
-                f"id {id!r} is not in the vocabulary, whose ids end at {last}"
+                f"id {id!r} is not in the vocabulary, whose ids end at {self.vocab_size - 1}"
             ) from None
 
     def encode(self, text: Text, allowed_special: Allowed = "all") -> list[int]:
@@ -10297,9 +10304,8 @@ class Tokenizer:
         """
         pretokenizer = self._pretokenizer(allowed_special)
         size = sum(map(len, texts))
-        if size < 2 * PART_BYTES:
-            parts = [(0, texts, first_id)]
-        else:
+        parts = [(0, texts, first_id)]
+        if size >= 2 * PART_BYTES:
             parts = self._parts(texts, allowed_special, first_id)
         try:
             encoder = self._idle.pop()
@@ -10313,32 +10319,33 @@ class Tokenizer:
     def _parts(
         self, texts: Sequence[Text], allowed_special: Allowed, first_id: int
     ) -> Iterator[tuple[int, Sequence[Text], int]]:
-        """Gather texts, and cut long ones, into parts of about PART_BYTES.
+        """Gather short texts, and cut long ones, into parts of about PART_BYTES.
 
-        Yields the number of the first text of each part, its texts, and how the first one begins.
+        Yields the number of texts before each part, its texts, and how the first one begins.
         """
-        number = 0
+        n_before = 0
         for batch in _batched_by_size(texts, len, PART_BYTES):
-            *batch, last = batch
-            begins = BEGINS if batch else first_id
-            parts = [(last, begins)]
-            # to find the cuts of a normalizer may take 0.9 s
-            if len(last) >= 2 * PART_BYTES and not self._normalizer:
+            *short, last = batch
+            # A normalizer takes up to 0.9 s to tell where text may be cut.
+            if len(last) < 2 * PART_BYTES or self._normalizer:
+                yield n_before, batch, first_id
+            else:
+                if short:
+                    yield n_before, short, first_id
+                    first_id = BEGINS
                 source = self._source_of_texts(allowed_special)
-                parts = source.cut_text(last, PART_BYTES, begins)
-            for part, part_begins in parts:
-                yield number, [*batch, part], first_id if batch else part_begins
-                number += len(batch)
-                batch = []
-            number += 1
+                for part, part_id in source.cut_text(last, PART_BYTES, first_id):
+                    yield n_before + len(short), [part], part_id
+            n_before += len(batch)
             first_id = BEGINS
 
     @checked
     def sample(
         self, text: Text, alpha: float = 0.1, seed: int = 0, allowed_special: Allowed = "all"
     ) -> list[int]:
-        """Encode a text at random, to train a model on several ways to cut it; each seed gives one
-        way.
+        """Encode a text at random; each seed gives one way to cut it.
+
+        This is for training a model on several ways.
 
         alpha  for a Unigram: the probability of a way is proportional to exp(alpha * score), so
                with 0 all ways have the same probability (Kudo 2018). For a BPE: the probability
@@ -10352,17 +10359,15 @@ class Tokenizer:
         >>> [tokenizer.sample("abab", 0.5, seed) for seed in range(3)]
         [[256, 97, 98], [257], [257]]
         """
-        kind = KINDS[self.model.kind]
+        kind = self.model.kind
         require(
-            kind.sample,
-            f"a {self.model.kind} has only one way to cut a word: there is nothing to sample",
+            KINDS[kind].sample,
+            f"a {kind} has only one way to cut a word: there is nothing to sample",
         )
-        is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or self.model.kind == "unigram")
+        is_sound = math.isfinite(alpha) and (0 <= alpha <= 1 or kind == "unigram")
         require(is_sound, f"alpha is a probability, not {alpha}")
-        data = _text_bytes(text)
         scan = _new_scan()
-        pretokenizer = self._pretokenizer(allowed_special)
-        flat, _ = pretokenizer.apply(scan, [data])
+        flat, _ = self._pretokenizer(allowed_special).apply(scan, [_text_bytes(text)])
         flat = flat.rewritten(_write_cuts, self.pattern.table, *scan)  # an END after each word
         ids = np.empty(len(flat.text), np.uint32)
         state = np.array([seed % 2**64], np.uint64)
@@ -10374,8 +10379,9 @@ class Tokenizer:
     def encode_batch(
         self, texts: Iterable[Text], allowed_special: Allowed = "all", *, threads: int | None = None
     ) -> list[list[int]]:
-        """Encode each text as a list of ids. Large batches use several threads, by default one for
-        each core.
+        """Encode each text as a list of ids.
+
+        Large batches use several threads, by default one for each core.
 
         >>> Tokenizer({b: bytes([b]) for b in range(256)}, []).encode_batch(["Hi", "", "!"])
         [[72, 105], [], [33]]
@@ -10387,17 +10393,16 @@ class Tokenizer:
     def encode_batch_to_numpy(
         self, texts: Iterable[Text], allowed_special: Allowed = "all", *, threads: int | None = None
     ) -> Arrays:
-        """Encode all texts. Returns the ids, uint32[N], and the offsets of the texts in them,
-        int64[T + 1].
+        """Encode all texts.
+
+        Returns the ids of the texts end to end, uint32[N], and their offsets, int64[T + 1].
 
         >>> tokenizer = Tokenizer({b: bytes([b]) for b in range(256)}, [])
         >>> tokenizer.encode_batch_to_numpy(["Hi", "", "!"])
         (array([ 72, 105,  33], dtype=uint32), array([0, 2, 2, 3]))
         """
-        require(
-            not isinstance(texts, (str, bytes)),
-            "encode_batch takes a list of texts: use encode for one text",
-        )
+        is_one = isinstance(texts, (str, bytes))
+        require(not is_one, "encode_batch takes a list of texts: use encode for one text")
         if not isinstance(allowed_special, str):
             allowed_special = list(allowed_special)
         batches = _batched_by_size(texts, _text_size, BLOCK_BYTES)
@@ -10405,10 +10410,10 @@ class Tokenizer:
         ids = np.empty(0, np.uint32)
         n = 0
         sizes = [np.zeros(1, np.int64)]
-        for more_ids, offsets in Engine(threads).map(encode, batches, threads=True):
-            ids = _with_room(ids, n, len(more_ids))
-            ids[n : n + len(more_ids)] = more_ids
-            n += len(more_ids)
+        for new_ids, offsets in Engine(threads).map(encode, batches, threads=True):
+            ids = _with_room(ids, n, len(new_ids))
+            ids[n : n + len(new_ids)] = new_ids
+            n += len(new_ids)
             sizes.append(np.diff(offsets))
         ids.resize(n, refcheck=False)
         return ids, np.cumsum(np.concatenate(sizes))
@@ -10416,14 +10421,14 @@ class Tokenizer:
     def encode_iterable(
         self, iterable: Iterable[Text], allowed_special: Allowed = "all"
     ) -> Iterator[int]:
-        """Encode a text that comes in chunks, such as a file: yields the ids of the whole text, in
-        bounded memory.
+        """Encode a text that comes in chunks, such as a file, and yield the ids of the whole text.
 
-        If the pattern or the flags of special tokens allow no cut, memory holds a whole document.
+        Memory is bounded. But if the pattern or the flags of special tokens allow no cut, it holds
+        a whole document.
         """
         source = self._source_of_texts(allowed_special)
-        chunks = map(_text_bytes, [iterable] if isinstance(iterable, (str, bytes)) else iterable)
-        for data, first_id, _ in source.cut(chunks, WINDOW_BYTES):
+        chunks = [iterable] if isinstance(iterable, (str, bytes)) else iterable
+        for data, first_id, _ in source.cut(map(_text_bytes, chunks), WINDOW_BYTES):
             yield from self.encode_texts([data], allowed_special, first_id)[0].tolist()
 
     def source(
@@ -10434,12 +10439,11 @@ class Tokenizer:
         skip_bad_lines: bool = False,
     ) -> Source:
         """Make a Source that cuts files so that their blocks have the same ids as the whole."""
-        special = tuple(self._allowed(allowed_special))
         model = self.model
         return Source(
             find_files(inputs),
             self.pattern,
-            special,
+            tuple(self._allowed(allowed_special)),
             text_field,
             flags=model.flags,
             normalizer=model.normalizer,
@@ -10449,11 +10453,14 @@ class Tokenizer:
     def _source_of_texts(self, allowed_special: Allowed) -> Source:
         """Make a Source that cuts texts in memory, or find the one that was made before."""
         special = tuple(self._allowed(allowed_special))
-        return self._chunk_sources.setdefault(special, self.source((), special))
+        if special not in self._sources:
+            self._sources[special] = self.source((), special)
+        return self._sources[special]
 
     def compile_kernels(self) -> None:
-        """Compile the kernels of encoding, or load them from the disk, for processes that are
-        forked later.
+        """Compile the kernels of encoding, or load them from the disk.
+
+        Processes that are forked later have them, too.
         """
         with contextlib.suppress(InputError):  # a small vocabulary may not have these letters
             self.encode_texts([b"one two", b"\xff"])
@@ -10462,26 +10469,27 @@ class Tokenizer:
         """Make the Pretokenizer that finds the allowed special tokens."""
         if isinstance(allowed_special, str) and allowed_special in self._pretokenizers:
             return self._pretokenizers[allowed_special]
-        chosen = {token: self.special_tokens[token] for token in self._allowed(allowed_special)}
-        return Pretokenizer(self.pattern, chosen, self.model.flags, self._normalizer)
+        special = {token: self.special_tokens[token] for token in self._allowed(allowed_special)}
+        return Pretokenizer(self.pattern, special, self.model.flags, self._normalizer)
 
     def _allowed(self, allowed_special: Allowed) -> list[str]:
         """List the allowed special tokens; raises ValueError for unknown names."""
-        if isinstance(allowed_special, str):
-            is_name = allowed_special in ("all", "none")
-            require(
-                is_name,
-                f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
-            )
-            return list(self.special_tokens) if allowed_special == "all" else []
-        allowed = list(allowed_special)
-        names = ", ".join(self.special_tokens) or "it has none"
-        for token in allowed:
-            require(
-                token in self.special_tokens,
-                f"{token!r} is not a special token of this tokenizer: {names}",
-            )
-        return allowed
+        if not isinstance(allowed_special, str):
+            allowed = list(allowed_special)
+            names = ", ".join(self.special_tokens) or "it has none"
+            for token in allowed:
+                require(
+                    token in self.special_tokens,
+                    f"{token!r} is not a special token of this tokenizer: {names}",
+                )
+            return allowed
+        if allowed_special == "all":
+            return list(self.special_tokens)
+        require(
+            allowed_special == "none",
+            f"allowed_special is 'all', 'none' or a list of tokens, not {allowed_special!r}",
+        )
+        return []
 
     @interruptible
     def decode_bytes(self, ids: Iterable[int], *, continues: bool = False) -> bytes:
@@ -10496,8 +10504,9 @@ class Tokenizer:
             self.id_to_token(int(ids[unknown]))
         text = text.tobytes()
         if len(ids) and self.model.decoder_steps and not continues:
-            first, rest = (tokens[int(ids[0])] for tokens in self._decoded)
-            text = first + text[len(rest) :]
+            as_first, as_later = self._decoded
+            begin = int(ids[0])
+            text = as_first[begin] + text.removeprefix(as_later[begin])
         return text
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -10507,22 +10516,28 @@ class Tokenizer:
         """
         ids = _id_array(ids)
         text = self.decode_bytes(ids).decode("utf-8", "replace")
-        if "\ufffd" in text and self.model.decoder_steps:
-            text = ""
-            start = 0
-            runs = itertools.groupby(ids.tolist(), lambda id: self.vocab[id] in _FALLBACK_TOKENS)
-            for is_byte, run in runs:
-                size = len([*run])
-                part = self.decode_bytes(ids[start : start + size], continues=start > 0)
-                shown = part.decode("utf-8", "replace")
-                text += "\ufffd" * size if is_byte and shown.encode() != part else shown
-                start += size
-        for step in self.model.decoder_steps if len(ids) else ():
-            if step["type"] == "BPEDecoder" and self.vocab[int(ids[-1])].endswith(
-                step["suffix"].encode()
-            ):
-                text = text.removesuffix(" ")  # the last word has no space after it
+        if not self.model.decoder_steps or not len(ids):
+            return text
+        if "\ufffd" in text:
+            text = self._decode_runs(ids)
+        last = self.vocab[int(ids[-1])]
+        for step in self.model.decoder_steps:
+            if step["type"] == "BPEDecoder" and last.endswith(step["suffix"].encode()):
+                text = text.removesuffix(" ")
         return text
+
+    def _decode_runs(self, ids: np.ndarray) -> str:
+        """Decode runs of tokens like <0xE4> apart from others; each byte may become U+FFFD."""
+        parts = []
+        runs = itertools.groupby(ids.tolist(), lambda key: self.vocab[key] in _FALLBACK_TOKENS)
+        for is_byte, run in runs:
+            run_ids = [*run]
+            data = self.decode_bytes(run_ids, continues=len(parts) > 0)
+            part = data.decode("utf-8", "replace")
+            if is_byte and part.encode() != data:
+                part = "\ufffd" * len(run_ids)
+            parts.append(part)
+        return "".join(parts)
 
     def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
         """Decode several lists of ids."""
@@ -10537,13 +10552,10 @@ def _unpickle_once(pickled: bytes) -> Tokenizer:
 
 
 def _unpickle(pickled: bytes, config: dict) -> Tokenizer:
-    """Make a tokenizer that shares tables and idle encoders with the one that was unpickled from
-    the same bytes.
-    """
-    original = _unpickle_once(pickled)
+    """Make a tokenizer that has a config of its own, and shares all else with its copies."""
     tokenizer = Tokenizer.__new__(Tokenizer)
-    tokenizer.__dict__ |= original.__dict__
-    tokenizer.model = copy.copy(original.model)
+    vars(tokenizer).update(vars(_unpickle_once(pickled)))
+    tokenizer.model = copy.copy(tokenizer.model)
     tokenizer.model.config = dict(config)
     return tokenizer
 
@@ -10569,11 +10581,9 @@ def _text_bytes(text: Text, start: int = 0) -> bytes:
 def _id_array(ids: Iterable[int]) -> np.ndarray:
     """Make an array of ids, uint32; raises ValueError if one cannot be an id."""
     if isinstance(ids, np.ndarray):
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise InputError(
-                f"ids are a one-dimensional array of whole numbers, not {ids.dtype} of shape "
-                f"{ids.shape}"
-            )
+        is_list = ids.ndim == 1 and ids.dtype.kind in "iu"
+        shown = f"{ids.dtype} of shape {ids.shape}"
+        require(is_list, f"ids are a one-dimensional array of whole numbers, not {shown}")
         if ids.dtype == np.uint32 or not ids.size or (ids.min() >= 0 and ids.max() < MAX_ID):
             return np.require(ids, np.uint32, ["C", "W"])
         ids = ids.tolist()
@@ -10601,9 +10611,9 @@ def _id_array(ids: Iterable[int]) -> np.ndarray:
 # together, when all are whole.
 
 LLMC_HEADER_BYTES = 1024
-# the first numbers of its files, for GPT-2 and Llama 3
+# The first numbers of llm.c's files for GPT-2 and for Llama 3.
 LLMC_SIGNS = {"uint16": [20240520, 1], "uint32": [20240801, 7]}
-# by the suffix of the file, or standard output
+# Layouts by the suffix of the file; standard output has none.
 _LAYOUTS = {".npy": "npy", ".bin": "bin", ".txt": "text", "": "text"}
 
 
@@ -10614,15 +10624,13 @@ def _header(layout: str, dtype: np.dtype, n: int) -> bytes:
     """
     if layout == "npy":
         file = io.BytesIO()
-        np.lib.format.write_array_header_1_0(
-            file, {"descr": dtype.str, "fortran_order": False, "shape": (n,)}
-        )
+        description = {"descr": dtype.str, "fortran_order": False, "shape": (n,)}
+        np.lib.format.write_array_header_1_0(file, description)
         return file.getvalue()
     if layout == "llm.c":
         require(n < 2**31, f"{n:,} tokens are too many for a file of llm.c: write several files")
-        return (
-            np.array([*LLMC_SIGNS[dtype.name], n], "<i4").tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
-        )
+        numbers = np.array([*LLMC_SIGNS[dtype.name], n], "<i4")
+        return numbers.tobytes().ljust(LLMC_HEADER_BYTES, b"\0")
     return b""
 
 
@@ -10652,10 +10660,10 @@ class _EncodedBlock(NamedTuple):
     ends: np.ndarray  # int64[D]   documents end before these positions in `ids`
     n_bytes: int  # of text
     n_read: int  # bytes on the disk
-    # the last one is that of the text; none: it began in an earlier block and has no ids here
-    last_ids: list[int]
-    # the first id is an end id that must be dropped if the earlier block ended with one
-    is_doubtful: bool
+    begins: bool  # whether the block begins with a text, not within one
+    # Whether the first id is the end of a text that has no other id in this block. The parent drops
+    # it if the earlier blocks of the text already end with such an id.
+    repeats_end: bool
 
 
 def _encode_blocks(
@@ -10676,31 +10684,27 @@ def _encode_blocks(
         texts = source.texts(block)
         begins = block.first_id == BEGINS
         ids, offsets = tokenizer.encode_texts(texts, allowed_special, block.first_id)
-        stops = offsets[1:] if block.next_id == BEGINS else offsets[:0]
-        last_ids = [-1] * begins + ids[-1:].tolist()
-        is_doubtful = False
+        ends = offsets[1:]
+        if block.next_id != BEGINS:  # the text goes on in the next block
+            ends = ends[:0]
+        repeats_end = False
         if end_id is not None:
-            ended = np.append(ids, 0)[stops - 1] == end_id
-            # for an empty text, ids[stop - 1] belongs to the text before it
-            ended &= stops > offsets[: len(stops)]
-            # the text that goes on here has no more ids
-            is_doubtful = not begins and 0 in stops[:1]
-            ids = np.insert(ids, stops[~ended], end_id)
-            stops = np.flatnonzero(ids == end_id) + 1
-        sizes = sum(map(len, texts)), block.n_bytes
-        encoded.append(
-            _EncodedBlock(ids.astype(dtype, copy=False), stops, *sizes, last_ids, is_doubtful)
-        )
+            repeats_end = not begins and 0 in ends[:1]
+            has_end = np.append(ids, 0)[ends - 1] == end_id
+            has_end &= ends > offsets[: len(ends)]  # the id before an empty text is not its own
+            ids = np.insert(ids, ends[~has_end], end_id)
+            ends = np.flatnonzero(ids == end_id) + 1
+        n_bytes = sum(map(len, texts))
+        ids = ids.astype(dtype, copy=False)
+        encoded.append(_EncodedBlock(ids, ends, n_bytes, block.n_bytes, begins, repeats_end))
     return encoded
 
 
 def _id_type(largest: int, dtype: str) -> np.dtype:
-    """Choose the dtype of ids in a file, the first that holds the largest of them if it is
-    "auto".
-    """
+    """Return the dtype of ids in a file; "auto" is the smaller one that holds the largest id."""
     require_known("`dtype`", dtype, ("auto", "uint16", "uint32"))
     if dtype == "auto":
-        dtype = "uint16" if largest < 1 << 16 else "uint32"
+        return np.min_scalar_type(max(largest, 256))
     require(
         largest <= np.iinfo(dtype).max,
         f"{dtype} does not hold the id {largest:,} of this vocabulary: use uint32",
@@ -10710,9 +10714,9 @@ def _id_type(largest: int, dtype: str) -> np.dtype:
 
 def _open_output(path: Path) -> contextlib.AbstractContextManager[IO[bytes]]:
     """Open a file by `atomic_write`, or standard output."""
-    return (
-        atomic_write(path) if path != STANDARD_STREAM else contextlib.nullcontext(sys.stdout.buffer)
-    )
+    if path == STANDARD_STREAM:
+        return contextlib.nullcontext(sys.stdout.buffer)
+    return atomic_write(path)
 
 
 def _sidecar(path: Path) -> Path:
@@ -10721,18 +10725,16 @@ def _sidecar(path: Path) -> Path:
 
 
 def _as_lines(ids: np.ndarray, ends: np.ndarray) -> bytes:
-    """Write ids as decimal numbers, a line for each document; the last one may go on with the next
-    ids.
-    """
+    """Write ids as decimal numbers, a line for each document; the last document may go on."""
     lines = [" ".join(map(str, part.tolist())) for part in np.split(ids, ends)]
-    return ("\n".join(lines) + " " * bool(lines[-1])).encode()
+    if lines[-1]:
+        lines[-1] += " "
+    return "\n".join(lines).encode()
 
 
 @contextlib.contextmanager
 def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> Iterator[Callable]:
-    """Write arrays one after another to a file or to standard output: yields the function that
-    writes the next one.
-    """
+    """Write arrays to a file or to standard output; yields the function that writes the next."""
     require_known("`layout`", layout, ("auto", "llm.c"))
     if layout == "auto":
         require(
@@ -10748,25 +10750,23 @@ def _array_writer(path: Path, dtype: np.dtype | type, layout: str = "auto") -> I
         """Write the next array; documents end at `ends` in it."""
         nonlocal n
         n += len(numbers)
-        file.write(
-            _as_lines(numbers, ends)
-            if layout == "text"
-            else np.ascontiguousarray(numbers, dtype).data
-        )
+        if layout == "text":
+            file.write(_as_lines(numbers, ends))
+        else:
+            file.write(np.ascontiguousarray(numbers, dtype).data)
         file.flush()  # if the disk is full, fail now, before other files have taken their names
 
     with _open_output(path) as file:
         file.write(_header(layout, dtype, 0))
         yield write
-        if header := _header(layout, dtype, n):
+        header = _header(layout, dtype, n)
+        if header:  # standard output has none, and cannot seek
             file.seek(0)
             file.write(header)
 
 
 def _name_outputs(out: PathName, val_fraction: float | None) -> list[Path]:
-    """Return the path of the file of ids and, with `val_fraction`, the path for the held-out
-    documents.
-    """
+    """Return the path of the file of ids and, with `val_fraction`, that of held-out documents."""
     path = as_path(out)
     if val_fraction is None:
         return [path]
@@ -10779,22 +10779,23 @@ def _name_outputs(out: PathName, val_fraction: float | None) -> list[Path]:
 
 
 def _hold_out(block: _EncodedBlock, first: int, fraction: float) -> list[Arrays]:
-    """Divide a block into documents for training and held-out documents: the ids, and the ends of
-    documents, of each.
+    """Divide the ids of a block, and the ends of its documents, into training and held-out ones.
 
     first  the number of the document that the block begins in, from 0. Of n documents, floor(n *
            fraction) are held out: document d if floor((d + 1) * fraction) is greater than floor(d *
            fraction). So the choice depends only on the order of the documents
     """
     billionths = round(fraction * 10**9)  # whole numbers avoid rounding
-    numbers = (np.arange(first, first + len(block.ends) + 2) * billionths) // 10**9
-    is_held_out = np.diff(numbers) > 0
-    # of the documents that end here, and of the rest
+    documents = np.arange(first, first + len(block.ends) + 2)
+    is_held_out = np.diff(documents * billionths // 10**9) > 0
+    # The last document goes on in the next block, so it has a length, but no end here.
     lengths = np.diff(block.ends, prepend=0, append=len(block.ids))
-    return [
-        (block.ids[np.repeat(chosen, lengths)], np.cumsum(lengths[:-1][chosen[:-1]]))
-        for chosen in (~is_held_out, is_held_out)
-    ]
+    parts = []
+    for is_chosen in (~is_held_out, is_held_out):
+        ids = block.ids[np.repeat(is_chosen, lengths)]
+        chosen_lengths = lengths[:-1][is_chosen[:-1]]
+        parts.append((ids, np.cumsum(chosen_lengths)))
+    return parts
 
 
 @checked
@@ -10815,8 +10816,9 @@ def encode_files(
     progress: bool = False,
     executor: Executor | None = None,
 ) -> Encoded:
-    """Write the token ids of files, folders or globs to one file, in the order of the texts, and
-    describe it.
+    """Write the token ids of files, folders or globs to one file, in the order of the texts.
+
+    Returns its description.
 
     inputs           files, folders, globs, or - for standard input: text, lines of JSON (.jsonl),
                      or Parquet; text and JSON may be packed by gzip, xz, bzip2 or zstandard
@@ -10852,10 +10854,11 @@ def encode_files(
     paths = _name_outputs(out, val_fraction)
     id_type = _id_type(tokenizer.vocab_size - 1, dtype)
     engine = Engine(workers, progress, executor)
-    allowed_special = allowed_special if isinstance(allowed_special, str) else list(allowed_special)
+    if not isinstance(allowed_special, str):
+        allowed_special = list(allowed_special)
     source = tokenizer.source(inputs, allowed_special, text_field, skip_bad_lines)
     outputs = [*paths]
-    index_writer = contextlib.nullcontext(len)
+    index_writer = contextlib.nullcontext(len)  # any function of one argument writes no index
     if document_index is not None:
         index = as_path(document_index)
         require(val_fraction is None, "`document_index` does not go with `val_fraction`")
@@ -10864,14 +10867,16 @@ def encode_files(
             index.resolve() not in others,
             f"{index} would be written twice: give `document_index` another name",
         )
-        outputs = [*paths, index]
+        outputs.append(index)
         index_writer = _array_writer(index, np.int64)
     _require_other_files(outputs, source.files)
-    end_id = None if append is None else tokenizer.special_tokens[tokenizer._allowed([append])[0]]
+    end_id = None
+    if append is not None:
+        tokenizer._allowed([append])
+        end_id = tokenizer.special_tokens[append]
     tokenizer.compile_kernels()
     work = functools.partial(_encode_blocks, tokenizer, id_type, end_id, allowed_special)
-    # tokens and documents of each file
-    totals = np.zeros((2, 2), np.int64)
+    totals = np.zeros((2, 2), np.int64)  # the numbers of tokens and documents of each file
     n_bytes = 0
     last_id = None
     with written_together(), contextlib.ExitStack() as stack, index_writer as write_index:
@@ -10880,15 +10885,16 @@ def encode_files(
         bar = stack.enter_context(engine.progress_bar("encode", source.total_bytes, "B"))
         tasks = stack.enter_context(contextlib.closing(source.map(engine, work)))
         for block in itertools.chain.from_iterable(tasks):
-            if block.is_doubtful and last_id == end_id:
+            if block.begins:
+                last_id = None
+            if block.repeats_end and last_id == end_id:
                 block = block._replace(ids=block.ids[1:], ends=block.ends[1:] - 1)
-            last_id = [last_id, *block.last_ids][-1]
+            if len(block.ids):
+                last_id = block.ids[-1]
             write_index(block.ends + totals[0, 0])
-            parts = (
-                [block[:2]]
-                if val_fraction is None
-                else _hold_out(block, totals[:, 1].sum(), val_fraction)
-            )
+            parts = [(block.ids, block.ends)]
+            if val_fraction is not None:
+                parts = _hold_out(block, totals[:, 1].sum(), val_fraction)
             for write, total, (ids, ends) in zip(writers, totals, parts, strict=False):
                 write(ids, ends)
                 total += len(ids), len(ends)
@@ -10899,22 +10905,18 @@ def encode_files(
         if not encoded.tokens:
             warnings.warn(f"{paths[0]}: no ids, since there is no text to encode", stacklevel=3)
         if val_fraction is not None and not totals[:, 1].all():
-            held_out = (
-                f"of {number_of(encoded.documents, 'document')} `val_fraction` holds "
-                f"out {totals[1, 1]}"
+            raise InputError(
+                f"of {number_of(encoded.documents, 'document')} `val_fraction` holds out "
+                f"{totals[1, 1]}: documents are files, lines of .jsonl files, and texts before the "
+                "token of `append`; choose another `val_fraction`"
             )
-            hint = (
-                "documents are files, lines of .jsonl files, and texts before the token of `append`"
-            )
-            raise InputError(f"{held_out}: {hint}; choose another `val_fraction`")
         for path, (n_tokens, n_documents) in zip(paths, totals.tolist(), strict=False):
             description = encoded._asdict() | {"tokens": n_tokens, "documents": n_documents}
             if val_fraction is not None:
                 del description["bytes"]  # they are not known for each file
             if path != STANDARD_STREAM:
-                atomic_write_all(
-                    path.parent, {_sidecar(path).name: _to_json(description, indent=2)}
-                )
+                content = _to_json(description, indent=2)
+                atomic_write_all(path.parent, {_sidecar(path).name: content})
     return encoded
 
 
@@ -10922,16 +10924,15 @@ def _require_other_files(outputs: Iterable[Path], inputs: Iterable[Path]) -> Non
     """Raise InputError if a file would be both read and written."""
     for path in outputs:
         if path.is_file():  # a device or a pipe may be both
-            is_read = path.resolve() in map(Path.resolve, inputs)
-            require(
-                not is_read, f"{path}: is read, and would be replaced: name another file to write"
-            )
+            is_input = path.resolve() in map(Path.resolve, inputs)
+            require(not is_input, f"{path}: is an input and would be overwritten; choose another")
 
 
 @checked
 def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
-    """Open the ids of a .npy or .bin file as an array that stays on the disk; raises InputError for
-    other files.
+    """Open the ids of a .npy or .bin file as an array that stays on the disk.
+
+    Raises InputError for other files.
 
     dtype  uint16 or uint32, for a .bin file without a .json file
 
@@ -10942,7 +10943,6 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
     [1, 2]
     """
     path = as_path(path)
-    start = 0
     n_bytes = path.stat().st_size
     description = _read_beside(_sidecar(path))
     with expecting_whole("array of ids", path):
@@ -10951,25 +10951,26 @@ def read_ids(path: PathName, dtype: str | None = None) -> np.ndarray:
         else:
             header = np.fromfile(path, "<i4", 3).tolist()
             dtype = description.get("dtype", dtype)
+            start = 0
             for name, sign in LLMC_SIGNS.items():
-                if (
-                    header[:2] == sign
-                    and n_bytes == LLMC_HEADER_BYTES + np.dtype(name).itemsize * header[2]
-                ):
-                    dtype = name
-                    start = LLMC_HEADER_BYTES
+                if header[:2] == sign:
+                    size = np.dtype(name).itemsize * header[2]
+                    if n_bytes == LLMC_HEADER_BYTES + size:
+                        dtype = name
+                        start = LLMC_HEADER_BYTES
             require(dtype in LLMC_SIGNS, "are its numbers uint16 or uint32? Set `dtype`")
             numbers = np.dtype(dtype).newbyteorder("<")
-            ids = np.memmap(path, numbers, "r", start) if n_bytes > start else np.zeros(0, numbers)
+            ids = np.zeros(0, numbers)
+            if n_bytes > start:  # an empty file cannot be mapped
+                ids = np.memmap(path, numbers, "r", start)
         require(
             ids.ndim == 1 and ids.dtype.kind in "iu",
             f"numbers of type {ids.dtype} and shape {ids.shape} are not token ids",
         )
-    n = len(ids)
-    described = description.get("tokens", len(ids))
+    n = description.get("tokens", len(ids))
     require(
-        n == described,
-        f"{path}: has {n:,} ids, and its .json file says {described}: encode the text again",
+        len(ids) == n,
+        f"{path}: has {len(ids):,} ids, and its .json file says {n}: encode the text again",
     )
     return ids
 
@@ -10981,14 +10982,14 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
     """Read ids in batches from a .npy or .bin file, or as decimal numbers from any other file."""
     if path.suffix in (".npy", ".bin"):
         ids = read_ids(path, dtype)
-        yield from (ids[start : start + BLOCK_BYTES] for start in range(0, len(ids), BLOCK_BYTES))
+        for start in range(0, len(ids), BLOCK_BYTES):
+            yield ids[start : start + BLOCK_BYTES]
         return
     ids = []
-    with (
-        contextlib.nullcontext(sys.stdin.buffer)
-        if path == STANDARD_STREAM
-        else open(path, "rb") as file
-    ):
+    with contextlib.ExitStack() as stack:
+        file = sys.stdin.buffer
+        if path != STANDARD_STREAM:
+            file = stack.enter_context(open(path, "rb"))
         for number, line in enumerate(file, 1):
             try:
                 ids += map(int, line.translate(_LIST_AS_SPACES).split())
@@ -11006,8 +11007,9 @@ def _read_id_batches(path: Path, dtype: str | None) -> Iterator[Iterable[int]]:
 def decode_file(
     tokenizer: Tokenizer, tokens: PathName, out: PathName = "-", *, dtype: str | None = None
 ) -> None:
-    """Write the text of a file of token ids, in bounded memory; a line of decimal numbers is read
-    as a whole.
+    """Write the text of a file of token ids, in bounded memory.
+
+    A line of decimal numbers is read as a whole.
 
     tokens  a .npy or .bin file, a text with ids as decimal numbers (1 2, or [1, 2]), or - for
             standard input
@@ -11015,7 +11017,8 @@ def decode_file(
     dtype   uint16 or uint32, for a .bin file without a .json file
     """
     _require_other_files([Path(out)], [Path(tokens)])
-    if _read_beside(_sidecar(Path(tokens))).get("model", tokenizer.digest) != tokenizer.digest:
+    description = _read_beside(_sidecar(Path(tokens)))
+    if description.get("model", tokenizer.digest) != tokenizer.digest:
         warnings.warn(
             f"{tokens}: another model wrote these ids, or this one has changed since", stacklevel=3
         )
@@ -11056,8 +11059,8 @@ class Family(NamedTuple):
     kind: str  # of the model, a name in KINDS
     alphabet: str
     pattern: str
-    # (words, n_symbols, **options) -> Learned, or an object with tokens, merges and alphabet; and
-    # with scores, if the model needs them
+    # (words, n_symbols, **options) -> Learned, or an object with tokens, merges and alphabet, and
+    # scores if the model needs them
     learn: Callable
     mark: str = ""  # with the alphabet "characters"
     unk_token: str = "<unk>"  # with the alphabet "characters"
@@ -11112,8 +11115,7 @@ class Recipe:
     score: str | Callable = "count"
     min_frequency: int = 1
     max_words: int = MAX_WORDS
-    # of the `learn` of a family of one's own
-    learner_options: dict = dataclasses.field(default_factory=dict)
+    learner_options: dict = dataclasses.field(default_factory=dict)  # of a family of one's own
 
     def __post_init__(self):
         for name, hint in get_type_hints(Recipe).items():
@@ -11127,17 +11129,19 @@ class Recipe:
     @property
     def byte_tokens(self) -> tuple[str, ...]:
         """The tokens of single bytes in a vocabulary of characters."""
-        return BYTE_TOKENS if self.byte_fallback else ()
+        if self.byte_fallback:
+            return BYTE_TOKENS
+        return ()
 
     @property
     def options(self) -> dict:
         """The recipe as plain JSON."""
-        plain = {
-            "special_tokens": self.special_tokens,
-            "from_": self.from_ and self.from_.digest,
-            "score": getattr(self.score, "__qualname__", self.score),
-        }
-        return vars(self) | self.source([], None).settings | plain
+        options = vars(self) | self.source([], None).settings
+        options["special_tokens"] = self.special_tokens  # the settings have byte tokens, too
+        options["score"] = getattr(self.score, "__qualname__", self.score)
+        if self.from_:
+            options["from_"] = self.from_.digest
+        return options
 
     def source(self, files: Sequence[Path | Texts], text_field: str | None) -> Source:
         """Make the Source of the text.
@@ -11155,8 +11159,11 @@ class Recipe:
 
         The mark ▁ stands for a space; any other mark stands where a word begins.
         """
-        scheme = "never" if self.mark == MARK else "always"
-        return Metaspace(self.mark, scheme) if self.mark else None
+        if not self.mark:
+            return None
+        if self.mark == MARK:
+            return Metaspace(MARK, "never")
+        return Metaspace(self.mark, "always")
 
     @property
     def decoder(self) -> list[dict]:
@@ -11177,7 +11184,9 @@ class Recipe:
             return [marks, *join] if self.byte_fallback else [marks]
         if prefix:
             return [{"type": "WordPiece", "prefix": prefix, "cleanup": True}]
-        return join if self.byte_fallback else join[1:]
+        if self.byte_fallback:
+            return join
+        return [{"type": "Fuse"}]
 
     def learn(self, words: Words, progress: bool = False) -> Learned:
         """Learn from words over bytes."""
@@ -11187,6 +11196,10 @@ class Recipe:
             n_symbols = len(words.alphabet) + self.vocab_size - len(self.from_.vocab)
         elif self.alphabet == "characters":
             words = words.as_characters(self.coverage, self.metaspace)
+        return self.learn_symbols(words, n_symbols, progress)
+
+    def learn_symbols(self, words: Words, n_symbols: int, progress: bool = False) -> Learned:
+        """Call the learner with those fields of the recipe that are its parameters."""
         options = vars(self) | self.learner_options
         return call_with(self.learner, words, n_symbols, progress=progress, **options)
 
@@ -11197,25 +11210,34 @@ class Recipe:
         vocab, merges = build_vocabulary(
             learned, self.special_tokens, self.special_tokens_at, self.byte_tokens
         )
-        scores = None
         family = FAMILIES[self.model]
+        scores = None
         if hasattr(learned, "scores"):
             score_of = dict(zip(learned.tokens, learned.scores.tolist(), strict=True))
             scores = np.array([score_of.get(token, 0.0) for token in vocab.values()])
-        fields = vars(self) | {
-            # the longest match does not need them
-            "merges": None if family.kind in ("wordpiece", "unigram") else merges,
-            "pattern": [*Pattern(self.pattern).parts, self.metaspace]
-            if self.mark
-            else self.pattern,
-            "scores": scores,
-            "kind": family.kind,
-            "decoder": self.decoder,
-            "fuse_unk": self.alphabet == "characters" and family.kind != "wordpiece",
-            "subword_prefix": family.subword_prefix,
-            "max_word_chars": MAX_ID if self.model == "longest" else 100,
-        }
-        return call_with(Model, vocab, **fields)
+        pattern = self.pattern
+        if self.mark:
+            pattern = [*Pattern(pattern).parts, self.metaspace]
+        if family.kind != "bpe":
+            merges = None
+        model = Model(
+            vocab,
+            merges,
+            self.special_tokens,
+            pattern,
+            family.kind,
+            alphabet=self.alphabet,
+            scores=scores,
+            normalizer=self.normalizer,
+            decoder=self.decoder,
+            unk_token=self.unk_token,
+            byte_fallback=self.byte_fallback,
+            fuse_unk=self.alphabet == "characters" and family.kind != "wordpiece",
+            subword_prefix=family.subword_prefix,
+        )
+        if self.model == "longest":
+            model.max_word_chars = MAX_ID
+        return model
 
 
 def check_special_tokens(special_tokens: Iterable[str]) -> list[str]:
@@ -11256,10 +11278,10 @@ def complete(recipe: Recipe) -> Recipe:
     >>> recipe.pattern, recipe.mark, recipe.unk_token, recipe.special_tokens
     ('gpt2', '▁', '<unk>', ['<s>', '<unk>'])
     """
-    least = recipe.min_frequency
-    most = recipe.max_words
-    require(0 <= least <= MAX_COUNT, f"`min_frequency` is {least}: it must be 0 to {MAX_COUNT:,}")
-    require(most >= 0, f"`max_words` is {most}: it must be 0 (no limit) or more")
+    n = recipe.min_frequency
+    require(0 <= n <= MAX_COUNT, f"`min_frequency` is {n}: it must be 0 to {MAX_COUNT:,}")
+    n = recipe.max_words
+    require(n >= 0, f"`max_words` is {n}: it must be 0 (no limit) or more")
     require_known("family of models", recipe.model, FAMILIES)
     require_known("`special_tokens_at`", recipe.special_tokens_at, SPECIAL_TOKENS_AT)
     parameters = inspect.signature(recipe.learner).parameters.keys()
@@ -11275,47 +11297,52 @@ def complete(recipe: Recipe) -> Recipe:
         return _complete_from(recipe)
     family = FAMILIES[recipe.model]
     alphabet = recipe.alphabet or family.alphabet
-    pattern = recipe.pattern or family.pattern
-    mark = ""
-    unk_token = None
-    n_letters = 256
-    coverage = recipe.coverage
     require_known("alphabet", alphabet, ALPHABETS)
     if alphabet == "bytes":
-        is_plain = coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark
+        is_plain = recipe.coverage in (None, 1) and not recipe.byte_fallback and not recipe.mark
         require(is_plain, "`coverage`, `byte_fallback` and `mark` go with the alphabet characters")
-        require(
-            family.alphabet == "bytes",
-            f"a model of the family {recipe.model} is made of characters",
-        )
-        coverage = 1.0
+        has_bytes = family.alphabet == "bytes"
+        require(has_bytes, f"a model of the family {recipe.model} is made of characters")
+        fields = {"mark": "", "coverage": 1.0, "unk_token": None}
+        pattern = recipe.pattern or family.pattern
+        recipe = dataclasses.replace(recipe, alphabet=alphabet, pattern=pattern, **fields)
+        n_letters = 256
     else:
-        coverage = COVERAGE if coverage is None else coverage
-        require(0 < coverage <= 1, f"`coverage` is more than 0, and at most 1, not {coverage}")
-        mark = family.mark if recipe.mark is None else recipe.mark
+        recipe = _complete_characters(recipe, family)
         n_letters = 1
-        require(
-            len(mark) <= 1 and not mark.isspace(),
-            f"a mark is one character, not white space: {mark!r}",
-        )
-        if mark not in ("", MARK):
-            pattern = recipe.pattern or "whitespace-split"
-        # a Unigram always has an unknown token
-        if recipe.byte_fallback and family.kind != "unigram":
-            require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
-            require(
-                recipe.unk_token is None,
-                "with `byte_fallback` nothing is unknown: omit `unk_token`",
-            )
-        else:
-            unk_token = recipe.unk_token or family.unk_token
-            special_tokens = [*dict.fromkeys([*special_tokens, unk_token])]
-    check_vocab_size(recipe.vocab_size, n_letters + len(special_tokens) + len(recipe.byte_tokens))
+    n_fixed = n_letters + len(recipe.special_tokens) + len(recipe.byte_tokens)
+    check_vocab_size(recipe.vocab_size, n_fixed)
+    return recipe
+
+
+def _complete_characters(recipe: Recipe, family: Family) -> Recipe:
+    """Fill in the open fields of a recipe for tokens of characters."""
+    coverage = recipe.coverage
+    if coverage is None:
+        coverage = COVERAGE
+    require(0 < coverage <= 1, f"`coverage` is more than 0, and at most 1, not {coverage}")
+    mark = recipe.mark
+    if mark is None:
+        mark = family.mark
+    is_mark = len(mark) <= 1 and not mark.isspace()
+    require(is_mark, f"a mark is one character, not white space: {mark!r}")
+    pattern = family.pattern
+    if mark not in ("", MARK):
+        pattern = "whitespace-split"
+    unk_token = None
+    special_tokens = recipe.special_tokens
+    if recipe.byte_fallback and family.kind != "unigram":
+        require(family.kind == "bpe", "`byte_fallback` is for bpe and unigram")
+        is_open = recipe.unk_token is None
+        require(is_open, "with `byte_fallback` nothing is unknown: omit `unk_token`")
+    else:  # a Unigram always has an unknown token
+        unk_token = recipe.unk_token or family.unk_token
+        special_tokens = [*dict.fromkeys([*special_tokens, unk_token])]
     return dataclasses.replace(
         recipe,
         special_tokens=special_tokens,
-        alphabet=alphabet,
-        pattern=pattern,
+        alphabet="characters",
+        pattern=recipe.pattern or pattern,
         mark=mark,
         coverage=coverage,
         unk_token=unk_token,
@@ -11323,36 +11350,36 @@ def complete(recipe: Recipe) -> Recipe:
 
 
 def _complete_from(recipe: Recipe) -> Recipe:
-    """Fill in the rest of a recipe that continues a model, whose pattern and merges may have to
-    change.
-    """
+    """Fill in the open fields of a recipe that continues a model."""
     require(recipe.model == "bpe", "only a BPE has merges that training can continue")
-    base = recipe.from_ if isinstance(recipe.from_, Model) else load_model(recipe.from_)
-    require(
-        base.kind == "bpe", f"only a BPE has merges that training can continue, not a {base.kind}"
-    )
+    base = recipe.from_
+    if not isinstance(base, Model):
+        base = load_model(base)
+    is_bpe = base.kind == "bpe"
+    require(is_bpe, f"only a BPE has merges that training can continue, not a {base.kind}")
     require(not base.word_suffix, "training cannot continue a model whose words end in a suffix")
     pattern = recipe.pattern or base.pattern
     if Pattern(pattern).steps == Pattern(base.pattern).steps:
         pattern = base.pattern  # it may be JSON
-    special_tokens = list(dict.fromkeys([*base.special_tokens, *recipe.special_tokens]))
-    ids = base.special_tokens if special_tokens == [*base.special_tokens] else special_tokens
+    special_tokens = [*dict.fromkeys([*base.special_tokens, *recipe.special_tokens])]
+    if special_tokens != [*base.special_tokens]:
+        base = dataclasses.replace(base, special_tokens=special_tokens)
     changes = {"merges": _as_merges(base)[0], "scores": None, "ignore_merges": False}
-    base = dataclasses.replace(base, special_tokens=ids, pattern=pattern, **changes)
+    base = dataclasses.replace(base, pattern=pattern, **changes)
     n = len(base.vocab)
-    size = recipe.vocab_size
     require(
-        n < size <= MAX_ID,
+        n < recipe.vocab_size <= MAX_ID,
         f"the model already has {n:,} tokens: `vocab_size` must be larger, up to {MAX_ID:,}",
     )
-    steps = {
-        "pattern": pattern,
-        "mark": "",
-        "normalizer": base.normalizer,
-        "alphabet": base.alphabet,
-    }
     return dataclasses.replace(
-        recipe, from_=base, special_tokens=special_tokens, byte_fallback=False, **steps
+        recipe,
+        from_=base,
+        special_tokens=special_tokens,
+        byte_fallback=False,
+        pattern=pattern,
+        mark="",
+        normalizer=base.normalizer,
+        alphabet=base.alphabet,
     )
 
 
@@ -11368,13 +11395,13 @@ def _named_normalizer(normalizer: str | Sequence[str | dict]) -> list[dict]:
 
 
 def words_of_model(model: Model, words: Words) -> Words:
-    """Segment words over the single bytes into the tokens of a BPE, which become their alphabet, in
-    the order of ids.
+    """Segment words over the single bytes into the tokens of a BPE.
 
-    Letters that are not tokens split a word. From the result, `learn` learns the merges that the
-    training of the model would have made next on these words; `extend_model` adds them. The pattern
-    of the model is not used: a word may reach over the ends of its pretokens, and then new merges
-    do so, too (SuperBPE, Liu et al. 2025).
+    These tokens become the alphabet of the words, in the order of their ids. Letters that are not
+    tokens split a word. From the result, `learn` learns the merges that the training of the model
+    would have made next on these words; `extend_model` adds them. The pattern of the model is not
+    used: a word may reach over the ends of its pretokens, and then new merges do so, too (SuperBPE,
+    Liu et al. 2025).
 
     >>> model = Model({0: b"a", 1: b"b", 2: b"ab"}, [(b"a", b"b")])
     >>> words_of_model(model, Words.from_counts({b"abab": 2, b"ba": 1})).symbols
@@ -11391,14 +11418,12 @@ def words_of_model(model: Model, words: Words) -> Words:
     scratch = np.empty(MAX_LINEAR_MERGE, np.uint64)
     tables = bpe_tables(model, unknown_letter=MAX_ID)
     n = _segment_words(text, words.offsets, tables, scratch, ids, offsets)
-    return _split_at_unknown(
-        symbol_of[ids[:n]], offsets, words.counts, [model.vocab[id] for id in token_ids]
-    )
+    alphabet = [model.vocab[token_id] for token_id in token_ids]
+    return _split_at_unknown(symbol_of[ids[:n]], offsets, words.counts, alphabet)
 
 
 def extend_model(model: Model, learned: Learned) -> Model:
-    """Add the merges that were learnt on `words_of_model` to a model with merges; returns a new
-    model.
+    """Return a model with the merges that were learnt on its `words_of_model` added to its own.
 
     All ids stay, also those of special tokens, and new tokens get the next ids. If a new merge
     makes a token that the old merges did not reach, the token keeps its id.
@@ -11436,7 +11461,7 @@ class Training:
         model = self.tokenizer.model
         if model.kind == "bpe" and model.alphabet == "bytes":
             return int(self.learned.n_tokens[-1])
-        steps = [self.recipe.metaspace, "none"] if self.recipe.mark else "none"
+        steps = [step for step in (self.recipe.metaspace, "none") if step]
         model = dataclasses.replace(model, pattern=steps, normalizer=(), drops_unknown=True)
         return encode_words(Tokenizer.from_model(model), self.counted.words).n_tokens
 
@@ -11446,12 +11471,13 @@ class Training:
 
         Equal records mean equal models, if a score is not another function of the same name.
         """
-        result = {"config": self.tokenizer.config, "model": self.tokenizer.digest}
         return {
             "bpe_numba": __version__,
             "options": self.recipe.options,
             "corpus": self.counted.described,
-        } | result
+            "config": self.tokenizer.config,
+            "model": self.tokenizer.digest,
+        }
 
     def __str__(self) -> str:
         counted = self.counted
@@ -11490,21 +11516,19 @@ def _warn_if_short(vocab: Mapping[int, bytes], vocab_size: int) -> None:
 
 
 def _warn_of_source(source: Source) -> None:
-    """Warn of a slow pattern, and of strings in the first file that look like special tokens but
-    are not named.
-    """
+    """Warn of a slow pattern, and of strings in the first file that look like special tokens."""
     if source.pattern.warning:
         warnings.warn(source.pattern.warning, stacklevel=5)
     if not _is_stream(source.files[0]):
         names = re.findall(rb"<\|\w{1,40}\|>", _read_part(source.files[0], 0, BLOCK_BYTES))
         counts = Counter(map(bytes.decode, names))
-        unnamed = [
-            name for name, n in counts.most_common() if n > 2 and name not in source.special_tokens
-        ]
-        if unnamed:
-            names = ", ".join(unnamed[:5])
+        for name in source.special_tokens:
+            del counts[name]
+        names = [name for name, n in counts.most_common(5) if n > 2]
+        if names:
             warnings.warn(
-                f"{names} in the text: plain text, unless `special_tokens` names it", stacklevel=5
+                f"{', '.join(names)} in the text: plain text, unless `special_tokens` names it",
+                stacklevel=5,
             )
 
 
@@ -11529,8 +11553,9 @@ def count_files(
     progress: bool = False,
     executor: Executor | None = None,
 ) -> CorpusCounts:
-    """Count the pretokens of files, folders or globs, and write a words file, which `train` takes
-    instead of the texts.
+    """Count the pretokens of files, folders or globs, and write a words file.
+
+    `train` takes words files instead of the texts.
 
     inputs          files, folders, globs, or - for standard input, as for `train`
     out             the words file, .npz
@@ -11559,28 +11584,22 @@ def count_files(
     engine = Engine(workers, progress, executor)
     require(out.suffix == ".npz", f"{out}: name a .npz file for the words")
     check_writable(out.parent)
-    special_tokens = [
-        *check_special_tokens(special_tokens),
-        *(BYTE_TOKENS if byte_fallback else ()),
-    ]
-    steps = _named_normalizer(normalizer)
+    special_tokens = [*check_special_tokens(special_tokens)]
+    if byte_fallback:
+        special_tokens += BYTE_TOKENS
     source = Source(
         find_files(inputs),
         Pattern(pattern),
         special_tokens,
         text_field,
-        normalizer=steps,
+        normalizer=_named_normalizer(normalizer),
         skip_bad_lines=skip_bad_lines,
     )
     _warn_of_source(source)
     with stage("compile"):
-        compile_side_by_side(
-            [
-                functools.partial(compile_counting, source.pattern),
-                functools.partial(compile_pretokenizing, source.pattern),
-            ],
-            engine,
-        )
+        counting = functools.partial(compile_counting, source.pattern)
+        pretokenizing = functools.partial(compile_pretokenizing, source.pattern)
+        compile_side_by_side([counting, pretokenizing], engine)
     with stage("scan") as spent:
         counted = count(source, engine, max_words=max_words)
         spent.n_bytes = counted.n_bytes
@@ -11667,17 +11686,37 @@ def train(
     >>> train(texts=["low low lower", "newest"], vocab_size=260).learned.counts.tolist()
     [3, 3, 2, 1]
     """
-    recipe = call_with(Recipe, **locals())
-    return train_recipe(
-        *prepare(recipe, inputs, texts), text_field, Engine(workers, progress, executor)
+    recipe = Recipe(
+        vocab_size,
+        special_tokens,
+        special_tokens_at,
+        model,
+        alphabet,
+        pattern,
+        mark,
+        normalizer,
+        coverage,
+        byte_fallback,
+        unk_token,
+        from_,
+        tie_break,
+        score,
+        min_frequency,
+        max_words,
+        learner_options,
     )
+    recipe, files, counts = prepare(recipe, inputs, texts)
+    engine = Engine(workers, progress, executor)
+    return train_recipe(recipe, files, counts, text_field, engine)
 
 
 def prepare(
     recipe: Recipe, inputs: Files | None = None, texts: Iterable | None = None
 ) -> tuple[Recipe, Sequence[Path | Texts], Sequence[CorpusCounts]]:
-    """Complete a recipe; returns it, the files or texts to learn from, and the counts if these are
-    words files.
+    """Complete a recipe, and find the files or texts to learn from.
+
+    Returns the recipe, the files or texts, and the counts if these are words files. What a recipe
+    leaves open about the text is taken from the words files, which must agree.
     """
     require(inputs is None or texts is None, "`inputs` and `texts` cannot be combined")
     require(not isinstance(texts, (str, bytes)), "`texts` is a list of texts, not a single text")
@@ -11688,27 +11727,26 @@ def prepare(
     if len(others) == len(files):
         return complete(recipe), files, ()
     require(
-        not others, f"{_name_some(others)}: count that, too: texts and words files cannot be mixed"
+        not others,
+        f"{_name_some(others)}: text and words files cannot be mixed: run `count` on these, too",
     )
     require(len({*files}) == len(files), "a words file is named twice: its words would count twice")
     counted, settings = zip(*map(load_counts, files), strict=True)
-    options = dict(settings[0])
+    saved = dict(settings[0])
     types = {"Split": Split, "Metaspace": Metaspace}
-    options["pattern"] = [
-        step if isinstance(step, str) else types[step[0]](*step[1:]) for step in options["pattern"]
+    saved["pattern"] = [
+        step if isinstance(step, str) else types[step[0]](*step[1:]) for step in saved["pattern"]
     ]
-    options["special_tokens"] = [
-        token for token in options["special_tokens"] if token not in BYTE_TOKENS
-    ]
-    options = {name: getattr(recipe, name) or value for name, value in options.items()}
-    recipe = complete(dataclasses.replace(recipe, **options))
+    saved["special_tokens"] = [t for t in saved["special_tokens"] if t not in BYTE_TOKENS]
+    open_fields = {name: value for name, value in saved.items() if not getattr(recipe, name)}
+    recipe = complete(dataclasses.replace(recipe, **open_fields))
     for name, expected in recipe.source([], None).settings.items():
-        for file, theirs in zip(files, settings, strict=True):
-            hint = (
-                f"{file}: was counted with the {name} {theirs[name]}: count the texts "
-                f"again, with {expected}"
-            )
-            require(sorted(map(str, theirs[name])) == sorted(map(str, expected)), hint)
+        for file, saved in zip(files, settings, strict=True):
+            if sorted(map(str, saved[name])) != sorted(map(str, expected)):
+                raise InputError(
+                    f"{file}: was counted with the {name} {saved[name]}: count the texts again, "
+                    f"with {expected}"
+                )
     return recipe, files, counted
 
 
@@ -11722,22 +11760,23 @@ def train_recipe(
     """Train by a complete recipe on files or on the counts of words files; see `prepare`."""
     timings: dict[str, Timing] = {}
     with stage("compile") as timings["compile"]:
-        source = recipe.source([] if counts else files, text_field)
+        source = recipe.source([], text_field)
         if not counts:
+            source = recipe.source(files, text_field)
             _warn_of_source(source)
-        # they also fail for wrong options, before the scan
         words = Words.from_counts({b"aa": 1})
-        options = vars(recipe) | recipe.learner_options
+        # They also fail for wrong options, before the scan.
         jobs = [
             functools.partial(compile_counting, source.pattern),
-            functools.partial(call_with, recipe.learner, words, 257, **options),
+            functools.partial(recipe.learn_symbols, words, 257),
             functools.partial(compile_pretokenizing, source.pattern),
             functools.partial(compile_tables, FAMILIES[recipe.model].kind),
         ]
         compile_side_by_side(jobs, engine)
     with stage("scan") as timings["scan"]:
         counted = count(source, engine, counts, recipe.max_words)
-        timings["scan"].n_bytes = 0 if counts else counted.n_bytes
+        if not counts:
+            timings["scan"].n_bytes = counted.n_bytes
     require(len(counted.words.counts), f"no text to learn from in {_name_some(files)}")
     with stage("learn") as timings["learn"]:
         learned = recipe.learn(counted.words, engine.progress)
@@ -11753,8 +11792,7 @@ def train_bpe(
     special_tokens: Sequence[str] = (),
     **options,
 ) -> tuple[dict[int, bytes], list[Merge]]:
-    """Train on files or on `texts`, and return the vocabulary and the merges; the options are those
-    of `train`.
+    """Train as `train` does, with its options, and return the vocabulary and the merges.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.txt")
@@ -11776,8 +11814,7 @@ def train_bpe_from_counts(
     special_tokens: Sequence[str] = (),
     **options: object,
 ) -> tuple[dict[int, bytes], list[Merge]]:
-    """Train on pretokens that were counted elsewhere; the options are those of a Recipe; see
-    `train`.
+    """Train on pretokens that were counted elsewhere; the options are those of a Recipe.
 
     >>> vocab, merges = train_bpe_from_counts({b"hug": 10, b"pug": 5, b"hugs": 5}, 258)
     >>> merges, vocab[257]
@@ -11812,8 +11849,7 @@ LONGEST_CELL = 60  # characters of a cell; the rest is cut off
 
 
 class Table(NamedTuple):
-    """A table of a report. As a string it is Markdown with aligned columns, for a terminal or a
-    page.
+    """A table of a report; as a string it is Markdown with aligned columns.
 
     rows  strings and numbers; columns of numbers are aligned to the right, and None and NaN stay
           empty. `pandas.DataFrame(table.rows, columns=table.header)` takes them as they are
@@ -11854,45 +11890,40 @@ def _cell(value: str | float | None) -> str:
     """
     if value is None or value != value:  # NaN
         return ""
-    if isinstance(value, str):
-        text = value if len(value) <= LONGEST_CELL else value[: LONGEST_CELL - 1] + "…"
-        return text.replace("|", "\\|")
-    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    if not isinstance(value, str):
+        return f"{value:,}"
+    if len(value) > LONGEST_CELL:
+        value = value[: LONGEST_CELL - 1] + "…"
+    return value.replace("|", "\\|")
 
 
 def _cell_width(text: str) -> int:
-    """Count the columns of a terminal that a text takes: two for a wide character, none for a
-    combining one.
-    """
-    return sum(
-        0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF")
-        for c in text
-    )
+    """Count the columns of a terminal: two for a wide character, none for a combining one."""
+    base = [c for c in text if not unicodedata.combining(c)]
+    return len(base) + sum(unicodedata.east_asian_width(c) in "WF" for c in base)
 
 
 def _fill(text: str, width: int, on_right: bool = False) -> str:
     """Fill a text up with spaces."""
     gap = " " * (width - _cell_width(text))
-    return gap + text if on_right else text + gap
+    if on_right:
+        return gap + text
+    return text + gap
 
 
 def tabulate_timings(seconds: float) -> Table:
     """Tabulate the stages of this process, which took `seconds` in all."""
-    stages = TIMINGS | {
-        "other": Timing(
-            seconds - sum(spent.seconds for spent in TIMINGS.values()), 0, peak_memory()
-        )
-    }
+    rest = seconds - sum(spent.seconds for spent in TIMINGS.values())
     rows = []
-    for name, spent in stages.items():
+    for name, spent in [*TIMINGS.items(), ("other", Timing(rest, 0, peak_memory()))]:
+        share = round(100 * spent.seconds / seconds, 1)
         rate = spent.n_bytes / spent.seconds / 1e6 or None
         peak = spent.memory and round(spent.memory / 1e6)
-        rows.append(
-            (name, round(spent.seconds, 3), rate, round(100 * spent.seconds / seconds, 1), peak)
-        )
-    return Table(
-        f"{seconds:.2f} seconds", ("stage", "seconds", "MB/s", "% of time", "peak MB"), rows
-    )
+        rows.append((name, round(spent.seconds, 3), rate, share, peak))
+    header = ("stage", "seconds", "MB/s", "% of time", "peak MB")
+    return Table(f"{seconds:.2f} seconds", header, rows)
 
 
 def tabulate_counts(counted: CorpusCounts, title: str = "Pretokens") -> Table:
@@ -11903,13 +11934,8 @@ def tabulate_counts(counted: CorpusCounts, title: str = "Pretokens") -> Table:
         ("pretokens", f"{counted.n_pretokens:,}, {len(counted.words.counts):,} of them unique"),
     ]
     if counted.n_dropped:
-        rows.append(
-            (
-                "dropped",
-                f"{counted.n_dropped:,} pretokens; counts are up to {counted.max_error:,} too "
-                f"small",
-            )
-        )
+        error = f"counts are up to {counted.max_error:,} too small"
+        rows.append(("dropped", f"{counted.n_dropped:,} pretokens; {error}"))
     return Table(title, ("what", "value"), rows)
 
 
@@ -11933,11 +11959,10 @@ RECORD_FILE = "training.json"
 
 
 def save_learned(folder: PathName, training: Training) -> None:
-    """Write the history of a training into the folder of its model: its record, and the merges with
-    their counts.
+    """Write the history of a training into the folder of its model.
 
-    A file of an earlier training is removed. Merge counts are written only for a BPE, whose tokens
-    are made by merges.
+    It is the record of the training, and the merges with their counts. A file of an earlier
+    training is removed. Merge counts are written only for a BPE, whose tokens are made by merges.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "a.txt")
@@ -11964,8 +11989,7 @@ def save_learned(folder: PathName, training: Training) -> None:
 
 
 def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
-    """Read the merges and their counts from the folder of a model, and the number of bytes of the
-    corpus.
+    """Read the merges, their counts and the number of bytes of the corpus from a model's folder.
 
     Raises InputError if the file is missing, or if it belongs to another model.
 
@@ -11989,21 +12013,12 @@ def load_learned(folder: PathName, model: Model) -> tuple[Learned, int]:
         learned = Learned(**arrays, alphabet=[letter.encode("latin-1") for letter in letters])
         m = len(learned.pairs)
         n_tokens = learned.n_tokens
-        fits = (
-            learned.counts.shape == (m,)
-            and n_tokens.shape == (m + 1,)
-            and n_tokens.dtype.kind == "i"
-        )
-        fits = (
-            fits
-            and min(n_bytes, *n_tokens) > 0
-            and learned.merges == model.merges[len(model.merges) - m :]
-        )
-        require(fits, "its numbers do not fit together")
+        fits = learned.counts.shape == (m,) and n_tokens.shape == (m + 1,)
+        fits = fits and n_tokens.dtype.kind == "i" and min(n_bytes, *n_tokens) > 0
+        is_own = learned.merges == model.merges[len(model.merges) - m :]
+        require(fits and is_own, "its numbers do not fit together")
     except Exception as error:  # damaged files raise almost anything
-        raise InputError(
-            f"{file}: not what the training of this model saved ({error}): remove it"
-        ) from None
+        raise InputError(f"{file}: damaged, or from another model ({error}); delete it") from None
     return learned, n_bytes
 
 
@@ -12027,23 +12042,23 @@ def _by_name(items: object) -> Mapping:
     """Name a path, or each of several, by itself; a mapping has names already."""
     if isinstance(items, Mapping):
         return items
-    return {str(path): path for path in ([items] if isinstance(items, PathName) else items)}
+    if isinstance(items, PathName):
+        items = [items]
+    return {str(path): path for path in items}
 
 
 # Corpora: each unique word is encoded once
 
 
 class EncodedWords(NamedTuple):
-    """The unique words of a corpus, encoded: word w became ids[offsets[w] : offsets[w + 1]],
-    counts[w] times.
-    """
+    """The unique words of a corpus, encoded: word w became ids[offsets[w] : offsets[w + 1]]."""
 
     words: list[bytes]
     counts: np.ndarray  # int64[W]
     ids: np.ndarray  # uint32[N]
     offsets: np.ndarray  # int64[W + 1]
     n_bytes: int = 0  # of text, without special tokens
-    # by the model's pattern or, if that takes whole texts, the words between white space
+    # Of the model's pattern or, if that takes whole texts, of words between white space.
     n_pretokens: int | None = None
 
     @property
@@ -12053,15 +12068,14 @@ class EncodedWords(NamedTuple):
 
     def frequencies(self, n_ids: int) -> np.ndarray:
         """Count the occurrences of each id in the corpus, int64[n_ids]."""
-        # float64 adds them exactly below 2**53
+        # Sums in float64 are exact below 2**53.
         weights = np.repeat(self.counts, np.diff(self.offsets))
         return np.bincount(self.ids, weights, n_ids).astype(np.int64)
 
 
 def encode_words(tokenizer: Tokenizer, words: Words) -> EncodedWords:
     """Encode each of the words of a corpus once."""
-    # in the order of their table they would fill the cache from its beginning, slowly
-    words = _in_order(words)
+    words = _in_order(words)  # words in the order of their hash would fill the cache slowly
     texts = [*words.to_counts()]
     ids, offsets = tokenizer.encode_batch_to_numpy(texts, "none")
     return EncodedWords(texts, words.counts, ids, offsets)
@@ -12096,27 +12110,27 @@ def encode_corpus(
     """
     source = tokenizer.source(inputs, "all", text_field)
     pattern = Pattern(tokenizer.model.pattern)
-    is_whole = all(
-        step == PATTERNS["none"] or isinstance(step, Metaspace) for step in pattern.steps
-    )
-    if not is_whole:  # the pattern of the tokenizer itself may cut more finely
+    cuts = [s for s in pattern.steps if s != PATTERNS["none"] and not isinstance(s, Metaspace)]
+    if cuts:  # the pattern of the tokenizer itself may cut more finely
         source = dataclasses.replace(source, pattern=pattern)
     with stage("scan") as spent:
         counted = count(source, engine)
-        words = counted.words
         n_pretokens = counted.n_pretokens
         spent.n_bytes = counted.n_bytes
-        if is_whole:
-            by_space = dataclasses.replace(
-                source, pattern=Pattern("whitespace-split"), normalizer=()
-            )
-            n_pretokens = (
-                None if source.total_bytes is None else count(by_space, engine).n_pretokens
-            )
-    require(len(words.counts), f"no text to look at in {_name_some(source.files)}")
+        if not cuts:
+            n_pretokens = _count_words_between_spaces(source, engine)
+    require(len(counted.words.counts), f"no text to look at in {_name_some(source.files)}")
     with stage("encode"):
-        encoded = encode_words(_word_encoder(tokenizer), words)
+        encoded = encode_words(_word_encoder(tokenizer), counted.words)
     return encoded._replace(n_bytes=counted.n_bytes, n_pretokens=n_pretokens)
+
+
+def _count_words_between_spaces(source: Source, engine: Engine | None) -> int | None:
+    """Count the words of a corpus by reading it again; None if it can be read only once."""
+    if source.total_bytes is None:
+        return None
+    pattern = Pattern("whitespace-split")
+    return count(dataclasses.replace(source, pattern=pattern, normalizer=()), engine).n_pretokens
 
 
 RENYI_ORDER = 2.5  # Zouhar et al. found the best agreement with BLEU for this order
@@ -12180,8 +12194,7 @@ KINDS_OF_TOKENS = {
     "punctuation, symbols": r"\s*[^\s\p{L}\p{N}]+\s*",
     "mixed": r"[\s\S]+",
 }
-# a token is hardly ever used if it was made at least this many times as often as it is used
-RARE = 1000
+RARE = 1000  # A token is hardly ever used if merges made it this many times as often.
 ROWS = 12  # the most rows of a list in a table
 
 
@@ -12214,14 +12227,14 @@ def unreachable_tokens(tokenizer: Tokenizer) -> dict[int, list[int]]:
     unreachable = {}
     texts = decoded_tokens(model.vocab, model.decoder_steps)[0]
     prefix = model.subword_prefix.encode()
-    parts_of_characters = _FALLBACK_TOKENS[128:] if model.byte_fallback else ()
-    for id in model.ordinary:
-        token = model.vocab[id]
-        if token in parts_of_characters or (prefix and token.startswith(prefix)):
+    for token_id in model.ordinary:
+        token = model.vocab[token_id]
+        is_part = model.byte_fallback and token in _FALLBACK_TOKENS[128:]
+        if is_part or (prefix and token.startswith(prefix)):
             continue
-        ids = _ids_of(tokenizer, texts[id])
-        if id not in ids and id not in _ids_of(by_word, token):
-            unreachable[id] = ids
+        ids = _ids_of(tokenizer, texts[token_id])
+        if token_id not in ids and token_id not in _ids_of(by_word, token):
+            unreachable[token_id] = ids
     return unreachable
 
 
@@ -12234,8 +12247,7 @@ def _ids_of(tokenizer: Tokenizer, text: bytes) -> list[int]:
 
 
 class Glitch(NamedTuple):
-    """A token that training made from many pairs, and that is hardly ever used: a candidate for a
-    "glitch token".
+    """A candidate for a "glitch token": training made it from many pairs, and no text uses it.
 
     Land and Bartolo, "Fishing for Magikarp" (2024), find such tokens in models. Here the counts of
     merges show which later tokens contain them.
@@ -12250,8 +12262,9 @@ class Glitch(NamedTuple):
 def find_glitches(
     learned: Learned, ids: Mapping[bytes, int], frequencies: np.ndarray
 ) -> list[Glitch]:
-    """List tokens that were made at least RARE times as often as a corpus uses them; those made
-    most often come first.
+    """List tokens that merges made RARE times as often as a corpus uses them, or more often.
+
+    Those made most often come first.
 
     frequencies  of the ids in the corpus. Another corpus than that of the training may have another
                  size, so the numbers of the training are scaled to it
@@ -12286,29 +12299,27 @@ class Inspection(Report):
 
     def tables(self) -> list[Table]:
         tokens = self.tokens
-        title = f"Tokens that no text can reach: {len(self.unreachable):,}"
-        shown = {id: (str(id), readable(token)) for id, token in tokens.items()}
+        shown = {token_id: (str(token_id), readable(token)) for token_id, token in tokens.items()}
         kinds = [(kind, n, 100 * n / len(tokens)) for kind, n in self.kinds.most_common()]
-        longest = [
-            (*shown[id], len(tokens[id])) for id in sorted(tokens, key=lambda id: -len(tokens[id]))
-        ]
-        unreachable = [
-            (*shown[id], "|".join(shown[k][1] for k in ids)) for id, ids in self.unreachable.items()
-        ]
+        longest = sorted(tokens, key=lambda token_id: -len(tokens[token_id]))[:ROWS]
+        rows = [(*shown[token_id], len(tokens[token_id])) for token_id in longest]
         tables = [
             Table("Tokens by kind", ("kind", "tokens", "%"), kinds),
-            Table("Longest tokens", ("id", "token", "bytes"), longest[:ROWS]),
-            Table(title, ("id", "token", "becomes"), unreachable[:ROWS]),
+            Table("Longest tokens", ("id", "token", "bytes"), rows),
         ]
+        rows = []
+        for token_id, ids in itertools.islice(self.unreachable.items(), ROWS):
+            parts = [shown[part_id][1] for part_id in ids]
+            rows.append((*shown[token_id], "|".join(parts)))
+        title = f"Tokens that no text can reach: {len(self.unreachable):,}"
+        tables.append(Table(title, ("id", "token", "becomes"), rows))
         if self.measures:
             tables.append(Table("Measures", ("measure", "value"), [*self.measures.items()]))
         if self.glitches is not None:
             rows = []
-            for id, made, used, taken in self.glitches[:ROWS]:
-                shares = ", ".join(
-                    f"{readable(token)} {100 * n // made} %" for token, n in taken.most_common(3)
-                )
-                rows.append((*shown[id], made, used, shares))
+            for token_id, n_made, n_used, taken in self.glitches[:ROWS]:
+                shares = [f"{readable(t)} {100 * n // n_made} %" for t, n in taken.most_common(3)]
+                rows.append((*shown[token_id], n_made, n_used, ", ".join(shares)))
             title = f"Candidates for glitch tokens: {len(self.glitches):,}"
             tables.append(Table(title, ("id", "token", "made", "used", "now in"), rows))
         return tables
@@ -12362,11 +12373,10 @@ def inspect_model(
             possible.add(model.ids[model.unk_token.encode()])
         frequencies = encoded.frequencies(max(model.vocab) + 1)
         measures = measure(encoded, possible)
-        glitches = find_glitches(learned, model.ids, frequencies) if learned else None
-    title = (
-        f"{len(model.vocab):,} tokens, {len(tokenizer.special_tokens):,} of them special, "
-        f"{model.kind}"
-    )
+        if learned:
+            glitches = find_glitches(learned, model.ids, frequencies)
+    n_special = len(model.special_tokens)
+    title = f"{len(model.vocab):,} tokens, {n_special:,} of them special, {model.kind}"
     kinds = Counter(map(_classify, tokens.values()))
     return Inspection(title, tokens, kinds, unreachable, measures, frequencies, glitches)
 
@@ -12397,13 +12407,11 @@ class Curve(Report):
         return tables
 
     def plot(self, path: PathName) -> None:
-        """Draw bytes per token, and the saving by 1,000 more tokens, to a .png, .svg or .pdf
-        file.
-        """
+        """Draw bytes per token, and the saving by 1,000 more, to a .png, .svg or .pdf file."""
         suffix = Path(path).suffix
         require(suffix in (".png", ".svg", ".pdf"), f"{path}: name a .png, .svg or .pdf file")
         matplotlib = import_optional("matplotlib")
-        # names may hold dollar signs
+        # Names may hold dollar signs.
         with matplotlib.rc_context({"font.size": 9, "text.parse_math": False}):
             figure = import_optional("matplotlib.figure").Figure(
                 figsize=(7, 3), layout="constrained"
@@ -12467,10 +12475,9 @@ class Comparison(Report):
     bytes_per_token: np.ndarray  # float64[models, corpora]
     premiums: np.ndarray  # float64[models, corpora]   tokens for each token of the first corpus
     gini: np.ndarray  # float64[models]                of the tokens of the corpora
-    # the share of words, weighted by their counts, that all models split at the same positions
+    # The share of words, weighted by counts, that all models split at the same positions.
     same: float
-    # words that are split differently: (word, count, [its pieces by each model])
-    differences: list[tuple]
+    differences: list[tuple]  # words split differently: (word, count, [its pieces by each model])
 
     def tables(self) -> list[Table]:
         header = ("model", *self.corpora)
@@ -12482,13 +12489,10 @@ class Comparison(Report):
             tables.append(Table(title, (*header, "Gini"), rows))
         words = []
         for word, n, pieces in self.differences[:ROWS]:
-            words.append(
-                (readable(word), n, *("|".join(map(readable, tokens)) for tokens in pieces))
-            )
-        title = (
-            f"Words split alike by all: {100 * self.same:.1f} % of the {COMPARED_WORDS:,} "
-            f"most frequent, weighted"
-        )
+            shown = ["|".join(map(readable, tokens)) for tokens in pieces]
+            words.append((readable(word), n, *shown))
+        share = f"{100 * self.same:.1f} % of the {COMPARED_WORDS:,} most frequent, weighted"
+        title = f"Words split alike by all: {share}"
         return [*tables, Table(title, ("word", "count", *self.models), words)]
 
 
@@ -12530,9 +12534,7 @@ def compare(
     tokenizers = {name: open_model(model) for name, model in _by_name(tokenizers).items()}
     corpora = _by_name(corpora)
     require(tokenizers and corpora, "a comparison needs at least one model and one corpus")
-    special_tokens = sorted(
-        {token for tokenizer in tokenizers.values() for token in tokenizer.special_tokens}
-    )
+    special_tokens = sorted({*itertools.chain(*(t.special_tokens for t in tokenizers.values()))})
     counts: Counter[bytes] = Counter()
     for corpus in corpora.values():
         source = Source(find_files(corpus), Pattern(r"\s?\S+"), special_tokens, text_field)
@@ -12558,7 +12560,7 @@ def compare(
     same = 1 - sum(n for _, n, _ in differences) / sum(map(counts.__getitem__, words))
     n_bytes, n_tokens = np.array(sizes).transpose(2, 0, 1)
     n = len(corpora)
-    # in ascending order, cost k is the greater one in k pairs, and the smaller one in n - 1 - k
+    # In ascending order, cost k is the greater one in k pairs, and the smaller one in n - 1 - k.
     gini = np.sort(n_tokens) @ np.arange(1 - n, n, 2) / (n * n_tokens.sum(1))
     return Comparison(
         "Models compared",
@@ -12575,14 +12577,16 @@ def compare(
 # view
 
 WIDTH = 80  # of lines for people, except in tables
-# of a terminal's 256 colours, as backgrounds of tokens in turn
+# The backgrounds of tokens in turn, of a terminal's 256 colours.
 GROUNDS = (153, 223, 157, 225, 229, 189)
 
 
 def decode_each(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
     """Decode the ids of a text one by one."""
-    first, later = tokenizer._decoded
-    return [(later if k else first)[id] for k, id in enumerate(ids)]
+    as_first, as_later = tokenizer._decoded
+    tokens = [as_later[token_id] for token_id in ids]
+    tokens[:1] = map(as_first.get, ids[:1])
+    return tokens
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -12594,21 +12598,23 @@ class View:
     tokens: list[bytes]
 
     def text(self, width: int = WIDTH, colour: bool = False) -> str:
-        """Write tokens between bars, and their ids below; with `colour` on alternating
-        backgrounds.
-        """
+        """Write tokens between bars, and their ids below; `colour` alternates backgrounds."""
         lines = []
-        used = width
-        for k, (token, id) in enumerate(zip(self.tokens, map(str, self.ids), strict=True)):
+        position = width
+        for k, (token, number) in enumerate(zip(self.tokens, map(str, self.ids), strict=True)):
             shown = readable(token)
-            size = max(_cell_width(shown), len(id))
-            if used + size >= width:
+            size = max(_cell_width(shown), len(number))
+            if position + size >= width:
                 lines += ["", ""]
-                used = 0
+                position = 0
             cell = _fill(shown, size)
-            lines[-2] += f"\x1b[30;48;5;{GROUNDS[k % 6]}m{cell}\x1b[0m|" if colour else f"{cell}|"
-            lines[-1] += id.ljust(size + 1)
-            used = width if token.endswith(b"\n") else used + size + 1
+            if colour:
+                cell = f"\x1b[30;48;5;{GROUNDS[k % 6]}m{cell}\x1b[0m"
+            lines[-2] += cell + "|"
+            lines[-1] += number.ljust(size + 1)
+            position += size + 1
+            if token.endswith(b"\n"):
+                position = width
         return "\n".join([*map(str.rstrip, lines), self.title])
 
     __str__ = __repr__ = text
@@ -12645,20 +12651,19 @@ def view(tokenizer: Tokenizer, text: Text) -> View:
 # Parameters that are not options: some are set by --no-special, --quiet and --workers, the others
 # exist only in Python.
 _PYTHON_ONLY = {"allowed_special", "progress", "executor", "options", "learned", "engine", "texts"}
-# a line of a docstring: a command without the program's name
+# A line of a docstring with a command, without the program's name.
 _EXAMPLE = re.compile(r"^ *\$ (.+)", re.MULTILINE)
-# a row of a docstring: a parameter and its help
+# A row of a docstring with a parameter and its help.
 _ROW = regex.compile(r"^(\w+)  +(.+(?:\n  +.+)*)", regex.MULTILINE)
 
 
 def _typed_command() -> str:
-    """Return the words by which this program was called, for commands that are shown to the
-    user.
-    """
+    """Return the words by which this program was called, to show commands to the user."""
     if Path(sys.argv[0]).stem not in ("bpe_numba", "bpe-numba"):  # `main` was called from Python
         return "python bpe_numba.py"
-    typed = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
-    return shlex.join(typed) if sys.argv[0].endswith(".py") else Path(sys.argv[0]).name
+    if not sys.argv[0].endswith(".py"):
+        return Path(sys.argv[0]).name
+    return shlex.join(sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1])
 
 
 def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options) -> None:
@@ -12669,18 +12674,16 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     $ train corpus.txt --vocab-size 32k --special-token "<|endoftext|>" --out model
     $ train "shards/*.jsonl.gz" --model unigram --vocab-size 16k --out unigram
     """
-    others = {
-        *inspect.signature(train).parameters,
-        *inspect.signature(transformers_config).parameters,
-    }
-    own = {name: options[name] for name in options.keys() - others}
-    recipe = call_with(Recipe, **options, learner_options=own)
+    parameters = {}
+    for function in (train, transformers_config):
+        parameters |= inspect.signature(function).parameters
+    learner_options = {name: options[name] for name in options.keys() - parameters}
+    recipe = call_with(Recipe, **options, learner_options=learner_options)
     recipe, files, counts = prepare(recipe, inputs or None)
     config = call_with(transformers_config, **options | {"special_tokens": recipe.special_tokens})
     check_writable(as_path(out))  # fails before the training
-    training = train_recipe(
-        recipe, files, counts, options["text_field"], call_with(Engine, **options)
-    )
+    engine = call_with(Engine, **options)
+    training = train_recipe(recipe, files, counts, options["text_field"], engine)
     if Path(out, "tokenizer.json").exists():
         warnings.warn(f"{out}: the model in this folder is replaced", stacklevel=2)
     with stage("save") as training.timings["save"], written_together():
@@ -12701,10 +12704,8 @@ def _count_command(inputs: Sequence[str], **options) -> None:
     counted = call_with(count_files, inputs, **options)
     out = options["out"]
     if options["progress"]:
-        print(
-            f"{tabulate_counts(counted)}\n\nWritten to {out}: "
-            f"{number_of(os.path.getsize(out), 'byte')}"
-        )
+        size = number_of(os.path.getsize(out), "byte")
+        print(f"{tabulate_counts(counted)}\n\nWritten to {out}: {size}")
 
 
 def _encode_command(
@@ -12717,7 +12718,8 @@ def _encode_command(
     $ encode model corpus.txt --out tokens.npy --append "<|endoftext|>"
     $ encode model - < corpus.txt
     """
-    options["allowed_special"] = "none" if no_special else "all"
+    if no_special:
+        options["allowed_special"] = "none"
     options["progress"] &= out != "-"
     engine = call_with(Engine, **options)
     with stage("load"):
@@ -12768,10 +12770,8 @@ def _convert_command(model: str, *, to: str, out: str, **options) -> None:
     tokenizer.model.config |= call_with(transformers_config, tokenizer.special_tokens, **options)
     tokenizer.save(out, to)
     if options["progress"]:
-        print(
-            f"{len(tokenizer):,} tokens, {len(tokenizer.special_tokens)} of them special, "
-            f"written to {out}"
-        )
+        n_special = len(tokenizer.special_tokens)
+        print(f"{len(tokenizer):,} tokens, {n_special} of them special, written to {out}")
 
 
 def _inspect_command(model: str, inputs: Sequence[str] = (), **options) -> None:
@@ -12823,15 +12823,11 @@ def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
     """
     if len(text) > 1 and os.path.exists(text[0]):
         raise InputError(f"{text[0]} exists, but only one model is viewed: put the text in quotes")
+    tokenizer = call_with(open_model, model, **options)
     data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
-    colour = (
-        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    )
-    print(
-        view(call_with(open_model, model, **options), data).text(
-            shutil.get_terminal_size().columns, colour
-        )
-    )
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    colour = sys.stdout.isatty() and not is_plain
+    print(view(tokenizer, data).text(shutil.get_terminal_size().columns, colour))
 
 
 _COMMANDS = {
@@ -12867,11 +12863,11 @@ class _Parser(argparse.ArgumentParser):
 
     def refuse(self, unknown: str) -> None:
         """Exit with an error that names the option most similar to an unknown one."""
-        near = difflib.get_close_matches(unknown.partition("=")[0], self._option_string_actions, 1)
-        self.error(
-            f"unrecognized argument: {unknown}"
-            + "".join(f"; did you mean {option}?" for option in near)
-        )
+        message = f"unrecognized argument: {unknown}"
+        option = unknown.partition("=")[0]
+        for similar in difflib.get_close_matches(option, self._option_string_actions, 1):
+            message += f"; did you mean {similar}?"
+        self.error(message)
 
 
 def _add_argument(
@@ -12888,9 +12884,11 @@ def _add_argument(
         name = re.sub("(?<!u)s$", "", name)  # --special-token, but --corpus
     metavar = name.split("_")[-1].upper()
     if is_positional:
-        nargs = "+" if is_required else "*"
+        nargs = None
+        if is_many:
+            nargs = "+" if is_required else "*"
         return command.add_argument(
-            parameter.name, help=text, metavar=metavar, nargs=nargs if is_many else None
+            parameter.name, help=text, metavar=metavar, nargs=nargs, default=default
         )
     if kind == "bool":
         settings = {"action": "store_true"}
@@ -12902,9 +12900,8 @@ def _add_argument(
         settings = {"type": read, "default": default, "required": is_required, "metavar": metavar}
         if default not in (None, parameter.empty):
             text += f" (default: {default})"
-    return command.add_argument(
-        "--" + name.replace("_", "-"), dest=parameter.name, help=text, **settings
-    )
+    option = "--" + name.replace("_", "-")
+    return command.add_argument(option, dest=parameter.name, help=text, **settings)
 
 
 def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable]) -> dict[str, str]:
@@ -12913,22 +12910,25 @@ def _add_arguments(command: _Parser, run: Callable, callees: Sequence[Callable])
     The arguments are its own parameters, and the parameters with defaults of the functions that it
     calls.
     """
+    learners = []
+    if train in callees:
+        learners = [family.learn for family in FAMILIES.values()]
+    functions = [run, *callees, *learners]
     texts = {}
-    flags = {}
-    learners = [family.learn for family in FAMILIES.values()] if train in callees else []
-    callees = *callees, *learners
-    for function in (run, *callees, Source, Engine):
+    for function in [Engine, Source, *functions[::-1]]:
         rows = _ROW.findall(inspect.getdoc(function) or "")  # with -OO, Python has no docstrings
-        texts = {name: " ".join(text.split()) for name, text in rows} | texts
-    for function in (run, *callees):
+        texts |= {name: " ".join(text.split()) for name, text in rows}
+    positional = inspect.getfullargspec(run).args
+    flags = {}
+    for function in functions:
         for name, parameter in inspect.signature(function).parameters.items():
-            has_default = parameter.default is not parameter.empty
-            if name not in (*_PYTHON_ONLY, *flags) and (function is run or has_default):
-                is_positional = name in inspect.getfullargspec(run).args
-                action = _add_argument(command, parameter, is_positional, texts.get(name, ""))
-                if function in learners:
-                    action.default = argparse.SUPPRESS
-                flags[name] = [*action.option_strings, action.metavar][0]
+            is_option = function is run or parameter.default is not parameter.empty
+            if not is_option or name in _PYTHON_ONLY or name in flags:
+                continue
+            action = _add_argument(command, parameter, name in positional, texts.get(name, ""))
+            if function in learners:
+                action.default = argparse.SUPPRESS
+            flags[name] = [*action.option_strings, action.metavar][0]
     return flags
 
 
@@ -12939,17 +12939,17 @@ def _make_parser() -> _Parser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (run, *callees) in _COMMANDS.items():
         doc = inspect.getdoc(run) or ""
-        form = argparse.RawDescriptionHelpFormatter
         title = doc.partition("\n")[0]
-        examples = "\n".join(
-            ["examples:", *(f"  {_typed_command()} {line}" for line in _EXAMPLE.findall(doc))]
-        )
+        examples = [f"  {_typed_command()} {line}" for line in _EXAMPLE.findall(doc)]
         command = commands.add_parser(
-            name, help=title, description=title, epilog=examples, formatter_class=form
+            name,
+            help=title,
+            description=title,
+            epilog="\n".join(["examples:", *examples]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.set_defaults(
-            run=run, flags=_add_arguments(command, run, callees), refuse=command.refuse
-        )
+        flags = _add_arguments(command, run, callees)
+        command.set_defaults(run=run, flags=flags, refuse=command.refuse)
         command.add_argument(
             "--quiet", dest="progress", action="store_false", help="no progress bars, no summary"
         )
@@ -12970,48 +12970,53 @@ def _drop_unwritable_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _replace_closed_streams() -> None:
+    """Open the standard streams that the caller has closed, and let any name be printed."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may have invalid bytes
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0, or 2 for bad input."""
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # the caller has closed it
-            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+    _replace_closed_streams()
     start = time.perf_counter()
-    (parsed, unknown) = _make_parser().parse_known_args(arguments)
+    parsed, unknown = _make_parser().parse_known_args(arguments)
     options = vars(parsed)
-    run, flags, timings, refuse = map(options.pop, ("run", "flags", "timings", "refuse"))
+    command = options.pop("run")
+    flags = options.pop("flags")
+    timings = options.pop("timings")
+    refuse = options.pop("refuse")
     if unknown:
         refuse(unknown[0])
     TIMINGS.clear()
 
     def say(message: object) -> None:
         """Print a message as one line, with the names of parameters replaced by options."""
-        line = re.sub(
-            r"`(\w+)`",
-            lambda name: flags.get(name[1], name[0]),
-            " ".join(str(message).splitlines()),
-        )
+        line = " ".join(str(message).splitlines())
+        line = re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[0]), line)
         tqdm.write(f"bpe_numba: {line}", sys.stderr)  # keeps progress bars intact
 
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may have invalid bytes
     try:
         for name, value in options.items():
             require(value != "" or name == "mark", f"`{name}` is empty: is a variable not set?")
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: say(f"note: {message}")
-            run(**options)
+            command(**options)
         print(end="", flush=True)
         if timings:
             print(tabulate_timings(time.perf_counter() - start), file=sys.stderr)
         return 0
-    except InputError as error:
-        message = error
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         return 0
+    except InputError as error:
+        message = error
     except OSError as error:
-        message = (
-            f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error
-        )
+        message = error.strerror or error
+        if error.filename:
+            message = f"{error.filename}: {error.strerror}"
     except UnicodeEncodeError as error:
         message = _lone_surrogate_message(error)
     except MemoryError:
