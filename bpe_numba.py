@@ -2889,7 +2889,8 @@ class _SpecialTable:
     ids: np.ndarray  # int64[S]
     sizes: np.ndarray  # int64[S]      in bytes
     leads: np.ndarray  # bool[256]     whether a token begins with this byte
-    lead: int  # the byte that all tokens begin with, or -1
+    prefix: int  # up to 8 bytes that all tokens begin with, as a uint64
+    prefix_mask: int  # the bits of these bytes
     flags: np.ndarray  # uint8[S]      SINGLE_WORD, LSTRIP, RSTRIP
     char_kinds: np.ndarray  # uint8[0x110000], WORD or SPACE; empty if no token has flags
     longest: int  # bytes of the longest token
@@ -2934,7 +2935,7 @@ def _special_table(
     }
     tokens.pop(b"", None)
     flagged = [flag_of[text] for text in tokens.values()]
-    first_bytes = {token[0] for token in tokens}
+    prefix = os.path.commonprefix([*tokens])[:8] or b""  # noqa: RUF071
     bits = [sum(itertools.compress((SINGLE_WORD, LSTRIP, RSTRIP), flag)) for flag in flagged]
     char_kinds = np.zeros(0, np.uint8)
     if any(bits):  # \w and \s as in Hugging Face, which uses the regular expressions of Rust here
@@ -2944,8 +2945,9 @@ def _special_table(
         make_trie(dict(enumerate(tokens))),
         np.array([ids[text] for text in tokens.values()], np.int64),
         np.array([*map(len, tokens)], np.int64),
-        np.isin(np.arange(256), [*first_bytes]),
-        first_bytes.pop() if len(first_bytes) == 1 else -1,
+        np.isin(np.arange(256), [token[0] for token in tokens]),
+        u64(int.from_bytes(prefix, "little")),
+        u64(2 ** (8 * len(prefix)) - 1),
         np.array(bits, np.uint8),
         char_kinds,
         max(map(len, tokens), default=0),
@@ -2993,14 +2995,17 @@ def _next_special(text, position, special):
     text ends.
     """
     leads = special.leads
-    lead = special.lead
+    prefix = special.prefix
+    mask = special.prefix_mask
     stop = len(text) - PADDING
     while position < stop:
-        if lead >= 0:
-            position = _find_byte(text, position, stop, lead)
+        if mask:
+            position = _find_byte(text, position, stop, i64(prefix & u64(0xFF)))
         while position < stop and not leads[text[position]]:
             position += 1
-        if position < stop and _special_at(text, position, special) >= 0:
+        # HTML tables take half the time
+        has_prefix = (load_u64(text, position) ^ prefix) & mask == 0
+        if has_prefix and position < stop and _special_at(text, position, special) >= 0:
             return position
         position += 1
     return stop
