@@ -6881,10 +6881,10 @@ class TokenBytes(NamedTuple):
 
 @struct
 class BpeTables:
-    """The pairs of ids that merge. An entry has the rank in its upper half and the resulting id in
-    its lower half.
+    """The pairs of ids that merge.
 
-    The letters of a word are its bytes or its characters.
+    An entry has the rank in its upper half and the resulting id in its lower half. The letters of a
+    word are its bytes or its characters.
     """
 
     # int32[256], by byte, or int32[0x110000], by code point: the id of the letter, or -1
@@ -7029,10 +7029,10 @@ def _unreachable(model: Model) -> list[int]:
 
 
 def _all_splits(id_of: Mapping[bytes, int]) -> np.ndarray:
-    """List all ways to make one of these tokens from two others: left, right, result, and result
-    again; int64[M, 4].
+    """List all ways to make one of these tokens from two others.
 
-    For o200k this takes a second, and only the first `sample` of a BPE needs it.
+    Returns left, right, result, and result again, int64[M, 4]. For o200k this takes a second, and
+    only the first `sample` of a BPE needs it.
     """
     splits = (
         (token[:k], token[k:], id) for token, id in id_of.items() for k in range(1, len(token))
@@ -7065,8 +7065,9 @@ def _merges_as_ids(merges: Sequence[Merge], id_of: Mapping[bytes, int]) -> np.nd
 
 @inline_kernel
 def _merge_slot(key, merges):
-    """Look up two ids, the left one in the upper half: returns their slot, or the free slot where
-    they belong.
+    """Look up two ids, the left one in the upper half.
+
+    Returns their slot, or the free slot where they belong.
     """
     mask = u64(len(merges) - 1)
     slot = key * u64(0x9E3779B97F4A7C15) >> u64(32) & mask
@@ -7137,12 +7138,12 @@ def _first_letters(text, start, size, tables, ids, at):
 
 @inline_kernel
 def _merge_short(n, merges, bloom, scratch, ids, at):
-    """Merge the pair of lowest rank, the leftmost of several, again and again; returns the number
-    of ids that are left.
+    """Merge the pair of lowest rank, the leftmost of several, again and again.
 
-    ids[at : at + n] are the ids of the letters, and scratch[k] is the entry of ids k and k + 1.
-    Each round closes the gap that a merge leaves, and compares all pairs on the way. That takes n²
-    steps, but no more time than a heap for up to MAX_LINEAR_MERGE letters.
+    Returns the number of ids that are left. ids[at : at + n] are the ids of the letters, and
+    scratch[k] is the entry of ids k and k + 1. Each round closes the gap that a merge leaves, and
+    compares all pairs on the way. That takes n² steps, but no more time than a heap for up to
+    MAX_LINEAR_MERGE letters.
     """
     first = u64(at)
     last = u64(max(n - 1, 0))
@@ -7207,9 +7208,7 @@ def _heap_pop(heap, size):
 
 @inline_kernel
 def _queue_merge(left, right, merges, bloom, symbols, entries, heap, size):
-    """Look up the merge of two neighbours, and push it if it exists; returns the size of the
-    heap.
-    """
+    """Look up the merge of two neighbours, and push it if it exists; returns the heap's size."""
     entries[left] = _find_merge(symbols[left], symbols[right], merges, bloom)
     if entries[left] == NO_MERGE:
         return size
@@ -7292,8 +7291,9 @@ def _random(state):
 
 @kernel
 def segment_bpe(text, start, size, tables, scratch, ids, at):
-    """Cut the word text[start : start + size] into ids[at :]; returns their number, or -1 if a
-    letter has no id.
+    """Cut the word text[start : start + size] into ids[at :].
+
+    Returns their number, or -1 if a letter has no id.
     """
     n = i64(1)
     words = tables.tokens
@@ -7372,13 +7372,12 @@ def _fill_merges(pairs, keeps_all, tokens, looked_up, tables, last_pairs):
 
 @kernel
 def sample_bpe(text, start, size, tables, alpha, state, ids, at):
-    """Cut a word as `segment_bpe` does, but leave out merges at random; returns the number of ids,
-    or -1.
+    """Cut a word as `segment_bpe` does, but leave out merges at random.
 
-    This is BPE-dropout (Provilkov, Emelianenko and Voita 2020). Each search for the pair of lowest
-    rank leaves out each candidate with the probability alpha, and merging ends when none is left.
-    So alpha 0 gives the encoding, and alpha 1 the letters. With alpha > 0 no word is looked up
-    whole. `state` is that of `_random`.
+    Returns the number of ids, or -1. This is BPE-dropout (Provilkov, Emelianenko and Voita 2020).
+    Each search for the pair of lowest rank leaves out each candidate with the probability alpha,
+    and merging ends when none is left. So alpha 0 gives the encoding, and alpha 1 the letters. With
+    alpha > 0 no word is looked up whole. `state` is that of `_random`.
     """
     if not alpha > 0.0:
         return segment_bpe(
@@ -7501,8 +7500,9 @@ _sample = _kernel_of_kind("sample")
 
 @kernel
 def _sample_words(text, scanned, meanings, tables, alpha, state, ids):
-    """Cut words, which have an END after each, at random, and write their ids; returns the same as
-    `_encode_flat`.
+    """Cut words, which have an END after each, at random, and write their ids.
+
+    Returns the same as `_encode_flat`.
     """
     at = i64(0)
     start = 0
@@ -7572,8 +7572,9 @@ def _renew_cache(workspace):
 
 @inline_kernel
 def _store_ids(workspace, entry, pool, is_long, n, ids, at):
-    """Write n ids, ids[at :], into an entry of the cache that has its key, or into the pool, which
-    must have room.
+    """Write n ids, ids[at :], into an entry of the cache that has its key, or into the pool.
+
+    The pool must have room.
     """
     if n <= 3 and not is_long:
         value = u64(ids[at])
@@ -7640,12 +7641,11 @@ def _begin_sum(scratch, position, at):
 
 @kernel
 def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
-    """Write the ids of a batch of words; returns where they end, or -1 - start of a word that has
-    no ids.
+    """Write the ids of a batch of words.
 
-    There must be room for two ids more. The inner loop is the hot one: it copies the ids of words
-    that are in their home slots in the cache. A loop that also searched other slots would take 1.1
-    times as long.
+    Returns where they end, or -1 - start of a word that has no ids. There must be room for two ids
+    more. The inner loop is the hot one: it copies the ids of words that are in their home slots in
+    the cache. A loop that also searched other slots would take 1.1 times as long.
     """
     words = workspace.words
     lanes = workspace.lanes
@@ -7737,11 +7737,10 @@ def _encode_words(workspace, text, scanned, meanings, ids, id_stops, at):
 
 @kernel
 def _encode_flat(workspace, text, scanned, meanings, ids, id_stops):
-    """Write the ids of a flat text, and where the ids of each of its texts end; returns the end of
-    all ids.
+    """Write the ids of a flat text, and where the ids of each of its texts end.
 
-    There must be room for as many ids as the text has bytes, and two more. Returns -1 - start of a
-    word without ids.
+    There must be room for as many ids as the text has bytes, and two more. Returns the end of all
+    ids, or -1 - start of a word without ids.
     """
     lanes = workspace.lanes
     marks = workspace.marks
