@@ -114,7 +114,9 @@ def merged(word, pair, whole=None):
 
     A symbol is its bytes, or `whole` says it.
     """
-    whole, out, i = whole or pair[0] + pair[1], [], 0
+    whole = whole or pair[0] + pair[1]
+    out = []
+    i = 0
     while i < len(word):
         found = tuple(word[i : i + 2]) == pair
         out.append(whole if found else word[i])
@@ -134,7 +136,8 @@ def naive_learn(counts, n_symbols, tie_break="bytes", min_frequency=1, alphabet=
         if count
     ]
     order = {symbol: i for i, symbol in enumerate(alphabet or sorted(BYTES, key=in_chars))}
-    merges, merge_counts = [], []
+    merges = []
+    merge_counts = []
     tokens = [sum(len(word) * count for word, count in words)]
     while len(order) < n_symbols:
         pairs = Counter()
@@ -169,7 +172,9 @@ class NaiveLearner:
 
     def __init__(self, counts, score, tie_break):
         self.words = [(list(word), n) for word, n in counts.items() if n]
-        self.tokens, self.score, self.by_bytes = list(BYTES), score, tie_break == "bytes"
+        self.tokens = list(BYTES)
+        self.score = score
+        self.by_bytes = tie_break == "bytes"
         self.forbidden = set()
         self.order = {b: k for k, b in enumerate(sorted(range(256), key=CHAR_OF.get))}
 
@@ -184,7 +189,8 @@ class NaiveLearner:
         return pairs
 
     def best(self):
-        symbols, scores = self.symbols(), {}
+        symbols = self.symbols()
+        scores = {}
         for (left, right), n in self.pairs().items():
             size = len(self.tokens[left] + self.tokens[right])
             scores[left, right] = naive_score(self.score, n, symbols[left], symbols[right], size), n
@@ -234,7 +240,8 @@ def naive_letters(data, known, unk=None, byte_fallback=False, fuse_unk=False):
     """The symbols that merging begins with over characters: what is in `known`, and what unknown
     ones become.
     """
-    symbols, was_unknown = [], False
+    symbols = []
+    was_unknown = False
     for letter in data.decode("utf-8", "surrogateescape"):
         letter = letter.encode("utf-8", "surrogateescape")
         if letter in known:
@@ -269,7 +276,8 @@ def assert_by_chance(found, expected, least=0):
     """
     assert sum(found) == pytest.approx(sum(expected))
     often = [(n, wanted) for n, wanted in zip(found, expected, strict=True) if wanted > least]
-    chi_square, freedom = sum((n - wanted) ** 2 / wanted for n, wanted in often), len(often) - 1
+    chi_square = sum((n - wanted) ** 2 / wanted for n, wanted in often)
+    freedom = len(often) - 1
     assert chi_square < freedom + 4 * (2 * freedom) ** 0.5
 
 
@@ -302,7 +310,8 @@ def metaspace(char="▁", scheme="always", split=True):
 
 def naive_metaspace(step, word, begins_text):
     """A word whose spaces are replaced; it begins with the replacement, if the scheme says so."""
-    space, word = step.replacement.encode(), word.replace(b" ", step.replacement.encode())
+    space = step.replacement.encode()
+    word = word.replace(b" ", step.replacement.encode())
     wanted = step.prepend_scheme == "always" or (step.prepend_scheme == "first" and begins_text)
     return space + word if wanted and word and not word.startswith(space) else word
 
@@ -317,7 +326,8 @@ def naive_behavior(pieces, behavior, invert):
         mirrored = [(word[::-1], matched) for word, matched in pieces[::-1]]
         mirrored = naive_behavior(mirrored, "merged_with_previous", False)
         return [word[::-1] for word in mirrored[::-1]]
-    words, before = [], False
+    words = []
+    before = False
     for word, matched in pieces:
         joined = {
             "contiguous": matched == before,
@@ -336,7 +346,10 @@ def naive_pieces(pattern, data):
 
     Raises TimeoutError where `regex` goes back without end, as random patterns make it do.
     """
-    text, pieces, end, at = data.decode("utf-8", "surrogateescape"), [], 0, 0
+    text = data.decode("utf-8", "surrogateescape")
+    pieces = []
+    end = 0
+    at = 0
     while at <= len(text) and (match := regex.compile(pattern).search(text, at, timeout=5)):
         # empty behind another: none, as in Oniguruma
         if pieces and match.start() == match.end() == end:
@@ -437,7 +450,8 @@ BYTE_TOKENS = [b"<0x%02X>" % byte for byte in range(256)]
 
 def random_tokens(source, letters, n, first=()):
     """Letters, and up to n tokens made of two others each; and the pairs they were made of."""
-    tokens, merges = list(letters), []
+    tokens = list(letters)
+    merges = []
     for _ in range(n):
         merges.append((source.choice(tokens), source.choice(tokens)))
         if merges[-1][0] + merges[-1][1] not in tokens:
@@ -609,13 +623,15 @@ def test_a_dask_cluster_of_two_processes_trains(library, tmp_path):
     cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
     with cluster, distributed.Client(cluster) as client:
         training = bpe.train(library[:20], 300, executor=client.get_executor())
-        halves, words = [library[:10], library[10:20]], [tmp_path / "a.npz", tmp_path / "b.npz"]
+        halves = [library[:10], library[10:20]]
+        words = [tmp_path / "a.npz", tmp_path / "b.npz"]
         client.gather(client.map(bpe.count_files, halves, words, workers=1))
     assert training.tokenizer.merges == bpe.train(words, 300).tokenizer.merges == expected
 
 
 def test_results_come_in_order_by_an_executor_and_by_no_more_workers_than_work(library):
-    pool, before = OneByOne(), threading.active_count()
+    pool = OneByOne()
+    before = threading.active_count()
     for engine in (bpe.Engine(workers=1), bpe.Engine(workers=3), bpe.Engine(executor=pool)):
         assert list(engine.map(abs, range(-50, 0), threads=True)) == list(range(50, 0, -1))
         assert (
@@ -711,7 +727,8 @@ def test_a_cache_that_cannot_be_written_is_told(monkeypatch, capsys):
 
 @pytest.mark.parametrize("work", ["decode", "encode", "digest", "as_characters"])
 def test_an_interrupt_between_kernels_is_an_interrupt(work, tokenizer):
-    words, ids = bpe.Words.from_counts({b"a": 1}), tokenizer.encode("some text")
+    words = bpe.Words.from_counts({b"a": 1})
+    ids = tokenizer.encode("some text")
     call = {
         "decode": lambda: tokenizer.decode(ids),
         "encode": lambda: tokenizer.encode("some text"),
@@ -735,7 +752,8 @@ def test_an_interrupt_between_kernels_is_an_interrupt(work, tokenizer):
 def test_interrupts_in_python_are_that_and_no_more(tmp_path):
     (tmp_path / "a.txt").write_text("some text, and more of it\n" * 1000)
     source = bpe.Source([tmp_path / "a.txt"] * 5, bpe.Pattern("gpt2"))
-    before, ended = signal.getsignal(signal.SIGINT), Counter()
+    before = signal.getsignal(signal.SIGINT)
+    ended = Counter()
     bpe.count(source, bpe.Engine(1))  # compiles
     for _ in range(20):
         timer = threading.Timer(random.uniform(0.01, 0.05), signal.raise_signal, [signal.SIGINT])
@@ -1137,7 +1155,8 @@ def test_compiled_patterns_are_kept_on_the_disk(tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     assert compiled_anew()
     (path,) = tmp_path.iterdir()
-    made, content = path.stat().st_ino, path.read_bytes()
+    made = path.stat().st_ino
+    content = path.read_bytes()
     assert compiled_anew() and path.stat().st_ino == made
     for damage in (content[:5000], b"no table"):
         path.write_bytes(damage)
@@ -1163,7 +1182,9 @@ def test_patterns_know_what_they_leave_out_and_which_are_one_machine():
 
 @apart
 def test_patterns_have_names_sources_and_stages():
-    gpt2, chain, bert = bpe.Pattern("gpt2"), bpe.Pattern(["gpt2", r"\p{N}"]), bpe.Pattern("bert")
+    gpt2 = bpe.Pattern("gpt2")
+    chain = bpe.Pattern(["gpt2", r"\p{N}"])
+    bert = bpe.Pattern("bert")
     assert repr(bert) == "Pattern('bert')" and bpe.Pattern(list(bert.source)).name == "bert"
     assert bpe.Pattern(bpe.Split(r"\d")).source == r"\d" and bpe.Pattern(
         bpe.Split("the")
@@ -1280,10 +1301,8 @@ def test_chains_are_those_of_hugging_face(before, metaspace, behind, last, text,
 
 @apart
 def test_metaspace_knows_where_a_text_begins():
-    parts, meanings = (
-        ["a", "  b", "▁c", "d", "e "],
-        [7, bpe.INSIDE, bpe.INSIDE, bpe.BEGINS, bpe.BEGINS],
-    )
+    parts = ["a", "  b", "▁c", "d", "e "]
+    meanings = [7, bpe.INSIDE, bpe.INSIDE, bpe.BEGINS, bpe.BEGINS]
     for scheme, expected in [
         ("always", "▁a|▁▁b|▁c|▁d|▁e▁"),
         ("first", "▁a|▁▁b|▁c|d|▁e▁"),
@@ -1343,7 +1362,8 @@ SPACED += [("gpt2", bpe.Metaspace("_", "never"))]
     "steps", [*bpe.PATTERNS, *CUSTOM_PATTERNS, *DROPPING[2:], *SPACED], ids=str
 )
 def test_long_texts_are_scanned_by_all_lanes(steps):
-    pattern, source = bpe.Pattern(steps), random.Random(3)
+    pattern = bpe.Pattern(steps)
+    source = random.Random(3)
     for letters in (
         "ab c'sl \n\r\t 12中é\u3000\u0301ſK/.!<>\x00▁_",
         "the cat   sat\n        ",
@@ -1359,7 +1379,8 @@ def test_long_texts_are_scanned_by_all_lanes(steps):
 @apart
 @pytest.mark.parametrize("mean", [2, 60, 700, 9000])
 def test_documents_of_any_size_are_scanned_side_by_side(mean):
-    source, end = random.Random(mean), b"<|end|>"
+    source = random.Random(mean)
+    end = b"<|end|>"
     vocab = {b: bytes([b]) for b in range(256)} | {256: b" t", 257: b"  ", 258: end}
     tokenizer = bpe.Tokenizer(vocab, [(b" ", b"t"), (b" ", b" ")], {"<|end|>": 258}, "cl100k")
     letters = ["the cat ", "a", " \n", "12中é ", "\udcff"]  # the last is a byte that is not UTF-8
@@ -1393,11 +1414,9 @@ def test_flat_texts_hold_their_texts(parts):
 
 @apart
 def test_a_byte_that_looks_like_an_end_is_a_word():
-    texts, counter, other = (
-        [b"\xfe", b"", b"\xfe\xfea", b"\xff\xfe"],
-        bpe.WordCounter(),
-        bpe.WordCounter(),
-    )
+    texts = [b"\xfe", b"", b"\xfe\xfea", b"\xff\xfe"]
+    counter = bpe.WordCounter()
+    other = bpe.WordCounter()
     counter.add_texts(texts, bpe.Pretokenizer(bpe.Pattern(r"[\s\S]")))
     other.add_words(counter.words())
     assert (
@@ -1610,7 +1629,8 @@ def test_what_is_not_utf8_stays_as_it_is(name, data):
 @apart
 def test_texts_are_normalized_on_their_own_and_special_tokens_not_at_all():
     normalizer = bpe.Normalizer([strip(True, True), *types("NFC", "Lowercase"), PREPEND])
-    parts, meanings = ["AE", "\u0301B C ", "", "D\n"], [7, 8, bpe.BEGINS, bpe.BEGINS]
+    parts = ["AE", "\u0301B C ", "", "D\n"]
+    meanings = [7, 8, bpe.BEGINS, bpe.BEGINS]
     for begins, first in ((bpe.BEGINS, "▁ae"), (bpe.CONTINUES, "ae")):
         found = normalizer.apply(bpe.FlatText.join([*map(str.encode, parts)], meanings), begins)
         assert [part.decode() for part in found.parts()] == [first, "▁\u0301b c", "", "▁d"]
@@ -1624,11 +1644,9 @@ def sentencepiece_normalizers(rule, prefix=True, squeezes=True, escapes=True):
     """
     model = normalizing_model(rule)
     spec = model.normalizer_spec
-    spec.add_dummy_prefix, spec.remove_extra_whitespaces, spec.escape_whitespaces = (
-        prefix,
-        squeezes,
-        escapes,
-    )
+    spec.add_dummy_prefix = prefix
+    spec.remove_extra_whitespaces = squeezes
+    spec.escape_whitespaces = escapes
     data = model.SerializeToString()
     steps = bpe.read_sentencepiece(data).normalizer
     return bpe.Normalizer(steps), sentencepiece.SentencePieceProcessor(model_proto=data)
@@ -1685,12 +1703,16 @@ def test_text_is_cut_where_its_normal_form_would_be(name, text, pattern):
     normalizer, _ = (
         sentencepiece_normalizers(name[3:]) if name.startswith("sp ") else normalizers(name)
     )
-    pattern, data, parts = bpe.Pattern(pattern), text.encode(), []
+    pattern = bpe.Pattern(pattern)
+    data = text.encode()
+    parts = []
     arrays = cut_arrays(name, pattern.source, normalizer)
-    cuts, begins = places_to_cut(data, arrays), bpe.BEGINS
+    cuts = places_to_cut(data, arrays)
+    begins = bpe.BEGINS
     for start, stop in itertools.pairwise([0, *cuts, len(data)]):
         flat = normalizer.apply(bpe.FlatText.join([data[start:stop]], [bpe.BEGINS]), begins)
-        parts, begins = parts + flat.parts(), bpe.CONTINUES
+        parts = parts + flat.parts()
+        begins = bpe.CONTINUES
     assert [word for part in parts for word in pattern.split(part)] == pattern.split(
         normalizer.normalize(data)
     )
@@ -1879,7 +1901,9 @@ def test_blocks_change_no_pretoken(tmp_path_factory, text, special, pattern, blo
 @pytest.mark.parametrize("how", ["shrink", "grow", "vanish", "replace"])
 @pytest.mark.parametrize("what", ["count", "encode"])
 def test_a_file_that_changes_while_it_is_read_is_named(tokenizer, tmp_path, monkeypatch, what, how):
-    path, other, before = tmp_path / "a.txt", tmp_path / "b.txt", bpe.Block.read
+    path = tmp_path / "a.txt"
+    other = tmp_path / "b.txt"
+    before = bpe.Block.read
     path.write_text("some text\n" * 100)
     other.write_text("another text\n" * 100)
     change = {
@@ -1987,7 +2011,8 @@ def test_zstandard_is_read_or_refused(tmp_path):
 
 @apart
 def test_row_groups_of_parquet_are_blocks(tmp_path):
-    parquet, path = pytest.importorskip("pyarrow.parquet"), tmp_path / "a.parquet"
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
     documents = [f"text {k} é" for k in range(10)]
     parquet.write_table(
         sys.modules["pyarrow"].table({"body": documents, "n": list(range(10))}),
@@ -2036,7 +2061,8 @@ def test_a_file_that_is_not_packed_as_its_name_says_is_refused(tmp_path):
 
 @apart
 def test_bad_lines_can_be_skipped_and_are_named(tmp_path):
-    good, bad = b'{"text": "ab"}\n', b'{"text": 3}\nno json\n\xff\n'
+    good = b'{"text": "ab"}\n'
+    bad = b'{"text": 3}\nno json\n\xff\n'
     (tmp_path / "a.jsonl").write_bytes(good + bad + good)
     with pytest.warns(UserWarning, match="skipped") as notes:
         made = bpe.count_files(tmp_path, tmp_path / "w.npz", skip_bad_lines=True, workers=1)
@@ -2138,7 +2164,8 @@ def test_words_are_the_counts():
     )
 )
 def test_counting_is_counting(parts):
-    counter, expected = bpe.WordCounter(), Counter()
+    counter = bpe.WordCounter()
+    expected = Counter()
     for part in parts:
         counter.add_texts([part], bpe.Pretokenizer(bpe.Pattern("gpt2")))
         expected.update(naive_split(bpe.PATTERNS["gpt2"], part))
@@ -2171,7 +2198,10 @@ def test_the_rarest_words_are_dropped_where_there_are_too_many(parts, max_words)
     """
     source = bpe.Source([bpe.Texts(parts)], bpe.Pattern("gpt2"), block_bytes=1)
     counted = bpe.count(source, bpe.Engine(1), max_words=max_words)
-    words, error, n_dropped, n_dropped_bytes = Counter(), 0, 0, 0
+    words = Counter()
+    error = 0
+    n_dropped = 0
+    n_dropped_bytes = 0
     for part in parts:
         words.update(naive_split(bpe.PATTERNS["gpt2"], part.encode()))
         if len(words) > max_words:
@@ -2283,12 +2313,14 @@ def test_words_of_characters_are_what_python_decodes(counts, coverage, step):
                 if not "\ud800" <= letter <= "\udfff"
             }
         )
-    before, kept = 0, set()
+    before = 0
+    kept = set()
     for letter in sorted(+totals, key=lambda letter: (-totals[letter], letter)):
         if before < coverage * totals.total():
             kept.add(letter)
         before += totals[letter]
-    expected, found = Counter(), Counter()
+    expected = Counter()
+    found = Counter()
     for text, count in decoded:
         for part in "".join(letter if letter in kept else "\ud800" for letter in text).split(
             "\ud800"
@@ -2347,7 +2379,8 @@ def change_at_random(learner, naive, source, pairs):
     wide = sorted(symbol for symbol in naive.symbols() if symbol > 255)
     if wide and source.random() < 0.3:
         symbol = source.choice(wide)
-        token, parts = naive.tokens[symbol], []
+        token = naive.tokens[symbol]
+        parts = []
         while token:
             fits = [s for s, t in enumerate(naive.tokens) if s != symbol and token.startswith(t)]
             parts.append(source.choice(fits))
@@ -2576,7 +2609,8 @@ def test_learning_depends_on_the_counts_alone_and_leaves_them_alone():
     }
     words = bpe.Words.from_counts(counts)
     before = [np.array(array) for array in words]
-    first, second = bpe.learn(words, 290), bpe.learn(words, 290)
+    first = bpe.learn(words, 290)
+    second = bpe.learn(words, 290)
     assert all(map(np.array_equal, words, before)) and all(map(np.array_equal, first, second))
     other = bpe.learn(bpe.Words.from_counts(dict(reversed(counts.items()))), 290)
     assert all(map(np.array_equal, first, other)) and first.merges
@@ -2598,7 +2632,8 @@ def hugging_face_trained(documents, vocab_size, special_tokens, pre_tokenizer=No
 
 @apart
 def test_merges_and_ids_are_those_of_hugging_face(library):
-    special, files = [END, "<|im_start|>"], library[::12]
+    special = [END, "<|im_start|>"]
+    files = library[::12]
     theirs = hugging_face_trained((path.read_bytes().decode() for path in files), 4000, special)
     vocab, merges = bpe.train_bpe(files, 4000, special, tie_break="ids")
     assert [[in_chars(left), in_chars(right)] for left, right in merges] == theirs["merges"]
@@ -2828,7 +2863,8 @@ def merges_of_bytes(draw):
 
 @st.composite
 def ranks_of_bytes(draw):
-    source, word = random.Random(draw(st.integers(0, 20))), draw(words)
+    source = random.Random(draw(st.integers(0, 20)))
+    word = draw(words)
     # the last most likely out of reach of the merges
     tokens = [*random_tokens_of_bytes(source, 40)[0], b"tttiia"]
     source.shuffle(tokens)
@@ -2845,10 +2881,12 @@ def ranks_of_bytes(draw):
 
 @st.composite
 def merges_of_characters(draw):
-    letters, text = [letter.encode() for letter in "ab▁é中"], draw(character_words)
+    letters = [letter.encode() for letter in "ab▁é中"]
+    text = draw(character_words)
     tokens, merges = random_tokens(random.Random(draw(st.integers(0, 20))), letters, 40)
     tokens += [b"<unk>", *BYTE_TOKENS]
-    unk, fallback = {"unk_token": "<unk>"}, {"byte_fallback": True}
+    unk = {"unk_token": "<unk>"}
+    fallback = {"byte_fallback": True}
     unknown = draw(st.sampled_from([fallback, unk, unk | {"fuse_unk": True}, unk | fallback]))
     pairs = [(left.decode(), right.decode()) for left, right in merges]
     named = {token.decode(): id for id, token in enumerate(tokens)}
@@ -2868,11 +2906,9 @@ def merges_of_characters(draw):
 @st.composite
 def scores_of_characters(draw):
     """As SentencePiece has them: <unk>, tokens of equal scores, perhaps <0x00> and so on."""
-    source, byte_fallback, most = (
-        random.Random(draw(st.integers(0, 20))),
-        draw(st.booleans()),
-        draw(st.integers(1, 9)),
-    )
+    source = random.Random(draw(st.integers(0, 20)))
+    byte_fallback = draw(st.booleans())
+    most = draw(st.integers(1, 9))
     tokens, _ = random_tokens(source, [letter.encode() for letter in "ab▁é中"], 40)
     scores = {token: -float(source.randrange(most**3)) for token in tokens}
     pieces = [("<unk>", 2, 0), *((token.decode(), 1, score) for token, score in scores.items())]
@@ -2929,7 +2965,8 @@ def wordpieces(draw):
     vocab = {
         token: 3 * k for k, token in enumerate(filter(None, dict.fromkeys([*tokens, "[UNK]"])))
     }
-    unk, most = draw(st.sampled_from([None, "[UNK]"])), draw(st.sampled_from([100, 100, 7]))
+    unk = draw(st.sampled_from([None, "[UNK]"]))
+    most = draw(st.sampled_from([100, 100, 7]))
     fields = {
         "kind": "wordpiece",
         "alphabet": "characters",
@@ -2946,7 +2983,8 @@ def wordpieces(draw):
         "continuing_subword_prefix": prefix,
         "max_input_chars_per_word": most,
     }
-    theirs, expected = tokenizers.models.WordPiece(vocab, **options), []
+    theirs = tokenizers.models.WordPiece(vocab, **options)
+    expected = []
     for text in (draw(made | pieces), draw(made | st.text("abc#é", min_size=1, max_size=110))):
         expected.append((text.encode(), naive_wordpiece(text.encode(), vocab, prefix, unk, most)))
         if unk:
@@ -2957,7 +2995,8 @@ def wordpieces(draw):
 
 @st.composite
 def unigrams(draw):
-    score_of, word = draw(score_tables), draw(short_words)
+    score_of = draw(score_tables)
+    word = draw(short_words)
     paths = naive_paths(word, score_of, min(score_of.values()) - 10)
     id_of = {None: 0} | {token: 1 + k for k, token in enumerate(score_of)}
     expected = [id_of[token] for token in paths[0][1]]
@@ -2968,21 +3007,17 @@ def unigrams(draw):
 
 @st.composite
 def unigrams_of_hugging_face(draw):
-    score_of, fallback, last = (
-        draw(score_tables),
-        draw(st.booleans()),
-        draw(st.sampled_from([0xC0, 0x100])),
-    )
+    score_of = draw(score_tables)
+    fallback = draw(st.booleans())
+    last = draw(st.sampled_from([0xC0, 0x100]))
     score_of |= (
         dict.fromkeys([f"<0x{byte:02X}>" for byte in range(last)], -20.0) if fallback else {}
     )
     model = unigram_model(score_of, byte_fallback=fallback, pattern="none")
     model.scores[0] = 0.0  # their <unk> is found in text
     vocab = [(model.vocab[id].decode(), float(model.scores[id])) for id in model.vocab]
-    theirs, text = (
-        tokenizers.Tokenizer(tokenizers.models.Unigram(vocab, 0, fallback)),
-        draw(pattern_texts),
-    )
+    theirs = tokenizers.Tokenizer(tokenizers.models.Unigram(vocab, 0, fallback))
+    text = draw(pattern_texts)
     texts = (text, draw(short_words), f"<unk>{text}é<0x41>")
     return bpe.Tokenizer.from_model(model), [(text, theirs.encode(text).ids) for text in texts]
 
@@ -2995,7 +3030,8 @@ def ids_of(tokenizer, word):
     """
     if not BOUNDS_CHECKED or tokenizer.model.kind == "bpe":
         return tokenizer.encode(word)
-    kind, data = bpe.KINDS[tokenizer.model.kind], word if isinstance(word, bytes) else word.encode()
+    kind = bpe.KINDS[tokenizer.model.kind]
+    data = word if isinstance(word, bytes) else word.encode()
     found = segmented(data, kind.tables(tokenizer.model), kind.segment)
     bpe.require(type(found) is list, "no token")
     return found
@@ -3003,7 +3039,8 @@ def ids_of(tokenizer, word):
 
 def segmented(data, tables, segment):
     """The ids of a word, or the negative number that says why there are none."""
-    ids, scratch = np.empty(len(data) + 2, np.uint32), np.empty(bpe.MAX_LINEAR_MERGE, np.uint64)
+    ids = np.empty(len(data) + 2, np.uint32)
+    scratch = np.empty(bpe.MAX_LINEAR_MERGE, np.uint64)
     n = segment(bpe._with_padding(data), 0, len(data), tables, scratch, ids, 0)
     return ids[:n].tolist() if n >= 0 else n
 
@@ -3058,10 +3095,8 @@ def test_words_of_the_exact_pattern_can_be_segmented_alone(data, place, seed, ma
     tokens |= {place.format(m=mark * source.randrange(1, 3), t=part) for part in parts[::2]}
     # letters that are no token
     tokens -= set(data.draw(st.sampled_from(["", "é", mark, "a中", "abcdef中.éx,"])))
-    tokens, unk = (
-        sorted(tokens),
-        data.draw(st.sampled_from([{"byte_fallback": True}, {"fuse_unk": True}, {}])),
-    )
+    tokens = sorted(tokens)
+    unk = data.draw(st.sampled_from([{"byte_fallback": True}, {"fuse_unk": True}, {}]))
     vocab = [token.encode() for token in ["<unk>", *tokens]] + BYTE_TOKENS * (
         "byte_fallback" in unk
     )
@@ -3148,11 +3183,9 @@ def test_samples_have_the_distribution_of_bpe_dropout(word, alpha, equal):
     ranks = (
         {"merges": None, "scores": np.zeros(len(vocab))} if equal else {"merges": SAMPLED_MERGES}
     )
-    tables, state, n = (
-        bpe.bpe_tables(bpe.Model(vocab, **ranks), samples=True),
-        np.array([7], np.uint64),
-        20_000,
-    )
+    tables = bpe.bpe_tables(bpe.Model(vocab, **ranks), samples=True)
+    state = np.array([7], np.uint64)
+    n = 20_000
     found = Counter(tuple(vocab[id] for id in sample(tables, word, alpha, state)) for _ in range(n))
     rank = {pair: k for k, pair in enumerate(SAMPLED_MERGES)}
     if equal:
@@ -3172,7 +3205,8 @@ def test_samples_have_the_distribution_of_bpe_dropout(word, alpha, equal):
 def test_samples_without_dropout_are_the_encoding_and_with_nothing_else_the_letters(data, seed):
     tokens, merges = random_tokens_of_bytes(random.Random(seed), 60)
     model = bpe.Model(dict(enumerate(tokens)), merges)
-    tables, state = bpe.bpe_tables(model, samples=True), np.zeros(1, np.uint64)
+    tables = bpe.bpe_tables(model, samples=True)
+    state = np.zeros(1, np.uint64)
     assert [tokens[id] for id in sample(tables, data, 0.0, state)] == (
         naive_encode(data, merges) if data else []
     )
@@ -3475,7 +3509,9 @@ def naive_wordpiece(word, vocab, prefix="##", unk=None, max_chars=100):
     """The longest token, again and again; [unk] if there is none, or the word has too many
     characters.
     """
-    chars, tokens, start = word.decode("utf-8", "surrogateescape"), [], 0
+    chars = word.decode("utf-8", "surrogateescape")
+    tokens = []
+    start = 0
     while start < len(chars):
         ends = (
             end
@@ -3500,13 +3536,15 @@ def naive_likelihood(counts, n_symbols, min_frequency=1):
         {(char, False) for word in words for char, _ in word} | set(itertools.chain(*words)),
         key=by_code_point,
     )
-    order, merges = {symbol: k for k, symbol in enumerate(first)}, []
+    order = {symbol: k for k, symbol in enumerate(first)}
+    merges = []
 
     def rank(symbol):
         return symbol[0].encode(), -order[symbol]
 
     while len(order) < n_symbols:
-        symbols, pairs = Counter(), Counter()
+        symbols = Counter()
+        pairs = Counter()
         for word, count in zip(words, counts.values(), strict=True):
             for symbol in word:
                 symbols[symbol] += count
@@ -3568,7 +3606,8 @@ def test_tokens_by_likelihood_of_real_words_are_those_of_the_oracle(library, lea
 
 def hugging_face_wordpiece(counts, vocab_size, min_frequency=0):
     """The vocabulary of Hugging Face's trainer, {token: id}."""
-    texts, model = ((word.decode() + " ") * n for word, n in counts.items()), {"unk_token": "[UNK]"}
+    texts = ((word.decode() + " ") * n for word, n in counts.items())
+    model = {"unk_token": "[UNK]"}
     options = {
         "continuing_subword_prefix": "##",
         "min_frequency": min_frequency,
@@ -3721,17 +3760,16 @@ def test_what_is_not_utf8_is_unknown_byte_by_byte(data):
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 2.0])
 def test_samples_are_distributed_as_they_should(alpha):
     score_of = {"a": -1.0, "é": -2.5, "aé": -2.0, "éa": -3.0, "aéa": -4.0, "éaé": -5.5}
-    word, tables = "aéaéxa".encode(), bpe.unigram_tables(unigram_model(score_of))
+    word = "aéaéxa".encode()
+    tables = bpe.unigram_tables(unigram_model(score_of))
     paths = naive_paths("aéaéxa", score_of, -15.5)
     names = {None: 0} | {token: 1 + k for k, token in enumerate(score_of)}
     weights = np.exp([alpha * score for score, _ in paths])
     expected = 20_000 * weights / weights.sum()
-    text, ids, state, seen = (
-        bpe._with_padding(word),
-        np.empty(20, np.uint32),
-        np.array([1], np.uint64),
-        Counter(),
-    )
+    text = bpe._with_padding(word)
+    ids = np.empty(20, np.uint32)
+    state = np.array([1], np.uint64)
+    seen = Counter()
     for _ in range(20_000):
         n = bpe.sample_unigram(text, 0, len(word), tables, alpha, state, ids, 0)
         seen[tuple(ids[:n].tolist())] += 1
@@ -3744,7 +3782,8 @@ def naive_substrings(counts, longest):
     """The substrings that occur twice or more, and are not always followed by one and the same
     character.
     """
-    found, followed = Counter(), {}
+    found = Counter()
+    followed = {}
     for number, (word, count) in enumerate(counts.items()):
         for start in range(len(word)):
             for end in range(start + 2, min(start + longest, len(word)) + 1):
@@ -3770,7 +3809,8 @@ wide_counts = st.dictionaries(
 def test_seeds_are_the_substrings_that_are_not_always_followed_by_one_character(counts, longest):
     learner = bpe._UnigramLearner(words_of_characters(counts), 1000, longest)
     seeds = naive_substrings(counts, longest)
-    a, ids = len(learner.words.alphabet), range(len(learner.probabilities))
+    a = len(learner.words.alphabet)
+    ids = range(len(learner.probabilities))
     assert {learner.spell(id).decode() for id in ids[a:]} == set(seeds) and len(ids) == a + len(
         seeds
     )
@@ -3787,7 +3827,8 @@ def test_seeds_are_the_substrings_that_are_not_always_followed_by_one_character(
 def test_expectations_and_losses_are_those_of_the_oracle(counts, n_seeds):
     learner = bpe._UnigramLearner(words_of_characters(counts), n_seeds, 5)
     score_of = {learner.spell(id).decode(): score for id, score in enumerate(learner.scores)}
-    expected, likelihood = Counter(), 0.0
+    expected = Counter()
+    likelihood = 0.0
     for word, count in counts.items():
         paths = naive_paths(word, score_of, 0.0)
         weights = np.exp([score for score, _ in paths])
@@ -3799,7 +3840,9 @@ def test_expectations_and_losses_are_those_of_the_oracle(counts, n_seeds):
     assert np.allclose(found, [expected[token] for token in score_of]) and np.isclose(
         total, likelihood
     )
-    a, count_of, total = learner.n_alphabet, dict(zip(score_of, found, strict=True)), found.sum()
+    a = learner.n_alphabet
+    count_of = dict(zip(score_of, found, strict=True))
+    total = found.sum()
     losses = bpe._losses(learner.lattice, a, learner.scores, found)
     for token, loss in list(zip(score_of, losses, strict=True))[a:]:
         n = count_of[token]
@@ -4296,10 +4339,8 @@ def small_model(here, make):
 def wild_model(here, name):
     kind, options, pre_tokenizer, decoder = WILD[name]
     suffix = {name: text for name, text in options.items() if name == "end_of_word_suffix"}
-    texts, special = (
-        [line[:200] for line in here.prose[:200]],
-        ["<unk>"] if "unk_token" in options else [],
-    )
+    texts = [line[:200] for line in here.prose[:200]]
+    special = ["<unk>"] if "unk_token" in options else []
     more = {"vocab_size": 500, "special_tokens": special, **suffix}
     theirs = trained_by_hugging_face(kind, texts, pre_tokenizer, options, **more)
     if decoder:
@@ -4328,7 +4369,8 @@ def owned_by_sentencepiece(file, **fields):
 
 def sentencepiece_model(here, options):
     theirs, file = trained_there(here.folder, here.prose, **options)
-    symbols, in_json = options.get("user_defined_symbols", []), ("huggingface",)
+    symbols = options.get("user_defined_symbols", [])
+    in_json = ("huggingface",)
     some_texts = famous_texts | st.lists(st.sampled_from([*symbols, "x", " ", "the ", "<s>"])).map(
         "".join
     )
@@ -4449,10 +4491,8 @@ def names_that_are_no_bytes():
 
 def token_of_normalized_text():
     model = tokenizers.models.BPE({"▁": 0, "x": 1, "<s>": 2}, [], unk_token="<s>")
-    added, decoder = (
-        tokenizers.AddedToken(" <s>", normalized=True),
-        D.Sequence([D.Replace("▁", " "), D.Fuse()]),
-    )
+    added = tokenizers.AddedToken(" <s>", normalized=True)
+    decoder = D.Sequence([D.Replace("▁", " "), D.Fuse()])
     theirs = made(model, [added], normalizer=N.Replace(" ", "▁"), decoder=decoder)
     return theirs, st.text("x ", max_size=9) | st.just("x x <s>x")
 
@@ -4633,7 +4673,9 @@ def test_ids_and_texts_are_those_of_the_owner_in_each_format(
     name, library, prose, tokenizer, tmp_path, monkeypatch
 ):
     owned = OWNED[name](SimpleNamespace(prose=prose, tokenizer=tokenizer, folder=tmp_path))
-    ours, unpickled, saved = owned.ours, pickle.loads(pickle.dumps(owned.ours)), {}
+    ours = owned.ours
+    unpickled = pickle.loads(pickle.dumps(owned.ours))
+    saved = {}
     for format in owned.formats:
         ours.save(tmp_path / format, format)
         loaded = bpe.Tokenizer.load(tmp_path / format)
@@ -4651,7 +4693,8 @@ def test_ids_and_texts_are_those_of_the_owner_in_each_format(
     @example("<0x0A> <s> é <unk>")
     @example("▁ 1")
     def equal(text):
-        expected, honoured = ours.encode(text), ours.encode(text, owned.honoured)
+        expected = ours.encode(text)
+        honoured = ours.encode(text, owned.honoured)
         chunks = [*text] if len(text) < 99 else [text]
         assert expected == unpickled.encode(text) == list(ours.encode_iterable(chunks))
         assert honoured == list(ours.encode_iterable(chunks, owned.honoured))
@@ -4694,7 +4737,8 @@ def test_ids_and_texts_are_those_of_the_owner_in_each_format(
         " some words",
     ]
     text = "".join(source.choices(pieces, k=3000))
-    expected, data = ours.encode(text), text.encode()
+    expected = ours.encode(text)
+    data = text.encode()
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 700)
     for path, content in ((tmp_path / "a.txt", data), (tmp_path / "b.txt.gz", gzip.compress(data))):
         path.write_bytes(content)
@@ -4761,10 +4805,8 @@ def test_only_changed_parts_of_a_tokenizer_json_are_rewritten(decoder, tokenizer
         bpe.save_model(dataclasses.replace(model, **change), tmp_path / "again", "huggingface")
         again = json.loads((tmp_path / "again" / "tokenizer.json").read_text())
         assert {key for key in read if again[key] != read[key]} == changed
-        ours, theirs = (
-            bpe.Tokenizer.load(tmp_path / "again"),
-            tokenizers.Tokenizer.from_str(json.dumps(again)),
-        )
+        ours = bpe.Tokenizer.load(tmp_path / "again")
+        theirs = tokenizers.Tokenizer.from_str(json.dumps(again))
         for text in ("one 12\n3x<new>", "x1 2\n", "e\u0301<newer>"):
             assert ours.encode(text) == theirs.encode(text).ids
 
@@ -4960,7 +5002,9 @@ def test_published_encodings_have_their_tokens():
         gpt2 | {"cl100k_base": 100257, "o200k_base": 199999, "o200k_harmony": 199999}
     ).items():
         assert known[name][END] == id
-    harmony, llama, newer = known["o200k_harmony"], known["llama3"], known["llama3.1"]
+    harmony = known["o200k_harmony"]
+    llama = known["llama3"]
+    newer = known["llama3.1"]
     assert (
         len(harmony) == 1091
         and harmony["<|call|>"] == 200012
@@ -5400,7 +5444,8 @@ def test_copies_are_independent(tokenizer):
 def test_offsets_are_those_of_the_tokens(text, tokenizer):
     ids, offsets = tokenizer.encode_with_offsets(text)
     assert ids == tokenizer.encode(text)
-    data, ends = text.encode(), [*offsets[1:], len(text.encode())]
+    data = text.encode()
+    ends = [*offsets[1:], len(text.encode())]
     assert [data[i:j] for i, j in zip(offsets, ends, strict=False)] == [
         tokenizer.id_to_token(id) for id in ids
     ]
@@ -5425,7 +5470,8 @@ def corpus(library, tmp_path_factory):
     """Files of every kind, with documents that end in special tokens, in lines, and in files; and
     their documents.
     """
-    folder, source = tmp_path_factory.mktemp("corpus"), random.Random(5)
+    folder = tmp_path_factory.mktemp("corpus")
+    source = random.Random(5)
     code = [path.read_text("utf-8")[:6000] for path in library[:30]]
     prose = (
         "中文，没有空格。\nЭто русский текст.\n".encode() * 200
@@ -5475,7 +5521,8 @@ def encoded_in_files(corpus, tokenizer, workers, out):
         append=END,
         workers=workers,
     )
-    ids, index = np.load(out / "o.npy"), np.load(out / "i.npy")
+    ids = np.load(out / "o.npy")
+    index = np.load(out / "i.npy")
     assert ids.dtype == np.uint16 and index.dtype == np.int64
     assert found == (len(ids), len(index) - 1, found.bytes, "uint16", tokenizer.digest, END)
     assert found.bytes == len(tokenizer.decode_bytes(ids)) - len(END) * (
@@ -5585,7 +5632,8 @@ def test_without_an_end_documents_are_texts(tokenizer, corpus, tmp_path):
     folder, documents_of = corpus
     outputs = {"out": tmp_path / "o.bin", "document_index": tmp_path / "i.bin"}
     bpe.encode_files(tokenizer, folder, **outputs, dtype="uint32", workers=2)
-    ids, index = bpe.read_ids(tmp_path / "o.bin"), np.fromfile(tmp_path / "i.bin", np.int64)
+    ids = bpe.read_ids(tmp_path / "o.bin")
+    index = np.fromfile(tmp_path / "i.bin", np.int64)
     assert ids.dtype == np.uint32 and len(index) == len(documents_of) + 1
     expected = [END.encode().join(documents) for documents in documents_of]
     expected[0] += END.encode()
@@ -5602,7 +5650,8 @@ def test_documents_are_held_out_evenly(tokenizer, tmp_path, monkeypatch, fractio
     bpe.encode_files(
         tokenizer, tmp_path / "a.txt", tmp_path / "train.train.bin", **options, workers=2
     )
-    exact, expected = fractions.Fraction(str(fraction)), [[], []]
+    exact = fractions.Fraction(str(fraction))
+    expected = [[], []]
     for k, document in enumerate(documents):
         expected[math.floor((k + 1) * exact) > math.floor(k * exact)] += tokenizer.encode(
             document + END
@@ -5714,7 +5763,8 @@ def test_each_family_is_trained_gives_text_back_and_samples_what_it_can(
     options, is_lossless, library
 ):
     training = family_training(**options)
-    ours, text = training.tokenizer, library[3].read_text()[:5000]
+    ours = training.tokenizer
+    text = library[3].read_text()[:5000]
     assert len(ours) == 1000 and "\n| tokens " in str(training)
     knows_all = ours.model.alphabet == "bytes" or ours.model.byte_fallback
     for some in (text, f" two  spaces {END}{END} and é, 中文 ", "", "   ", "\n\n"):
@@ -5867,7 +5917,8 @@ def test_training_from_counts_is_training_from_the_texts(library, tmp_path, coun
             some, tmp_path / name, **counting | {"special_tokens": special_tokens}, workers=1
         )
     also = {name: counting[name] for name in ("pattern", "normalizer") if name in counting}
-    words, written = [tmp_path / "1.npz", tmp_path / "2.npz"], []
+    words = [tmp_path / "1.npz", tmp_path / "2.npz"]
+    written = []
     for inputs, named, more in (
         (words, (), {}),
         (words, special_tokens, {}),
@@ -5905,10 +5956,8 @@ def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
         b"\0\0a": 1,
         b"a long word, of more bytes than sixteen": 2**40,
     }
-    words, again = (
-        bpe.Words.from_counts(counts),
-        bpe.Words.from_counts(dict(reversed(counts.items()))),
-    )
+    words = bpe.Words.from_counts(counts)
+    again = bpe.Words.from_counts(dict(reversed(counts.items())))
     for name, some in (("a.npz", words), ("b.npz", again)):
         bpe.save_counts(tmp_path / name, bpe.CorpusCounts(some, 1, 9), {})
     assert (
@@ -6103,7 +6152,8 @@ def test_a_copy_by_another_name_runs_itself_where_python_knows_no_folder(tmp_pat
         re.sub("__version__ = .*", '__version__ = "trial"', Path(MODULE).read_text("utf-8")),
         "utf-8",
     )
-    command, environment = [sys.executable, copy, "--version"], os.environ | {"PYTHONSAFEPATH": "1"}
+    command = [sys.executable, copy, "--version"]
+    environment = os.environ | {"PYTHONSAFEPATH": "1"}
     shown = subprocess.run(command, env=environment, stdout=-1, timeout=100, check=True).stdout
     assert shown.split()[-1] == b"trial"
 
@@ -6536,7 +6586,8 @@ def test_numbers_of_a_saved_training_are_checked(some_prose, tmp_path, field, ch
 def test_damaged_bytes_of_a_saved_training_change_nothing_or_are_refused(some_prose, tmp_path):
     tokenizer, training, _ = some_prose
     bpe.save_learned(tmp_path, training)
-    whole, n_refused = (tmp_path / "training.npz").read_bytes(), 0
+    whole = (tmp_path / "training.npz").read_bytes()
+    n_refused = 0
     for place in range(0, len(whole), len(whole) // 40):
         data = bytearray(whole)
         data[place] ^= 0x55
@@ -6555,7 +6606,8 @@ def naive_measures(tokenizer, texts, pattern="gpt2"):
     """Every measure by its definition, from the tokens of the whole texts; END is in none."""
     words = [word for text in texts for word in naive_split(bpe.PATTERNS[pattern], text)]
     ids = [id for text in texts for id in tokenizer.encode(text)]
-    counts, v = Counter(ids), len(tokenizer) - 1
+    counts = Counter(ids)
+    v = len(tokenizer) - 1
     p = [n / len(ids) for n in counts.values()]
     return {
         "tokens": len(ids),
@@ -6612,7 +6664,8 @@ def naive_reached(tokenizer, n_letters, size):
 
 @pytest.mark.parametrize("merges", [True, False])
 def test_unreachable_tokens_are_those_no_text_has(merges):
-    source, n_unreachable = random.Random(1), 0
+    source = random.Random(1)
+    n_unreachable = 0
     for _ in range(15):
         tokens, pairs = random_tokens(source, [b"a", b"b", b" ", b"1"], 8)
         tokens = [token for token in tokens if len(token) <= 5 and set(token) <= {*b"ab 1"}]
@@ -6621,7 +6674,8 @@ def test_unreachable_tokens_are_those_no_text_has(merges):
             tokenizer = bpe.Tokenizer(
                 dict(enumerate(tokens)), pairs if merges else None, pattern=pattern
             )
-            unreachable, reached = bpe.unreachable_tokens(tokenizer), naive_reached(tokenizer, 4, 6)
+            unreachable = bpe.unreachable_tokens(tokenizer)
+            reached = naive_reached(tokenizer, 4, 6)
             assert reached.isdisjoint(unreachable)
             assert pattern == "gpt2" or reached | unreachable.keys() == tokenizer.vocab.keys()
             for id, ids in unreachable.items():
@@ -6800,7 +6854,8 @@ def test_readable_text_is_printable(token):
 def reports(some_prose):
     """One of each report."""
     tokenizer, training, files = some_prose
-    learned, engine = (training.learned, training.counted.n_bytes), bpe.Engine(1)
+    learned = (training.learned, training.counted.n_bytes)
+    engine = bpe.Engine(1)
     return [
         bpe.inspect_model(tokenizer, files[:3], learned=training.learned, engine=engine),
         bpe.inspect_model(tokenizer),
@@ -7021,7 +7076,8 @@ STRIP = {"type": "Strip", "strip_left": True, "strip_right": False}
 FIRST = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}
 ODD_REPLACE = {"type": "Replace", "pattern": {"String": {"a": 1}}, "content": " "}
 ODD_CONTENT = {"type": "Replace", "pattern": {"Regex": "b"}, "content": {"a": 1}}
-NAN, INFINITY = float("nan"), float("inf")
+NAN = float("nan")
+INFINITY = float("inf")
 # Changes of a tokenizer.json, by the model that it is of.
 BAD_CHANGES = {
     "bytes": [
@@ -7721,7 +7777,8 @@ def test_an_array_stays_that_is_replaced_while_a_kernel_uses_it(monkeypatch, tmp
 
 @apart
 def test_kernels_compile_where_nothing_can_be_written(tmp_path):
-    folder, home = tmp_path / "read only", tmp_path / "home"
+    folder = tmp_path / "read only"
+    home = tmp_path / "home"
     for made in (folder, home):
         made.mkdir()
         shutil.copy(MODULE, made / "bpe_numba.py")
@@ -7897,7 +7954,8 @@ def test_the_cache_can_be_read_without_the_file_of_a_kind(monkeypatch):
 @pytest.mark.skipif(not bpe.COMPILES, reason="structs have no Numba types")
 def test_kernels_for_a_struct_of_a_file_that_has_changed_are_not_used(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    file, names = tmp_path / "changing.py", []
+    file = tmp_path / "changing.py"
+    names = []
     for seconds in (1, 1, 2):
         file.write_text("import bpe_numba\n@bpe_numba.struct\nclass Tables:\n    n: int\n")
         os.utime(file, (seconds, seconds))
