@@ -601,6 +601,63 @@ def test_examples_in_docstrings_run():
     assert found.attempted > 30 and found.failed == 0
 
 
+# ─── Compiling ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.skipif(not bpe.COMPILES, reason="nothing is compiled")
+def test_an_array_stays_that_is_replaced_while_a_kernel_uses_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    @bpe.struct
+    class Box:
+        array: np.ndarray
+
+    @bpe.kernel
+    def replace(box):
+        box.array = np.zeros(1000, np.int64)
+
+    @bpe.kernel
+    def use(box, array):
+        replace(box)
+        n = len(np.full(1000, 7))  # in the memory that was given back
+        return array.sum() + n
+
+    @bpe.kernel
+    def hand_over(box):
+        return use(box, box.array), use(box, box.array)
+
+    @bpe.kernel
+    def new_box():
+        return Box(np.full(1000, 1))
+
+    assert hand_over(new_box()) == (2000, 1000)
+    box = new_box()
+    assert use(box, np.ones(1000, np.int64)) == 2000
+
+
+@pytest.mark.skipif(not bpe.COMPILES, reason="structs have no Numba types")
+def test_the_cache_can_be_read_without_the_file_of_a_kind(monkeypatch):
+    numba_type = ToyTables.numba_type([("byte_ids", numba.int64[:])])
+    pickled = pickle.dumps(numba_type)
+    assert pickle.loads(pickled) == numba_type
+    monkeypatch.delattr(sys.modules[__name__], type(numba_type).__name__)
+    assert pickle.loads(pickled) != numba_type
+
+
+@pytest.mark.skipif(not bpe.COMPILES, reason="structs have no Numba types")
+def test_kernels_for_a_struct_of_a_file_that_has_changed_are_not_used(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "changing.py"
+    names = []
+    for seconds in (1, 1, 2):
+        file.write_text("import bpe_numba\n@bpe_numba.struct\nclass Tables:\n    n: int\n")
+        os.utime(file, (seconds, seconds))
+        sys.modules.pop("changing", None)
+        tables = importlib.import_module("changing").Tables
+        names.append(tables.numba_type([("n", numba.int64)]).name)
+    assert names[0] == names[1] != names[2]
+
+
 # ─── Running ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -930,37 +987,6 @@ def test_only_the_named_stage_is_profiled(monkeypatch):
         calls == ["scan", "start", "learn", "stop", "save"]
         and set(calls[::2]) <= bpe.TIMINGS.keys()
     )
-
-
-IN_PLAIN_PYTHON = """
-import sys, numpy, bpe_numba
-tokenizer = bpe_numba.train(sys.argv[1], 300, workers=1).tokenizer
-text = open(sys.argv[1]).read()
-ids = tokenizer.encode(text)
-normalizer = bpe_numba.Normalizer([{"type": "NFC"}])
-source = bpe_numba.Source([], tokenizer.pattern, normalizer=normalizer.steps)
-place = source.find_cut(lambda *_: b"the cat sat here", 1, False)
-print(tokenizer.merges == eval(sys.argv[2]), tokenizer.decode(ids) == text, sum(ids), place[0])
-"""
-
-
-@apart
-def test_kernels_run_as_plain_python(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text(
-        "It was the best of times, it was the worst of times. ¿Él? 中文\n" * 3 + "ab" * 200
-    )
-    tokenizer = bpe.train(path, 300, workers=1).tokenizer
-    command = [sys.executable, "-c", IN_PLAIN_PYTHON, str(path), repr(tokenizer.merges)]
-    shown = subprocess.check_output(
-        command, env=os.environ | {"NUMBA_DISABLE_JIT": "1"}, cwd=Path(MODULE).parent
-    )
-    assert shown.split() == [
-        b"True",
-        b"True",
-        str(sum(tokenizer.encode(path.read_text()))).encode(),
-        b"3",
-    ]
 
 
 @apart
@@ -2335,6 +2361,29 @@ def test_words_of_characters_are_what_python_decodes(counts, coverage, step):
     assert found == +expected
 
 
+@apart
+def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
+    counts = {
+        b"a": 1,
+        b"b": 2,
+        b"ab": 3,
+        b"\0a": 1,
+        b"\0": 3,
+        b"\0\0a": 1,
+        b"a long word, of more bytes than sixteen": 2**40,
+    }
+    words = bpe.Words.from_counts(counts)
+    again = bpe.Words.from_counts(dict(reversed(counts.items())))
+    for name, some in (("a.npz", words), ("b.npz", again)):
+        bpe.save_counts(tmp_path / name, bpe.CorpusCounts(some, 1, 9), {})
+    assert (
+        again.digest == words.digest
+        and (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    )
+    for other in ({b"a": 2, b"b": 1}, {b"ab": 4}, {b"c": 1}):
+        assert bpe.Words.from_counts(counts | other).digest != words.digest
+
+
 # ─── Learning ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -3306,188 +3355,6 @@ def test_texts_of_a_batch_do_not_touch(parts, name):
     )
 
 
-@bpe.struct
-class ToyTables:
-    byte_ids: np.ndarray  # int64[256]
-
-
-@bpe.kernel
-def toy_segment(text, start, size, tables, scratch, ids, at):
-    """One id per byte."""
-    for k in range(size):
-        ids[at + k] = tables.byte_ids[text[start + k]]
-    return size
-
-
-# The least that a kind of tokenizers can be.
-TOY = bpe.Kind(
-    tables=lambda model: ToyTables(
-        np.array([{t: i for i, t in model.vocab.items()}[b] for b in BYTES])
-    ),
-    tables_type=ToyTables,
-    segment=toy_segment,
-    write=lambda model: {
-        "type": "Toy",
-        "vocab": {in_chars(model.vocab[id]): id for id in model.ordinary},
-    },
-    read=lambda data, added, alphabet: {
-        "vocab": {data["vocab"][in_chars(b)]: b for b in BYTES},
-        "merges": None,
-    },
-)
-
-
-def one_id_per_byte(tokenizer, part):
-    return [256] if part == END else [tokenizer.token_to_id(bytes([b])) for b in part.encode()]
-
-
-def test_a_kind_of_tokenizers_is_added_in_one_place(tmp_path, monkeypatch):
-    monkeypatch.setitem(bpe.KINDS, "toy", TOY)
-    learned = bpe.learn(bpe.Words.from_counts({b"word": 3}), 256)
-    vocab, merges = bpe.build_vocabulary(learned, [END], "last")
-    assert merges == []
-    ours = bpe.Tokenizer.from_model(bpe.Model(vocab, None, {END: 256}, kind="toy"))
-    text = f"Any text, {END}é and more." * 500
-    expected = [id for part in naive_parts(text, [END]) for id in one_id_per_byte(ours, part)]
-    ours.save(tmp_path / "model")
-    (tmp_path / "a.txt").write_text(text)
-    loaded = bpe.Tokenizer.load(tmp_path / "model")
-    assert loaded.model.kind == "toy" and loaded.digest == ours.digest
-    for other in (ours, loaded, pickle.loads(pickle.dumps(loaded))):
-        assert (
-            other.encode(text)
-            == list(other.encode_iterable([text]))
-            == other.encode_batch([text])[0]
-            == expected
-        )
-    bpe.encode_files(loaded, tmp_path / "a.txt", tmp_path / "a.npy", workers=2)
-    assert np.load(tmp_path / "a.npy").tolist() == expected
-
-
-# A family in a file of its own: it cuts each word into the fewest tokens.
-FEWEST = '''
-from types import SimpleNamespace
-
-import numpy as np
-
-import bpe_numba as bpe
-
-
-def learn_fewest(words, n_symbols, *, longest: int = 16):
-    """Learn the tokens of a BPE, and keep those of at most `longest` bytes.
-
-    longest  bytes of the longest token
-    """
-    learned = bpe.learn(words, n_symbols)
-    tokens = [token for token in learned.tokens if len(token) <= longest]
-    return SimpleNamespace(tokens=tokens, merges=None, alphabet=words.alphabet)
-
-
-@bpe.struct
-class FewestTables:
-    """The tokens as a trie."""
-
-    trie: bpe.Trie
-
-
-def fewest_tables(model):
-    return FewestTables(bpe.make_trie({id: model.vocab[id] for id in model.ordinary}))
-
-
-@bpe.kernel
-def segment_fewest(text, start, size, tables, scratch, ids, at):
-    """Cut text[start : start + size]; returns the number of ids, or -1 if no tokens make the word.
-
-    From the end of the word on: fewest[k] tokens make the bytes from k on, and the first of them is
-    first[k], which ends at ends[k].
-    """
-    edges, values = tables.trie.edges, tables.trie.values
-    fewest = np.full(size + 1, size + 1)
-    first = np.empty(size, np.int64)
-    ends = np.empty(size, np.int64)
-    fewest[size] = 0
-    for k in range(size - 1, -1, -1):
-        node = 0
-        for end in range(k + 1, size + 1):
-            node = bpe.trie_child(node, text[start + end - 1], edges)
-            if node < 0:
-                break
-            if values[node] >= 0 and fewest[end] + 1 <= fewest[k]:
-                fewest[k] = fewest[end] + 1
-                first[k] = values[node]
-                ends[k] = end
-    if fewest[0] > size:
-        return -1
-    n, k = 0, 0
-    while k < size:
-        ids[at + n] = first[k]
-        n += 1
-        k = ends[k]
-    return n
-
-
-def write_fewest(model):
-    return {"type": "Fewest", "vocab": bpe.vocab_names(model)}
-
-
-def read_fewest(data, added, alphabet):
-    return {"vocab": bpe.read_vocab(data["vocab"], alphabet, added), "merges": None}
-
-
-bpe.KINDS["fewest"] = bpe.Kind(
-    fewest_tables, FewestTables, segment_fewest, write_fewest, read_fewest
-)
-bpe.FAMILIES["fewest"] = bpe.Family("fewest", "bytes", "gpt2", learn_fewest)
-
-if __name__ == "__main__":
-    bpe.run()
-'''
-USE_FEWEST = """
-import multiprocessing
-import bpe_numba as bpe
-
-if __name__ == "__main__":
-    import fewest
-    multiprocessing.set_start_method("spawn")
-    print(bpe.encode_files(bpe.Tokenizer.load("model"), "a.jsonl", "a.npy", workers=2))
-"""
-
-
-def naive_fewest(word, tokens):
-    """The fewest tokens of a word, the longest first token on a tie."""
-    best = {len(word): []}
-    for k in reversed(range(len(word))):
-        ends = [end for end in best if word[k:end] in tokens]
-        end = min(ends, key=lambda end: (len(best[end]), -end))
-        best[k] = [word[k:end], *best[end]]
-    return best[0]
-
-
-@apart
-def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path, library):
-    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300}
-    options["env"] = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": os.path.dirname(MODULE)}
-    text = "low lower lowest newest widest é\n" * 9
-    (tmp_path / "a.txt").write_text(text)
-    (tmp_path / "a.jsonl").write_text((json.dumps({"text": text}) + "\n") * 99)
-    (tmp_path / "fewest.py").write_text(FEWEST)
-    (tmp_path / "use.py").write_text(USE_FEWEST)
-    command = [sys.executable, "fewest.py", "train", "a.txt", "--vocab-size", "275", "--model"]
-    trained = subprocess.run([*command, "fewest", "--longest", "4"], **options)
-    assert trained.returncode == 0 and "bytes/token" in trained.stdout, trained.stderr
-    refused = subprocess.run([*command, "bpe", "--longest", "4"], **options)
-    assert "--longest is no option of `train`, nor of the family bpe" in refused.stderr
-    used = subprocess.run([sys.executable, "use.py"], **options)
-    assert "99 texts" in used.stdout, used.stderr
-    tokens = json.loads((tmp_path / "model" / "tokenizer.json").read_text())["model"]["vocab"]
-    names = {bpe._read_names([name])[0]: id for name, id in tokens.items()}
-    words = naive_split(bpe.PATTERNS["gpt2"], text.encode())
-    ids = [names[token] for word in words for token in naive_fewest(word, names)]
-    assert max(map(len, names)) == 4 and np.load(tmp_path / "a.npy").tolist() == ids * 99
-    with pytest.raises(bpe.InputError, match="families whose files are imported first"):
-        bpe.Tokenizer.load(tmp_path / "model")
-
-
 @apart
 def test_a_merge_that_is_given_twice_has_its_first_rank():
     vocab = BYTE_VOCAB | {256: b"ab", 257: b"bc"}
@@ -3500,6 +3367,126 @@ def test_tokens_that_no_merge_makes_are_looked_up_whole():
     assert bpe._as_merges(tokenizer.model) == ([(b"x", b"y")], True)
     for text in ("abc", "abcd", "xyz"):
         assert tokenizer.to_huggingface().encode(text).ids == tokenizer.encode(text)
+
+
+@apart
+@given(data=st.binary(max_size=80))
+@example(b"a" * 200_000)
+def test_any_bytes_survive(tokenizer, data):
+    ids = tokenizer.encode(data)
+    assert tokenizer.decode_bytes(ids) == data
+    for ids_again in (
+        np.array(ids, np.uint16),
+        np.array(ids, np.int64)[::1],
+        tuple(ids),
+        iter(ids),
+    ):
+        assert tokenizer.decode(ids_again) == data.decode("utf-8", "replace")
+
+
+@functools.cache
+def colliding_words(n):
+    """Words that have one value of `low ^ high * C`, which was the hash once."""
+    high = np.arange(n, dtype=np.uint64) | np.uint64(15 << 56)
+    low = high * np.uint64(0x9E3779B97F4A7C15)
+    pairs = zip(low.tolist(), high.tolist(), strict=True)
+    return bpe.Words.from_counts(
+        {a.to_bytes(8, "little") + b.to_bytes(8, "little")[:7]: 1 for a, b in pairs}
+    )
+
+
+@functools.cache
+def words_in_the_order_of_a_table(n):
+    counter = bpe.WordCounter()
+    counter.add_words(bpe.Words.from_counts({b"%d" % k: 1 for k in range(n)}))
+    return counter.words()
+
+
+def many(n):
+    return [f"<|{k}|>" for k in range(n)]
+
+
+def load_added_tokens(n, tokenizer, folder):
+    written(folder, tokenizer, [{"content": token} for token in many(n)])
+    assert len(bpe.Tokenizer.load(folder).special_tokens) == n + 1
+
+
+@functools.cache
+def flagged_tokenizer():
+    flags = {
+        "<mask>": bpe.AddedToken(single_word=True),
+        "<m>": bpe.AddedToken(lstrip=True, rstrip=True),
+    }
+    return bpe.Tokenizer(BYTE_VOCAB, [], list(flags), flags=flags)
+
+
+# What takes linear time: the smaller size, and what is done for a size, a tokenizer and a file of
+# text.
+LINEAR = {
+    "chunks without a cut": (
+        4000,
+        lambda n, *_: [*plain(r"\S+|\s+").encode_iterable(["中文"] * n)],
+    ),
+    "long words": (20_000, lambda n, tokenizer, _: tokenizer.encode("ab" * n)),
+    "special tokens": (400, lambda n, *_: bpe.Tokenizer(BYTE_VOCAB, [], many(n)).encode("<|1|>")),
+    "special tokens in a file": (
+        400,
+        lambda n, _, file: counted([file], many(n), block_bytes=20_000),
+    ),
+    "special tokens with flags": (
+        1000,
+        lambda n, *_: flagged_tokenizer().encode("<mask>x <mask> <m>   " * n),
+    ),
+    "added tokens": (400, lambda n, tokenizer, file: load_added_tokens(n, tokenizer, file.parent)),
+    "colliding words": (4000, lambda n, *_: bpe.WordCounter().add_words(colliding_words(n))),
+    "ordered words": (
+        20_000,
+        lambda n, *_: bpe.WordCounter().add_words(words_in_the_order_of_a_table(n)),
+    ),
+}
+
+
+@apart
+@pytest.mark.parametrize("name", LINEAR)
+def test_time_is_linear(name, tokenizer, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"some text of ten words, and then some more of it. " * 2000)
+    size, function = LINEAR[name]
+    assert_linear(lambda n: function(n, tokenizer, tmp_path / "a.txt"), size)
+
+
+@apart
+@given(text=texts)
+def test_offsets_are_those_of_the_tokens(text, tokenizer):
+    ids, offsets = tokenizer.encode_with_offsets(text)
+    assert ids == tokenizer.encode(text)
+    data = text.encode()
+    ends = [*offsets[1:], len(text.encode())]
+    assert [data[i:j] for i, j in zip(offsets, ends, strict=False)] == [
+        tokenizer.id_to_token(id) for id in ids
+    ]
+
+
+@apart
+def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
+    expected = [tokenizer.encode(text) for text in some_texts]
+    monkeypatch.setattr(bpe, "BLOCK_BYTES", 5000)
+    monkeypatch.setattr(bpe, "PART_BYTES", 300)
+    for way in ("batches", "pieces", "a cache of 16", "a cache of 4,096"):
+        found = WAYS_TO_ENCODE[way](tokenizer, some_texts)
+        assert found == (expected * 2)[-len(found) :]
+    ids, offsets = tokenizer.encode_batch_to_numpy(some_texts, {END})
+    assert ids.dtype == np.uint32 and offsets.dtype == np.int64
+    assert [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)] == expected
+    ordinary = tokenizer.encode_batch(some_texts, "none")
+    assert ordinary == [tokenizer.encode_ordinary(text) for text in some_texts] != expected
+    strings = [
+        text if isinstance(text, str) else text.decode("utf-8", "replace") for text in some_texts
+    ]
+    assert tokenizer.decode_batch(expected) == strings
+    assert in_a_pool(ThreadPoolExecutor(8), tokenizer.decode, expected) == strings
+    assert tokenizer.encode_batch([]) == [] and tokenizer.encode_batch_to_numpy([])[1].tolist() == [
+        0
+    ]
 
 
 # ─── WordPiece ────────────────────────────────────────────────────────────────────────────────────
@@ -5098,92 +5085,143 @@ def test_a_failed_save_leaves_nothing(tokenizer, tmp_path, monkeypatch):
     assert files_in(tmp_path) == before
 
 
-# ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────
+def test_what_is_dropped_is_noted(tmp_path):
+    theirs = made(tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    with pytest.warns(UserWarning, match="unknown letters are left out"):
+        ours = bpe.Tokenizer.load(tmp_path)
+    assert ours.encode("xa\nbé") == theirs.encode("xa\nbé").ids == [2]
+    assert list(ours.encode_iterable(["a", "x", "b"])) == [2]
 
 
-@apart
-@given(data=st.binary(max_size=80))
-@example(b"a" * 200_000)
-def test_any_bytes_survive(tokenizer, data):
-    ids = tokenizer.encode(data)
-    assert tokenizer.decode_bytes(ids) == data
-    for ids_again in (
-        np.array(ids, np.uint16),
-        np.array(ids, np.int64)[::1],
-        tuple(ids),
-        iter(ids),
-    ):
-        assert tokenizer.decode(ids_again) == data.decode("utf-8", "replace")
+def test_suffixes_of_words_cannot_be_in_other_formats(tmp_path):
+    vocab = dict(enumerate([*bpe.BYTES, *(byte + b"$" for byte in bpe.BYTES), b"ab$"]))
+    model = bpe.Model(vocab, [(b"a", b"b$")], word_suffix="$")
+    tokenizer = bpe.Tokenizer.from_model(model)
+    assert tokenizer.encode("ab a") == [512, 32, 256 + 97]
+    for name in ("gpt2", "tiktoken"):
+        with pytest.raises(bpe.InputError):
+            tokenizer.save(tmp_path, name)
+    with pytest.raises(bpe.InputError, match="suffix"):
+        bpe.train(texts=["ab"], from_=model)
 
 
-@functools.cache
-def colliding_words(n):
-    """Words that have one value of `low ^ high * C`, which was the hash once."""
-    high = np.arange(n, dtype=np.uint64) | np.uint64(15 << 56)
-    low = high * np.uint64(0x9E3779B97F4A7C15)
-    pairs = zip(low.tolist(), high.tolist(), strict=True)
-    return bpe.Words.from_counts(
-        {a.to_bytes(8, "little") + b.to_bytes(8, "little")[:7]: 1 for a, b in pairs}
+def test_a_word_without_a_token_is_refused(tmp_path):
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, "<unk>")).save(
+        str(tmp_path / "tokenizer.json")
     )
+    tokenizer = bpe.Tokenizer.load(tmp_path)
+    assert tokenizer.encode("b") == [1]
+    with pytest.raises(bpe.InputError, match="a word is not in the vocabulary"):
+        tokenizer.encode("ab")
 
 
-@functools.cache
-def words_in_the_order_of_a_table(n):
-    counter = bpe.WordCounter()
-    counter.add_words(bpe.Words.from_counts({b"%d" % k: 1 for k in range(n)}))
-    return counter.words()
+def test_the_last_of_equal_lines_of_a_vocab_txt_counts_and_the_config_says_its_case(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[UNK]\n[SEP]\n[CLS]\na\n##a\nb\na\n")
+    with pytest.warns(UserWarning, match="line 7: 'a' appears twice: the last line counts"):
+        ours = bpe.Tokenizer.load(tmp_path)
+    theirs = tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=True)
+    assert (
+        ours.encode("a aa b")
+        == theirs.encode("a aa b", add_special_tokens=False).ids
+        == [6, 6, 4, 5]
+    )
+    (tmp_path / "vocab.txt").write_text("[UNK]\n[UNUSED_0]\na\n##b\n<S>\nb \n")
+    assert bpe.Tokenizer.load(tmp_path).encode("A ab b") == [2, 2, 3, 0]
+    (tmp_path / "vocab.txt").write_text("[UNK]\nA\na\n##b\n")
+    assert bpe.Tokenizer.load(tmp_path).encode("A ab") == [1, 2, 3]
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    assert bpe.Tokenizer.load(tmp_path).encode("A ab") == [2, 2, 3]
 
 
-def many(n):
-    return [f"<|{k}|>" for k in range(n)]
+def test_a_rank_file_may_have_a_line_without_a_token(tmp_path):
+    lines = [f"{base64.b64encode(byte).decode()} {id}\n" for id, byte in enumerate(bpe.BYTES)]
+    (tmp_path / "a.tiktoken").write_text("".join(lines) + "= 256\n")
+    tokenizer = bpe.Tokenizer.load(
+        tmp_path / "a.tiktoken", pattern="gpt2", special_tokens={"<s>": 257}
+    )
+    assert tokenizer.encode("a<s>") == [97, 257]
 
 
-def load_added_tokens(n, tokenizer, folder):
-    written(folder, tokenizer, [{"content": token} for token in many(n)])
-    assert len(bpe.Tokenizer.load(folder).special_tokens) == n + 1
-
-
-@functools.cache
-def flagged_tokenizer():
-    flags = {
-        "<mask>": bpe.AddedToken(single_word=True),
-        "<m>": bpe.AddedToken(lstrip=True, rstrip=True),
+def test_an_unmerged_name_of_other_text_is_an_ordinary_token(tmp_path):
+    vocab = {
+        name: id
+        for id, name in enumerate([*map(in_chars, bpe.BYTES), "<é>", "<|end|>", "Ġhi", "Ã©Ã©"])
     }
-    return bpe.Tokenizer(BYTE_VOCAB, [], list(flags), flags=flags)
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    ours = bpe.Tokenizer.load(tmp_path)
+    (tmp_path / "vocab.json").write_text(
+        json.dumps(vocab | {f"<{k}>": 260 + k for k in range(100)})
+    )
+    with pytest.warns(UserWarning, match="102 names are made by no merge.*belong together"):
+        bpe.Tokenizer.load(tmp_path)
+    assert ours.special_tokens == {"<é>": 256, "<|end|>": 257}
+    assert ours.encode("Ġhi") == list("Ġhi".encode()) and ours.decode([256, 258, 259]) == "<é> hiéé"
 
 
-# What takes linear time: the smaller size, and what is done for a size, a tokenizer and a file of
-# text.
-LINEAR = {
-    "chunks without a cut": (
-        4000,
-        lambda n, *_: [*plain(r"\S+|\s+").encode_iterable(["中文"] * n)],
-    ),
-    "long words": (20_000, lambda n, tokenizer, _: tokenizer.encode("ab" * n)),
-    "special tokens": (400, lambda n, *_: bpe.Tokenizer(BYTE_VOCAB, [], many(n)).encode("<|1|>")),
-    "special tokens in a file": (
-        400,
-        lambda n, _, file: counted([file], many(n), block_bytes=20_000),
-    ),
-    "special tokens with flags": (
-        1000,
-        lambda n, *_: flagged_tokenizer().encode("<mask>x <mask> <m>   " * n),
-    ),
-    "added tokens": (400, lambda n, tokenizer, file: load_added_tokens(n, tokenizer, file.parent)),
-    "colliding words": (4000, lambda n, *_: bpe.WordCounter().add_words(colliding_words(n))),
-    "ordered words": (
-        20_000,
-        lambda n, *_: bpe.WordCounter().add_words(words_in_the_order_of_a_table(n)),
-    ),
-}
+# ─── Kinds ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@apart
-@pytest.mark.parametrize("name", LINEAR)
-def test_time_is_linear(name, tokenizer, tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"some text of ten words, and then some more of it. " * 2000)
-    size, function = LINEAR[name]
-    assert_linear(lambda n: function(n, tokenizer, tmp_path / "a.txt"), size)
+@bpe.struct
+class ToyTables:
+    byte_ids: np.ndarray  # int64[256]
+
+
+@bpe.kernel
+def toy_segment(text, start, size, tables, scratch, ids, at):
+    """One id per byte."""
+    for k in range(size):
+        ids[at + k] = tables.byte_ids[text[start + k]]
+    return size
+
+
+# The least that a kind of tokenizers can be.
+TOY = bpe.Kind(
+    tables=lambda model: ToyTables(
+        np.array([{t: i for i, t in model.vocab.items()}[b] for b in BYTES])
+    ),
+    tables_type=ToyTables,
+    segment=toy_segment,
+    write=lambda model: {
+        "type": "Toy",
+        "vocab": {in_chars(model.vocab[id]): id for id in model.ordinary},
+    },
+    read=lambda data, added, alphabet: {
+        "vocab": {data["vocab"][in_chars(b)]: b for b in BYTES},
+        "merges": None,
+    },
+)
+
+
+def one_id_per_byte(tokenizer, part):
+    return [256] if part == END else [tokenizer.token_to_id(bytes([b])) for b in part.encode()]
+
+
+def test_a_kind_of_tokenizers_is_added_in_one_place(tmp_path, monkeypatch):
+    monkeypatch.setitem(bpe.KINDS, "toy", TOY)
+    learned = bpe.learn(bpe.Words.from_counts({b"word": 3}), 256)
+    vocab, merges = bpe.build_vocabulary(learned, [END], "last")
+    assert merges == []
+    ours = bpe.Tokenizer.from_model(bpe.Model(vocab, None, {END: 256}, kind="toy"))
+    text = f"Any text, {END}é and more." * 500
+    expected = [id for part in naive_parts(text, [END]) for id in one_id_per_byte(ours, part)]
+    ours.save(tmp_path / "model")
+    (tmp_path / "a.txt").write_text(text)
+    loaded = bpe.Tokenizer.load(tmp_path / "model")
+    assert loaded.model.kind == "toy" and loaded.digest == ours.digest
+    for other in (ours, loaded, pickle.loads(pickle.dumps(loaded))):
+        assert (
+            other.encode(text)
+            == list(other.encode_iterable([text]))
+            == other.encode_batch([text])[0]
+            == expected
+        )
+    bpe.encode_files(loaded, tmp_path / "a.txt", tmp_path / "a.npy", workers=2)
+    assert np.load(tmp_path / "a.npy").tolist() == expected
+
+
+# ─── Tokenizer ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_special_tokens_are_honoured_only_where_allowed():
@@ -5354,29 +5392,6 @@ def test_ids_do_not_depend_on_batches_caches_threads_and_processes(
     assert found == (expected * 3)[-len(found) :] and len(found) > 5
 
 
-@apart
-def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
-    expected = [tokenizer.encode(text) for text in some_texts]
-    monkeypatch.setattr(bpe, "BLOCK_BYTES", 5000)
-    monkeypatch.setattr(bpe, "PART_BYTES", 300)
-    for way in ("batches", "pieces", "a cache of 16", "a cache of 4,096"):
-        found = WAYS_TO_ENCODE[way](tokenizer, some_texts)
-        assert found == (expected * 2)[-len(found) :]
-    ids, offsets = tokenizer.encode_batch_to_numpy(some_texts, {END})
-    assert ids.dtype == np.uint32 and offsets.dtype == np.int64
-    assert [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)] == expected
-    ordinary = tokenizer.encode_batch(some_texts, "none")
-    assert ordinary == [tokenizer.encode_ordinary(text) for text in some_texts] != expected
-    strings = [
-        text if isinstance(text, str) else text.decode("utf-8", "replace") for text in some_texts
-    ]
-    assert tokenizer.decode_batch(expected) == strings
-    assert in_a_pool(ThreadPoolExecutor(8), tokenizer.decode, expected) == strings
-    assert tokenizer.encode_batch([]) == [] and tokenizer.encode_batch_to_numpy([])[1].tolist() == [
-        0
-    ]
-
-
 def test_half_a_surrogate_pair_is_found_where_it_is_in_a_long_text(monkeypatch):
     monkeypatch.setattr(bpe, "PART_BYTES", 100)
     with pytest.raises(ValueError, match=r"U\+D800 at index 1200 of"):
@@ -5437,18 +5452,6 @@ def test_copies_are_independent(tokenizer):
         assert len({id(ours.model.config), id(first.model.config), id(second.model.config)}) == 3
         assert second.model.config == ours.model.config != first.model.config
         assert second.encode("the end") == ours.encode("the end")
-
-
-@apart
-@given(text=texts)
-def test_offsets_are_those_of_the_tokens(text, tokenizer):
-    ids, offsets = tokenizer.encode_with_offsets(text)
-    assert ids == tokenizer.encode(text)
-    data = text.encode()
-    ends = [*offsets[1:], len(text.encode())]
-    assert [data[i:j] for i, j in zip(offsets, ends, strict=False)] == [
-        tokenizer.id_to_token(id) for id in ids
-    ]
 
 
 def test_there_are_no_offsets_if_tokens_differ_from_the_text():
@@ -5945,29 +5948,6 @@ def test_the_record_of_a_training_has_no_place_and_no_time(library, tmp_path):
     assert bpe.train(tmp_path / "2", 300, [END]).record["corpus"]["words"] != one["corpus"]["words"]
 
 
-@apart
-def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
-    counts = {
-        b"a": 1,
-        b"b": 2,
-        b"ab": 3,
-        b"\0a": 1,
-        b"\0": 3,
-        b"\0\0a": 1,
-        b"a long word, of more bytes than sixteen": 2**40,
-    }
-    words = bpe.Words.from_counts(counts)
-    again = bpe.Words.from_counts(dict(reversed(counts.items())))
-    for name, some in (("a.npz", words), ("b.npz", again)):
-        bpe.save_counts(tmp_path / name, bpe.CorpusCounts(some, 1, 9), {})
-    assert (
-        again.digest == words.digest
-        and (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
-    )
-    for other in ({b"a": 2, b"b": 1}, {b"ab": 4}, {b"c": 1}):
-        assert bpe.Words.from_counts(counts | other).digest != words.digest
-
-
 def test_rare_characters_are_no_tokens_by_default():
     texts = ["the cat sat " * 3000 + "€"]
     with pytest.warns(UserWarning, match="fewer than"):
@@ -6054,26 +6034,6 @@ def model(tmp_path_factory):
     return folder
 
 
-@apart
-def test_train_tells_what_it_did(model, tmp_path):
-    options = ["--vocab-size", 270, "--special-token", END, "--out", tmp_path / "model"]
-    result = run("train", model / "text.txt", *options)
-    shown = result.stdout.decode()
-    parts = (
-        "2,550 bytes in 51 documents",
-        "270, 1 of them special",
-        "bytes/token",
-        "peak memory",
-        "encode",
-    )
-    assert all(part in shown for part in parts)
-    assert "scan:" in result.stderr.decode() and "learn:" in result.stderr.decode()
-    next_command = shown.splitlines()[-1].replace(
-        "python bpe_numba.py", f"{sys.executable} {MODULE}"
-    )
-    assert subprocess.run(next_command, shell=True, capture_output=True, check=True).stdout.split()
-
-
 def test_encode_and_decode_are_inverse(model, command):
     ids = command("encode", model / "model", model / "text.txt", "--quiet").stdout
     assert (
@@ -6115,100 +6075,6 @@ def test_numbers_without_a_header_have_the_type_that_is_named(model, command, tm
     assert_refused(command("decode", model / "model", tmp_path / "ids.bin"), "ids.bin", "--dtype")
 
 
-@apart
-def test_a_full_disk_leaves_nothing(model, tmp_path):
-    (tmp_path / "text.txt").write_text("some text, and more of it\n" * 20_000)
-
-    def small_files():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-    result = run(
-        "encode",
-        model / "model",
-        "text.txt",
-        "--out",
-        "o.npy",
-        cwd=tmp_path,
-        preexec_fn=small_files,
-    )
-    assert_refused(result, "o.npy", "File too large")
-    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
-
-
-@pytest.fixture(scope="session")
-def much_text(tmp_path_factory):
-    """A folder of 2 GB that takes 5 MB: one file under many names."""
-    folder = tmp_path_factory.mktemp("much")
-    (folder / "0.txt").write_text("some text, and more of it\n" * 200_000)
-    for k in range(1, 400):
-        os.link(folder / "0.txt", folder / f"{k}.txt")
-    return folder
-
-
-@apart
-def test_a_copy_by_another_name_runs_itself_where_python_knows_no_folder(tmp_path):
-    copy = tmp_path / "trial.py"
-    copy.write_text(
-        re.sub("__version__ = .*", '__version__ = "trial"', Path(MODULE).read_text("utf-8")),
-        "utf-8",
-    )
-    command = [sys.executable, copy, "--version"]
-    environment = os.environ | {"PYTHONSAFEPATH": "1"}
-    shown = subprocess.run(command, env=environment, stdout=-1, timeout=100, check=True).stdout
-    assert shown.split()[-1] == b"trial"
-
-
-def begun(*arguments):
-    """A process of the command line that has begun to read, and what it wrote until then."""
-    command = [sys.executable, MODULE, *map(str, arguments)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-    )
-    seen = b""
-    while b"B/s" not in seen and process.poll() is None:
-        seen += os.read(process.stderr.fileno(), 1000)
-    return process
-
-
-# Commands, how often and by which signal they are ended: by an impatient user, `kill`, a closed
-# terminal, by force.
-ENDINGS = [
-    (("train", "--workers", 2), 2, signal.SIGINT),
-    (("count", "--workers", 1), 1, signal.SIGTERM),
-    (("encode", "--workers", 2), 1, signal.SIGHUP),
-    (("encode", "--workers", 2), 1, signal.SIGKILL),
-]
-
-
-@apart
-@pytest.mark.parametrize("arguments, times, number", ENDINGS)
-def test_what_asks_it_to_end_ends_it_with_one_line(
-    model, much_text, tmp_path, arguments, times, number
-):
-    """While kernels run, results are taken apart, workers start: a hundred moments were tried."""
-    inputs = [model / "model", much_text] if arguments[0] == "encode" else [much_text]
-    out = {"train": "model", "count": "o.npz", "encode": "o.npy"}[arguments[0]]
-    process = begun(*arguments, *inputs, "--out", tmp_path / out)
-    time.sleep(random.uniform(0, 0.5))
-    for _ in range(times):
-        (
-            process.send_signal
-            if number == signal.SIGKILL
-            else functools.partial(os.killpg, process.pid)
-        )(number)
-        time.sleep(0.01)
-    _, rest = process.communicate(timeout=60)
-    lines = rest.decode().replace("\r", "\n").splitlines()
-    if number == signal.SIGKILL:
-        assert process.returncode == -number and not [*tmp_path.glob("o.*")]
-        return
-    assert process.returncode == 128 + number and lines[-1].endswith(
-        "nothing unfinished was written"
-    ), lines
-    assert not any("Traceback" in line for line in lines)
-    assert not [*tmp_path.iterdir()]
-
-
 def test_count_tells_what_it_did(tmp_path, command):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(f"some text{END}" * 20)
@@ -6228,33 +6094,6 @@ def test_count_tells_what_it_did(tmp_path, command):
     assert b"880 bytes in 40 documents" in result.stdout
     record = json.loads((tmp_path / "model" / "training.json").read_text())
     assert record["corpus"]["n_bytes"] == 360
-
-
-@apart
-def test_a_script_that_imports_the_module_keeps_its_interrupts(tmp_path):
-    script = tmp_path / "my_bpe_numba.py"
-    script.write_text("import signal, bpe_numba\nprint(signal.getsignal(signal.SIGINT).__name__)")
-    result = subprocess.run(
-        [sys.executable, script],
-        env=os.environ | {"PYTHONPATH": os.path.dirname(MODULE)},
-        stdout=-1,
-    )
-    assert result.stdout == b"default_int_handler\n"
-
-
-@apart
-def test_an_interrupt_while_packages_load_is_silent(tmp_path):
-    (tmp_path / "numba.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
-    assert result.returncode == -signal.SIGINT and not result.stderr
-
-
-@apart
-def test_a_package_that_cannot_be_loaded_is_one_line(tmp_path):
-    (tmp_path / "numba.py").write_text("raise OSError('no\\nmemory')\n")
-    result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
-    assert result.returncode == 2
-    assert result.stderr.startswith(b"bpe_numba: no packages") and result.stderr.count(b"\n") == 1
 
 
 def test_a_recipe_is_one_command(command, tmp_path, library):
@@ -6355,24 +6194,6 @@ def test_options_of_train_do_what_they_say(command, tmp_path):
     assert result.returncode == 0 and b"fewer than the 1,000 asked for" in result.stderr
 
 
-@apart
-def test_standard_input_is_read(model, command, tmp_path):
-    text = (model / "text.txt").read_bytes()
-    lines = "".join(json.dumps({"body": d}) + "\n" for d in text.decode().split(END)).encode()
-    options = ("--vocab-size", 270, "--special-token", END, "--quiet")
-    assert run("train", "-", "--out", tmp_path / "a", *options, stdin=text).stderr == b""
-    assert (
-        command(
-            "train", "-", "--out", tmp_path / "b", "--text-field", "body", *options, stdin=lines
-        ).returncode
-        == 0
-    )
-    for name in ("a", "b"):
-        assert (tmp_path / name / "tokenizer.json").read_bytes() == (
-            model / "model" / "tokenizer.json"
-        ).read_bytes()
-
-
 def test_a_pattern_that_is_not_compiled_is_said_once(model, command, tmp_path):
     options = ["--pattern", r"(?<!x)\w+|\W", "--out", tmp_path, "--quiet"]
     result = command("train", model / "text.txt", *options)
@@ -6406,48 +6227,6 @@ def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
         b"2,550 bytes in 1 text\n" in encoded.stdout
         and (tmp_path / "c" / "d" / "o.npy.json").exists()
     )
-
-
-@apart
-def test_it_runs_without_docstrings_and_asserts(model):
-    command = [sys.executable, "-OO", MODULE]
-    shown = subprocess.run([*command, "train", "--help"], capture_output=True, check=True).stdout
-    assert b"--vocab-size" in shown
-    # else all kernels would be compiled again
-    environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
-    viewed = subprocess.run(
-        [*command, "view", model / "model", "The cat"], env=environment, capture_output=True
-    )
-    assert viewed.returncode == 0 and b"7 bytes" in viewed.stdout, viewed.stderr
-
-
-@apart
-def test_a_process_refuses_in_one_line_whose_help_is_a_command(tmp_path):
-    assert_refused(run("train", "nowhere.txt", cwd=tmp_path), "nowhere.txt", "no such file")
-    message = run("encode", cwd=tmp_path).stderr.decode()
-    shown = subprocess.run(
-        message.rpartition("; see ")[2], shell=True, capture_output=True, cwd=tmp_path
-    )
-    assert shown.returncode == 0 and b"--no-special" in shown.stdout
-
-
-@apart
-def test_closed_and_full_streams_are_no_traceback(model, tmp_path):
-    np.save(tmp_path / "ids.npy", np.ones(200_000, np.uint16))
-    command = f"{sys.executable} {MODULE} decode {model}/model "
-    ends = [
-        " - <&-",
-        f"{tmp_path}/ids.npy >&-",
-        f"{tmp_path}/ids.npy 2>&-",
-        f"{tmp_path}/ids.npy >/dev/full",
-    ]
-    ends.append(f"{tmp_path}/ids.npy | head -c 10")  # the pipe is closed, which is no error
-    for end in ends:
-        result = subprocess.run(
-            command + end, shell=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=100
-        )
-        assert b"Traceback" not in result.stdout + result.stderr
-    assert len(result.stdout) == 10 and result.stderr == b""
 
 
 def test_readme_runs_as_printed(command, tmp_path):
@@ -6513,6 +6292,406 @@ def test_a_model_that_is_replaced_is_told(command, tmp_path):
     options = ("train", tmp_path / "a.txt", "--vocab-size=257", "--quiet", "--out", tmp_path / "m")
     assert b"replaced" not in command(*options).stderr
     assert b"the model in this folder will be replaced" in command(*options).stderr
+
+
+# ─── Programs ─────────────────────────────────────────────────────────────────────────────────────
+
+
+IN_PLAIN_PYTHON = """
+import sys, numpy, bpe_numba
+tokenizer = bpe_numba.train(sys.argv[1], 300, workers=1).tokenizer
+text = open(sys.argv[1]).read()
+ids = tokenizer.encode(text)
+normalizer = bpe_numba.Normalizer([{"type": "NFC"}])
+source = bpe_numba.Source([], tokenizer.pattern, normalizer=normalizer.steps)
+place = source.find_cut(lambda *_: b"the cat sat here", 1, False)
+print(tokenizer.merges == eval(sys.argv[2]), tokenizer.decode(ids) == text, sum(ids), place[0])
+"""
+
+
+@apart
+def test_kernels_run_as_plain_python(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text(
+        "It was the best of times, it was the worst of times. ¿Él? 中文\n" * 3 + "ab" * 200
+    )
+    tokenizer = bpe.train(path, 300, workers=1).tokenizer
+    command = [sys.executable, "-c", IN_PLAIN_PYTHON, str(path), repr(tokenizer.merges)]
+    shown = subprocess.check_output(
+        command, env=os.environ | {"NUMBA_DISABLE_JIT": "1"}, cwd=Path(MODULE).parent
+    )
+    assert shown.split() == [
+        b"True",
+        b"True",
+        str(sum(tokenizer.encode(path.read_text()))).encode(),
+        b"3",
+    ]
+
+
+# A family in a file of its own: it cuts each word into the fewest tokens.
+FEWEST = '''
+from types import SimpleNamespace
+
+import numpy as np
+
+import bpe_numba as bpe
+
+
+def learn_fewest(words, n_symbols, *, longest: int = 16):
+    """Learn the tokens of a BPE, and keep those of at most `longest` bytes.
+
+    longest  bytes of the longest token
+    """
+    learned = bpe.learn(words, n_symbols)
+    tokens = [token for token in learned.tokens if len(token) <= longest]
+    return SimpleNamespace(tokens=tokens, merges=None, alphabet=words.alphabet)
+
+
+@bpe.struct
+class FewestTables:
+    """The tokens as a trie."""
+
+    trie: bpe.Trie
+
+
+def fewest_tables(model):
+    return FewestTables(bpe.make_trie({id: model.vocab[id] for id in model.ordinary}))
+
+
+@bpe.kernel
+def segment_fewest(text, start, size, tables, scratch, ids, at):
+    """Cut text[start : start + size]; returns the number of ids, or -1 if no tokens make the word.
+
+    From the end of the word on: fewest[k] tokens make the bytes from k on, and the first of them is
+    first[k], which ends at ends[k].
+    """
+    edges, values = tables.trie.edges, tables.trie.values
+    fewest = np.full(size + 1, size + 1)
+    first = np.empty(size, np.int64)
+    ends = np.empty(size, np.int64)
+    fewest[size] = 0
+    for k in range(size - 1, -1, -1):
+        node = 0
+        for end in range(k + 1, size + 1):
+            node = bpe.trie_child(node, text[start + end - 1], edges)
+            if node < 0:
+                break
+            if values[node] >= 0 and fewest[end] + 1 <= fewest[k]:
+                fewest[k] = fewest[end] + 1
+                first[k] = values[node]
+                ends[k] = end
+    if fewest[0] > size:
+        return -1
+    n, k = 0, 0
+    while k < size:
+        ids[at + n] = first[k]
+        n += 1
+        k = ends[k]
+    return n
+
+
+def write_fewest(model):
+    return {"type": "Fewest", "vocab": bpe.vocab_names(model)}
+
+
+def read_fewest(data, added, alphabet):
+    return {"vocab": bpe.read_vocab(data["vocab"], alphabet, added), "merges": None}
+
+
+bpe.KINDS["fewest"] = bpe.Kind(
+    fewest_tables, FewestTables, segment_fewest, write_fewest, read_fewest
+)
+bpe.FAMILIES["fewest"] = bpe.Family("fewest", "bytes", "gpt2", learn_fewest)
+
+if __name__ == "__main__":
+    bpe.run()
+'''
+
+
+USE_FEWEST = """
+import multiprocessing
+import bpe_numba as bpe
+
+if __name__ == "__main__":
+    import fewest
+    multiprocessing.set_start_method("spawn")
+    print(bpe.encode_files(bpe.Tokenizer.load("model"), "a.jsonl", "a.npy", workers=2))
+"""
+
+
+def naive_fewest(word, tokens):
+    """The fewest tokens of a word, the longest first token on a tie."""
+    best = {len(word): []}
+    for k in reversed(range(len(word))):
+        ends = [end for end in best if word[k:end] in tokens]
+        end = min(ends, key=lambda end: (len(best[end]), -end))
+        best[k] = [word[k:end], *best[end]]
+    return best[0]
+
+
+@apart
+def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path, library):
+    options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300}
+    options["env"] = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": os.path.dirname(MODULE)}
+    text = "low lower lowest newest widest é\n" * 9
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "a.jsonl").write_text((json.dumps({"text": text}) + "\n") * 99)
+    (tmp_path / "fewest.py").write_text(FEWEST)
+    (tmp_path / "use.py").write_text(USE_FEWEST)
+    command = [sys.executable, "fewest.py", "train", "a.txt", "--vocab-size", "275", "--model"]
+    trained = subprocess.run([*command, "fewest", "--longest", "4"], **options)
+    assert trained.returncode == 0 and "bytes/token" in trained.stdout, trained.stderr
+    refused = subprocess.run([*command, "bpe", "--longest", "4"], **options)
+    assert "--longest is no option of `train`, nor of the family bpe" in refused.stderr
+    used = subprocess.run([sys.executable, "use.py"], **options)
+    assert "99 texts" in used.stdout, used.stderr
+    tokens = json.loads((tmp_path / "model" / "tokenizer.json").read_text())["model"]["vocab"]
+    names = {bpe._read_names([name])[0]: id for name, id in tokens.items()}
+    words = naive_split(bpe.PATTERNS["gpt2"], text.encode())
+    ids = [names[token] for word in words for token in naive_fewest(word, names)]
+    assert max(map(len, names)) == 4 and np.load(tmp_path / "a.npy").tolist() == ids * 99
+    with pytest.raises(bpe.InputError, match="families whose files are imported first"):
+        bpe.Tokenizer.load(tmp_path / "model")
+
+
+@apart
+def test_train_tells_what_it_did(model, tmp_path):
+    options = ["--vocab-size", 270, "--special-token", END, "--out", tmp_path / "model"]
+    result = run("train", model / "text.txt", *options)
+    shown = result.stdout.decode()
+    parts = (
+        "2,550 bytes in 51 documents",
+        "270, 1 of them special",
+        "bytes/token",
+        "peak memory",
+        "encode",
+    )
+    assert all(part in shown for part in parts)
+    assert "scan:" in result.stderr.decode() and "learn:" in result.stderr.decode()
+    next_command = shown.splitlines()[-1].replace(
+        "python bpe_numba.py", f"{sys.executable} {MODULE}"
+    )
+    assert subprocess.run(next_command, shell=True, capture_output=True, check=True).stdout.split()
+
+
+@apart
+def test_a_full_disk_leaves_nothing(model, tmp_path):
+    (tmp_path / "text.txt").write_text("some text, and more of it\n" * 20_000)
+
+    def small_files():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    result = run(
+        "encode",
+        model / "model",
+        "text.txt",
+        "--out",
+        "o.npy",
+        cwd=tmp_path,
+        preexec_fn=small_files,
+    )
+    assert_refused(result, "o.npy", "File too large")
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+@pytest.fixture(scope="session")
+def much_text(tmp_path_factory):
+    """A folder of 2 GB that takes 5 MB: one file under many names."""
+    folder = tmp_path_factory.mktemp("much")
+    (folder / "0.txt").write_text("some text, and more of it\n" * 200_000)
+    for k in range(1, 400):
+        os.link(folder / "0.txt", folder / f"{k}.txt")
+    return folder
+
+
+@apart
+def test_a_copy_by_another_name_runs_itself_where_python_knows_no_folder(tmp_path):
+    copy = tmp_path / "trial.py"
+    copy.write_text(
+        re.sub("__version__ = .*", '__version__ = "trial"', Path(MODULE).read_text("utf-8")),
+        "utf-8",
+    )
+    command = [sys.executable, copy, "--version"]
+    environment = os.environ | {"PYTHONSAFEPATH": "1"}
+    shown = subprocess.run(command, env=environment, stdout=-1, timeout=100, check=True).stdout
+    assert shown.split()[-1] == b"trial"
+
+
+def begun(*arguments):
+    """A process of the command line that has begun to read, and what it wrote until then."""
+    command = [sys.executable, MODULE, *map(str, arguments)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    )
+    seen = b""
+    while b"B/s" not in seen and process.poll() is None:
+        seen += os.read(process.stderr.fileno(), 1000)
+    return process
+
+
+# Commands, how often and by which signal they are ended: by an impatient user, `kill`, a closed
+# terminal, by force.
+ENDINGS = [
+    (("train", "--workers", 2), 2, signal.SIGINT),
+    (("count", "--workers", 1), 1, signal.SIGTERM),
+    (("encode", "--workers", 2), 1, signal.SIGHUP),
+    (("encode", "--workers", 2), 1, signal.SIGKILL),
+]
+
+
+@apart
+@pytest.mark.parametrize("arguments, times, number", ENDINGS)
+def test_what_asks_it_to_end_ends_it_with_one_line(
+    model, much_text, tmp_path, arguments, times, number
+):
+    """While kernels run, results are taken apart, workers start: a hundred moments were tried."""
+    inputs = [model / "model", much_text] if arguments[0] == "encode" else [much_text]
+    out = {"train": "model", "count": "o.npz", "encode": "o.npy"}[arguments[0]]
+    process = begun(*arguments, *inputs, "--out", tmp_path / out)
+    time.sleep(random.uniform(0, 0.5))
+    for _ in range(times):
+        (
+            process.send_signal
+            if number == signal.SIGKILL
+            else functools.partial(os.killpg, process.pid)
+        )(number)
+        time.sleep(0.01)
+    _, rest = process.communicate(timeout=60)
+    lines = rest.decode().replace("\r", "\n").splitlines()
+    if number == signal.SIGKILL:
+        assert process.returncode == -number and not [*tmp_path.glob("o.*")]
+        return
+    assert process.returncode == 128 + number and lines[-1].endswith(
+        "nothing unfinished was written"
+    ), lines
+    assert not any("Traceback" in line for line in lines)
+    assert not [*tmp_path.iterdir()]
+
+
+@apart
+def test_a_script_that_imports_the_module_keeps_its_interrupts(tmp_path):
+    script = tmp_path / "my_bpe_numba.py"
+    script.write_text("import signal, bpe_numba\nprint(signal.getsignal(signal.SIGINT).__name__)")
+    result = subprocess.run(
+        [sys.executable, script],
+        env=os.environ | {"PYTHONPATH": os.path.dirname(MODULE)},
+        stdout=-1,
+    )
+    assert result.stdout == b"default_int_handler\n"
+
+
+@apart
+def test_an_interrupt_while_packages_load_is_silent(tmp_path):
+    (tmp_path / "numba.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert result.returncode == -signal.SIGINT and not result.stderr
+
+
+@apart
+def test_a_package_that_cannot_be_loaded_is_one_line(tmp_path):
+    (tmp_path / "numba.py").write_text("raise OSError('no\\nmemory')\n")
+    result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert result.returncode == 2
+    assert result.stderr.startswith(b"bpe_numba: no packages") and result.stderr.count(b"\n") == 1
+
+
+@apart
+def test_standard_input_is_read(model, command, tmp_path):
+    text = (model / "text.txt").read_bytes()
+    lines = "".join(json.dumps({"body": d}) + "\n" for d in text.decode().split(END)).encode()
+    options = ("--vocab-size", 270, "--special-token", END, "--quiet")
+    assert run("train", "-", "--out", tmp_path / "a", *options, stdin=text).stderr == b""
+    assert (
+        command(
+            "train", "-", "--out", tmp_path / "b", "--text-field", "body", *options, stdin=lines
+        ).returncode
+        == 0
+    )
+    for name in ("a", "b"):
+        assert (tmp_path / name / "tokenizer.json").read_bytes() == (
+            model / "model" / "tokenizer.json"
+        ).read_bytes()
+
+
+@apart
+def test_it_runs_without_docstrings_and_asserts(model):
+    command = [sys.executable, "-OO", MODULE]
+    shown = subprocess.run([*command, "train", "--help"], capture_output=True, check=True).stdout
+    assert b"--vocab-size" in shown
+    # else all kernels would be compiled again
+    environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    viewed = subprocess.run(
+        [*command, "view", model / "model", "The cat"], env=environment, capture_output=True
+    )
+    assert viewed.returncode == 0 and b"7 bytes" in viewed.stdout, viewed.stderr
+
+
+@apart
+def test_a_process_refuses_in_one_line_whose_help_is_a_command(tmp_path):
+    assert_refused(run("train", "nowhere.txt", cwd=tmp_path), "nowhere.txt", "no such file")
+    message = run("encode", cwd=tmp_path).stderr.decode()
+    shown = subprocess.run(
+        message.rpartition("; see ")[2], shell=True, capture_output=True, cwd=tmp_path
+    )
+    assert shown.returncode == 0 and b"--no-special" in shown.stdout
+
+
+@apart
+def test_closed_and_full_streams_are_no_traceback(model, tmp_path):
+    np.save(tmp_path / "ids.npy", np.ones(200_000, np.uint16))
+    command = f"{sys.executable} {MODULE} decode {model}/model "
+    ends = [
+        " - <&-",
+        f"{tmp_path}/ids.npy >&-",
+        f"{tmp_path}/ids.npy 2>&-",
+        f"{tmp_path}/ids.npy >/dev/full",
+    ]
+    ends.append(f"{tmp_path}/ids.npy | head -c 10")  # the pipe is closed, which is no error
+    for end in ends:
+        result = subprocess.run(
+            command + end, shell=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=100
+        )
+        assert b"Traceback" not in result.stdout + result.stderr
+    assert len(result.stdout) == 10 and result.stderr == b""
+
+
+IN_A_READ_ONLY_FOLDER = """
+import os, sys, pathlib, bpe_numba
+if os.access(".", os.W_OK) or os.access(os.environ["HOME"], os.W_OK):
+    sys.exit("this user may write anywhere")
+assert len(bpe_numba.Words.from_counts({b"ab": 1}).digest) == 64  # by a small kernel
+try:
+    with bpe_numba.atomic_write(pathlib.Path("ids.npy").absolute()):
+        pass
+except bpe_numba.InputError as error:
+    print(error)
+"""
+
+
+@apart
+def test_kernels_compile_where_nothing_can_be_written(tmp_path):
+    folder = tmp_path / "read only"
+    home = tmp_path / "home"
+    for made in (folder, home):
+        made.mkdir()
+        shutil.copy(MODULE, made / "bpe_numba.py")
+        made.chmod(0o555)
+
+    def obey_modes():
+        """Root may write anywhere: without this capability (CAP_DAC_OVERRIDE) it may not."""
+        if os.getuid() == 0:
+            ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
+
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment |= {"HOME": str(home), "XDG_CACHE_HOME": str(home), "PYTHONPATH": str(folder)}
+    command = [sys.executable, "-c", IN_A_READ_ONLY_FOLDER]
+    result = subprocess.run(
+        command, cwd=folder, env=environment, preexec_fn=obey_modes, capture_output=True
+    )
+    if b"may write anywhere" in result.stderr:
+        pytest.skip("no way to give up the right to write anywhere")
+    assert result.returncode == 0, result.stderr.decode()
+    assert f"{folder}: " in result.stdout.decode() and "ids.npy" not in result.stdout.decode()
 
 
 # ─── Research ─────────────────────────────────────────────────────────────────────────────────────
@@ -7729,76 +7908,7 @@ def test_a_package_that_does_not_work_is_an_error(tmp_path, monkeypatch):
         bpe.import_optional("broken_package")
 
 
-# ─── Safety ───────────────────────────────────────────────────────────────────────────────────────
-
-IN_A_READ_ONLY_FOLDER = """
-import os, sys, pathlib, bpe_numba
-if os.access(".", os.W_OK) or os.access(os.environ["HOME"], os.W_OK):
-    sys.exit("this user may write anywhere")
-assert len(bpe_numba.Words.from_counts({b"ab": 1}).digest) == 64  # by a small kernel
-try:
-    with bpe_numba.atomic_write(pathlib.Path("ids.npy").absolute()):
-        pass
-except bpe_numba.InputError as error:
-    print(error)
-"""
-
-
-@pytest.mark.skipif(not bpe.COMPILES, reason="nothing is compiled")
-def test_an_array_stays_that_is_replaced_while_a_kernel_uses_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-
-    @bpe.struct
-    class Box:
-        array: np.ndarray
-
-    @bpe.kernel
-    def replace(box):
-        box.array = np.zeros(1000, np.int64)
-
-    @bpe.kernel
-    def use(box, array):
-        replace(box)
-        n = len(np.full(1000, 7))  # in the memory that was given back
-        return array.sum() + n
-
-    @bpe.kernel
-    def hand_over(box):
-        return use(box, box.array), use(box, box.array)
-
-    @bpe.kernel
-    def new_box():
-        return Box(np.full(1000, 1))
-
-    assert hand_over(new_box()) == (2000, 1000)
-    box = new_box()
-    assert use(box, np.ones(1000, np.int64)) == 2000
-
-
-@apart
-def test_kernels_compile_where_nothing_can_be_written(tmp_path):
-    folder = tmp_path / "read only"
-    home = tmp_path / "home"
-    for made in (folder, home):
-        made.mkdir()
-        shutil.copy(MODULE, made / "bpe_numba.py")
-        made.chmod(0o555)
-
-    def obey_modes():
-        """Root may write anywhere: without this capability (CAP_DAC_OVERRIDE) it may not."""
-        if os.getuid() == 0:
-            ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
-
-    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
-    environment |= {"HOME": str(home), "XDG_CACHE_HOME": str(home), "PYTHONPATH": str(folder)}
-    command = [sys.executable, "-c", IN_A_READ_ONLY_FOLDER]
-    result = subprocess.run(
-        command, cwd=folder, env=environment, preexec_fn=obey_modes, capture_output=True
-    )
-    if b"may write anywhere" in result.stderr:
-        pytest.skip("no way to give up the right to write anywhere")
-    assert result.returncode == 0, result.stderr.decode()
-    assert f"{folder}: " in result.stdout.decode() and "ids.npy" not in result.stdout.decode()
+# ─── The second process ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -7862,104 +7972,3 @@ def test_the_second_process_passes(checked_run):
     process, output = checked_run
     assert process.wait(timeout=1800) == 0, output.read_text()
     assert regex.search(r"\d+ passed", output.read_text())
-
-
-# ─── Tokenizers of the wild ───────────────────────────────────────────────────────────────────────
-
-
-def test_what_is_dropped_is_noted(tmp_path):
-    theirs = made(tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
-    theirs.save(str(tmp_path / "tokenizer.json"))
-    with pytest.warns(UserWarning, match="unknown letters are left out"):
-        ours = bpe.Tokenizer.load(tmp_path)
-    assert ours.encode("xa\nbé") == theirs.encode("xa\nbé").ids == [2]
-    assert list(ours.encode_iterable(["a", "x", "b"])) == [2]
-
-
-def test_suffixes_of_words_cannot_be_in_other_formats(tmp_path):
-    vocab = dict(enumerate([*bpe.BYTES, *(byte + b"$" for byte in bpe.BYTES), b"ab$"]))
-    model = bpe.Model(vocab, [(b"a", b"b$")], word_suffix="$")
-    tokenizer = bpe.Tokenizer.from_model(model)
-    assert tokenizer.encode("ab a") == [512, 32, 256 + 97]
-    for name in ("gpt2", "tiktoken"):
-        with pytest.raises(bpe.InputError):
-            tokenizer.save(tmp_path, name)
-    with pytest.raises(bpe.InputError, match="suffix"):
-        bpe.train(texts=["ab"], from_=model)
-
-
-def test_a_word_without_a_token_is_refused(tmp_path):
-    tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, "<unk>")).save(
-        str(tmp_path / "tokenizer.json")
-    )
-    tokenizer = bpe.Tokenizer.load(tmp_path)
-    assert tokenizer.encode("b") == [1]
-    with pytest.raises(bpe.InputError, match="a word is not in the vocabulary"):
-        tokenizer.encode("ab")
-
-
-def test_the_last_of_equal_lines_of_a_vocab_txt_counts_and_the_config_says_its_case(tmp_path):
-    (tmp_path / "vocab.txt").write_text("[UNK]\n[SEP]\n[CLS]\na\n##a\nb\na\n")
-    with pytest.warns(UserWarning, match="line 7: 'a' appears twice: the last line counts"):
-        ours = bpe.Tokenizer.load(tmp_path)
-    theirs = tokenizers.BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=True)
-    assert (
-        ours.encode("a aa b")
-        == theirs.encode("a aa b", add_special_tokens=False).ids
-        == [6, 6, 4, 5]
-    )
-    (tmp_path / "vocab.txt").write_text("[UNK]\n[UNUSED_0]\na\n##b\n<S>\nb \n")
-    assert bpe.Tokenizer.load(tmp_path).encode("A ab b") == [2, 2, 3, 0]
-    (tmp_path / "vocab.txt").write_text("[UNK]\nA\na\n##b\n")
-    assert bpe.Tokenizer.load(tmp_path).encode("A ab") == [1, 2, 3]
-    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
-    assert bpe.Tokenizer.load(tmp_path).encode("A ab") == [2, 2, 3]
-
-
-def test_a_rank_file_may_have_a_line_without_a_token(tmp_path):
-    lines = [f"{base64.b64encode(byte).decode()} {id}\n" for id, byte in enumerate(bpe.BYTES)]
-    (tmp_path / "a.tiktoken").write_text("".join(lines) + "= 256\n")
-    tokenizer = bpe.Tokenizer.load(
-        tmp_path / "a.tiktoken", pattern="gpt2", special_tokens={"<s>": 257}
-    )
-    assert tokenizer.encode("a<s>") == [97, 257]
-
-
-def test_an_unmerged_name_of_other_text_is_an_ordinary_token(tmp_path):
-    vocab = {
-        name: id
-        for id, name in enumerate([*map(in_chars, bpe.BYTES), "<é>", "<|end|>", "Ġhi", "Ã©Ã©"])
-    }
-    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
-    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
-    ours = bpe.Tokenizer.load(tmp_path)
-    (tmp_path / "vocab.json").write_text(
-        json.dumps(vocab | {f"<{k}>": 260 + k for k in range(100)})
-    )
-    with pytest.warns(UserWarning, match="102 names are made by no merge.*belong together"):
-        bpe.Tokenizer.load(tmp_path)
-    assert ours.special_tokens == {"<é>": 256, "<|end|>": 257}
-    assert ours.encode("Ġhi") == list("Ġhi".encode()) and ours.decode([256, 258, 259]) == "<é> hiéé"
-
-
-@pytest.mark.skipif(not bpe.COMPILES, reason="structs have no Numba types")
-def test_the_cache_can_be_read_without_the_file_of_a_kind(monkeypatch):
-    numba_type = ToyTables.numba_type([("byte_ids", numba.int64[:])])
-    pickled = pickle.dumps(numba_type)
-    assert pickle.loads(pickled) == numba_type
-    monkeypatch.delattr(sys.modules[__name__], type(numba_type).__name__)
-    assert pickle.loads(pickled) != numba_type
-
-
-@pytest.mark.skipif(not bpe.COMPILES, reason="structs have no Numba types")
-def test_kernels_for_a_struct_of_a_file_that_has_changed_are_not_used(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    file = tmp_path / "changing.py"
-    names = []
-    for seconds in (1, 1, 2):
-        file.write_text("import bpe_numba\n@bpe_numba.struct\nclass Tables:\n    n: int\n")
-        os.utime(file, (seconds, seconds))
-        sys.modules.pop("changing", None)
-        tables = importlib.import_module("changing").Tables
-        names.append(tables.numba_type([("n", numba.int64)]).name)
-    assert names[0] == names[1] != names[2]
