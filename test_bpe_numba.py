@@ -4,8 +4,8 @@ and chunks; and what is refused, and how.
 
 First the oracle: BPE as it is defined, in the plainest Python, without the module's help.
 
-The tests marked `apart`, those of the sections up to Learning, of kernels and of programs, run in a
-second process beside the others. There every index is checked (see Safety).
+The tests of kernels and of programs are marked `apart`, section by section. They run in a second
+process beside the others, and there every index is checked (see the end of this file).
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ BOUNDS_CHECKED = os.environ.get("NUMBA_BOUNDSCHECK") == "1"  # this is the secon
 slow = [HealthCheck.too_slow]  # the first example compiles kernels, and some make models
 settings.register_profile("normal", deadline=None, max_examples=30, suppress_health_check=slow)
 settings.load_profile("normal")
-apart = pytest.mark.apart
+# The sections of this file whose tests run in the second process.
+CHECKED = ["Patterns", "Scanning", "Normalizing", "Reading", "Words", "Learning", "Encoding"]
+CHECKED += ["WordPiece", "Unigram", "Programs"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -989,7 +991,6 @@ def test_only_the_named_stage_is_profiled(monkeypatch):
     )
 
 
-@apart
 def test_a_log_has_lines_in_place_of_bars(capsys):
     with bpe.Engine(progress=True).progress_bar("scan", 10, "B") as bar:
         bar.update(4)
@@ -1032,7 +1033,6 @@ hostile = [
 CUSTOM_PATTERNS = [*basic, *ending, *hostile, r"(?i:s|[ab]{2}(?=a))"]
 
 
-@apart
 @pytest.mark.parametrize("pattern", [*bpe.PATTERNS, *CUSTOM_PATTERNS])
 @example(b"a\xffb")
 @example(b"aBB\xe4aaa")
@@ -1072,7 +1072,6 @@ random_bytes = st.text("aAb é1 \n\x00\x1f\u200b", max_size=20).map(str.encode) 
 ).map(b"".join)
 
 
-@apart
 @examples(60)
 @given(
     pattern=regexes, inputs=st.lists(random_bytes, min_size=3, max_size=20), seed=st.integers(0, 9)
@@ -1096,7 +1095,6 @@ def test_random_patterns_are_exact_or_left_to_regex(pattern, inputs, seed):
         assert compiled.split(data) == expected
 
 
-@apart
 def test_where_regex_itself_is_wrong():
     """`regex` joins negated characters to one set, wrongly, and finds nothing in b"aa"; `re` and
     Pattern do.
@@ -1108,7 +1106,6 @@ def test_where_regex_itself_is_wrong():
         ]
 
 
-@apart
 @pytest.mark.parametrize(
     "pattern, why",
     [
@@ -1135,7 +1132,6 @@ def test_what_is_not_compiled_is_said_and_works(pattern, why):
         assert compiled.split(data) == naive_split(pattern, data)
 
 
-@apart
 @pytest.mark.parametrize(
     "use",
     [
@@ -1158,7 +1154,6 @@ def test_patterns_that_take_for_ever_are_stopped(use, monkeypatch):
         use(b"a" * 2000 + b"b" + "é".encode() * 20)
 
 
-@apart
 def test_sets_that_take_long_to_look_up_are_left_to_regex(monkeypatch):
     monkeypatch.setattr(bpe, "REGEX_SECONDS", 0.01)
     pattern = bpe.Pattern("[" + "".join(map(chr, range(0x4E00, 0x4E00 + 20_000, 2))) + "]|z+")
@@ -1167,7 +1162,6 @@ def test_sets_that_take_long_to_look_up_are_left_to_regex(monkeypatch):
     )
 
 
-@apart
 def test_compiled_patterns_are_kept_on_the_disk(tmp_path, monkeypatch):
     def compiled_anew():
         """By a second copy of the module, which knows nothing of what the first one has in
@@ -1191,7 +1185,6 @@ def test_compiled_patterns_are_kept_on_the_disk(tmp_path, monkeypatch):
     assert compiled_anew()
 
 
-@apart
 def test_patterns_know_what_they_leave_out_and_which_are_one_machine():
     regexes = [name for name, pattern in bpe.PATTERNS.items() if isinstance(pattern, str)]
     assert all(bpe.Pattern(name).matches_everything for name in [*regexes, r"\s+|\S", r"[\s\S]"])
@@ -1206,7 +1199,6 @@ def test_patterns_know_what_they_leave_out_and_which_are_one_machine():
         assert bpe.Pattern(steps).is_compiled and not bpe.Pattern(steps).is_one_machine
 
 
-@apart
 def test_patterns_have_names_sources_and_stages():
     gpt2 = bpe.Pattern("gpt2")
     chain = bpe.Pattern(["gpt2", r"\p{N}"])
@@ -1270,7 +1262,6 @@ def hf_split(pre_tokenizer, text):
     return [word.encode() for word, _ in pre_tokenizer.pre_tokenize_str(text)]
 
 
-@apart
 @pytest.mark.parametrize("pre_tokenizer, steps", CHARACTER_SPLITS)
 @given(text=split_texts)
 @example("A".join(KNOWN_CHARACTERS))
@@ -1280,7 +1271,6 @@ def test_splits_at_characters_are_one_machine_as_exact_as_hugging_face(pre_token
     assert pattern.is_one_machine and pattern.split(text.encode()) == hf_split(pre_tokenizer, text)
 
 
-@apart
 @examples(12)  # of 5 texts or more
 @pytest.mark.parametrize("pre_tokenizer, split", ANY_SPLITS)
 @given(texts=st.lists(split_texts, min_size=5, max_size=10), data=hostile_bytes)
@@ -1293,7 +1283,6 @@ def test_every_behavior_is_that_of_hugging_face(pre_tokenizer, split, texts, dat
         assert pattern.split(data) == naive_split(split, data)
 
 
-@apart
 @examples(20)  # most compile a machine of their own
 @given(
     before=st.lists(st.sampled_from([*CHARACTER_SPLITS * 3, *ANY_SPLITS]), max_size=3),
@@ -1325,7 +1314,6 @@ def test_chains_are_those_of_hugging_face(before, metaspace, behind, last, text,
     assert bytes(tokenizer.encode(text)) == b"".join(hf_split(pre_tokenizer, text))
 
 
-@apart
 def test_metaspace_knows_where_a_text_begins():
     parts = ["a", "  b", "▁c", "d", "e "]
     meanings = [7, bpe.INSIDE, bpe.INSIDE, bpe.BEGINS, bpe.BEGINS]
@@ -1342,7 +1330,6 @@ def test_metaspace_knows_where_a_text_begins():
             )
 
 
-@apart
 @pytest.mark.parametrize("name", ["cl100k", "o200k"])
 @given(text=texts)
 def test_patterns_are_those_of_tiktoken(name, text):
@@ -1383,7 +1370,6 @@ SPACED = [
 SPACED += [("gpt2", bpe.Metaspace("_", "never"))]
 
 
-@apart
 @pytest.mark.parametrize(
     "steps", [*bpe.PATTERNS, *CUSTOM_PATTERNS, *DROPPING[2:], *SPACED], ids=str
 )
@@ -1402,7 +1388,6 @@ def test_long_texts_are_scanned_by_all_lanes(steps):
         assert pattern.split(data) == naive_split(pattern.source, data)
 
 
-@apart
 @pytest.mark.parametrize("mean", [2, 60, 700, 9000])
 def test_documents_of_any_size_are_scanned_side_by_side(mean):
     source = random.Random(mean)
@@ -1430,7 +1415,6 @@ def test_documents_of_any_size_are_scanned_side_by_side(mean):
     )
 
 
-@apart
 @given(parts=st.lists(hostile_bytes, max_size=9))
 def test_flat_texts_hold_their_texts(parts):
     flat = bpe.FlatText.join(parts, range(len(parts)))
@@ -1438,7 +1422,6 @@ def test_flat_texts_hold_their_texts(parts):
     assert np.count_nonzero(flat.scanned[: -bpe.PADDING] == bpe.END) == len(parts)
 
 
-@apart
 def test_a_byte_that_looks_like_an_end_is_a_word():
     texts = [b"\xfe", b"", b"\xfe\xfea", b"\xff\xfe"]
     counter = bpe.WordCounter()
@@ -1455,7 +1438,6 @@ def test_a_byte_that_looks_like_an_end_is_a_word():
         assert tokenizer.encode_batch(texts) == [*map(list, texts)]
 
 
-@apart
 @given(data=hostile_bytes)
 @example(b"\xc1\x81\xf4\x90\x80\x80")  # too long for their characters, and above U+10FFFF
 def test_bytes_that_are_not_utf8_are_characters_as_python_finds_them(data):
@@ -1477,7 +1459,6 @@ def border_characters():
     return [ALL_CHARACTERS[place] for place in sorted(places) if 0 <= place < len(ALL_CHARACTERS)]
 
 
-@apart
 @pytest.mark.parametrize("name", bpe.PATTERNS)
 def test_every_class_of_characters_is_that_of_regex(name, border_characters):
     for before, after in (("", ""), ("a", "b"), (" ", "1"), ("\n", "'")):
@@ -1485,7 +1466,6 @@ def test_every_class_of_characters_is_that_of_regex(name, border_characters):
         assert bpe.Pattern(name).split(data) == naive_split(bpe.PATTERNS[name], data)
 
 
-@apart
 def test_bytes_are_compared_to_the_last():
     text = bytes(range(1, 24))
     for size in range(1, 20):
@@ -1612,7 +1592,6 @@ def normalizers(name):
     return bpe.Normalizer(steps), tokenizers.Tokenizer.from_str(json.dumps(data)).normalizer
 
 
-@apart
 @pytest.mark.parametrize("name", [*NORMALIZERS, *PRECOMPILED])
 @given(text=odd_texts)
 @example("e\u200b\u0301 x")
@@ -1621,7 +1600,6 @@ def test_normalizers_are_those_of_tokenizers(name, text):
     assert ours.normalize(text.encode()).decode() == theirs.normalize_str(text)
 
 
-@apart
 @pytest.mark.parametrize(
     "name", ["NFC", "NFKD", "Lowercase", "StripAccents", "Nmt", "BERT", "ALBERT", "precompiled"]
 )
@@ -1634,7 +1612,6 @@ def test_each_character_is_normalized_as_in_tokenizers(name):
     assert found == [theirs.normalize_str(char) for char in OLD_CHARACTERS]
 
 
-@apart
 @pytest.mark.parametrize("name", ["BERT", "ALBERT", "Llama", "precompiled", "XLM-R"])
 def test_long_texts_are_normalized_as_in_tokenizers(name, some_texts):
     ours, theirs = normalizers(name)
@@ -1642,7 +1619,6 @@ def test_long_texts_are_normalized_as_in_tokenizers(name, some_texts):
         assert ours.normalize(text.encode()).decode() == theirs.normalize_str(text)
 
 
-@apart
 @pytest.mark.parametrize("name", ["NFC", "Lowercase", "BERT", "ALBERT", "precompiled", "Nmt"])
 @given(data=hostile_bytes)
 def test_what_is_not_utf8_stays_as_it_is(name, data):
@@ -1652,7 +1628,6 @@ def test_what_is_not_utf8_stays_as_it_is(name, data):
     assert ours.normalize(data) == wanted.encode("utf-8", "surrogateescape")
 
 
-@apart
 def test_texts_are_normalized_on_their_own_and_special_tokens_not_at_all():
     normalizer = bpe.Normalizer([strip(True, True), *types("NFC", "Lowercase"), PREPEND])
     parts = ["AE", "\u0301B C ", "", "D\n"]
@@ -1678,7 +1653,6 @@ def sentencepiece_normalizers(rule, prefix=True, squeezes=True, escapes=True):
     return bpe.Normalizer(steps), sentencepiece.SentencePieceProcessor(model_proto=data)
 
 
-@apart
 @pytest.mark.parametrize("rule", ["identity", "nmt_nfkc"])
 @given(
     text=odd_texts | st.text("abcxeéﬁ２中 .▁\x01¨\u1112\u1161\u11ab", max_size=30),
@@ -1717,7 +1691,6 @@ CUT = [
 ]
 
 
-@apart
 @pytest.mark.parametrize("name", [*CUT, "sp identity", "sp nmt_nfkc"])
 @examples(8)  # each makes the tables of where text is cut
 @given(
@@ -1759,14 +1732,12 @@ def cut_arrays(name, source, normalizer):
     return normalizer.cut_arrays(bpe.Pattern(source))
 
 
-@apart
 def test_text_is_not_cut_before_spaces_that_become_something_else():
     spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "_"}
     arrays = bpe.Normalizer([spaces]).cut_arrays(bpe.Pattern("[^ ]+| "))
     assert places_to_cut(b"a  b", arrays) == []
 
 
-@apart
 @pytest.mark.parametrize("name", ["NFC", "BERT", "ALBERT", "Llama", "precompiled"])
 def test_text_can_be_cut_between_words_and_not_before_what_is_composed(name):
     arrays = normalizers(name)[0].cut_arrays(bpe.Pattern("gpt2"))
@@ -1776,7 +1747,6 @@ def test_text_can_be_cut_between_words_and_not_before_what_is_composed(name):
     assert places_to_cut("1e\u0301".encode(), arrays) == []
 
 
-@apart
 def test_normalizers_are_values():
     normalizer = pickle.loads(pickle.dumps(normalizers("ALBERT")[0]))
     assert normalizer and not bpe.Normalizer([]) and list(normalizer.steps) == NORMALIZERS["ALBERT"]
@@ -1784,7 +1754,6 @@ def test_normalizers_are_values():
     assert not bpe.Normalizer([{"type": "Sequence", "normalizers": []}])
 
 
-@apart
 @given(place=st.integers(0, 1 << 18), noise=st.binary(max_size=9))
 @settings(max_examples=10)
 def test_charsmaps_that_are_damaged_are_refused_or_read(place, noise):
@@ -1835,7 +1804,6 @@ DECODED = [
 DECODED += ["中", "'s"]
 
 
-@apart
 @pytest.mark.parametrize("name", DECODERS)
 @given(ids=st.lists(st.integers(0, len(DECODED) - 1), min_size=1, max_size=8))
 def test_decoders_are_those_of_tokenizers(name, ids):
@@ -1896,7 +1864,6 @@ def test_no_block_ends_in_the_spaces_that_a_token_takes(tmp_path):
     assert all(result == results[0] for result in results)
 
 
-@apart
 @examples(60)
 @given(
     text=text_parts,
@@ -1923,7 +1890,6 @@ def test_blocks_change_no_pretoken(tmp_path_factory, text, special, pattern, blo
     )
 
 
-@apart
 @pytest.mark.parametrize("how", ["shrink", "grow", "vanish", "replace"])
 @pytest.mark.parametrize("what", ["count", "encode"])
 def test_a_file_that_changes_while_it_is_read_is_named(tokenizer, tmp_path, monkeypatch, what, how):
@@ -1950,7 +1916,6 @@ def test_a_file_that_changes_while_it_is_read_is_named(tokenizer, tmp_path, monk
     assert (tmp_path / "o.npy").exists() == (what == "encode" and how == "grow")
 
 
-@apart
 @pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
 def test_blocks_are_small_where_the_pattern_can_be_cut(tmp_path, suffix):
     text = "It was a dark night.\nSo it was. " * 1000
@@ -1965,7 +1930,6 @@ def test_blocks_are_small_where_the_pattern_can_be_cut(tmp_path, suffix):
         ]
 
 
-@apart
 def test_endless_text_is_encoded_as_it_comes():
     tokenizer = bpe.Tokenizer(BYTE_VOCAB, [])
     with within(60):
@@ -1973,7 +1937,6 @@ def test_endless_text_is_encoded_as_it_comes():
         assert bytes(itertools.islice(ids, 100_000)).startswith(b"one two three one")
 
 
-@apart
 def test_inputs_of_every_kind_are_the_same_text(tmp_path):
     documents = ["Hello world", "naïve\ncafé", "中文 text"]
     whole = END.join(documents).encode()
@@ -1996,7 +1959,6 @@ def test_inputs_of_every_kind_are_the_same_text(tmp_path):
     )
 
 
-@apart
 def test_a_named_pipe_is_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     text = f"one two{END}three".encode() * 20_000
@@ -2009,7 +1971,6 @@ def test_a_named_pipe_is_read(tmp_path):
     writer.join()
 
 
-@apart
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress])
 def test_packed_files_are_known_by_their_content(tmp_path, monkeypatch, pack):
     text = f"one two{END}three ".encode() * 5000
@@ -2024,7 +1985,6 @@ def test_packed_files_are_known_by_their_content(tmp_path, monkeypatch, pack):
         counted([tmp_path / "a.dat"])
 
 
-@apart
 def test_zstandard_is_read_or_refused(tmp_path):
     packed = bytes.fromhex("28b52ffd20073900006f6e652074776f")  # "one two"
     (tmp_path / "a.txt.zst").write_bytes(packed)
@@ -2035,7 +1995,6 @@ def test_zstandard_is_read_or_refused(tmp_path):
             counted([tmp_path / "a.txt.zst"])
 
 
-@apart
 def test_row_groups_of_parquet_are_blocks(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "a.parquet"
@@ -2060,7 +2019,6 @@ def test_row_groups_of_parquet_are_blocks(tmp_path):
             counted([path], text_field=field)
 
 
-@apart
 @pytest.mark.parametrize(
     "name, data, doubt",
     [
@@ -2078,14 +2036,12 @@ def test_doubtful_text_gets_one_note(tmp_path, name, data, doubt):
     assert len(notes) == 1
 
 
-@apart
 def test_a_file_that_is_not_packed_as_its_name_says_is_refused(tmp_path):
     (tmp_path / "a.txt.gz").write_bytes(b"some text")
     with pytest.raises(bpe.InputError, match="is not packed, as its name says"):
         counted([tmp_path / "a.txt.gz"])
 
 
-@apart
 def test_bad_lines_can_be_skipped_and_are_named(tmp_path):
     good = b'{"text": "ab"}\n'
     bad = b'{"text": 3}\nno json\n\xff\n'
@@ -2097,7 +2053,6 @@ def test_bad_lines_can_be_skipped_and_are_named(tmp_path):
     assert places == [["2"], ["3"], ["4"]]
 
 
-@apart
 def test_the_first_run_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -2107,7 +2062,6 @@ def test_the_first_run_warns_of_nothing():
         )
 
 
-@apart
 def test_folders_leave_models_and_what_is_hidden_aside(trained, tmp_path):
     (tmp_path / "a.txt").write_text("some text")
     (tmp_path / ".venv").mkdir()
@@ -2121,7 +2075,6 @@ def test_folders_leave_models_and_what_is_hidden_aside(trained, tmp_path):
         bpe.find_files(tmp_path)
 
 
-@apart
 def test_piped_lines_are_json_if_a_text_field_is_named(tmp_path):
     lines = b'{"body": "one two"}\n{"body": "three"}\n'
     for field, expected in (
@@ -2135,7 +2088,6 @@ def test_piped_lines_are_json_if_a_text_field_is_named(tmp_path):
         os.close(read)
 
 
-@apart
 def test_special_tokens_of_any_length_are_found(tmp_path):
     text = b"some text of ten words, and then some more of it. " * 2000
     long = "<" + "x" * 9000 + ">"
@@ -2145,7 +2097,6 @@ def test_special_tokens_of_any_length_are_found(tmp_path):
         assert counted([tmp_path / "long.txt"], [long], block_bytes=5000) == expected
 
 
-@apart
 def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "sub").mkdir()
     (tmp_path / "a.txt").write_text("some text")
@@ -2164,7 +2115,6 @@ def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
 # ─── Words ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@apart
 def test_words_are_the_counts():
     words = bpe.Words.from_counts({b"ab": 2, b"": 5, b"c": 0, b"\xff": 2**33})
     assert words.symbols.tolist() == [97, 98, 255] and words.symbols.dtype == np.int32
@@ -2182,7 +2132,6 @@ def test_words_are_the_counts():
     ]
 
 
-@apart
 @given(
     parts=st.lists(
         st.binary(max_size=40)
@@ -2206,7 +2155,6 @@ def test_counting_is_counting(parts):
     assert other.words().to_counts() == expected + expected + Counter({b" more": 2, b"a" * 16: 3})
 
 
-@apart
 def test_tables_grow():
     source = random.Random(4)
     words = [source.randbytes(source.choice([3, 7, 8, 9, 15, 16, 17, 40])) for _ in range(150_000)]
@@ -2216,7 +2164,6 @@ def test_tables_grow():
     assert counter.words().to_counts() == counts
 
 
-@apart
 @given(parts=st.lists(st.text("ab \n", max_size=30), max_size=12), max_words=st.integers(1, 12))
 def test_the_rarest_words_are_dropped_where_there_are_too_many(parts, max_words):
     """After each task, by a literal version of the rule; the words that are left are at most as
@@ -2252,7 +2199,6 @@ def test_the_rarest_words_are_dropped_where_there_are_too_many(parts, max_words)
     assert all(words[word] <= n <= words[word] + error for word, n in exact.items())
 
 
-@apart
 def test_dropped_words_are_said(library, tmp_path, command):
     few = bpe.train(library[:30], 300, max_words=1000)
     assert len(few.counted.words.counts) <= 1000 and f"{few.counted.n_dropped:,} " in str(few)
@@ -2264,7 +2210,6 @@ def test_dropped_words_are_said(library, tmp_path, command):
     )
 
 
-@apart
 @examples(60)
 @given(
     text=text_parts, special=special_sets, steps=st.sampled_from(DROPPING), size=st.integers(5, 100)
@@ -2297,7 +2242,6 @@ def test_dropped_pretokens_are_in_no_count_and_have_no_ids(
     )
 
 
-@apart
 @given(
     text=pattern_texts.map(str.encode) | hostile_bytes,
     steps=st.sampled_from(SPACED),
@@ -2316,7 +2260,6 @@ def test_metaspace_is_put_before_a_text_once(tmp_path_factory, text, steps, size
     )
 
 
-@apart
 @given(
     counts=st.dictionaries(hostile_bytes | texts.map(str.encode), st.integers(0, 9), max_size=8),
     coverage=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
@@ -2361,7 +2304,6 @@ def test_words_of_characters_are_what_python_decodes(counts, coverage, step):
     assert found == +expected
 
 
-@apart
 def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
     counts = {
         b"a": 1,
@@ -2400,7 +2342,6 @@ def assert_learns(counts, n_symbols, tie_break="bytes", min_frequency=1):
     assert learned.tokens == [*BYTES, *map(b"".join, learned.merges)]
 
 
-@apart
 @examples(60)
 @given(
     counts=word_counts,
@@ -2446,7 +2387,6 @@ def change_at_random(learner, naive, source, pairs):
         assert learner.merge(*pair) == naive.merge(*pair)
 
 
-@apart
 @examples(60)
 @given(
     counts=word_counts,
@@ -2475,7 +2415,6 @@ def test_a_driven_learner_is_the_naive_one(counts, score, tie_break, source):
     )
 
 
-@apart
 @pytest.mark.parametrize("wide", [False, True])
 def test_driven_merges_after_splits_count_past_32_bits(wide, monkeypatch):
     if wide:
@@ -2486,7 +2425,6 @@ def test_driven_merges_after_splits_count_past_32_bits(wide, monkeypatch):
     assert learner.merge(97, 98) == 257 and learner.n_tokens == 2**41 + 1
 
 
-@apart
 def test_what_a_learner_refuses_changes_nothing():
     learner = bpe.Learner(bpe.Words.from_counts({b"abcd": 3, b"a" * 99_999: 1}), 273)
     symbol = learner.merge(97, 98)
@@ -2544,7 +2482,6 @@ def test_a_tokenizer_of_merges_cuts_words_as_the_learner_did(tmp_path):
         bpe.Tokenizer.from_merges(learner)
 
 
-@apart
 @given(counts=word_counts, score=st.sampled_from(SCORES))
 def test_merges_by_any_score_are_those_of_the_naive_learner(counts, score):
     naive = NaiveLearner(counts, score, "bytes")
@@ -2560,7 +2497,6 @@ def fails(count, size):
     return count
 
 
-@apart
 @pytest.mark.parametrize("score", [fails, lambda count, size: np.nan if size > 2 else count])
 def test_a_score_that_fails_is_named_and_the_learner_goes_on_without_the_pair(score):
     words = bpe.Words.from_counts({b"ab": 5, b"abc": 3, b"xy": 1})
@@ -2581,7 +2517,6 @@ marked = characters.map(
 )
 
 
-@apart
 @given(data=st.data(), alphabet=marked, tie_break=st.sampled_from(["bytes", "ids"]))
 def test_merges_over_other_alphabets_are_those_of_the_oracle(data, alphabet, tie_break):
     many = [f"#{k:03d}".encode() for k in range(300)]  # more symbols than there are bytes
@@ -2606,7 +2541,6 @@ def test_merges_over_other_alphabets_are_those_of_the_oracle(data, alphabet, tie
     assert history(learned) == naive_learn(counts, len(alphabet) + 20, tie_break, alphabet=alphabet)
 
 
-@apart
 def test_more_pairs_than_their_table_holds_at_first_are_those_of_the_oracle():
     alphabet = [f"#{k:03d}".encode() for k in range(900)]
     first, second = np.random.default_rng(0).integers(0, 900, (2, 50_000), np.int32)
@@ -2634,7 +2568,6 @@ LARGE_COUNTS = {
 }
 
 
-@apart
 @pytest.mark.parametrize(
     "name, wide", [*((name, False) for name in LARGE_COUNTS), ("long words", True)]
 )
@@ -2645,13 +2578,11 @@ def test_merges_of_what_is_large_are_those_of_the_oracle(name, wide, tie_break, 
     assert_learns(*LARGE_COUNTS[name], tie_break)
 
 
-@apart
 def test_no_token_is_longer_than_65536_symbols():
     learned = bpe.learn(bpe.Words.from_counts({b"a" * 200_000: 1, b"b" * 70_000: 2}), 999)
     assert sorted(map(len, learned.tokens))[-3:] == [1 << 15, 1 << 16, 1 << 16]
 
 
-@apart
 def test_learning_depends_on_the_counts_alone_and_leaves_them_alone():
     counts = {
         bytes([97 + i % 3, 97 + i % 5, 97 + i % 2]) * (i % 4 + 1): i % 7 + 1 for i in range(50)
@@ -2679,7 +2610,6 @@ def hugging_face_trained(documents, vocab_size, special_tokens, pre_tokenizer=No
     return json.loads(theirs.to_str())["model"]
 
 
-@apart
 def test_merges_and_ids_are_those_of_hugging_face(library):
     special = [END, "<|im_start|>"]
     files = library[::12]
@@ -2711,7 +2641,6 @@ ways_to_go_on = st.tuples(
 )
 
 
-@apart
 @examples(60)
 @given(
     counts=st.dictionaries(
@@ -2753,7 +2682,6 @@ def test_going_on_from_a_model_is_training_in_one_go(counts, way, first, ranks):
     assert extended.special_tokens == model.special_tokens
 
 
-@apart
 @examples(50)
 @given(
     text=st.lists(st.sampled_from(["the", "of", "12", "3", "a", ", "]), min_size=2, max_size=40),
@@ -2783,7 +2711,6 @@ def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra):
     )
 
 
-@apart
 def test_letters_that_a_model_lacks_split_words():
     model = bpe.Model(
         {0: b"a", 1: b"b", 2: b"?", 3: "é".encode()}, [], unk_token="?", alphabet="characters"
@@ -3104,7 +3031,6 @@ RANDOM_MODELS = [
 ]
 
 
-@apart
 @pytest.mark.parametrize(
     "models", [*RANDOM_MODELS, unigrams_of_hugging_face], ids=lambda models: models.__name__
 )
@@ -3133,7 +3059,6 @@ def segment_longest(text, tokens):
 placed_marks = st.sampled_from(["{m}{t}", "{t}{m}", "{t}", "{t}{m}{t}"])
 
 
-@apart
 @examples(60)
 @given(data=st.data(), place=placed_marks, seed=st.integers(0, 9), mark=st.sampled_from("▁ "))
 def test_words_of_the_exact_pattern_can_be_segmented_alone(data, place, seed, mark):
@@ -3222,7 +3147,6 @@ SAMPLED_MERGES = [
 SAMPLED_TOKENS = [b"a", b"b", b"c", *sorted({left + right for left, right in SAMPLED_MERGES})]
 
 
-@apart
 @pytest.mark.parametrize(
     "word, alpha", [(b"abc", 0.8), (b"aabca", 0.1), (b"aabca", 0.5), (b"abab", 0.5)]
 )
@@ -3248,7 +3172,6 @@ def test_samples_have_the_distribution_of_bpe_dropout(word, alpha, equal):
     assert_by_chance([found[result] for result in expected], [n * p for p in expected.values()])
 
 
-@apart
 @examples(50)
 @given(data=words, seed=st.integers(0, 5))
 def test_samples_without_dropout_are_the_encoding_and_with_nothing_else_the_letters(data, seed):
@@ -3264,7 +3187,6 @@ def test_samples_without_dropout_are_the_encoding_and_with_nothing_else_the_lett
     assert sample(tables, data, 0.5, state.copy()) == sample(tables, data, 0.5, state.copy())
 
 
-@apart
 def test_a_cache_may_be_out_of_entries_and_of_room_for_ids_at_once():
     digits = str.maketrans("0123456789", "abcdefghij")
     # 2**13 words of 64 ids fill both
@@ -3273,7 +3195,6 @@ def test_a_cache_may_be_out_of_entries_and_of_room_for_ids_at_once():
     assert tokenizer.encode(text) == list(text.encode())
 
 
-@apart
 @examples(60)
 @given(
     special=st.sets(st.text("ab<é", min_size=2, max_size=12), max_size=12),
@@ -3316,7 +3237,6 @@ flagged_texts = st.lists(
 ).map("".join)
 
 
-@apart
 @examples(60)
 @given(flags=flagged, inputs=st.lists(flagged_texts, min_size=1, max_size=5))
 @example({"<m>": bpe.AddedToken(lstrip=True)}, ["<m> <m>", " <m>"])
@@ -3340,7 +3260,6 @@ halves = st.lists(
 )
 
 
-@apart
 @given(parts=halves, name=st.sampled_from([*bpe.PATTERNS, r"\w+"]))
 @example([b"\xe2\x82", b"\xac"], "gpt2")
 @example([b"\xe2\x82", b"", b"\xac"], "none")
@@ -3355,7 +3274,6 @@ def test_texts_of_a_batch_do_not_touch(parts, name):
     )
 
 
-@apart
 def test_a_merge_that_is_given_twice_has_its_first_rank():
     vocab = BYTE_VOCAB | {256: b"ab", 257: b"bc"}
     merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"b")]
@@ -3369,7 +3287,6 @@ def test_tokens_that_no_merge_makes_are_looked_up_whole():
         assert tokenizer.to_huggingface().encode(text).ids == tokenizer.encode(text)
 
 
-@apart
 @given(data=st.binary(max_size=80))
 @example(b"a" * 200_000)
 def test_any_bytes_survive(tokenizer, data):
@@ -3446,7 +3363,6 @@ LINEAR = {
 }
 
 
-@apart
 @pytest.mark.parametrize("name", LINEAR)
 def test_time_is_linear(name, tokenizer, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"some text of ten words, and then some more of it. " * 2000)
@@ -3454,7 +3370,6 @@ def test_time_is_linear(name, tokenizer, tmp_path):
     assert_linear(lambda n: function(n, tokenizer, tmp_path / "a.txt"), size)
 
 
-@apart
 @given(text=texts)
 def test_offsets_are_those_of_the_tokens(text, tokenizer):
     ids, offsets = tokenizer.encode_with_offsets(text)
@@ -3466,7 +3381,6 @@ def test_offsets_are_those_of_the_tokens(text, tokenizer):
     ]
 
 
-@apart
 def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
     expected = [tokenizer.encode(text) for text in some_texts]
     monkeypatch.setattr(bpe, "BLOCK_BYTES", 5000)
@@ -3566,7 +3480,6 @@ counts_of_words = few_letters_of_words.flatmap(
 )
 
 
-@apart
 @examples(60)
 @given(counts=counts_of_words, extra=st.integers(0, 60), least=st.integers(0, 4))
 def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
@@ -3580,7 +3493,6 @@ def test_tokens_by_likelihood_are_those_of_the_oracle(counts, extra, least):
     ] == merges
 
 
-@apart
 @pytest.mark.parametrize("least", [1, 3])
 def test_tokens_by_likelihood_of_real_words_are_those_of_the_oracle(library, least):
     counts = Counter(
@@ -3651,7 +3563,6 @@ def test_text_that_looks_like_the_prefix_gives_a_token_once():
     assert len(set(learned.tokens)) == len(learned.tokens) and b"##" in learned.tokens
 
 
-@apart
 @pytest.mark.parametrize("size", [6, 7, 8])
 def test_a_word_of_the_greatest_length_is_cut(size):
     vocab = {"[UNK]": 0, "a": 1, "##a": 2}
@@ -3729,7 +3640,6 @@ score_tables = st.dictionaries(few_tokens, equal_scores, min_size=1, max_size=12
 short_words = st.text("aab▁é中🙂", max_size=8)
 
 
-@apart
 @given(hostile_bytes)
 def test_what_is_not_utf8_is_unknown_byte_by_byte(data):
     byte_names = {f"<0x{byte:02X}>": -np.inf for byte in range(256)}
@@ -3743,7 +3653,6 @@ def test_what_is_not_utf8_is_unknown_byte_by_byte(data):
     assert segmented(data, tables, bpe.segment_unigram) == expected
 
 
-@apart
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 2.0])
 def test_samples_are_distributed_as_they_should(alpha):
     score_of = {"a": -1.0, "é": -2.5, "aé": -2.0, "éa": -3.0, "aéa": -4.0, "éaé": -5.5}
@@ -3791,7 +3700,6 @@ wide_counts = st.dictionaries(
 )
 
 
-@apart
 @given(character_counts | wide_counts, st.integers(1, 17))
 def test_seeds_are_the_substrings_that_are_not_always_followed_by_one_character(counts, longest):
     learner = bpe._UnigramLearner(words_of_characters(counts), 1000, longest)
@@ -3809,7 +3717,6 @@ def test_seeds_are_the_substrings_that_are_not_always_followed_by_one_character(
     )
 
 
-@apart
 @given(character_counts, st.integers(0, 30))
 def test_expectations_and_losses_are_those_of_the_oracle(counts, n_seeds):
     learner = bpe._UnigramLearner(words_of_characters(counts), n_seeds, 5)
@@ -3841,7 +3748,6 @@ def test_expectations_and_losses_are_those_of_the_oracle(counts, n_seeds):
             assert np.isclose(loss, n * (np.log(n / total) - after))
 
 
-@apart
 def test_words_of_any_length_have_a_likelihood():
     source = random.Random(0)
     counts = {"".join(source.choices("abcdefgh", k=5000)): 3, "a" * 3000: 1, "h": 2}
@@ -3894,7 +3800,6 @@ def test_learning_unigram_is_that_of_sentencepiece(library, tmp_path):
     assert n_ours < 1.02 * n_theirs
 
 
-@apart
 def test_learning_unigram_does_not_depend_on_the_order_of_words(library):
     counts = text_counts(library[:20])
     shuffled = dict(random.Random(1).sample(list(counts.items()), len(counts)))
@@ -3924,7 +3829,6 @@ def single_sums(byte_fallback):
     return *ours, sentencepiece.SentencePieceProcessor(model_proto=data)
 
 
-@apart
 @given(st.text("aab é中", max_size=60), st.booleans(), st.integers(0, 40))
 @example("é " * 4000 + "aaaa", True, 0)  # sums beyond 100,000
 @example("aaabé aa" * 9000, False, 1)
@@ -3946,7 +3850,6 @@ def test_blocks_of_a_file_have_the_single_precision_sums_of_the_whole(tmp_path, 
     assert np.load(tmp_path / "a.npy").tolist() == theirs.encode(text)
 
 
-@apart
 @pytest.mark.parametrize("text", ["é<unk>a", "<unk>éa", "éé<unk><unk>é", "a<unk>", "a<unk>é"])
 def test_an_unknown_beside_a_written_unknown_token_is_one_token(text):
     pieces = [("<unk>", 0.0), ("a", -1.0), ("b", -2.0)]
@@ -6309,7 +6212,6 @@ print(tokenizer.merges == eval(sys.argv[2]), tokenizer.decode(ids) == text, sum(
 """
 
 
-@apart
 def test_kernels_run_as_plain_python(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text(
@@ -6429,7 +6331,6 @@ def naive_fewest(word, tokens):
     return best[0]
 
 
-@apart
 def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path, library):
     options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300}
     options["env"] = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": os.path.dirname(MODULE)}
@@ -6454,7 +6355,6 @@ def test_a_family_of_its_own_file_trains_and_encodes_in_spawned_workers(tmp_path
         bpe.Tokenizer.load(tmp_path / "model")
 
 
-@apart
 def test_train_tells_what_it_did(model, tmp_path):
     options = ["--vocab-size", 270, "--special-token", END, "--out", tmp_path / "model"]
     result = run("train", model / "text.txt", *options)
@@ -6474,7 +6374,6 @@ def test_train_tells_what_it_did(model, tmp_path):
     assert subprocess.run(next_command, shell=True, capture_output=True, check=True).stdout.split()
 
 
-@apart
 def test_a_full_disk_leaves_nothing(model, tmp_path):
     (tmp_path / "text.txt").write_text("some text, and more of it\n" * 20_000)
 
@@ -6504,7 +6403,6 @@ def much_text(tmp_path_factory):
     return folder
 
 
-@apart
 def test_a_copy_by_another_name_runs_itself_where_python_knows_no_folder(tmp_path):
     copy = tmp_path / "trial.py"
     copy.write_text(
@@ -6539,7 +6437,6 @@ ENDINGS = [
 ]
 
 
-@apart
 @pytest.mark.parametrize("arguments, times, number", ENDINGS)
 def test_what_asks_it_to_end_ends_it_with_one_line(
     model, much_text, tmp_path, arguments, times, number
@@ -6568,7 +6465,6 @@ def test_what_asks_it_to_end_ends_it_with_one_line(
     assert not [*tmp_path.iterdir()]
 
 
-@apart
 def test_a_script_that_imports_the_module_keeps_its_interrupts(tmp_path):
     script = tmp_path / "my_bpe_numba.py"
     script.write_text("import signal, bpe_numba\nprint(signal.getsignal(signal.SIGINT).__name__)")
@@ -6580,14 +6476,12 @@ def test_a_script_that_imports_the_module_keeps_its_interrupts(tmp_path):
     assert result.stdout == b"default_int_handler\n"
 
 
-@apart
 def test_an_interrupt_while_packages_load_is_silent(tmp_path):
     (tmp_path / "numba.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert result.returncode == -signal.SIGINT and not result.stderr
 
 
-@apart
 def test_a_package_that_cannot_be_loaded_is_one_line(tmp_path):
     (tmp_path / "numba.py").write_text("raise OSError('no\\nmemory')\n")
     result = run("--version", env=os.environ | {"PYTHONPATH": str(tmp_path)})
@@ -6595,7 +6489,6 @@ def test_a_package_that_cannot_be_loaded_is_one_line(tmp_path):
     assert result.stderr.startswith(b"bpe_numba: no packages") and result.stderr.count(b"\n") == 1
 
 
-@apart
 def test_standard_input_is_read(model, command, tmp_path):
     text = (model / "text.txt").read_bytes()
     lines = "".join(json.dumps({"body": d}) + "\n" for d in text.decode().split(END)).encode()
@@ -6613,7 +6506,6 @@ def test_standard_input_is_read(model, command, tmp_path):
         ).read_bytes()
 
 
-@apart
 def test_it_runs_without_docstrings_and_asserts(model):
     command = [sys.executable, "-OO", MODULE]
     shown = subprocess.run([*command, "train", "--help"], capture_output=True, check=True).stdout
@@ -6626,7 +6518,6 @@ def test_it_runs_without_docstrings_and_asserts(model):
     assert viewed.returncode == 0 and b"7 bytes" in viewed.stdout, viewed.stderr
 
 
-@apart
 def test_a_process_refuses_in_one_line_whose_help_is_a_command(tmp_path):
     assert_refused(run("train", "nowhere.txt", cwd=tmp_path), "nowhere.txt", "no such file")
     message = run("encode", cwd=tmp_path).stderr.decode()
@@ -6636,7 +6527,6 @@ def test_a_process_refuses_in_one_line_whose_help_is_a_command(tmp_path):
     assert shown.returncode == 0 and b"--no-special" in shown.stdout
 
 
-@apart
 def test_closed_and_full_streams_are_no_traceback(model, tmp_path):
     np.save(tmp_path / "ids.npy", np.ones(200_000, np.uint16))
     command = f"{sys.executable} {MODULE} decode {model}/model "
@@ -6668,7 +6558,6 @@ except bpe_numba.InputError as error:
 """
 
 
-@apart
 def test_kernels_compile_where_nothing_can_be_written(tmp_path):
     folder = tmp_path / "read only"
     home = tmp_path / "home"
@@ -7913,12 +7802,11 @@ def test_a_package_that_does_not_work_is_an_error(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session", autouse=True)
 def checked_run(request, tmp_path_factory):
-    """The second process, which runs the tests marked `apart` with every index checked and little
-    optimization.
+    """The second process, which runs the tests marked `apart`: every index is checked.
 
-    Its cache is its own: any other ignores that indexes are checked. Lanes are a hundred times
-    shorter there, so small texts have all the edges where a lane or a batch ends. If some tests are
-    chosen, those marked `apart` run here.
+    Its kernels are hardly optimized, and its cache is its own, since others ignore the checks. Its
+    lanes are a hundred times shorter, so that small texts have all the edges where a lane or a
+    batch ends. If only some tests are chosen, no second process starts, and they all run here.
     """
     if not any(
         item.name == test_the_second_process_passes.__name__ for item in request.session.items
@@ -7963,6 +7851,7 @@ def checked_run(request, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _apart(request, checked_run):
+    """Leave the tests marked `apart` to the second process."""
     if checked_run and request.node.get_closest_marker("apart"):
         pytest.skip("runs in the second process")
 
@@ -7972,3 +7861,16 @@ def test_the_second_process_passes(checked_run):
     process, output = checked_run
     assert process.wait(timeout=1800) == 0, output.read_text()
     assert regex.search(r"\d+ passed", output.read_text())
+
+
+def _mark_sections():
+    """Mark the tests of the checked sections, which the banners in this file separate."""
+    source = Path(__file__).read_text("utf-8")
+    _, *parts = re.split("^# ─── (.+?) ─+$", source, flags=re.MULTILINE)
+    for title, section in zip(parts[::2], parts[1::2], strict=True):
+        if title in CHECKED:
+            for name in re.findall(r"^def (test_\w+)", section, re.MULTILINE):
+                pytest.mark.apart(globals()[name])
+
+
+_mark_sections()
