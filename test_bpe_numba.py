@@ -693,20 +693,16 @@ def test_results_come_in_order_by_an_executor_and_by_no_more_workers_than_work(l
     before = threading.active_count()
     for engine in (bpe.Engine(workers=1), bpe.Engine(workers=3), bpe.Engine(executor=pool)):
         assert list(engine.map(abs, range(-50, 0), threads=True)) == list(range(50, 0, -1))
-        assert (
-            list(engine.map(abs, range(-5, 0))) == [5, 4, 3, 2, 1]
-            and list(engine.map(abs, [])) == []
-        )
+        assert list(engine.map(abs, range(-5, 0))) == [5, 4, 3, 2, 1]
+        assert list(engine.map(abs, [])) == []
     counts = bpe.Engine(workers=1000).map(
         lambda _: threading.active_count() - before, range(3), threads=True
     )
     assert max(counts) <= 3
     pool.results.clear()
     training = bpe.train(library[:5], 300, executor=pool)
-    assert (
-        len(pool.results) > 0
-        and training.tokenizer.merges == bpe.train(library[:5], 300).tokenizer.merges
-    )
+    assert len(pool.results) > 0
+    assert training.tokenizer.merges == bpe.train(library[:5], 300).tokenizer.merges
 
 
 def _die(item):
@@ -905,10 +901,8 @@ def test_arguments_are_checked_by_their_annotations():
     def call(a: int, b: float | None = None, c: str | os.PathLike = "", d: bool = False):
         return a, b, c, d
 
-    assert (
-        call(np.int64(1), 2, Path("a"), d=True) == (1, 2, Path("a"), True)
-        and call(1, None)[1] is None
-    )
+    assert call(np.int64(1), 2, Path("a"), d=True) == (1, 2, Path("a"), True)
+    assert call(1, None)[1] is None
     for options in (
         {"a": 1.0},
         {"a": True},
@@ -985,10 +979,8 @@ def test_only_the_named_stage_is_profiled(monkeypatch):
     for name in ("scan", "learn", "save"):
         with bpe.stage(name):
             calls.append(name)
-    assert (
-        calls == ["scan", "start", "learn", "stop", "save"]
-        and set(calls[::2]) <= bpe.TIMINGS.keys()
-    )
+    assert calls == ["scan", "start", "learn", "stop", "save"]
+    assert set(calls[::2]) <= bpe.TIMINGS.keys()
 
 
 def test_a_log_has_lines_in_place_of_bars(capsys):
@@ -1042,9 +1034,8 @@ CUSTOM_PATTERNS = [*basic, *ending, *hostile, r"(?i:s|[ab]{2}(?=a))"]
 @given(data=pattern_texts.map(str.encode) | hostile_bytes)
 def test_pretokens_are_those_of_regex(pattern, data):
     compiled = bpe.Pattern(pattern)
-    assert compiled.is_compiled and compiled.split(data) == naive_split(
-        bpe.PATTERNS.get(pattern, pattern), data
-    )
+    assert compiled.is_compiled
+    assert compiled.split(data) == naive_split(bpe.PATTERNS.get(pattern, pattern), data)
 
 
 # Random regular expressions of all that is compiled, and bytes that they look at.
@@ -1100,10 +1091,8 @@ def test_where_regex_itself_is_wrong():
     Pattern do.
     """
     for pattern in (r"(?:s)|[^\n]|[^a]", r"(?i:s)|[^\n]|[^a]"):
-        assert re.findall(pattern, "aa") == ["a", "a"] and bpe.Pattern(pattern).split(b"aa") == [
-            b"a",
-            b"a",
-        ]
+        assert re.findall(pattern, "aa") == ["a", "a"]
+        assert bpe.Pattern(pattern).split(b"aa") == [b"a", b"a"]
 
 
 @pytest.mark.parametrize(
@@ -1157,9 +1146,8 @@ def test_patterns_that_take_for_ever_are_stopped(use, monkeypatch):
 def test_sets_that_take_long_to_look_up_are_left_to_regex(monkeypatch):
     monkeypatch.setattr(bpe, "REGEX_SECONDS", 0.01)
     pattern = bpe.Pattern("[" + "".join(map(chr, range(0x4E00, 0x4E00 + 20_000, 2))) + "]|z+")
-    assert (
-        "takes long to look up" in pattern.warning and pattern.split("zz丂丂a".encode())[-1] == b"a"
-    )
+    assert "takes long to look up" in pattern.warning
+    assert pattern.split("zz丂丂a".encode())[-1] == b"a"
 
 
 def test_compiled_patterns_are_kept_on_the_disk(tmp_path, monkeypatch):
@@ -1204,15 +1192,12 @@ def test_patterns_have_names_sources_and_stages():
     chain = bpe.Pattern(["gpt2", r"\p{N}"])
     bert = bpe.Pattern("bert")
     assert repr(bert) == "Pattern('bert')" and bpe.Pattern(list(bert.source)).name == "bert"
-    assert bpe.Pattern(bpe.Split(r"\d")).source == r"\d" and bpe.Pattern(
-        bpe.Split("the")
-    ).source == bpe.Split("the")
+    assert bpe.Pattern(bpe.Split(r"\d")).source == r"\d"
+    assert bpe.Pattern(bpe.Split("the")).source == bpe.Split("the")
     assert bpe.Pattern([bpe.Metaspace(), "bert"]).source == (bpe.Metaspace(), *bert.source)
-    assert (
-        gpt2.name == "gpt2"
-        and gpt2.source == bpe.PATTERNS["gpt2"]
-        and bpe.Pattern(gpt2.source).name == "gpt2"
-    )
+    assert gpt2.name == "gpt2"
+    assert gpt2.source == bpe.PATTERNS["gpt2"]
+    assert bpe.Pattern(gpt2.source).name == "gpt2"
     assert chain.name is None and chain.source == (gpt2.source, r"\p{N}")
     for pattern in (gpt2, chain, bert, bpe.Pattern(metaspace())):
         assert pickle.loads(pickle.dumps(pattern)).source == pattern.source
@@ -1325,9 +1310,8 @@ def test_metaspace_knows_where_a_text_begins():
         for begins, words in ((bpe.BEGINS, expected), (bpe.CONTINUES, expected.removeprefix("▁"))):
             flat = bpe.FlatText.join([*map(str.encode, parts)], meanings)
             spaced = bpe.Metaspace("▁", scheme).apply(None, flat, begins)
-            assert (
-                b"|".join(spaced.parts()).decode() == words and spaced.meanings.tolist() == meanings
-            )
+            assert b"|".join(spaced.parts()).decode() == words
+            assert spaced.meanings.tolist() == meanings
 
 
 @pytest.mark.parametrize("name", ["cl100k", "o200k"])
@@ -1948,9 +1932,8 @@ def test_inputs_of_every_kind_are_the_same_text(tmp_path):
     (tmp_path / "deep" / "er" / "d.jsonl.gz").write_bytes(gzip.compress(lines))
     (tmp_path / "deep" / "ignored.bin").write_bytes(b"\x00")
     counts, n_documents = one = counted(bpe.find_files([tmp_path / "a.txt"]))
-    assert n_documents == 3 and sum(len(word) * n for word, n in counts.items()) == len(
-        whole
-    ) - 2 * len(END)
+    assert n_documents == 3
+    assert sum(len(word) * n for word, n in counts.items()) == len(whole) - 2 * len(END)
     for name in ("b.txt.gz", "c.jsonl", "deep", "deep/**/*.gz"):
         assert counted(bpe.find_files([tmp_path / name])) == one
     assert counted(bpe.find_files([tmp_path])) == (
@@ -2007,10 +1990,8 @@ def test_row_groups_of_parquet_are_blocks(tmp_path):
     blocks = list(bpe.Source([path], bpe.Pattern(), text_field="body").blocks())
     assert len(blocks) == 3 and sum(block.n_bytes for block in blocks) == path.stat().st_size
     counts, n_documents = counted(bpe.find_files(tmp_path), text_field="body")
-    assert (
-        n_documents == 10
-        and counts == naive_count(END.join(documents).encode(), bpe.PATTERNS["gpt2"], [END])[0]
-    )
+    assert n_documents == 10
+    assert counts == naive_count(END.join(documents).encode(), bpe.PATTERNS["gpt2"], [END])[0]
     for field, message in (
         (None, "no column 'text' .*body, n"),
         ("n", "row group 0: no text in the field 'n'"),
@@ -2127,9 +2108,8 @@ def test_words_are_the_counts():
     )
     counter = bpe.WordCounter()
     counter.add_words(twice)
-    assert counter.words().to_counts() == {b"ab": 6} and bpe.learn(twice, 257).counts.tolist() == [
-        6
-    ]
+    assert counter.words().to_counts() == {b"ab": 6}
+    assert bpe.learn(twice, 257).counts.tolist() == [6]
 
 
 @given(
@@ -2204,10 +2184,8 @@ def test_dropped_words_are_said(library, tmp_path, command):
     assert len(few.counted.words.counts) <= 1000 and f"{few.counted.n_dropped:,} " in str(few)
     assert bpe.train(library[:30], 300, max_words=0).counted.n_dropped == 0
     done = command("count", *library[:30], "--max-words", 1000, "--out", tmp_path / "few.npz")
-    assert (
-        done.returncode == 0
-        and few.counted.described == bpe.load_counts(tmp_path / "few.npz")[0].described
-    )
+    assert done.returncode == 0
+    assert few.counted.described == bpe.load_counts(tmp_path / "few.npz")[0].described
 
 
 @examples(60)
@@ -2318,10 +2296,8 @@ def test_the_hash_and_the_file_of_words_are_of_each_with_its_count(tmp_path):
     again = bpe.Words.from_counts(dict(reversed(counts.items())))
     for name, some in (("a.npz", words), ("b.npz", again)):
         bpe.save_counts(tmp_path / name, bpe.CorpusCounts(some, 1, 9), {})
-    assert (
-        again.digest == words.digest
-        and (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
-    )
+    assert again.digest == words.digest
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
     for other in ({b"a": 2, b"b": 1}, {b"ab": 4}, {b"c": 1}):
         assert bpe.Words.from_counts(counts | other).digest != words.digest
 
@@ -2666,16 +2642,12 @@ def test_going_on_from_a_model_is_training_in_one_go(counts, way, first, ranks):
     model = bpe.Model(vocab, None if ranks else merges, ["<s>", END], "none", alphabet=alphabet)
     model = dataclasses.replace(model, merges=bpe._as_merges(model)[0])
     learned = bpe.learn(bpe.words_of_model(model, given), n, tie_break=tie_break)
-    assert (
-        learned.merges == whole.merges[first:]
-        and learned.n_tokens.tolist() == whole.n_tokens[len(merges) :].tolist()
-    )
+    assert learned.merges == whole.merges[first:]
+    assert learned.n_tokens.tolist() == whole.n_tokens[len(merges) :].tolist()
     extended = bpe.extend_model(model, learned)
-    assert (
-        extended.merges == whole.merges
-        and extended.pattern == "none"
-        and not extended.ignore_merges
-    )
+    assert extended.merges == whole.merges
+    assert extended.pattern == "none"
+    assert not extended.ignore_merges
     assert extended.vocab == vocab | dict(
         enumerate(learned.tokens[len(learned.alphabet) :], len(vocab))
     )
@@ -2801,10 +2773,8 @@ def test_chatml_writes_conversations_as_it_should():
     template = environment.from_string(bpe.CHATML)
     assert template.render(messages=CONVERSATION, add_generation_prompt=True) == RENDERED
     tools = template.render(messages=CONVERSATION[:2], tools=[{"name": "add"}])
-    assert (
-        tools.startswith("<|im_start|>system\nBe brief.\n\nFunctions")
-        and '{"name": "add"}<|im_end|>' in tools
-    )
+    assert tools.startswith("<|im_start|>system\nBe brief.\n\nFunctions")
+    assert '{"name": "add"}<|im_end|>' in tools
     assert tools.endswith("3?<|im_end|>\n") and tools.count("Be brief.") == 1
     with pytest.raises(ValueError, match="not from narrator"):
         template.render(messages=[{"role": "narrator", "content": ""}])
@@ -3268,10 +3238,8 @@ def test_texts_of_a_batch_do_not_touch(parts, name):
     with within(60):
         assert tokenizer.encode_batch(parts) == [list(part) for part in parts]
         ids, offsets = tokenizer.encode_batch_to_numpy(parts)
-    assert (
-        ids.tolist() == list(b"".join(parts))
-        and offsets.tolist() == np.cumsum([0, *map(len, parts)]).tolist()
-    )
+    assert ids.tolist() == list(b"".join(parts))
+    assert offsets.tolist() == np.cumsum([0, *map(len, parts)]).tolist()
 
 
 def test_a_merge_that_is_given_twice_has_its_first_rank():
@@ -3398,9 +3366,8 @@ def test_batches_are_single_texts(tokenizer, some_texts, monkeypatch):
     ]
     assert tokenizer.decode_batch(expected) == strings
     assert in_a_pool(ThreadPoolExecutor(8), tokenizer.decode, expected) == strings
-    assert tokenizer.encode_batch([]) == [] and tokenizer.encode_batch_to_numpy([])[1].tolist() == [
-        0
-    ]
+    assert tokenizer.encode_batch([]) == []
+    assert tokenizer.encode_batch_to_numpy([])[1].tolist() == [0]
 
 
 # ─── WordPiece ────────────────────────────────────────────────────────────────────────────────────
@@ -3706,9 +3673,8 @@ def test_seeds_are_the_substrings_that_are_not_always_followed_by_one_character(
     seeds = naive_substrings(counts, longest)
     a = len(learner.words.alphabet)
     ids = range(len(learner.probabilities))
-    assert {learner.spell(id).decode() for id in ids[a:]} == set(seeds) and len(ids) == a + len(
-        seeds
-    )
+    assert {learner.spell(id).decode() for id in ids[a:]} == set(seeds)
+    assert len(ids) == a + len(seeds)
     weights = learner.probabilities[a:] / learner.probabilities[0]
     first = max(sum(word.count(min("".join(counts))) * n for word, n in counts.items()), 0.5)
     assert np.allclose(
@@ -3731,9 +3697,8 @@ def test_expectations_and_losses_are_those_of_the_oracle(counts, n_seeds):
             for token in path:
                 expected[token] += count * weight / weights.sum()
     found, total = learner.expect()
-    assert np.allclose(found, [expected[token] for token in score_of]) and np.isclose(
-        total, likelihood
-    )
+    assert np.allclose(found, [expected[token] for token in score_of])
+    assert np.isclose(total, likelihood)
     a = learner.n_alphabet
     count_of = dict(zip(score_of, found, strict=True))
     total = found.sum()
@@ -4895,23 +4860,17 @@ def test_published_encodings_have_their_tokens():
     harmony = known["o200k_harmony"]
     llama = known["llama3"]
     newer = known["llama3.1"]
-    assert (
-        len(harmony) == 1091
-        and harmony["<|call|>"] == 200012
-        and harmony["<|reserved_201087|>"] == 201087
-    )
+    assert len(harmony) == 1091
+    assert harmony["<|call|>"] == 200012
+    assert harmony["<|reserved_201087|>"] == 201087
     assert harmony["<|endofprompt|>"] == harmony["<|reserved_200018|>"] == 200018
-    assert (
-        len(llama) == 256
-        and llama["<|reserved_special_token_4|>"] == 128008
-        and llama["<|eot_id|>"] == 128009
-    )
+    assert len(llama) == 256
+    assert llama["<|reserved_special_token_4|>"] == 128008
+    assert llama["<|eot_id|>"] == 128009
     assert llama["<|reserved_special_token_250|>"] == 128255
     assert len(newer) == 256 and newer["<|eom_id|>"] == 128008 and newer["<|python_tag|>"] == 128010
-    assert (
-        newer["<|finetune_right_pad_id|>"] == 128004
-        and newer["<|reserved_special_token_247|>"] == 128255
-    )
+    assert newer["<|finetune_right_pad_id|>"] == 128004
+    assert newer["<|reserved_special_token_247|>"] == 128255
 
 
 def test_one_rank_file_with_two_sets_of_special_tokens_asks_which(tokenizer, tmp_path, monkeypatch):
@@ -4972,10 +4931,8 @@ def test_a_llama_model_becomes_the_tokenizer_json_that_is_known(prose, tmp_path)
     known = made(
         tokenizers.models.BPE(), normalizer=LLAMA_NORMALIZER, decoder=D.Sequence(LLAMA_DECODER)
     )
-    assert (
-        data["normalizer"] == json.loads(known.to_str())["normalizer"]
-        and data["pre_tokenizer"] is None
-    )
+    assert data["normalizer"] == json.loads(known.to_str())["normalizer"]
+    assert data["pre_tokenizer"] is None
     assert data["decoder"] == json.loads(known.to_str())["decoder"]
 
 
@@ -5130,15 +5087,11 @@ def test_a_kind_of_tokenizers_is_added_in_one_place(tmp_path, monkeypatch):
 def test_special_tokens_are_honoured_only_where_allowed():
     vocab = BYTE_VOCAB | {256: b"<a>", 257: b"<a><b>"}
     tokenizer = bpe.Tokenizer(vocab, [], ["<a>", "<a><b>", "<new>"])
-    assert (
-        tokenizer.special_tokens == {"<a>": 256, "<a><b>": 257, "<new>": 258}
-        and len(tokenizer) == 259
-    )
+    assert tokenizer.special_tokens == {"<a>": 256, "<a><b>": 257, "<new>": 258}
+    assert len(tokenizer) == 259
     text = "<a><a><b><new>"
-    assert (
-        tokenizer.encode(text) == [256, 257, 258]
-        and tokenizer.encode(text * 1000) == [256, 257, 258] * 1000
-    )
+    assert tokenizer.encode(text) == [256, 257, 258]
+    assert tokenizer.encode(text * 1000) == [256, 257, 258] * 1000
     assert tokenizer.encode(text, {"<a>"}) == [256, 256, *b"<b><new>"]
     assert tokenizer.encode_ordinary(text) == tokenizer.encode(text, "none") == list(text.encode())
     # two texts of one id
@@ -5318,9 +5271,8 @@ def test_results_do_not_share_the_memory_of_a_thread():
         np.frombuffer(text, np.uint8).astype("u4").tobytes() for text in texts
     ]
     assert [bytes(ids) for ids in lists] == [*texts, b"z" * 20]
-    assert tokenizer.encode("x<s>") == [*b"x", 256] and tokenizer.encode_ordinary("x<s>") == [
-        *b"x<s>"
-    ]
+    assert tokenizer.encode("x<s>") == [*b"x", 256]
+    assert tokenizer.encode_ordinary("x<s>") == [*b"x<s>"]
     with pytest.raises(bpe.InputError, match="0x79"):
         bpe.Tokenizer({0: b"x"}, []).encode("xxy")
 
@@ -5658,10 +5610,8 @@ def test_ids_of_another_model_and_a_lack_of_text_are_noted(tmp_path):
 
 def test_curve_of_tokens_is_the_length_of_the_encoded_text(trained, library):
     encoded = sum(len(trained.tokenizer.encode(path.read_bytes())) for path in library[:200])
-    assert (
-        trained.learned.n_tokens[-1] == encoded
-        and trained.learned.n_tokens[0] == trained.counted.n_bytes
-    )
+    assert trained.learned.n_tokens[-1] == encoded
+    assert trained.learned.n_tokens[0] == trained.counted.n_bytes
 
 
 @pytest.mark.parametrize("options, is_lossless", FAMILIES, ids=lambda value: str(value))
@@ -5680,24 +5630,20 @@ def test_each_family_is_trained_gives_text_back_and_samples_what_it_can(
     assert used.isdisjoint(bpe.unreachable_tokens(ours))
     if ours.model.byte_fallback and ours.model.kind == "bpe":
         names = b"".join(map(ours.id_to_token, ours.encode("a中 é")))
-        assert (
-            regex.search(b"<0xE4>.?<0xB8>.?<0xAD>", names)
-            and ours.decode(ours.encode("a中 é")) == "a中 é"
-        )
+        assert regex.search(b"<0xE4>.?<0xB8>.?<0xAD>", names)
+        assert ours.decode(ours.encode("a中 é")) == "a中 é"
     if options.get("mark") == "_" and not ours.model.byte_fallback:  # it says where words begin
         names = b"".join(map(ours.id_to_token, ours.encode("def  self.x\n return")))
-        assert (
-            names == b"_def_self.x_return" and ours.decode(ours.encode("def  self")) == "def self"
-        )
+        assert names == b"_def_self.x_return"
+        assert ours.decode(ours.encode("def  self")) == "def self"
     text = f"def sample(self):{END} return self.words"
     if ours.model.kind == "wordpiece":
         with pytest.raises(bpe.InputError, match="one way to cut"):
             ours.sample(text)
         return
     samples = [ours.sample(text, 0.5, seed) for seed in range(20)]
-    assert len({*map(tuple, samples)}) > 5 and {*map(ours.decode, samples)} == {
-        ours.decode(ours.encode(text))
-    }
+    assert len({*map(tuple, samples)}) > 5
+    assert {*map(ours.decode, samples)} == {ours.decode(ours.encode(text))}
     assert ours.model.kind != "bpe" or ours.sample(text, 0) == ours.encode(text)
 
 
@@ -5713,9 +5659,8 @@ def test_a_recipe_is_complete_and_plain(library):
     ).recipe
     assert bpe.complete(recipe) == recipe
     options = json.loads(json.dumps(recipe.options))
-    assert options["special_tokens"] == [END, "<unk>"] and options["normalizer"] == [
-        {"type": "NFC"}
-    ]
+    assert options["special_tokens"] == [END, "<unk>"]
+    assert options["normalizer"] == [{"type": "NFC"}]
     assert (options["alphabet"], options["mark"], options["pattern"]) == (
         "characters",
         "▁",
@@ -5768,9 +5713,8 @@ def test_special_tokens_are_told_that_are_unseen_or_not_named(tmp_path):
     with pytest.warns(UserWarning, match=re.escape(END)):
         assert "not in text" not in str(bpe.train(tmp_path, 260))
     training = bpe.train(tmp_path, 260, [END, "<pad>"])
-    assert re.search(
-        r"\| not in text \| <pad> +\|", str(training)
-    ) and training.counted.n_read == 5 * (6 + len(END))
+    assert re.search(r"\| not in text \| <pad> +\|", str(training))
+    assert training.counted.n_read == 5 * (6 + len(END))
     assert training.counted.special_tokens == {END: 5}
 
 
@@ -5842,10 +5786,8 @@ def test_the_record_of_a_training_has_no_place_and_no_time(library, tmp_path):
         (tmp_path / f"{k}").mkdir()
         (tmp_path / f"{k}" / "a.txt").write_bytes(library[0].read_bytes())
     one, two = (bpe.train(tmp_path / f"{k}", 300, [END], workers=k).record for k in (1, 2))
-    assert (
-        one == two == json.loads(json.dumps(one))
-        and one["corpus"]["n_bytes"] == library[0].stat().st_size
-    )
+    assert one == two == json.loads(json.dumps(one))
+    assert one["corpus"]["n_bytes"] == library[0].stat().st_size
     assert one["bpe_numba"] == bpe.__version__ and one["options"]["vocab_size"] == 300
     (tmp_path / "2" / "a.txt").write_bytes(library[0].read_bytes() + b" the")
     assert bpe.train(tmp_path / "2", 300, [END]).record["corpus"]["words"] != one["corpus"]["words"]
@@ -5970,11 +5912,9 @@ def test_numbers_without_a_header_have_the_type_that_is_named(model, command, tm
     back = command("decode", model / "model", tmp_path / "ids.bin", "--dtype", "uint16").stdout
     assert back == text + END.encode()
     printed = command("encode", model / "model", "-", "--append", END, stdin=text)
-    assert (
-        len(printed.stdout.split()) == n
-        and not printed.stderr
-        and not list(Path.cwd().glob("*-.json"))
-    )
+    assert len(printed.stdout.split()) == n
+    assert not printed.stderr
+    assert not list(Path.cwd().glob("*-.json"))
     assert_refused(command("decode", model / "model", tmp_path / "ids.bin"), "ids.bin", "--dtype")
 
 
@@ -6078,10 +6018,8 @@ def test_options_of_train_do_what_they_say(command, tmp_path):
         == 0
     )
     tokenizer = bpe.Tokenizer.load(tmp_path / "m")
-    assert (
-        tokenizer.special_tokens == {"<a>": len(tokenizer) - 1}
-        and b" lowest" not in tokenizer.vocab.values()
-    )
+    assert tokenizer.special_tokens == {"<a>": len(tokenizer) - 1}
+    assert b" lowest" not in tokenizer.vocab.values()
     assert b" low" in tokenizer.vocab.values()
     done = command(
         "encode",
@@ -6109,9 +6047,8 @@ def test_a_pattern_that_is_not_compiled_is_said_once(model, command, tmp_path):
 def test_help_has_two_examples_that_parse(name, command):
     shown = command(name, "--help").stdout.decode()
     examples = shown.partition("examples:\n")[2].splitlines()
-    assert len(examples) == 2 and all(
-        len(line) <= 80 for line in shown.splitlines() if line not in examples
-    )
+    assert len(examples) == 2
+    assert all(len(line) <= 80 for line in shown.splitlines() if line not in examples)
     for line in examples:
         words = re.split(" [<|] ", line.partition("bpe_numba.py ")[2])[0]
         assert bpe._make_parser().parse_args(shlex.split(words)).flags
@@ -6126,10 +6063,8 @@ def test_ids_may_be_a_list_and_folders_are_made(model, command, tmp_path):
     encoded = command(
         "encode", model / "model", model / "text.txt", "--out", tmp_path / "c" / "d" / "o.npy"
     )
-    assert (
-        b"2,550 bytes in 1 text\n" in encoded.stdout
-        and (tmp_path / "c" / "d" / "o.npy.json").exists()
-    )
+    assert b"2,550 bytes in 1 text\n" in encoded.stdout
+    assert (tmp_path / "c" / "d" / "o.npy.json").exists()
 
 
 def test_readme_runs_as_printed(command, tmp_path):
@@ -6889,10 +6824,8 @@ def test_measures_of_characters_are_of_own_pretokens_and_all_ids(library, tmp_pa
     (tmp_path / "a.txt").write_text(text)
     found = bpe.inspect_model(tokenizer, tmp_path / "a.txt").measures
     assert found == pytest.approx(naive_measures(tokenizer, [text.encode()], pattern))
-    assert (
-        tokenizer.token_to_id(tokenizer.model.unk_token) in tokenizer.encode(text)
-        and found["Rényi efficiency"] < 1
-    )
+    assert tokenizer.token_to_id(tokenizer.model.unk_token) in tokenizer.encode(text)
+    assert found["Rényi efficiency"] < 1
 
 
 def test_a_view_shows_every_token(some_prose):
@@ -6906,11 +6839,9 @@ def test_a_view_shows_every_token(some_prose):
         shown = [piece.strip() for line in lines[:-1:2] for piece in line.split("|")[:-1]]
         assert shown == [bpe.readable(token) for token in report.tokens]
         assert [int(id) for line in lines[1:-1:2] for id in line.split()] == report.ids.tolist()
-    assert (
-        "\x1b" not in report.text(80)
-        and "<1B>" in report.text(80)
-        and "<U+202E>" in report.text(80) + "<U+202E>"
-    )
+    assert "\x1b" not in report.text(80)
+    assert "<1B>" in report.text(80)
+    assert "<U+202E>" in report.text(80) + "<U+202E>"
 
 
 @given(st.binary(min_size=1, max_size=30) | texts.filter(len).map(str.encode))
@@ -6949,9 +6880,8 @@ def test_curves_are_drawn(reports, tmp_path, suffix, begin):
 
 def test_tables_are_markdown_in_columns(reports):
     shown = str(reports[3])
-    assert (
-        "| model | 中文 \\| text |     b |" in shown and "| ----- | -----------: | ----: |" in shown
-    )
+    assert "| model | 中文 \\| text |     b |" in shown
+    assert "| ----- | -----------: | ----: |" in shown
     for table in shown.split("\n\n"):
         assert len({bpe._cell_width(line) for line in table.splitlines() if line[0] == "|"}) < 2
 
@@ -7011,9 +6941,8 @@ def test_a_peer_that_differs_or_fails_is_told(bench, library, monkeypatch, chang
         bench.PEERS, "encode", dict.fromkeys(["bpe_numba", "numpy"], bench._encode_bpe_numba)
     )
     rows = bench.bench(library[:3], 300).rows
-    assert [row[0] for row in rows] == ["train", "train", "encode", "encode"] and rows[1][
-        -1
-    ] == verdict
+    assert [row[0] for row in rows] == ["train", "train", "encode", "encode"]
+    assert rows[1][-1] == verdict
     assert (rows[1][2] is None) == ("nothing" in verdict)
 
 
@@ -7777,11 +7706,9 @@ def test_bad_commands_are_refused_in_one_line(arguments, parts, command, here, m
 
 def test_what_no_file_can_hold_is_said(command, here):
     result = command("train", "text.txt", "--pattern", "\udcff", "--out", "m", cwd=here)
-    assert (
-        result.returncode == 2
-        and b"surrogates not allowed" in result.stderr
-        and not (here / "m").exists()
-    )
+    assert result.returncode == 2
+    assert b"surrogates not allowed" in result.stderr
+    assert not (here / "m").exists()
 
 
 def test_without_protobuf_both_packages_are_named(here, monkeypatch):
