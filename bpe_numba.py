@@ -541,15 +541,18 @@ def _check_type(name: str, value: object, hint: object) -> None:
         raise InputError(f"`{name}` must be of type {names}, not {reprlib.repr(value)}")
 
 
-def interruptible(function: Function) -> Function:
+def interruptible(function: Function, check: Callable | None = None) -> Function:
     """Make a function with kernels in which an interrupt raises KeyboardInterrupt.
 
     Numba makes a SystemError of an interrupt that comes while it unpacks the arguments of a kernel.
+    The arguments are given to `check` first.
     """
 
     @functools.wraps(function)
     def call(*arguments: object, **options: object):
         try:
+            if check:
+                check(*arguments, **options)
             return function(*arguments, **options)
         except SystemError as error:
             while error.__cause__:
@@ -573,14 +576,11 @@ def checked(function: Function) -> Function:
     # at the first call: they may name classes defined below
     hints = functools.cache(lambda: get_type_hints(function))
 
-    @functools.wraps(function)
-    @interruptible
-    def call(*arguments: object, **options: object):
+    def check(*arguments: object, **options: object) -> None:
         for name, value in signature.bind(*arguments, **options).arguments.items():
             _check_type(name, value, hints().get(name, object))
-        return function(*arguments, **options)
 
-    return call
+    return interruptible(function, check)
 
 
 def number_of(n: int, noun: str) -> str:
@@ -9644,6 +9644,7 @@ def read_sentencepiece(data: bytes) -> Model:
         "squeezes": spec.remove_extra_whitespaces,
         "escapes": spec.escape_whitespaces,
     }
+    Normalizer([normalizer])  # fails if the charsmap is damaged
     if kind == "unigram":
         scores[types == _BYTE] = -np.inf
         # as sentencepiece 0.2.3
@@ -12837,11 +12838,11 @@ def _train_command(inputs: Sequence[str] = (), *, out: str = "model", **options)
     recipe, files, counts = prepare(recipe, inputs or None)
     config = call_with(transformers_config, **options | {"special_tokens": recipe.special_tokens})
     check_writable(as_path(out))  # fails before the training
-    if Path(out, "tokenizer.json").exists():
-        warnings.warn(f"{out}: the model in this folder will be replaced", stacklevel=2)
     training = train_recipe(
         recipe, files, counts, options["text_field"], call_with(Engine, **options)
     )
+    if Path(out, "tokenizer.json").exists():
+        warnings.warn(f"{out}: the model in this folder is replaced", stacklevel=2)
     with stage("save") as training.timings["save"], written_together():
         training.tokenizer.model.config |= config
         training.tokenizer.save(out)
