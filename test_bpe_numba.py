@@ -503,9 +503,9 @@ def tokenizer(trained):
 def some_texts(library):
     """Code, prose in several scripts, bytes that are not text, and long or rare words."""
     source = random.Random(1)
-    sizes = source.choices(range(1, 60), k=20_000)
+    sizes = source.choices(range(1, 60), k=5000)
     return [
-        *(path.read_bytes().decode() for path in library[:40]),
+        *(path.read_bytes().decode()[:5000] for path in library[:12]),
         f"a{END}{END} b" + END,
         "",
         "中文没有空格" * 300 + "Это русский текст. " * 200,
@@ -588,7 +588,7 @@ def test_an_array_stays_that_is_replaced_while_a_kernel_uses_it(monkeypatch, tmp
     @bpe.kernel
     def use(box, array):
         replace(box)
-        n = len(np.full(1000, 7))  # in the memory that was given back
+        n = len(np.full(1000, 7))  # it takes the memory that was given back
         return array.sum() + n
 
     @bpe.kernel
@@ -631,7 +631,7 @@ def test_kernels_for_a_struct_of_a_file_that_has_changed_are_not_used(tmp_path, 
 
 
 class OneByOne(concurrent.futures.Executor):
-    """An executor that does not say how many workers it has, and notes what comes back."""
+    """An executor that does not say how many workers it has, and keeps the results."""
 
     def __init__(self):
         self.results = []
@@ -659,16 +659,15 @@ def test_results_come_in_order_by_an_executor_and_by_no_more_workers_than_work(l
     pool = OneByOne()
     before = threading.active_count()
     for engine in (bpe.Engine(workers=1), bpe.Engine(workers=3), bpe.Engine(executor=pool)):
-        assert list(engine.map(abs, range(-50, 0), threads=True)) == list(range(50, 0, -1))
+        assert list(engine.map(abs, range(-50, 0), threads=True)) == [*range(50, 0, -1)]
         assert list(engine.map(abs, range(-5, 0))) == [5, 4, 3, 2, 1]
         assert list(engine.map(abs, [])) == []
-    counts = bpe.Engine(workers=1000).map(
-        lambda _: threading.active_count() - before, range(3), threads=True
-    )
+    engine = bpe.Engine(workers=1000)
+    counts = engine.map(lambda _: threading.active_count() - before, range(3), threads=True)
     assert max(counts) <= 3
     pool.results.clear()
     training = bpe.train(library[:5], 300, executor=pool)
-    assert len(pool.results) > 0
+    assert pool.results
     assert training.tokenizer.merges == bpe.train(library[:5], 300).tokenizer.merges
 
 
@@ -677,9 +676,7 @@ def _die(item):
 
 
 def _die_while_sending(item):
-    """Die with half a result in the pipe: the other half never comes, and a pool would wait for it
-    for ever.
-    """
+    """Die with half a result in the pipe; a pool would wait for the other half for ever."""
     caller = sys._getframe()
     while "result_queue" not in caller.f_locals:
         caller = caller.f_back
@@ -714,9 +711,11 @@ def test_a_limit_on_threads_or_processes_is_an_error(monkeypatch, process, after
 
     def limited(start):
         def begin(*arguments):
-            if next(started) >= after // (1 + process):
-                raise RuntimeError("can't start new thread") if not process else OSError(11, "no")
-            return start(*arguments)
+            if next(started) < after // (1 + process):
+                return start(*arguments)
+            if process:
+                raise OSError(11, "Resource temporarily unavailable")
+            raise RuntimeError("can't start new thread")
 
         return begin
 
@@ -732,7 +731,7 @@ def test_a_limit_on_threads_or_processes_is_an_error(monkeypatch, process, after
     assert not multiprocessing.active_children()
 
 
-def test_a_cache_that_cannot_be_written_is_told(monkeypatch, capsys):
+def test_the_user_is_told_of_a_cache_that_cannot_be_written(monkeypatch, capsys):
     def njit(cache=False, **options):
         if cache:
             raise RuntimeError("cannot cache function: no locator available")
@@ -747,8 +746,10 @@ def test_a_cache_that_cannot_be_written_is_told(monkeypatch, capsys):
     assert capsys.readouterr().err.count("NUMBA_CACHE_DIR") == bpe.COMPILES
 
 
-@pytest.mark.parametrize("work", ["decode", "encode", "digest", "as_characters"])
-def test_an_interrupt_between_kernels_is_an_interrupt(work, tokenizer):
+@pytest.mark.parametrize("work", ["decode", "encode", "digest", "as_characters", "count"])
+def test_an_interrupt_is_an_interrupt(work, tokenizer, tmp_path):
+    (tmp_path / "a.txt").write_text("some text, and more of it\n" * 1000)
+    source = bpe.Source([tmp_path / "a.txt"] * 5, bpe.Pattern("gpt2"))
     words = bpe.Words.from_counts({b"a": 1})
     ids = tokenizer.encode("some text")
     call = {
@@ -756,45 +757,23 @@ def test_an_interrupt_between_kernels_is_an_interrupt(work, tokenizer):
         "encode": lambda: tokenizer.encode("some text"),
         "digest": lambda: words.digest,
         "as_characters": words.as_characters,
+        "count": lambda: bpe.count(source, bpe.Engine(1)),
     }[work]
-    call()  # compiles
-    ended = Counter()
+    before = signal.getsignal(signal.SIGINT)
+    expected = repr(call())  # the first call compiles
     for _ in range(20):
-        timer = threading.Timer(random.uniform(0.001, 0.01), signal.raise_signal, [signal.SIGINT])
-        try:
+        timer = threading.Timer(random.uniform(0.001, 0.02), signal.raise_signal, [signal.SIGINT])
+        with pytest.raises(KeyboardInterrupt):
             timer.start()
             while timer.is_alive():
                 call()
             time.sleep(0.01)  # its handler runs in this thread, a little later
-        except BaseException as error:
-            ended[type(error)] += 1
-    assert {*ended} == {KeyboardInterrupt}
+    assert signal.getsignal(signal.SIGINT) is before and repr(call()) == expected
 
 
-def test_interrupts_in_python_are_that_and_no_more(tmp_path):
-    (tmp_path / "a.txt").write_text("some text, and more of it\n" * 1000)
-    source = bpe.Source([tmp_path / "a.txt"] * 5, bpe.Pattern("gpt2"))
-    before = signal.getsignal(signal.SIGINT)
-    ended = Counter()
-    bpe.count(source, bpe.Engine(1))  # compiles
-    for _ in range(20):
-        timer = threading.Timer(random.uniform(0.01, 0.05), signal.raise_signal, [signal.SIGINT])
-        try:
-            timer.start()
-            while timer.is_alive():
-                bpe.count(source, bpe.Engine(1))
-            time.sleep(0.01)  # its handler runs in this thread, a little later
-        except BaseException as error:
-            ended[type(error)] += 1
-    assert {*ended} == {KeyboardInterrupt}
-    assert signal.getsignal(signal.SIGINT) is before and bpe.count(source).n_documents == 5
-
-
-def test_compilation_is_told_once(capsys, monkeypatch):
+def test_compilation_is_announced_once(capsys, monkeypatch):
     ours = SimpleNamespace(data={"dispatcher": bpe._add_words})
-    theirs = SimpleNamespace(
-        data={"dispatcher": SimpleNamespace(py_func=test_compilation_is_told_once)}
-    )
+    theirs = SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=within)})
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     bpe._give_notice.cache_clear()
     for started in (theirs, ours, ours):
@@ -856,11 +835,11 @@ def test_processes_that_compile_end_together(tmp_path, number):
     assert b"Traceback" not in b"".join(lines)
     for _ in range(100):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, 0)  # some process of the group is alive
+            os.killpg(process.pid, 0)  # this raises when no process of the group is alive
             time.sleep(0.1)
             continue
         return
-    pytest.fail("a process is left behind")
+    pytest.fail("a process is still alive")
 
 
 def test_arguments_are_checked_by_their_annotations():
@@ -870,21 +849,16 @@ def test_arguments_are_checked_by_their_annotations():
 
     assert call(np.int64(1), 2, Path("a"), d=True) == (1, 2, Path("a"), True)
     assert call(1, None)[1] is None
-    for options in (
-        {"a": 1.0},
-        {"a": True},
-        {"a": None},
-        {"a": 1, "b": "2"},
-        {"a": 1, "d": 1},
-        {"a": 1, "c": 3},
-    ):
+    wrong = [{"a": 1.0}, {"a": True}, {"a": None}]
+    wrong += [{"a": 1, **other} for other in ({"b": "2"}, {"d": 1}, {"c": 3})]
+    for options in wrong:
         with pytest.raises(bpe.InputError, match=f"`{[*options][-1]}` must be"):
             call(**options)
 
 
 def test_files_take_their_names_when_they_are_whole(tmp_path):
     path = tmp_path / "ids.bin"
-    # left by a process that was killed, of the same number
+    # A process of the same number that was killed left this file.
     (tmp_path / f".ids.bin.{os.getpid()}.unfinished").touch()
     for content in (b"old", b"new"):
         with bpe.atomic_write(path) as file:
@@ -916,16 +890,15 @@ def test_files_written_together_take_their_names_together(tmp_path, monkeypatch)
         with bpe.atomic_write(tmp_path / "b") as file:
             file.write(b"half")
             raise OSError("disk full")
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
-        "a": b"old",
-        "b": b"old",
-    }
+    assert files_in(tmp_path) == {"a": b"old", "b": b"old"}
     named = []
-    monkeypatch.setattr(
-        os,
-        "replace",
-        lambda source, to, replace=os.replace: (named.append(to.name), replace(source, to)),
-    )
+    replace = os.replace
+
+    def replace_and_note(source, target):
+        named.append(target.name)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace_and_note)
     with bpe.written_together():
         bpe.atomic_write_all(tmp_path, {"a": "new", "b": "new"})
         with bpe.atomic_write(tmp_path / "new/c") as file:
@@ -962,33 +935,14 @@ def test_a_log_has_lines_in_place_of_bars(capsys):
 
 # ─── Patterns ─────────────────────────────────────────────────────────────────────────────────────
 
-# Regular expressions of all that is compiled: simple ones, those that look at what comes next, and
-# those below.
-basic = [
-    r"[a-z]+",
-    r"\w+",
-    "(a)|(b)",
-    "(?:abc)",
-    "a+b|a",
-    "aa|a{3,5}b",
-    "x{2,}y|x",
-    r"(?i:it|is)|\p{L}{2,3}|\d+(?!\d)",
-]
-ending = [
-    r"a(?=b)|b+?c|.",
-    r"\S+?(?=\s)|\s+",
-    r" ?\p{L}+\s+$|\p{L}",
-    r"\s++$|\s|\S+",
-    r"[^\W\d]+|\p{Han}",
-]
-# What tells controls, surrogates and bytes that are not UTF-8 from other text.
-hostile = [
-    r"\p{Cc}+|[^\p{Cc}]+",
-    r"\p{C}+|\P{C}{1,3}",
-    r"[\x00-\x1f]+|\p{Cs}",
-    r"[\udc80-\udcff]+",
-    r"<\w+>",
-]
+# Regular expressions that are compiled: simple ones, and some whose end depends on what follows.
+basic = [r"[a-z]+", r"\w+", "(a)|(b)", "(?:abc)", "a+b|a", "aa|a{3,5}b", "x{2,}y|x"]
+basic += [r"(?i:it|is)|\p{L}{2,3}|\d+(?!\d)"]
+ending = [r"a(?=b)|b+?c|.", r"\S+?(?=\s)|\s+", r" ?\p{L}+\s+$|\p{L}", r"\s++$|\s|\S+"]
+ending += [r"[^\W\d]+|\p{Han}"]
+# These tell controls, surrogates and bytes that are not UTF-8 from other text.
+hostile = [r"\p{Cc}+|[^\p{Cc}]+", r"\p{C}+|\P{C}{1,3}", r"[\x00-\x1f]+|\p{Cs}"]
+hostile += [r"[\udc80-\udcff]+", r"<\w+>"]
 CUSTOM_PATTERNS = [*basic, *ending, *hostile, r"(?i:s|[ab]{2}(?=a))"]
 
 
@@ -1005,7 +959,7 @@ def test_pretokens_are_those_of_regex(pattern, data):
     assert compiled.split(data) == naive_split(bpe.PATTERNS.get(pattern, pattern), data)
 
 
-# Random regular expressions of all that is compiled, and bytes that they look at.
+# Random regular expressions of all parts that are compiled, and bytes that matter to them.
 simple = ["a", "b", "[ab]", "[^a]", r"\s", r"\S", r"\w", r"\W", r"\p{L}", ".", r"\d", "é", "(?i:A)"]
 invisible = [r"\p{C}", r"\P{C}", r"[\x00-\x1f]", r"\p{Cs}", r"[^\p{Cc}]", r"[\udc80-\udcff]"]
 atoms = st.sampled_from(simple + invisible)
@@ -1039,11 +993,11 @@ def test_random_patterns_are_exact_or_left_to_regex(pattern, inputs, seed):
     """In one lane and, for the last of the inputs, in all."""
     try:
         compiled = bpe.Pattern(pattern)
-    except bpe.InputError:  # only if it matches nothing, or the empty string
-        found = [regex.search(pattern, data.decode("utf-8", "surrogateescape")) for data in inputs]
-        assert regex.fullmatch(pattern, "") or not any(found)
+    except bpe.InputError:  # it matches nothing, or the empty string
+        texts = [data.decode("utf-8", "surrogateescape") for data in inputs]
+        assert regex.fullmatch(pattern, "") or not any(regex.search(pattern, t) for t in texts)
         return
-    # some take the square of it
+    # The time of some patterns grows with the square of this size.
     inputs.append(b"".join(random.Random(seed).choices(inputs, k=9000))[: LONG // 16])
     for data in inputs:
         try:
@@ -1081,32 +1035,31 @@ def test_where_regex_itself_is_wrong():
         ("|".join(map(chr, range(0x4E00, 0x4E00 + 61))), "60"),
     ],
 )
-def test_what_is_not_compiled_is_said_and_works(pattern, why):
+def test_patterns_that_are_not_compiled_say_why_and_work(pattern, why):
     compiled = bpe.Pattern(pattern)
     assert not compiled.is_compiled and regex.search(why, compiled.warning)
     for data in (b"a \n", "ab aa word b中一\x00 pA".encode() + b"\xff"):
         assert compiled.split(data) == naive_split(pattern, data)
 
 
+def normalize_by_regex(pattern):
+    return bpe.Normalizer([replace(pattern, "", "Regex")]).normalize
+
+
 @pytest.mark.parametrize(
-    "use",
+    "make, pattern",
     [
-        bpe.Pattern(r"(a+)+$").split,
-        bpe.Normalizer(
-            [{"type": "Replace", "pattern": {"Regex": "(a|aa)+$"}, "content": ""}]
-        ).normalize,
-        bpe.Normalizer(
-            [{"type": "Replace", "pattern": {"Regex": "(a|aa)+(?<=b)$"}, "content": ""}]
-        ).normalize,
+        (lambda pattern: bpe.Pattern(pattern).split, "(a+)+$"),
+        (normalize_by_regex, "(a|aa)+$"),
+        (normalize_by_regex, "(a|aa)+(?<=b)$"),
     ],
 )
-def test_patterns_that_take_for_ever_are_stopped(use, monkeypatch):
+def test_patterns_that_take_for_ever_are_stopped(make, pattern, monkeypatch):
+    use = make(pattern)
     assert use(b"aab") and use(b"a" * 30 + b"b\xff")
     monkeypatch.setattr(bpe, "REGEX_SECONDS", 0.01)
-    with pytest.raises(
-        bpe.InputError,
-        match=r"pattern '\(.*\$' takes more than 0 s for the 2,021 characters .* 'aaaa",
-    ):
+    message = r"pattern '\(.*\$' takes more than 0 s for the 2,021 characters .* 'aaaa"
+    with pytest.raises(bpe.InputError, match=message):
         use(b"a" * 2000 + b"b" + "é".encode() * 20)
 
 
@@ -1119,20 +1072,19 @@ def test_sets_that_take_long_to_look_up_are_left_to_regex(monkeypatch):
 
 def test_compiled_patterns_are_kept_on_the_disk(tmp_path, monkeypatch):
     def compiled_anew():
-        """By a second copy of the module, which knows nothing of what the first one has in
-        memory.
-        """
+        """Compile by a second copy of the module, which does not share the memory of the first."""
         spec = importlib.util.spec_from_file_location("bpe_numba_again", bpe.__file__)
-        monkeypatch.setitem(sys.modules, spec.name, again := importlib.util.module_from_spec(spec))
+        again = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, spec.name, again)
         spec.loader.exec_module(again)
         return again.Pattern("none").is_compiled
 
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     assert compiled_anew()
     (path,) = tmp_path.iterdir()
-    made = path.stat().st_ino
+    number = path.stat().st_ino
     content = path.read_bytes()
-    assert compiled_anew() and path.stat().st_ino == made
+    assert compiled_anew() and path.stat().st_ino == number
     for damage in (content[:5000], b"no table"):
         path.write_bytes(damage)
         assert compiled_anew() and len(path.read_bytes()) > 5000
@@ -1170,8 +1122,8 @@ def test_patterns_have_names_sources_and_stages():
         assert pickle.loads(pickle.dumps(pattern)).source == pattern.source
 
 
-# Pre-tokenizers of Hugging Face's that look for characters, and the steps that are the same; they
-# are one machine each.
+# Pre-tokenizers of Hugging Face that look for single characters, and the same as our steps. Each is
+# one machine.
 CHARACTER_SPLITS = [
     (P.BertPreTokenizer(), "bert"),
     (P.Whitespace(), "whitespace"),
@@ -1181,8 +1133,7 @@ CHARACTER_SPLITS = [
     (P.CharDelimiterSplit("."), bpe.Split(r"\.", "removed")),
     *((P.Punctuation(how), bpe.Split(bpe.PUNCTUATION, how)) for how in bpe.BEHAVIORS),
 ]
-# Expressions that need more than a machine for some behaviors: two characters do not decide, or
-# `regex` must look.
+# For some behaviors these need more than a machine: two characters do not decide, or `regex` looks.
 SPLIT_REGEXES = [
     "a",
     "[ab]+",
@@ -1203,7 +1154,7 @@ METASPACES = [
     (P.Metaspace(char, scheme, split), metaspace(char, scheme, split))
     for char, scheme, split in itertools.product("▁_", bpe.PREPEND_SCHEMES, [False, True])
 ]
-# Rust's Unicode and ours differ in what is new
+# Newer characters are left out: Rust has another version of Unicode.
 assigned = st.characters(exclude_categories=["Cs", "Cn"])
 split_texts = st.text(assigned | st.sampled_from("ab1c -.,\n\t▁_é中"), max_size=40) | st.text(
     "ab1c ", max_size=40
@@ -1284,24 +1235,19 @@ def test_metaspace_knows_where_a_text_begins():
 @pytest.mark.parametrize("name", ["cl100k", "o200k"])
 @given(text=texts)
 def test_patterns_are_those_of_tiktoken(name, text):
-    assert bpe.Pattern(name).split(text.encode()) == naive_split(
-        TIKTOKEN_PATTERNS[name], text.encode()
-    )
+    expected = naive_split(tiktoken_patterns()[name], text.encode())
+    assert bpe.Pattern(name).split(text.encode()) == expected
 
 
+@functools.cache
 def tiktoken_patterns():
-    """The patterns as tiktoken's source has them."""
+    """The patterns in the source of tiktoken."""
     from tiktoken_ext import openai_public
 
     source = Path(openai_public.__file__).read_text()
-    cl100k = next(line for line in source.splitlines() if "[\\r\\n]*+|\\s++$" in line).split('"""')[
-        1
-    ]
+    line = next(line for line in source.splitlines() if "[\\r\\n]*+|\\s++$" in line)
     o200k = source.split("def o200k_base")[1].split("]\n    )")[0].split('"""')[1::2]
-    return {"cl100k": cl100k, "o200k": "|".join(o200k)}
-
-
-TIKTOKEN_PATTERNS = tiktoken_patterns()
+    return {"cl100k": line.split('"""')[1], "o200k": "|".join(o200k)}
 
 
 # ─── Scanning ─────────────────────────────────────────────────────────────────────────────────────
@@ -1564,7 +1510,7 @@ def test_each_character_is_normalized_as_in_tokenizers(name):
 @pytest.mark.parametrize("name", ["BERT", "ALBERT", "Llama", "precompiled", "XLM-R"])
 def test_long_texts_are_normalized_as_in_tokenizers(name, some_texts):
     ours, theirs = normalizers(name)
-    for text in [*some_texts[10:20], "\ufdfa" * 9000, "é\r\n" * 5000, "e\u0301\u0327 " * 5000]:
+    for text in [*some_texts[7:17], "\ufdfa" * 9000, "é\r\n" * 5000, "e\u0301\u0327 " * 5000]:
         assert ours.normalize(text.encode()).decode() == theirs.normalize_str(text)
 
 
