@@ -12981,8 +12981,8 @@ def _view_command(model: str, text: Sequence[str] = (), **options) -> None:
     $ view model "Hello, world"
     $ view model < corpus.txt
     """
-    is_one_model = len(text) < 2 or not os.path.exists(text[0])
-    require(is_one_model, f"{text[0]} exists, but only one model is viewed: put the text in quotes")
+    if len(text) > 1 and os.path.exists(text[0]):
+        raise InputError(f"{text[0]} exists, but only one model is viewed: put the text in quotes")
     data = os.fsencode(" ".join(text)) if text else sys.stdin.buffer.read()
     colour = (
         sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
