@@ -466,7 +466,7 @@ def model_proto(pieces, kind, **spec):
     return proto
 
 
-def made(model, added=(), **parts):
+def huggingface_tokenizer(model, added=(), **parts):
     """A tokenizer of the `tokenizers` package, from its parts."""
     theirs = tokenizers.Tokenizer(model)
     for name, part in parts.items():
@@ -477,7 +477,9 @@ def made(model, added=(), **parts):
 
 def trained_by_hugging_face(kind, texts, pre_tokenizer=None, model=(), **options):
     """A tokenizer of the `tokenizers` package; `model` are options of the model."""
-    theirs = made(getattr(tokenizers.models, kind)(**dict(model)), pre_tokenizer=pre_tokenizer)
+    theirs = huggingface_tokenizer(
+        getattr(tokenizers.models, kind)(**dict(model)), pre_tokenizer=pre_tokenizer
+    )
     trainer = getattr(tokenizers.trainers, f"{kind.replace('BPE', 'Bpe')}Trainer")
     theirs.train_from_iterator(texts, trainer(show_progress=False, **options))
     return theirs
@@ -731,7 +733,7 @@ def test_a_limit_on_threads_or_processes_is_an_error(monkeypatch, process, after
     assert not multiprocessing.active_children()
 
 
-def test_the_user_is_told_of_a_cache_that_cannot_be_written(monkeypatch, capsys):
+def test_a_cache_that_cannot_be_written_gives_a_note(monkeypatch, capsys):
     def njit(cache=False, **options):
         if cache:
             raise RuntimeError("cannot cache function: no locator available")
@@ -2191,7 +2193,7 @@ def test_driven_merges_after_splits_count_past_32_bits(wide, monkeypatch):
     assert learner.merge(97, 98) == 257 and learner.n_tokens == 2**41 + 1
 
 
-def test_what_a_learner_refuses_changes_nothing():
+def test_a_refused_call_leaves_a_learner_as_it_was():
     learner = bpe.Learner(bpe.Words.from_counts({b"abcd": 3, b"a" * 99_999: 1}), 273)
     symbol = learner.merge(97, 98)
     learner.forbid(99, 100)
@@ -2337,7 +2339,7 @@ LARGE_COUNTS = {
     "name, wide", [*((name, False) for name in LARGE_COUNTS), ("long words", True)]
 )
 @pytest.mark.parametrize("tie_break", ["bytes", "ids"])
-def test_merges_of_what_is_large_are_those_of_the_oracle(name, wide, tie_break, monkeypatch):
+def test_merges_of_large_inputs_are_those_of_the_oracle(name, wide, tie_break, monkeypatch):
     if wide:  # as in a corpus of so many symbols that positions do not fit 32 bits
         monkeypatch.setattr(bpe, "INT32_SYMBOLS", 0)
     assert_learns(*LARGE_COUNTS[name], tie_break)
@@ -2457,10 +2459,10 @@ def test_going_on_reaches_across_the_ends_of_old_pretokens(text, extra):
         len(tokens) + extra,
         tie_break="ids",
     )
-    begun = Counter()
+    counts_of_ids = Counter()
     for word, count in counts.items():
-        begun[tuple(naive_encode(word, merges))] += count
-    expected = naive_learn(begun, len(tokens) + extra, "ids", alphabet=tokens)
+        counts_of_ids[tuple(naive_encode(word, merges))] += count
+    expected = naive_learn(counts_of_ids, len(tokens) + extra, "ids", alphabet=tokens)
     assert history(learned) == expected
     extended = bpe.Tokenizer.from_model(bpe.extend_model(model, learned))
     assert (
@@ -2497,7 +2499,7 @@ def test_vocabulary_has_special_tokens_first_then_bytes_then_merges():
         assert list(tokenizer.special_tokens.values()) == ids
 
 
-def test_a_text_that_is_too_small_is_said():
+def test_a_text_that_is_too_small_gives_a_warning():
     with pytest.warns(UserWarning, match="258 tokens, fewer than the 1,000"):
         vocab, _ = bpe.train_bpe_from_counts({b"abc": 1}, 1000)
     assert len(vocab) == 258
@@ -2549,7 +2551,7 @@ What is 2 + 3?<|im_end|>
 """
 
 
-def test_chatml_writes_conversations_as_it_should():
+def test_chatml_writes_conversations():
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
 
     def refuse(message):
@@ -2566,7 +2568,7 @@ def test_chatml_writes_conversations_as_it_should():
         template.render(messages=[{"role": "narrator", "content": ""}])
 
 
-def test_transformers_config_has_what_is_asked_for(tmp_path):
+def test_transformers_config_has_the_named_options(tmp_path):
     special = ["<|im_start|>", "<|im_end|>"]
     config = bpe.transformers_config(
         special, eos_token=special[1], model_max_length=9, chat_template="chatml"
@@ -2973,7 +2975,7 @@ flagged_texts = st.lists(st.sampled_from(flagged_parts), max_size=24).map("".joi
 def test_flagged_special_tokens_are_found_as_hugging_face_finds_them(flags, inputs):
     ours = bpe.Tokenizer(BYTE_VOCAB, [], list(flags), flags=flags)
     bytes_only = tokenizers.models.BPE({in_chars(token): b for b, token in enumerate(BYTES)}, [])
-    theirs = made(bytes_only, pre_tokenizer=ByteLevel(False))
+    theirs = huggingface_tokenizer(bytes_only, pre_tokenizer=ByteLevel(False))
     theirs.add_tokens(
         [tokenizers.AddedToken(token, **flag._asdict()) for token, flag in flags.items()]
     )
@@ -3284,7 +3286,9 @@ def test_a_word_of_the_greatest_length_is_cut(size):
     vocab = {"[UNK]": 0, "a": 1, "##a": 2}
     options = {"unk_token": "[UNK]", "max_input_chars_per_word": 7}
     theirs = tokenizers.models.WordPiece(vocab, **options)
-    tokenizer = bpe.Tokenizer.from_str(made(theirs, pre_tokenizer=P.WhitespaceSplit()).to_str())
+    tokenizer = bpe.Tokenizer.from_str(
+        huggingface_tokenizer(theirs, pre_tokenizer=P.WhitespaceSplit()).to_str()
+    )
     expected = [token.id for token in theirs.tokenize("a" * size)]
     assert tokenizer.encode("a" * size) == expected
 
@@ -3355,7 +3359,7 @@ short_words = st.text("aab▁é中🙂", max_size=8)
 
 
 @given(hostile_bytes)
-def test_what_is_not_utf8_is_unknown_byte_by_byte(data):
+def test_bytes_that_are_not_utf8_are_unknown_one_by_one(data):
     byte_names = {f"<0x{byte:02X}>": -np.inf for byte in range(256)}
     tables = bpe.unigram_tables(unigram_model({"é": -1.0} | byte_names, byte_fallback=True))
     parts = (
@@ -3368,7 +3372,7 @@ def test_what_is_not_utf8_is_unknown_byte_by_byte(data):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 2.0])
-def test_samples_are_distributed_as_they_should(alpha):
+def test_samples_of_a_unigram_have_their_distribution(alpha):
     score_of = {"a": -1.0, "é": -2.5, "aé": -2.0, "éa": -3.0, "aéa": -4.0, "éaé": -5.5}
     word = "aéaéxa".encode()
     tables = bpe.unigram_tables(unigram_model(score_of))
@@ -3559,7 +3563,7 @@ def test_blocks_of_a_file_have_the_single_precision_sums_of_the_whole(tmp_path, 
 @pytest.mark.parametrize("text", ["é<unk>a", "<unk>éa", "éé<unk><unk>é", "a<unk>", "a<unk>é"])
 def test_an_unknown_beside_a_written_unknown_token_is_one_token(text):
     pieces = [("<unk>", 0.0), ("a", -1.0), ("b", -2.0)]
-    theirs = made(tokenizers.models.Unigram(pieces, 0, False))
+    theirs = huggingface_tokenizer(tokenizers.models.Unigram(pieces, 0, False))
     assert bpe.Tokenizer.from_str(theirs.to_str()).encode(text) == theirs.encode(text).ids
 
 
@@ -3874,7 +3878,7 @@ def tiktoken_at(folder):
 def gpt2_at(folder):
     model = tokenizers.models.BPE.from_file(f"{folder}/vocab.json", f"{folder}/merges.txt")
     return huggingface_calls(
-        made(model, [END], pre_tokenizer=ByteLevel(False), decoder=D.ByteLevel())
+        huggingface_tokenizer(model, [END], pre_tokenizer=ByteLevel(False), decoder=D.ByteLevel())
     )
 
 
@@ -4077,7 +4081,9 @@ def names_that_are_no_bytes():
     model = tokenizers.models.BPE(
         {"a": 0, "’": 1, "b": 2, "ab": 3, "a’": 4, "": 5}, [("a", "’"), ("a", "b")]
     )
-    theirs = made(model, ["<end>"], pre_tokenizer=ByteLevel(False), decoder=D.ByteLevel())
+    theirs = huggingface_tokenizer(
+        model, ["<end>"], pre_tokenizer=ByteLevel(False), decoder=D.ByteLevel()
+    )
     return theirs, st.text("ab’", max_size=9) | st.sampled_from(["ba<end>’", "a’b<end>"])
 
 
@@ -4085,7 +4091,7 @@ def token_of_normalized_text():
     model = tokenizers.models.BPE({"▁": 0, "x": 1, "<s>": 2}, [], unk_token="<s>")
     added = tokenizers.AddedToken(" <s>", normalized=True)
     decoder = D.Sequence([D.Replace("▁", " "), D.Fuse()])
-    theirs = made(model, [added], normalizer=N.Replace(" ", "▁"), decoder=decoder)
+    theirs = huggingface_tokenizer(model, [added], normalizer=N.Replace(" ", "▁"), decoder=decoder)
     return theirs, st.text("x ", max_size=9) | st.just("x x <s>x")
 
 
@@ -4106,7 +4112,7 @@ def digits_after_a_byte_level():
         [P.Punctuation("contiguous"), ByteLevel(False), P.Digits(individual_digits=False), three]
     )
     model = tokenizers.models.BPE({name: id for id, name in enumerate(names)}, pairs)
-    return made(model, pre_tokenizer=cuts, decoder=D.ByteLevel()), st.text(
+    return huggingface_tokenizer(model, pre_tokenizer=cuts, decoder=D.ByteLevel()), st.text(
         "üòé½¼²³٣12345 ab.,!", max_size=40
     )
 
@@ -4115,7 +4121,7 @@ def unigram_of_bytes():
     names = ["<unk>", *FALLBACK, *"▁ab<>0xA"]
     model = tokenizers.models.Unigram([(name, -1.0) for name in names], 0, True)
     parts = st.sampled_from(["<0x0A>", "0x0A", "<", "a", "ab", " ", "\n", "é"])
-    theirs = made(model, normalizer=N.Replace(" ", "▁"), decoder=D.Fuse())
+    theirs = huggingface_tokenizer(model, normalizer=N.Replace(" ", "▁"), decoder=D.Fuse())
     return theirs, st.lists(parts, max_size=12).map("".join)
 
 
@@ -4382,7 +4388,9 @@ def test_only_changed_parts_of_a_tokenizer_json_are_rewritten(decoder, tokenizer
 
 def test_an_empty_name_and_added_tokens_stay_where_they_were(tmp_path):
     model = tokenizers.models.BPE({"a": 0, "": 1, "b": 2, "ab": 3}, [("a", "b")])
-    theirs = made(model, ["<end>"], pre_tokenizer=ByteLevel(False), decoder=D.ByteLevel())
+    theirs = huggingface_tokenizer(
+        model, ["<end>"], pre_tokenizer=ByteLevel(False), decoder=D.ByteLevel()
+    )
     theirs.save(str(tmp_path / "tokenizer.json"))
     with pytest.warns(UserWarning, match="unknown letters are left out"):
         bpe.Tokenizer.load(tmp_path).save(tmp_path / "again", "huggingface")
@@ -4617,7 +4625,7 @@ def test_a_llama_model_becomes_the_tokenizer_json_that_is_known(prose, tmp_path)
     _, file = trained_there(tmp_path, prose, model_type="bpe", **LLAMA)
     bpe.Tokenizer.load(file).save(tmp_path / "hf")
     data = json.loads((tmp_path / "hf" / "tokenizer.json").read_text())
-    known = made(
+    known = huggingface_tokenizer(
         tokenizers.models.BPE(), normalizer=LLAMA_NORMALIZER, decoder=D.Sequence(LLAMA_DECODER)
     )
     assert data["normalizer"] == json.loads(known.to_str())["normalizer"]
@@ -4634,8 +4642,8 @@ def test_a_failed_save_leaves_nothing(tokenizer, tmp_path, monkeypatch):
     assert files_in(tmp_path) == before
 
 
-def test_what_is_dropped_is_noted(tmp_path):
-    theirs = made(tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
+def test_dropped_characters_give_a_warning(tmp_path):
+    theirs = huggingface_tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
     theirs.save(str(tmp_path / "tokenizer.json"))
     with pytest.warns(UserWarning, match="unknown letters are left out"):
         ours = bpe.Tokenizer.load(tmp_path)
@@ -4879,12 +4887,12 @@ def test_no_call_makes_a_special_token_that_is_not_allowed(name, kind, tmp_path)
             assert ids <= model.vocab.keys() and not ids & forbidden, (text, chosen)
 
 
-def remade(tokenizer, **options):
+def rebuilt(tokenizer, **options):
     return bpe.Tokenizer(tokenizer.vocab, tokenizer.merges, tokenizer.special_tokens, **options)
 
 
 def left_to_regex(tokenizer):
-    left = remade(tokenizer, pattern=f"(?<=)(?:{tokenizer.pattern.source})")
+    left = rebuilt(tokenizer, pattern=f"(?<=)(?:{tokenizer.pattern.source})")
     assert not left.pattern.is_compiled
     return left
 
@@ -4913,13 +4921,13 @@ WAYS_TO_ENCODE = {
     "pieces left to regex": lambda t, texts: WAYS_TO_ENCODE["pieces"](
         left_to_regex(t), texts[-12:]
     ),
-    "a cache of 16": lambda t, texts: remade(t, cache_size=16).encode_batch(texts * 2, threads=1),
-    "a cache of 4,096": lambda t, texts: remade(t, cache_size=1 << 12).encode_batch(
+    "a cache of 16": lambda t, texts: rebuilt(t, cache_size=16).encode_batch(texts * 2, threads=1),
+    "a cache of 4,096": lambda t, texts: rebuilt(t, cache_size=1 << 12).encode_batch(
         texts * 2, threads=1
     ),
-    "threads": lambda t, texts: in_a_pool(ThreadPoolExecutor(8), remade(t).encode, texts * 3),
+    "threads": lambda t, texts: in_a_pool(ThreadPoolExecutor(8), rebuilt(t).encode, texts * 3),
     "threads and a cache of 64": lambda t, texts: in_a_pool(
-        ThreadPoolExecutor(8), remade(t, cache_size=64).encode, texts * 3
+        ThreadPoolExecutor(8), rebuilt(t, cache_size=64).encode, texts * 3
     ),
     "a forked process": lambda t, texts: in_a_process("fork", t.encode, texts[-6:]),
     "a new process": lambda t, texts: in_a_process("spawn", t.encode, texts[-6:]),
@@ -5266,7 +5274,7 @@ def test_nothing_is_left_when_a_worker_dies(tokenizer, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-def test_what_was_there_stays_when_writing_fails(tokenizer, tmp_path):
+def test_old_files_stay_when_writing_fails(tokenizer, tmp_path):
     (tmp_path / "a.txt").write_text("some text")
     bpe.encode_files(tokenizer, tmp_path / "a.txt", tmp_path / "o.npy")
     (tmp_path / "b.jsonl").write_text("no json")
@@ -5361,7 +5369,7 @@ def test_training_from_a_saved_model_is_training_in_one_go(library, tmp_path):
 @pytest.mark.parametrize(
     "options", [{"tie_break": "chars"}, {"model": "wordpiece", "score": "best"}]
 )
-def test_what_cannot_be_asked_for_is_refused_before_texts_are_read(options):
+def test_bad_options_are_refused_before_texts_are_read(options):
     texts = iter(["some text"])
     with pytest.raises(bpe.InputError, match=[*options][-1]):
         bpe.train(texts=texts, **options)
@@ -5382,7 +5390,7 @@ def test_results_are_a_page_and_not_a_wall(library):
         assert len(repr(result)) < 600
 
 
-def test_special_tokens_are_told_that_are_unseen_or_not_named(tmp_path):
+def test_reports_name_special_tokens_that_are_unseen_or_unnamed(tmp_path):
     (tmp_path / "a.txt").write_text(f"a text{END}" * 5)
     with pytest.warns(UserWarning, match=re.escape(END)):
         assert "not in text" not in str(bpe.train(tmp_path, 260))
@@ -5480,7 +5488,7 @@ def test_rare_characters_are_no_tokens_by_default():
 
 
 @pytest.mark.parametrize("family", ["wordpiece", "unigram", "bpe"])
-def test_too_many_characters_are_told_in_plain_words(family):
+def test_too_many_characters_are_refused_in_plain_words(family):
     text = " ".join(map(chr, range(0x4E00, 0x4E80)))
     with pytest.raises(bpe.InputError, match="symbols, but the vocabulary has room for"):
         bpe.train(texts=[text], vocab_size=64, model=family, alphabet="characters")
@@ -5654,7 +5662,7 @@ def test_options_of_train_do_what_they_say(command, tmp_path):
     assert result.returncode == 0 and b"fewer than the 1,000 asked for" in result.stderr
 
 
-def test_a_pattern_that_is_not_compiled_is_said_once(model, command, tmp_path):
+def test_a_pattern_that_is_not_compiled_gives_one_warning(model, command, tmp_path):
     options = ["--pattern", r"(?<!x)\w+|\W", "--out", tmp_path, "--quiet"]
     result = command("train", model / "text.txt", *options)
     notes = result.stderr.decode().splitlines()
@@ -5742,7 +5750,7 @@ def test_a_second_model_is_no_text(command, model, tmp_path):
     assert result.returncode == 2 and b"only one model is viewed" in result.stderr
 
 
-def test_a_model_that_is_replaced_is_told(command, tmp_path):
+def test_a_model_that_is_replaced_gives_a_warning(command, tmp_path):
     (tmp_path / "a.txt").write_text("the cat")
     options = ("train", tmp_path / "a.txt", "--vocab-size=257", "--quiet", "--out", tmp_path / "m")
     assert b"replaced" not in command(*options).stderr
@@ -5961,8 +5969,8 @@ def test_a_copy_by_another_name_runs_itself_where_python_knows_no_folder(tmp_pat
     assert shown.split()[-1] == b"trial"
 
 
-def begun(*arguments):
-    """A process of the command line that has begun to read, and what it wrote until then."""
+def start_reading(*arguments):
+    """Start a process of the command line, and wait until it reads text."""
     command = [sys.executable, MODULE, *map(str, arguments)]
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
@@ -5984,13 +5992,13 @@ ENDINGS = [
 
 
 @pytest.mark.parametrize("arguments, times, number", ENDINGS)
-def test_what_asks_it_to_end_ends_it_with_one_line(
+def test_a_signal_ends_a_command_with_one_line(
     model, much_text, tmp_path, arguments, times, number
 ):
     """While kernels run, results are taken apart, workers start: a hundred moments were tried."""
     inputs = [model / "model", much_text] if arguments[0] == "encode" else [much_text]
     out = {"train": "model", "count": "o.npz", "encode": "o.npy"}[arguments[0]]
-    process = begun(*arguments, *inputs, "--out", tmp_path / out)
+    process = start_reading(*arguments, *inputs, "--out", tmp_path / out)
     time.sleep(random.uniform(0, 0.5))
     for _ in range(times):
         (
@@ -6214,7 +6222,7 @@ def test_damaged_bytes_of_a_saved_training_change_nothing_or_are_refused(some_pr
 
 
 def naive_measures(tokenizer, texts, pattern="gpt2"):
-    """Every measure by its definition, from the tokens of the whole texts; END is in none."""
+    """Every measure by its definition, from the tokens of whole texts without END."""
     words = [word for text in texts for word in naive_split(bpe.PATTERNS[pattern], text)]
     ids = [id for text in texts for id in tokenizer.encode(text)]
     counts = Counter(ids)
@@ -6274,10 +6282,10 @@ def naive_reached(tokenizer, n_letters, size):
 
 
 @pytest.mark.parametrize("merges", [True, False])
-def test_unreachable_tokens_are_those_no_text_has(merges):
+def test_unreachable_tokens_are_those_of_no_text(merges):
     source = random.Random(1)
     n_unreachable = 0
-    for _ in range(15):
+    for _ in range(10):
         tokens, pairs = random_tokens(source, [b"a", b"b", b" ", b"1"], 8)
         tokens = [token for token in tokens if len(token) <= 5 and set(token) <= {*b"ab 1"}]
         pairs = [pair for pair in dict.fromkeys(pairs) if pair[0] + pair[1] in tokens]
@@ -6289,8 +6297,8 @@ def test_unreachable_tokens_are_those_no_text_has(merges):
             reached = naive_reached(tokenizer, 4, 6)
             assert reached.isdisjoint(unreachable)
             assert pattern == "gpt2" or reached | unreachable.keys() == tokenizer.vocab.keys()
-            for id, ids in unreachable.items():
-                assert id not in ids and tokenizer.decode_bytes(ids) == tokenizer.vocab[id]
+            for token, ids in unreachable.items():
+                assert token not in ids and tokenizer.decode_bytes(ids) == tokenizer.vocab[token]
             n_unreachable += len(unreachable)
     assert n_unreachable or not merges
 
@@ -6342,9 +6350,8 @@ def test_bytes_per_token_are_the_same_in_all_places(library, tmp_path, options):
     assert f"| bytes/token | {rate:.4g} " in str(training)
     inspection = bpe.inspect_model(tmp_path / "model", tmp_path / "a.txt")
     assert inspection.measures["bytes per token"] == rate
-    assert bpe.compare([tmp_path / "model"], [tmp_path / "a.txt"]).bytes_per_token.tolist() == [
-        [rate]
-    ]
+    comparison = bpe.compare([tmp_path / "model"], [tmp_path / "a.txt"])
+    assert comparison.bytes_per_token.tolist() == [[rate]]
     if training.tokenizer.model.kind == "bpe":
         assert inspection.glitches is not None
         (columns,) = bpe.curve(tmp_path / "model").columns.values()
@@ -6381,11 +6388,9 @@ def test_models_are_compared(some_prose, tmp_path):
     corpora = {"text": tmp_path / "a.txt", "code": files[0]}
     report = bpe.compare({"a": tokenizer, "b": cl100k}, corpora, engine=bpe.Engine(1))
     assert report.corpora == ["text", "code"]
+    texts = [path.read_bytes() for path in corpora.values()]
     for row, model in zip(report.bytes_per_token, (tokenizer, cl100k), strict=True):
-        paths = [tmp_path / "a.txt", files[0]]
-        assert row.tolist() == [
-            path.stat().st_size / len(model.encode(path.read_bytes())) for path in paths
-        ]
+        assert row.tolist() == [len(text) / len(model.encode(text)) for text in texts]
     for word, _, pieces in report.differences:
         assert [b"".join(part) for part in pieces] == [word.strip()] * 2 and pieces[0] != pieces[1]
     counts = [n for _, n, _ in report.differences]
@@ -6412,10 +6417,11 @@ def test_words_split_alike_are_those_cut_at_the_same_places_of_the_text(library,
     words = [match.span() for match in re.finditer(r"\S+", text)]
     for names in (["bytes", "marks"], ["marks", "unigram", "bytes"], ["bytes", "always"]):
         cuts = [naive_cuts(models[name], text) for name in names]
-        inside = [
-            [{k - start for k in c if start < k < stop} for c in cuts] for start, stop in words
-        ]
-        wanted = sum(all(places == part[0] for places in part) for part in inside) / len(words)
+        n_alike = 0
+        for start, stop in words:
+            first, *others = [{k for k in places if start < k < stop} for places in cuts]
+            n_alike += all(inside == first for inside in others)
+        wanted = n_alike / len(words)
         for order in (names, names[::-1]):
             report = bpe.compare({name: models[name] for name in order}, {"a": tmp_path / "a.txt"})
             assert 0 < wanted < 1 and report.same == pytest.approx(wanted)
@@ -6517,15 +6523,11 @@ def bench():
 def test_peers_do_the_same_work(bench, library, tmp_path):
     (tmp_path / "latin.txt").write_bytes(f"caf\xe9 {END}".encode("latin-1") * 50)  # is no UTF-8
     table = bench.bench([*library[:30], tmp_path / "latin.txt"], 600)
-    verdicts = {
-        (job, tool.split()[0]): verdict
-        for job, tool, *_, verdict in table.rows
-        if "gigatoken" not in tool
-    }
-    pairs = [("train", "tokenizers"), ("encode", "tokenizers"), ("encode", "tiktoken")]
-    assert verdicts == dict.fromkeys(
-        [("train", "bpe_numba"), ("encode", "bpe_numba"), *pairs], "same"
-    )
+    verdicts = {(row[0], row[1].split()[0]): row[-1] for row in table.rows}
+    verdicts.pop(("encode", "gigatoken"), None)
+    encode = [("encode", tool) for tool in ("bpe_numba", "tokenizers", "tiktoken")]
+    train = [("train", tool) for tool in ("bpe_numba", "tokenizers")]
+    assert verdicts == dict.fromkeys(train + encode, "same")
     assert all(min(row[2:5]) > 0 for row in table.rows) and "| second pass |" in str(table)
 
 
@@ -6538,29 +6540,22 @@ def test_peers_do_the_same_work(bench, library, tmp_path):
         (lambda tokens: tokens.nothing, "'list' object has no attribute 'nothing'"),
     ],
 )
-def test_a_peer_that_differs_or_fails_is_told(bench, library, monkeypatch, change, verdict):
+def test_the_verdict_on_a_peer_that_differs_or_fails(bench, library, monkeypatch, change, verdict):
     def prepare(training, documents):
         return lambda: [change(training.learned.tokens[256:])]
 
-    monkeypatch.setitem(
-        bench.PEERS, "train", {"bpe_numba": bench.PEERS["train"]["bpe_numba"], "numpy": prepare}
-    )
-    monkeypatch.setitem(
-        bench.PEERS, "encode", dict.fromkeys(["bpe_numba", "numpy"], bench._encode_bpe_numba)
-    )
+    trainers = {"bpe_numba": bench.PEERS["train"]["bpe_numba"], "numpy": prepare}
+    encoders = dict.fromkeys(["bpe_numba", "numpy"], bench._encode_bpe_numba)
+    monkeypatch.setitem(bench.PEERS, "train", trainers)
+    monkeypatch.setitem(bench.PEERS, "encode", encoders)
     rows = bench.bench(library[:3], 300).rows
     assert [row[0] for row in rows] == ["train", "train", "encode", "encode"]
     assert rows[1][-1] == verdict
     assert (rows[1][2] is None) == ("nothing" in verdict)
 
 
-def test_commands_of_research(command, model, tmp_path, monkeypatch):
+def test_view_reads_its_text_from_a_pipe(command, model, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    shown = command("inspect", model / "model", model / "text.txt", "--quiet").stdout.decode()
-    assert "bytes per token" in shown and "Candidates for glitch tokens" in shown
-    assert "1,000 more save" in command("curve", model / "model", model / "model").stdout.decode()
-    shown = command("compare", "model", "--corpus", "text.txt", "--quiet", cwd=model).stdout
-    assert b"| model | " in shown
     shown = command("view", model / "model", "The", "cat").stdout.decode()
     assert shown.endswith("7 bytes, 3 tokens\n") and "\x1b" not in shown
     assert command("view", model / "model", stdin=b"The cat").stdout.decode() == shown
@@ -6575,26 +6570,14 @@ def test_a_model_from_elsewhere_has_no_curve(command, some_prose, tmp_path):
 def test_timings_are_a_table(command, some_prose, tmp_path):
     text = tmp_path / "a.txt"
     text.write_text("low lower " * 999)
-    result = command(
-        "train", text, "--vocab-size", "260", "--out", tmp_path / "model", "--timings", "--quiet"
-    )
+    options = "--vocab-size 260 --out model --timings --quiet"
+    result = command("train", text, *options.split(), cwd=tmp_path)
     assert result.stdout == b""
     header, _, *rows = result.stderr.decode().splitlines()[2:]
-    assert re.findall(r"[\w%].*?(?= +\|)", header) == [
-        "stage",
-        "seconds",
-        "MB/s",
-        "% of time",
-        "peak MB",
-    ]
-    assert [row.split()[1] for row in rows] == [
-        "compile",
-        "scan",
-        "learn",
-        "vocabulary",
-        "save",
-        "other",
-    ]
+    columns = ["stage", "seconds", "MB/s", "% of time", "peak MB"]
+    assert re.findall(r"[\w%].*?(?= +\|)", header) == columns
+    stages = ["compile", "scan", "learn", "vocabulary", "save", "other"]
+    assert [row.split()[1] for row in rows] == stages
     assert bpe.TIMINGS["scan"].n_bytes == text.stat().st_size and bpe.TIMINGS["learn"].seconds > 0
     result = command("inspect", tmp_path / "model", text, "--timings", "--quiet").stderr.decode()
     assert all(f"\n| {name} " in result for name in ("load", "search", "scan", "encode", "other"))
@@ -6610,7 +6593,7 @@ def test_a_missing_matplotlib_is_named(command, some_prose, tmp_path, monkeypatc
 
 # ─── Refusals ─────────────────────────────────────────────────────────────────────────────────────
 
-# A folder of what should be refused and of what is needed to ask for it, for the two tables below.
+# The files in a folder, for the calls and the commands below that are refused.
 SOME_FILES = {
     "text.txt": b"some text\n",
     "other.txt": b"other text\n",
@@ -6626,9 +6609,9 @@ SOME_FILES = {
     "long.jsonl": b'{"text": "' + b"a" * 9_000_000 + b'"}',
     "whole.txt.gz": gzip.compress(b"some text"),
     "short.txt.gz": gzip.compress(random.Random(0).randbytes(500))[:-9],
-    "flipped.txt.gz": b"\0\1".join(
-        part(gzip.compress(b"text " * 99)) for part in (lambda z: z[:20], lambda z: z[22:])
-    ),
+    "flipped.txt.gz": gzip.compress(b"text " * 99)[:20]
+    + b"\0\1"
+    + gzip.compress(b"text " * 99)[22:],
     "some/a.txt": b"some text",
     "some/b.txt": b"PK\x03\x04" * 9,
     "folder/hidden/.a.txt": b"hidden",
@@ -6641,7 +6624,7 @@ SOME_FILES = {
     "none/training.npz": b"",
     "good.jinja": b"{{ messages }}",
 }
-# What is no text, by its first bytes.
+# The first bytes of files that are no text.
 NO_TEXTS = {
     "zip": b"PK\x03\x04",
     "PDF": b"%PDF-1",
@@ -6838,14 +6821,9 @@ def in_decoders(*steps):
 
 WORDS = bpe.Words.from_counts({b"hello": 1})
 LETTERS = {"vocab": {0: b"a", 1: b"b", 2: b"c"}, "merges": None, "alphabet": "characters"}
-EMPTY_NAMES = [
-    bpe.find_files,
-    bpe.train,
-    bpe.Tokenizer.load,
-    lambda name: plain().save(name),
-    bpe.read_ids,
-]
+EMPTY_NAMES = [bpe.find_files, bpe.train, bpe.Tokenizer.load, bpe.read_ids]
 EMPTY_NAMES += [
+    lambda name: plain().save(name),
     lambda name: bpe.encode_files(plain(), name, "o.npy"),
     lambda name: bpe.encode_files(plain(), "x", name),
 ]
@@ -6858,8 +6836,7 @@ def plain(pattern="gpt2"):
     return bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"], pattern)
 
 
-# Calls of that folder and of values; and for each the values, and a part of the message at their
-# end.
+# Calls with that folder and values; for each call its values, with a part of the message at the end.
 MANY_REFUSED_CALLS = {
     lambda here, pattern: bpe.Pattern(pattern): [
         ("(", "position 1"),
@@ -7194,7 +7171,7 @@ def test_bad_calls_are_refused_in_one_line(part, call, values, here):
     assert "\n" not in str(raised.value) and sorted(here.rglob("*")) == before
 
 
-# Command lines in that folder, and parts of the line on standard error.
+# Command lines in that folder, and parts of their line on standard error.
 REFUSED_COMMANDS = [
     (("train", "words.npz", "cl100k.npz"), ["cl100k.npz", "the pattern"]),
     (("train", "words.npz", "nfc.npz"), ["nfc.npz", "the normalizer"]),
@@ -7268,12 +7245,9 @@ REFUSED_COMMANDS = [
             "encode",
             "model",
             "text.txt",
-            "--out",
-            "train.npy",
-            "--document-index",
-            "i.npy",
-            "--val-fraction",
-            "0.5",
+            "--out=train.npy",
+            "--document-index=i.npy",
+            "--val-fraction=0.5",
         ),
         ["--document-index does not go with --val-fraction"],
     ),
@@ -7311,7 +7285,7 @@ def test_bad_commands_are_refused_in_one_line(arguments, parts, command, here, m
     assert sorted(here.rglob("*")) == before
 
 
-def test_what_no_file_can_hold_is_said(command, here):
+def test_a_pattern_that_no_file_can_hold_is_refused(command, here):
     result = command("train", "text.txt", "--pattern", "\udcff", "--out", "m", cwd=here)
     assert result.returncode == 2
     assert b"surrogates not allowed" in result.stderr
@@ -7342,9 +7316,8 @@ def checked_run(request, tmp_path_factory):
     lanes are a hundred times shorter, so that small texts have all the edges where a lane or a
     batch ends. If only some tests are chosen, no second process starts, and they all run here.
     """
-    if not any(
-        item.name == test_the_second_process_passes.__name__ for item in request.session.items
-    ):
+    names = {item.name for item in request.session.items}
+    if test_the_second_process_passes.__name__ not in names:
         yield None
         return
     cache = os.environ.get("NUMBA_CACHE_DIR")
@@ -7358,22 +7331,10 @@ def checked_run(request, tmp_path_factory):
         (folder / "bpe_numba.py").write_text(source)  # else its kernels are compiled
     for name in (Path(__file__).name, "pyproject.toml"):
         shutil.copy(Path(__file__).with_name(name), folder)
-    environment = os.environ | {
-        "NUMBA_BOUNDSCHECK": "1",
-        "NUMBA_OPT": "1",
-        "NUMBA_CACHE_DIR": str(folder / "cache"),
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-m",
-        "apart",
-        "-p",
-        "no:cacheprovider",
-        Path(__file__).name,
-    ]
+    environment = os.environ | {"NUMBA_BOUNDSCHECK": "1", "NUMBA_OPT": "1"}
+    environment["NUMBA_CACHE_DIR"] = str(folder / "cache")
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "apart", "-p", "no:cacheprovider"]
+    command.append(Path(__file__).name)
     with open(folder / "output", "wb+") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, env=environment, cwd=folder
