@@ -6836,7 +6836,7 @@ def plain(pattern="gpt2"):
     return bpe.Tokenizer(BYTE_VOCAB, [], ["<s>"], pattern)
 
 
-# Calls with that folder and values; for each call its values, with a part of the message at the end.
+# Calls with that folder and values; for each call its values, and last a part of the message.
 MANY_REFUSED_CALLS = {
     lambda here, pattern: bpe.Pattern(pattern): [
         ("(", "position 1"),
