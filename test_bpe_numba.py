@@ -557,7 +557,8 @@ def test_no_name_of_the_module_is_bound_twice():
             names[statement.name] += 1
         elif isinstance(statement, ast.Assign):
             nodes = itertools.chain(*map(ast.walk, statement.targets))
-            names.update(node.id for node in nodes if isinstance(node, ast.Name))
+            nodes = [node for node in nodes if isinstance(node, ast.Name)]
+            names.update(node.id for node in nodes if isinstance(node.ctx, ast.Store))
     assert [name for name, times in names.items() if times > 1] == []
 
 
@@ -1209,7 +1210,10 @@ def test_chains_are_those_of_hugging_face(before, metaspace, behind, last, text,
     parts = before + metaspace + behind or CHARACTER_SPLITS[:1]
     ends = [Split(Regex(bpe.PATTERNS[name]), "isolated") for name in last]
     pre_tokenizer = P.Sequence([pre_tokenizer for pre_tokenizer, _ in parts] + ends)
-    steps = [step for _, part in parts for step in (part if type(part) is tuple else [part])] + last
+    steps = []
+    for _, part in parts:
+        steps += part if type(part) is tuple else [part]
+    steps += last
     pattern = bpe.Pattern(steps)
     assert pattern.split(text.encode()) == hf_split(pre_tokenizer, text)
     assert pattern.split(text.encode() + data) == naive_split(pattern.source, text.encode() + data)
@@ -2253,8 +2257,8 @@ def test_a_tokenizer_of_merges_cuts_words_as_the_learner_did(tmp_path):
 @given(counts=word_counts, score=st.sampled_from(SCORES))
 def test_merges_by_any_score_are_those_of_the_naive_learner(counts, score):
     naive = NaiveLearner(counts, score, "bytes")
-    while len(naive.tokens) < 280 and (best := naive.best()):
-        naive.merge(*best[:2])
+    while len(naive.tokens) < 280 and naive.best():
+        naive.merge(*naive.best()[:2])
     learned = bpe.learn(bpe.Words.from_counts(counts), 280, score=score)
     assert learned.tokens == naive.tokens
 
@@ -2734,9 +2738,8 @@ def unigrams_of_hugging_face(draw):
     score_of = draw(score_tables)
     fallback = draw(st.booleans())
     last = draw(st.sampled_from([0xC0, 0x100]))
-    score_of |= (
-        dict.fromkeys([f"<0x{byte:02X}>" for byte in range(last)], -20.0) if fallback else {}
-    )
+    if fallback:
+        score_of |= dict.fromkeys([f"<0x{byte:02X}>" for byte in range(last)], -20.0)
     model = unigram_model(score_of, byte_fallback=fallback, pattern="none")
     model.scores[0] = 0.0  # their <unk> is found in text
     vocab = [(model.vocab[id].decode(), float(model.scores[id])) for id in model.vocab]
@@ -3314,34 +3317,29 @@ def words_of_characters(counts, order=sorted):
 
 
 def naive_paths(word, score_of, unk_score):
-    """All ways to cut a word, as (score, tokens), the best first; None is a character that is no
-    token.
+    """All ways to cut a word, as (score, tokens), the best first.
 
-    Of equal scores that goes first whose last token is longer, and then whose rest goes first.
+    None is a character that is no token. Of equal scores the way with the longer last token goes
+    first, and then the one whose rest goes first.
     """
 
     def paths(start):
+        """The paths from a place on, as lists of (score, size, token)."""
         if start == len(word):
             return [[]]
         ends = [end for end in range(start + 1, len(word) + 1) if word[start:end] in score_of]
-        tokens = [word[start:end] for end in ends] + [None] * (start + 1 not in ends)
-        return [
-            [token, *rest]
-            for token in tokens
-            for rest in paths(start + (1 if token is None else len(token)))
-        ]
+        steps = [(score_of[word[start:end]], end - start, word[start:end]) for end in ends]
+        if start + 1 not in ends:
+            steps.append((unk_score, 1, None))
+        return [[step, *rest] for step in steps for rest in paths(start + step[1])]
 
-    def order(path):
-        sums = itertools.accumulate(
-            (unk_score if t is None else score_of[t] for t in path), initial=0.0
-        )
-        sizes = [1 if t is None else len(t) for t in path]
-        return [
-            (-total, -size) for total, size in reversed(list(zip([*sums][1:], sizes, strict=True)))
-        ]
-
-    found = sorted(((order(path), path) for path in paths(0)), key=lambda pair: pair[0])
-    return [(-order[0][0] if order else 0.0, path) for order, path in found]
+    ways = []
+    for path in paths(0):
+        sums = itertools.accumulate((score for score, _, _ in path), initial=0.0)
+        order = [(-total, -size) for total, (_, size, _) in zip([*sums][1:], path, strict=True)]
+        ways.append((order[::-1], [token for _, _, token in path]))
+    ways.sort(key=lambda way: way[0])
+    return [(-order[0][0] if order else 0.0, tokens) for order, tokens in ways]
 
 
 def unigram_model(score_of, dtype=np.float64, **options):
@@ -3601,8 +3599,10 @@ def edited(folder, **changes):
     """A tokenizer.json with some keys changed; those of the model are written model__key."""
     data = json.loads((folder / "tokenizer.json").read_text())
     for key, value in changes.items():
-        *above, last = key.split("__")
-        (data[above[0]] if above else data)[last] = value
+        part = data
+        if key.startswith("model__"):
+            part = data["model"]
+        part[key.removeprefix("model__")] = value
     (folder / "tokenizer.json").write_text(json.dumps(data))
 
 
@@ -3751,7 +3751,8 @@ def famous(name, texts):
     first_cut = P.Metaspace() if specials == FALLBACK else pre_tokenizer
     theirs = trained_by_hugging_face(kind, texts, first_cut, unknown, **options)
     data = json.loads(theirs.to_str())
-    data["model"] |= {"byte_fallback": True} if specials == FALLBACK else {}
+    if specials == FALLBACK:
+        data["model"]["byte_fallback"] = True
     data["added_tokens"] = [
         token for token in data["added_tokens"] if not token["content"].startswith("<0x")
     ]
@@ -4341,7 +4342,8 @@ def test_saved_models_load_from_each_of_their_files_by_any_name(tokenizer, tmp_p
     loaded = [bpe.Tokenizer.from_files(folder / "vocab.json", folder / "merges.txt", [END])]
     loaded.append(bpe.Tokenizer.load(folder / "tokenizer.json"))
     for vocab, merges in [("encoder.json", "vocab.bpe"), ("x.vocab.json", "x.merges.txt")]:
-        (other := tmp_path / vocab).mkdir()
+        other = tmp_path / vocab
+        other.mkdir()
         (other / vocab).write_bytes((folder / "vocab.json").read_bytes())
         (other / merges).write_text((folder / "merges.txt").read_text().split("\n", 1)[1])
         loaded += [bpe.Tokenizer.load(other / vocab), bpe.Tokenizer.load(other / merges)]
@@ -4877,9 +4879,7 @@ def test_no_call_makes_a_special_token_that_is_not_allowed(name, kind, tmp_path)
     for text in ("<e>", "a<e><s> <s>ab e> <e", "<<e>><e><e><s>", "<E> <S>" * 40, "<e> b " * 300):
         for chosen in ("none", [], ["<s>"], {"e>", "<e>"}, "all"):
             chosen = "none" if name == "encode_ordinary" else chosen
-            honoured = (
-                model.special_tokens if chosen == "all" else [] if chosen == "none" else chosen
-            )
+            honoured = {"all": model.special_tokens, "none": []}.get(str(chosen), chosen)
             forbidden = {
                 id for special, id in model.special_tokens.items() if special not in honoured
             }
@@ -5727,7 +5727,8 @@ def test_readme_runs_as_printed(command, tmp_path):
                 exec(block, {})
             continue
         printed = []
-        for line in [block] if block.startswith("for ") else block.replace("\\\n", "").splitlines():
+        lines = block.replace("\\\n", "").splitlines()
+        for line in [block] if block.startswith("for ") else lines:
             words = shlex.split(line, comments=True)
             if words[0] == "bpe-numba":
                 result = command(*words[1:], cwd=tmp_path)
@@ -6001,11 +6002,10 @@ def test_a_signal_ends_a_command_with_one_line(
     process = start_reading(*arguments, *inputs, "--out", tmp_path / out)
     time.sleep(random.uniform(0, 0.5))
     for _ in range(times):
-        (
-            process.send_signal
-            if number == signal.SIGKILL
-            else functools.partial(os.killpg, process.pid)
-        )(number)
+        if number == signal.SIGKILL:
+            process.kill()
+        else:
+            os.killpg(process.pid, number)
         time.sleep(0.01)
     _, rest = process.communicate(timeout=60)
     lines = rest.decode().replace("\r", "\n").splitlines()
